@@ -1,0 +1,58 @@
+"""The vocabulary: evidence, case, rule, finding, diagnosis. Standard library and numpy only; everything is frozen."""
+
+from unhang.model.calls import CALL_COLUMNS, CallState, CollectiveCall, CollectiveTable, TableBuilder
+from unhang.model.case import Case, HangObservation, Job
+from unhang.model.causes import CAUSES
+from unhang.model.evidence import (
+    Frame,
+    LogLine,
+    PendingCall,
+    ProcessExit,
+    ProcessGroup,
+    ProcessState,
+    RaisedError,
+    RankEvidence,
+    RankIdentity,
+    Source,
+    ThreadStack,
+    Unavailable,
+    user_frames,
+)
+from unhang.model.waits import WaitEdge, WaitsFor
+from unhang.model.findings import Diagnosis, EvidenceLine, Finding, Fix, Inventory, Location, Outcome, RuleOutcome, Verdict
+
+__all__ = [
+    "CALL_COLUMNS",
+    "CAUSES",
+    "CallState",
+    "Case",
+    "CollectiveCall",
+    "CollectiveTable",
+    "Diagnosis",
+    "EvidenceLine",
+    "Finding",
+    "Fix",
+    "Frame",
+    "HangObservation",
+    "Inventory",
+    "Job",
+    "Location",
+    "LogLine",
+    "Outcome",
+    "PendingCall",
+    "ProcessExit",
+    "ProcessGroup",
+    "ProcessState",
+    "RaisedError",
+    "RankEvidence",
+    "RankIdentity",
+    "RuleOutcome",
+    "Source",
+    "TableBuilder",
+    "ThreadStack",
+    "Unavailable",
+    "Verdict",
+    "WaitEdge",
+    "WaitsFor",
+    "user_frames",
+]

@@ -1,0 +1,224 @@
+"""All recorded calls of all ranks, columnar. Never one Python object per call: jobs have 10^8 of them.
+
+Legend of shapes: N rows of the table. Every column is an array of shape [N].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unhang.model.evidence import Frame, ProcessGroup
+
+Sizes = tuple[tuple[int, ...], ...]
+
+
+class CallState(IntEnum):
+    """How far a call got. gloo knows only SCHEDULED and COMPLETED (from its `retired` flag); FAILED: it raised."""
+
+    SCHEDULED = 0
+    STARTED = 1
+    COMPLETED = 2
+    FAILED = 3
+
+
+CALL_COLUMNS: Mapping[str, str] = {
+    "rank": "i4",  # global rank that issued the call
+    "group": "i4",  # index into `groups`
+    "seq": "i8",  # collective_seq_id, or p2p_seq_id where is_p2p
+    "op": "i4",  # index into `ops`
+    "in_sizes": "i4",  # index into `sizes`
+    "out_sizes": "i4",
+    "dtype": "i4",  # index into `dtypes` (all dtypes of inputs, joined)
+    "state": "i1",  # CallState
+    "is_p2p": "?",
+    "peer": "i4",  # global rank of the other side of a point-to-point call, else -1
+    "created_ns": "i8",  # wall clock
+    "started_ns": "i8",  # 0 where unknown
+    "completed_ns": "i8",  # 0 where unknown
+    "timeout_ms": "i8",  # -1 where unknown
+    "frames": "i4",  # index into `stacks`, -1 where not recorded
+    "thread": "i4",  # index into `threads`
+    "record_id": "i8",  # order of issue within the rank; not comparable between ranks
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveCall:
+    """One row of the table, made only for rows that are looked at."""
+
+    row: int
+    rank: int
+    group: ProcessGroup
+    seq: int
+    op: str
+    in_sizes: Sizes
+    out_sizes: Sizes
+    dtype: str
+    state: CallState
+    is_p2p: bool
+    peer: int | None
+    created_ns: int
+    completed_ns: int | None
+    timeout_ms: int | None
+    frames: tuple[Frame, ...] | None
+    thread: str
+    record_id: int
+
+    def __str__(self) -> str:
+        sizes = ", ".join("x".join(map(str, s)) or "scalar" for s in self.in_sizes)
+        return f"{self.op}({sizes}{' ' + self.dtype if self.dtype else ''})"
+
+
+@dataclass(frozen=True)
+class CollectiveTable:
+    """The columns, with the small tables that they index. `wrapped_ranks`: ranks whose ring buffer lost its oldest calls."""
+
+    columns: Mapping[str, npt.NDArray[Any]]
+    groups: tuple[ProcessGroup, ...] = ()
+    ops: tuple[str, ...] = ()
+    sizes: tuple[Sizes, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    stacks: tuple[tuple[Frame, ...], ...] = ()
+    threads: tuple[str, ...] = ()
+    wrapped_ranks: frozenset[int] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self.columns["rank"])
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        return self.columns[name]
+
+    @classmethod
+    def empty(cls, groups: Sequence[ProcessGroup] = ()) -> CollectiveTable:
+        """A table without rows."""
+        return cls({name: np.zeros(0, dtype=kind) for name, kind in CALL_COLUMNS.items()}, groups=tuple(groups))
+
+    def call(self, row: int) -> CollectiveCall:
+        """Row `row` as an object."""
+        c = self.columns
+        frames_id, peer, completed, timeout = (int(c[k][row]) for k in ("frames", "peer", "completed_ns", "timeout_ms"))
+        return CollectiveCall(
+            row=row,
+            rank=int(c["rank"][row]),
+            group=self.groups[int(c["group"][row])],
+            seq=int(c["seq"][row]),
+            op=self.ops[int(c["op"][row])],
+            in_sizes=self.sizes[int(c["in_sizes"][row])],
+            out_sizes=self.sizes[int(c["out_sizes"][row])],
+            dtype=self.dtypes[int(c["dtype"][row])],
+            state=CallState(int(c["state"][row])),
+            is_p2p=bool(c["is_p2p"][row]),
+            peer=peer if peer >= 0 else None,
+            created_ns=int(c["created_ns"][row]),
+            completed_ns=completed or None,
+            timeout_ms=timeout if timeout >= 0 else None,
+            frames=self.stacks[frames_id] if frames_id >= 0 else None,
+            thread=self.threads[int(c["thread"][row])],
+            record_id=int(c["record_id"][row]),
+        )
+
+    def rows(self, **equal: int) -> npt.NDArray[np.int64]:
+        """Row numbers where every named column has the given value, in the order of issue."""
+        mask = np.ones(len(self), dtype=bool)
+        for name, value in equal.items():
+            mask &= self.columns[name] == value
+        return np.flatnonzero(mask)
+
+    def calls_of(self, rank: int) -> Iterator[CollectiveCall]:
+        """All calls of one rank, in the order of issue."""
+        return (self.call(int(row)) for row in self.rows(rank=rank))
+
+
+@dataclass
+class _Interned:
+    """Gives equal values equal small numbers."""
+
+    numbers: dict[Any, int] = field(default_factory=dict)
+
+    def __call__(self, value: Any) -> int:
+        return self.numbers.setdefault(value, len(self.numbers))
+
+
+class TableBuilder:
+    """Collects rows and yields a frozen CollectiveTable, sorted by rank and order of issue."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[Any]] = {name: [] for name in CALL_COLUMNS}
+        self._groups: dict[str, tuple[int, ProcessGroup]] = {}
+        self._ops, self._sizes, self._dtypes, self._stacks, self._threads = (_Interned() for _ in range(5))
+        self._wrapped: set[int] = set()
+
+    def group(self, group: ProcessGroup) -> int:
+        """Registers a group under its name and returns its index; the description that knows the ranks wins."""
+        index, known = self._groups.get(group.name, (len(self._groups), group))
+        self._groups[group.name] = (index, known if known.ranks else group)
+        return index
+
+    def mark_wrapped(self, rank: int) -> None:
+        """Notes that the oldest calls of this rank were overwritten: their absence proves nothing."""
+        self._wrapped.add(rank)
+
+    def add(
+        self,
+        *,
+        rank: int,
+        group: int,
+        seq: int,
+        op: str,
+        in_sizes: Sizes = (),
+        out_sizes: Sizes = (),
+        dtype: str = "",
+        state: CallState = CallState.COMPLETED,
+        is_p2p: bool = False,
+        peer: int = -1,
+        created_ns: int = 0,
+        started_ns: int = 0,
+        completed_ns: int = 0,
+        timeout_ms: int = -1,
+        frames: tuple[Frame, ...] | None = None,
+        thread: str = "",
+        record_id: int = 0,
+    ) -> None:
+        """Adds one row; `group` is an index returned by `group()`."""
+        row = {
+            "rank": rank,
+            "group": group,
+            "seq": seq,
+            "op": self._ops(op),
+            "in_sizes": self._sizes(in_sizes),
+            "out_sizes": self._sizes(out_sizes),
+            "dtype": self._dtypes(dtype),
+            "state": int(state),
+            "is_p2p": is_p2p,
+            "peer": peer,
+            "created_ns": created_ns,
+            "started_ns": started_ns,
+            "completed_ns": completed_ns,
+            "timeout_ms": timeout_ms,
+            "frames": -1 if frames is None else self._stacks(frames),
+            "thread": self._threads(thread),
+            "record_id": record_id,
+        }
+        for name, value in row.items():
+            self._rows[name].append(value)
+
+    def build(self) -> CollectiveTable:
+        """The frozen table."""
+        columns = {name: np.array(self._rows[name], dtype=kind) for name, kind in CALL_COLUMNS.items()}
+        order = np.lexsort((columns["record_id"], columns["rank"]))
+        return CollectiveTable(
+            columns={name: array[order] for name, array in columns.items()},
+            groups=tuple(group for _, group in sorted(self._groups.values(), key=lambda pair: pair[0])),
+            ops=tuple(self._ops.numbers),
+            sizes=tuple(self._sizes.numbers),
+            dtypes=tuple(self._dtypes.numbers),
+            stacks=tuple(self._stacks.numbers),
+            threads=tuple(self._threads.numbers),
+            wrapped_ranks=frozenset(self._wrapped),
+        )

@@ -1,0 +1,200 @@
+"""Facts about one job, as they were seen: frozen records, one per kind of evidence, each with its source."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_STDLIB_PREFIXES = tuple({p for p in (sys.prefix + "/lib/python", sys.base_prefix + "/lib/python", "/usr/lib/python")})
+_NOT_USER = ("/site-packages/", "/dist-packages/", "<frozen ", "<string>", "<__array_function__", "/unhang/recorder/")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a fact was seen."""
+
+    reader: str
+    path: str = ""
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """A fact that could not be had, and why. Never a zero, never a silent None."""
+
+    what: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One Python frame. `line` is 1-based; 0 where the line is not known."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def is_user(self) -> bool:
+        """Whether the frame belongs to the user's own code, not to torch, a library or the standard library."""
+        if any(mark in self.file for mark in _NOT_USER):
+            return False
+        if self.file.startswith(_STDLIB_PREFIXES) or not self.file:
+            return False
+        return "/" in self.file or self.file.endswith(".py")
+
+    def __str__(self) -> str:
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line} in {self.function}"
+
+
+def user_frames(frames: Iterable[Frame]) -> tuple[Frame, ...]:
+    """The user's own frames, in the order given."""
+    return tuple(f for f in frames if f.is_user)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """What one thread was doing. `frames` are innermost first."""
+
+    name: str
+    frames: tuple[Frame, ...]
+    is_main: bool = False
+    is_active: bool | None = None
+    owns_gil: bool | None = None
+    os_thread_id: int | None = None
+    process_id: int | None = None
+    source: Source = Source("unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class RaisedError:
+    """An exception: `handled` is true where the program caught it and went on. `frames` are innermost first.
+
+    `handler` is the frame that printed or logged a handled exception.
+    """
+
+    type: str
+    message: str
+    time_ns: int
+    frames: tuple[Frame, ...]
+    handled: bool = False
+    handler: Frame | None = None
+    parameters: tuple[str, ...] = ()
+    source: Source = Source("unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessExit:
+    """How a process ended. `kind`: exit, os._exit, signal, vanished. `code` is negative for a signal, None if unknown.
+
+    `time_ns` is wall-clock time. `frames`: the caller of `os._exit` or `sys.exit`, or the stack of a fatal signal,
+    innermost first.
+    """
+
+    kind: str
+    code: int | None
+    time_ns: int
+    frames: tuple[Frame, ...] = ()
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """/proc at capture. `state` is the kernel's letter (R S D T Z), "gone" for a dead process."""
+
+    state: str
+    cpu_share: float | None = None
+    wchan: str = ""
+    open_fds: int | None = None
+    fd_limit: int | None = None
+    rss_bytes: int | None = None
+    oom_kills: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessGroup:
+    """Ranks that communicate. `name` is `pg_name` of the flight recorder, `desc` its `pg_desc`. Ranks are global."""
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...]
+    timeout_s: float | None = None
+    backend: str = ""
+
+    def __str__(self) -> str:
+        return self.desc if self.desc and self.desc != "undefined" else f"group {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCall:
+    """A call that the flight recorder does not show: point-to-point, group creation, store wait, initialisation.
+
+    `kind`: send recv isend irecv new_group store_wait init_process_group destroy_process_group. `peer` is a global rank.
+    `ended_ns` is None while the call is under way. `index` counts calls of that kind (and group) on this rank from 1.
+    `detail`: the store's key, or the ranks of a new group.
+    """
+
+    kind: str
+    index: int
+    group: str
+    peer: int | None
+    started_ns: int
+    ended_ns: int | None
+    frames: tuple[Frame, ...] = ()
+    detail: str = ""
+    tag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RankIdentity:
+    """Who a training process is. Times are wall-clock nanoseconds."""
+
+    rank: int
+    world_size: int | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    host: str = ""
+    restart: int = 0
+    torch_version: str = ""
+    backend: str = ""
+    started_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of a log or of the child's output; `rank` where the line says so."""
+
+    text: str
+    source: Source
+    rank: int | None = None
+    time_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankEvidence:
+    """All that is known of one rank apart from its collective calls, which are rows of the CollectiveTable."""
+
+    identity: RankIdentity
+    stacks: tuple[ThreadStack, ...] = ()
+    state: ProcessState | None = None
+    error: RaisedError | None = None
+    handled: tuple[RaisedError, ...] = ()
+    exit: ProcessExit | None = None
+    pending: tuple[PendingCall, ...] = ()
+    steps: int | None = None
+    phase: str = ""
+    phase_s: float | None = None
+    initialized: bool | None = None
+    heartbeat_age_s: float | None = None
+    unavailable: tuple[Unavailable, ...] = field(default=())
+
+    @property
+    def rank(self) -> int:
+        """The global rank."""
+        return self.identity.rank
+
+    @property
+    def main_stack(self) -> ThreadStack | None:
+        """The stack of the main thread, where one was taken."""
+        return next((s for s in self.stacks if s.is_main), None)

@@ -1,0 +1,132 @@
+"""Opinions with their evidence, and what becomes of them: the contract of `report.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from unhang.model.case import HangObservation, Job
+from unhang.model.causes import CAUSES
+from unhang.model.evidence import Frame, Unavailable
+
+
+class Verdict(StrEnum):
+    """What a rule says of a case."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    SKIPPED = "skipped"
+    ERROR = "error"
+
+
+class Outcome(StrEnum):
+    """What became of the job."""
+
+    HANG = "hang"
+    CRASH = "crash"
+    STRAGGLER = "straggler"
+    CLEAN = "clean"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A line of the user's code."""
+
+    file: str
+    line: int
+    function: str
+
+    @classmethod
+    def of(cls, frame: Frame | None) -> Location | None:
+        """The location of a frame."""
+        return None if frame is None else cls(frame.file, frame.line, frame.function)
+
+    def __str__(self) -> str:
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceLine:
+    """One fact that a finding rests on. `source` names rank and reader ("rank 0 stack"), `line` a line of a file."""
+
+    source: str
+    text: str
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A concrete change: one of `patch`, `command`, `setting`. `undo` takes it back, `verify` shows that it helped."""
+
+    title: str
+    verify: str
+    patch: str = ""
+    command: str = ""
+    setting: str = ""
+    undo: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An opinion with its evidence. `confidence` is 0..1. `consequence_of` is the id of the finding that caused it."""
+
+    rule: str
+    cause: str
+    title: str
+    confidence: float
+    culprit_ranks: tuple[int, ...]
+    because: str
+    victim_ranks: tuple[int, ...] = ()
+    process_group: Mapping[str, str] | None = None
+    collective: Mapping[str, Any] | None = None
+    location: Location | None = None
+    evidence: tuple[EvidenceLine, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    id: str = ""
+    consequence_of: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.cause not in CAUSES:
+            raise ValueError(f"unknown cause {self.cause!r}")
+        if not 0 <= self.confidence <= 1:
+            raise ValueError(f"confidence {self.confidence} is not within 0..1")
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOutcome:
+    """What one rule said, and why (the missing evidence, for `skipped`)."""
+
+    rule: str
+    verdict: Verdict
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What evidence was there and what was not, with the reason."""
+
+    present: tuple[str, ...] = ()
+    absent: tuple[Unavailable, ...] = ()
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """All outcomes; findings ordered cause first."""
+
+    outcome: Outcome
+    job: Job
+    hang: HangObservation | None
+    findings: tuple[Finding, ...]
+    outcomes: tuple[RuleOutcome, ...]
+    inventory: Inventory
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def exit_code(self) -> int:
+        """0 nothing wrong, 1 findings, 3 could not judge."""
+        if self.findings:
+            return 1
+        return 3 if self.outcome is Outcome.UNKNOWN else 0
