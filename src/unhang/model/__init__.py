@@ -18,8 +18,18 @@ from unhang.model.evidence import (
     Unavailable,
     user_frames,
 )
+from unhang.model.findings import (
+    Diagnosis,
+    EvidenceLine,
+    Finding,
+    Fix,
+    Inventory,
+    Location,
+    Outcome,
+    RuleOutcome,
+    Verdict,
+)
 from unhang.model.waits import WaitEdge, WaitsFor
-from unhang.model.findings import Diagnosis, EvidenceLine, Finding, Fix, Inventory, Location, Outcome, RuleOutcome, Verdict
 
 __all__ = [
     "CALL_COLUMNS",

@@ -25,7 +25,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class HangObservation:
-    """What the watcher saw. Times in seconds since the start of the job. `kind`: proven or suspected.
+    """What the watcher saw. `kind`: proven or suspected.
+
+    `onset_s`: seconds from the start of the job to the wait; `detected_after_s`: from the onset to the verdict.
 
     `withdrawn`: the job moved again after the suspicion.
     """

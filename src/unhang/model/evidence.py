@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-_STDLIB_PREFIXES = tuple({p for p in (sys.prefix + "/lib/python", sys.base_prefix + "/lib/python", "/usr/lib/python")})
+_STDLIB = re.compile(r"/lib(64)?/python3\.\d+/")
 _NOT_USER = ("/site-packages/", "/dist-packages/", "<frozen ", "<string>", "<__array_function__", "/unhang/recorder/")
 
 
@@ -40,7 +40,7 @@ class Frame:
         """Whether the frame belongs to the user's own code, not to torch, a library or the standard library."""
         if any(mark in self.file for mark in _NOT_USER):
             return False
-        if self.file.startswith(_STDLIB_PREFIXES) or not self.file:
+        if not self.file or _STDLIB.search(self.file):
             return False
         return "/" in self.file or self.file.endswith(".py")
 
@@ -55,7 +55,10 @@ def user_frames(frames: Iterable[Frame]) -> tuple[Frame, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ThreadStack:
-    """What one thread was doing. `frames` are innermost first."""
+    """What one thread was doing. `frames` are innermost first.
+
+    `variables`: (frame, name, value) of local numbers and booleans of the user's frames, where they could be read.
+    """
 
     name: str
     frames: tuple[Frame, ...]
@@ -65,6 +68,7 @@ class ThreadStack:
     os_thread_id: int | None = None
     process_id: int | None = None
     source: Source = Source("unknown")
+    variables: tuple[tuple[Frame, str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,7 @@ class ProcessGroup:
 class PendingCall:
     """A call that the flight recorder does not show: point-to-point, group creation, store wait, initialisation.
 
-    `kind`: send recv isend irecv new_group store_wait init_process_group destroy_process_group. `peer` is a global rank.
+    `kind`: send recv isend irecv new_group store_wait init_process_group destroy_process_group. `peer`: a global rank.
     `ended_ns` is None while the call is under way. `index` counts calls of that kind (and group) on this rank from 1.
     `detail`: the store's key, or the ranks of a new group.
     """

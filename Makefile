@@ -1,0 +1,42 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench docs clean
+
+help:  ## List the commands
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY)  ## Make the environment in .venv (plain pip)
+
+$(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing into $(VENV) (torch is large: this takes a minute or two) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy 2>&1 | grep -v '^WARNING: Location' || true
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,stacks]' 2>&1 | grep -v '^WARNING: Location' || true
+	@$(BIN)/python -c 'import torch, unhang, pytest, py_spy' 2>/dev/null || $(BIN)/python -c 'import torch, unhang, pytest'
+	@touch $(READY)
+
+demo: setup  ## Start a real job that hangs, and see it named
+	@$(BIN)/python examples/demo/run.py
+
+test: setup  ## Run all tests
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+lint: setup  ## Style, types, floors
+	@$(BIN)/ruff check src tests benchmarks examples
+	@$(BIN)/ruff format --check -q src tests benchmarks examples
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+bench: setup  ## Measure latency and overhead (minutes)
+	@$(BIN)/python benchmarks/detection_latency.py
+	@$(BIN)/python benchmarks/record_overhead.py
+
+docs: setup  ## Write docs/rules from the rules' docstrings
+	@$(BIN)/python docs/make_rules.py
+
+clean:  ## Remove what setup made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache unhang-reports

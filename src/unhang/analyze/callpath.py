@@ -1,0 +1,63 @@
+"""Where two call paths part.
+
+A call path is the user's own frames, outermost first. Two ranks that agree share a prefix; the first frame in which they
+differ is where the program branched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unhang.model import Frame, user_frames
+
+Path = tuple[Frame, ...]
+
+
+def user_path(frames: Sequence[Frame] | None) -> Path:
+    """The user's frames outermost first, from frames that are innermost first."""
+    return tuple(reversed(user_frames(frames or ())))
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """The deepest function that two paths share, and the line of each in it.
+
+    `same_line`: both are at the same line, which called different functions (a dispatch from a queue, a method by name).
+    """
+
+    left: Frame
+    right: Frame
+    depth: int
+    same_line: bool
+
+    def __str__(self) -> str:
+        if self.same_line:
+            return f"the same line {self.left} called different functions"
+        return f"{self.left} against line {self.right.line}"
+
+
+def fork_of(left: Path, right: Path) -> Fork | None:
+    """Where the paths part, or None if they are equal or share no function."""
+    if left == right:
+        return None
+    parent: tuple[Frame, Frame] | None = None
+    for depth, (a, b) in enumerate(zip(left, right, strict=False)):
+        if (a.file, a.function) != (b.file, b.function):
+            return None if parent is None else Fork(*parent, depth - 1, same_line=True)
+        if a.line != b.line:
+            return Fork(a, b, depth, same_line=False)
+        parent = (a, b)
+    return None if parent is None else Fork(*parent, min(len(left), len(right)) - 1, same_line=True)
+
+
+def innermost(path: Path) -> Frame | None:
+    """The frame that made the call."""
+    return path[-1] if path else None
+
+
+def show(path: Path, most: int = 4) -> str:
+    """A path in one line: outermost > ... > innermost."""
+    shown = path[-most:]
+    head = "... > " if len(path) > len(shown) else ""
+    return head + " > ".join(f"{f.function}:{f.line}" for f in shown)

@@ -1,0 +1,188 @@
+"""The first call in which the ranks' programs differ, which may lie many calls before the one that is stuck.
+
+Equal ops of equal size pair silently, whatever line they come from. So the call paths are compared as well: the divergence
+is the first call from which on the two streams of calls stay different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from unhang.analyze.align import StuckCollective, calls_at, majority, signature
+from unhang.analyze.callpath import Fork, Path, fork_of
+from unhang.analyze.source import Loop, surroundings
+from unhang.analyze.streams import Streams
+from unhang.model import Case, CollectiveCall, Frame, ProcessGroup
+
+
+@dataclass(frozen=True)
+class LeftLoop:
+    """Some ranks left a loop that others are still in: another number of iterations."""
+
+    leavers: tuple[int, ...]
+    stayers: tuple[int, ...]
+    frame: Frame
+    header: int
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where the programs of the `odd` ranks part from those of the `reference` ranks.
+
+    `seq` is the first different position, `stuck_seq` the one that cannot complete. `differs`: op, size or path.
+    `skipped`: the odd ranks left out the reference's call and went on to what follows it.
+    """
+
+    group: ProcessGroup
+    seq: int
+    stuck_seq: int
+    reference: tuple[int, ...]
+    odd: tuple[int, ...]
+    has_majority: bool
+    reference_call: CollectiveCall
+    odd_call: CollectiveCall
+    reference_path: Path
+    odd_path: Path
+    fork: Fork | None
+    differs: str
+    skipped: bool
+    left_loop: LeftLoop | None
+
+    @property
+    def location(self) -> Frame | None:
+        """The line to look at: the skipped call's where one was skipped, else where the odd rank went."""
+        if self.fork is None:
+            return self.odd_path[-1] if self.odd_path else None
+        return self.fork.left if self.skipped else self.fork.right
+
+
+def _runs(streams: Streams, rank: int, upto: int, fork: Fork, prefix: Path) -> list[int]:
+    """The lines of the fork's function through which a rank's calls went, runs of equal lines merged."""
+    lines: list[int] = []
+    for seq in sorted(s for s in streams.rows.get(rank, {}) if s < upto):
+        path = streams.path(rank, seq) or ()
+        if len(path) > fork.depth and path[: fork.depth] == prefix and path[fork.depth].function == fork.left.function:
+            line = path[fork.depth].line
+            if not lines or lines[-1] != line:
+                lines.append(line)
+    return lines
+
+
+def _was_skipped(streams: Streams, reference: int, seq: int, fork: Fork | None, path: Path) -> bool:
+    """Whether, in the reference's history, the odd rank's call normally follows the one that it did not make."""
+    if fork is None or fork.same_line:
+        return False
+    lines = _runs(streams, reference, seq, fork, path[: fork.depth])
+    follows = (fork.left.line, fork.right.line) in pairwise(lines)
+    if not follows:
+        return False
+    skipped, taken = (surroundings(f.file, f.line).suspicion for f in (fork.left, fork.right))
+    return skipped >= taken
+
+
+def _left_loop_between(
+    stay: Path, left: Path, before: Path, stayers: tuple[int, ...], leavers: tuple[int, ...]
+) -> LeftLoop | None:
+    """Whether the leavers were in a loop of the stayers' path at their previous call and are no longer in it."""
+    for depth in range(len(stay) - 1, -1, -1):
+        frame = stay[depth]
+        for loop in reversed(surroundings(frame.file, frame.line).loops):
+            if _is_in(before, stay, depth, loop) and not _is_in(left, stay, depth, loop):
+                return LeftLoop(leavers, stayers, frame, loop.header)
+    return None
+
+
+def _is_in(path: Path, stay: Path, depth: int, loop: Loop) -> bool:
+    if len(path) <= depth or path[:depth] != stay[:depth]:
+        return False
+    frame = path[depth]
+    return (frame.file, frame.function) == (stay[depth].file, stay[depth].function) and frame.line in loop
+
+
+def _previous_path(streams: Streams, rank: int, seq: int) -> Path:
+    earlier = [s for s in streams.rows.get(rank, {}) if s < seq]
+    return (streams.path(rank, max(earlier)) or ()) if earlier else ()
+
+
+def _find_left_loop(
+    streams: Streams, seq: int, reference: tuple[int, ...], odd: tuple[int, ...], paths: tuple[Path, Path]
+) -> LeftLoop | None:
+    ref_path, odd_path = paths
+    before_odd, before_ref = (_previous_path(streams, ranks[0], seq) for ranks in (odd, reference))
+    return _left_loop_between(ref_path, odd_path, before_odd, reference, odd) or _left_loop_between(
+        odd_path, ref_path, before_ref, odd, reference
+    )
+
+
+def _split(stuck: StuckCollective) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    if not stuck.is_mismatch:
+        return None
+    reference = stuck.classes[0]
+    return reference, tuple(sorted(r for c in stuck.classes[1:] for r in c))
+
+
+def _split_at(
+    streams: Streams, calls: Mapping[int, CollectiveCall], seq: int
+) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
+    """Members by path where all have one, else by signature."""
+    paths = {r: streams.path(r, seq) for r in calls}
+    if all(paths.values()) and len(set(paths.values())) > 1:
+        return majority(paths)
+    return majority({r: signature(c) for r, c in calls.items()})
+
+
+def _kind(reference: CollectiveCall, odd: CollectiveCall) -> str:
+    if signature(reference)[0] != signature(odd)[0]:
+        return "op"
+    return "size" if signature(reference) != signature(odd) else "path"
+
+
+def divergence_at(case: Case, stuck: StuckCollective) -> Divergence | None:
+    """The divergence that leads to a stuck collective, or None where its members agree as far as they got."""
+    split = _split(stuck)
+    if split is None:
+        return None
+    streams = Streams(case, case.calls.groups.index(stuck.group), stuck.seq)
+    seq, shift = min(streams.first_difference(split[0][0], odd, stuck.seq) for odd in split[1])
+    calls = calls_at(case.calls, case.calls.groups.index(stuck.group), seq)
+    reference, odd, has_majority = _split_at(streams, calls, seq)
+    if not odd:
+        seq, shift, calls = stuck.seq, 0, dict(stuck.calls)
+        reference, odd, has_majority = *split, stuck.has_majority
+    return _describe(stuck, streams, (seq, shift), calls, (reference, odd, has_majority))
+
+
+def _describe(
+    stuck: StuckCollective,
+    streams: Streams,
+    where: tuple[int, int],
+    calls: Mapping[int, CollectiveCall],
+    split: tuple[tuple[int, ...], tuple[int, ...], bool],
+) -> Divergence:
+    (seq, shift), (reference, odd, has_majority) = where, split
+    ref_path, odd_path = (streams.path(ranks[0], seq) or () for ranks in (reference, odd))
+    left_loop = None if shift > 0 else _find_left_loop(streams, seq, reference, odd, (ref_path, odd_path))
+    if left_loop is not None and not has_majority and left_loop.leavers == odd:
+        # Without a majority those with the extra iterations are named: they wait for calls that nobody else makes.
+        reference, odd, ref_path, odd_path = odd, reference, odd_path, ref_path
+    fork = fork_of(ref_path, odd_path)
+    if left_loop is not None and fork is not None and surroundings(fork.right.file, fork.right.line).depends_on_rank:
+        left_loop = None  # it did not run out of data: a condition on its rank led it elsewhere
+    return Divergence(
+        group=stuck.group,
+        seq=seq,
+        stuck_seq=stuck.seq,
+        reference=reference,
+        odd=odd,
+        has_majority=has_majority,
+        reference_call=calls[reference[0]],
+        odd_call=calls[odd[0]],
+        reference_path=ref_path,
+        odd_path=odd_path,
+        fork=fork,
+        differs=_kind(calls[reference[0]], calls[odd[0]]),
+        skipped=shift <= 0 and _was_skipped(streams, reference[0], seq, fork, ref_path),
+        left_loop=left_loop,
+    )

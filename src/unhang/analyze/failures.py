@@ -1,0 +1,105 @@
+"""Which failure came first, and which are only its echo in the peers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from unhang.model import Case, ProcessExit, RaisedError, RankEvidence
+
+_COMMUNICATION = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Timed out waiting \d+\s*ms|Application timeout caused pair closure|"
+    r"Read error|Write error|Broken pipe|DistBackendError|NCCL error|ncclRemoteError|ncclSystemError|ncclInternalError|"
+    r"Failed to recv, got 0 bytes|Connection was likely closed|wait timeout after|Socket Timeout|watchdog|"
+    r"recvValue failed|sendBytes failed|Socket is not connected|SIGABRT|Socket closed|gloo.*[Tt]imeout",
+)
+_TIMEOUT = re.compile(
+    r"Timed out waiting|wait timeout after|Socket Timeout|Watchdog caught collective|[Tt]imeout caused"
+)
+GLOO_MISMATCH = re.compile(r"op\.preamble\.length <= op\.nbytes|EnforceNotMet|distributed collective mismatch")
+UNUSED_PARAMETERS = re.compile(r"Expected to have finished reduction in the prior iteration|marked as ready twice")
+
+
+def is_communication_error(error: RaisedError) -> bool:
+    """Whether an exception only says that a peer or the network is gone, or that a wait ran out."""
+    if "address already in use" in error.message.lower():
+        return False
+    return bool(_COMMUNICATION.search(f"{error.type}: {error.message}"))
+
+
+def is_timeout(error: RaisedError) -> bool:
+    """Whether the exception says that a collective's own limit was hit."""
+    return bool(_TIMEOUT.search(error.message))
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The end of one rank. `kind`: exception, signal, os._exit, sys.exit, exit, vanished."""
+
+    rank: int
+    kind: str
+    time_ns: int
+    error: RaisedError | None
+    exit: ProcessExit | None
+    secondary: bool
+
+
+def _kind(evidence: RankEvidence) -> str:
+    end, error = evidence.exit, evidence.error
+    if end is not None and end.kind in ("signal", "os._exit", "sys.exit") and not (end.kind == "os._exit" and error):
+        return end.kind
+    if error is not None:
+        return "exception"
+    return end.kind if end is not None else ""
+
+
+def _time(evidence: RankEvidence, kind: str) -> int:
+    times = [
+        t for t in (evidence.error.time_ns if evidence.error else 0, evidence.exit.time_ns if evidence.exit else 0) if t
+    ]
+    if kind == "exception" and evidence.error is not None:
+        return evidence.error.time_ns
+    return min(times, default=0)
+
+
+def _is_secondary(evidence: RankEvidence, kind: str, ended_by_launcher: bool) -> bool:
+    if kind == "exception":
+        return evidence.error is not None and is_communication_error(evidence.error)
+    if kind == "signal" and evidence.exit is not None:
+        if evidence.exit.code == -6:
+            return True  # gloo and the NCCL watchdog abort: what made them abort is elsewhere
+        return ended_by_launcher and evidence.exit.code in (-15, -9, -2)
+    return False
+
+
+def failures_of(case: Case) -> tuple[Failure, ...]:
+    """All ends that are not plain successes, in the order of time.
+
+    Those after the first that a launcher may have caused (SIGTERM, SIGKILL) are secondary.
+    """
+    found = []
+    for rank, evidence in case.ranks.items():
+        kind = _kind(evidence)
+        if kind in ("", "exit") or (kind in ("sys.exit", "os._exit") and _is_success(evidence)):
+            continue
+        found.append((_time(evidence, kind), rank, kind, evidence))
+    found.sort(key=lambda item: (item[0] or 1 << 62, item[1]))
+    failures = []
+    for i, (time_ns, rank, kind, evidence) in enumerate(found):
+        secondary = _is_secondary(evidence, kind, ended_by_launcher=i > 0 or case.job.ended_by_us)
+        failures.append(Failure(rank, kind, time_ns, evidence.error, evidence.exit, secondary))
+    return tuple(failures)
+
+
+def _is_success(evidence: RankEvidence) -> bool:
+    return evidence.exit is not None and evidence.exit.code in (0, None) and evidence.error is None
+
+
+def early_leavers(case: Case) -> tuple[RankEvidence, ...]:
+    """Ranks that came to an end of their own accord (main returned, sys.exit, os._exit), the first to end first."""
+    ended = [
+        e
+        for e in case.ranks.values()
+        if e.exit is not None and e.exit.kind in ("exit", "sys.exit", "os._exit") and e.error is None
+    ]
+    return tuple(sorted(ended, key=lambda e: e.exit.time_ns if e.exit else 0))

@@ -1,0 +1,122 @@
+"""Everything that is computed once per case and that all rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from unhang.analyze.activity import Activity, activity_of
+from unhang.analyze.align import StuckCollective, stuck_collectives
+from unhang.analyze.divergence import Divergence, divergence_at
+from unhang.analyze.failures import Failure, failures_of, is_timeout
+from unhang.analyze.stragglers import Straggler, stragglers
+from unhang.analyze.waits_for import blocked_by, never_ending, waits_for
+from unhang.model import Case, Outcome, WaitEdge, WaitsFor
+
+
+@dataclass(frozen=True)
+class LateRank:
+    """A rank that others wait for and that waits for nobody: it has not issued the call."""
+
+    rank: int
+    victims: tuple[int, ...]
+    edge: WaitEdge
+    activity: Activity
+
+
+class Situation:
+    """A case and its analysis, each part computed when first asked for."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+
+    @cached_property
+    def stuck(self) -> tuple[StuckCollective, ...]:
+        """The position of each group that has not completed, oldest wait first."""
+        return stuck_collectives(self.case)
+
+    @cached_property
+    def activities(self) -> Mapping[int, Activity]:
+        """What each rank does."""
+        return {rank: activity_of(evidence) for rank, evidence in self.case.ranks.items()}
+
+    @cached_property
+    def waits(self) -> WaitsFor:
+        """The waits-for graph."""
+        return waits_for(self.case, self.stuck)
+
+    @cached_property
+    def proven(self) -> tuple[int, ...]:
+        """Ranks that provably wait for ever."""
+        return never_ending(self.case, self.waits, dict(self.activities))
+
+    @cached_property
+    def divergences(self) -> tuple[Divergence, ...]:
+        """Where the programs part, oldest first."""
+        found = [d for s in self.stuck if (d := divergence_at(self.case, s)) is not None]
+        return tuple(sorted(found, key=lambda d: d.odd_call.created_ns))
+
+    @cached_property
+    def divergence(self) -> Divergence | None:
+        """The first divergence."""
+        return self.divergences[0] if self.divergences else None
+
+    @cached_property
+    def failures(self) -> tuple[Failure, ...]:
+        """Ends of ranks in the order of time."""
+        return failures_of(self.case)
+
+    @cached_property
+    def primary_failure(self) -> Failure | None:
+        """The first failure that is not merely the echo of another."""
+        return next((f for f in self.failures if not f.secondary), None)
+
+    @cached_property
+    def late(self) -> tuple[LateRank, ...]:
+        """Roots of the waits-for graph, the one with the most victims first."""
+        found = []
+        for root in self.waits.roots:
+            edge = min((e for e in self.waits.edges if root in e.targets), key=lambda e: e.since_ns or 0)
+            activity = self.activities.get(root, Activity("unknown", "a process that never registered"))
+            found.append(LateRank(root, blocked_by(self.waits, root), edge, activity))
+        return tuple(sorted(found, key=lambda r: (-len(r.victims), r.rank)))
+
+    @cached_property
+    def stragglers(self) -> tuple[Straggler, ...]:
+        """Ranks that are habitually late."""
+        return stragglers(self.case)
+
+    @property
+    def is_hang(self) -> bool:
+        """Whether the job hung: the watcher said so and was right, or its own timeout ended it."""
+        hang = self.case.hang
+        if hang is not None and not hang.withdrawn:
+            return True
+        first = self.failures[0] if self.failures else None
+        return first is not None and first.error is not None and is_timeout(first.error)
+
+    @property
+    def is_crash(self) -> bool:
+        """Whether a rank failed or the job ended with an error of its own."""
+        return bool(self.failures) or (self.case.job.exit_code not in (0, None) and not self.case.job.ended_by_us)
+
+    def outcome(self, straggling: bool) -> Outcome:
+        """What became of the job."""
+        if self.is_hang:
+            return Outcome.HANG
+        if self.is_crash:
+            return Outcome.CRASH
+        if straggling:
+            return Outcome.STRAGGLER
+        known = self.case.job.exit_code is not None or len(self.case.calls) or self.case.ranks
+        return Outcome.CLEAN if known else Outcome.UNKNOWN
+
+    def step_of(self, rank: int) -> int | None:
+        """Optimizer steps that a rank has taken."""
+        evidence = self.case.ranks.get(rank)
+        return evidence.steps if evidence else None
+
+    def others(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        """Every rank but these."""
+        return tuple(r for r in self.case.world if r not in ranks)

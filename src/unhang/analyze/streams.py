@@ -1,0 +1,122 @@
+"""The calls of one group as streams of tokens, one per rank, and the first token in which two streams part."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from unhang.analyze.align import signature
+from unhang.analyze.callpath import Path, user_path
+from unhang.model import Case
+
+_MOST_POSITIONS = 4000
+_LOOK_AHEAD = 48
+_MOST_SHIFT = 24
+_HABIT = 0.75
+
+
+def stack_path(case: Case, rank: int) -> Path | None:
+    """The user frames of a rank's main thread, outermost first."""
+    evidence = case.ranks.get(rank)
+    stack = evidence.main_stack if evidence else None
+    return user_path(stack.frames) if stack else None
+
+
+class Streams:
+    """The calls of one group by rank and position, with a path for each where one is known."""
+
+    def __init__(self, case: Case, group_index: int, upto: int) -> None:
+        table = case.calls
+        first = max(0, upto - _MOST_POSITIONS)
+        mask = (table["group"] == group_index) & ~table["is_p2p"] & (table["seq"] <= upto) & (table["seq"] >= first)
+        self.rows: dict[int, dict[int, int]] = {}
+        for row in np.flatnonzero(mask):
+            self.rows.setdefault(int(table["rank"][row]), {})[int(table["seq"][row])] = int(row)
+        self._case = case
+        self._paths: dict[int, Path] = {}
+        self._tokens: dict[tuple[int, bool], Hashable] = {}
+
+    def path(self, rank: int, seq: int) -> Path | None:
+        """The call path, or None where it was not recorded. A rank's last call also has its stack."""
+        row = self.rows.get(rank, {}).get(seq)
+        if row is None:
+            return None
+        frames_id = int(self._case.calls["frames"][row])
+        if frames_id < 0:
+            return stack_path(self._case, rank) if seq == max(self.rows[rank]) else None
+        if frames_id not in self._paths:
+            self._paths[frames_id] = user_path(self._case.calls.stacks[frames_id])
+        return self._paths[frames_id]
+
+    def has_paths(self, rank: int) -> bool:
+        """Whether the rank's calls were recorded with their frames."""
+        rows = list(self.rows.get(rank, {}).values())
+        return bool(rows) and bool((self._case.calls["frames"][rows] >= 0).mean() > 0.5)
+
+    def _token(self, row: int, with_path: bool) -> Hashable:
+        key = (row, with_path)
+        if key not in self._tokens:
+            call = self._case.calls.call(row)
+            self._tokens[key] = (call.op, user_path(call.frames)) if with_path else signature(call)
+        return self._tokens[key]
+
+    def tokens(self, ranks: Sequence[int], positions: Sequence[int]) -> list[list[Hashable]]:
+        """Per rank one token per position: call paths if every rank has them, else signatures."""
+        with_path = all(map(self.has_paths, ranks))
+        return [[self._token(self.rows[rank][seq], with_path) for seq in positions] for rank in ranks]
+
+    def first_difference(self, reference: int, odd: int, upto: int) -> tuple[int, int]:
+        """(position, shift) from which on `odd` no longer follows `reference`.
+
+        A positive shift: `odd` made that many calls more there; a negative one: it left that many out; 0: not known.
+        """
+        positions = sorted(s for s in self.rows.get(reference, {}) if s in self.rows.get(odd, {}) and s <= upto)
+        if not positions:
+            return upto, 0
+        index, shift = first_difference(*self.tokens((reference, odd), positions))
+        return positions[index], shift
+
+
+def _share(left: Sequence[Hashable], right: Sequence[Hashable]) -> float:
+    """The share of equal tokens, position by position."""
+    pairs = list(zip(left, right, strict=False))[:_LOOK_AHEAD]
+    return sum(a == b for a, b in pairs) / len(pairs) if len(pairs) >= 2 else 0.0
+
+
+def _agreement(between: Sequence[tuple[Hashable, Hashable]], pair: tuple[Hashable, Hashable]) -> float:
+    """The share of positions that agree, or that differ in the same way as `pair`; 0 if none really agrees."""
+    equal = sum(a == b for a, b in between)
+    return (equal + sum(p == pair for p in between)) / len(between) if equal else 0.0
+
+
+def _best_shift(reference: Sequence[Hashable], odd: Sequence[Hashable], at: int) -> tuple[float, int]:
+    """How well the rest fits if `odd` made k calls more (k > 0) or fewer (k < 0) at this point."""
+    best = (0.0, 0)
+    for k in range(1, _MOST_SHIFT + 1):
+        for share, shift in ((_share(reference[at:], odd[at + k :]), k), (_share(reference[at + k :], odd[at:]), -k)):
+            if share > best[0]:
+                best = (share, shift)
+    return best
+
+
+def first_difference(reference: Sequence[Hashable], odd: Sequence[Hashable]) -> tuple[int, int]:
+    """(index, shift) of the first token from which on two streams of equal length stay different.
+
+    A difference after which they agree again is a habit (source and receiver of a broadcast stand on different lines) and
+    is passed over. The last token is the call that is stuck. Source: edit distance, reduced to one edit.
+    """
+    last = len(reference) - 1
+    habits: set[tuple[Hashable, Hashable]] = set()
+    for i in (i for i in range(len(reference)) if reference[i] != odd[i]):
+        pair = (reference[i], odd[i])
+        if pair in habits and i < last:
+            continue
+        between = list(zip(reference[i + 1 : last], odd[i + 1 : last], strict=True))[:_LOOK_AHEAD]
+        straight = _agreement(between, pair)
+        share, shift = _best_shift(reference, odd, i)
+        if between and straight >= _HABIT and straight >= share:
+            habits.add(pair)
+            continue
+        return i, shift if share >= _HABIT else 0
+    return last, 0

@@ -1,0 +1,202 @@
+"""Who waits for whom, across all groups, point-to-point pairs, group creation, stores and rendezvous.
+
+Source: the AND-OR waits-for graph of MUST (Hilbrich et al., 2009-2013), reduced to AND nodes: every wait here needs all of
+its targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from unhang.analyze.activity import Activity, in_communication
+from unhang.analyze.align import StuckCollective, bare_op
+from unhang.model import Case, PendingCall, RankEvidence, WaitEdge, WaitsFor
+
+_P2P = {"send": "recv", "recv": "send", "isend": "irecv", "irecv": "isend"}
+_RECEIVES = ("recv", "irecv")
+
+
+def is_blocked(evidence: RankEvidence | None) -> bool:
+    """Whether a thread of the rank waits for other ranks; a rank without a stack is taken at its calls' word."""
+    if evidence is None or not evidence.stacks:
+        return True
+    return any(in_communication(stack) for stack in evidence.stacks)
+
+
+def _collective_edges(case: Case, stuck: Sequence[StuckCollective]) -> Iterable[WaitEdge]:
+    for s in stuck:
+        for rank in s.waiting:
+            if not is_blocked(case.ranks.get(rank)):
+                continue
+            other = tuple(sorted(r for c in s.classes if rank not in c for r in c))
+            targets = tuple(sorted(s.missing)) or other
+            if targets:
+                call = s.calls[rank]
+                what = f"{bare_op(call.op)} #{s.seq} of {s.group}"
+                yield WaitEdge(
+                    rank,
+                    targets,
+                    "collective",
+                    what,
+                    s.group.name,
+                    s.seq,
+                    call.created_ns,
+                    bool(other and not s.missing),
+                )
+
+
+def _count(evidence: RankEvidence | None, kinds: Sequence[str], peer: int | None, tag: int | None = None) -> int:
+    calls = evidence.pending if evidence else ()
+    return sum(c.kind in kinds and (peer is None or c.peer == peer) and (tag is None or c.tag == tag) for c in calls)
+
+
+def unmatched_p2p(case: Case, rank: int) -> tuple[PendingCall, ...]:
+    """The rank's sends and receives for which the peer has issued too few of the other side."""
+    evidence = case.ranks[rank]
+    found, seen = [], {}  # type: ignore[var-annotated]
+    for call in evidence.pending:
+        if call.kind not in _P2P or call.peer is None:
+            continue
+        side = _RECEIVES if call.kind in _RECEIVES else ("send", "isend")
+        key = (side, call.peer, call.tag)
+        seen[key] = seen.get(key, 0) + 1
+        if call.ended_ns is not None:
+            continue
+        other = ("send", "isend") if side is _RECEIVES else _RECEIVES
+        if _count(case.ranks.get(call.peer), other, rank, call.tag) < seen[key]:
+            found.append(call)
+    return tuple(found)
+
+
+def _p2p_edges(case: Case) -> Iterable[WaitEdge]:
+    for rank, evidence in case.ranks.items():
+        if not any(c.kind in _P2P for c in evidence.pending) or not is_blocked(evidence):
+            continue
+        for call in unmatched_p2p(case, rank)[:1]:
+            arrow = f"from rank {call.peer}" if call.kind in _RECEIVES else f"to rank {call.peer}"
+            assert call.peer is not None
+            yield WaitEdge(rank, (call.peer,), "p2p", f"{call.kind} {arrow}", call.group, call.index, call.started_ns)
+
+
+def _under_way(evidence: RankEvidence, kind: str) -> PendingCall | None:
+    return next((c for c in evidence.pending if c.kind == kind and c.ended_ns is None), None)
+
+
+def _start_up_edges(case: Case) -> Iterable[WaitEdge]:
+    for rank, evidence in case.ranks.items():
+        call = _under_way(evidence, "init_process_group")
+        if call is not None:
+            absent = tuple(r for r in case.world if r != rank and not _has_come(case.ranks.get(r)))
+            if absent:
+                yield WaitEdge(rank, absent, "rendezvous", "init_process_group", "", None, call.started_ns)
+            continue
+        call = _under_way(evidence, "new_group")
+        if call is not None:
+            behind = tuple(r for r in case.world if r != rank and _new_groups(case.ranks.get(r)) < call.index)
+            if behind:
+                what = f"new_group #{call.index} (ranks {call.detail})"
+                yield WaitEdge(rank, behind, "new_group", what, "", call.index, call.started_ns)
+            continue
+        call = _under_way(evidence, "store_wait")
+        if call is not None:
+            yield WaitEdge(rank, (), "store", f"key {call.detail!r} of the store", "", None, call.started_ns)
+
+
+def _has_come(evidence: RankEvidence | None) -> bool:
+    return evidence is not None and (
+        bool(evidence.initialized) or _under_way(evidence, "init_process_group") is not None
+    )
+
+
+def _new_groups(evidence: RankEvidence | None) -> int:
+    return max((c.index for c in (evidence.pending if evidence else ()) if c.kind == "new_group"), default=0)
+
+
+def _cycles(edges: Sequence[WaitEdge]) -> tuple[tuple[int, ...], ...]:
+    """Strongly connected sets of two or more ranks (iterative Tarjan)."""
+    successors: dict[int, list[int]] = {}
+    for edge in edges:
+        successors.setdefault(edge.waiter, []).extend(edge.targets)
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    found: list[tuple[int, ...]] = []
+    for start in sorted(successors):
+        if start in index:
+            continue
+        work = [(start, iter(successors.get(start, ())))]
+        index[start] = low[start] = len(index)
+        stack.append(start)
+        on_stack.add(start)
+        while work:
+            node, targets = work[-1]
+            child = next(targets, None)
+            if child is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
+                if low[node] == index[node]:
+                    _pop_component(node, stack, on_stack, found)
+            elif child not in index:
+                index[child] = low[child] = len(index)
+                stack.append(child)
+                on_stack.add(child)
+                work.append((child, iter(successors.get(child, ()))))
+            elif child in on_stack:
+                low[node] = min(low[node], index[child])
+    return tuple(sorted(found))
+
+
+def _pop_component(node: int, stack: list[int], on_stack: set[int], found: list[tuple[int, ...]]) -> None:
+    component = []
+    while True:
+        member = stack.pop()
+        on_stack.discard(member)
+        component.append(member)
+        if member == node:
+            break
+    if len(component) > 1:
+        found.append(tuple(sorted(component)))
+
+
+def waits_for(case: Case, stuck: Sequence[StuckCollective]) -> WaitsFor:
+    """The graph of one case; `stuck` as `stuck_collectives` gives it."""
+    edges = tuple(
+        sorted(
+            (*_collective_edges(case, stuck), *_p2p_edges(case), *_start_up_edges(case)),
+            key=lambda e: (e.waiter, e.what),
+        )
+    )
+    waiting = {e.waiter for e in edges if e.targets}
+    targets = {t for e in edges for t in e.targets}
+    return WaitsFor(edges, tuple(sorted(targets - waiting)), _cycles(edges))
+
+
+def blocked_by(graph: WaitsFor, root: int) -> tuple[int, ...]:
+    """Every rank that waits for `root`, directly or not."""
+    reached, frontier = {root}, {root}
+    while frontier:
+        frontier = {e.waiter for e in graph.edges if frontier & set(e.targets)} - reached
+        reached |= frontier
+    return tuple(sorted(reached - {root}))
+
+
+def never_ending(case: Case, graph: WaitsFor, activities: dict[int, Activity]) -> tuple[int, ...]:
+    """Ranks of which it is proven that they wait for ever.
+
+    The greatest set in which every possible wait of each member is for another member, for a process that is gone, or for a
+    peer that made another call at the same position. A wait for a store key proves nothing: anybody may set it.
+    """
+    gone = {r for r, a in activities.items() if a.kind == "dead"}
+    candidates = {e.waiter for e in graph.edges if e.targets}
+    candidates -= {e.waiter for e in graph.edges if e.kind == "store"}
+    while True:
+        keep = {
+            rank
+            for rank in candidates
+            if all(e.mismatch or set(e.targets) & (candidates | gone) for e in graph.edges_of(rank))
+        }
+        if keep == candidates:
+            return tuple(sorted(keep))
+        candidates = keep

@@ -1,0 +1,48 @@
+"""Keeps secrets out of what is stored: only known variables, and no values of flags that carry a secret."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+REDACTED = "<redacted>"
+_SECRET = re.compile(r"token|secret|passw|key|credential|auth", re.IGNORECASE)
+_SECRET_FLAG = re.compile(
+    r"(token|secrets?|passw(or)?d?|pwd|credentials?|(api|access|auth|private|secret)[-_.]?keys?)$", re.I
+)
+_SECRET_IN_URL = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]*(?=@)")
+_SECRET_VALUE = re.compile(r"\b(hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abps]-|AKIA)[A-Za-z0-9_-]{12,}")
+_STORED = re.compile(
+    r"(NCCL|TORCH|TORCHELASTIC|PYTORCH|GLOO|OMP|MKL|UCX|FI|RDMAV|UCC|ROCR|HIP)_\w+|CUDA_\w+|(LOCAL_|GROUP_|ROLE_|NODE_)?RANK"
+    r"|((LOCAL|GROUP|ROLE)_)?WORLD_SIZE|MASTER_(ADDR|PORT)|SLURM_(PROCID|LOCALID|NODEID|NTASKS|NNODES|JOB_ID|STEP_ID)"
+    r"|OMPI_COMM_WORLD_\w+|PMI_(RANK|SIZE)|TOKENIZERS_PARALLELISM|PYTHON(UNBUFFERED|FAULTHANDLER)|LD_PRELOAD"
+)
+
+
+def stored_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that decide how ranks find each other and communicate; none whose name looks like a secret."""
+    names = (
+        n for n in sorted(env) if _STORED.fullmatch(n) and (n == "TOKENIZERS_PARALLELISM" or not _SECRET.search(n))
+    )
+    return {name: _without_secrets(env[name]) for name in names}
+
+
+def redact_command(command: Sequence[str]) -> list[str]:
+    """The command line without the values of flags like `--token`, `--api-key=...`, and without passwords in URLs."""
+    kept: list[str] = []
+    hide_next = False
+    for word in command:
+        name, equals, _ = word.partition("=")
+        is_secret = bool(_SECRET_FLAG.search(name)) and (name.startswith("-") or bool(equals))
+        if hide_next and not word.startswith("-"):
+            kept.append(REDACTED)
+        elif is_secret and equals:
+            kept.append(f"{name}={REDACTED}")
+        else:
+            kept.append(_without_secrets(word))
+        hide_next = is_secret and not equals
+    return kept
+
+
+def _without_secrets(text: str) -> str:
+    return _SECRET_VALUE.sub(REDACTED, _SECRET_IN_URL.sub(REDACTED, text))

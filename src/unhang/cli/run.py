@@ -1,0 +1,133 @@
+"""`unhang run`: runs a training job, watches it, and leaves a report."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from unhang.watch.options import OnHang, RunOptions, parse_seconds, read_options
+
+if TYPE_CHECKING:
+    from unhang.watch.supervise import JobEnd
+
+
+def seconds(text: str) -> float:
+    """Reads a number of seconds of the command line, or ends with a usage error."""
+    try:
+        return parse_seconds(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not a positive number of seconds") from None
+
+
+@click.command("run", context_settings={"allow_interspersed_args": False})
+@click.option("--report-dir", type=click.Path(path_type=Path), help="Where the report goes [unhang-reports/<time>].")
+@click.option(
+    "--stall-after",
+    type=seconds,
+    metavar="SECONDS",
+    help="Suspect a hang after this time without progress [adaptive, >= 15].",
+)
+@click.option(
+    "--abort-after",
+    type=seconds,
+    metavar="SECONDS",
+    help="End a job that only is suspected to hang after this time [300].",
+)
+@click.option("--on-hang", type=click.Choice(["abort", "report"]), help="End a hung job, or only report it [abort].")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end of a job that ran well.")
+@click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+def command(
+    report_dir: Path | None,
+    stall_after: float | None,
+    abort_after: float | None,
+    on_hang: OnHang | None,
+    quiet: bool,
+    command_line: tuple[str, ...],
+) -> int:
+    """Run a training job; when it hangs, say why, and end it.
+
+    The job's output, signals and exit code pass through; exit code 124 means that a hung job was ended.
+
+    Example: unhang run -- torchrun --nproc-per-node 8 train.py
+    """
+    from unhang.watch.supervise import say
+
+    options = read_options(
+        dict(os.environ),
+        say,
+        report_dir=report_dir,
+        stall_after_s=stall_after,
+        abort_after_s=abort_after,
+        on_hang=on_hang,
+    )
+    return run_and_report(command_line, replace(options, render=_live_renderer()), is_quiet=quiet)
+
+
+def _live_renderer() -> Callable[[Path], str]:
+    """Makes the text of the verdict in the watcher's process, coloured if our stderr is a terminal."""
+    from unhang.cli.diagnose import diagnose, render, wants_color
+
+    color = wants_color(2)
+    return lambda run_dir: render(diagnose([run_dir]), "text", color=color).decode()
+
+
+def _facts(command_line: tuple[str, ...], options: RunOptions) -> dict[str, Any]:
+    """What is known of the job before it starts, without secrets."""
+    from unhang import __version__
+    from unhang.capture.redact import redact_command, stored_environment
+
+    return {
+        "command": redact_command(command_line),
+        "cwd": os.getcwd(),
+        "unhang_version": __version__,
+        "environment": stored_environment(options.env),
+    }
+
+
+def run_and_report(command_line: tuple[str, ...], options: RunOptions, is_quiet: bool = False) -> int:
+    """Runs the job, saves the evidence, shows the verdict; returns the exit code.
+
+    Blocks: as long as the job.
+    """
+    from unhang.capture.bundle import save_bundle
+    from unhang.capture.folders import hold, make_report_dir, make_run_dir
+    from unhang.watch.supervise import run_job, say
+
+    run_dir = make_run_dir()
+    with suppress(OSError):
+        hold(run_dir)
+    report_dir = make_report_dir(options.report_dir, options.has_default_report_dir, say)
+    end = run_job(command_line, options, run_dir, _facts(command_line, options))
+    try:
+        bundle = save_bundle(run_dir, report_dir, say)
+        _show(bundle, is_quiet)
+    except KeyboardInterrupt:
+        say("interrupted while the report was made")
+    return _leave(end)
+
+
+def _show(bundle: Path, is_quiet: bool) -> None:
+    """Diagnoses, and says in one line if that fails by a fault of ours: the job's exit code counts more."""
+    from unhang.watch.supervise import say
+
+    try:
+        from unhang.cli.diagnose import diagnose_and_show
+
+        diagnose_and_show(bundle, bundle.parent, is_quiet=is_quiet)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the job's own end
+        say(f"the diagnosis failed ({type(error).__name__}: {error}); the evidence is in {bundle}")
+
+
+def _leave(end: JobEnd) -> int:
+    """The exit code; a job that died of Ctrl-C makes us die of it too, else a shell's loop around us would go on."""
+    if end.died_of_interrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    return end.exit_code

@@ -1,0 +1,183 @@
+"""All that was read of one job, before it is put together as a Case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from unhang.errors import UnreadableInput
+from unhang.model import RankIdentity, ThreadStack, Unavailable
+from unhang.read.elastic_error import read_elastic_error
+from unhang.read.faulthandler_text import read_faulthandler
+from unhang.read.fields import text
+from unhang.read.files import read_object
+from unhang.read.output_log import OutputLog, read_output
+from unhang.read.page import read_page
+from unhang.read.pyspy import read_pyspy
+from unhang.read.rank_folder import FOLDER_NAME, RankRecord, read_rank_folder
+from unhang.read.sniff import Kind, kind_of, rank_from_name
+
+MAX_FILES = 50_000
+MAX_DEPTH = 8
+OWN_FILES = frozenset(("job.json", "verdict.json", "output.log", "launcher.json"))
+
+T = TypeVar("T")
+
+
+@dataclass
+class Gathered:
+    """Everything read so far. Nothing here raises for a file: what cannot be read is noted in `absent`."""
+
+    job: dict[str, object] = field(default_factory=dict)
+    verdict: dict[str, object] = field(default_factory=dict)
+    launcher_stacks: tuple[ThreadStack, ...] = ()
+    output_paths: list[tuple[Path, int | None]] = field(default_factory=list)
+    attempts: dict[int, list[RankRecord]] = field(default_factory=dict)
+    loose: dict[int, RankRecord] = field(default_factory=dict)
+    absent: list[Unavailable] = field(default_factory=list)
+    files_seen: int = 0
+
+    def attempt(self, what: str, read: Callable[[], T]) -> T | None:
+        """Reads one thing; a failure is noted."""
+        try:
+            return read()
+        except UnreadableInput as error:
+            self.absent.append(Unavailable(what, str(error)))
+            return None
+
+    def add(self, path: Path) -> None:
+        """Reads a run directory, a report folder, a rank's folder, any other folder, or one file."""
+        if not path.is_dir():
+            self._add_file(path)
+        elif (path / "job.json").exists() or (path / "ranks").is_dir():
+            self._add_run_directory(path)
+        elif (path / "bundle").is_dir():
+            self._add_run_directory(path / "bundle")
+        elif FOLDER_NAME.match(path.name):
+            self._add_rank_folder(path)
+        else:
+            self._add_loose_folder(path, MAX_DEPTH)
+
+    def _add_run_directory(self, folder: Path) -> None:
+        for file, kept in (("job.json", self.job), ("verdict.json", self.verdict)):
+            path = folder / file
+            if path.exists() and not kept:
+                kept.update(self.attempt(file, partial(read_object, path)) or {})
+        launcher = folder / "launcher.json"
+        if launcher.exists():
+            self.launcher_stacks = self.attempt("stack of the launcher", lambda: read_pyspy(launcher)) or ()
+        if (folder / "output.log").exists():
+            self.output_paths.append((folder / "output.log", None))
+        ranks = folder / "ranks"
+        for rank_folder in sorted(ranks.iterdir()) if ranks.is_dir() else ():
+            if rank_folder.is_dir():
+                self._add_rank_folder(rank_folder)
+
+    def _add_rank_folder(self, folder: Path) -> None:
+        record = read_rank_folder(folder)
+        if record is None:
+            self.absent.append(
+                Unavailable(f"folder {folder.name}", "neither its name nor identity.json tells the rank")
+            )
+        else:
+            self.attempts.setdefault(record.rank, []).append(record)
+
+    def _add_loose_folder(self, folder: Path, depth: int) -> None:
+        try:
+            entries = sorted(folder.iterdir())
+        except OSError as error:
+            self.absent.append(Unavailable(f"folder {folder}", error.strerror or str(error)))
+            return
+        for path in entries:
+            if path.is_symlink() and path.is_dir():
+                continue
+            if path.is_dir():
+                self._add_subfolder(path, depth)
+            elif self.files_seen >= MAX_FILES:
+                self.absent.append(Unavailable(f"files of {folder}", f"more than {MAX_FILES} files were given"))
+                return
+            elif path.is_file():
+                self._add_file(path)
+
+    def _add_subfolder(self, path: Path, depth: int) -> None:
+        if depth <= 0:
+            self.absent.append(Unavailable(f"folder {path}", f"it lies more than {MAX_DEPTH} folders deep"))
+        elif (path / "ranks").is_dir() or FOLDER_NAME.match(path.name) or (path / "bundle").is_dir():
+            self.add(path)
+        else:
+            self._add_loose_folder(path, depth - 1)
+
+    def _add_file(self, path: Path) -> None:
+        self.files_seen += 1
+        kind = self.attempt(str(path), lambda: kind_of(path))
+        if kind is None:
+            return
+        rank = rank_from_name(path)
+        if kind is Kind.OUTPUT:
+            self.output_paths.append((path, rank if path.name not in OWN_FILES else None))
+        elif kind is Kind.OTHER:
+            self.absent.append(Unavailable(str(path), "its format is not known to unhang"))
+        elif rank is None:
+            reason = f"the {kind.value}'s name does not tell the rank; name it like trace_rank_3"
+            self.absent.append(Unavailable(str(path), reason))
+        else:
+            self._add_rank_file(path, kind, self.loose.setdefault(rank, RankRecord(RankIdentity(rank))))
+
+    def _add_rank_file(self, path: Path, kind: Kind, record: RankRecord) -> None:
+        if kind is Kind.DUMP:
+            record.dump_paths.append(path)
+        elif kind is Kind.STACKS:
+            record.stacks = record.attempt(path.name, lambda: read_pyspy(path)) or record.stacks
+        elif kind is Kind.FAULTS:
+            record.fault_dumps = record.attempt(path.name, lambda: read_faulthandler(path)) or record.fault_dumps
+        elif kind is Kind.PAGE:
+            record.page = record.attempt(path.name, lambda: read_page(path)) or record.page
+        else:
+            record.error = record.attempt(path.name, lambda: read_elastic_error(path)) or record.error
+
+    def chosen(self) -> dict[int, RankRecord]:
+        """One process per rank: the last attempt. Loose files fill in ranks that no folder describes."""
+        found = {}
+        for rank, records in self.attempts.items():
+            records.sort(key=lambda r: (r.identity.restart, r.identity.started_ns, r.path))
+            found[rank] = records[-1]
+            for old in records[:-1]:
+                is_same = old.identity == records[-1].identity
+                reason = "it was given twice" if is_same else f"earlier attempt (restart {old.identity.restart})"
+                self.absent.append(Unavailable(f"process {old.identity.pid} of rank {rank}", reason))
+        for rank, record in self.loose.items():
+            known = found.setdefault(rank, record)
+            if known is not record:
+                _fill(known, record)
+        return dict(sorted(found.items()))
+
+    def outputs(self, records: Mapping[int, RankRecord]) -> list[OutputLog]:
+        """All outputs, read last because the processes' numbers tell the ranks in some of them."""
+        ranks_by_pid = {record.identity.pid: rank for rank, record in records.items() if record.identity.pid}
+        logs = []
+        for path, rank in self.output_paths:
+            log = self.attempt("output", partial(read_output, path, rank, ranks_by_pid))
+            if log is not None:
+                logs.append(log)
+                if log.omitted_lines:
+                    reason = "only lines that speak of trouble and the last ones are kept"
+                    self.absent.append(Unavailable(f"{log.omitted_lines} lines of {path.name}", reason))
+        return logs
+
+    def absences_of_job(self) -> list[Unavailable]:
+        """What the supervisor or the agent noted that they could not do."""
+        listed = self.job.get("absent")
+        fields = [f for f in listed if isinstance(f, dict)] if isinstance(listed, list) else []
+        return [Unavailable(text(f, "what", "something"), text(f, "reason")) for f in fields]
+
+
+def _fill(known: RankRecord, loose: RankRecord) -> None:
+    known.dump_paths = known.dump_paths or loose.dump_paths
+    known.stacks = known.stacks or loose.stacks
+    known.fault_dumps = known.fault_dumps or loose.fault_dumps
+    known.error = known.error or loose.error
+    known.page = known.page or loose.page
+    known.absent.extend(loose.absent)

@@ -1,0 +1,144 @@
+"""page.bin, the recorder's shared-memory page (format 1): progress that survives the death of its process."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from unhang.model import Frame, PendingCall
+from unhang.read.files import read_bytes, unreadable
+
+MAGIC = 0x31474E41484E55
+MAGIC_BYTES = MAGIC.to_bytes(8, "little")
+FORMAT = 1
+PHASES = ("", "data", "forward", "backward", "optimizer", "checkpoint")
+KINDS = (
+    "",
+    "send",
+    "recv",
+    "isend",
+    "irecv",
+    "new_group",
+    "store_wait",
+    "init_process_group",
+    "destroy_process_group",
+)
+HEADER = struct.Struct("<12Q")
+STATUS_AT, STATUS_SLOTS, STATUS = 4096, 128, struct.Struct("<Qqqq")
+RING_AT, RING_SLOTS, RECORD_BYTES = 8192, 256, 256
+RECORD = struct.Struct("<QQqqQQqq192s")
+_FUTURE_NS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What the page says. Times in ns, wall clock except `heartbeat_ns` (CLOCK_MONOTONIC); 0 where never written.
+
+    `groups`: numeric group id -> (last enqueued, last completed).
+    """
+
+    pid: int
+    heartbeat_ns: int
+    steps: int
+    last_step_ns: int
+    phase: str
+    phase_since_ns: int
+    initialized: bool
+    destroyed: bool
+    ended: bool
+    failed_polls: int
+    groups: dict[int, tuple[int, int]]
+    pending: tuple[PendingCall, ...]
+    lost_records: int
+
+
+def read_page(path: Path) -> Page:
+    """The page; parts that a short file lacks read as never written.
+
+    Raises:
+        UnreadableInput: it is no page, or of another format.
+    """
+    return parse_page(read_bytes(path, 1 << 20), str(path))
+
+
+def parse_page(data: bytes, name: str = "page.bin") -> Page:
+    """The page from its bytes.
+
+    Raises:
+        UnreadableInput: it is no page, or of another format.
+    """
+    if len(data) < HEADER.size or not data.startswith(MAGIC_BYTES):
+        raise unreadable(name, "no page of the recorder")
+    header = HEADER.unpack_from(data)
+    if header[1] != FORMAT:
+        raise unreadable(name, f"page format {header[1]}", f"only format {FORMAT} can be read: use a newer unhang")
+    pending, written = _pending(data), header[8]
+    return Page(
+        pid=header[2],
+        heartbeat_ns=header[3],
+        steps=header[4],
+        last_step_ns=header[5],
+        phase=PHASES[header[6]] if header[6] < len(PHASES) else "",
+        phase_since_ns=header[7],
+        initialized=header[9] >= 1,
+        destroyed=header[9] == 2,
+        ended=header[10] == 1,
+        failed_polls=header[11],
+        groups=_groups(data),
+        pending=pending,
+        lost_records=max(0, written - RING_SLOTS),
+    )
+
+
+def _groups(data: bytes) -> dict[int, tuple[int, int]]:
+    groups = {}
+    for slot in range(STATUS_SLOTS):
+        at = STATUS_AT + slot * STATUS.size
+        if at + STATUS.size > len(data):
+            break
+        number, enqueued, completed, _ = STATUS.unpack_from(data, at)
+        if number:
+            groups[number - 1] = (enqueued, completed)
+    return groups
+
+
+def _pending(data: bytes) -> tuple[PendingCall, ...]:
+    found = []
+    for slot in range(RING_SLOTS):
+        at = RING_AT + slot * RECORD_BYTES
+        if at + RECORD_BYTES > len(data):
+            break
+        number, *fields = RECORD.unpack_from(data, at)
+        if number and (number - 1) % RING_SLOTS == slot and 0 < fields[0] < len(KINDS):
+            found.append((number, _record(*fields)))
+    return tuple(call for _, call in sorted(found, key=lambda pair: pair[0]))
+
+
+def _record(
+    kind: int, peer: int, index: int, started: int, ended: int, tag: int, _unused: int, content: bytes
+) -> PendingCall:
+    cut = content[-1] != 0
+    group, _, rest = content.split(b"\0", 1)[0].decode("utf-8", "ignore").partition("\x1f")
+    detail, _, stack = rest.partition("\x1f")
+    return PendingCall(
+        kind=KINDS[kind],
+        index=index,
+        group=group,
+        peer=peer if peer >= 0 else None,
+        started_ns=started,
+        ended_ns=ended if 0 < ended < _FUTURE_NS else None,
+        frames=_frames(stack, cut),
+        detail=detail,
+        tag=tag,
+    )
+
+
+def _frames(stack: str, cut: bool) -> tuple[Frame, ...]:
+    """`file:line:function|...`; of a cut text the last part counts only if it still names a function."""
+    frames = []
+    for part in stack.split("|") if stack else ():
+        pieces = part.rsplit(":", 2)
+        if len(pieces) == 3 and pieces[1].isdecimal() and (pieces[2] or not cut):
+            frames.append(Frame(pieces[0], int(pieces[1][:9]), pieces[2]))
+    return tuple(frames)

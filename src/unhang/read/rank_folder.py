@@ -1,0 +1,143 @@
+"""All files of one training process, `ranks/r<rank>-<pid>/`. A file that is missing or damaged costs only itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from unhang.errors import UnreadableInput
+from unhang.model import ProcessGroup, RaisedError, RankIdentity, Source, ThreadStack, Unavailable
+from unhang.read.faulthandler_text import FaultDump, read_faulthandler
+from unhang.read.fields import frame_triple, frame_triples, real, text, texts, whole, wholes
+from unhang.read.files import read_object, read_object_lines
+from unhang.read.page import Page, read_page
+from unhang.read.pyspy import read_pyspy
+
+FOLDER_NAME = re.compile(r"r(\d{1,9})-(\d{1,9})$")
+# The moments at which they are taken, as far as that is fixed: at a suspicion, a moment later, at the end.
+DUMP_AT_EXIT = "flight_exit.pickle"
+FLIGHT_FILES = ("flight.json", "flight.pickle", DUMP_AT_EXIT)
+MAX_HANDLED = 64
+
+T = TypeVar("T")
+
+
+@dataclass
+class RankRecord:
+    """What the files of one process say, before it is weighed."""
+
+    identity: RankIdentity
+    path: str = ""
+    main_thread_id: int | None = None
+    groups: list[ProcessGroup] = field(default_factory=list)
+    page: Page | None = None
+    error: RaisedError | None = None
+    error_thread: str = ""
+    handled: tuple[RaisedError, ...] = ()
+    exit_fields: dict[str, object] = field(default_factory=dict)
+    proc_fields: dict[str, object] = field(default_factory=dict)
+    fault_dumps: tuple[FaultDump, ...] = ()
+    stacks: tuple[ThreadStack, ...] = ()
+    dump_paths: list[Path] = field(default_factory=list)
+    absent: list[Unavailable] = field(default_factory=list)
+
+    @property
+    def rank(self) -> int:
+        """The global rank."""
+        return self.identity.rank
+
+    @property
+    def fatal(self) -> FaultDump | None:
+        """The stacks at the fatal signal, if there was one."""
+        return next((d for d in reversed(self.fault_dumps) if d.reason is not None), None)
+
+    def attempt(self, what: str, read: Callable[[], T]) -> T | None:
+        """Reads one thing; a failure is noted."""
+        try:
+            return read()
+        except UnreadableInput as error:
+            self.absent.append(Unavailable(f"{what} of rank {self.rank}", str(error)))
+            return None
+
+
+def read_rank_folder(folder: Path) -> RankRecord | None:
+    """All that one folder holds, dumps unread; None if not even its name tells a rank."""
+    name = FOLDER_NAME.match(folder.name)
+    noted: list[Unavailable] = []
+    fields: dict[str, object] = {}
+    if (folder / "identity.json").exists():
+        try:
+            fields = read_object(folder / "identity.json")
+        except UnreadableInput as error:
+            noted.append(Unavailable(f"identity of {folder.name}", str(error)))
+    rank = whole(fields, "rank")
+    if rank is None or rank < 0:
+        if name is None:
+            return None
+        rank = int(name[1])
+    record = RankRecord(_identity(fields, rank, int(name[2]) if name else None), str(folder), absent=noted)
+    record.main_thread_id = whole(fields, "main_thread_id")
+    _read_small_files(record, folder)
+    record.dump_paths = [folder / file for file in FLIGHT_FILES if (folder / file).exists()]
+    return record
+
+
+def _identity(fields: dict[str, object], rank: int, pid: int | None) -> RankIdentity:
+    return RankIdentity(
+        rank=rank,
+        world_size=whole(fields, "world_size"),
+        local_rank=whole(fields, "local_rank"),
+        pid=whole(fields, "pid") or pid,
+        host=text(fields, "host"),
+        restart=whole(fields, "restart") or 0,
+        torch_version=text(fields, "torch_version"),
+        backend=text(fields, "backend"),
+        started_ns=whole(fields, "started_ns") or 0,
+    )
+
+
+def _read_small_files(record: RankRecord, folder: Path) -> None:
+    def read(file: str, reader: Callable[[Path], T]) -> T | None:
+        path = folder / file
+        return record.attempt(file, lambda: reader(path)) if path.exists() else None
+
+    record.groups = [g for f in read("groups.jsonl", read_object_lines) or () if (g := _group(f))]
+    record.page = read("page.bin", read_page)
+    if error := read("error.json", read_object):
+        record.error, record.error_thread = raised_error(error, str(folder / "error.json")), text(error, "thread")
+    handled = (read("handled.jsonl", read_object_lines) or [])[:MAX_HANDLED]
+    record.handled = tuple(raised_error(f, str(folder / "handled.jsonl"), True) for f in handled)
+    record.exit_fields = read("exit.json", read_object) or {}
+    record.proc_fields = read("proc.json", read_object) or {}
+    record.stacks = read("pyspy.json", read_pyspy) or ()
+    faults = folder / "faulthandler.txt"
+    if faults.exists() and faults.stat().st_size:  # It is there, and empty, from the start.
+        record.fault_dumps = read(faults.name, lambda path: read_faulthandler(path, record.main_thread_id)) or ()
+    for note in read("notes.jsonl", read_object_lines) or ():
+        record.absent.append(
+            Unavailable(f"{text(note, 'what', 'a facility')} of rank {record.rank}", text(note, "reason"))
+        )
+
+
+def _group(fields: dict[str, object]) -> ProcessGroup | None:
+    name, ranks = text(fields, "pg_name"), wholes(fields.get("ranks"))
+    if not name or not ranks:
+        return None
+    return ProcessGroup(name, text(fields, "pg_desc"), ranks, real(fields, "timeout_s"), text(fields, "backend"))
+
+
+def raised_error(fields: dict[str, object], path: str, handled: bool = False) -> RaisedError:
+    """An exception as the recorder writes it."""
+    return RaisedError(
+        type=text(fields, "type", "Exception"),
+        message=text(fields, "message"),
+        time_ns=whole(fields, "time_ns") or 0,
+        frames=frame_triples(fields, "frames"),
+        handled=handled,
+        handler=frame_triple(fields.get("handler")),
+        parameters=texts(fields, "parameters"),
+        source=Source("recorder", path),
+    )

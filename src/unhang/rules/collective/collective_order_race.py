@@ -1,0 +1,188 @@
+"""Rule: the same collectives in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from unhang.analyze.callpath import user_path
+from unhang.analyze.divergence import Divergence
+from unhang.analyze.situation import Situation
+from unhang.analyze.streams import stack_path
+from unhang.model import Finding, Fix, Frame
+from unhang.model.example import Fires, Quiet, make_case
+from unhang.rules import wording as w
+from unhang.rules.base import Rule
+from unhang.rules.collective.order import is_dispatch_race, is_thread_race
+
+_PAIRS = {"a": (0, 1), "b": (0, 1)}
+
+
+class CollectiveOrderRace(Rule):
+    """The same collectives are issued in another order: two groups, two threads, a queue of commands, point-to-point.
+
+    What it detects:
+        Two ranks that wait in each other's call (a cycle of the waits-for graph), a group that two threads of one rank use, or
+        one dispatching line that called different functions on the ranks.
+
+    Why it hangs:
+        Order is part of the contract. Each rank waits in a call that its peer will reach only after the call in which it waits
+        itself.
+
+    How to confirm:
+        Follow the cycle that the finding shows.
+
+    How to fix:
+        Fix one order for all ranks: one queue or lock for all that submit work, one thread per group, a group of its own for
+        background traffic; for point-to-point `batch_isend_irecv`, or even ranks send first and odd ranks receive first.
+
+    Sources:
+        MUST (Hilbrich et al.): cycles and knots of the waits-for graph; NCCL documentation on using several communicators.
+    """
+
+    id = "collective-order-race"
+    cause = "collective-order-race"
+    EXAMPLES: ClassVar = (
+        Fires(
+            make_case(
+                {0: ["a/all_reduce[4]@main:5 !"], 1: ["b/all_reduce[4]@main:8 !"]},
+                world=2,
+                groups=_PAIRS,
+                stacks={0: "main:5>~comm", 1: "main:8>~comm"},
+            ),
+            (0, 1),
+            None,
+        ),
+        Quiet(
+            make_case({0: ["a/all_reduce[4]@main:5 !"], 1: ["b/all_reduce[4]@main:8"]}, world=2, groups=_PAIRS),
+            "a rank that is merely late closes no cycle",
+        ),
+        Quiet(
+            make_case(
+                {
+                    0: ["all_reduce[8]@main:10 thread=pt_autograd_0", "barrier@main:11 !"],
+                    1: ["all_reduce[8]@main:10", "barrier@main:11 !"],
+                },
+                world=2,
+            ),
+            "backward issues its calls from autograd's thread",
+        ),
+    )
+
+    def check(self, s: Situation) -> Iterable[Finding]:
+        """A race on one group, or a cycle over several."""
+        d = s.divergence
+        if d is not None and not d.left_loop and (is_dispatch_race(d) or is_thread_race(s, d)):
+            yield _race(s, d)
+        elif d is None:
+            for cycle in s.waits.cycles:
+                if set(cycle) <= set(s.proven) and not _starting(s, cycle):
+                    yield _cycle(s, cycle)
+
+
+def _starting(s: Situation, cycle: tuple[int, ...]) -> bool:
+    return any(e.kind in ("new_group", "rendezvous") for r in cycle for e in s.waits.edges_of(r))
+
+
+def _race(s: Situation, d: Divergence) -> Finding:
+    by_thread = is_thread_race(s, d)
+    frame = _race_frame(s, d) if by_thread else d.location
+    odd, ref = w.name_ranks(d.odd), w.name_ranks(d.reference)
+    how = "from a second thread" if by_thread else f"through the same dispatching line {w.place(frame)}"
+    return Finding(
+        rule=CollectiveOrderRace.id,
+        cause=CollectiveOrderRace.cause,
+        title=f"{odd} and {ref} issue the calls of {d.group} in another order, {how}",
+        confidence=0.92 if d.has_majority else 0.8,
+        culprit_ranks=d.odd,
+        victim_ranks=s.others(d.odd),
+        because=(
+            f"Call #{d.seq} of {d.group} is {w.name_call(d.odd_call)} on {odd} and {w.name_call(d.reference_call)} on {ref}. "
+            + (
+                "Another thread than that of the group's other calls issued one of them."
+                if by_thread
+                else "Both ranks run both functions, in the order in which the commands arrived."
+            )
+            + (f" The calls up to #{d.stuck_seq - 1} paired silently." if d.seq < d.stuck_seq else "")
+        ),
+        process_group=w.group_of(d.group),
+        collective=w.collective_of(d.reference_call, d.seq),
+        location=w.location_of(frame),
+        evidence=(
+            w.path_line(d.odd[0], f"#{d.seq} {w.name_call(d.odd_call)} (thread {d.odd_call.thread})", d.odd_path),
+            w.path_line(
+                d.reference[0],
+                f"#{d.seq} {w.name_call(d.reference_call)} (thread {d.reference_call.thread})",
+                d.reference_path,
+            ),
+            *w.stack_lines(s.case.ranks.get(d.odd[0])),
+        ),
+        fixes=_fixes(by_thread),
+    )
+
+
+def _race_frame(s: Situation, d: Divergence) -> Frame | None:
+    """The line of the call that came from the rarer thread."""
+    table = s.case.calls
+    group = table.groups.index(d.group)
+
+    def rarity(thread: str, rank: int) -> int:
+        return sum(table.threads[int(table["thread"][row])] == thread for row in table.rows(rank=rank, group=group))
+
+    rare = min((d.odd_call, d.reference_call), key=lambda c: rarity(c.thread, c.rank))
+    path = user_path(rare.frames)
+    return path[-1] if path else d.location
+
+
+def _fixes(by_thread: bool) -> tuple[Fix, ...]:
+    if by_thread:
+        patch = "give the background thread its own group (dist.new_group), or issue its call from the main thread"
+    else:
+        patch = "submit all collective work through one queue under one lock, and wait for a command before the next is submitted"
+    return (
+        Fix(
+            "One order for every rank",
+            patch=patch,
+            verify="unhang run -- <the same command>, several times",
+            undo="revert the edit",
+        ),
+        Fix(
+            "A barrier does not help: it is one more call whose order can differ",
+            setting="do not add barriers",
+            verify="-",
+        ),
+    )
+
+
+def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
+    edges = [s.waits.edges_of(r)[0] for r in cycle]
+    p2p = all(e.kind == "p2p" for e in edges)
+    path = stack_path(s.case, cycle[0]) or ()
+    what = "point-to-point calls" if p2p else "collectives of different groups"
+    return Finding(
+        rule=CollectiveOrderRace.id,
+        cause=CollectiveOrderRace.cause,
+        title=f"{w.name_ranks(cycle)} wait for each other in {what}",
+        confidence=0.9,
+        culprit_ranks=cycle,
+        victim_ranks=s.others(cycle),
+        because="; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6]) + ".",
+        process_group={"pg_name": edges[0].group, "pg_desc": ""},
+        collective={"op": edges[0].what.split(" ")[0], "seq": edges[0].seq},
+        location=w.location_of(path[-1] if path else None),
+        evidence=tuple(
+            line
+            for r in cycle[:4]
+            for line in (*map(w.waiting_line, s.waits.edges_of(r)), *w.stack_lines(s.case.ranks.get(r), 2))
+        ),
+        fixes=(_p2p_fix() if p2p else _fixes(False)[0],),
+    )
+
+
+def _p2p_fix() -> Fix:
+    return Fix(
+        "Break the circle of receives",
+        patch="use dist.batch_isend_irecv for both directions, or let even ranks send first and odd ranks receive first",
+        verify="unhang run -- <the same command>",
+        undo="revert the edit",
+    )

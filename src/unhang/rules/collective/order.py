@@ -1,0 +1,45 @@
+"""Tells a different order of the same calls from a different program. Shared by the rules on divergence."""
+
+from __future__ import annotations
+
+from unhang.analyze.divergence import Divergence
+from unhang.analyze.situation import Situation
+from unhang.analyze.source import line_text
+
+
+def is_dispatch_race(d: Divergence) -> bool:
+    """Whether one line, fed from a queue or by name, called different functions on the ranks.
+
+    A line that names both functions runs them one after the other; that is no dispatch.
+    """
+    if d.fork is None or not d.fork.same_line:
+        return False
+    names = [p[d.fork.depth + 1].function for p in (d.reference_path, d.odd_path) if len(p) > d.fork.depth + 1]
+    text = line_text(d.fork.left.file, d.fork.left.line)
+    return len(names) == 2 and bool(text) and not any(f"{name}(" in text for name in names)
+
+
+def threads_of(s: Situation, d: Divergence) -> tuple[str, ...]:
+    """The threads, other than autograd's, that issued calls on the group of a divergence on one of its ranks."""
+    table = s.case.calls
+    group = table.groups.index(d.group)
+    for rank in (*d.odd, *d.reference):
+        names = {table.threads[int(table["thread"][row])] for row in table.rows(rank=rank, group=group)}
+        names = {n for n in names if "autograd" not in n}
+        if len(names) > 1:
+            return tuple(sorted(names))
+    return ()
+
+
+def is_thread_race(s: Situation, d: Divergence) -> bool:
+    """Whether a call that differs came from another thread than the rank's other calls on the group."""
+    table = s.case.calls
+    group = table.groups.index(d.group)
+    for call in (d.odd_call, d.reference_call):
+        if "autograd" in call.thread:
+            continue
+        rows = table.rows(rank=call.rank, group=group)
+        names = [table.threads[int(table["thread"][row])] for row in rows if int(row) != call.row]
+        if names and call.thread not in names and not all("autograd" in n for n in names):
+            return True
+    return False

@@ -1,0 +1,171 @@
+"""Rule: the ranks' programs part at a collective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from unhang.analyze.callpath import show
+from unhang.analyze.divergence import Divergence
+from unhang.analyze.situation import Situation
+from unhang.analyze.source import calls_only_on_rank_zero, surroundings
+from unhang.analyze.variables import differing
+from unhang.model import EvidenceLine, Finding, Fix, Frame
+from unhang.model.example import Fires, Quiet, make_case
+from unhang.rules import wording as w
+from unhang.rules.base import Rule
+from unhang.rules.collective.order import is_dispatch_race, is_thread_race
+from unhang.rules.collective.swallowed_exception import swallowed_by
+from unhang.rules.collective.uneven_inputs import exhausted_by
+
+_FORWARD = ("_pre_forward", "_sync_buffers", "forward")
+_STEP = ["all_reduce[8]@main:10", "all_reduce[1]@main:12"]
+_OPEN = "all_reduce[8]@main:10 !"
+
+
+class RankDependentCollective(Rule):
+    """A rank takes another branch than its peers around a collective.
+
+    What it detects:
+        At the same position of a group the ranks issued different calls, or the same call from another line, and never met
+        again. The majority is the reference; the first difference counts, not the call that is stuck.
+
+    Why it hangs:
+        A collective completes when every member has issued it. A rank that issues another one in its place, or leaves one out,
+        leaves the others waiting; from then on its calls pair with the wrong partners.
+
+    How to confirm:
+        Look at the two lines that the finding shows: a condition between them comes out differently on the ranks.
+
+    How to fix:
+        Let every rank issue the call: move it out of the condition, or let all ranks take the decision together (all-reduce the
+        condition first).
+
+    Sources:
+        PyTorch documentation, torch.distributed: all processes of a group must call a collective in the same order.
+    """
+
+    id = "rank-dependent-collective"
+    cause = "code-divergence"
+    needs = ("calls",)
+    EXAMPLES: ClassVar = (
+        Fires(make_case({0: [*_STEP, "barrier@main:11 !"], **{r: [*_STEP, _OPEN] for r in (1, 2, 3)}}), (0,), 11),
+        Fires(
+            make_case(
+                {
+                    2: [*_STEP, *_STEP, "all_reduce[1]@main:12 !"],
+                    **{r: [*_STEP, *_STEP, _OPEN] for r in (0, 1, 3)},
+                }
+            ),
+            (2,),
+            10,
+        ),
+        Quiet(make_case({r: [*_STEP, _OPEN] for r in range(3)} | {3: _STEP}), "a rank that is late has not diverged"),
+        Quiet(
+            make_case(
+                {
+                    0: ["broadcast[4]@main:5", *_STEP, _OPEN],
+                    **{r: ["broadcast[4]@main:7", *_STEP, _OPEN] for r in (1, 2, 3)},
+                }
+            ),
+            "source and receivers of a broadcast may stand on different lines",
+        ),
+        Quiet(make_case(dict.fromkeys(range(4), _STEP), hang=None, exit_code=0), "a healthy job"),
+    )
+
+    def check(self, s: Situation) -> Iterable[Finding]:
+        """One finding on the first divergence that no more specific rule explains."""
+        d = s.divergence
+        if d is None or d.left_loop or (d.differs == "size" and d.fork is None):
+            return
+        if is_dispatch_race(d) or is_thread_race(s, d) or swallowed_by(s, d.odd) or exhausted_by(s, d):
+            return
+        if s.primary_failure is not None and s.primary_failure.kind == "exception":
+            return
+        yield _finding(s, d)
+
+
+def _hidden_forward(d: Divergence) -> Frame | None:
+    """The forward through a DDP wrapper on rank 0 alone that explains an extra broadcast of buffers, if there is just one.
+
+    Such a forward issues no collective itself in evaluation; it makes the next forward on that rank broadcast the buffers.
+    """
+    frames = d.odd_call.frames or ()
+    in_forward = any(f.file.endswith("nn/parallel/distributed.py") and f.function in _FORWARD for f in frames)
+    if not in_forward or d.odd != (0,):
+        return None
+    found = {f for frame in d.odd_path for f in calls_only_on_rank_zero(frame.file, frame.line)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _finding(s: Situation, d: Divergence) -> Finding:
+    odd, ref = w.name_ranks(d.odd), w.name_ranks(d.reference)
+    hidden = _hidden_forward(d)
+    frame = hidden or d.location
+    mine, theirs = w.name_call(d.odd_call), w.name_call(d.reference_call)
+    if hidden is not None:
+        did = f"alone {w.verb(d.odd, 'runs', 'run')} a forward through the DDP wrapper at {w.place(frame)}; its next forward broadcasts buffers, where {ref} made {theirs}"
+    elif d.skipped:
+        did = f"left out {theirs} of {w.place(frame)}, which {ref} made, and went on to {mine}"
+    else:
+        did = f"{w.verb(d.odd, 'is', 'are')} in {mine} from {w.place(frame)}, where {ref} made {theirs}"
+    return Finding(
+        rule=RankDependentCollective.id,
+        cause=RankDependentCollective.cause,
+        title=f"{odd} {did}",
+        confidence=0.93 if d.has_majority else 0.7,
+        culprit_ranks=d.odd,
+        victim_ranks=s.others(d.odd),
+        because=_because(d),
+        process_group=w.group_of(d.group),
+        collective=w.collective_of(d.reference_call, d.seq),
+        location=w.location_of(frame),
+        evidence=tuple(_evidence(s, d)),
+        fixes=_fixes(d),
+    )
+
+
+def _because(d: Divergence) -> str:
+    text = f"Call #{d.seq} of {d.group} is the first in which the ranks differ."
+    if d.seq < d.stuck_seq:
+        text += f" The calls #{d.seq} to #{d.stuck_seq - 1} paired silently, since op and size are equal; #{d.stuck_seq} cannot complete."
+    if not d.has_majority:
+        text += " There is no majority: which side is wrong has to be read from the two lines."
+    tests = surroundings(d.location.file, d.location.line).tests if d.location else ()
+    if tests:
+        text += f" The line runs only if {' and '.join(tests[-2:])}."
+    return text
+
+
+def _evidence(s: Situation, d: Divergence) -> Iterable[EvidenceLine]:
+    yield w.path_line(d.odd[0], f"#{d.seq} {w.name_call(d.odd_call)}", d.odd_path)
+    yield w.path_line(d.reference[0], f"#{d.seq} {w.name_call(d.reference_call)}", d.reference_path)
+    if d.fork is not None:
+        yield from w.code_line(d.fork.right, f"rank {d.odd[0]} source")
+        yield from w.code_line(d.fork.left, f"rank {d.reference[0]} source")
+        for name, ours, theirs in differing(s.case, d.odd, d.reference, d.fork.right)[:6]:
+            yield EvidenceLine(
+                "variables that differ",
+                f"{name} = {ours} on {w.name_ranks(d.odd)}, {theirs} on {w.name_ranks(d.reference)}",
+            )
+    yield from w.stack_lines(s.case.ranks.get(d.odd[0]))
+
+
+def _fixes(d: Divergence) -> tuple[Fix, ...]:
+    frame = d.location
+    where = f"{frame.file}:{frame.line}" if frame else "the line"
+    return (
+        Fix(
+            title="Let every rank make the call, or none",
+            patch=f"{where}: move the call out of the condition, or decide together:\n"
+            "    flag = torch.tensor(float(condition)); dist.all_reduce(flag, op=dist.ReduceOp.MAX)\n"
+            "    if flag.item() > 0: ...   # the same on every rank",
+            verify="unhang run -- <the same command>: the step completes on all ranks",
+            undo="revert the edit",
+        ),
+        Fix(
+            title="A longer timeout does not help: the call never comes",
+            setting="leave timeouts as they are",
+            verify=f"the path of rank {d.odd[0]}: {show(d.odd_path)}" if d.odd_path else "the calls above",
+        ),
+    )

@@ -1,0 +1,92 @@
+"""Rule: a rank waits for its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from unhang.analyze.situation import LateRank, Situation
+from unhang.model import EvidenceLine, Finding, Fix, ThreadStack, user_frames
+from unhang.model.example import Fires, Quiet, make_case
+from unhang.rules.base import Rule
+from unhang.rules.late import describe
+
+_WAIT = {r: ["all_reduce[8]@main:10 !"] for r in (0, 2, 3)}
+_COMM = dict.fromkeys((0, 2, 3), "main:10>~backward")
+
+
+class DataloaderHang(Rule):
+    """A rank waits for its data loader while the others wait for the rank.
+
+    What it detects:
+        The rank that its peers wait for is in a DataLoader, or in the iterator of a loop that fetches the next batch.
+
+    Why it hangs:
+        A worker is stuck (a lock inherited by fork, slow or dead storage, an endless generator), or the start of the workers
+        takes longer than anybody expected (spawn pickles the data set into each worker). `DataLoader(timeout=...)` bounds the
+        wait for a batch, not the start of the workers.
+
+    How to confirm:
+        The stack of the worker process, which is in the evidence where it could be taken.
+
+    How to fix:
+        `multiprocessing_context="spawn"` or "forkserver" where a library holds locks or threads, `persistent_workers=True`, a
+        `timeout` on the loader that is shorter than the collective's, data that is memory-mapped instead of pickled.
+
+    Sources:
+        torch/utils/data/dataloader.py; Python documentation on fork and threads.
+    """
+
+    id = "dataloader-hang"
+    cause = "dataloader-hang"
+    needs = ("stacks",)
+    EXAMPLES: ClassVar = (
+        Fires(make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: "main:8>~loader"}), (1,), 8),
+        Quiet(make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: "main:8>save:40"}), "the rank is in other code"),
+        Quiet(
+            make_case(
+                {r: ["all_reduce[8]@main:10"] for r in range(4)},
+                hang=None,
+                stacks=dict.fromkeys(range(4), "main:8>~loader"),
+            ),
+            "nobody waits for the rank",
+        ),
+    )
+
+    def check(self, s: Situation) -> Iterable[Finding]:
+        """One finding per late rank that fetches data."""
+        for late in s.late:
+            if late.activity.kind == "data" and s.divergence is None:
+                yield describe(s, self, late, 0.93, "waits for its data loader", _fixes(), _workers(s, late))
+
+
+def _workers(s: Situation, late: LateRank) -> list[EvidenceLine]:
+    """The stacks of the rank's worker processes."""
+    evidence = s.case.ranks.get(late.rank)
+    own = evidence.identity.pid if evidence else None
+    others = [t for t in (evidence.stacks if evidence else ()) if t.process_id not in (None, own)]
+    return [_worker_line(late.rank, t) for t in others[:4]]
+
+
+def _worker_line(rank: int, stack: ThreadStack) -> EvidenceLine:
+    mine = user_frames(stack.frames)
+    frames = mine or stack.frames
+    where = " < ".join(str(f) for f in frames[:3]) or "no Python frame"
+    return EvidenceLine(f"rank {rank} loader worker {stack.process_id}", where, frames[0].line if frames else None)
+
+
+def _fixes() -> tuple[Fix, ...]:
+    return (
+        Fix(
+            "Start the workers without fork",
+            patch='DataLoader(..., multiprocessing_context="spawn", persistent_workers=True)   # locks and threads are not inherited',
+            verify="unhang run -- <the same command>: the first batch arrives",
+            undo="remove the arguments",
+        ),
+        Fix(
+            "Let the loader fail before the collective does",
+            patch="DataLoader(..., timeout=60)   # seconds per batch; shorter than the process group's timeout",
+            verify="the loader raises and names the worker",
+            undo="timeout=0",
+        ),
+    )

@@ -1,0 +1,84 @@
+"""Finds the rules, judges a case with all of them, and puts the findings in order: cause first."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+
+import unhang.rules
+from unhang.analyze.situation import Situation
+from unhang.model import Case, Diagnosis, Finding, Inventory, RuleOutcome, Verdict
+from unhang.rules.base import NEEDS, Rule
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """One instance of every rule, ordered by id."""
+    for module in pkgutil.walk_packages(unhang.rules.__path__, "unhang.rules."):
+        importlib.import_module(module.name)
+    found: list[type[Rule]] = []
+    pending = list(Rule.__subclasses__())
+    while pending:
+        rule = pending.pop()
+        pending.extend(rule.__subclasses__())
+        if rule.__module__.startswith("unhang.rules.") and hasattr(rule, "id"):
+            found.append(rule)
+    return tuple(sorted((rule() for rule in found), key=lambda r: r.id))
+
+
+def _missing(rule: Rule, case: Case) -> str:
+    return "; ".join(reason for need in rule.needs for present, reason in [NEEDS[need]] if not present(case))
+
+
+def _judge_one(rule: Rule, s: Situation) -> tuple[RuleOutcome, list[Finding]]:
+    missing = _missing(rule, s.case)
+    if missing:
+        return RuleOutcome(rule.id, Verdict.SKIPPED, missing), []
+    try:
+        found = list(rule.check(s))
+    except Exception as error:  # noqa: BLE001  one faulty rule must not cost the verdict of the others
+        return RuleOutcome(rule.id, Verdict.ERROR, f"{type(error).__name__}: {error}"), []
+    if found:
+        return RuleOutcome(rule.id, Verdict.FAIL, found[0].title), found
+    return RuleOutcome(rule.id, Verdict.PASS), []
+
+
+def _ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The most certain finding is the root; what concerns the same job afterwards is its consequence."""
+    ordered = sorted(findings, key=lambda f: (-f.confidence, f.rule))
+    numbered = [replace(f, id=f"F{i + 1}") for i, f in enumerate(ordered)]
+    return tuple(
+        replace(f, consequence_of="F1") if i and f.consequence_of is None else f for i, f in enumerate(numbered)
+    )
+
+
+def judge(case: Case, rules: Iterable[Rule] | None = None) -> Diagnosis:
+    """Every rule's verdict on a case, and the diagnosis."""
+    situation = Situation(case)
+    outcomes, findings = [], []
+    for rule in all_rules() if rules is None else rules:
+        outcome, found = _judge_one(rule, situation)
+        outcomes.append(outcome)
+        findings.extend(found)
+    straggling = any(f.cause == "straggler" for f in findings)
+    return Diagnosis(
+        outcome=situation.outcome(straggling),
+        job=case.job,
+        hang=case.hang,
+        findings=_ordered(findings),
+        outcomes=tuple(outcomes),
+        inventory=Inventory(case.present, case.absent),
+        notes=_notes(situation, bool(findings)),
+    )
+
+
+def _notes(s: Situation, found: bool) -> tuple[str, ...]:
+    notes = []
+    if s.case.hang is not None and s.case.hang.withdrawn:
+        notes.append("a suspicion was withdrawn: the job moved again")
+    if s.is_hang and not found:
+        notes.append("no rule could establish a cause; the waits and stacks show what is known")
+    return tuple(notes)

@@ -1,0 +1,102 @@
+"""`report.json`: the contract "unhang.report/1". Keys are never renamed or removed, and stand in a fixed order."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from unhang.model import Diagnosis, Finding, Fix, HangObservation, Job
+
+SCHEMA = "unhang.report/1"
+_NUMBER_LIST = re.compile(r"\[\n\s*(-?\d+(?:,\n\s*-?\d+)*)\n\s*\]")  # JSON strings hold no raw newline
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON knows: numpy scalars become numbers, sets and tuples lists, NaN null, the rest text."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, set | frozenset):
+        return [_plain(v) for v in sorted(value)]
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
+        return [_plain(v) for v in value]
+    scalar = value.item() if hasattr(value, "item") else value
+    if isinstance(scalar, int):
+        return int(scalar)
+    if isinstance(scalar, float):
+        return scalar if math.isfinite(scalar) else None
+    return str(scalar)
+
+
+def _job(job: Job) -> dict[str, Any]:
+    return {
+        "world_size": job.world_size,
+        "nodes": job.nodes,
+        "command": job.command,
+        "backend": job.backend,
+        "torch_version": job.torch_version,
+        "exit_code": job.exit_code,
+    }
+
+
+def _hang(hang: HangObservation | None) -> dict[str, Any] | None:
+    if hang is None:
+        return None
+    return {
+        "kind": hang.kind,
+        "onset_s": round(hang.onset_s, 6),
+        "detected_after_s": round(hang.detected_after_s, 6),
+        "waiting_ranks": hang.waiting_ranks,
+    }
+
+
+def _fix(fix: Fix) -> dict[str, str]:
+    change = {"patch": fix.patch, "command": fix.command, "setting": fix.setting}
+    return {"title": fix.title, **{k: v for k, v in change.items() if v}, "verify": fix.verify}
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    location = finding.location
+    return {
+        "id": finding.id,
+        "rule": finding.rule,
+        "cause": finding.cause,
+        "title": finding.title,
+        "confidence": finding.confidence,
+        "culprit_ranks": finding.culprit_ranks,
+        "victim_ranks": finding.victim_ranks,
+        "process_group": finding.process_group,
+        "collective": finding.collective,
+        "location": location and {"file": location.file, "line": location.line, "function": location.function},
+        "because": finding.because,
+        "evidence": [{"source": e.source, "line": e.line, "text": e.text} for e in finding.evidence],
+        "fixes": [_fix(fix) for fix in finding.fixes],
+        "consequence_of": finding.consequence_of,
+    }
+
+
+def to_json(diagnosis: Diagnosis) -> bytes:
+    """The report as UTF-8 JSON with a final newline; the same diagnosis gives the same bytes."""
+    report = {
+        "schema": SCHEMA,
+        "outcome": diagnosis.outcome.value,
+        "job": _job(diagnosis.job),
+        "hang": _hang(diagnosis.hang),
+        "findings": [_finding(f) for f in diagnosis.findings],
+        "outcomes": [{"rule": o.rule, "verdict": o.verdict.value, "reason": o.reason} for o in diagnosis.outcomes],
+        "inventory": {
+            "present": diagnosis.inventory.present,
+            "absent": [{"what": a.what, "reason": a.reason} for a in diagnosis.inventory.absent],
+        },
+        "notes": diagnosis.notes,
+    }
+    text = json.dumps(_plain(report), indent=2, ensure_ascii=False, allow_nan=False)
+    folded = _NUMBER_LIST.sub(lambda match: "[" + re.sub(r"\s+", " ", match[1]) + "]", text)
+    # A lone surrogate (an undecodable byte of a path) leaves as \udcXX, which is what JSON calls it.
+    return (folded + "\n").encode("utf-8", "backslashreplace")

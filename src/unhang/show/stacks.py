@@ -1,0 +1,166 @@
+"""Stacks to look at: the culprit's beside the call that it should have made, and all ranks' merged into one tree."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from unhang.model import Case, CollectiveCall, Finding, Frame, ProcessExit, RankEvidence, user_frames
+
+Frames = tuple[Frame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownStack:
+    """A stack under a title. `frames` are outermost first, as in a traceback."""
+
+    title: str
+    ranks: tuple[int, ...]
+    frames: Frames
+
+
+def frames_of(evidence: RankEvidence | None) -> tuple[str, Frames]:
+    """Where a rank is, and how that is known; innermost first. What ended a rank speaks before what it was doing."""
+    if evidence is None:
+        return "", ()
+    if evidence.error and evidence.error.frames:
+        return f"raised {evidence.error.type} here", evidence.error.frames
+    if evidence.exit and evidence.exit.frames:
+        return f"ended here ({evidence.exit.kind})", evidence.exit.frames
+    stack = evidence.main_stack or next(iter(evidence.stacks), None)
+    return ("was here" if evidence.exit else "is here", stack.frames) if stack else ("", ())
+
+
+def how_it_ended(end: ProcessExit) -> str:
+    """The end of a process in a few words; a signal by its name."""
+    if end.kind == "exit":
+        return "came to its end" if not end.code else f"exited with code {end.code}"
+    if end.kind == "vanished":
+        return "vanished"
+    if end.code is not None and end.code < 0:
+        try:
+            return f"ended by {signal.Signals(-end.code).name}"
+        except ValueError:
+            return f"ended by signal {-end.code}"
+    return f"ended by {end.kind}" + ("" if end.code is None else f" with code {end.code}")
+
+
+def where(evidence: RankEvidence | None) -> str:
+    """Where a rank is, in a few words; empty where nothing is known."""
+    if evidence is None:
+        return "left no evidence"
+    if evidence.error:
+        return f"raised {evidence.error.type}" + _at(evidence.error.frames)
+    if evidence.exit:
+        return how_it_ended(evidence.exit) + _at(evidence.exit.frames)
+    if evidence.state and evidence.state.state in ("T", "Z", "gone"):
+        return {"T": "stopped", "Z": "dead", "gone": "gone"}[evidence.state.state]
+    _, frames = frames_of(evidence)
+    user = user_frames(frames)
+    return f"in {user[0].function}() at {_place(user[0])}" if user else ""
+
+
+def _place(frame: Frame) -> str:
+    return f"{frame.file.rsplit('/', 1)[-1]}:{frame.line}"
+
+
+def _at(frames: Frames) -> str:
+    user = user_frames(frames)
+    return f" at {_place(user[0])}" if user else ""
+
+
+def _group_index(case: Case, finding: Finding) -> int | None:
+    name = (finding.process_group or {}).get("pg_name")
+    return next((i for i, g in enumerate(case.calls.groups) if g.name == name), None)
+
+
+def expected_call(case: Case, finding: Finding) -> CollectiveCall | None:
+    """The call that the culprit did not make, as one of its peers made it."""
+    group, seq = _group_index(case, finding), (finding.collective or {}).get("seq")
+    if group is None or not isinstance(seq, int):
+        return None
+    table = case.calls
+    mask = (table["group"] == group) & (table["seq"] == seq) & ~np.isin(table["rank"], finding.culprit_ranks)
+    calls = [table.call(int(row)) for row in np.flatnonzero(mask)[:64] if not table["is_p2p"][row]]
+    op = (finding.collective or {}).get("op")
+    calls.sort(key=lambda call: (call.op != op, call.frames is None, call.rank))
+    return calls[0] if calls else None
+
+
+def _culprit_stack(case: Case, finding: Finding) -> ShownStack | None:
+    for rank in finding.culprit_ranks[:16]:
+        how, frames = frames_of(case.ranks.get(rank))
+        if not frames:
+            rows = case.calls.rows(rank=rank)
+            call = case.calls.call(int(rows[-1])) if len(rows) else None
+            how, frames = (f"made its last call here: {call}", call.frames or ()) if call else ("", ())
+        if frames:
+            return ShownStack(f"rank {rank} {how}", (rank,), tuple(reversed(frames)))
+    return None
+
+
+def _expected_stack(case: Case, finding: Finding) -> ShownStack | None:
+    call = expected_call(case, finding)
+    if call is not None and call.frames:
+        return ShownStack(f"rank {call.rank} called {call} here", (call.rank,), tuple(reversed(call.frames)))
+    for rank in finding.victim_ranks[:16]:
+        how, frames = frames_of(case.ranks.get(rank))
+        if frames:
+            return ShownStack(f"rank {rank} {how}", (rank,), tuple(reversed(frames)))
+    return None
+
+
+def compared(case: Case, finding: Finding) -> tuple[ShownStack | None, ShownStack | None]:
+    """The culprit's stack and its peers' call, each None where it was not recorded."""
+    return _culprit_stack(case, finding), _expected_stack(case, finding)
+
+
+@dataclass(slots=True)
+class StackNode:
+    """One frame of the merged tree and the ranks that are in it."""
+
+    frame: Frame
+    ranks: list[int] = field(default_factory=list)
+    children: dict[Frame, StackNode] = field(default_factory=dict)
+
+
+def interesting(frames: Iterable[Frame]) -> Frames:
+    """The user's frames and the library call that the innermost of them made; outermost first."""
+    inner = tuple(frames)
+    first = next((i for i, f in enumerate(inner) if f.is_user), None)
+    if first is None:
+        return tuple(reversed(inner[:3]))
+    called = inner[first - 1 : first] if first else ()
+    path = (*reversed(user_frames(inner)), *called)
+    return path if len(path) <= 40 else (*path[:10], *path[-30:])
+
+
+def merged_stacks(case: Case) -> tuple[list[StackNode], tuple[int, ...]]:
+    """The ranks' main stacks as prefix trees, outermost frame first, and the ranks without a stack."""
+    top: dict[Frame, StackNode] = {}
+    without: list[int] = []
+    classes: dict[Frames, list[int]] = {}
+    for rank in case.world:
+        _, frames = frames_of(case.ranks.get(rank))
+        (classes.setdefault(frames, []) if frames else without).append(rank)
+    for frames, ranks in classes.items():
+        level = top
+        for frame in interesting(frames):
+            node = level.setdefault(frame, StackNode(frame))
+            node.ranks.extend(ranks)
+            level = node.children
+    return list(top.values()), tuple(without)
+
+
+def flat_tree(nodes: Sequence[StackNode], depth: int = 0) -> list[tuple[int, StackNode]]:
+    """The tree as (depth, node) lines; a chain of only children stays at one depth, so only forks indent."""
+    lines: list[tuple[int, StackNode]] = []
+    for node in sorted(nodes, key=lambda n: (-len(n.ranks), min(n.ranks))):
+        lines.append((depth, node))
+        children = list(node.children.values())
+        splits = len(children) > 1 or (len(children) == 1 and len(children[0].ranks) < len(node.ranks))
+        lines.extend(flat_tree(children, depth + 1 if splits else depth))
+    return lines

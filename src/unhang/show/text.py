@@ -1,0 +1,240 @@
+"""The report for a terminal. The first line is the answer; what follows is why, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unhang.model import Case, Diagnosis, EvidenceLine, Finding, Fix, Frame, Outcome, WaitsFor
+from unhang.show.headline import headline, undecided
+from unhang.show.last_calls import last_calls
+from unhang.show.paper import Paper
+from unhang.show.printable import duration
+from unhang.show.rank_sets import name_ranks
+from unhang.show.source_context import source_around
+from unhang.show.stacks import ShownStack, compared
+from unhang.show.wait_graph import WaitGraph, WaitNode, wait_graph
+
+_MOST = 12  # lines of one list: a report must stay readable at any number of ranks
+_BADGE = {Outcome.HANG: "bad", Outcome.CRASH: "bad", Outcome.STRAGGLER: "warn", Outcome.CLEAN: "good"}
+
+
+def _first_line(paper: Paper, diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> None:
+    style = (
+        "warn" if diagnosis.findings and diagnosis.outcome is Outcome.CLEAN else _BADGE.get(diagnosis.outcome, "warn")
+    )
+    parts: list[str | tuple[str, str]] = [
+        (diagnosis.outcome.value.upper(), style),
+        "  ",
+        (headline(diagnosis, case, waits), "strong"),
+    ]
+    if diagnosis.findings:
+        first = diagnosis.findings[0]
+        parts.append((f"  [{first.cause}, {first.confidence:.0%}]", "dim"))
+    paper.line(*parts)
+
+
+def _facts(paper: Paper, diagnosis: Diagnosis) -> None:
+    job, hang = diagnosis.job, diagnosis.hang
+    facts = [f"{job.world_size} ranks" if job.world_size else "", f"{job.nodes} nodes" if job.nodes > 1 else ""]
+    facts += [job.backend, f"torch {job.torch_version}" if job.torch_version else ""]
+    facts += [f"exit code {job.exit_code}" if job.exit_code is not None else ""]
+    if hang:
+        facts.append(
+            f"{hang.kind} hang {duration(hang.onset_s)} after the start, "
+            f"found {duration(hang.detected_after_s)} later" + (", withdrawn: it moved again" if hang.withdrawn else "")
+        )
+    if any(facts):
+        paper.prose(", ".join(f for f in facts if f), style="dim")
+
+
+def _why(paper: Paper, finding: Finding) -> None:
+    paper.heading("Why")
+    paper.prose(finding.because)
+
+
+def _wait_line(node: WaitNode) -> list[tuple[str, str, str]]:
+    who = name_ranks(node.ranks)
+    if not node.waits:
+        return [(who, "waits for nobody" if len(node.ranks) == 1 else "wait for nobody", "")]
+    verb = "waits for" if len(node.ranks) == 1 else "wait for"
+    lines = []
+    for wait in node.waits[:3]:
+        each_other = len(node.ranks) > 1 and set(node.ranks) <= set(wait.targets)
+        target = "each other" if each_other and len(wait.targets) == len(node.ranks) else name_ranks(wait.targets)
+        note = " (another call than theirs)" if wait.mismatch else ""
+        lines.append((who, f"{verb} {target}", f"in {wait.what}{note}"))
+    return lines
+
+
+def _waits(paper: Paper, graph: WaitGraph, waits: WaitsFor) -> None:
+    if not waits.edges:
+        return
+    paper.heading("Who waits for whom")
+    lines = [line for node in graph.nodes for line in _wait_line(node)]
+    paper.table(lines[:_MOST])
+    hidden = len({line[0] for line in lines[_MOST:]}) + graph.left_out
+    if hidden:
+        paper.line((f"... and {hidden} more sets of ranks", "dim"), indent=2)
+    for cycle in waits.cycles[:3]:
+        paper.prose(f"A cycle: {name_ranks(cycle)} wait for each other; it can never end.")
+
+
+def _short_path(frame: Frame) -> str:
+    for mark in ("/site-packages/", "/dist-packages/"):
+        if mark in frame.file:
+            return frame.file.split(mark, 1)[1]
+    return frame.file
+
+
+def _frames(paper: Paper, frames: Sequence[Frame]) -> None:
+    """User frames with their source line; a run of library frames shows its last one, the innermost call of it."""
+    hidden = 0
+    for number, frame in enumerate(frames):
+        is_last = number == len(frames) - 1
+        if not frame.is_user and not is_last and not frames[number + 1].is_user:
+            hidden += 1
+            continue
+        if hidden:
+            paper.line((f"    ... {hidden} library frame{'s' if hidden > 1 else ''}", "dim"), indent=2)
+            hidden = 0
+        place = f"{_short_path(frame)}:{frame.line}  {frame.function}()"
+        paper.line(*([("> ", "user"), (place, "user")] if frame.is_user else [(f"  {place}", "dim")]), indent=4)
+        text = next((s.text.strip() for s in source_around(frame.file, frame.line, 0)), "") if frame.is_user else ""
+        if text:
+            paper.line(text, indent=10)
+
+
+def _stack(paper: Paper, shown: ShownStack, lead: str = "") -> None:
+    paper.line(lead, (shown.title, "strong"), indent=2)
+    frames = shown.frames
+    if len(frames) > 40:
+        paper.line((f"  ... {len(frames) - 40} outer frames", "dim"), indent=4)
+    _frames(paper, frames[-40:])
+
+
+def _stacks(paper: Paper, case: Case, finding: Finding) -> None:
+    culprit, expected = compared(case, finding)
+    if culprit is None and expected is None:
+        return
+    paper.heading("Where")
+    paper.line(("most recent call last; > is your code", "dim"), indent=2)
+    if culprit:
+        _stack(paper, culprit)
+    if expected:
+        _stack(paper, expected, "while " if culprit else "of its peers, ")
+
+
+def _evidence(paper: Paper, lines: Sequence[EvidenceLine]) -> None:
+    if not lines:
+        return
+    paper.heading("Evidence")
+    paper.table((line.source, line.text) for line in lines[:_MOST])
+    if len(lines) > _MOST:
+        paper.line((f"... and {len(lines) - _MOST} more lines", "dim"), indent=2)
+
+
+def _fix(paper: Paper, number: int, fix: Fix) -> None:
+    paper.prose(fix.title, style="strong", lead=f"{number}. ")
+    if fix.setting:
+        paper.verbatim(fix.setting, indent=5)
+    if fix.command:
+        paper.verbatim("$ " + fix.command, indent=5)
+    if fix.patch:
+        paper.verbatim(fix.patch, indent=5)
+    for lead, text in (("verify: ", fix.verify), ("undo:   ", fix.undo)):
+        if text:
+            paper.prose(text, indent=5, lead=lead)
+
+
+def _fixes(paper: Paper, finding: Finding) -> None:
+    if finding.fixes:
+        paper.heading("What to do")
+    for number, fix in enumerate(finding.fixes, 1):
+        _fix(paper, number, fix)
+
+
+def _others(paper: Paper, findings: Sequence[Finding]) -> None:
+    """Findings after the first: what follows from it, and what stands beside it."""
+    groups = (
+        ("Also seen, as a consequence", [f for f in findings if f.consequence_of]),
+        ("Also found", [f for f in findings if not f.consequence_of]),
+    )
+    for title, members in groups:
+        if members:
+            paper.heading(title)
+        for finding in members[:_MOST]:
+            after = f", follows from {finding.consequence_of}" if finding.consequence_of else ""
+            paper.prose(f"{finding.title}  [{finding.cause}, {finding.confidence:.0%}{after}]", lead="- ")
+        if len(members) > _MOST:
+            paper.line((f"... and {len(members) - _MOST} more", "dim"), indent=2)
+
+
+def _shown(paper: Paper, case: Case, diagnosis: Diagnosis) -> None:
+    """What there is, when no rule has an opinion."""
+    calls = last_calls(case)
+    if calls:
+        paper.heading("What the evidence shows: the last recorded call")
+        paper.table((name_ranks(c.ranks), c.what, c.state) for c in calls[:_MOST])
+        if len(calls) > _MOST:
+            paper.line((f"... and {len(calls) - _MOST} other calls", "dim"), indent=2)
+    elif diagnosis.inventory.present:
+        paper.heading("What the evidence shows")
+        paper.table((what, "") for what in diagnosis.inventory.present[:_MOST])
+
+
+def _deciding(paper: Paper, diagnosis: Diagnosis) -> None:
+    reasons = undecided(diagnosis)
+    if reasons:
+        paper.heading("What would decide it")
+    for reason, rules in reasons[:_MOST]:
+        names = ", ".join(rules[:6]) + (f" and {len(rules) - 6} more" if len(rules) > 6 else "")
+        paper.prose(f"{reason}: {names} could not judge", lead="- ")
+
+
+def _missing(paper: Paper, diagnosis: Diagnosis) -> None:
+    absent = diagnosis.inventory.absent
+    if not absent:
+        return
+    paper.heading("Missing evidence")
+    paper.table((a.what, a.reason) for a in absent[:_MOST])
+    if len(absent) > _MOST:
+        paper.line((f"... and {len(absent) - _MOST} more", "dim"), indent=2)
+
+
+def _notes(paper: Paper, notes: Sequence[str]) -> None:
+    if notes:
+        paper.heading("Notes")
+    for note in notes[:_MOST]:
+        paper.prose(note, lead="- ")
+
+
+def render_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool = False, width: int = 100) -> str:
+    """The report as text with a final newline; a clean job is one line.
+
+    Args:
+        diagnosis: What was found.
+        case: The evidence, for stacks and last calls.
+        waits: Who waits for whom.
+        color: Whether to use ANSI colours; without it there is no escape sequence.
+        width: Columns at which prose is wrapped. Lines of code are not.
+    """
+    paper = Paper(color, width)
+    _first_line(paper, diagnosis, case, waits)
+    if diagnosis.outcome is Outcome.CLEAN and not diagnosis.findings:
+        return str(paper)
+    _facts(paper, diagnosis)
+    if diagnosis.findings:
+        first = diagnosis.findings[0]
+        _why(paper, first)
+        _waits(paper, wait_graph(waits, first.culprit_ranks), waits)
+        _stacks(paper, case, first)
+        _evidence(paper, first.evidence)
+        _fixes(paper, first)
+        _others(paper, diagnosis.findings[1:])
+    else:
+        _waits(paper, wait_graph(waits), waits)
+        _shown(paper, case, diagnosis)
+        _deciding(paper, diagnosis)
+    _missing(paper, diagnosis)
+    _notes(paper, diagnosis.notes)
+    return str(paper)

@@ -1,0 +1,1 @@
+"""Runs a job, sees it from outside, and notices when it hangs."""

@@ -1,0 +1,316 @@
+"""The node agent: outside the ranks, survives them, polls progress, proves or suspects a hang, and secures the evidence.
+
+It reads the shared-memory pages five times a second. Only when a rank has been quiet for longer than this job is known to be
+quiet does it look: calls from torch's worker server, stacks, /proc. A look costs the ranks some ten milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from unhang.analyze.situation import Situation
+from unhang.errors import UnhangError
+from unhang.probe import flight, stacks
+from unhang.probe.process import children_of, oom_kills
+from unhang.read.bundle import read_bundle
+from unhang.watch.options import RunOptions
+from unhang.watch.patience import Patience
+from unhang.watch.ranks import WatchedRank, write_whole
+
+POLL_S = 0.2
+CONFIRM_S = 0.35
+CLOCK_GAP_S = 3.0
+MOST_WORKERS = 16
+
+
+def watch(options: RunOptions, run_dir: Path, root_pid: int, to_supervisor: int, from_supervisor: int) -> None:
+    """Watches the job until the supervisor says that it ended.
+
+    Blocks: as long as the job.
+    """
+    Agent(options, run_dir, root_pid, to_supervisor, from_supervisor).run()
+
+
+class Agent:
+    """The state of the watch."""
+
+    def __init__(
+        self, options: RunOptions, run_dir: Path, root_pid: int, to_supervisor: int, from_supervisor: int
+    ) -> None:
+        self.options, self.run_dir, self.root_pid = options, run_dir, root_pid
+        self._out, self._in = to_supervisor, from_supervisor
+        self.ranks: dict[str, WatchedRank] = {}
+        self.patience = Patience(options.stall_after_s)
+        self.verdict: dict[str, Any] | None = None
+        self._last_look_at_s: float | None = None
+        self._oom_kills_before = oom_kills()
+        self._started = self._last_turn = time.monotonic()
+        self._is_over = False
+        self._is_sealed = False  # we asked for the end: what happens from now on is our doing and no evidence
+
+    def run(self) -> None:
+        """Turns until the job is over."""
+        poller = select.poll()
+        poller.register(self._in, select.POLLIN | select.POLLHUP)
+        while not self._is_over:
+            self._discover(poller)
+            for descriptor, _ in poller.poll(POLL_S * 1000):
+                self._on_event(descriptor, poller)
+            self._turn(time.monotonic())
+
+    def _discover(self, poller: select.poll) -> None:
+        with suppress(OSError):
+            for name in os.listdir(self.run_dir / "ranks"):
+                if name not in self.ranks and (self.run_dir / "ranks" / name / "identity.json").exists():
+                    rank = WatchedRank(self.run_dir / "ranks" / name, time.monotonic())
+                    self.ranks[name] = rank
+                    if rank.pidfd is not None:
+                        poller.register(rank.pidfd, select.POLLIN)
+
+    def _on_event(self, descriptor: int, poller: select.poll) -> None:
+        if descriptor == self._in:
+            self._is_over = True
+            return
+        for rank in self.ranks.values():
+            if rank.pidfd == descriptor:
+                poller.unregister(descriptor)
+                rank.note_death(is_evidence=not self._is_sealed)
+
+    def _turn(self, now: float) -> None:
+        if now - self._last_turn > CLOCK_GAP_S:  # we were stopped, and so was the job (Ctrl-Z, a suspended machine)
+            for rank in self._live():
+                rank.moved_at = now
+        self._last_turn = now
+        if self._is_sealed:
+            return
+        ended = [q for rank in self._live() if (q := rank.poll(now)) is not None]
+        for rank in self.ranks.values():
+            if rank.is_aborting():
+                self._secure_aborting(rank)
+        if ended:
+            self._on_movement(max(ended), now)
+        elif self.verdict is None or self.verdict["kind"] == "suspected":
+            self._on_quiet(now)
+
+    def _live(self) -> list[WatchedRank]:
+        return [rank for rank in self.ranks.values() if rank.is_alive]
+
+    def _secure_aborting(self, rank: WatchedRank) -> None:
+        """Saves the calls of a rank that sleeps in its SIGABRT handler, and calls and stacks of its peers; then lets it die."""
+        self._fetch_calls(rank)
+        peers = [other for other in self._live() if other is not rank]
+        for other in peers:
+            self._fetch_calls(other)
+        self._take_stacks([rank, *peers])
+        flight.request_pickles([other.folder for other in peers], timeout_s=0.5)
+        stacks.wake_sleeper(rank.pid)
+
+    def _fetch_calls(self, rank: WatchedRank) -> bytes | None:
+        dump = flight.fetch_calls(rank.folder)
+        if dump is not None:
+            write_whole(rank.folder / "flight.json", dump)
+        return dump
+
+    def _on_movement(self, quiet_s: float, now: float) -> None:
+        was_looked_at = self._last_look_at_s is not None
+        others_quiet = [r for r in self._live() if r.quiet_s(now) >= self.patience.look_after_s]
+        if not others_quiet or self.verdict is None:
+            self.patience.quiet_ended(quiet_s, was_looked_at)
+        if not others_quiet:
+            self._last_look_at_s = None
+        if self.verdict is not None and not self._still_waiting(now):
+            self._withdraw()
+
+    def _still_waiting(self, now: float) -> bool:
+        waiting = set((self.verdict or {}).get("waiting_ranks", ()))
+        dying = any((r.folder / name).exists() for r in self.ranks.values() for name in ("error.json", "exit.json"))
+        return dying or any(r.rank in waiting and r.quiet_s(now) > POLL_S for r in self._live())
+
+    def _withdraw(self) -> None:
+        assert self.verdict is not None
+        self._write_verdict({**self.verdict, "withdrawn": True})
+        self.verdict = None
+        for rank in self.ranks.values():
+            (rank.folder / "flight.pickle").unlink(missing_ok=True)
+        self._tell({"event": "note", "text": "the job moves again; the suspicion is withdrawn"})
+
+    def _on_quiet(self, now: float) -> None:
+        quiet = max((r.quiet_s(now) for r in self._live()), default=now - self._started)
+        if self.verdict is not None:
+            self._maybe_abort(now)
+        elif not self._live():
+            self._look_at_launcher(quiet)
+        elif self.patience.is_time_to_look(quiet, self._last_look_at_s):
+            self._last_look_at_s = quiet
+            self._look(now)
+
+    def _maybe_abort(self, now: float) -> None:
+        """A suspected hang that lasts: end the job, with fresh evidence."""
+        assert self.verdict is not None
+        lasted_s = (time.time_ns() - self.verdict["onset_ns"]) / 1e9
+        if self.options.on_hang == "abort" and lasted_s >= self.options.abort_after_s:
+            self._take_evidence()
+            flight.request_pickles([r.folder for r in self._live()])
+            self._is_sealed = True
+            self._tell({"event": "verdict", "kind": "suspected", "end": True})
+
+    def _look_at_launcher(self, quiet: float) -> None:
+        """No rank has registered: the launcher may wait for other nodes."""
+        if self.ranks or quiet < self.patience.stall_after_s() or self._last_look_at_s is not None:
+            return
+        self._last_look_at_s = quiet
+        pids = [self.root_pid, *children_of(self.root_pid)]
+        threads = [t for found in stacks.take_stacks(pids[:8]).values() for t in found]
+        if any("rendezvous" in str(f.get("filename")) for t in threads for f in t.get("frames", ())):
+            write_whole(self.run_dir / "launcher.json", json.dumps(threads).encode())
+            self._declare("suspected", (), self._started_ns(), "the launcher waits in its rendezvous")
+
+    def _started_ns(self) -> int:
+        return time.time_ns() - int((time.monotonic() - self._started) * 1e9)
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def _take_evidence(self) -> dict[int, bytes]:
+        """Calls, stacks and /proc of all live ranks into their folders; the JSON dumps by rank."""
+        live = self._live()
+        dumps = {}
+        for rank in live:
+            dump = self._fetch_calls(rank)
+            if dump is not None:
+                dumps[rank.rank] = dump
+            state = rank.probe.read()
+            kills = oom_kills()
+            state["oom_kills"] = None if kills is None else kills - (self._oom_kills_before or 0)
+            rank.write_state(state)
+        self._take_stacks(live)
+        return dumps
+
+    def _take_stacks(self, live: list[WatchedRank]) -> None:
+        stopped = [r.pid for r in live if r.probe.read()["state"] in ("T", "t")]
+        found = stacks.take_stacks([r.pid for r in live], stopped)
+        for rank in live:
+            if rank.pid in found:
+                write_whole(rank.folder / "pyspy.json", json.dumps(_with_pid(found[rank.pid], rank.pid)).encode())
+        without = [r.pid for r in live if r.pid not in found and r.pid not in stopped]
+        stacks.ask_faulthandler([pid for pid in without if stacks.listens_to_stack_signal(pid)])
+
+    def _look(self, now: float) -> None:
+        dumps = self._take_evidence()
+        situation = self._situation()
+        if situation is None:
+            return
+        proven = [
+            r for r in situation.proven if self._has_been_quiet(r, now, min(self.patience.look_after_s, 1.0) * 0.9)
+        ]
+        all_quiet = proven and len(proven) == len(situation.proven)
+        if all_quiet and self._is_unchanged(proven, dumps):
+            self._declare("proven", tuple(situation.waits.waiting), self._onset_ns(situation), _reason(situation))
+        else:
+            self._maybe_suspect(situation, now)
+
+    def _situation(self) -> Situation | None:
+        try:
+            return Situation(read_bundle(self.run_dir, trusted=True))
+        except UnhangError:
+            return None
+
+    def _by_rank(self, number: int) -> WatchedRank | None:
+        return next((r for r in self._live() if r.rank == number), None)
+
+    def _has_been_quiet(self, number: int, now: float, seconds: float) -> bool:
+        rank = self._by_rank(number)
+        return rank is not None and rank.quiet_s(now) >= seconds
+
+    def _is_unchanged(self, ranks: list[int], dumps: dict[int, bytes]) -> bool:
+        """Whether the proof still holds a moment later: same pages, same open calls."""
+        before = {r: rank.movement for r in ranks if (rank := self._by_rank(r)) is not None}
+        time.sleep(CONFIRM_S)
+        now = time.monotonic()
+        for number in ranks:
+            rank = self._by_rank(number)
+            if rank is None or rank.poll(now) is not None or rank.movement != before.get(number):
+                return False
+            again = flight.fetch_calls(rank.folder)
+            if number in dumps and (again is None or flight.open_calls(again) != flight.open_calls(dumps[number])):
+                return False
+        return True
+
+    def _maybe_suspect(self, s: Situation, now: float) -> None:
+        """Somebody waits, and neither it nor what it waits for has moved for longer than this job ever needed."""
+        limit = self.patience.stall_after_s()
+        concerned = {e.waiter for e in s.waits.edges if e.targets} | {r for r in s.waits.roots if r in s.case.ranks}
+        shutting_down = {r for r, a in s.activities.items() if a.kind == "shutdown"} if not concerned else set()
+        ranks = concerned or shutting_down
+        live = {r.rank for r in self._live()}
+        if not ranks & live or all(a.kind == "frozen" for r, a in s.activities.items() if r in live):
+            return
+        if all(self._has_been_quiet(r, now, limit) for r in ranks & live):
+            waiting = tuple(sorted(s.waits.waiting)) or tuple(sorted(shutting_down))
+            self._declare("suspected", waiting, self._onset_ns(s), _reason(s))
+
+    def _onset_ns(self, s: Situation) -> int:
+        """When the oldest wait began."""
+        times = [e.since_ns for e in s.waits.edges if e.targets and e.since_ns]
+        quiet = [r.moved_ns for r in self._live()]
+        return min(times) if times else min(quiet, default=self._started_ns())
+
+    def _declare(self, kind: str, waiting: tuple[int, ...], onset_ns: int, reason: str) -> None:
+        """Takes the calls with their paths, writes the verdict, tells the supervisor."""
+        flight.request_pickles([r.folder for r in self._live()])
+        self._secure_workers()
+        end = kind == "proven" and self.options.on_hang == "abort"
+        verdict = {
+            "kind": kind,
+            "onset_ns": onset_ns,
+            "detected_ns": time.time_ns(),
+            "waiting_ranks": list(waiting),
+            "reason": reason,
+            "withdrawn": False,
+        }
+        self._write_verdict(verdict)
+        self.verdict, self._is_sealed = verdict, end
+        self._tell({"event": "verdict", "kind": kind, "end": end})
+        if not end:
+            self._show()
+
+    def _secure_workers(self) -> None:
+        """Stacks of the children of each rank (loader workers), beside those of the rank itself."""
+        for rank in self._live():
+            children = children_of(rank.pid)[:MOST_WORKERS]
+            found = stacks.take_stacks(children, timeout_s=1.0) if children else {}
+            if found:
+                with suppress(OSError, ValueError):
+                    own = json.loads((rank.folder / "pyspy.json").read_bytes())
+                    extra = [t for pid, threads in found.items() for t in _with_pid(threads, pid)]
+                    write_whole(rank.folder / "pyspy.json", json.dumps(own + extra).encode())
+
+    def _show(self) -> None:
+        """Lets the verdict appear while the job still stands."""
+        report: Callable[[Path], str] | None = self.options.render
+        if report is not None:
+            with suppress(Exception):
+                self._tell({"event": "show", "text": report(self.run_dir)})
+
+    def _write_verdict(self, verdict: dict[str, Any]) -> None:
+        write_whole(self.run_dir / "verdict.json", json.dumps(verdict).encode())
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        with suppress(OSError):
+            os.write(self._out, json.dumps(message).encode() + b"\n")
+
+
+def _with_pid(threads: list[Any], pid: int) -> list[Any]:
+    return [{**t, "pid": t.get("pid") or pid} for t in threads if isinstance(t, dict)]
+
+
+def _reason(s: Situation) -> str:
+    """One line on why: the first wait."""
+    edge = next((e for e in s.waits.edges if e.targets), None)
+    return f"rank {edge.waiter} waits in {edge.what}" if edge else "a process does not end"

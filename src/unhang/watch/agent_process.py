@@ -1,0 +1,86 @@
+"""The process that the watcher runs in: how it is forked, what it says, and which signals reached it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from unhang.watch.options import RunOptions
+from unhang.watch.process_tree import fork_worker
+
+ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+FORWARDED = (*ENDING, "SIGUSR1", "SIGUSR2")
+GROUP_SIGNAL_WAIT_S = 0.05
+
+
+class Agent:
+    """The watcher's process, as the supervisor sees it.
+
+    It is in the job's process group and reports every signal number that reaches it (`telltale`): that is how a signal
+    sent to the whole group, which the job already has, is told from one sent only to us.
+    """
+
+    def __init__(self, options: RunOptions, run_dir: Path, root_pid: int) -> None:
+        reports, to_us = os.pipe()
+        from_us, orders = os.pipe()
+        telltale, signal_seen = os.pipe()
+        self._orders, self._telltale, self._reports = orders, telltale, reports
+        self._seen_at: dict[int, float] = {}
+        self._buffer = b""
+
+        def body() -> None:
+            os.set_blocking(signal_seen, False)
+            signal.set_wakeup_fd(signal_seen, warn_on_full_buffer=False)
+            for name in FORWARDED:
+                signal.signal(getattr(signal, name), lambda *_: None)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            from unhang.watch.agent import watch
+
+            watch(options, run_dir, root_pid, to_us, from_us)
+
+        try:
+            self.pid = fork_worker("unhang-watcher", body, {to_us, from_us, signal_seen}, run_dir / "agent.log")
+        finally:
+            for descriptor in (to_us, from_us, signal_seen):
+                os.close(descriptor)
+        os.set_blocking(reports, False)
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """What it said since the last time; a line that makes no sense is left out."""
+        with suppress(OSError):
+            while data := os.read(self._reports, 65536):
+                self._buffer += data
+        *lines, self._buffer = self._buffer.split(b"\n")
+        for line in lines:
+            with suppress(ValueError):
+                message = json.loads(line)
+                if isinstance(message, dict):
+                    yield message
+
+    def saw(self, signo: int) -> bool:
+        """Whether the signal that we just got went to the whole group.
+
+        Blocks: up to 0.05 s.
+        """
+        deadline = time.monotonic() + GROUP_SIGNAL_WAIT_S
+        while True:
+            wait_s = max(0.0, deadline - time.monotonic())
+            if select.select([self._telltale], [], [], 0 if signo in self._seen_at else wait_s)[0]:
+                data = os.read(self._telltale, 4096)
+                self._seen_at.update(dict.fromkeys(data, time.monotonic()))
+                if not data:  # it is dead
+                    return False
+            elif signo in self._seen_at or wait_s <= 0:
+                return time.monotonic() - self._seen_at.pop(signo, float("-inf")) < 1
+
+    def tell_end(self) -> None:
+        """Asks it to finish."""
+        with suppress(OSError):
+            os.write(self._orders, b"end\n")

@@ -1,0 +1,122 @@
+"""What `unhang run` was asked to do: command line, `UNHANG_*`, default, in this order; and the job's environment."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import unhang
+
+ABORT_AFTER_S = 300.0
+CALLS_KEPT = "2000"
+BUFFER_SIZE_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+BOOTSTRAP = Path(unhang.__file__).parent / "recorder" / "bootstrap"
+
+OnHang = Literal["abort", "report"]
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The settings of one run. `stall_after_s` None: adaptive, at least 15. `env`: the job's without our part.
+
+    `render`: makes the text of the verdict from the run directory, for a hang that is shown while the job still stands.
+    """
+
+    report_dir: Path
+    stall_after_s: float | None = None
+    abort_after_s: float = ABORT_AFTER_S
+    on_hang: OnHang = "abort"
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    has_default_report_dir: bool = False
+    render: Callable[[Path], str] | None = field(default=None, repr=False, compare=False)
+
+    def as_json(self) -> dict[str, object]:
+        """The form that `job.json` keeps; the environment is not part of it."""
+        return {
+            "report_dir": str(self.report_dir),
+            "stall_after_s": self.stall_after_s,
+            "abort_after_s": self.abort_after_s,
+            "on_hang": self.on_hang,
+        }
+
+
+def parse_seconds(text: str) -> float:
+    """A positive, finite number of seconds.
+
+    Raises:
+        ValueError: it is none.
+    """
+    seconds = float(text)
+    if not math.isfinite(seconds) or seconds <= 0:
+        raise ValueError("not a positive number of seconds")
+    return seconds
+
+
+def parse_on_hang(text: str) -> OnHang:
+    """`abort` or `report`.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    choices: dict[str, OnHang] = {"abort": "abort", "report": "report"}
+    if text not in choices:
+        raise ValueError("neither abort nor report")
+    return choices[text]
+
+
+def default_report_dir() -> Path:
+    """`unhang-reports/<time>`, below the working folder."""
+    return Path("unhang-reports") / time.strftime("%Y%m%d-%H%M%S")
+
+
+def choose(
+    name: str,
+    given: Value | None,
+    env: Mapping[str, str],
+    parse: Callable[[str], Value],
+    default: Value,
+    complain: Callable[[str], None],
+) -> Value:
+    """One setting: `given` on the command line, `UNHANG_<name>`, or `default`. Nonsense is ignored with one line."""
+    variable = f"UNHANG_{name}"
+    if given is not None or not env.get(variable):
+        return default if given is None else given
+    try:
+        return parse(env[variable])
+    except ValueError:
+        shown = "the adaptive limit" if default is None else f"{default:g}" if isinstance(default, float) else default
+        complain(f"{variable}={env[variable]!r} is ignored, {shown} is used")
+        return default
+
+
+def read_options(
+    env: Mapping[str, str],
+    complain: Callable[[str], None],
+    *,
+    report_dir: Path | None = None,
+    stall_after_s: float | None = None,
+    abort_after_s: float | None = None,
+    on_hang: OnHang | None = None,
+) -> RunOptions:
+    """Puts the settings together; the keyword arguments are what the command line said."""
+    return RunOptions(
+        report_dir=choose("REPORT_DIR", report_dir, env, Path, default_report_dir(), complain),
+        has_default_report_dir=report_dir is None and not env.get("UNHANG_REPORT_DIR"),
+        stall_after_s=choose("STALL_AFTER", stall_after_s, env, parse_seconds, None, complain),
+        abort_after_s=choose("ABORT_AFTER", abort_after_s, env, parse_seconds, ABORT_AFTER_S, complain),
+        on_hang=choose("ON_HANG", on_hang, env, parse_on_hang, "abort", complain),
+        env=env,
+    )
+
+
+def job_environment(env: Mapping[str, str], run_dir: Path, tracer_pid: int) -> dict[str, str]:
+    """The environment of the job: the user's own, with the recorder's bootstrap in front and the calls recorded."""
+    user_size = next((env[name] for name in BUFFER_SIZE_NAMES if env.get(name)), CALLS_KEPT)
+    sizes = {name: env.get(name) or user_size for name in BUFFER_SIZE_NAMES}
+    path = ":".join(part for part in (str(BOOTSTRAP), env.get("PYTHONPATH", "")) if part)
+    return {**env, **sizes, "PYTHONPATH": path, "UNHANG_RUN_DIR": str(run_dir), "UNHANG_TRACER_PID": str(tracer_pid)}

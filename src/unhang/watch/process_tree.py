@@ -1,0 +1,194 @@
+"""The processes of a job, by /proc: who they are, how to end them all, and how to fork one of our own beside them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NAME = 15
+TERM_GRACE_S = 3.0
+KILL_WAIT_S = 5.0
+
+
+class Process(NamedTuple):
+    """One process for ever: a pid that is used again has another start time (clock ticks since boot)."""
+
+    pid: int
+    start_time: int
+
+
+class _Stat(NamedTuple):
+    process: Process
+    parent: int
+    state: str
+
+
+def _read_stat(pid: int) -> _Stat | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    state, parent, *rest = text[text.rindex(")") + 2 :].split()
+    return _Stat(Process(pid, int(rest[17])), int(parent), state)
+
+
+def identify(pid: int) -> Process | None:
+    """The process that has this pid now, None if there is none (a zombie is none)."""
+    stat = _read_stat(pid)
+    return stat.process if stat and stat.state not in "ZX" else None
+
+
+def _children() -> dict[int, list[_Stat]]:
+    """Every process by its parent; zombies too, because they may still have living children for a moment."""
+    by_parent: dict[int, list[_Stat]] = {}
+    for entry in os.listdir("/proc"):
+        stat = _read_stat(int(entry)) if entry.isdigit() else None
+        if stat:
+            by_parent.setdefault(stat.parent, []).append(stat)
+    return by_parent
+
+
+def _below(roots: Iterable[_Stat], by_parent: dict[int, list[_Stat]]) -> list[Process]:
+    found: dict[int, _Stat] = {}
+    todo = list(roots)
+    while todo:
+        stat = todo.pop()
+        if stat.process.pid not in found:
+            found[stat.process.pid] = stat
+            todo += by_parent.get(stat.process.pid, [])
+    return [s.process for s in found.values() if s.state not in "ZX"]
+
+
+def descendants_of(pid: int) -> list[Process]:
+    """All living descendants of `pid`, without itself and without those that were orphaned to another parent."""
+    by_parent = _children()
+    return _below(by_parent.get(pid, []), by_parent)
+
+
+@dataclass(frozen=True)
+class JobTree:
+    """All processes of a job: everything below `keeper`, the child subreaper that started it, but the `spared`.
+
+    No descendant can escape a subreaper: setsid and double forks end up as its children. `spared`: the keeper's other
+    children (relay, watcher, and what it had before the job started), with all that is below them.
+    """
+
+    keeper: int
+    spared: Collection[Process] = ()
+
+    def members(self) -> list[Process]:
+        """The living processes of the job, its root included."""
+        by_parent = _children()
+        roots = [s for s in by_parent.get(self.keeper, []) if s.process not in self.spared]
+        return _below(roots, by_parent)
+
+
+def send(process: Process, signo: int) -> bool:
+    """Sends a signal to exactly this process, whoever has its pid by now. False if it is gone."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    except OSError:  # no pidfd here (old kernel, sandbox, no descriptor left): the check below has to do
+        handle = -1
+    try:
+        if identify(process.pid) != process:
+            return False
+        if handle >= 0:
+            signal.pidfd_send_signal(handle, signo)
+        else:
+            os.kill(process.pid, signo)
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        if handle >= 0:
+            os.close(handle)
+    return True
+
+
+def end(
+    members: Callable[[], list[Process]],
+    reap: Callable[[], None] = lambda: None,
+    grace_s: float = TERM_GRACE_S,
+    last_s: float = KILL_WAIT_S,
+) -> list[Process]:
+    """Ends processes: SIGTERM, after `grace_s` SIGKILL. `members` is asked again and again, so newborns are ended too.
+
+    Returns:
+        Those that outlived even SIGKILL by `last_s` (sleeping in the kernel).
+
+    Blocks: up to `grace_s` + `last_s`.
+    """
+    told: set[Process] = set()
+    kill_at = time.monotonic() + grace_s
+    while left := members():
+        now = time.monotonic()
+        if now > kill_at + last_s:
+            break
+        for process in left:
+            if now >= kill_at:
+                send(process, signal.SIGKILL)
+            elif process not in told:
+                told.add(process)
+                send(process, signal.SIGTERM)
+                send(process, signal.SIGCONT)
+        time.sleep(0.02)
+        reap()
+    return left
+
+
+def _prctl(option: int, argument: object) -> None:
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)
+
+
+def become_subreaper() -> None:
+    """Makes orphans below this process its children, so that no process of the job can get away."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _keep_only(keep: Collection[int]) -> None:
+    for entry in os.listdir("/proc/self/fd"):
+        if int(entry) not in keep:
+            with suppress(OSError):
+                os.close(int(entry))
+
+
+def fork_worker(name: str, body: Callable[[], None], keep: Collection[int], errors_to: Path | None) -> int:
+    """Forks a process that does `body` and ends; of our descriptors it has only `keep`. Returns its pid.
+
+    What is not in `keep` of stdin, stdout and stderr becomes /dev/null; with `errors_to`, stderr becomes that file.
+
+    Raises:
+        OSError: no process could be had.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        _prctl(_PR_SET_NAME, name.encode())
+        _keep_only(keep)
+        for number in (0, 1, 2):
+            if number not in keep:
+                os.open(os.devnull, os.O_RDWR)  # the lowest free number, and they are taken in order
+        if errors_to:
+            with suppress(OSError):
+                log = os.open(errors_to, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                os.dup2(log, 2)
+        body()
+        code = 0
+    except BaseException:  # noqa: BLE001 - nothing may unwind into the parent's code from here
+        with suppress(OSError):
+            os.write(2, traceback.format_exc().encode())
+    finally:
+        os._exit(code)

@@ -1,0 +1,105 @@
+"""The ranks of the job as the watcher sees them: one shared-memory page each, polled without disturbing the process."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from unhang.probe.process import ProcessProbe, exit_code_of_zombie
+
+_HEADER_BYTES = 96
+_STATUS_AT, _STATUS_BYTES = 4096, 4096
+_MOVEMENT = slice(32, 40), slice(64, 88)  # optimizer steps; ring position, initialised, ended
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file that is either there completely or not at all; a full disk is ignored."""
+    with suppress(OSError):
+        unfinished = path.with_suffix(path.suffix + ".tmp")
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+
+
+class WatchedRank:
+    """One training process: when it last moved, and what became of it. Times are CLOCK_MONOTONIC seconds."""
+
+    def __init__(self, folder: Path, now: float) -> None:
+        self.folder = folder
+        rank, _, pid = folder.name[1:].rpartition("-")
+        self.rank, self.pid = int(rank), int(pid)
+        self.probe = ProcessProbe(self.pid)
+        self.pidfd: int | None = None
+        self.is_alive, self.moved_at = True, now
+        self.moved_ns = time.time_ns()
+        self._last = b""
+        self._page: int | None = None
+        self._fault_bytes = 0
+        try:
+            self.pidfd = os.pidfd_open(self.pid)
+        except OSError:
+            self.is_alive = False
+        with suppress(OSError):
+            self._page = os.open(folder / "page.bin", os.O_RDONLY)
+
+    def _movement(self) -> bytes:
+        if self._page is None:
+            with suppress(OSError):
+                self._page = os.open(self.folder / "page.bin", os.O_RDONLY)
+        if self._page is None:
+            return b""
+        header = os.pread(self._page, _HEADER_BYTES, 0)
+        status = os.pread(self._page, _STATUS_BYTES, _STATUS_AT).rstrip(b"\0")
+        return b"".join(header[part] for part in _MOVEMENT) + status
+
+    def poll(self, now: float) -> float | None:
+        """Notes movement. Returns the length of the quiet that this ended, if one did."""
+        self.probe.sample()
+        seen = self._movement()
+        if seen == self._last:
+            return None
+        quiet = now - self.moved_at
+        self._last, self.moved_at, self.moved_ns = seen, now, time.time_ns()
+        return quiet
+
+    @property
+    def movement(self) -> bytes:
+        """What was seen last; equal values mean that nothing moved."""
+        return self._last
+
+    def quiet_s(self, now: float) -> float:
+        """How long the rank has not moved."""
+        return now - self.moved_at
+
+    def is_aborting(self) -> bool:
+        """Whether faulthandler has just written a fatal error: the process waits in its SIGABRT handler, or is dead."""
+        with suppress(OSError):
+            size = os.stat(self.folder / "faulthandler.txt").st_size
+            if size > self._fault_bytes:
+                with open(self.folder / "faulthandler.txt", "rb") as file:
+                    file.seek(self._fault_bytes)
+                    new = file.read(65536)
+                self._fault_bytes = size
+                return b"Fatal Python error" in new
+        return False
+
+    def note_death(self, is_evidence: bool) -> None:
+        """Keeps when and how the process ended; has to be quick, before its parent reaps it."""
+        code = exit_code_of_zombie(self.pid)
+        self.is_alive = False
+        if is_evidence:
+            self.write_state({"state": "gone", "died_ns": time.time_ns(), "exit_code": code})
+
+    def write_state(self, fields: dict[str, Any]) -> None:
+        """Writes proc.json."""
+        write_whole(self.folder / "proc.json", json.dumps(fields).encode())
+
+    def close(self) -> None:
+        """Releases the descriptors."""
+        for descriptor in (self.pidfd, self._page):
+            if descriptor is not None:
+                with suppress(OSError):
+                    os.close(descriptor)

@@ -1,0 +1,338 @@
+"""Starts the job and stays beside it: signals, output, exit code, the end of a hung one. `agent` does the watching."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unhang.watch.agent_process import ENDING, FORWARDED, Agent
+from unhang.watch.options import RunOptions, job_environment
+from unhang.watch.process_tree import (
+    JobTree,
+    Process,
+    become_subreaper,
+    descendants_of,
+    end,
+    identify,
+)
+from unhang.watch.relay import LOG_INCOMPLETE, Relay, start_relay
+
+HUNG_EXIT_CODE = 124
+TICK_S = 0.1
+OUTPUT_WAIT_S = 1.0
+AGENT_WAIT_S = 3.0
+SECOND_INTERRUPT_S = (0.2, 10.0)  # sooner is the same key press seen twice, later is a new wish
+_SI_KERNEL = 128
+
+
+def show(text: str) -> None:
+    """Text on stderr, as it is; a stderr that cannot be written is no reason to stop."""
+    data = memoryview(text.encode(errors="replace"))
+    with suppress(OSError):
+        while data:
+            data = data[os.write(2, data) :]
+
+
+def say(text: str) -> None:
+    """One line on stderr."""
+    show(f"unhang: {text}\n")
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """How it ended. `exit_code` is the job's own (128 + n for signal n), 124 where we ended a hung one."""
+
+    exit_code: int
+    ended_by_us: bool = False
+    interrupted_by: str | None = None
+    died_of_interrupt: bool = False
+
+
+def write_job_file(run_dir: Path, content: Mapping[str, Any]) -> None:
+    """Writes `job.json` whole. A full disk loses it, not the job."""
+    with suppress(OSError):
+        (run_dir / "job.json.tmp").write_text(json.dumps(content, indent=1), encoding="utf-8")
+        (run_dir / "job.json.tmp").replace(run_dir / "job.json")
+
+
+@contextmanager
+def _signals_kept_for_us() -> Iterator[tuple[frozenset[int], set[int]]]:
+    """Blocks the signals that the supervisor waits for; yields them and the mask that the job must get.
+
+    What the caller ignores (nohup, background jobs) stays ignored.
+    """
+    numbers = {getattr(signal, name) for name in (*FORWARDED, "SIGWINCH")}
+    waited = {n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN} | {signal.SIGCHLD}
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    try:
+        yield frozenset(int(n) for n in waited), {int(n) for n in before}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Supervisor:
+    """One run of one job; `facts` are the fields of `job.json` that are known before it starts."""
+
+    def __init__(self, options: RunOptions, run_dir: Path, facts: Mapping[str, Any]) -> None:
+        self.options, self.run_dir = options, run_dir
+        self.job_file: dict[str, Any] = {**facts, "started_ns": time.time_ns(), "options": options.as_json()}
+        self.absent: list[dict[str, str]] = list(facts.get("absent", ()))
+        self.statuses: dict[int, int] = {}
+        self.root = 0
+        self.relay: Relay | None = None
+        self.agent: Agent | None = None
+        self.ended_by_us = False
+        self.interrupted_by: str | None = None
+        self.interrupted_twice = False
+        self._last_interrupt = float("-inf")
+        self._has_been_ended = False
+        self._spared: set[Process] = set()
+
+    # Start
+
+    def run(self, command: Sequence[str]) -> JobEnd:
+        """Runs the job to its end.
+
+        Blocks: as long as the job.
+        """
+        self.write_job_file()
+        become_subreaper()
+        self._spared.update(descendants_of(os.getpid()))
+        with _signals_kept_for_us() as (waited, mask_of_job):
+            self.start_relay()
+            try:
+                self.start_job(command, mask_of_job)
+            except OSError as error:
+                say(f"{command[0]}: {error.strerror}")
+                return self.finish(126 if isinstance(error, PermissionError) else 127)
+            self.start_agent()
+            while not self.is_over:
+                self.on_signal(signal.sigtimedwait(waited, TICK_S))
+                self.reap()
+                self.read_agent()
+            self.take_pending(waited)
+            job_end = self.finish(os.waitstatus_to_exitcode(self.statuses.get(self.root, signal.SIGKILL)))
+            self.take_pending(waited)
+            return job_end
+
+    def start_relay(self) -> None:
+        """Puts the relay between the job and our stdout and stderr; without it the job writes there itself."""
+        try:
+            self.relay = start_relay(self.run_dir / "output.log")
+            self.spare(self.relay.pid)
+        except OSError as error:
+            self.do_without("output.log", f"the output cannot be copied: {error.strerror}")
+
+    def start_job(self, command: Sequence[str], mask: set[int]) -> None:
+        """Starts the job in our process group, so that the terminal treats it as without us."""
+        descriptors = self.relay.job_descriptors() if self.relay else {}
+        try:
+            self.root = os.posix_spawnp(
+                command[0],
+                list(command),
+                job_environment(self.options.env, self.run_dir, os.getpid()),
+                file_actions=[(os.POSIX_SPAWN_DUP2, source, number) for number, source in descriptors.items()],
+                setsigmask=mask,
+                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+            )
+        finally:
+            if self.relay:
+                self.relay.close_job_ends()
+
+    def start_agent(self) -> None:
+        """Starts the watcher; without it the job goes on unwatched."""
+        try:
+            self.agent = Agent(self.options, self.run_dir, self.root)
+            self.spare(self.agent.pid)
+        except OSError as error:
+            self.do_without("watcher", f"the job goes on unwatched: {error.strerror}")
+
+    def spare(self, pid: int) -> None:
+        """A process of ours, no part of the job."""
+        if process := identify(pid):
+            self._spared.add(process)
+
+    def do_without(self, what: str, reason: str) -> None:
+        """Says and records that something could not be had."""
+        say(reason)
+        self.absent.append({"what": what, "reason": reason})
+
+    # While it runs
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job's first process ended, or was ended and did not even die of SIGKILL."""
+        return self.root in self.statuses or self._has_been_ended
+
+    def take_pending(self, waited: frozenset[int]) -> None:
+        """Takes signals that came together with the end of the job, so that they do not end us before the report."""
+        while info := signal.sigtimedwait(waited, 0):
+            self.note_interruption(info.si_signo)
+
+    def reap(self) -> None:
+        """Takes the exit status of every child that ended, adopted ones included."""
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                self.statuses[ended[0]] = ended[1]
+
+    def on_signal(self, info: signal.struct_siginfo | None) -> None:
+        """Passes a signal on to the job, unless it has it already."""
+        if info is None or info.si_signo == signal.SIGCHLD:
+            return
+        if info.si_signo == signal.SIGWINCH and self.relay and self.relay.has_terminal:
+            self.relay.resize()
+            self.tell_job(info.si_signo)  # again: the first time it may have seen the old size
+        elif self.note_interruption(info.si_signo):
+            self.interrupted_twice = True
+            say("interrupted twice: all processes of the job are ended")
+            self.end_job()
+        elif info.si_code != _SI_KERNEL and not (self.agent and self.agent.saw(info.si_signo)):
+            self.tell_job(info.si_signo)
+
+    def note_interruption(self, signo: int) -> bool:
+        """Remembers what ended the job; True for the second Ctrl-C."""
+        name = signal.Signals(signo).name
+        if name in ENDING:
+            self.interrupted_by = self.interrupted_by or name
+        if signo != signal.SIGINT:
+            return False
+        before, self._last_interrupt = self._last_interrupt, time.monotonic()
+        return SECOND_INTERRUPT_S[0] <= self._last_interrupt - before <= SECOND_INTERRUPT_S[1]
+
+    def tell_job(self, signo: int) -> None:
+        """Sends a signal to the job's first process, which is our unreaped child: the pid cannot be another's."""
+        self.reap()
+        if self.root not in self.statuses:
+            os.kill(self.root, signo)
+
+    def read_agent(self, is_finishing: bool = False) -> None:
+        """Does what the watcher says, and notices its death."""
+        if self.agent is None:
+            return
+        for message in self.agent.messages():
+            self.on_message(message)
+        if self.agent is not None and self.agent.pid in self.statuses and not is_finishing:
+            code = os.waitstatus_to_exitcode(self.statuses[self.agent.pid])
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            self.agent = None
+            self.do_without("watcher", f"the watcher ended unexpectedly ({how}); the job goes on unwatched")
+
+    def on_message(self, message: Mapping[str, Any]) -> None:
+        """One message: a verdict, a line or a text to show, or something that the watcher could not have."""
+        event = message.get("event")
+        if event == "note":
+            say(" ".join(str(message.get("text", "")).split()))
+        elif event == "show":
+            show(f"\n{str(message.get('text', '')).rstrip()}\n")
+        elif event == "absent":
+            self.absent.append({"what": str(message.get("what")), "reason": str(message.get("reason"))})
+        elif event == "verdict" and message.get("end") and self.options.on_hang == "abort" and not self.is_over:
+            self.ended_by_us = True
+            say(f"the job hangs ({message.get('kind')}); ending it")
+            self.end_job()
+
+    def end_job(self) -> None:
+        """Ends every process of the job.
+
+        Blocks: up to 8 s.
+        """
+        self._has_been_ended = True
+        self.job_file["aborted_ns"] = time.time_ns()  # what happens from now on is our doing
+        self.write_job_file()
+        self.end_processes([])
+
+    def end_processes(self, only: Sequence[int]) -> None:
+        """Ends the job's processes, or only those with the given pids."""
+        tree = JobTree(os.getpid(), self._spared)
+        left = end(lambda: [p for p in tree.members() if not only or p.pid in only], self.reap)
+        if left:
+            pids = ", ".join(str(p.pid) for p in left)
+            self.do_without("end of the job", f"these processes could not be ended: {pids}")
+
+    # End
+
+    def finish(self, code: int) -> JobEnd:
+        """What remains when the job's first process has ended with `code` (negative: signal)."""
+        self.wait_for_output()
+        self.end_orphaned_ranks()
+        self.stop_agent()
+        if self.relay:
+            self.relay.stop_log()
+        exit_code = 128 - code if code < 0 else code
+        if self.ended_by_us:
+            exit_code = HUNG_EXIT_CODE
+        elif self.interrupted_twice:
+            exit_code = 128 + signal.SIGINT
+        self.job_file |= {"ended_ns": time.time_ns(), "exit_code": exit_code, "ended_by_us": self.ended_by_us}
+        self.job_file |= {"interrupted_by": self.interrupted_by}
+        self.write_job_file()
+        is_interrupt = not self.ended_by_us and (self.interrupted_twice or code == -signal.SIGINT)
+        return JobEnd(exit_code, self.ended_by_us, self.interrupted_by, died_of_interrupt=is_interrupt)
+
+    def wait_until_reaped(self, pid: int, timeout_s: float) -> int | None:
+        """The exit status of a child, None if it still runs.
+
+        Blocks: up to `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        self.reap()
+        while pid not in self.statuses and (left_s := deadline - time.monotonic()) > 0:
+            signal.sigtimedwait({signal.SIGCHLD}, min(left_s, TICK_S))
+            self.reap()
+            self.read_agent(is_finishing=True)
+        return self.statuses.get(pid)
+
+    def wait_for_output(self) -> None:
+        """Waits for the end of the output, but at most a second: a daemon of the user may hold the pipe for ever."""
+        if self.relay:
+            status = self.wait_until_reaped(self.relay.pid, OUTPUT_WAIT_S)
+            if status is not None and os.waitstatus_to_exitcode(status) == LOG_INCOMPLETE:
+                self.absent.append({"what": "output.log", "reason": "it could not be written to its end"})
+
+    def end_orphaned_ranks(self) -> None:
+        """Ends training processes that outlived their launcher. Whatever else the job left behind is the user's."""
+        folders = [p.name for p in (self.run_dir / "ranks").glob("r*-*")]
+        ranks = {int(name.rsplit("-", 1)[1]) for name in folders if name.rsplit("-", 1)[1].isdigit()}
+        orphans = ranks & {p.pid for p in JobTree(os.getpid(), self._spared).members()}
+        if orphans:
+            say(f"{len(orphans)} training process{'es' * (len(orphans) > 1)} outlived the launcher: ended")
+            self.end_processes(sorted(orphans))
+
+    def stop_agent(self) -> None:
+        """Asks the watcher to finish, and ends it if it does not."""
+        if self.agent is None:
+            return
+        self.agent.tell_end()
+        if self.wait_until_reaped(self.agent.pid, AGENT_WAIT_S) is None:
+            self.absent.append({"what": "watcher", "reason": f"it did not finish within {AGENT_WAIT_S:g} s"})
+            with suppress(ProcessLookupError):
+                os.kill(self.agent.pid, signal.SIGKILL)
+            self.wait_until_reaped(self.agent.pid, 1)
+        elif code := os.waitstatus_to_exitcode(self.statuses[self.agent.pid]):
+            self.absent.append({"what": "watcher", "reason": f"it failed at the end ({code}), see agent.log"})
+        self.read_agent(is_finishing=True)
+
+    def write_job_file(self) -> None:
+        """Writes what is known by now."""
+        write_job_file(self.run_dir, {**self.job_file, "absent": self.absent})
+
+
+def run_job(command: Sequence[str], options: RunOptions, run_dir: Path, facts: Mapping[str, Any]) -> JobEnd:
+    """Runs `command` under the watcher. `run_dir` exists and is ours alone; `facts` go into its `job.json`.
+
+    Blocks: as long as the job.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:  # closed: else the next pipe would get this number
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    return Supervisor(options, run_dir, facts).run(command)

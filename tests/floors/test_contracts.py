@@ -1,0 +1,76 @@
+"""What others build on and nobody may change by accident: names, exit codes, dependencies, floors."""
+
+from __future__ import annotations
+
+import ast
+import runpy
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from unhang import errors
+from unhang.model import CAUSES, Outcome, Verdict
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SOURCES = sorted((ROOT / "src" / "unhang").rglob("*.py"))
+
+
+def test_the_base_install_is_small_and_never_brings_torch() -> None:
+    names = {d.split(">")[0] for d in PROJECT["project"]["dependencies"]}
+    assert names == {"click", "rich", "msgspec", "numpy"}
+    everything = [d for extra in PROJECT["project"]["optional-dependencies"].values() for d in extra]
+    assert not [d for d in everything if d.startswith("torch")]
+
+
+def test_exit_codes() -> None:
+    assert errors.UnhangError.exit_code == 2
+    assert errors.NothingToJudge.exit_code == 3
+
+
+def test_outcomes_and_verdicts() -> None:
+    assert [str(o) for o in Outcome] == ["hang", "crash", "straggler", "clean", "unknown"]
+    assert [str(v) for v in Verdict] == ["pass", "fail", "skipped", "error"]
+
+
+def test_causes_are_those_of_the_catalogue() -> None:
+    assert len(CAUSES) == 43
+    assert all(name == name.lower() and " " not in name for name in CAUSES)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT / "src")))
+def test_files_and_functions_stay_readable(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree) or path.name == "__init__.py", "a file says what it is"
+    long = [
+        (node.name, node.end_lineno - node.lineno + 1)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.end_lineno is not None and node.end_lineno - node.lineno >= 60
+    ]
+    assert long == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT / "src")))
+def test_no_module_is_named_like_a_standard_one(path: Path) -> None:
+    if path.parent.name != "bootstrap":
+        assert path.stem not in sys.stdlib_module_names or path.stem == "__init__"
+
+
+def test_the_recorder_needs_nothing_but_the_standard_library() -> None:
+    allowed = {*sys.stdlib_module_names, "torch", "_unhang_recorder"}
+    for path in (ROOT / "src" / "unhang" / "recorder").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert {alias.name.split(".")[0] for alias in node.names} <= allowed, path
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                assert (node.module or "").split(".")[0] in {*allowed, "__future__"}, path
+
+
+def test_the_pages_on_rules_are_up_to_date() -> None:
+    pages = runpy.run_path(str(ROOT / "docs" / "make_rules.py"))["pages"]()
+    written = {path.name: path.read_text() for path in (ROOT / "docs" / "rules").glob("*.md")}
+    assert written == pages, "run make docs"

@@ -1,0 +1,177 @@
+"""A launcher for tests that behaves like torchrun but pays for `import torch` once: it imports torch, then forks the ranks.
+
+    python forkrun.py [--port PORT] RANKS SCRIPT ARGS...
+
+As under torchrun the launcher hosts the store, the first failing rank ends the others after a grace period, and the exit
+code is that of the first failure. With `--port` rank 0 hosts the store on that port, as under a plain launcher.
+A rank ends as an interpreter does: `sys.excepthook`, threads joined, `atexit`, streams flushed. Only the destruction of
+objects is left out, because in a forked gloo process it crashes now and then, which would not be the fault under test.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does; read when torch is imported
+# A TCPStore looks up the name of every client. Without an answering name server that stalls all ranks for 5 s at a time.
+os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
+
+import argparse
+import atexit
+import contextlib
+import re
+import runpy
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+
+import torch
+import torch.distributed as dist
+import torch.utils.data
+
+GRACE_S = 0.5
+_POLL_S = 0.02
+
+
+def warm_up(script: str) -> None:
+    """Imports what the script will need late: any optimizer step pulls in dynamo, 1.3 s in every rank."""
+    if re.search(r"optim|DistributedDataParallel", Path(script).read_text()):
+        import torch._dynamo
+        import torch.distributed.algorithms.join  # noqa: F401
+
+
+def run_script(script: str, arguments: list[str]) -> int:
+    """Runs the script as `__main__` and returns its exit code."""
+    sys.argv = [script, *arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as stop:
+        if stop.code is None or isinstance(stop.code, int):
+            return stop.code or 0
+        print(stop.code, file=sys.stderr)
+        return 1
+    except BaseException as error:  # noqa: BLE001
+        sys.excepthook(type(error), error, _from_script(error.__traceback__, script))
+        return 1
+    return 0
+
+
+def _from_script(traceback: TracebackType | None, script: str) -> TracebackType | None:
+    """The traceback without the launcher's own frames."""
+    first = traceback
+    while first is not None and first.tb_frame.f_code.co_filename != script:
+        first = first.tb_next
+    return first or traceback
+
+
+def be_rank(rank: int, world_size: int, port_pipe: int, script: str, arguments: list[str]) -> None:
+    """The life of a rank, in the forked process. Does not return."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with os.fdopen(port_pipe) as pipe:
+        port = pipe.readline().strip()
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_WORLD_SIZE=str(world_size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=port,
+    )
+    torch.set_num_threads(1)
+    code = run_script(script, arguments)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def end(pids: dict[int, int]) -> None:
+    """Ends the remaining ranks: SIGTERM, then SIGKILL for those that do not go (a stopped process does not)."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        deadline = time.monotonic() + 1
+        while pids and time.monotonic() < deadline:
+            for pid, _ in _ended(pids):
+                del pids[pid]
+            time.sleep(_POLL_S)
+
+
+def _ended(pids: dict[int, int]) -> Iterator[tuple[int, int]]:
+    for pid in list(pids):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            yield pid, os.waitstatus_to_exitcode(status)
+
+
+def wait_for(pids: dict[int, int]) -> int:
+    """Waits until all ranks (pid -> rank) have ended; returns the exit code of the first that failed."""
+    failure, deadline = 0, float("inf")
+    while pids and time.monotonic() < deadline:
+        for pid, code in _ended(pids):
+            rank = pids.pop(pid)
+            if code and not failure:
+                failure, deadline = code, time.monotonic() + GRACE_S
+                print(f"forkrun: rank {rank} (pid {pid}) ended with exit code {code}", file=sys.stderr, flush=True)
+        time.sleep(_POLL_S)
+    end(pids)
+    return failure
+
+
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def launch(world_size: int, port: int | None, script: str, arguments: list[str]) -> int:
+    """Forks the ranks and stays with them."""
+    warm_up(script)
+    if port is None:
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    pipes = [os.pipe() for _ in range(world_size)]
+    pids: dict[int, int] = {}
+    sys.stdout.flush()
+    for rank, (reader, _) in enumerate(pipes):
+        pid = os.fork()
+        if pid == 0:
+            for other_reader, other_writer in pipes:
+                os.close(other_writer)
+                if other_reader != reader:
+                    os.close(other_reader)
+            be_rank(rank, world_size, reader, script, arguments)
+        pids[pid] = rank
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        # Only now: a store has threads, and threads do not survive a fork.
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if port is None else None
+        for reader, writer in pipes:
+            os.write(writer, f"{port if store is None else store.port}\n".encode())
+            os.close(reader)
+            os.close(writer)
+        return wait_for(pids)
+    finally:
+        end(pids)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int)
+    parser.add_argument("ranks", type=int)
+    parser.add_argument("script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    code = launch(given.ranks, given.port, given.script, given.arguments)
+    sys.stdout.flush()
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+if __name__ == "__main__":
+    main()

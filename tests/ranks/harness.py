@@ -1,0 +1,181 @@
+"""Runs a job under `unhang run` and compares the report with the truth."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .faults import HERE, Case
+
+HUNG_JOB_ENDED = 124
+_TOKEN = "UNHANG_TEST_JOB"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a job left behind."""
+
+    report: dict[str, Any]
+    report_dir: Path
+    exit_code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+    def __str__(self) -> str:
+        text = self.report_dir / "report.txt"
+        shown = text.read_text() if text.exists() else json.dumps(self.report, indent=1)
+        return f"exit code {self.exit_code} after {self.seconds:.1f} s\n{shown}\nstderr:\n{self.stderr[-4000:]}"
+
+
+def run_job(case: Case, tmp_path: Path, limit_s: float = 50) -> Result:
+    """Runs the case in `tmp_path`.
+
+    Blocks: up to `limit_s`. Raises: AssertionError if it takes longer, leaves a process or writes no report.
+    """
+    report_dir, token, started = tmp_path / "report", uuid.uuid4().hex, time.monotonic()
+    work = tmp_path / "work"
+    work.mkdir()
+    environment = {**os.environ, **case.environment, _TOKEN: token}
+    with _taken_port() if case.port_taken else contextlib.nullcontext() as port:
+        process = subprocess.Popen(
+            [*_unhang(), *_options(case, report_dir), "--", *_command(case, port)],
+            cwd=work,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        stdout, stderr = _communicate(process, token, limit_s)
+    left = _survivors(token)
+    _kill(left)
+    assert not left, f"processes of the job survive: {left}\n{stderr[-4000:]}"
+    report = report_dir / "report.json"
+    assert report.exists(), f"no report; exit code {process.returncode}\n{stdout[-2000:]}\n{stderr[-4000:]}"
+    seconds = time.monotonic() - started
+    return Result(json.loads(report.read_text()), report_dir, process.returncode, stdout, stderr, seconds)
+
+
+def check_fault(case: Case, result: Result) -> None:
+    """Asserts that the report tells the truth about a job with a fault."""
+    report = result.report
+    assert report["outcome"] == case.outcome, result
+    assert report["findings"], result
+    first = report["findings"][0]
+    assert first["cause"] == case.cause, result
+    named = set(first["culprit_ranks"])
+    if case.some_culprits:
+        assert named, result
+        assert named <= set(case.culprits), result
+    else:
+        assert named == set(case.culprits), result
+    assert not named & set(first["victim_ranks"]), result
+    assert first["consequence_of"] is None, result
+    _check_location(case, first["location"], result)
+    _check_end(case, result)
+
+
+def _check_location(case: Case, location: dict[str, Any] | None, result: Result) -> None:
+    if location is None:
+        assert case.location != "required", result
+    elif case.location != "ignored":
+        assert (Path(location["file"]).name, location["line"]) in case.truth(), f"truth: {case.truth()}\n{result}"
+
+
+def _check_end(case: Case, result: Result) -> None:
+    if case.outcome == "hang":
+        assert result.exit_code == HUNG_JOB_ENDED, result
+        assert result.report["hang"] is not None, result
+        assert case.kind in (None, result.report["hang"]["kind"]), result
+    elif case.outcome == "crash":
+        assert result.exit_code not in (0, HUNG_JOB_ENDED), result
+    else:
+        assert result.exit_code == 0, result
+
+
+def check_healthy(result: Result) -> None:
+    """Asserts that nobody is accused."""
+    assert result.report["findings"] == [], result
+    assert result.report["outcome"] == "clean", result
+    assert result.exit_code == 0, result
+
+
+def check_files(result: Result) -> None:
+    """Asserts that the report is complete, whatever became of the job."""
+    assert result.report["schema"] == "unhang.report/1"
+    for name in ("report.html", "report.txt", "bundle"):
+        assert (result.report_dir / name).exists(), f"{name} is missing\n{result}"
+
+
+def _unhang() -> list[str]:
+    script = Path(sys.executable).with_name("unhang")
+    return [str(script)] if script.exists() else [sys.executable, "-m", "unhang.cli.main"]
+
+
+def _options(case: Case, report_dir: Path) -> list[str]:
+    limits = ["--stall-after", str(case.stall_after_s), "--abort-after", str(case.abort_after_s)]
+    return ["run", "--report-dir", str(report_dir), *limits]
+
+
+def _command(case: Case, port: int | None) -> list[str]:
+    if case.launcher == "torchrun":
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
+    else:
+        launcher = [str(HERE / "forkrun.py"), *(["--port", str(port)] if port else []), "4"]
+    return [sys.executable, *launcher, str(case.path), *case.args]
+
+
+@contextlib.contextmanager
+def _taken_port() -> Iterator[int]:
+    with socket.create_server(("", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def _communicate(process: subprocess.Popen[str], token: str, limit_s: float) -> tuple[str, str]:
+    try:
+        return process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        _kill(_processes(token))
+        stdout, stderr = process.communicate(timeout=5)
+        raise AssertionError(f"no end within {limit_s} s\n{stdout[-2000:]}\n{stderr[-4000:]}") from None
+
+
+def _processes(token: str) -> dict[int, str]:
+    """The living processes that were started with the token in their environment, with their command lines."""
+    wanted, found = f"{_TOKEN}={token}".encode(), {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                found[int(folder.name)] = (
+                    (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
+        except OSError:
+            continue
+    return found
+
+
+def _survivors(token: str, patience_s: float = 2) -> dict[int, str]:
+    deadline = time.monotonic() + patience_s
+    while (left := _processes(token)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return left
+
+
+def _kill(pids: dict[int, str]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)

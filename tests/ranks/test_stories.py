@@ -1,0 +1,13 @@
+"""Five workloads in the shape of real trainings, each with the faults that such a training had."""
+
+from pathlib import Path
+
+import pytest
+
+from .faults import STORIES, Case
+from .harness import check_fault, run_job
+
+
+@pytest.mark.parametrize("case", STORIES, ids=str)
+def test_the_fault_is_found(case: Case, tmp_path: Path) -> None:
+    check_fault(case, run_job(case, tmp_path))

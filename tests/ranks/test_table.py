@@ -1,0 +1,26 @@
+"""The table of truths is consistent with itself and with the programs."""
+
+import pytest
+
+from unhang.model import CAUSES
+
+from .faults import CRASHES, HANGS, HEALTHY, HERE, STORIES, STRAGGLERS, Case
+
+FAULTY = [*HANGS, *STRAGGLERS, *CRASHES, *STORIES]
+
+
+@pytest.mark.parametrize("case", FAULTY, ids=str)
+def test_a_fault_has_a_cause_a_culprit_and_a_line(case: Case) -> None:
+    assert case.cause in CAUSES
+    assert case.culprits
+    assert case.truth()
+
+
+def test_names_are_unique() -> None:
+    names = [case.name for case in FAULTY + HEALTHY]
+    assert len(set(names)) == len(names)
+
+
+def test_every_program_is_used() -> None:
+    used = {case.path for case in FAULTY + HEALTHY}
+    assert {p for p in (HERE / "programs").glob("*.py") if p.name != "toy.py"} <= used

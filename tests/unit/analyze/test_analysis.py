@@ -1,0 +1,177 @@
+"""Alignment, waits-for graph, divergence: on small cases with a known answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.analyze.align import stuck_collectives
+from unhang.analyze.callpath import fork_of, user_path
+from unhang.analyze.situation import Situation
+from unhang.analyze.source import catches_stop_iteration, surroundings
+from unhang.model import ProcessState
+from unhang.model.example import make_case, path, pending
+
+LOOP = ["all_reduce[8]@main:10", "all_reduce[1]@main:12"]
+
+
+def test_the_majority_is_the_reference_even_if_rank_0_is_wrong() -> None:
+    case = make_case({0: ["barrier@main:3 !"], **{r: ["all_reduce[8]@main:4 !"] for r in (1, 2, 3)}})
+    (stuck,) = stuck_collectives(case)
+    assert stuck.classes == ((1, 2, 3), (0,))
+    assert stuck.has_majority
+
+
+def test_without_a_majority_it_is_said() -> None:
+    case = make_case({r: ["barrier@main:3 !" if r < 2 else "all_reduce[8]@main:4 !"] for r in range(4)})
+    divergence = Situation(case).divergence
+    assert divergence is not None
+    assert not divergence.has_majority
+
+
+def test_equal_calls_pair_silently_until_the_change_point_is_found() -> None:
+    first = ["all_gather[4]@main:5>train:20"] * 3
+    other = ["all_gather[4]@main:5>send:30"] * 3
+    case = make_case(
+        {
+            0: [*LOOP, *other, "all_gather[4]@main:5>train:20 !"],
+            **{r: [*LOOP, *first, "all_reduce[9]@main:5>train:22 !"] for r in (1, 2)},
+        },
+        world=3,
+    )
+    divergence = Situation(case).divergence
+    assert divergence is not None
+    assert (divergence.seq, divergence.stuck_seq, divergence.odd) == (3, 6, (0,))
+    assert divergence.fork is not None
+    assert divergence.fork.same_line
+
+
+def test_habitual_differences_of_path_are_no_divergence() -> None:
+    source, receiver = ["broadcast[4]@main:5", *LOOP] * 4, ["broadcast[4]@main:7", *LOOP] * 4
+    case = make_case(
+        {0: [*source, "barrier@main:20 !"], **{r: [*receiver, "all_reduce[8]@main:10 !"] for r in (1, 2, 3)}}
+    )
+    divergence = Situation(case).divergence
+    assert divergence is not None
+    assert divergence.seq == len(source) + 1
+
+
+def test_the_chain_over_two_groups_ends_at_its_root() -> None:
+    case = make_case(
+        {1: ["a/all_gather[4]@main:4 !"], 2: ["a/all_gather[4]@main:4 !"], 0: ["b/broadcast[4]@main:6 !"]},
+        groups={"a": (0, 1, 2), "b": (0, 3)},
+        stacks={0: "main:6>~comm", 1: "main:4>~comm", 2: "main:4>~comm", 3: "handler:9"},
+    )
+    situation = Situation(case)
+    assert situation.waits.roots == (3,)
+    assert situation.late[0].victims == (0, 1, 2)
+    assert situation.proven == ()
+
+
+def test_a_dead_peer_proves_the_wait() -> None:
+    case = make_case({0: ["barrier@main:4 !"]}, world=2, stacks={0: "main:4>~comm"}, states={1: ProcessState("gone")})
+    assert Situation(case).proven == (0,)
+
+
+def test_an_open_async_call_does_not_block() -> None:
+    case = make_case({0: ["all_reduce[8]@main:4 !"]}, world=2, stacks={0: "main:9", 1: "main:3"})
+    assert Situation(case).waits.edges == ()
+
+
+def test_two_receivers_wait_for_each_other() -> None:
+    case = make_case(
+        {},
+        world=2,
+        pending={0: [pending("recv", peer=1, where="main:4")], 1: [pending("recv", peer=0, where="main:4")]},
+        stacks=dict.fromkeys(range(2), "main:4>~comm"),
+    )
+    assert Situation(case).waits.cycles == ((0, 1),)
+    assert Situation(case).proven == (0, 1)
+
+
+def test_a_matched_send_is_no_wait() -> None:
+    case = make_case(
+        {},
+        world=2,
+        pending={0: [pending("recv", peer=1, where="main:4")], 1: [pending("send", peer=0, done=True, where="main:5")]},
+        stacks=dict.fromkeys(range(2), "main:4>~comm"),
+    )
+    assert Situation(case).waits.edges == ()
+
+
+def test_a_store_key_proves_nothing() -> None:
+    case = make_case(
+        {0: ["barrier@main:4 !"]},
+        world=2,
+        pending={1: [pending("store_wait", detail="job/1")]},
+        stacks={0: "main:4>~comm"},
+    )
+    assert Situation(case).proven == ()
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "lines", "same_line"),
+    [
+        ("main:5>run:10", "main:5>run:12", (10, 12), False),
+        ("main:5>run:10", "main:5>eval:12", (5, 5), True),
+        ("main:5", "main:5>eval:12", (5, 5), True),
+        ("main:5>a:1>b:2", "main:6>a:1>b:2", (5, 6), False),
+    ],
+)
+def test_where_paths_part(left: str, right: str, lines: tuple[int, int], same_line: bool) -> None:
+    fork = fork_of(user_path(path(left)), user_path(path(right)))
+    assert fork is not None
+    assert (fork.left.line, fork.right.line) == lines
+    assert fork.same_line is same_line
+
+
+SOURCE = """
+def train(loader, rank):
+    if rank != 0:
+        return
+    save()
+
+def loop(loader, rank):
+    while True:
+        try:
+            x = next(loader)
+        except StopIteration:
+            break
+        for p in params:
+            if rank == 0: log(p)
+            reduce(p)
+"""
+
+
+@pytest.fixture
+def source(tmp_path: object) -> str:
+    file = tmp_path / "train.py"  # type: ignore[operator]
+    file.write_text(SOURCE)
+    return str(file)
+
+
+def test_an_early_return_guards_what_follows(source: str) -> None:
+    assert surroundings(source, 5).tests == ("not (rank != 0)",)
+    assert surroundings(source, 5).depends_on_rank
+
+
+def test_a_condition_on_one_line(source: str) -> None:
+    assert surroundings(source, 14).only_on_rank_zero
+    assert not surroundings(source, 15).depends_on_rank
+
+
+def test_loops_from_outside_in(source: str) -> None:
+    assert [loop.header for loop in surroundings(source, 15).loops] == [8, 13]
+    assert catches_stop_iteration(source, 15) == (11, ())
+
+
+def test_the_fetch_of_the_next_batch(source: str) -> None:
+    assert surroundings(source, 10).fetches_next
+    assert surroundings(source, 13).fetches_next
+    assert not surroundings(source, 15).fetches_next
+
+
+def test_unreadable_source_says_nothing(tmp_path: object) -> None:
+    assert surroundings("/nowhere/train.py", 3).tests == ()
+    broken = tmp_path / "broken.py"  # type: ignore[operator]
+    broken.write_text("def (:\n")
+    assert surroundings(str(broken), 1).loops == ()

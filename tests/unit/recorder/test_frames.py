@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+
+from unhang.recorder import frames
+from unhang.recorder.writing import append_json, write_json
+
+
+def test_user_frames_are_not_the_librarys() -> None:
+    assert frames.is_user("/home/me/train.py")
+    assert frames.is_user("train.py")
+    for foreign in ("<frozen runpy>", "<string>", os.__file__, logging.__file__, frames.__file__, ""):
+        assert not frames.is_user(foreign)
+    assert not frames.is_user("/x/site-packages/torch/nn/modules/module.py")
+
+
+def test_places_are_innermost_first() -> None:
+    def inner() -> tuple[frames.Place, ...]:
+        return frames.user_places(2)
+
+    assert [function for _, _, function in inner()] == ["inner", "test_places_are_innermost_first"]
+
+
+def test_text_is_cut_between_frames() -> None:
+    places = tuple((f"/home/somebody/project/{'d' * 30}/file{i}.py", 1234, "function") for i in range(6))
+    text = frames.encode("0", "", places)
+    assert len(text) <= 192
+    assert all(frame.endswith(":1234:function") for frame in text.decode().split("\x1f")[2].split("|"))
+
+
+def test_path_that_is_too_long_keeps_its_end() -> None:
+    text = frames.encode("group", "x" * 500, (("/" + "ä" * 300 + "/train.py", 12, "step"),))
+    group, detail, places = text.decode().split("\x1f")
+    assert len(text) <= 192
+    assert (group, len(detail)) == ("group", 72)
+    assert places.endswith("/train.py:12:step")
+
+
+def test_separators_in_a_key_do_not_break_the_record() -> None:
+    assert frames.encode("", "a\x1fb\0c", ()).count(b"\x1f") == 2
+
+
+def test_traceback_places() -> None:
+    try:
+        json.loads("{")
+    except ValueError as error:
+        found = frames.traceback_places(error.__traceback__)
+    assert found[-1][2] == "test_traceback_places"
+    assert found[0][2] == "raw_decode" or found[0][2] == "scan_once" or "json" in str(found[0][0])
+
+
+def test_writing_where_nothing_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert not write_json(str(tmp_path / "file" / "x.json"), {})
+    assert not append_json(str(tmp_path / "file" / "x.jsonl"), {})
+
+
+def test_values_that_are_not_json(tmp_path: Path) -> None:
+    assert write_json(str(tmp_path / "x.json"), {"path": tmp_path, "odd": "\udc80"})
+    assert json.loads((tmp_path / "x.json").read_text())["path"] == str(tmp_path)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unhang.watch.options import BOOTSTRAP, job_environment, parse_seconds, read_options
+
+
+def test_defaults() -> None:
+    options = read_options({}, pytest.fail)
+    assert (options.stall_after_s, options.abort_after_s, options.on_hang) == (None, 300, "abort")
+    assert options.report_dir.parent == Path("unhang-reports")
+    assert options.has_default_report_dir
+
+
+ENV = {
+    "UNHANG_STALL_AFTER": "7.5",
+    "UNHANG_ABORT_AFTER": "60",
+    "UNHANG_ON_HANG": "report",
+    "UNHANG_REPORT_DIR": "/reports",
+}
+
+
+def test_the_environment_counts_more_than_the_default() -> None:
+    options = read_options(ENV, pytest.fail)
+    assert (options.stall_after_s, options.abort_after_s, options.on_hang) == (7.5, 60, "report")
+    assert options.report_dir == Path("/reports")
+    assert not options.has_default_report_dir
+
+
+def test_the_command_line_counts_most() -> None:
+    options = read_options(
+        {**ENV, "UNHANG_STALL_AFTER": "abc"},
+        pytest.fail,
+        report_dir=Path("here"),
+        stall_after_s=1,
+        abort_after_s=2,
+        on_hang="abort",
+    )
+    assert options.as_json() == {"report_dir": "here", "stall_after_s": 1, "abort_after_s": 2, "on_hang": "abort"}
+
+
+@pytest.mark.parametrize("value", ["abc", "-5", "nan", "inf", "0", "1e999"])
+def test_nonsense_in_the_environment_is_ignored_with_one_line(value: str) -> None:
+    lines: list[str] = []
+    options = read_options({"UNHANG_STALL_AFTER": value, "UNHANG_ABORT_AFTER": value}, lines.append)
+    assert (options.stall_after_s, options.abort_after_s) == (None, 300)
+    assert lines == [
+        f"UNHANG_STALL_AFTER={value!r} is ignored, the adaptive limit is used",
+        f"UNHANG_ABORT_AFTER={value!r} is ignored, 300 is used",
+    ]
+
+
+def test_an_unknown_action_is_ignored_and_an_empty_one_is_none() -> None:
+    lines: list[str] = []
+    assert read_options({"UNHANG_ON_HANG": "kill", "UNHANG_ABORT_AFTER": ""}, lines.append).on_hang == "abort"
+    assert lines == ["UNHANG_ON_HANG='kill' is ignored, abort is used"]
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "0", "nan", "-inf"])
+def test_no_number_of_seconds(text: str) -> None:
+    with pytest.raises(ValueError, match=r"seconds|could not convert"):
+        parse_seconds(text)
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ({}, ("2000", "2000")),
+        ({"TORCH_FR_BUFFER_SIZE": "7"}, ("7", "7")),
+        ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}, ("9", "9")),
+        ({"TORCH_FR_BUFFER_SIZE": "7", "TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}, ("7", "9")),
+        ({"TORCH_FR_BUFFER_SIZE": "0"}, ("0", "0")),
+    ],
+)
+def test_the_size_of_the_flight_recorder_is_the_users(env: dict[str, str], expected: tuple[str, str]) -> None:
+    job = job_environment(env, Path("/run"), 1)
+    assert (job["TORCH_FR_BUFFER_SIZE"], job["TORCH_NCCL_TRACE_BUFFER_SIZE"]) == expected
+
+
+def test_the_environment_of_the_job() -> None:
+    job = job_environment({"PYTHONPATH": "/a:/b", "HOME": "/home"}, Path("/run"), 42)
+    assert job["PYTHONPATH"] == f"{BOOTSTRAP}:/a:/b"
+    assert (job["UNHANG_RUN_DIR"], job["UNHANG_TRACER_PID"], job["HOME"]) == ("/run", "42", "/home")
+    assert job_environment({}, Path("/run"), 42)["PYTHONPATH"] == str(BOOTSTRAP)  # no empty entry: that is the cwd
+    assert "TORCH_NCCL_DUMP_ON_TIMEOUT" not in job

@@ -1,0 +1,44 @@
+"""The thresholds learn from the job; the clock is passed in."""
+
+from __future__ import annotations
+
+from unhang.watch.patience import Patience
+
+
+def test_a_regular_long_step_is_looked_at_once() -> None:
+    patience, looks = Patience(), 0
+    for _ in range(100):  # steps of 2 s
+        last = None
+        for tenth in range(20):
+            if patience.is_time_to_look(tenth / 10, last):
+                looks, last = looks + 1, tenth / 10
+        patience.quiet_ended(2.0, was_looked_at=last is not None)
+    assert looks == 1
+
+
+def test_the_stall_limit_grows_with_what_the_job_needs() -> None:
+    patience = Patience()
+    patience.quiet_ended(1.0, was_looked_at=False)
+    assert patience.stall_after_s() == 15.0
+    patience.quiet_ended(40.0, was_looked_at=True)
+    assert patience.stall_after_s() == 120.0
+
+
+def test_the_users_own_limit_is_kept() -> None:
+    patience = Patience(asked_s=2.0)
+    patience.quiet_ended(40.0, was_looked_at=True)
+    assert patience.stall_after_s() == 2.0
+    assert patience.is_time_to_look(2.0, 1.0)
+
+
+def test_start_up_may_take_longer() -> None:
+    assert Patience().stall_after_s() == 60.0
+
+
+def test_a_quiet_is_looked_at_again_at_the_limit_and_ever_more_rarely() -> None:
+    patience = Patience(has_moved=True)
+    assert patience.is_time_to_look(1.0, None)
+    assert not patience.is_time_to_look(2.9, 1.0)
+    assert patience.is_time_to_look(3.0, 1.0)
+    assert patience.is_time_to_look(15.0, 9.0)
+    assert not patience.is_time_to_look(20.0, 15.0)
