@@ -303,7 +303,7 @@ STORIES = [
     _story(
         _W4,
         "val_row_groups",
-        "rank-stuck-in-user-code",
+        "dataloader-hang",
         (3,),
         "rg = 8 if split",
         "return [[[f",

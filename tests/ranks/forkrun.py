@@ -56,7 +56,8 @@ def run_script(script: str, arguments: list[str]) -> int:
         print(stop.code, file=sys.stderr)
         return 1
     except BaseException as error:  # noqa: BLE001
-        sys.excepthook(type(error), error, _from_script(error.__traceback__, script))
+        error.__traceback__ = _from_script(error.__traceback__, script)
+        sys.excepthook(type(error), error, error.__traceback__)
         return 1
     return 0
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from unhang.analyze.source import line_text, surroundings
 from unhang.model import Frame, RankEvidence, ThreadStack, user_frames
 
-_COMMUNICATION = ("/torch/distributed/", "/torch/_C/_distributed", "/ray/util/collective", "/deepspeed/comm")
+_COMMUNICATION = ("torch/distributed/", "torch/_C/_distributed", "/ray/util/collective", "/deepspeed/comm")
 _NOT_A_WAIT = ("/torch/distributed/optim/", "/torch/distributed/checkpoint/", "/torch/distributed/elastic/")
 _WAITING_LINE = re.compile(
     r"\.wait\(|\.synchronize\(|\.result\(|\.item\(|\.cpu\(|wait_tensor|barrier\(|\.get\(|\.recv\("

@@ -55,7 +55,8 @@ class Divergence:
         """The line to look at: the skipped call's where one was skipped, else where the odd rank went."""
         if self.fork is None:
             return self.odd_path[-1] if self.odd_path else None
-        return self.fork.left if self.skipped else self.fork.right
+        path, frame = (self.reference_path, self.fork.left) if self.skipped else (self.odd_path, self.fork.right)
+        return _guarded(path[self.fork.depth :]) or frame
 
 
 def _runs(streams: Streams, rank: int, upto: int, fork: Fork, prefix: Path) -> list[int]:
@@ -123,6 +124,15 @@ def _split(stuck: StuckCollective) -> tuple[tuple[int, ...], tuple[int, ...]] | 
     return reference, tuple(sorted(r for c in stuck.classes[1:] for r in c))
 
 
+def _guarded(path: Path) -> Frame | None:
+    """The first frame below the fork that a condition on rank or data guards: the branch may lie calls deeper."""
+    return next((f for f in path if surroundings(f.file, f.line).suspicion > 1), None)
+
+
+def _is_rank_dependent(path: Path) -> bool:
+    return any(surroundings(f.file, f.line).depends_on_rank for f in path)
+
+
 def _split_at(
     streams: Streams, calls: Mapping[int, CollectiveCall], seq: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
@@ -154,6 +164,11 @@ def divergence_at(case: Case, stuck: StuckCollective) -> Divergence | None:
     return _describe(stuck, streams, (seq, shift), calls, (reference, odd, has_majority))
 
 
+def _those_with_a_path_first(streams: Streams, ranks: tuple[int, ...], seq: int) -> tuple[int, ...]:
+    """The same ranks; one that aborted may have left its calls without their frames."""
+    return tuple(sorted(ranks, key=lambda r: (not streams.path(r, seq), r)))
+
+
 def _describe(
     stuck: StuckCollective,
     streams: Streams,
@@ -162,20 +177,21 @@ def _describe(
     split: tuple[tuple[int, ...], tuple[int, ...], bool],
 ) -> Divergence:
     (seq, shift), (reference, odd, has_majority) = where, split
+    reference, odd = (_those_with_a_path_first(streams, ranks, seq) for ranks in (reference, odd))
     ref_path, odd_path = (streams.path(ranks[0], seq) or () for ranks in (reference, odd))
     left_loop = None if shift > 0 else _find_left_loop(streams, seq, reference, odd, (ref_path, odd_path))
     if left_loop is not None and not has_majority and left_loop.leavers == odd:
         # Without a majority those with the extra iterations are named: they wait for calls that nobody else makes.
         reference, odd, ref_path, odd_path = odd, reference, odd_path, ref_path
     fork = fork_of(ref_path, odd_path)
-    if left_loop is not None and fork is not None and surroundings(fork.right.file, fork.right.line).depends_on_rank:
+    if left_loop is not None and fork is not None and _is_rank_dependent(odd_path[fork.depth :]):
         left_loop = None  # it did not run out of data: a condition on its rank led it elsewhere
     return Divergence(
         group=stuck.group,
         seq=seq,
         stuck_seq=stuck.seq,
-        reference=reference,
-        odd=odd,
+        reference=tuple(sorted(reference)),
+        odd=tuple(sorted(odd)),
         has_majority=has_majority,
         reference_call=calls[reference[0]],
         odd_call=calls[odd[0]],

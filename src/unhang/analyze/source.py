@@ -175,8 +175,8 @@ def surroundings(path: str, line: int) -> Surroundings:
     return Surroundings(loops, tests, handler, _fetches_next(chain, line), line_text(path, line), function)
 
 
-def catches_stop_iteration(path: str, line: int) -> tuple[int, tuple[str, ...]] | None:
-    """The line of an `except StopIteration` in the loops around `line`, and the names that it assigns; or None."""
+def catches_stop_iteration(path: str, line: int) -> int | None:
+    """The line of an `except StopIteration` in the loops around `line`, or None."""
     parsed = _tree(path)
     loops = surroundings(path, line).loops
     if parsed is None or not loops:
@@ -185,10 +185,7 @@ def catches_stop_iteration(path: str, line: int) -> tuple[int, tuple[str, ...]] 
         if not isinstance(node, ast.ExceptHandler) or node.type is None or node.lineno not in loops[0]:
             continue
         if "StopIteration" in ast.unparse(node.type):
-            names = [
-                n.id for s in node.body for n in ast.walk(s) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-            ]
-            return node.lineno, tuple(names)
+            return node.lineno
     return None
 
 

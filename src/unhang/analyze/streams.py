@@ -44,10 +44,18 @@ class Streams:
             return None
         frames_id = int(self._case.calls["frames"][row])
         if frames_id < 0:
-            return stack_path(self._case, rank) if seq == max(self.rows[rank]) else None
+            return self._path_of_last(rank) if seq == max(self.rows[rank]) else None
         if frames_id not in self._paths:
             self._paths[frames_id] = user_path(self._case.calls.stacks[frames_id])
         return self._paths[frames_id]
+
+    def _path_of_last(self, rank: int) -> Path | None:
+        """The main thread's stack, unless it waits for an asynchronous call: that was issued on another line."""
+        evidence = self._case.ranks.get(rank)
+        stack = evidence.main_stack if evidence else None
+        if stack is None or (len(stack.frames) > 1 and not stack.frames[0].is_user and stack.frames[1].is_user):
+            return None
+        return user_path(stack.frames)
 
     def has_paths(self, rank: int) -> bool:
         """Whether the rank's calls were recorded with their frames."""

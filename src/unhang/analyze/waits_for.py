@@ -92,14 +92,28 @@ def _start_up_edges(case: Case) -> Iterable[WaitEdge]:
             continue
         call = _under_way(evidence, "new_group")
         if call is not None:
-            behind = tuple(r for r in case.world if r != rank and _new_groups(case.ranks.get(r)) < call.index)
-            if behind:
-                what = f"new_group #{call.index} (ranks {call.detail})"
-                yield WaitEdge(rank, behind, "new_group", what, "", call.index, call.started_ns)
+            yield from _new_group_edges(case, rank, call)
             continue
         call = _under_way(evidence, "store_wait")
         if call is not None:
             yield WaitEdge(rank, (), "store", f"key {call.detail!r} of the store", "", None, call.started_ns)
+
+
+def _new_group_edges(case: Case, rank: int, call: PendingCall) -> Iterable[WaitEdge]:
+    """A wait for those that have created fewer groups, or for ever for those that created another one in its place."""
+    behind = tuple(r for r in case.world if r != rank and _new_groups(case.ranks.get(r)) < call.index)
+    other = tuple(
+        r
+        for r, e in case.ranks.items()
+        if r != rank and _created(e)[: call.index] != _created(case.ranks[rank]) and r not in behind
+    )
+    if behind or other:
+        what = f"new_group #{call.index} (ranks {call.detail})"
+        yield WaitEdge(rank, behind or other, "new_group", what, "", call.index, call.started_ns, mismatch=not behind)
+
+
+def _created(evidence: RankEvidence) -> list[str]:
+    return [c.detail for c in evidence.pending if c.kind == "new_group"]
 
 
 def _has_come(evidence: RankEvidence | None) -> bool:
@@ -182,6 +196,14 @@ def blocked_by(graph: WaitsFor, root: int) -> tuple[int, ...]:
     return tuple(sorted(reached - {root}))
 
 
+def _main_waits_in_store(case: Case, rank: int) -> bool:
+    """Whether the main thread, not another one, waits for a key."""
+    stack = case.ranks[rank].main_stack
+    waits = _under_way(case.ranks[rank], "store_wait") is not None
+    starts = any(_under_way(case.ranks[rank], kind) for kind in ("new_group", "init_process_group"))
+    return waits and not starts and (stack is None or any(f.function == "store_wait" for f in stack.frames[:3]))
+
+
 def never_ending(case: Case, graph: WaitsFor, activities: dict[int, Activity]) -> tuple[int, ...]:
     """Ranks of which it is proven that they wait for ever.
 
@@ -189,13 +211,12 @@ def never_ending(case: Case, graph: WaitsFor, activities: dict[int, Activity]) -
     peer that made another call at the same position. A wait for a store key proves nothing: anybody may set it.
     """
     gone = {r for r, a in activities.items() if a.kind == "dead"}
-    candidates = {e.waiter for e in graph.edges if e.targets}
-    candidates -= {e.waiter for e in graph.edges if e.kind == "store"}
+    candidates = {e.waiter for e in graph.edges if e.targets} - {r for r in case.ranks if _main_waits_in_store(case, r)}
     while True:
         keep = {
             rank
             for rank in candidates
-            if all(e.mismatch or set(e.targets) & (candidates | gone) for e in graph.edges_of(rank))
+            if all(e.mismatch or set(e.targets) & (candidates | gone) for e in graph.edges_of(rank) if e.targets)
         }
         if keep == candidates:
             return tuple(sorted(keep))

@@ -35,7 +35,7 @@ def _start(pid: int, is_stopped: bool) -> subprocess.Popen[bytes] | None:
     how = ["--nonblocking"] if is_stopped else []
     with suppress(OSError):
         return subprocess.Popen(
-            [program, "dump", "--json", "--full-filenames", "--locals", *how, "--pid", str(pid)],
+            [program, "dump", "--json", "--full-filenames", *how, "--pid", str(pid)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -9,6 +9,7 @@ from unhang.model import Frame
 
 INT64_MAX = (1 << 63) - 1
 RECORDER = "/unhang/recorder/"
+WAIT_IN_TORCH = "site-packages/torch/distributed/c10d.so"
 
 
 def encodable(value: str) -> str:
@@ -78,9 +79,9 @@ def without_recorder(frames: Iterable[Frame]) -> tuple[Frame, ...]:
     """The frames without the recorder's own; where it wraps a wait, the wait stays, under torch's name."""
     kept = []
     for frame in frames:
-        is_wait = frame.file.endswith("/waiting.py") and frame.function in ("wait", "get")
+        is_wait = frame.file.endswith("/waiting.py") and frame.function in ("wait", "get", "store_wait")
         if RECORDER not in frame.file:
             kept.append(frame)
         elif is_wait:
-            kept.append(Frame("/torch/distributed/c10d", 0, frame.function))
+            kept.append(Frame(WAIT_IN_TORCH, 0, frame.function))
     return tuple(kept)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from unhang.model import Frame, Source, ThreadStack
@@ -11,7 +9,6 @@ from unhang.read.fields import text, whole, without_recorder
 from unhang.read.files import read_json, unreadable
 
 CONTROL_THREAD = "unhang-control"
-_SCALAR = re.compile(r"-?\d{1,18}(\.\d{1,17})?(e[+-]?\d{1,3})?|True|False|None|nan|-?inf")
 
 
 def read_pyspy(path: Path) -> tuple[ThreadStack, ...]:
@@ -33,7 +30,6 @@ def _thread(thread: dict[str, object], path: str) -> ThreadStack:
     return ThreadStack(
         name=name or (f"thread {os_id}" if os_id is not None else "thread"),
         frames=without_recorder(map(_frame, frames)) if isinstance(frames, list) else (),
-        variables=tuple(_variables(frames)) if isinstance(frames, list) else (),
         is_main=os_id == pid if os_id is not None and pid is not None else name == "MainThread",
         is_active=active if isinstance(active, bool) else None,
         owns_gil=owns_gil if isinstance(owns_gil, bool) else None,
@@ -46,15 +42,6 @@ def _thread(thread: dict[str, object], path: str) -> ThreadStack:
 def _frame(frame: object) -> Frame:
     """py-spy writes qualified names (`Learner.train`), everything else bare ones: bare it is."""
     fields = frame if isinstance(frame, dict) else {}
-    name = text(fields, "name", "?").rsplit(".", 1)[-1]
+    qualified = text(fields, "name", "?")
+    name = "store_wait" if qualified.startswith("_watched_") else qualified.rsplit(".", 1)[-1]
     return Frame(text(fields, "filename"), max(0, whole(fields, "line") or 0), name)
-
-
-def _variables(frames: list[object]) -> Iterator[tuple[Frame, str, str]]:
-    """Numbers, booleans and None among the local variables of the user's frames."""
-    for entry in frames:
-        frame = _frame(entry)
-        variables = entry.get("locals") if isinstance(entry, dict) and frame.is_user else None
-        for variable in variables if isinstance(variables, list) else ():
-            if isinstance(variable, dict) and _SCALAR.fullmatch(text(variable, "repr")):
-                yield frame, text(variable, "name"), text(variable, "repr")

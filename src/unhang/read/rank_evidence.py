@@ -49,11 +49,9 @@ def evidence_of(
 
 def stacks_of(record: RankRecord) -> tuple[ThreadStack, ...]:
     """The stacks at the fatal signal, else py-spy's, else the last that faulthandler was asked for."""
-    if record.fatal is not None and record.fatal.threads:
-        return record.fatal.threads
-    if record.stacks:
-        return record.stacks
-    return record.fault_dumps[-1].threads if record.fault_dumps else ()
+    at_signal = record.fatal.threads if record.fatal is not None else ()
+    found = at_signal or record.stacks or (record.fault_dumps[-1].threads if record.fault_dumps else ())
+    return tuple(replace(s, variables=record.variables) if s.is_main else s for s in found)
 
 
 def _age_s(now_ns: int | None, then_ns: int) -> float | None:

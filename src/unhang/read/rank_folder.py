@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from unhang.errors import UnreadableInput
-from unhang.model import ProcessGroup, RaisedError, RankIdentity, Source, ThreadStack, Unavailable
+from unhang.model import Frame, ProcessGroup, RaisedError, RankIdentity, Source, ThreadStack, Unavailable
 from unhang.read.faulthandler_text import FaultDump, read_faulthandler
 from unhang.read.fields import frame_triple, frame_triples, real, text, texts, whole, wholes
 from unhang.read.files import read_object, read_object_lines
 from unhang.read.page import Page, read_page
 from unhang.read.pyspy import read_pyspy
+from unhang.read.variables import read_variables
 
 FOLDER_NAME = re.compile(r"r(\d{1,9})-(\d{1,9})$")
 # The moments at which they are taken, as far as that is fixed: at a suspicion, a moment later, at the end.
@@ -41,6 +42,7 @@ class RankRecord:
     proc_fields: dict[str, object] = field(default_factory=dict)
     fault_dumps: tuple[FaultDump, ...] = ()
     stacks: tuple[ThreadStack, ...] = ()
+    variables: tuple[tuple[Frame, str, str], ...] = ()
     dump_paths: list[Path] = field(default_factory=list)
     absent: list[Unavailable] = field(default_factory=list)
 
@@ -113,6 +115,7 @@ def _read_small_files(record: RankRecord, folder: Path) -> None:
     record.exit_fields = read("exit.json", read_object) or {}
     record.proc_fields = read("proc.json", read_object) or {}
     record.stacks = read("pyspy.json", read_pyspy) or ()
+    record.variables = read("variables.json", read_variables) or ()
     faults = folder / "faulthandler.txt"
     if faults.exists() and faults.stat().st_size:  # It is there, and empty, from the start.
         record.fault_dumps = read(faults.name, lambda path: read_faulthandler(path, record.main_thread_id)) or ()

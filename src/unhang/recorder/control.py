@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 
-from . import faults, flight, page
+from . import faults, flight, page, variables
 from .recording import Recording, attempt
 
 _TURN_S = 0.25
@@ -73,6 +73,7 @@ class Control:
         if words[page.INITIALIZED] == 1:
             self._poll()
         if is_asked and self._socket is not None and b"dump" in self._drain(self._socket):
+            attempt("variables.json", variables.write, self._recording)
             attempt("flight.pickle", flight.dump, self._recording, "flight.pickle")
         self._abort_watch.check()
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from .recording import Recording, attempt
@@ -33,13 +35,38 @@ def poll_status(recording: Recording) -> None:
             recording.note("progress of the groups", "only the first 128 groups fit into the page")
 
 
+@contextmanager
+def _without_inductor() -> Iterator[None]:
+    """For the moment of a dump, an empty module in the place of torch._inductor.codecache, unless it is loaded.
+
+    To name its frames the flight recorder imports that module, to ask for frames of compiled code: a second of CPU time under
+    the GIL, in a process that compiled nothing.
+    """
+    name, parent = "torch._inductor.codecache", "torch._inductor"
+    if name in sys.modules:
+        yield
+        return
+    empty = ModuleType(name)
+    empty.PyCodeCache = type("PyCodeCache", (), {"stack_frames_for_code": staticmethod(lambda *_: None)})  # type: ignore[attr-defined]
+    added = {n: m for n, m in ((parent, ModuleType(parent)), (name, empty)) if n not in sys.modules}
+    sys.modules.update(added)
+    try:
+        yield
+    finally:
+        for key, module in added.items():
+            if sys.modules.get(key) is module:
+                del sys.modules[key]
+
+
 def dump(recording: Recording, name: str) -> None:
     """Write all recorded calls with frames. Takes up to 75 ms with 2000 entries, during which the GIL is held."""
     ask = _binding("_dump_fr_trace", "_dump_nccl_trace")
     if ask is None:
         recording.note(name, "this torch has no _dump_fr_trace")
         return
-    if not write_whole(recording.path(name), ask()):
+    with _without_inductor():
+        data = ask()
+    if not write_whole(recording.path(name), data):
         recording.note(name, "the file could not be written")
 
 

@@ -11,6 +11,7 @@ import traceback
 from typing import Any
 
 from . import errors_seen, recording
+from .compiler import do_not_trace
 from .frames import user_places
 from .recording import Recording, attempt
 from .writing import append_json
@@ -75,8 +76,7 @@ def _watched_print(original: Any) -> Any:
             return original(*args, **kwargs)  # type: ignore[no-any-return]
         return original(*args)  # type: ignore[no-any-return]
 
-    print._torchdynamo_disable = True  # type: ignore[attr-defined]
-    return print
+    return do_not_trace(print)
 
 
 def _saw_print(args: tuple[object, ...]) -> None:
@@ -91,7 +91,7 @@ def _watched_handle(original: Any) -> Any:
             _saw(attempt("text of a log record", record.getMessage) or str(record.msg))
         return original(self, record)
 
-    return handle
+    return do_not_trace(handle)
 
 
 def _watched_traceback(original: Any) -> Any:
@@ -100,4 +100,4 @@ def _watched_traceback(original: Any) -> Any:
         _saw("(traceback)")
         return original(*args, **kwargs)
 
-    return print_traceback
+    return do_not_trace(print_traceback)

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from . import announce, calls, errors_seen, phases, recording, waiting
+from . import announce, calls, compiler, errors_seen, phases, recording, waiting
 from .imports import act_after_import
 from .recording import attempt
 
@@ -24,7 +24,7 @@ def install() -> None:
     # On `sys`, because this package may be loaded twice: by the bootstrap, and as unhang.recorder.
     setattr(sys, _MARK, True)
     os.register_at_fork(after_in_child=_after_fork)
-    attempt("hooks", act_after_import, {_C10D: _watch_c10d, **phases.ACTIONS, **_PROCESSES})
+    attempt("hooks", act_after_import, {_C10D: _watch_c10d, **phases.ACTIONS, **_OTHERS})
 
 
 def _after_fork() -> None:
@@ -43,7 +43,8 @@ def _watch_c10d(c10d: Any) -> None:
     attempt("completion of isend and irecv", waiting.watch_work, bindings)
 
 
-_PROCESSES = {
+_OTHERS = {
     "multiprocessing.process": errors_seen.watch_processes,
     "torch.multiprocessing.spawn": errors_seen.watch_spawn,
+    "torch._dynamo.eval_frame": compiler.skip_our_frames,
 }

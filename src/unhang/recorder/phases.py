@@ -8,6 +8,7 @@ from threading import get_ident
 from typing import Any
 
 from . import page, recording
+from .compiler import do_not_trace
 from .imports import Action
 
 
@@ -25,13 +26,12 @@ def _marked(original: Any, phase: int) -> Any:
         finally:
             rec.page.enter(before)
 
-    call._torchdynamo_disable = True  # type: ignore[attr-defined]
-    return call
+    return do_not_trace(call)
 
 
 def _watch_optimizer(module: Any) -> None:
-    module.register_optimizer_step_pre_hook(_before_step)
-    module.register_optimizer_step_post_hook(_after_step)
+    module.register_optimizer_step_pre_hook(do_not_trace(_before_step))
+    module.register_optimizer_step_post_hook(do_not_trace(_after_step))
 
 
 def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:

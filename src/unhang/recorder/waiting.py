@@ -7,7 +7,8 @@ import weakref
 from typing import Any
 
 from . import page, recording
-from .frames import encode, user_places
+from .compiler import do_not_trace
+from .frames import record_text
 from .recording import Recording, attempt
 
 # Open isend and irecv calls: id of the Work -> (page, number of the record, what notices that the Work is dropped).
@@ -17,7 +18,7 @@ _open: dict[int, tuple[page.Page, int, Any]] = {}
 def begin(rec: Recording, kind: int, peer: int, group: str, detail: str, tag: int = 0) -> int:
     """Write the record of a call that starts now."""
     index = rec.count(kind, group)
-    return rec.page.begin(kind, peer, index, tag, encode(group, detail, user_places()))
+    return rec.page.begin(kind, peer, index, tag, record_text(group, detail))
 
 
 def watch_store(bindings: Any) -> None:
@@ -39,7 +40,7 @@ def _watched_get(original: Any) -> Any:
         finally:
             _end_store_wait(number)
 
-    return get
+    return do_not_trace(get)
 
 
 def _watched_wait(original: Any) -> Any:
@@ -51,7 +52,7 @@ def _watched_wait(original: Any) -> Any:
         finally:
             _end_store_wait(number)
 
-    return wait
+    return do_not_trace(wait)
 
 
 def _begin_store_wait(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
@@ -87,7 +88,7 @@ def watch_work(bindings: Any) -> None:
         finally:
             _close(id(self))
 
-    bindings.Work.wait = wait
+    bindings.Work.wait = do_not_trace(wait)
 
 
 def follow(rec: Recording, number: int, work: Any) -> None:

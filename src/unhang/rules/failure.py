@@ -22,7 +22,8 @@ FILE_RACE = re.compile(
     r"Parent directory .* does not exist|FileExistsError|FileNotFoundError|No such file or directory|Stale file handle"
 )
 PORT_TAKEN = re.compile(r"address already in use|EADDRINUSE|errno: ?98\b", re.IGNORECASE)
-SPECIAL = (GPU_OOM, FD_EXHAUSTED, PORT_TAKEN, UNUSED_PARAMETERS)
+LOADER_TIMED_OUT = re.compile(r"DataLoader timed out after")
+SPECIAL = (LOADER_TIMED_OUT, GPU_OOM, FD_EXHAUSTED, PORT_TAKEN, UNUSED_PARAMETERS)
 
 
 def text_of(failure: Failure) -> str:

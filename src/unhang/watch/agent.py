@@ -27,6 +27,7 @@ from unhang.watch.ranks import WatchedRank, write_whole
 POLL_S = 0.2
 CONFIRM_S = 0.35
 CLOCK_GAP_S = 3.0
+DEATH_GRACE_S = 2.0
 MOST_WORKERS = 16
 
 
@@ -50,6 +51,7 @@ class Agent:
         self.patience = Patience(options.stall_after_s)
         self.verdict: dict[str, Any] | None = None
         self._last_look_at_s: float | None = None
+        self._look_again_at: float | None = None
         self._oom_kills_before = oom_kills()
         self._started = self._last_turn = time.monotonic()
         self._is_over = False
@@ -109,7 +111,7 @@ class Agent:
         for other in peers:
             self._fetch_calls(other)
         self._take_stacks([rank, *peers])
-        flight.request_pickles([other.folder for other in peers], timeout_s=0.5)
+        flight.request_pickles([other.folder for other in (rank, *peers)], timeout_s=0.5)
         stacks.wake_sleeper(rank.pid)
 
     def _fetch_calls(self, rank: WatchedRank) -> bytes | None:
@@ -124,7 +126,7 @@ class Agent:
         if not others_quiet or self.verdict is None:
             self.patience.quiet_ended(quiet_s, was_looked_at)
         if not others_quiet:
-            self._last_look_at_s = None
+            self._last_look_at_s = self._look_again_at = None
         if self.verdict is not None and not self._still_waiting(now):
             self._withdraw()
 
@@ -147,8 +149,8 @@ class Agent:
             self._maybe_abort(now)
         elif not self._live():
             self._look_at_launcher(quiet)
-        elif self.patience.is_time_to_look(quiet, self._last_look_at_s):
-            self._last_look_at_s = quiet
+        elif self.patience.is_time_to_look(quiet, self._last_look_at_s) or now >= (self._look_again_at or now + 1):
+            self._last_look_at_s, self._look_again_at = quiet, None
             self._look(now)
 
     def _maybe_abort(self, now: float) -> None:
@@ -209,11 +211,18 @@ class Agent:
         proven = [
             r for r in situation.proven if self._has_been_quiet(r, now, min(self.patience.look_after_s, 1.0) * 0.9)
         ]
-        all_quiet = proven and len(proven) == len(situation.proven)
+        all_quiet = proven and len(proven) == len(situation.proven) and not self._peer_just_died(now)
         if all_quiet and self._is_unchanged(proven, dumps):
             self._declare("proven", tuple(situation.waits.waiting), self._onset_ns(situation), _reason(situation))
         else:
             self._maybe_suspect(situation, now)
+
+    def _peer_just_died(self, now: float) -> bool:
+        """Whether a rank ended a moment ago: with gloo the others then fail by themselves, and the launcher ends them."""
+        if any(not r.is_alive and now - r.died_at < DEATH_GRACE_S for r in self.ranks.values()):
+            self._look_again_at = now + DEATH_GRACE_S
+            return True
+        return False
 
     def _situation(self) -> Situation | None:
         try:
@@ -251,9 +260,12 @@ class Agent:
         live = {r.rank for r in self._live()}
         if not ranks & live or all(a.kind == "frozen" for r, a in s.activities.items() if r in live):
             return
-        if all(self._has_been_quiet(r, now, limit) for r in ranks & live):
-            waiting = tuple(sorted(s.waits.waiting)) or tuple(sorted(shutting_down))
-            self._declare("suspected", waiting, self._onset_ns(s), _reason(s))
+        quiet = min(r.quiet_s(now) for r in self._live() if r.rank in ranks)
+        if quiet < limit:
+            self._look_again_at = now + limit - quiet
+            return
+        waiting = tuple(sorted(s.waits.waiting)) or tuple(sorted(shutting_down))
+        self._declare("suspected", waiting, self._onset_ns(s), _reason(s))
 
     def _onset_ns(self, s: Situation) -> int:
         """When the oldest wait began."""

@@ -34,6 +34,7 @@ class WatchedRank:
         self.probe = ProcessProbe(self.pid)
         self.pidfd: int | None = None
         self.is_alive, self.moved_at = True, now
+        self.died_at = float("-inf")
         self.moved_ns = time.time_ns()
         self._last = b""
         self._page: int | None = None
@@ -89,7 +90,7 @@ class WatchedRank:
     def note_death(self, is_evidence: bool) -> None:
         """Keeps when and how the process ended; has to be quick, before its parent reaps it."""
         code = exit_code_of_zombie(self.pid)
-        self.is_alive = False
+        self.is_alive, self.died_at = False, time.monotonic()
         if is_evidence:
             self.write_state({"state": "gone", "died_ns": time.time_ns(), "exit_code": code})
 

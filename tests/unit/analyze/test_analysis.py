@@ -161,7 +161,7 @@ def test_a_condition_on_one_line(source: str) -> None:
 
 def test_loops_from_outside_in(source: str) -> None:
     assert [loop.header for loop in surroundings(source, 15).loops] == [8, 13]
-    assert catches_stop_iteration(source, 15) == (11, ())
+    assert catches_stop_iteration(source, 15) == 11
 
 
 def test_the_fetch_of_the_next_batch(source: str) -> None:

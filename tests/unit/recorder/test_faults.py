@@ -40,16 +40,16 @@ def test_aborted_process_still_answers_and_dies_when_woken(tmp_path: Path, run_d
 
 
 def test_aborted_process_dies_by_itself(tmp_path: Path, run_dir: Path) -> None:
-    with started(write(tmp_path, "t.py", ALONE + "os.abort()\n"), env=environment(run_dir)) as process:
-        assert process.wait(25) == -signal.SIGABRT
-
-
-def test_abort_from_outside_is_deadly(tmp_path: Path, run_dir: Path) -> None:
-    with started(write(tmp_path, "t.py", ALONE + "time.sleep(60)\n"), env=environment(run_dir)) as process:
-        folder = _folder(run_dir)
-        os.kill(process.pid, signal.SIGABRT)
+    """From inside, and from outside, where the handler's return would let it live."""
+    inside = write(tmp_path, "inside.py", ALONE + "os.abort()\n")
+    outside = write(tmp_path, "outside.py", ALONE + "time.sleep(60)\n")
+    own = run_dir / "outside"
+    with started(inside, env=environment(run_dir)) as first, started(outside, env=environment(own)) as second:
+        folder = _folder(own)
+        os.kill(second.pid, signal.SIGABRT)
         wait_for(lambda: (folder / "faulthandler.txt").read_text())
-        assert process.wait(20) == -signal.SIGABRT
+        assert second.wait(20) == -signal.SIGABRT
+        assert first.wait(20) == -signal.SIGABRT
 
 
 def test_rank_that_holds_the_gil(tmp_path: Path, run_dir: Path) -> None:
@@ -60,7 +60,7 @@ def test_rank_that_holds_the_gil(tmp_path: Path, run_dir: Path) -> None:
         assert b'"pg_status"' in ask_server(folder)
         before = header(folder)[page.HEARTBEAT]
         os.kill(process.pid, stacks_signal())
-        assert "in stuck" in wait_for(lambda: (folder / "faulthandler.txt").read_text())
+        wait_for(lambda: "in stuck" in (folder / "faulthandler.txt").read_text())
         assert header(folder)[page.HEARTBEAT] == before
 
 

@@ -5,6 +5,8 @@ import logging
 import os
 from pathlib import Path
 
+import pytest
+
 from unhang.recorder import frames
 from unhang.recorder.writing import append_json, write_json
 
@@ -61,3 +63,21 @@ def test_writing_where_nothing_can_be_written(tmp_path: Path) -> None:
 def test_values_that_are_not_json(tmp_path: Path) -> None:
     assert write_json(str(tmp_path / "x.json"), {"path": tmp_path, "odd": "\udc80"})
     assert json.loads((tmp_path / "x.json").read_text())["path"] == str(tmp_path)
+
+
+def test_text_of_the_calling_line() -> None:
+    def call() -> bytes:
+        return frames.record_text("0", "key")
+
+    first, second = [call() for _ in range(2)], call()
+    texts = [text.decode().split("\x1f")[2].split("|")[:2] for text in (*first, second)]
+    assert texts[0] == texts[1]
+    assert texts[0][0].endswith(":call")
+    assert texts[2][1] != texts[0][1], "another line of the same function"
+
+
+def test_memory_of_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "_MOST_CACHED", 20)
+    for i in range(100):
+        assert f"key{i}".encode() in frames.record_text("", f"key{i}")
+    assert len(frames._texts) <= 20

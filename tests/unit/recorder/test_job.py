@@ -42,9 +42,10 @@ class Python(dist.Store):
         return b"mine"
 
 assert Python().get("a") == b"mine"
-assert dist.PrefixStore("p", Python()).get("a") == b"mine"
+python_store = Python()
+assert dist.PrefixStore("p", python_store).get("a") == b"mine"
 try:
-    dist.PrefixStore("p", Python()).wait(["a"])
+    dist.PrefixStore("p", python_store).wait(["a"])
     raise SystemExit("no error")
 except RuntimeError as error:
     assert "pure virtual" in str(error), error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+from unhang.analyze.align import majority
 from unhang.analyze.callpath import user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.situation import Situation
@@ -14,6 +15,7 @@ from unhang.model.example import Fires, Quiet, make_case
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
 from unhang.rules.collective.order import is_dispatch_race, is_thread_race
+from unhang.rules.collective.wrong_peer import wrong_peers
 
 _PAIRS = {"a": (0, 1), "b": (0, 1)}
 
@@ -76,7 +78,7 @@ class CollectiveOrderRace(Rule):
             yield _race(s, d)
         elif d is None:
             for cycle in s.waits.cycles:
-                if set(cycle) <= set(s.proven) and not _starting(s, cycle):
+                if set(cycle) <= set(s.proven) and not _starting(s, cycle) and not wrong_peers(s):
                     yield _cycle(s, cycle)
 
 
@@ -157,15 +159,17 @@ def _fixes(by_thread: bool) -> tuple[Fix, ...]:
 def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
     edges = [s.waits.edges_of(r)[0] for r in cycle]
     p2p = all(e.kind == "p2p" for e in edges)
-    path = stack_path(s.case, cycle[0]) or ()
+    _, odd, has_majority = majority({e.waiter: e.group for e in edges})
+    culprits = odd if odd and has_majority and not p2p else cycle
+    path = stack_path(s.case, culprits[0]) or ()
     what = "point-to-point calls" if p2p else "collectives of different groups"
     return Finding(
         rule=CollectiveOrderRace.id,
         cause=CollectiveOrderRace.cause,
         title=f"{w.name_ranks(cycle)} wait for each other in {what}",
         confidence=0.9,
-        culprit_ranks=cycle,
-        victim_ranks=s.others(cycle),
+        culprit_ranks=culprits,
+        victim_ranks=s.others(culprits),
         because="; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6]) + ".",
         process_group={"pg_name": edges[0].group, "pg_desc": ""},
         collective={"op": edges[0].what.split(" ")[0], "seq": edges[0].seq},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+from unhang.analyze.align import majority
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Finding, Fix, PendingCall
 from unhang.model.example import Fires, Quiet, make_case, pending
@@ -61,35 +62,36 @@ class SubgroupNotCreatedByAll(Rule):
         if not any(e.kind == "new_group" and e.targets for e in s.waits.edges):
             return
         made = {r: [c for c in e.pending if c.kind == "new_group"] for r, e in s.case.ranks.items()}
-        depth = min(len(calls) for calls in made.values())
         for i in range(max(len(calls) for calls in made.values())):
             details = {r: calls[i].detail if i < len(calls) else "" for r, calls in made.items()}
             if len(set(details.values())) > 1:
-                yield from _finding(s, made, details, i, depth)
+                yield from _finding(s, made, details, i)
                 return
 
 
-def _finding(
-    s: Situation, made: dict[int, list[PendingCall]], details: dict[int, str], i: int, depth: int
-) -> Iterable[Finding]:
-    """The ranks whose i-th group is the narrower one made a group of their own; without one, those behind are late."""
+def _culprits(details: dict[int, str]) -> tuple[int, ...]:
+    """The minority; without one, those that made the narrower group."""
+    _, other, has_majority = majority(details)
+    if has_majority:
+        return other
+    narrow = min({d for d in details.values() if d}, key=lambda d: (d.count(","), d))
+    return tuple(sorted(r for r, d in details.items() if d == narrow))
+
+
+def _finding(s: Situation, made: dict[int, list[PendingCall]], details: dict[int, str], i: int) -> Iterable[Finding]:
     named = {d for d in details.values() if d}
-    odd = (
-        tuple(sorted(r for r, d in details.items() if d and d == min(named, key=lambda d: (d.count(","), d))))
-        if len(named) > 1
-        else ()
-    )
-    behind = tuple(sorted(r for r, d in details.items() if not d))
-    culprits = odd or behind
-    call = made[odd[0]][i] if odd else next(c[i] for c in made.values() if i < len(c))
-    frame = next(iter(call.frames), None)
-    late = next((r for r in s.late if r.rank in behind), None)
-    if not odd and late is not None:
+    behind = {r for r, d in details.items() if not d}
+    if len(named) == 1 and any(late.rank in behind for late in s.late):
         return  # those behind simply have not come yet: the rules on late ranks say where they are
+    narrow = min(named, key=lambda d: (d.count(","), d))
+    call = next(made[r][i] for r, d in sorted(details.items()) if d == narrow)
+    makers = tuple(sorted(r for r, d in details.items() if d == narrow))
+    culprits = _culprits(details)
+    frame = next(iter(call.frames), None)
     yield Finding(
         rule=SubgroupNotCreatedByAll.id,
         cause=SubgroupNotCreatedByAll.cause,
-        title=f"only {w.name_ranks(culprits)} called new_group({call.detail}) at {w.place(frame)}; the others did not",
+        title=f"only {w.name_ranks(makers)} called new_group({call.detail}) at {w.place(frame)}; {w.name_ranks(s.others(makers))} did not",
         confidence=0.94,
         culprit_ranks=culprits,
         victim_ranks=s.others(culprits),

@@ -64,16 +64,15 @@ class UnevenInputs(Rule):
             yield _ended(s, *found)
 
 
-def exhausted_by(s: Situation, d: Divergence) -> tuple[int, str] | None:
-    """(line, variable) of an `except StopIteration` around both lines that set a variable on the odd ranks only."""
+def exhausted_by(s: Situation, d: Divergence) -> tuple[int | None, str] | None:
+    """(line of the handler, name) of an iterator that has ended on the odd ranks and not on the others."""
     if d.fork is None or d.fork.same_line or d.left_loop is not None:
         return None
-    handler = catches_stop_iteration(d.fork.right.file, d.fork.right.line)
-    if handler is None:
-        return None
-    line, assigned = handler
-    differ = {name for name, _, _ in differing(s.case, d.odd, d.reference, d.fork.right)}
-    return next(((line, name) for name in assigned if name in differ), None)
+    for name, ours, theirs in differing(s.case, d.odd, d.reference, d.fork.right):
+        if ours.startswith("exhausted") and not theirs.startswith("exhausted"):
+            handler = catches_stop_iteration(d.fork.right.file, d.fork.right.line)
+            return handler, name
+    return None
 
 
 def _steps(s: Situation, ranks: Iterable[int]) -> str:
@@ -126,15 +125,16 @@ def _exhausted(s: Situation, d: Divergence) -> Finding:
         confidence=0.9 if d.has_majority else 0.6,
         culprit_ranks=d.odd,
         victim_ranks=s.others(d.odd),
-        because=f"The handler of StopIteration at line {line} set {variable!r} on {odd} and not on the others: its data ended first."
+        because=f"The iterator {variable!r} has ended on {odd} and not on the others"
+        + (f"; StopIteration is caught at line {line}." if line else ".")
         + _steps(s, s.case.ranks),
         process_group=w.group_of(d.group),
         collective=w.collective_of(d.reference_call, d.seq),
-        location=w.location_of(frame),
+        location=w.location_of(Frame(frame.file, line, frame.function) if line else frame),
         evidence=(
             w.path_line(d.odd[0], f"#{d.seq} {w.name_call(d.odd_call)}", d.odd_path),
             w.path_line(d.reference[0], f"#{d.seq} {w.name_call(d.reference_call)}", d.reference_path),
-            *w.code_line(Frame(frame.file, line, frame.function), "handler"),
+            *(w.code_line(Frame(frame.file, line, frame.function), "handler") if line else ()),
         ),
         fixes=_fixes(),
     )

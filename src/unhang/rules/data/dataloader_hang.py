@@ -9,6 +9,7 @@ from unhang.analyze.situation import LateRank, Situation
 from unhang.model import EvidenceLine, Finding, Fix, ThreadStack, user_frames
 from unhang.model.example import Fires, Quiet, make_case
 from unhang.rules.base import Rule
+from unhang.rules.failure import LOADER_TIMED_OUT, describe_failure, same_failures, text_of
 from unhang.rules.late import describe
 
 _WAIT = {r: ["all_reduce[8]@main:10 !"] for r in (0, 2, 3)}
@@ -55,6 +56,16 @@ class DataloaderHang(Rule):
 
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding per late rank that fetches data."""
+        first = s.primary_failure
+        if first is not None and LOADER_TIMED_OUT.search(text_of(first)):
+            yield describe_failure(
+                s,
+                self,
+                same_failures(s, first),
+                0.93,
+                "waited for its data loader until the loader's own timeout",
+                _fixes(),
+            )
         for late in s.late:
             if late.activity.kind == "data" and s.divergence is None:
                 yield describe(s, self, late, 0.93, "waits for its data loader", _fixes(), _workers(s, late))

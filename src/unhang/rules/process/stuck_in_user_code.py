@@ -20,7 +20,6 @@ _WORDS = {
     "spinning": "runs in a loop without an end in sight",
     "gil": "runs in one call that holds the GIL",
     "user": "is in its own code",
-    "communication": "waits for a key of the store",
 }
 
 
