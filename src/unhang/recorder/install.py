@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from . import announce, calls, compiler, errors_seen, phases, recording, waiting
+from . import announce, calls, compiler, errors_seen, phases, recording, settings, waiting
 from .imports import act_after_import
 from .recording import attempt
 
@@ -34,6 +34,7 @@ def _after_fork() -> None:
 
 def _watch_c10d(c10d: Any) -> None:
     bindings = sys.modules.get("torch._C._distributed_c10d")
+    attempt("settings", settings.drop_old_names)
     attempt("announcing the rank", announce.announce_at_import)
     if bindings is None:
         recording.note("torch.distributed", "this torch was built without it")

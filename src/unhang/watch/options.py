@@ -13,7 +13,8 @@ import unhang
 
 ABORT_AFTER_S = 300.0
 CALLS_KEPT = "2000"
-BUFFER_SIZE_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+OLD_BUFFER_SIZE_NAME = "TORCH_NCCL_TRACE_BUFFER_SIZE"
+BUFFER_SIZE_NAMES = ("TORCH_FR_BUFFER_SIZE", OLD_BUFFER_SIZE_NAME)
 BOOTSTRAP = Path(unhang.__file__).parent / "recorder" / "bootstrap"
 
 OnHang = Literal["abort", "report"]
@@ -118,5 +119,14 @@ def job_environment(env: Mapping[str, str], run_dir: Path, tracer_pid: int) -> d
     """The environment of the job: the user's own, with the recorder's bootstrap in front and the calls recorded."""
     user_size = next((env[name] for name in BUFFER_SIZE_NAMES if env.get(name)), CALLS_KEPT)
     sizes = {name: env.get(name) or user_size for name in BUFFER_SIZE_NAMES}
+    # Newer torch warns about the old name: the recorder takes it back where it is not needed, unless it is the user's own.
+    added = {} if env.get(OLD_BUFFER_SIZE_NAME) else {"UNHANG_ADDED": OLD_BUFFER_SIZE_NAME}
     path = ":".join(part for part in (str(BOOTSTRAP), env.get("PYTHONPATH", "")) if part)
-    return {**env, **sizes, "PYTHONPATH": path, "UNHANG_RUN_DIR": str(run_dir), "UNHANG_TRACER_PID": str(tracer_pid)}
+    return {
+        **env,
+        **sizes,
+        **added,
+        "PYTHONPATH": path,
+        "UNHANG_RUN_DIR": str(run_dir),
+        "UNHANG_TRACER_PID": str(tracer_pid),
+    }

@@ -141,8 +141,9 @@ def _evidence(s: Situation, d: Divergence) -> Iterable[EvidenceLine]:
     yield w.path_line(d.odd[0], f"#{d.seq} {w.name_call(d.odd_call)}", d.odd_path)
     yield w.path_line(d.reference[0], f"#{d.seq} {w.name_call(d.reference_call)}", d.reference_path)
     if d.fork is not None:
-        yield from w.code_line(d.fork.right, f"rank {d.odd[0]} source")
-        yield from w.code_line(d.fork.left, f"rank {d.reference[0]} source")
+        mine, theirs = (d.fork.right, d.location) if d.skipped else (d.location, d.fork.left)
+        yield from w.code_line(mine, f"rank {d.odd[0]} source")
+        yield from w.code_line(theirs, f"rank {d.reference[0]} source")
         for name, ours, theirs in differing(s.case, d.odd, d.reference, d.fork.right)[:6]:
             yield EvidenceLine(
                 "variables that differ",
