@@ -9,6 +9,16 @@ from unhang.analyze.source import line_text, surroundings
 from unhang.model import Frame, RankEvidence, ThreadStack, user_frames
 
 _COMMUNICATION = ("torch/distributed/", "torch/_C/_distributed", "/ray/util/collective", "/deepspeed/comm")
+# Functions of torch in which C++ code issues collectives and waits for them: DDP's buckets and buffers.
+_WAITS_INSIDE = (
+    "_engine_run_backward",
+    "wait_tensor",
+    "_distributed_broadcast_coalesced",
+    "_broadcast_coalesced",
+    "_ddp_init_helper",
+    "_sync_module_states",
+    "_verify_param_shape_across_processes",
+)
 _NOT_A_WAIT = ("/torch/distributed/optim/", "/torch/distributed/checkpoint/", "/torch/distributed/elastic/")
 _WAITING_LINE = re.compile(
     r"\.wait\(|\.synchronize\(|\.result\(|\.item\(|\.cpu\(|wait_tensor|barrier\(|\.get\(|\.recv\("
@@ -66,7 +76,7 @@ def in_communication(stack: ThreadStack) -> bool:
             return False
         if any(part in frame.file for part in _COMMUNICATION):
             return True
-        if frame.function in ("_engine_run_backward", "wait_tensor") and "/torch/" in frame.file:
+        if "/torch/" in f"/{frame.file}" and frame.function in _WAITS_INSIDE:
             return stack.is_active is not True
         if frame.is_user:
             text = line_text(frame.file, frame.line)

@@ -179,7 +179,8 @@ def _describe(
     (seq, shift), (reference, odd, has_majority) = where, split
     reference, odd = (_those_with_a_path_first(streams, ranks, seq) for ranks in (reference, odd))
     ref_path, odd_path = (streams.path(ranks[0], seq) or () for ranks in (reference, odd))
-    left_loop = None if shift > 0 else _find_left_loop(streams, seq, reference, odd, (ref_path, odd_path))
+    same_program = shift <= 0 and fork_of(ref_path, odd_path) is not None
+    left_loop = _find_left_loop(streams, seq, reference, odd, (ref_path, odd_path)) if same_program else None
     if left_loop is not None and not has_majority and left_loop.leavers == odd:
         # Without a majority those with the extra iterations are named: they wait for calls that nobody else makes.
         reference, odd, ref_path, odd_path = odd, reference, odd_path, ref_path

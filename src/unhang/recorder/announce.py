@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from . import errors_seen, exits, faults, handled, rank, recording, server
+from . import errors_seen, exits, faults, handled, rank, recording, server, writing
 from .control import Control
 from .page import Page
 from .recording import Recording, attempt
@@ -64,6 +64,7 @@ def _announce(number: int) -> Recording | None:
 
 
 def _start(rec: Recording) -> None:
+    attempt("spare descriptors", writing.reserve_descriptors)
     attempt("faulthandler.txt", faults.start, rec)
     attempt("permission to trace", faults.allow_tracer, rec)
     attempt("fr.sock", server.start, rec)

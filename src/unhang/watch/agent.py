@@ -21,7 +21,7 @@ from unhang.probe import flight, stacks
 from unhang.probe.process import children_of, oom_kills
 from unhang.read.bundle import read_bundle
 from unhang.watch.options import RunOptions
-from unhang.watch.patience import Patience
+from unhang.watch.patience import FIRST_LOOK_S, Patience
 from unhang.watch.ranks import WatchedRank, write_whole
 
 POLL_S = 0.2
@@ -122,7 +122,7 @@ class Agent:
 
     def _on_movement(self, quiet_s: float, now: float) -> None:
         was_looked_at = self._last_look_at_s is not None
-        others_quiet = [r for r in self._live() if r.quiet_s(now) >= self.patience.look_after_s]
+        others_quiet = [r for r in self._live() if r.quiet_s(now) >= FIRST_LOOK_S]
         if not others_quiet or self.verdict is None:
             self.patience.quiet_ended(quiet_s, was_looked_at)
         if not others_quiet:
@@ -149,9 +149,15 @@ class Agent:
             self._maybe_abort(now)
         elif not self._live():
             self._look_at_launcher(quiet)
-        elif self.patience.is_time_to_look(quiet, self._last_look_at_s) or now >= (self._look_again_at or now + 1):
+        elif self._is_time_to_look(quiet, now):
             self._last_look_at_s, self._look_again_at = quiet, None
+            self.patience.looked()
             self._look(now)
+
+    def _is_time_to_look(self, quiet: float, now: float) -> bool:
+        if self._look_again_at is not None and now >= self._look_again_at:
+            return True
+        return self.patience.is_time_to_look(quiet, self._last_look_at_s, now - self._started)
 
     def _maybe_abort(self, now: float) -> None:
         """A suspected hang that lasts: end the job, with fresh evidence."""
@@ -208,14 +214,17 @@ class Agent:
         situation = self._situation()
         if situation is None:
             return
-        proven = [
-            r for r in situation.proven if self._has_been_quiet(r, now, min(self.patience.look_after_s, 1.0) * 0.9)
-        ]
-        all_quiet = proven and len(proven) == len(situation.proven) and not self._peer_just_died(now)
-        if all_quiet and self._is_unchanged(proven, dumps):
-            self._declare("proven", tuple(situation.waits.waiting), self._onset_ns(situation), _reason(situation))
-        else:
-            self._maybe_suspect(situation, now)
+        if situation.proven and not self._peer_just_died(now):
+            ranks = [r for r in self._live() if r.rank in situation.proven]
+            least, quiet = 0.9 * FIRST_LOOK_S, min((r.quiet_s(now) for r in ranks), default=0.0)
+            if quiet < least:
+                self._look_again_at = now + least - quiet
+                return
+            if len(ranks) == len(situation.proven) and self._is_unchanged(ranks, dumps):
+                self._declare("proven", situation.waits.waiting, self._onset_ns(situation), _reason(situation))
+                return
+            self._look_again_at = now + 1.0
+        self._maybe_suspect(situation, now)
 
     def _peer_just_died(self, now: float) -> bool:
         """Whether a rank ended a moment ago: with gloo the others then fail by themselves, and the launcher ends them."""
@@ -230,24 +239,18 @@ class Agent:
         except UnhangError:
             return None
 
-    def _by_rank(self, number: int) -> WatchedRank | None:
-        return next((r for r in self._live() if r.rank == number), None)
-
-    def _has_been_quiet(self, number: int, now: float, seconds: float) -> bool:
-        rank = self._by_rank(number)
-        return rank is not None and rank.quiet_s(now) >= seconds
-
-    def _is_unchanged(self, ranks: list[int], dumps: dict[int, bytes]) -> bool:
+    def _is_unchanged(self, ranks: list[WatchedRank], dumps: dict[int, bytes]) -> bool:
         """Whether the proof still holds a moment later: same pages, same open calls."""
-        before = {r: rank.movement for r in ranks if (rank := self._by_rank(r)) is not None}
+        before = {r.rank: r.movement for r in ranks}
         time.sleep(CONFIRM_S)
         now = time.monotonic()
-        for number in ranks:
-            rank = self._by_rank(number)
-            if rank is None or rank.poll(now) is not None or rank.movement != before.get(number):
+        for rank in ranks:
+            if rank.poll(now) is not None or rank.movement != before[rank.rank]:
                 return False
             again = flight.fetch_calls(rank.folder)
-            if number in dumps and (again is None or flight.open_calls(again) != flight.open_calls(dumps[number])):
+            if rank.rank in dumps and (
+                again is None or flight.open_calls(again) != flight.open_calls(dumps[rank.rank])
+            ):
                 return False
         return True
 

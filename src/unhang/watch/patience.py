@@ -1,7 +1,8 @@
 """When to look, when to suspect: thresholds that learn from this job. Pure; the clock is passed in.
 
-A quiet that ended by itself was no hang: the next look waits longer than that one lasted. So a job with regular long steps is
-looked at a few times in all, not once per step.
+A look costs the ranks some ten milliseconds. Every quiet of a second may be looked at as long as there are looks left; they
+come back one by one. Without one, a quiet has to outlast those that ended by themselves. So a hang is seen after a second, and
+a job whose every step is long and quiet pays for a few looks a minute.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FIRST_LOOK_S = 1.0
+MOST_LOOKS = 4
+ONE_LOOK_EVERY_S = 30.0
 LEAST_STALL_S = 15.0
 START_UP_STALL_S = 60.0
 STALL_FACTOR = 3.0
@@ -16,12 +19,17 @@ STALL_FACTOR = 3.0
 
 @dataclass
 class Patience:
-    """What the watcher has learnt. `asked_s`: the user's own `--stall-after`, which is not adapted."""
+    """What the watcher has learnt. `asked_s`: the user's own `--stall-after`, which is not adapted.
+
+    Times named `now` are seconds of one clock that starts with the job.
+    """
 
     asked_s: float | None = None
     longest_quiet_s: float = 0.0
-    look_after_s: float = FIRST_LOOK_S
+    usual_quiet_s: float = FIRST_LOOK_S
     has_moved: bool = False
+    looks_left: float = MOST_LOOKS
+    refilled_at: float = 0.0
 
     def stall_after_s(self) -> float:
         """How long a wait may last before it is suspected."""
@@ -35,10 +43,17 @@ class Patience:
         self.has_moved = True
         self.longest_quiet_s = max(self.longest_quiet_s, quiet_s)
         if was_looked_at:
-            self.look_after_s = max(self.look_after_s, 1.5 * quiet_s)
+            self.usual_quiet_s = max(self.usual_quiet_s, 1.5 * quiet_s)
 
-    def is_time_to_look(self, quiet_s: float, last_look_at_s: float | None) -> bool:
-        """Whether a quiet is worth a look: the first after `look_after_s`, later ones at three times the age of the last."""
+    def looked(self) -> None:
+        """Counts a look."""
+        self.looks_left = max(0.0, self.looks_left - 1)
+
+    def is_time_to_look(self, quiet_s: float, last_look_at_s: float | None, now: float) -> bool:
+        """Whether a quiet is worth a look: the first after a second, later ones at three times the age of the last."""
+        self.looks_left = min(MOST_LOOKS, self.looks_left + (now - self.refilled_at) / ONE_LOOK_EVERY_S)
+        self.refilled_at = now
         if last_look_at_s is None:
-            return quiet_s >= min(self.look_after_s, self.stall_after_s())
+            after = FIRST_LOOK_S if self.looks_left >= 1 else self.usual_quiet_s
+            return quiet_s >= min(after, self.stall_after_s())
         return last_look_at_s < self.stall_after_s() <= quiet_s or quiet_s >= 3 * last_look_at_s

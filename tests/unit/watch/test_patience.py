@@ -5,15 +5,24 @@ from __future__ import annotations
 from unhang.watch.patience import Patience
 
 
-def test_a_regular_long_step_is_looked_at_once() -> None:
-    patience, looks = Patience(), 0
-    for _ in range(100):  # steps of 2 s
+def test_a_regular_long_step_costs_a_few_looks_a_minute() -> None:
+    patience, looks, now = Patience(), 0, 0.0
+    for _ in range(300):  # ten minutes of steps of 2 s
         last = None
         for tenth in range(20):
-            if patience.is_time_to_look(tenth / 10, last):
+            now += 0.1
+            if patience.is_time_to_look(tenth / 10, last, now):
                 looks, last = looks + 1, tenth / 10
+                patience.looked()
         patience.quiet_ended(2.0, was_looked_at=last is not None)
-    assert looks == 1
+    assert looks <= 4 + 600 / 30
+
+
+def test_without_looks_left_a_quiet_must_outlast_the_usual_ones() -> None:
+    patience = Patience(looks_left=0.0)
+    patience.quiet_ended(2.0, was_looked_at=True)
+    assert not patience.is_time_to_look(2.9, None, 0.0)
+    assert patience.is_time_to_look(3.0, None, 0.0)
 
 
 def test_the_stall_limit_grows_with_what_the_job_needs() -> None:
@@ -28,7 +37,7 @@ def test_the_users_own_limit_is_kept() -> None:
     patience = Patience(asked_s=2.0)
     patience.quiet_ended(40.0, was_looked_at=True)
     assert patience.stall_after_s() == 2.0
-    assert patience.is_time_to_look(2.0, 1.0)
+    assert patience.is_time_to_look(2.0, 1.0, 9.0)
 
 
 def test_start_up_may_take_longer() -> None:
@@ -37,8 +46,8 @@ def test_start_up_may_take_longer() -> None:
 
 def test_a_quiet_is_looked_at_again_at_the_limit_and_ever_more_rarely() -> None:
     patience = Patience(has_moved=True)
-    assert patience.is_time_to_look(1.0, None)
-    assert not patience.is_time_to_look(2.9, 1.0)
-    assert patience.is_time_to_look(3.0, 1.0)
-    assert patience.is_time_to_look(15.0, 9.0)
-    assert not patience.is_time_to_look(20.0, 15.0)
+    assert patience.is_time_to_look(1.0, None, 9.0)
+    assert not patience.is_time_to_look(2.9, 1.0, 9.0)
+    assert patience.is_time_to_look(3.0, 1.0, 9.0)
+    assert patience.is_time_to_look(15.0, 9.0, 9.0)
+    assert not patience.is_time_to_look(20.0, 15.0, 9.0)

@@ -72,7 +72,8 @@ def test_the_job_gets_its_environment_and_an_unblocked_mask(jobs: Jobs) -> None:
         print([k for k in os.environ if k.startswith(('UNHANG', 'TORCH'))], os.getpgrp() == os.getpgid(os.getppid()))
         print(sorted(map(int, os.listdir('/proc/self/fd')))[:-1])"""
     done = jobs.run(python(code))
-    names = ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", "UNHANG_RUN_DIR", "UNHANG_TRACER_PID"]
+    ours = ["UNHANG_ADDED", "UNHANG_RUN_DIR", "UNHANG_TRACER_PID"]
+    names = ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", *ours]
     assert done.stdout.decode() == f"[] default_int_handler\n{names} True\n[0, 1, 2]\n"
 
 

@@ -74,7 +74,7 @@ class CollectiveOrderRace(Rule):
     def check(self, s: Situation) -> Iterable[Finding]:
         """A race on one group, or a cycle over several."""
         d = s.divergence
-        if d is not None and not d.left_loop and (is_dispatch_race(d) or is_thread_race(s, d)):
+        if d is not None and (is_thread_race(s, d) or (is_dispatch_race(d) and not d.left_loop)):
             yield _race(s, d)
         elif d is None:
             for cycle in s.waits.cycles:

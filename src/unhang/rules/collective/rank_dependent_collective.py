@@ -141,9 +141,9 @@ def _evidence(s: Situation, d: Divergence) -> Iterable[EvidenceLine]:
     yield w.path_line(d.odd[0], f"#{d.seq} {w.name_call(d.odd_call)}", d.odd_path)
     yield w.path_line(d.reference[0], f"#{d.seq} {w.name_call(d.reference_call)}", d.reference_path)
     if d.fork is not None:
-        mine, theirs = (d.fork.right, d.location) if d.skipped else (d.location, d.fork.left)
-        yield from w.code_line(mine, f"rank {d.odd[0]} source")
-        yield from w.code_line(theirs, f"rank {d.reference[0]} source")
+        taken, other = (d.fork.right, d.location) if d.skipped else (d.location, d.fork.left)
+        yield from w.code_line(taken, f"rank {d.odd[0]} source")
+        yield from w.code_line(other, f"rank {d.reference[0]} source")
         for name, ours, theirs in differing(s.case, d.odd, d.reference, d.fork.right)[:6]:
             yield EvidenceLine(
                 "variables that differ",

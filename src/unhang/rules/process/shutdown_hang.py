@@ -65,7 +65,8 @@ class ShutdownHang(Rule):
         evidence = s.case.ranks[ranks[0]]
         frame = s.activities[ranks[0]].frame
         threads = [t for t in evidence.stacks if not t.is_main and user_frames(t.frames)]
-        if frame is None and threads:
+        joins = evidence.main_stack is not None and any(f.function == "_shutdown" for f in evidence.main_stack.frames)
+        if threads and (joins or frame is None):
             frame = user_frames(threads[0].frames)[0]
         yield Finding(
             rule=self.id,
