@@ -24,7 +24,15 @@ def pages() -> dict[str, str]:
     """File name -> content of every page."""
     found = {f"{rule.id}.md": page(rule) for rule in all_rules()}
     rows = [f"| [{r.id}]({r.id}.md) | {r.cause} | {(type(r).__doc__ or '').splitlines()[0]} |" for r in all_rules()]
-    table = ["# Rules", "", "Written from the rules' docstrings by `make docs`.", "", "| rule | cause | |", "|---|---|---|", *rows]
+    table = [
+        "# Rules",
+        "",
+        "Written from the rules' docstrings by `make docs`.",
+        "",
+        "| rule | cause | |",
+        "|---|---|---|",
+        *rows,
+    ]
     return {**found, "README.md": "\n".join(table) + "\n"}
 
 

@@ -87,23 +87,36 @@ def calls_at(table: CollectiveTable, group_index: int, seq: int) -> dict[int, Co
     return {int(table["rank"][row]): table.call(int(row)) for row in np.flatnonzero(mask)}
 
 
-def _first_incomplete(table: CollectiveTable, group_index: int) -> int | None:
+_MOST_IN_FLIGHT = 256
+
+
+def _incomplete(table: CollectiveTable, group_index: int) -> list[int]:
     mask = (table["group"] == group_index) & ~table["is_p2p"] & (table["state"] != CallState.COMPLETED)
-    return int(table["seq"][mask].min()) if mask.any() else None
+    return [int(seq) for seq in np.unique(table["seq"][mask])[:_MOST_IN_FLIGHT]]
 
 
-def stuck_collectives(case: Case) -> tuple[StuckCollective, ...]:
-    """For each group the lowest position that has not completed, in the order in which the waits began."""
-    found = []
-    for index, group in enumerate(case.calls.groups):
-        seq = _first_incomplete(case.calls, index)
-        if seq is None:
-            continue
-        calls, last = calls_at(case.calls, index, seq), last_sequence(case.calls, index)
+def _stuck_in(case: Case, index: int) -> StuckCollective | None:
+    """The first open position that is a mismatch or lacks a member; else the first open one.
+
+    Several asynchronous calls may be open at once, and a call that everybody made equally may merely not be marked as done.
+    """
+    first: StuckCollective | None = None
+    group, last = case.calls.groups[index], last_sequence(case.calls, index)
+    for seq in _incomplete(case.calls, index):
+        calls = calls_at(case.calls, index, seq)
         members = group.ranks or tuple(sorted(last))
         missing = {r: last.get(r, 0) for r in members if r not in calls and last.get(r, 0) < seq}
         unseen = tuple(r for r in missing if r not in last)
-        found.append(StuckCollective(group, seq, calls, missing, unseen, classes_of(calls)))
+        found = StuckCollective(group, seq, calls, missing, unseen, classes_of(calls))
+        if found.is_mismatch or missing:
+            return found
+        first = first or found
+    return first
+
+
+def stuck_collectives(case: Case) -> tuple[StuckCollective, ...]:
+    """For each group the position that cannot complete, in the order in which the waits began."""
+    found = [s for i in range(len(case.calls.groups)) if (s := _stuck_in(case, i)) is not None]
     return tuple(sorted(found, key=lambda s: min((c.created_ns for c in s.calls.values()), default=0)))
 
 

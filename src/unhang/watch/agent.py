@@ -66,6 +66,7 @@ class Agent:
             for descriptor, _ in poller.poll(POLL_S * 1000):
                 self._on_event(descriptor, poller)
             self._turn(time.monotonic())
+        self._discover(poller)  # a rank may have come and gone since the last turn
 
     def _discover(self, poller: select.poll) -> None:
         with suppress(OSError):
@@ -75,6 +76,8 @@ class Agent:
                     self.ranks[name] = rank
                     if rank.pidfd is not None:
                         poller.register(rank.pidfd, select.POLLIN)
+                    else:
+                        rank.note_death(is_evidence=not self._is_sealed)
 
     def _on_event(self, descriptor: int, poller: select.poll) -> None:
         if descriptor == self._in:

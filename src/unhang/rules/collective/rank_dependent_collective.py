@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from unhang.analyze.callpath import show
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import calls_only_on_rank_zero, surroundings
@@ -155,18 +154,25 @@ def _evidence(s: Situation, d: Divergence) -> Iterable[EvidenceLine]:
 def _fixes(d: Divergence) -> tuple[Fix, ...]:
     frame = d.location
     where = f"{frame.file}:{frame.line}" if frame else "the line"
+    tests = surroundings(frame.file, frame.line).tests if frame else ()
+    condition = f"if {tests[-1]}:" if tests else "the condition:"
     return (
         Fix(
-            title="Let every rank make the call, or none",
-            patch=f"{where}: move the call out of the condition, or decide together:\n"
-            "    flag = torch.tensor(float(condition)); dist.all_reduce(flag, op=dist.ReduceOp.MAX)\n"
-            "    if flag.item() > 0: ...   # the same on every rank",
-            verify="unhang run -- <the same command>: the step completes on all ranks",
+            title="Let every rank make the call",
+            patch=f"{where}: call it on every rank and keep only what is done with the result (print, save) under {condition}",
+            verify="unhang run -- <the same command>: all ranks pass this call",
             undo="revert the edit",
         ),
         Fix(
-            title="A longer timeout does not help: the call never comes",
-            setting="leave timeouts as they are",
-            verify=f"the path of rank {d.odd[0]}: {show(d.odd_path)}" if d.odd_path else "the calls above",
+            title="Or let all ranks take the decision together",
+            patch="flag = torch.tensor(float(condition)); dist.all_reduce(flag, op=dist.ReduceOp.MAX)\n"
+            "if flag.item() > 0: ...   # the same on every rank",
+            verify="unhang run -- <the same command>",
+            undo="revert the edit",
+        ),
+        Fix(
+            title="A longer timeout, or other NCCL settings, do not help: the call never comes",
+            setting="leave them as they are",
+            verify="the same call stays open with any timeout",
         ),
     )

@@ -45,7 +45,11 @@ class ShutdownHang(Rule):
         ),
         Fires(make_case(_DONE, hang="suspected", stacks=dict.fromkeys((0, 2), "main:22>~destroy")), (0, 2), 22),
         Quiet(
-            make_case({**_DONE, 0: ["barrier@main:20 !"]}, hang="suspected", stacks={1: "~shutdown"}),
+            make_case(
+                {**_DONE, 0: ["barrier@main:20", "all_reduce[4]@main:21 !"]},
+                hang="suspected",
+                stacks={0: "main:21>~comm", 1: "~shutdown"},
+            ),
             "a peer still waits: the rank left early",
         ),
         Quiet(make_case(_DONE, hang=None, exit_code=0, stacks={1: "~shutdown"}), "a job that ended"),
@@ -53,7 +57,7 @@ class ShutdownHang(Rule):
 
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding on the ranks that sit in their end."""
-        if s.case.hang is None or s.stuck or s.failures:
+        if s.case.hang is None or s.failures:
             return
         ranks = tuple(
             sorted(

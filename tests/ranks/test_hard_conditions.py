@@ -1,0 +1,112 @@
+"""Real jobs where something is missing, hostile or in the way: the verdict stays right and the training unharmed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unhang.cli.diagnose import diagnose, render
+
+from .faults import HANGS, Case
+from .harness import _command, _options, _unhang, check_fault, run_job
+
+BY_NAME = {case.name: case for case in HANGS}
+CLEAN = Case("old_torch", "programs/old_torch.py", outcome="clean")
+
+
+class Evil:
+    """Pickles to a call of os.system."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.system, ("touch evil-was-here",)
+
+
+HOSTILE = {
+    "a global": pickle.dumps(Evil()),
+    "a memory bomb": b"\x80\x02r\xff\xff\xff\x7fN.",
+    "cut": pickle.dumps({"version": "2.10", "entries": [{"record_id": 1}] * 50})[:100],
+    "empty": b"",
+    "random": bytes(range(256)) * 8,
+}
+
+
+@pytest.mark.parametrize("name", ["lock_deadlock", "conditional_collective"])
+def test_without_ptrace_faulthandler_gives_the_stacks(name: str, tmp_path: Path) -> None:
+    case = replace(BY_NAME[name], environment={"UNHANG_NO_PTRACE": "1"})
+    result = run_job(case, tmp_path)
+    check_fault(case, result)
+    assert not list((result.report_dir / "bundle").rglob("pyspy.json"))
+    assert any("faulthandler" in line for line in result.report["inventory"]["present"])
+
+
+def test_a_torch_without_the_facilities_runs_on_and_the_inventory_says_so(tmp_path: Path) -> None:
+    result = run_job(CLEAN, tmp_path)
+    assert (result.exit_code, result.report["outcome"], result.report["findings"]) == (0, "clean", [])
+    missing = {entry["what"].split(" of ")[0] for entry in result.report["inventory"]["absent"]}
+    assert {"fr.sock", "calls"} <= missing, result.report["inventory"]
+
+
+def test_the_bundle_gives_the_same_verdict_even_with_hostile_files_in_it(tmp_path: Path) -> None:
+    case = BY_NAME["conditional_collective"]
+    result = run_job(case, tmp_path)
+    check_fault(case, result)
+    bundle = result.report_dir / "bundle"
+    again = json.loads(render(diagnose([bundle]), "json"))
+    assert again["findings"] == result.report["findings"]
+    for i, content in enumerate(HOSTILE.values()):
+        folder = bundle / "ranks" / f"r{10 + i}-{999000 + i}"
+        shutil.copytree(next((bundle / "ranks").glob("r1-*")), folder)
+        identity = json.loads((folder / "identity.json").read_bytes()) | {"rank": 10 + i}
+        (folder / "identity.json").write_text(json.dumps(identity))
+        (folder / "flight.json").unlink()
+        (folder / "flight.pickle").write_bytes(content)
+    hostile = json.loads(render(diagnose([bundle]), "json"))
+    first = hostile["findings"][0]
+    assert (first["cause"], first["culprit_ranks"], first["location"]) == tuple(
+        result.report["findings"][0][key] for key in ("cause", "culprit_ranks", "location")
+    )
+    reasons = {entry["what"]: entry["reason"] for entry in hostile["inventory"]["absent"]}
+    for i, name in enumerate(HOSTILE):
+        assert "flight.pickle" in reasons[f"calls of rank {10 + i}"], name
+    assert not Path("evil-was-here").exists()
+
+
+def _watcher_of(run_dir_of: str) -> int:
+    """The pid of the watcher: the process named unhang-watcher with our marker in its environment."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                named = (folder / "comm").read_text().strip() == "unhang-watcher"
+                if named and run_dir_of.encode() in (folder / "environ").read_bytes():
+                    return int(folder.name)
+        time.sleep(0.05)
+    raise AssertionError("no watcher was started")
+
+
+def test_killing_the_watcher_does_not_harm_the_training(tmp_path: Path) -> None:
+    case = Case("ddp_with_workers", "programs/ddp_with_workers.py", outcome="clean")
+    marker = f"UNHANG_MARK={tmp_path.name}"
+    process = subprocess.Popen(
+        [*_unhang(), *_options(case, tmp_path / "report"), "--", *_command(case, None)],
+        cwd=tmp_path,
+        env={**os.environ, "UNHANG_MARK": tmp_path.name},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.kill(_watcher_of(marker), signal.SIGKILL)
+    _, stderr = process.communicate(timeout=50)
+    assert process.returncode == 0, stderr
+    assert "the watcher ended unexpectedly (signal 9); the job goes on unwatched" in stderr
