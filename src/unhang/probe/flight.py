@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import socket
 import time
 from collections.abc import Sequence
@@ -54,34 +53,28 @@ def open_calls(dump: bytes) -> list[tuple[str, int, str]]:
 
 
 def request_pickles(folders: Sequence[Path], timeout_s: float = 1.0) -> list[Path]:
-    """Makes the recorders write flight.pickle; returns the folders that did not answer (the GIL is held, the rank is stopped).
+    """Makes the recorders write flight.pickle anew; returns the folders that did not answer (the GIL is held).
 
     Blocks: up to `timeout_s`.
     """
-    asked_ns = time.time_ns() - 1_000_000
-    waiting = [folder for folder in folders if _ask(folder / "ctl.sock")]
+    waiting = [folder for folder in folders if _ask(folder)]
     silent = [folder for folder in folders if folder not in waiting]
     deadline = time.monotonic() + timeout_s
     while waiting and time.monotonic() < deadline:
-        waiting = [folder for folder in waiting if not _is_newer(folder / "flight.pickle", asked_ns)]
+        waiting = [folder for folder in waiting if not (folder / "flight.pickle").exists()]
         if waiting:
             time.sleep(0.01)
     return silent + waiting
 
 
-def _ask(path: Path) -> bool:
+def _ask(folder: Path) -> bool:
     sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     sender.setblocking(False)
     try:
-        sender.sendto(b"dump", str(path))
+        (folder / "flight.pickle").unlink(missing_ok=True)
+        sender.sendto(b"dump", str(folder / "ctl.sock"))
         return True
     except OSError:
         return False
     finally:
         sender.close()
-
-
-def _is_newer(path: Path, than_ns: int) -> bool:
-    with suppress(OSError):
-        return os.stat(path).st_mtime_ns >= than_ns
-    return False

@@ -107,6 +107,10 @@ class Agent:
     def _live(self) -> list[WatchedRank]:
         return [rank for rank in self.ranks.values() if rank.is_alive]
 
+    def _running(self) -> list[WatchedRank]:
+        """Those that can answer: a stopped process cannot."""
+        return [rank for rank in self._live() if not rank.probe.is_stopped()]
+
     def _secure_aborting(self, rank: WatchedRank) -> None:
         """Saves the calls of a rank that sleeps in its SIGABRT handler, and calls and stacks of its peers; then lets it die."""
         self._fetch_calls(rank)
@@ -118,7 +122,7 @@ class Agent:
         stacks.wake_sleeper(rank.pid)
 
     def _fetch_calls(self, rank: WatchedRank) -> bytes | None:
-        dump = flight.fetch_calls(rank.folder)
+        dump = None if rank.probe.is_stopped() else flight.fetch_calls(rank.folder)
         if dump is not None:
             write_whole(rank.folder / "flight.json", dump)
         return dump
@@ -168,7 +172,7 @@ class Agent:
         lasted_s = (time.time_ns() - self.verdict["onset_ns"]) / 1e9
         if self.options.on_hang == "abort" and lasted_s >= self.options.abort_after_s:
             self._take_evidence()
-            flight.request_pickles([r.folder for r in self._live()])
+            flight.request_pickles([r.folder for r in self._running()])
             self._is_sealed = True
             self._tell({"event": "verdict", "kind": "suspected", "end": True})
 
@@ -204,7 +208,7 @@ class Agent:
         return dumps
 
     def _take_stacks(self, live: list[WatchedRank]) -> None:
-        stopped = [r.pid for r in live if r.probe.read()["state"] in ("T", "t")]
+        stopped = [r.pid for r in live if r.probe.is_stopped()]
         found = stacks.take_stacks([r.pid for r in live], stopped)
         for rank in live:
             if rank.pid in found:
@@ -281,7 +285,7 @@ class Agent:
 
     def _declare(self, kind: str, waiting: tuple[int, ...], onset_ns: int, reason: str) -> None:
         """Takes the calls with their paths, writes the verdict, tells the supervisor."""
-        flight.request_pickles([r.folder for r in self._live()])
+        flight.request_pickles([r.folder for r in self._running()])
         self._secure_workers()
         end = kind == "proven" and self.options.on_hang == "abort"
         verdict = {
