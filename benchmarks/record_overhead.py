@@ -1,8 +1,9 @@
-"""What `unhang run` costs: paired runs of the same DDP job with and without it, alternating, in one session.
+"""What `unhang run` costs: the same DDP job with and without it, at the same time, taking turns block by block.
 
-Prints the ratio of the median step times of each pair, the median of the ratios, and the cost per small all_reduce.
+Prints the ratio of each block's step time to that of its twin, which ran a moment before or after; the extra cost per small
+all_reduce; and the CPU time of unhang's own processes (watcher, relay, supervisor) as a share of one core.
 
-Usage: python benchmarks/record_overhead.py [--pairs 9] [--steps 200]
+Usage: python benchmarks/record_overhead.py [--blocks 200]
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
 SCRIPTS = Path(sys.executable).parent
-RANKS = 2
+RANKS, WARM_UP = 2, 5
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:
@@ -29,9 +32,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def run_once(folder: Path, steps: int, watched: bool) -> dict[str, float]:
-    """Median step and call time of one job."""
-    out = folder / "times.json"
+def start(folder: Path, blocks: int, own: str, other: str) -> subprocess.Popen[bytes]:
+    """Starts one of the twins; `watched` is the one under `unhang run`."""
     launch = [
         SCRIPTS / "torchrun",
         "--master-addr",
@@ -41,49 +43,72 @@ def run_once(folder: Path, steps: int, watched: bool) -> dict[str, float]:
         "--nproc-per-node",
         str(RANKS),
     ]
-    command = [*launch, HERE / "step_program.py", out, str(steps)]
-    if watched:
+    command = [*launch, HERE / "step_program.py", folder / own, str(blocks), own, other, folder / "turn"]
+    if own == "watched":
         command = [SCRIPTS / "unhang", "run", "-q", "--report-dir", folder / "report", "--", *command]
-    subprocess.run(
-        command,
-        check=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        timeout=180,
-    )
-    return json.loads(out.read_text())
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def own_cpu_s(root: int) -> float:
+    """CPU seconds of the process `root` and its children that are unhang's own, not the job's."""
+    total = 0.0
+    names = {"unhang-watcher", "unhang-relay"}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            head, _, tail = stat.read_text().rpartition(")")
+        except OSError:
+            continue
+        pid, name, fields = int(head.split(" ", 1)[0]), head.split("(", 1)[1], tail.split()
+        if pid == root or (name in names and int(fields[1]) == root):
+            total += (int(fields[11]) + int(fields[12])) / TICKS
+    return total
+
+
+def measure(blocks: int) -> dict[str, list[float]]:
+    """Ratios per pair of blocks, extra microseconds per call, CPU share of our processes."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "turn").write_text("plain")
+        jobs = {own: start(folder, blocks, own, other) for own, other in (("plain", "watched"), ("watched", "plain"))}
+        shares, before = [], None
+        while any(job.poll() is None for job in jobs.values()):
+            time.sleep(1)
+            now = (time.monotonic(), own_cpu_s(jobs["watched"].pid))
+            if before is not None and now[1] > 0:
+                shares.append((now[1] - before[1]) / (now[0] - before[0]))
+            before = now
+        plain, watched = (json.loads((folder / own).read_text()) for own in ("plain", "watched"))
+    pairs = range(WARM_UP, blocks)
+    return {
+        "ratio": [watched["step_s"][i] / plain["step_s"][i] for i in pairs],
+        "step_ms": [plain["step_s"][i] * 1e3 for i in pairs],
+        "call_us": [plain["call_s"][i] * 1e6 for i in pairs],
+        "extra_us": [(watched["call_s"][i] - plain["call_s"][i]) * 1e6 for i in pairs],
+        "own_cpu_share": [s for s in shares[3:-2] if s >= 0],
+    }
 
 
 def main() -> None:
-    """Prints the table and writes it to benchmarks/results."""
+    """Prints the figures and writes them to benchmarks/results."""
     options = argparse.ArgumentParser()
-    options.add_argument("--pairs", type=int, default=9)
-    options.add_argument("--steps", type=int, default=200)
-    given = options.parse_args()
-    rows = []
-    print(f"{'pair':>4} {'step ms':>9} {'watched':>9} {'ratio':>7}   {'call us':>8} {'watched':>8}")
-    with tempfile.TemporaryDirectory() as name:
-        for i in range(given.pairs):
-            order = (False, True) if i % 2 == 0 else (True, False)
-            runs = {watched: run_once(Path(name), given.steps, watched) for watched in order}
-            plain, watched = runs[False], runs[True]
-            ratio = watched["step_s"] / plain["step_s"]
-            rows.append({"plain": plain, "watched": watched, "ratio": ratio})
-            print(
-                f"{i + 1:4} {plain['step_s'] * 1e3:9.2f} {watched['step_s'] * 1e3:9.2f} {ratio:7.4f}   "
-                f"{plain['call_s'] * 1e6:8.1f} {watched['call_s'] * 1e6:8.1f}",
-                flush=True,
-            )
-    ratios = [row["ratio"] for row in rows]
-    extra = statistics.median(row["watched"]["call_s"] - row["plain"]["call_s"] for row in rows) * 1e6
+    options.add_argument("--blocks", type=int, default=200)
+    found = measure(options.parse_args().blocks)
+    low, middle, high = statistics.quantiles(found["ratio"], n=4)
+    print(f"DDP step without unhang: median {statistics.median(found['step_ms']):.1f} ms, {RANKS} ranks")
     print(
-        f"\nmedian step-time ratio {statistics.median(ratios):.4f} (goal <= 1.01), from {min(ratios):.4f} to {max(ratios):.4f}, n={len(ratios)}"
+        f"step-time ratio, block by block: median {middle:.4f} (goal <= 1.01), quartiles {low:.4f} to {high:.4f}, n={len(found['ratio'])}"
     )
-    print(f"median extra cost per small all_reduce {extra:+.1f} us")
+    print(
+        f"small all_reduce: median {statistics.median(found['call_us']):.1f} us without, "
+        f"{statistics.median(found['extra_us']):+.1f} us with unhang"
+    )
+    print(
+        f"unhang's own processes: median {statistics.median(found['own_cpu_share']):.1%} of one core, outside the ranks"
+    )
     results = HERE / "results"
     results.mkdir(exist_ok=True)
-    (results / "record_overhead.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (results / "record_overhead.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":
