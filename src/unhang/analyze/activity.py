@@ -113,7 +113,8 @@ def _process_kind(evidence: RankEvidence) -> Activity | None:
         return Activity("frozen", "a stopped process (state T)")
     if state == "D" and (evidence.state and (evidence.state.cpu_share or 0) < 0.01):
         return Activity("frozen", f"an uninterruptible system call ({evidence.state.wchan or 'state D'})")
-    if state in ("gone", "Z", "X") or (evidence.exit and evidence.exit.kind != "exit"):
+    asked_to_end = evidence.exit is not None and evidence.exit.code in (-1, -2, -15) and evidence.main_stack is not None
+    if not asked_to_end and (state in ("gone", "Z", "X") or (evidence.exit and evidence.exit.kind != "exit")):
         return Activity("dead", evidence.exit.kind if evidence.exit else "gone")
     return None
 

@@ -136,11 +136,12 @@ def _is_rank_dependent(path: Path) -> bool:
 def _split_at(
     streams: Streams, calls: Mapping[int, CollectiveCall], seq: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
-    """Members by path where all have one, else by signature."""
+    """Members by what they called; only where all called the same, by the path that led there."""
+    signatures = {r: signature(c) for r, c in calls.items()}
+    if len(set(signatures.values())) > 1:
+        return majority(signatures)
     paths = {r: streams.path(r, seq) for r in calls}
-    if all(paths.values()) and len(set(paths.values())) > 1:
-        return majority(paths)
-    return majority({r: signature(c) for r, c in calls.items()})
+    return majority(paths) if all(paths.values()) else majority(signatures)
 
 
 def _kind(reference: CollectiveCall, odd: CollectiveCall) -> str:
@@ -158,7 +159,9 @@ def divergence_at(case: Case, stuck: StuckCollective) -> Divergence | None:
     seq, shift = min(streams.first_difference(split[0][0], odd, stuck.seq) for odd in split[1])
     calls = calls_at(case.calls, case.calls.groups.index(stuck.group), seq)
     reference, odd, has_majority = _split_at(streams, calls, seq)
-    if not odd:
+    # An earlier, silent difference may only name ranks that are also in the minority where the call is stuck: the root of a
+    # broadcast stands on another line than its receivers and is no culprit for that.
+    if not odd or (stuck.has_majority and not set(odd) <= set(split[1])):
         seq, shift, calls = stuck.seq, 0, dict(stuck.calls)
         reference, odd, has_majority = *split, stuck.has_majority
     return _describe(stuck, streams, (seq, shift), calls, (reference, odd, has_majority))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unhang.model import Case, ProcessExit, RaisedError, RankEvidence
@@ -72,6 +73,29 @@ def _is_secondary(evidence: RankEvidence, kind: str, ended_by_launcher: bool) ->
     return False
 
 
+_FROM_OUTSIDE = (-1, -2, -15)
+_TOGETHER_NS = 2_000_000_000
+
+
+def _outside_signal(evidence: RankEvidence) -> int | None:
+    """SIGHUP, SIGINT or SIGTERM, also where Python turned it into KeyboardInterrupt."""
+    if evidence.error is not None and evidence.error.type == "KeyboardInterrupt":
+        return -2
+    code = evidence.exit.code if evidence.exit and evidence.exit.kind == "signal" else None
+    return code if code in _FROM_OUTSIDE else None
+
+
+def _ended_from_outside(ends: Sequence[tuple[int, int, str, RankEvidence]]) -> frozenset[int]:
+    """Ranks that got the same signal at the same time: somebody ended the job; none of them failed."""
+    groups: dict[int, list[tuple[int, int]]] = {}
+    for time_ns, rank, _, evidence in ends:
+        code = _outside_signal(evidence)
+        if code is not None:
+            groups.setdefault(code, []).append((time_ns, rank))
+    together = (g for g in groups.values() if len(g) > 1 and g[-1][0] - g[0][0] <= _TOGETHER_NS)
+    return frozenset(rank for group in together for _, rank in group)
+
+
 def failures_of(case: Case) -> tuple[Failure, ...]:
     """All ends that are not plain successes, in the order of time.
 
@@ -84,9 +108,9 @@ def failures_of(case: Case) -> tuple[Failure, ...]:
             continue
         found.append((_time(evidence, kind), rank, kind, evidence))
     found.sort(key=lambda item: (item[0] or 1 << 62, item[1]))
-    failures = []
+    failures, from_outside = [], _ended_from_outside(found)
     for i, (time_ns, rank, kind, evidence) in enumerate(found):
-        secondary = _is_secondary(evidence, kind, ended_by_launcher=i > 0 or case.job.ended_by_us)
+        secondary = _is_secondary(evidence, kind, ended_by_launcher=i > 0) or rank in from_outside
         failures.append(Failure(rank, kind, time_ns, evidence.error, evidence.exit, secondary))
     return tuple(failures)
 

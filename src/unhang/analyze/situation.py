@@ -97,6 +97,11 @@ class Situation:
         return first is not None and first.error is not None and is_timeout(first.error)
 
     @property
+    def judges_waits(self) -> bool:
+        """Whether waits are evidence: in a job that runs and is not suspected, somebody always waits for somebody."""
+        return self.is_hang or self.is_crash
+
+    @property
     def is_crash(self) -> bool:
         """Whether a rank failed or the job ended with an error of its own."""
         return bool(self.failures) or (self.case.job.exit_code not in (0, None) and not self.case.job.ended_by_us)

@@ -6,6 +6,7 @@ Legend of shapes: P positions of one group, M members; `arrival_PM` in nanosecon
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from unhang.model import Case, ProcessGroup
 MIN_POSITIONS = 6
 MIN_LATENESS_S = 0.05
 MIN_SHARE = 0.3
+_MOST_ROWS = 1000
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,25 @@ def stragglers(case: Case) -> tuple[Straggler, ...]:
         table = arrivals(case, index)
         if table is not None and len(table[1]) >= MIN_POSITIONS:
             straggler = _of_group(group, *table)
-            if straggler is not None:
+            if straggler is not None and _is_its_own_fault(case, index, straggler.rank):
                 found.append(straggler)
     return tuple(sorted(found, key=lambda s: -s.lost_s))
+
+
+def _is_its_own_fault(case: Case, group_index: int, rank: int) -> bool:
+    """Whether the rank's late arrivals began after its previous call had all its members: else it was itself kept waiting."""
+    table = case.calls
+    rows = table.rows(rank=rank)[-_MOST_ROWS:]
+    own = kept = 0
+    for before, row in pairwise(rows):
+        if table["group"][row] != group_index or table["is_p2p"][row]:
+            continue
+        same = (table["group"] == table["group"][before]) & (table["seq"] == table["seq"][before])
+        free_at = int(table["created_ns"][same & (table["is_p2p"] == table["is_p2p"][before])].max())
+        arrived, previous = int(table["created_ns"][row]), int(table["created_ns"][before])
+        own += max(0, arrived - max(free_at, previous))
+        kept += max(0, min(free_at, arrived) - previous)
+    return own > kept
 
 
 def _union_s(spans_p2: npt.NDArray[np.int64]) -> float:

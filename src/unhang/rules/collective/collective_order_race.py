@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from unhang.analyze.align import majority
 from unhang.analyze.callpath import user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.situation import Situation
@@ -14,7 +13,7 @@ from unhang.model import Finding, Fix, Frame
 from unhang.model.example import Fires, Quiet, make_case
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
-from unhang.rules.collective.order import is_dispatch_race, is_thread_race
+from unhang.rules.collective.order import is_dispatch_race, is_thread_race, out_of_order
 from unhang.rules.collective.wrong_peer import wrong_peers
 
 _PAIRS = {"a": (0, 1), "b": (0, 1)}
@@ -159,18 +158,19 @@ def _fixes(by_thread: bool) -> tuple[Fix, ...]:
 def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
     edges = [s.waits.edges_of(r)[0] for r in cycle]
     p2p = all(e.kind == "p2p" for e in edges)
-    _, odd, has_majority = majority({e.waiter: e.group for e in edges})
-    culprits = odd if odd and has_majority and not p2p else cycle
+    odd = out_of_order(s, edges)
+    culprits = odd or cycle
     path = stack_path(s.case, culprits[0]) or ()
     what = "point-to-point calls" if p2p else "collectives of different groups"
     return Finding(
         rule=CollectiveOrderRace.id,
         cause=CollectiveOrderRace.cause,
         title=f"{w.name_ranks(cycle)} wait for each other in {what}",
-        confidence=0.9,
+        confidence=0.9 if odd or p2p else 0.7,
         culprit_ranks=culprits,
         victim_ranks=s.others(culprits),
-        because="; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6]) + ".",
+        because="; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6])
+        + ("." if odd or p2p else ". No majority tells which order is the right one."),
         process_group={"pg_name": edges[0].group, "pg_desc": ""},
         collective={"op": edges[0].what.split(" ")[0], "seq": edges[0].seq},
         location=w.location_of(path[-1] if path else None),

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from unhang.analyze.align import majority
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import line_text
+from unhang.model import WaitEdge
 
 
 def is_dispatch_race(d: Divergence) -> bool:
@@ -43,3 +47,34 @@ def is_thread_race(s: Situation, d: Divergence) -> bool:
         if names and call.thread not in names and not all("autograd" in n for n in names):
             return True
     return False
+
+
+_NEVER = 1 << 62
+
+
+def out_of_order(s: Situation, edges: Sequence[WaitEdge]) -> tuple[int, ...]:
+    """The minority that issued the two calls of a cycle in another order than the others; empty without a majority.
+
+    Witnesses are the members of both groups that issued one of the calls: "first" is one that has the first call and not
+    the second yet, or had it before the second.
+    """
+    positions = sorted({(e.group, e.seq or 0) for e in edges if e.kind == "collective"})
+    if len(positions) != 2 or any(e.kind != "collective" for e in edges):
+        return ()
+    first, second = (_issued(s, group, seq) for group, seq in positions)
+    members = [{r for g in s.case.groups if g.name == name for r in g.ranks} for name, _ in positions]
+    order = {
+        r: first.get(r, _NEVER) < second.get(r, _NEVER) for r in set.intersection(*members) if r in first or r in second
+    }
+    if not order:
+        return ()
+    _, other, has_majority = majority(order)
+    return other if has_majority else ()
+
+
+def _issued(s: Situation, group: str, seq: int) -> dict[int, int]:
+    """Rank -> its own count of calls when it issued this one."""
+    for stuck in s.stuck:
+        if (stuck.group.name, stuck.seq) == (group, seq):
+            return {rank: call.record_id for rank, call in stuck.calls.items()}
+    return {}

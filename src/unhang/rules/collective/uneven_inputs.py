@@ -140,6 +140,18 @@ def _exhausted(s: Situation, d: Divergence) -> Finding:
     )
 
 
+def is_outnumbered(s: Situation, leaver: RankEvidence) -> bool:
+    """Whether more ranks wait for the call than came to a normal end without it; a rank that called exit chose to leave."""
+    if leaver.exit is not None and leaver.exit.kind != "exit":
+        return True
+    for stuck in s.stuck:
+        if leaver.rank in stuck.missing:
+            ended = [r for r in stuck.missing if (e := s.case.ranks.get(r)) and e.exit and e.exit.kind == "exit"]
+            if len(stuck.calls) <= len(ended):
+                return False
+    return True
+
+
 def _last_call(s: Situation, rank: int) -> CollectiveCall | None:
     rows = s.case.calls.rows(rank=rank, is_p2p=0)
     return s.case.calls.call(int(rows[-1])) if len(rows) else None
@@ -174,14 +186,15 @@ def _shared_loop(waiting: CollectiveCall, last: CollectiveCall) -> tuple[Frame, 
 def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Frame, loop: Loop) -> Finding:
     rank = evidence.rank
     at = Frame(frame.file, loop.header, frame.function)
-    others = s.others((rank,))
+    others = next(stuck.waiting for stuck in s.stuck if rank in stuck.missing)
+    culprits = (rank,) if is_outnumbered(s, evidence) else others
     return Finding(
         rule=UnevenInputs.id,
         cause=UnevenInputs.cause,
         title=f"rank {rank} ran out of iterations of the loop at {w.place(at)} and ended while {w.name_ranks(others)} went on",
-        confidence=0.93,
-        culprit_ranks=(rank,),
-        victim_ranks=others,
+        confidence=0.93 if culprits == (rank,) else 0.8,
+        culprit_ranks=culprits,
+        victim_ranks=s.others(culprits),
         because=f"Its program came to a normal end after the last round; {w.name_call(call)} #{call.seq} of {call.group} waits for it."
         + _steps(s, s.case.ranks),
         process_group=w.group_of(call.group),

@@ -88,9 +88,11 @@ class WrongPeer(Rule):
 
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding per call with the wrong peer."""
-        if s.divergence is not None or s.primary_failure is not None:
+        if s.divergence is not None or s.primary_failure is not None or s.late or not s.judges_waits:
             return
         for rank, call, waiter in wrong_peers(s):
+            if rank not in s.proven:
+                continue
             frame = next(iter(call.frames), None)
             side = "to" if call.kind in _SENDS else "from"
             yield Finding(

@@ -66,7 +66,7 @@ class DataloaderHang(Rule):
                 "waited for its data loader until the loader's own timeout",
                 _fixes(),
             )
-        for late in s.late:
+        for late in s.late if s.judges_waits else ():
             if late.activity.kind == "data" and s.divergence is None:
                 yield describe(s, self, late, 0.93, "waits for its data loader", _fixes(), _workers(s, late))
 

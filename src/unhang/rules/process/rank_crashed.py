@@ -33,7 +33,8 @@ def first_crash(s: Situation) -> Failure | None:
     for failure in s.failures:
         if failure.kind == "exception" and not failure.secondary:
             return None
-        by_signal = failure.kind == "signal" and (not failure.secondary or failure is s.failures[0])
+        asked = failure.exit is not None and failure.exit.code in (-1, -2, -15)
+        by_signal = failure.kind == "signal" and (not failure.secondary or (failure is s.failures[0] and not asked))
         if by_signal or failure.kind == "vanished":
             return failure
     return None
@@ -80,6 +81,12 @@ class RankCrashed(Rule):
                 exit_code=1,
             ),
             (2,),
+        ),
+        Quiet(
+            make_case(
+                {}, exits={r: ended("signal", -15, at_s=100 + r * 0.001) for r in range(4)}, hang=None, exit_code=143
+            ),
+            "a scheduler that ends the whole job",
         ),
         Quiet(
             make_case(

@@ -10,7 +10,7 @@ from unhang.analyze.situation import Situation
 from unhang.model import Finding, Fix, ProcessState, RankEvidence
 from unhang.model.example import Fires, Quiet, ended, make_case
 from unhang.rules.base import Rule
-from unhang.rules.collective.uneven_inputs import UnevenInputs
+from unhang.rules.collective.uneven_inputs import UnevenInputs, is_outnumbered
 from unhang.rules.failure import describe_failure
 
 _WAIT = {r: ["all_reduce[8]@main:10 !"] for r in (0, 1, 3)}
@@ -47,6 +47,17 @@ class RankExitedEarly(Rule):
         Fires(make_case(_WAIT, hang=None, exit_code=1, exits={2: ended("os._exit", 9, where="main:7")}), (2,), 7),
         Quiet(
             make_case(
+                {
+                    0: ["all_reduce[4]@main:17", "all_reduce[4]@main:18 !"],
+                    **{r: ["all_reduce[4]@main:17"] for r in (1, 2, 3)},
+                },
+                exits={r: ended("exit", 0) for r in (1, 2, 3)},
+                states={r: ProcessState("gone") for r in (1, 2, 3)},
+            ),
+            "three came to the end of the program; the fourth makes a call more than they",
+        ),
+        Quiet(
+            make_case(
                 {r: ["barrier@main:10"] for r in range(4)},
                 hang=None,
                 exit_code=0,
@@ -58,12 +69,11 @@ class RankExitedEarly(Rule):
 
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding on the first rank that left, if anyone needed it."""
-        leavers = early_leavers(s.case)
+        leaver = next((e for e in early_leavers(s.case) if _was_needed(s, e)), None)
         first = s.primary_failure
-        if not leavers or s.divergence is not None or (first is not None and first.rank != leavers[0].rank):
+        if leaver is None or s.divergence is not None or (first is not None and first.rank != leaver.rank):
             return
-        leaver = leavers[0]
-        if not _was_needed(s, leaver) or list(UnevenInputs().check(s)):
+        if list(UnevenInputs().check(s)):
             return
         end = leaver.exit
         assert end is not None
@@ -74,11 +84,15 @@ class RankExitedEarly(Rule):
 
 
 def _was_needed(s: Situation, leaver: RankEvidence) -> bool:
-    """Whether a peer waits for the rank, or failed after it had gone."""
+    """Whether a peer waits for the rank, or lost its connection after it had gone."""
+    if any(leaver.rank in stuck.missing for stuck in s.stuck) and not is_outnumbered(s, leaver):
+        return False
     if any(leaver.rank in e.targets for e in s.waits.edges):
         return True
     time_ns = leaver.exit.time_ns if leaver.exit else 0
-    return any(f.rank != leaver.rank and f.secondary and f.time_ns >= time_ns for f in s.failures)
+    return any(
+        f.rank != leaver.rank and f.secondary and f.error is not None and f.time_ns >= time_ns for f in s.failures
+    )
 
 
 _FIXES = (

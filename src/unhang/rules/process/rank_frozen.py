@@ -64,7 +64,7 @@ class RankFrozen(Rule):
 
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding per late rank that is frozen."""
-        for late in s.late:
+        for late in s.late if s.judges_waits else ():
             if late.activity.kind == "frozen":
                 evidence = s.case.ranks[late.rank]
                 pid, state = evidence.identity.pid, evidence.state

@@ -70,7 +70,7 @@ class SlowRank0Work(Rule):
 
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding if rank 0 is late inside a block of its own."""
-        for late in s.late:
+        for late in s.late if s.judges_waits else ():
             test = works_alone(s, late)
             if test and late.activity.kind in _KINDS and s.divergence is None:
                 yield describe(

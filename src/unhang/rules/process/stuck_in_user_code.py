@@ -71,7 +71,7 @@ class StuckInUserCode(Rule):
 
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding per late rank whose stack is in its own code."""
-        if s.divergence is not None or s.primary_failure is not None:
+        if s.divergence is not None or s.primary_failure is not None or not s.judges_waits:
             return
         for late in s.late:
             if late.edge.kind in ("rendezvous", "new_group") and late.rank not in s.case.ranks:

@@ -41,6 +41,12 @@ class WaitsForStore(Rule):
     EXAMPLES: ClassVar = (
         Fires(make_case(_WAIT, hang="suspected", stacks=_STACKS, pending=_KEY), (3,), 15),
         Quiet(
+            make_case(
+                {1: ["barrier@main:50 !"]}, world=2, hang="suspected", stacks={0: "main:40>~comm", 1: "main:50>~comm"}
+            ),
+            "a rank in another call than a store's",
+        ),
+        Quiet(
             make_case({0: _WAIT[0]}, hang="suspected", stacks={0: "main:10>~comm", 3: _STACKS[3]}, pending=_KEY),
             "others are free to set the key",
         ),
@@ -48,10 +54,11 @@ class WaitsForStore(Rule):
 
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding if nobody is left who could set the key."""
-        if s.divergence is not None or s.primary_failure is not None:
+        if s.divergence is not None or s.primary_failure is not None or not s.judges_waits:
             return
         for late in s.late:
-            if late.activity.kind == "communication" and len(late.victims) == len(s.case.world) - 1:
+            waits = any(e.kind == "store" for e in s.waits.edges_of(late.rank))
+            if waits and late.activity.kind == "communication" and len(late.victims) == len(s.case.world) - 1:
                 yield describe(
                     s, self, late, 0.85, f"waits for {_key(s, late)} of the store", _FIXES, tuple(_key_line(s, late))
                 )
