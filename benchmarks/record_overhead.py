@@ -32,8 +32,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(folder: Path, blocks: int, own: str, other: str) -> subprocess.Popen[bytes]:
-    """Starts one of the twins; `watched` is the one under `unhang run`."""
+def start(folder: Path, blocks: int, own: str, other: str, is_null: bool) -> subprocess.Popen[bytes]:
+    """Starts one of the twins; `watched` is the one under `unhang run`, unless this is a null run."""
     launch = [
         SCRIPTS / "torchrun",
         "--master-addr",
@@ -44,7 +44,7 @@ def start(folder: Path, blocks: int, own: str, other: str) -> subprocess.Popen[b
         str(RANKS),
     ]
     command = [*launch, HERE / "step_program.py", folder / own, str(blocks), own, other, folder / "turn"]
-    if own == "watched":
+    if own == "watched" and not is_null:
         command = [SCRIPTS / "unhang", "run", "-q", "--report-dir", folder / "report", "--", *command]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -65,12 +65,15 @@ def own_cpu_s(root: int) -> float:
     return total
 
 
-def measure(blocks: int) -> dict[str, list[float]]:
+def measure(blocks: int, is_null: bool) -> dict[str, list[float]]:
     """Ratios per pair of blocks, extra microseconds per call, CPU share of our processes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "turn").write_text("plain")
-        jobs = {own: start(folder, blocks, own, other) for own, other in (("plain", "watched"), ("watched", "plain"))}
+        jobs = {
+            own: start(folder, blocks, own, other, is_null)
+            for own, other in (("plain", "watched"), ("watched", "plain"))
+        }
         shares, before = [], None
         while any(job.poll() is None for job in jobs.values()):
             time.sleep(1)
@@ -82,6 +85,7 @@ def measure(blocks: int) -> dict[str, list[float]]:
     pairs = range(WARM_UP, blocks)
     return {
         "ratio": [watched["step_s"][i] / plain["step_s"][i] for i in pairs],
+        "cpu_ratio": [watched["cpu_s"][i] / plain["cpu_s"][i] for i in pairs],
         "step_ms": [plain["step_s"][i] * 1e3 for i in pairs],
         "call_us": [plain["call_s"][i] * 1e6 for i in pairs],
         "extra_us": [(watched["call_s"][i] - plain["call_s"][i]) * 1e6 for i in pairs],
@@ -93,7 +97,9 @@ def main() -> None:
     """Prints the figures and writes them to benchmarks/results."""
     options = argparse.ArgumentParser()
     options.add_argument("--blocks", type=int, default=200)
-    found = measure(options.parse_args().blocks)
+    options.add_argument("--null", action="store_true", help="both twins without unhang: what the method itself shows")
+    given = options.parse_args()
+    found = measure(given.blocks, given.null)
     low, middle, high = statistics.quantiles(found["ratio"], n=4)
     print(f"DDP step without unhang: median {statistics.median(found['step_ms']):.1f} ms, {RANKS} ranks")
     print(
@@ -103,9 +109,10 @@ def main() -> None:
         f"small all_reduce: median {statistics.median(found['call_us']):.1f} us without, "
         f"{statistics.median(found['extra_us']):+.1f} us with unhang"
     )
-    print(
-        f"unhang's own processes: median {statistics.median(found['own_cpu_share']):.1%} of one core, outside the ranks"
-    )
+    print(f"CPU time of rank 0 per step, block by block: median ratio {statistics.median(found['cpu_ratio']):.4f}")
+    if given.null:
+        return
+    print(f"unhang's own processes: mean {statistics.fmean(found['own_cpu_share']):.1%} of one core, outside the ranks")
     results = HERE / "results"
     results.mkdir(exist_ok=True)
     (results / "record_overhead.json").write_text(json.dumps(found, indent=1) + "\n")

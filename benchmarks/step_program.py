@@ -50,21 +50,23 @@ def main() -> None:
     batch, small = torch.randn(288, width), torch.ones(16)
     steps: list[float] = []
     calls: list[float] = []
+    cpus: list[float] = []
     for _ in range(blocks):
         take_turn(turn, own)
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         for _ in range(STEPS):
             optimizer.zero_grad()
             model(batch).square().mean().backward()
             optimizer.step()
         steps.append((time.perf_counter() - start) / STEPS)
+        cpus.append((time.process_time() - cpu) / STEPS)
         start = time.perf_counter()
         for _ in range(CALLS):
             dist.all_reduce(small)
         calls.append((time.perf_counter() - start) / CALLS)
         pass_turn(turn, other)
     if dist.get_rank() == 0:
-        Path(out).write_text(json.dumps({"step_s": steps, "call_s": calls}))
+        Path(out).write_text(json.dumps({"step_s": steps, "call_s": calls, "cpu_s": cpus}))
     dist.barrier()
     del model
     dist.destroy_process_group()

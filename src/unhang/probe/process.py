@@ -70,7 +70,7 @@ class ProcessProbe:
         stat = _stat(self.pid)
         if stat is not None:
             self._samples.append((time.monotonic(), (int(stat[_UTIME]) + int(stat[_STIME])) / _TICKS_PER_S))
-            del self._samples[:-8]
+            del self._samples[:-3]
 
     def cpu_share(self) -> float | None:
         """Cores used over the last second or so."""
@@ -86,6 +86,7 @@ class ProcessProbe:
 
     def read(self) -> dict[str, Any]:
         """The fields of proc.json."""
+        self.sample()
         stat = _stat(self.pid)
         files, limit = _open_files(self.pid)
         wchan, rss = "", None

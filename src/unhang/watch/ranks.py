@@ -13,6 +13,7 @@ from unhang.probe.process import ProcessProbe, exit_code_of_zombie
 
 _HEADER_BYTES = 96
 _STATUS_AT, _STATUS_BYTES = 4096, 4096
+_TURNS_PER_SAMPLE = 3
 _MOVEMENT = slice(32, 40), slice(64, 88)  # optimizer steps; ring position, initialised, ended
 
 
@@ -36,7 +37,7 @@ class WatchedRank:
         self.is_alive, self.moved_at = True, now
         self.died_at = float("-inf")
         self.moved_ns = time.time_ns()
-        self._last = b""
+        self._last, self._turns = b"", 0
         self._page: int | None = None
         self._fault_bytes = 0
         try:
@@ -58,7 +59,9 @@ class WatchedRank:
 
     def poll(self, now: float) -> float | None:
         """Notes movement. Returns the length of the quiet that this ended, if one did."""
-        self.probe.sample()
+        self._turns += 1
+        if self._turns % _TURNS_PER_SAMPLE == 1:
+            self.probe.sample()
         seen = self._movement()
         if seen == self._last:
             return None
