@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ NEEDS: Mapping[str, tuple[Callable[[Case], bool], str]] = {
 }
 
 
-class Rule:
+class Rule(ABC):
     """One way in which a job goes wrong.
 
     The docstring has the headings What it detects, Why it hangs, How to confirm, How to fix, Sources.
@@ -29,6 +30,6 @@ class Rule:
     needs: ClassVar[tuple[str, ...]] = ()
     EXAMPLES: ClassVar[tuple[Fires | Quiet, ...]] = ()
 
+    @abstractmethod
     def check(self, s: Situation) -> Iterable[Finding]:
         """The findings of this rule; none where it has nothing to say."""
-        raise NotImplementedError(self.id)

@@ -357,7 +357,7 @@ SETTINGS = settings(
     max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 SEEDS, PLACES = st.integers(0, 2**20), st.integers(0, 200)
-# The last three strategies leave out `p2p`, `subgroups`, rooted `ops` and `eager`, and add `LAST`, where no decision is sure yet.
+# The last strategies leave out `p2p` and add `LAST`; the first of them also `subgroups` and `eager`, where no decision is sure yet.
 LAST = (("calls", [(WORLD, "all_gather", 999)]),)
 
 
@@ -397,7 +397,7 @@ def test_only_a_rank_in_its_own_code_is_named_while_a_healthy_job_runs(
 
 
 @SETTINGS
-@given(programs(subgroups=0, p2p=False), SEEDS, PLACES)
+@given(programs(p2p=False), SEEDS, PLACES)
 def test_only_the_slow_rank_is_a_straggler(program: Program, seed: int, slow: int) -> None:
     simulation = simulate(program, eager=False)
     simulation.slow = slow % program.world
@@ -407,7 +407,7 @@ def test_only_the_slow_rank_is_a_straggler(program: Program, seed: int, slow: in
 
 @SETTINGS
 @given(
-    programs(least_world=3, subgroups=0, ops=(*EQUAL, *UNEVEN), p2p=False, last=LAST),
+    programs(least_world=3, subgroups=0, p2p=False, last=LAST),
     st.sampled_from(("skip", "add", "reorder", "resize")),
     SEEDS,
     PLACES,
