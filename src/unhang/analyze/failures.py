@@ -17,7 +17,6 @@ _COMMUNICATION = re.compile(
 _TIMEOUT = re.compile(
     r"Timed out waiting|wait timeout after|Socket Timeout|Watchdog caught collective|[Tt]imeout caused"
 )
-GLOO_MISMATCH = re.compile(r"op\.preamble\.length <= op\.nbytes|EnforceNotMet|distributed collective mismatch")
 UNUSED_PARAMETERS = re.compile(r"Expected to have finished reduction in the prior iteration|marked as ready twice")
 
 

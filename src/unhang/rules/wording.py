@@ -7,6 +7,7 @@ from typing import Any
 
 from unhang.analyze.align import bare_op
 from unhang.analyze.callpath import Path, show
+from unhang.analyze.divergence import Divergence
 from unhang.analyze.source import line_text
 from unhang.model import (
     CollectiveCall,
@@ -82,6 +83,12 @@ def path_line(rank: int, what: str, path: Path) -> EvidenceLine:
     return EvidenceLine(
         f"rank {rank} calls", f"{what} from {show(path)}" if path else what, path[-1].line if path else None
     )
+
+
+def both_sides(d: Divergence) -> Iterable[EvidenceLine]:
+    """The call of the odd ranks and that of their peers at a divergence."""
+    yield path_line(d.odd[0], f"#{d.seq} {name_call(d.odd_call)}", d.odd_path)
+    yield path_line(d.reference[0], f"#{d.seq} {name_call(d.reference_call)}", d.reference_path)
 
 
 def location_of(frame: Frame | None) -> Location | None:

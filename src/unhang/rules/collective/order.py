@@ -23,18 +23,6 @@ def is_dispatch_race(d: Divergence) -> bool:
     return len(names) == 2 and bool(text) and not any(f"{name}(" in text for name in names)
 
 
-def threads_of(s: Situation, d: Divergence) -> tuple[str, ...]:
-    """The threads, other than autograd's, that issued calls on the group of a divergence on one of its ranks."""
-    table = s.case.calls
-    group = table.groups.index(d.group)
-    for rank in (*d.odd, *d.reference):
-        names = {table.threads[int(table["thread"][row])] for row in table.rows(rank=rank, group=group)}
-        names = {n for n in names if "autograd" not in n}
-        if len(names) > 1:
-            return tuple(sorted(names))
-    return ()
-
-
 def is_thread_race(s: Situation, d: Divergence) -> bool:
     """Whether a call that differs came from another thread than the rank's other calls on the group."""
     table = s.case.calls

@@ -137,8 +137,7 @@ def _because(d: Divergence) -> str:
 
 
 def _evidence(s: Situation, d: Divergence) -> Iterable[EvidenceLine]:
-    yield w.path_line(d.odd[0], f"#{d.seq} {w.name_call(d.odd_call)}", d.odd_path)
-    yield w.path_line(d.reference[0], f"#{d.seq} {w.name_call(d.reference_call)}", d.reference_path)
+    yield from w.both_sides(d)
     if d.fork is not None:
         taken, other = (d.fork.right, d.location) if d.skipped else (d.location, d.fork.left)
         yield from w.code_line(taken, f"rank {d.odd[0]} source")

@@ -85,8 +85,7 @@ def _finding(s: Situation, d: Divergence) -> Finding:
         collective=w.collective_of(d.reference_call, d.seq),
         location=w.location_of(frame),
         evidence=(
-            w.path_line(d.odd[0], f"#{d.seq} {w.name_call(d.odd_call)}", d.odd_path),
-            w.path_line(d.reference[0], f"#{d.seq} {w.name_call(d.reference_call)}", d.reference_path),
+            *w.both_sides(d),
             *(EvidenceLine("output", line.text, line.source.line) for line in _mismatch_lines(s)),
         ),
         fixes=(

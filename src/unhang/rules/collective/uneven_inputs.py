@@ -103,8 +103,7 @@ def _left_loop(s: Situation, d: Divergence) -> Finding:
         collective=w.collective_of(d.reference_call, d.seq),
         location=w.location_of(frame),
         evidence=(
-            w.path_line(d.odd[0], f"#{d.seq} {w.name_call(d.odd_call)}", d.odd_path),
-            w.path_line(d.reference[0], f"#{d.seq} {w.name_call(d.reference_call)}", d.reference_path),
+            *w.both_sides(d),
             *w.code_line(Frame(loop.frame.file, loop.header, loop.frame.function), "loop"),
         ),
         fixes=_fixes(),
@@ -132,8 +131,7 @@ def _exhausted(s: Situation, d: Divergence) -> Finding:
         collective=w.collective_of(d.reference_call, d.seq),
         location=w.location_of(Frame(frame.file, line, frame.function) if line else frame),
         evidence=(
-            w.path_line(d.odd[0], f"#{d.seq} {w.name_call(d.odd_call)}", d.odd_path),
-            w.path_line(d.reference[0], f"#{d.seq} {w.name_call(d.reference_call)}", d.reference_path),
+            *w.both_sides(d),
             *(w.code_line(Frame(frame.file, line, frame.function), "handler") if line else ()),
         ),
         fixes=_fixes(),
