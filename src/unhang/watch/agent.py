@@ -77,7 +77,7 @@ class Agent:
                     if rank.pidfd is not None:
                         poller.register(rank.pidfd, select.POLLIN)
                     else:
-                        rank.note_death(is_evidence=not self._is_sealed)
+                        self._note_death(rank)
 
     def _on_event(self, descriptor: int, poller: select.poll) -> None:
         if descriptor == self._in:
@@ -86,7 +86,19 @@ class Agent:
         for rank in self.ranks.values():
             if rank.pidfd == descriptor:
                 poller.unregister(descriptor)
-                rank.note_death(is_evidence=not self._is_sealed)
+                self._note_death(rank)
+
+    def _oom_kills(self) -> int | None:
+        """How often the kernel has killed for want of memory since the job started."""
+        kills = oom_kills()
+        return None if kills is None else kills - (self._oom_kills_before or 0)
+
+    def _note_death(self, rank: WatchedRank) -> None:
+        """Keeps how a rank ended; what happens after we asked for the end is our doing."""
+        code = rank.note_death()
+        if not self._is_sealed:
+            fields = {"state": "gone", "died_ns": time.time_ns(), "exit_code": code}
+            rank.write_state({**fields, "oom_kills": self._oom_kills()})
 
     def _turn(self, now: float) -> None:
         if now - self._last_turn > CLOCK_GAP_S:  # we were stopped, and so was the job (Ctrl-Z, a suspended machine)
@@ -200,10 +212,7 @@ class Agent:
             dump = self._fetch_calls(rank)
             if dump is not None:
                 dumps[rank.rank] = dump
-            state = rank.probe.read()
-            kills = oom_kills()
-            state["oom_kills"] = None if kills is None else kills - (self._oom_kills_before or 0)
-            rank.write_state(state)
+            rank.write_state({**rank.probe.read(), "oom_kills": self._oom_kills()})
         self._take_stacks(live)
         return dumps
 

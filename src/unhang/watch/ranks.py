@@ -90,12 +90,11 @@ class WatchedRank:
                 return b"Fatal Python error" in new
         return False
 
-    def note_death(self, is_evidence: bool) -> None:
-        """Keeps when and how the process ended; has to be quick, before its parent reaps it."""
+    def note_death(self) -> int | None:
+        """Notes that the process ended; returns its exit code. Has to be quick, before its parent reaps it."""
         code = exit_code_of_zombie(self.pid)
         self.is_alive, self.died_at = False, time.monotonic()
-        if is_evidence:
-            self.write_state({"state": "gone", "died_ns": time.time_ns(), "exit_code": code})
+        return code
 
     def write_state(self, fields: dict[str, Any]) -> None:
         """Writes proc.json."""
