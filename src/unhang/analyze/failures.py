@@ -74,6 +74,7 @@ def _is_secondary(evidence: RankEvidence, kind: str, ended_by_launcher: bool) ->
 
 _FROM_OUTSIDE = (-1, -2, -15)
 _TOGETHER_NS = 2_000_000_000
+_NOTICED_LATE_NS = 2_000_000_000  # a watcher on a busy machine learns of a death after the peers have felt it
 
 
 def _outside_signal(evidence: RankEvidence) -> int | None:
@@ -95,6 +96,21 @@ def _ended_from_outside(ends: Sequence[tuple[int, int, str, RankEvidence]]) -> f
     return frozenset(rank for group in together for _, rank in group)
 
 
+def _may_be_the_launchers_work(ends: Sequence[tuple[int, int, str, RankEvidence]], i: int) -> bool:
+    """Whether the end at position i may be a launcher's answer to an earlier one.
+
+    An echo just before a lone SIGKILL is the echo of that SIGKILL, which was only noticed after it.
+    """
+    time_ns, _, kind, evidence = ends[i]
+    killed = [e for _, _, k, e in ends if k == "signal" and e.exit is not None and e.exit.code == -9]
+    if kind != "signal" or killed != [evidence]:
+        return i > 0
+    return any(
+        time_ns - t > _NOTICED_LATE_NS or k != "exception" or not _is_secondary(e, k, ended_by_launcher=False)
+        for t, _, k, e in ends[:i]
+    )
+
+
 def failures_of(case: Case) -> tuple[Failure, ...]:
     """All ends that are not plain successes, in the order of time.
 
@@ -109,7 +125,10 @@ def failures_of(case: Case) -> tuple[Failure, ...]:
     found.sort(key=lambda item: (item[0] or 1 << 62, item[1]))
     failures, from_outside = [], _ended_from_outside(found)
     for i, (time_ns, rank, kind, evidence) in enumerate(found):
-        secondary = _is_secondary(evidence, kind, ended_by_launcher=i > 0) or rank in from_outside
+        secondary = (
+            _is_secondary(evidence, kind, ended_by_launcher=_may_be_the_launchers_work(found, i))
+            or rank in from_outside
+        )
         failures.append(Failure(rank, kind, time_ns, evidence.error, evidence.exit, secondary))
     return tuple(failures)
 

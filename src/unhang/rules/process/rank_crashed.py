@@ -82,6 +82,26 @@ class RankCrashed(Rule):
             ),
             (2,),
         ),
+        Fires(
+            make_case(
+                {},
+                errors={0: _ECHO, 1: _ECHO},
+                exits={2: ended("signal", -9, at_s=10.3)},
+                hang=None,
+                exit_code=137,
+            ),
+            (2,),
+        ),
+        Quiet(
+            make_case(
+                {},
+                errors={0: _ECHO},
+                exits={r: ended("signal", -9, at_s=10.3) for r in (1, 2, 3)},
+                hang=None,
+                exit_code=137,
+            ),
+            "a launcher that kills everybody when one rank has lost its connection",
+        ),
         Quiet(
             make_case(
                 {}, exits={r: ended("signal", -15, at_s=100 + r * 0.001) for r in range(4)}, hang=None, exit_code=143
