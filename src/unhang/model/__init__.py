@@ -1,6 +1,6 @@
 """The vocabulary: evidence, case, rule, finding, diagnosis. Standard library and numpy only; everything is frozen."""
 
-from unhang.model.calls import CALL_COLUMNS, CallState, CollectiveCall, CollectiveTable, TableBuilder
+from unhang.model.calls import CALL_COLUMNS, PROGRESS_COLUMNS, CallState, CollectiveCall, CollectiveTable, TableBuilder
 from unhang.model.case import Case, HangObservation, Job
 from unhang.model.causes import CAUSES
 from unhang.model.evidence import (
@@ -29,11 +29,13 @@ from unhang.model.findings import (
     RuleOutcome,
     Verdict,
 )
+from unhang.model.joining import join
 from unhang.model.waits import WaitEdge, WaitsFor
 
 __all__ = [
     "CALL_COLUMNS",
     "CAUSES",
+    "PROGRESS_COLUMNS",
     "CallState",
     "Case",
     "CollectiveCall",
@@ -64,5 +66,6 @@ __all__ = [
     "Verdict",
     "WaitEdge",
     "WaitsFor",
+    "join",
     "user_frames",
 ]

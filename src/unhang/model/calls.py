@@ -47,6 +47,14 @@ CALL_COLUMNS: Mapping[str, str] = {
     "record_id": "i8",  # order of issue within the rank; not comparable between ranks
 }
 
+PROGRESS_COLUMNS: Mapping[str, str] = {
+    "rank": "i4",
+    "group": "i4",  # index into `groups`
+    "enqueued": "i8",  # last sequence number that the rank says it enqueued, started, completed; -1 where unknown
+    "started": "i8",
+    "completed": "i8",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCall:
@@ -75,9 +83,19 @@ class CollectiveCall:
         return f"{self.op}({sizes}{' ' + self.dtype if self.dtype else ''})"
 
 
+def empty_progress() -> dict[str, npt.NDArray[Any]]:
+    """Progress columns without rows."""
+    return {name: np.zeros(0, dtype=kind) for name, kind in PROGRESS_COLUMNS.items()}
+
+
 @dataclass(frozen=True)
 class CollectiveTable:
-    """The columns, with the small tables that they index. `wrapped_ranks`: ranks whose ring buffer lost its oldest calls."""
+    """The columns, with the small tables that they index.
+
+    `wrapped_ranks`: ranks whose oldest calls are not here (the ring buffer lost them, or only the tail was read), so that
+    absence of an early call proves nothing. `active_ranks`: ranks whose dump holds only calls that have not completed.
+    `progress`: what the ranks themselves say of each group (`pg_status`), columns of shape [P].
+    """
 
     columns: Mapping[str, npt.NDArray[Any]]
     groups: tuple[ProcessGroup, ...] = ()
@@ -87,6 +105,8 @@ class CollectiveTable:
     stacks: tuple[tuple[Frame, ...], ...] = ()
     threads: tuple[str, ...] = ()
     wrapped_ranks: frozenset[int] = frozenset()
+    active_ranks: frozenset[int] = frozenset()
+    progress: Mapping[str, npt.NDArray[Any]] = field(default_factory=empty_progress)
 
     def __len__(self) -> int:
         return len(self.columns["rank"])

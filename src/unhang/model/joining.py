@@ -1,0 +1,66 @@
+"""Tables of different ranks as one: what makes the reading of dumps a sum of independent parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unhang.model.calls import CALL_COLUMNS, PROGRESS_COLUMNS, CollectiveTable
+
+# Which small table each column indexes.
+_INDEXED = {
+    "group": "groups",
+    "op": "ops",
+    "in_sizes": "sizes",
+    "out_sizes": "sizes",
+    "dtype": "dtypes",
+    "frames": "stacks",
+    "thread": "threads",
+}
+
+
+def join(tables: Sequence[CollectiveTable]) -> CollectiveTable:
+    """All rows of all tables, by rank and order of issue; equal groups, sizes, stacks and names get one number.
+
+    Associative, and the order of the tables changes only the numbering. No rank may be in two tables.
+    """
+    if len(tables) == 1:
+        return tables[0]
+    numbering = {name: _Numbering(tables, name) for name in ("groups", "ops", "sizes", "dtypes", "stacks", "threads")}
+    columns = {
+        name: _joined([t[name] for t in tables], kind, numbering.get(_INDEXED.get(name, "")))
+        for name, kind in CALL_COLUMNS.items()
+    }
+    order = np.lexsort((columns["record_id"], columns["rank"]))
+    progress = {
+        name: _joined([t.progress[name] for t in tables], kind, numbering["groups"] if name == "group" else None)
+        for name, kind in PROGRESS_COLUMNS.items()
+    }
+    return CollectiveTable(
+        columns={name: column[order] for name, column in columns.items()},
+        **{name: n.values for name, n in numbering.items()},
+        wrapped_ranks=frozenset().union(*(t.wrapped_ranks for t in tables)),
+        active_ranks=frozenset().union(*(t.active_ranks for t in tables)),
+        progress=progress,
+    )
+
+
+class _Numbering:
+    """One numbering of the values of a small table, and for each table what its numbers become."""
+
+    def __init__(self, tables: Sequence[CollectiveTable], name: str) -> None:
+        numbers: dict[Any, int] = {}
+        self.new: list[npt.NDArray[np.int32]] = []
+        for table in tables:
+            mine = [numbers.setdefault(value, len(numbers)) for value in getattr(table, name)]
+            self.new.append(np.array([*mine, -1], dtype=np.int32))
+        self.values = tuple(numbers)
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]], kind: str, numbering: _Numbering | None) -> npt.NDArray[Any]:
+    if numbering is not None:  # -1 means "none" and stays so: it takes the last place
+        parts = [new[part] for new, part in zip(numbering.new, parts, strict=True)]
+    return np.concatenate(parts).astype(kind, copy=False) if parts else np.zeros(0, dtype=kind)

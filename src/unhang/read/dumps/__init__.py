@@ -1,0 +1,1 @@
+"""Flight-recorder dumps of many ranks: found, decoded in parallel into columns, and joined."""
