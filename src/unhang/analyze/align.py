@@ -9,30 +9,20 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from unhang.model import CallState, Case, CollectiveCall, CollectiveTable, ProcessGroup
-
-# Ops in which the ranks may rightly give different sizes.
-_UNEVEN_OPS = ("all_to_all", "alltoall", "gatherv", "gather_v", "scatter_v", "scatterv")
-_ROOTED_OPS = ("gather", "scatter")
+from unhang.analyze.positions import ROOTED_OPS, CallIndex, Position, bare_op, may_be_uneven, numels
+from unhang.model import CallState, Case, CollectiveCall, ProcessGroup
 
 Signature = tuple[str, object, str]
-
-
-def bare_op(op: str) -> str:
-    """`nccl:all_reduce` -> `all_reduce`."""
-    return op.rsplit(":", 1)[-1]
 
 
 def signature(call: CollectiveCall) -> Signature:
     """What the members of a group must agree on: op, and sizes and dtype where the op demands them equal."""
     op = bare_op(call.op)
-    if any(name in op for name in _UNEVEN_OPS):
+    if may_be_uneven(op):
         return op, None, call.dtype
-    if op in _ROOTED_OPS:
+    if op in ROOTED_OPS:
         return op, None, ""
-    return op, call.in_sizes, call.dtype
+    return op, numels(call.in_sizes), call.dtype
 
 
 @dataclass(frozen=True)
@@ -41,6 +31,7 @@ class StuckCollective:
 
     `calls`: the call of each member that issued one. `missing`: members that have issued no call at this position, with
     their last sequence number. `classes`: members by signature, largest first. `unseen`: members without any record.
+    `index`: the group's number in the table.
     """
 
     group: ProcessGroup
@@ -49,6 +40,7 @@ class StuckCollective:
     missing: Mapping[int, int]
     unseen: tuple[int, ...]
     classes: tuple[tuple[int, ...], ...]
+    index: int = 0
 
     @property
     def waiting(self) -> tuple[int, ...]:
@@ -66,58 +58,63 @@ class StuckCollective:
         return len(self.classes) == 1 or len(self.classes[0]) > len(self.classes[1])
 
 
-def last_sequence(table: CollectiveTable, group_index: int) -> dict[int, int]:
-    """The last collective sequence number that each rank issued in a group."""
-    mask = (table["group"] == group_index) & ~table["is_p2p"]
-    ranks, seqs = table["rank"][mask], table["seq"][mask]
-    return {int(r): int(seqs[ranks == r].max()) for r in np.unique(ranks)}
-
-
-def classes_of(calls: Mapping[int, CollectiveCall]) -> tuple[tuple[int, ...], ...]:
-    """Members by equal signature, largest class first; ties are broken by the lowest rank."""
-    by_signature: dict[Signature, list[int]] = {}
-    for rank in sorted(calls):
-        by_signature.setdefault(signature(calls[rank]), []).append(rank)
-    return tuple(tuple(c) for c in sorted(by_signature.values(), key=lambda c: (-len(c), c[0])))
-
-
-def calls_at(table: CollectiveTable, group_index: int, seq: int) -> dict[int, CollectiveCall]:
-    """Each member's call at one position."""
-    mask = (table["group"] == group_index) & (table["seq"] == seq) & ~table["is_p2p"]
-    return {int(table["rank"][row]): table.call(int(row)) for row in np.flatnonzero(mask)}
-
-
 _MOST_IN_FLIGHT = 256
 
 
-def _incomplete(table: CollectiveTable, group_index: int) -> list[int]:
-    mask = (table["group"] == group_index) & ~table["is_p2p"] & (table["state"] != CallState.COMPLETED)
-    return [int(seq) for seq in np.unique(table["seq"][mask])[:_MOST_IN_FLIGHT]]
+def members_of(index: CallIndex, group: int) -> tuple[int, ...]:
+    """The ranks of a group: by its description, else all that were seen in it."""
+    return index.table.groups[group].ranks or tuple(sorted(index.last(group)))
 
 
-def _stuck_in(case: Case, index: int) -> StuckCollective | None:
+def missing_at(index: CallIndex, position: Position) -> dict[int, int]:
+    """Members that have not come to a position, with the last sequence number that each has issued."""
+    last, here = index.last(position.group), set(position.ranks.tolist())
+    members = members_of(index, position.group)
+    return {r: last.get(r, 0) for r in members if r not in here and last.get(r, 0) < position.seq}
+
+
+def _stuck_at(index: CallIndex, position: Position, missing: Mapping[int, int]) -> StuckCollective:
+    last = index.last(position.group)
+    return StuckCollective(
+        group=index.table.groups[position.group],
+        seq=position.seq,
+        calls=calls_at(index, position.group, position.seq),
+        missing=missing,
+        unseen=tuple(r for r in missing if r not in last),
+        classes=position.classes,
+        index=position.group,
+    )
+
+
+def _stuck_in(index: CallIndex, group: int) -> StuckCollective | None:
     """The first open position that is a mismatch or lacks a member; else the first open one.
 
     Several asynchronous calls may be open at once, and a call that everybody made equally may merely not be marked as done.
     """
-    first: StuckCollective | None = None
-    group, last = case.calls.groups[index], last_sequence(case.calls, index)
-    for seq in _incomplete(case.calls, index):
-        calls = calls_at(case.calls, index, seq)
-        members = group.ranks or tuple(sorted(last))
-        missing = {r: last.get(r, 0) for r in members if r not in calls and last.get(r, 0) < seq}
-        unseen = tuple(r for r in missing if r not in last)
-        found = StuckCollective(group, seq, calls, missing, unseen, classes_of(calls))
-        if found.is_mismatch or missing:
-            return found
-        first = first or found
-    return first
+    first: Position | None = None
+    for seq in index.open_positions(group, _MOST_IN_FLIGHT):
+        position = index.position(group, seq)
+        assert position is not None
+        missing = missing_at(index, position)
+        if position.is_mismatch or missing:
+            return _stuck_at(index, position, missing)
+        first = first or position
+    return None if first is None else _stuck_at(index, first, {})
 
 
-def stuck_collectives(case: Case) -> tuple[StuckCollective, ...]:
+def stuck_collectives(case: Case, index: CallIndex | None = None) -> tuple[StuckCollective, ...]:
     """For each group the position that cannot complete, in the order in which the waits began."""
-    found = [s for i in range(len(case.calls.groups)) if (s := _stuck_in(case, i)) is not None]
+    index = index or CallIndex(case.calls)
+    found = [s for g in index.groups_with_open_calls() if (s := _stuck_in(index, g)) is not None]
     return tuple(sorted(found, key=lambda s: min((c.created_ns for c in s.calls.values()), default=0)))
+
+
+def calls_at(index: CallIndex, group: int, seq: int) -> dict[int, CollectiveCall]:
+    """Each member's call at one position."""
+    position = index.position(group, seq)
+    if position is None:
+        return {}
+    return dict(zip(position.ranks.tolist(), map(index.table.call, position.rows.tolist()), strict=True))
 
 
 def majority(values: Mapping[int, object]) -> tuple[tuple[int, ...], tuple[int, ...], bool]:

@@ -12,6 +12,8 @@ from itertools import pairwise
 
 from unhang.analyze.align import StuckCollective, calls_at, majority, signature
 from unhang.analyze.callpath import Fork, Path, fork_of
+from unhang.analyze.habits import Habits
+from unhang.analyze.positions import CallIndex
 from unhang.analyze.source import Loop, surroundings
 from unhang.analyze.streams import Streams
 from unhang.model import Case, CollectiveCall, Frame, ProcessGroup
@@ -117,11 +119,17 @@ def _find_left_loop(
     )
 
 
-def _split(stuck: StuckCollective) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _split(stuck: StuckCollective, habits: Habits) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """(those who are right, the others): by majority; without one, those are wrong who broke with everybody's habit."""
     if not stuck.is_mismatch:
         return None
-    reference = stuck.classes[0]
-    return reference, tuple(sorted(r for c in stuck.classes[1:] for r in c))
+    reference, others = stuck.classes[0], stuck.classes[1:]
+    if not stuck.has_majority:
+        new = habits.newcomers(stuck.calls)
+        wrong = [c for c in stuck.classes if new.keys() & set(c)]
+        if 0 < len(wrong) < len(stuck.classes):
+            reference, others = next(c for c in stuck.classes if c not in wrong), tuple(wrong)
+    return reference, tuple(sorted(r for c in others for r in c))
 
 
 def _guarded(path: Path) -> Frame | None:
@@ -150,14 +158,14 @@ def _kind(reference: CollectiveCall, odd: CollectiveCall) -> str:
     return "size" if signature(reference) != signature(odd) else "path"
 
 
-def divergence_at(case: Case, stuck: StuckCollective) -> Divergence | None:
+def divergence_at(case: Case, index: CallIndex, habits: Habits, stuck: StuckCollective) -> Divergence | None:
     """The divergence that leads to a stuck collective, or None where its members agree as far as they got."""
-    split = _split(stuck)
+    split = _split(stuck, habits)
     if split is None:
         return None
-    streams = Streams(case, case.calls.groups.index(stuck.group), stuck.seq)
+    streams = Streams(case, stuck.index, stuck.seq)
     seq, shift = min(streams.first_difference(split[0][0], odd, stuck.seq) for odd in split[1])
-    calls = calls_at(case.calls, case.calls.groups.index(stuck.group), seq)
+    calls = calls_at(index, stuck.index, seq)
     reference, odd, has_majority = _split_at(streams, calls, seq)
     # An earlier, silent difference may only name ranks that are also in the minority where the call is stuck: the root of a
     # broadcast stands on another line than its receivers and is no culprit for that.

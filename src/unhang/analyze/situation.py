@@ -10,9 +10,15 @@ from unhang.analyze.activity import Activity, activity_of
 from unhang.analyze.align import StuckCollective, stuck_collectives
 from unhang.analyze.divergence import Divergence, divergence_at
 from unhang.analyze.failures import Failure, failures_of, is_timeout
+from unhang.analyze.graph import blocked_by, edges_on, never_ending
+from unhang.analyze.habits import Habits
+from unhang.analyze.positions import CallIndex
+from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.stragglers import Straggler, stragglers
-from unhang.analyze.waits_for import blocked_by, never_ending, waits_for
+from unhang.analyze.waits_for import main_waits_in_store, waits_for
 from unhang.model import Case, Outcome, WaitEdge, WaitsFor
+
+MOST_DIVERGENCES = 32
 
 
 @dataclass(frozen=True)
@@ -32,9 +38,14 @@ class Situation:
         self.case = case
 
     @cached_property
+    def index(self) -> CallIndex:
+        """The collectives by group and position."""
+        return CallIndex(self.case.calls)
+
+    @cached_property
     def stuck(self) -> tuple[StuckCollective, ...]:
         """The position of each group that has not completed, oldest wait first."""
-        return stuck_collectives(self.case)
+        return stuck_collectives(self.case, self.index)
 
     @cached_property
     def activities(self) -> Mapping[int, Activity]:
@@ -44,17 +55,44 @@ class Situation:
     @cached_property
     def waits(self) -> WaitsFor:
         """The waits-for graph."""
-        return waits_for(self.case, self.stuck)
+        return waits_for(self.case, self.stuck, self.recorded)
+
+    @cached_property
+    def recorded(self) -> RecordedWaits:
+        """The waits that the recorded calls show."""
+        return RecordedWaits(self.case, self.index)
+
+    @cached_property
+    def habits(self) -> Habits:
+        """What each rank does that nobody does otherwise."""
+        return Habits(self.case.calls)
+
+    @cached_property
+    def idle_roots(self) -> tuple[LateRank, ...]:
+        """Ranks without a stack that others wait for, and whose dumps hold no call that keeps them."""
+        return tuple(r for r in self.late if self.is_unexplained(r.rank) and self.recorded.is_idle(r.rank))
+
+    @cached_property
+    def unseen_roots(self) -> tuple[LateRank, ...]:
+        """Ranks that others wait for and of which there is nothing at all."""
+        return tuple(r for r in self.late if self.recorded.is_unseen(r.rank))
+
+    def is_unexplained(self, rank: int) -> bool:
+        """Whether nothing but its recorded calls is known of a rank."""
+        evidence = self.case.ranks.get(rank)
+        return evidence is None or not (evidence.stacks or evidence.exit or evidence.error or evidence.pending)
 
     @cached_property
     def proven(self) -> tuple[int, ...]:
         """Ranks that provably wait for ever."""
-        return never_ending(self.case, self.waits, dict(self.activities))
+        gone = [r for r, a in self.activities.items() if a.kind == "dead"]
+        return never_ending(self.waits, gone, [r for r in self.case.ranks if main_waits_in_store(self.case, r)])
 
     @cached_property
     def divergences(self) -> tuple[Divergence, ...]:
         """Where the programs part, oldest first."""
-        found = [d for s in self.stuck if (d := divergence_at(self.case, s)) is not None]
+        differing = [s for s in self.stuck if s.is_mismatch][:MOST_DIVERGENCES]
+        found = [d for s in differing if (d := divergence_at(self.case, self.index, self.habits, s)) is not None]
         return tuple(sorted(found, key=lambda d: d.odd_call.created_ns))
 
     @cached_property
@@ -76,10 +114,11 @@ class Situation:
     def late(self) -> tuple[LateRank, ...]:
         """Roots of the waits-for graph, the one with the most victims first."""
         found = []
+        waits_on, victims = edges_on(self.waits, self.waits.roots), blocked_by(self.waits, self.waits.roots)
         for root in self.waits.roots:
-            edge = min((e for e in self.waits.edges if root in e.targets), key=lambda e: e.since_ns or 0)
+            edge = min(waits_on[root], key=lambda e: e.since_ns or 0)
             activity = self.activities.get(root, Activity("unknown", "a process that never registered"))
-            found.append(LateRank(root, blocked_by(self.waits, root), edge, activity))
+            found.append(LateRank(root, victims[root], edge, activity))
         return tuple(sorted(found, key=lambda r: (-len(r.victims), r.rank)))
 
     @cached_property

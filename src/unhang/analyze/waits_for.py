@@ -6,10 +6,13 @@ its targets.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from unhang.analyze.activity import Activity, in_communication
-from unhang.analyze.align import StuckCollective, bare_op
+from unhang.analyze.activity import in_communication
+from unhang.analyze.align import StuckCollective
+from unhang.analyze.graph import cycles
+from unhang.analyze.positions import bare_op
+from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.model import Case, PendingCall, RankEvidence, WaitEdge, WaitsFor
 
 _P2P = {"send": "recv", "recv": "send", "isend": "irecv", "irecv": "isend"}
@@ -23,13 +26,14 @@ def is_blocked(evidence: RankEvidence | None) -> bool:
     return any(in_communication(stack) for stack in evidence.stacks)
 
 
-def _collective_edges(case: Case, stuck: Sequence[StuckCollective]) -> Iterable[WaitEdge]:
+def _collective_edges(case: Case, stuck: Sequence[StuckCollective], plain: Collection[int]) -> Iterable[WaitEdge]:
     for s in stuck:
+        missing = tuple(sorted(s.missing))
         for rank in s.waiting:
-            if not is_blocked(case.ranks.get(rank)):
+            if rank in plain or not is_blocked(case.ranks.get(rank)):
                 continue
             other = tuple(sorted(r for c in s.classes if rank not in c for r in c))
-            targets = tuple(sorted(s.missing)) or other
+            targets = missing or other
             if targets:
                 call = s.calls[rank]
                 what = f"{bare_op(call.op)} #{s.seq} of {s.group}"
@@ -126,98 +130,33 @@ def _new_groups(evidence: RankEvidence | None) -> int:
     return max((c.index for c in (evidence.pending if evidence else ()) if c.kind == "new_group"), default=0)
 
 
-def _cycles(edges: Sequence[WaitEdge]) -> tuple[tuple[int, ...], ...]:
-    """Strongly connected sets of two or more ranks (iterative Tarjan)."""
-    successors: dict[int, list[int]] = {}
-    for edge in edges:
-        successors.setdefault(edge.waiter, []).extend(edge.targets)
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    stack: list[int] = []
-    on_stack: set[int] = set()
-    found: list[tuple[int, ...]] = []
-    for start in sorted(successors):
-        if start in index:
-            continue
-        work = [(start, iter(successors.get(start, ())))]
-        index[start] = low[start] = len(index)
-        stack.append(start)
-        on_stack.add(start)
-        while work:
-            node, targets = work[-1]
-            child = next(targets, None)
-            if child is None:
-                work.pop()
-                if work:
-                    low[work[-1][0]] = min(low[work[-1][0]], low[node])
-                if low[node] == index[node]:
-                    _pop_component(node, stack, on_stack, found)
-            elif child not in index:
-                index[child] = low[child] = len(index)
-                stack.append(child)
-                on_stack.add(child)
-                work.append((child, iter(successors.get(child, ()))))
-            elif child in on_stack:
-                low[node] = min(low[node], index[child])
-    return tuple(sorted(found))
+def _has_recorded_waits_only(case: Case, rank: int) -> bool:
+    evidence = case.ranks.get(rank)
+    return evidence is None or not (evidence.stacks or evidence.pending)
 
 
-def _pop_component(node: int, stack: list[int], on_stack: set[int], found: list[tuple[int, ...]]) -> None:
-    component = []
-    while True:
-        member = stack.pop()
-        on_stack.discard(member)
-        component.append(member)
-        if member == node:
-            break
-    if len(component) > 1:
-        found.append(tuple(sorted(component)))
+def waits_for(case: Case, stuck: Sequence[StuckCollective], recorded: RecordedWaits) -> WaitsFor:
+    """The graph of one case; `stuck` as `stuck_collectives` gives it.
 
-
-def waits_for(case: Case, stuck: Sequence[StuckCollective]) -> WaitsFor:
-    """The graph of one case; `stuck` as `stuck_collectives` gives it."""
-    edges = tuple(
-        sorted(
-            (*_collective_edges(case, stuck), *_p2p_edges(case), *_start_up_edges(case)),
-            key=lambda e: (e.waiter, e.what),
-        )
+    A rank that has a stack, or of which more than its recorded calls is known, waits in every open call; of the others only
+    the order of their calls tells.
+    """
+    plain = {r for r in recorded.fronts if _has_recorded_waits_only(case, r)}
+    found = (
+        *_collective_edges(case, stuck, plain),
+        *recorded.edges(plain, stuck),
+        *_p2p_edges(case),
+        *_start_up_edges(case),
     )
-    waiting = {e.waiter for e in edges if e.targets}
+    edges = tuple(sorted(found, key=lambda e: (e.waiter, e.what)))
+    waiting = {e.waiter for e in edges if e.targets} | set(recorded.fronts) & plain
     targets = {t for e in edges for t in e.targets}
-    return WaitsFor(edges, tuple(sorted(targets - waiting)), _cycles(edges))
+    return WaitsFor(edges, tuple(sorted(targets - waiting)), cycles(edges))
 
 
-def blocked_by(graph: WaitsFor, root: int) -> tuple[int, ...]:
-    """Every rank that waits for `root`, directly or not."""
-    reached, frontier = {root}, {root}
-    while frontier:
-        frontier = {e.waiter for e in graph.edges if frontier & set(e.targets)} - reached
-        reached |= frontier
-    return tuple(sorted(reached - {root}))
-
-
-def _main_waits_in_store(case: Case, rank: int) -> bool:
+def main_waits_in_store(case: Case, rank: int) -> bool:
     """Whether the main thread, not another one, waits for a key."""
     stack = case.ranks[rank].main_stack
     waits = _under_way(case.ranks[rank], "store_wait") is not None
     starts = any(_under_way(case.ranks[rank], kind) for kind in ("new_group", "init_process_group"))
     return waits and not starts and (stack is None or any(f.function == "store_wait" for f in stack.frames[:3]))
-
-
-def never_ending(case: Case, graph: WaitsFor, activities: dict[int, Activity]) -> tuple[int, ...]:
-    """Ranks of which it is proven that they wait for ever.
-
-    The greatest set in which every possible wait of each member is for another member, for a process that is gone, or for a
-    peer that made another call at the same position. A wait for a store key proves nothing: anybody may set it.
-    """
-    gone = {r for r, a in activities.items() if a.kind == "dead"}
-    candidates = {e.waiter for e in graph.edges if e.targets} - {r for r in case.ranks if _main_waits_in_store(case, r)}
-    while True:
-        keep = {
-            rank
-            for rank in candidates
-            if all(e.mismatch or set(e.targets) & (candidates | gone) for e in graph.edges_of(rank) if e.targets)
-        }
-        if keep == candidates:
-            return tuple(sorted(keep))
-        candidates = keep

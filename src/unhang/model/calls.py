@@ -150,9 +150,15 @@ class CollectiveTable:
             mask &= self.columns[name] == value
         return np.flatnonzero(mask)
 
+    def rank_rows(self, rank: int) -> slice:
+        """The rows of one rank, which lie together in the order of issue."""
+        first, end = np.searchsorted(self.columns["rank"], (rank, rank + 1)).tolist()
+        return slice(first, end)
+
     def calls_of(self, rank: int) -> Iterator[CollectiveCall]:
         """All calls of one rank, in the order of issue."""
-        return (self.call(int(row)) for row in self.rows(rank=rank))
+        rows = self.rank_rows(rank)
+        return (self.call(row) for row in range(rows.start, rows.stop))
 
 
 @dataclass

@@ -186,17 +186,18 @@ def make_case(
     launcher: str = "",
     source: str = "",
     absent: Sequence[int] = (),
+    backend: str = "gloo",
     **parts: Any,
 ) -> Case:
     """A case in the short notation. `groups`: name -> ranks, beside the default group "0"; `source`: the text of train.py.
 
-    `absent`: ranks that never registered. `parts`: stacks, errors, handled, exits, states, pending, steps, more; each by rank.
+    `absent`: ranks that never registered or left no dump. `parts`: stacks, errors, handled, exits, states, pending, steps, more; each by rank.
     """
     file = _prime(source)
     builder = TableBuilder()
     known = {"0": tuple(range(world)), **{k: tuple(v) for k, v in (groups or {}).items()}}
     indexes = {
-        name: builder.group(ProcessGroup(name, "default_pg" if name == "0" else name, ranks))
+        name: builder.group(ProcessGroup(name, "default_pg" if name == "0" else name, ranks, backend=backend))
         for name, ranks in known.items()
     }
     for rank, texts in (calls or {}).items():
@@ -208,7 +209,7 @@ def make_case(
     waiting = tuple(range(world))
     return Case(
         job=Job(
-            world_size=world, backend="gloo", exit_code=exit_code, ended_by_us=hang is not None, started_ns=_START_NS
+            world_size=world, backend=backend, exit_code=exit_code, ended_by_us=hang is not None, started_ns=_START_NS
         ),
         ranks={r: by_rank.rank(r, world, file) for r in range(world) if r not in absent},
         groups=table.groups,

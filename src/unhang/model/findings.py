@@ -71,7 +71,10 @@ class Fix:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An opinion with its evidence. `confidence` is 0..1. `consequence_of` is the id of the finding that caused it."""
+    """An opinion with its evidence. `confidence` is 0..1. `consequence_of` is the id of the finding that caused it.
+
+    `is_root`: it is no consequence of a more certain finding, but a fault of its own.
+    """
 
     rule: str
     cause: str
@@ -87,6 +90,7 @@ class Finding:
     fixes: tuple[Fix, ...] = ()
     id: str = ""
     consequence_of: str | None = None
+    is_root: bool = False
 
     def __post_init__(self) -> None:
         if self.cause not in CAUSES:

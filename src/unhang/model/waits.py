@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class WaitEdge:
     mismatch: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WaitsFor:
     """The graph. `roots`: ranks that others wait for, directly or not, and that wait for nobody themselves.
 
@@ -41,4 +42,11 @@ class WaitsFor:
 
     def edges_of(self, rank: int) -> tuple[WaitEdge, ...]:
         """The waits of one rank."""
-        return tuple(e for e in self.edges if e.waiter == rank)
+        return self._by_waiter.get(rank, ())
+
+    @cached_property
+    def _by_waiter(self) -> dict[int, tuple[WaitEdge, ...]]:
+        found: dict[int, list[WaitEdge]] = {}
+        for edge in self.edges:
+            found.setdefault(edge.waiter, []).append(edge)
+        return {rank: tuple(edges) for rank, edges in found.items()}

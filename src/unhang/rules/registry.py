@@ -47,11 +47,12 @@ def _judge_one(rule: Rule, s: Situation) -> tuple[RuleOutcome, list[Finding]]:
 
 
 def _ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The most certain finding is the root; what concerns the same job afterwards is its consequence."""
+    """The most certain finding is the root; the others are its consequences, unless they are faults of their own."""
     ordered = sorted(findings, key=lambda f: (-f.confidence, f.rule))
     numbered = [replace(f, id=f"F{i + 1}") for i, f in enumerate(ordered)]
     return tuple(
-        replace(f, consequence_of="F1") if i and f.consequence_of is None else f for i, f in enumerate(numbered)
+        replace(f, consequence_of="F1") if i and f.consequence_of is None and not f.is_root else f
+        for i, f in enumerate(numbered)
     )
 
 

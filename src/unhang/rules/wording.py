@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from unhang.analyze.align import bare_op
 from unhang.analyze.callpath import Path, show
 from unhang.analyze.divergence import Divergence
+from unhang.analyze.positions import bare_op
 from unhang.analyze.source import line_text
 from unhang.model import (
     CollectiveCall,

@@ -1,0 +1,87 @@
+"""The recorded calls in which each rank waits, and the other side of each send and receive.
+
+A device executes what its rank has issued in order. So of many open calls a rank waits in the first one (in those that have
+started, where the dump tells), and its later calls have been issued but have not arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from unhang.model import CallState, CollectiveTable
+
+
+def is_open(table: CollectiveTable) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """`[N]`: calls that have not completed. The tracking entry of a batch of sends and receives is none itself."""
+    is_marker = table["is_p2p"] & (table["peer"] < 0)
+    return (table["state"] != CallState.COMPLETED) & ~is_marker  # type: ignore[no-any-return]
+
+
+def fronts(table: CollectiveTable) -> dict[int, tuple[int, ...]]:
+    """Rank -> rows of the calls in which it waits: those that have started, else the first open one and its batch."""
+    open_rows = np.flatnonzero(is_open(table))
+    open_rows = open_rows[np.lexsort((table["record_id"][open_rows], table["rank"][open_rows]))]
+    by_rank: dict[int, list[int]] = {}
+    for rank, row in zip(table["rank"][open_rows].tolist(), open_rows.tolist(), strict=True):
+        by_rank.setdefault(rank, []).append(row)
+    return {rank: _front(table, rows) for rank, rows in by_rank.items()}
+
+
+def _front(table: CollectiveTable, rows: list[int]) -> tuple[int, ...]:
+    started = tuple(r for r in rows if table["state"][r] != CallState.SCHEDULED)
+    if started:
+        return started
+    first = rows[0]
+    batch = ("group", "seq", "is_p2p")
+    return tuple(r for r in rows if all(table[name][r] == table[name][first] for name in batch))
+
+
+@dataclass
+class _Channel:
+    """The sends and receives between two ranks in one direction, in the order of issue."""
+
+    sends: list[int] = field(default_factory=list)
+    receives: list[int] = field(default_factory=list)
+
+
+def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
+    """Row of each open send or receive -> the row of the other side, None where the peer has not issued it.
+
+    The nth send of a pair belongs to its nth receive. Where the first calls are lost, what is open is paired in order: a
+    transfer completes on both sides. `p2p_seq_id` cannot serve: it counts the calls with all peers together.
+    """
+    is_p2p = table["is_p2p"] & (table["peer"] >= 0)
+    is_send_of_op = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])
+    is_open_N = is_open(table)
+    wanted = {_key(table, r, is_send_of_op) for r in np.flatnonzero(is_p2p & is_open_N).tolist()}
+    if not wanted:
+        return {}
+    channels: dict[tuple[int, int, int], _Channel] = {key: _Channel() for key in wanted}
+    groups = np.unique([g for g, _, _ in wanted])
+    for row in np.flatnonzero(is_p2p & np.isin(table["group"], groups)).tolist():
+        channel = channels.get(_key(table, row, is_send_of_op))
+        if channel is not None:
+            (channel.sends if is_send_of_op[table["op"][row]] else channel.receives).append(row)
+    matched: dict[int, int | None] = {}
+    lost = table.wrapped_ranks | table.active_ranks
+    for (_, sender, receiver), channel in channels.items():
+        sides = [channel.sends, channel.receives]
+        if sender in lost or receiver in lost:
+            sides = [[r for r in rows if is_open_N[r]] for rows in sides]
+        for mine, other in (sides, sides[::-1]):
+            for i, row in enumerate(mine):
+                if is_open_N[row]:
+                    matched[row] = other[i] if i < len(other) else None
+    return matched
+
+
+def _key(
+    table: CollectiveTable, row: int, is_send_of_op: np.ndarray[tuple[int], np.dtype[np.bool_]]
+) -> tuple[int, int, int]:
+    """(group, sender, receiver)."""
+    rank, peer = int(table["rank"][row]), int(table["peer"][row])
+    pair = (rank, peer) if is_send_of_op[table["op"][row]] else (peer, rank)
+    return int(table["group"][row]), *pair

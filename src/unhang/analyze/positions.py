@@ -1,0 +1,202 @@
+"""All collectives of a table by group and sequence number, so that one position is found without a search.
+
+Legend of shapes: N rows, C calls (one rank at one position; a coalesced batch is one call), S positions, G groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from unhang.model import CallState, CollectiveTable
+
+# Ops in which the ranks may rightly give different sizes.
+UNEVEN_OPS = (
+    "all_to_all", "alltoall", "gatherv", "gather_v", "scatter_v", "scatterv", "allgather_uneven", "_oop",
+)  # fmt: skip
+ROOTED_OPS = ("gather", "scatter")
+
+Ints = npt.NDArray[np.int64]
+
+
+def bare_op(op: str) -> str:
+    """`nccl:all_reduce` -> `all_reduce`."""
+    return op.rsplit(":", 1)[-1]
+
+
+def may_be_uneven(op: str) -> bool:
+    """Whether the members may rightly give tensors of different sizes."""
+    return any(name in op for name in UNEVEN_OPS)
+
+
+def numels(sizes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """Elements of each tensor: what travels. NCCL and gloo know nothing of shapes."""
+    return tuple(prod(s) for s in sizes)
+
+
+def signatures(table: CollectiveTable) -> Ints:
+    """`[N]`: equal numbers where members of a group agree on op, and on elements and dtype where the op demands it."""
+    ops, keys = [bare_op(op) for op in table.ops], {}  # type: ignore[var-annotated]
+    op_ids = np.array([keys.setdefault(op, len(keys)) for op in ops] or [0])
+    numel_keys: dict[tuple[int, ...], int] = {}
+    numel_ids = np.array([numel_keys.setdefault(numels(s), len(numel_keys)) for s in table.sizes] or [0])
+    free_size = np.array([may_be_uneven(op) or op in ROOTED_OPS for op in ops] or [False])
+    free_dtype = np.array([op in ROOTED_OPS for op in ops] or [False])
+    op_N = table["op"]
+    size_N = np.where(free_size[op_N], 0, numel_ids[table["in_sizes"]] + 1)
+    dtype_N = np.where(free_dtype[op_N], 0, table["dtype"].astype(np.int64) + 1)
+    return (op_ids[op_N] * (len(numel_keys) + 1) + size_N) * (len(table.dtypes) + 1) + dtype_N  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """One sequence number of one group as its members saw it, arrays by rank `[M]`.
+
+    `rows`: a row of each member's call that stands for it. `signatures`: equal where the calls agree.
+    """
+
+    group: int
+    seq: int
+    ranks: Ints
+    rows: Ints
+    signatures: Ints
+    states: npt.NDArray[np.int8]
+
+    @property
+    def is_mismatch(self) -> bool:
+        """Whether the members issued different calls."""
+        return bool((self.signatures != self.signatures[0]).any())
+
+    @property
+    def classes(self) -> tuple[tuple[int, ...], ...]:
+        """Members by equal call, the largest class first; ties are broken by the lowest rank."""
+        found = [tuple(self.ranks[self.signatures == s].tolist()) for s in np.unique(self.signatures)]
+        return tuple(sorted(found, key=lambda c: (-len(c), c[0])))
+
+
+class CallIndex:
+    """The collectives of a table, sorted by group, sequence number and rank."""
+
+    def __init__(self, table: CollectiveTable) -> None:
+        self.table = table
+        rows = np.flatnonzero(~table["is_p2p"])
+        keys = (table["record_id"], table["rank"], table["seq"], table["group"])
+        self._rows_N: Ints = rows[np.lexsort([key[rows] for key in keys])]
+        group, seq, rank = (table[name][self._rows_N] for name in ("group", "seq", "rank"))
+        is_position = np.ones(len(rows), dtype=bool)
+        is_position[1:] = (group[1:] != group[:-1]) | (seq[1:] != seq[:-1])
+        is_call = is_position.copy()
+        is_call[1:] |= rank[1:] != rank[:-1]
+        self._call_at_C: Ints = np.flatnonzero(is_call)
+        call_of_N = np.cumsum(is_call) - 1
+        self._first_call_S: Ints = call_of_N[is_position] if len(rows) else np.zeros(0, dtype=np.int64)
+        self._rank_C = rank[self._call_at_C]
+        self._group_S = group[is_position]
+        self._seq_S: Ints = seq[is_position]
+        self._in_call_N = np.arange(len(rows)) - self._call_at_C[call_of_N] if len(rows) else call_of_N
+
+    @cached_property
+    def _signature_C(self) -> Ints:
+        """Calls of a batch differ if any of its members does, or their order."""
+        if not len(self._rows_N):
+            return np.zeros(0, dtype=np.int64)
+        mixed = (signatures(self.table)[self._rows_N] + 1) * (self._in_call_N * 0x9E3779B1 + 1)
+        return np.add.reduceat(mixed, self._call_at_C)
+
+    @cached_property
+    def _state_C(self) -> npt.NDArray[np.int8]:
+        """The least state of a batch."""
+        if not len(self._rows_N):
+            return np.zeros(0, dtype=np.int8)
+        return np.minimum.reduceat(self.table["state"][self._rows_N], self._call_at_C)
+
+    @cached_property
+    def _open_C(self) -> npt.NDArray[np.bool_]:
+        if not len(self._rows_N):
+            return np.zeros(0, dtype=bool)
+        return np.logical_or.reduceat(self.table["state"][self._rows_N] != CallState.COMPLETED, self._call_at_C)
+
+    @cached_property
+    def _groups(self) -> dict[int, tuple[int, int]]:
+        """Group -> its range of positions."""
+        if not len(self._group_S):
+            return {}
+        starts = np.flatnonzero(np.concatenate(([True], self._group_S[1:] != self._group_S[:-1])))
+        ends = [*starts[1:].tolist(), len(self._group_S)]
+        return {int(self._group_S[a]): (int(a), b) for a, b in zip(starts, ends, strict=True)}
+
+    @cached_property
+    def _last(self) -> dict[int, dict[int, int]]:
+        """Group -> rank -> the last sequence number that it issued, by its calls and by its own word."""
+        found: dict[int, dict[int, int]] = {}
+        table = self.table
+        group, rank, seq = (table[name][self._rows_N] for name in ("group", "rank", "seq"))
+        order = np.lexsort((seq, rank, group))
+        group, rank, seq = group[order], rank[order], seq[order]
+        is_last = np.ones(len(order), dtype=bool)
+        is_last[:-1] = (group[1:] != group[:-1]) | (rank[1:] != rank[:-1])
+        for g, r, s in zip(group[is_last].tolist(), rank[is_last].tolist(), seq[is_last].tolist(), strict=True):
+            found.setdefault(g, {})[r] = s
+        mixed = set(np.unique(table["group"][table["is_p2p"]]).tolist())
+        told = (table.progress[name].tolist() for name in ("group", "rank", "enqueued"))
+        for g, r, s in zip(*told, strict=True):
+            # Where a group has point-to-point calls as well, and on gloo, the rank's own count is of both kinds.
+            if s >= 0 and g not in mixed and table.groups[g].backend != "gloo":
+                known = found.setdefault(g, {})
+                known[r] = max(known.get(r, 0), s)
+        return found
+
+    def last(self, group: int) -> Mapping[int, int]:
+        """The last sequence number that each rank issued in a group."""
+        return self._last.get(group, {})
+
+    def groups_with_open_calls(self) -> list[int]:
+        """Groups in which a call has not completed."""
+        calls = np.flatnonzero(self._open_C)
+        return [int(g) for g in np.unique(self.table["group"][self._rows_N[self._call_at_C[calls]]])]
+
+    def open_positions(self, group: int, most: int) -> list[int]:
+        """The first sequence numbers of a group at which a call has not completed."""
+        first, end = self._groups.get(group, (0, 0))
+        if first == end:
+            return []
+        starts = self._first_call_S[first:end]
+        stop = self._first_call_S[end] if end < len(self._first_call_S) else len(self._rank_C)
+        is_open = np.logical_or.reduceat(self._open_C[starts[0] : stop], starts - starts[0])
+        return [int(s) for s in self._seq_S[first:end][is_open][:most]]
+
+    def position(self, group: int, seq: int) -> Position | None:
+        """One position, or None if nobody issued a call there."""
+        first, end = self._groups.get(group, (0, 0))
+        at = first + int(np.searchsorted(self._seq_S[first:end], seq))
+        if at >= end or self._seq_S[at] != seq:
+            return None
+        a = int(self._first_call_S[at])
+        b = int(self._first_call_S[at + 1]) if at + 1 < len(self._first_call_S) else len(self._rank_C)
+        return Position(
+            group,
+            seq,
+            self._rank_C[a:b].astype(np.int64),
+            self._representatives(a, b),
+            self._signature_C[a:b],
+            self._state_C[a:b],
+        )
+
+    def _representatives(self, a: int, b: int) -> Ints:
+        """A row for each call from a to b: of a batch the first member in which the ranks differ."""
+        starts = self._call_at_C[a:b]
+        end = int(self._call_at_C[b]) if b < len(self._call_at_C) else len(self._rows_N)
+        lengths = np.diff(np.append(starts, end))
+        if (lengths == 1).all() or (self._signature_C[a:b] == self._signature_C[a]).all():
+            return self._rows_N[starts]
+        keys = signatures(self.table)
+        for member in range(int(lengths.min())):
+            rows = self._rows_N[starts + member]
+            if (keys[rows] != keys[rows[0]]).any():
+                return rows
+        return self._rows_N[starts + lengths - 1]

@@ -1,0 +1,116 @@
+"""Waits that the recorded calls alone show, for ranks of which there is no stack."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
+
+from unhang.analyze.align import StuckCollective, missing_at
+from unhang.analyze.fronts import fronts, matched_transfers
+from unhang.analyze.positions import CallIndex, bare_op, numels
+from unhang.model import CallState, Case, WaitEdge
+
+
+class RecordedWaits:
+    """For each rank the calls in which it waits, and for whom. Everything is computed once."""
+
+    def __init__(self, case: Case, index: CallIndex) -> None:
+        self._case, self._index, self._table = case, index, index.table
+        self.fronts: Mapping[int, Sequence[int]] = fronts(self._table)
+        self.transfers = matched_transfers(self._table)
+        self._front_rows = frozenset(row for rows in self.fronts.values() for row in rows)
+        self._with_calls = frozenset(self._table["rank"].tolist())
+        self._wait_of, self._not_arrived = cache(self._collective_wait), cache(self._find_not_arrived)
+
+    def is_idle(self, rank: int) -> bool:
+        """Whether the rank left a dump that holds no open call: no recorded call keeps it."""
+        return rank not in self.fronts and (rank in self._with_calls or rank in self._case.ranks)
+
+    def is_unseen(self, rank: int) -> bool:
+        """Whether there is nothing of the rank."""
+        return rank not in self._with_calls and rank not in self._case.ranks
+
+    def edges(self, ranks: Collection[int], stuck: Sequence[StuckCollective]) -> Iterable[WaitEdge]:
+        """The waits of these ranks."""
+        for rank in ranks:
+            for row in self.fronts.get(rank, ()):
+                yield from self._edges_of_row(rank, row)
+        yield from self._on_idle_ranks(frozenset(ranks), stuck)
+
+    def in_flight(self, rank: int) -> tuple[int, ...]:
+        """Rows of the calls in which the rank waits although every member has come to them."""
+        return tuple(r for r in self.fronts.get(rank, ()) if not any(self._edges_of_row(rank, r)))
+
+    def _edges_of_row(self, rank: int, row: int) -> Iterable[WaitEdge]:
+        table = self._table
+        group, seq = int(table["group"][row]), int(table["seq"][row])
+        since = int(table["created_ns"][row])
+        op = bare_op(table.ops[int(table["op"][row])])
+        name = table.groups[group].name
+        if table["is_p2p"][row]:
+            targets, mismatch = self._transfer_wait(row)
+            if targets:
+                arrow = "to" if op == "send" else "from"
+                yield WaitEdge(rank, targets, "p2p", f"{op} {arrow} rank {targets[0]}", name, seq, since, mismatch)
+            return
+        by_rank, missing, mismatched = self._wait_of(group, seq)
+        targets = missing or by_rank.get(rank) or self._not_arrived(group, seq)
+        targets = tuple(t for t in targets if t != rank) if rank in targets else targets
+        if targets:
+            what = f"{op} #{seq} of {table.groups[group]}"
+            yield WaitEdge(rank, targets, "collective", what, name, seq, since, mismatched and not missing)
+
+    def _collective_wait(self, group: int, seq: int) -> tuple[Mapping[int, tuple[int, ...]], tuple[int, ...], bool]:
+        """(those who made another call, for each member; those who made none; whether the calls differ)."""
+        position = self._index.position(group, seq)
+        assert position is not None
+        missing = tuple(sorted(missing_at(self._index, position)))
+        classes = position.classes if position.is_mismatch else ()
+        others = {c: tuple(sorted(r for o in classes if o is not c for r in o)) for c in classes}
+        return {rank: others[c] for c in classes for rank in c}, missing, bool(classes)
+
+    def _find_not_arrived(self, group: int, seq: int) -> tuple[int, ...]:
+        """Members whose call is issued and waits behind an earlier one of theirs. gloo has no such order."""
+        if self._table.groups[group].backend == "gloo":
+            return ()
+        position = self._index.position(group, seq)
+        assert position is not None
+        behind = (position.states == CallState.SCHEDULED) & [r not in self._front_rows for r in position.rows.tolist()]
+        return tuple(sorted(position.ranks[behind].tolist()))
+
+    def _transfer_wait(self, row: int) -> tuple[tuple[int, ...], bool]:
+        """(the peer, unless its side is under way as well; whether its side is another transfer)."""
+        table = self._table
+        other = self.transfers.get(row)
+        peer = (int(table["peer"][row]),)
+        if other is None:
+            return peer, False
+        if any(table[name][row] != table[name][other] for name in ("in_sizes", "dtype")) and self._differs(row, other):
+            return peer, True
+        is_behind = table["state"][other] == CallState.SCHEDULED and other not in self._front_rows
+        return (peer if is_behind else ()), False
+
+    def _differs(self, row: int, other: int) -> bool:
+        mine, theirs = self._table.call(row), self._table.call(other)
+        return transferred(mine.in_sizes, mine.out_sizes, mine.dtype) != transferred(
+            theirs.in_sizes, theirs.out_sizes, theirs.dtype
+        )
+
+    def _on_idle_ranks(self, ranks: frozenset[int], stuck: Sequence[StuckCollective]) -> Iterable[WaitEdge]:
+        """Calls behind the one in which a rank waits also wait for members that do nothing at all."""
+        for s in stuck:
+            idle = tuple(sorted(r for r in s.missing if self.is_idle(r)))
+            if not idle:
+                continue
+            for rank in s.waiting:
+                call = s.calls[rank]
+                if rank in ranks and call.row not in self._front_rows:
+                    what = f"{bare_op(call.op)} #{s.seq} of {s.group}"
+                    yield WaitEdge(rank, idle, "collective", what, s.group.name, s.seq, call.created_ns)
+
+
+def transferred(
+    in_sizes: tuple[tuple[int, ...], ...], out_sizes: tuple[tuple[int, ...], ...], dtype: str
+) -> tuple[int, str]:
+    """Elements and dtype of a send or receive."""
+    return sum(numels(in_sizes or out_sizes)), dtype

@@ -1,0 +1,127 @@
+"""Rule: every member has issued the call, and it does not complete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from unhang.analyze.align import members_of
+from unhang.analyze.callpath import user_path
+from unhang.analyze.situation import Situation
+from unhang.model import CallState, CollectiveCall, EvidenceLine, Finding, Fix
+from unhang.model.example import Fires, Quiet, make_case
+from unhang.rules import wording as w
+from unhang.rules.base import Rule
+
+_OPEN, _DONE = "all_reduce[8]@main:10 !", "all_reduce[8]@main:10"
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """A call that all members have issued and that is open. `behind`: members whose device is not as far as the others'."""
+
+    call: CollectiveCall
+    members: tuple[int, ...]
+    behind: tuple[int, ...]
+    how: str
+
+
+def in_flight(s: Situation) -> tuple[InFlight, ...]:
+    """The calls in which ranks wait although every member has come to them, one per position, oldest first."""
+    table, seen = s.case.calls, {}  # type: ignore[var-annotated]
+    for rank in s.recorded.fronts:
+        for row in s.recorded.in_flight(rank):
+            if not table["is_p2p"][row]:
+                seen.setdefault((int(table["group"][row]), int(table["seq"][row])), row)
+    found = [_in_flight_at(s, group, seq, row) for (group, seq), row in seen.items()]
+    return tuple(sorted(found, key=lambda f: f.call.created_ns))
+
+
+def _in_flight_at(s: Situation, group: int, seq: int, row: int) -> InFlight:
+    position = s.index.position(group, seq)
+    assert position is not None
+    ranks, states = position.ranks, position.states
+    members = members_of(s.index, group)
+    for how, is_ahead in (
+        ("has not completed it on its device, where the others have", states == CallState.COMPLETED),
+        ("has not begun it on its device, where the others have", states != CallState.SCHEDULED),
+    ):
+        behind = tuple(sorted(ranks[~is_ahead].tolist()))
+        if 0 < len(behind) < len(ranks) - len(behind):
+            return InFlight(s.case.calls.call(row), members, behind, how)
+    return InFlight(s.case.calls.call(row), members, (), "")
+
+
+class NotCompleted(Rule):
+    """Every member has issued the same call, and it does not complete.
+
+    What it detects:
+        The oldest open call is the same on all members of its group, nobody is missing, and nothing moved any more. If most
+        devices are past it or in it and a minority is not, the minority is named; else the dumps do not tell.
+
+    Why it hangs:
+        Not the program: a device that does not execute (an earlier kernel that does not end, a fault), or a transport that does
+        not deliver.
+
+    How to confirm:
+        nvidia-smi and the kernel log (Xid) on the nodes of the group; NCCL_DEBUG=INFO; all_reduce_perf over the same ranks.
+
+    How to fix:
+        Exclude the node or link that the test names. A longer timeout does not help.
+
+    Sources:
+        PyTorch documentation, flight recorder: `scheduled`, `started`, `completed` are what the device has done.
+    """
+
+    id = "not-completed"
+    cause = "unknown"
+    needs = ("calls",)
+    EXAMPLES: ClassVar = (
+        Fires(make_case({r: [_DONE, _OPEN] for r in range(4)}, backend="nccl"), ()),
+        Fires(make_case({r: [_DONE, _DONE if r != 2 else _OPEN] for r in range(4)}, backend="nccl"), (2,)),
+        Quiet(make_case({r: [_OPEN] for r in range(4)}, backend="nccl", hang=None), "a job that runs"),
+        Quiet(make_case({r: [_OPEN] for r in (0, 1, 3)} | {2: ["barrier@main:11 !"]}, backend="nccl"), "a member made another call"),
+    )
+
+    def check(self, s: Situation) -> Iterable[Finding]:
+        """One finding on the oldest such call, if nothing else explains the hang."""
+        if not s.is_hang or s.failures or s.divergences or s.late or s.proven or s.case.job.backend == "gloo":
+            return
+        for flight in in_flight(s)[:1]:
+            yield _finding(s, flight)
+
+
+def _finding(s: Situation, f: InFlight) -> Finding:
+    what = f"{w.name_call(f.call)} #{f.call.seq} of {f.call.group}"
+    path = user_path(f.call.frames)
+    title = (
+        f"{w.name_ranks(f.behind)} issued {what} like its peers, but {f.how}"
+        if f.behind
+        else f"all of {w.name_ranks(f.members)} issued {what}, and it completes on none: a device or the network, not the program"
+    )
+    return Finding(
+        rule=NotCompleted.id,
+        cause=NotCompleted.cause,
+        title=title,
+        confidence=0.75 if f.behind else 0.45,
+        culprit_ranks=f.behind,
+        victim_ranks=tuple(r for r in s.case.world if r not in f.behind),
+        because="Every member made the same call and nobody is missing"
+        + ("." if f.behind else "; the dumps do not tell which member's device or link is at fault."),
+        process_group=w.group_of(f.call.group),
+        collective=w.collective_of(f.call, f.call.seq),
+        location=w.location_of(path[-1] if path else None),
+        evidence=(
+            w.path_line(f.call.rank, f"#{f.call.seq} {w.name_call(f.call)} (open)", path),
+            *(EvidenceLine(f"rank {r} calls", f.how) for r in f.behind[:4]),
+        ),
+        fixes=(
+            Fix(
+                "Test the devices and links of this group",
+                command=f"on the nodes of {w.name_ranks(f.behind or f.members)}: nvidia-smi -q -d ECC; dmesg -T | grep -i xid; all_reduce_perf over these ranks",
+                verify="the test hangs or names a device",
+                undo="nothing is changed",
+            ),
+        ),
+    )
