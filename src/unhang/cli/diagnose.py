@@ -64,12 +64,16 @@ def diagnose(paths: Sequence[Path]) -> Judged:
     Raises:
         UnhangError: nothing of it can be read.
     """
+    from unhang.analyze.closer_look import ranks_that_matter
     from unhang.analyze.situation import Situation
-    from unhang.read.bundle import read_paths
+    from unhang.read.bundle import open_paths
     from unhang.rules.registry import judge
 
-    case = read_paths(paths)
-    return Judged(case, judge(case), Situation(case).waits)
+    evidence = open_paths(paths)
+    if evidence.dumps is not None and not evidence.dumps.is_whole:
+        evidence.closer(ranks_that_matter(Situation(evidence.case)))
+    situation = Situation(evidence.case)
+    return Judged(evidence.case, judge(situation), situation.waits)
 
 
 def render(judged: Judged, output_format: str, color: bool = False) -> bytes:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from unhang.errors import NothingToJudge, UnreadableInput
@@ -17,8 +18,11 @@ from unhang.model import (
     RankEvidence,
     Unavailable,
 )
+from unhang.read.dumps.assemble import observed_hang, ranks_of, unseen, world_size
+from unhang.read.dumps.reader import DumpReader
+from unhang.read.dumps.shard import DumpFile, Shard
 from unhang.read.fields import text, texts, whole, wholes
-from unhang.read.flight_table import FlightTable
+from unhang.read.flight_table import FlightTable, RankCalls
 from unhang.read.gathered import Gathered
 from unhang.read.inventory import NO_DUMP, absent_calls, present_evidence
 from unhang.read.membership import Membership
@@ -45,7 +49,31 @@ def read_bundle(path: Path, *, trusted: bool = False) -> Case:
 
 
 def read_paths(paths: Sequence[Path], *, trusted: bool = False) -> Case:
-    """The case in folders and files, which are recognised by their content.
+    """The case in folders and files, see `open_paths`."""
+    return open_paths(paths, trusted=trusted).case
+
+
+class Evidence:
+    """A case, and the dumps that it was read from, as far as the first look at them went."""
+
+    def __init__(self, case: Case, dumps: DumpReader | None = None, put: Callable[[Shard], Case] | None = None) -> None:
+        self.case, self.dumps, self._put = case, dumps, put
+
+    def closer(self, ranks: Collection[int]) -> Case:
+        """The case with all calls of these ranks and their stacks."""
+        if self.dumps is not None and self._put is not None and ranks and not self.dumps.is_whole:
+            with _without_collector():
+                self.case = self._put(self.dumps.closer(ranks))
+        return self.case
+
+
+def open_paths(
+    paths: Sequence[Path],
+    *,
+    trusted: bool = False,
+    reader: Callable[[Sequence[DumpFile]], DumpReader] = DumpReader,
+) -> Evidence:
+    """The evidence in folders and files, which are recognised by their content.
 
     Raises:
         UnreadableInput: only files were given, and none of them can be read.
@@ -55,9 +83,15 @@ def read_paths(paths: Sequence[Path], *, trusted: bool = False) -> Case:
     with PickleGuard() as guard, _without_collector():
         for path in paths:
             gathered.add(path)
-        case = _case(gathered, guard, trusted)
+        if gathered.dumps and not gathered.attempts:
+            dumps = reader(gathered.dumps)
+            put = partial(_case_of_dumps, gathered)
+            evidence = Evidence(put(dumps.look()), dumps, put)
+        else:
+            evidence = Evidence(_case(gathered, guard, trusted))
+    case = evidence.case
     if case.present or gathered.job:
-        return case
+        return evidence
     reasons = [a.reason for a in (*case.absent, *gathered.absent) if a.reason != NO_DUMP]
     if reasons and not any(path.is_dir() for path in paths):
         raise UnreadableInput(reasons[0])
@@ -110,6 +144,26 @@ def _case(gathered: Gathered, guard: PickleGuard, trusted: bool) -> Case:
             *_unseen_ranks(job, records),
             *(absence for record in records.values() for absence in record.absent),
         ),
+    )
+
+
+def _case_of_dumps(gathered: Gathered, shard: Shard) -> Case:
+    """The case in dumps that lie outside of a run directory, and in whatever was given with them."""
+    records = gathered.chosen()
+    logs = gathered.outputs(records)
+    ranks = {**ranks_of(shard), **_ranks(gathered, records, logs, None)}
+    lines = tuple(line for log in logs for line in log.lines)
+    counts = {r: RankCalls(d.entries, d.has_frames, d.backend) for r, d in shard.dumps.items()}
+    backend = next((d.backend for d in shard.dumps.values() if d.backend), "")
+    return Case(
+        job=Job(world_size=world_size(shard) or None, backend=backend),
+        ranks=ranks,
+        groups=shard.table.groups,
+        calls=shard.table,
+        log=lines,
+        hang=observed_hang(shard),
+        present=present_evidence(counts, ranks, len(lines)),
+        absent=(*gathered.absent, *shard.absent, *unseen(shard)),
     )
 
 

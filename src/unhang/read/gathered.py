@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from unhang.errors import UnreadableInput
 from unhang.model import RankIdentity, ThreadStack, Unavailable
+from unhang.read.dumps.shard import DumpFile
 from unhang.read.elastic_error import read_elastic_error
 from unhang.read.faulthandler_text import read_faulthandler
 from unhang.read.fields import text
@@ -138,6 +139,11 @@ class Gathered:
         else:
             record.error = record.attempt(path.name, lambda: read_elastic_error(path)) or record.error
 
+    @property
+    def dumps(self) -> list[DumpFile]:
+        """One dump per rank that lies outside of a run directory."""
+        return [dump_file(r, record.dump_paths[0]) for r, record in sorted(self.loose.items()) if record.dump_paths]
+
     def chosen(self) -> dict[int, RankRecord]:
         """One process per rank: the last attempt. Loose files fill in ranks that no folder describes."""
         found = {}
@@ -172,6 +178,12 @@ class Gathered:
         listed = self.job.get("absent")
         fields = [f for f in listed if isinstance(f, dict)] if isinstance(listed, list) else []
         return [Unavailable(text(f, "what", "something"), text(f, "reason")) for f in fields]
+
+
+def dump_file(rank: int, path: Path) -> DumpFile:
+    """A dump on this machine."""
+    status = path.stat()
+    return DumpFile(rank, str(path), size=status.st_size, written_ns=status.st_mtime_ns)
 
 
 def _fill(known: RankRecord, loose: RankRecord) -> None:

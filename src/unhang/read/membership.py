@@ -48,6 +48,10 @@ class Membership:
         keeper = self._keepers.setdefault(group.name, group)
         if keeper.ranks == group.ranks:
             return keeper
-        shown = "-".join(map(str, group.ranks[:4])) + ("-..." if len(group.ranks) > 4 else "")
-        name = f"{group.name}@{shown}"
+        name = name_with_ranks(group.name, group.ranks)
         return self._variants.setdefault(name, replace(group, name=name))
+
+
+def name_with_ranks(name: str, ranks: tuple[int, ...]) -> str:
+    """The name of a group that shares its own with another one: `1@2-3`."""
+    return f"{name}@{'-'.join(map(str, ranks[:4]))}{'-...' if len(ranks) > 4 else ''}"

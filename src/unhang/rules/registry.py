@@ -56,9 +56,10 @@ def _ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     )
 
 
-def judge(case: Case, rules: Iterable[Rule] | None = None) -> Diagnosis:
-    """Every rule's verdict on a case, and the diagnosis."""
-    situation = Situation(case)
+def judge(case: Case | Situation, rules: Iterable[Rule] | None = None) -> Diagnosis:
+    """Every rule's verdict on a case (or on one that is already analysed), and the diagnosis."""
+    situation = case if isinstance(case, Situation) else Situation(case)
+    case = situation.case
     outcomes, findings = [], []
     for rule in all_rules() if rules is None else rules:
         outcome, found = _judge_one(rule, situation)

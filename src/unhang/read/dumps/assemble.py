@@ -1,0 +1,176 @@
+"""The Case that dumps alone give: groups under one description, and whether the job stood still when they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from unhang.model import (
+    CallState,
+    CollectiveTable,
+    HangObservation,
+    ProcessGroup,
+    RankEvidence,
+    RankIdentity,
+    Unavailable,
+)
+from unhang.read.dumps.shard import Shard
+from unhang.read.membership import name_with_ranks
+
+LEAST_QUIET_S = 15.0
+_PAUSES = 2.0
+_OF_TIMEOUT = 0.9
+MAX_NAMED = 16
+
+
+def ranks_of(shard: Shard) -> dict[int, RankEvidence]:
+    """What is known of each rank that left a dump: that it was there."""
+    world = world_size(shard)
+    return {
+        rank: RankEvidence(RankIdentity(rank, world, backend=dump.backend))
+        for rank, dump in sorted(shard.dumps.items())
+    }
+
+
+def world_size(shard: Shard) -> int:
+    """Ranks of the job, by the groups that the dumps name."""
+    named = [max(group.ranks) for group in shard.table.groups if group.ranks]
+    return max([*named, *shard.dumps], default=-1) + 1
+
+
+def observed_hang(shard: Shard) -> HangObservation | None:
+    """Whether the job stood still: calls are open, and nothing had moved for long when the dumps were written.
+
+    A wait that is short beside the pauses that this job makes is no hang. Where it is not known when the dumps were
+    written, open calls are taken for a hang: that is what dumps are written for.
+    """
+    table = shard.table
+    open_rows = np.flatnonzero(table["state"] != CallState.COMPLETED)
+    if not len(open_rows):
+        return None
+    quiet_s = quiet_before_dump_s(shard)
+    if quiet_s is not None and not _is_long(table, open_rows, quiet_s):
+        return None
+    first = min((d.first_ns for d in shard.dumps.values() if d.first_ns), default=0)
+    last = max((d.last_ns for d in shard.dumps.values()), default=0)
+    reason = "when the dumps were written is not known"
+    if quiet_s is not None:
+        reason = f"nothing had moved for {quiet_s:.0f} s when the dumps were written"
+    waiting = tuple(np.unique(table["rank"][open_rows]).tolist())
+    return HangObservation("suspected", max(0, last - first) / 1e9, quiet_s or 0.0, waiting, reason)
+
+
+def quiet_before_dump_s(shard: Shard) -> float | None:
+    """Seconds from the last event in the dumps to the moment of writing; each rank's own clock tells both."""
+    waits = [d.file.written_ns - d.last_ns for d in shard.dumps.values() if d.file.written_ns and d.last_ns]
+    return min(waits) / 1e9 if waits and min(waits) >= 0 else None
+
+
+def _is_long(table: CollectiveTable, open_rows: npt.NDArray[np.int64], quiet_s: float) -> bool:
+    limits_ms = table["timeout_ms"][open_rows]
+    limits_ms = limits_ms[limits_ms > 0]
+    if len(limits_ms) and quiet_s >= _OF_TIMEOUT * float(limits_ms.min()) / 1000:
+        return True
+    return quiet_s >= max(LEAST_QUIET_S, _PAUSES * longest_pause_s(table))
+
+
+def longest_pause_s(table: CollectiveTable) -> float:
+    """The longest time between two calls of one rank."""
+    created, rank = table["created_ns"], table["rank"]
+    pauses = np.diff(created)[(np.diff(rank) == 0) & (created[1:] > 0) & (created[:-1] > 0)]
+    return float(pauses.max(initial=0)) / 1e9
+
+
+def settle_groups(table: CollectiveTable) -> CollectiveTable:
+    """One number for each group: dumps that know less of it join those that know its members.
+
+    Of groups with equal names and other members one keeps the name, the others get their ranks appended.
+    """
+    by_name: dict[str, list[int]] = {}
+    for i, group in enumerate(table.groups):
+        by_name.setdefault(group.name, []).append(i)
+    groups: list[ProcessGroup] = []
+    new = np.zeros(len(table.groups) + 1, dtype=np.int32)
+    of_rank: dict[int, dict[int, int]] = {}
+    for name, indexes in by_name.items():
+        known: dict[tuple[int, ...], int] = {}
+        for i in indexes:
+            group = table.groups[i]
+            if group.ranks in known:
+                at = known[group.ranks]
+                groups[at] = _together(groups[at], group)
+            else:
+                at = known[group.ranks] = len(groups)
+                groups.append(group)
+            new[i] = at
+        members = [ranks for ranks in known if ranks]
+        if () in known and len(members) == 1:
+            groups[known[members[0]]] = _together(groups[known[members[0]]], groups[known[()]])
+            new[[i for i in indexes if not table.groups[i].ranks]] = known[members[0]]
+        elif () in known and members:
+            for i in (i for i in indexes if not table.groups[i].ranks):
+                of_rank[i] = {r: known[ranks] for ranks in members for r in ranks}
+        for ranks in sorted(members)[1:]:
+            groups[known[ranks]] = replace(groups[known[ranks]], name=_own_name(name, ranks, groups))
+    return _renumbered(table, tuple(groups), new, of_rank)
+
+
+def _own_name(name: str, ranks: tuple[int, ...], groups: Sequence[ProcessGroup]) -> str:
+    """The name with the ranks, and with their number where the first ranks are those of another group too."""
+    own = name_with_ranks(name, ranks)
+    return own if all(g.name != own for g in groups) else f"{own}({len(ranks)})"
+
+
+def _together(known: ProcessGroup, other: ProcessGroup) -> ProcessGroup:
+    return replace(
+        known,
+        desc=known.desc or other.desc,
+        backend=known.backend or other.backend,
+        timeout_s=known.timeout_s or other.timeout_s,
+    )
+
+
+def _renumbered(
+    table: CollectiveTable,
+    groups: tuple[ProcessGroup, ...],
+    new: npt.NDArray[np.int32],
+    of_rank: dict[int, dict[int, int]],
+) -> CollectiveTable:
+    columns, progress = dict(table.columns), dict(table.progress)
+    for part in (columns, progress):
+        old = part["group"]
+        part["group"] = new[old]
+        for i, ranks in of_rank.items():
+            rows = np.flatnonzero(old == i)
+            part["group"][rows] = [ranks.get(r, new[i]) for r in part["rank"][rows].tolist()]
+    return replace(table, columns=columns, progress=progress, groups=groups)
+
+
+def unseen(shard: Shard) -> tuple[Unavailable, ...]:
+    """The ranks of the job that left no dump; named one by one only while they are few."""
+    named = {what.what for what in shard.absent}
+    lost = [r for r in range(world_size(shard)) if r not in shard.dumps and f"dump of rank {r}" not in named]
+    if len(lost) > MAX_NAMED:
+        shown = ", ".join(map(str, lost[:MAX_NAMED]))
+        return (Unavailable(f"dumps of {len(lost)} ranks ({shown}, ...)", "no file of them was found"),)
+    return tuple(Unavailable(f"dump of rank {r}", "no file of it was found") for r in lost)
+
+
+def stale_ranks(shard: Shard) -> Sequence[int]:
+    """Ranks whose dump is of an earlier run: it ends before the others' first call was made.
+
+    Only where the others' dumps reach back to their first call does that say anything.
+    """
+    table = shard.table
+    firsts = sorted(d.first_ns for r, d in shard.dumps.items() if d.first_ns and r not in table.wrapped_ranks)
+    if len(firsts) < 2:
+        return ()
+    began = firsts[len(firsts) // 2]
+    stale = [r for r, d in shard.dumps.items() if 0 < d.last_ns < began - _CLOCKS_APART_NS]
+    return sorted(stale) if len(stale) * 2 < len(shard.dumps) else ()
+
+
+_CLOCKS_APART_NS = 60_000_000_000

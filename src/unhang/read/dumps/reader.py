@@ -1,0 +1,74 @@
+"""The dumps of a job, read as far as the question needs: first the tail of each, then all of the few that matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from unhang.read.dumps.assemble import settle_groups
+from unhang.read.dumps.decode import decode_shard
+from unhang.read.dumps.engine import Engine, LocalEngine, run_all
+from unhang.read.dumps.shard import DumpFile, Shard, merge
+
+TAIL = 64
+SHORT_TAIL, MANY_RANKS = 24, 32_768
+WHOLE_BYTES = 24 << 20
+
+Progress = Callable[[int, int], None]
+
+
+class DumpReader:
+    """Reads the dumps of one job, one file per rank."""
+
+    def __init__(
+        self, files: Sequence[DumpFile], engine: Engine | None = None, progress: Progress | None = None
+    ) -> None:
+        self.files = tuple(files)
+        self._engine, self._progress = engine or LocalEngine(), progress
+        self._seen = Shard()
+        self.is_whole = sum(f.size for f in files) <= WHOLE_BYTES
+
+    def look(self) -> Shard:
+        """All calls with their stacks where that is little, else the last calls of each rank without stacks."""
+        if self.is_whole:
+            self._seen = self._read(self.files, None, True)
+        else:
+            self._seen = self._read(self.files, TAIL if len(self.files) < MANY_RANKS else SHORT_TAIL, False)
+        return _settled(self._seen)
+
+    def closer(self, ranks: Collection[int]) -> Shard:
+        """What was seen, with all calls of these ranks and their stacks."""
+        wanted = [f for f in self.files if f.rank in ranks]
+        if wanted and not self.is_whole:
+            self._seen = merge([_without(self._seen, {f.rank for f in wanted}), self._read(wanted, None, True)])
+        return _settled(self._seen)
+
+    def everything(self, frames: bool = False) -> Shard:
+        """All calls of all ranks."""
+        return _settled(self._read(self.files, None, frames))
+
+    def _read(self, files: Sequence[DumpFile], last: int | None, frames: bool) -> Shard:
+        return run_all(self._engine, partial(decode_shard, last=last, frames=frames), files, self._progress)
+
+
+def _settled(shard: Shard) -> Shard:
+    return replace(shard, table=settle_groups(shard.table))
+
+
+def _without(shard: Shard, ranks: Collection[int]) -> Shard:
+    table = shard.table
+    kept, told = (~np.isin(part["rank"], list(ranks)) for part in (table.columns, table.progress))
+    return Shard(
+        replace(
+            table,
+            columns={name: column[kept] for name, column in table.columns.items()},
+            progress={name: column[told] for name, column in table.progress.items()},
+            wrapped_ranks=table.wrapped_ranks - set(ranks),
+            active_ranks=table.active_ranks - set(ranks),
+        ),
+        {rank: dump for rank, dump in shard.dumps.items() if rank not in ranks},
+        shard.absent,
+    )
