@@ -45,7 +45,8 @@ class StuckCollective:
     @property
     def waiting(self) -> tuple[int, ...]:
         """Members whose call has not completed."""
-        return tuple(sorted(r for r, c in self.calls.items() if c.state != CallState.COMPLETED))
+        done = CallState.COMPLETED
+        return tuple(sorted(r for r, c in self.calls.items() if c.state is not done))
 
     @property
     def is_mismatch(self) -> bool:

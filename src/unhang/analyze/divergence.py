@@ -175,6 +175,28 @@ def divergence_at(case: Case, index: CallIndex, habits: Habits, stuck: StuckColl
     return _describe(stuck, streams, (seq, shift), calls, (reference, odd, has_majority))
 
 
+def silent_divergence_at(case: Case, index: CallIndex, stuck: StuckCollective) -> Divergence | None:
+    """The divergence by which a member is behind: it left a call out, or made one more, and its later calls paired silently.
+
+    Only call paths show that, and only where the member's later calls fit its peers' again, shifted.
+    """
+    if stuck.is_mismatch or not stuck.waiting:
+        return None
+    streams = Streams(case, stuck.index, stuck.seq)
+    peer = stuck.waiting[0]
+    for member, last in stuck.missing.items():
+        if not last or not (streams.has_paths(member) and streams.has_paths(peer)):
+            continue
+        seq, shift = streams.first_difference(peer, member, last)
+        if not shift:
+            continue
+        calls = calls_at(index, stuck.index, seq)
+        reference, odd, has_majority = _split_at(streams, calls, seq)
+        if has_majority and member in odd and set(odd) <= set(stuck.missing):
+            return _describe(stuck, streams, (seq, shift), calls, (reference, odd, has_majority))
+    return None
+
+
 def _those_with_a_path_first(streams: Streams, ranks: tuple[int, ...], seq: int) -> tuple[int, ...]:
     """The same ranks; one that aborted may have left its calls without their frames."""
     return tuple(sorted(ranks, key=lambda r: (not streams.path(r, seq), r)))

@@ -22,21 +22,22 @@ def is_open(table: CollectiveTable) -> np.ndarray[tuple[int], np.dtype[np.bool_]
 
 def fronts(table: CollectiveTable) -> dict[int, tuple[int, ...]]:
     """Rank -> rows of the calls in which it waits: those that have started, else the first open one and its batch."""
-    open_rows = np.flatnonzero(is_open(table))
-    open_rows = open_rows[np.lexsort((table["record_id"][open_rows], table["rank"][open_rows]))]
-    by_rank: dict[int, list[int]] = {}
-    for rank, row in zip(table["rank"][open_rows].tolist(), open_rows.tolist(), strict=True):
-        by_rank.setdefault(rank, []).append(row)
-    return {rank: _front(table, rows) for rank, rows in by_rank.items()}
-
-
-def _front(table: CollectiveTable, rows: list[int]) -> tuple[int, ...]:
-    started = tuple(r for r in rows if table["state"][r] != CallState.SCHEDULED)
-    if started:
-        return started
-    first = rows[0]
-    batch = ("group", "seq", "is_p2p")
-    return tuple(r for r in rows if all(table[name][r] == table[name][first] for name in batch))
+    rows = np.flatnonzero(is_open(table))
+    if not len(rows):
+        return {}
+    rows = rows[np.lexsort((table["record_id"][rows], table["rank"][rows]))]
+    rank = table["rank"][rows]
+    starts = np.flatnonzero(np.concatenate(([True], rank[1:] != rank[:-1])))
+    of_rank = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(rows))))
+    has_started = table["state"][rows] != CallState.SCHEDULED
+    any_started = np.logical_or.reduceat(has_started, starts)[of_rank]
+    first = rows[starts][of_rank]
+    with_first = np.logical_and.reduce([table[n][rows] == table[n][first] for n in ("group", "seq", "is_p2p")])
+    is_front = np.where(any_started, has_started, with_first)
+    found: dict[int, list[int]] = {}
+    for r, row in zip(rank[is_front].tolist(), rows[is_front].tolist(), strict=True):
+        found.setdefault(r, []).append(row)
+    return {r: tuple(of) for r, of in found.items()}
 
 
 @dataclass

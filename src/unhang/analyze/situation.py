@@ -8,7 +8,7 @@ from functools import cached_property
 
 from unhang.analyze.activity import Activity, activity_of
 from unhang.analyze.align import StuckCollective, stuck_collectives
-from unhang.analyze.divergence import Divergence, divergence_at
+from unhang.analyze.divergence import Divergence, divergence_at, silent_divergence_at
 from unhang.analyze.failures import Failure, failures_of, is_timeout
 from unhang.analyze.graph import blocked_by, edges_on, never_ending
 from unhang.analyze.habits import Habits
@@ -18,7 +18,7 @@ from unhang.analyze.stragglers import Straggler, stragglers
 from unhang.analyze.waits_for import main_waits_in_store, waits_for
 from unhang.model import Case, Outcome, WaitEdge, WaitsFor
 
-MOST_DIVERGENCES = 32
+MOST_DIVERGENCES, _MOST_SILENT = 32, 8
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,9 @@ class Situation:
         """Where the programs part, oldest first."""
         differing = [s for s in self.stuck if s.is_mismatch][:MOST_DIVERGENCES]
         found = [d for s in differing if (d := divergence_at(self.case, self.index, self.habits, s)) is not None]
+        if not found:
+            behind = [s for s in self.stuck if s.missing][:_MOST_SILENT]
+            found = [d for s in behind if (d := silent_divergence_at(self.case, self.index, s)) is not None]
         return tuple(sorted(found, key=lambda d: d.odd_call.created_ns))
 
     @cached_property

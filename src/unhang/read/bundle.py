@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unhang.errors import NothingToJudge, UnreadableInput
 from unhang.model import (
@@ -19,7 +20,6 @@ from unhang.model import (
     Unavailable,
 )
 from unhang.read.dumps.assemble import observed_hang, ranks_of, unseen, world_size
-from unhang.read.dumps.reader import DumpReader
 from unhang.read.dumps.shard import DumpFile, Shard
 from unhang.read.fields import text, texts, whole, wholes
 from unhang.read.flight_table import FlightTable, RankCalls
@@ -32,6 +32,9 @@ from unhang.read.pickle_guard import PickleGuard
 from unhang.read.rank_evidence import evidence_of
 from unhang.read.rank_folder import RankRecord
 from unhang.read.torchrun_summary import RankExit
+
+if TYPE_CHECKING:
+    from unhang.read.dumps.reader import DumpReader
 
 MAX_WORLD = 1 << 20
 MAX_NAMED_RANKS = 16
@@ -71,7 +74,7 @@ def open_paths(
     paths: Sequence[Path],
     *,
     trusted: bool = False,
-    reader: Callable[[Sequence[DumpFile]], DumpReader] = DumpReader,
+    reader: Callable[[Sequence[DumpFile]], DumpReader] | None = None,
 ) -> Evidence:
     """The evidence in folders and files, which are recognised by their content.
 
@@ -84,7 +87,7 @@ def open_paths(
         for path in paths:
             gathered.add(path)
         if gathered.dumps and not gathered.attempts:
-            dumps = reader(gathered.dumps)
+            dumps = (reader or _default_reader)(gathered.dumps)
             put = partial(_case_of_dumps, gathered)
             evidence = Evidence(put(dumps.look()), dumps, put)
         else:
@@ -97,6 +100,12 @@ def open_paths(
         raise UnreadableInput(reasons[0])
     shown = f" ({'; '.join(reasons[:3])})" if reasons else ""
     raise NothingToJudge(f"no evidence in {', '.join(map(str, paths[:3]))}{shown}")
+
+
+def _default_reader(files: Sequence[DumpFile]) -> DumpReader:
+    from unhang.read.dumps.reader import DumpReader  # a job's watcher never needs it
+
+    return DumpReader(files)
 
 
 @contextmanager

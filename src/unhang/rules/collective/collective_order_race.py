@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from unhang.analyze.callpath import user_path
+from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.situation import Situation
 from unhang.analyze.streams import stack_path
@@ -16,6 +16,7 @@ from unhang.rules.base import Rule
 from unhang.rules.collective.order import is_dispatch_race, is_thread_race, out_of_order
 from unhang.rules.collective.wrong_peer import wrong_peers
 
+_MOST_NAMED = 4
 _PAIRS = {"a": (0, 1), "b": (0, 1)}
 
 
@@ -158,15 +159,15 @@ def _fixes(by_thread: bool) -> tuple[Fix, ...]:
 def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
     edges = [s.waits.edges_of(r)[0] for r in cycle]
     p2p = all(e.kind == "p2p" for e in edges)
-    odd = out_of_order(s, edges)
-    culprits = odd or cycle
-    path = stack_path(s.case, culprits[0]) or ()
+    odd = out_of_order(s, edges) or _with_a_new_habit(s, cycle)
+    culprits = odd or (cycle if len(cycle) <= _MOST_NAMED else ())
+    path = (stack_path(s.case, culprits[0]) or _path_of_front(s, culprits[0])) if culprits else ()
     what = "point-to-point calls" if p2p else "collectives of different groups"
     return Finding(
         rule=CollectiveOrderRace.id,
         cause=CollectiveOrderRace.cause,
         title=f"{w.name_ranks(cycle)} wait for each other in {what}",
-        confidence=0.9 if odd or p2p else 0.7,
+        confidence=(0.9 if odd or p2p else 0.7) if culprits else 0.4,
         culprit_ranks=culprits,
         victim_ranks=s.others(culprits),
         because="; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6])
@@ -181,6 +182,17 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
         ),
         fixes=(_p2p_fix() if p2p else _fixes(False)[0],),
     )
+
+
+def _with_a_new_habit(s: Situation, cycle: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of the cycle that made a call which nobody else makes there, if that tells them from the others."""
+    new = s.habits.newcomers(cycle)
+    return tuple(sorted(new)) if 0 < len(new) < len(cycle) else ()
+
+
+def _path_of_front(s: Situation, rank: int) -> Path:
+    rows = s.recorded.fronts.get(rank, ())
+    return user_path(s.case.calls.call(rows[0]).frames) if rows else ()
 
 
 def _p2p_fix() -> Fix:

@@ -81,7 +81,10 @@ class NotCompleted(Rule):
         Fires(make_case({r: [_DONE, _OPEN] for r in range(4)}, backend="nccl"), ()),
         Fires(make_case({r: [_DONE, _DONE if r != 2 else _OPEN] for r in range(4)}, backend="nccl"), (2,)),
         Quiet(make_case({r: [_OPEN] for r in range(4)}, backend="nccl", hang=None), "a job that runs"),
-        Quiet(make_case({r: [_OPEN] for r in (0, 1, 3)} | {2: ["barrier@main:11 !"]}, backend="nccl"), "a member made another call"),
+        Quiet(
+            make_case({r: [_OPEN] for r in (0, 1, 3)} | {2: ["barrier@main:11 !"]}, backend="nccl"),
+            "a member made another call",
+        ),
     )
 
     def check(self, s: Situation) -> Iterable[Finding]:
