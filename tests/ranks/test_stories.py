@@ -10,4 +10,9 @@ from .harness import check_fault, run_job
 
 @pytest.mark.parametrize("case", STORIES, ids=str)
 def test_the_fault_is_found(case: Case, tmp_path: Path) -> None:
-    check_fault(case, run_job(case, tmp_path))
+    for attempt in range(3 if case.is_race else 1):
+        (folder := tmp_path / str(attempt)).mkdir()
+        result = run_job(case, folder)
+        if result.report["outcome"] != "clean" or result.exit_code:
+            break
+    check_fault(case, result)
