@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from unhang.cli.reading import ENGINES, Given, Reader, Timings, closer_look, given_path, reading
 from unhang.errors import UnhangError
 
 if TYPE_CHECKING:
     from unhang.model import Case, Diagnosis, WaitsFor
+    from unhang.read.bundle import Evidence
 
 FORMATS = ("text", "json", "html")
 
@@ -25,6 +27,7 @@ class Judged(NamedTuple):
     case: Case
     diagnosis: Diagnosis
     waits: WaitsFor
+    evidence: Evidence
 
 
 class CannotWrite(UnhangError):
@@ -32,17 +35,53 @@ class CannotWrite(UnhangError):
 
 
 @click.command("diagnose")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.argument("paths", nargs=-1, required=True, callback=lambda _, __, texts: tuple(map(given_path, texts)))
 @click.option("--output-format", type=click.Choice(FORMATS), default="text", show_default=True, help="What to write.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead of stdout.")
-def command(paths: tuple[Path, ...], output_format: str, output: Path | None) -> int:
+@click.option("--against", metavar="OTHER", help="Compare the run with another one: its dumps, or a bundle.")
+@click.option(
+    "--trace",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write all calls as a trace for Perfetto (.json.gz).",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="local",
+    show_default=True,
+    help="Who reads the dumps: this machine, or a Ray cluster.",
+)
+@click.option(
+    "--ray-address", metavar="ADDRESS", help="The Ray cluster (auto, ray://host:10001); default: Ray's own choice."
+)
+@click.option("--no-cache", is_flag=True, help="Neither use nor leave a cache beside the dumps.")
+def command(
+    paths: tuple[Given, ...],
+    output_format: str,
+    output: Path | None,
+    against: str | None,
+    trace: Path | None,
+    engine: str,
+    ray_address: str | None,
+    no_cache: bool,
+) -> int:
     """Say what went wrong in a job, from what it left behind.
 
-    PATHS are bundles written by 'unhang run', flight-recorder dumps, or logs. Exit code: 0 nothing wrong, 1 findings,
-    2 wrong usage or unreadable input, 3 the evidence does not suffice.
+    PATHS are bundles written by 'unhang run', flight-recorder dumps (folders, archives, files of any layout, or URLs such
+    as s3://bucket/dumps), or logs. Exit code: 0 nothing wrong, 1 findings, 2 wrong usage or unreadable input, 3 the
+    evidence does not suffice.
     """
-    judged = diagnose(paths)
-    content = render(judged, output_format, color=output is None and wants_color(sys.stdout.fileno()))
+    with reading(engine, ray_address, not no_cache) as reader:
+        if against is not None:
+            content = compare(paths, given_path(against), output_format, reader)
+            code = 0
+        else:
+            judged = diagnose(paths, reader)
+            if trace is not None:
+                write_trace(judged, trace)
+            color = output is None and wants_color(sys.stdout.fileno())
+            content, code = render(judged, output_format, color=color), judged.diagnosis.exit_code
     if output is None:
         sys.stdout.buffer.write(content)
     else:
@@ -50,7 +89,7 @@ def command(paths: tuple[Path, ...], output_format: str, output: Path | None) ->
             output.write_bytes(content)
         except OSError as error:
             raise CannotWrite(f"{output}: {error.strerror}") from error
-    return judged.diagnosis.exit_code
+    return code
 
 
 def wants_color(descriptor: int) -> bool:
@@ -58,27 +97,56 @@ def wants_color(descriptor: int) -> bool:
     return os.isatty(descriptor) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def diagnose(paths: Sequence[Path]) -> Judged:
-    """Reads the evidence and judges it.
+def diagnose(paths: Sequence[Given], reader: Reader | None = None) -> Judged:
+    """Reads the evidence and judges it. `reader`: how dumps are read; by default in processes of this machine.
 
     Raises:
         UnhangError: nothing of it can be read.
     """
-    from unhang.analyze.closer_look import ranks_that_matter
+    timings = Timings()
     from unhang.analyze.situation import Situation
     from unhang.read.bundle import open_paths
     from unhang.rules.registry import judge
 
-    evidence = open_paths(paths)
-    if evidence.dumps is not None and not evidence.dumps.is_whole:
-        evidence.closer(ranks_that_matter(Situation(evidence.case)))
+    timings.mark("import")
+    evidence = open_paths(paths, reader=reader)
+    timings.mark("read")
+    closer_look(evidence)
+    timings.mark("closer_look")
     situation = Situation(evidence.case)
-    return Judged(evidence.case, judge(situation), situation.waits)
+    judged = Judged(evidence.case, judge(situation), situation.waits, evidence)
+    timings.mark("judge")
+    timings.tell()
+    return judged
+
+
+def write_trace(judged: Judged, output: Path) -> None:
+    """Writes all calls of all ranks as a trace for Perfetto."""
+    from unhang.show.perfetto import write_trace as write
+
+    dumps = judged.evidence.dumps
+    whole = dumps is None or dumps.is_whole
+    tables = iter([judged.case.calls]) if dumps is None or whole else (s.table for s in dumps.in_parts(frames=True))
+    try:
+        write(tables, output, findings=judged.diagnosis.findings)
+    except OSError as error:
+        raise CannotWrite(f"{output}: {error.strerror}") from error
+
+
+def compare(paths: Sequence[Given], other: Given, output_format: str, reader: Reader) -> bytes:
+    """Two runs side by side."""
+    from unhang.analyze.compare import compare as compare_tables
+    from unhang.read.bundle import open_paths
+    from unhang.show.comparison import comparison_json, render_comparison
+
+    ours, theirs = (open_paths(given, reader=reader).whole() for given in (paths, [other]))
+    found = compare_tables(ours, theirs)
+    return (comparison_json(found) if output_format == "json" else render_comparison(found).encode()) + b"\n"
 
 
 def render(judged: Judged, output_format: str, color: bool = False) -> bytes:
     """The diagnosis in one of FORMATS, encoded; ends with a newline."""
-    case, diagnosis, waits = judged
+    case, diagnosis, waits, _ = judged
     if output_format == "json":
         from unhang.show.report_json import to_json
 

@@ -23,7 +23,7 @@ from unhang.read.dumps.assemble import observed_hang, ranks_of, unseen, world_si
 from unhang.read.dumps.shard import DumpFile, Shard
 from unhang.read.fields import text, texts, whole, wholes
 from unhang.read.flight_table import FlightTable, RankCalls
-from unhang.read.gathered import Gathered
+from unhang.read.gathered import Gathered, holds_run_directory
 from unhang.read.inventory import NO_DUMP, absent_calls, present_evidence
 from unhang.read.membership import Membership
 from unhang.read.our_ending import ending_began_ns, forget_since
@@ -70,8 +70,16 @@ class Evidence:
         return self.case
 
 
+    def whole(self) -> Case:
+        """The case with all calls of all ranks, with their stacks where the dumps are few."""
+        if self.dumps is not None and self._put is not None and not self.dumps.is_whole:
+            with _without_collector():
+                self.case = self._put(self.dumps.everything())
+        return self.case
+
+
 def open_paths(
-    paths: Sequence[Path],
+    paths: Sequence[Path | str],
     *,
     trusted: bool = False,
     reader: Callable[[Sequence[DumpFile]], DumpReader] | None = None,
@@ -84,8 +92,14 @@ def open_paths(
     """
     gathered = Gathered()
     with PickleGuard() as guard, _without_collector():
+        elsewhere = []
         for path in paths:
-            gathered.add(path)
+            if isinstance(path, Path) and holds_run_directory(path):
+                gathered.add(path)
+            else:
+                elsewhere.append(path)
+        if elsewhere:
+            gathered.add_located(elsewhere)
         if gathered.dumps and not gathered.attempts:
             dumps = (reader or _default_reader)(gathered.dumps)
             put = partial(_case_of_dumps, gathered)
@@ -96,7 +110,7 @@ def open_paths(
     if case.present or gathered.job:
         return evidence
     reasons = [a.reason for a in (*case.absent, *gathered.absent) if a.reason != NO_DUMP]
-    if reasons and not any(path.is_dir() for path in paths):
+    if reasons and not any(isinstance(path, Path) and path.is_dir() for path in paths):
         raise UnreadableInput(reasons[0])
     shown = f" ({'; '.join(reasons[:3])})" if reasons else ""
     raise NothingToJudge(f"no evidence in {', '.join(map(str, paths[:3]))}{shown}")

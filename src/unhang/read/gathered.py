@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,7 @@ class Gathered:
     loose: dict[int, RankRecord] = field(default_factory=dict)
     absent: list[Unavailable] = field(default_factory=list)
     files_seen: int = 0
+    dumps: list[DumpFile] = field(default_factory=list)
 
     def attempt(self, what: str, read: Callable[[], T]) -> T | None:
         """Reads one thing; a failure is noted."""
@@ -50,7 +52,7 @@ class Gathered:
             return None
 
     def add(self, path: Path) -> None:
-        """Reads a run directory, a report folder, a rank's folder, any other folder, or one file."""
+        """Reads a run directory, a report folder, a rank's folder, or any folder that holds one of these."""
         if not path.is_dir():
             self._add_file(path)
         elif (path / "job.json").exists() or (path / "ranks").is_dir():
@@ -61,6 +63,17 @@ class Gathered:
             self._add_rank_folder(path)
         else:
             self._add_loose_folder(path, MAX_DEPTH)
+
+    def add_located(self, paths: Sequence[Path | str]) -> None:
+        """Finds the dumps in folders and files outside of run directories; other files there are read as what they are."""
+        from unhang.read.dumps.locate import locate  # a job's watcher never needs it
+
+        located = locate(paths)
+        self.dumps.extend(located.files)
+        self.absent.extend(located.absent)
+        for other in located.others[:MAX_FILES]:
+            if isinstance(other, Path) or "://" not in other:
+                self._add_file(Path(other))
 
     def _add_run_directory(self, folder: Path) -> None:
         for file, kept in (("job.json", self.job), ("verdict.json", self.verdict)):
@@ -139,11 +152,6 @@ class Gathered:
         else:
             record.error = record.attempt(path.name, lambda: read_elastic_error(path)) or record.error
 
-    @property
-    def dumps(self) -> list[DumpFile]:
-        """One dump per rank that lies outside of a run directory."""
-        return [dump_file(r, record.dump_paths[0]) for r, record in sorted(self.loose.items()) if record.dump_paths]
-
     def chosen(self) -> dict[int, RankRecord]:
         """One process per rank: the last attempt. Loose files fill in ranks that no folder describes."""
         found = {}
@@ -180,12 +188,6 @@ class Gathered:
         return [Unavailable(text(f, "what", "something"), text(f, "reason")) for f in fields]
 
 
-def dump_file(rank: int, path: Path) -> DumpFile:
-    """A dump on this machine."""
-    status = path.stat()
-    return DumpFile(rank, str(path), size=status.st_size, written_ns=status.st_mtime_ns)
-
-
 def _fill(known: RankRecord, loose: RankRecord) -> None:
     known.dump_paths = known.dump_paths or loose.dump_paths
     known.stacks = known.stacks or loose.stacks
@@ -193,3 +195,19 @@ def _fill(known: RankRecord, loose: RankRecord) -> None:
     known.error = known.error or loose.error
     known.page = known.page or loose.page
     known.absent.extend(loose.absent)
+
+
+def holds_run_directory(path: Path, depth: int = 4) -> bool:
+    """Whether a folder is, or holds, what `unhang run` or `unhang bundle` wrote."""
+    if not path.is_dir():
+        return False
+    if FOLDER_NAME.match(path.name) or any((path / name).exists() for name in ("job.json", "ranks", "bundle")):
+        return True
+    if depth <= 0:
+        return False
+    try:
+        with os.scandir(path) as entries:
+            folders = [Path(e.path) for e in entries if e.is_dir(follow_symlinks=False)]
+    except OSError:
+        return False
+    return any(holds_run_directory(folder, depth - 1) for folder in folders)

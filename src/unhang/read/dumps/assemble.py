@@ -23,6 +23,7 @@ from unhang.read.membership import name_with_ranks
 LEAST_QUIET_S = 15.0
 _PAUSES = 2.0
 _OF_TIMEOUT = 0.9
+_CLOCKS_APART_NS = 60_000_000_000
 MAX_NAMED = 16
 
 
@@ -171,6 +172,3 @@ def stale_ranks(shard: Shard) -> Sequence[int]:
     began = firsts[len(firsts) // 2]
     stale = [r for r, d in shard.dumps.items() if 0 < d.last_ns < began - _CLOCKS_APART_NS]
     return sorted(stale) if len(stale) * 2 < len(shard.dumps) else ()
-
-
-_CLOCKS_APART_NS = 60_000_000_000

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from unhang.read.dumps.assemble import settle_groups
-from unhang.read.dumps.decode import decode_shard
+from unhang.model import Unavailable
+from unhang.read.dumps.assemble import settle_groups, stale_ranks
+from unhang.read.dumps.cache import CacheEntry
 from unhang.read.dumps.engine import Engine, LocalEngine, run_all
 from unhang.read.dumps.shard import DumpFile, Shard, merge
 
@@ -24,10 +25,14 @@ class DumpReader:
     """Reads the dumps of one job, one file per rank."""
 
     def __init__(
-        self, files: Sequence[DumpFile], engine: Engine | None = None, progress: Progress | None = None
+        self,
+        files: Sequence[DumpFile],
+        engine: Engine | None = None,
+        progress: Progress | None = None,
+        use_cache: bool = True,
     ) -> None:
         self.files = tuple(files)
-        self._engine, self._progress = engine or LocalEngine(), progress
+        self._engine, self._progress, self._use_cache = engine or LocalEngine(), progress, use_cache
         self._seen = Shard()
         self.is_whole = sum(f.size for f in files) <= WHOLE_BYTES
 
@@ -50,11 +55,33 @@ class DumpReader:
         """All calls of all ranks."""
         return _settled(self._read(self.files, None, frames))
 
+    def in_parts(self, frames: bool) -> Iterator[Shard]:
+        """All calls, a bounded number of ranks at a time."""
+        from unhang.read.dumps.decode import decode_shard
+
+        for shard in self._engine.run(partial(decode_shard, last=None, frames=frames), self.files, self._progress):
+            yield _settled(shard)
+
     def _read(self, files: Sequence[DumpFile], last: int | None, frames: bool) -> Shard:
-        return run_all(self._engine, partial(decode_shard, last=last, frames=frames), files, self._progress)
+        from unhang.read.dumps.decode import decode_shard
+
+        entry = CacheEntry.of(files, last=last, frames=frames) if self._use_cache else None
+        kept = entry.load() if entry is not None else None
+        if kept is not None:
+            return kept
+        shard = run_all(self._engine, partial(decode_shard, last=last, frames=frames), files, self._progress)
+        if entry is not None:
+            entry.save(shard)
+        return shard
 
 
 def _settled(shard: Shard) -> Shard:
+    """With one number for each group, and without what is of an earlier run."""
+    stale = stale_ranks(shard)
+    if stale:
+        reason = "its calls end before those of the other ranks begin: it is of an earlier run"
+        notes = tuple(Unavailable(f"dump of rank {rank}", reason) for rank in stale)
+        shard = replace(_without(shard, stale), absent=(*shard.absent, *notes))
     return replace(shard, table=settle_groups(shard.table))
 
 

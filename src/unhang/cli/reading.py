@@ -1,0 +1,116 @@
+"""How `unhang diagnose` comes to its evidence: what was given, which engine reads it, and what is told meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from unhang.read.bundle import Evidence
+    from unhang.read.dumps.engine import Engine
+    from unhang.read.dumps.reader import DumpReader
+    from unhang.read.dumps.shard import DumpFile
+
+Given = Path | str
+Reader = Callable[[Sequence["DumpFile"]], "DumpReader"]
+ENGINES = ("local", "ray")
+TIMINGS = "UNHANG_TIMINGS"
+_EVERY_S = 0.2
+_SLOW_S = 1.0
+
+
+def given_path(text: str) -> Given:
+    """A path of this machine, or a URL for fsspec.
+
+    Raises:
+        click.BadParameter: there is no such file.
+    """
+    if "://" in text:
+        return text
+    path = Path(text)
+    if not path.exists() and not any(path.parent.glob(f"{path.name}*")):  # a prefix, as torch's own setting is one
+        raise click.BadParameter(f"{text!r} does not exist")
+    return path
+
+
+class Timings:
+    """Seconds of wall-clock and CPU time since the last mark, printed as one line of JSON at the end if asked for."""
+
+    def __init__(self) -> None:
+        self._stages: dict[str, list[float]] = {}
+        self._last = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        times = os.times()
+        return time.monotonic(), times.user + times.system + times.children_user + times.children_system
+
+    def mark(self, stage: str) -> None:
+        """Ends a stage."""
+        now = self._now()
+        self._stages[stage] = [round(b - a, 4) for a, b in zip(self._last, now, strict=True)]
+        self._last = now
+
+    def tell(self) -> None:
+        """Prints the stages on stderr."""
+        if os.environ.get(TIMINGS):
+            click.echo(json.dumps({"timings_wall_cpu_s": self._stages}), err=True)
+
+
+class _Progress:
+    """One line on the terminal that is overwritten, from the second on that the work takes."""
+
+    def __init__(self) -> None:
+        self._began = self._shown = time.monotonic()
+        self._is_shown = False
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if not sys.stderr.isatty() or now - self._began < _SLOW_S or now - self._shown < _EVERY_S:
+            return
+        self._shown, self._is_shown = now, True
+        click.echo(f"\r\x1b[Kunhang: {done} of {total} dumps read", nl=False, err=True)
+
+    def clear(self) -> None:
+        """Removes the line."""
+        if self._is_shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+@contextmanager
+def reading(engine: str, ray_address: str | None, use_cache: bool) -> Iterator[Reader]:
+    """Makes the readers of dumps; closes what the engine holds."""
+    progress = _Progress()
+
+    def reader(files: Sequence[DumpFile], runs: Engine | None = None) -> DumpReader:
+        from unhang.read.dumps.reader import DumpReader
+
+        return DumpReader(files, runs, progress, use_cache)
+
+    try:
+        if engine == "local":
+            yield reader
+        else:
+            from unhang.read.dumps.engine_ray import RayEngine
+
+            with RayEngine(ray_address) as ray:
+                yield lambda files: reader(files, ray)
+    finally:
+        progress.clear()
+
+
+def closer_look(evidence: Evidence) -> None:
+    """Reads the few dumps whole on which the verdict hangs, if only the last calls of each were read."""
+    if evidence.dumps is not None and not evidence.dumps.is_whole:
+        from unhang.analyze.closer_look import ranks_that_matter
+        from unhang.analyze.situation import Situation
+
+        evidence.closer(ranks_that_matter(Situation(evidence.case)))
