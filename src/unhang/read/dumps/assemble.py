@@ -116,7 +116,11 @@ def settle_groups(table: CollectiveTable) -> CollectiveTable:
                 of_rank[i] = {r: known[ranks] for ranks in members for r in ranks}
         for ranks in sorted(members)[1:]:
             groups[known[ranks]] = replace(groups[known[ranks]], name=_own_name(name, ranks, groups))
-    return _renumbered(table, tuple(groups), new, of_rank)
+    used = sorted({*new[: len(table.groups)].tolist(), *(at for ranks in of_rank.values() for at in ranks.values())})
+    place = np.full(len(groups) + 1, -1, dtype=np.int32)
+    place[used] = np.arange(len(used))
+    of_rank = {i: {r: int(place[at]) for r, at in ranks.items()} for i, ranks in of_rank.items()}
+    return _renumbered(table, tuple(groups[i] for i in used), place[new], of_rank)
 
 
 def _own_name(name: str, ranks: tuple[int, ...], groups: Sequence[ProcessGroup]) -> str:
