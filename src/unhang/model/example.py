@@ -31,7 +31,7 @@ from unhang.model.evidence import (
 )
 
 _CALL = re.compile(
-    r"^(?:(?P<group>\w+)/)?(?P<op>\w+)(?:\[(?P<sizes>[\d,x ]*)\])?(?: (?P<dtype>\w+))?(?:@(?P<path>[^\s!]+))?"
+    r"^(?:(?P<group>\w+)/)?(?P<op>\w+)(?:\[(?P<sizes>[\d,x ]*)(?:->(?P<out>[\d,x ]*))?\])?(?: (?P<dtype>\w+))?(?:@(?P<path>[^\s!]+))?"
     r"(?: thread=(?P<thread>\w+))?(?P<open> !)?$"
 )
 _LIBRARY = {
@@ -99,6 +99,7 @@ def _add(
         seq=seqs[name],
         op=match["op"],
         in_sizes=_sizes(match["sizes"]),
+        out_sizes=_sizes(match["out"]),
         dtype=match["dtype"] or "",
         state=CallState.SCHEDULED if match["open"] else CallState.COMPLETED,
         created_ns=_START_NS + order * 10_000_000 + rank,

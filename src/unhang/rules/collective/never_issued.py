@@ -180,9 +180,10 @@ def _last_lines(s: Situation, ranks: tuple[int, ...]) -> Iterable[EvidenceLine]:
     for rank in ranks[:3]:
         last = _last_call(s, rank)
         if last is not None:
-            yield w.path_line(
-                rank, f"last call: {w.name_call(last)} #{last.seq} of {last.group}", user_path(last.frames)
-            )
+            path = user_path(last.frames)
+            at = f" at {w.place(path[-1])}" if path else ""
+            text = f"its last call was {w.name_call(last)} #{last.seq} of {last.group}{at}"
+            yield EvidenceLine(f"rank {rank} calls", text, path[-1].line if path else None)
         else:
             yield EvidenceLine(f"rank {rank} calls", "its dump holds no open call")
 
