@@ -170,6 +170,15 @@ class CallIndex:
         is_open = np.logical_or.reduceat(self._open_C[starts[0] : stop], starts - starts[0])
         return [int(s) for s in self._seq_S[first:end][is_open][:most]]
 
+    def rows_of(self, group: int) -> Ints:
+        """All rows of a group, by sequence number and rank."""
+        first, end = self._groups.get(group, (0, 0))
+        if first == end:
+            return np.zeros(0, dtype=np.int64)
+        a = self._call_at_C[self._first_call_S[first]]
+        b = self._call_at_C[self._first_call_S[end]] if end < len(self._first_call_S) else len(self._rows_N)
+        return self._rows_N[a:b]
+
     def position(self, group: int, seq: int) -> Position | None:
         """One position, or None if nobody issued a call there."""
         first, end = self._groups.get(group, (0, 0))

@@ -127,7 +127,7 @@ class Situation:
     @cached_property
     def stragglers(self) -> tuple[Straggler, ...]:
         """Ranks that are habitually late."""
-        return stragglers(self.case)
+        return stragglers(self.case, self.index)
 
     @property
     def is_hang(self) -> bool:

@@ -6,11 +6,10 @@ Legend of shapes: P positions of one group, M members; `arrival_PM` in nanosecon
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from unhang.analyze.positions import CallIndex, Ints
 from unhang.model import Case, ProcessGroup
 
 MIN_POSITIONS = 6
@@ -31,49 +30,88 @@ class Straggler:
     span_s: float
 
 
-def arrivals(case: Case, group_index: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
-    """(`ranks_M`, `arrival_PM`): when each member issued each position that all of them have."""
-    table = case.calls
-    mask = (table["group"] == group_index) & ~table["is_p2p"]
-    ranks, seqs, created = table["rank"][mask], table["seq"][mask], table["created_ns"][mask]
+def _matrix(index: CallIndex, group: int, column: Ints) -> tuple[Ints, Ints] | None:
+    """(`ranks_M`, `times_PM`): a time of each member at each position that all of them have; None for one member."""
+    rows = index.rows_of(group)
+    ranks, seqs = index.table["rank"][rows], index.table["seq"][rows]
     ranks_m = np.unique(ranks)
     if len(ranks_m) < 2:
         return None
     seqs_u, position = np.unique(seqs, return_inverse=True)
-    arrival = np.zeros((len(seqs_u), len(ranks_m)), dtype=np.int64)
-    arrival[position, np.searchsorted(ranks_m, ranks)] = created
-    return ranks_m, arrival[(arrival > 0).all(axis=1)]
+    times = np.zeros((len(seqs_u), len(ranks_m)), dtype=np.int64)
+    times[position, np.searchsorted(ranks_m, ranks)] = column[rows]
+    return ranks_m, times[(times != 0).all(axis=1)]
 
 
-def stragglers(case: Case) -> tuple[Straggler, ...]:
+def clock_offsets(index: CallIndex) -> dict[int, int]:
+    """By how many nanoseconds each rank's clock is ahead: a collective ends everywhere at the same moment.
+
+    Empty where the dumps do not tell when calls ended (gloo). The largest group of a rank decides.
+    """
+    completed = index.table["completed_ns"]
+    if not completed.any():
+        return {}
+    offsets: dict[int, int] = {}
+    for group in sorted(range(len(index.table.groups)), key=lambda g: -len(index.table.groups[g].ranks)):
+        members = index.table.groups[group].ranks
+        if members and all(r in offsets for r in members):
+            continue
+        matrix = _matrix(index, group, completed)
+        if matrix is None or len(matrix[1]) < MIN_POSITIONS:
+            continue
+        ranks_m, times_pm = matrix
+        ahead_m = np.median(times_pm - np.median(times_pm, axis=1, keepdims=True), axis=0)
+        for rank, ahead in zip(ranks_m.tolist(), ahead_m.tolist(), strict=True):
+            offsets.setdefault(rank, int(ahead))
+    return offsets
+
+
+def stragglers(case: Case, index: CallIndex | None = None) -> tuple[Straggler, ...]:
     """Ranks for which the others waited for a large share of the time, again and again."""
+    index = index or CallIndex(case.calls)
+    created = _on_one_clock(index)
     found = []
-    for index, group in enumerate(case.calls.groups):
-        table = arrivals(case, index)
-        if table is not None and len(table[1]) >= MIN_POSITIONS:
-            straggler = _of_group(group, *table)
-            if straggler is not None and _is_its_own_fault(case, index, straggler.rank):
+    for number, group in enumerate(case.calls.groups):
+        matrix = _matrix(index, number, created)
+        if matrix is not None and len(matrix[1]) >= MIN_POSITIONS:
+            straggler = _of_group(group, *matrix)
+            if straggler is not None and _is_its_own_fault(index, created, number, straggler.rank):
                 found.append(straggler)
     return tuple(sorted(found, key=lambda s: -s.lost_s))
 
 
-def _is_its_own_fault(case: Case, group_index: int, rank: int) -> bool:
+def _on_one_clock(index: CallIndex) -> Ints:
+    """`[N]`: when each call was made, on a clock that all ranks share."""
+    created: Ints = index.table["created_ns"]
+    offsets = clock_offsets(index)
+    if not offsets:
+        return created
+    ranks, of_row = np.unique(index.table["rank"], return_inverse=True)
+    ahead = np.array([offsets.get(r, 0) for r in ranks.tolist()], dtype=np.int64)[of_row]
+    return np.where(created != 0, created - ahead, 0)
+
+
+def _is_its_own_fault(index: CallIndex, created: Ints, group: int, rank: int) -> bool:
     """Whether the rank's late arrivals began after its previous call had all its members: else it was itself kept waiting."""
-    table = case.calls
-    rows = table.rows(rank=rank)[-_MOST_ROWS:]
+    table = index.table
+    rows = table.rank_rows(rank)
     own = kept = 0
-    for before, row in pairwise(rows):
-        if table["group"][row] != group_index or table["is_p2p"][row]:
+    for row in range(max(rows.start + 1, rows.stop - _MOST_ROWS), rows.stop):
+        before = row - 1
+        if table["group"][row] != group or table["is_p2p"][row]:
             continue
-        same = (table["group"] == table["group"][before]) & (table["seq"] == table["seq"][before])
-        free_at = int(table["created_ns"][same & (table["is_p2p"] == table["is_p2p"][before])].max())
-        arrived, previous = int(table["created_ns"][row]), int(table["created_ns"][before])
-        own += max(0, arrived - max(free_at, previous))
-        kept += max(0, min(free_at, arrived) - previous)
+        free_at = arrived_before = int(created[before])
+        if not table["is_p2p"][before]:
+            position = index.position(int(table["group"][before]), int(table["seq"][before]))
+            if position is not None:
+                free_at = int(created[position.rows].max())
+        arrived = int(created[row])
+        own += max(0, arrived - max(free_at, arrived_before))
+        kept += max(0, min(free_at, arrived) - arrived_before)
     return own > kept
 
 
-def _union_s(spans_p2: npt.NDArray[np.int64]) -> float:
+def _union_s(spans_p2: Ints) -> float:
     """Seconds covered by the spans [second-last arrival, last arrival]; calls in flight together count once."""
     total = reached = 0
     for start, end in spans_p2[np.argsort(spans_p2[:, 0])]:
@@ -82,9 +120,7 @@ def _union_s(spans_p2: npt.NDArray[np.int64]) -> float:
     return total / 1e9
 
 
-def _of_group(
-    group: ProcessGroup, ranks_m: npt.NDArray[np.int64], arrival_pm: npt.NDArray[np.int64]
-) -> Straggler | None:
+def _of_group(group: ProcessGroup, ranks_m: Ints, arrival_pm: Ints) -> Straggler | None:
     ordered = np.sort(arrival_pm, axis=1)
     lateness_p = (ordered[:, -1] - ordered[:, -2]) / 1e9
     late = lateness_p >= MIN_LATENESS_S
