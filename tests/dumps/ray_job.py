@@ -44,17 +44,18 @@ def lose_process(files: Sequence[DumpFile]) -> Shard:
 def compare(address: str, files: list[DumpFile], notes: str) -> dict[str, object]:
     """What both engines say."""
     progress: list[tuple[int, int]] = []
-    with RayEngine(address, timeout_s=2, in_flight=2) as engine:
+    with RayEngine(address, timeout_s=1, in_flight=2) as engine:
         task = partial(decode_noting, folder=notes)
         got = run_all(engine, task, files, lambda done, of: progress.append((done, of)))
-        again = run_all(engine, slow_shards.slow_shard, files[::-1])
+        again = run_all(engine, slow_shards.slow_shard, files[:17][::-1])
         lost = run_all(engine, lose_process, files[:1])
         nodes = len({path.read_text() for path in Path(notes).iterdir()})
     connected = ray.is_initialized()
-    local = run_all(LocalEngine(2, timeout_s=2), slow_shards.slow_shard, files)
+    local = run_all(LocalEngine(2, timeout_s=1), slow_shards.slow_shard, files)
+    part = run_all(LocalEngine(2), slow_shards.slow_shard, files[:17])
     return {
         "same": slow_shards.same(got, local),
-        "same_again": slow_shards.same(again, local),
+        "same_again": slow_shards.same(again, part),
         "rows": len(got.table),
         "absent": [a.what for a in got.absent],
         "writeable": bool(got.table["seq"].flags.writeable),

@@ -32,10 +32,9 @@ class RecordedWaits:
 
     def edges(self, ranks: Collection[int], stuck: Sequence[StuckCollective]) -> Iterable[WaitEdge]:
         """The waits of these ranks."""
-        for rank in ranks:
-            for row in self.fronts.get(rank, ()):
-                yield from self._edges_of_row(rank, row)
-        yield from self._on_idle_ranks(frozenset(ranks), stuck)
+        found = [edge for rank in ranks for row in self.fronts.get(rank, ()) for edge in self._edges_of_row(rank, row)]
+        known = {target for targets in {e.targets for e in found} for target in targets}
+        return (*found, *self._on_idle_ranks(frozenset(ranks), stuck, known))
 
     def in_flight(self, rank: int) -> tuple[int, ...]:
         """Rows of the calls in which the rank waits although every member has come to them."""
@@ -96,10 +95,12 @@ class RecordedWaits:
             theirs.in_sizes, theirs.out_sizes, theirs.dtype
         )
 
-    def _on_idle_ranks(self, ranks: frozenset[int], stuck: Sequence[StuckCollective]) -> Iterable[WaitEdge]:
-        """Calls behind the one in which a rank waits also wait for members that do nothing at all."""
+    def _on_idle_ranks(
+        self, ranks: Collection[int], stuck: Sequence[StuckCollective], known: Collection[int]
+    ) -> Iterable[WaitEdge]:
+        """Calls behind the one in which a rank waits also wait for members that do nothing at all, if no other call does."""
         for s in stuck:
-            idle = tuple(sorted(r for r in s.missing if self.is_idle(r)))
+            idle = tuple(sorted(r for r in s.missing if r not in known and self.is_idle(r)))
             if not idle:
                 continue
             for rank in s.waiting:

@@ -42,8 +42,9 @@ def awaited(s: Situation) -> list[Awaited]:
     found = []
     for members in by_call.values():
         ranks = tuple(sorted(late.rank for late, _ in members))
+        own = members[0][1].rank if members[0][1] else None
         victims = {v for late, _ in members for v in late.victims}
-        edges = tuple(e for r in ranks for e in waits[r])
+        edges = tuple(sorted((e for r in ranks for e in waits[r]), key=lambda e: (e.waiter != own, e.since_ns or 0)))
         found.append(Awaited(ranks, tuple(sorted(victims - set(ranks))), edges, members[0][1]))
     return sorted(found, key=lambda a: (-len(a.victims), a.ranks))
 
@@ -136,7 +137,7 @@ def _finding(s: Situation, a: Awaited) -> Finding:
         process_group=w.group_of(a.call.group) if a.call else {"pg_name": a.edges[0].group, "pg_desc": ""},
         collective=w.collective_of(a.call, a.call.seq) if a.call else None,
         location=w.location_of(path[-1] if path else None),
-        evidence=(*_last_lines(s, a.ranks), *_call_lines(a.call), *map(w.waiting_line, a.edges[:4])),
+        evidence=(*_last_lines(s, a.ranks), *_call_lines(a.call), *map(w.waiting_line, a.edges[:3])),
         fixes=(_look(who),),
         is_root=True,
     )

@@ -1,0 +1,296 @@
+"""Lists the files of folders, archives and URLs, and tells dumps from the rest by their names, else by their first bytes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import stat
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, Any, cast
+
+from unhang.errors import UnreadableInput
+from unhang.model import Unavailable
+from unhang.read.dumps import archive, locate_content, locate_names
+from unhang.read.dumps.locate_names import Named
+from unhang.read.files import unreadable
+
+MAX_DEPTH = 24
+_SKIPPED_FOLDERS = frozenset(("__pycache__",))
+
+
+@dataclass(slots=True)
+class Found:
+    """A file that is a dump. `folders`: the names of the folders it lies in, an archive being one of them."""
+
+    path: str
+    member: str
+    folders: tuple[str, ...]
+    name: Named
+    size: int
+    written_ns: int
+
+
+@dataclass
+class Walk:
+    """What was found so far."""
+
+    found: list[Found] = field(default_factory=list)
+    empty: list[Found] = field(default_factory=list)
+    others: list[str | Path] = field(default_factory=list)
+    absent: list[Unavailable] = field(default_factory=list)
+    _seen: set[tuple[int, int]] = field(default_factory=set)
+
+    def add(self, given: str | Path) -> None:
+        """A folder, a file, the beginning of file names, or a URL."""
+        if is_url(str(given)):
+            self._add_url(str(given))
+            return
+        path = local_path(str(given))
+        try:
+            status = os.stat(path)
+        except (OSError, ValueError) as error:
+            if not self._add_prefix(path):
+                self.absent.append(Unavailable(path, f"{getattr(error, 'strerror', None) or error}; check the path"))
+            return
+        if stat.S_ISDIR(status.st_mode):
+            self._add_folder(path)
+        elif stat.S_ISREG(status.st_mode):
+            folder, name = os.path.split(path)
+            self._add_file(path, name, _folders(folder), status)
+        else:
+            self.absent.append(Unavailable(path, "it is not a plain file; leave it out"))
+
+    def _add_prefix(self, path: str) -> bool:
+        """Files whose names begin like this: what torch is given is such a beginning."""
+        folder, start = os.path.split(path)
+        try:
+            names = [e.name for e in os.scandir(folder) if start and e.name.startswith(start) and e.is_file()]
+        except (OSError, ValueError):
+            return False
+        for name in sorted(names):
+            self.add(os.path.join(folder, name))
+        return bool(names)
+
+    def _add_folder(self, top: str) -> None:
+        folders: list[tuple[str, int]] = [(top, 0)]
+        linked: list[tuple[str, int]] = []
+        while folders or linked:
+            folder, depth = folders.pop() if folders else linked.pop()
+            try:
+                status = os.stat(folder)
+                entries = sorted(os.scandir(folder), key=lambda e: e.name)
+            except OSError as error:
+                self.absent.append(Unavailable(f"folder {folder}", f"{error.strerror}; check its permissions"))
+                continue
+            if (status.st_dev, status.st_ino) in self._seen:
+                continue
+            self._seen.add((status.st_dev, status.st_ino))
+            if depth > MAX_DEPTH:
+                self.absent.append(Unavailable(f"folder {folder}", f"it lies more than {MAX_DEPTH} folders deep"))
+                continue
+            parts = _folders(folder)
+            for entry in entries:
+                if entry.name.startswith(".") or entry.name in _SKIPPED_FOLDERS:
+                    continue
+                if entry.is_dir():
+                    # Links last: what they lead to has a name of its own, which tells more.
+                    (linked if entry.is_symlink() else folders).append((entry.path, depth + 1))
+                else:
+                    self._add_entry(entry, parts)
+
+    def _add_entry(self, entry: os.DirEntry[str], folders: tuple[str, ...]) -> None:
+        if locate_names.is_unfinished(entry.name):
+            return
+        try:
+            status = entry.stat()
+        except OSError as error:
+            self.absent.append(Unavailable(entry.path, f"{error.strerror}; it may be a link that leads nowhere"))
+            return
+        if stat.S_ISREG(status.st_mode):
+            self._add_file(entry.path, entry.name, folders, status)
+
+    def _add_file(self, path: str, name: str, folders: tuple[str, ...], status: os.stat_result) -> None:
+        key = (status.st_dev, status.st_ino)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        if locate_names.is_archive(name):
+            self._add_archive(path, folders)
+            return
+        self._take(
+            Found(path, "", folders, locate_names.named(name), status.st_size, status.st_mtime_ns),
+            name,
+            lambda: _head_of(path),
+        )
+
+    def _take(self, file: Found, name: str, head: Callable[[], bytes]) -> None:
+        if not file.size:
+            if file.name.known or ("rank" in name and not locate_names.is_other(name)):
+                self.empty.append(file)
+            return
+        try:
+            is_dump = _is_dump(file.name, name, head)
+        except OSError as error:
+            self.absent.append(Unavailable(str(file.path), f"{error.strerror}; check its permissions"))
+            return
+        if is_dump:
+            self.found.append(file)
+        else:
+            self.others.append(file.path if is_url(file.path) else Path(file.path))
+
+    def _add_archive(self, path: str, folders: tuple[str, ...]) -> None:
+        try:
+            content = archive_at(path)
+        except UnreadableInput as error:
+            self.absent.append(Unavailable(f"archive {path}", str(error)))
+            return
+        stem = path.rsplit("/", 1)[-1].split(".tar", 1)[0]
+        for name, member in content.members.items():
+            *inner, last = [part for part in name.split("/") if part not in ("", ".")]
+            place = (*folders, stem, *inner)
+            found = Found(path, name, place, locate_names.named(last), member.size, member.written_ns)
+            (self.found if member.size else self.empty).append(found)
+        if content.damage:
+            self.absent.append(Unavailable(f"part of {path}", content.damage))
+        if content.others:
+            shown = ", ".join(content.others[:3]) + (", ..." if len(content.others) > 3 else "")
+            what = f"{len(content.others)} files in {path} that are no dumps"
+            self.absent.append(Unavailable(what, f"logs and stacks are not read from archives: unpack it ({shown})"))
+
+    def _add_url(self, url: str) -> None:
+        try:
+            system, path = file_system(url)
+            listed: dict[str, dict[str, Any]] = system.find(path, detail=True)
+        except UnreadableInput as error:
+            self.absent.append(Unavailable(url, str(error)))
+            return
+        except Exception as error:  # noqa: BLE001  each store has errors of its own
+            self.absent.append(Unavailable(url, f"it cannot be listed ({' '.join(str(error).split())[:200]})"))
+            return
+        if not listed:
+            self.absent.append(Unavailable(url, "nothing lies there; check the URL"))
+        for at, info in sorted(listed.items()):
+            self._add_remote(system.unstrip_protocol(at), at, info)
+
+    def _add_remote(self, url: str, at: str, info: dict[str, Any]) -> None:
+        *folders, name = at.strip("/").split("/")
+        if locate_names.is_unfinished(name) or any(
+            f.startswith(".") or f in _SKIPPED_FOLDERS for f in (*folders, name)
+        ):
+            return
+        size, written_ns = int(info.get("size") or 0), _written_ns(info)
+        if locate_names.is_archive(name):
+            self._add_archive(url, tuple(folders))
+            return
+        file = Found(url, "", tuple(folders), locate_names.named(name), size, written_ns)
+        self._take(file, name, lambda: _head_of(url))
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is a URL for fsspec."""
+    return "://" in path and not path.startswith("file://")
+
+
+def local_path(path: str) -> str:
+    """The absolute path of a local file, also of a file:// URL."""
+    return os.path.abspath(os.path.expanduser(path.removeprefix("file://")))
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path in it.
+
+    Raises:
+        UnreadableInput: fsspec, or what it needs for this kind of URL, is not installed.
+    """
+    try:
+        core = importlib.import_module("fsspec.core")
+    except ImportError as error:
+        raise unreadable(url, "reading URLs needs fsspec", "pip install 'unhang[analyze]'") from error
+    try:
+        system, path = core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise unreadable(url, str(error), "install what it names, or copy the files to a folder") from error
+    return system, path
+
+
+def opener(path: str) -> Callable[[], IO[bytes]]:
+    """Opens a local file or a URL for reading."""
+    if not is_url(path):
+        return lambda: open(path, "rb")
+    system, at = file_system(path)
+    return lambda: cast(IO[bytes], system.open(at, "rb"))
+
+
+def archive_at(path: str) -> archive.Archive:
+    """The dumps in an archive; listed once in a process, as long as the file stays the same.
+
+    Raises:
+        UnreadableInput: it cannot be read.
+    """
+    if is_url(path):
+        return _listed(path, 0, 0)
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise unreadable(path, error.strerror or str(error), "check the path") from error
+    return _listed(path, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(8)
+def _listed(path: str, size: int, written_ns: int) -> archive.Archive:
+    if is_url(path):
+        system, at = file_system(path)
+        size = int(system.size(at) or 0)
+    return archive.list_archive(opener(path), path, size, _is_wanted)
+
+
+def _is_wanted(member: str, head: Callable[[], bytes]) -> bool:
+    parts = member.split("/")
+    if locate_names.is_unfinished(parts[-1]) or any(p.startswith(".") and p != "." for p in parts):
+        return False
+    return _is_dump(locate_names.named(parts[-1]), parts[-1], head)
+
+
+def _is_dump(name: Named, text: str, head: Callable[[], bytes]) -> bool:
+    """By name where only dumps are called so; a JSON file may also be a trace of the profiler."""
+    if locate_names.is_other(text):
+        return False
+    if name.known and ".json" not in name.suffix.lower():
+        return True
+    start = head()
+    if archive.compression(start):
+        start = archive.first_bytes(start, text)
+    return locate_content.is_dump(start)
+
+
+def _head_of(path: str) -> bytes:
+    with opener(path)() as f:
+        return f.read(archive.HEAD_BYTES)
+
+
+@lru_cache(1 << 14)
+def _folders(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.split("/") if part)
+
+
+def _written_ns(info: dict[str, Any]) -> int:
+    """When a file was written; each store calls that differently."""
+    for key in ("mtime", "LastModified", "last_modified", "modified", "updated", "created"):
+        value = info.get(key)
+        if isinstance(value, (int, float)):
+            return int(value * 1e9)
+        if isinstance(value, datetime):
+            return int(value.timestamp() * 1e9)
+    return 0
+
+
+def walk(paths: Iterable[str | Path]) -> Walk:
+    """Everything that lies under the paths."""
+    found = Walk()
+    for path in paths:
+        found.add(path)
+    return found
