@@ -12,12 +12,12 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 MAKE_LIMIT_S = 3600
-_BYTES_PER_ENTRY, _BYTES_PER_RANK, _BYTES_PER_PEER = 220, 20_000, 8
+_BYTES_PER_ENTRY, _BYTES_PER_RANK = 220, 20_000
 
 
 def bytes_needed(ranks: int, entries: int) -> int:
     """About how much room the dumps take. Each of them lists the ranks of the world."""
-    return ranks * (_BYTES_PER_RANK + entries * _BYTES_PER_ENTRY + ranks * _BYTES_PER_PEER)
+    return ranks * (_BYTES_PER_RANK + entries * _BYTES_PER_ENTRY + ranks * len(f"{ranks}, "))
 
 
 def made(parent: Path, ranks: int, entries: int, fault: str) -> tuple[Path, set[int]]:

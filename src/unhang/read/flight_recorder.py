@@ -97,7 +97,7 @@ class RecordedCalls:
             raise unreadable(name, f"none of its {len(self.bad)} entries can be read ({self.bad[0]})")
         self.calls.sort(key=lambda call: call.record_id)
         settle(self.calls)
-        self.groups = _groups_of_config(dump.get("pg_config"))
+        self.groups = groups_of_config(dump.get("pg_config"))
         self.has_frames = any(call.frames for call in self.calls)
         self.backend = next((call.backend for call in self.calls if call.backend), "")
 
@@ -132,7 +132,7 @@ def settle(calls: Sequence[RecordedCall]) -> None:
             call.state = CallState.COMPLETED
 
 
-def _groups_of_config(config: object) -> dict[str, ProcessGroup]:
+def groups_of_config(config: object) -> dict[str, ProcessGroup]:
     """Groups by name. gloo writes one nameless group, which says nothing."""
     if isinstance(config, str):
         try:
@@ -179,7 +179,7 @@ def add_calls(
             dtype=call.dtype,
             state=call.state,
             is_p2p=call.is_p2p,
-            peer=_peer(call, group),
+            peer=global_rank(group, call.peer_in_group),
             created_ns=call.created_ns,
             started_ns=call.started_ns,
             completed_ns=call.completed_ns,
@@ -223,8 +223,8 @@ def _resolve(call: RecordedCall, membership: Mapping[str, ProcessGroup]) -> Proc
     return ProcessGroup(known.name, desc, known.ranks, known.timeout_s, backend)
 
 
-def _peer(call: RecordedCall, group: ProcessGroup) -> int:
-    """The other side's global rank; dumps name it by its number within the group."""
-    if 0 <= call.peer_in_group < len(group.ranks):
-        return group.ranks[call.peer_in_group]
-    return call.peer_in_group if group.name == DEFAULT_GROUP and not group.ranks else -1
+def global_rank(group: ProcessGroup, number: int) -> int:
+    """The global rank of a member that a dump names by its number within the group; -1 where it is not known."""
+    if 0 <= number < len(group.ranks):
+        return group.ranks[number]
+    return number if group.name == DEFAULT_GROUP and not group.ranks else -1

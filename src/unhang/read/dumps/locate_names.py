@@ -15,9 +15,9 @@ MAX_RANK_DIGITS = 7
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 _DATA = (".json", ".pickle", ".pkl", ".bin", ".dump", ".trace")
 ARCHIVES = (".tar", ".tgz", ".tzst", ".zip", *(f".tar{c}" for c in COMPRESSED))
-_UNFINISHED = re.compile(r"\.(tmp|temp|part|partial|crdownload|swp|lock|pyc|pipe)$|~$|^core(\.\d+)?$", re.IGNORECASE)
+_UNFINISHED = re.compile(r"\.(tmp|temp|part|partial|crdownload|swp|lock|pyc|pipe)$|~$", re.IGNORECASE)
 _OTHER = re.compile(
-    r"\.(log|out|err|md|rst|py|sh|ya?ml|toml|cfg|ini|csv|html?|svg|png|pdf|so|o|c|cpp|cu|h|sqlite|db|npz?|safetensors|ptx)$",
+    r"^core(\.\d+)?$|\.(log|out|err|md|rst|py|sh|ya?ml|toml|cfg|ini|csv|html?|svg|png|pdf|so|o|c|cpp|cu|h|sqlite|db|npz?|safetensors|ptx)$",
     re.I,
 )
 
@@ -88,7 +88,7 @@ class Folder:
 
 
 def is_unfinished(name: str) -> bool:
-    """Whether the name is that of a temporary file, a lock, a pipe or a core dump."""
+    """Whether the name is that of a temporary file, a lock or a pipe."""
     return bool(_UNFINISHED.search(name))
 
 

@@ -64,7 +64,12 @@ def claims(files: Sequence[Found]) -> list[Claim]:
         if len({n.chosen for n in names}) == 1 and (better := locate_names.choose_field(names)) is not None:
             for file in group:
                 file.name = locate_names.with_field(file.name, better)
-    return [_claim(file) for file in files]
+    by_folder = {
+        (_place(f.folders).parent_rank, f.name.number) for f in files if _place(f.folders).parent_rank is not None
+    }
+    # One folder of a rank with many numbers in it is where that rank keeps the dumps of all.
+    is_of_rank = len({rank for rank, _ in by_folder}) > 1 or len(by_folder) == 1
+    return [_claim(file, is_of_rank) for file in files]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,7 @@ class _Place:
     moment: tuple[tuple[int, str], ...]
     replica: str
     rank: int | None
+    parent_rank: int | None
     number: int | None
 
 
@@ -89,6 +95,7 @@ def _place(folders: tuple[str, ...]) -> _Place:
         moment=tuple(p.moment for p in parts if p.moment[0]),
         replica=next((p.replica for p in reversed(parts) if p.replica), ""),
         rank=ranks[-1] if ranks else None,
+        parent_rank=parts[-1].rank if parts else None,
         number=parts[-1].number if parts else None,
     )
 
@@ -98,13 +105,13 @@ def _joined(generations: Sequence[Generation]) -> Generation:
     return attempt, quorum, iteration
 
 
-def _claim(file: Found) -> Claim:
+def _claim(file: Found, folder_is_of_rank: bool) -> Claim:
     name, place = file.name, _place(file.folders)
     number = name.number
-    if place.rank is not None and (number is None or "rank" not in name.family.lower()):
-        number = place.rank
-    elif number is None:
-        number = place.number
+    if number is None:
+        number = place.number if place.rank is None else place.rank
+    elif place.parent_rank is not None and folder_is_of_rank and "rank" not in name.family.lower():
+        number = place.parent_rank
     return Claim(
         file=file,
         number=number,

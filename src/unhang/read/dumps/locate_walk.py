@@ -54,7 +54,8 @@ class Walk:
             status = os.stat(path)
         except (OSError, ValueError) as error:
             if not self._add_prefix(path):
-                self.absent.append(Unavailable(path, f"{getattr(error, 'strerror', None) or error}; check the path"))
+                reason = getattr(error, "strerror", None) or str(error)
+                self.absent.append(Unavailable(path, f"{path}: {reason}; check the path"))
             return
         if stat.S_ISDIR(status.st_mode):
             self._add_folder(path)
