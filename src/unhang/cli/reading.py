@@ -13,6 +13,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+_THREADS = "OPENBLAS_NUM_THREADS"
+if _THREADS not in os.environ:  # its threads cost more to start than everything else here; nothing multiplies matrices
+    os.environ[_THREADS] = "1"
+    import numpy as np  # noqa: F401
+
+    del os.environ[_THREADS]
+
 if TYPE_CHECKING:
     from unhang.read.bundle import Evidence
     from unhang.read.dumps.engine import Engine

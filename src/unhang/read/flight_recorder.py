@@ -10,6 +10,7 @@ Source: torch/csrc/distributed/c10d/FlightRecorder.hpp, torch 2.13.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -144,16 +145,28 @@ def groups_of_config(config: object) -> dict[str, ProcessGroup]:
         fields = value if isinstance(value, dict) else {"ranks": value}
         name = text(fields, "name") or (encodable(key) if isinstance(key, str) else "")
         if name:
-            groups[name] = ProcessGroup(name, text(fields, "desc"), _ranks_of(fields.get("ranks")))
+            ranks = fields.get("ranks")
+            told = _parsed_ranks(ranks) if isinstance(ranks, str) else _ranks_of(ranks)
+            groups[name] = _group_of(name, text(fields, "desc"), told)
     return groups
 
 
+@lru_cache(maxsize=1 << 16)
+def _group_of(name: str, desc: str, ranks: tuple[int, ...]) -> ProcessGroup:
+    """One object for the same group in the dumps of all its members."""
+    return ProcessGroup(name, desc, ranks)
+
+
+@lru_cache(maxsize=1 << 14)
+def _parsed_ranks(text_of_ranks: str) -> tuple[int, ...]:
+    """The dump of every rank holds the same text, which names all ranks of the world."""
+    try:
+        return _ranks_of(decode_json(text_of_ranks.encode("utf-8", "replace"), "ranks"))
+    except UnreadableInput:
+        return ()
+
+
 def _ranks_of(value: object) -> tuple[int, ...]:
-    if isinstance(value, str):
-        try:
-            value = decode_json(value.encode("utf-8", "replace"), "ranks")
-        except UnreadableInput:
-            return ()
     if not isinstance(value, (list, tuple)):
         return ()
     return tuple(value) if all(type(r) is int and 0 <= r < 1 << 31 for r in value) else ()

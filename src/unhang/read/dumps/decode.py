@@ -1,39 +1,44 @@
-"""The calls of some dumps as one Shard: every entry becomes an object first, which is slow and takes any dump."""
+"""Flight-recorder dumps as columns: what an engine runs on a part of the files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from unhang.errors import UnreadableInput
-from unhang.model import TableBuilder, Unavailable
+from unhang.model import Unavailable, join
+from unhang.read.dumps.decode_slow import Decoded, decode_slowly
 from unhang.read.dumps.locate import read_dump
-from unhang.read.dumps.shard import DumpFile, RankDump, Shard
-from unhang.read.flight_recorder import RecordedCalls, add_calls, decode, lost_entries
+from unhang.read.dumps.shard import DumpFile, Shard
+
+Read = Callable[[DumpFile], bytes]
 
 
 def decode_shard(
-    files: Sequence[DumpFile],
-    *,
-    last: int | None = None,
-    frames: bool = True,
-    read: Callable[[DumpFile], bytes] = read_dump,
+    files: Sequence[DumpFile], *, last: int | None = None, frames: bool = True, read: Read = read_dump
 ) -> Shard:
-    """The calls of these dumps."""
-    builder, dumps, absent = TableBuilder(), {}, []
+    """The calls of some dumps.
+
+    Args:
+        files: the dumps, one per rank.
+        last: keep only so many calls of each dump; more where a group's open call has no completed one among them.
+        frames: resolve the stacks of the calls.
+        read: yields the content of a file.
+    """
+    decoded: list[Decoded] = []
+    absent: list[Unavailable] = []
     for file in files:
         try:
-            dump = decode(read(file), trusted=True, name=str(file))
-            recorded = RecordedCalls(dump, str(file))
+            decoded.append(decode_slowly(file, read(file), last, frames))
         except UnreadableInput as error:
             absent.append(Unavailable(f"dump of rank {file.rank}", str(error)))
-            continue
-        absent.extend(lost_entries(recorded, file.rank))
-        calls = recorded.calls if last is None else recorded.calls[-last:]
-        add_calls(calls, file.rank, builder, recorded.groups)
-        if recorded.wrapped or len(calls) < len(recorded.calls):
-            builder.mark_wrapped(file.rank)
-        times = [t for c in calls for t in (c.created_ns, c.started_ns, c.completed_ns) if t]
-        dumps[file.rank] = RankDump(
-            file, dump["version"], recorded.backend, len(recorded.calls), recorded.has_frames, min(times, default=0), max(times, default=0)
-        )
-    return Shard(builder.build(), dumps, tuple(absent))
+    return _shard(decoded, absent)
+
+
+def _shard(decoded: Sequence[Decoded], absent: Sequence[Unavailable]) -> Shard:
+    if not decoded:
+        return Shard(absent=tuple(absent))
+    return Shard(
+        table=join([d.table for d in decoded]),
+        dumps={d.dump.file.rank: d.dump for d in decoded},
+        absent=(*absent, *(a for d in decoded for a in d.absent)),
+    )

@@ -26,14 +26,25 @@ Progress = Callable[[int, int], None]
 class Engine(Protocol):
     """Runs a task over files, somewhere."""
 
-    def run(self, task: Task, files: Sequence[DumpFile], progress: Progress | None = None) -> Iterator[Shard]:
-        """The shards, in any order; together they account for every file. `progress`: files done, and of how many."""
+    def run(
+        self, task: Task, files: Sequence[DumpFile], progress: Progress | None = None, most_files: int = MOST_FILES
+    ) -> Iterator[Shard]:
+        """The shards, in any order; together they account for every file.
+
+        `progress`: files done, and of how many. `most_files`: in one shard.
+        """
 
 
-def run_all(engine: Engine, task: Task, files: Sequence[DumpFile], progress: Progress | None = None) -> Shard:
+def run_all(
+    engine: Engine,
+    task: Task,
+    files: Sequence[DumpFile],
+    progress: Progress | None = None,
+    most_files: int = MOST_FILES,
+) -> Shard:
     """All files as one Shard. The order in which the engine answers changes nothing."""
     known: dict[ProcessGroup, ProcessGroup] = {}
-    return merge_ordered([_sharing(shard, known) for shard in engine.run(task, files, progress)])
+    return merge_ordered([_sharing(shard, known) for shard in engine.run(task, files, progress, most_files)])
 
 
 def merge_ordered(shards: Sequence[Shard]) -> Shard:
@@ -52,15 +63,15 @@ def _sharing(shard: Shard, known: dict[ProcessGroup, ProcessGroup]) -> Shard:
     return replace(shard, table=replace(shard.table, groups=groups))
 
 
-def plan(files: Sequence[DumpFile], processes: int) -> list[tuple[DumpFile, ...]]:
+def plan(files: Sequence[DumpFile], processes: int, most_files: int = MOST_FILES) -> list[tuple[DumpFile, ...]]:
     """The files as shards of bounded size, several for each process, by rank."""
     share = -(-len(files) // processes) if files else 1
-    most = min(MOST_FILES, max(-(-share // 4), min(FEWEST_FILES, share)))
+    most = min(most_files, max(-(-share // (4 if most_files <= MOST_FILES else 1)), min(FEWEST_FILES, share)))
     shards: list[tuple[DumpFile, ...]] = []
     part: list[DumpFile] = []
     size = 0
     for file in sorted(files, key=lambda f: (f.rank, f.path, f.member)):
-        if part and (len(part) >= most or size + file.size > MOST_BYTES):
+        if part and (len(part) >= most or (size + file.size > MOST_BYTES and most_files <= MOST_FILES)):
             shards.append(tuple(part))
             part, size = [], 0
         part.append(file)
@@ -96,13 +107,15 @@ class LocalEngine:
         self._processes = processes or min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
         self._memory_bytes, self._timeout_s = memory_bytes, timeout_s
 
-    def run(self, task: Task, files: Sequence[DumpFile], progress: Progress | None = None) -> Iterator[Shard]:
+    def run(
+        self, task: Task, files: Sequence[DumpFile], progress: Progress | None = None, most_files: int = MOST_FILES
+    ) -> Iterator[Shard]:
         """The shards as they are done.
 
         Raises:
             UnhangError: no process can be started.
         """
-        todo = deque(_Try(shard) for shard in plan(files, self._processes))
+        todo = deque(_Try(shard) for shard in plan(files, self._processes, most_files))
         idle: list[Worker] = []
         busy: dict[Worker, _Try] = {}
         done = 0

@@ -13,7 +13,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from unhang.errors import UnhangError
-from unhang.read.dumps.engine import LocalEngine, Progress, merge_ordered, plan, run_all, unreadable_shard
+from unhang.read.dumps.engine import MOST_FILES, LocalEngine, Progress, merge_ordered, plan, run_all, unreadable_shard
 from unhang.read.dumps.engine_worker import Task
 from unhang.read.dumps.shard import DumpFile, Shard
 
@@ -70,7 +70,9 @@ class RayEngine:
             with redirect_stdout(sys.stderr):
                 self._ray.shutdown()
 
-    def run(self, task: Task, files: Sequence[DumpFile], progress: Progress | None = None) -> Iterator[Shard]:
+    def run(
+        self, task: Task, files: Sequence[DumpFile], progress: Progress | None = None, most_files: int = MOST_FILES
+    ) -> Iterator[Shard]:
         """The merged shard of all files; one that the cluster could not decode is reported in it.
 
         Raises:
@@ -78,14 +80,16 @@ class RayEngine:
         """
         try:
             with redirect_stdout(sys.stderr):  # Ray prints what happens to its processes on the standard output
-                merged = self._merged(self._decoded(task, files, progress))
+                merged = self._merged(self._decoded(task, files, progress, most_files))
         except self._ray.exceptions.RayError as error:
             raise UnhangError(f"the Ray cluster failed ({_first_line(error)})") from error
         yield from merged
 
-    def _decoded(self, task: Task, files: Sequence[DumpFile], progress: Progress | None) -> list[Any]:
+    def _decoded(
+        self, task: Task, files: Sequence[DumpFile], progress: Progress | None, most_files: int
+    ) -> list[Any]:
         """References to the shards, in the order of the plan."""
-        shards = plan(files, self._cpus)
+        shards = plan(files, self._cpus, most_files)
         answers: list[Any] = [None] * len(shards)
         flying: dict[Any, tuple[int, Any]] = {}
         done = begun = 0

@@ -14,8 +14,7 @@ from unhang.read.dumps.cache import CacheEntry
 from unhang.read.dumps.engine import Engine, LocalEngine, run_all
 from unhang.read.dumps.shard import DumpFile, Shard, merge
 
-TAIL = 64
-SHORT_TAIL, MANY_RANKS = 24, 32_768
+TAIL, TAILS_AT_ONCE = 32, 512
 WHOLE_BYTES = 24 << 20
 
 Progress = Callable[[int, int], None]
@@ -41,7 +40,7 @@ class DumpReader:
         if self.is_whole:
             self._seen = self._read(self.files, None, True)
         else:
-            self._seen = self._read(self.files, TAIL if len(self.files) < MANY_RANKS else SHORT_TAIL, False)
+            self._seen = self._read(self.files, TAIL, False)
         return _settled(self._seen)
 
     def closer(self, ranks: Collection[int]) -> Shard:
@@ -64,12 +63,16 @@ class DumpReader:
 
     def _read(self, files: Sequence[DumpFile], last: int | None, frames: bool) -> Shard:
         from unhang.read.dumps.decode import decode_shard
+        from unhang.read.dumps.tails import decode_tails
 
         entry = CacheEntry.of(files, last=last, frames=frames) if self._use_cache else None
         kept = entry.load() if entry is not None else None
         if kept is not None:
             return kept
-        shard = run_all(self._engine, partial(decode_shard, last=last, frames=frames), files, self._progress)
+        if last is None or frames:
+            shard = run_all(self._engine, partial(decode_shard, last=last, frames=frames), files, self._progress)
+        else:
+            shard = run_all(self._engine, partial(decode_tails, last=last), files, self._progress, TAILS_AT_ONCE)
         if entry is not None:
             entry.save(shard)
         return shard

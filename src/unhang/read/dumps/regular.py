@@ -20,7 +20,9 @@ _NUMBERS = (
 )  # fmt: skip
 _STRINGS = ("profiling_name", "state", "thread_name", "thread_id")
 _SEGMENTS = ("input_sizes", "output_sizes", "input_dtypes", "frames")
-_REQUIRED = frozenset(("process_group", "profiling_name", "state", "record_id", "collective_seq_id", "p2p_seq_id", "is_p2p"))
+_REQUIRED = frozenset(
+    ("process_group", "profiling_name", "state", "record_id", "collective_seq_id", "p2p_seq_id", "is_p2p")
+)
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ def read_entries(buffer: bytes, parts: Sequence[Part], *, frames: bool) -> Entri
         matrix = windows[start_N[rows]].view(np.uint8).reshape(len(rows), length)
         for read in reader.classes(rows, matrix):
             reader.take(read)
+    reader.resolve()
     entries.texts, entries.pairs = list(map(str, reader.texts.values)), reader.pairs.values  # type: ignore[assignment]
     return entries
 
@@ -123,14 +126,17 @@ class _Reader:
     def __init__(self, parts: Sequence[Part], entries: Entries, frames: bool) -> None:
         self._parts, self._entries = parts, entries
         self._segments = _SEGMENTS if frames else _SEGMENTS[:-1]
+        self._strings = _STRINGS if frames else _STRINGS[:2]
+        self._number_F: dict[str, Ints] = {}
         self._key_of = [{name: i for i, name in p.strings.items()} for p in parts]
         self.texts, self.pairs = _Numbering(self._text), _Numbering(self._pair)
         self._gets: dict[tuple[int, int], int] = {}
+        self._get_pairs: list[tuple[int, int]] = []
         self._distinct: dict[tuple[int, bytes], int] = {}
 
     def classes(self, rows: Ints, matrix: Bytes) -> list[_Read]:
         """Splits rows of one length by skeleton; files whose rows have none are marked."""
-        found = []
+        found: list[_Read] = []
         left = np.arange(len(rows))
         for _ in range(_MOST_SAMPLES):
             if not len(left):
@@ -153,7 +159,11 @@ class _Reader:
     def _fields(self, skeleton: Skeleton, file: int) -> dict[str, Value]:
         names = [self._parts[file].strings.get(number, "") for number in skeleton.names]
         fields = dict(zip(names, skeleton.values, strict=True))
-        expected = {"process_group": ("pair",), **dict.fromkeys(_STRINGS, ("get",)), **dict.fromkeys(_SEGMENTS, ("list",))}
+        expected: dict[str, tuple[str, ...]] = {
+            "process_group": ("pair",),
+            **dict.fromkeys(_STRINGS, ("get",)),
+            **dict.fromkeys(_SEGMENTS, ("list",)),
+        }
         expected.update(dict.fromkeys(_NUMBERS, ("int", "constant")))
         if not fields.keys() >= _REQUIRED or len(fields) != len(names):
             raise Irregular
@@ -165,11 +175,12 @@ class _Reader:
         self, skeleton: Skeleton, fields: Mapping[str, Value], rows: Ints, matrix: Bytes
     ) -> npt.NDArray[np.bool_]:
         """Whether the keys of the rows are the same strings: each file numbers them for itself."""
-        files, inverse = np.unique(self._entries.file[rows], return_inverse=True)
-        numbers_FK = np.array([[self._key_of[f].get(n, -1) for n in fields] for f in files.tolist()])
+        file_N = self._entries.file[rows]
         good = np.ones(len(rows), dtype=bool)
-        for k, place in enumerate(skeleton.keys):
-            good &= integers(matrix, place) == numbers_FK[inverse, k]
+        for name, place in zip(fields, skeleton.keys, strict=True):
+            if name not in self._number_F:
+                self._number_F[name] = np.array([keys.get(name, -1) for keys in self._key_of])
+            good &= integers(matrix, place) == self._number_F[name][file_N]
         return good
 
     def take(self, read: _Read) -> None:
@@ -181,16 +192,26 @@ class _Reader:
         for name, value in read.fields.items():
             if name in entries.numbers:
                 entries.numbers[name][rows] = numbers(read.bytes, value)
-            elif name in entries.strings:
-                entries.strings[name][rows] = self.texts(file_N, numbers(read.bytes, value))
+            elif name in self._strings:
+                entries.strings[name][rows] = numbers(read.bytes, value)
             elif name == "process_group":
                 first = integers(read.bytes, (value.offset, value.width))
                 second = integers(read.bytes, value.second)
                 both, inverse = np.unique((first << 31) | second, return_inverse=True)
                 numbered = [self._gets.setdefault((g >> 31, g & 0x7FFFFFFF), len(self._gets)) for g in both.tolist()]
-                entries.groups[rows] = self.pairs(file_N, np.array(numbered)[inverse])
+                entries.groups[rows] = np.array(numbered)[inverse]
             elif name in self._segments:
                 entries.segments[name][rows] = self._segment(name, file_N, read.bytes, value)
+
+    def resolve(self) -> None:
+        """Turns gets into texts, each distinct one once."""
+        entries, known = self._entries, np.flatnonzero(self._entries.groups >= 0)
+        file_N = entries.file[known]
+        for name in self._strings:
+            column = entries.strings[name]
+            told = known[column[known] >= 0] if name in ("thread_name", "thread_id") else known
+            column[told] = self.texts(entries.file[told], column[told])
+        entries.groups[known] = self.pairs(file_N, entries.groups[known])
 
     def _text(self, file: int, get: int) -> str:
         found = self._parts[file].strings.get(get)
@@ -199,7 +220,9 @@ class _Reader:
         return found or ""
 
     def _pair(self, file: int, number: int) -> tuple[str, str]:
-        name, desc = list(self._gets)[number]
+        if len(self._get_pairs) != len(self._gets):
+            self._get_pairs = list(self._gets)
+        name, desc = self._get_pairs[number]
         return self._text(file, name), self._text(file, desc)
 
     def _segment(self, name: str, file_N: Ints, rows: Bytes, value: Value) -> Ints:

@@ -51,7 +51,7 @@ class Skeleton:
 
     def fits(self, rows: Bytes) -> npt.NDArray[np.bool_]:
         """`[N]`: which of the rows `[N, length]` have these opcodes."""
-        good = ~(((rows ^ self.expected) & self.mask).any(axis=1))
+        good: npt.NDArray[np.bool_] = np.logical_not(((rows ^ self.expected) & self.mask).any(axis=1))
         for value in self.values:
             if value.kind == "constant":
                 good &= np.isin(rows[:, value.offset], (_NONE, _TRUE, _FALSE))
@@ -83,6 +83,17 @@ class _Parser:
         self.at += 1
         return self.operand(1 if opcode == b"h" else 4)
 
+    def new_string(self) -> tuple[int, int]:
+        """A string and its number in the memo, which is what counts: it can be got under it from here on."""
+        size = int.from_bytes(self.row[self.at + 1 : self.at + 5], "little")
+        self.at += 5
+        self.operand(size)
+        opcode = self.row[self.at : self.at + 1]
+        if opcode not in (b"q", b"r"):
+            raise Irregular
+        self.at += 1
+        return self.operand(1 if opcode == b"q" else 4)
+
     def integer(self) -> tuple[int, int] | None:
         for opcode, width in _WIDTHS.items():
             if self.row.startswith(opcode, self.at):
@@ -103,6 +114,8 @@ class _Parser:
                 self._member()
             self.at += 1
             return Value("list", start, self.at - start)
+        if opcode == b"X":
+            return Value("get", *self.new_string())
         first = self.get()
         if self.at < len(self.row) and self.row[self.at : self.at + 1] in (b"h", b"j"):
             mark = self.at

@@ -17,16 +17,17 @@ import numpy as np
 from unhang.model import CALL_COLUMNS, PROGRESS_COLUMNS, CallState, CollectiveTable, ProcessGroup
 from unhang.model.calls import Sizes
 from unhang.read.dumps.regular import Entries, Part, read_entries
-from unhang.read.dumps.shard import DumpFile, RankDump, Shard
+from unhang.read.dumps.shard import DumpFile, RankDump, Shard, merge
 from unhang.read.dumps.skeleton import UNKNOWN, Ints
 from unhang.read.flight_recorder import global_rank, groups_of_config
 from unhang.read.restricted_pickle import PICKLE_ERRORS, RestrictedUnpickler
 
-HEAD_BYTES, TAIL_BYTES = 48 << 10, 24 << 10
+HEAD_BYTES, TAIL_BYTES = 48 << 10, 12 << 10
 MOST_HEAD_BYTES = 4 << 20
+_LONGER = 8
 _ENTRIES = b"X\x07\x00\x00\x00entries"
 _FRAMES = b"}(X\x06\x00\x00\x00frames"
-_STRING = re.compile(rb"X(.)\x00\x00\x00", re.DOTALL)
+_X = ord("X")
 _P2P = re.compile(r"(?:send|recv) \d+(?:->|<-)(\d+)$")
 _STATES = {"scheduled": CallState.SCHEDULED, "started": CallState.STARTED, "completed": CallState.COMPLETED}
 
@@ -39,7 +40,7 @@ class NotRegular(Exception):
 class _Head:
     header: dict[str, object]
     groups: Mapping[str, ProcessGroup]
-    strings: Mapping[int, str]
+    strings: dict[int, str]
     pattern: bytes
 
 
@@ -52,12 +53,12 @@ class _Tail:
     entries: int
 
 
-def read_tails(files: Sequence[DumpFile], last: int) -> tuple[Shard, list[DumpFile]]:
+def read_tails(files: Sequence[DumpFile], last: int, tail_bytes: int = TAIL_BYTES) -> tuple[Shard, list[DumpFile]]:
     """The last calls of the dumps, without stacks, and the files that have to be read in another way."""
     tails, others = [], []
     for file in files:
         try:
-            tails.append(_tail(file, last))
+            tails.append(_tail(file, last, tail_bytes))
         except (NotRegular, OSError, *PICKLE_ERRORS):
             others.append(file)
     if not tails:
@@ -69,13 +70,26 @@ def read_tails(files: Sequence[DumpFile], last: int) -> tuple[Shard, list[DumpFi
     return table, [*others, *(t.file for t, good in zip(tails, ok, strict=True) if not good)]
 
 
-def _tail(file: DumpFile, last: int) -> _Tail:
+def decode_tails(files: Sequence[DumpFile], *, last: int) -> Shard:
+    """The last calls of the dumps, without stacks: quickly where their writer was torch, else as any dump is read."""
+    from unhang.read.dumps.decode import decode_shard
+
+    shards = []
+    for count, tail_bytes in ((last, TAIL_BYTES), (_LONGER * last, _LONGER * TAIL_BYTES)):
+        shard, files = read_tails(files, count, tail_bytes)
+        shards.append(shard)
+        if not files:
+            return merge([s for s in shards if s.dumps])
+    return merge([*(s for s in shards if s.dumps), decode_shard(files, last=last, frames=False)])
+
+
+def _tail(file: DumpFile, last: int, tail_bytes: int) -> _Tail:
     if file.member or "://" in file.path:
         raise NotRegular
     descriptor = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         size = os.fstat(descriptor).st_size
-        head_bytes, tail_bytes = HEAD_BYTES, TAIL_BYTES
+        head_bytes = HEAD_BYTES
         while True:
             head = os.pread(descriptor, head_bytes, 0)
             if not head.startswith(b"\x80\x02"):
@@ -89,6 +103,7 @@ def _tail(file: DumpFile, last: int) -> _Tail:
         os.close(descriptor)
     if not data.endswith(b"ueu.") or size < tail_bytes:
         raise NotRegular
+    _add_strings(data, told.strings)
     starts = [m.start() + 1 for m in re.finditer(re.escape(told.pattern), data)][-last:]
     if len(starts) < last:
         raise NotRegular  # a short dump is quickly read as a whole
@@ -109,22 +124,29 @@ def _head(data: bytes) -> _Head:
     if not isinstance(header, dict) or not str(header.get("version", "")).startswith("2."):
         raise NotRegular
     strings: dict[int, str] = {}
-    for match in _STRING.finditer(data):
-        stop = match.end() + match[1][0]
-        opcode = data[stop : stop + 1]
-        if opcode == b"q":
-            number = data[stop + 1] if stop + 1 < len(data) else -1
-        elif opcode == b"r":
-            number = int.from_bytes(data[stop + 1 : stop + 5], "little") if stop + 5 <= len(data) else -1
-        else:
-            continue
-        if number >= 0:
-            if number in strings:
-                raise NotRegular
-            strings[number] = data[match.end() : stop].decode()
+    _add_strings(data, strings)
     key = first + len(_FRAMES)
     get = b"h" + data[key + 1 : key + 2] if data[key : key + 1] == b"q" else b"j" + data[key + 1 : key + 5]
     return _Head(header, groups_of_config(header.get("pg_config")), strings, b"u}(" + get + b"](")
+
+
+def _add_strings(data: bytes, strings: dict[int, str]) -> None:
+    """Adds `X length text q number`. Lengths beyond 255 and texts that are cut are no names that entries use."""
+    flat = np.frombuffer(data, dtype=np.uint8)
+    at = np.flatnonzero(flat[:-8] == _X)
+    at = at[(flat[at + 2] | flat[at + 3] | flat[at + 4]) == 0]
+    for begin in at.tolist():
+        stop = begin + 5 + data[begin + 1]
+        opcode = data[stop : stop + 1]
+        if opcode == b"q" and stop + 2 <= len(data):
+            number = data[stop + 1]
+        elif opcode == b"r" and stop + 5 <= len(data):
+            number = int.from_bytes(data[stop + 1 : stop + 5], "little")
+        else:
+            continue
+        text = data[begin + 5 : stop].decode()
+        if strings.setdefault(number, text) != text:
+            raise NotRegular
 
 
 @cache
@@ -151,7 +173,7 @@ class _Columns:
             numbers["is_p2p"] == UNKNOWN, np.array(peers)[e.strings["profiling_name"]] >= 0, numbers["is_p2p"] == 1
         )
         groups, group_N = self._groups(backends)
-        op_N = np.array(ops)[e.strings["profiling_name"]] if len(e.file) else np.zeros(0)
+        op_N = np.array(ops)[e.strings["profiling_name"]]
         names, op_ids = np.unique(op_N, return_inverse=True)
         state = self._settled(state, is_p2p, retired, group_N, op_N, backends)
         sizes, dtypes, threads = _Interned(), _Interned(), _Interned()
@@ -241,7 +263,8 @@ class _Columns:
 
     def _dtype(self, file: int, segment: bytes) -> str:
         """Distinct names joined; the segment holds gets of the file's memo."""
-        names, at, strings = {}, 2, self._tails[file].head.strings
+        names: dict[str, None] = {}
+        at, strings = 2, self._tails[file].head.strings
         while segment[at : at + 1] != b"e":
             width = 1 if segment[at : at + 1] == b"h" else 4
             number = int.from_bytes(segment[at + 1 : at + 1 + width], "little")
@@ -279,7 +302,10 @@ class _Columns:
         small: tuple[_Interned, _Interned, _Interned],
         backends: Sequence[str],
     ) -> tuple[Shard, list[bool]]:
-        e, ok = self._e, self._e.ok.tolist()
+        e = self._e
+        progress = self._progress(groups, columns["group"])
+        self._mark_too_short(columns, progress)
+        ok = e.ok.tolist()
         keep = e.ok[e.file]
         dumps, wrapped = {}, []
         last_ns = np.max([columns[n] for n in ("created_ns", "started_ns", "completed_ns")], axis=0)
@@ -299,21 +325,40 @@ class _Columns:
                 int(columns["created_ns"][begin:end].min()),
                 int(last_ns[begin:end].max()),
             )
-        progress = self._progress(groups, columns["group"], ok)
+        told = np.isin(progress["rank"], list(dumps))
         table = CollectiveTable(
             {name: columns[name][keep].astype(kind) for name, kind in CALL_COLUMNS.items()},
-            tuple(groups),
-            ops,
-            *(tuple(i.numbers) for i in small[:2]),  # type: ignore[arg-type]
-            (),
-            tuple(small[2].numbers),
-            frozenset(wrapped),
-            frozenset(),
-            progress,
+            groups=tuple(groups),
+            ops=ops,
+            sizes=tuple(small[0].numbers),  # type: ignore[arg-type]
+            dtypes=tuple(small[1].numbers),  # type: ignore[arg-type]
+            stacks=(),
+            threads=tuple(small[2].numbers),  # type: ignore[arg-type]
+            wrapped_ranks=frozenset(wrapped),
+            progress={name: column[told] for name, column in progress.items()},
         )
         return Shard(table, dumps), ok
 
-    def _progress(self, groups: Sequence[ProcessGroup], group_N: Ints, ok: Sequence[bool]) -> dict[str, Ints]:
+    def _mark_too_short(self, columns: Mapping[str, Ints], progress: Mapping[str, Ints]) -> None:
+        """A tail must hold all open calls of each group: it reaches back to a completed one, or the rank says how many."""
+        e, ranks = self._e, columns["rank"]
+        is_open = (columns["state"] != CallState.COMPLETED) & ~(columns["is_p2p"].astype(bool) & (columns["peer"] < 0))
+        width = int(columns["group"].max(initial=0)) + 1
+        of_group = ranks * width + columns["group"]
+        with_open, counts = np.unique(of_group[is_open], return_counts=True)
+        short = ~np.isin(with_open, of_group[columns["state"] == CallState.COMPLETED])
+        told = {
+            int(r) * width + int(g): enqueued - completed
+            for r, g, enqueued, completed in zip(
+                *(progress[n].tolist() for n in ("rank", "group", "enqueued", "completed")), strict=True
+            )
+            if enqueued >= 0
+        }
+        for key, count in zip(with_open[short].tolist(), counts[short].tolist(), strict=True):
+            if told.get(key, count + 1) > count:
+                e.ok[np.unique(e.file[of_group == key])] = False
+
+    def _progress(self, groups: Sequence[ProcessGroup], group_N: Ints) -> dict[str, Ints]:
         """What `pg_status` says; which group its numbers mean only the entries tell."""
         e = self._e
         numbers = e.numbers["pg_id"]
@@ -323,7 +368,7 @@ class _Columns:
             tail = self._tails[key >> 32]
             status = tail.head.header.get("pg_status")
             told = status.get(str(key & 0xFFFFFFFF)) if isinstance(status, dict) else None
-            if not ok[key >> 32] or not isinstance(told, dict):
+            if not isinstance(told, dict):
                 continue
             rows["rank"].append(tail.file.rank)
             rows["group"].append(int(group_N[row]))

@@ -1,0 +1,284 @@
+"""The calls of two runs side by side: aligned by rank, group and sequence number, never by position in the buffer.
+
+Legend of shapes: N rows of one table, K of them within the stretch that both runs recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from unhang.analyze.positions import bare_op, numels
+from unhang.model import CollectiveCall, CollectiveTable, ProcessGroup, user_frames
+
+Ints = npt.NDArray[np.int64]
+_ROOM = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first call in which ranks of two runs part. `ours` or `theirs` is empty where that run makes no call there.
+
+    `is_place`: the call is the same, but it is made from another line. `seq` is of the group, or of its point-to-point calls.
+    """
+
+    ranks: tuple[int, ...]
+    group: str
+    seq: int
+    ours: str
+    theirs: str
+    our_place: str = ""
+    their_place: str = ""
+    is_place: bool = False
+
+
+def one_key(columns: Sequence[Ints], spans: Sequence[int]) -> Ints:
+    """One number per row that orders rows as the columns do, from the first to the last; `spans` bound the values.
+
+    Raises:
+        OverflowError: the columns together need more than 62 bits.
+    """
+    room, key_N = 1, np.zeros(len(columns[0]), dtype=np.int64)
+    for column, span in zip(columns, spans, strict=True):
+        room *= span
+        if room >= _ROOM:
+            raise OverflowError("the keys do not fit")
+        key_N = key_N * span + column
+    return key_N
+
+
+def group_labels(ours: CollectiveTable, theirs: CollectiveTable) -> tuple[Ints, Ints, list[str]]:
+    """Equal numbers for the groups of two runs that correspond, by group of each table, and the labels' names.
+
+    They correspond where description and ranks are equal; else by description, where no rank has two such groups; else by
+    description and name.
+    """
+    numbers: dict[tuple[object, ...], int] = {}
+    names: list[str] = []
+    found: list[Ints] = []
+    rest = [_unmatched(ours, theirs), _unmatched(theirs, ours)]
+    doubtful = _with_several(ours, rest[0]) | _with_several(theirs, rest[1])
+    for table, lone in zip((ours, theirs), rest, strict=True):
+        labels, seen = [], {}  # type: ignore[var-annotated]
+        for i, group in enumerate(table.groups):
+            key: tuple[object, ...]
+            if i not in lone:
+                same = (group.desc, group.ranks)
+                seen[same] = seen.get(same, 0) + 1
+                key = (*same, seen[same])
+            else:
+                key = (group.desc, group.name) if group.desc in doubtful else (group.desc,)
+            if key not in numbers:
+                numbers[key] = len(names)
+                names.append(str(group))
+            labels.append(numbers[key])
+        found.append(np.array(labels, dtype=np.int64))
+    return found[0], found[1], names
+
+
+def _unmatched(table: CollectiveTable, other: CollectiveTable) -> set[int]:
+    left: dict[tuple[str, tuple[int, ...]], int] = {}
+    for group in other.groups:
+        left[group.desc, group.ranks] = left.get((group.desc, group.ranks), 0) + 1
+    lone = set()
+    for i, group in enumerate(table.groups):
+        count = left.get((group.desc, group.ranks), 0)
+        if not count or not group.ranks:
+            lone.add(i)
+        left[group.desc, group.ranks] = count - 1
+    return lone
+
+
+def _with_several(table: CollectiveTable, groups: set[int]) -> set[str]:
+    """Descriptions that a rank has more than one of these groups of, or that say nothing."""
+    pairs = np.unique(table["rank"].astype(np.int64) * (len(table.groups) + 1) + table["group"])
+    found = {table.groups[i].desc for i in groups if table.groups[i].desc in ("", "undefined")}
+    seen: set[tuple[int, str]] = set()
+    for rank, i in (divmod(pair, len(table.groups) + 1) for pair in pairs.tolist()):
+        if i in groups:
+            pair = (rank, table.groups[i].desc)
+            if pair in seen:
+                found.add(pair[1])
+            seen.add(pair)
+    return found
+
+
+class Streams:
+    """The rows of one table by rank, label, kind (collective or point-to-point), sequence number and order of issue."""
+
+    def __init__(self, table: CollectiveTable, label_G: Ints, spans: Sequence[int]) -> None:
+        rank, seq = table["rank"].astype(np.int64), np.clip(table["seq"], 0, None).astype(np.int64)
+        label = label_G[table["group"]] if len(table) else rank
+        stream = one_key((rank, label, table["is_p2p"].astype(np.int64)), spans[:3])
+        key = one_key((stream, seq), (spans[0] * spans[1] * spans[2], spans[3]))
+        self.row_N: Ints = np.argsort(key, kind="stable")
+        self.stream_N, self.seq_N, key = stream[self.row_N], seq[self.row_N], key[self.row_N]
+        first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
+        lengths = np.diff(np.append(first, len(key)))
+        self.nth_N: Ints = np.arange(len(key)) - np.repeat(first, lengths)
+        wrapped = np.isin(table["rank"], sorted(table.wrapped_ranks))[self.row_N]
+        starts = np.flatnonzero(np.append(True, self.stream_N[1:] != self.stream_N[:-1])[: len(key)])
+        ends = np.append(starts[1:], len(key)) - 1 if len(starts) else starts
+        self.streams = self.stream_N[starts]
+        # Of a batch that the ring buffer has half overwritten, the members cannot be told apart.
+        self.first, self.last = self.seq_N[starts] + wrapped[starts], self.seq_N[ends]
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Rows of two tables in the stretch of each stream that both recorded: `[K]` rows of each, and their counterparts.
+
+    A counterpart is the row of the other table with the same rank, label, kind, sequence number and place within its batch,
+    or -1.
+    """
+
+    our_rows: Ints
+    our_partners: Ints
+    their_rows: Ints
+    their_partners: Ints
+    their_places: Ints  # our row that comes before each of their rows
+
+
+def aligned(ours: CollectiveTable, theirs: CollectiveTable, labels: tuple[Ints, Ints]) -> Aligned:
+    """The stretch that both runs recorded; near-linear in the number of rows."""
+    if not len(ours) or not len(theirs):
+        nothing = np.zeros(0, dtype=np.int64)
+        return Aligned(nothing, nothing, nothing, nothing, nothing)
+    spans = [
+        max(int(t.max()) for t in (ours["rank"], theirs["rank"])) + 1,
+        max(int(label.max()) for label in labels) + 1,
+        2,
+        max(int(t.max()) for t in (ours["seq"], theirs["seq"])) + 1,
+    ]
+    a, b = Streams(ours, labels[0], spans), Streams(theirs, labels[1], spans)
+    both, at_a, at_b = np.intersect1d(a.streams, b.streams, assume_unique=True, return_indices=True)
+    first, last = np.maximum(a.first[at_a], b.first[at_b]), np.minimum(a.last[at_a], b.last[at_b])
+    most = max(int(s.nth_N.max()) for s in (a, b)) + 1
+    keys, rows = [], []
+    for s in (a, b):
+        at = np.minimum(np.searchsorted(both, s.stream_N), max(len(both) - 1, 0))
+        within = np.zeros(len(s.seq_N), dtype=bool)
+        if len(both):
+            within = (both[at] == s.stream_N) & (s.seq_N >= first[at]) & (s.seq_N <= last[at])
+        key = one_key(
+            (at[within], s.seq_N[within], s.nth_N[within]), (max(len(both), 1), spans[3], most)
+        )  # sorted, as the rows are
+        keys.append(key)
+        rows.append(s.row_N[within])
+    return Aligned(
+        rows[0], _partners(keys[0], keys[1], rows[1]), rows[1], _partners(keys[1], keys[0], rows[0]),
+        _before(keys[1], keys[0], rows[0]),
+    )  # fmt: skip
+
+
+def _partners(key_K: Ints, other_L: Ints, row_L: Ints) -> Ints:
+    if not len(other_L):
+        return np.full(len(key_K), -1, dtype=np.int64)
+    at = np.minimum(np.searchsorted(other_L, key_K), len(other_L) - 1)
+    return np.where(other_L[at] == key_K, row_L[at], -1)
+
+
+def _before(key_K: Ints, other_L: Ints, row_L: Ints) -> Ints:
+    if not len(other_L):
+        return np.zeros(len(key_K), dtype=np.int64)
+    found: Ints = row_L[np.maximum(np.searchsorted(other_L, key_K, side="right") - 1, 0)]
+    return found
+
+
+def _common(values: Sequence[object], numbers: dict[object, int]) -> Ints:
+    return np.array([numbers.setdefault(value, len(numbers)) for value in values] or [0], dtype=np.int64)
+
+
+class _Words:
+    """Numbers for what two tables say of a call, equal where they say the same."""
+
+    def __init__(self) -> None:
+        self.ops: dict[object, int] = {}
+        self.numels: dict[object, int] = {}
+        self.dtypes: dict[object, int] = {}
+        self.places: dict[object, int] = {}
+
+    def of(self, table: CollectiveTable) -> tuple[Ints, Ints]:
+        """`[N]` signatures (op, elements, dtype), and `[N]` places, -1 where the call's stack is not recorded."""
+        op_N = _common([bare_op(op) for op in table.ops], self.ops)[table["op"]]
+        numel_N = _common([numels(s) for s in table.sizes], self.numels)[table["in_sizes"]]
+        dtype_N = _common([d.lower() for d in table.dtypes], self.dtypes)[table["dtype"]]
+        places = _common([(user_frames(stack) or (None,))[0] for stack in table.stacks], self.places)
+        place_N = np.where(table["frames"] >= 0, places[np.maximum(table["frames"], 0)], -1)
+        return ((op_N << 40) + (numel_N << 12)) * 64 + dtype_N, place_N
+
+
+def divergences(
+    ours: CollectiveTable, theirs: CollectiveTable, pairs: Aligned, most: int = 64
+) -> tuple[Divergence, ...]:
+    """The first call of each rank in which the runs part, equal ones of several ranks as one, in the order of our run.
+
+    A rank that makes other calls is named for the first of these; only one that makes the same calls, for a changed line.
+    """
+    words = _Words()
+    (sig_a, place_a), (sig_b, place_b) = words.of(ours), words.of(theirs)
+    has = pairs.our_partners >= 0
+    partner = np.maximum(pairs.our_partners, 0)
+    other = ~has | (sig_a[pairs.our_rows] != sig_b[partner]) if len(theirs) else ~has
+    moved = np.zeros_like(other)
+    if len(theirs):
+        known = (place_a[pairs.our_rows] >= 0) & (place_b[partner] >= 0)
+        moved = has & ~other & known & (place_a[pairs.our_rows] != place_b[partner])
+    extra = pairs.their_partners < 0
+    found = [
+        (pairs.our_rows[other], pairs.our_rows[other], pairs.our_partners[other], 0),
+        (pairs.their_places[extra], np.full(int(extra.sum()), -1), pairs.their_rows[extra], 0),
+        (pairs.our_rows[moved], pairs.our_rows[moved], pairs.our_partners[moved], 1),
+    ]
+    order = np.concatenate([np.stack((at, a, b, np.full(len(at), kind))) for at, a, b, kind in found], axis=1)
+    if not order.shape[1]:
+        return ()
+    at, our_row, their_row, kind = order
+    rank = np.where(our_row >= 0, ours["rank"][np.maximum(our_row, 0)], theirs["rank"][np.maximum(their_row, 0)])
+    order = np.lexsort((our_row < 0, at, kind, rank))
+    firsts = order[np.append(True, np.diff(rank[order]) != 0)]
+    return _classes(ours, theirs, [(int(our_row[i]), int(their_row[i]), int(at[i]), bool(kind[i])) for i in firsts])[:most]
+
+
+def _classes(
+    ours: CollectiveTable, theirs: CollectiveTable, firsts: Sequence[tuple[int, int, int, bool]]
+) -> tuple[Divergence, ...]:
+    found: dict[tuple[str, int, str, str, str, str, bool], list[int]] = {}
+    when: dict[tuple[str, int, str, str, str, str, bool], int] = {}
+    for our_row, their_row, at, is_place in firsts:
+        a = ours.call(our_row) if our_row >= 0 else None
+        b = theirs.call(their_row) if their_row >= 0 else None
+        call = a or b
+        assert call is not None
+        key = (_group_text(call.group), call.seq, _call_text(a), _call_text(b), _place(a), _place(b), is_place)
+        found.setdefault(key, []).append(call.rank)
+        began = int(ours["created_ns"][at])
+        when[key] = min(when.get(key, began), began)
+    ordered = sorted(found, key=lambda key: (key[-1], when[key], found[key]))
+    return tuple(Divergence(tuple(sorted(found[key])), *key) for key in ordered)
+
+
+def _group_text(group: ProcessGroup) -> str:
+    return str(group)
+
+
+def _call_text(call: CollectiveCall | None) -> str:
+    if call is None:
+        return ""
+    return str(call).removeprefix(call.op.removesuffix(bare_op(call.op)))
+
+
+def _place(call: CollectiveCall | None) -> str:
+    user = user_frames(call.frames) if call is not None and call.frames else ()
+    return str(user[0]) if user else ""
+
+
+def by_description(groups: Sequence[ProcessGroup]) -> Mapping[str, list[ProcessGroup]]:
+    """Groups under what they are for; names are mere counters."""
+    found: dict[str, list[ProcessGroup]] = {}
+    for group in groups:
+        found.setdefault(str(group), []).append(group)
+    return found

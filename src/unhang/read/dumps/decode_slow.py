@@ -1,0 +1,155 @@
+"""One dump through Python objects: what every dump can be read with, and what defines the meaning of the fast way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unhang.model import CallState, CollectiveTable, ProcessGroup, TableBuilder, Unavailable
+from unhang.model.calls import PROGRESS_COLUMNS
+from unhang.read.dumps.shard import DumpFile, RankDump
+from unhang.read.fields import text, whole
+from unhang.read.flight_entry import BadEntry, RecordedCall, _group
+from unhang.read.flight_recorder import RecordedCalls, _resolve, add_calls, decode, lost_entries
+
+Status = Mapping[str, tuple[int, int, int]]
+_NUMBERS = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
+_LONGER = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What one dump gave."""
+
+    table: CollectiveTable
+    dump: RankDump
+    absent: tuple[Unavailable, ...] = ()
+
+
+def decode_slowly(file: DumpFile, data: bytes, last: int | None, frames: bool) -> Decoded:
+    """The calls of one dump, of which `last` keeps only the tail.
+
+    Raises:
+        UnreadableInput: it is no dump, damaged, an attack, or of an unknown version.
+    """
+    dump = decode(data, trusted=True, name=str(file))
+    recorded = RecordedCalls(dump, str(file))
+    calls = recorded.calls
+    status = status_of(dump.get("pg_status"))
+    kept = tail_of(calls, last)
+    builder = TableBuilder()
+    add_calls(kept if frames else map(_without_frames, kept), file.rank, builder, recorded.groups)
+    groups = _groups_of_status(dump["entries"], calls, recorded.groups, status)
+    numbers = {number: builder.group(group) for number, group in groups.items()}
+    total = len(dump["entries"])
+    table = replace(
+        builder.build(),
+        progress=progress_of(file.rank, [(at, *status[number]) for number, at in numbers.items()]),
+        wrapped_ranks=frozenset([file.rank]) if len(kept) < len(calls) or recorded.wrapped else frozenset(),
+    )
+    first = calls[0].record_id if calls else 0
+    if is_active_only(first, total, any(c.state == CallState.COMPLETED for c in calls), status):
+        table = replace(table, active_ranks=frozenset([file.rank]))
+    first_ns, last_ns = span_of(table)
+    has_frames = any(call.frames for call in kept)
+    shown = RankDump(file, text(dump, "version"), recorded.backend, total, has_frames, first_ns, last_ns)
+    return Decoded(table, shown, lost_entries(recorded, file.rank))
+
+
+def _without_frames(call: RecordedCall) -> RecordedCall:
+    return replace(call, frames=None)
+
+
+def tail_of(calls: Sequence[RecordedCall], last: int | None) -> Sequence[RecordedCall]:
+    """The last calls, but so many that each group with an open call also has a completed one in them."""
+    for count in lengths(last):
+        kept = calls[-count:] if count is not None else calls
+        done = {call.group for call in kept if call.state == CallState.COMPLETED}
+        if len(kept) == len(calls) or {call.group for call in kept} <= done | _settled(kept):
+            return kept
+    return calls
+
+
+def _settled(calls: Sequence[RecordedCall]) -> set[str]:
+    return {call.group for call in calls} - {call.group for call in calls if call.state != CallState.COMPLETED}
+
+
+def lengths(last: int | None) -> Sequence[int | None]:
+    """How many calls to try, one after the other. None stands for all."""
+    return (None,) if last is None else (max(last, 1), *((_LONGER,) if last < _LONGER else ()), None)
+
+
+def status_of(value: object) -> Status:
+    """What the rank says of its groups, by their numeric ids: enqueued, started and completed sequence numbers."""
+    if not isinstance(value, dict):
+        return {}
+    return {
+        key: _numbers(fields) for key, fields in value.items() if isinstance(key, str) and isinstance(fields, dict)
+    }
+
+
+def _numbers(fields: Mapping[Any, Any]) -> tuple[int, int, int]:
+    enqueued, started, completed = (-1 if (n := whole(fields, key)) is None else max(n, -1) for key in _NUMBERS)
+    return enqueued, started, completed
+
+
+def _groups_of_status(
+    entries: Sequence[Any], calls: Sequence[RecordedCall], configured: Mapping[str, ProcessGroup], status: Status
+) -> dict[str, ProcessGroup]:
+    """Which group each numeric id of the status means: only entries tell, unless there is just one group."""
+    firsts: dict[str, RecordedCall] = {}
+    for call in calls:
+        firsts.setdefault(call.group, call)
+    names = {}
+    for entry in entries:
+        number = entry.get("pg_id") if isinstance(entry, dict) else None
+        if type(number) is not int or number.bit_length() > 63:
+            continue
+        try:
+            name, _ = _group(entry)
+        except BadEntry:
+            continue
+        if name in firsts:
+            names.setdefault(str(number), name)
+    return match_status(status, names, configured, lambda name: _resolve(firsts[name], configured))
+
+
+def match_status(
+    status: Status,
+    names: Mapping[str, str],
+    configured: Mapping[str, ProcessGroup],
+    group: Callable[[str], ProcessGroup],
+) -> dict[str, ProcessGroup]:
+    """The group of each numeric id, where it is known."""
+    found = {number: group(names[number]) for number in status if number in names}
+    if not found and len(status) == 1 and len(configured) == 1:
+        return dict(zip(status, configured.values(), strict=True))
+    return found
+
+
+def progress_of(rank: int, rows: Sequence[tuple[int, int, int, int]]) -> dict[str, npt.NDArray[Any]]:
+    """The progress columns of one rank. `rows`: the group, and what was enqueued, started and completed there."""
+    values = [(rank, *row) for row in rows]
+    return {
+        name: np.array([row[i] for row in values], dtype=kind) for i, (name, kind) in enumerate(PROGRESS_COLUMNS.items())
+    }
+
+
+def is_active_only(first_record: int, entries: int, any_completed: bool, status: Status) -> bool:
+    """Whether the dump leaves out the completed calls."""
+    if any_completed:
+        return False
+    enqueued = sum(max(numbers[0], 0) for numbers in status.values())
+    return first_record > 0 or enqueued > entries or any(numbers[2] > 0 for numbers in status.values())
+
+
+def span_of(table: CollectiveTable) -> tuple[int, int]:
+    """The first creation and the last time that calls mention, 0 if none."""
+    created = table["created_ns"]
+    times = (created, table["started_ns"], table["completed_ns"])
+    first = int(created[created > 0].min(initial=np.iinfo(np.int64).max)) if (created > 0).any() else 0
+    return first, max(int(column.max(initial=0)) for column in times)
