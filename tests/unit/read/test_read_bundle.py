@@ -305,7 +305,7 @@ def test_a_mixture_of_recognised_files(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(content)
     case = read_paths([tmp_path])
-    assert sorted(case.ranks) == [0, 1, 2, 3]
+    assert sorted(case.ranks) == [0, 1, 2]
     assert (case.ranks[0].steps, case.ranks[0].main_stack.is_main) == (12, True)
     assert case.ranks[1].main_stack is not None
     assert case.ranks[2].error.message == "bad"
@@ -313,8 +313,8 @@ def test_a_mixture_of_recognised_files(tmp_path):
     assert case.calls.wrapped_ranks == {1}
     gone = absences(case)
     assert "format is not known" in gone[str(tmp_path / "core")]
-    assert "does not tell the rank" in gone[str(tmp_path / "trace.pickle")]
-    assert "more memory" in gone["trace_rank_3 of rank 3"]
+    assert "nor its content tells the rank" in gone[str(tmp_path / "trace.pickle")]
+    assert "more memory" in gone["dump of rank 3"]
 
 
 def test_nothing_to_judge(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +18,7 @@ from unhang.model import (
     Unavailable,
 )
 from unhang.read.dumps.shard import Shard
-from unhang.read.membership import name_with_ranks
+from unhang.read.membership import DEFAULT_GROUP, name_with_ranks
 
 LEAST_QUIET_S = 15.0
 _PAUSES = 2.0
@@ -123,6 +123,16 @@ def settle_groups(table: CollectiveTable) -> CollectiveTable:
     return _renumbered(table, tuple(groups[i] for i in used), place[new], of_rank)
 
 
+def with_world(table: CollectiveTable, ranks: Collection[int]) -> CollectiveTable:
+    """Gives the default group its members where no dump names them (gloo): all ranks up to the last that left a file."""
+    world = tuple(range(max(ranks, default=-1) + 1))
+    if len(ranks) * 2 < len(world):
+        return table
+    is_world = [g.name == DEFAULT_GROUP and not g.ranks for g in table.groups]
+    groups = (replace(g, ranks=world) if i else g for g, i in zip(table.groups, is_world, strict=True))
+    return replace(table, groups=tuple(groups)) if any(is_world) else table
+
+
 def _own_name(name: str, ranks: tuple[int, ...], groups: Sequence[ProcessGroup]) -> str:
     """The name with the ranks, and with their number where the first ranks are those of another group too."""
     own = name_with_ranks(name, ranks)
@@ -160,8 +170,8 @@ def unseen(shard: Shard) -> tuple[Unavailable, ...]:
     lost = [r for r in range(world_size(shard)) if r not in shard.dumps and f"dump of rank {r}" not in named]
     if len(lost) > MAX_NAMED:
         shown = ", ".join(map(str, lost[:MAX_NAMED]))
-        return (Unavailable(f"dumps of {len(lost)} ranks ({shown}, ...)", "no file of them was found"),)
-    return tuple(Unavailable(f"dump of rank {r}", "no file of it was found") for r in lost)
+        return (Unavailable(f"{len(lost)} of {world_size(shard)} ranks ({shown}, ...)", "no dump of them was found"),)
+    return tuple(Unavailable(f"rank {r}", "no dump of it was found") for r in lost)
 
 
 def stale_ranks(shard: Shard) -> Sequence[int]:

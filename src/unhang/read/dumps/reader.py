@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from unhang.model import Unavailable
-from unhang.read.dumps.assemble import settle_groups, stale_ranks
+from unhang.read.dumps.assemble import settle_groups, stale_ranks, with_world
 from unhang.read.dumps.cache import CacheEntry
 from unhang.read.dumps.engine import Engine, LocalEngine, run_all
 from unhang.read.dumps.shard import DumpFile, Shard, merge
@@ -41,25 +41,28 @@ class DumpReader:
             self._seen = self._read(self.files, None, True)
         else:
             self._seen = self._read(self.files, TAIL, False)
-        return _settled(self._seen)
+        return self._settled(self._seen)
 
     def closer(self, ranks: Collection[int]) -> Shard:
         """What was seen, with all calls of these ranks and their stacks."""
         wanted = [f for f in self.files if f.rank in ranks]
         if wanted and not self.is_whole:
             self._seen = merge([_without(self._seen, {f.rank for f in wanted}), self._read(wanted, None, True)])
-        return _settled(self._seen)
+        return self._settled(self._seen)
 
     def everything(self, frames: bool = False) -> Shard:
         """All calls of all ranks."""
-        return _settled(self._read(self.files, None, frames))
+        return self._settled(self._read(self.files, None, frames))
 
     def in_parts(self, frames: bool) -> Iterator[Shard]:
         """All calls, a bounded number of ranks at a time."""
         from unhang.read.dumps.decode import decode_shard
 
         for shard in self._engine.run(partial(decode_shard, last=None, frames=frames), self.files, self._progress):
-            yield _settled(shard)
+            yield self._settled(shard)
+
+    def _settled(self, shard: Shard) -> Shard:
+        return _settled(shard, {f.rank for f in self.files})
 
     def _read(self, files: Sequence[DumpFile], last: int | None, frames: bool) -> Shard:
         from unhang.read.dumps.decode import decode_shard
@@ -78,14 +81,14 @@ class DumpReader:
         return shard
 
 
-def _settled(shard: Shard) -> Shard:
-    """With one number for each group, and without what is of an earlier run."""
+def _settled(shard: Shard, ranks: Collection[int]) -> Shard:
+    """With one number for each group, and without what is of an earlier run. `ranks`: those that left a file."""
     stale = stale_ranks(shard)
     if stale:
         reason = "its calls end before those of the other ranks begin: it is of an earlier run"
         notes = tuple(Unavailable(f"dump of rank {rank}", reason) for rank in stale)
         shard = replace(_without(shard, stale), absent=(*shard.absent, *notes))
-    return replace(shard, table=settle_groups(shard.table))
+    return replace(shard, table=with_world(settle_groups(shard.table), ranks))
 
 
 def _without(shard: Shard, ranks: Collection[int]) -> Shard:

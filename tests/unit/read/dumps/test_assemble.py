@@ -112,6 +112,6 @@ def test_a_dump_that_ends_before_the_others_begin_is_of_an_earlier_run() -> None
 def test_the_size_of_the_job_and_who_is_missing() -> None:
     lost = shard(table_of((0, ProcessGroup("0", "", (0, 1, 2)), 0, DONE)))
     assert world_size(lost) == 3
-    assert [u.what for u in unseen(lost)] == ["dump of rank 1", "dump of rank 2"]
+    assert [u.what for u in unseen(lost)] == ["rank 1", "rank 2"]
     many = shard(table_of((0, ProcessGroup("0", "", tuple(range(100))), 0, DONE)))
     assert len(unseen(many)) == 1
