@@ -2,7 +2,7 @@
 
 A call path is written outermost first, `main:10>step:20` (functions and lines of `train.py`); `~lock`, `~loader`, `~comm` and
 `~backward` stand for the library frames below it. A call is `group/op[sizes] dtype@path`, with ` !` at the end while it has not
-completed: `all_reduce[8]@main:10>step:20 !`.
+completed: `all_reduce[8]@main:10>step:20 !`. Outputs are told after an arrow, `[4->16]`; point-to-point: `send>3[8]`, `recv<2[8]`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from unhang.model.evidence import (
 )
 
 _CALL = re.compile(
-    r"^(?:(?P<group>\w+)/)?(?P<op>\w+)(?:\[(?P<sizes>[\d,x ]*)(?:->(?P<out>[\d,x ]*))?\])?(?: (?P<dtype>\w+))?(?:@(?P<path>[^\s!]+))?"
+    r"^(?:(?P<group>\w+)/)?(?P<op>\w+)(?:(?P<arrow>[<>])(?P<peer>\d+))?(?:\[(?P<sizes>[\d,x ]*)(?:->(?P<out>[\d,x ]*))?\])?(?: (?P<dtype>\w+))?(?:@(?P<path>[^\s!]+))?"
     r"(?: thread=(?P<thread>\w+))?(?P<open> !)?$"
 )
 _LIBRARY = {
@@ -92,11 +92,12 @@ def _add(
     if match is None:
         raise ValueError(f"not a call: {text!r}")
     name = match["group"] or "0"
-    seqs[name] = seqs.get(name, 0) + 1
+    counted = name + ("p2p" if match["arrow"] else "")
+    seqs[counted] = seqs.get(counted, 0) + 1
     builder.add(
         rank=rank,
         group=groups[name],
-        seq=seqs[name],
+        seq=seqs[counted],
         op=match["op"],
         in_sizes=_sizes(match["sizes"]),
         out_sizes=_sizes(match["out"]),
@@ -106,6 +107,8 @@ def _add(
         frames=path(match["path"], file) if match["path"] else None,
         thread=match["thread"] or "main",
         record_id=order,
+        is_p2p=bool(match["arrow"]),
+        peer=int(match["peer"] or -1),
         timeout_ms=1_800_000,
     )
 

@@ -78,12 +78,14 @@ class CollectiveOrderRace(Rule):
             yield _race(s, d)
         elif d is None:
             for cycle in s.waits.cycles:
-                if set(cycle) <= set(s.proven) and not _starting(s, cycle) and not wrong_peers(s):
+                if set(cycle) <= set(s.proven) and not _is_of_another_kind(s, cycle) and not wrong_peers(s):
                     yield _cycle(s, cycle)
 
 
-def _starting(s: Situation, cycle: tuple[int, ...]) -> bool:
-    return any(e.kind in ("new_group", "rendezvous") for r in cycle for e in s.waits.edges_of(r))
+def _is_of_another_kind(s: Situation, cycle: tuple[int, ...]) -> bool:
+    """A circle at start-up, or of two sides of one transfer that differ."""
+    edges = [e for r in cycle for e in s.waits.edges_of(r)]
+    return any(e.kind in ("new_group", "rendezvous") or (e.kind == "p2p" and e.mismatch) for e in edges)
 
 
 def _race(s: Situation, d: Divergence) -> Finding:
