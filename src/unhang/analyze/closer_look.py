@@ -8,7 +8,7 @@ from unhang.analyze.graph import edges_on
 from unhang.analyze.situation import Situation
 
 MOST_RANKS = 96
-_OF_EACH = 8
+_OF_EACH, _PEERS = 8, 3
 
 
 def ranks_that_matter(s: Situation) -> tuple[int, ...]:
@@ -29,8 +29,8 @@ def _in_order_of_weight(s: Situation) -> Iterable[int]:
     for late in s.late[:_OF_EACH]:
         yield late.rank
         edges = sorted(waits[late.rank], key=lambda e: (e.kind != "collective", e.since_ns or 0))
-        yield from (e.waiter for e in edges[:_OF_EACH])
+        yield from (e.waiter for e in edges[:_PEERS])
     for cycle in sorted(s.waits.cycles, key=len)[:_OF_EACH]:
         yield from cycle[: 2 * _OF_EACH]
-    waiting = [rank for rank, _ in zip(s.recorded.fronts, range(_OF_EACH), strict=False)]
-    yield from waiting
+    if not s.late:
+        yield from (rank for rank, _ in zip(s.recorded.fronts, range(_OF_EACH), strict=False))
