@@ -12,21 +12,21 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 MAKE_LIMIT_S = 3600
-_BYTES_PER_ENTRY, _BYTES_PER_RANK = 220, 20_000
+_BYTES_PER_ENTRY, _BYTES_PER_RANK = 180, 15_000
 
 
 def bytes_needed(ranks: int, entries: int) -> int:
     """About how much room the dumps take. Each of them lists the ranks of the world."""
-    return ranks * (_BYTES_PER_RANK + entries * _BYTES_PER_ENTRY + ranks * len(f"{ranks}, "))
+    return ranks * (_BYTES_PER_RANK + entries * _BYTES_PER_ENTRY + ranks * len(f"{ranks - 1}, "))
 
 
-def made(parent: Path, ranks: int, entries: int, fault: str) -> tuple[Path, set[int]]:
-    """The folder of the dumps, and the ranks at fault.
+def made(parent: Path, ranks: int, entries: int, fault: str, more: str = "") -> tuple[Path, set[int]]:
+    """The folder of the dumps, and the ranks at fault. `more`: further options of make_dumps.py, such as "--pp 1".
 
     Raises:
         SystemExit: there is no room for the dumps.
     """
-    folder = parent / f"{fault}-{ranks}x{entries}"
+    folder = parent / "-".join([fault, f"{ranks}x{entries}", *more.replace("--", "").split()])
     truth = folder.with_name(f"{folder.name}.truth.json")
     if not truth.exists():
         free, needed = shutil.disk_usage(parent).free, bytes_needed(ranks, entries)
@@ -34,7 +34,7 @@ def made(parent: Path, ranks: int, entries: int, fault: str) -> tuple[Path, set[
             raise SystemExit(f"{folder}: needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free (--dir)")
         tell(f"making {folder} (about {needed / 1e9:.1f} GB)")
         size = ["--ranks", str(ranks), "--entries", str(entries)]
-        command = [sys.executable, HERE / "make_dumps.py", folder, *size, "--fault", fault]
+        command = [sys.executable, HERE / "make_dumps.py", folder, *size, "--fault", fault, *more.split()]
         subprocess.run(command, check=True, timeout=MAKE_LIMIT_S, stdout=sys.stderr)
     return folder, set(json.loads(truth.read_text())["culprits"])
 

@@ -69,7 +69,7 @@ def look(folder: Path, truth: set[int], state: str, limit_s: float) -> dict[str,
 def measured(parent: Path, job: str, given: argparse.Namespace) -> dict[str, Any]:
     """All looks at one job, cold and warm in turns."""
     ranks, entries = map(int, job.split("x"))
-    folder, truth = made(parent, ranks, entries, given.fault)
+    folder, truth = made(parent, ranks, entries, given.fault, given.make)
     size = total_bytes(folder)
     tell(f"{job}: {size / 1e9:.2f} GB, at fault: {sorted(truth)}")
     floor = []
@@ -106,6 +106,7 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--jobs", default="16384x2000,100000x50", help="RANKSxENTRIES, separated by commas")
     options.add_argument("--fault", default="missing", help="see make_dumps.py --list")
+    options.add_argument("--make", default="", help="further options for make_dumps.py, such as '--make=--pp 1'")
     options.add_argument("--runs", type=int, default=1)
     options.add_argument("--limit", type=float, default=1200, help="seconds per look")
     options.add_argument("--dir", type=Path, help="where the dumps are made, or lie from an earlier run")
@@ -122,7 +123,13 @@ def main() -> None:
     head = (
         f"{'job':>12} {'GB':>7} {'state':>5} {'read, wall s':>12} {'wall s':>8} {'CPU s':>8} {'MB':>8} {'verdict':>8}"
     )
-    text = "\n".join([f"cold: {cold}; {os.cpu_count()} cores; fault: {given.fault}", head, *map(shown, results)])
+    text = "\n".join(
+        [
+            f"cold: {cold}; {os.cpu_count()} cores; fault: {' '.join([given.fault, given.make]).strip()}",
+            head,
+            *map(shown, results),
+        ]
+    )
     print(text)
     if given.save:
         target = HERE / "results" / "scale"

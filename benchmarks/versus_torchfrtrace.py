@@ -71,7 +71,7 @@ class Figures:
 
 def commands(folder: Path, trace: Path) -> dict[str, list[str | Path]]:
     """Every command that is measured."""
-    verdict = [SCRIPTS / "unhang", "diagnose", folder, "--output-format", "json"]
+    verdict: list[str | Path] = [SCRIPTS / "unhang", "diagnose", folder, "--output-format", "json"]
     return {
         "read": [sys.executable, "-c", READ, folder],
         "decode": [sys.executable, "-c", DECODE, folder],
@@ -86,9 +86,10 @@ def outcome_of(what: str, cost: Cost | None, trace: Path) -> str:
     """Why a run of a command does not count, "" if it does."""
     if cost is None:
         return "not done within the limit"
+    last_line = cost.err.strip().rpartition("\n")[2]
     if what == "unhang --trace" and not trace.exists():
-        return f"no trace: {cost.err.strip().rpartition(chr(10))[2]}"
-    return cost.err[-500:] if what.startswith("unhang") and not cost.out else ""
+        return f"no trace: {last_line}"
+    return last_line if what in OURS and not cost.out else ""
 
 
 def compared(folder: Path, truth: set[int], runs: int, limit_s: float) -> dict[str, Figures | None]:
@@ -114,7 +115,7 @@ def compared(folder: Path, truth: set[int], runs: int, limit_s: float) -> dict[s
                 tell(f"  {what}: {cost.cpu_s:.2f} CPU-s, {cost.wall_s:.2f} s, {cost.peak_bytes / 1e6:.0f} MB")
                 if what == "torchfrtrace":
                     named[what].append(named_by_torchfrtrace(cost.out + cost.err))
-                elif what.startswith("unhang"):
+                elif what in OURS:
                     named[what].append(named_by_unhang(cost.out))
         forget_verdicts(folder)
     return {what: Figures.of(costs[what], named[what], truth) for what in every}
@@ -126,6 +127,11 @@ def shown(figures: Figures | None) -> str:
         return f"{'-':>8} {'-':>8} {'-':>7} {'none':>12}"
     verdict = f"{figures.right}/{figures.runs} ({figures.named})"
     return f"{figures.cpu_s:8.2f} {figures.peak_mb:8.0f} {figures.wall_s:7.2f} {verdict:>12}"
+
+
+def number(value: float | None) -> str:
+    """A number of a cell, where it is known."""
+    return "-" if value is None else f"{value:.2f}"
 
 
 def ratio(of: float | None, to: float | None) -> str:
@@ -141,13 +147,13 @@ def table(results: dict[int, dict[str, Figures | None]], sizes: dict[int, int]) 
         f"{'ranks':>6} {'GB':>6} | {columns} | {columns} | {'CPU':>7} {'memory':>7} | {'read':>6} {'decode':>7} | {'wall s':>6} | / verdict",
     ]
     for ranks, figures in results.items():
-        cpu = {what: f and f.cpu_s for what, f in figures.items()}
-        memory = {what: f and f.peak_mb for what, f in figures.items()}
+        cpu = {what: None if f is None else f.cpu_s for what, f in figures.items()}
+        memory = {what: None if f is None else f.peak_mb for what, f in figures.items()}
         again = figures["unhang again"]
         lines.append(
             f"{ranks:6} {sizes[ranks] / 1e9:6.2f} | {shown(figures['torchfrtrace'])} | {shown(figures['unhang'])} | "
             f"{ratio(cpu['torchfrtrace'], cpu['unhang']):>7} {ratio(memory['torchfrtrace'], memory['unhang']):>7} | "
-            f"{cpu['read'] or 0:6.2f} {cpu['decode'] or 0:7.2f} | {again.wall_s if again else 0:6.2f} | "
+            f"{number(cpu['read']):>6} {number(cpu['decode']):>7} | {number(None if again is None else again.wall_s):>6} | "
             f"{ratio(cpu['unhang --trace'], cpu['unhang'])} (goal <= {TRACE_GOAL:.0f}x)"
         )
     lines.append("right: runs in which exactly the culprits were named / runs (ranks named at most)")
@@ -163,6 +169,7 @@ def main() -> None:
     options.add_argument("--ranks", default="64,256,1024")
     options.add_argument("--entries", type=int, default=2000)
     options.add_argument("--fault", default="missing", help="see make_dumps.py --list")
+    options.add_argument("--make", default="", help="further options for make_dumps.py, such as '--make=--pp 1'")
     options.add_argument("--runs", type=int, default=3)
     options.add_argument("--limit", type=float, default=600, help="seconds per run")
     options.add_argument("--dir", type=Path, help="where the dumps are made, or lie from an earlier run")
@@ -175,11 +182,11 @@ def main() -> None:
         parent = given.dir or Path(name)
         parent.mkdir(parents=True, exist_ok=True)
         for ranks in map(int, given.ranks.split(",")):
-            folder, truth = made(parent, ranks, given.entries, given.fault)
+            folder, truth = made(parent, ranks, given.entries, given.fault, given.make)
             tell(f"{ranks} ranks x {given.entries} entries, at fault: {sorted(truth)}")
             sizes[ranks] = total_bytes(folder)
             results[ranks] = compared(folder, truth, given.runs, given.limit)
-    text = f"fault: {given.fault}, {given.entries} entries per rank\n{table(results, sizes)}"
+    text = f"fault: {' '.join([given.fault, given.make]).strip()}, {given.entries} entries per rank\n{table(results, sizes)}"
     print(text)
     if given.save:
         saved = {

@@ -187,13 +187,15 @@ def silent_divergence_at(case: Case, index: CallIndex, stuck: StuckCollective) -
     for member, last in stuck.missing.items():
         if not last or not (streams.has_paths(member) and streams.has_paths(peer)):
             continue
-        seq, shift = streams.first_difference(peer, member, last)
-        if not shift:
-            continue
-        calls = calls_at(index, stuck.index, seq)
-        reference, odd, has_majority = _split_at(streams, calls, seq)
-        if has_majority and member in odd and set(odd) <= set(stuck.missing):
-            return _describe(stuck, streams, (seq, shift), calls, (reference, odd, has_majority))
+        for reference, other in ((peer, member), (member, peer)):
+            seq, shift = streams.first_difference(reference, other, last)
+            if not shift:
+                continue
+            calls = calls_at(index, stuck.index, seq)
+            right, odd, has_majority = _split_at(streams, calls, seq)
+            side = stuck.missing if other == member else stuck.calls
+            if has_majority and other in odd and set(odd) <= set(side):
+                return _describe(stuck, streams, (seq, shift), calls, (right, odd, has_majority))
     return None
 
 

@@ -53,16 +53,35 @@ class Habits:
         )
 
     @cached_property
+    def _programs(self) -> Keys:
+        """`[N]`: equal numbers for ranks that make the same kinds of calls again and again: stages of a pipeline differ."""
+        ranks, of_row = np.unique(self._table["rank"], return_inverse=True)
+        token_ids = np.unique(self.tokens, return_inverse=True)[1]
+        width = int(token_ids.max(initial=0)) + 1
+        pairs, counts = np.unique(of_row * width + token_ids, return_counts=True)
+        usual = pairs[counts > 1]
+        kinds = _mixed(np.zeros(len(usual), dtype=np.uint64), (usual % width).astype(np.uint64))
+        programs = np.zeros(len(ranks), dtype=np.uint64)
+        np.add.at(programs, usual // width, kinds)
+        return programs[of_row]
+
+    @cached_property
     def _is_new(self) -> npt.NDArray[np.bool_]:
-        """`[N]`: calls that follow their predecessors nowhere else, though other calls often follow these."""
+        """`[N]`: calls that nowhere follow their two predecessors, or so many equal ones, though others often do."""
         tokens, rank = self.tokens, self._table["rank"]
         is_new = np.zeros(len(tokens), dtype=bool)
         if len(tokens) <= _CONTEXT:
             return is_new
-        context = _mixed(tokens[:-2], tokens[1:-1])
-        whole = _mixed(context, tokens[2:])
+        program = self._programs[2:]
+        context = _mixed(program, _mixed(tokens[:-2], tokens[1:-1]))
         same_rank = rank[2:] == rank[:-2]
-        is_new[2:] = same_rank & (_counts(whole, same_rank) == 1) & (_counts(context, same_rank) >= _LEAST_SEEN)
+        is_new[2:] = _is_unique(context, tokens[2:], same_rank)
+        starts = np.flatnonzero((tokens[1:] != tokens[:-1]) | (rank[1:] != rank[:-1])) + 1
+        before, here = starts[:-1], starts[1:]  # a run of equal calls, and the call that ends it
+        whole = (rank[here] == rank[before - 1]) & (rank[here] == rank[before])
+        length = (here - before).astype(np.uint64)
+        change = _mixed(self._programs[here], _mixed(tokens[before], tokens[here]))
+        is_new[here] |= _is_unique(change, length, whole)
         return is_new
 
     def newcomers(self, ranks: Collection[int]) -> dict[int, int]:
@@ -74,6 +93,12 @@ class Habits:
             if len(new):
                 found[rank] = rows.start + int(new[0])
         return found
+
+
+def _is_unique(context: Keys, then: Keys, of: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Where a common context is followed by what follows it nowhere else. `of`: which places count."""
+    found: npt.NDArray[np.bool_] = (_counts(context, of) >= _LEAST_SEEN) & (_counts(_mixed(context, then), of) == 1)
+    return found & of
 
 
 def _counts(keys: Keys, of: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:

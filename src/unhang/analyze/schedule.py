@@ -5,7 +5,7 @@ Legend of shapes: N rows of one table, K of them within the stretch that both ru
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,14 +50,13 @@ def one_key(columns: Sequence[Ints], spans: Sequence[int]) -> Ints:
     return key_N
 
 
-def group_labels(ours: CollectiveTable, theirs: CollectiveTable) -> tuple[Ints, Ints, list[str]]:
-    """Equal numbers for the groups of two runs that correspond, by group of each table, and the labels' names.
+def group_labels(ours: CollectiveTable, theirs: CollectiveTable) -> tuple[Ints, Ints]:
+    """Equal numbers for the groups of two runs that correspond, by group of each table.
 
     They correspond where description and ranks are equal; else by description, where no rank has two such groups; else by
     description and name.
     """
     numbers: dict[tuple[object, ...], int] = {}
-    names: list[str] = []
     found: list[Ints] = []
     rest = [_unmatched(ours, theirs), _unmatched(theirs, ours)]
     doubtful = _with_several(ours, rest[0]) | _with_several(theirs, rest[1])
@@ -71,12 +70,9 @@ def group_labels(ours: CollectiveTable, theirs: CollectiveTable) -> tuple[Ints, 
                 key = (*same, seen[same])
             else:
                 key = (group.desc, group.name) if group.desc in doubtful else (group.desc,)
-            if key not in numbers:
-                numbers[key] = len(names)
-                names.append(str(group))
-            labels.append(numbers[key])
+            labels.append(numbers.setdefault(key, len(numbers)))
         found.append(np.array(labels, dtype=np.int64))
-    return found[0], found[1], names
+    return found[0], found[1]
 
 
 def _unmatched(table: CollectiveTable, other: CollectiveTable) -> set[int]:
@@ -86,7 +82,7 @@ def _unmatched(table: CollectiveTable, other: CollectiveTable) -> set[int]:
     lone = set()
     for i, group in enumerate(table.groups):
         count = left.get((group.desc, group.ranks), 0)
-        if not count or not group.ranks:
+        if count <= 0 or not group.ranks:
             lone.add(i)
         left[group.desc, group.ranks] = count - 1
     return lone
@@ -109,9 +105,8 @@ def _with_several(table: CollectiveTable, groups: set[int]) -> set[str]:
 class Streams:
     """The rows of one table by rank, label, kind (collective or point-to-point), sequence number and order of issue."""
 
-    def __init__(self, table: CollectiveTable, label_G: Ints, spans: Sequence[int]) -> None:
-        rank, seq = table["rank"].astype(np.int64), np.clip(table["seq"], 0, None).astype(np.int64)
-        label = label_G[table["group"]] if len(table) else rank
+    def __init__(self, table: CollectiveTable, rank: Ints, seq: Ints, label_G: Ints, spans: Sequence[int]) -> None:
+        label = label_G[table["group"]]
         stream = one_key((rank, label, table["is_p2p"].astype(np.int64)), spans[:3])
         key = one_key((stream, seq), (spans[0] * spans[1] * spans[2], spans[3]))
         self.row_N: Ints = np.argsort(key, kind="stable")
@@ -147,13 +142,12 @@ def aligned(ours: CollectiveTable, theirs: CollectiveTable, labels: tuple[Ints, 
     if not len(ours) or not len(theirs):
         nothing = np.zeros(0, dtype=np.int64)
         return Aligned(nothing, nothing, nothing, nothing, nothing)
-    spans = [
-        max(int(t.max()) for t in (ours["rank"], theirs["rank"])) + 1,
-        max(int(label.max()) for label in labels) + 1,
-        2,
-        max(int(t.max()) for t in (ours["seq"], theirs["seq"])) + 1,
-    ]
-    a, b = Streams(ours, labels[0], spans), Streams(theirs, labels[1], spans)
+    ranks, seqs = ([np.maximum(t[name], 0).astype(np.int64) for t in (ours, theirs)] for name in ("rank", "seq"))
+    spans = _spans(ranks, labels, seqs)
+    if spans[0] * spans[1] * spans[3] >= _ROOM >> 20:  # nonsense in a dump: the order of the numbers will do
+        ranks, seqs = _ordinals(ranks), _ordinals(seqs)
+        spans = _spans(ranks, labels, seqs)
+    a, b = (Streams(t, *own, spans) for t, *own in zip((ours, theirs), ranks, seqs, labels, strict=True))
     both, at_a, at_b = np.intersect1d(a.streams, b.streams, assume_unique=True, return_indices=True)
     first, last = np.maximum(a.first[at_a], b.first[at_b]), np.minimum(a.last[at_a], b.last[at_b])
     most = max(int(s.nth_N.max()) for s in (a, b)) + 1
@@ -172,6 +166,16 @@ def aligned(ours: CollectiveTable, theirs: CollectiveTable, labels: tuple[Ints, 
         rows[0], _partners(keys[0], keys[1], rows[1]), rows[1], _partners(keys[1], keys[0], rows[0]),
         _before(keys[1], keys[0], rows[0]),
     )  # fmt: skip
+
+
+def _spans(ranks: Sequence[Ints], labels: Sequence[Ints], seqs: Sequence[Ints]) -> list[int]:
+    rank, label, seq = (max(int(part.max()) for part in parts) + 1 for parts in (ranks, labels, seqs))
+    return [rank, label, 2, seq]
+
+
+def _ordinals(parts: Sequence[Ints]) -> list[Ints]:
+    number = np.unique(np.concatenate(parts), return_inverse=True)[1]
+    return [number[: len(parts[0])].astype(np.int64), number[len(parts[0]) :].astype(np.int64)]
 
 
 def _partners(key_K: Ints, other_L: Ints, row_L: Ints) -> Ints:
@@ -220,14 +224,16 @@ def divergences(
     """
     words = _Words()
     (sig_a, place_a), (sig_b, place_b) = words.of(ours), words.of(theirs)
+    if not len(pairs.our_rows) or not len(pairs.their_rows):
+        return ()
     has = pairs.our_partners >= 0
     partner = np.maximum(pairs.our_partners, 0)
-    other = ~has | (sig_a[pairs.our_rows] != sig_b[partner]) if len(theirs) else ~has
-    moved = np.zeros_like(other)
-    if len(theirs):
-        known = (place_a[pairs.our_rows] >= 0) & (place_b[partner] >= 0)
-        moved = has & ~other & known & (place_a[pairs.our_rows] != place_b[partner])
-    extra = pairs.their_partners < 0
+    # A dump of open calls alone has gaps.
+    lacks = ~has & ~_among(ours, pairs.our_rows, theirs.active_ranks)
+    other = lacks | (has & (sig_a[pairs.our_rows] != sig_b[partner]))
+    known = (place_a[pairs.our_rows] >= 0) & (place_b[partner] >= 0)
+    moved = has & ~other & known & (place_a[pairs.our_rows] != place_b[partner])
+    extra = (pairs.their_partners < 0) & ~_among(theirs, pairs.their_rows, ours.active_ranks)
     found = [
         (pairs.our_rows[other], pairs.our_rows[other], pairs.our_partners[other], 0),
         (pairs.their_places[extra], np.full(int(extra.sum()), -1), pairs.their_rows[extra], 0),
@@ -240,7 +246,13 @@ def divergences(
     rank = np.where(our_row >= 0, ours["rank"][np.maximum(our_row, 0)], theirs["rank"][np.maximum(their_row, 0)])
     order = np.lexsort((our_row < 0, at, kind, rank))
     firsts = order[np.append(True, np.diff(rank[order]) != 0)]
-    return _classes(ours, theirs, [(int(our_row[i]), int(their_row[i]), int(at[i]), bool(kind[i])) for i in firsts])[:most]
+    return _classes(ours, theirs, [(int(our_row[i]), int(their_row[i]), int(at[i]), bool(kind[i])) for i in firsts])[
+        :most
+    ]
+
+
+def _among(table: CollectiveTable, rows: Ints, ranks: Collection[int]) -> npt.NDArray[np.bool_]:
+    return np.isin(table["rank"][rows], sorted(ranks))
 
 
 def _classes(
@@ -253,16 +265,12 @@ def _classes(
         b = theirs.call(their_row) if their_row >= 0 else None
         call = a or b
         assert call is not None
-        key = (_group_text(call.group), call.seq, _call_text(a), _call_text(b), _place(a), _place(b), is_place)
+        key = (str(call.group), call.seq, _call_text(a), _call_text(b), _place(a), _place(b), is_place)
         found.setdefault(key, []).append(call.rank)
         began = int(ours["created_ns"][at])
         when[key] = min(when.get(key, began), began)
     ordered = sorted(found, key=lambda key: (key[-1], when[key], found[key]))
     return tuple(Divergence(tuple(sorted(found[key])), *key) for key in ordered)
-
-
-def _group_text(group: ProcessGroup) -> str:
-    return str(group)
 
 
 def _call_text(call: CollectiveCall | None) -> str:

@@ -10,7 +10,16 @@ function svg(tag, attributes, ...children) {
   return element;
 }
 
-const shorten = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
+const ruler = document.createElement("canvas").getContext("2d");
+
+/** The text, cut where it would leave `width` pixels. */
+function fit(text, width, font) {
+  ruler.font = `${font} ${getComputedStyle(document.body).fontFamily}`;
+  let most = text.length;
+  while (most > 1 && ruler.measureText(text.slice(0, most)).width > width) most--;
+  return most < text.length ? `${text.slice(0, most - 1)}…` : text;
+}
+
 const nodeLines = (node) => [...node.lines, ...(node.where ? [node.where] : [])];
 const nodeHeight = (node) => 40 + nodeLines(node).length * LINE_HEIGHT;
 
@@ -71,11 +80,11 @@ function nodeBox(node, box) {
   const tag = node.culprit ? "CULPRIT" : node.root ? "ROOT" : "";
   const texts = nodeLines(node).map((line, i) => {
     const text = svg("text", { x: box.x + 14, y: box.y + 45 + i * LINE_HEIGHT, class: i < node.lines.length ? "" : "soft" });
-    text.textContent = shorten(line, 40);
+    text.textContent = fit(line, box.w - 26, "13px");
     return text;
   });
   const name = svg("text", { x: box.x + 14, y: box.y + 24, class: "name" });
-  name.textContent = shorten(node.title, tag ? 22 : 30);
+  name.textContent = fit(node.title, box.w - (tag ? 90 : 26), "650 14.5px");
   const mark = svg("text", { x: box.x + box.w - 12, y: box.y + 23, class: "tag" });
   mark.textContent = tag;
   const full = svg("title");

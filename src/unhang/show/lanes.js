@@ -3,6 +3,7 @@
 const FAMILIES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "p2p", "other"];
 const [ENDED, ENDED_ABOUT, WAITING, FAILED] = [0, 1, 2, 3];
 const PINNED = 6;
+const PEERS = 2;
 const POOL_HEIGHT = 420;
 
 function familyOf(op) {
@@ -96,7 +97,14 @@ class Lanes {
     return away;
   }
 
-  /** Rows from top to bottom: one per rank, or pinned culprits and then bands of ranks. */
+  /** The ranks that have waited longest beside the culprits: what the culprits should have been doing. */
+  firstToWait() {
+    const { start, end, offsets, ranks } = this.data;
+    const first = Array.from(ranks, (_, i) => end.indexOf(WAITING, offsets[i])).map((n, i) => (n >= 0 && n < offsets[i + 1] ? start[n] : Infinity));
+    return [...first.keys()].filter((i) => first[i] < Infinity && !this.accused.has(i)).sort((a, b) => first[a] - first[b] || a - b).slice(0, PEERS);
+  }
+
+  /** Rows from top to bottom: one per rank, or pinned culprits and peers and then bands of ranks. */
   layout() {
     const count = this.data.ranks.length;
     const row = (from, to, y, h) => ({ from, to, y, h });
@@ -105,7 +113,7 @@ class Lanes {
       const h = Math.max(7, Math.min(26, Math.floor(560 / Math.max(count, 1))));
       for (let i = 0; i < count; i++) rows.push(row(i, i + 1, 26 + i * (h + (h > 12 ? 4 : 1)), h));
     } else {
-      const pinned = this.culprits.slice(0, PINNED).map((rank) => this.indexOf.get(rank));
+      const pinned = [...this.culprits.slice(0, PINNED).map((rank) => this.indexOf.get(rank)), ...this.firstToWait()];
       pinned.forEach((i, n) => rows.push(row(i, i + 1, 26 + n * 26, 22)));
       const top = 26 + pinned.length * 26 + (pinned.length ? 12 : 0);
       const bands = Math.min(count, Math.floor(POOL_HEIGHT / 2));
@@ -245,7 +253,7 @@ class Lanes {
         if (end[n] === WAITING) {
           c.fillStyle = this.colors.wait;
           c.fillRect(x0, row.y, 2.5, row.h);
-          waiting = n;
+          if (waiting < 0) waiting = n;
         }
       }
     }

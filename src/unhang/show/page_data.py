@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +16,7 @@ from unhang.model import Case, Diagnosis, Finding, Frame, Job, Location, Outcome
 from unhang.show.headline import headline, undecided
 from unhang.show.last_calls import last_calls
 from unhang.show.printable import duration, printable
-from unhang.show.rank_sets import fold_ranks, name_ranks
+from unhang.show.rank_sets import count_ranks, fold_ranks, name_ranks
 from unhang.show.source_context import source_around
 from unhang.show.stacks import ShownStack, compared, flat_tree, merged_stacks, where
 from unhang.show.timeline import Timeline, timeline
@@ -88,7 +89,7 @@ def _node(case: Case, node: WaitNode, accused: set[int]) -> View:
     if len(node.waits) > 2:
         lines.append(f"and {len(node.waits) - 2} more waits")
     return {
-        "title": name_ranks(node.ranks, 4),
+        "title": count_ranks(node.ranks),
         "count": len(node.ranks),
         "lines": lines or ["waits for nobody" if len(node.ranks) == 1 else "wait for nobody"],
         "where": (places[0] + (" and elsewhere" if len(places) > 1 else "")) if places and places[0] else "",
@@ -166,6 +167,13 @@ def _moment(time_ns: int) -> str:
         return f"{time_ns} ns"
 
 
+def _group_counts(case: Case) -> str:
+    """`default_pg (16), 2 x TENSOR_MODEL_PARALLEL_GROUP (8)`."""
+    counts = Counter((str(g), len(g.ranks)) for g in case.groups)
+    shown = [f"{n} x {name} ({size})" if n > 1 else f"{name} ({size})" for (name, size), n in counts.items()]
+    return ", ".join(shown[:12]) + (f" and {len(shown) - 12} other kinds" if len(shown) > 12 else "")
+
+
 def _facts(job: Job, diagnosis: Diagnosis, case: Case) -> list[list[str]]:
     hang = diagnosis.hang
     rows = [
@@ -178,7 +186,7 @@ def _facts(job: Job, diagnosis: Diagnosis, case: Case) -> list[list[str]]:
         ("Found", f"{duration(hang.detected_after_s)} after the onset: {hang.reason or hang.kind}" if hang else ""),
         ("Exit code", "" if job.exit_code is None else str(job.exit_code)),
         ("Ended by", "unhang" if job.ended_by_us else ""),
-        ("Groups", ", ".join(f"{g} ({len(g.ranks)})" for g in case.groups[:12])),
+        ("Groups", _group_counts(case)),
         ("Calls recorded", str(len(case.calls)) if len(case.calls) else ""),
     ]
     return [[label, value] for label, value in rows if value]

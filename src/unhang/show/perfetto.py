@@ -285,7 +285,7 @@ class _Trace:
     _untimed: int = 0
 
     def __post_init__(self) -> None:
-        self._culprits = np.array(sorted({r for f in self.findings for r in f.culprit_ranks}), dtype=np.int64)
+        self._culprits = {r for f in self.findings for r in f.culprit_ranks}
         self.out.open(b'{"displayTimeUnit":"ms","traceEvents":[')
 
     def add(self, table: CollectiveTable) -> None:
@@ -309,8 +309,10 @@ class _Trace:
         rank, seq, kind = np.maximum(rank, 0), np.maximum(seq, 0), kinds.of(part)
         slices = _Slices(rank, part.track, start, end, queued, seq, kind, kinds.heads)
         self._begin, self._end = min(self._begin, int(start.min())), max(self._end, int(end.max()))
-        for i in np.flatnonzero(np.isin(rank, self._culprits)).tolist():
-            self._last[int(rank[i])] = max(self._last.get(int(rank[i]), 0), int(end[i]))
+        ranks, first = np.unique(rank, return_index=True)  # sorted, as the rows are
+        for one, last in zip(ranks.tolist(), np.maximum.reduceat(end, first).tolist(), strict=True):
+            if one in self._culprits:
+                self._last[one] = last
         self._name(table, rank, part.track)
         self.out.write(slices.only(~part.is_open).text())
         if part.is_open.any():

@@ -23,6 +23,14 @@ def fold_ranks(ranks: Iterable[int], most: int = 8) -> str:
     return f"{shown} and {left} more" if left else shown
 
 
+def count_ranks(ranks: Iterable[int], most: int = 3) -> str:
+    """A name of bounded length: "ranks 0-2,5", and where these are too many ranges "2047 ranks (3,11,19, ...)"."""
+    known = sorted(set(ranks))
+    if len(_runs(known)) <= most:
+        return name_ranks(known)
+    return f"{len(known)} ranks ({fold_ranks(known, most).split(' and ')[0]}, ...)"
+
+
 def name_ranks(ranks: Iterable[int], most: int = 8) -> str:
     """The same as a noun: "rank 5", "ranks 0-2,5", "no rank"."""
     known = sorted(set(ranks))

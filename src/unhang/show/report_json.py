@@ -34,6 +34,14 @@ def _plain(value: Any) -> Any:
     return str(scalar)
 
 
+def encoded(report: Mapping[str, Any]) -> bytes:
+    """Indented UTF-8 JSON in which a list of numbers is one line."""
+    text = json.dumps(_plain(report), indent=2, ensure_ascii=False, allow_nan=False)
+    folded = _NUMBER_LIST.sub(lambda match: "[" + re.sub(r"\s+", " ", match[1]) + "]", text)
+    # A lone surrogate (an undecodable byte of a path) leaves as \udcXX, which is what JSON calls it.
+    return folded.encode("utf-8", "backslashreplace")
+
+
 def _job(job: Job) -> dict[str, Any]:
     return {
         "world_size": job.world_size,
@@ -96,7 +104,4 @@ def to_json(diagnosis: Diagnosis) -> bytes:
         },
         "notes": diagnosis.notes,
     }
-    text = json.dumps(_plain(report), indent=2, ensure_ascii=False, allow_nan=False)
-    folded = _NUMBER_LIST.sub(lambda match: "[" + re.sub(r"\s+", " ", match[1]) + "]", text)
-    # A lone surrogate (an undecodable byte of a path) leaves as \udcXX, which is what JSON calls it.
-    return (folded + "\n").encode("utf-8", "backslashreplace")
+    return encoded(report) + b"\n"

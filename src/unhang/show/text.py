@@ -9,7 +9,7 @@ from unhang.show.headline import headline, undecided
 from unhang.show.last_calls import last_calls
 from unhang.show.paper import Paper
 from unhang.show.printable import duration
-from unhang.show.rank_sets import name_ranks
+from unhang.show.rank_sets import count_ranks, name_ranks
 from unhang.show.source_context import source_around
 from unhang.show.stacks import ShownStack, compared
 from unhang.show.wait_graph import WaitGraph, WaitNode, wait_graph
@@ -53,7 +53,7 @@ def _why(paper: Paper, finding: Finding) -> None:
 
 
 def _wait_line(node: WaitNode) -> list[tuple[str, str, str]]:
-    who = name_ranks(node.ranks)
+    who = count_ranks(node.ranks)
     if not node.waits:
         return [(who, "waits for nobody" if len(node.ranks) == 1 else "wait for nobody", "")]
     verb = "waits for" if len(node.ranks) == 1 else "wait for"

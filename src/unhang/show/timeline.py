@@ -6,7 +6,7 @@ unless the job ran for longer than 71 minutes, so that every time fits into 32 b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,26 +104,33 @@ def _sizes_text(table: CollectiveTable, sizes: int, dtype: int) -> str:
 
 
 def _kinds(table: CollectiveTable, rows: Ints) -> tuple[Ints, list[dict[str, str]]]:
-    """Numbers equal descriptions of calls equally."""
-    names = ("op", "group", "in_sizes", "dtype", "frames")
+    """Numbers equal descriptions of calls equally; a job has thousands of groups, but few that are called differently."""
+    group_G, groups = _numbered([str(group) for group in table.groups])
+    user = [next(iter(user_frames(stack)), "") for stack in table.stacks]
+    place_F, places = _numbered(["", *map(str, user)])
+    columns = [
+        table["op"][rows].astype(np.int64),
+        group_G[table["group"][rows]],
+        table["in_sizes"][rows].astype(np.int64),
+        table["dtype"][rows].astype(np.int64),
+        place_F[table["frames"][rows] + 1],
+    ]
     key_N: Ints = np.zeros(len(rows), dtype=np.int64)
-    for name in names:
-        column = table[name][rows].astype(np.int64) + 1
+    for column in columns:
         key_N = np.unique(key_N * (int(column.max(initial=0)) + 1) + column, return_inverse=True)[1].astype(np.int64)
     _, first = np.unique(key_N, return_index=True)
     kinds = []
-    for row in rows[first]:
-        op, group, sizes, dtype, frames = (int(table[name][row]) for name in names)
-        user = user_frames(table.stacks[frames]) if frames >= 0 else ()
-        kinds.append(
-            {
-                "op": table.ops[op],
-                "group": str(table.groups[group]),
-                "sizes": _sizes_text(table, sizes, dtype),
-                "at": str(user[0]) if user else "",
-            }
-        )
+    for row in first.tolist():
+        op, group, sizes, dtype, place = (int(column[row]) for column in columns)
+        about = (table.ops[op], groups[group], _sizes_text(table, sizes, dtype), places[place])
+        kinds.append(dict(zip(("op", "group", "sizes", "at"), about, strict=True)))
     return key_N, kinds
+
+
+def _numbered(texts: Sequence[str]) -> tuple[Ints, list[str]]:
+    """The number of each text, and the texts without repetition."""
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int64), list(numbers)
 
 
 def _of_table(table: CollectiveTable, rows: Ints) -> tuple[_Calls, list[dict[str, str]]]:
@@ -241,7 +248,10 @@ def _last_ns(case: Case, calls: _Calls, times: list[int], onset_ns: int | None) 
 
 
 def _focus(calls: _Calls, onset_ns: int | None, zero_ns: int, last_ns: int, around: int = 12) -> tuple[int, int]:
-    """The last dozen calls of a usual rank before the onset and as long again after it."""
+    """The last dozen calls of a usual rank before the onset, and half as long after it.
+
+    Where ranks begin to wait one after the other, it goes on until most of them wait, though at most for as long again.
+    """
     before = calls.start if onset_ns is None else calls.start[calls.start <= onset_ns]
     ranks = len(np.unique(calls.rank))
     if not len(before) or not ranks:
@@ -249,7 +259,10 @@ def _focus(calls: _Calls, onset_ns: int | None, zero_ns: int, last_ns: int, arou
     onset = last_ns if onset_ns is None else onset_ns
     first = int(np.partition(before, -min(len(before), around * ranks))[-min(len(before), around * ranks)])
     span = max(onset - first, 1_000_000)
-    return max(zero_ns, first - span // 20), min(last_ns, onset + span // 2)
+    waits = calls.start[(calls.state == CallState.SCHEDULED) | (calls.state == CallState.STARTED)]
+    most_wait = int(np.quantile(waits, 0.75)) if len(waits) else onset
+    after = min(max(span // 2, most_wait - onset + span // 4), span + span // 2)
+    return max(zero_ns, first - span // 20), min(last_ns, onset + after)
 
 
 def _origin(case: Case, calls: _Calls) -> int:

@@ -53,7 +53,7 @@ def _edge_key(edge: WaitEdge) -> Hashable:
 
 def _fold(edges: Sequence[WaitEdge], ranks: Sequence[int]) -> tuple[FoldedWait, ...]:
     waits = []
-    for edge in edges:
+    for edge in sorted(edges, key=lambda e: e.since_ns or 0):  # the oldest is what holds the rank up
         among = edge.mismatch and not set(ranks).isdisjoint(edge.targets)
         targets = tuple(sorted({*edge.targets, *ranks})) if among else edge.targets
         waits.append(FoldedWait(edge.what, edge.kind, targets, edge.mismatch, edge.since_ns))

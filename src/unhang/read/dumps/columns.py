@@ -13,24 +13,23 @@ import numpy as np
 import numpy.typing as npt
 
 from unhang.read.dumps.decode_header import Head
-from unhang.read.dumps.layouts import INTS, Got, Layout, Memo, Number, Quirk, normalised
+from unhang.read.dumps.layouts import INT4, INTS, LONG, Got, Layout, Memo, Number, Quirk, normalised
 
 Ints = npt.NDArray[np.int64]
+MISSING = -1
 NUMBERS = {  # name: what stands for a missing one
     "record_id": 0,
-    "pg_id": -1,
-    "seq_id": 0,
+    "pg_id": MISSING,
     "collective_seq_id": 0,
-    "p2p_seq_id": -1,
+    "p2p_seq_id": MISSING,
     "time_created_ns": 0,
     "time_discovered_started_ns": 0,
     "time_discovered_completed_ns": 0,
-    "timeout_ms": -1,
+    "timeout_ms": MISSING,
 }
 TEXTS = ("profiling_name", "state", "group", "desc", "thread_name", "thread_id")
 SPANS = ("frames", "input_sizes", "output_sizes")
 PAD = 16
-_FLAG_MISSING = -1
 _MAX_LAYOUTS, _MAX_NEW = 4096, 512
 _LAYOUTS: dict[tuple[tuple[str, ...], int], list[Layout]] = {}
 # Odd numbers of its own for each process, so that nobody can write two spans that look equal.
@@ -51,7 +50,6 @@ class Batch:
     length_N: Ints
     dump_N: Ints
     wanted_N: npt.NDArray[np.bool_]
-    is_whole_F: npt.NDArray[np.bool_]
     quirky_F: npt.NDArray[np.bool_] = field(init=False)
     limit_N: Ints = field(init=False)
     is_moved_N: npt.NDArray[np.bool_] = field(init=False)
@@ -68,7 +66,7 @@ class Batch:
         self.is_moved_N = np.zeros(count, bool)
         self.numbers = {name: np.full(count, default, np.int64) for name, default in NUMBERS.items()}
         self.texts = {name: np.full(count, -1, np.int32) for name in (*TEXTS, "dtype", "others")}
-        self.flags = {name: np.full(count, _FLAG_MISSING, np.int8) for name in ("retired", "is_p2p")}
+        self.flags = {name: np.full(count, MISSING, np.int8) for name in ("retired", "is_p2p")}
         self.spans = {name: np.zeros(count, np.uint64) for name in SPANS}
         self.layout_N = np.full(count, -1, np.int32)
         self.layouts: list[Layout] = []
@@ -118,29 +116,22 @@ class Batch:
     ) -> Ints:
         """The same for entries of one length."""
         names, length = form
-        unfit = []
-        known = _LAYOUTS.get(form, ())
-        if known:
-            words = _words(buffer, self.start_N[rows], length)
-            for layout in known:
-                rows, words = self._take(rows, words, layout)
-                if not len(rows):
-                    return rows
+        words = _words(buffer, self.start_N[rows], length) if form in _LAYOUTS else None
+        for layout in _LAYOUTS.get(form, ()) if words is not None else ():
+            rows, words = self._take(rows, words, layout)
+            if not len(rows):
+                return rows
+        unfit: list[int] = []
         while len(rows):
             at = int(self.start_N[rows[0]])
             sample = buffer[at : at + length].tobytes()
-            layout = None if may_define and b"X" in sample else self._new_layout(sample, names)
-            if layout is None:
-                unfit.append(rows[:1])
-                rows = rows[1:]
-                continue
-            words = _words(buffer, self.start_N[rows], length)
-            first = rows[0]
-            rows, _ = self._take(rows, words, layout)
-            if len(rows) and rows[0] == first:
-                unfit.append(rows[:1])
-                rows = rows[1:]
-        return np.concatenate(unfit) if unfit else rows
+            made = None if may_define and b"X" in sample else self._new_layout(sample, names)
+            left = rows if made is None else self._take(rows, _words(buffer, self.start_N[rows], length), made)[0]
+            if len(left) and left[0] == rows[0]:
+                unfit.append(int(rows[0]))
+                left = rows[1:]
+            rows = left
+        return np.array(unfit, np.int64)
 
     def _new_layout(self, sample: bytes, names: tuple[str, ...]) -> Layout | None:
         self._new += 1
@@ -168,7 +159,7 @@ class Batch:
         if not good.all():
             rest = (rows[~good], words[~good])
             rows, words = rows[good], words[good]
-        wanted = self.wanted_N[rows]
+        wanted = self.wanted_N[rows] | self.is_moved_N[rows]
         self.layout_N[rows] = len(self.layouts)
         if not wanted.all():
             rows, words = rows[wanted], words[wanted]
@@ -193,7 +184,11 @@ class Batch:
         """The values of entries of one layout."""
         raw = words.view(np.uint8)
         for name, number in layout.numbers.items():
-            self.numbers[name][rows] = _ints(raw, number)
+            values = _ints(raw, number)
+            if number.op in (INT4, LONG) and values.min() < 0:
+                self.quirky_F[self.dump_N[rows[values < 0]]] = True
+            if name in NUMBERS:
+                self.numbers[name][rows] = values
         for name, got in layout.texts.items():
             self.texts[name][rows] = _gets(raw, got)
         for name, offset in layout.flags.items():
@@ -248,17 +243,17 @@ class Batch:
         self.limit_N = np.zeros(len(self.start_N), np.int64)
         for row, end in ends:
             self.limit_N[row] = end
-        first_of_dump = np.flatnonzero(np.diff(self.dump_N, prepend=-1))
+        for row in np.flatnonzero(np.diff(self.dump_N, prepend=-1)).tolist():
+            self.limit_N[row] = max(int(self.limit_N[row]), self.heads[self.dump_N[row]].first_limit)
         self.limit_N += self.dump_N << 32
         np.maximum.accumulate(self.limit_N, out=self.limit_N)
         self.limit_N &= 0xFFFFFFFF
-        assert len(first_of_dump) <= len(self.heads)
 
 
 def _words(buffer: npt.NDArray[np.uint8], start_n: Ints, length: int) -> npt.NDArray[np.uint64]:
     """The entries that begin at these places as rows of words, of shape [n, W / 8]; bytes beyond `length` are others'."""
     width = -(-length // 8) * 8
-    rows: npt.NDArray[Any] = np.ndarray((len(buffer) - width + 1,), f"V{width}", buffer.data, strides=(1,))
+    rows: npt.NDArray[Any] = np.ndarray((len(buffer) - width + 1,), f"V{width}", buffer, strides=(1,))
     return rows[start_n].view(np.uint64).reshape(len(start_n), width // 8)
 
 
@@ -272,7 +267,7 @@ def _gets(raw: npt.NDArray[np.uint8], got: Got) -> npt.NDArray[Any]:
 
 
 def _strided(raw: npt.NDArray[np.uint8], offset: int, kind: str) -> npt.NDArray[Any]:
-    return np.ndarray((len(raw),), kind, raw.data, offset, (raw.shape[1],))
+    return np.ndarray((len(raw),), kind, raw, offset, (raw.shape[1],))
 
 
 def _digest(words: npt.NDArray[np.uint64], begin: int, end: int) -> npt.NDArray[np.uint64]:

@@ -1,16 +1,31 @@
-"""Flight-recorder dumps as columns: what an engine runs on a part of the files."""
+"""Flight-recorder dumps as columns: what an engine runs on a part of the files.
+
+Dumps that torch's C++ pickler has written are decoded many at a time, column by column, without an object per call. All
+others go through Python objects, with the same result.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from unhang.errors import UnreadableInput
-from unhang.model import Unavailable, join
-from unhang.read.dumps.decode_slow import Decoded, decode_slowly
+from unhang.model import CollectiveTable, Unavailable, join
+from unhang.model.calls import CALL_COLUMNS, PROGRESS_COLUMNS
+from unhang.read import restricted_pickle
+from unhang.read.dumps.decode_batch import BatchReading, Part
+from unhang.read.dumps.decode_rows import Names
+from unhang.read.dumps.decode_slow import Decoded, decode_slowly, lengths
+from unhang.read.dumps.decode_window import Loaded, WindowReader, gathered, loaded
+from unhang.read.dumps.layouts import Quirk
 from unhang.read.dumps.locate import read_dump
 from unhang.read.dumps.shard import DumpFile, Shard
+from unhang.read.files import unreadable
 
 Read = Callable[[DumpFile], bytes]
+BATCH_BYTES, BATCH_FILES = 8 << 20, 64
 
 
 def decode_shard(
@@ -22,23 +37,134 @@ def decode_shard(
         files: the dumps, one per rank.
         last: keep only so many calls of each dump; more where a group's open call has no completed one among them.
         frames: resolve the stacks of the calls.
-        read: yields the content of a file.
+        read: yields the content of a file. Local files are read directly unless another one is given.
     """
-    decoded: list[Decoded] = []
-    absent: list[Unavailable] = []
-    for file in files:
+    return _Shards(frames, read).decode(files, last)
+
+
+@dataclass
+class _Shards:
+    """Decodes files batch by batch. Numbers of names run through all batches."""
+
+    frames: bool
+    read: Read
+    names: Names = field(default_factory=Names)
+    windows: WindowReader = field(default_factory=WindowReader)
+    parts: list[Part] = field(default_factory=list)
+    slow: list[Decoded] = field(default_factory=list)
+    absent: list[Unavailable] = field(default_factory=list)
+
+    def decode(self, files: Sequence[DumpFile], last: int | None) -> Shard:
+        """The calls of these files."""
+        left = list(files)
+        if self.read is read_dump:
+            for count in (c for c in lengths(last) if c is not None):
+                left = [f for batch in _batches(left) for f in self._windows(batch, count)]
+        self._whole(left, last)
+        return self._shard()
+
+    def _windows(self, files: Sequence[DumpFile], count: int) -> Sequence[DumpFile]:
+        """Reads heads and tails; returns the files of which more is needed."""
+        dumps: list[Loaded] = []
+        left: list[DumpFile] = []
+        for file in files:
+            window = self.windows.read(file, count)
+            if window is None:
+                left.append(file)
+                continue
+            try:
+                dumps.append(loaded(file, *window))
+            except Quirk:
+                left.append(file)
+        return left + self._fast(dumps, (count,), is_whole=False)
+
+    def _whole(self, files: Sequence[DumpFile], last: int | None) -> None:
+        """Reads whole files."""
+        dumps: list[Loaded] = []
+        size = 0
+        for file in files:
+            try:
+                data = self.read(file)
+            except UnreadableInput as error:
+                self._lost(file, str(error))
+                continue
+            try:
+                dumps.append(loaded(file, data))
+                size += len(data)
+            except Quirk:
+                self._slowly(file, data, last)
+            if size >= BATCH_BYTES or len(dumps) >= BATCH_FILES:
+                self._flush(dumps, last)
+                dumps, size = [], 0
+        self._flush(dumps, last)
+
+    def _flush(self, dumps: Sequence[Loaded], last: int | None) -> None:
+        left = {file.rank for file in self._fast(dumps, lengths(last), is_whole=True)}
+        for dump in dumps:
+            if dump.file.rank in left:
+                self._slowly(dump.file, dump.data, last)
+
+    def _fast(self, dumps: Sequence[Loaded], counts: Sequence[int | None], is_whole: bool) -> list[DumpFile]:
+        """Decodes dumps together; returns the files of those that need another way."""
+        if not dumps:
+            return []
+        files = [dump.file for dump in dumps]
         try:
-            decoded.append(decode_slowly(file, read(file), last, frames))
+            reading = BatchReading(
+                gathered(dumps, counts[0] or 0), files, self.names, self.frames, counts, is_whole
+            )
+            self.parts.append(reading.read())
+        except MemoryError:
+            return files
+        left = reading.batch.quirky_F | reading.short_F
+        return [files[i] for i in np.flatnonzero(left).tolist()]
+
+    def _slowly(self, file: DumpFile, data: bytes, last: int | None) -> None:
+        try:
+            self.slow.append(decode_slowly(file, data, last, self.frames))
         except UnreadableInput as error:
-            absent.append(Unavailable(f"dump of rank {file.rank}", str(error)))
-    return _shard(decoded, absent)
+            self._lost(file, str(error))
+        except MemoryError as error:
+            self._lost(file, str(unreadable(str(file), restricted_pickle.describe(error))))
+
+    def _lost(self, file: DumpFile, reason: str) -> None:
+        self.absent.append(Unavailable(f"dump of rank {file.rank}", reason))
+
+    def _shard(self) -> Shard:
+        tables = [self._table()] if any(part.dumps for part in self.parts) else []
+        tables += [decoded.table for decoded in self.slow]
+        shown = [dump for part in self.parts for dump in part.dumps] + [decoded.dump for decoded in self.slow]
+        return Shard(
+            table=join(tables) if tables else CollectiveTable.empty(),
+            dumps={dump.file.rank: dump for dump in sorted(shown, key=lambda dump: dump.file.rank)},
+            absent=(*self.absent, *(a for decoded in self.slow for a in decoded.absent)),
+        )
+
+    def _table(self) -> CollectiveTable:
+        """The calls of all parts, by rank and order of issue."""
+        columns = {name: np.concatenate([part.columns[name] for part in self.parts]) for name in CALL_COLUMNS}
+        if (np.diff(columns["rank"]) < 0).any():
+            order = np.lexsort((columns["record_id"], columns["rank"]))
+            columns = {name: column[order] for name, column in columns.items()}
+        progress = [row for part in self.parts for row in part.progress]
+        names = self.names
+        return CollectiveTable(
+            columns=columns,
+            groups=tuple(names.groups),
+            ops=tuple(names.ops),
+            sizes=tuple(names.sizes),
+            dtypes=tuple(names.dtypes),
+            stacks=names.call_stacks(),
+            threads=tuple(names.threads),
+            wrapped_ranks=frozenset().union(*(part.wrapped for part in self.parts)),
+            active_ranks=frozenset().union(*(part.active for part in self.parts)),
+            progress={
+                name: np.array([row[i] for row in progress], dtype=kind)
+                for i, (name, kind) in enumerate(PROGRESS_COLUMNS.items())
+            },
+        )
 
 
-def _shard(decoded: Sequence[Decoded], absent: Sequence[Unavailable]) -> Shard:
-    if not decoded:
-        return Shard(absent=tuple(absent))
-    return Shard(
-        table=join([d.table for d in decoded]),
-        dumps={d.dump.file.rank: d.dump for d in decoded},
-        absent=(*absent, *(a for d in decoded for a in d.absent)),
-    )
+def _batches(files: Sequence[DumpFile]) -> Iterator[Sequence[DumpFile]]:
+    for at in range(0, len(files), BATCH_FILES):
+        yield files[at : at + BATCH_FILES]

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from unhang.model import ProcessGroup
 from unhang.read import restricted_pickle
 from unhang.read.dumps.decode_slow import Status, status_of
-from unhang.read.dumps.layouts import (
-    GET,
-    LONG_PUT,
-    MAX_ROW,
-    PUT,
-    Memo,
-    Quirk,
-    entry_end,
-    is_plain,
-    normalised,
-    values_of,
-)  # fmt: skip
+from unhang.read.dumps.layouts import APPENDS, GET, LONG_PUT, MAX_RAW, PUT, Memo, Quirk, entry_end, normalised, values_of
 from unhang.read.fields import text
-from unhang.read.flight_recorder import _groups_of_config, _ranks_of
+from unhang.read.flight_recorder import groups_of_config
 
 ENTRIES = b"X\x07\x00\x00\x00entries"
 _ENDS = (b"eu.", b"euq", b"eur")
@@ -33,7 +22,8 @@ _ENDS = (b"eu.", b"euq", b"eur")
 class Head:
     """The head of one dump. `first`: its first entry, normalised, from `start` to `first_end`; None if there is none.
 
-    `names`: the fields of an entry in their order; `keys`: the memo's numbers of those names.
+    `names`: the fields of an entry in their order; `keys`: the memo's numbers of those names. `first_limit`: the memo's
+    end behind the first entry. `at`: where that entry lies in a buffer of many dumps.
     """
 
     version: str
@@ -45,44 +35,8 @@ class Head:
     first_end: int = 0
     names: tuple[str, ...] = ()
     keys: tuple[int, ...] = ()
-
-
-@dataclass
-class Groups:
-    """Groups by what the dumps say of them. The ranks of a large group are long texts, which are parsed once."""
-
-    _ranks: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    _groups: dict[tuple[str, str, str], ProcessGroup] = field(default_factory=dict)
-    _characters: int = 0
-
-    def of_config(self, config: object) -> Mapping[str, ProcessGroup]:
-        """The groups of one dump by name."""
-        if not isinstance(config, dict) or not all(_is_usual(k, v) for k, v in config.items()):
-            return _groups_of_config(config)
-        found = {}
-        for key, fields in config.items():
-            name, desc, ranks = text(fields, "name") or key, text(fields, "desc"), fields["ranks"]
-            if name:
-                found[name] = self._groups.get((name, desc, ranks)) or self._made(name, desc, ranks)
-        return found
-
-    def _made(self, name: str, desc: str, ranks: str) -> ProcessGroup:
-        self._characters += len(ranks)
-        if self._characters > 1 << 27:
-            self._ranks.clear()
-            self._groups.clear()
-            self._characters = len(ranks)
-        if ranks not in self._ranks:
-            self._ranks[ranks] = _ranks_of(ranks)
-        made = self._groups[name, desc, ranks] = ProcessGroup(name, desc, self._ranks[ranks])
-        return made
-
-
-def _is_usual(key: object, value: object) -> bool:
-    return type(key) is str and is_plain(key) and isinstance(value, dict) and type(value.get("ranks")) is str
-
-
-KNOWN_GROUPS = Groups()
+    first_limit: int = 0
+    at: int = -1
 
 
 def head_of(data: bytes | bytearray, size: int) -> Head:
@@ -107,7 +61,7 @@ def head_of(data: bytes | bytearray, size: int) -> Head:
     at += width
     if not width or data[at : at + 2] != b"](":
         raise Quirk("entries are no list")
-    groups = KNOWN_GROUPS.of_config(fields.get("pg_config"))
+    groups = groups_of_config(fields.get("pg_config"))
     head = Head(text(fields, "version"), groups, status_of(fields.get("pg_status")), memo, at + 2)
     if data[at + 2] != APPENDS:
         _read_first(data, size, head)
@@ -132,7 +86,7 @@ def _unpickled(data: bytes) -> tuple[dict[Any, Any], dict[int, str]]:
 def _read_first(data: bytes | bytearray, size: int, head: Head) -> None:
     """The first entry, which defines the names of the fields."""
     start = head.start
-    window = bytes(data[start : min(size, start + MAX_ROW)])
+    window = bytes(data[start : min(size, start + MAX_RAW)])
     end = entry_end(window, 0)
     head.first_end = start + end
     head.first = normalised(window[:end], head.memo)
@@ -141,7 +95,7 @@ def _read_first(data: bytes | bytearray, size: int, head: Head) -> None:
     names = tuple(head.memo.texts.get(key, "") for key in keys)
     if len({*names}) != len(names) or not names:
         raise Quirk("a field is there twice")
-    head.names, head.keys = names, tuple(keys)
+    head.names, head.keys, head.first_limit = names, tuple(keys), head.memo.end
 
 
 def is_end(data: bytes, at: int) -> bool:

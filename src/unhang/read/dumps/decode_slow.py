@@ -12,7 +12,7 @@ import numpy.typing as npt
 from unhang.model import CallState, CollectiveTable, ProcessGroup, TableBuilder, Unavailable
 from unhang.model.calls import PROGRESS_COLUMNS
 from unhang.read.dumps.shard import DumpFile, RankDump
-from unhang.read.fields import text, whole
+from unhang.read.fields import INT64_MAX, text, whole
 from unhang.read.flight_entry import BadEntry, RecordedCall, _group
 from unhang.read.flight_recorder import RecordedCalls, _resolve, add_calls, decode, lost_entries
 
@@ -107,7 +107,7 @@ def _groups_of_status(
     names = {}
     for entry in entries:
         number = entry.get("pg_id") if isinstance(entry, dict) else None
-        if type(number) is not int or number.bit_length() > 63:
+        if type(number) is not int or not 0 <= number <= INT64_MAX:
             continue
         try:
             name, _ = _group(entry)

@@ -27,7 +27,7 @@ for _op in (DICT, LIST, MARK, SETITEMS, APPENDS, PAIR, NONE, FALSE, TRUE):
     _WIDTHS[_op] = 1
 _WIDTHS[INT1], _WIDTHS[INT2], _WIDTHS[INT4], _WIDTHS[LONG] = 2, 3, 5, 10
 NAMELESS = 1 << 24  # numbers from here on stand for frames that the pickle did not memoise
-MAX_ROW = 1 << 20
+MAX_RAW, MAX_ROW = 1 << 20, 1 << 15
 
 FrameKey = tuple[str, int, str]
 
@@ -309,6 +309,8 @@ class Layout:
         for name, (_, value) in zip(names, pairs, strict=True):
             made._loosen(value)
             made._take(name, value)
+        if "collective_seq_id" not in names and "seq_id" in made.numbers:
+            made.numbers["collective_seq_id"] = made.numbers["seq_id"]
         if not {"profiling_name", "state", "group", "desc"} <= made.texts.keys() or "record_id" not in made.numbers:
             raise Quirk("entries lack a field")
         return made

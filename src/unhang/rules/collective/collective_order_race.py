@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
+from unhang.analyze.graph import edges_on
 from unhang.analyze.situation import Situation
 from unhang.analyze.streams import stack_path
-from unhang.model import Finding, Fix, Frame
+from unhang.model import Finding, Fix, Frame, WaitEdge
 from unhang.model.example import Fires, Quiet, make_case
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
@@ -161,21 +162,32 @@ def _fixes(by_thread: bool) -> tuple[Fix, ...]:
 def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
     edges = [s.waits.edges_of(r)[0] for r in cycle]
     p2p = all(e.kind == "p2p" for e in edges)
-    odd = out_of_order(s, edges) or _with_a_new_habit(s, cycle)
+    new = s.habits.newcomers(cycle)
+    by_order = out_of_order(s, edges)
+    by_habit = () if by_order else _with_a_new_habit(new, cycle)
+    odd = by_order or by_habit
     culprits = odd or (cycle if len(cycle) <= _MOST_NAMED else ())
     path = (stack_path(s.case, culprits[0]) or _path_of_front(s, culprits[0])) if culprits else ()
     what = "point-to-point calls" if p2p else "collectives of different groups"
+    because = "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6]) + "."
+    if by_habit:
+        call = s.case.calls.call(new[by_habit[0]])
+        path = user_path(call.frames) or path
+        because += f" {w.name_ranks(by_habit)} made {w.name_call(call)} #{call.seq} of {call.group}, which follows its predecessors nowhere else."
+    elif not (odd or p2p):
+        because += " No majority tells which order is the right one."
+    awaited = _awaited(s, culprits, cycle) or edges[0]
     return Finding(
         rule=CollectiveOrderRace.id,
-        cause=CollectiveOrderRace.cause,
-        title=f"{w.name_ranks(cycle)} wait for each other in {what}",
+        cause="code-divergence" if by_habit else CollectiveOrderRace.cause,
+        title=f"{w.name_ranks(cycle)} wait for each other in {what}"
+        + (f"; {w.name_ranks(odd)} left the order of the others" if odd else ""),
         confidence=(0.9 if odd or p2p else 0.7) if culprits else 0.4,
         culprit_ranks=culprits,
         victim_ranks=s.others(culprits),
-        because="; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6])
-        + ("." if odd or p2p else ". No majority tells which order is the right one."),
-        process_group={"pg_name": edges[0].group, "pg_desc": ""},
-        collective={"op": edges[0].what.split(" ")[0], "seq": edges[0].seq},
+        because=because,
+        process_group={"pg_name": awaited.group, "pg_desc": ""},
+        collective={"op": awaited.what.split(" ")[0], "seq": awaited.seq},
         location=w.location_of(path[-1] if path else None),
         evidence=tuple(
             line
@@ -186,9 +198,15 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
     )
 
 
-def _with_a_new_habit(s: Situation, cycle: tuple[int, ...]) -> tuple[int, ...]:
+def _awaited(s: Situation, culprits: tuple[int, ...], cycle: tuple[int, ...]) -> WaitEdge | None:
+    """The oldest wait of the cycle for a culprit."""
+    waits = edges_on(s.waits, culprits) if len(culprits) < len(cycle) else {}
+    found = [e for edges in waits.values() for e in edges if e.waiter in cycle]
+    return min(found, key=lambda e: e.since_ns or 0, default=None)
+
+
+def _with_a_new_habit(new: Mapping[int, int], cycle: tuple[int, ...]) -> tuple[int, ...]:
     """Those of the cycle that made a call which nobody else makes there, if that tells them from the others."""
-    new = s.habits.newcomers(cycle)
     return tuple(sorted(new)) if 0 < len(new) < len(cycle) else ()
 
 

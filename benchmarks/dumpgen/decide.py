@@ -1,0 +1,98 @@
+"""Whether the evidence that is left names the culprits: a property of the dumps, not of any tool that reads them.
+
+A culprit is recognised in one of four ways.
+
+1. It is idle: its dump is there and whole and shows no call under way, and others wait for it.
+2. It departs: its dump shows the calls around its fault, and what it should have called is known, from an iteration of its
+   own before, or from two ranks at the same place of the mesh.
+3. Its device stands still: it issued a call that its peers have started, and has not started it (which is recorded only
+   with timing).
+4. It left no dump, and it alone: everybody else is accounted for, and waits for it or for somebody who does.
+
+What spoils this: a file that is lost or cut off proves nothing about its rank, so nobody innocent may be waited for whose
+file is gone, unless a culprit is awaited in the same call. And where the members of a group are not recorded, an
+absent member cannot be missed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dumpgen.faults import CRASHED, HEALTHY, NETWORK_STALL, SLOW
+from dumpgen.fields import is_older
+from dumpgen.job import Job, Truth
+
+_IDLE = ("missing", CRASHED)
+
+
+def decidable(job: Job) -> bool:
+    """Whether what is left of the evidence allows to name the culprits, all of them and nobody else."""
+    return not why_undecidable(job)
+
+
+def why_undecidable(job: Job) -> str:
+    """What keeps the evidence from naming the culprits; "" if nothing does."""
+    truth = job.truth
+    if truth.kind == HEALTHY:
+        return ""
+    if truth.kind == SLOW:
+        return "lateness shows on one clock, in many calls"
+    if is_older(job.recording.version, "2.4"):
+        return "the members of the groups are not recorded"
+    unseen = job.loss.lost | set(job.loss.truncated)
+    if unseen and job.recording.backend == "gloo":
+        return "the members of the groups are not recorded, and a file is gone"
+    culprits = truth.all_culprits
+    if unseen & culprits:
+        return "" if unseen == culprits and not truth.others else "more files are gone than those of the culprits"
+    if _awaits_unseen(job, unseen):
+        return "somebody innocent is awaited whose file is gone"
+    if truth.kind == NETWORK_STALL:
+        return "" if job.recording.timing and not unseen else "that all have arrived is not recorded"
+    return next((reason for t in (truth, *truth.others) if (reason := _unrecognised(job, t))), "")
+
+
+def _unrecognised(job: Job, truth: Truth) -> str:
+    """Why the culprits of one fault cannot be recognised although their dumps are there."""
+    if truth.kind == "device_stall":
+        return "" if job.recording.timing else "that the others have started is not recorded"
+    if truth.kind in _IDLE and all(_is_idle(job, rank) for rank in truth.culprits):
+        return ""
+    if 2 * len(truth.culprits) >= job.world and truth.kind in ("uneven_batches", "two_missing"):
+        return "the others are no majority"
+    if job.recording.only_active:
+        return "what was called before is not recorded"
+    return "" if all(_shows_departure(job, rank) for rank in truth.culprits) else "what it called before is lost"
+
+
+def _is_idle(job: Job, rank: int) -> bool:
+    """Whether no call of a rank is under way."""
+    return bool(all(job.final.done[rank][: len(job.final.issued[rank])]))
+
+
+def _shows_departure(job: Job, rank: int) -> bool:
+    """Whether an iteration before the fault is in a rank's ring buffer, or two ranks at its place show what is usual."""
+    steady, last = job.programs(rank)
+    entries = job.seen(rank)
+    if int(np.count_nonzero(entries.program == 0)) >= len(steady.rows):
+        return True
+    is_whole = len(entries) > 0 and int(entries.record_id[0]) == 0
+    plan = job.past_plans[rank]
+    unseen = job.loss.lost | set(job.loss.truncated) | job.truth.all_culprits
+    equals = [r for r in range(job.world) if job.past_plans[r] is plan and r not in unseen]
+    return is_whole and len(equals) >= 2
+
+
+def _awaits_unseen(job: Job, unseen: frozenset[int] | set[int]) -> bool:
+    """Whether a rank waits for ranks whose files are gone, in a call in which no culprit is awaited."""
+    if not unseen:
+        return False
+    culprits = job.truth.all_culprits
+    for key, meeting in job.final.open_meetings.items():
+        ranks = job.mesh.groups[key[0]].ranks
+        needed = set(ranks if len(key) == 2 else (ranks[key[1]], ranks[key[2]]))
+        came = {rank for rank, _ in meeting[3]} if isinstance(meeting[3], list) else set()
+        seen_waiting = came - unseen
+        if seen_waiting and needed & unseen and not (needed - came) & culprits and not (came & culprits):
+            return True
+    return False

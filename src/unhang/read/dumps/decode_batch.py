@@ -1,0 +1,244 @@
+"""What the dumps of a batch give: the columns of their calls, their groups, and what the ranks say of those.
+
+Legend of shapes: N calls, F dumps, K pairs of dump and group, numbered dump * groups + group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unhang.model import CallState, ProcessGroup
+from unhang.model.calls import CALL_COLUMNS
+from unhang.read.dumps.columns import MISSING, Batch
+from unhang.read.dumps.decode_rows import Names, Rows, group_of
+from unhang.read.dumps.decode_settle import settle
+from unhang.read.dumps.decode_slow import is_active_only, match_status
+from unhang.read.dumps.shard import DumpFile, RankDump
+from unhang.read.membership import DEFAULT_GROUP
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass
+class Part:
+    """The calls of some dumps, numbered by the names of the shard. `progress`: rank, group, and three numbers each."""
+
+    columns: dict[str, npt.NDArray[Any]]
+    dumps: list[RankDump] = field(default_factory=list)
+    progress: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    wrapped: set[int] = field(default_factory=set)
+    active: set[int] = field(default_factory=set)
+
+
+@dataclass
+class BatchReading:
+    """Reads one batch.
+
+    `counts`: how many of the last calls of each dump count, enlarged where too few; None for all. `is_whole`: the
+    dumps are there whole, not only head and tail. `short_F`: dumps of which more must be read.
+    """
+
+    batch: Batch
+    files: Sequence[DumpFile]
+    names: Names
+    frames: bool
+    counts: Sequence[int | None]
+    is_whole: bool
+    short_F: npt.NDArray[np.bool_] = field(init=False)
+
+    def read(self) -> Part:
+        """The calls of all dumps that are neither quirky nor short."""
+        self.batch.decode()
+        self.short_F = np.zeros(len(self.files), bool)
+        used = (self.batch.wanted_N | self.batch.is_moved_N) & ~self.batch.quirky_F[self.batch.dump_N]
+        rows = Rows(self.batch, self.names, np.flatnonzero(used))
+        if len(rows.row_N):
+            rows.fill(self.frames, self.is_whole)
+        kept = ~self.batch.quirky_F[rows.dump_N]
+        if not kept.any():
+            return Part({name: np.zeros(0, kind) for name, kind in CALL_COLUMNS.items()})
+        columns = {name: column[kept] for name, column in rows.columns.items()}
+        columns |= {f"{name}_text": column[kept] for name, column in rows.texts.items()}
+        columns |= {"dump": rows.dump_N[kept], "wanted": self.batch.wanted_N[rows.row_N[kept]]}
+        step = np.diff(columns["record_id"])[np.diff(columns["dump"]) == 0]
+        if (step < 0).any():
+            order = np.lexsort((columns["record_id"], columns["dump"]))
+            columns = {name: column[order] for name, column in columns.items()}
+        return self._part(columns)
+
+    def _part(self, columns: dict[str, npt.NDArray[Any]]) -> Part:
+        groups = _Groups(columns, self.batch, self.names)
+        settle(
+            columns["state"],
+            groups.key_N,
+            columns["nccl"] & columns["wanted"],
+            columns["is_p2p"],
+            columns["is_batch"],
+            (columns["collective_seq"], columns["p2p_seq"]),
+        )
+        shown = self._shown(columns, groups)
+        columns["rank"] = np.array([f.rank for f in self.files], np.int32)[columns["dump"]]
+        groups.number(columns, shown)
+        shown &= ~self.batch.quirky_F[columns["dump"]]
+        part = Part({name: columns[name][shown].astype(kind, copy=False) for name, kind in CALL_COLUMNS.items()})
+        if shown.any():
+            self._describe(part, columns, shown, groups)
+        return part
+
+    def _shown(self, columns: Mapping[str, npt.NDArray[Any]], groups: _Groups) -> npt.NDArray[np.bool_]:
+        """The calls of each dump that count: its tail, if that has a completed call of each group with an open one."""
+        wanted, dump = columns["wanted"], columns["dump"]
+        ends = np.cumsum(np.bincount(dump, minlength=len(self.files)))
+        from_end = ends[dump] - np.arange(len(dump))
+        shown = np.zeros(len(dump), bool)
+        undecided = np.ones(len(self.files), bool)
+        for count in self.counts:
+            tail = wanted & undecided[dump]
+            if count is not None:
+                tail &= from_end <= count
+                undecided &= groups.lack_done(tail, columns["state"]) & ~(self.is_whole & (ends_of(ends) <= count))
+            else:
+                undecided[:] = False
+            shown |= tail & ~undecided[dump]
+        if not self.is_whole:
+            gaps = np.diff(columns["record_id"]) != 1
+            undecided[dump[1:][gaps & wanted[1:] & wanted[:-1] & (np.diff(dump) == 0)]] = True
+            shown &= ~undecided[dump]
+        self.short_F = undecided & ~self.batch.quirky_F
+        return shown
+
+    def _describe(
+        self, part: Part, columns: Mapping[str, npt.NDArray[Any]], shown: npt.NDArray[np.bool_], groups: _Groups
+    ) -> None:
+        """What each dump is apart from its calls."""
+        dump_N = columns["dump"][shown]
+        created = columns["created_ns"][shown]
+        latest = np.maximum(np.maximum(created, columns["started_ns"][shown]), columns["completed_ns"][shown])
+        earliest = np.where(created > 0, created, _NEVER)
+        cuts = np.flatnonzero(np.diff(dump_N, prepend=-1))
+        record_id = columns["record_id"]
+        all_cuts = np.flatnonzero(np.diff(columns["dump"], prepend=-1))
+        oldest_F, done_F, last_F = (np.zeros(len(self.files), np.int64) for _ in range(3))
+        oldest_F[columns["dump"][all_cuts]] = record_id[all_cuts]
+        last_F[columns["dump"]] = record_id
+        done_F[columns["dump"][columns["wanted"] & (columns["state"] == CallState.COMPLETED)]] = 1
+        count_F = np.bincount(columns["dump"], minlength=len(self.files))
+        backends = _first_backends(columns, self.names, len(self.files))
+        described = zip(
+            dump_N[cuts].tolist(),
+            np.minimum.reduceat(earliest, cuts).tolist(),
+            np.maximum.reduceat(latest, cuts).tolist(),
+            np.logical_or.reduceat(columns["has_frames"][shown], cuts).tolist(),
+            np.diff(cuts, append=len(dump_N)).tolist(),
+            strict=True,
+        )
+        for f, first_ns, last_ns, has_frames, count in described:
+            head, file, oldest = self.batch.heads[f], self.files[f], int(oldest_F[f])
+            entries = int(count_F[f]) if self.is_whole else int(last_F[f]) - oldest + 1
+            first_ns = first_ns if first_ns < _NEVER else 0
+            part.dumps.append(RankDump(file, head.version, backends[f], entries, has_frames, first_ns, last_ns))
+            if oldest > 0 or entries > count:
+                part.wrapped.add(file.rank)
+            if is_active_only(oldest, entries, bool(done_F[f]), head.status):
+                part.active.add(file.rank)
+            found = match_status(head.status, groups.names_F[f], head.groups, groups.named_F[f].__getitem__)
+            part.progress += [
+                (file.rank, self.names.groups[group], *head.status[number]) for number, group in found.items()
+            ]
+
+
+_NEVER = np.iinfo(np.int64).max
+
+
+def ends_of(ends_F: Ints) -> Ints:
+    """How many rows each dump has, from where they end."""
+    return np.diff(ends_F, prepend=0)
+
+
+def _first_backends(columns: Mapping[str, npt.NDArray[Any]], names: Names, dumps: int) -> list[str]:
+    """The backend of each dump's first call that names one."""
+    backend, dump = columns["backend_text"], columns["dump"]
+    told = np.flatnonzero(backend != names.texts[""])[::-1]
+    first = np.full(dumps, -1, np.int64)
+    first[dump[told]] = backend[told]
+    return [names.texts.values_S[s] if s >= 0 else "" for s in first.tolist()]
+
+
+class _Groups:
+    """The groups that the calls of each dump name."""
+
+    def __init__(self, columns: Mapping[str, npt.NDArray[Any]], batch: Batch, names: Names) -> None:
+        self._batch, self._names = batch, names
+        group = columns["group_text"]
+        present = np.zeros(len(names.texts.values_S), np.int64)
+        present[group] = 1
+        self._texts = np.flatnonzero(present)
+        present[self._texts] = np.arange(len(self._texts))
+        count = len(self._texts)
+        self.key_N: Ints = columns["dump"] * count + present[group]
+        self._count = count
+        self.named_F: list[dict[str, ProcessGroup]] = [{} for _ in batch.heads]
+        self.names_F: list[dict[str, str]] = [{} for _ in batch.heads]
+
+    def lack_done(self, rows_N: npt.NDArray[np.bool_], state_N: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
+        """Which dumps have, among these rows, an open call in a group without a completed one; of shape [F]."""
+        dumps = len(self._batch.heads)
+        is_open, has_done = np.zeros(dumps * self._count, bool), np.zeros(dumps * self._count, bool)
+        done = state_N == CallState.COMPLETED
+        is_open[self.key_N[rows_N & ~done]] = True
+        has_done[self.key_N[rows_N & done]] = True
+        made: npt.NDArray[np.bool_] = (is_open & ~has_done).reshape(dumps, self._count).any(axis=1)
+        return made
+
+    def number(self, columns: dict[str, npt.NDArray[Any]], shown: npt.NDArray[np.bool_]) -> None:
+        """Adds the group's number and the peer's rank. Dumps whose groups have several ids become quirky."""
+        first_K = np.full(len(self._batch.heads) * self._count, -1, np.int64)
+        # The last of equal places wins, hence the reverse; calls that are shown come before others.
+        for rows in (np.arange(len(shown)), np.flatnonzero(shown)):
+            first_K[self.key_N[rows[::-1]]] = rows[::-1]
+        pg_id = columns["pg_id"]
+        self._batch.quirky_F[columns["dump"][pg_id != pg_id[first_K[self.key_N]]]] = True
+        shown = shown & ~self._batch.quirky_F[columns["dump"]]
+        firsts = np.sort(first_K[first_K >= 0])
+        values = self._names.texts.values_S
+        number_K = np.full(len(first_K), -1, np.int32)
+        groups_K: list[ProcessGroup | None] = [None] * len(first_K)
+        told = (columns[name][firsts].tolist() for name in ("dump", "group_text", "desc_text", "backend_text", "pg_id"))
+        keys = self.key_N[firsts].tolist()
+        for key, is_shown, dump, name, desc, backend, pg_id in zip(keys, shown[firsts].tolist(), *told, strict=True):
+            name = values[name]
+            group = group_of(name, values[desc], values[backend], self._batch.heads[dump].groups)
+            if is_shown:
+                number_K[key] = self._names.groups[group]
+            groups_K[key] = self.named_F[dump][name] = group
+            if pg_id != MISSING:
+                self.names_F[dump].setdefault(str(pg_id), name)
+        columns["group"] = number_K[self.key_N]
+        columns["peer"] = self._peers(columns["peer_in_group"], groups_K)
+
+    def _peers(self, peer_N: npt.NDArray[np.int32], groups_K: Sequence[ProcessGroup | None]) -> npt.NDArray[np.int32]:
+        """Global ranks of the other sides; dumps name them by their numbers within the group."""
+        made = np.full(len(peer_N), -1, np.int32)
+        calls = np.flatnonzero(peer_N >= 0)
+        if not len(calls):
+            return made
+        calls = calls[np.argsort(self.key_N[calls], kind="stable")]
+        cuts = np.flatnonzero(np.diff(self.key_N[calls], prepend=-1)).tolist()
+        for begin, end in zip(cuts, [*cuts[1:], len(calls)], strict=True):
+            some = calls[begin:end]
+            group = groups_K[int(self.key_N[some[0]])]
+            if group is None:
+                continue
+            if not group.ranks:
+                made[some] = peer_N[some] if group.name == DEFAULT_GROUP else -1
+                continue
+            inside = some[peer_N[some] < len(group.ranks)]
+            numbers, codes = np.unique(peer_N[inside], return_inverse=True)
+            ranks = np.array([group.ranks[n] for n in numbers.tolist()], np.int32)
+            made[inside] = ranks[codes]
+        return made

@@ -1,0 +1,268 @@
+"""Raw columns of a batch -> columns of the table, with names, sizes and stacks numbered for a whole shard.
+
+Legend of shapes: N entries of the batch that count, F dumps, S texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unhang.model import CallState, Frame, ProcessGroup
+from unhang.read.dumps.columns import MISSING, TEXTS, Batch
+from unhang.read.dumps.decode_settle import settle
+from unhang.read.dumps.layouts import NAMELESS, FrameKey, Quirk, gets_of, is_plain, sizes_of
+from unhang.read.flight_entry import _STATES, BadEntry, CallStack, EntryParser
+
+Ints = npt.NDArray[np.int64]
+MAX_TEXT = 1000
+
+
+class Numbering(dict[Any, int]):
+    """Gives equal values equal small numbers."""
+
+    def __missing__(self, value: Any) -> int:
+        number = self[value] = len(self)
+        return number
+
+
+class Texts(dict[str, int]):
+    """Numbers of texts; -1 for those that must be read the slow way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values_S: list[str] = []
+
+    def __missing__(self, value: str) -> int:
+        if len(value) > MAX_TEXT or not is_plain(value):
+            if len(value) <= MAX_TEXT:
+                self[value] = -1
+            return -1
+        number = self[value] = len(self.values_S)
+        self.values_S.append(value)
+        return number
+
+
+@dataclass
+class Names:
+    """The small tables of a shard."""
+
+    texts: Texts = field(default_factory=Texts)
+    ops: Numbering = field(default_factory=Numbering)
+    groups: Numbering = field(default_factory=Numbering)
+    dtypes: Numbering = field(default_factory=Numbering)
+    threads: Numbering = field(default_factory=Numbering)
+    sizes: Numbering = field(default_factory=Numbering)
+    frames: Numbering = field(default_factory=Numbering)
+    stacks: Numbering = field(default_factory=Numbering)
+    parser: EntryParser = field(default_factory=EntryParser)
+    sizes_by_bytes: dict[bytes, int] = field(default_factory=dict)
+
+    def call_stacks(self) -> tuple[CallStack, ...]:
+        """The stacks by their numbers."""
+        frames = [Frame(*key) for key in self.frames]
+        return tuple(CallStack(frames[i] for i in stack) for stack in self.stacks)
+
+
+@dataclass
+class Rows:
+    """Entries of a batch, column by column. `row_N`: their places in the batch; `first_F`: each dump's first row, [F + 1]."""
+
+    batch: Batch
+    names: Names
+    row_N: Ints
+    dump_N: Ints = field(init=False)
+    columns: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    texts: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.dump_N = self.batch.dump_N[self.row_N]
+
+    def spoil(self, bad_N: npt.NDArray[np.bool_]) -> None:
+        """Leaves the dumps of these rows to the slow way."""
+        if bad_N.any():
+            self.batch.quirky_F[self.dump_N[bad_N]] = True
+
+    def fill(self, frames: bool, is_whole: bool) -> None:
+        """Computes all columns but those of groups."""
+        self._resolve_texts()
+        numbers = {name: column[self.row_N] for name, column in self.batch.numbers.items()}
+        backend_nccl = self._read_ops()
+        flags = {name: column[self.row_N] for name, column in self.batch.flags.items()}
+        state = self._lookup("state", lambda text: int(_STATES.get(text, CallState.SCHEDULED))).astype(np.int8)
+        ended = (flags["retired"] == 1) & (state != CallState.COMPLETED)
+        state[ended] = np.where(backend_nccl[ended], CallState.FAILED, CallState.COMPLETED)
+        is_p2p = np.where(flags["is_p2p"] == MISSING, self.columns.pop("named_p2p"), flags["is_p2p"] == 1)
+        seq, p2p_seq = numbers["collective_seq_id"], numbers["p2p_seq_id"]
+        p2p_seq = np.where(p2p_seq == MISSING, seq, p2p_seq)
+        self.columns |= {
+            "collective_seq": seq,
+            "p2p_seq": p2p_seq,
+            "seq": np.where(is_p2p, p2p_seq, seq),
+            "is_p2p": is_p2p,
+            "state": state,
+            "nccl": backend_nccl,
+            "record_id": numbers["record_id"],
+            "pg_id": numbers["pg_id"],
+            "created_ns": numbers["time_created_ns"],
+            "started_ns": numbers["time_discovered_started_ns"],
+            "completed_ns": numbers["time_discovered_completed_ns"],
+            "timeout_ms": numbers["timeout_ms"],
+            "dtype": self._dtypes(),
+            "thread": self._threads(),
+            "in_sizes": self._sizes("input_sizes"),
+            "out_sizes": self._sizes("output_sizes"),
+            "frames": self._stacks(frames, is_whole),
+            "has_frames": self.batch.spans["frames"][self.row_N] != 0,
+        }
+
+    def _resolve_texts(self) -> None:
+        """Numbers of texts for what the entries get from the memos."""
+        memos = [head.memo for head in self.batch.heads]
+        base_F = np.cumsum([1, *(memo.end for memo in memos)])
+        text_of = np.full(int(base_F[-1]), -1, np.int64)
+        text_of[0] = self.names.texts[""]
+        for base, memo in zip(base_F.tolist(), memos, strict=False):
+            known = self.names.texts
+            text_of[base + np.fromiter(memo.texts, np.int64, len(memo.texts))] = [known[t] for t in memo.texts.values()]
+        limit = self.batch.limit_N[self.row_N]
+        base = base_F[self.dump_N]
+        highest = self.batch.texts["others"][self.row_N].astype(np.int64)
+        for name in (*TEXTS, "dtype"):
+            got = self.batch.texts[name][self.row_N].astype(np.int64)
+            np.maximum(highest, got, out=highest)
+            place = np.where((got < 0) | (got >= limit), 0, base + got)
+            self.texts[name] = text_of[place]
+            self.spoil(self.texts[name] < 0)
+        self.spoil(highest >= limit)
+        for name in self.texts:
+            np.maximum(self.texts[name], 0, out=self.texts[name])
+        self._text_of, self._base_F = text_of, base_F
+
+    def used(self, name: str) -> list[int]:
+        """The numbers of the texts in a column."""
+        present = np.zeros(len(self.names.texts.values_S), bool)
+        present[self.texts[name]] = True
+        return np.flatnonzero(present).tolist()
+
+    def _lookup(self, name: str, number: Any) -> Ints:
+        """A column of numbers, by a function of the text."""
+        table = np.zeros(len(self.names.texts.values_S), np.int64)
+        for s in self.used(name):
+            table[s] = number(self.names.texts.values_S[s])
+        return table[self.texts[name]]
+
+    def _read_ops(self) -> npt.NDArray[np.bool_]:
+        """Operation, peer, and whether the name means a point-to-point call; returns which calls are of nccl."""
+        table = np.zeros((6, len(self.names.texts.values_S)), np.int32)
+        for s in self.used("profiling_name"):
+            try:
+                backend, op, is_p2p, peer = self.names.parser._name({"profiling_name": self.names.texts.values_S[s]})
+            except BadEntry:
+                table[5, s] = 1
+                continue
+            table[:5, s] = self.names.ops[op], is_p2p, peer, self.names.texts[backend], "coalesced" in op
+        found = table[:, self.texts["profiling_name"]]
+        self.spoil(found[5] == 1)
+        self.columns |= {"op": found[0], "named_p2p": found[1] == 1, "peer_in_group": found[2], "is_batch": found[4] == 1}
+        self.texts["backend"] = found[3].astype(np.int64)
+        is_nccl: npt.NDArray[np.bool_] = found[3] == self.names.texts["nccl"]
+        return is_nccl
+
+    def _dtypes(self) -> Ints:
+        column = self._lookup("dtype", self.names.dtypes.__getitem__)
+        if self.batch.mixed_dtypes:
+            for i in np.flatnonzero(np.isin(self.row_N, list(self.batch.mixed_dtypes))).tolist():
+                column[i] = self._mixed(i)
+        return column
+
+    def _mixed(self, i: int) -> int:
+        """Several dtypes in one call."""
+        row, dump = int(self.row_N[i]), int(self.dump_N[i])
+        gets = self.batch.mixed_dtypes[row]
+        known = self.batch.heads[dump].memo.texts
+        if max(gets) >= self.batch.limit_N[row] or not all(known.get(g) is not None and is_plain(known[g]) for g in gets):
+            self.batch.quirky_F[dump] = True
+            return 0
+        return self.names.dtypes[",".join(dict.fromkeys(known[g] for g in gets))]
+
+    def _threads(self) -> Ints:
+        codes, pairs = paired(self.texts["thread_name"], self.texts["thread_id"])
+        values = self.names.texts.values_S
+        numbers = [self.names.threads[" ".join(p for p in (values[a], values[b]) if p)] for a, b in pairs]
+        return np.array(numbers, np.int64)[codes]
+
+    def _sizes(self, name: str) -> Ints:
+        digest = self.batch.spans[name][self.row_N]
+        firsts, codes = distinct(digest)
+        numbers = []
+        for i in firsts.tolist():
+            span = self.batch.span(name, int(self.row_N[i])) if digest[i] else b""
+            number = self.names.sizes_by_bytes.get(span)
+            if number is None:
+                number = self.names.sizes_by_bytes[span] = self.names.sizes[sizes_of(span) if span else ()]
+            numbers.append(number)
+        return np.array(numbers, np.int64)[codes]
+
+    def _stacks(self, frames: bool, is_whole: bool) -> npt.NDArray[np.int32]:
+        """Stacks by number. Where all of a dump was read, each frame must be one, though it be not asked for."""
+        if not frames and not is_whole:
+            return np.full(len(self.row_N), -1, np.int32)
+        digest = self.batch.spans["frames"][self.row_N]
+        salt_F = np.random.default_rng().integers(1 << 63, size=len(self.batch.heads), dtype=np.uint64)
+        firsts, codes = distinct(np.where(digest == 0, np.uint64(0), digest ^ salt_F[self.dump_N]))
+        numbers = np.full(len(firsts), -1, np.int32)
+        for k, i in enumerate(firsts.tolist()):
+            if digest[i]:
+                try:
+                    stack = self._stack(int(self.row_N[i]))
+                except Quirk:
+                    self.batch.quirky_F[self.dump_N[i]] = True
+                    continue
+                if frames:
+                    numbers[k] = self.names.stacks[tuple(map(self.names.frames.__getitem__, stack))]
+        return numbers[codes]
+
+    def _stack(self, row: int) -> list[FrameKey]:
+        known = self.batch.heads[self.batch.dump_N[row]].memo.frames
+        gets = gets_of(self.batch.span("frames", row))
+        limit = self.batch.limit_N[row]
+        if any(g >= limit and (g < NAMELESS or not self.batch.is_moved_N[row]) for g in gets):
+            raise Quirk("a frame that is not defined")
+        try:
+            return [known[g] for g in gets]
+        except KeyError as error:
+            raise Quirk("a frame that is none") from error
+
+
+def distinct(values: npt.NDArray[np.uint64]) -> tuple[Ints, Ints]:
+    """The first place of each value, and for each place the number of its value."""
+    order = np.argsort(values)
+    ordered = values[order]
+    is_new = np.empty(len(values), bool)
+    is_new[:1] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    codes = np.empty(len(values), np.int64)
+    codes[order] = np.cumsum(is_new) - 1
+    firsts = np.minimum.reduceat(order, np.flatnonzero(is_new)) if len(values) else order
+    return firsts, codes
+
+
+def paired(a_N: Ints, b_N: Ints) -> tuple[Ints, Sequence[tuple[int, int]]]:
+    """Numbers of the pairs, and the pairs."""
+    firsts, codes = distinct((a_N << 32 | b_N).astype(np.uint64))
+    return codes, [(int(a_N[i]), int(b_N[i])) for i in firsts.tolist()]
+
+
+def group_of(name: str, desc: str, backend: str, known: Mapping[str, ProcessGroup]) -> ProcessGroup:
+    """A group as the first call that names it tells, and the dump's configuration."""
+    group = known.get(name)
+    if group is None:
+        return ProcessGroup(name, desc, (), backend=backend)
+    if group.desc and group.backend:
+        return group
+    return ProcessGroup(group.name, group.desc or desc, group.ranks, group.timeout_s, group.backend or backend)
