@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from unhang.analyze.callpath import user_path
 from unhang.analyze.positions import signatures
 from unhang.model import CollectiveTable
 
@@ -47,41 +48,51 @@ class Habits:
             ]
             or [0]
         )
-        place = _place_in_group(table)
-        return _mixed(
-            _mixed(signatures(table).astype(np.uint64), kind_of_group[table["group"]].astype(np.uint64)), place
-        )
+        what = _mixed(signatures(table).astype(np.uint64), kind_of_group[table["group"]].astype(np.uint64))
+        return _mixed(what, self._place)
+
+    @cached_property
+    def _place(self) -> Keys:
+        return _place_in_group(self._table)
 
     @cached_property
     def _programs(self) -> Keys:
-        """`[N]`: equal numbers for ranks that make the same kinds of calls again and again: stages of a pipeline differ."""
-        ranks, of_row = np.unique(self._table["rank"], return_inverse=True)
-        token_ids = np.unique(self.tokens, return_inverse=True)[1]
-        width = int(token_ids.max(initial=0)) + 1
-        pairs, counts = np.unique(of_row * width + token_ids, return_counts=True)
+        """`[N]`: equal numbers for ranks that run the same program: what each sends and receives, and in which direction."""
+        table = self._table
+        ranks, of_row = np.unique(table["rank"], return_inverse=True)
+        p2p = np.flatnonzero(table["is_p2p"])
+        kinds = np.unique(_mixed(self._place[p2p], table["op"][p2p].astype(np.uint64)), return_inverse=True)[1]
+        width = int(kinds.max(initial=0)) + 1
+        pairs, counts = np.unique(of_row[p2p] * width + kinds, return_counts=True)
         usual = pairs[counts > 1]
-        kinds = _mixed(np.zeros(len(usual), dtype=np.uint64), (usual % width).astype(np.uint64))
         programs = np.zeros(len(ranks), dtype=np.uint64)
-        np.add.at(programs, usual // width, kinds)
+        np.add.at(programs, usual // width, _mixed(np.zeros(len(usual), np.uint64), (usual % width).astype(np.uint64)))
         return programs[of_row]
 
     @cached_property
     def _is_new(self) -> npt.NDArray[np.bool_]:
-        """`[N]`: calls that nowhere follow their two predecessors, or so many equal ones, though others often do."""
-        tokens, rank = self.tokens, self._table["rank"]
+        """`[N]`: calls that nowhere follow their predecessors, though others often do; by what they are, or by their lines."""
+        table = self._table
+        paths: dict[object, int] = {}
+        of_stack = np.array([paths.setdefault(user_path(stack), len(paths)) for stack in table.stacks] + [0])
+        has_path = table["frames"] >= 0
+        is_new = self._new_among(self.tokens, np.ones(len(table), dtype=bool))
+        if has_path.any():
+            is_new |= self._new_among(_mixed(self.tokens, of_stack[table["frames"]].astype(np.uint64)), has_path)
+        return is_new
+
+    def _new_among(self, tokens: Keys, of: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        rank, programs = self._table["rank"], self._programs
         is_new = np.zeros(len(tokens), dtype=bool)
         if len(tokens) <= _CONTEXT:
             return is_new
-        program = self._programs[2:]
-        context = _mixed(program, _mixed(tokens[:-2], tokens[1:-1]))
-        same_rank = rank[2:] == rank[:-2]
-        is_new[2:] = _is_unique(context, tokens[2:], same_rank)
+        context = _mixed(programs[2:], _mixed(tokens[:-2], tokens[1:-1]))
+        is_new[2:] = _is_unique(context, tokens[2:], (rank[2:] == rank[:-2]) & of[:-2] & of[1:-1] & of[2:])
         starts = np.flatnonzero((tokens[1:] != tokens[:-1]) | (rank[1:] != rank[:-1])) + 1
         before, here = starts[:-1], starts[1:]  # a run of equal calls, and the call that ends it
-        whole = (rank[here] == rank[before - 1]) & (rank[here] == rank[before])
-        length = (here - before).astype(np.uint64)
-        change = _mixed(self._programs[here], _mixed(tokens[before], tokens[here]))
-        is_new[here] |= _is_unique(change, length, whole)
+        whole = (rank[here] == rank[before - 1]) & (rank[here] == rank[before]) & of[here] & of[before]
+        change = _mixed(programs[here], _mixed(tokens[before], tokens[here]))
+        is_new[here] |= _is_unique(change, (here - before).astype(np.uint64), whole)
         return is_new
 
     def newcomers(self, ranks: Collection[int]) -> dict[int, int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from unhang.cli.reading import ENGINES, Given, Reader, Timings, closer_look, given_path, reading
+from unhang.cli.reading import ENGINES, Given, Reader, Timings, closer_look, given_path, import_numpy, reading
 from unhang.errors import UnhangError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Judged(NamedTuple):
     case: Case
     diagnosis: Diagnosis
     waits: WaitsFor
-    evidence: Evidence
+    evidence: Evidence | None = None
 
 
 class CannotWrite(UnhangError):
@@ -104,6 +104,7 @@ def diagnose(paths: Sequence[Given], reader: Reader | None = None) -> Judged:
         UnhangError: nothing of it can be read.
     """
     timings = Timings()
+    import_numpy()
     from unhang.analyze.situation import Situation
     from unhang.read.bundle import open_paths
     from unhang.rules.registry import judge
@@ -124,23 +125,28 @@ def write_trace(judged: Judged, output: Path) -> None:
     """Writes all calls of all ranks as a trace for Perfetto."""
     from unhang.show.perfetto import write_trace as write
 
-    dumps = judged.evidence.dumps
+    dumps = judged.evidence.dumps if judged.evidence else None
     whole = dumps is None or dumps.is_whole
-    tables = iter([judged.case.calls]) if dumps is None or whole else (s.table for s in dumps.in_parts(frames=True))
+    findings = judged.diagnosis.findings
     try:
-        write(tables, output, findings=judged.diagnosis.findings)
+        if dumps is None or whole:
+            write([judged.case.calls], output, findings=findings)
+        else:
+            parts = (shard.table for shard in dumps.in_parts(frames=True))
+            write(parts, output, findings=findings, zero_ns=dumps.first_ns)
     except OSError as error:
         raise CannotWrite(f"{output}: {error.strerror}") from error
 
 
 def compare(paths: Sequence[Given], other: Given, output_format: str, reader: Reader) -> bytes:
     """Two runs side by side."""
-    from unhang.analyze.compare import compare as compare_tables
+    from unhang.analyze.compare import compare as compare_cases
     from unhang.read.bundle import open_paths
     from unhang.show.comparison import comparison_json, render_comparison
 
-    ours, theirs = (open_paths(given, reader=reader).whole() for given in (paths, [other]))
-    found = compare_tables(ours, theirs)
+    ours, theirs = (open_paths(given, reader=reader) for given in (paths, [other]))
+    seen = [run.dumps.seen if run.dumps else None for run in (ours, theirs)]
+    found = compare_cases(ours.whole(), theirs.whole(), *seen)
     return (comparison_json(found) if output_format == "json" else render_comparison(found).encode()) + b"\n"
 
 

@@ -14,11 +14,6 @@ from typing import TYPE_CHECKING
 import click
 
 _THREADS = "OPENBLAS_NUM_THREADS"
-if _THREADS not in os.environ:  # its threads cost more to start than everything else here; nothing multiplies matrices
-    os.environ[_THREADS] = "1"
-    import numpy as np  # noqa: F401
-
-    del os.environ[_THREADS]
 
 if TYPE_CHECKING:
     from unhang.read.bundle import Evidence
@@ -46,6 +41,15 @@ def given_path(text: str) -> Given:
     if not path.exists() and not any(path.parent.glob(f"{path.name}*")):  # a prefix, as torch's own setting is one
         raise click.BadParameter(f"{text!r} does not exist")
     return path
+
+
+def import_numpy() -> None:
+    """Imports numpy without its threads: they cost more to start than everything else here, and nothing multiplies matrices."""
+    if _THREADS not in os.environ:
+        os.environ[_THREADS] = "1"
+        import numpy  # noqa: F401
+
+        del os.environ[_THREADS]
 
 
 class Timings:

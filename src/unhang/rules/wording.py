@@ -20,6 +20,8 @@ from unhang.model import (
     user_frames,
 )
 
+_MOST_RANGES = 12
+
 
 def ranges(ranks: Iterable[int]) -> str:
     """`[0, 1, 2, 5]` -> `0-2, 5`."""
@@ -29,7 +31,9 @@ def ranges(ranks: Iterable[int]) -> str:
             parts[-1][1] = rank
         else:
             parts.append([rank, rank])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in parts)
+    shown = ", ".join(str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in parts[:_MOST_RANGES])
+    left_out = sum(b - a + 1 for a, b in parts[_MOST_RANGES:])
+    return f"{shown} and {left_out} more" if left_out else shown
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

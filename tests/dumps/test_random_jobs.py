@@ -1,0 +1,82 @@
+"""Small jobs drawn at random, with known truth: healthy ones are left alone, and of the others the culprits are named."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import dumpgen
+import pytest
+from dumpgen import Job
+
+from unhang.cli.diagnose import diagnose
+from unhang.model import Diagnosis, Finding
+from unhang.read.dumps.reader import DumpReader
+
+CHUNKS, SEEDS = 8, 250
+UNSURE = 0.5
+
+
+def diagnosed(job: Job) -> Diagnosis:
+    """What we say of a job's dumps."""
+    with tempfile.TemporaryDirectory() as folder:
+        job.write(Path(folder))
+        return diagnose([Path(folder)], partial(DumpReader, use_cache=False)).diagnosis
+
+
+def is_awaited(job: Job, finding: Finding) -> bool:
+    """Whether a call that a finding names is one in which somebody waits for the culprits, or where theirs depart."""
+    if finding.process_group is None or finding.collective is None or "seq" not in finding.collective:
+        return True
+    calls = {job.truth.departs, *((a.group[0], a.seq) for a in job.truth.awaited)}
+    name = finding.process_group["pg_name"].partition("@")[0]
+    return (name, finding.collective["seq"]) in calls
+
+
+def what_is_wrong(job: Job, said: Diagnosis) -> str:
+    """What is wrong with a diagnosis; "" if nothing is."""
+    truth = job.truth.all_culprits
+    first = said.findings[0] if said.findings else None
+    named = set(first.culprit_ranks) if first else set()
+    if not dumpgen.decidable(job):
+        is_open = first is not None and first.confidence < UNSURE and named >= truth
+        return "" if named <= dumpgen.suspects(job) or is_open else f"accuses {sorted(named)}"
+    if job.truth.kind == dumpgen.HEALTHY:
+        named = {rank for f in said.findings for rank in f.culprit_ranks}
+    elif first is None:
+        return "says nothing"
+    elif job.truth.others:
+        named = {rank for f in said.findings if f.is_root for rank in f.culprit_ranks}
+    elif named == truth and job.truth.awaited and not is_awaited(job, first):
+        return f"names another call: {first.process_group} {first.collective}"
+    return "" if named == truth else f"names {sorted(named)}"
+
+
+def wrong_ones(seeds: range, healthy: bool) -> list[str]:
+    """What is wrong, seed by seed, with a line for each wrong one."""
+    wrong = []
+    for seed in seeds:
+        job = dumpgen.random_job(seed)
+        if (job.truth.kind == dumpgen.HEALTHY) is not healthy:
+            continue
+        why = what_is_wrong(job, diagnosed(job))
+        if why:
+            wrong.append(f"seed {seed}: {job.truth.kind}, at fault {sorted(job.truth.all_culprits)}: {why}")
+    return wrong
+
+
+def chunk(number: int) -> range:
+    """The seeds of one test."""
+    return range(number * SEEDS, (number + 1) * SEEDS)
+
+
+@pytest.mark.parametrize("number", range(CHUNKS))
+def test_healthy_jobs_are_not_accused(number: int) -> None:
+    assert wrong_ones(chunk(number), healthy=True) == []
+
+
+@pytest.mark.xfail(reason="not all faults are told apart yet", strict=False)
+@pytest.mark.parametrize("number", range(CHUNKS))
+def test_culprits_are_named(number: int) -> None:
+    assert wrong_ones(chunk(number), healthy=False) == []
