@@ -1,7 +1,7 @@
 """Simulated distributed jobs and their flight-recorder dumps, healthy or with a fault whose truth is known."""
 
 from dumpgen.build import Spec, build
-from dumpgen.decide import decidable, why_undecidable
+from dumpgen.decide import decidable, suspects, why_undecidable
 from dumpgen.draw import random_job
 from dumpgen.faults import FAULTS, HEALTHY, NoPlace
 from dumpgen.fields import Recording
@@ -23,5 +23,6 @@ __all__ = [
     "build",
     "decidable",
     "random_job",
+    "suspects",
     "why_undecidable",
 ]

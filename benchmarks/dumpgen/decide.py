@@ -10,8 +10,8 @@ A culprit is recognised in one of four ways.
 4. It left no dump, and it alone: everybody else is accounted for, and waits for it or for somebody who does.
 
 What spoils this: a file that is lost or cut off proves nothing about its rank, so nobody innocent may be waited for whose
-file is gone, unless a culprit is awaited in the same call. And where the members of a group are not recorded, an
-absent member cannot be missed.
+file is gone: a crash would have left the same evidence. And where the members of a group are not recorded, an absent
+member cannot be missed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,13 @@ _IDLE = ("missing", CRASHED)
 def decidable(job: Job) -> bool:
     """Whether what is left of the evidence allows to name the culprits, all of them and nobody else."""
     return not why_undecidable(job)
+
+
+def suspects(job: Job) -> frozenset[int]:
+    """Whom the evidence incriminates: the culprits, and in a hang the ranks whose files are gone."""
+    is_hang = job.truth.kind not in (HEALTHY, SLOW)
+    gone = job.loss.lost | set(job.loss.truncated) if is_hang else frozenset()
+    return job.truth.all_culprits | gone
 
 
 def why_undecidable(job: Job) -> str:
@@ -84,15 +91,13 @@ def _shows_departure(job: Job, rank: int) -> bool:
 
 
 def _awaits_unseen(job: Job, unseen: frozenset[int] | set[int]) -> bool:
-    """Whether a rank waits for ranks whose files are gone, in a call in which no culprit is awaited."""
+    """Whether a rank whose dump is left waits in a call to which a rank must come whose file is gone."""
     if not unseen:
         return False
-    culprits = job.truth.all_culprits
     for key, meeting in job.final.open_meetings.items():
         ranks = job.mesh.groups[key[0]].ranks
         needed = set(ranks if len(key) == 2 else (ranks[key[1]], ranks[key[2]]))
         came = {rank for rank, _ in meeting[3]} if isinstance(meeting[3], list) else set()
-        seen_waiting = came - unseen
-        if seen_waiting and needed & unseen and not (needed - came) & culprits and not (came & culprits):
+        if came - unseen and needed & unseen:
             return True
     return False

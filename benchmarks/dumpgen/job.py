@@ -44,8 +44,9 @@ class Truth:
     """What went wrong. `kind` is a name of FAULTS or `healthy`. The call is the awaited or the differing one.
 
     `group`: (name, desc). `frame`: (file, line) of the call that was not made or that differs. `awaited`: all calls in
-    which somebody waits for the culprits, the one meant by the truth first. `victims`: ranks that wait, apart from the
-    culprits. `others`: faults that are independent of this one.
+    which somebody waits for the culprits, the one meant by the truth first. `departs`: (group name, seq) of the first call
+    of the culprit that is not what it should be. `victims`: ranks that wait, apart from the culprits. `others`: faults
+    that are independent of this one.
     """
 
     kind: str = "healthy"
@@ -55,6 +56,7 @@ class Truth:
     op: str = ""
     frame: tuple[str, int] = ("", 0)
     awaited: tuple[Awaited, ...] = ()
+    departs: tuple[str, int] = ("", 0)
     victims: tuple[int, ...] = ()
     others: tuple[Truth, ...] = ()
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from dumpgen.schedule import UNEVEN_OPS, Group, Mesh, Part, Step
 
 LOOK_AHEAD = 12
-LAUNCH_NS, JITTER_MASK = 8_000, 0x3FFF
+LAUNCH_NS = 8_000
 FOREVER = 1 << 62
 
 Signature = tuple[object, ...]
@@ -80,6 +80,12 @@ def _signature(part: Part) -> Signature:
     if part.op in UNEVEN_OPS:
         return (part.op, part.dtype)
     return (part.op, part.dtype, *(prod(s) for s in part.in_sizes), *(prod(s) for s in part.out_sizes))
+
+
+def _jitter_ns(rank: int, step: int) -> int:
+    """Up to 16 us, different for each call, the same in each run."""
+    mixed = (rank * 0x9E3779B1 + step * 0x85EBCA6B) & 0xFFFFFFFF
+    return ((mixed ^ mixed >> 15) * 0x2C1B3C6D & 0xFFFFFFFF) >> 18
 
 
 @dataclass
@@ -166,8 +172,7 @@ class _Run:
                 if not done[i - 1]:
                     return
                 now = max(now, done[i - 1])
-            jitter = (rank * 40503 + i * 9973) & JITTER_MASK
-            now += plan.cost_ns[i] + jitter + self._what.slow_hosts.get(rank, 0)
+            now += plan.cost_ns[i] + _jitter_ns(rank, i) + self._what.slow_hosts.get(rank, 0)
             issued.append(now)
             self._waiting[rank].append(i)
             i += 1
@@ -245,10 +250,14 @@ class _Run:
             self._queue.append(rank)
 
     def _keys(self, rank: int, i: int) -> list[Key]:
-        plan = self._plans[rank]
-        step = plan.steps[i]
-        group, me = self._groups[rank][step.axis], self._places[rank][step.axis]
-        if not step.is_p2p:
-            return [(group.number, plan.numbers[i][0])]
-        ends = [(me, p.peer) if p.op == "send" else (p.peer, me) for p in step.parts]
-        return [(group.number, *pair, n) for pair, n in zip(ends, plan.numbers[i], strict=True)]
+        return meeting_keys(self._groups[rank], self._places[rank], self._plans[rank], i)
+
+
+def meeting_keys(groups: Mapping[str, Group], places: Mapping[str, int], plan: Plan, i: int) -> list[Key]:
+    """Where a step of a rank with these groups and places meets its partners, for each of its transfers."""
+    step = plan.steps[i]
+    group, me = groups[step.axis], places[step.axis]
+    if not step.is_p2p:
+        return [(group.number, plan.numbers[i][0])]
+    ends = [(me, p.peer) if p.op == "send" else (p.peer, me) for p in step.parts]
+    return [(group.number, *pair, n) for pair, n in zip(ends, plan.numbers[i], strict=True)]

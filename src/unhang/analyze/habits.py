@@ -89,9 +89,9 @@ class Habits:
         context = _mixed(programs[2:], _mixed(tokens[:-2], tokens[1:-1]))
         is_new[2:] = _is_unique(context, tokens[2:], (rank[2:] == rank[:-2]) & of[:-2] & of[1:-1] & of[2:])
         starts = np.flatnonzero((tokens[1:] != tokens[:-1]) | (rank[1:] != rank[:-1])) + 1
-        before, here = starts[:-1], starts[1:]  # a run of equal calls, and the call that ends it
+        before, here = starts[:-1], starts[1:]  # a run of equal calls between two others
         whole = (rank[here] == rank[before - 1]) & (rank[here] == rank[before]) & of[here] & of[before]
-        change = _mixed(programs[here], _mixed(tokens[before], tokens[here]))
+        change = _mixed(_mixed(programs[here], tokens[before - 1]), _mixed(tokens[before], tokens[here]))
         is_new[here] |= _is_unique(change, (here - before).astype(np.uint64), whole)
         return is_new
 

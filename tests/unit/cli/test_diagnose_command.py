@@ -29,7 +29,7 @@ def rendered_simply(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, result: Judged) -> None:
-    monkeypatch.setattr(command_file, "diagnose", lambda paths, reader: result)
+    monkeypatch.setattr(command_file, "diagnose", lambda paths, reader=None: result)
 
 
 @pytest.mark.parametrize(("result", "code"), [(CLEAN, 0), (HANG, 1), (UNKNOWN, 3)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,10 +12,11 @@ from unhang.model import Unavailable
 from unhang.read.dumps.assemble import settle_groups, stale_ranks, with_world
 from unhang.read.dumps.cache import CacheEntry
 from unhang.read.dumps.engine import Engine, LocalEngine, run_all
-from unhang.read.dumps.shard import DumpFile, Shard, merge
+from unhang.read.dumps.shard import DumpFile, RankDump, Shard, merge
 
 TAIL, TAILS_AT_ONCE = 32, 512
 WHOLE_BYTES = 24 << 20
+_EARLIER_NS = 86_400_000_000_000  # only tails were seen
 
 Progress = Callable[[int, int], None]
 
@@ -53,6 +54,16 @@ class DumpReader:
     def everything(self, frames: bool = False) -> Shard:
         """All calls of all ranks."""
         return self._settled(self._read(self.files, None, frames))
+
+    @property
+    def seen(self) -> Mapping[int, RankDump]:
+        """The dumps that could be read."""
+        return self._seen.dumps
+
+    @property
+    def first_ns(self) -> int:
+        """A time before every call."""
+        return min((d.first_ns for d in self.seen.values() if d.first_ns), default=0) - _EARLIER_NS
 
     def in_parts(self, frames: bool) -> Iterator[Shard]:
         """All calls, a bounded number of ranks at a time."""
