@@ -57,7 +57,9 @@ def mesh_of(given: argparse.Namespace) -> Mesh:
     sizes = {"ep": given.ep or 1, "cp": given.cp or 1}
     rest = given.ranks // (sizes["ep"] * sizes["cp"])
     for axis, usual in (("tp", 8), ("pp", 4 if given.backend == "nccl" else 1)):
-        sizes[axis] = getattr(given, axis) or next(n for n in range(min(usual, rest), 0, -1) if rest % n == 0 and rest // n > 1 or n == 1)
+        sizes[axis] = getattr(given, axis) or next(
+            n for n in range(min(usual, rest), 0, -1) if (rest % n == 0 and rest // n > 1) or n == 1
+        )
         rest //= sizes[axis]
     sizes["dp"] = rest
     mesh = Mesh(sizes)
@@ -70,7 +72,11 @@ def spec_of(given: argparse.Namespace) -> Spec:
     """The job asked for."""
     ring = given.entries if given.wrapped else max(2000, 2 * given.entries)
     style = Style(
-        layers=given.layers, microbatches=given.microbatches, depth=given.depth, backend=given.backend, batched_transfers=given.batched
+        layers=given.layers,
+        microbatches=given.microbatches,
+        depth=given.depth,
+        backend=given.backend,
+        batched_transfers=given.batched,
     )
     recording = Recording(
         backend=given.backend,
@@ -84,7 +90,17 @@ def spec_of(given: argparse.Namespace) -> Spec:
         json=frozenset(range(given.ranks)) if given.format == "json" else frozenset(),
     )
     entries = given.entries * (3 if given.wrapped else 1)
-    return Spec(mesh_of(given), style, recording, entries, given.fault, given.seed, given.live, int(given.skew_s * 1e9), loss=loss)
+    return Spec(
+        mesh_of(given),
+        style,
+        recording,
+        entries,
+        given.fault,
+        given.seed,
+        given.live,
+        int(given.skew_s * 1e9),
+        loss=loss,
+    )
 
 
 def write_truth(job: Job, path: Path) -> None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from dumpgen.faults import CRASHED, FAULTS, HEALTHY, SLOW, NoPlace, Placed, Scene
 from dumpgen.fields import Recording
 from dumpgen.job import Job, Loss
-from dumpgen.truth import truth_of
 from dumpgen.rows import WATCHDOG_NS, Clock, Past, Rows
 from dumpgen.schedule import Mesh, Program, ProgramWriter, Style
 from dumpgen.simulate import FOREVER, Disturbance, Plan, Timeline, simulate
+from dumpgen.truth import truth_of
 
 BEGIN_NS = 1_795_227_000_000_000_000
 HANGS_NS, LIVE_NS, BETWEEN_NS = 600_000_000_000, 4_000_000, 2_000_000
@@ -87,7 +87,7 @@ def build(spec: Spec) -> Job:
         begin = BEGIN_NS + iterations * period
         final = simulate(spec.mesh, programs.plans(scene.programs), begin, scene.disturbance)
         is_hang = spec.fault not in (HEALTHY, SLOW)
-        if is_hang and not (final.open_meetings and any(_took_effect(final, p) for p in scene.placed)):
+        if is_hang and not (final.open_meetings and all(_took_effect(final, p) for p in scene.placed)):
             continue
         return _job(spec, past, past_plans, final, scene, begin)
     raise NoPlace(spec.fault)
@@ -102,7 +102,7 @@ def _job(spec: Spec, past: Past, past_plans: list[Plan], final: Timeline, scene:
             until = begin + int(rng.uniform(0.05, 0.95) * (final.last_ns - begin))
             written = until + LIVE_NS
     job = Job(spec.mesh, past, past_plans, final, until, written, spec.recording, clocks(spec), loss=spec.loss)
-    truth = truth_of(job, [p for p in scene.placed if spec.fault == SLOW or _took_effect(final, p)])
+    truth = truth_of(job, scene.placed)
     lost = spec.loss.lost | (set(truth.culprits) if spec.fault == CRASHED else set())
     return replace(job, truth=truth, loss=replace(spec.loss, lost=frozenset(lost)))
 

@@ -79,7 +79,7 @@ def _is_idle(job: Job, rank: int) -> bool:
 
 def _shows_departure(job: Job, rank: int) -> bool:
     """Whether an iteration before the fault is in a rank's ring buffer, or two ranks at its place show what is usual."""
-    steady, last = job.programs(rank)
+    steady, _ = job.programs(rank)
     entries = job.seen(rank)
     if int(np.count_nonzero(entries.program == 0)) >= len(steady.rows):
         return True

@@ -34,7 +34,9 @@ def _spec(rng: random.Random, seed: int) -> Spec:
     backend = "gloo" if rng.random() < 0.12 else "nccl"
     version = rng.choice(_VERSIONS) if backend == "nccl" else "2.10"
     knows_groups = backend == "nccl" and version not in ("2.2", "2.0")
-    naming = rng.choice(("numbered", "numbered", "hashed", "split", "local") if knows_groups else ("numbered", "hashed"))
+    naming = rng.choice(
+        ("numbered", "numbered", "hashed", "split", "local") if knows_groups else ("numbered", "hashed")
+    )
     mesh = Mesh(_sizes(rng, backend), naming)
     style = Style(
         layers=rng.randint(1, 2),

@@ -79,6 +79,11 @@ class Pickler:
             case _:
                 raise TypeError(type(value))
 
+    def end(self) -> None:
+        """The end of the dump. torch remembers the whole, though nothing refers to it."""
+        self._remember(None)
+        self.out += b"."
+
     def frame(self, code: CodeFrame) -> None:
         """A frame, or a reference to it."""
         known = self.memo.get(code)
@@ -123,7 +128,8 @@ def to_pickle(dump: Mapping[str, Any]) -> bytes:
     uses = Counter(frame.code for entry in dump["entries"] for frame in entry.get("frames", ()))
     pickler = Pickler({code for code, count in uses.items() if count > 1})
     pickler.value(dict(dump))
-    return bytes(pickler.out + b".")
+    pickler.end()
+    return bytes(pickler.out)
 
 
 def to_json(dump: Mapping[str, Any]) -> bytes:
@@ -179,8 +185,9 @@ def tokens_of(fields: Mapping[str, Any]) -> list[Token]:
     tokens: list[Token] = [b"}("]
 
     def add(token: Token) -> None:
-        if type(token) is bytes and type(tokens[-1]) is bytes:
-            tokens[-1] += token
+        last = tokens[-1]
+        if isinstance(token, bytes) and isinstance(last, bytes):
+            tokens[-1] = last + token
         else:
             tokens.append(token)
 
@@ -244,7 +251,9 @@ class Template:
 class EntryWriter:
     """Writes the entries of one rank behind a header."""
 
-    def __init__(self, pickler: Pickler, tokens: Callable[[Row], Sequence[Token]], names: Callable[[Row], Names]) -> None:
+    def __init__(
+        self, pickler: Pickler, tokens: Callable[[Row], Sequence[Token]], names: Callable[[Row], Names]
+    ) -> None:
         self._pickler, self._tokens, self._names = pickler, tokens, names
         self._segments: dict[Row, Segments | None] = {}
         self._stacks: dict[tuple[CodeFrame, ...], bytes] = {}
@@ -263,7 +272,8 @@ class EntryWriter:
                 continue
             segments = self._segments[row] = self._segments[row] or self._segments_of(row)
             self._write_again(n, segments, numbers, times)
-        pickler.out += END_LIST + END_DICT + b"."
+        pickler.out += END_LIST + END_DICT
+        pickler.end()
         data = np.frombuffer(bytes(pickler.out[begin:]), dtype=np.uint8)
         return Template(data, np.array(self._offsets, dtype=np.int64) - begin, np.array(self._which, dtype=np.int64))
 
@@ -294,15 +304,15 @@ class EntryWriter:
         pickler, out, names = self._pickler, self._pickler.out, self._names(row)
         known = pickler.memo.get
         for token in self._tokens(row):
-            if type(token) is bytes:
+            if isinstance(token, bytes):
                 out += token
-            elif type(token) is str:
+            elif isinstance(token, str):
                 reference = known(token)
                 if reference is None:
                     pickler.string(token)
                 else:
                     out += reference
-            elif type(token) is tuple:
+            elif isinstance(token, tuple):
                 self._stack(token)
             elif token in _TIMES:
                 self._time(n, _TIMES[token], times[_TIMES[token]])
@@ -334,15 +344,15 @@ class EntryWriter:
         memo, names = self._pickler.memo, self._names(row)
         found, current = [], bytearray()
         for token in self._tokens(row):
-            if type(token) is bytes:
+            if isinstance(token, bytes):
                 current += token
-            elif type(token) is str:
+            elif isinstance(token, str):
                 current += memo[token]
-            elif type(token) is tuple:
+            elif isinstance(token, tuple):
                 current += MARK_LIST + b"".join(memo[code] for code in token) + END_LIST
             elif token >= Slot.GROUP:
                 current += memo[names[token - Slot.GROUP]]
             else:
                 found.append(bytes(current))
                 current = bytearray()
-        return Segments(*found, bytes(current))
+        return Segments._make([*found, bytes(current)])

@@ -151,7 +151,13 @@ def order_across(scene: Scene) -> None:
     def fits(rank: int, i: int, step: Step) -> bool:
         program = scene.programs[rank]
         following = program[i + 1] if i + 1 < scene.iteration[rank] else None
-        return not step.is_p2p and step.waits and step.axis != "world" and following is not None and following.axis == "world"
+        return (
+            not step.is_p2p
+            and step.waits
+            and step.axis != "world"
+            and following is not None
+            and following.axis == "world"
+        )
 
     rank, i = scene.pick(fits)
     program = scene.programs[rank]
@@ -164,7 +170,9 @@ def order_within(scene: Scene) -> None:
     def following(rank: int, i: int) -> int | None:
         program = scene.programs[rank]
         end = scene.iteration[rank]
-        return next((j for j in range(i + 1, end) if program[j].axis == program[i].axis and not program[j].is_p2p), None)
+        return next(
+            (j for j in range(i + 1, end) if program[j].axis == program[i].axis and not program[j].is_p2p), None
+        )
 
     def fits(rank: int, i: int, step: Step) -> bool:
         j = following(rank, i)
@@ -204,7 +212,10 @@ def p2p_cycle(scene: Scene) -> None:
     for mine, theirs in (pair, pair[::-1]):
         program, peer = scene.programs[mine], scene.mesh.places[theirs]["pp"]
         parts = [Part(op, ((64,),), ((64,),), "Float", peer) for op in ("recv", "send")]
-        steps = [Step("pp", (p,), frames_at(p.op, "exchange_stats", 610 + 3 * k, scene.style.depth, "")) for k, p in enumerate(parts)]
+        steps = [
+            Step("pp", (p,), frames_at(p.op, "exchange_stats", 610 + 3 * k, scene.style.depth, ""))
+            for k, p in enumerate(parts)
+        ]
         scene.programs[mine] = [*steps, *program]
     first = scene.programs[rank][0]
     scene.placed.append(Placed("p2p_cycle", pair, 0, first, first))

@@ -88,8 +88,8 @@ class Job:
     final: Timeline
     until_ns: int
     written_ns: int
-    recording: Recording = Recording()
-    clocks: Callable[[int], Clock] = lambda rank: Clock()
+    recording: Recording
+    clocks: Callable[[int], Clock]
     truth: Truth = Truth()
     loss: Loss = Loss()
 
@@ -164,10 +164,9 @@ class Job:
         none = np.zeros(len(entries), dtype=np.int64)
         if self.recording.backend == "gloo":
             return np.stack([entries.created_ns + clock.skew_ns, none, none], axis=1)
-        found = [entries.created_ns + clock.skew_ns]
-        for column in (entries.started_ns if self.recording.timing else none, entries.completed_ns):
-            found.append(np.where(column > 0, clock.discovered(column, until) + clock.skew_ns, 0))
-        return np.stack(found, axis=1)
+        seen = (entries.started_ns if self.recording.timing else none, entries.completed_ns)
+        told = [np.where(column > 0, clock.discovered(column, until) + clock.skew_ns, 0) for column in seen]
+        return np.stack([entries.created_ns + clock.skew_ns, *told], axis=1)
 
     def kept(self, entries: Seen) -> Seen:
         """What of the ring buffer is dumped."""
@@ -246,7 +245,11 @@ class Job:
         known = pickler.memo.get
         groups = self.mesh.groups_of[rank].values()
         places = self.mesh.places[rank]
-        key = (alike, len(pickler.memo), *((known(g.name, g.name), known(g.desc), places[g.axis] if g.axis in ("pp", "cp") else 0) for g in groups))
+        key = (
+            alike,
+            len(pickler.memo),
+            *((known(g.name, g.name), known(g.desc), places[g.axis] if g.axis in ("pp", "cp") else 0) for g in groups),
+        )
         template = self._templates.get(key)
         if template is None:
             begun = bytes(pickler.out)

@@ -186,15 +186,23 @@ class Style:
 def frames_at(op: str, function: str, line: int, depth: int, thread: str) -> tuple[CodeFrame, ...]:
     """A stack of `depth` frames, innermost first, whose first user frame is `function` at `line` of model.py."""
     python = _PYTHON_NAMES.get(op, op)
-    main: list[CodeFrame] = [("train_step", "/workspace/pretrain/train.py", 212), ("main", "/workspace/pretrain/train.py", 388)]
-    found: list[CodeFrame] = [(python, _C10D, 2000 + len(python) * 37), (function, "/workspace/pretrain/model.py", line)]
+    main: list[CodeFrame] = [
+        ("train_step", "/workspace/pretrain/train.py", 212),
+        ("main", "/workspace/pretrain/train.py", 388),
+    ]
+    found: list[CodeFrame] = [
+        (python, _C10D, 2000 + len(python) * 37),
+        (function, "/workspace/pretrain/model.py", line),
+    ]
     if thread == AUTOGRAD_THREAD:
         main = [("_engine_run_backward", f"{_LIBRARY}/torch/autograd/graph.py", 829), *main]
     if depth > 4:
         found.insert(1, ("wrapper", f"{_LIBRARY}/torch/distributed/c10d_logger.py", 81))
     while len(found) + len(main) < depth:
-        found.append(("_call_impl" if len(found) % 2 else "forward", f"{_LIBRARY}/torch/nn/modules/module.py", 1700 + len(found)))
-    return tuple((found + main)[:max(depth, 2)])
+        found.append(
+            ("_call_impl" if len(found) % 2 else "forward", f"{_LIBRARY}/torch/nn/modules/module.py", 1700 + len(found))
+        )
+    return tuple((found + main)[: max(depth, 2)])
 
 
 class ProgramWriter:
@@ -261,11 +269,20 @@ class ProgramWriter:
             parts = [self._part("dp", "_all_gather_base", (style.hidden * (k + 1),)) for k in range(3)]
             self._add("dp", tuple(parts), "gather_shards", 300, batched=True)
         for layer in range(style.layers):
-            self._collective("dp", "_reduce_scatter_base", (style.hidden * 64 + layer,), "reduce_grads", 310, waits=not style.overlapped)
+            self._collective(
+                "dp",
+                "_reduce_scatter_base",
+                (style.hidden * 64 + layer,),
+                "reduce_grads",
+                310,
+                waits=not style.overlapped,
+            )
         self._collective("dp", "_all_gather_base", (style.hidden * 64,), "gather_params", 320)
         if style.uneven and self._size["ep"] > 1 and style.backend != "gloo":
             rows = [((7 * k) % 5 + 1, style.hidden) for k in range(self._size["ep"])]
-            self._add("ep", (Part("allgather_uneven", (rows[self._expert],), tuple(rows), style.dtype),), "gather_counts", 330)
+            self._add(
+                "ep", (Part("allgather_uneven", (rows[self._expert],), tuple(rows), style.dtype),), "gather_counts", 330
+            )
         self._collective(WORLD, "all_reduce", (1,), "clip_grad_norm", 340, blocks=style.loss_item)
         if style.barrier:
             self._collective(WORLD, "all_reduce_barrier", (1,), "log_metrics", 350, blocks=True)
@@ -287,7 +304,13 @@ class ProgramWriter:
 
     def _transfer(self, op: str, peer: int, function: str, line: int) -> None:
         size = ((4, 512, self._style.hidden),)
-        self._add("pp", (Part(op, size, size, self._style.dtype, peer),), function, line, batched=self._style.batched_transfers)
+        self._add(
+            "pp",
+            (Part(op, size, size, self._style.dtype, peer),),
+            function,
+            line,
+            batched=self._style.batched_transfers,
+        )
 
     def _ring(self, function: str, line: int) -> None:
         """Each rank gives its keys to the next one."""

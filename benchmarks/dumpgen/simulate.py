@@ -96,9 +96,9 @@ class Disturbance:
     `cut`: (rank, step) whose collective or transfer never completes.
     """
 
-    dead_devices: Mapping[int, int] = field(default_factory=dict)
-    host_stops: Mapping[int, int] = field(default_factory=dict)
-    slow_hosts: Mapping[int, int] = field(default_factory=dict)
+    dead_devices: dict[int, int] = field(default_factory=dict)
+    host_stops: dict[int, int] = field(default_factory=dict)
+    slow_hosts: dict[int, int] = field(default_factory=dict)
     cut: tuple[int, int] | None = None
 
 

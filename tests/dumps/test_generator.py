@@ -170,7 +170,9 @@ def test_victims_wait_for_culprits_in_the_end() -> None:
 
 @pytest.mark.parametrize("fault", sorted(FAULTS))
 def test_faults_hang_the_job_and_name_their_call(fault: str) -> None:
-    job = dumpgen.build(Spec(Mesh({"tp": 2, "pp": 3, "dp": 4}), Style(layers=2, microbatches=2), entries=150, fault=fault))
+    job = dumpgen.build(
+        Spec(Mesh({"tp": 2, "pp": 3, "dp": 4}), Style(layers=2, microbatches=2), entries=150, fault=fault)
+    )
     truth = job.truth
     if fault == "slow":
         assert not job.final.open_meetings
@@ -192,7 +194,9 @@ def test_a_healthy_job_completes_and_a_live_one_is_under_way() -> None:
     mesh, style = Mesh({"tp": 2, "pp": 2, "dp": 2, "ep": 2, "cp": 2}), Style(layers=2, microbatches=2)
     finished = dumpgen.build(Spec(mesh, style, entries=100))
     assert not finished.final.open_meetings
-    assert all(e["state"] == "completed" for r in range(finished.world) for e in finished.entries(r) if not is_member(e))
+    assert all(
+        e["state"] == "completed" for r in range(finished.world) for e in finished.entries(r) if not is_member(e)
+    )
     recording = Recording(timing=True)
     states = set()
     for seed in range(8):
@@ -246,7 +250,9 @@ def test_torchfrtrace_reads_what_we_write(tmp_path: Path) -> None:
     ],
 )
 def test_what_the_evidence_decides(options: dict[str, Any], loss: dict[str, Any], decidable: bool) -> None:
-    spec = Spec(Mesh({"tp": 2, "dp": 3}), Style(layers=1, microbatches=1), entries=60, loss=dumpgen.Loss(**loss), **options)
+    spec = Spec(
+        Mesh({"tp": 2, "dp": 3}), Style(layers=1, microbatches=1), entries=60, loss=dumpgen.Loss(**loss), **options
+    )
     assert dumpgen.decidable(dumpgen.build(spec)) is decidable
 
 

@@ -34,7 +34,7 @@ class Divergence:
     """Where the programs of the `odd` ranks part from those of the `reference` ranks.
 
     `seq` is the first different position, `stuck_seq` the one that cannot complete. `differs`: op, size or path.
-    `skipped`: the odd ranks left out the reference's call and went on to what follows it.
+    `has_majority`: it is sure who is wrong, by majority or by habit. `skipped`: the odd ranks left out the reference's call and went on to what follows it.
     """
 
     group: ProcessGroup
@@ -51,6 +51,11 @@ class Divergence:
     differs: str
     skipped: bool
     left_loop: LeftLoop | None
+
+    @property
+    def culprits(self) -> tuple[int, ...]:
+        """The odd ranks; all of them where nothing tells which side is wrong."""
+        return self.odd if self.has_majority else tuple(sorted((*self.reference, *self.odd)))
 
     @property
     def location(self) -> Frame | None:
@@ -119,17 +124,17 @@ def _find_left_loop(
     )
 
 
-def _split(stuck: StuckCollective, habits: Habits) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """(those who are right, the others): by majority; without one, those are wrong who broke with everybody's habit."""
+def _split(stuck: StuckCollective, habits: Habits) -> tuple[tuple[int, ...], tuple[int, ...], bool] | None:
+    """(those who are right, the others, whether that is sure): by majority, else those are wrong who left their habit."""
     if not stuck.is_mismatch:
         return None
-    reference, others = stuck.classes[0], stuck.classes[1:]
-    if not stuck.has_majority:
-        new = habits.newcomers(stuck.calls)
-        wrong = [c for c in stuck.classes if new.keys() & set(c)]
+    reference, others, is_sure = stuck.classes[0], stuck.classes[1:], stuck.has_majority
+    if not is_sure:
+        departed = habits.departures(stuck.calls)
+        wrong = [c for c in stuck.classes if departed.keys() & set(c)]
         if 0 < len(wrong) < len(stuck.classes):
-            reference, others = next(c for c in stuck.classes if c not in wrong), tuple(wrong)
-    return reference, tuple(sorted(r for c in others for r in c))
+            reference, others, is_sure = next(c for c in stuck.classes if c not in wrong), tuple(wrong), True
+    return reference, tuple(sorted(r for c in others for r in c)), is_sure
 
 
 def _guarded(path: Path) -> Frame | None:
@@ -167,11 +172,15 @@ def divergence_at(case: Case, index: CallIndex, habits: Habits, stuck: StuckColl
     seq, shift = min(streams.first_difference(split[0][0], odd, stuck.seq) for odd in split[1])
     calls = calls_at(index, stuck.index, seq)
     reference, odd, has_majority = _split_at(streams, calls, seq)
+    if not has_majority and split[2]:
+        sides = [tuple(r for r in side if r in calls) for side in split[:2]]
+        if all(sides):
+            reference, odd, has_majority = *sides, True
     # An earlier, silent difference may only name ranks that are also in the minority where the call is stuck: the root of a
     # broadcast stands on another line than its receivers and is no culprit for that.
-    if not odd or (stuck.has_majority and not set(odd) <= set(split[1])):
+    if not odd or (split[2] and not set(odd) <= set(split[1])):
         seq, shift, calls = stuck.seq, 0, dict(stuck.calls)
-        reference, odd, has_majority = *split, stuck.has_majority
+        reference, odd, has_majority = split
     return _describe(stuck, streams, (seq, shift), calls, (reference, odd, has_majority))
 
 

@@ -1,12 +1,13 @@
-"""What a rank does for the first time: the transition between two calls that nobody else ever makes.
+"""Where a rank departed from what it always does, and from what ranks with the same program do.
 
-Ranks that run the same program make the same calls after the same calls, iteration after iteration. Where two sides of a
-wait blame each other, the one that left its own and everybody's habit is where the programs parted.
+A training step repeats. What a rank will call next is told by the longest stretch of its past, or of a peer's, that ends
+like its present. Where two sides of a wait blame each other, the one that did something else than its past foretold is
+where the programs parted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -16,8 +17,10 @@ from unhang.analyze.callpath import user_path
 from unhang.analyze.positions import signatures
 from unhang.model import CollectiveTable
 
-_CONTEXT = 2
-_LEAST_SEEN = 3  # contexts seen less often tell nothing
+_LEAST_STRETCH = 4
+_MOST_ROWS = 1000
+_MOST_PEERS = 3
+_LATEST = 32
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 Keys = npt.NDArray[np.uint64]
@@ -31,101 +34,103 @@ def _mixed(left: Keys, right: Keys) -> Keys:
 
 
 class Habits:
-    """The transitions of all ranks of a table. Legend: N rows, T transitions (rows with enough rows before them)."""
+    """The calls of all ranks of a table, in words that mean the same on every rank. Legend: N rows."""
 
     def __init__(self, table: CollectiveTable) -> None:
         self._table = table
+        self._departures: dict[int, int | None] = {}
+
+    def departures(self, ranks: Collection[int]) -> dict[int, int]:
+        """Those of the ranks that departed from their habit lately, with the row of the first call in which they did."""
+        for rank in ranks:
+            if rank not in self._departures:
+                self._departures[rank] = self._departure(rank, ranks)
+        return {r: row for r in ranks if (row := self._departures[r]) is not None}
 
     @cached_property
     def tokens(self) -> Keys:
-        """`[N]`: what each call is, in words that mean the same on every rank: kind of group, op, elements, direction."""
+        """`[N]`: the kind of group, op, elements, direction, and the lines of the user's code where they are known."""
         table = self._table
         kinds: dict[object, int] = {}
-        kind_of_group = np.array(
-            [
-                kinds.setdefault(g.desc if g.desc not in ("", "undefined") else len(g.ranks), len(kinds))
-                for g in table.groups
-            ]
-            or [0]
-        )
-        what = _mixed(signatures(table).astype(np.uint64), kind_of_group[table["group"]].astype(np.uint64))
-        return _mixed(what, self._place)
+        kind_of_group = [
+            kinds.setdefault(g.desc if g.desc not in ("", "undefined") else len(g.ranks), len(kinds))
+            for g in table.groups
+        ]
+        paths: dict[object, int] = {}
+        of_stack = np.array([paths.setdefault(user_path(stack), len(paths) + 1) for stack in table.stacks] + [0])
+        what = _mixed(signatures(table).astype(np.uint64), np.array(kind_of_group or [0], np.uint64)[table["group"]])
+        return _mixed(_mixed(what, self._place), of_stack[table["frames"]].astype(np.uint64))
 
     @cached_property
     def _place(self) -> Keys:
-        return _place_in_group(self._table)
+        """`[N]`: how far the peer is away in the group, so that each stage of a pipeline speaks of "the next" alike."""
+        table = self._table
+        place = np.zeros(len(table), dtype=np.int64)
+        for row in np.flatnonzero(table["is_p2p"] & (table["peer"] >= 0)).tolist():
+            ranks = table.groups[int(table["group"][row])].ranks
+            rank, peer = int(table["rank"][row]), int(table["peer"][row])
+            near = rank in ranks and peer in ranks
+            place[row] = 1000 + (ranks.index(peer) - ranks.index(rank) if near else peer - rank)
+        return place.astype(np.uint64)
 
     @cached_property
-    def _programs(self) -> Keys:
-        """`[N]`: equal numbers for ranks that run the same program: what each sends and receives, and in which direction."""
+    def _programs(self) -> dict[int, int]:
+        """Equal numbers for ranks that run the same program: what each sends and receives again and again, and where."""
         table = self._table
-        ranks, of_row = np.unique(table["rank"], return_inverse=True)
-        p2p = np.flatnonzero(table["is_p2p"])
-        kinds = np.unique(_mixed(self._place[p2p], table["op"][p2p].astype(np.uint64)), return_inverse=True)[1]
-        width = int(kinds.max(initial=0)) + 1
-        pairs, counts = np.unique(of_row[p2p] * width + kinds, return_counts=True)
-        usual = pairs[counts > 1]
-        programs = np.zeros(len(ranks), dtype=np.uint64)
-        np.add.at(programs, usual // width, _mixed(np.zeros(len(usual), np.uint64), (usual % width).astype(np.uint64)))
-        return programs[of_row]
+        kinds = _mixed(self._place, table["op"].astype(np.uint64))
+        programs: dict[int, int] = {}
+        known: dict[frozenset[int], int] = {}
+        for rank in np.unique(table["rank"]).tolist():
+            rows = table.rank_rows(rank)
+            found, counts = np.unique(kinds[rows][table["is_p2p"][rows]], return_counts=True)
+            programs[rank] = known.setdefault(frozenset(found[counts > 1].tolist()), len(known))
+        return programs
 
-    @cached_property
-    def _is_new(self) -> npt.NDArray[np.bool_]:
-        """`[N]`: calls that nowhere follow their predecessors, though others often do; by what they are, or by their lines."""
-        table = self._table
-        paths: dict[object, int] = {}
-        of_stack = np.array([paths.setdefault(user_path(stack), len(paths)) for stack in table.stacks] + [0])
-        has_path = table["frames"] >= 0
-        is_new = self._new_among(self.tokens, np.ones(len(table), dtype=bool))
-        if has_path.any():
-            is_new |= self._new_among(_mixed(self.tokens, of_stack[table["frames"]].astype(np.uint64)), has_path)
-        return is_new
+    def _peers(self, rank: int, suspects: Collection[int]) -> list[int]:
+        """Ranks with the same program that are not suspected themselves, those with the longest record first."""
+        same = [r for r, p in self._programs.items() if p == self._programs[rank] and r != rank and r not in suspects]
+        lengths = {r: -(s.stop - s.start) for r in same for s in [self._table.rank_rows(r)]}
+        return sorted(same, key=lambda r: (lengths[r], r))[:_MOST_PEERS]
 
-    def _new_among(self, tokens: Keys, of: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        rank, programs = self._table["rank"], self._programs
-        is_new = np.zeros(len(tokens), dtype=bool)
-        if len(tokens) <= _CONTEXT:
-            return is_new
-        context = _mixed(programs[2:], _mixed(tokens[:-2], tokens[1:-1]))
-        is_new[2:] = _is_unique(context, tokens[2:], (rank[2:] == rank[:-2]) & of[:-2] & of[1:-1] & of[2:])
-        starts = np.flatnonzero((tokens[1:] != tokens[:-1]) | (rank[1:] != rank[:-1])) + 1
-        before, here = starts[:-1], starts[1:]  # a run of equal calls between two others
-        whole = (rank[here] == rank[before - 1]) & (rank[here] == rank[before]) & of[here] & of[before]
-        change = _mixed(_mixed(programs[here], tokens[before - 1]), _mixed(tokens[before], tokens[here]))
-        is_new[here] |= _is_unique(change, (here - before).astype(np.uint64), whole)
-        return is_new
+    def _stream(self, rank: int) -> Keys:
+        rows = self._table.rank_rows(rank)
+        return self.tokens[max(rows.start, rows.stop - _MOST_ROWS) : rows.stop]
 
-    def newcomers(self, ranks: Collection[int]) -> dict[int, int]:
-        """Those of the ranks that did something new, with the row of the first call in which they did."""
-        found = {}
-        for rank in ranks:
-            rows = self._table.rank_rows(rank)
-            new = np.flatnonzero(self._is_new[rows])
-            if len(new):
-                found[rank] = rows.start + int(new[0])
-        return found
+    def _departure(self, rank: int, suspects: Collection[int]) -> int | None:
+        rows = self._table.rank_rows(rank)
+        if rank not in self._programs:
+            return None
+        stream = self._stream(rank)
+        references = [stream, *(self._stream(peer) for peer in self._peers(rank, suspects))]
+        found, period = _departures(stream, references)
+        lately = [i for i in found if i >= len(stream) - period]
+        return rows.stop - len(stream) + lately[0] if lately else None
 
 
-def _is_unique(context: Keys, then: Keys, of: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Where a common context is followed by what follows it nowhere else. `of`: which places count."""
-    found: npt.NDArray[np.bool_] = (_counts(context, of) >= _LEAST_SEEN) & (_counts(_mixed(context, then), of) == 1)
-    return found & of
+def _departures(stream: Keys, references: Sequence[Keys]) -> tuple[list[int], int]:
+    """(places at which the longest equal stretch of any reference goes on otherwise, calls of one repetition).
 
-
-def _counts(keys: Keys, of: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """How often each key occurs among those selected."""
-    values, counts = np.unique(keys[of], return_counts=True)
-    at = np.searchsorted(values, keys)
-    at[at == len(values)] = 0
-    return np.where(values[at] == keys, counts[at], 0) if len(values) else np.zeros(len(keys), dtype=np.int64)
-
-
-def _place_in_group(table: CollectiveTable) -> Keys:
-    """`[N]`: how far the peer is away in the group, so that each stage of a pipeline speaks of "the next" alike."""
-    place = np.zeros(len(table), dtype=np.int64)
-    for row in np.flatnonzero(table["is_p2p"] & (table["peer"] >= 0)).tolist():
-        ranks = table.groups[int(table["group"][row])].ranks
-        rank, peer = int(table["rank"][row]), int(table["peer"][row])
-        near = rank in ranks and peer in ranks
-        place[row] = 1000 + (ranks.index(peer) - ranks.index(rank) if near else peer - rank)
-    return place.astype(np.uint64)
+    The first reference is the stream itself, of which only the past counts.
+    """
+    runs = [np.zeros(len(r) + 1, dtype=np.int64) for r in references]  # length of the equal stretch that ends before j
+    found, distances = [], []
+    for i, token in enumerate(stream):
+        longest, foretold, own = 0, False, 0
+        for k, (reference, run) in enumerate(zip(references, runs, strict=True)):
+            told = run[:i] if k == 0 else run[:-1]
+            length = int(told.max(initial=0))
+            if length < max(longest, _LEAST_STRETCH):
+                continue
+            at = np.flatnonzero(told == length)
+            is_foretold = bool((reference[at] == token).any())
+            foretold = is_foretold or (foretold and length == longest)
+            longest = length
+            own = i - int(at[-1]) if k == 0 else own
+        if longest and not foretold:
+            found.append(i)
+        elif own:
+            distances.append(own)
+        for reference, run in zip(references, runs, strict=True):
+            run[1:] = np.where(reference == token, run[:-1] + 1, 0)
+            run[0] = 0
+    return found, int(np.median(distances[-_LATEST:])) if distances else len(stream)

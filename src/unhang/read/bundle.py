@@ -69,7 +69,6 @@ class Evidence:
                 self.case = self._put(self.dumps.closer(ranks))
         return self.case
 
-
     def whole(self) -> Case:
         """The case with all calls of all ranks, with their stacks where the dumps are few."""
         if self.dumps is not None and self._put is not None and not self.dumps.is_whole:

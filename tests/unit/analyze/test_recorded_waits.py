@@ -173,9 +173,9 @@ def step(odd: bool = False) -> list[dict[str, Any]]:
 
 def test_only_the_rank_that_left_the_common_habit_is_new() -> None:
     table = table_of({0: [*step(), *step(), *step()], 1: [*step(), *step(), *step(odd=True)]})
-    assert list(Habits(table).newcomers([0, 1])) == [1]
+    assert list(Habits(table).departures([0, 1])) == [1]
 
 
 def test_what_all_ranks_do_for_the_first_time_is_no_news() -> None:
     table = table_of({r: [*step(), *step(), *step(odd=True)] for r in range(4)})
-    assert Habits(table).newcomers(range(4)) == {}
+    assert Habits(table).departures(range(4)) == {}

@@ -10,7 +10,18 @@ from typing import Any
 from unhang.model import ProcessGroup
 from unhang.read import restricted_pickle
 from unhang.read.dumps.decode_slow import Status, status_of
-from unhang.read.dumps.layouts import APPENDS, GET, LONG_PUT, MAX_RAW, PUT, Memo, Quirk, entry_end, normalised, values_of
+from unhang.read.dumps.layouts import (
+    APPENDS,
+    GET,
+    LONG_PUT,
+    MAX_RAW,
+    PUT,
+    Memo,
+    Quirk,
+    entry_end,
+    normalised,
+    values_of,
+)
 from unhang.read.fields import text
 from unhang.read.flight_recorder import groups_of_config
 

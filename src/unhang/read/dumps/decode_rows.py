@@ -168,7 +168,12 @@ class Rows:
             table[:5, s] = self.names.ops[op], is_p2p, peer, self.names.texts[backend], "coalesced" in op
         found = table[:, self.texts["profiling_name"]]
         self.spoil(found[5] == 1)
-        self.columns |= {"op": found[0], "named_p2p": found[1] == 1, "peer_in_group": found[2], "is_batch": found[4] == 1}
+        self.columns |= {
+            "op": found[0],
+            "named_p2p": found[1] == 1,
+            "peer_in_group": found[2],
+            "is_batch": found[4] == 1,
+        }
         self.texts["backend"] = found[3].astype(np.int64)
         is_nccl: npt.NDArray[np.bool_] = found[3] == self.names.texts["nccl"]
         return is_nccl
@@ -185,7 +190,9 @@ class Rows:
         row, dump = int(self.row_N[i]), int(self.dump_N[i])
         gets = self.batch.mixed_dtypes[row]
         known = self.batch.heads[dump].memo.texts
-        if max(gets) >= self.batch.limit_N[row] or not all(known.get(g) is not None and is_plain(known[g]) for g in gets):
+        if max(gets) >= self.batch.limit_N[row] or not all(
+            known.get(g) is not None and is_plain(known[g]) for g in gets
+        ):
             self.batch.quirky_F[dump] = True
             return 0
         return self.names.dtypes[",".join(dict.fromkeys(known[g] for g in gets))]

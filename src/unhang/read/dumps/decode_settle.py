@@ -17,7 +17,12 @@ Bools = npt.NDArray[np.bool_]
 
 
 def settle(
-    state_N: npt.NDArray[np.int8], group_N: Ints, tracked_N: Bools, is_p2p_N: Bools, is_batch_N: Bools, keys: tuple[Ints, Ints]
+    state_N: npt.NDArray[np.int8],
+    group_N: Ints,
+    tracked_N: Bools,
+    is_p2p_N: Bools,
+    is_batch_N: Bools,
+    keys: tuple[Ints, Ints],
 ) -> None:
     """Changes `state_N` in place.
 

@@ -87,9 +87,7 @@ def status_of(value: object) -> Status:
     """What the rank says of its groups, by their numeric ids: enqueued, started and completed sequence numbers."""
     if not isinstance(value, dict):
         return {}
-    return {
-        key: _numbers(fields) for key, fields in value.items() if isinstance(key, str) and isinstance(fields, dict)
-    }
+    return {key: _numbers(fields) for key, fields in value.items() if isinstance(key, str) and isinstance(fields, dict)}
 
 
 def _numbers(fields: Mapping[Any, Any]) -> tuple[int, int, int]:
@@ -135,7 +133,8 @@ def progress_of(rank: int, rows: Sequence[tuple[int, int, int, int]]) -> dict[st
     """The progress columns of one rank. `rows`: the group, and what was enqueued, started and completed there."""
     values = [(rank, *row) for row in rows]
     return {
-        name: np.array([row[i] for row in values], dtype=kind) for i, (name, kind) in enumerate(PROGRESS_COLUMNS.items())
+        name: np.array([row[i] for row in values], dtype=kind)
+        for i, (name, kind) in enumerate(PROGRESS_COLUMNS.items())
     }
 
 

@@ -150,4 +150,3 @@ def _extents(found: np.ndarray, dump: Loaded, base: int, tail: int) -> tuple[np.
     keep = np.ones(len(found), bool)
     keep[behind - 1 : len(found) - tail] = False
     return found[keep], ends[keep]
-

@@ -85,9 +85,7 @@ class RayEngine:
             raise UnhangError(f"the Ray cluster failed ({_first_line(error)})") from error
         yield from merged
 
-    def _decoded(
-        self, task: Task, files: Sequence[DumpFile], progress: Progress | None, most_files: int
-    ) -> list[Any]:
+    def _decoded(self, task: Task, files: Sequence[DumpFile], progress: Progress | None, most_files: int) -> list[Any]:
         """References to the shards, in the order of the plan."""
         shards = plan(files, self._cpus, most_files)
         answers: list[Any] = [None] * len(shards)

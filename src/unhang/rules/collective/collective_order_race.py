@@ -162,18 +162,18 @@ def _fixes(by_thread: bool) -> tuple[Fix, ...]:
 def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
     edges = [s.waits.edges_of(r)[0] for r in cycle]
     p2p = all(e.kind == "p2p" for e in edges)
-    new = s.habits.newcomers(cycle)
+    left = s.habits.departures(cycle)
     by_order = out_of_order(s, edges)
-    by_habit = () if by_order else _with_a_new_habit(new, cycle)
+    by_habit = () if by_order else _left_their_habit(left, cycle)
     odd = by_order or by_habit
     culprits = odd or (cycle if len(cycle) <= _MOST_NAMED else ())
     path = (stack_path(s.case, culprits[0]) or _path_of_front(s, culprits[0])) if culprits else ()
     what = "point-to-point calls" if p2p else "collectives of different groups"
     because = "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6]) + "."
     if by_habit:
-        call = s.case.calls.call(new[by_habit[0]])
+        call = s.case.calls.call(left[by_habit[0]])
         path = user_path(call.frames) or path
-        because += f" {w.name_ranks(by_habit)} made {w.name_call(call)} #{call.seq} of {call.group}, which follows its predecessors nowhere else."
+        because += f" {w.name_ranks(by_habit)} made {w.name_call(call)} #{call.seq} of {call.group}, which neither its own past nor a peer foretold."
     elif not (odd or p2p):
         because += " No majority tells which order is the right one."
     awaited = _awaited(s, culprits, cycle) or edges[0]
@@ -205,9 +205,9 @@ def _awaited(s: Situation, culprits: tuple[int, ...], cycle: tuple[int, ...]) ->
     return min(found, key=lambda e: e.since_ns or 0, default=None)
 
 
-def _with_a_new_habit(new: Mapping[int, int], cycle: tuple[int, ...]) -> tuple[int, ...]:
-    """Those of the cycle that made a call which nobody else makes there, if that tells them from the others."""
-    return tuple(sorted(new)) if 0 < len(new) < len(cycle) else ()
+def _left_their_habit(left: Mapping[int, int], cycle: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of the cycle that made a call which nothing foretold, if that tells them from the others."""
+    return tuple(sorted(left)) if 0 < len(left) < len(cycle) else ()
 
 
 def _path_of_front(s: Situation, rank: int) -> Path:

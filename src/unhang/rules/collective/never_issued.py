@@ -54,8 +54,8 @@ def intruders(s: Situation, a: Awaited) -> tuple[int, ...]:
     waiters = tuple(sorted({e.waiter for e in a.edges}))
     if a.call is None or (len(waiters) > len(a.ranks) and not a.call.is_p2p):
         return ()
-    new = s.habits.newcomers(waiters)
-    return tuple(sorted(new)) if new and not s.habits.newcomers(a.ranks) else ()
+    new = s.habits.departures(waiters)
+    return tuple(sorted(new)) if new and not s.habits.departures(a.ranks) else ()
 
 
 class NeverIssued(Rule):
@@ -144,7 +144,7 @@ def _finding(s: Situation, a: Awaited) -> Finding:
 
 
 def _intrusion(s: Situation, a: Awaited, wrong: tuple[int, ...], is_later: bool) -> Finding:
-    row = s.habits.newcomers(wrong)[wrong[0]]
+    row = s.habits.departures(wrong)[wrong[0]]
     call = s.case.calls.call(row)
     path = user_path(call.frames)
     return Finding(

@@ -76,9 +76,9 @@ def _finding(s: Situation, d: Divergence) -> Finding:
         rule=SizeMismatch.id,
         cause=SizeMismatch.cause,
         title=f"{odd} {w.verb(d.odd, 'gives', 'give')} {w.name_call(d.odd_call)} where {ref} {w.verb(d.reference, 'gives', 'give')} {w.name_call(d.reference_call)}",
-        confidence=0.94 if d.has_majority else 0.75,
-        culprit_ranks=d.odd,
-        victim_ranks=s.others(d.odd),
+        confidence=0.94 if d.has_majority else 0.45,
+        culprit_ranks=d.culprits,
+        victim_ranks=s.others(d.culprits),
         because=f"Call #{d.seq} of {d.group} comes from {w.place(frame)} on every rank, but not with the same tensor."
         + ("" if d.has_majority else " There is no majority: either size may be the wrong one."),
         process_group=w.group_of(d.group),
