@@ -43,6 +43,7 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--lose", default="", help="ranks whose files are lost, such as 3,7")
     parser.add_argument("--format", choices=("pickle", "json"), default="pickle")
     parser.add_argument("--backend", choices=("nccl", "gloo"), default="nccl")
+    parser.add_argument("--no-world-ranks", action="store_true", help="leave out the list of all ranks in each dump")
     parser.add_argument("--skew-s", type=float, default=0.0, help="how far the clocks of the nodes are apart")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     return parser
@@ -84,6 +85,7 @@ def spec_of(given: argparse.Namespace) -> Spec:
         ring=ring,
         only_active=given.only_active,
         has_frames=not given.only_active,
+        lists_world=not given.no_world_ranks,
     )
     loss = Loss(
         lost=frozenset(int(r) for r in given.lose.split(",") if r),

@@ -23,6 +23,7 @@ from dumpgen.schedule import CodeFrame
 MARK_DICT, MARK_LIST, END_DICT, END_LIST = b"}(", b"](", b"u", b"e"
 _INT64 = struct.Struct("<q")
 TIME_COLUMNS = 3
+PAYS_FROM = 3  # entries of one row, from which on its segments pay
 
 
 class FrameDict(dict[str, Any]):
@@ -255,7 +256,7 @@ class EntryWriter:
         self, pickler: Pickler, tokens: Callable[[Row], Sequence[Token]], names: Callable[[Row], Names]
     ) -> None:
         self._pickler, self._tokens, self._names = pickler, tokens, names
-        self._segments: dict[Row, Segments | None] = {}
+        self._segments: dict[Row, Segments] = {}
         self._stacks: dict[tuple[CodeFrame, ...], bytes] = {}
         self._offsets: list[int] = []
         self._which: list[int] = []
@@ -265,13 +266,15 @@ class EntryWriter:
         pickler = self._pickler
         begin = len(pickler.out)
         pickler.out += MARK_LIST
+        met: dict[Row, int] = {}
         for n, ((row, numbers), times) in enumerate(zip(rows, time_NC.tolist(), strict=True)):
-            if row not in self._segments:
-                self._write_first(n, row, numbers, times)
-                self._segments[row] = None
+            met[row] = count = met.get(row, 0) + 1
+            if count < PAYS_FROM:
+                self._write(n, row, numbers, times)
                 continue
-            segments = self._segments[row] = self._segments[row] or self._segments_of(row)
-            self._write_again(n, segments, numbers, times)
+            if count == PAYS_FROM:
+                self._segments[row] = self._segments_of(row)
+            self._write_again(n, self._segments[row], numbers, times)
         pickler.out += END_LIST + END_DICT
         pickler.end()
         data = np.frombuffer(bytes(pickler.out[begin:]), dtype=np.uint8)
@@ -299,8 +302,8 @@ class EntryWriter:
         self._time(n, 2, times[2])
         out += s.to_retired + number(numbers.retired) + s.to_end
 
-    def _write_first(self, n: int, row: Row, numbers: Numbers, times: list[int]) -> None:
-        """The first entry of a row: its strings may be new."""
+    def _write(self, n: int, row: Row, numbers: Numbers, times: list[int]) -> None:
+        """An entry token by token: its strings may be new."""
         pickler, out, names = self._pickler, self._pickler.out, self._names(row)
         known = pickler.memo.get
         for token in self._tokens(row):

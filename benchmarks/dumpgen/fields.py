@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,7 +22,10 @@ _SINCE = {  # fields that older versions lack
 
 @dataclass(frozen=True)
 class Recording:
-    """How the ranks record: schema, what is timed, how much the ring buffer holds, and what is dumped of it."""
+    """How the ranks record: schema, what is timed, how much the ring buffer holds, and what is dumped of it.
+
+    `lists_world`: torch writes all ranks of the world into each dump, which makes dumps grow with the square of the ranks.
+    """
 
     version: str = VERSION
     backend: str = "nccl"
@@ -31,9 +34,10 @@ class Recording:
     only_active: bool = False
     has_frames: bool = True
     timeout_ms: int = 600_000
+    lists_world: bool = True
 
 
-def fields_of(row: Row, pg_id: int, recording: Recording) -> dict[str, Any]:
+def fields_of(row: Row, pg_id: int, recording: Recording) -> Mapping[str, Any]:
     """An entry of a row, with slots for what differs between the entries of that row."""
     step = row.step
     return _fields(row.part, step.frames, step.thread, step.is_p2p, pg_id, recording)
@@ -50,9 +54,10 @@ def _tokens(*key: Any) -> tuple[Token, ...]:
     return tuple(tokens_of(_fields(*key)))
 
 
+@lru_cache(maxsize=1 << 14)
 def _fields(
     part: Part, frames: tuple[CodeFrame, ...], thread: str, is_p2p: bool, pg_id: int, recording: Recording
-) -> dict[str, Any]:
+) -> Mapping[str, Any]:
     tensors = [[] if part.op == "barrier" else [list(s) for s in sizes] for sizes in (part.in_sizes, part.out_sizes)]
     fields: dict[str, Any] = {"frames": _frames(frames)} if recording.has_frames else {}
     fields |= {
@@ -82,8 +87,13 @@ def _fields(
 
 def as_of_version(fields: dict[str, Any], version: str) -> dict[str, Any]:
     """What a version of the schema has of these fields."""
-    lacking = {name for since, names in _SINCE.items() if is_older(version, since) for name in names}
+    lacking = _lacking(version)
     return {k: v for k, v in fields.items() if k not in lacking} if lacking else fields
+
+
+@lru_cache
+def _lacking(version: str) -> frozenset[str]:
+    return frozenset(name for since, names in _SINCE.items() if is_older(version, since) for name in names)
 
 
 def is_older(version: str, than: str) -> bool:
@@ -91,17 +101,10 @@ def is_older(version: str, than: str) -> bool:
     return [*map(int, version.split("."))] < [*map(int, than.split("."))]
 
 
-def filled(value: Any, values: Sequence[object]) -> Any:
-    """A field with its slots filled in."""
-    match value:
-        case Slot():
-            return values[value]
-        case tuple():
-            return tuple(filled(v, values) for v in value)
-        case dict() if not isinstance(value, FrameDict):
-            return {k: filled(v, values) for k, v in value.items()}
-        case _:
-            return value
+def filled(fields: Mapping[str, Any], values: Sequence[object]) -> dict[str, Any]:
+    """An entry with its slots filled in."""
+    names = (values[Slot.GROUP], values[Slot.DESC])
+    return {k: values[v] if type(v) is Slot else names if k == "process_group" else v for k, v in fields.items()}
 
 
 @lru_cache(maxsize=4096)

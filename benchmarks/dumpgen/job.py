@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dumpgen.encode import EntryWriter, Names, Numbers, Pickler, Template, Token, to_json
 from dumpgen.fields import VERSION, Recording, as_of_version, entry_tokens, fields_of, filled
 from dumpgen.rows import STATES, Clock, Past, Row, Rows, Seen, seen
-from dumpgen.schedule import CodeFrame, Mesh
+from dumpgen.schedule import WORLD, CodeFrame, Mesh
 from dumpgen.simulate import Plan, Timeline
 
 NAME = "nccl_trace_rank_"
@@ -194,7 +194,8 @@ class Job:
         """All of a dump but its entries."""
         groups = self.mesh.groups_of[rank]
         is_gloo = self.recording.backend == "gloo"
-        config = {g.name: {"name": g.name, "desc": g.desc, "ranks": g.ranks_text} for g in groups.values()}
+        listed = {a: g.ranks_text if a != WORLD or self.recording.lists_world else "[]" for a, g in groups.items()}
+        config = {g.name: {"name": g.name, "desc": g.desc, "ranks": listed[a]} for a, g in groups.items()}
         if is_gloo:
             config = {"": {"name": "", "desc": "", "ranks": "[]"}}
         keys = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")

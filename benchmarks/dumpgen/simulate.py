@@ -206,7 +206,7 @@ class _Run:
         step = self._plans[rank].steps[i]
         if not step.is_p2p:
             group = self._groups[rank][step.axis]
-            key = (group.number, self._plans[rank].numbers[i][0])
+            key: Key = (group.number, self._plans[rank].numbers[i][0])
             return self._join(key, len(group.ranks), self._plans[rank].signatures[i], rank, i, now)
         if len(step.parts) == 1:
             return self._join(self._keys(rank, i)[0], 2, self._plans[rank].signatures[i][0], rank, i, now)

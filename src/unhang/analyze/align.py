@@ -55,8 +55,14 @@ class StuckCollective:
 
     @property
     def has_majority(self) -> bool:
-        """Whether one class is larger than every other."""
-        return len(self.classes) == 1 or len(self.classes[0]) > len(self.classes[1])
+        """Whether one class is larger than every other, and stays so if those who have not come yet join another one.
+
+        One rank against several is odd in any case.
+        """
+        if len(self.classes) == 1:
+            return True
+        most, second = len(self.classes[0]), len(self.classes[1])
+        return most > second and (second == 1 or most > second + len(self.missing))
 
 
 _MOST_IN_FLIGHT = 256

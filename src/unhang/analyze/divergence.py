@@ -130,7 +130,7 @@ def _split(stuck: StuckCollective, habits: Habits) -> tuple[tuple[int, ...], tup
         return None
     reference, others, is_sure = stuck.classes[0], stuck.classes[1:], stuck.has_majority
     if not is_sure:
-        departed = habits.departures(stuck.calls)
+        departed = habits.departures({r: c.row for r, c in stuck.calls.items()})
         wrong = [c for c in stuck.classes if departed.keys() & set(c)]
         if 0 < len(wrong) < len(stuck.classes):
             reference, others, is_sure = next(c for c in stuck.classes if c not in wrong), tuple(wrong), True

@@ -10,14 +10,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from unhang.model import CallState, CollectiveTable
 
 
-def is_open(table: CollectiveTable) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """`[N]`: calls that have not completed. The tracking entry of a batch of sends and receives is none itself."""
+def is_open(table: CollectiveTable) -> npt.NDArray[np.bool_]:
+    """`[N]`: calls that have not completed. The entry that tracks a batch of sends and receives is none itself.
+
+    Only that entry has a true state. A dump of open calls alone leaves it out when the batch is done, and keeps the others.
+    """
     is_marker = table["is_p2p"] & (table["peer"] < 0)
-    return (table["state"] != CallState.COMPLETED) & ~is_marker  # type: ignore[no-any-return]
+    found: npt.NDArray[np.bool_] = (table["state"] != CallState.COMPLETED) & ~is_marker
+    partial = np.flatnonzero(table["is_p2p"] & np.isin(table["rank"], list(table.active_ranks)))
+    if len(partial):
+        batches = np.stack([table[name][partial].astype(np.int64) for name in ("rank", "group", "seq")])
+        _, batch, size = np.unique(batches, axis=1, return_inverse=True, return_counts=True)
+        batch = batch.reshape(-1)
+        tracked = np.zeros(len(size), dtype=bool)
+        tracked[batch[is_marker[partial]]] = True
+        of_group = np.unique(batches[:2], axis=1, return_inverse=True)[1].reshape(-1)
+        in_batches = np.zeros(int(of_group.max()) + 1, dtype=bool)
+        in_batches[of_group[(size > 1)[batch] | is_marker[partial]]] = True  # a ring may have lost half of one
+        found[partial[in_batches[of_group] & ~tracked[batch]]] = False
+    return found
 
 
 def fronts(table: CollectiveTable) -> dict[int, tuple[int, ...]]:
@@ -79,9 +95,7 @@ def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
     return matched
 
 
-def _key(
-    table: CollectiveTable, row: int, is_send_of_op: np.ndarray[tuple[int], np.dtype[np.bool_]]
-) -> tuple[int, int, int]:
+def _key(table: CollectiveTable, row: int, is_send_of_op: npt.NDArray[np.bool_]) -> tuple[int, int, int]:
     """(group, sender, receiver)."""
     rank, peer = int(table["rank"][row]), int(table["peer"][row])
     pair = (rank, peer) if is_send_of_op[table["op"][row]] else (peer, rank)

@@ -7,7 +7,7 @@ where the programs parted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -17,10 +17,10 @@ from unhang.analyze.callpath import user_path
 from unhang.analyze.positions import signatures
 from unhang.model import CollectiveTable
 
-_LEAST_STRETCH = 4
+_LEAST_STRETCH = 3
 _MOST_ROWS = 1000
 _MOST_PEERS = 3
-_LATEST = 32
+_LATEST, _LEAST_PERIOD = 32, 8
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 Keys = npt.NDArray[np.uint64]
@@ -38,14 +38,17 @@ class Habits:
 
     def __init__(self, table: CollectiveTable) -> None:
         self._table = table
-        self._departures: dict[int, int | None] = {}
+        self._departures: dict[tuple[int, int], int | None] = {}
 
-    def departures(self, ranks: Collection[int]) -> dict[int, int]:
-        """Those of the ranks that departed from their habit lately, with the row of the first call in which they did."""
-        for rank in ranks:
-            if rank not in self._departures:
-                self._departures[rank] = self._departure(rank, ranks)
-        return {r: row for r in ranks if (row := self._departures[r]) is not None}
+    def departures(self, last_rows: Mapping[int, int]) -> dict[int, int]:
+        """Those of the ranks that departed from their habit lately, with the row of the first call in which they did.
+
+        `last_rows`: up to which of its calls each of the ranks is looked at; what it issued ahead does not matter.
+        """
+        for rank, row in last_rows.items():
+            if (rank, row) not in self._departures:
+                self._departures[rank, row] = self._departure(rank, row, last_rows)
+        return {r: found for r, row in last_rows.items() if (found := self._departures[r, row]) is not None}
 
     @cached_property
     def tokens(self) -> Keys:
@@ -96,15 +99,15 @@ class Habits:
         rows = self._table.rank_rows(rank)
         return self.tokens[max(rows.start, rows.stop - _MOST_ROWS) : rows.stop]
 
-    def _departure(self, rank: int, suspects: Collection[int]) -> int | None:
-        rows = self._table.rank_rows(rank)
+    def _departure(self, rank: int, last_row: int, suspects: Collection[int]) -> int | None:
         if rank not in self._programs:
             return None
-        stream = self._stream(rank)
+        first = max(self._table.rank_rows(rank).start, last_row + 1 - _MOST_ROWS)
+        stream = self.tokens[first : last_row + 1]
         references = [stream, *(self._stream(peer) for peer in self._peers(rank, suspects))]
         found, period = _departures(stream, references)
-        lately = [i for i in found if i >= len(stream) - period]
-        return rows.stop - len(stream) + lately[0] if lately else None
+        lately = [i for i in found if i >= len(stream) - max(period, _LEAST_PERIOD)]
+        return first + lately[0] if lately else None
 
 
 def _departures(stream: Keys, references: Sequence[Keys]) -> tuple[list[int], int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -64,8 +64,16 @@ class Situation:
 
     @cached_property
     def habits(self) -> Habits:
-        """What each rank does that nobody does otherwise."""
+        """What each rank always does."""
         return Habits(self.case.calls)
+
+    def departures(self, ranks: Iterable[int]) -> dict[int, int]:
+        """Those of the ranks that left their habit before the call in which they wait, with the row where they did."""
+        rows = {r: self.case.calls.rank_rows(r) for r in ranks}
+        fronts = self.recorded.fronts
+        return self.habits.departures(
+            {r: max(fronts.get(r, (s.stop - 1,))) for r, s in rows.items() if s.stop > s.start}
+        )
 
     @cached_property
     def idle_roots(self) -> tuple[LateRank, ...]:

@@ -110,7 +110,9 @@ class _Shards:
             return []
         files = [dump.file for dump in dumps]
         try:
-            reading = BatchReading(gathered(dumps, counts[0] or 0), files, self.names, self.frames, counts, is_whole)
+            reading = BatchReading(
+                gathered(dumps, counts[0] or 0, self.names.texts), files, self.names, self.frames, counts, is_whole
+            )
             self.parts.append(reading.read())
         except MemoryError:
             return files

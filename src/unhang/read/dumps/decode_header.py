@@ -10,18 +10,8 @@ from typing import Any
 from unhang.model import ProcessGroup
 from unhang.read import restricted_pickle
 from unhang.read.dumps.decode_slow import Status, status_of
-from unhang.read.dumps.layouts import (
-    APPENDS,
-    GET,
-    LONG_PUT,
-    MAX_RAW,
-    PUT,
-    Memo,
-    Quirk,
-    entry_end,
-    normalised,
-    values_of,
-)
+from unhang.read.dumps.definitions import MAX_MEMO, Memo
+from unhang.read.dumps.layouts import GET, LONG_GET, LONG_PUT, PUT, Quirk, values_of
 from unhang.read.fields import text
 from unhang.read.flight_recorder import groups_of_config
 
@@ -31,10 +21,10 @@ _ENDS = (b"eu.", b"euq", b"eur")
 
 @dataclass(slots=True)
 class Head:
-    """The head of one dump. `first`: its first entry, normalised, from `start` to `first_end`; None if there is none.
+    """The head of one dump. `start`: where its first entry begins; `get`: the bytes that all later entries begin with.
 
-    `names`: the fields of an entry in their order; `keys`: the memo's numbers of those names. `first_limit`: the memo's
-    end behind the first entry. `at`: where that entry lies in a buffer of many dumps.
+    `at`: where the first entry lies in a buffer of many dumps. `names`: the fields of an entry in their order; `keys`:
+    the memo's numbers of those names.
     """
 
     version: str
@@ -42,15 +32,26 @@ class Head:
     status: Status
     memo: Memo
     start: int
-    first: bytes = b""
-    first_end: int = 0
+    get: bytes
+    at: int = -1
     names: tuple[str, ...] = ()
     keys: tuple[int, ...] = ()
-    first_limit: int = 0
-    at: int = -1
+
+    def read_first(self, first: bytes) -> None:
+        """Names and numbers of the fields, from the first entry without its definitions.
+
+        Raises:
+            Quirk: it is no entry, or has a field twice.
+        """
+        gets = [key for key, _ in values_of(first)]
+        keys = [int.from_bytes(first[k.offset + 1 : k.offset + (5 if k.is_long else 2)], "little") for k in gets]
+        names = tuple(self.memo.texts.get(key, "") for key in keys)
+        if len({*names}) != len(names) or not names:
+            raise Quirk("a field is there twice")
+        self.names, self.keys = names, tuple(keys)
 
 
-def head_of(data: bytes | bytearray, size: int) -> Head:
+def head_of(data: bytes, size: int) -> Head:
     """The head of a dump of which the first `size` bytes of `data` are there.
 
     Raises:
@@ -67,16 +68,24 @@ def head_of(data: bytes | bytearray, size: int) -> Head:
     width = {PUT: 2, LONG_PUT: 5}.get(data[at], 0)
     number = int.from_bytes(data[at + 1 : at + width], "little")
     memo = Memo(texts, max(texts, default=-1) + 1)
-    memo.define(number, -1)
-    texts[number] = "entries"
-    at += width
-    if not width or data[at : at + 2] != b"](":
+    if not width or not memo.end <= number < MAX_MEMO or data[at + width : at + width + 2] != b"](":
         raise Quirk("entries are no list")
+    texts[number], memo.end = "entries", number + 1
+    at += width + 2
     groups = groups_of_config(fields.get("pg_config"))
-    head = Head(text(fields, "version"), groups, status_of(fields.get("pg_status")), memo, at + 2)
-    if data[at + 2] != APPENDS:
-        _read_first(data, size, head)
-    return head
+    return Head(text(fields, "version"), groups, status_of(fields.get("pg_status")), memo, at, _first_get(data, at))
+
+
+def _first_get(data: bytes, at: int) -> bytes:
+    """What gets the first field's name, which the entry here defines."""
+    if data[at : at + 3] != b"}(X":
+        raise Quirk("no entries")
+    end = at + 7 + int.from_bytes(data[at + 3 : at + 7], "little")
+    if data[end] == PUT:
+        return bytes([GET, data[end + 1]])
+    if data[end] == LONG_PUT:
+        return bytes([LONG_GET]) + data[end + 1 : end + 5]
+    raise Quirk("a field's name that is not memoised")
 
 
 def _unpickled(data: bytes) -> tuple[dict[Any, Any], dict[int, str]]:
@@ -94,28 +103,8 @@ def _unpickled(data: bytes) -> tuple[dict[Any, Any], dict[int, str]]:
     return made[0], {number: value for number, value in memo.items() if type(value) is str}
 
 
-def _read_first(data: bytes | bytearray, size: int, head: Head) -> None:
-    """The first entry, which defines the names of the fields."""
-    start = head.start
-    window = bytes(data[start : min(size, start + MAX_RAW)])
-    end = entry_end(window, 0)
-    head.first_end = start + end
-    head.first = normalised(window[:end], head.memo)
-    pairs = values_of(head.first)
-    keys = [int.from_bytes(head.first[k.offset + 1 : k.offset + (5 if k.is_long else 2)], "little") for k, _ in pairs]
-    names = tuple(head.memo.texts.get(key, "") for key in keys)
-    if len({*names}) != len(names) or not names:
-        raise Quirk("a field is there twice")
-    head.names, head.keys, head.first_limit = names, tuple(keys), head.memo.end
-
-
 def is_end(data: bytes, at: int) -> bool:
     """Whether the dump ends here, behind its last entry."""
     if data[at : at + 3] not in _ENDS:
         return False
     return data[at + 2 : at + 3] == b"." or data[at + (4 if data[at + 2 : at + 3] == b"q" else 7)] == ord(".")
-
-
-def first_get(head: Head) -> bytes:
-    """The bytes that every entry begins with: its first field's name."""
-    return head.first[: 4 if head.first[2] == GET else 7]

@@ -14,12 +14,14 @@ import numpy.typing as npt
 
 from unhang.model import CallState, Frame, ProcessGroup
 from unhang.read.dumps.columns import MISSING, TEXTS, Batch
-from unhang.read.dumps.decode_settle import settle
-from unhang.read.dumps.layouts import NAMELESS, FrameKey, Quirk, gets_of, is_plain, sizes_of
+from unhang.read.dumps.definitions import NAMELESS, Texts, text_table
+from unhang.read.dumps.layouts import gets_of, sizes_of
 from unhang.read.flight_entry import _STATES, BadEntry, CallStack, EntryParser
 
 Ints = npt.NDArray[np.int64]
-MAX_TEXT = 1000
+_SLOT_BITS = 16
+_SLOTS = 1 << _SLOT_BITS
+_SPREAD = np.random.default_rng().integers(1 << 62, size=64, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 
 class Numbering(dict[Any, int]):
@@ -27,23 +29,6 @@ class Numbering(dict[Any, int]):
 
     def __missing__(self, value: Any) -> int:
         number = self[value] = len(self)
-        return number
-
-
-class Texts(dict[str, int]):
-    """Numbers of texts; -1 for those that must be read the slow way."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.values_S: list[str] = []
-
-    def __missing__(self, value: str) -> int:
-        if len(value) > MAX_TEXT or not is_plain(value):
-            if len(value) <= MAX_TEXT:
-                self[value] = -1
-            return -1
-        number = self[value] = len(self.values_S)
-        self.values_S.append(value)
         return number
 
 
@@ -64,7 +49,8 @@ class Names:
 
     def call_stacks(self) -> tuple[CallStack, ...]:
         """The stacks by their numbers."""
-        frames = [Frame(*key) for key in self.frames]
+        values = self.texts.values_S
+        frames = [Frame(values[file], line, values[name]) for name, file, line in self.frames]
         return tuple(CallStack(frames[i] for i in stack) for stack in self.stacks)
 
 
@@ -81,18 +67,18 @@ class Rows:
 
     def __post_init__(self) -> None:
         self.dump_N = self.batch.dump_N[self.row_N]
+        self._slot_N = self.batch.slot_N[self.row_N]
 
     def spoil(self, bad_N: npt.NDArray[np.bool_]) -> None:
         """Leaves the dumps of these rows to the slow way."""
-        if bad_N.any():
-            self.batch.quirky_F[self.dump_N[bad_N]] = True
+        self.spoil_rows(np.flatnonzero(bad_N))
 
     def fill(self, frames: bool, is_whole: bool) -> None:
         """Computes all columns but those of groups."""
         self._resolve_texts()
-        numbers = {name: column[self.row_N] for name, column in self.batch.numbers.items()}
+        numbers = {name: column[self._slot_N] for name, column in self.batch.numbers.items()}
         backend_nccl = self._read_ops()
-        flags = {name: column[self.row_N] for name, column in self.batch.flags.items()}
+        flags = {name: column[self._slot_N] for name, column in self.batch.flags.items()}
         state = self._lookup("state", lambda text: int(_STATES.get(text, CallState.SCHEDULED))).astype(np.int8)
         ended = (flags["retired"] == 1) & (state != CallState.COMPLETED)
         state[ended] = np.where(backend_nccl[ended], CallState.FAILED, CallState.COMPLETED)
@@ -117,23 +103,17 @@ class Rows:
             "in_sizes": self._sizes("input_sizes"),
             "out_sizes": self._sizes("output_sizes"),
             "frames": self._stacks(frames, is_whole),
-            "has_frames": self.batch.spans["frames"][self.row_N] != 0,
+            "has_frames": self.batch.spans["frames"][self._slot_N] != 0,
         }
 
     def _resolve_texts(self) -> None:
         """Numbers of texts for what the entries get from the memos."""
-        memos = [head.memo for head in self.batch.heads]
-        base_F = np.cumsum([1, *(memo.end for memo in memos)])
-        text_of = np.full(int(base_F[-1]), -1, np.int64)
-        text_of[0] = self.names.texts[""]
-        for base, memo in zip(base_F.tolist(), memos, strict=False):
-            known = self.names.texts
-            text_of[base + np.fromiter(memo.texts, np.int64, len(memo.texts))] = [known[t] for t in memo.texts.values()]
+        text_of, base_F = text_table([head.memo for head in self.batch.heads], self.names.texts)
         limit = self.batch.limit_N[self.row_N]
         base = base_F[self.dump_N]
-        highest = self.batch.texts["others"][self.row_N].astype(np.int64)
+        highest = self.batch.texts["others"][self._slot_N]
         for name in (*TEXTS, "dtype"):
-            got = self.batch.texts[name][self.row_N].astype(np.int64)
+            got = self.batch.texts[name][self._slot_N]
             np.maximum(highest, got, out=highest)
             place = np.where((got < 0) | (got >= limit), 0, base + got)
             self.texts[name] = text_of[place]
@@ -141,7 +121,7 @@ class Rows:
         self.spoil(highest >= limit)
         for name in self.texts:
             np.maximum(self.texts[name], 0, out=self.texts[name])
-        self._text_of, self._base_F = text_of, base_F
+        self._frame_of, self._base_F = self._frame_table(base_F), base_F
 
     def used(self, name: str) -> list[int]:
         """The numbers of the texts in a column."""
@@ -191,7 +171,7 @@ class Rows:
         gets = self.batch.mixed_dtypes[row]
         known = self.batch.heads[dump].memo.texts
         if max(gets) >= self.batch.limit_N[row] or not all(
-            known.get(g) is not None and is_plain(known[g]) for g in gets
+            g in known and self.names.texts[known[g]] >= 0 for g in gets
         ):
             self.batch.quirky_F[dump] = True
             return 0
@@ -204,7 +184,7 @@ class Rows:
         return np.array(numbers, np.int64)[codes]
 
     def _sizes(self, name: str) -> Ints:
-        digest = self.batch.spans[name][self.row_N]
+        digest = self.batch.spans[name][self._slot_N]
         firsts, codes = distinct(digest)
         numbers = []
         for i in firsts.tolist():
@@ -219,44 +199,72 @@ class Rows:
         """Stacks by number. Where all of a dump was read, each frame must be one, though it be not asked for."""
         if not frames and not is_whole:
             return np.full(len(self.row_N), -1, np.int32)
-        digest = self.batch.spans["frames"][self.row_N]
+        digest = self.batch.spans["frames"][self._slot_N]
         salt_F = np.random.default_rng().integers(1 << 63, size=len(self.batch.heads), dtype=np.uint64)
         firsts, codes = distinct(np.where(digest == 0, np.uint64(0), digest ^ salt_F[self.dump_N]))
+        told = firsts[digest[firsts] != 0]
+        stacks = [gets_of(self.batch.span("frames", row)) for row in self.row_N[told].tolist()]
+        sizes = np.array([len(stack) for stack in stacks], np.int64)
+        owner = np.repeat(told, sizes)
+        found = self._frames_at(np.array([g for stack in stacks for g in stack], np.int64), owner)
+        self.spoil_rows(owner[found < 0])
         numbers = np.full(len(firsts), -1, np.int32)
-        for k, i in enumerate(firsts.tolist()):
-            if digest[i]:
-                try:
-                    stack = self._stack(int(self.row_N[i]))
-                except Quirk:
-                    self.batch.quirky_F[self.dump_N[i]] = True
-                    continue
-                if frames:
-                    numbers[k] = self.names.stacks[tuple(map(self.names.frames.__getitem__, stack))]
+        if frames:
+            keys = self._frame_numbers()[found].tolist()
+            cuts = np.cumsum([0, *sizes]).tolist()
+            numbers[digest[firsts] != 0] = [
+                self.names.stacks[tuple(keys[a:b])] for a, b in zip(cuts, cuts[1:], strict=False)
+            ]
         return numbers[codes]
 
-    def _stack(self, row: int) -> list[FrameKey]:
-        known = self.batch.heads[self.batch.dump_N[row]].memo.frames
-        gets = gets_of(self.batch.span("frames", row))
-        limit = self.batch.limit_N[row]
-        if any(g >= limit and (g < NAMELESS or not self.batch.is_moved_N[row]) for g in gets):
-            raise Quirk("a frame that is not defined")
-        try:
-            return [known[g] for g in gets]
-        except KeyError as error:
-            raise Quirk("a frame that is none") from error
+    def _frame_table(self, base_F: Ints) -> npt.NDArray[np.int32]:
+        """Which frame has a number of a memo, laid out like the texts."""
+        table = np.full(int(base_F[-1]), -1, np.int32)
+        known = self.batch.defined
+        named = np.flatnonzero((known.numbers < NAMELESS) & ~self.batch.quirky_F[known.dumps])
+        table[base_F[known.dumps[named]] + known.numbers[named]] = named
+        return table
+
+    def _frames_at(self, gets: Ints, row: Ints) -> Ints:
+        """Frames by number, -1 for what is none. Those that the pickle does not memoise are of one entry alone."""
+        nameless = gets >= NAMELESS
+        limit = self.batch.limit_N[self.row_N[row]]
+        place = np.where(gets < limit, self._base_F[self.dump_N[row]] + gets, 0)
+        found = np.where(gets < limit, self._frame_of[place], -1).astype(np.int64)
+        own = nameless & self.batch.is_moved_N[self.row_N[row]]
+        found[own] = gets[own] - NAMELESS
+        return np.where(found < len(self.batch.defined.numbers), found, -1)
+
+    def _frame_numbers(self) -> Ints:
+        """The shard's numbers of the batch's frames."""
+        frames = self.batch.defined.frames
+        return np.array([*(self.names.frames[key] for key in zip(*frames.tolist(), strict=True)), -1], np.int64)
+
+    def spoil_rows(self, rows: Ints) -> None:
+        """Leaves the dumps of these rows to the slow way."""
+        self.batch.quirky_F[self.dump_N[rows]] = True
 
 
 def distinct(values: npt.NDArray[np.uint64]) -> tuple[Ints, Ints]:
-    """The first place of each value, and for each place the number of its value."""
-    order = np.argsort(values)
-    ordered = values[order]
-    is_new = np.empty(len(values), bool)
-    is_new[:1] = True
-    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    """The first place of each value, and for each place the number of its value. Hashing beats sorting: few differ."""
     codes = np.empty(len(values), np.int64)
-    codes[order] = np.cumsum(is_new) - 1
-    firsts = np.minimum.reduceat(order, np.flatnonzero(is_new)) if len(values) else order
-    return firsts, codes
+    firsts: list[Ints] = []
+    left, count = np.arange(len(values)), 0
+    table = np.empty(_SLOTS, np.int64)
+    while len(left):
+        some = values[left]
+        slot = (some * _SPREAD[len(firsts) % len(_SPREAD)]) >> np.uint64(64 - _SLOT_BITS)
+        table[slot[::-1]] = left[::-1]  # the last of equal places wins
+        first = table[slot]
+        same = values[first] == some
+        is_first = first == left
+        made = left[is_first]
+        table[slot[is_first]] = np.arange(count, count + len(made))
+        codes[left[same]] = table[slot[same]]
+        firsts.append(made)
+        count += len(made)
+        left = left[~same]
+    return np.concatenate(firsts) if firsts else left, codes
 
 
 def paired(a_N: Ints, b_N: Ints) -> tuple[Ints, Sequence[tuple[int, int]]]:

@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from unhang.read.dumps.archive import compression
-from unhang.read.dumps.columns import PAD, Batch
-from unhang.read.dumps.decode_header import ENTRIES, Head, first_get, head_of, is_end
-from unhang.read.dumps.layouts import GET, Quirk, entry_end
+from unhang.read.dumps.columns import Batch, Bytes, Ints
+from unhang.read.dumps.decode_header import ENTRIES, Head, head_of, is_end
+from unhang.read.dumps.definitions import PAD, Texts
+from unhang.read.dumps.layouts import DICT, MARK, SETITEMS, Quirk, entry_end
 from unhang.read.dumps.shard import DumpFile
 
 HEAD_BYTES = 64 << 10
@@ -28,7 +30,6 @@ class Loaded:
     data: bytes
     head: Head
     cut: int = 0
-    entries: int = 0
 
 
 def loaded(file: DumpFile, data: bytes, cut: int = 0) -> Loaded:
@@ -41,8 +42,6 @@ def loaded(file: DumpFile, data: bytes, cut: int = 0) -> Loaded:
         head = head_of(data, cut or len(data))
     except IndexError as error:
         raise Quirk("it is cut short") from error
-    if not head.first:
-        raise Quirk("no entries")
     return Loaded(file, data, head, cut)
 
 
@@ -84,69 +83,60 @@ class WindowReader:
         return None
 
 
-def gathered(dumps: Sequence[Loaded], tail: int) -> Batch:
+def gathered(dumps: Sequence[Loaded], tail: int, texts: Texts) -> Batch:
     """The entries of several dumps. Of those that are head and tail, the last `tail` are wanted.
 
     Dumps whose end or tail is not found are quirky.
     """
-    bases = np.cumsum([0, *(len(d.data) for d in dumps)])
-    buffer = np.frombuffer(b"".join((*(d.data for d in dumps), bytes(PAD))), np.uint8)
-    cuts, of_dump = _beginnings(buffer, bases, [d.head for d in dumps])
-    bounds = np.searchsorted(of_dump, np.arange(len(dumps) + 1)).tolist()
-    starts, lengths, wanted, owners, quirky = [], [], [], [], []
+    bases = np.cumsum([0, *(len(d.data) for d in dumps)]).tolist()
+    starts, lengths, wanted = [], [], []
+    quirky = np.zeros(len(dumps), bool)
     for i, dump in enumerate(dumps):
-        base = int(bases[i])
-        dump.head.at = base + dump.head.start
-        found = cuts[bounds[i] : bounds[i + 1]]
-        found = found[found >= dump.head.at]
+        dump.head.at = bases[i] + dump.head.start
         try:
-            begin, end = _extents(found, dump, base, tail)
+            begin, end = _extents(_cuts(np.frombuffer(dump.data, np.uint8), dump.head), dump, tail)
         except (Quirk, IndexError):
-            quirky.append(i)
-            begin, end = np.array([dump.head.at]), np.array([dump.head.first_end + base])
-        starts.append(begin)
+            quirky[i] = True
+            begin = end = np.array([dump.head.start])
+        starts.append(begin + bases[i])
         lengths.append(end - begin)
-        wanted.append(begin >= base + dump.cut if dump.cut else np.ones(len(begin), bool))
-        owners.append(np.full(len(begin), i))
-        dump.entries = len(begin)
-    heads = [d.head for d in dumps]
-    columns = (np.concatenate(parts) for parts in (starts, lengths, owners, wanted))
-    batch = Batch(buffer, heads, *columns)
-    batch.quirky_F[quirky] = True
+        wanted.append(begin >= dump.cut)
+    owner = np.repeat(np.arange(len(dumps)), [len(part) for part in starts])
+    buffer = np.frombuffer(b"".join((*(d.data for d in dumps), bytes(PAD))), np.uint8)
+    start, length, is_wanted = map(np.concatenate, (starts, lengths, wanted))
+    batch = Batch(buffer, [d.head for d in dumps], start, length, owner, is_wanted, texts)
+    batch.quirky_F |= quirky
     return batch
 
 
-def _beginnings(buffer: np.ndarray, bases: np.ndarray, heads: Sequence[Head]) -> tuple[np.ndarray, np.ndarray]:
-    """Where the bytes stand that end one entry and begin the next, and in which dump."""
-    at = np.flatnonzero(buffer[:-PAD] == ord("u")) + 1
-    at = at[(buffer[at] == ord("}")) & (buffer[at + 1] == ord("("))]
-    of_dump = np.searchsorted(bases, at, side="right") - 1
-    gets = [first_get(head)[2:] for head in heads]
-    same = (buffer[at + 2] == np.array([g[0] for g in gets])[of_dump]) & (
-        buffer[at + 3] == np.array([g[1] for g in gets])[of_dump]
-    )
-    for k in range(2, 5):  # the other bytes of long numbers
-        expected = np.array([g[k] if g[0] != GET else -1 for g in gets])[of_dump]
-        if (expected >= 0).any():
-            same &= (expected < 0) | (buffer[at + 2 + k] == expected)
-    return at[same], of_dump[same]
+def _cuts(data: Bytes, head: Head) -> Ints:
+    """Where entries begin behind the first one, as far as bytes tell."""
+    at = _places(data[:-PAD] == SETITEMS) + 1
+    for k, byte in enumerate((DICT, MARK, *head.get)):
+        at = at[data[at + k] == byte]
+    return at[at > head.start]
 
 
-def _extents(found: np.ndarray, dump: Loaded, base: int, tail: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where entries begin and end in the buffer."""
-    if len(found) == 0 or found[0] != dump.head.at:
-        found = np.concatenate([[dump.head.at], found])
-    if dump.cut:
-        behind = np.searchsorted(found, base + dump.cut, side="right")
-        if len(found) - behind < tail:
-            raise Quirk("the tail is too short")
-    last = int(found[-1]) - base
-    end = entry_end(dump.data, last)
-    if not is_end(dump.data, end):
+def _places(is_it: npt.NDArray[np.bool_]) -> Ints:
+    """Where an array is true, when that is seldom: whole words are looked at first."""
+    size = len(is_it) // 8 * 8
+    words = np.flatnonzero(is_it[:size].view(np.uint64) != 0)
+    row, column = np.nonzero(is_it[:size].reshape(-1, 8)[words])
+    return np.concatenate([words[row] * 8 + column, size + np.flatnonzero(is_it[size:])])
+
+
+def _extents(cuts: Ints, dump: Loaded, tail: int) -> tuple[Ints, Ints]:
+    """Where entries begin and end."""
+    begin = np.append(dump.head.start, cuts)
+    behind = int(np.searchsorted(begin, dump.cut, side="right"))
+    if dump.cut and len(begin) - behind < tail:
+        raise Quirk("the tail is too short")
+    last = entry_end(dump.data, int(begin[-1]))
+    if not is_end(dump.data, last):
         raise Quirk("something stands behind the entries")
-    ends = np.append(found[1:], base + end)
+    end = np.append(cuts, last)
     if not dump.cut:
-        return found, ends
-    keep = np.ones(len(found), bool)
-    keep[behind - 1 : len(found) - tail] = False
-    return found[keep], ends[keep]
+        return begin, end
+    keep = np.ones(len(begin), bool)
+    keep[behind - 1 : len(begin) - tail] = False
+    return begin[keep], end[keep]

@@ -1,21 +1,20 @@
 """The bytes of one entry as torch's C++ pickler writes them: which opcodes stand where, and which bytes are values.
 
 An entry that brings nothing new into the memo is a fixed row of opcodes, so that thousands of entries have the same
-bytes but for their values. An entry that defines strings or frames becomes such a row once each definition is replaced
-by the GET that later entries use.
+bytes but for their values.
 
 Source: torch/csrc/jit/serialization/pickler.cpp, torch 2.13; opcodes: Lib/pickletools.py.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from unhang.read.fields import INT64_MAX, encodable
 from unhang.read.flight_entry import MAX_DIMENSIONS, MAX_FRAMES
 
 DICT, LIST, MARK, SETITEMS, APPENDS, PAIR, NONE, FALSE, TRUE = b"}](ue\x86N\x89\x88"
@@ -26,129 +25,13 @@ _WIDTHS = [0] * 256
 for _op in (DICT, LIST, MARK, SETITEMS, APPENDS, PAIR, NONE, FALSE, TRUE):
     _WIDTHS[_op] = 1
 _WIDTHS[INT1], _WIDTHS[INT2], _WIDTHS[INT4], _WIDTHS[LONG] = 2, 3, 5, 10
-NAMELESS = 1 << 24  # numbers from here on stand for frames that the pickle did not memoise
-MAX_RAW, MAX_ROW = 1 << 20, 1 << 15
-
-FrameKey = tuple[str, int, str]
+MAX_ROW = 1 << 15
+EMPTY = 3  # bytes of a list without members
+_GETS = re.compile(rb"h(.)|j(....)", re.DOTALL)
 
 
 class Quirk(Exception):
     """Something that torch's pickler does not write, or that Python objects tell better: the slow way reads it."""
-
-
-@dataclass(slots=True)
-class Memo:
-    """What the pickle has memoised so far; everything below `end`, nothing from there on."""
-
-    texts: dict[int, str]
-    end: int
-    frames: dict[int, FrameKey] = field(default_factory=dict)
-    nameless: int = NAMELESS
-
-    def define(self, number: int, seen: int) -> None:
-        """Notes a definition. What was used before it, up to `seen`, must have been defined."""
-        if number < self.end or number <= seen or number >= NAMELESS:
-            raise Quirk("the memo is not filled in order")
-        self.end = number + 1
-
-
-def normalised(row: bytes, memo: Memo) -> bytes:
-    """The entry with GETs for definitions, which go into the memo.
-
-    Raises:
-        Quirk: it holds other opcodes, or uses the memo otherwise.
-    """
-    at, seen, kept, end = 2, -1, 0, len(row)
-    parts: list[bytes] = []
-    while at < end:
-        op = row[at]
-        if width := _WIDTHS[op]:
-            if op == DICT:
-                start, (got, at, seen) = at, _frame(row, at, memo, seen)
-                parts += (row[kept:start], got)
-                kept = at
-                continue
-            at += width
-        elif op == GET:
-            seen = max(seen, row[at + 1])
-            at += 2
-        elif op == LONG_GET:
-            seen = max(seen, int.from_bytes(row[at + 1 : at + 5], "little"))
-            at += 5
-        elif op == TEXT:
-            start, (text, at) = at, _text(row, at)
-            got, number, at = _put(row, at)
-            memo.define(number, seen)
-            memo.texts[number] = text
-            seen = number
-            parts += (row[kept:start], got)
-            kept = at
-        else:
-            raise Quirk(f"opcode {op}")
-    if at != end or seen >= memo.end:
-        raise Quirk("an entry is cut, or uses what is not defined")
-    return b"".join((*parts, row[kept:])) if parts else row
-
-
-def _text(row: bytes, at: int) -> tuple[str, int]:
-    end = at + 5 + int.from_bytes(row[at + 1 : at + 5], "little")
-    try:
-        text = row[at + 5 : end].decode()
-    except UnicodeDecodeError as error:
-        raise Quirk("text that no terminal can take") from error
-    return text, end
-
-
-def _put(row: bytes, at: int) -> tuple[bytes, int, int]:
-    """The GET of what is memoised here, its number, and where that ends."""
-    op = row[at] if at < len(row) else 0
-    if op == PUT and at + 1 < len(row):
-        return b"h" + row[at + 1 : at + 2], row[at + 1], at + 2
-    if op == LONG_PUT:
-        return b"j" + row[at + 1 : at + 5], int.from_bytes(row[at + 1 : at + 5], "little"), at + 5
-    raise Quirk("a definition that is not memoised")
-
-
-def _frame(row: bytes, at: int, memo: Memo, seen: int) -> tuple[bytes, int, int]:
-    """A frame's definition: the GET that stands for it, where it ends, and the highest number used so far."""
-    at, values = at + 2, []
-    if row[at - 1] != MARK:
-        raise Quirk("a frame without fields")
-    while at < len(row) and row[at] != SETITEMS:
-        op = row[at]
-        if op in (GET, LONG_GET):
-            size = 2 if op == GET else 5
-            number = int.from_bytes(row[at + 1 : at + size], "little")
-            seen, at = max(seen, number), at + size
-            values.append(memo.texts.get(number))
-        elif op == TEXT:
-            text, at = _text(row, at)
-            _, number, at = _put(row, at)
-            memo.define(number, seen)
-            memo.texts[number] = text
-            seen = number
-            values.append(text)
-        elif op in INTS:
-            values.append(_int_at(row, at))
-            at += _WIDTHS[op]
-        else:
-            raise Quirk("a frame of another form")
-    if len(values) != 6 or {*values[::2]} != {"name", "filename", "line"}:
-        raise Quirk("a frame with other fields")
-    fields = dict(zip(values[::2], values[1::2], strict=True))
-    key = (fields["filename"], fields["line"], fields["name"])
-    if type(key[0]) is not str or type(key[1]) is not int or type(key[2]) is not str:
-        raise Quirk("a frame with values of other types")
-    at += 1
-    if at < len(row) and row[at] in (PUT, LONG_PUT):
-        got, number, at = _put(row, at)
-        memo.define(number, seen)
-        seen = number
-    else:
-        memo.nameless, number = memo.nameless + 1, memo.nameless
-        got = b"j" + number.to_bytes(4, "little")
-    memo.frames[number] = (key[0], key[1] if 0 <= key[1] <= INT64_MAX else 0, key[2])
-    return got, at, seen
 
 
 def _int_at(row: bytes, at: int) -> int:
@@ -277,7 +160,7 @@ class Layout:
     """Where the values of entries of one form stand, `length` bytes each. `fixed`: bytes that all of them share.
 
     `keys`: the GETs of the field names, which each pickle numbers otherwise. `texts`, `dtypes`: GETs of values;
-    `others`: GETs that are checked and not used.
+    `others`: GETs that are checked and not used. `gets`: all of them in their order.
     """
 
     length: int
@@ -290,6 +173,7 @@ class Layout:
     others: list[Got] = field(default_factory=list)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     flags: dict[str, int] = field(default_factory=dict)
+    gets: list[Got] = field(default_factory=list)
 
     @classmethod
     def of(cls, row: bytes, names: tuple[str, ...]) -> Layout:
@@ -306,7 +190,8 @@ class Layout:
         made = cls(len(row), [key for key, _ in pairs], pattern, fixed)
         if len(names) != len(pairs):
             raise Quirk("entries with other fields")
-        for name, (_, value) in zip(names, pairs, strict=True):
+        for name, (key, value) in zip(names, pairs, strict=True):
+            made.gets.append(key)
             made._loosen(value)
             made._take(name, value)
         if "collective_seq_id" not in names and "seq_id" in made.numbers:
@@ -319,6 +204,7 @@ class Layout:
         """The bytes of a value may differ; booleans differ in one bit of their opcode."""
         if isinstance(value, Got):
             self.fixed[value.offset + 1 : value.offset + (5 if value.is_long else 2)] = 0
+            self.gets.append(value)
         elif isinstance(value, Number):
             start, _, size = INTS[value.op]
             self.fixed[value.offset + start : value.offset + start + size] = 0
@@ -393,14 +279,7 @@ def sizes_of(span: bytes) -> tuple[tuple[int, ...], ...]:
 
 def gets_of(span: bytes) -> list[int]:
     """The numbers that a list of GETs gets."""
-    at, numbers = 2, []
-    while span[at] != APPENDS:
-        size = 2 if span[at] == GET else 5
-        numbers.append(int.from_bytes(span[at + 1 : at + size], "little"))
-        at += size
-    return numbers
-
-
-def is_plain(text: str) -> bool:
-    """Whether a terminal and a file can take it."""
-    return text.isascii() or encodable(text) == text
+    inner = span[2:-1]
+    if inner[::2] == b"h" * (len(inner) // 2):
+        return list(inner[1::2])
+    return [short[0] if short else int.from_bytes(long, "little") for short, long in _GETS.findall(inner)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from unhang.analyze.callpath import Path, user_path
@@ -77,7 +77,7 @@ class CollectiveOrderRace(Rule):
         d = s.divergence
         if d is not None and (is_thread_race(s, d) or (is_dispatch_race(d) and not d.left_loop)):
             yield _race(s, d)
-        elif d is None:
+        elif d is None and s.judges_waits:
             for cycle in s.waits.cycles:
                 if set(cycle) <= set(s.proven) and not _is_of_another_kind(s, cycle) and not wrong_peers(s):
                     yield _cycle(s, cycle)
@@ -162,7 +162,8 @@ def _fixes(by_thread: bool) -> tuple[Fix, ...]:
 def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
     edges = [s.waits.edges_of(r)[0] for r in cycle]
     p2p = all(e.kind == "p2p" for e in edges)
-    left = s.habits.departures(cycle)
+    left = s.departures(cycle)
+    is_pattern = _all_do_the_same(edges) and all(r in left or _is_seen_elsewhere(s, r) for r in cycle)
     by_order = out_of_order(s, edges)
     by_habit = () if by_order else _left_their_habit(left, cycle)
     odd = by_order or by_habit
@@ -174,15 +175,15 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
         call = s.case.calls.call(left[by_habit[0]])
         path = user_path(call.frames) or path
         because += f" {w.name_ranks(by_habit)} made {w.name_call(call)} #{call.seq} of {call.group}, which neither its own past nor a peer foretold."
-    elif not (odd or p2p):
-        because += " No majority tells which order is the right one."
+    elif not (odd or is_pattern):
+        because += " Nothing tells which order is the right one."
     awaited = _awaited(s, culprits, cycle) or edges[0]
     return Finding(
         rule=CollectiveOrderRace.id,
         cause="code-divergence" if by_habit else CollectiveOrderRace.cause,
         title=f"{w.name_ranks(cycle)} wait for each other in {what}"
         + (f"; {w.name_ranks(odd)} left the order of the others" if odd else ""),
-        confidence=(0.9 if odd or p2p else 0.7) if culprits else 0.4,
+        confidence=0.9 if odd or is_pattern else 0.45,
         culprit_ranks=culprits,
         victim_ranks=s.others(culprits),
         because=because,
@@ -196,6 +197,17 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
         ),
         fixes=(_p2p_fix() if p2p else _fixes(False)[0],),
     )
+
+
+def _all_do_the_same(edges: Sequence[WaitEdge]) -> bool:
+    """Whether all receive first, or all send first: then the pattern itself is at fault, not one of them."""
+    return all(e.kind == "p2p" for e in edges) and len({e.what.split(" ")[0] for e in edges}) == 1
+
+
+def _is_seen_elsewhere(s: Situation, rank: int) -> bool:
+    """Whether more than the recorded calls tells what the rank does."""
+    evidence = s.case.ranks.get(rank)
+    return evidence is not None and bool(evidence.stacks or evidence.pending)
 
 
 def _awaited(s: Situation, culprits: tuple[int, ...], cycle: tuple[int, ...]) -> WaitEdge | None:

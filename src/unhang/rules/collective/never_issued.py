@@ -54,8 +54,8 @@ def intruders(s: Situation, a: Awaited) -> tuple[int, ...]:
     waiters = tuple(sorted({e.waiter for e in a.edges}))
     if a.call is None or (len(waiters) > len(a.ranks) and not a.call.is_p2p):
         return ()
-    new = s.habits.departures(waiters)
-    return tuple(sorted(new)) if new and not s.habits.departures(a.ranks) else ()
+    left = s.departures(waiters)
+    return tuple(sorted(left)) if left and not s.departures(a.ranks) else ()
 
 
 class NeverIssued(Rule):
@@ -144,7 +144,7 @@ def _finding(s: Situation, a: Awaited) -> Finding:
 
 
 def _intrusion(s: Situation, a: Awaited, wrong: tuple[int, ...], is_later: bool) -> Finding:
-    row = s.habits.departures(wrong)[wrong[0]]
+    row = s.departures(wrong)[wrong[0]]
     call = s.case.calls.call(row)
     path = user_path(call.frames)
     return Finding(
@@ -155,7 +155,7 @@ def _intrusion(s: Situation, a: Awaited, wrong: tuple[int, ...], is_later: bool)
         confidence=0.8,
         culprit_ranks=wrong,
         victim_ranks=tuple(sorted(set(a.victims) - set(wrong))),
-        because=f"It waits for {w.name_ranks(a.ranks)}, which broke with no habit; this call follows its predecessors nowhere else.",
+        because=f"It waits for {w.name_ranks(a.ranks)}, which did what it always does; neither its own past nor a peer foretold this call.",
         process_group=w.group_of(call.group),
         collective=w.collective_of(call, call.seq),
         location=w.location_of(path[-1] if path else None),

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from unhang.analyze.align import members_of
 from unhang.analyze.callpath import user_path
 from unhang.analyze.situation import Situation
@@ -32,25 +34,35 @@ def in_flight(s: Situation) -> tuple[InFlight, ...]:
     table, seen = s.case.calls, {}  # type: ignore[var-annotated]
     for rank in s.recorded.fronts:
         for row in s.recorded.in_flight(rank):
+            other = s.recorded.transfers.get(row)
             if not table["is_p2p"][row]:
                 seen.setdefault((int(table["group"][row]), int(table["seq"][row])), row)
-    found = [_in_flight_at(s, group, seq, row) for (group, seq), row in seen.items()]
-    return tuple(sorted(found, key=lambda f: f.call.created_ns))
+            elif other is not None:
+                seen.setdefault(tuple(sorted((row, other))), row)
+    found = [_in_flight_at(s, row) for row in seen.values()]
+    return tuple(sorted(found, key=lambda f: (not f.behind, f.call.created_ns)))
 
 
-def _in_flight_at(s: Situation, group: int, seq: int, row: int) -> InFlight:
-    position = s.index.position(group, seq)
-    assert position is not None
-    ranks, states = position.ranks, position.states
-    members = members_of(s.index, group)
-    for how, is_ahead in (
-        ("has not completed it on its device, where the others have", states == CallState.COMPLETED),
-        ("has not begun it on its device, where the others have", states != CallState.SCHEDULED),
+def _in_flight_at(s: Situation, row: int) -> InFlight:
+    table = s.case.calls
+    group, seq = int(table["group"][row]), int(table["seq"][row])
+    if table["is_p2p"][row]:
+        rows = np.array([row, s.recorded.transfers[row]])
+        ranks, states = table["rank"][rows], table["state"][rows]
+        members = tuple(sorted(ranks.tolist()))
+    else:
+        position = s.index.position(group, seq)
+        assert position is not None
+        ranks, states, members = position.ranks, position.states, members_of(s.index, group)
+    done, begun = states == CallState.COMPLETED, states != CallState.SCHEDULED
+    for how, is_ahead, most in (
+        ("has not completed it on its device, where the others have", done, (len(ranks) - 1) // 2),
+        ("has not begun it on its device, where its peers have", begun, len(ranks) // 2),
     ):
         behind = tuple(sorted(ranks[~is_ahead].tolist()))
-        if 0 < len(behind) < len(ranks) - len(behind):
-            return InFlight(s.case.calls.call(row), members, behind, how)
-    return InFlight(s.case.calls.call(row), members, (), "")
+        if 0 < len(behind) <= most:
+            return InFlight(table.call(row), members, behind, how)
+    return InFlight(table.call(row), members, (), "")
 
 
 class NotCompleted(Rule):

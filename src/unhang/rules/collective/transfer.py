@@ -169,7 +169,7 @@ class TransferMismatch(Rule):
 
 
 def _mismatch(s: Situation, call: CollectiveCall, other: CollectiveCall) -> Finding:
-    new = s.habits.departures((call.rank, other.rank))
+    new = s.departures((call.rank, other.rank))
     culprits = tuple(sorted(new)) if len(new) == 1 else tuple(sorted((call.rank, other.rank)))
     wrong, right = (call, other) if call.rank == culprits[0] else (other, call)
     path = user_path(wrong.frames)

@@ -1,0 +1,285 @@
+"""What entries define: texts and frames, which later entries use by their numbers in the pickle's memo.
+
+An entry that defines something becomes one like all others once each definition is replaced by the GET of its number.
+That is done for the entries of many dumps at once, and claims nothing yet: whether each GET so made stands where a
+value stands is known when the entry's layout is found (`Batch`), and no other entry is believed.
+
+Legend of shapes: R bytes of all defining entries, n such entries, F dumps, X texts, D frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from unhang.read.dumps.layouts import GET, INTS, LONG, LONG_GET, LONG_PUT, PUT, SETITEMS, TEXT
+from unhang.read.fields import encodable
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+Bools = npt.NDArray[np.bool_]
+NAMELESS = 1 << 24  # numbers from here on stand for frames that the pickle does not memoise
+MAX_MEMO = 1 << 18
+MAX_TEXT = 1000
+PAD = 16
+
+
+class Texts(dict[str, int]):
+    """Numbers of texts; -1 for those that must be read the slow way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values_S: list[str] = []
+
+    def __missing__(self, value: str) -> int:
+        if len(value) > MAX_TEXT or not (value.isascii() or encodable(value) == value):
+            return -1
+        number = self[value] = len(self.values_S)
+        self.values_S.append(value)
+        return number
+
+
+@dataclass(slots=True)
+class Memo:
+    """The texts that one pickle has memoised so far; nothing has a number from `end` on."""
+
+    texts: dict[int, str]
+    end: int
+
+
+@dataclass
+class Defined:
+    """Frames of all dumps of a batch: `frames_D` are texts of function and file, and the line, of shape [3, D].
+
+    `numbers_D` in the memo of `dump_D`; frames that are not memoised have NAMELESS plus their place here.
+    """
+
+    frames: Ints = field(default_factory=lambda: np.zeros((3, 0), np.int64))
+    numbers: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    dumps: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+@dataclass
+class Plain:
+    """Entries without definitions: their bytes, `size_n` each, and where GETs stand in place of definitions.
+
+    `limit_n`: the memo's end behind each entry.
+    """
+
+    data: Bytes
+    made: Bytes
+    size_n: Ints
+    limit_n: Ints
+
+
+def text_table(memos: Sequence[Memo], texts: Texts) -> tuple[Ints, Ints]:
+    """Numbers of the texts of all memos, one memo behind the other, and where each begins. At 0 stands the empty text."""
+    base_F = np.cumsum([1, *(memo.end for memo in memos)])
+    table = np.full(int(base_F[-1]), -1, np.int64)
+    table[0] = texts[""]
+    for base, memo in zip(base_F.tolist(), memos, strict=False):
+        table[base + np.fromiter(memo.texts, np.int64, len(memo.texts))] = [texts[t] for t in memo.texts.values()]
+    return table, base_F
+
+
+def make_plain(
+    rows: Sequence[bytes], dump_n: Ints, memos: Sequence[Memo], texts: Texts, defined: Defined, quirky_F: Bools
+) -> Plain:
+    """The entries with GETs for definitions; what they define goes to the memos and to `defined`.
+
+    `rows` are in the order of the pickles. Dumps that fill their memo otherwise than torch does become quirky.
+    """
+    before_F = np.array([memo.end for memo in memos])
+    step = _Step(
+        np.frombuffer(b"".join((*rows, bytes(PAD))), np.uint8).copy(), np.array([len(r) for r in rows]), dump_n
+    )
+    places, numbers, dumps = step.replace_texts(memos, quirky_F)
+    places, frames = step.renumbered(places), step.find_frames()
+    table, base_F = text_table(memos, texts)
+    frames.resolve(table, base_F, texts, len(defined.numbers))
+    order = np.argsort(np.concatenate([places, frames.put]), kind="stable")
+    place = np.concatenate([places, frames.put])[order]
+    number = np.concatenate([numbers, np.where(frames.is_named, frames.number, -1)])[order]
+    dump = np.concatenate([dumps, frames.dump])[order]
+    named = number >= 0
+    limit = _check_order(place[named], number[named], dump[named], before_F, quirky_F)
+    owner = np.append(-1, dump[named])
+
+    def ends_before(at: Ints, dump: Ints) -> Ints:
+        known = np.searchsorted(place[named], at)
+        return np.maximum(np.where(owner[known] == dump, limit[known], 0), before_F[dump])
+
+    quirky_F[frames.dump[frames.highest >= ends_before(frames.put, frames.dump)]] = True
+    quirky_F[frames.dump[1:][frames.at[1:] < frames.end[:-1]]] = True
+    limit_n = ends_before(step.ends(), dump_n)
+    for f, end in zip(dump_n.tolist(), limit_n.tolist(), strict=True):
+        memos[f].end = max(memos[f].end, end)
+    defined.frames = np.concatenate([defined.frames, frames.values], axis=1)
+    defined.numbers = np.concatenate([defined.numbers, frames.number])
+    defined.dumps = np.concatenate([defined.dumps, frames.dump])
+    step.replace_frames(frames)
+    return Plain(step.data, step.made, step.size_n, limit_n)
+
+
+def _check_order(place: Ints, number: Ints, dump: Ints, before_F: Ints, quirky_F: Bools) -> Ints:
+    """The memo's end behind each definition, after a 0. A dump whose numbers do not rise is quirky."""
+    previous = np.append(-1, number[:-1])
+    is_first = np.diff(dump, prepend=-1) != 0
+    low = np.where(is_first, before_F[dump] - 1, previous)
+    quirky_F[dump[(number <= low) | (number >= MAX_MEMO)]] = True
+    return np.append(0, np.minimum(number, MAX_MEMO) + 1)
+
+
+@dataclass
+class _Frames:
+    """Candidates for frames. `at`, `put`, `end`: where they begin, where their PUT stands, and where that ends."""
+
+    at: Ints
+    put: Ints
+    end: Ints
+    gets: Ints
+    line: Ints
+    number: Ints
+    is_named: Bools
+    dump: Ints
+    values: Ints = field(init=False)
+    highest: Ints = field(init=False)
+
+    def resolve(self, table: Ints, base_F: Ints, texts: Texts, first: int) -> None:
+        """Keeps the frames whose fields are what they must be; `first` frames are known already."""
+        size = np.diff(base_F)[self.dump]
+        got = table[np.where(self.gets < size, base_F[self.dump] + self.gets, 0)]
+        got[self.gets >= size] = -1
+        fields = {name: got[0::2] == texts[name] for name in ("name", "filename", "line")}
+        text_at = {name: np.argmax(fields[name], axis=0) for name in fields}
+        good = np.logical_and.reduce([part.sum(axis=0) == 1 for part in fields.values()]) & (text_at["line"] == 2)
+        columns = np.arange(len(good))
+        name, file = (got[1::2][np.minimum(text_at[field], 1), columns] for field in ("name", "filename"))
+        good &= (name >= 0) & (file >= 0)
+        for column in ("at", "put", "end", "line", "number", "is_named", "dump"):
+            setattr(self, column, getattr(self, column)[good])
+        self.highest = self.gets[:, good].max(axis=0, initial=-1)
+        self.values = np.stack([name[good], file[good], np.maximum(self.line, 0)])
+        places = first + np.arange(len(self.at))
+        self.number = np.where(self.is_named, self.number, NAMELESS + places)
+
+
+class _Step:
+    """The bytes of the entries while definitions are replaced."""
+
+    def __init__(self, data: Bytes, size_n: Ints, dump_n: Ints) -> None:
+        self.data, self.size_n, self._dump_n = data, size_n, dump_n
+        self.made = np.zeros(len(data), np.uint8)
+        self._cuts, self._removed = np.zeros(0, np.int64), np.zeros(1, np.int64)
+
+    def ends(self) -> Ints:
+        """Where each entry ends."""
+        return np.cumsum(self.size_n)
+
+    def _row(self, at: Ints) -> Ints:
+        return np.searchsorted(self.ends(), at, side="right")
+
+    def replace_texts(self, memos: Sequence[Memo], quirky_F: Bools) -> tuple[Ints, Ints, Ints]:
+        """Replaces texts; returns where their PUTs stood, their numbers, and their dumps."""
+        at = np.flatnonzero(self.data[:-PAD] == TEXT)
+        row = self._row(at)
+        end = at + 5 + _wide(self.data, at + 1)
+        at, end, row = (part[end < self.ends()[row]] for part in (at, end, row))
+        good = (self.data[end] == PUT) | (self.data[end] == LONG_PUT)
+        at, end, row = at[good], end[good], row[good]
+        number = np.where(self.data[end] == PUT, self.data[end + 1], _wide(self.data, end + 1))
+        dump = self._dump_n[row]
+        data = self.data.tobytes()
+        kept, behind = [], 0
+        for i, (a, b, n, f) in enumerate(zip(at.tolist(), end.tolist(), number.tolist(), dump.tolist(), strict=True)):
+            if a < behind:
+                continue
+            behind = b + (2 if data[b] == PUT else 5)
+            texts = memos[f].texts
+            try:
+                text = data[a + 5 : b].decode()
+            except UnicodeDecodeError:
+                quirky_F[f] = True
+                continue
+            if n in texts or n >= MAX_MEMO:
+                quirky_F[f] = True
+                continue
+            texts[n] = text
+            memos[f].end = max(memos[f].end, n + 1)
+            kept.append(i)
+        at, end, number, dump = at[kept], end[kept], number[kept], dump[kept]
+        self._cut(at, end, end)
+        return end, number, dump
+
+    def _cut(self, begin: Ints, end: Ints, get: Ints) -> None:
+        """Removes the bytes from `begin` to `end`; at `get` stand PUTs, which become GETs."""
+        self.data[get] = np.where(self.data[get] == PUT, GET, LONG_GET)
+        self.made[get] = 1
+        change = np.zeros(len(self.data), np.int8)
+        change[begin] = 1
+        change[end] -= 1
+        keep = np.cumsum(change, dtype=np.int8) == 0
+        self._cuts, self._removed = end, np.append(0, np.cumsum(end - begin))
+        self.size_n = np.diff(self.renumbered(self.ends()), prepend=0)
+        self.data, self.made = self.data[keep], self.made[keep]
+
+    def renumbered(self, places: Ints) -> Ints:
+        """Where bytes stand after the last cut."""
+        return places - self._removed[np.searchsorted(self._cuts, places, side="right")]
+
+    def find_frames(self) -> _Frames:
+        """Whatever looks like `}(`, five GETs, a number, `u`, and perhaps a PUT."""
+        data = self.data
+        at = np.flatnonzero((data[:-PAD] == ord("}")) & (data[1 : len(data) - PAD + 1] == ord("(")))
+        at = at[~np.isin(at, self.ends() - self.size_n)]
+        row = self._row(at)
+        place, good, last = at + 2, np.ones(len(at), bool), len(data) - PAD
+        gets, made = [], np.zeros(len(at), np.int64)
+        for _ in range(5):
+            op = data[place]
+            good &= (op == GET) | (op == LONG_GET)
+            made += self.made[place]
+            gets.append(np.where(op == GET, data[place + 1], _wide(data, place + 1)))
+            place = np.minimum(place + np.where(op == GET, 2, 5), last)
+        op, line, width = data[place], np.full(len(at), -1), np.zeros(len(at), np.int64)
+        for kind, (start, form, size) in INTS.items():
+            here = np.flatnonzero(op == kind)
+            line[here] = _numbers(data, place[here] + start, form, size)
+            width[here] = start + size
+        good &= (width > 0) & ((op != LONG) | (data[place + 1] == 8))
+        put = np.minimum(place + width, last)
+        good &= data[put] == SETITEMS
+        all_made = np.flatnonzero(self.made)
+        good &= np.searchsorted(all_made, put) - np.searchsorted(all_made, at) == made
+        put += 1
+        is_named = (data[put] == PUT) | (data[put] == LONG_PUT)
+        number = np.where(data[put] == PUT, data[put + 1], _wide(data, put + 1))
+        end = put + np.where(is_named, np.where(data[put] == PUT, 2, 5), 0)
+        good &= end <= self.ends()[row]
+        columns = (part[good] for part in (line, number, is_named, self._dump_n[row]))
+        return _Frames(at[good], put[good], end[good], np.stack(gets)[:, good], *columns)
+
+    def replace_frames(self, frames: _Frames) -> None:
+        """Replaces frames by GETs of their numbers."""
+        nameless = np.flatnonzero(~frames.is_named)
+        get = frames.put.copy()
+        get[nameless] -= 5
+        self.data[get[nameless]] = LONG_PUT
+        for k in range(4):
+            self.data[get[nameless] + 1 + k] = frames.number[nameless] >> (8 * k) & 0xFF
+        self._cut(frames.at, get, get)
+
+
+def _wide(data: Bytes, at: Ints) -> Ints:
+    """Little-endian numbers of four bytes."""
+    return _numbers(data, at, "<u4", 4)
+
+
+def _numbers(data: Bytes, at: Ints, form: str, size: int) -> Ints:
+    at = np.minimum(at, len(data) - size)
+    everywhere: npt.NDArray[Any] = np.ndarray((len(data) - size + 1,), form, data, strides=(1,))
+    return everywhere[at].astype(np.int64)
