@@ -16,23 +16,9 @@ from unhang.model import CallState, CollectiveTable
 
 
 def is_open(table: CollectiveTable) -> npt.NDArray[np.bool_]:
-    """`[N]`: calls that have not completed. The entry that tracks a batch of sends and receives is none itself.
-
-    Only that entry has a true state. A dump of open calls alone leaves it out when the batch is done, and keeps the others.
-    """
+    """`[N]`: calls that have not completed. The entry that tracks a batch of sends and receives is none itself."""
     is_marker = table["is_p2p"] & (table["peer"] < 0)
     found: npt.NDArray[np.bool_] = (table["state"] != CallState.COMPLETED) & ~is_marker
-    partial = np.flatnonzero(table["is_p2p"] & np.isin(table["rank"], list(table.active_ranks)))
-    if len(partial):
-        batches = np.stack([table[name][partial].astype(np.int64) for name in ("rank", "group", "seq")])
-        _, batch, size = np.unique(batches, axis=1, return_inverse=True, return_counts=True)
-        batch = batch.reshape(-1)
-        tracked = np.zeros(len(size), dtype=bool)
-        tracked[batch[is_marker[partial]]] = True
-        of_group = np.unique(batches[:2], axis=1, return_inverse=True)[1].reshape(-1)
-        in_batches = np.zeros(int(of_group.max()) + 1, dtype=bool)
-        in_batches[of_group[(size > 1)[batch] | is_marker[partial]]] = True  # a ring may have lost half of one
-        found[partial[in_batches[of_group] & ~tracked[batch]]] = False
     return found
 
 

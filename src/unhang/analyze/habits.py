@@ -89,11 +89,11 @@ class Habits:
             programs[rank] = known.setdefault(frozenset(found[counts > 1].tolist()), len(known))
         return programs
 
-    def _peers(self, rank: int, suspects: Collection[int]) -> list[int]:
-        """Ranks with the same program that are not suspected themselves, those with the longest record first."""
-        same = [r for r, p in self._programs.items() if p == self._programs[rank] and r != rank and r not in suspects]
+    def _peers(self, rank: int, suspects: Collection[int], are_suspects: bool) -> list[int]:
+        """Ranks with the same program that are (not) suspected, those with the longest record first."""
+        same = [r for r, p in self._programs.items() if p == self._programs[rank] and r != rank]
         lengths = {r: -(s.stop - s.start) for r in same for s in [self._table.rank_rows(r)]}
-        return sorted(same, key=lambda r: (lengths[r], r))[:_MOST_PEERS]
+        return sorted((r for r in same if (r in suspects) is are_suspects), key=lambda r: (lengths[r], r))[:_MOST_PEERS]
 
     def _stream(self, rank: int) -> Keys:
         rows = self._table.rank_rows(rank)
@@ -104,22 +104,26 @@ class Habits:
             return None
         first = max(self._table.rank_rows(rank).start, last_row + 1 - _MOST_ROWS)
         stream = self.tokens[first : last_row + 1]
-        references = [stream, *(self._stream(peer) for peer in self._peers(rank, suspects))]
-        found, period = _departures(stream, references)
+        foretelling, clearing = (
+            [self._stream(p) for p in self._peers(rank, suspects, is_one)] for is_one in (False, True)
+        )
+        found, period = _departures(stream, [stream, *foretelling], clearing)
         lately = [i for i in found if i >= len(stream) - max(period, _LEAST_PERIOD)]
         return first + lately[0] if lately else None
 
 
-def _departures(stream: Keys, references: Sequence[Keys]) -> tuple[list[int], int]:
+def _departures(stream: Keys, references: Sequence[Keys], clearing: Sequence[Keys]) -> tuple[list[int], int]:
     """(places at which the longest equal stretch of any reference goes on otherwise, calls of one repetition).
 
-    The first reference is the stream itself, of which only the past counts.
+    The first reference is the stream itself, of which only the past counts. `clearing`: streams that show that others do
+    the same, and foretell nothing.
     """
-    runs = [np.zeros(len(r) + 1, dtype=np.int64) for r in references]  # length of the equal stretch that ends before j
+    everybody = [*references, *clearing]
+    runs = [np.zeros(len(r) + 1, dtype=np.int64) for r in everybody]  # length of the equal stretch that ends before j
     found, distances = [], []
     for i, token in enumerate(stream):
         longest, foretold, own = 0, False, 0
-        for k, (reference, run) in enumerate(zip(references, runs, strict=True)):
+        for k, (reference, run) in enumerate(zip(references, runs, strict=False)):
             told = run[:i] if k == 0 else run[:-1]
             length = int(told.max(initial=0))
             if length < max(longest, _LEAST_STRETCH):
@@ -129,11 +133,11 @@ def _departures(stream: Keys, references: Sequence[Keys]) -> tuple[list[int], in
             foretold = is_foretold or (foretold and length == longest)
             longest = length
             own = i - int(at[-1]) if k == 0 else own
-        if longest and not foretold:
+        others = zip(clearing, runs[len(references) :], strict=True)
+        if longest and not foretold and not any((r[run[:-1] >= longest] == token).any() for r, run in others):
             found.append(i)
         elif own:
             distances.append(own)
-        for reference, run in zip(references, runs, strict=True):
+        for reference, run in zip(everybody, runs, strict=True):
             run[1:] = np.where(reference == token, run[:-1] + 1, 0)
-            run[0] = 0
     return found, int(np.median(distances[-_LATEST:])) if distances else len(stream)

@@ -123,6 +123,28 @@ def settle_groups(table: CollectiveTable) -> CollectiveTable:
     return _renumbered(table, tuple(groups[i] for i in used), place[new], of_rank)
 
 
+def settle_batches(table: CollectiveTable) -> CollectiveTable:
+    """Completes the batches of dumps of open calls alone.
+
+    Of a batch only the last entry has a true state. It is left out when the batch is done, and the others stay as if open.
+    """
+    partial = np.flatnonzero(np.isin(table["rank"], list(table.active_ranks)))
+    if not len(partial):
+        return table
+    is_p2p, state = table["is_p2p"][partial], table["state"].copy()
+    tracks = np.array(["coalesced" in op for op in table.ops] or [False])[table["op"][partial]]
+    keys = np.stack([table[name][partial].astype(np.int64) for name in ("rank", "group", "is_p2p", "seq")])
+    _, batch, size = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
+    _, channel = np.unique(keys[:3], axis=1, return_inverse=True)
+    batch, channel = batch.reshape(-1), channel.reshape(-1)
+    is_tracked, is_batched = np.zeros(len(size), dtype=bool), np.zeros(int(channel.max()) + 1, dtype=bool)
+    is_tracked[batch[tracks]] = True
+    is_batched[channel[is_p2p & ((size > 1)[batch] | tracks)]] = True  # a ring may have lost half of a batch
+    is_done = ~is_tracked[batch] & ((size > 1)[batch] | is_batched[channel])
+    state[partial[is_done]] = CallState.COMPLETED
+    return replace(table, columns={**table.columns, "state": state})
+
+
 def with_world(table: CollectiveTable, ranks: Collection[int]) -> CollectiveTable:
     """Gives the default group its members where no dump names them (gloo): all ranks up to the last that left a file."""
     world = tuple(range(max(ranks, default=-1) + 1))

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from unhang.model import Unavailable
-from unhang.read.dumps.assemble import settle_groups, stale_ranks, with_world
+from unhang.read.dumps.assemble import settle_batches, settle_groups, stale_ranks, with_world
 from unhang.read.dumps.cache import CacheEntry
 from unhang.read.dumps.engine import Engine, LocalEngine, run_all
 from unhang.read.dumps.shard import DumpFile, RankDump, Shard, merge
@@ -99,7 +99,7 @@ def _settled(shard: Shard, ranks: Collection[int]) -> Shard:
         reason = "its calls end before those of the other ranks begin: it is of an earlier run"
         notes = tuple(Unavailable(f"dump of rank {rank}", reason) for rank in stale)
         shard = replace(_without(shard, stale), absent=(*shard.absent, *notes))
-    return replace(shard, table=with_world(settle_groups(shard.table), ranks))
+    return replace(shard, table=settle_batches(with_world(settle_groups(shard.table), ranks)))
 
 
 def _without(shard: Shard, ranks: Collection[int]) -> Shard:

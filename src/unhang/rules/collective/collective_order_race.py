@@ -163,7 +163,7 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
     edges = [s.waits.edges_of(r)[0] for r in cycle]
     p2p = all(e.kind == "p2p" for e in edges)
     left = s.departures(cycle)
-    is_pattern = _all_do_the_same(edges) and all(r in left or _is_seen_elsewhere(s, r) for r in cycle)
+    is_pattern = _all_do_the_same(edges) and all(_is_seen_elsewhere(s, r) for r in cycle)
     by_order = out_of_order(s, edges)
     by_habit = () if by_order else _left_their_habit(left, cycle)
     odd = by_order or by_habit
