@@ -2,7 +2,8 @@
 
 A culprit is recognised in one of four ways.
 
-1. It is idle: its dump is there and whole and shows no call under way, and others wait for it.
+1. It is idle: its dump is there and whole and shows no call under way, and others are seen to wait for it. (In a dump of
+   active calls alone, members of a coalesced batch without its closing entry have completed: only that entry is tracked.)
 2. It departs: its dump shows the calls around its fault, and what it should have called is known, from an iteration of its
    own before, or from two ranks at the same place of the mesh.
 3. Its device stands still: it issued a call that its peers have started, and has not started it (which is recorded only
@@ -56,7 +57,12 @@ def why_undecidable(job: Job) -> str:
         return "somebody innocent is awaited whose file is gone"
     if truth.kind == NETWORK_STALL:
         return "" if job.recording.timing and not unseen else "that all have arrived is not recorded"
-    return next((reason for t in (truth, *truth.others) if (reason := _unrecognised(job, t))), "")
+    for fault in (truth, *truth.others):
+        if not any(rank not in unseen for call in fault.awaited for rank in call.waiters):
+            return "nobody is seen to wait for a culprit"
+        if reason := _unrecognised(job, fault):
+            return reason
+    return ""
 
 
 def _unrecognised(job: Job, truth: Truth) -> str:

@@ -105,6 +105,8 @@ def _is_its_own_fault(index: CallIndex, created: Ints, group: int, rank: int) ->
             position = index.position(int(table["group"][before]), int(table["seq"][before]))
             if position is not None:
                 free_at = int(created[position.rows].max())
+                if len(position.ranks) < len(table.groups[position.group].ranks):
+                    free_at = int(created[row])  # a member left no record: it may have kept this one
         arrived = int(created[row])
         own += max(0, arrived - max(free_at, arrived_before))
         kept += max(0, min(free_at, arrived) - arrived_before)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,7 @@ class Batch:
         self.flags = {name: np.full(count, MISSING, np.int8) for name in ("retired", "is_p2p")}
         self.spans = {name: np.zeros(count, np.uint64) for name in SPANS}
         self._new = self._slots = 0
+        self._expected: dict[int, npt.NDArray[np.uint64]] = {}
 
     def decode(self) -> None:
         """Fills the columns. Dumps that need the slow way become quirky."""
@@ -138,6 +140,28 @@ class Batch:
         at = self.start_N[row]
         return (self.extra if self.is_moved_N[row] else self.buffer)[at + begin : at + end].tobytes()
 
+    def frame_gets(self, row_n: Ints) -> tuple[Ints, Ints]:
+        """The numbers of the frames of these entries, all behind one another, and how many each has; of shape [n]."""
+        sizes = np.zeros(len(row_n), np.int64)
+        parts: list[Ints] = []
+        key = self.layout_N[row_n]
+        order = np.argsort(key, kind="stable")
+        cuts = [*np.flatnonzero(np.diff(key[order], prepend=-1)).tolist(), len(row_n)]
+        for begin, end in pairwise(cuts):
+            some = order[begin:end]
+            layout = self.layouts[key[some[0]]]
+            rows = row_n[some]
+            buffer = self.extra if self.is_moved_N[rows[0]] else self.buffer
+            raw = _words(buffer, self.start_N[rows], layout.length).view(np.uint8)
+            parts.append(layout.frames_in(raw))
+            sizes[some] = len(layout.frames)
+        gets = np.concatenate([part.ravel() for part in parts]) if parts else np.zeros(0, np.int64)
+        ends = np.cumsum(sizes[order])
+        at = np.repeat((np.cumsum(sizes) - sizes)[order] - (ends - sizes[order]), sizes[order]) + np.arange(len(gets))
+        made = np.empty(len(gets), np.int64)
+        made[at] = gets
+        return made, sizes
+
     def _row(self, row: int) -> bytes:
         at = self.start_N[row]
         return self.buffer[at : at + self.length_N[row]].tobytes()
@@ -154,7 +178,7 @@ class Batch:
         cuts = [*np.flatnonzero(is_cut).tolist(), len(rows)]
         names = list(self._forms)
         unfit = []
-        for begin, end in zip(cuts, cuts[1:], strict=False):
+        for begin, end in pairwise(cuts):
             length, form = int(key[begin]) & 0xFFFFFFFF, int(key[begin]) >> 32
             left = self._fit_length(rows[begin:end], buffer, (names[form], length))
             if len(left):
@@ -199,12 +223,15 @@ class Batch:
             return None
         if sum(map(len, _LAYOUTS.values())) >= _MAX_LAYOUTS:
             _LAYOUTS.clear()
+            self._expected.clear()
         _LAYOUTS.setdefault((names, len(sample)), []).append(layout)
         return layout
 
     def _take(self, rows: Ints, words: npt.NDArray[np.uint64], layout: Layout) -> tuple[Ints, npt.NDArray[np.uint64]]:
         """Reads the entries that have this layout; returns the others."""
-        expected = self._expected(layout, int(self._form_F[self.dump_N[rows[0]]]))
+        expected = self._expected.get(id(layout))
+        if expected is None:
+            expected = self._expected[id(layout)] = self._expect(layout, int(self._form_F[self.dump_N[rows[0]]]))
         differs = expected.take(self.dump_N[rows], axis=0)
         differs ^= words
         differs &= layout.fixed.view(np.uint64)
@@ -226,7 +253,7 @@ class Batch:
         self.layouts.append(layout)
         return rest
 
-    def _expected(self, layout: Layout, form: int) -> npt.NDArray[np.uint64]:
+    def _expect(self, layout: Layout, form: int) -> npt.NDArray[np.uint64]:
         """The fixed bytes of each dump, of shape [F, W / 8]."""
         keys = self._keys[form]
         made = np.repeat(layout.pattern[None], len(keys), axis=0)

@@ -62,9 +62,10 @@ class BatchReading:
         kept = ~self.batch.quirky_F[rows.dump_N]
         if not kept.any():
             return Part({name: np.zeros(0, kind) for name, kind in CALL_COLUMNS.items()})
-        columns = {name: column[kept] for name, column in rows.columns.items()}
-        columns |= {f"{name}_text": column[kept] for name, column in rows.texts.items()}
-        columns |= {"dump": rows.dump_N[kept], "wanted": self.batch.wanted_N[rows.row_N[kept]]}
+        columns = {**rows.columns, **{f"{name}_text": column for name, column in rows.texts.items()}}
+        columns |= {"dump": rows.dump_N, "wanted": self.batch.wanted_N[rows.row_N]}
+        if not kept.all():
+            columns = {name: column[kept] for name, column in columns.items()}
         step = np.diff(columns["record_id"])[np.diff(columns["dump"]) == 0]
         if (step < 0).any():
             order = np.lexsort((columns["record_id"], columns["dump"]))
@@ -85,7 +86,8 @@ class BatchReading:
         columns["rank"] = np.array([f.rank for f in self.files], np.int32)[columns["dump"]]
         groups.number(columns, shown)
         shown &= ~self.batch.quirky_F[columns["dump"]]
-        part = Part({name: columns[name][shown].astype(kind, copy=False) for name, kind in CALL_COLUMNS.items()})
+        some = slice(None) if shown.all() else shown
+        part = Part({name: columns[name][some].astype(kind, copy=False) for name, kind in CALL_COLUMNS.items()})
         if shown.any():
             self._describe(part, columns, shown, groups)
         return part

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from unhang.model import CallState, Frame, ProcessGroup
 from unhang.read.dumps.columns import MISSING, TEXTS, Batch
 from unhang.read.dumps.definitions import NAMELESS, Texts, text_table
-from unhang.read.dumps.layouts import gets_of, sizes_of
+from unhang.read.dumps.layouts import sizes_of
 from unhang.read.flight_entry import _STATES, BadEntry, CallStack, EntryParser
 
 Ints = npt.NDArray[np.int64]
@@ -203,18 +204,15 @@ class Rows:
         salt_F = np.random.default_rng().integers(1 << 63, size=len(self.batch.heads), dtype=np.uint64)
         firsts, codes = distinct(np.where(digest == 0, np.uint64(0), digest ^ salt_F[self.dump_N]))
         told = firsts[digest[firsts] != 0]
-        stacks = [gets_of(self.batch.span("frames", row)) for row in self.row_N[told].tolist()]
-        sizes = np.array([len(stack) for stack in stacks], np.int64)
+        gets, sizes = self.batch.frame_gets(self.row_N[told])
         owner = np.repeat(told, sizes)
-        found = self._frames_at(np.array([g for stack in stacks for g in stack], np.int64), owner)
+        found = self._frames_at(gets, owner)
         self.spoil_rows(owner[found < 0])
         numbers = np.full(len(firsts), -1, np.int32)
         if frames:
             keys = self._frame_numbers()[found].tolist()
             cuts = np.cumsum([0, *sizes]).tolist()
-            numbers[digest[firsts] != 0] = [
-                self.names.stacks[tuple(keys[a:b])] for a, b in zip(cuts, cuts[1:], strict=False)
-            ]
+            numbers[digest[firsts] != 0] = [self.names.stacks[tuple(keys[a:b])] for a, b in pairwise(cuts)]
         return numbers[codes]
 
     def _frame_table(self, base_F: Ints) -> npt.NDArray[np.int32]:

@@ -43,7 +43,7 @@ def decode_slowly(file: DumpFile, data: bytes, last: int | None, frames: bool) -
     kept = tail_of(calls, last)
     builder = TableBuilder()
     add_calls(kept if frames else map(_without_frames, kept), file.rank, builder, recorded.groups)
-    groups = _groups_of_status(dump["entries"], calls, recorded.groups, status)
+    groups = _groups_of_status(dump["entries"], [*kept, *calls], recorded.groups, status)
     numbers = {number: builder.group(group) for number, group in groups.items()}
     total = len(dump["entries"])
     table = replace(

@@ -100,7 +100,9 @@ def make_plain(
     places, numbers, dumps = step.replace_texts(memos, quirky_F)
     places, frames = step.renumbered(places), step.find_frames()
     table, base_F = text_table(memos, texts)
-    frames.resolve(table, base_F, texts, len(defined.numbers))
+    frames.resolve(table, base_F, texts)
+    quirky_F[frames.drop_overlapping()] = True
+    frames.number_nameless(len(defined.numbers))
     order = np.argsort(np.concatenate([places, frames.put]), kind="stable")
     place = np.concatenate([places, frames.put])[order]
     number = np.concatenate([numbers, np.where(frames.is_named, frames.number, -1)])[order]
@@ -114,7 +116,6 @@ def make_plain(
         return np.maximum(np.where(owner[known] == dump, limit[known], 0), before_F[dump])
 
     quirky_F[frames.dump[frames.highest >= ends_before(frames.put, frames.dump)]] = True
-    quirky_F[frames.dump[1:][frames.at[1:] < frames.end[:-1]]] = True
     limit_n = ends_before(step.ends(), dump_n)
     for f, end in zip(dump_n.tolist(), limit_n.tolist(), strict=True):
         memos[f].end = max(memos[f].end, end)
@@ -149,23 +150,35 @@ class _Frames:
     values: Ints = field(init=False)
     highest: Ints = field(init=False)
 
-    def resolve(self, table: Ints, base_F: Ints, texts: Texts, first: int) -> None:
-        """Keeps the frames whose fields are what they must be; `first` frames are known already."""
+    def resolve(self, table: Ints, base_F: Ints, texts: Texts) -> None:
+        """Keeps the frames whose fields are what they must be."""
         size = np.diff(base_F)[self.dump]
         got = table[np.where(self.gets < size, base_F[self.dump] + self.gets, 0)]
         got[self.gets >= size] = -1
-        fields = {name: got[0::2] == texts[name] for name in ("name", "filename", "line")}
-        text_at = {name: np.argmax(fields[name], axis=0) for name in fields}
-        good = np.logical_and.reduce([part.sum(axis=0) == 1 for part in fields.values()]) & (text_at["line"] == 2)
-        columns = np.arange(len(good))
-        name, file = (got[1::2][np.minimum(text_at[field], 1), columns] for field in ("name", "filename"))
-        good &= (name >= 0) & (file >= 0)
-        for column in ("at", "put", "end", "line", "number", "is_named", "dump"):
-            setattr(self, column, getattr(self, column)[good])
-        self.highest = self.gets[:, good].max(axis=0, initial=-1)
-        self.values = np.stack([name[good], file[good], np.maximum(self.line, 0)])
+        name, file, line = (texts[key] for key in ("name", "filename", "line"))
+        is_usual = (got[0] == name) & (got[2] == file)
+        good = (is_usual | (got[0] == file) & (got[2] == name)) & (got[4] == line) & (got[1] >= 0) & (got[3] >= 0)
+        self.values = np.stack([*np.where(is_usual, got[1::2], got[3::-2]), np.maximum(self.line, 0)])
+        self.highest = self.gets.max(axis=0, initial=-1)
+        self._keep(good)
+
+    def drop_overlapping(self) -> Ints:
+        """Drops what lies within another one; returns the dumps that have such."""
+        behind = np.append(0, np.maximum.accumulate(self.end)[:-1])
+        dumps = self.dump[self.at < behind]
+        if len(dumps):
+            self._keep(self.at >= behind)
+        return dumps
+
+    def number_nameless(self, first: int) -> None:
+        """Numbers those that the pickle does not memoise; `first` frames of the batch are known already."""
         places = first + np.arange(len(self.at))
         self.number = np.where(self.is_named, self.number, NAMELESS + places)
+
+    def _keep(self, good: Bools) -> None:
+        for column in ("at", "put", "end", "line", "number", "is_named", "dump", "highest"):
+            setattr(self, column, getattr(self, column)[good])
+        self.gets, self.values = self.gets[:, good], self.values[:, good]
 
 
 class _Step:
@@ -235,8 +248,9 @@ class _Step:
         """Whatever looks like `}(`, five GETs, a number, `u`, and perhaps a PUT."""
         data = self.data
         at = np.flatnonzero((data[:-PAD] == ord("}")) & (data[1 : len(data) - PAD + 1] == ord("(")))
-        at = at[~np.isin(at, self.ends() - self.size_n)]
         row = self._row(at)
+        inner = at != (self.ends() - self.size_n)[row]
+        at, row = at[inner], row[inner]
         place, good, last = at + 2, np.ones(len(at), bool), len(data) - PAD
         gets, made = [], np.zeros(len(at), np.int64)
         for _ in range(5):

@@ -8,7 +8,6 @@ Source: torch/csrc/jit/serialization/pickler.cpp, torch 2.13; opcodes: Lib/pickl
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -27,7 +26,6 @@ for _op in (DICT, LIST, MARK, SETITEMS, APPENDS, PAIR, NONE, FALSE, TRUE):
 _WIDTHS[INT1], _WIDTHS[INT2], _WIDTHS[INT4], _WIDTHS[LONG] = 2, 3, 5, 10
 MAX_ROW = 1 << 15
 EMPTY = 3  # bytes of a list without members
-_GETS = re.compile(rb"h(.)|j(....)", re.DOTALL)
 
 
 class Quirk(Exception):
@@ -160,7 +158,8 @@ class Layout:
     """Where the values of entries of one form stand, `length` bytes each. `fixed`: bytes that all of them share.
 
     `keys`: the GETs of the field names, which each pickle numbers otherwise. `texts`, `dtypes`: GETs of values;
-    `others`: GETs that are checked and not used. `gets`: all of them in their order.
+    `others`: GETs that are checked and not used. `gets`: all of them in their order. `frames`: those
+    of the stack.
     """
 
     length: int
@@ -174,6 +173,7 @@ class Layout:
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     flags: dict[str, int] = field(default_factory=dict)
     gets: list[Got] = field(default_factory=list)
+    frames: list[Got] = field(default_factory=list)
 
     @classmethod
     def of(cls, row: bytes, names: tuple[str, ...]) -> Layout:
@@ -198,6 +198,16 @@ class Layout:
             made.numbers["collective_seq_id"] = made.numbers["seq_id"]
         if not {"profiling_name", "state", "group", "desc"} <= made.texts.keys() or "record_id" not in made.numbers:
             raise Quirk("entries lack a field")
+        return made
+
+    def frames_in(self, raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+        """The numbers of the frames of entries, of shape [n, frames]. `raw`: their bytes, of shape [n, W]."""
+        made = np.empty((len(raw), len(self.frames)), np.int64)
+        is_long = np.array([got.is_long for got in self.frames], bool)
+        offset = np.array([got.offset for got in self.frames], np.int64)
+        made[:, ~is_long] = raw[:, offset[~is_long] + 1]
+        long = raw[:, offset[is_long, None] + np.arange(1, 5)]
+        made[:, is_long] = np.ascontiguousarray(long).view("<u4")[:, :, 0]
         return made
 
     def _loosen(self, value: Value) -> None:
@@ -229,6 +239,7 @@ class Layout:
             self.dtypes = [v for v in value.values if isinstance(v, Got)]
         elif name == "frames" and isinstance(value, Items) and _are_frames(value):
             self.spans[name] = (value.start, value.end)
+            self.frames = [v for v in value.values if isinstance(v, Got)]
         elif name in _CHECKED and (value is not None or name in ("profiling_name", "state", "process_group")):
             raise Quirk(f"{name} of another type")
         else:
@@ -275,11 +286,3 @@ def sizes_of(span: bytes) -> tuple[tuple[int, ...], ...]:
         for dims in value.values
         if isinstance(dims, Items)
     )
-
-
-def gets_of(span: bytes) -> list[int]:
-    """The numbers that a list of GETs gets."""
-    inner = span[2:-1]
-    if inner[::2] == b"h" * (len(inner) // 2):
-        return list(inner[1::2])
-    return [short[0] if short else int.from_bytes(long, "little") for short, long in _GETS.findall(inner)]

@@ -167,7 +167,8 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
     by_order = out_of_order(s, edges)
     by_habit = () if by_order else _left_their_habit(left, cycle)
     odd = by_order or by_habit
-    culprits = odd or (cycle if len(cycle) <= _MOST_NAMED else ())
+    is_known = all(r in left or _is_seen_elsewhere(s, r) for r in cycle)
+    culprits = odd or (cycle if len(cycle) <= _MOST_NAMED and is_known else ())
     path = (stack_path(s.case, culprits[0]) or _path_of_front(s, culprits[0])) if culprits else ()
     what = "point-to-point calls" if p2p else "collectives of different groups"
     because = "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6]) + "."

@@ -27,6 +27,8 @@ def open_transfers(s: Situation) -> Iterator[CollectiveCall]:
 
 def is_new_partner(table: CollectiveTable, call: CollectiveCall) -> bool:
     """Whether the rank often made this kind of call before, and never with this peer."""
+    if call.rank in table.active_ranks:
+        return False  # its history is not in the dump
     rows = table.rank_rows(call.rank)
     same = (
         table["is_p2p"][rows]
