@@ -107,37 +107,35 @@ class Habits:
         foretelling, clearing = (
             [self._stream(p) for p in self._peers(rank, suspects, is_one)] for is_one in (False, True)
         )
-        found, period = _departures(stream, [stream, *foretelling], clearing)
+        found, period = _departures(stream, foretelling, clearing)
         lately = [i for i in found if i >= len(stream) - max(period, _LEAST_PERIOD)]
         return first + lately[0] if lately else None
 
 
-def _departures(stream: Keys, references: Sequence[Keys], clearing: Sequence[Keys]) -> tuple[list[int], int]:
-    """(places at which the longest equal stretch of any reference goes on otherwise, calls of one repetition).
+def _departures(stream: Keys, peers: Sequence[Keys], clearing: Sequence[Keys]) -> tuple[list[int], int]:
+    """(places at which the past foretold another call, calls of one repetition).
 
-    The first reference is the stream itself, of which only the past counts. `clearing`: streams that show that others do
-    the same, and foretell nothing.
+    What a rank did before counts most; where that says nothing, its peers foretell. A call is no departure if any peer, or
+    one of `clearing`, makes it after an equal stretch that is as long.
     """
-    everybody = [*references, *clearing]
-    runs = [np.zeros(len(r) + 1, dtype=np.int64) for r in everybody]  # length of the equal stretch that ends before j
+    others = [*peers, *clearing]
+    own_run = np.zeros(len(stream) + 1, dtype=np.int64)  # length of the equal stretch that ends before each place
+    runs = [np.zeros(len(r) + 1, dtype=np.int64) for r in others]
     found, distances = [], []
     for i, token in enumerate(stream):
-        longest, foretold, own = 0, False, 0
-        for k, (reference, run) in enumerate(zip(references, runs, strict=False)):
-            told = run[:i] if k == 0 else run[:-1]
-            length = int(told.max(initial=0))
-            if length < max(longest, _LEAST_STRETCH):
-                continue
-            at = np.flatnonzero(told == length)
-            is_foretold = bool((reference[at] == token).any())
-            foretold = is_foretold or (foretold and length == longest)
-            longest = length
-            own = i - int(at[-1]) if k == 0 else own
-        others = zip(clearing, runs[len(references) :], strict=True)
-        if longest and not foretold and not any((r[run[:-1] >= longest] == token).any() for r, run in others):
-            found.append(i)
-        elif own:
-            distances.append(own)
-        for reference, run in zip(everybody, runs, strict=True):
+        told = own_run[:i]
+        longest = int(told.max(initial=0))
+        at = np.flatnonzero(told == longest) if longest >= _LEAST_STRETCH else np.zeros(0, dtype=np.int64)
+        if len(at) and (stream[at] == token).any():
+            distances.append(i - int(at[-1]))
+        else:
+            if not len(at):
+                longest = max((int(run[:-1].max(initial=0)) for run in runs[: len(peers)]), default=0)
+            is_told = longest >= _LEAST_STRETCH
+            if is_told and not any(
+                (r[run[:-1] >= longest] == token).any() for r, run in zip(others, runs, strict=True)
+            ):
+                found.append(i)
+        for reference, run in zip([stream, *others], [own_run, *runs], strict=True):
             run[1:] = np.where(reference == token, run[:-1] + 1, 0)
     return found, int(np.median(distances[-_LATEST:])) if distances else len(stream)

@@ -141,8 +141,21 @@ def settle_batches(table: CollectiveTable) -> CollectiveTable:
     is_tracked[batch[tracks]] = True
     is_batched[channel[is_p2p & ((size > 1)[batch] | tracks)]] = True  # a ring may have lost half of a batch
     is_done = ~is_tracked[batch] & ((size > 1)[batch] | is_batched[channel])
+    is_done |= is_p2p & (
+        table["seq"][partial] <= _completed_transfers(table)[table["rank"][partial], table["group"][partial]]
+    )
     state[partial[is_done]] = CallState.COMPLETED
     return replace(table, columns={**table.columns, "state": state})
+
+
+def _completed_transfers(table: CollectiveTable) -> npt.NDArray[np.int64]:
+    """`[ranks, groups]`: the last send or receive that a rank says is done; -1 where its word may mean a collective."""
+    told = table.progress
+    most = int(max(table["rank"].max(initial=0), told["rank"].max(initial=0))) + 1
+    found = np.full((most, len(table.groups)), -1, dtype=np.int64)
+    found[told["rank"], told["group"]] = told["completed"]
+    found[:, np.unique(table["group"][~table["is_p2p"]])] = -1
+    return found
 
 
 def with_world(table: CollectiveTable, ranks: Collection[int]) -> CollectiveTable:

@@ -54,7 +54,10 @@ def _in_flight_at(s: Situation, row: int) -> InFlight:
         position = s.index.position(group, seq)
         assert position is not None
         ranks, states, members = position.ranks, position.states, members_of(s.index, group)
-    done, begun = states == CallState.COMPLETED, states != CallState.SCHEDULED
+    done = states == CallState.COMPLETED
+    begun = states != CallState.SCHEDULED
+    if not (states == CallState.STARTED).any():
+        begun = np.ones(len(states), dtype=bool)  # the dumps do not tell
     for how, is_ahead, most in (
         ("has not completed it on its device, where the others have", done, (len(ranks) - 1) // 2),
         ("has not begun it on its device, where its peers have", begun, len(ranks) // 2),

@@ -1,0 +1,283 @@
+"""Decoding columns gives what decoding objects gives, for every dump; it only costs less."""
+
+from __future__ import annotations
+
+import pickle
+import pickletools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from made_dumps import BOMBS, as_json, dump, entry
+from slow_shards import resolved
+from torch_pickles import FRAMES, odd_dumps, regular_dumps, torch_pickled
+
+from unhang.errors import UnreadableInput
+from unhang.model import CallState, Unavailable, join
+from unhang.read.dumps import decode, decode_window
+from unhang.read.dumps.decode import decode_shard
+from unhang.read.dumps.decode_slow import decode_slowly
+from unhang.read.dumps.engine import LocalEngine, run_all
+from unhang.read.dumps.shard import DumpFile, Shard
+
+FUZZED = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+COUNTS = st.sampled_from([None, 1, 3, 64])
+# A byte that stands for something else to a pickle: opcodes that use the memo, or that take no operand.
+OTHERS = (b"N", b"", b"](e", b"}(u", b"h\x05", b"q\x05", b"K\x05", b"\x88", b"h\x20q\x10")
+
+
+@contextmanager
+def only_fast() -> Iterator[None]:
+    """Fails where a dump is decoded through objects."""
+
+    def fail(file: DumpFile, *_: Any) -> Any:
+        raise AssertionError(f"{file} is decoded slowly")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode, "decode_slowly", fail)
+        yield
+
+
+@contextmanager
+def short_windows() -> Iterator[None]:
+    """Heads and tails so short that small dumps have a part that is not read."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decode_window, "HEAD_BYTES", 1500)
+        patch.setattr(decode_window, "DEFINING_BYTES", 800)
+        patch.setattr(decode_window, "ENTRY_BYTES", 300)
+        yield
+
+
+def fast(datas: Sequence[bytes], **options: Any) -> Shard:
+    files = [DumpFile(rank, f"dump {rank}") for rank in range(len(datas))]
+    return decode_shard(files, read=lambda file: datas[file.rank], **options)
+
+
+def slow(datas: Sequence[bytes], last: int | None = None, frames: bool = True) -> Shard:
+    decoded, absent = [], []
+    for rank, data in enumerate(datas):
+        try:
+            decoded.append(decode_slowly(DumpFile(rank, f"dump {rank}"), data, last, frames))
+        except UnreadableInput as error:
+            absent.append(Unavailable(f"dump of rank {rank}", str(error)))
+    shard = Shard(absent=(*absent, *(a for d in decoded for a in d.absent)))
+    if decoded:
+        shard = replace(shard, table=join([d.table for d in decoded]), dumps={d.dump.file.rank: d.dump for d in decoded})
+    return shard
+
+
+def assert_same(datas: Sequence[bytes], **options: Any) -> Shard:
+    got, expected = fast(datas, **options), slow(datas, **options)
+    for part, other in zip(resolved(got.table), resolved(expected.table), strict=True):
+        assert part == other
+    assert dict(got.dumps) == dict(expected.dumps)
+    assert got.absent == expected.absent
+    return got
+
+
+@FUZZED
+@given(st.lists(regular_dumps(), min_size=1, max_size=3), COUNTS, st.booleans())
+def test_what_torch_writes_is_decoded_without_objects(made: list[Any], last: int | None, frames: bool) -> None:
+    datas = [torch_pickled(d) for d in made]
+    with only_fast():
+        fast(datas, last=last, frames=frames)
+    assert_same(datas, last=last, frames=frames)
+
+
+@FUZZED
+@given(st.lists(odd_dumps(), min_size=1, max_size=3), st.sampled_from([None, 3]), st.booleans())
+def test_odd_fields(made: list[Any], last: int | None, frames: bool) -> None:
+    assert_same([torch_pickled(d) for d in made], last=last, frames=frames)
+
+
+@FUZZED
+@given(st.lists(odd_dumps(), min_size=1, max_size=2), st.integers(2, 5))
+def test_pickles_of_python(made: list[Any], protocol: int) -> None:
+    assert_same([pickle.dumps(d, protocol) for d in made])
+
+
+@FUZZED
+@given(regular_dumps(10, 8), st.sampled_from([1, 2, 5]), st.booleans())
+def test_head_and_tail_tell_what_the_whole_tells(
+    tmp_path_factory: pytest.TempPathFactory, made: Any, last: int, frames: bool
+) -> None:
+    data = torch_pickled(made)
+    file = DumpFile(1, str(tmp_path_factory.getbasetemp() / "window"))
+    Path(file.path).write_bytes(data)
+    with short_windows():
+        got = decode_shard([file], last=last, frames=frames)
+    expected = decode_slowly(file, data, last, frames)
+    rows, progress, *marks, _ = resolved(got.table)
+    expected_rows, expected_progress, *expected_marks, _ = resolved(expected.table)
+    assert (rows, marks) == (expected_rows, expected_marks)
+    assert all(row in expected_progress for row in progress)
+    # The first call that names a backend may lie between head and tail.
+    assert replace(got.dumps[1], backend="") == replace(expected.dump, backend="")
+
+
+def test_most_of_a_file_is_not_read(tmp_path: Path) -> None:
+    site = {"frames": FRAMES[:20], "input_sizes": [[4, 2048, 1024]]}
+    data = torch_pickled(dump([entry(i, **site) for i in range(2000)]))
+    file = DumpFile(0, str(tmp_path / "nccl_trace_rank_0"))
+    Path(file.path).write_bytes(data)
+    read = 0
+    pread = decode_window.os.pread
+
+    def counting(*arguments: Any) -> bytes:
+        nonlocal read
+        got = pread(*arguments)
+        read += len(got)
+        return got
+
+    with pytest.MonkeyPatch.context() as patch, only_fast():
+        patch.setattr(decode_window.os, "pread", counting)
+        patch.setattr(decode._Shards, "_whole", lambda self, files, last: pytest.fail(str(files)) if files else None)
+        got = decode_shard([file], last=64, frames=False)
+    assert len(got.table) == 64
+    assert got.dumps[0].entries == 2000
+    assert got.table.wrapped_ranks == {0}
+    assert 0 < read < len(data) // 3
+
+
+@FUZZED
+@given(regular_dumps(), st.data())
+def test_flipped_bytes_never_tell_something_else(made: Any, data: st.DataObject) -> None:
+    spoiled = bytearray(torch_pickled(made))
+    for _ in range(data.draw(st.integers(1, 2))):
+        at = data.draw(st.integers(0, len(spoiled) - 1))
+        spoiled[at] = data.draw(st.one_of(st.integers(0, 255), st.sampled_from(list(b"}](ueN\x86\x88\x89hjqrXKMJ\x8a."))))
+    assert_same([bytes(spoiled)], frames=data.draw(st.booleans()))
+
+
+@settings(FUZZED, max_examples=200)
+@given(regular_dumps(6), st.data())
+def test_a_memo_used_otherwise_never_tells_something_else(made: Any, data: st.DataObject) -> None:
+    spoiled = bytearray(torch_pickled(made))
+    kinds = ("BINGET", "BINPUT", "BININT1", "NONE", "NEWTRUE", "NEWFALSE", "MARK", "EMPTY_LIST", "APPENDS")
+    ops = [(at, op.name) for op, _, at in pickletools.genops(bytes(spoiled)) if op.name in kinds]
+    at, name = data.draw(st.sampled_from(ops))
+    if name in ("BINGET", "BINPUT") and data.draw(st.booleans()):
+        spoiled[at + 1] = data.draw(st.integers(0, 80))
+    elif name in ("BINGET", "BINPUT", "BININT1"):
+        spoiled[at] = data.draw(st.sampled_from(b"hqK"))
+    else:
+        spoiled[at : at + 1] = data.draw(st.sampled_from(OTHERS))
+    assert_same([bytes(spoiled)], frames=data.draw(st.booleans()))
+
+
+def test_real_dumps_of_gloo(gloo_job: Path) -> None:
+    pickles = [path.read_bytes() for path in sorted(gloo_job.glob("ranks/*/*.pickle"))]
+    with only_fast():
+        fast(pickles)
+    got = assert_same(pickles + [path.read_bytes() for path in sorted(gloo_job.glob("ranks/*/*.json"))])
+    assert {got.table.ops[i] for i in got.table["op"]} == {"all_reduce", "all_to_all", "barrier"}
+    assert set(got.dumps[0].file.path for _ in [0]) == {"dump 0"}
+    assert {(d.version, d.backend) for d in got.dumps.values()} == {("2.10", "gloo")}
+
+
+def test_cut_dumps_are_unreadable(real_dump: bytes) -> None:
+    cut = [real_dump[:size] for size in range(0, len(real_dump), 97)]
+    got = assert_same([*cut, real_dump])
+    assert set(got.dumps) == {len(cut)}
+    assert len(got.absent) == len(cut)
+
+
+def test_hostile_pickles_cost_nothing_of_the_others(tmp_path: Path) -> None:
+    good = torch_pickled(dump([entry(0)]))
+    datas = [*BOMBS.values(), good]
+    files = [DumpFile(rank, str(tmp_path / f"dump_{rank}")) for rank in range(len(datas))]
+    for file, data in zip(files, datas, strict=True):
+        Path(file.path).write_bytes(data)
+    got = run_all(LocalEngine(processes=1), decode_shard, files)
+    assert set(got.dumps) == {len(BOMBS)}
+    assert len(got.absent) == len(BOMBS)
+    assert not Path("hacked").exists()
+
+
+def test_frames_may_be_left_out() -> None:
+    data = torch_pickled(dump([entry(i) for i in range(3)]))
+    assert fast([data], frames=False).table["frames"].tolist() == [-1, -1, -1]
+    assert fast([data], frames=False).table.stacks == ()
+    assert fast([data]).dumps[0].has_frames
+    assert [str(f) for f in fast([data]).table.call(0).frames or ()][1] == "train.py:12 in step"
+
+
+def test_a_tail_reaches_back_to_a_completed_call_of_each_open_group() -> None:
+    other = {"process_group": ("7", "dp"), "pg_id": 1}
+    entries = [entry(i, **(other if i in (100, 599) else {})) for i in range(600)]
+    entries[-1] |= {"state": "scheduled", "retired": False}
+    datas = [torch_pickled(dump(entries)), torch_pickled(dump(entries[:-1]))]
+    got = assert_same(datas, last=64, frames=False)
+    assert [len(got.table.rows(rank=r)) for r in range(2)] == [512, 64]
+    entries[300] |= other
+    assert len(assert_same([torch_pickled(dump(entries))], last=64, frames=False).table) == 512
+    entries[100] |= {"state": "scheduled", "retired": False, "pg_id": 2, "process_group": ("8", "never before")}
+    entries[-1] |= {"pg_id": 2, "process_group": ("8", "never before")}
+    assert len(assert_same([torch_pickled(dump(entries))], last=64, frames=False).table) == 600
+
+
+@pytest.mark.parametrize("write", [torch_pickled, as_json, pickle.dumps])
+def test_dumps_of_open_calls_alone(write: Any) -> None:
+    waiting = {"state": "started", "retired": False, "time_discovered_completed_ns": None}
+    open_calls = [entry(8, **waiting), entry(11, **waiting)]
+    done = [entry(7), *open_calls]
+    only_now = dump([entry(0, **waiting)], pg_status={"0": dict.fromkeys(("last_enqueued_collective",), 1)})
+    got = assert_same([write(dump(open_calls)), write(dump(done)), write(only_now)])
+    assert got.table.active_ranks == {0}
+    assert got.table.wrapped_ranks == {0, 1}
+
+
+def test_progress_is_told_by_group() -> None:
+    numbers = dict(last_enqueued_collective=9, last_started_collective=8, last_completed_collective=-1)
+    status = {"3": numbers, "4": numbers}
+    told = dump([entry(0, pg_id=3, process_group=("tp", "TENSOR"))], pg_status=status)
+    silent = dump([], pg_status={"5": numbers})
+    got = assert_same([torch_pickled(told), torch_pickled(silent)])
+    names = [got.table.groups[i].name for i in got.table.progress["group"]]
+    assert list(zip(got.table.progress["rank"].tolist(), names, strict=True)) == [(0, "tp"), (1, "0")]
+    assert {k: v.tolist() for k, v in got.table.progress.items() if k not in ("rank", "group")} == {
+        "enqueued": [9, 9], "started": [8, 8], "completed": [-1, -1],
+    }  # fmt: skip
+
+
+def test_states_that_are_only_implied() -> None:
+    waiting = {"state": "scheduled", "retired": False}
+    calls = [
+        entry(0, **waiting),
+        entry(1, "nccl:all_gather_into_tensor", collective_seq_id=2, **waiting),
+        entry(2, "nccl:coalesced", collective_seq_id=2, state="started", retired=False),
+        entry(3, "nccl:send 0->1", is_p2p=True, p2p_seq_id=1, collective_seq_id=2, **waiting),
+        entry(4, "nccl:coalesced", p2p_seq_id=1, collective_seq_id=2),
+        entry(5, **waiting),
+        entry(6, state="started", retired=True),
+    ]
+    with only_fast():
+        got = fast([torch_pickled(dump(calls))])
+    assert_same([torch_pickled(dump(calls))])
+    assert got.table["state"].tolist() == [
+        CallState.COMPLETED, CallState.STARTED, CallState.STARTED, CallState.COMPLETED, CallState.COMPLETED,
+        CallState.SCHEDULED, CallState.FAILED,
+    ]  # fmt: skip
+    assert got.table.call(3).peer == 1
+
+
+def test_equal_values_have_one_number() -> None:
+    datas = [torch_pickled(dump([entry(i, input_sizes=[[i % 2, rank % 2]]) for i in range(50)])) for rank in range(70)]
+    table = fast(datas).table
+    assert len(table) == 3500
+    assert (len(table.sizes), len(table.stacks), len(table.ops), len(table.groups)) == (5, 1, 1, 1)
+
+
+def test_one_file_that_is_gone_costs_nothing_of_the_others(tmp_path: Path) -> None:
+    (tmp_path / "dump_1").write_bytes(torch_pickled(dump([entry(0)])))
+    files = [DumpFile(rank, str(tmp_path / f"dump_{rank}")) for rank in range(3)]
+    for last in (None, 64):
+        got = decode_shard(files, last=last)
+        assert set(got.dumps) == {1}
+        assert [a.what for a in got.absent] == ["dump of rank 0", "dump of rank 2"]
+    assert len(decode_shard([]).table) == 0
