@@ -130,10 +130,13 @@ def _split(stuck: StuckCollective, habits: Habits) -> tuple[tuple[int, ...], tup
         return None
     reference, others, is_sure = stuck.classes[0], stuck.classes[1:], stuck.has_majority
     if not is_sure:
-        departed = habits.departures({r: c.row for r, c in stuck.calls.items()})
-        wrong = [c for c in stuck.classes if departed.keys() & set(c)]
-        if 0 < len(wrong) < len(stuck.classes):
+        rows = {r: c.row for r, c in stuck.calls.items()}
+        for suspects in (frozenset(habits.departures(rows)), habits.firsts(rows)):
+            wrong = [c for c in stuck.classes if suspects & set(c)]
+            if not 0 < len(wrong) < len(stuck.classes):
+                continue
             reference, others, is_sure = next(c for c in stuck.classes if c not in wrong), tuple(wrong), True
+            break
     return reference, tuple(sorted(r for c in others for r in c)), is_sure
 
 
@@ -171,7 +174,7 @@ def divergence_at(case: Case, index: CallIndex, habits: Habits, stuck: StuckColl
     streams = Streams(case, stuck.index, stuck.seq)
     seq, shift = min(streams.first_difference(split[0][0], odd, stuck.seq) for odd in split[1])
     calls = calls_at(index, stuck.index, seq)
-    reference, odd, has_majority = _split_at(streams, calls, seq)
+    reference, odd, has_majority = _split_at(streams, calls, seq) if seq < stuck.seq else split
     if not has_majority and split[2]:
         sides = [tuple(r for r in side if r in calls) for side in split[:2]]
         if all(sides):

@@ -17,7 +17,8 @@ from unhang.model import CallState, CollectiveTable
 
 def is_open(table: CollectiveTable) -> npt.NDArray[np.bool_]:
     """`[N]`: calls that have not completed. The entry that tracks a batch of sends and receives is none itself."""
-    is_marker = table["is_p2p"] & (table["peer"] < 0)
+    tracks = np.array(["coalesced" in op for op in table.ops] or [False])
+    is_marker = table["is_p2p"] & tracks[table["op"]]
     found: npt.NDArray[np.bool_] = (table["state"] != CallState.COMPLETED) & ~is_marker
     return found
 

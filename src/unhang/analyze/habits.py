@@ -43,12 +43,22 @@ class Habits:
     def departures(self, last_rows: Mapping[int, int]) -> dict[int, int]:
         """Those of the ranks that departed from their habit lately, with the row of the first call in which they did.
 
-        `last_rows`: up to which of its calls each of the ranks is looked at; what it issued ahead does not matter.
+        `last_rows`: up to which of its calls each of the ranks is looked at; what it issued ahead does not matter. Nothing is
+        said where the past of one of them is not in its dump: it could not be told from the others.
         """
+        if not self._table.active_ranks.isdisjoint(last_rows):
+            return {}
         for rank, row in last_rows.items():
             if (rank, row) not in self._departures:
                 self._departures[rank, row] = self._departure(rank, row, last_rows)
         return {r: found for r, row in last_rows.items() if (found := self._departures[r, row]) is not None}
+
+    def firsts(self, rows: Mapping[int, int]) -> frozenset[int]:
+        """Those of the ranks that have never made this call before, which the others have; `rows`: the call of each."""
+        if not self._table.active_ranks.isdisjoint(rows):
+            return frozenset()
+        starts = {rank: self._table.rank_rows(rank).start for rank in rows}
+        return frozenset(r for r, row in rows.items() if self.tokens[row] not in self.tokens[starts[r] : row])
 
     @cached_property
     def tokens(self) -> Keys:
@@ -91,7 +101,8 @@ class Habits:
 
     def _peers(self, rank: int, suspects: Collection[int], are_suspects: bool) -> list[int]:
         """Ranks with the same program that are (not) suspected, those with the longest record first."""
-        same = [r for r, p in self._programs.items() if p == self._programs[rank] and r != rank]
+        ranks = self._programs.keys() - self._table.active_ranks - {rank}
+        same = [r for r in ranks if self._programs[r] == self._programs[rank]]
         lengths = {r: -(s.stop - s.start) for r in same for s in [self._table.rank_rows(r)]}
         return sorted((r for r in same if (r in suspects) is are_suspects), key=lambda r: (lengths[r], r))[:_MOST_PEERS]
 

@@ -81,6 +81,8 @@ class RecordedWaits:
         """(the peer, unless its side is under way as well; whether its side is another transfer)."""
         table = self._table
         other = self.transfers.get(row)
+        if table["peer"][row] < 0:
+            return (), False  # the members of the group are not known
         peer = (int(table["peer"][row]),)
         if other is None:
             return peer, False

@@ -194,19 +194,18 @@ class Batch:
                 rows, words = self._take(rows, words, layout)
                 if not len(rows):
                     return rows
-        data = memoryview(buffer)
         samples = [
-            (row, bytes(data[at : at + length]))
+            (row, buffer[at : at + length].tobytes())
             for row, at in zip(rows.tolist(), self.start_N[rows].tolist(), strict=True)
         ]
         unfit = [row for row, sample in samples if _DEFINES.search(sample)]
         samples = [pair for pair in samples if not _DEFINES.search(pair[1])] if unfit else samples
         while samples:
             row, sample = samples[0]
-            layout = self._new_layout(sample, names)
-            if layout is not None:
+            made = self._new_layout(sample, names)
+            if made is not None:
                 some = np.array([row for row, _ in samples])
-                left = set(self._take(some, _words(buffer, self.start_N[some], length), layout)[0].tolist())
+                left = set(self._take(some, _words(buffer, self.start_N[some], length), made)[0].tolist())
                 samples = [pair for pair in samples if pair[0] in left]
             if samples and samples[0][0] == row:
                 unfit.append(row)

@@ -59,6 +59,7 @@ class BatchReading:
         rows = Rows(self.batch, self.names, np.flatnonzero(used))
         if len(rows.row_N):
             rows.fill(self.frames, self.is_whole)
+            rows.spoil_rows(np.flatnonzero((np.diff(rows.columns["record_id"]) < 0) & (np.diff(rows.dump_N) == 0)))
         kept = ~self.batch.quirky_F[rows.dump_N]
         if not kept.any():
             return Part({name: np.zeros(0, kind) for name, kind in CALL_COLUMNS.items()})
@@ -66,10 +67,6 @@ class BatchReading:
         columns |= {"dump": rows.dump_N, "wanted": self.batch.wanted_N[rows.row_N]}
         if not kept.all():
             columns = {name: column[kept] for name, column in columns.items()}
-        step = np.diff(columns["record_id"])[np.diff(columns["dump"]) == 0]
-        if (step < 0).any():
-            order = np.lexsort((columns["record_id"], columns["dump"]))
-            columns = {name: column[order] for name, column in columns.items()}
         return self._part(columns)
 
     def _part(self, columns: dict[str, npt.NDArray[Any]]) -> Part:
@@ -194,8 +191,7 @@ class _Groups:
         done = state_N == CallState.COMPLETED
         is_open[self.key_N[rows_N & ~done]] = True
         has_done[self.key_N[rows_N & done]] = True
-        made: npt.NDArray[np.bool_] = (is_open & ~has_done).reshape(dumps, self._count).any(axis=1)
-        return made
+        return np.asarray((is_open & ~has_done).reshape(dumps, self._count).any(axis=1))
 
     def number(self, columns: dict[str, npt.NDArray[Any]], shown: npt.NDArray[np.bool_]) -> None:
         """Adds the group's number and the peer's rank. Dumps whose groups have several ids become quirky."""

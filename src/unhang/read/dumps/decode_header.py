@@ -91,7 +91,7 @@ def _first_get(data: bytes, at: int) -> bytes:
 def _unpickled(data: bytes) -> tuple[dict[Any, Any], dict[int, str]]:
     """The fields before the entries, and the texts in the memo. The outer mark shows whether anything else is there."""
     whole = b"\x80\x02(" + data + b"ut."
-    stream = io.BufferedReader(io.BytesIO(whole), 1 << 16)  # type: ignore[arg-type]
+    stream = io.BufferedReader(io.BytesIO(whole), 1 << 16)
     unpickler = restricted_pickle.RestrictedUnpickler(stream)
     try:
         made = unpickler.load()
@@ -99,7 +99,7 @@ def _unpickled(data: bytes) -> tuple[dict[Any, Any], dict[int, str]]:
         raise Quirk("its head is no pickle") from error
     if stream.tell() != len(whole) or type(made) is not tuple or len(made) != 1 or type(made[0]) is not dict:
         raise Quirk("its head is no dictionary")
-    memo = unpickler.memo.copy()  # type: ignore[attr-defined]
+    memo: dict[int, Any] = unpickler.memo.copy()
     return made[0], {number: value for number, value in memo.items() if type(value) is str}
 
 

@@ -102,7 +102,7 @@ def _groups_of_status(
     firsts: dict[str, RecordedCall] = {}
     for call in calls:
         firsts.setdefault(call.group, call)
-    names = {}
+    names: dict[str, str] = {}
     for entry in entries:
         number = entry.get("pg_id") if isinstance(entry, dict) else None
         if type(number) is not int or not 0 <= number <= INT64_MAX:

@@ -113,7 +113,8 @@ def make_plain(
 
     def ends_before(at: Ints, dump: Ints) -> Ints:
         known = np.searchsorted(place[named], at)
-        return np.maximum(np.where(owner[known] == dump, limit[known], 0), before_F[dump])
+        ends: Ints = np.maximum(np.where(owner[known] == dump, limit[known], 0), before_F[dump])
+        return ends
 
     quirky_F[frames.dump[frames.highest >= ends_before(frames.put, frames.dump)]] = True
     limit_n = ends_before(step.ends(), dump_n)
@@ -218,7 +219,7 @@ class _Step:
             except UnicodeDecodeError:
                 quirky_F[f] = True
                 continue
-            if n in texts or n >= MAX_MEMO:
+            if n >= MAX_MEMO:
                 quirky_F[f] = True
                 continue
             texts[n] = text

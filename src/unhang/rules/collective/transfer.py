@@ -80,7 +80,10 @@ class NewPartner(Rule):
         if not s.judges_waits or s.failures:
             return
         for call in open_transfers(s):
-            if s.recorded.transfers.get(call.row) is None and is_new_partner(s.case.calls, call):
+            is_answered = s.recorded.transfers.get(call.row) is not None
+            if is_answered or not is_new_partner(s.case.calls, call):
+                continue
+            if s.departures([call.rank]).get(call.rank) == call.row:
                 path = user_path(call.frames)
                 side = "to" if call.op == "send" else "from"
                 yield Finding(

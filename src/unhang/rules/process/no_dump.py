@@ -62,7 +62,6 @@ class NoDump(Rule):
             return
         open_to = candidates(s)
         is_sure = len(open_to) == 1
-        edge = s.unseen_roots[0].edge
         victims = tuple(sorted({v for late in s.unseen_roots for v in late.victims} - set(unseen)))
         who = w.name_ranks(unseen)
         yield Finding(
@@ -79,8 +78,6 @@ class NoDump(Rule):
                 if is_sure
                 else " Which of them it was, the dumps that are there do not tell."
             ),
-            process_group={"pg_name": edge.group, "pg_desc": ""},
-            collective={"op": edge.what.split(" ")[0], "seq": edge.seq},
             evidence=tuple(w.waiting_line(e) for late in s.unseen_roots[:4] for e in (late.edge,)),
             fixes=(
                 Fix(

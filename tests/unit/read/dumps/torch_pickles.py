@@ -98,7 +98,12 @@ def torch_pickled(made: Any) -> bytes:
     return TorchPickler(made).data
 
 
-GROUPS = {"0": ("default_pg", "[0, 1, 2, 3]"), "7": ("undefined", "[1, 3]"), "tp": ("", "[]"), "dp": ("data", "no list")}
+GROUPS = {
+    "0": ("default_pg", "[0, 1, 2, 3]"),
+    "7": ("undefined", "[1, 3]"),
+    "tp": ("", "[]"),
+    "dp": ("data", "no list"),
+}
 OPS = (
     "nccl:all_reduce", "nccl:coalesced", "nccl:_all_gather_base", "nccl:ALLREDUCE_coalesced", "nccl:send 0->1", "nccl:recv 1<-3",
     "gloo:all_reduce", "broadcast", "nccl:send 0->99", "send", "ucc:send 0->1",
@@ -138,7 +143,9 @@ def regular_dumps(draw: st.DrawFn, most: int = 40, times: int = 1) -> dict[str, 
         st.integers(0, 2),
     )  # fmt: skip
     entries = []
-    for i, (site, state, retired, started, completed, batch) in enumerate(draw(st.lists(steps, min_size=1, max_size=most)) * times):
+    for i, (site, state, retired, started, completed, batch) in enumerate(
+        draw(st.lists(steps, min_size=1, max_size=most)) * times
+    ):
         made = entry(first + i, minor=minor, **sites[site])
         made |= {"state": state, "retired": retired, "time_discovered_started_ns": started}
         made |= {"time_discovered_completed_ns": completed, "collective_seq_id": first + i // 3, "p2p_seq_id": batch}
@@ -160,7 +167,9 @@ def _around(draw: st.DrawFn, entries: list[Any], minor: int) -> dict[str, Any]:
 
 
 STATUS = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
-ODD = st.one_of(st.none(), st.booleans(), st.integers(-5, 1 << 63), st.just("\ud800"), st.just("é" * 600), st.lists(st.none()))
+ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, (1 << 63) - 1), st.just("\ud800"), st.just("é" * 600), st.lists(st.none())
+)
 
 
 @st.composite
