@@ -31,9 +31,11 @@ lint: setup  ## Style, types, floors
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-bench: setup  ## Measure latency and overhead (minutes)
+bench: setup  ## Measure latency, overhead, attribution on 50,000 random jobs, and the peer (an hour)
 	@$(BIN)/python benchmarks/detection_latency.py
 	@$(BIN)/python benchmarks/record_overhead.py
+	@$(BIN)/python benchmarks/random_jobs.py
+	@$(BIN)/python benchmarks/versus_torchfrtrace.py
 
 docs: setup  ## Write docs/rules from the rules' docstrings
 	@$(BIN)/python docs/make_rules.py

@@ -147,7 +147,8 @@ def aligned(ours: CollectiveTable, theirs: CollectiveTable, labels: tuple[Ints, 
     if spans[0] * spans[1] * spans[3] >= _ROOM >> 20:  # nonsense in a dump: the order of the numbers will do
         ranks, seqs = _ordinals(ranks), _ordinals(seqs)
         spans = _spans(ranks, labels, seqs)
-    a, b = (Streams(t, *own, spans) for t, *own in zip((ours, theirs), ranks, seqs, labels, strict=True))
+    tables = zip((ours, theirs), ranks, seqs, labels, strict=True)
+    a, b = (Streams(table, rank, seq, label, spans) for table, rank, seq, label in tables)
     both, at_a, at_b = np.intersect1d(a.streams, b.streams, assume_unique=True, return_indices=True)
     first, last = np.maximum(a.first[at_a], b.first[at_b]), np.minimum(a.last[at_a], b.last[at_b])
     most = max(int(s.nth_N.max()) for s in (a, b)) + 1
