@@ -6,7 +6,7 @@ is the first call from which on the two streams of calls stay different.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -124,14 +124,17 @@ def _find_left_loop(
     )
 
 
-def _split(stuck: StuckCollective, habits: Habits) -> tuple[tuple[int, ...], tuple[int, ...], bool] | None:
+def _split(
+    stuck: StuckCollective, habits: Habits, fronts: Mapping[int, Sequence[int]]
+) -> tuple[tuple[int, ...], tuple[int, ...], bool] | None:
     """(those who are right, the others, whether that is sure): by majority, else those are wrong who left their habit."""
     if not stuck.is_mismatch:
         return None
     reference, others, is_sure = stuck.classes[0], stuck.classes[1:], stuck.has_majority
     if not is_sure:
         rows = {r: c.row for r, c in stuck.calls.items()}
-        for suspects in (frozenset(habits.departures(rows)), habits.firsts(rows)):
+        reached = {r: min(row, max(fronts.get(r, (row,)))) for r, row in rows.items()}
+        for suspects in (habits.departures(reached).keys(), habits.departures(rows).keys(), habits.firsts(rows)):
             wrong = [c for c in stuck.classes if suspects & set(c)]
             if not 0 < len(wrong) < len(stuck.classes):
                 continue
@@ -166,9 +169,14 @@ def _kind(reference: CollectiveCall, odd: CollectiveCall) -> str:
     return "size" if signature(reference) != signature(odd) else "path"
 
 
-def divergence_at(case: Case, index: CallIndex, habits: Habits, stuck: StuckCollective) -> Divergence | None:
-    """The divergence that leads to a stuck collective, or None where its members agree as far as they got."""
-    split = _split(stuck, habits)
+def divergence_at(
+    case: Case, index: CallIndex, habits: Habits, stuck: StuckCollective, fronts: Mapping[int, Sequence[int]]
+) -> Divergence | None:
+    """The divergence that leads to a stuck collective, or None where its members agree as far as they got.
+
+    `fronts`: the rows of the calls in which each rank waits; what it issued beyond them has not happened yet.
+    """
+    split = _split(stuck, habits, fronts)
     if split is None:
         return None
     streams = Streams(case, stuck.index, stuck.seq)

@@ -100,7 +100,10 @@ class Situation:
     def divergences(self) -> tuple[Divergence, ...]:
         """Where the programs part, oldest first."""
         differing = [s for s in self.stuck if s.is_mismatch][:MOST_DIVERGENCES]
-        found = [d for s in differing if (d := divergence_at(self.case, self.index, self.habits, s)) is not None]
+        fronts = self.recorded.fronts
+        found = [
+            d for s in differing if (d := divergence_at(self.case, self.index, self.habits, s, fronts)) is not None
+        ]
         if not found:
             behind = [s for s in self.stuck if s.missing][:_MOST_SILENT]
             found = [d for s in behind if (d := silent_divergence_at(self.case, self.index, s)) is not None]
