@@ -6,14 +6,15 @@ Legend of shapes: N entries of the batch, F dumps, n entries of one length, W th
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from unhang.model.calls import Sizes
 from unhang.read.dumps.decode_header import Head
 from unhang.read.dumps.definitions import NAMELESS, PAD, Defined, Texts, make_plain
 from unhang.read.dumps.layouts import EMPTY, INT4, INTS, LONG, TRUE, Got, Layout, Number, Quirk
@@ -33,7 +34,8 @@ NUMBERS = {  # name: what stands for a missing one
 }
 TEXTS = ("profiling_name", "state", "group", "desc", "thread_name", "thread_id")
 SPANS = ("frames", "input_sizes", "output_sizes")
-_MAX_LAYOUTS, _MAX_NEW = 4096, 512
+_MAX_LAYOUTS = 4096
+_MAX_NEW = 128  # in one batch, and one more for as many entries
 _AT_ONCE = 2048  # entries that fit in the processor's cache
 _DEFINES = re.compile(rb"X..\0\0|u[qr]", re.DOTALL)
 _LAYOUTS: dict[tuple[tuple[str, ...], int], list[Layout]] = {}
@@ -134,33 +136,38 @@ class Batch:
         self.start_N[rows] = begin + np.cumsum(plain.size_n) - plain.size_n
         self.length_N[rows], self.limit_N[rows], self.is_moved_N[rows] = plain.size_n, plain.limit_n, True
 
-    def span(self, name: str, row: int) -> bytes:
-        """The bytes of a list in one entry."""
-        begin, end = self.layouts[self.layout_N[row]].spans[name]
-        at = self.start_N[row]
-        return (self.extra if self.is_moved_N[row] else self.buffer)[at + begin : at + end].tobytes()
+    def sizes_at(self, name: str, row_n: Ints) -> list[Sizes]:
+        """The sizes in these entries."""
+        found: list[Sizes] = []
+        places: list[Ints] = []
+        for some, layout, raw in self._by_layout(row_n):
+            columns = [[_ints(raw, number).tolist() for number in numbers] for numbers in layout.sizes.get(name, ())]
+            scalars: list[tuple[int, ...]] = [()] * len(raw)
+            dims = [list(zip(*part, strict=True)) if part else scalars for part in columns]
+            found += zip(*dims, strict=True) if dims else cast(list[Sizes], scalars)
+            places.append(some)
+        order = np.argsort(np.concatenate(places)) if places else np.zeros(0, np.int64)
+        return [found[i] for i in order.tolist()]
 
-    def frame_gets(self, row_n: Ints) -> tuple[Ints, Ints]:
-        """The numbers of the frames of these entries, all behind one another, and how many each has; of shape [n]."""
-        sizes = np.zeros(len(row_n), np.int64)
-        parts: list[Ints] = []
+    def frame_gets(self, row_n: Ints) -> tuple[Ints, Ints, Ints]:
+        """The numbers of the frames of entries, one stack behind the other; how many each has; which entries, in order."""
+        parts = [(some, layout.frames_in(raw)) for some, layout, raw in self._by_layout(row_n)]
+        if not parts:
+            return row_n, row_n, row_n
+        sizes = np.concatenate([np.full(len(some), gets.shape[1]) for some, gets in parts])
+        order = np.concatenate([some for some, _ in parts])
+        return np.concatenate([gets.ravel() for _, gets in parts]), sizes, order
+
+    def _by_layout(self, row_n: Ints) -> Iterator[tuple[Ints, Layout, Bytes]]:
+        """The entries of each layout: their places in `row_n`, and their bytes."""
         key = self.layout_N[row_n]
         order = np.argsort(key, kind="stable")
         cuts = [*np.flatnonzero(np.diff(key[order], prepend=-1)).tolist(), len(row_n)]
         for begin, end in pairwise(cuts):
             some = order[begin:end]
-            layout = self.layouts[key[some[0]]]
-            rows = row_n[some]
+            layout, rows = self.layouts[key[some[0]]], row_n[some]
             buffer = self.extra if self.is_moved_N[rows[0]] else self.buffer
-            raw = _words(buffer, self.start_N[rows], layout.length).view(np.uint8)
-            parts.append(layout.frames_in(raw))
-            sizes[some] = len(layout.frames)
-        gets = np.concatenate([part.ravel() for part in parts]) if parts else np.zeros(0, np.int64)
-        ends = np.cumsum(sizes[order])
-        at = np.repeat((np.cumsum(sizes) - sizes)[order] - (ends - sizes[order]), sizes[order]) + np.arange(len(gets))
-        made = np.empty(len(gets), np.int64)
-        made[at] = gets
-        return made, sizes
+            yield some, layout, _words(buffer, self.start_N[rows], layout.length).view(np.uint8)
 
     def _row(self, row: int) -> bytes:
         at = self.start_N[row]
@@ -214,7 +221,7 @@ class Batch:
 
     def _new_layout(self, sample: bytes, names: tuple[str, ...]) -> Layout | None:
         self._new += 1
-        if self._new > _MAX_NEW + len(self.start_N) // 64:
+        if self._new > _MAX_NEW + len(self.start_N) // _MAX_NEW:
             return None
         try:
             layout = Layout.of(sample, names)

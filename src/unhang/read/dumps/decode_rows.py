@@ -16,7 +16,6 @@ import numpy.typing as npt
 from unhang.model import CallState, Frame, ProcessGroup
 from unhang.read.dumps.columns import MISSING, TEXTS, Batch
 from unhang.read.dumps.definitions import NAMELESS, Texts, text_table
-from unhang.read.dumps.layouts import sizes_of
 from unhang.read.flight_entry import _STATES, BadEntry, CallStack, EntryParser
 
 Ints = npt.NDArray[np.int64]
@@ -46,7 +45,6 @@ class Names:
     frames: Numbering = field(default_factory=Numbering)
     stacks: Numbering = field(default_factory=Numbering)
     parser: EntryParser = field(default_factory=EntryParser)
-    sizes_by_bytes: dict[bytes, int] = field(default_factory=dict)
 
     def call_stacks(self) -> tuple[CallStack, ...]:
         """The stacks by their numbers."""
@@ -187,14 +185,8 @@ class Rows:
     def _sizes(self, name: str) -> Ints:
         digest = self.batch.spans[name][self._slot_N]
         firsts, codes = distinct(digest)
-        numbers = []
-        for i in firsts.tolist():
-            span = self.batch.span(name, int(self.row_N[i])) if digest[i] else b""
-            number = self.names.sizes_by_bytes.get(span)
-            if number is None:
-                number = self.names.sizes_by_bytes[span] = self.names.sizes[sizes_of(span) if span else ()]
-            numbers.append(number)
-        return np.array(numbers, np.int64)[codes]
+        found = self.batch.sizes_at(name, self.row_N[firsts])
+        return np.array([self.names.sizes[sizes] for sizes in found], np.int64)[codes]
 
     def _stacks(self, frames: bool, is_whole: bool) -> npt.NDArray[np.int32]:
         """Stacks by number. Where all of a dump was read, each frame must be one, though it be not asked for."""
@@ -203,16 +195,17 @@ class Rows:
         digest = self.batch.spans["frames"][self._slot_N]
         salt_F = np.random.default_rng().integers(1 << 63, size=len(self.batch.heads), dtype=np.uint64)
         firsts, codes = distinct(np.where(digest == 0, np.uint64(0), digest ^ salt_F[self.dump_N]))
-        told = firsts[digest[firsts] != 0]
-        gets, sizes = self.batch.frame_gets(self.row_N[told])
-        owner = np.repeat(told, sizes)
+        told = np.flatnonzero(digest[firsts])
+        gets, sizes, order = self.batch.frame_gets(self.row_N[firsts[told]])
+        told = told[order]
+        owner = np.repeat(firsts[told], sizes)
         found = self._frames_at(gets, owner)
         self.spoil_rows(owner[found < 0])
         numbers = np.full(len(firsts), -1, np.int32)
         if frames:
             keys = self._frame_numbers()[found].tolist()
             cuts = np.cumsum([0, *sizes]).tolist()
-            numbers[digest[firsts] != 0] = [self.names.stacks[tuple(keys[a:b])] for a, b in pairwise(cuts)]
+            numbers[told] = [self.names.stacks[tuple(keys[a:b])] for a, b in pairwise(cuts)]
         return numbers[codes]
 
     def _frame_table(self, base_F: Ints) -> npt.NDArray[np.int32]:

@@ -171,6 +171,7 @@ class Layout:
     dtypes: list[Got] = field(default_factory=list)
     others: list[Got] = field(default_factory=list)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    sizes: dict[str, list[list[Number]]] = field(default_factory=dict)
     flags: dict[str, int] = field(default_factory=dict)
     gets: list[Got] = field(default_factory=list)
     frames: list[Got] = field(default_factory=list)
@@ -235,6 +236,9 @@ class Layout:
             self.flags[name] = value.offset
         elif name in ("input_sizes", "output_sizes") and isinstance(value, Items) and _are_sizes(value):
             self.spans[name] = (value.start, value.end)
+            self.sizes[name] = [
+                [v for v in dims.values if isinstance(v, Number)] for dims in value.values if isinstance(dims, Items)
+            ]
         elif name == "input_dtypes" and isinstance(value, Items) and not value.is_pair and _are_gets(value):
             self.dtypes = [v for v in value.values if isinstance(v, Got)]
         elif name == "frames" and isinstance(value, Items) and _are_frames(value):
@@ -273,16 +277,4 @@ def _are_sizes(value: Items) -> bool:
         and len(dims.values) <= MAX_DIMENSIONS
         and all(isinstance(v, Number) for v in dims.values)
         for dims in value.values
-    )
-
-
-def sizes_of(span: bytes) -> tuple[tuple[int, ...], ...]:
-    """The list of lists of numbers in these bytes, which a layout has found."""
-    value, _ = _value(span, 0, 0)
-    if not isinstance(value, Items):
-        raise Quirk("sizes are no list")
-    return tuple(
-        tuple(_int_at(span, v.offset) for v in dims.values if isinstance(v, Number))
-        for dims in value.values
-        if isinstance(dims, Items)
     )

@@ -28,6 +28,7 @@ _LONGER = 8
 _ENTRIES = b"X\x07\x00\x00\x00entries"
 _FRAMES = b"}(X\x06\x00\x00\x00frames"
 _X = ord("X")
+_END = re.compile(rb"ueu(?:q.|r....)?\.\Z", re.DOTALL)  # the last entry, the list, the dump, and perhaps its number
 _P2P = re.compile(r"(?:send|recv) \d+(?:->|<-)(\d+)$")
 _STATES = {"scheduled": CallState.SCHEDULED, "started": CallState.STARTED, "completed": CallState.COMPLETED}
 
@@ -101,13 +102,14 @@ def _tail(file: DumpFile, last: int, tail_bytes: int) -> _Tail:
         data = os.pread(descriptor, tail_bytes, max(0, size - tail_bytes))
     finally:
         os.close(descriptor)
-    if not data.endswith(b"ueu.") or size < tail_bytes:
+    end = _END.search(data, len(data) - 9)
+    if end is None or size < tail_bytes:
         raise NotRegular
     _add_strings(data, told.strings)
     starts = [m.start() + 1 for m in re.finditer(re.escape(told.pattern), data)][-last:]
     if len(starts) < last:
         raise NotRegular  # a short dump is quickly read as a whole
-    return _Tail(file, told, data, np.array([*starts, len(data) - 3]), 0)
+    return _Tail(file, told, data, np.array([*starts, end.start() + 1]), 0)
 
 
 def _head(data: bytes) -> _Head:
