@@ -101,11 +101,15 @@ class CallIndex:
         self._in_call_N = np.arange(len(rows)) - self._call_at_C[call_of_N] if len(rows) else call_of_N
 
     @cached_property
+    def _signature_N(self) -> Ints:
+        return signatures(self.table)
+
+    @cached_property
     def _signature_C(self) -> Ints:
         """Calls of a batch differ if any of its members does, or their order."""
         if not len(self._rows_N):
             return np.zeros(0, dtype=np.int64)
-        mixed = (signatures(self.table)[self._rows_N] + 1) * (self._in_call_N * 0x9E3779B1 + 1)
+        mixed = (self._signature_N[self._rows_N] + 1) * (self._in_call_N * 0x9E3779B1 + 1)
         return np.add.reduceat(mixed, self._call_at_C)
 
     @cached_property
@@ -203,7 +207,7 @@ class CallIndex:
         lengths = np.diff(np.append(starts, end))
         if (lengths == 1).all() or (self._signature_C[a:b] == self._signature_C[a]).all():
             return self._rows_N[starts]
-        keys = signatures(self.table)
+        keys = self._signature_N
         for member in range(int(lengths.min())):
             rows = self._rows_N[starts + member]
             if (keys[rows] != keys[rows[0]]).any():

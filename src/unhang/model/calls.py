@@ -162,12 +162,13 @@ class CollectiveTable:
 
 
 @dataclass
-class _Interned:
+class Interned:
     """Gives equal values equal small numbers."""
 
     numbers: dict[Any, int] = field(default_factory=dict)
 
     def __call__(self, value: Any) -> int:
+        """The number of a value."""
         return self.numbers.setdefault(value, len(self.numbers))
 
 
@@ -177,7 +178,7 @@ class TableBuilder:
     def __init__(self) -> None:
         self._rows: dict[str, list[Any]] = {name: [] for name in CALL_COLUMNS}
         self._groups: dict[str, tuple[int, ProcessGroup]] = {}
-        self._ops, self._sizes, self._dtypes, self._stacks, self._threads = (_Interned() for _ in range(5))
+        self._ops, self._sizes, self._dtypes, self._stacks, self._threads = (Interned() for _ in range(5))
         self._wrapped: set[int] = set()
 
     def group(self, group: ProcessGroup) -> int:

@@ -145,9 +145,7 @@ def groups_of_config(config: object) -> dict[str, ProcessGroup]:
         fields = value if isinstance(value, dict) else {"ranks": value}
         name = text(fields, "name") or (encodable(key) if isinstance(key, str) else "")
         if name:
-            ranks = fields.get("ranks")
-            told = _parsed_ranks(ranks) if isinstance(ranks, str) else _ranks_of(ranks)
-            groups[name] = _group_of(name, text(fields, "desc"), told)
+            groups[name] = _group_of(name, text(fields, "desc"), ranks_of(fields.get("ranks")))
     return groups
 
 
@@ -161,12 +159,15 @@ def _group_of(name: str, desc: str, ranks: tuple[int, ...]) -> ProcessGroup:
 def _parsed_ranks(text_of_ranks: str) -> tuple[int, ...]:
     """The dump of every rank holds the same text, which names all ranks of the world."""
     try:
-        return _ranks_of(decode_json(text_of_ranks.encode("utf-8", "replace"), "ranks"))
+        return ranks_of(decode_json(text_of_ranks.encode("utf-8", "replace"), "ranks"))
     except UnreadableInput:
         return ()
 
 
-def _ranks_of(value: object) -> tuple[int, ...]:
+def ranks_of(value: object) -> tuple[int, ...]:
+    """The members of a group as a dump names them, in a list or as its text; empty where it is neither."""
+    if isinstance(value, str):
+        return _parsed_ranks(value)
     if not isinstance(value, (list, tuple)):
         return ()
     return tuple(value) if all(type(r) is int and 0 <= r < 1 << 31 for r in value) else ()

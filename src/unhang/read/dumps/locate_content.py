@@ -9,10 +9,10 @@ import pickletools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from unhang.errors import UnreadableInput
 from unhang.read.files import decode_json
+from unhang.read.flight_recorder import ranks_of
 
 _MOST_STEPS = 200_000
 _KEYS_OF_JSON = re.compile(
@@ -63,22 +63,6 @@ def identity(data: bytes) -> Identity:
     return _Walker(data).walk().identity()
 
 
-@lru_cache(4096)
-def _parsed_ranks(text: str) -> tuple[int, ...]:
-    try:
-        return _as_ranks(decode_json(text.encode("utf-8", "replace"), "ranks"))
-    except UnreadableInput:
-        return ()
-
-
-def _as_ranks(value: object) -> tuple[int, ...]:
-    if isinstance(value, str):
-        return _parsed_ranks(value)
-    if not isinstance(value, (list, tuple)):
-        return ()
-    return tuple(value) if all(type(r) is int and 0 <= r < 1 << 31 for r in value) else ()
-
-
 @dataclass
 class _Seen:
     """Groups by name, and where this rank stands in one of them by a point-to-point call."""
@@ -107,7 +91,7 @@ class _Seen:
                 config = None
         groups: dict[str, tuple[int, ...]] = {}
         for name, value in config.items() if isinstance(config, dict) else ():
-            ranks = _as_ranks(value.get("ranks") if isinstance(value, dict) else value)
+            ranks = ranks_of(value.get("ranks") if isinstance(value, dict) else value)
             if ranks and isinstance(name, str):
                 groups[name] = ranks
         if not groups:

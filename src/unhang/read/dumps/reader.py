@@ -73,7 +73,14 @@ class DumpReader:
             yield self._settled(shard)
 
     def _settled(self, shard: Shard) -> Shard:
-        return _settled(shard, {f.rank for f in self.files})
+        """With one number for each group, and without what is of an earlier run."""
+        stale = stale_ranks(shard)
+        if stale:
+            reason = "its calls end before those of the other ranks begin: it is of an earlier run"
+            notes = tuple(Unavailable(f"dump of rank {rank}", reason) for rank in stale)
+            shard = replace(_without(shard, stale), absent=(*shard.absent, *notes))
+        table = with_world(settle_groups(shard.table), {f.rank for f in self.files})
+        return replace(shard, table=settle_batches(table))
 
     def _read(self, files: Sequence[DumpFile], last: int | None, frames: bool) -> Shard:
         from unhang.read.dumps.decode import decode_shard
@@ -90,16 +97,6 @@ class DumpReader:
         if entry is not None:
             entry.save(shard)
         return shard
-
-
-def _settled(shard: Shard, ranks: Collection[int]) -> Shard:
-    """With one number for each group, and without what is of an earlier run. `ranks`: those that left a file."""
-    stale = stale_ranks(shard)
-    if stale:
-        reason = "its calls end before those of the other ranks begin: it is of an earlier run"
-        notes = tuple(Unavailable(f"dump of rank {rank}", reason) for rank in stale)
-        shard = replace(_without(shard, stale), absent=(*shard.absent, *notes))
-    return replace(shard, table=settle_batches(with_world(settle_groups(shard.table), ranks)))
 
 
 def _without(shard: Shard, ranks: Collection[int]) -> Shard:

@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 
 from unhang.model import CALL_COLUMNS, PROGRESS_COLUMNS, CallState, CollectiveTable, ProcessGroup
-from unhang.model.calls import Sizes
+from unhang.model.calls import Interned, Sizes
 from unhang.read.dumps.regular import Entries, Part, read_entries
 from unhang.read.dumps.shard import DumpFile, RankDump, Shard, merge
 from unhang.read.dumps.skeleton import UNKNOWN, Ints
@@ -178,7 +178,7 @@ class _Columns:
         op_N = np.array(ops)[e.strings["profiling_name"]]
         names, op_ids = np.unique(op_N, return_inverse=True)
         state = self._settled(state, is_p2p, retired, group_N, op_N, backends)
-        sizes, dtypes, threads = _Interned(), _Interned(), _Interned()
+        sizes, dtypes, threads = Interned(), Interned(), Interned()
         known = {k: np.where(v == UNKNOWN, 0, v) for k, v in numbers.items()}
         columns = {
             "rank": np.array([t.file.rank for t in self._tails])[e.file],
@@ -256,7 +256,7 @@ class _Columns:
             numbers.append(known.setdefault(group, len(known)))
         return list(known), np.array(numbers, dtype=np.int64)[inverse] if len(keys) else e.groups
 
-    def _segment(self, name: str, interned: _Interned, parse: object, default: object) -> Ints:
+    def _segment(self, name: str, interned: Interned, parse: object, default: object) -> Ints:
         number_N = self._e.segments[name]
         of_distinct = [interned(default)] * (len(self._e.distinct) + 1)
         for i in np.unique(number_N[number_N >= 0]).tolist():
@@ -286,7 +286,7 @@ class _Columns:
             found[rows] = np.array(world)[inverse]
         return found
 
-    def _threads(self, threads: _Interned) -> Ints:
+    def _threads(self, threads: Interned) -> Ints:
         names, numbers = self._e.strings["thread_name"], self._e.strings["thread_id"]
         both, inverse = np.unique((names + 1) * (len(self._e.texts) + 1) + numbers + 1, return_inverse=True)
         texts = ["", *self._e.texts]
@@ -301,7 +301,7 @@ class _Columns:
         columns: dict[str, Ints],
         groups: list[ProcessGroup],
         ops: tuple[str, ...],
-        small: tuple[_Interned, _Interned, _Interned],
+        small: tuple[Interned, Interned, Interned],
         backends: Sequence[str],
     ) -> tuple[Shard, list[bool]]:
         e = self._e
@@ -332,10 +332,10 @@ class _Columns:
             {name: columns[name][keep].astype(kind) for name, kind in CALL_COLUMNS.items()},
             groups=tuple(groups),
             ops=ops,
-            sizes=tuple(small[0].numbers),  # type: ignore[arg-type]
-            dtypes=tuple(small[1].numbers),  # type: ignore[arg-type]
+            sizes=tuple(small[0].numbers),
+            dtypes=tuple(small[1].numbers),
             stacks=(),
-            threads=tuple(small[2].numbers),  # type: ignore[arg-type]
+            threads=tuple(small[2].numbers),
             wrapped_ranks=frozenset(wrapped),
             progress={name: column[told] for name, column in progress.items()},
         )
@@ -378,13 +378,3 @@ class _Columns:
                 value = told.get(f"last_{name}_collective")
                 rows[name].append(value if type(value) is int and -1 <= value < 1 << 62 else -1)
         return {name: np.array(rows[name], dtype=kind) for name, kind in PROGRESS_COLUMNS.items()}
-
-
-class _Interned:
-    """Gives equal values equal small numbers."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[object, int] = {}
-
-    def __call__(self, value: object) -> int:
-        return self.numbers.setdefault(value, len(self.numbers))
