@@ -111,6 +111,11 @@ def _may_be_the_launchers_work(ends: Sequence[tuple[int, int, str, RankEvidence]
     )
 
 
+def _printed_at(evidence: RankEvidence) -> int:
+    """The line of a log where its exception stands, which orders exceptions without a time."""
+    return (evidence.error.source.line or 0) if evidence.error else 0
+
+
 def failures_of(case: Case) -> tuple[Failure, ...]:
     """All ends that are not plain successes, in the order of time.
 
@@ -122,7 +127,7 @@ def failures_of(case: Case) -> tuple[Failure, ...]:
         if kind in ("", "exit") or (kind in ("sys.exit", "os._exit") and _is_success(evidence)):
             continue
         found.append((_time(evidence, kind), rank, kind, evidence))
-    found.sort(key=lambda item: (item[0] or 1 << 62, item[1]))
+    found.sort(key=lambda item: (item[0] or 1 << 62, _printed_at(item[3]), item[1]))
     failures, from_outside = [], _ended_from_outside(found)
     for i, (time_ns, rank, kind, evidence) in enumerate(found):
         secondary = (

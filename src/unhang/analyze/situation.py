@@ -9,6 +9,7 @@ from functools import cached_property
 from unhang.analyze.activity import Activity, activity_of
 from unhang.analyze.align import StuckCollective, stuck_collectives
 from unhang.analyze.divergence import Divergence, divergence_at, silent_divergence_at
+from unhang.analyze.event_index import Events
 from unhang.analyze.failures import Failure, failures_of, is_timeout
 from unhang.analyze.graph import blocked_by, edges_on, never_ending
 from unhang.analyze.habits import Habits
@@ -36,6 +37,11 @@ class Situation:
 
     def __init__(self, case: Case) -> None:
         self.case = case
+
+    @cached_property
+    def events(self) -> Events:
+        """What the logs say; nothing of a job that ended well, whatever it printed."""
+        return Events(() if self.case.job.exit_code == 0 else self.case.events)
 
     @cached_property
     def index(self) -> CallIndex:
@@ -147,6 +153,8 @@ class Situation:
         if hang is not None and not hang.withdrawn:
             return True
         first = self.failures[0] if self.failures else None
+        if any(e.says == "hang" for e in self.events):
+            return True
         return first is not None and first.error is not None and is_timeout(first.error)
 
     @property
@@ -157,7 +165,9 @@ class Situation:
     @property
     def is_crash(self) -> bool:
         """Whether a rank failed or the job ended with an error of its own."""
-        return bool(self.failures) or (self.case.job.exit_code not in (0, None) and not self.case.job.ended_by_us)
+        if self.failures or self.case.loose_errors or any(e.says == "crash" for e in self.events):
+            return self.case.job.exit_code != 0 or bool(self.failures)
+        return self.case.job.exit_code not in (0, None) and not self.case.job.ended_by_us
 
     def outcome(self, straggling: bool) -> Outcome:
         """What became of the job."""

@@ -3,6 +3,7 @@
 from unhang.model.calls import CALL_COLUMNS, PROGRESS_COLUMNS, CallState, CollectiveCall, CollectiveTable, TableBuilder
 from unhang.model.case import Case, HangObservation, Job
 from unhang.model.causes import CAUSES
+from unhang.model.events import LogEvent
 from unhang.model.evidence import (
     Frame,
     LogLine,
@@ -49,6 +50,7 @@ __all__ = [
     "Inventory",
     "Job",
     "Location",
+    "LogEvent",
     "LogLine",
     "Outcome",
     "PendingCall",

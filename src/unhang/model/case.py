@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from unhang.model.calls import CollectiveTable
-from unhang.model.evidence import LogLine, ProcessGroup, RankEvidence, ThreadStack, Unavailable
+from unhang.model.events import LogEvent
+from unhang.model.evidence import LogLine, ProcessGroup, RaisedError, RankEvidence, ThreadStack, Unavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,18 @@ class HangObservation:
 
 @dataclass(frozen=True)
 class Case:
-    """All evidence on one job at one moment. Rules read it and never change it."""
+    """All evidence on one job at one moment. Rules read it and never change it.
+
+    `events`: what the lines of `log` say; `loose_errors`: exceptions in it that no rank is known to have raised.
+    """
 
     job: Job = Job()
     ranks: Mapping[int, RankEvidence] = field(default_factory=dict)
     groups: tuple[ProcessGroup, ...] = ()
     calls: CollectiveTable = field(default_factory=CollectiveTable.empty)
     log: tuple[LogLine, ...] = ()
+    events: tuple[LogEvent, ...] = ()
+    loose_errors: tuple[RaisedError, ...] = ()
     launcher_stacks: tuple[ThreadStack, ...] = ()
     hang: HangObservation | None = None
     present: tuple[str, ...] = ()

@@ -167,12 +167,13 @@ class RankIdentity:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of a log or of the child's output; `rank` where the line says so."""
+    """One line of a log or of the child's output, without its prefixes; `rank`, `host` and time where these tell them."""
 
     text: str
     source: Source
     rank: int | None = None
     time_ns: int | None = None
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ from unhang.read.fields import text, texts, whole, wholes
 from unhang.read.flight_table import FlightTable, RankCalls
 from unhang.read.gathered import Gathered, holds_run_directory
 from unhang.read.inventory import NO_DUMP, absent_calls, present_evidence
+from unhang.read.logs.case import case_of_outputs
+from unhang.read.logs.events import events_of
 from unhang.read.membership import Membership
 from unhang.read.our_ending import ending_began_ns, forget_since
 from unhang.read.output_log import OutputLog
@@ -136,6 +138,8 @@ def _without_collector() -> Iterator[None]:
 def _case(gathered: Gathered, guard: PickleGuard, trusted: bool) -> Case:
     records = gathered.chosen()
     logs = gathered.outputs(records)
+    if logs and not records and not gathered.job:
+        return case_of_outputs(logs, gathered.absent)
     began_ns = ending_began_ns(gathered.job, gathered.verdict)
     if began_ns is not None:
         for record in records.values():
@@ -156,6 +160,7 @@ def _case(gathered: Gathered, guard: PickleGuard, trusted: bool) -> Case:
         groups=tuple({**known, **{group.name: group for group in calls.groups}}.values()),
         calls=calls,
         log=lines,
+        events=events_of(lines),
         launcher_stacks=gathered.launcher_stacks,
         hang=_hang(gathered.verdict, job.started_ns),
         present=present_evidence(flights.ranks, ranks, len(lines)),
@@ -183,6 +188,7 @@ def _case_of_dumps(gathered: Gathered, shard: Shard) -> Case:
         groups=shard.table.groups,
         calls=shard.table,
         log=lines,
+        events=events_of(lines),
         hang=observed_hang(shard),
         present=present_evidence(counts, ranks, len(lines)),
         absent=(*gathered.absent, *shard.absent, *unseen(shard)),

@@ -16,7 +16,8 @@ from unhang.read.elastic_error import read_elastic_error
 from unhang.read.faulthandler_text import read_faulthandler
 from unhang.read.fields import text
 from unhang.read.files import read_object
-from unhang.read.output_log import OutputLog, read_output
+from unhang.read.logs.source import read_output
+from unhang.read.output_log import OutputLog
 from unhang.read.page import read_page
 from unhang.read.pyspy import read_pyspy
 from unhang.read.rank_folder import FOLDER_NAME, RankRecord, read_rank_folder

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from unhang.model import LogLine, RaisedError, Source
-from unhang.read.files import regular_size, unreadable
 from unhang.read.torchrun_summary import RankExit, SummaryReader
 from unhang.read.traceback_text import Traceback, TracebackReader
 
 MAX_LINES = 20_000
 LAST_LINES = 200
 MAX_LINE_CHARS = 4000
-HEAD_BYTES, TAIL_BYTES = 8 << 20, 24 << 20
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _TORCH_RANK = re.compile(r"\[rank(\d{1,7})\]: ?")
@@ -41,34 +38,25 @@ class OutputLog:
     omitted_lines: int = 0
 
 
-def read_output(path: Path, rank: int | None = None, ranks_by_pid: Mapping[int, int] | None = None) -> OutputLog:
-    """An output from a file. `rank`: whose output it is, where it is one rank's alone.
-
-    Raises:
-        UnreadableInput: the file cannot be read.
-    """
-    size = regular_size(path)
-    try:
-        with path.open("rb") as f:
-            data = f.read(HEAD_BYTES + TAIL_BYTES if size <= HEAD_BYTES + TAIL_BYTES else HEAD_BYTES)
-            if size > HEAD_BYTES + TAIL_BYTES:
-                f.seek(-TAIL_BYTES, 2)
-                data += b"\n" + f.read(TAIL_BYTES)
-    except OSError as error:
-        raise unreadable(str(path), error.strerror or str(error), "check its permissions") from error
-    return parse_output(data, str(path), rank, ranks_by_pid)
-
-
 def parse_output(
     data: bytes, path: str = "", rank: int | None = None, ranks_by_pid: Mapping[int, int] | None = None
 ) -> OutputLog:
     """An output from its bytes."""
-    lines = list(_lines(data))
-    prefixes = _Prefixes(lines, rank, ranks_by_pid or {})
+    return parse_lines(list(enumerate(lines_of(data), 1)), path, rank, ranks_by_pid)
+
+
+def parse_lines(
+    lines: Sequence[tuple[int, str]],
+    path: str = "",
+    rank: int | None = None,
+    ranks_by_pid: Mapping[int, int] | None = None,
+) -> OutputLog:
+    """An output from its lines with their numbers, of which some may have been left out before."""
+    prefixes = _Prefixes([line for _, line in lines[:2000]], rank, ranks_by_pid or {})
     parts = _Parts()
     kept: list[LogLine] = []
     marked: list[bool] = []
-    for number, line in enumerate(lines, 1):
+    for number, line in lines:
         who, body = prefixes.split(line)
         shown = body[:MAX_LINE_CHARS]
         marked.append(parts.take(who, body, number) or _INTERESTING.search(shown) is not None)
@@ -102,7 +90,7 @@ class _Parts:
         return tuple((tb.owner, _raised(tb, path)) for tb in found)
 
 
-def _lines(data: bytes) -> Iterator[str]:
+def lines_of(data: bytes) -> Iterator[str]:
     """Lines as a terminal would leave them: of a progress bar only its last state."""
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     content = data.decode(encoding, "replace").replace("\0", "").replace("\r\n", "\n")
@@ -120,7 +108,7 @@ class _Prefixes:
     def __init__(self, lines: list[str], rank: int | None, ranks_by_pid: Mapping[int, int]) -> None:
         self._default = rank
         self._ranks_by_pid = ranks_by_pid
-        sample = [line for line in lines[:2000] if line.strip()]
+        sample = [line for line in lines if line.strip()]
         self._srun = len(sample) > 1 and sum(map(bool, map(_SRUN_RANK.match, sample))) >= 0.9 * len(sample)
 
     def split(self, line: str) -> tuple[int | None, str]:

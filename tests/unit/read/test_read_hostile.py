@@ -21,7 +21,8 @@ from unhang.model import TableBuilder
 from unhang.read.elastic_error import read_elastic_error
 from unhang.read.faulthandler_text import read_faulthandler
 from unhang.read.flight_recorder import RecordedCalls, add_to_table, decode
-from unhang.read.output_log import parse_output, read_output
+from unhang.read.logs.source import read_output
+from unhang.read.output_log import parse_output
 from unhang.read.page import read_page
 from unhang.read.pickle_guard import PickleGuard
 from unhang.read.pyspy import read_pyspy

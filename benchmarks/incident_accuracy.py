@@ -1,0 +1,131 @@
+"""Public incidents with an established cause: how often the first finding names it, from the log alone.
+
+Prints the confusion table, and for each rule on how many incidents it spoke: a rule that speaks on one file only may be
+written for the file instead of the failure, and is listed as such.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unhang.model import Diagnosis
+from unhang.read.logs.case import log_case
+from unhang.rules.registry import judge
+
+FOLDER = Path(__file__).parents[1] / "tests" / "incidents"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One incident and what was said of it."""
+
+    name: str
+    truth: str
+    culprits: tuple[int, ...] | None
+    is_scored: bool
+    must_abstain: bool
+    diagnosis: Diagnosis
+
+    @property
+    def cause(self) -> str:
+        """The cause of the first finding; "unknown" where there is none."""
+        return self.diagnosis.findings[0].cause if self.diagnosis.findings else "unknown"
+
+    @property
+    def rule(self) -> str:
+        """The rule of the first finding."""
+        return self.diagnosis.findings[0].rule if self.diagnosis.findings else ""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The culprits of the first finding."""
+        return self.diagnosis.findings[0].culprit_ranks if self.diagnosis.findings else ()
+
+
+def judged(folder: Path = FOLDER) -> list[Judged]:
+    """All incidents of a folder."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        incident = json.loads(path.read_text())
+        truth = incident["truth"]
+        ranks = truth["culprit_ranks"]
+        found.append(
+            Judged(
+                incident["id"],
+                truth["cause"],
+                tuple(sorted(ranks)) if ranks else None,
+                bool(incident["scored"]),
+                bool(incident["abstain"]),
+                judge(log_case(incident["log"])),
+            )
+        )
+    return found
+
+
+def share(hits: int, of: int) -> str:
+    """`60 of 70 (85.7 %)`."""
+    return f"{hits} of {of} ({hits / max(1, of):.1%})"
+
+
+def summary(all_judged: Sequence[Judged]) -> dict[str, tuple[int, int]]:
+    """Name of the measure -> (right, of)."""
+    scored = [j for j in all_judged if j.is_scored]
+    named = [j for j in scored if j.culprits is not None]
+    abstain = [j for j in all_judged if j.must_abstain]
+    others = [j for j in all_judged if not j.is_scored and not j.must_abstain]
+    return {
+        "first cause right": (sum(j.cause == j.truth for j in scored), len(scored)),
+        "culprit ranks right": (sum(j.ranks == j.culprits for j in named), len(named)),
+        "abstains where nothing was established": (sum(j.cause == "unknown" for j in abstain), len(abstain)),
+        "not to be told from the log: right": (sum(j.cause == j.truth for j in others), len(others)),
+        "not to be told from the log: wrong cause named": (
+            sum(j.cause not in ("unknown", j.truth) for j in others),
+            len(others),
+        ),
+    }
+
+
+def main() -> int:
+    """Prints the tables."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    options.add_argument("--wrong", action="store_true", help="list every incident with a wrong answer")
+    given = options.parse_args()
+    found = judged(given.folder)
+    if given.wrong:
+        for j in found:
+            bad_ranks = j.culprits is not None and j.ranks != j.culprits
+            if j.cause != j.truth or (j.is_scored and bad_ranks):
+                kind = "scored" if j.is_scored else "abstain" if j.must_abstain else "open"
+                print(f"{j.name} {kind:8} truth {j.truth} {j.culprits}  said {j.cause} {j.ranks} [{j.rule}]")
+        print()
+    confusion: dict[str, Counter[str]] = defaultdict(Counter)
+    for j in found:
+        if j.is_scored or j.must_abstain:
+            confusion[j.truth][j.cause] += 1
+    print(f"{'cause':26} right  of  said instead")
+    for truth, said in sorted(confusion.items()):
+        others = ", ".join(f"{cause} {n}" for cause, n in said.most_common() if cause != truth)
+        print(f"{truth:26} {said[truth]:>5} {said.total():>3}  {others}")
+    spoke = Counter(o.rule for j in found for o in j.diagnosis.outcomes if o.verdict == "fail")
+    print("\nrules that speak on one incident only (leave that one out, and nothing here shows that they work):")
+    print("  " + ", ".join(sorted(rule for rule, n in spoke.items() if n == 1)))
+    single = {rule for rule, n in spoke.items() if n == 1}
+    scored = [j for j in found if j.is_scored]
+    print(
+        "first cause right without the answers of such rules: "
+        + share(sum(j.cause == j.truth and j.rule not in single for j in scored), len(scored))
+    )
+    print()
+    for name, (hits, of) in summary(found).items():
+        print(f"{name:50} {share(hits, of)}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

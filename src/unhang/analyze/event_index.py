@@ -1,0 +1,45 @@
+"""The events of all logs of a job, found by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from unhang.model import LogEvent
+
+
+class Events:
+    """All events, in order. A kind may be given whole (`nccl.ecc`) or as a family (`nccl.`)."""
+
+    def __init__(self, events: Iterable[LogEvent]) -> None:
+        self._all = tuple(events)
+        self._kinds: dict[str, list[LogEvent]] = {}
+        for event in self._all:
+            self._kinds.setdefault(event.kind, []).append(event)
+
+    def __iter__(self) -> Iterator[LogEvent]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def of(self, *kinds: str) -> tuple[LogEvent, ...]:
+        """The events of these kinds, in order."""
+        found = [
+            e
+            for kind, events in self._kinds.items()
+            if any(kind == k or (k.endswith(".") and kind.startswith(k)) for k in kinds)
+            for e in events
+        ]
+        return tuple(sorted(found, key=lambda e: e.order))
+
+    def has(self, *kinds: str) -> bool:
+        """Whether there is any of these kinds."""
+        return bool(self.of(*kinds))
+
+    def first(self, *kinds: str) -> LogEvent | None:
+        """The first of these kinds."""
+        return next(iter(self.of(*kinds)), None)
+
+    def ranks(self, *kinds: str) -> tuple[int, ...]:
+        """The ranks that events of these kinds are about, in ascending order."""
+        return tuple(sorted({e.rank for e in self.of(*kinds) if e.rank is not None}))

@@ -1,0 +1,67 @@
+"""Logs alone -> a case: who failed, and what the lines say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from unhang.model import Case, Job, LogEvent, ProcessExit, RaisedError, RankEvidence, RankIdentity, Unavailable
+from unhang.read.inventory import present_evidence
+from unhang.read.logs.events import events_of
+from unhang.read.output_log import OutputLog, parse_output
+from unhang.read.torchrun_summary import RankExit
+
+MAX_WORLD = 1 << 20
+
+
+def log_case(text: str, path: str = "job.log") -> Case:
+    """The case in one log, for examples and tests."""
+    return case_of_outputs([parse_output(text.encode(), path)])
+
+
+def case_of_outputs(outputs: Sequence[OutputLog], absent: Sequence[Unavailable] = ()) -> Case:
+    """The case in nothing but logs."""
+    lines = tuple(line for output in outputs for line in output.lines)
+    events = events_of(lines)
+    exits: dict[int, RankExit] = {}
+    raised: dict[int, list[RaisedError]] = {}
+    loose: list[RaisedError] = []
+    for output in outputs:
+        exits.update(output.exits)
+        for rank, error in output.errors:
+            (loose if rank is None else raised.setdefault(rank, [])).append(error)
+    world = world_told(events)
+    ranks = {rank: _evidence(rank, world, raised.get(rank, []), exits.get(rank)) for rank in sorted({*raised, *exits})}
+    return Case(
+        job=Job(world_size=world, backend=_backend(events)),
+        ranks=ranks,
+        log=lines,
+        events=events,
+        loose_errors=tuple(loose),
+        present=present_evidence({}, ranks, len(lines)),
+        absent=tuple(absent),
+    )
+
+
+def world_told(events: Sequence[LogEvent]) -> int | None:
+    """The number of ranks that most lines tell (field `world_size`)."""
+    told = Counter(n for e in events if (n := e.number("world_size")) is not None and 0 < n <= MAX_WORLD)
+    return told.most_common(1)[0][0] if told else None
+
+
+def _evidence(rank: int, world: int | None, raised: Sequence[RaisedError], end: RankExit | None) -> RankEvidence:
+    left = None
+    if end is not None and end.code is not None:
+        left = ProcessExit("signal" if end.code < 0 else "exit", end.code, end.time_ns, text="seen by the launcher")
+    return RankEvidence(
+        identity=RankIdentity(rank, world, pid=end.pid if end else None),
+        error=raised[-1] if raised else None,
+        handled=tuple(replace(e, handled=True) for e in raised[:-1]),
+        exit=left,
+    )
+
+
+def _backend(events: Sequence[LogEvent]) -> str:
+    families = {e.kind.split(".", 1)[0] for e in events}
+    return "nccl" if families & {"nccl", "watchdog"} else "gloo" if "gloo" in families else ""

@@ -1,0 +1,1 @@
+"""What each program prints: a file has `PATTERNS`, and is found by being here."""
