@@ -17,6 +17,7 @@ from unhang.analyze.positions import CallIndex
 from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.stragglers import Straggler, stragglers
 from unhang.analyze.waits_for import main_waits_in_store, waits_for
+from unhang.analyze.watchdog import Watchdogs
 from unhang.model import Case, Outcome, WaitEdge, WaitsFor
 
 MOST_DIVERGENCES, _MOST_SILENT = 32, 8
@@ -42,6 +43,11 @@ class Situation:
     def events(self) -> Events:
         """What the logs say; nothing of a job that ended well, whatever it printed."""
         return Events(() if self.case.job.exit_code == 0 else self.case.events)
+
+    @cached_property
+    def watchdogs(self) -> Watchdogs:
+        """What the watchdogs of the ranks said."""
+        return Watchdogs(self.events)
 
     @cached_property
     def index(self) -> CallIndex:
@@ -88,7 +94,7 @@ class Situation:
 
     @cached_property
     def unseen_roots(self) -> tuple[LateRank, ...]:
-        """Ranks that others wait for and of which there is nothing at all."""
+        """Ranks that others wait for and of which nothing tells what they do."""
         return tuple(r for r in self.late if self.recorded.is_unseen(r.rank))
 
     def is_unexplained(self, rank: int) -> bool:

@@ -22,12 +22,14 @@ NEEDS: Mapping[str, tuple[Callable[[Case], bool], str]] = {
 class Rule(ABC):
     """One way in which a job goes wrong.
 
-    The docstring has the headings What it detects, Why it hangs, How to confirm, How to fix, Sources.
+    The docstring has the headings What it detects, Why it hangs, How to confirm, How to fix, Sources. `is_fallback`: it is
+    asked only where no other rule has found anything, to say what is known when the cause is not.
     """
 
     id: ClassVar[str]
     cause: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()
+    is_fallback: ClassVar[bool] = False
     EXAMPLES: ClassVar[tuple[Fires | Quiet, ...]] = ()
 
     @abstractmethod

@@ -60,8 +60,12 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None) -> Diagno
     """Every rule's verdict on a case (or on one that is already analysed), and the diagnosis."""
     situation = case if isinstance(case, Situation) else Situation(case)
     case = situation.case
-    outcomes, findings = [], []
-    for rule in all_rules() if rules is None else rules:
+    outcomes: list[RuleOutcome] = []
+    findings: list[Finding] = []
+    for rule in sorted(all_rules() if rules is None else rules, key=lambda r: r.is_fallback):
+        if rule.is_fallback and findings:
+            outcomes.append(RuleOutcome(rule.id, Verdict.PASS))
+            continue
         outcome, found = _judge_one(rule, situation)
         outcomes.append(outcome)
         findings.extend(found)

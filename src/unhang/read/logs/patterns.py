@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -25,6 +25,8 @@ class Pattern:
             the rarer the better: only lines with an anchor are looked at.
         examples: lines that it must match.
         says: "hang" where such a line proves that a limit of a wait was hit, "crash" where a process failed; "" else.
+        is_background: such lines are many in every log, and matter only beside others: a search of a huge log does not look
+            for them, but keeps some lines before each line that it finds.
         not_examples: lines that hold an anchor and that it must not match.
     """
 
@@ -35,6 +37,7 @@ class Pattern:
     not_examples: tuple[str, ...] = ()
     says: str = ""
     flags: int = 0
+    is_background: bool = False
 
     @cached_property
     def compiled(self) -> re.Pattern[str]:
@@ -51,34 +54,38 @@ def all_patterns() -> tuple[Pattern, ...]:
     return tuple(found)
 
 
-@cache
-def by_anchor() -> Mapping[str, tuple[Pattern, ...]]:
-    """The patterns that each anchor leads to."""
+def _by_anchor(patterns: Iterable[Pattern]) -> Mapping[str, tuple[Pattern, ...]]:
     found: dict[str, list[Pattern]] = {}
-    for pattern in all_patterns():
+    for pattern in patterns:
         for anchor in pattern.anchors:
             found.setdefault(anchor, []).append(pattern)
     return {anchor: tuple(patterns) for anchor, patterns in found.items()}
 
 
 @cache
-def _anchor_regex() -> re.Pattern[str]:
+def by_anchor() -> Mapping[str, tuple[Pattern, ...]]:
+    """The patterns that each anchor leads to, without those of the background."""
+    return _by_anchor(p for p in all_patterns() if not p.is_background)
+
+
+@cache
+def _anchors() -> tuple[re.Pattern[str], Mapping[str, tuple[Pattern, ...]]]:
+    """An expression that finds every anchor, and the patterns that each text found leads to."""
+    known = _by_anchor(all_patterns())
     # A lookahead finds anchors that overlap; the longest first, as an alternation takes the first that fits.
-    words = sorted(by_anchor(), key=lambda a: (-len(a), a))
-    return re.compile(f"(?=({'|'.join(map(re.escape, words))}))")
+    words = sorted(known, key=lambda a: (-len(a), a))
+    leads = {word: tuple(p for a in words if word.startswith(a) for p in known[a]) for word in words}
+    return re.compile(f"(?=({'|'.join(map(re.escape, words))}))"), leads
 
 
 def matches(line: str) -> Iterator[tuple[Pattern, re.Match[str]]]:
     """The patterns that match a line, each once."""
+    anchors, leads = _anchors()
     seen: set[int] = set()
-    for found in _anchor_regex().finditer(line):
-        text = found[1]
-        for anchor, patterns in by_anchor().items():
-            if not text.startswith(anchor):
-                continue
-            for pattern in patterns:
-                if id(pattern) not in seen:
-                    seen.add(id(pattern))
-                    match = pattern.compiled.search(line)
-                    if match is not None:
-                        yield pattern, match
+    for found in anchors.finditer(line):
+        for pattern in leads[found[1]]:
+            if id(pattern) not in seen:
+                seen.add(id(pattern))
+                match = pattern.compiled.search(line)
+                if match is not None:
+                    yield pattern, match

@@ -1,0 +1,213 @@
+"""What the watchdogs of the ranks say together: who waited, in which call, and who is behind or silent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from unhang.analyze.event_index import Events
+from unhang.model import LogEvent
+
+# The members of these may bring different amounts, and of the last two another call may be meant.
+UNEVEN_OPS = frozenset({"COALESCED", "ALLTOALL", "ALLTOALL_BASE", "GATHER", "SCATTER", "SEND", "RECV", "UNKNOWN"})
+_BARRIERS = frozenset({"BARRIER", "ALLREDUCE"})
+MAX_COUNTER = 1 << 40
+_NEAR = 4
+
+
+@dataclass(frozen=True)
+class TimedOut:
+    """One call in which one rank waited until its limit. `seq` counts from 1; None where the line does not tell.
+
+    `enqueued`, `completed`: the counters of its group on that rank; what is larger than any job can count is left out.
+    """
+
+    rank: int | None
+    group: str
+    seq: int | None
+    op: str = ""
+    numel_in: int | None = None
+    numel_out: int | None = None
+    limit_ms: int | None = None
+    ran_ms: int | None = None
+    enqueued: int | None = None
+    completed: int | None = None
+    events: tuple[LogEvent, ...] = ()
+
+    @property
+    def is_barrier(self) -> bool:
+        """Whether it is a barrier, which NCCL makes of an all-reduce of one element."""
+        return self.op in _BARRIERS and (self.op == "BARRIER" or self.numel_in == 1)
+
+    @property
+    def keeps_cpu(self) -> bool:
+        """Whether nothing was issued behind it: the program waits in this very call."""
+        return self.enqueued is not None and self.seq is not None and self.enqueued == self.seq
+
+    def __str__(self) -> str:
+        size = f" of {self.numel_in} elements" if self.numel_in is not None else ""
+        return f"{self.op or 'a call'}{f' #{self.seq}' if self.seq is not None else ''}{size}"
+
+
+@dataclass(frozen=True)
+class GroupCounters:
+    """What one rank had issued and completed in one group."""
+
+    rank: int
+    group: str
+    enqueued: int
+    completed: int | None
+    event: LogEvent
+
+
+class Watchdogs:
+    """All that the watchdogs said."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+
+    @cached_property
+    def timed_out(self) -> tuple[TimedOut, ...]:
+        """Every wait that hit its limit, one per rank, group and call, in the order printed."""
+        found: list[TimedOut] = []
+        latest = -1
+        for event in self._events.of("watchdog.timeout", "watchdog.work", "watchdog.counters"):
+            wait = _wait_of(event)
+            if event.kind == "watchdog.work":  # the second half of a line that was broken
+                if found and not found[latest].op and event.order - found[latest].events[-1].order <= _NEAR:
+                    found[latest] = _merged(found[latest], wait)
+                continue
+            latest = next((i for i, known in enumerate(found) if _is_same(known, wait)), len(found))
+            if latest == len(found):
+                found.append(wait)
+            else:
+                found[latest] = _merged(found[latest], wait)
+        return tuple(found)
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that waited."""
+        return tuple(sorted({w.rank for w in self.timed_out if w.rank is not None}))
+
+    @cached_property
+    def seen(self) -> tuple[int, ...]:
+        """Every rank of which there is any line of the watchdog."""
+        return self._events.ranks("watchdog.")
+
+    @cached_property
+    def counters(self) -> tuple[GroupCounters, ...]:
+        """The last counters of each rank and group."""
+        found: dict[tuple[int, str], GroupCounters] = {}
+        for event in self._events.of("watchdog.counters", "watchdog.counters_of"):
+            enqueued, completed = _sane(event.number("enqueued")), _completed(event)
+            if enqueued is None:
+                continue
+            own = _rank_of(event)
+            ranks = _ranks_in([event["ranks"]]) or (() if own is None else (own,))
+            for rank in ranks:
+                found[rank, _group_of(event)] = GroupCounters(rank, _group_of(event), enqueued, completed, event)
+        return tuple(found.values())
+
+    @cached_property
+    def positions(self) -> tuple[tuple[TimedOut, ...], ...]:
+        """The waits of different ranks in the same call of the same group; of one rank the first wait counts."""
+        found: dict[tuple[str, int], dict[int, TimedOut]] = {}
+        named = {w.group for w in self.timed_out if w.group}
+        for wait in self.timed_out:
+            if wait.seq is not None and wait.rank is not None:
+                group = wait.group or (next(iter(named)) if len(named) == 1 else "")
+                found.setdefault((group, wait.seq), {}).setdefault(wait.rank, wait)
+        return tuple(tuple(waits.values()) for waits in found.values())
+
+    @cached_property
+    def first(self) -> LogEvent | None:
+        """The first line that says that somebody waited too long."""
+        return next((e for e in self._events if e.says == "hang"), None)
+
+    @cached_property
+    def lagging(self) -> tuple[tuple[int, ...], tuple[LogEvent, ...]]:
+        """The ranks that torch's own report names as behind, and its lines."""
+        events = [e for e in self._events.of("desync.lagging") if e["ranks"]]
+        return _ranks_in(e["ranks"] for e in events), tuple(events)
+
+
+def _ranks_in(texts: Iterable[str]) -> tuple[int, ...]:
+    return tuple(sorted({int(r) for text in texts for r in text.replace("/", ",").split(",") if r.strip().isdecimal()}))
+
+
+def _sane(number: int | None) -> int | None:
+    return number if number is not None and 0 <= number < MAX_COUNTER else None
+
+
+def _completed(event: LogEvent) -> int | None:
+    """The counter of completed calls, which some versions print before it was ever set."""
+    completed, enqueued = _sane(event.number("completed")), event.number("enqueued")
+    return completed if completed is not None and (enqueued is None or completed <= enqueued) else None
+
+
+def _group_of(event: LogEvent) -> str:
+    """The name that all ranks know the group by; the default group where none is told."""
+    guid, desc = event["guid"], event["desc"]
+    if desc == "default_pg" or event["pg_id"] == "0":
+        return "0"
+    return guid or (f"#{event['pg_id']}" if event["pg_id"] else "")
+
+
+def _rank_of(event: LogEvent) -> int | None:
+    """The global rank: the prefix tells it; without one the rank in the group, which is global in the default group."""
+    if event.rank is not None:
+        return event.rank
+    is_default = event["pg_id"] in ("", "0") or event["desc"] == "default_pg"
+    return event.number("group_rank") if is_default else None
+
+
+def _wait_of(event: LogEvent) -> TimedOut:
+    seq = event.number("seq")
+    return TimedOut(
+        rank=_rank_of(event),
+        group=_group_of(event),
+        seq=_sane(seq if seq is not None else event.number("seq_")),
+        op=event["op"],
+        numel_in=event.number("numel_in"),
+        numel_out=event.number("numel_out"),
+        limit_ms=event.number("limit_ms"),
+        ran_ms=event.number("ran_ms"),
+        enqueued=_sane(event.number("enqueued")),
+        completed=_completed(event),
+        events=(event,),
+    )
+
+
+def _is_same(known: TimedOut, other: TimedOut) -> bool:
+    """Whether two lines speak of one wait: the line on the timeout does not tell the group, those on the counters do."""
+    return (
+        known.rank == other.rank
+        and (known.seq == other.seq or None in (known.seq, other.seq))
+        and (known.group == other.group or not known.group or not other.group)
+        and (known.op == other.op or not known.op or not other.op)
+    )
+
+
+def _merged(known: TimedOut, other: TimedOut) -> TimedOut:
+    names = ("group", "seq", "op", "numel_in", "numel_out", "limit_ms", "ran_ms", "enqueued", "completed")
+    more: dict[str, Any] = {n: getattr(other, n) for n in names if getattr(known, n) in (None, "")}
+    return replace(known, events=(*known.events, *other.events), **more)
+
+
+def minority(values: Mapping[int, object]) -> tuple[int, ...]:
+    """The ranks whose value is not the one of a strict majority; none where there is no majority."""
+    counts = Counter(values.values())
+    if len(counts) < 2:
+        return ()
+    (common, most), *_ = counts.most_common()
+    if most < 2 or most * 2 <= len(values):
+        return ()
+    return tuple(sorted(rank for rank, value in values.items() if value != common))
+
+
+def lines_of(waits: Sequence[TimedOut]) -> tuple[LogEvent, ...]:
+    """The first line of each wait."""
+    return tuple(w.events[0] for w in waits)

@@ -1,0 +1,1 @@
+"""Causes that the timeouts of the ranks show, side by side."""
