@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from unhang.cli.reading import ENGINES, Given, Reader, Timings, closer_look, given_path, import_numpy, reading
+from unhang.cli.reading import (
+    ENGINES,
+    Given,
+    Reader,
+    Timings,
+    closer_look,
+    given_path,
+    import_numpy,
+    reading,
+    stdin_as_file,
+)
 from unhang.errors import UnhangError
 
 if TYPE_CHECKING:
@@ -69,15 +79,15 @@ def command(
     """Say what went wrong in a job, from what it left behind.
 
     PATHS are bundles written by 'unhang run', flight-recorder dumps (folders, archives, files of any layout, or URLs such
-    as s3://bucket/dumps), or logs. Exit code: 0 nothing wrong, 1 findings, 2 wrong usage or unreadable input, 3 the
+    as s3://bucket/dumps), or logs; - is the standard input. Exit code: 0 nothing wrong, 1 findings, 2 wrong usage or unreadable input, 3 the
     evidence does not suffice.
     """
-    with reading(engine, ray_address, not no_cache) as reader:
+    with reading(engine, ray_address, not no_cache) as reader, stdin_as_file(paths) as given:
         if against is not None:
-            content = compare(paths, given_path(against), output_format, reader)
+            content = compare(given, given_path(against), output_format, reader)
             code = 0
         else:
-            judged = diagnose(paths, reader)
+            judged = diagnose(given, reader)
             if trace is not None:
                 write_trace(judged, trace)
             color = output is None and wants_color(sys.stdout.fileno())

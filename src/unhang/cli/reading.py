@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 Given = Path | str
 Reader = Callable[[Sequence["DumpFile"]], "DumpReader"]
+STDIN = "-"
 ENGINES = ("local", "ray")
 TIMINGS = "UNHANG_TIMINGS"
 _EVERY_S = 0.2
@@ -35,12 +38,25 @@ def given_path(text: str) -> Given:
     Raises:
         click.BadParameter: there is no such file.
     """
-    if "://" in text:
+    if "://" in text or text == STDIN:
         return text
     path = Path(text)
     if not path.exists() and not any(path.parent.glob(f"{path.name}*")):  # a prefix, as torch's own setting is one
         raise click.BadParameter(f"{text!r} does not exist")
     return path
+
+
+@contextmanager
+def stdin_as_file(paths: Sequence[Given]) -> Iterator[Sequence[Given]]:
+    """The paths, with `-` replaced by a file that holds the standard input and is removed afterwards."""
+    if STDIN not in paths:
+        yield paths
+        return
+    with tempfile.TemporaryDirectory(prefix="unhang-") as folder:
+        copy = Path(folder) / "stdin"
+        with copy.open("wb") as f:
+            shutil.copyfileobj(sys.stdin.buffer, f)
+        yield [copy if path == STDIN else path for path in paths]
 
 
 def import_numpy() -> None:

@@ -21,7 +21,7 @@ from unhang.read.output_log import OutputLog
 from unhang.read.page import read_page
 from unhang.read.pyspy import read_pyspy
 from unhang.read.rank_folder import FOLDER_NAME, RankRecord, read_rank_folder
-from unhang.read.sniff import Kind, kind_of, rank_from_name
+from unhang.read.sniff import Kind, kind_of, rank_from_name, rank_of_log
 
 MAX_FILES = 50_000
 MAX_DEPTH = 8
@@ -132,7 +132,7 @@ class Gathered:
             return
         rank = rank_from_name(path)
         if kind is Kind.OUTPUT:
-            self.output_paths.append((path, rank if path.name not in OWN_FILES else None))
+            self.output_paths.append((path, rank_of_log(path) if path.name not in OWN_FILES else None))
         elif kind is Kind.OTHER:
             self.absent.append(Unavailable(str(path), "its format is not known to unhang"))
         elif rank is None:

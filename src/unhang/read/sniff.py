@@ -31,14 +31,20 @@ _RANK = re.compile(r"rank[_-]?(\d{1,7})", re.IGNORECASE)
 _TORCHRUN_LOG = re.compile(r"attempt_\d+/(\d{1,7})/[^/]+$")
 
 
-def rank_from_name(path: Path) -> int | None:
-    """`nccl_trace_rank_3`, `dump_12.pickle`, `r3-4711/flight.json`, `attempt_0/3/stderr.log` -> the rank."""
+def rank_of_log(path: Path) -> int | None:
+    """`rank3.log`, `r3-4711/stderr.log`, `attempt_0/3/stderr.log` -> the rank. Other numbers, as in `slurm-4711.out`, are none."""
     if named := _RANK.findall(path.name):
         return int(named[-1])
     if folder := FOLDER_NAME.match(path.parent.name):
         return int(folder[1])
-    if log := _TORCHRUN_LOG.search(str(path)):
-        return int(log[1])
+    log = _TORCHRUN_LOG.search(str(path))
+    return int(log[1]) if log else None
+
+
+def rank_from_name(path: Path) -> int | None:
+    """`nccl_trace_rank_3`, `dump_12.pickle`, `r3-4711/flight.json`, `attempt_0/3/stderr.log` -> the rank."""
+    if (told := rank_of_log(path)) is not None:
+        return told
     stem = path.name.split(".")[0] if path.suffix in (".json", ".pickle", ".pkl", ".bin", ".txt") else path.name
     numbers = re.findall(r"\d+", stem)
     return int(numbers[-1]) if numbers and len(numbers[-1]) <= 7 else None

@@ -21,7 +21,8 @@ def quote(events: Iterable[LogEvent], most: int = MAX_QUOTED) -> tuple[EvidenceL
         if len(found) < most:
             text = event.text.strip()[:MAX_QUOTE]
             name = PurePath(event.source.path).name or "log"
-            who = f"{name}, rank {event.rank}" if event.rank is not None else name
+            place = f"{name}:{event.source.line}" if event.source.line else name
+            who = f"{place}, rank {event.rank}" if event.rank is not None else place
             found.setdefault(text, EvidenceLine(who, text, event.source.line))
     return tuple(found.values())
 

@@ -167,7 +167,7 @@ class _Slices:
         numbers = _numbers(
             (
                 (b"", self.seq, 0),
-                (b',"queued_us":', self.queued, 3),
+                (b',"queued_us":', self.queued // 1000, 0),
                 (b'},"pid":', self.rank, 0),
                 (b',"tid":', self.track + 1, 0),
                 (b',"ts":', self.start, 3),
@@ -230,12 +230,13 @@ class _Kinds:
     ) -> bytes:  # fmt: skip
         table = self._table
         is_open = state in (CallState.SCHEDULED, CallState.STARTED)
-        args: dict[str, object] = {"op": _text(table.ops[op]), "sizes": _sizes(table, in_sizes)}
+        args: dict[str, object] = {"sizes": f"{_sizes(table, in_sizes)} {_text(table.dtypes[dtype])}".strip()}
         if out_sizes != in_sizes:
             args["output_sizes"] = _sizes(table, out_sizes)
-        args |= {"dtype": _text(table.dtypes[dtype]), "state": CallState(state).name.lower()}
-        if timeout_ms >= 0:
-            args["timeout_ms"] = timeout_ms
+        if is_open:  # what most slices have in common is left out of them: it would be half of the file
+            args |= {"op": _text(table.ops[op]), "state": CallState(state).name.lower()}
+            if timeout_ms >= 0:
+                args["timeout_ms"] = timeout_ms
         if peer >= 0:
             args["peer"] = peer
         user = user_frames(table.stacks[frames]) if frames >= 0 else ()
@@ -244,7 +245,7 @@ class _Kinds:
         if is_guess:
             args["completed"] = "when is not recorded"
         name = _text(bare_op(table.ops[op]), 100) + (" (not completed)" if is_open else "")
-        head = msgspec.json.encode({"ph": "X", "cat": "call", "name": name, "args": args})
+        head = msgspec.json.encode({"ph": "X", "name": name, "args": args})
         return b",\n" + head[:-2] + b',"seq":'
 
 
