@@ -37,8 +37,9 @@ bench: setup  ## Measure latency, overhead, attribution on 50,000 random jobs, a
 	@$(BIN)/python benchmarks/random_jobs.py
 	@$(BIN)/python benchmarks/versus_torchfrtrace.py
 
-docs: setup  ## Write docs/rules from the rules' docstrings
+docs: setup  ## Write docs/rules and the decision tree from the rules' docstrings
 	@$(BIN)/python docs/make_rules.py
+	@$(BIN)/python docs/make_tree.py
 
 clean:  ## Remove what setup made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache unhang-reports

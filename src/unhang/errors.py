@@ -27,3 +27,15 @@ class WrongUsage(UnhangError):
     """The command line asks for something that makes no sense."""
 
     help_text = "see 'unhang COMMAND --help'"
+
+
+class RanksDiffer(UnhangError):
+    """The ranks are not set up alike, or would not make the same calls. Every rank raises it, with the same text."""
+
+    help_text = "start all ranks with the same settings, code and data"
+
+
+class PeerFailed(UnhangError):
+    """Another rank failed first; its traceback is in the text."""
+
+    help_text = "mend what failed there; this rank only waited for it"
