@@ -1,0 +1,1 @@
+"""Environment variables: what the libraries know (tables), and where a job sets them (scripts, processes, logs)."""
