@@ -3,46 +3,52 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from unhang.model import LogLine, RaisedError, Source
+from unhang.read.logs.clock import FileClock, Stamp, read_stamp, resolve
+from unhang.read.logs.decode import TROUBLE, Wrapped, lines_of, numbered_lines, unwrap
+from unhang.read.logs.prefix import Head, PrefixReader, split_glued
+from unhang.read.logs.whose import RankBook
 from unhang.read.torchrun_summary import RankExit, SummaryReader
 from unhang.read.traceback_text import Traceback, TracebackReader
+
+__all__ = ["OutputLog", "lines_of", "parse_lines", "parse_output"]
 
 MAX_LINES = 20_000
 LAST_LINES = 200
 MAX_LINE_CHARS = 4000
+_SAMPLE = 2000
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_TORCH_RANK = re.compile(r"\[rank(\d{1,7})\]: ?")
-_TORCHRUN_RANK = re.compile(r"\[(?:default|trainer|worker)(\d{1,7})\]:")
-_MPIRUN_RANK = re.compile(r"\[\d+,(\d{1,7})\]<std(?:out|err)>: ?")
-_SRUN_RANK = re.compile(r" {0,6}(\d{1,7}): ")
-_RAY_PID = re.compile(r"\((?:[\w.<>]+ )?pid=(\d{1,9})(?:, ip=[\w.:]+)?\) ?")
 _SPAWN_RANK = re.compile(r"-- Process (\d{1,7}) terminated with the following error:")
-_INTERESTING = re.compile(
-    r"error|exception|traceback|warn|fail|fatal|abort|killed|signal|timeout|timed out|watchdog|terminat|exit ?code"
-    r"|refused|in use|unreachable|no space|out of memory|oom|nccl|gloo|xid|hang|stuck|rendezvous|store",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True)
 class OutputLog:
-    """What an output says. `errors`: tracebacks with the rank where a prefix tells it, in the order printed."""
+    """What an output says. `errors`: tracebacks with the rank where a prefix tells it, in the order printed.
+
+    `clock`: how the times of its lines were made out; `host`: where most of its lines were printed, "" if not told.
+    """
 
     lines: tuple[LogLine, ...]
     errors: tuple[tuple[int | None, RaisedError], ...]
     exits: Mapping[int, RankExit]
     omitted_lines: int = 0
+    clock: FileClock = field(default_factory=FileClock)
+    host: str = ""
 
 
 def parse_output(
-    data: bytes, path: str = "", rank: int | None = None, ranks_by_pid: Mapping[int, int] | None = None
+    data: bytes,
+    path: str = "",
+    rank: int | None = None,
+    ranks_by_pid: Mapping[int, int] | None = None,
+    modified_ns: int | None = None,
 ) -> OutputLog:
-    """An output from its bytes."""
-    return parse_lines(list(enumerate(lines_of(data), 1)), path, rank, ranks_by_pid)
+    """An output from its bytes. `modified_ns`: when the file was last written, for times without a year."""
+    return parse_lines(list(numbered_lines(data)), path, rank, ranks_by_pid, modified_ns)
 
 
 def parse_lines(
@@ -50,35 +56,101 @@ def parse_lines(
     path: str = "",
     rank: int | None = None,
     ranks_by_pid: Mapping[int, int] | None = None,
+    modified_ns: int | None = None,
 ) -> OutputLog:
     """An output from its lines with their numbers, of which some may have been left out before."""
-    prefixes = _Prefixes([line for _, line in lines[:2000]], rank, ranks_by_pid or {})
+    heads = list(_heads(lines))
+    book = RankBook([head for _, head in heads], rank, ranks_by_pid or {})
+    times, clock = resolve([head.stamps for _, head in heads], modified_ns)
     parts = _Parts()
     kept: list[LogLine] = []
     marked: list[bool] = []
-    for number, line in lines:
-        who, body = prefixes.split(line)
-        shown = body[:MAX_LINE_CHARS]
-        marked.append(parts.take(who, body, number) or _INTERESTING.search(shown) is not None)
-        kept.append(LogLine(shown, Source("output", path, number), who))
+    for (number, head), time_ns in zip(heads, times, strict=True):
+        who, shown = book.rank(head), head.body[:MAX_LINE_CHARS]
+        marked.append(parts.take(who, book.writer(head), head.body, number))
+        kept.append(LogLine(shown, Source("output", path, number), who, time_ns, head.host or head.nccl_host))
     chosen = _bounded(kept, marked)
-    return OutputLog(chosen, parts.errors(path), parts.summary.by_rank(), len(kept) - len(chosen))
+    hosts = Counter(line.host for line in kept if line.host).most_common(2)
+    return OutputLog(
+        chosen,
+        parts.errors(path),
+        parts.summary.by_rank(),
+        len(kept) - len(chosen),
+        clock,
+        hosts[0][0] if len(hosts) == 1 else "",
+    )
+
+
+def _heads(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, Head]]:
+    """Every line without its prefixes; a message behind a progress bar is a line of its own."""
+    reader = PrefixReader([line for _, line in lines[:_SAMPLE]])
+    inner = _inner_reader(lines, reader)
+    pending: dict[str, str] = {}
+    for number, line in lines:
+        head = reader.read(line)
+        wrapped = unwrap(head.body) if head.body[:1] == "{" else None
+        if wrapped is None:
+            yield from ((number, part) for part in _unglued(head, reader))
+        elif wrapped.is_partial and len(pending.get(wrapped.stream, "")) < MAX_LINE_CHARS:
+            pending[wrapped.stream] = pending.get(wrapped.stream, "") + wrapped.text
+        else:
+            text = pending.pop(wrapped.stream, "") + wrapped.text
+            for shown in lines_of(text.encode(errors="replace")):
+                yield from ((number, part) for part in _unwrapped(head, wrapped, shown, inner))
+    for text in pending.values():
+        yield lines[-1][0], inner.read(text)
+
+
+def _inner_reader(lines: Sequence[tuple[int, str]], reader: PrefixReader) -> PrefixReader:
+    """A reader for the lines inside JSON objects, which may have prefixes of their own."""
+    found = (unwrap(reader.read(line).body) for _, line in lines[:_SAMPLE] if "{" in line[:200])
+    return PrefixReader([text for wrapped in found if wrapped for text in wrapped.text.split("\n")])
+
+
+def _unwrapped(outer: Head, wrapped: Wrapped, text: str, reader: PrefixReader) -> Iterator[Head]:
+    stamp = read_stamp(wrapped.time)
+    for head in _unglued(reader.read(text), reader):
+        stamps: list[Stamp] = [*outer.stamps, *([stamp[0]] if stamp else [])]
+        head.stamps[:0] = stamps
+        head.host = outer.host or wrapped.host or head.host
+        head.rank = wrapped.rank if head.rank is None else head.rank
+        head.task = outer.task if head.task is None else head.task
+        head.local_rank = outer.local_rank if head.local_rank is None else head.local_rank
+        head.torch_ranks[:0] = outer.torch_ranks
+        head.pid = wrapped.pid if head.pid is None else head.pid
+        yield head
+
+
+def _unglued(head: Head, reader: PrefixReader) -> Iterator[Head]:
+    bar, message = split_glued(head.body)
+    if not bar:
+        yield head
+        return
+    inner = reader.read(message)
+    inner.host = head.host or inner.host
+    inner.task, inner.local_rank = head.task, head.local_rank
+    if not inner.torch_ranks:
+        inner.rank, inner.pid, inner.torch_ranks = head.rank, head.pid or inner.pid, list(head.torch_ranks)
+    inner.stamps[:0] = head.stamps
+    head.body = bar
+    yield head
+    yield inner
 
 
 class _Parts:
-    """Picks tracebacks, one reader per rank because ranks write at the same time, and the launcher's summary."""
+    """Picks tracebacks, one reader for each writer because ranks write at the same time, and the launcher's summary."""
 
     def __init__(self) -> None:
         self.summary = SummaryReader()
-        self._readers: dict[int | None, TracebackReader] = {}
+        self._readers: dict[Hashable, TracebackReader] = {}
 
-    def take(self, rank: int | None, line: str, number: int) -> bool:
+    def take(self, rank: int | None, writer: Hashable, line: str, number: int) -> bool:
         """Takes one line; returns whether it belongs to a traceback or to the summary."""
         if self.summary.take(line, number):
             return True
-        reader = self._readers.get(rank)
+        reader = self._readers.get(writer)
         if reader is None:
-            reader = self._readers[rank] = TracebackReader(many_lines=rank is not None, owner=rank)
+            reader = self._readers[writer] = TracebackReader(many_lines=writer is not None, owner=rank)
         if spawned := _SPAWN_RANK.search(line):
             reader.owner = int(spawned[1])
         return reader.take(line, number)
@@ -90,45 +162,12 @@ class _Parts:
         return tuple((tb.owner, _raised(tb, path)) for tb in found)
 
 
-def lines_of(data: bytes) -> Iterator[str]:
-    """Lines as a terminal would leave them: of a progress bar only its last state."""
-    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    content = data.decode(encoding, "replace").replace("\0", "").replace("\r\n", "\n")
-    for line in content.removesuffix("\n").split("\n") if content else ():
-        if "\x1b" in line:
-            line = _ANSI.sub("", line)
-        if "\r" in line:
-            line = next((part for part in reversed(line.split("\r")) if part.strip()), "")
-        yield line
-
-
-class _Prefixes:
-    """Takes the rank off a line. srun's bare `3: ` counts only where nearly every line has one."""
-
-    def __init__(self, lines: list[str], rank: int | None, ranks_by_pid: Mapping[int, int]) -> None:
-        self._default = rank
-        self._ranks_by_pid = ranks_by_pid
-        sample = [line for line in lines if line.strip()]
-        self._srun = len(sample) > 1 and sum(map(bool, map(_SRUN_RANK.match, sample))) >= 0.9 * len(sample)
-
-    def split(self, line: str) -> tuple[int | None, str]:
-        """The rank and the rest of the line; launchers may stack their prefixes."""
-        rank = self._default
-        patterns = (_MPIRUN_RANK, _SRUN_RANK if self._srun else None, _TORCHRUN_RANK, _TORCH_RANK)
-        for pattern in patterns:
-            if pattern is not None and (match := pattern.match(line)):
-                rank, line = int(match[1]), line[match.end() :]
-        if (match := _RAY_PID.match(line)) and rank is self._default:
-            rank, line = self._ranks_by_pid.get(int(match[1]), rank), line[match.end() :]
-            if inner := _TORCH_RANK.match(line):
-                rank, line = int(inner[1]), line[inner.end() :]
-        return rank, line
-
-
 def _bounded(lines: list[LogLine], marked: list[bool]) -> tuple[LogLine, ...]:
+    """All lines, or those that are marked or speak of trouble, and the last ones."""
     if len(lines) <= MAX_LINES:
         return tuple(lines)
-    early = [line for line, is_marked in zip(lines[:-LAST_LINES], marked, strict=False) if is_marked]
+    pairs = zip(lines[:-LAST_LINES], marked, strict=False)
+    early = [line for line, is_marked in pairs if is_marked or TROUBLE.search(line.text)]
     return (*early[: MAX_LINES - LAST_LINES], *lines[-LAST_LINES:])
 
 

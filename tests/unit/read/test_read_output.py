@@ -157,3 +157,119 @@ def test_long_output_keeps_what_speaks_of_trouble(monkeypatch):
 
 def test_very_long_lines_are_cut():
     assert len(parse_output(b"error " + b"x" * 100_000).lines[0].text) == output_log.MAX_LINE_CHARS
+
+
+def texts(data: bytes) -> list[str]:
+    return [line.text for line in parse_output(data).lines]
+
+
+def test_bytes_of_any_encoding():
+    assert texts("Größe: 3\nä\n".encode("latin-1")) == ["Größe: 3", "ä"]
+    assert texts("Größe\nb\n".encode("utf-16-le") + "c\n".encode("utf-16-le")) == ["Größe", "b", "c"]
+    assert texts("plain text\nb\n".encode("utf-16-be")) == ["plain text", "b"]
+    assert texts(b"a\0b\n\0\0c") == ["ab", "c"]
+    assert texts(b"\xef\xbb\xbfa") == ["a"]
+    assert texts(b"\x1b_bk;t=1739847241123\x07a\x1b[36m(x pid=1)\x1b[0m b") == ["a(x pid=1) b"]
+    assert texts("läuft \x80 weiter".encode() + b"\xff") == ["läuft \x80 weiter\ufffd"]
+
+
+def test_messages_between_states_of_a_bar_are_kept():
+    bar = "\r 10%|# | 1/9 [00:01<00:08, 1.0it/s]\r 20%|## | 2/9 [00:02<00:07, 1.0it/s]"
+    between = f"{bar}\r[rank1]: RuntimeError: boom\r 30%|## | 3/9 [00:03<00:06, 1.0it/s]\nend\n"
+    log = parse_output(between.encode())
+    assert [(x.text, x.rank, x.source.line) for x in log.lines] == [
+        ("RuntimeError: boom", 1, 1),
+        (" 30%|## | 3/9 [00:03<00:06, 1.0it/s]", None, 1),
+        ("end", None, 2),
+    ]
+    glued = f"{bar}[rank7]:[E221 02:49:14.5 x.cpp:1] dead\r 30%|## | 3/9 [00:03<00:06, 1.0it/s]\n"
+    assert (7, "[E221 02:49:14.5 x.cpp:1] dead") in [(x.rank, x.text) for x in parse_output(glued.encode()).lines]
+    assert texts(b"one\rtwo\rthree") == ["one", "two", "three"]
+    assert texts(b"\r\r\na") == ["", "a"]
+
+
+DOCKER = [
+    '{"log":"[rank2]: Traceback (most recent call last):\\n","stream":"stderr","time":"2025-02-18T02:54:01.5Z"}',
+    '{"log":"[rank2]:   File \\"/w/t.py\\", line 3, in f\\n","stream":"stderr","time":"2025-02-18T02:54:01.6Z"}',
+    '{"log":"[rank2]: ValueError: bad ","stream":"stderr","time":"2025-02-18T02:54:01.7Z"}',
+    '{"log":"[rank2]: out\\n","stream":"stdout","time":"2025-02-18T02:54:01.7Z"}',
+    '{"log":"batch\\n","stream":"stderr","time":"2025-02-18T02:54:01.8Z"}',
+]
+
+
+def test_docker_json_with_a_line_in_two_parts():
+    log = parse_output("\n".join(DOCKER).encode())
+    assert [(x.text, x.rank) for x in log.lines] == [
+        ("Traceback (most recent call last):", 2),
+        ('  File "/w/t.py", line 3, in f', 2),
+        ("out", 2),
+        ("ValueError: bad batch", 2),
+    ]
+    assert [line.source.line for line in log.lines] == [1, 2, 4, 5]
+    assert log.lines[1].time_ns - log.lines[0].time_ns == 100_000_000
+    assert parse_output("\n".join(DOCKER[:3]).encode()).lines[-1].text == "ValueError: bad "
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "rank", "host"),
+    [
+        (
+            '{"timestamp":"2025-02-18T02:54:01Z","level":"ERROR","message":"boom","rank":3,"hostname":"n1"}',
+            "boom",
+            3,
+            "n1",
+        ),
+        (
+            '{"@timestamp":"2025-02-18T02:54:01Z","message":"boom","kubernetes":{"pod_name":"w-0","host":"n1"}}',
+            "boom",
+            None,
+            "w-0",
+        ),
+        ('{"event":"boom","level":"error","timestamp":"2025-02-18T02:54:01","rank":"4"}', "boom", 4, ""),
+        (
+            '{"text":"2025 | boom\\n","record":{"message":"boom","time":{"timestamp":1739847241.0},"process":{"id":7}}}',
+            "2025 | boom",
+            None,
+            "",
+        ),
+        (
+            '{"MESSAGE":"[rank1]: boom","_HOSTNAME":"n1","__REALTIME_TIMESTAMP":"1739847241000000","PRIORITY":"6"}',
+            "boom",
+            1,
+            "n1",
+        ),
+        ('2025-02-18T02:54:01Z [pod/w-1/main] {"level":"info","msg":"boom"}', "boom", None, "w-1"),
+    ],
+)
+def test_logs_wrapped_in_json(line, text, rank, host):
+    (found,) = parse_output(line.encode()).lines
+    assert (found.text, found.rank, found.host) == (text, rank, host)
+    assert found.time_ns == 1_739_847_241_000_000_000
+
+
+def test_an_exception_inside_json():
+    trace = "\\n".join(TRACE).replace('"', '\\"')
+    log = parse_output(f'{{"level":"ERROR","rank":3,"message":"step failed","exc_info":"{trace}"}}'.encode())
+    assert [(rank, e.type, e.message) for rank, e in log.errors] == [(3, "ValueError", "bad batch")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{'loss': 0.27, 'epoch': 3}",
+        '{"loss": 0.27, "epoch": 3}',
+        '{"text": "a sample of the data", "label": 1}',
+        '{"message": {"message": "inner"}, "timestamp": 3}',
+        "{",
+        '{"log": 3, "time": 1}',
+        "{" * 100_000 + "}",
+    ],
+)
+def test_what_only_looks_like_wrapped_json_stays(line):
+    assert texts(line.encode()) == [line[: output_log.MAX_LINE_CHARS]]
+
+
+def test_tracebacks_of_local_ranks_without_a_global_one_do_not_mix():
+    lines = ["  group_world_size=2", *[f"[default{r}]:{line}" for line in TRACE for r in (0, 1)]]
+    log = parse_output("\n".join(lines).encode())
+    assert [(rank, e.message) for rank, e in log.errors] == [(None, "bad batch")] * 2

@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from unhang.model import Case, Job, LogEvent, ProcessExit, RaisedError, RankEvidence, RankIdentity, Unavailable
+from unhang.model import Case, Job, LogEvent, LogLine, ProcessExit, RaisedError, RankEvidence, RankIdentity, Unavailable
 from unhang.read.inventory import present_evidence
 from unhang.read.logs.events import events_of
+from unhang.read.logs.timeline import merged
 from unhang.read.output_log import OutputLog, parse_output
 from unhang.read.torchrun_summary import RankExit
 
@@ -22,15 +23,16 @@ def log_case(text: str, path: str = "job.log") -> Case:
 
 def case_of_outputs(outputs: Sequence[OutputLog], absent: Sequence[Unavailable] = ()) -> Case:
     """The case in nothing but logs."""
-    lines = tuple(line for output in outputs for line in output.lines)
+    order = merged(outputs)
+    lines = order.lines
     events = events_of(lines)
     exits: dict[int, RankExit] = {}
     raised: dict[int, list[RaisedError]] = {}
     loose: list[RaisedError] = []
     for output in outputs:
         exits.update(output.exits)
-        for rank, error in output.errors:
-            (loose if rank is None else raised.setdefault(rank, [])).append(error)
+    for rank, error in _errors_in_order(outputs, lines):
+        (loose if rank is None else raised.setdefault(rank, [])).append(error)
     world = world_told(events)
     ranks = {rank: _evidence(rank, world, raised.get(rank, []), exits.get(rank)) for rank in sorted({*raised, *exits})}
     return Case(
@@ -39,9 +41,24 @@ def case_of_outputs(outputs: Sequence[OutputLog], absent: Sequence[Unavailable] 
         log=lines,
         events=events,
         loose_errors=tuple(loose),
-        present=present_evidence({}, ranks, len(lines)),
-        absent=tuple(absent),
+        present=(*present_evidence({}, ranks, len(lines)), *order.notes()),
+        absent=(*absent, *order.absent()),
     )
+
+
+def _errors_in_order(
+    outputs: Sequence[OutputLog], lines: Sequence[LogLine]
+) -> Sequence[tuple[int | None, RaisedError]]:
+    """All exceptions: of one log as printed, of several by time where all of them have one."""
+    found = [pair for output in outputs for pair in output.errors]
+    if len(outputs) < 2:
+        return found
+    times = {(line.source.path, line.source.line): line.time_ns for line in lines}
+    told = [times.get((error.source.path, error.source.line)) for _, error in found]
+    timed = [(t, rank, error) for t, (rank, error) in zip(told, found, strict=True) if t is not None]
+    if len(timed) < len(found):
+        return found
+    return [(rank, replace(error, time_ns=t)) for t, rank, error in sorted(timed, key=lambda item: item[0])]
 
 
 def world_told(events: Sequence[LogEvent]) -> int | None:

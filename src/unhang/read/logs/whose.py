@@ -1,0 +1,153 @@
+"""Which global rank a line belongs to, from all that the prefixes of a log's lines tell together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+from unhang.read.logs.prefix import Head
+
+_NCCL_RANK = re.compile(r"\brank (\d{1,7}) n[rR]anks (\d{1,7})\b")
+_GLOBAL_RANKS = re.compile(r"\bglobal_ranks=\[(\d{1,7})")
+_SEVERAL_NODES = re.compile(r"\bgroup_world_size=(?:[2-9]|[1-9]\d+)\b|\bgroup_rank=[1-9]|--nnodes[= ](?:[2-9]|[1-9]\d)")
+
+
+class RankBook:
+    """The ranks of one log's lines. Only what all lines together leave no doubt about counts.
+
+    A launcher's number is a rank only where no line contradicts it: torchrun counts within a node, and a task of srun may
+    hold a whole node.
+    """
+
+    def __init__(self, heads: Sequence[Head], default: int | None, ranks_by_pid: Mapping[int, int]) -> None:
+        self._default = default
+        self._outer_is_local = any(len(set(h.torch_ranks)) > 1 for h in heads)
+        self._tasks_are_ranks = _tasks_are_ranks(heads)
+        self._locals = _ranks_of_locals(heads, self._outer_is_local)
+        self._pids: dict[Hashable, int] = {**_ranks_of_devices(heads), **_ranks_of_pids(heads)}
+        self._given_pids = ranks_by_pid
+
+    def rank(self, head: Head) -> int | None:
+        """The global rank, None where it is not told beyond doubt. What stands nearest to the message goes first."""
+        if head.torch_ranks and (len(head.torch_ranks) > 1 or not self._outer_is_local):
+            return head.torch_ranks[-1]
+        if head.rank is not None:
+            return head.rank
+        if (local := _local(head, self._outer_is_local)) is not None:
+            return self._locals.get((_node(head), local))
+        if self._tasks_are_ranks and head.task is not None:
+            return head.task
+        if head.pid is not None:
+            found = self._rank_of_process(head, head.pid)
+            if found is not None:
+                return found
+        return head.tensor_rank if self._default is None else self._default
+
+    def _rank_of_process(self, head: Head, pid: int) -> int | None:
+        host = head.nccl_host or head.host
+        keys = ((host, pid), (head.host, pid), (host, pid, head.device))
+        found = (self._given_pids.get(pid), *(self._pids.get(key) for key in keys))
+        return next((rank for rank in found if rank is not None), None)
+
+    def writer(self, head: Head) -> Hashable:
+        """Which process wrote a line, as far as its prefixes tell: lines of one writer are not interleaved."""
+        rank = self.rank(head)
+        if rank is not None:
+            return rank
+        told = (head.host, head.task, _local(head, self._outer_is_local), head.pid if not head.nccl_host else None)
+        return None if told == ("", None, None, None) else told
+
+
+def _node(head: Head) -> Hashable:
+    return head.host, head.task
+
+
+def _local(head: Head, outer_is_local: bool) -> int | None:
+    if head.local_rank is None and outer_is_local and len(head.torch_ranks) == 1:
+        return head.torch_ranks[0]
+    return head.local_rank
+
+
+def _tasks_are_ranks(heads: Iterable[Head]) -> bool:
+    return all(
+        h.task is None or (h.local_rank is None and (not h.torch_ranks or h.torch_ranks[-1] == h.task)) for h in heads
+    )
+
+
+def _ranks_of_locals(heads: Sequence[Head], outer_is_local: bool) -> dict[Hashable, int]:
+    """(node, local rank) -> global rank: where both stand on a line, where the agent lists them, else on one node."""
+    locals_of: dict[Hashable, set[int]] = {}
+    first_of: dict[Hashable, set[int]] = {}
+    for head in heads:
+        local = _local(head, outer_is_local)
+        if local is not None:
+            locals_of.setdefault(_node(head), set()).add(local)
+            if head.torch_ranks and head.local_rank is not None:
+                first_of.setdefault(_node(head), set()).add(head.torch_ranks[-1] - local)
+        elif outer_is_local and len(head.torch_ranks) > 1:
+            first_of.setdefault(_node(head), set()).add(head.torch_ranks[-1] - head.torch_ranks[0])
+    if not locals_of:
+        return {}
+    listed, several = _told_by_agents(heads)
+    if len(listed) == len(locals_of) == 1:  # an agent's own lines may bear another prefix than its workers'
+        listed = {node: next(iter(listed.values())) for node in locals_of}
+    for node, first in listed.items():
+        first_of.setdefault(node, set()).add(first)
+    several = several or len(locals_of) > 1 or any(first != {0} for first in first_of.values())
+    found: dict[Hashable, int] = {}
+    for node, numbers in locals_of.items():
+        firsts = first_of.get(node, set() if several else {0})
+        first = next(iter(firsts), -1)
+        if len(firsts) == 1 and first >= 0:
+            found.update({(node, n): first + n for n in numbers})
+    return found
+
+
+def _told_by_agents(heads: Iterable[Head]) -> tuple[dict[Hashable, int], bool]:
+    """The first global rank of each node, from the agents' lists, and whether there are several nodes."""
+    listed: dict[Hashable, int] = {}
+    several = False
+    for head in heads:
+        if "global_ranks=[" in head.body and (match := _GLOBAL_RANKS.search(head.body)):
+            listed[_node(head)] = int(match[1])
+        elif "group_" in head.body or "--nnodes" in head.body:
+            several = several or bool(_SEVERAL_NODES.search(head.body))
+    return listed, several
+
+
+def _ranks_of_pids(heads: Iterable[Head]) -> dict[Hashable, int]:
+    """Processes whose lines sometimes tell their rank."""
+    found: dict[Hashable, set[int]] = {}
+    for head in heads:
+        if head.pid is not None and (head.torch_ranks or head.rank is not None):
+            rank = head.torch_ranks[-1] if head.torch_ranks else head.rank
+            found.setdefault((head.nccl_host or head.host, head.pid), set()).add(rank or 0)
+    return {who: next(iter(ranks)) for who, ranks in found.items() if len(ranks) == 1}
+
+
+def _ranks_of_devices(heads: Sequence[Head]) -> dict[Hashable, int]:
+    """Processes (or their devices) -> rank in NCCL's largest communicator.
+
+    Nothing where that communicator may be a part of the job: two processes claim one rank in it, or a rank beyond it speaks.
+    """
+    claims: dict[int, dict[int, set[tuple[str, int, int | None]]]] = {}
+    for head in heads:
+        if head.nccl_host and head.pid is not None and "anks " in head.body and (m := _NCCL_RANK.search(head.body)):
+            who = (head.nccl_host, head.pid, head.device)
+            claims.setdefault(int(m[2]), {}).setdefault(int(m[1]), set()).add(who)
+    if not claims:
+        return {}
+    size = max(claims)
+    beyond = any(r >= size for h in heads for r in h.torch_ranks)
+    if beyond or size < 2 or any(len(who) != 1 for who in claims[size].values()):
+        return {}
+    found: dict[Hashable, int] = {}
+    processes: dict[tuple[str, int], list[int]] = {}
+    for rank, claimed in claims[size].items():
+        host, pid, device = next(iter(claimed))
+        if (host, pid, device) in found:  # two ranks on one device
+            return {}
+        processes.setdefault((host, pid), []).append(rank)
+        found[host, pid, device] = rank
+    found.update({who: ranks[0] for who, ranks in processes.items() if len(ranks) == 1})
+    return found

@@ -1,0 +1,1 @@
+"""Rules on the network between nodes: sockets, InfiniBand and RoCE."""
