@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, Finding, Fix, LogLine
+from unhang.model import Finding, Fix, LogEvent
 from unhang.model.example import Fires, Quiet, make_case
+from unhang.read.logs.case import log_case
 from unhang.rules import wording as w
-from unhang.rules.base import Rule
 from unhang.rules.failure import PORT_TAKEN, frame_of, text_of
+from unhang.rules.startup.start_rule import StartRule, has_other_error, seen
 
-_PORT = re.compile(r"port:? ?(\d{2,5})|\]:(\d{2,5})|:(\d{4,5})\b")
+_PORT = re.compile(r"port:? ?`?(\d{2,5})|\]:(\d{2,5})|:(\d{4,5})\b")
 _ERROR = "DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, EADDRINUSE, address already in use@main:3"
+_BIND = (
+    "[W socket.cpp:401] [c10d] The server socket has failed to bind to [::]:29400 (errno: 98 - Address already in use)."
+)
+_LISTEN = "[E socket.cpp:435] [c10d] The server socket has failed to listen on any local network address."
+_WARNINGS = ("store.listen_failed", "store.bind_failed")
 
 
-class PortInUse(Rule):
+class PortInUse(StartRule):
     """The port of the rendezvous is taken by another process.
 
     What it detects:
-        The store or launcher failed with EADDRINUSE.
+        The store or launcher failed with EADDRINUSE (errno 98), and the job did not go on.
 
     Why it hangs:
         Rank 0 cannot open the store; the others wait for it, or connect to the store of another job.
@@ -30,7 +37,8 @@ class PortInUse(Rule):
         Who holds the port: `ss -ltnp 'sport = :29500'`. It may be another live job; do not kill by name.
 
     How to fix:
-        Another port, or `--standalone`, which picks a free one (and ignores --master-port).
+        Another port, or `--standalone`, which picks a free one (and ignores --master-port). Lines with errno 97 beside it only
+        say that the host has no IPv6.
 
     Sources:
         torch/distributed/run.py: --standalone uses port 0.
@@ -38,19 +46,13 @@ class PortInUse(Rule):
 
     id = "port-in-use"
     cause = "port-in-use"
+    kinds = ("store.port_taken", *_WARNINGS)
+    over = ("watchdog.timeout", "store.barrier_done")
+    confidence = 0.96
     EXAMPLES: ClassVar = (
         Fires(make_case({}, errors={0: _ERROR}, hang=None, exit_code=1), (0,), 3),
-        Fires(
-            make_case(
-                {},
-                hang=None,
-                exit_code=1,
-                log=[
-                    "RuntimeError: The server socket has failed to listen ... port: 29500 ... EADDRINUSE, address already in use"
-                ],
-            ),
-            (),
-        ),
+        Fires(log_case("RuntimeError: The server socket has failed to listen ... port: 29500 ... EADDRINUSE"), ()),
+        Fires(log_case(f"Start training ...\n{_BIND}\n{_LISTEN}"), ()),
         Quiet(
             make_case({}, errors={0: "ConnectionRefusedError: [Errno 111]@main:3"}, hang=None, exit_code=1),
             "nobody listens there: another cause",
@@ -59,41 +61,69 @@ class PortInUse(Rule):
             make_case({}, hang=None, exit_code=0, log=["warning: address already in use, trying next port"]),
             "a warning in a job that ended well",
         ),
+        Quiet(
+            log_case(
+                f"{_BIND}\n{_LISTEN}\nRendezvous complete for workers. Result:\nRuntimeError: CUDA error: unknown error"
+            ),
+            "a second agent on the host that then joined as a client",
+        ),
+        Quiet(
+            log_case(f"{_BIND}\nepoch 1 step 10 loss 2.31"),
+            "the other address family was free",
+        ),
+    )
+    headline = "the rendezvous port is already in use"
+    reason = (
+        "The store could not listen: another process on this host holds the port. A changed MASTER_PORT that makes no difference means "
+        "that a library or the launcher opens a port of its own choice."
     )
 
-    def check(self, s: Situation) -> Iterable[Finding]:
-        """One finding if the failure, or the output of a failed job, says EADDRINUSE."""
-        failed = [f for f in s.failures if PORT_TAKEN.search(text_of(f))]
-        lines = [x for x in s.case.log if PORT_TAKEN.search(x.text)] if s.is_crash else []
-        if not failed and (not lines or s.primary_failure is not None):
-            return
-        ranks = tuple(sorted(f.rank for f in failed))
-        frame = frame_of(failed[0]) if failed else None
-        port = _port(text_of(failed[0]) if failed else lines[0].text)
-        yield Finding(
-            rule=self.id,
-            cause=self.cause,
-            title=f"the rendezvous port{f' {port}' if port else ''} is already in use",
-            confidence=0.96,
-            culprit_ranks=ranks,
-            victim_ranks=s.others(ranks) if ranks else (),
-            because="The store could not listen: another process on this host holds the port.",
-            location=w.location_of(frame),
-            evidence=tuple(_evidence(failed[0].rank if failed else None, text_of(failed[0]) if failed else "", lines)),
-            fixes=_fixes(port),
-        )
+    def evidence(self, s: Situation) -> Sequence[LogEvent]:
+        """Errors, or warnings after which nothing shows that the start went on."""
+        errors = self.still_starting(s, seen(s, "store.port_taken"))
+        if errors:
+            return errors
+        joined = s.events.of("elastic.rendezvous_done")
+        warned = self.still_starting(s, s.events.of(*_WARNINGS))
+        return [e for e in warned if not any(j.order > e.order for j in joined)]
+
+    def culprits(self, s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
+        """The ranks that could not listen."""
+        return tuple(sorted({e.rank for e in events if e.rank is not None}))
+
+    def sureness(self, s: Situation, events: Sequence[LogEvent]) -> float:
+        """Less for warnings; of a bind alone the other address family may have been free."""
+        if any(e.kind == "store.port_taken" for e in events):
+            return self.confidence
+        return 0.9 if any(e.kind == "store.listen_failed" for e in events) else 0.75
+
+    def certainty(self, s: Situation, events: Sequence[LogEvent]) -> float:
+        """An exception that comes first names the cause whatever else is in the log."""
+        sure = self.sureness(s, events)
+        return min(sure, 0.6) if has_other_error(s) else sure
+
+    def title(self, s: Situation, events: Sequence[LogEvent]) -> str:
+        """With the port."""
+        port = _port(events)
+        return f"the rendezvous port {port} is already in use" if port else self.headline
+
+    def advice(self, s: Situation, events: Sequence[LogEvent]) -> tuple[Fix, ...]:
+        """Who holds it; another one."""
+        return _fixes(_port(events))
+
+    def check(self, s: Situation) -> list[Finding]:
+        """One finding, with the line of the program where the exception is known."""
+        frame = next((frame_of(f) for f in s.failures if PORT_TAKEN.search(text_of(f))), None)
+        return [replace(finding, location=w.location_of(frame)) for finding in super().check(s)]
 
 
-def _port(text: str) -> str:
-    match = _PORT.search(text)
-    return next((g for g in match.groups() if g), "") if match else ""
-
-
-def _evidence(rank: int | None, text: str, lines: list[LogLine]) -> Iterable[EvidenceLine]:
-    if rank is not None:
-        yield EvidenceLine(f"rank {rank} exception", text[:300])
-    for line in lines[:2]:
-        yield EvidenceLine("output", line.text[:300], line.source.line)
+def _port(events: Sequence[LogEvent]) -> str:
+    for event in events:
+        if port := event["port"]:
+            return port
+        if match := _PORT.search(event.text):
+            return next((g for g in match.groups() if g), "")
+    return ""
 
 
 def _fixes(port: str) -> tuple[Fix, ...]:
