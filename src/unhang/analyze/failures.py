@@ -12,12 +12,16 @@ _COMMUNICATION = re.compile(
     r"Connection closed by peer|Connection reset by peer|Timed out waiting \d+\s*ms|Application timeout caused pair closure|"
     r"Read error|Write error|Broken pipe|DistBackendError|NCCL error|ncclRemoteError|ncclSystemError|ncclInternalError|"
     r"Failed to recv, got 0 bytes|Connection was likely closed|wait timeout after|Socket Timeout|watchdog|"
-    r"recvValue failed|sendBytes failed|Socket is not connected|SIGABRT|Socket closed|gloo.*[Tt]imeout",
+    r"recvValue failed|sendBytes failed|Socket is not connected|SIGABRT|Socket closed|gloo.*[Tt]imeout|"
+    r"Connection closed by remote peer|collective operation timeout|failed to pass monitoredBarrier|monitoredBarrier|"
+    r"Caught collective operation|Rank \d+ (?:timed out|is unreachable)|NCCL communicator was aborted|ncclUnhandledCudaError|"
+    r"Horovod has been shut down|Store is closed|Broken pipe",
 )
 _TIMEOUT = re.compile(
     r"Timed out waiting|wait timeout after|Socket Timeout|Watchdog caught collective|[Tt]imeout caused"
 )
-UNUSED_PARAMETERS = re.compile(r"Expected to have finished reduction in the prior iteration|marked as ready twice")
+UNUSED_PARAMETERS = re.compile(r"Expected to have finished reduction in the prior iteration")
+_TOLD_TO_END = ("KeyboardInterrupt", "SystemExit", "SignalException")
 
 
 def is_communication_error(error: RaisedError) -> bool:
@@ -46,11 +50,19 @@ class Failure:
 
 def _kind(evidence: RankEvidence) -> str:
     end, error = evidence.exit, evidence.error
+    if error is not None and end is not None and _ended_by_its_error(end, error):
+        return "exception"
     if end is not None and end.kind in ("signal", "os._exit", "sys.exit") and not (end.kind == "os._exit" and error):
         return end.kind
     if error is not None:
         return "exception"
     return end.kind if end is not None else ""
+
+
+def _ended_by_its_error(end: ProcessExit, error: RaisedError) -> bool:
+    """Whether a process that aborted, or was told to end, had failed before: its own exception is what came first."""
+    is_own = not is_communication_error(error) and error.type.rsplit(".", 1)[-1] not in _TOLD_TO_END
+    return end.kind == "signal" and end.code in (-6, -15) and is_own
 
 
 def _time(evidence: RankEvidence, kind: str) -> int:
@@ -143,10 +155,16 @@ def _is_success(evidence: RankEvidence) -> bool:
 
 
 def early_leavers(case: Case) -> tuple[RankEvidence, ...]:
-    """Ranks that came to an end of their own accord (main returned, sys.exit, os._exit), the first to end first."""
+    """Ranks that came to an end of their own accord (main returned, sys.exit, os._exit), the first to end first.
+
+    Of a rank that a launcher saw end with an error code nobody knows whether it left or failed.
+    """
     ended = [
         e
         for e in case.ranks.values()
-        if e.exit is not None and e.exit.kind in ("exit", "sys.exit", "os._exit") and e.error is None
+        if e.exit is not None
+        and e.exit.kind in ("exit", "sys.exit", "os._exit")
+        and e.error is None
+        and not (e.exit.text and e.exit.code)
     ]
     return tuple(sorted(ended, key=lambda e: e.exit.time_ns if e.exit else 0))

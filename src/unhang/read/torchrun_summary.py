@@ -1,4 +1,8 @@
-"""How ranks ended, as torchrun and torch.multiprocessing print it."""
+"""How ranks ended, as torchrun, torch.multiprocessing, mpirun and srun print it.
+
+DeepSpeed's launcher is left out on purpose: the command before its "exits with return code = N" is that of the process that
+it started last, whichever of them failed.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,31 @@ _NUMBER = re.compile(r"-?\d+")
 _PID = re.compile(r"\(pid: (\d+)\)")
 _LINES = (
     re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)"),
-    re.compile(r"process (?P<rank>\d+) terminated with signal (?P<signal>SIG\w+)"),
-    re.compile(r"process (?P<rank>\d+) terminated with exit code (?P<code>-?\d+)"),
+    re.compile(r"[Pp]rocess (?P<rank>\d+) terminated with signal (?P<signal>SIG\w+)"),
+    re.compile(r"[Pp]rocess (?P<rank>\d+) terminated with exit code (?P<code>-?\d+)"),
+    re.compile(
+        r"noticed that process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node \S+ exited on signal (?P<number>\d+)"
+    ),
 )
+# One task of srun is one rank, unless each task starts a launcher of its own; the launcher's lines then say so.
+_SRUN = re.compile(
+    r"srun: error: \S+: tasks? (?P<tasks>[\d,-]+): (?:(?P<what>Killed|Aborted|Bus error|Segmentation fault|"
+    r"Floating point exception|Illegal instruction|Out Of Memory|Terminated)|Exited with exit code (?P<code>\d+))"
+)
+_SRUN_CODES = {
+    "Killed": -9,
+    "Out Of Memory": -9,
+    "Aborted": -6,
+    "Bus error": -7,
+    "Segmentation fault": -11,
+    "Floating point exception": -8,
+    "Illegal instruction": -4,
+    "Terminated": -15,
+}
+_LAUNCHER = re.compile(
+    r"torch[./]distributed[./](?:elastic|run|launch)|torchrun|ChildFailedError|\[launch\.py:\d+:|failed \(exitcode: "
+)
+MAX_TASKS = 4096
 _SIGNALS = {
     "SIGHUP": 1,
     "SIGINT": 2,
@@ -48,6 +74,8 @@ class SummaryReader:
         self.exits: list[RankExit] = []
         self._in_block = False
         self._is_root = False
+        self._has_launcher = False
+        self._tasks: list[RankExit] = []
 
     def take(self, line: str, number: int = 0) -> bool:
         """Takes one line; returns whether it lies in the summary block."""
@@ -84,10 +112,16 @@ class SummaryReader:
             found.error_file = value
 
     def _single(self, line: str, number: int) -> None:
+        self._has_launcher = self._has_launcher or _LAUNCHER.search(line) is not None
+        if task := _SRUN.search(line):
+            code = _SRUN_CODES[task["what"]] if task["what"] else int(task["code"][:9])
+            self._tasks.extend(RankExit(rank, None, code or None, line=number) for rank in _tasks(task["tasks"]))
+            return
         for pattern in _LINES:
             if match := pattern.search(line):
                 parts = match.groupdict()
-                code = -_SIGNALS.get(parts.get("signal") or "", 0) or int((parts.get("code") or "0")[:9])
+                by_signal = _SIGNALS.get(parts.get("signal") or "", 0) or int((parts.get("number") or "0")[:3])
+                code = -by_signal or int((parts.get("code") or "0")[:9])
                 pid = int(parts["pid"][:9]) if parts.get("pid") else None
                 self.exits.append(RankExit(int(parts["rank"][:9]), pid, code or None, line=number))
                 return
@@ -95,13 +129,23 @@ class SummaryReader:
     def by_rank(self) -> dict[int, RankExit]:
         """The fullest record of each rank: the block's before a single line's, which knows only the local rank."""
         found: dict[int, RankExit] = {}
-        for seen in self.exits:
+        for seen in (*self.exits, *(() if self._has_launcher else self._tasks)):
             if seen.rank is None:
                 continue
             known = found.get(seen.rank)
             if known is None or (seen.time_ns and not known.time_ns):
                 found[seen.rank] = seen
         return found
+
+
+def _tasks(text: str) -> list[int]:
+    """`2,4-5,7` -> 2, 4, 5, 7."""
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        if first.isdecimal() and len(first) <= 7 and (not last or (last.isdecimal() and len(last) <= 7)):
+            found.extend(range(int(first), min(int(last or first), int(first) + MAX_TASKS) + 1))
+    return found[:MAX_TASKS]
 
 
 def _wall_ns(value: str) -> int:

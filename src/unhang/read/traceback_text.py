@@ -15,18 +15,35 @@ CHAINED = (
 )
 MAX_MESSAGE_LINES = 20
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+)(?:, in (.*))?$')
+_FRAME_ALONE = re.compile(r' {0,4}File "(.+\.py)", line (\d+), in (\S.*)$')
 _ERROR = re.compile(r"([A-Za-z_][\w.]*)(?:: ?(.*))?$")
+# Where the head of the traceback is missing, only what is certainly an exception ends it.
+_CERTAIN_ERROR = re.compile(
+    r"((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Empty|Expired))(?:: ?(.*))?$"
+)
+_NO_ERROR = frozenset({"INFO", "WARNING", "ERROR", "DEBUG", "WARN", "CRITICAL", "NOTE", "FATAL", "TRACE"})
+# Tracebacks drawn as a box: its corner, its frames (the path may be cut), its floor.
+_BOX_START = re.compile(r"^[╭┌+][─━-]+ ?Traceback \(most recent call last\)")
+_BOX_FRAME = re.compile(r"^[│|] (\S+\.py):(\d+) in (\S+)")
+_BOX_LINE = re.compile(r"^[│|╰└+]")
 
 
 @dataclass
 class Traceback:
-    """One exception. `frames` are outermost first, as in the text. `owner`: the rank that raised it, where known."""
+    """One exception. `frames` are outermost first, as in the text. `owner`: the rank that raised it, where known.
+
+    `has_head`: the text began with the line that every traceback begins with. `is_ignored`: Python printed it for an
+    exception that it could not raise.
+    """
 
     type: str = ""
     message: list[str] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     first_line: int = 0
     owner: int | None = None
+    has_head: bool = True
+    is_ignored: bool = False
+    in_box: bool = False
 
     @property
     def text(self) -> str:
@@ -49,35 +66,45 @@ class TracebackReader:
     def take(self, line: str, number: int = 0) -> bool:
         """Takes one line; returns whether it belongs to a traceback."""
         bare = line.strip()
-        if bare == START:
-            self._open = None if self._ignored else Traceback(first_line=number, owner=self.owner)
+        in_box = _BOX_START.match(bare) is not None
+        if bare == START or in_box:
+            self._open = Traceback(first_line=number, owner=self.owner, is_ignored=self._ignored, in_box=in_box)
             return True
         if bare in CHAINED:
             self._open, self._chained = None, bool(self.found)
             return True
         self._ignored = bare.startswith("Exception ignored in")
-        if self._open is None:
-            return False
-        return self._message(line) if self._open.type else self._inside(line)
+        if self._open is not None:
+            return self._message(line) if self._open.type else self._inside(line)
+        if _FRAME_ALONE.match(line):
+            self._open = Traceback(first_line=number, owner=self.owner, has_head=False)
+            return self._inside(line)
+        return False
 
     def _inside(self, line: str) -> bool:
         current = self._open
         assert current is not None
-        if frame := _FRAME.match(line):
+        frame = _BOX_FRAME.match(line) if current.in_box else _FRAME.match(line)
+        if frame is not None:
             current.frames.append(Frame(frame[1], int(frame[2][:9]), (frame[3] or "<module>").strip()))
             return True
-        if not line.strip() or line[0].isspace():
+        if not line.strip() or line[0].isspace() or (current.in_box and _BOX_LINE.match(line)):
             return True
-        error = _ERROR.match(line)
-        if error is None:
+        error = (_ERROR if current.has_head else _CERTAIN_ERROR).match(line)
+        if error is None or error[1] in _NO_ERROR:
             self._open = None
             return False
-        current.type, current.message = error[1], [error[2] or ""]
+        self._close(current, error[1], error[2] or "")
+        return True
+
+    def _close(self, current: Traceback, kind: str, message: str) -> None:
+        current.type, current.message = kind, [message]
+        if current.is_ignored:
+            return
         if self._chained:
             self.found.pop()
         self._chained = False
         self.found.append(current)
-        return True
 
     def _message(self, line: str) -> bool:
         current = self._open

@@ -4,26 +4,156 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from unhang.analyze.failures import UNUSED_PARAMETERS, Failure
+from unhang.analyze.first_errors import SEEN_BY_LAUNCHER, SeenError, errors_of, first_error, ranks_of
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, Finding, Fix, Frame, user_frames
+from unhang.model import EvidenceLine, Finding, Fix, Frame, RaisedError, user_frames
 from unhang.rules import wording as w
 
 if TYPE_CHECKING:
     from unhang.rules.base import Rule
 
 GPU_OOM = re.compile(
-    r"CUDA out of memory|OutOfMemoryError|HIP out of memory|CUDNN_STATUS_ALLOC_FAILED|CUDA error: out of memory"
+    # More than any device has is a size that was never filled in.
+    r"^(?!.*more than 1EB)(?:.*)(?:(?:CUDA|HIP|NPU|XPU|MUSA) out of memory|cuda\.OutOfMemoryError|(?<![.\w])(?:torch\.)?OutOfMemoryError|CU\w+_STATUS_ALLOC_FAILED|"
+    r"CUDA error: out of memory|Cuda failure (?:\d+ )?'out of memory'|cuda runtime error \(2\)|CUDA_ERROR_OUT_OF_MEMORY)",
+    re.DOTALL,
 )
+KERNEL_ERROR = re.compile(
+    r"device-side assert|illegal memory access|misaligned address|an illegal instruction was encountered|"
+    r"unspecified launch failure|hardware stack error|CU(?:BLAS|DNN)_STATUS_EXECUTION_FAILED|"
+    r"CUDA_ERROR_(?:ILLEGAL_ADDRESS|ASSERT|MISALIGNED_ADDRESS)|cudaError(?:IllegalAddress|Assert|MisalignedAddress)"
+)
+HOST_OOM = re.compile(
+    r"^(?:\w+\.)*_?(?:Array)?MemoryError|DefaultCPUAllocator|Errno 12\b|bad_alloc|ray\.exceptions\.OutOfMemoryError|"
+    r"killed by signal: Killed|node running low on memory|memory pressure"
+)
+WORKER_DIED = re.compile(r"DataLoader worker \(pid.{0,40}\) (?:is killed by signal|exited unexpectedly)")
 FD_EXHAUSTED = re.compile(r"Too many open files|Errno 24\b|EMFILE")
 FILE_RACE = re.compile(
-    r"Parent directory .* does not exist|FileExistsError|FileNotFoundError|No such file or directory|Stale file handle"
+    r"Parent directory .* does not exist|FileExistsError|FileNotFoundError|No such file or directory|Stale file handle|"
+    r"Errno (?:17|39|116)\b|Directory not empty"
 )
+MISSING_FILE = re.compile(r"FileNotFoundError|No such file or directory|Parent directory .* does not exist")
+# Paths of which one rank's work is another's failure: renamed from a temporary name, made twice, removed by a rotation, an index
+# that one rank builds; and functions that build, download or rotate them.
+SURE_RACE = re.compile(
+    r"\.(?:tmp|temp|incomplete|partial|lock)\b.{0,200}' -> '|tmp-checkpoint|Stale file handle|File exists|FileExistsError|Directory not empty|"
+    r"_(?:doc_idx|sample_idx|shuffle_idx|document_index|sample_index|shuffle_index)\.npy|\.(?:incomplete|lock)'|"
+    r"Parent directory .* does not exist|(?:cache|index)[^'\"]{0,200}\.(?:npy|arrow|idx|bin|json|lock|pt|so)\b"
+)
+MADE_BY_ONE = re.compile(r"build|download|cache|rotate|_rotate_checkpoints|makedirs|index|prepare", re.IGNORECASE)
 PORT_TAKEN = re.compile(r"address already in use|EADDRINUSE|errno: ?98\b", re.IGNORECASE)
 LOADER_TIMED_OUT = re.compile(r"DataLoader timed out after")
-SPECIAL = (LOADER_TIMED_OUT, GPU_OOM, FD_EXHAUSTED, PORT_TAKEN, UNUSED_PARAMETERS)
+# What DDP says where the first collective never came to its end: whose fault that was, it does not tell.
+INCONSISTENT_PARAMETERS = re.compile(
+    r"DDP expects same model across all ranks, but Rank \d+ has \d+ params, while rank \d+ has inconsistent 0 params"
+)
+SPECIAL = (
+    LOADER_TIMED_OUT,
+    GPU_OOM,
+    KERNEL_ERROR,
+    HOST_OOM,
+    WORKER_DIED,
+    FD_EXHAUSTED,
+    PORT_TAKEN,
+    UNUSED_PARAMETERS,
+    INCONSISTENT_PARAMETERS,
+)
+
+
+@dataclass(frozen=True)
+class FirstException:
+    """The exception with which it began, told by the processes themselves or read from logs.
+
+    `failures`: the ranks' ends where the processes told them. `seen`: where it stands in the log.
+    """
+
+    error: RaisedError
+    ranks: tuple[int, ...]
+    failures: tuple[Failure, ...] = ()
+    seen: SeenError | None = None
+
+    @property
+    def text(self) -> str:
+        """Type and message."""
+        return f"{self.error.type}: {self.error.message}"
+
+    @property
+    def head(self) -> str:
+        """The first line of the message, short."""
+        return (self.error.message.splitlines() or [""])[0][:140]
+
+    @property
+    def frame(self) -> Frame | None:
+        """The innermost frame of the user's code."""
+        return next(iter(user_frames(self.error.frames)), None)
+
+
+def first_exception(s: Situation) -> FirstException | None:
+    """The exception that is no echo and comes first; None where the first failure is of another kind."""
+    failure = s.primary_failure
+    if failure is not None and not is_read_from_log(failure):
+        if failure.kind != "exception" or failure.error is None:
+            return None
+        failures = same_failures(s, failure)
+        return FirstException(failure.error, tuple(sorted({f.rank for f in failures})), failures)
+    seen = first_error(s)
+    return FirstException(seen.error, ranks_of(s, seen), (), seen) if seen is not None else None
+
+
+def comes_late(s: Situation, first: FirstException) -> bool:
+    """Whether somebody's wait had run out before the exception, so that it may be what became of the wait."""
+    return first.seen is not None and any(e.says == "hang" and e.order < first.seen.order for e in s.events)
+
+
+def is_read_from_log(failure: Failure) -> bool:
+    """Whether a failure is known from a log alone: from its traceback there, or from the launcher's word."""
+    if failure.error is not None:
+        return failure.error.source.reader == "output"
+    return failure.exit is not None and failure.exit.text == SEEN_BY_LAUNCHER
+
+
+def describe_first(
+    s: Situation, rule: Rule, first: FirstException, confidence: float, what: str, fixes: tuple[Fix, ...], why: str = ""
+) -> Finding:
+    """The finding on the first exception: whose, where, with what, and what only followed from it."""
+    if first.failures:
+        return describe_failure(s, rule, first.failures, confidence, what, fixes)
+    ranks, frame = first.ranks, first.frame
+    later = [e for e in errors_of(s) if first.seen is not None and e.kind == "echo" and e.order > first.seen.order]
+    who = w.name_ranks(ranks) if ranks else "a rank"
+    return Finding(
+        rule=rule.id,
+        cause=rule.cause,
+        title=f"{who} {what}{f' at {w.place(frame)}' if frame else ''}",
+        confidence=confidence,
+        culprit_ranks=ranks,
+        victim_ranks=s.others(ranks) if ranks else (),
+        because=(why or "It is the first failure that the log shows.")
+        + (" What is printed after it about lost peers and timeouts is its echo." if later else "")
+        + ("" if ranks else " The lines do not tell which rank it was."),
+        location=w.location_of(frame),
+        evidence=(*_seen_lines(first), *(_seen_line(e.rank, e.error, ", a consequence") for e in later[:4])),
+        fixes=fixes,
+    )
+
+
+def _seen_line(rank: int | None, error: RaisedError, what: str = "") -> EvidenceLine:
+    name = PurePath(error.source.path).name or "log"
+    who = f"{name}, rank {rank}{what}" if rank is not None else f"{name}{what}"
+    return EvidenceLine(who, f"{error.type}: {error.message[:400]}", error.source.line)
+
+
+def _seen_lines(first: FirstException) -> Iterable[EvidenceLine]:
+    rank = first.seen.rank if first.seen is not None else None
+    yield _seen_line(rank, first.error)
+    for frame in user_frames(first.error.frames)[:6]:
+        yield EvidenceLine("traceback" if rank is None else f"rank {rank} traceback", str(frame), frame.line)
 
 
 def text_of(failure: Failure) -> str:
@@ -52,10 +182,20 @@ def same_failures(s: Situation, first: Failure) -> tuple[Failure, ...]:
     ) or (first,)
 
 
-def is_file_race(s: Situation, first: Failure) -> bool:
-    """Whether some but not all ranks failed on a file that another rank makes."""
-    ranks = {f.rank for f in same_failures(s, first)}
-    return bool(FILE_RACE.search(text_of(first))) and 0 < len(ranks) < len(s.case.world) and len(s.case.world) > 1
+def is_file_race(s: Situation, first: FirstException) -> bool:
+    """Whether some but not all ranks failed on a file that another rank makes, renames or removes."""
+    if not FILE_RACE.search(first.text):
+        return False
+    if first.failures:
+        return 0 < len(first.ranks) < len(s.case.world)
+    return bool(SURE_RACE.search(first.text)) or (
+        is_missing_file(first) and any(MADE_BY_ONE.search(f"{f.file} {f.function}") for f in first.error.frames)
+    )
+
+
+def is_missing_file(first: FirstException) -> bool:
+    """Whether a path was not there, which alone says nothing of other ranks."""
+    return bool(MISSING_FILE.search(first.text))
 
 
 def describe_failure(

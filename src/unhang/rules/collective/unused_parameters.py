@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from unhang.analyze.failures import UNUSED_PARAMETERS
+from unhang.analyze.first_errors import errors_of
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, Finding, Fix, user_frames
+from unhang.model import EvidenceLine, Finding, Fix, LogEvent
 from unhang.model.example import Fires, Quiet, make_case
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.failure import first_exception
+from unhang.rules.line_rule import quote
 
 _ERROR = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.@main:20"
+
+_LOG = """\
+RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one.
+Parameters which did not receive grad for rank 1: head.weight, head.bias
+"""
 
 
 class UnusedParameters(Rule):
@@ -45,24 +53,32 @@ class UnusedParameters(Rule):
 
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding if DDP's error is the primary failure."""
-        failed = [f for f in s.failures if f.error and not f.secondary and UNUSED_PARAMETERS.search(f.error.message)]
-        first = s.primary_failure
-        if not failed or first is None or first.error is None or not UNUSED_PARAMETERS.search(first.error.message):
-            return
-        ranks = tuple(sorted(f.rank for f in failed))
-        frame = next(iter(user_frames(first.error.frames)), None)
-        names = first.error.parameters
+        first = first_exception(s)
+        lines = s.events.of("ddp.unused", "ddp.unused_names", "ddp.unused_indices")
+        if first is None or not UNUSED_PARAMETERS.search(first.text):
+            first = None
+            if not lines or s.primary_failure is not None or any(e.kind == "primary" for e in errors_of(s)[:1]):
+                return
+        # Which parameters, and on which ranks, DDP says on lines of their own; else it is the ranks that raised.
+        told = {e.rank for e in lines if e.rank is not None and e.kind != "ddp.unused"}
+        ranks = tuple(sorted(told)) or (
+            first.ranks if first else tuple(sorted({e.rank for e in lines if e.rank is not None}))
+        )
+        frame = first.frame if first else None
+        names = first.error.parameters if first and first.error.parameters else tuple(_names(lines))
+        who = w.name_ranks(ranks) if ranks else "a rank"
+        message = first.error.message if first else lines[0].text
         yield Finding(
             rule=self.id,
             cause=self.cause,
-            title=f"{w.name_ranks(ranks)}: parameters without gradient in the previous step"
+            title=f"{who}: parameters without gradient in the previous step"
             + (f": {', '.join(names[:6])}" if names else ""),
             confidence=0.96,
             culprit_ranks=ranks,
-            victim_ranks=s.others(ranks),
-            because=f"DDP on {w.name_ranks(ranks)} found at {w.place(frame)} that the step before had not reduced all buckets.",
+            victim_ranks=s.others(ranks) if ranks else (),
+            because=f"DDP on {who} found{f' at {w.place(frame)}' if frame else ''} that the step before had not reduced all buckets.",
             location=w.location_of(frame),
-            evidence=(EvidenceLine(f"rank {ranks[0]} exception", first.error.message[:400]),),
+            evidence=(EvidenceLine(f"{who} exception", message[:400]), *quote(lines)),
             fixes=(
                 Fix(
                     "Use every parameter on every rank",
@@ -78,3 +94,10 @@ class UnusedParameters(Rule):
                 ),
             ),
         )
+
+
+def _names(lines: Sequence[LogEvent]) -> Iterable[str]:
+    """The parameters that DDP names, or their indices."""
+    for event in lines:
+        yield from (name.strip() for name in event["names"].split(",") if name.strip())
+        yield from (f"#{index}" for index in event["indices"].split())

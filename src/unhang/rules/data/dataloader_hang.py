@@ -5,14 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+from unhang.analyze.pasted import Doing, doings_of
 from unhang.analyze.situation import LateRank, Situation
 from unhang.model import EvidenceLine, Finding, Fix, ThreadStack, user_frames
 from unhang.model.example import Fires, Quiet, make_case
+from unhang.read.logs.case import log_case
+from unhang.rules import wording as w
 from unhang.rules.base import Rule
-from unhang.rules.failure import LOADER_TIMED_OUT, describe_failure, same_failures, text_of
+from unhang.rules.failure import LOADER_TIMED_OUT, describe_first, first_exception
 from unhang.rules.late import describe
 
 _WAIT = {r: ["all_reduce[8]@main:10 !"] for r in (0, 2, 3)}
+_PASTED = """\
+rank 0:
+Thread 0x7FA6E7C01740 (idle): "MainThread"
+    wait (threading.py:302)
+    get (queue.py:170)
+    _try_get_data (torch/utils/data/dataloader.py:1310)
+    _next_data (torch/utils/data/dataloader.py:1524)
+    __next__ (torch/utils/data/dataloader.py:741)
+    train (app/train.py:274)
+rank 1:
+Thread 0x7FA6E7C01740 (idle): "MainThread"
+    all_reduce (torch/distributed/distributed_c10d.py:3075)
+    train (app/train.py:280)
+"""
 _COMM = dict.fromkeys((0, 2, 3), "main:10>~backward")
 
 
@@ -20,7 +37,8 @@ class DataloaderHang(Rule):
     """A rank waits for its data loader while the others wait for the rank.
 
     What it detects:
-        The rank that its peers wait for is in a DataLoader, or in the iterator of a loop that fetches the next batch.
+        The rank that its peers wait for is in a DataLoader, or in the iterator of a loop that fetches the next batch. In a log: a
+        pasted stack that ends there, or the loader's own timeout.
 
     Why it hangs:
         A worker is stuck (a lock inherited by fork, slow or dead storage, an endless generator), or the start of the workers
@@ -40,8 +58,13 @@ class DataloaderHang(Rule):
 
     id = "dataloader-hang"
     cause = "dataloader-hang"
-    needs = ("stacks",)
     EXAMPLES: ClassVar = (
+        Fires(log_case(_PASTED), (0,)),
+        Fires(log_case("[rank2]: RuntimeError: DataLoader timed out after 120 seconds"), (2,)),
+        Quiet(
+            log_case(_PASTED.replace("torch/utils/data/dataloader.py", "app/tokens.py")),
+            "a wait of another kind",
+        ),
         Fires(make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: "main:8>~loader"}), (1,), 8),
         Quiet(make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: "main:8>save:40"}), "the rank is in other code"),
         Quiet(
@@ -56,19 +79,46 @@ class DataloaderHang(Rule):
 
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding per late rank that fetches data."""
-        first = s.primary_failure
-        if first is not None and LOADER_TIMED_OUT.search(text_of(first)):
-            yield describe_failure(
-                s,
-                self,
-                same_failures(s, first),
-                0.93,
-                "waited for its data loader until the loader's own timeout",
-                _fixes(),
-            )
+        first = first_exception(s)
+        if first is not None and LOADER_TIMED_OUT.search(first.text):
+            what = "waited for its data loader until the loader's own timeout"
+            yield describe_first(s, self, first, 0.93, what, _fixes())
+        elif first is None:
+            yield from self._from_stacks(s)
         for late in s.late if s.judges_waits else ():
             if late.activity.kind == "data" and s.divergence is None:
                 yield describe(s, self, late, 0.93, "waits for its data loader", _fixes(), _workers(s, late))
+
+    def _from_stacks(self, s: Situation) -> Iterable[Finding]:
+        """One finding where the stacks in a log show some ranks in their loader, and no named rank elsewhere but in a collective."""
+        doings = doings_of(s)
+        fetching = [d for d in doings if d.kind == "loader"]
+        others = [d for d in doings if d.kind != "loader" and d.ranks]
+        if (
+            not fetching
+            or any(d.kind != "collective" for d in others)
+            or len({d.ranks for d in fetching}) > max(1, len(others))
+        ):
+            return
+        ranks = tuple(sorted({r for d in fetching for r in d.ranks}))
+        first: Doing = fetching[0]
+        yield Finding(
+            rule=self.id,
+            cause=self.cause,
+            title=f"{w.name_ranks(ranks) if ranks else 'a rank'} waits for its data loader"
+            + (f" at {w.place(first.caller)}" if first.caller else ""),
+            confidence=0.88 if ranks and others else 0.75,
+            culprit_ranks=ranks,
+            victim_ranks=tuple(sorted({r for d in others for r in d.ranks})),
+            because="Its stack ends in the wait for the next batch"
+            + (", while the others wait for it in a collective." if others else "; a worker does not deliver it."),
+            location=w.location_of(first.caller),
+            evidence=tuple(
+                EvidenceLine(f"{d.who} stack", " < ".join(str(f) for f in d.frames[:4]), d.line.source.line)
+                for d in (*fetching[:3], *others[:3])
+            ),
+            fixes=_fixes(),
+        )
 
 
 def _workers(s: Situation, late: LateRank) -> list[EvidenceLine]:

@@ -15,11 +15,19 @@ _OPEN = ["all_reduce[8]@main:10", "all_reduce[8]@main:10 !"]
 
 
 def candidates(s: Situation) -> tuple[int, ...]:
-    """The ranks, one of which started it: those without a dump, and idle ranks that only these can be waiting for."""
-    unseen = {late.rank for late in s.unseen_roots}
-    near = {r for g in s.case.groups if unseen & set(g.ranks) for r in g.ranks}
-    idle = {r for r in near if s.recorded.is_idle(r)}
-    return tuple(sorted(unseen | idle))
+    """The ranks, one of which started it.
+
+    Those that are waited for and left no dump; others without a dump for which these may be waiting in turn; and idle ranks
+    that only these can be waiting for.
+    """
+    without = {r for r in s.case.world if s.recorded.is_unseen(r)}
+    found, pending = set[int](), {late.rank for late in s.unseen_roots}
+    while pending:
+        found |= pending
+        near = {r for g in s.case.groups if pending & set(g.ranks) for r in g.ranks}
+        pending = near & without - found
+    near = {r for g in s.case.groups if found & set(g.ranks) for r in g.ranks}
+    return tuple(sorted(found | {r for r in near if s.recorded.is_idle(r)}))
 
 
 class NoDump(Rule):
@@ -47,6 +55,10 @@ class NoDump(Rule):
     EXAMPLES: ClassVar = (
         Fires(make_case(dict.fromkeys((0, 1, 3), _OPEN), absent=[2]), (2,)),
         Quiet(
+            make_case({**dict.fromkeys((0, 1, 3), _OPEN), 2: _OPEN[:1]}),
+            "a rank whose dump can be read explains itself",
+        ),
+        Quiet(
             make_case({0: _OPEN, 1: ["all_reduce[8]@main:10"]}, absent=[2, 3]),
             "a rank whose dump shows that it has stopped explains the wait",
         ),
@@ -62,22 +74,19 @@ class NoDump(Rule):
             return
         open_to = candidates(s)
         is_sure = len(open_to) == 1
+        is_alive = any(r in s.case.ranks for r in unseen)
         victims = tuple(sorted({v for late in s.unseen_roots for v in late.victims} - set(unseen)))
         who = w.name_ranks(unseen)
         yield Finding(
             rule=self.id,
-            cause=self.cause if is_sure else "unknown",
+            cause=self.cause if is_sure and not is_alive else "unknown",
             title=f"{who} left no dump, and {w.name_ranks(victims)} {w.verb(victims, 'waits', 'wait')} for {w.verb(unseen, 'it', 'them')}"
             + ("" if is_sure else f": one of ranks {w.ranges(open_to)} started it"),
             confidence=0.8 if is_sure else 0.4,
             culprit_ranks=unseen if is_sure else (),
             victim_ranks=victims,
             because=f"Every rank with a dump waits, and all waits lead to {who}."
-            + (
-                " Its process was dead or could not write, or the file is lost."
-                if is_sure
-                else " Which of them it was, the dumps that are there do not tell."
-            ),
+            + (_why(is_alive) if is_sure else " Which of them it was, the dumps that are there do not tell."),
             evidence=tuple(w.waiting_line(e) for late in s.unseen_roots[:4] for e in (late.edge,)),
             fixes=(
                 Fix(
@@ -88,3 +97,9 @@ class NoDump(Rule):
                 ),
             ),
         )
+
+
+def _why(is_alive: bool) -> str:
+    if is_alive:
+        return " Its process is there, but gave neither its calls nor a stack."
+    return " Its process was dead or could not write, or the file is lost."

@@ -8,14 +8,45 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from unhang.analyze.failures import Failure
+from unhang.analyze.first_errors import errors_of, is_log_only
 from unhang.analyze.situation import Situation
-from unhang.model import Finding, Fix
+from unhang.model import EvidenceLine, Finding, Fix, LogEvent, ProcessExit
 from unhang.model.example import Fires, Quiet, ended, make_case
+from unhang.read.logs.case import log_case
+from unhang.rules import wording as w
 from unhang.rules.base import Rule
-from unhang.rules.failure import describe_failure
+from unhang.rules.failure import WORKER_DIED, describe_failure, first_exception, is_read_from_log
+from unhang.rules.line_rule import quote
 
 _ECHO = "RuntimeError: Connection closed by peer [127.0.0.1]:4242@main:10"
 _KERNEL_OOM = re.compile(r"oom[-_ ]?kill|Out of memory: Killed process|Memory cgroup out of memory", re.IGNORECASE)
+# Signals that say what went wrong in the process itself; SIGABRT is how gloo and the watchdog end a process, too.
+_OF_ITS_OWN = (-4, -8, -11)
+_LINES = (
+    "python.fatal",
+    "ending.fatal_signal",
+    "ending.lightning_child",
+    "loader.worker_killed",
+    "loader.worker_exited",
+    "ending.ray_worker",
+    "ending.deepspeed",
+    "ending.called_process",
+)
+_CRASH_CODES = ("-4", "-8", "-9", "-11", "132", "136", "137", "139")
+_CRASH_SIGNALS = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGKILL")
+_LOG = """\
+RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.2]:16786
+Process 2 terminated with exit code 10, terminating remaining processes.
+"""
+_SEGFAULT = """\
+step 10, loss 0.4
+[rank0]: torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error
+ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -11) local_rank: 3 (pid: 711) of binary: /usr/bin/python
+"""
+_ABORTED = """\
+[rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)
+ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -6) local_rank: 1 (pid: 711) of binary: /usr/bin/python
+"""
 
 
 def signal_name(code: int | None) -> str:
@@ -53,7 +84,8 @@ class RankCrashed(Rule):
     """A process was ended by a signal, and nothing tells why.
 
     What it detects:
-        The first rank to end was killed (SIGKILL, SIGSEGV, SIGBUS, SIGABRT without a mismatch), or vanished without a word.
+        The first rank to end was killed (SIGKILL, SIGSEGV, SIGBUS, SIGABRT without a mismatch), or vanished without a word. In a
+        log: a launcher names the signal or an odd exit code, a loader's worker died, and no exception comes before it.
 
     Why it hangs:
         Its peers lose it in the middle of a collective.
@@ -70,8 +102,11 @@ class RankCrashed(Rule):
 
     id = "rank-crashed"
     cause = "rank-crashed-earlier"
-    needs = ("ranks",)
     EXAMPLES: ClassVar = (
+        Fires(log_case(_LOG), (2,)),
+        Fires(log_case(_SEGFAULT), (3,)),
+        Quiet(log_case(_ABORTED), "the watchdog aborts a process that has waited too long"),
+        Quiet(log_case("ValueError: x\n" + _SEGFAULT), "an exception that comes before"),
         Fires(
             make_case(
                 {},
@@ -119,7 +154,10 @@ class RankCrashed(Rule):
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding on the first crash."""
         failure = first_crash(s)
-        if failure is None or killed_for_memory(s, failure):
+        if failure is None or is_read_from_log(failure):
+            yield from self._from_log(s)
+            return
+        if killed_for_memory(s, failure):
             return
         what = (
             f"was ended by {signal_name(failure.exit.code)}"
@@ -128,71 +166,73 @@ class RankCrashed(Rule):
         )
         yield describe_failure(s, self, (failure,), 0.85, what, _fixes(failure))
 
-
-class HostOutOfMemory(Rule):
-    """The kernel killed a process for want of memory.
-
-    What it detects:
-        A rank ended by SIGKILL, and the kernel's counters or log name the OOM killer.
-
-    Why it hangs:
-        The rank is gone without a word; its peers wait or report a lost connection.
-
-    How to confirm:
-        `dmesg -T | grep -i oom`, `cat /sys/fs/cgroup/memory.events`.
-
-    How to fix:
-        Fewer loader workers, smaller prefetch, memory-mapped data, a larger memory limit of the job.
-
-    Sources:
-        Linux documentation, cgroup v2: memory.events.
-    """
-
-    id = "host-out-of-memory"
-    cause = "host-oom"
-    needs = ("ranks",)
-    EXAMPLES: ClassVar = (
-        Fires(
-            make_case(
-                {},
-                errors={0: _ECHO},
-                exits={2: ended("signal", -9, at_s=5)},
-                hang=None,
-                exit_code=1,
-                log=["Out of memory: Killed process 4242 (python)"],
+    def _from_log(self, s: Situation) -> Iterable[Finding]:
+        """One finding where a launcher or the process itself says how it ended, and no exception tells why."""
+        if not is_log_only(s):
+            return
+        first = first_exception(s)
+        if s.events.has("oom.", "shm.", "cuda.", "nccl.cuda_oom") or (first and not WORKER_DIED.search(first.text)):
+            return
+        rank, end = _crashed(s)
+        lines = [e for e in s.events.of(*_LINES) if _is_crash(e)]
+        if end is None and not lines:
+            return
+        ranks = (rank,) if rank is not None else tuple(sorted({e.rank for e in lines if e.rank is not None}))
+        who = w.name_ranks(ranks) if ranks else "a process"
+        how = "crashed" if end is None else _how(end)
+        yield Finding(
+            rule=self.id,
+            cause=self.cause,
+            title=f"{who} {how}; why is not in the log",
+            confidence=0.8 if end is not None and (end.code or 0) in _OF_ITS_OWN else 0.65,
+            culprit_ranks=ranks,
+            victim_ranks=s.others(ranks) if ranks else (),
+            because="No exception comes before it; what the other ranks report of lost peers and timeouts is its echo.",
+            evidence=(
+                *(
+                    [EvidenceLine(f"rank {rank} exit", f"code {end.code}, seen by the launcher")]
+                    if end is not None
+                    else ()
+                ),
+                *quote(lines or s.events.of("ending.")),
             ),
-            (2,),
-        ),
-        Quiet(
-            make_case({}, exits={2: ended("signal", -9, at_s=5)}, hang=None, exit_code=1),
-            "a SIGKILL alone proves nothing",
-        ),
+            fixes=_fixes(None),
+        )
+
+
+def _is_crash(event: LogEvent) -> bool:
+    """Whether a line tells of a process that ended by a fault of its own, or by a SIGKILL of which nothing else is known.
+
+    Bus errors are left to the rule on shared memory.
+    """
+    if event.kind in ("ending.deepspeed", "ending.called_process", "ending.lightning_child"):
+        return event["code"] in _CRASH_CODES or event["signal"] in _CRASH_SIGNALS
+    return event["signal"] not in ("Killed", "Bus error", "Terminated")
+
+
+def _how(end: ProcessExit) -> str:
+    by_signal = (end.code or 0) < 0
+    return f"was ended by {signal_name(end.code)}" if by_signal else f"ended with exit code {end.code}"
+
+
+def _crashed(s: Situation) -> tuple[int | None, ProcessExit | None]:
+    """The rank that a launcher saw end first by a signal of its own or an exit code that Python's exceptions do not give."""
+    ends = sorted(
+        ((e.exit.time_ns, rank, e.exit) for rank, e in s.case.ranks.items() if e.exit and e.error is None),
+        key=lambda end: (end[0], end[1]),
     )
-
-    def check(self, s: Situation) -> Iterable[Finding]:
-        """One finding if the first crash was the kernel's."""
-        failure = first_crash(s)
-        if failure is not None and killed_for_memory(s, failure):
-            yield describe_failure(s, self, (failure,), 0.93, "was killed by the kernel for want of memory", _OOM_FIXES)
-
-
-_OOM_FIXES = (
-    Fix(
-        "Use less host memory",
-        patch="fewer workers (num_workers), smaller prefetch_factor, memory-mapped data",
-        verify="RSS of ranks and workers over time",
-        undo="revert the edit",
-    ),
-    Fix(
-        "Give the job more",
-        setting="the scheduler's memory limit (Slurm --mem, Kubernetes resources.limits.memory)",
-        verify="memory.events: oom_kill stays 0",
-        undo="restore the limit",
-    ),
-)
+    by_signal = [(rank, end) for _, rank, end in ends if end.code in _OF_ITS_OWN]
+    if by_signal:
+        return by_signal[0]
+    killed = [(rank, end) for _, rank, end in ends if end.code == -9]
+    if len(killed) == 1 and killed[0][1] is ends[0][2]:
+        return killed[0]
+    own = [(rank, end) for _, rank, end in ends if (end.code or 0) > 1]
+    echoes = any(e.kind == "echo" for e in errors_of(s))
+    return own[0] if len(own) == 1 and echoes else (None, None)
 
 
-def _fixes(failure: Failure) -> tuple[Fix, ...]:
+def _fixes(failure: Failure | None) -> tuple[Fix, ...]:
     return (
         Fix(
             "Find out who sent the signal",

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import ClassVar
 
 from unhang.analyze.failures import Failure, early_leavers
+from unhang.analyze.first_errors import SeenError, errors_of, is_log_only
 from unhang.analyze.situation import Situation
-from unhang.model import Finding, Fix, ProcessState, RankEvidence
+from unhang.model import EvidenceLine, Finding, Fix, ProcessState, RankEvidence, user_frames
 from unhang.model.example import Fires, Quiet, ended, make_case
+from unhang.read.logs.case import log_case
+from unhang.rules import wording as w
 from unhang.rules.base import Rule
 from unhang.rules.collective.uneven_inputs import UnevenInputs, is_outnumbered
 from unhang.rules.failure import describe_failure
 
+_CLOSED = re.compile(r"Connection closed by peer|Connection reset by peer|Socket closed")
+_TRANSFERS = ("recv", "send", "irecv", "isend", "recv_object_list", "send_object_list", "batch_isend_irecv")
+_PEER = re.compile(r"\b(?:i?recv|i?send)\([^,()]+,\s*(?:(?:src|dst|source|dest)\s*=\s*)?(?P<peer>\d{1,6})\b")
+# What says that a process failed, or that the job was ended: then a closed connection is its echo.
+_ENDS = ("ending.", "elastic.", "oom.", "cuda.", "python.fatal", "loader.", "watchdog.")
+_LOG = """\
+  File "/app/test.py", line 20, in main_worker
+    dist.recv(x, 0)
+  File "/venv/site-packages/torch/distributed/distributed_c10d.py", line 1002, in recv
+    pg.recv([tensor], src, tag).wait()
+RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.250.133.2]:30872
+"""
 _WAIT = {r: ["all_reduce[8]@main:10 !"] for r in (0, 1, 3)}
 
 
@@ -21,7 +37,7 @@ class RankExitedEarly(Rule):
 
     What it detects:
         A process called sys.exit or os._exit, or came to the end of its program, and peers wait for it or failed because it was
-        gone.
+        gone. In a log: a receive or send that lost its peer, where nothing tells of a failure.
 
     Why it hangs:
         The peers' collectives need every member. With gloo they fail with "Connection closed by peer"; with NCCL they wait.
@@ -39,8 +55,13 @@ class RankExitedEarly(Rule):
 
     id = "rank-exited-early"
     cause = "rank-exited-early"
-    needs = ("ranks",)
     EXAMPLES: ClassVar = (
+        Fires(log_case(_LOG), (0,), 20),
+        Quiet(log_case(_LOG + "process 0 terminated with signal SIGSEGV"), "the peer crashed"),
+        Quiet(
+            log_case(_LOG.replace("in recv", "in barrier").replace("recv(", "barrier(")),
+            "in a collective anybody may be the peer",
+        ),
         Fires(
             make_case(_WAIT, exits={2: ended("sys.exit", 0, where="main:7")}, states={2: ProcessState("gone")}), (2,), 7
         ),
@@ -69,6 +90,9 @@ class RankExitedEarly(Rule):
 
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding on the first rank that left, if anyone needed it."""
+        if is_log_only(s):
+            yield from self._from_log(s)
+            return
         leaver = next((e for e in early_leavers(s.case) if _was_needed(s, e)), None)
         first = s.primary_failure
         if leaver is None or s.divergence is not None or (first is not None and first.rank != leaver.rank):
@@ -81,6 +105,36 @@ class RankExitedEarly(Rule):
         code = f" with code {end.code}" if end.code is not None else ""
         how = "came to the end of its program" if end.kind == "exit" else f"called {end.kind}"
         yield describe_failure(s, self, (failure,), 0.94, f"{how}{code} while the others were still at work", _FIXES)
+
+    def _from_log(self, s: Situation) -> Iterable[Finding]:
+        """One finding where a receive lost its sender, or a send its receiver, and no process is known to have failed."""
+        errors = errors_of(s)
+        lost = [e for e in errors if _CLOSED.search(e.text) and any(f.function in _TRANSFERS for f in e.frames[:6])]
+        others = [e for e in errors if e not in lost and e.kind != "echo"]
+        if not lost or others or s.events.has(*_ENDS) or any(e.exit and e.exit.code for e in s.case.ranks.values()):
+            return
+        peers = tuple(sorted({p for e in lost if (p := _peer_in_source(s, e)) is not None}))
+        who = w.name_ranks(peers) if peers else "a rank"
+        yield Finding(
+            rule=self.id,
+            cause=self.cause,
+            title=f"{who} closed its connection while a peer still exchanged messages with it",
+            confidence=0.65,
+            culprit_ranks=peers,
+            victim_ranks=tuple(sorted({e.rank for e in lost if e.rank is not None})),
+            because="The peer's receive or send ended with a closed connection, and the log shows no process that failed: it "
+            "came to the end of its program, most likely before its own transfers were done.",
+            location=w.location_of(next(iter(user_frames(lost[0].frames)), None)),
+            evidence=(EvidenceLine("log", lost[0].text[:300], lost[0].source.line),),
+            fixes=_FIXES,
+        )
+
+
+def _peer_in_source(s: Situation, error: SeenError) -> int | None:
+    """The peer that the line of source in the traceback names: `dist.recv(x, 0)`."""
+    lines = [x.text for x in s.case.log[max(0, error.order - 2) : error.order + 24]]
+    found = [m for text in lines if (m := _PEER.search(text))]
+    return int(found[0]["peer"]) if found else None
 
 
 def _was_needed(s: Situation, leaver: RankEvidence) -> bool:
@@ -100,6 +154,12 @@ _FIXES = (
         "Stop together",
         patch="stop = torch.tensor(float(want_to_stop)); dist.all_reduce(stop, op=dist.ReduceOp.MAX)\nif stop.item() > 0: break   # on every rank",
         verify="unhang run -- <the same command>: all ranks end at the same call",
+        undo="revert the edit",
+    ),
+    Fix(
+        "Wait for your own transfers before the end",
+        patch="request = dist.isend(x, dst=1)\n...\nrequest.wait()\ndist.barrier()   # on every rank, before it returns",
+        verify="unhang run -- <the same command>: no closed connection",
         undo="revert the edit",
     ),
 )

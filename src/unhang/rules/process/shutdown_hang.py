@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
+from unhang.analyze.first_errors import errors_of
+from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, Finding, Fix, user_frames
+from unhang.model import EvidenceLine, Finding, Fix, LogEvent, user_frames
 from unhang.model.example import Fires, Quiet, ended, make_case
+from unhang.read.logs.case import log_case
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.failure import first_exception
+from unhang.rules.line_rule import quote
 
+_PASTED = """\
+rank 0:
+Thread 0x7F81445A8440 (active): "MainThread"
+    destroy_process_group (torch/distributed/distributed_c10d.py:2184)
+    <module> (app/train.py:554)
+"""
+_TIMEOUT = "[rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)\n"
+_STUCK = "[rank2]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank 2] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress\n"
 _DONE = {r: ["barrier@main:20"] for r in range(4)}
 
 
@@ -37,8 +50,17 @@ class ShutdownHang(Rule):
 
     id = "shutdown-hang"
     cause = "shutdown-hang"
-    needs = ("stacks",)
     EXAMPLES: ClassVar = (
+        Fires(log_case(_PASTED), (0,)),
+        Fires(log_case("Training finished\nDestroying process group... \n" + _TIMEOUT), ()),
+        Fires(log_case("Training completed.\n" + _STUCK), ()),
+        Quiet(log_case("Training completed.\n" + _TIMEOUT), "some ranks still made a collective"),
+        Quiet(
+            log_case("Training completed.\nSaving model checkpoint to out\n" + _STUCK),
+            "the model was still being saved",
+        ),
+        Quiet(log_case("Destroying process group... \nSaving model\n" + _TIMEOUT), "there was work after it"),
+        Quiet(log_case(_TIMEOUT + "Destroying process group... \n"), "the end came after the timeout"),
         Fires(
             make_case(_DONE, hang="suspected", stacks={1: "~shutdown"}, exits={r: ended("exit") for r in (0, 2, 3)}),
             (1,),
@@ -57,6 +79,7 @@ class ShutdownHang(Rule):
 
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding on the ranks that sit in their end."""
+        yield from _from_log(s)
         if s.case.hang is None or s.failures:
             return
         ranks = tuple(
@@ -96,6 +119,63 @@ class ShutdownHang(Rule):
         )
 
 
+def _from_log(s: Situation) -> Iterable[Finding]:
+    """One finding where the stacks in a log are all in the end of the program, or the log ends in it and then a limit is hit."""
+    doings = doings_of(s)
+    ending = [d for d in doings if d.kind == "ending"]
+    if (
+        s.case.hang is not None
+        or first_exception(s) is not None
+        or any(e.kind == "echo" and not e.error.frames for e in errors_of(s))
+    ):
+        return
+    last = _last_word(s)
+    if ending and len(ending) == len(doings):
+        ranks = tuple(sorted({r for d in ending for r in d.ranks}))
+        frames, confidence = ending[0].frames, 0.8
+        evidence = tuple(
+            EvidenceLine(f"{d.who} stack", " < ".join(map(str, d.frames[:4])), d.line.source.line) for d in ending[:4]
+        )
+        frame = next((f for f in frames if f.function in _END_CALLS), frames[0])
+    elif last and not doings:
+        ranks, confidence, evidence, frame = (), 0.7, quote([*last]), None
+    else:
+        return
+    yield Finding(
+        rule=ShutdownHang.id,
+        cause=ShutdownHang.cause,
+        title=f"{w.name_ranks(ranks) if ranks else 'the job'} finished the work and cannot end"
+        + (f": {w.place(frame)}" if frame else ""),
+        confidence=confidence,
+        culprit_ranks=ranks,
+        victim_ranks=(),
+        because="All that is shown happens after the last line of the training: the process group is being destroyed, or a thread "
+        "joined, and that does not come to an end.",
+        location=None,
+        evidence=evidence,
+        fixes=_FIXES,
+    )
+
+
+def _last_word(s: Situation) -> tuple[LogEvent, ...]:
+    """The line that says that the process group is being destroyed, with the limit that was hit after it, and no work between.
+
+    Where only the end of the training is told, the limit has to be the watchdog's own: a collective that times out there is one
+    that some ranks still made.
+    """
+    start, hung = s.events.of("ending.destroying"), [e for e in s.events if e.says == "hang"]
+    if not start:
+        start = s.events.of("ending.finished", "work.ended")
+        if any(e.kind != "watchdog.stuck" for e in hung):
+            return ()
+    if not start or not hung or hung[0].order < start[-1].order:
+        return ()
+    work = s.events.of("work.", "progress.", "learn.")
+    between = [e for e in work if start[-1].order < e.order < hung[0].order and e.kind != "work.ended"]
+    return () if between else (start[-1], hung[0])
+
+
+_END_CALLS = ("destroy_process_group", "_shutdown", "_exit_function", "_python_exit", "_run_exitfuncs")
 _FIXES = (
     Fix(
         "End in the order that cannot hang",

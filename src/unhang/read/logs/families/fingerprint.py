@@ -61,4 +61,31 @@ PATTERNS = (
         ),
         says="crash",
     ),
+    # NCCL 2.4: it only suspects so, after a while without progress.
+    Pattern(
+        "fingerprint.nccl_suspects",
+        r"may be hanging, this may be caused by a collective mismatch around rank (?P<around>\d+)",
+        ("caused by a collective mismatch around rank",),
+        (
+            "init.cc:1259 NCCL WARN Your program may be hanging, this may be caused by a collective mismatch around rank 3. Please check "
+            "your collective calls at and around this rank.",
+        ),
+        says="hang",
+    ),
+    # NCCL_DEBUG_SUBSYS=COLL: every call of every rank, before it is launched.
+    Pattern(
+        "ncclcall.traced",
+        r"(?:\[(?P<device>\d+)\] NCCL INFO )?\b(?P<op>AllReduce|AllGather|Broadcast|Reduce|ReduceScatter|AllToAll): opCount (?P<position>[0-9a-f]+) "
+        r"sendbuff \S+ recvbuff \S+ (?:acc \S+ )?count (?P<numel>\d+) datatype (?P<dtype>\d+) op \d+ root (?P<root>\d+) comm (?P<comm>\w+) "
+        r"\[nranks=(?P<size>\d+)\](?: stream \S+)?(?: task \d+ globalrank (?P<rank>\d+))?",
+        (": opCount ",),
+        (
+            "node-a:45006:45006 [0] NCCL INFO AllReduce: opCount 28c sendbuff 0x7f5dd32b2100 recvbuff 0x7f5dd32b2100 count 9984512 datatype 7 "
+            "op 0 root 0 comm 0x55bef0201370 [nranks=4] stream 0x55bef0208bd0",
+            "node-a:77:77 [1] NCCL INFO AllReduce: opCount 0 sendbuff 0x7f recvbuff 0x7f acc (nil) count 1 datatype 7 op 0 root 0 comm 0x55 "
+            "[nranks=2] stream 0x56 task 0 globalrank 1",
+        ),
+        ("NCCL INFO Send: opCount 12 sendbuff 0x7f505e93c000 recvbuff (nil) count 2420736",),
+        is_background=True,
+    ),
 )

@@ -7,15 +7,15 @@ from unhang.read.logs.patterns import Pattern
 _GROUP = r"\[(?:PG (?:ID )?(?P<pg_id>\d+) (?:PG GUID (?P<guid>\w+))?\s?(?:\((?P<desc>[^)]*)\))? ?)?Rank (?P<group_rank>\d+)\]"
 _WORK = (
     r"WorkNCCL\((?:[^)]*?SeqNum=(?P<seq>\d+), )?[^)]*?OpType=(?P<op>\w+)"
-    r"(?:, NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+))?[^)]*(?:\(ms\)=(?P<limit_ms>\d+))?"
-    r"\)?(?: ran for (?P<ran_ms>\d+))?"
+    r"(?:, NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+))?(?:, TensorShape=\[(?P<shape>[\d, ]*)\])?"
+    r"(?:[^()]*\(ms\)=(?P<limit_ms>\d+))?[^)]*\)?(?: ran for (?P<ran_ms>\d+))?"
 )
-_CAUGHT = "Watchdog caught collective operation timeout"
+_CAUGHT = "aught collective operation timeout"
 
 PATTERNS = (
     Pattern(
         "watchdog.timeout",
-        r"\[Rank (?P<group_rank>\d+)\]:? ?Watchdog caught collective operation timeout:? *(?:" + _WORK + ")?",
+        r"\[Rank (?P<group_rank>\d+)\]:? ?(?:Watchdog c|C)aught collective operation timeout:? *(?:" + _WORK + ")?",
         (_CAUGHT,),
         (
             "[rank1]:[E228 02:40:22.574313089 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: "
@@ -26,6 +26,18 @@ PATTERNS = (
             "[E ProcessGroupNCCL.cpp:587] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(OpType=BROADCAST, "
             "TensorShape=[1], Timeout(ms)=1800000) ran for 1808499 milliseconds before timing out.",
             "[Rank 0] Watchdog caught collective operation timeout:",
+            "RuntimeError: [Rank 1] Caught collective operation timeout: WorkNCCL(SeqNum=143, OpType=BROADCAST, TensorShape=[1], "
+            "Timeout(ms)=3600000) ran for 3600089 milliseconds before timing out.",
+        ),
+        says="hang",
+    ),
+    Pattern(
+        "watchdog.timeout",
+        r"\[Rank (?P<group_rank>\d+)\]:? ?Work " + _WORK + r" timed out in blocking wait",
+        ("timed out in blocking wait",),
+        (
+            "[rank4]:[E601 07:25:57.39 ProcessGroupNCCL.cpp:756] [Rank 4] Work WorkNCCL(SeqNum=201809, OpType=BROADCAST, NumelIn=32, "
+            "NumelOut=32, Timeout(ms)=10800000) timed out in blocking wait.",
         ),
         says="hang",
     ),
@@ -34,7 +46,7 @@ PATTERNS = (
         r"^\s*" + _WORK,
         ("WorkNCCL(",),
         ("  WorkNCCL(..., OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000)",),
-        (f"[Rank 0] {_CAUGHT}: WorkNCCL(SeqNum=1, OpType=BROADCAST, Timeout(ms)=10)",),
+        (f"[Rank 0] Watchdog c{_CAUGHT}: WorkNCCL(SeqNum=1, OpType=BROADCAST, Timeout(ms)=10)",),
     ),
     Pattern(
         "watchdog.counters",

@@ -1,0 +1,194 @@
+"""Which exception of a log came first, whose it was, and whether it was the end of anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from unhang.analyze.failures import is_communication_error
+from unhang.model import Frame, LogEvent, RaisedError, Source
+
+if TYPE_CHECKING:
+    from unhang.analyze.situation import Situation
+
+# What a launcher or a driver process raises because a rank failed, and how a rank says that it was told to end.
+_REPORTS = re.compile(
+    r"^(?:[\w.]*\.)?(?:ChildFailedError|ProcessExitedException|ProcessRaisedException|EngineDeadError|EngineGenerationError|CalledProcessError|RayActorError|ActorDiedError|"
+    r"ActorUnavailableError|WorkerCrashedError|HorovodInternalError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError)\b|"
+    r"Engine core initialization failed|RPC call to \S+ timed out|EOFError: ?$|Engine loop (?:is not running|has died)"
+)
+_TOLD_TO_END = re.compile(r"^(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|SignalException|SignalInterrupt)\b")
+_PROGRESS = ("progress.step", "progress.bar", "learn.loss_finite")
+_FATAL = (
+    "ending.",
+    "elastic.",
+    "launchers.",
+    "launcher.",
+    "watchdog.",
+    "python.unhandled",
+    "python.fatal",
+    "python.spawned",
+)
+SEEN_BY_LAUNCHER = "seen by the launcher"
+_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+# Lines of other ranks may still come after the last line of a rank whose lines bear no name.
+_MOST_AFTER, _MOST_AFTER_FATAL = 2, 40
+
+
+@dataclass(frozen=True, slots=True)
+class SeenError:
+    """One exception in the order of the log. `kind`: primary, echo, told (to end).
+
+    `frames` are innermost first. `is_line`: there is no traceback, only the line that ends one.
+    """
+
+    rank: int | None
+    error: RaisedError
+    order: int
+    kind: str
+    is_line: bool = False
+
+    @property
+    def text(self) -> str:
+        """Type and message."""
+        return f"{self.error.type}: {self.error.message}"
+
+    @property
+    def frames(self) -> tuple[Frame, ...]:
+        """Where it was raised, innermost first."""
+        return self.error.frames
+
+    @property
+    def source(self) -> Source:
+        """Where it stands in the log."""
+        return self.error.source
+
+    def is_like(self, other: SeenError) -> bool:
+        """Whether both are the same exception, apart from numbers in the message."""
+        return self.error.type == other.error.type and _bare(self.error.message) == _bare(other.error.message)
+
+
+def _bare(message: str) -> str:
+    return _NUMBERS.sub("#", message.split("\n", 1)[0])[:160]
+
+
+def kind_of_error(error: RaisedError) -> str:
+    """Whether an exception may be where it began, reports what another process did, or was asked for."""
+    text = f"{error.type}: {error.message}"
+    if _TOLD_TO_END.match(text):
+        return "told"
+    return "echo" if _REPORTS.search(text) or is_communication_error(error) else "primary"
+
+
+_known: WeakKeyDictionary[Situation, tuple[SeenError, ...]] = WeakKeyDictionary()
+
+
+def errors_of(s: Situation) -> tuple[SeenError, ...]:
+    """All exceptions that the logs show, in their order."""
+    found = _known.get(s)
+    if found is None:
+        found = _known[s] = tuple(_collect(s))
+    return found
+
+
+def first_error(s: Situation) -> SeenError | None:
+    """The first exception that is no echo of another and after which nobody went on as before."""
+    return next((e for e in errors_of(s) if e.kind == "primary" and not went_on(s, e)), None)
+
+
+def like_it(s: Situation, first: SeenError) -> tuple[SeenError, ...]:
+    """The same exception wherever it was raised: one fault, several ranks."""
+    return tuple(e for e in errors_of(s) if e.is_like(first))
+
+
+def ranks_of(s: Situation, first: SeenError) -> tuple[int, ...]:
+    """The ranks that raised it: told by the lines, or by the launcher where it saw no more failures than there were errors."""
+    same = like_it(s, first)
+    ranks = {e.rank for e in same if e.rank is not None}
+    if ranks:
+        return tuple(sorted(ranks))
+    failed = {r: e.exit for r, e in s.case.ranks.items() if e.exit and e.error is None and (e.exit.code or 0) > 0}
+    times = sorted(x.time_ns for x in failed.values() if x.time_ns)
+    if len(failed) == 1 or 0 < len(failed) <= len(same):
+        return tuple(sorted(failed))
+    earliest = [r for r, x in failed.items() if times and x.time_ns == times[0]]
+    return tuple(earliest) if len(earliest) == 1 and len(times) > 1 and times[1] > times[0] else ()
+
+
+def has_fatal_end(s: Situation) -> bool:
+    """Whether anything but exceptions says that the job failed or hung."""
+    job = s.case.job
+    if (
+        job.exit_code not in (0, None)
+        or s.case.hang is not None
+        or any(e.exit and e.exit.code for e in s.case.ranks.values())
+    ):
+        return True
+    return any(e.says for e in s.events.of(*_FATAL)) or any(e.says == "hang" for e in s.events)
+
+
+def is_log_only(s: Situation) -> bool:
+    """Whether nothing but logs is known: no recorded calls, no stacks, no watcher."""
+    if len(s.case.calls) or s.case.hang is not None or s.case.job.ended_by_us:
+        return False
+    return not any(
+        e.stacks or e.initialized or (e.exit and e.exit.text != SEEN_BY_LAUNCHER) for e in s.case.ranks.values()
+    )
+
+
+def went_on(s: Situation, error: SeenError) -> bool:
+    """Whether the program went on after an exception: it was handled, whatever it was."""
+    if error.error.source.reader not in ("output", "log"):
+        return False
+    after = [
+        e for e in s.events.of(*_PROGRESS) if e.order > error.order and (error.rank is None or e.rank == error.rank)
+    ]
+    if error.rank is not None and after:
+        return len(after) > 1
+    return len(after) > (_MOST_AFTER_FATAL if has_fatal_end(s) else _MOST_AFTER)
+
+
+def _collect(s: Situation) -> Iterable[SeenError]:
+    if s.case.job.exit_code == 0:
+        return ()
+    place = {(line.source.path, line.source.line): i for i, line in enumerate(s.case.log)}
+    raised: list[tuple[int | None, RaisedError]] = []
+    for rank, evidence in s.case.ranks.items():
+        raised.extend(
+            (rank, e) for e in (*(h for h in evidence.handled if _from_log(h)), evidence.error) if e is not None
+        )
+    if all(_from_log(e) for _, e in raised):
+        raised.extend((None, e) for e in s.case.loose_errors)
+    found = [SeenError(rank, e, _order(e, place), kind_of_error(e)) for rank, e in raised]
+    found.extend(_lines(s, [e for _, e in raised]) if all(_from_log(e) for _, e in raised) else ())
+    return sorted(found, key=lambda e: (e.order, -1 if e.rank is None else e.rank))
+
+
+def _from_log(error: RaisedError) -> bool:
+    return error.source.reader == "output"
+
+
+def _order(error: RaisedError, place: Mapping[tuple[str, int | None], int]) -> int:
+    return place.get((error.source.path, error.source.line), error.source.line or 0)
+
+
+def _lines(s: Situation, raised: Sequence[RaisedError]) -> Iterable[SeenError]:
+    """Exceptions of which the log holds only the last line."""
+    known = {(e.type.rsplit(".", 1)[-1], e.message.split("\n", 1)[0][:60]) for e in raised}
+    told = s.events.of("python.error_line", "python.interrupted", "python.swallowed")
+    for i, event in enumerate(told):
+        if event.kind == "python.swallowed" or (i and told[i - 1].kind == "python.swallowed"):
+            continue  # Python could not raise it
+        error = _error_of(event)
+        if (error.type.rsplit(".", 1)[-1], error.message[:60]) not in known:
+            yield SeenError(event.rank, error, event.order, kind_of_error(error), is_line=True)
+
+
+def _error_of(event: LogEvent) -> RaisedError:
+    source = Source("log", event.source.path, event.source.line)
+    return RaisedError(
+        event["type"] or "KeyboardInterrupt", event["message"].strip(), event.time_ns or 0, (), source=source
+    )

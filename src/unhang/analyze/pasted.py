@@ -1,0 +1,136 @@
+"""What the ranks of a log were doing, told by stacks that were pasted into it, and by the tracebacks of interrupted ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from unhang.analyze.first_errors import errors_of
+from unhang.model import Frame, LogLine
+from unhang.read.logs.pasted_stacks import pasted_stacks
+
+if TYPE_CHECKING:
+    from unhang.analyze.situation import Situation
+
+_COLLECTIVES = re.compile(
+    r"(?:all_reduce|all_gather|broadcast|reduce_scatter)(?:_\w+)?|all_to_all(?:_single)?|gather(?:_object)?|(?:monitored_)?barrier|"
+    r"reduce|scatter(?:_object_list)?|i?recv|i?send|batch_isend_irecv|wait_for_everyone"
+)
+_NATIVE = re.compile(
+    r"nccl(?:AllReduce|AllGather|Broadcast|ReduceScatter|Reduce|Send|Recv|GroupEnd)|ProcessGroup(?:NCCL|Gloo)::(\w+)"
+)
+_COMMUNICATES = re.compile(
+    r"distributed_c10d|torch/distributed/(?!elastic|checkpoint|run|launch)|deepspeed/comm|horovod|accelerate/(?:state|utils/operations)"
+)
+_BACKWARD = frozenset({"_engine_run_backward", "run_backward"})
+_LOADER = re.compile(
+    r"torch/utils/data/|torchdata/|webdataset/|/data/iterators|data_?loader|litdata|streaming/base|ffcv/loader"
+)
+_FETCHES = frozenset(
+    {"_try_get_data", "_get_data", "_next_data", "__next__", "_shutdown_workers", "_start_workers", "_get_iterator"}
+)
+_WAITS = frozenset({"wait", "get", "select", "poll", "_poll", "acquire", "recv", "recv_bytes", "_recv", "join", "_wait_for_tstate_lock",
+                    "sleep", "communicate", "waitpid", "read", "flock", "result", "_try_wait", "put"})  # fmt: skip
+_ENDING = frozenset(
+    {"_shutdown", "_exit_function", "destroy_process_group", "_run_exitfuncs", "_python_exit", "exit_function"}
+)
+# The others wait here until rank 0 has done what it does first.
+RANK_ZERO_FIRST = re.compile(
+    r"zero_first|main_process_first|rank_?(?:0|zero)_first|master_first|rank_zero_barrier|_goes_first|local_main_process_first"
+)
+_DEPTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What one rank, or several under one heading, did.
+
+    `kind`: collective, loader, lock, ending, user. `what`: the collective. `caller`: the first frame of the program itself.
+    """
+
+    label: str
+    ranks: tuple[int, ...]
+    kind: str
+    what: str
+    caller: Frame | None
+    frames: tuple[Frame, ...]
+    line: LogLine
+
+    @property
+    def who(self) -> str:
+        """How it is named in a sentence."""
+        return self.label or "the rank"
+
+
+_known: WeakKeyDictionary[Situation, tuple[Doing, ...]] = WeakKeyDictionary()
+
+
+def doings_of(s: Situation) -> tuple[Doing, ...]:
+    """All stacks of the log, pasted or left by an interrupt, in their order; none where the ranks' own stacks were taken."""
+    found = () if any(e.stacks for e in s.case.ranks.values()) else _known.get(s)
+    if found is None:
+        pasted = [_doing(p.label, p.ranks, p.frames, p.line) for p in pasted_stacks(s.case.log)]
+        interrupted = [
+            _doing(
+                f"rank {e.rank}" if e.rank is not None else "",
+                () if e.rank is None else (e.rank,),
+                e.frames,
+                s.case.log[e.order],
+            )
+            for e in errors_of(s)
+            if e.error.type.endswith("KeyboardInterrupt")
+            and e.frames
+            and e.order < len(s.case.log)
+            and not _is_launcher(e.frames)
+        ]
+        found = _known[s] = (*pasted, *interrupted)
+    return found
+
+
+def _is_launcher(frames: Sequence[Frame]) -> bool:
+    """Whether it is the launcher that was interrupted: it waits for its ranks, whatever they do."""
+    return any(
+        re.search(
+            r"torch/distributed/(?:run|launch|elastic)|torch/multiprocessing/spawn|deepspeed/launcher|/bin/torchrun",
+            f.file,
+        )
+        for f in frames
+    )
+
+
+def _doing(label: str, ranks: tuple[int, ...], frames: tuple[Frame, ...], line: LogLine) -> Doing:
+    kind, what = _kind(frames)
+    caller = next((f for f in frames if not _is_library(f)), None)
+    return Doing(label, ranks, kind, what, caller, frames, line)
+
+
+def _kind(frames: Sequence[Frame]) -> tuple[str, str]:
+    top = frames[:_DEPTH]
+    names = [f.function.split(" ")[0] for f in top]
+    if any(n in _ENDING for n in names):
+        return "ending", ""
+    if any(_LOADER.search(f.file) and f.function in _FETCHES for f in frames[:14]) and (
+        set(names[:6]) & (_WAITS | _FETCHES)
+    ):
+        return "loader", ""
+    for f, name in zip(top, names, strict=True):
+        if _COLLECTIVES.fullmatch(name) and (_COMMUNICATES.search(f.file) or not f.file):
+            return "collective", name
+        if native := _NATIVE.search(f.function):
+            return "collective", native[1] or native[0]
+        if name in _BACKWARD:
+            return "collective", "backward"
+    return ("lock" if names[:1] and set(names[:3]) & _WAITS else "user"), ""
+
+
+def _is_library(frame: Frame) -> bool:
+    file = frame.file
+    parts = ("site-packages/", "dist-packages/", "/lib/python", "<frozen")
+    if not file or any(p in file for p in parts) or file.endswith((".so", ".c", ".cpp", ".S")) or ".so." in file:
+        return True
+    return file.startswith(
+        ("torch/", "threading.py", "queue.py", "multiprocessing/", "contextlib.py", "selectors.py", "concurrent/")
+    )

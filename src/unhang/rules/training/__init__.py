@@ -1,0 +1,1 @@
+"""Rules on jobs that run, or end, without having trained."""
