@@ -14,6 +14,7 @@ import click
 from unhang.cli.reading import (
     ENGINES,
     Given,
+    Progress,
     Reader,
     Timings,
     closer_look,
@@ -65,6 +66,7 @@ class CannotWrite(UnhangError):
 @click.option(
     "--ray-address", metavar="ADDRESS", help="The Ray cluster (auto, ray://host:10001); default: Ray's own choice."
 )
+@click.option("--follow", is_flag=True, help="Watch one growing log, and judge again when it says something new.")
 @click.option("--no-cache", is_flag=True, help="Neither use nor leave a cache beside the dumps.")
 def command(
     paths: tuple[Given, ...],
@@ -74,6 +76,7 @@ def command(
     trace: Path | None,
     engine: str,
     ray_address: str | None,
+    follow: bool,
     no_cache: bool,
 ) -> int:
     """Say what went wrong in a job, from what it left behind.
@@ -82,6 +85,10 @@ def command(
     as s3://bucket/dumps), or logs; - is the standard input. Exit code: 0 nothing wrong, 1 findings, 2 wrong usage or unreadable input, 3 the
     evidence does not suffice.
     """
+    if follow:
+        from unhang.cli.following import follow_log
+
+        return follow_log(paths, output_format, output)
     with reading(engine, ray_address, not no_cache) as reader, stdin_as_file(paths) as given:
         if against is not None:
             content = compare(given, given_path(against), output_format, reader)
@@ -120,7 +127,11 @@ def diagnose(paths: Sequence[Given], reader: Reader | None = None) -> Judged:
     from unhang.rules.registry import judge
 
     timings.mark("import")
-    evidence = open_paths(paths, reader=reader)
+    progress = Progress("MB of logs", 1_000_000)
+    try:
+        evidence = open_paths(paths, reader=reader, tell=progress)
+    finally:
+        progress.clear()
     timings.mark("read")
     closer_look(evidence)
     timings.mark("closer_look")

@@ -92,30 +92,35 @@ class Timings:
             click.echo(json.dumps({"timings_wall_cpu_s": self._stages}), err=True)
 
 
-class _Progress:
+class Progress:
     """One line on the terminal that is overwritten, from the second on that the work takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "dumps", unit: int = 1) -> None:
+        """`what` is counted in steps of `unit`."""
         self._began = self._shown = time.monotonic()
         self._is_shown = False
+        self._what, self._unit = what, unit
 
     def __call__(self, done: int, total: int) -> None:
+        """Shows how far it is, at most five times a second."""
         now = time.monotonic()
         if not sys.stderr.isatty() or now - self._began < _SLOW_S or now - self._shown < _EVERY_S:
             return
         self._shown, self._is_shown = now, True
-        click.echo(f"\r\x1b[Kunhang: {done} of {total} dumps read", nl=False, err=True)
+        text = f"{done // self._unit} of {total // self._unit} {self._what} read"
+        click.echo(f"\r\x1b[Kunhang: {text}", nl=False, err=True)
 
     def clear(self) -> None:
         """Removes the line."""
         if self._is_shown:
             click.echo("\r\x1b[K", nl=False, err=True)
+            self._is_shown = False
 
 
 @contextmanager
 def reading(engine: str, ray_address: str | None, use_cache: bool) -> Iterator[Reader]:
     """Makes the readers of dumps; closes what the engine holds."""
-    progress = _Progress()
+    progress = Progress()
 
     def reader(files: Sequence[DumpFile], runs: Engine | None = None) -> DumpReader:
         from unhang.read.dumps.reader import DumpReader

@@ -27,6 +27,7 @@ from unhang.read.gathered import Gathered, holds_run_directory
 from unhang.read.inventory import NO_DUMP, absent_calls, present_evidence
 from unhang.read.logs.case import case_of_outputs
 from unhang.read.logs.events import events_of
+from unhang.read.logs.source import Tell
 from unhang.read.membership import Membership
 from unhang.read.our_ending import ending_began_ns, forget_since
 from unhang.read.output_log import OutputLog
@@ -84,14 +85,15 @@ def open_paths(
     *,
     trusted: bool = False,
     reader: Callable[[Sequence[DumpFile]], DumpReader] | None = None,
+    tell: Tell | None = None,
 ) -> Evidence:
-    """The evidence in folders and files, which are recognised by their content.
+    """The evidence in folders and files, which are recognised by their content. `tell`: called while logs are read.
 
     Raises:
         UnreadableInput: only files were given, and none of them can be read.
         NothingToJudge: there is nothing in them that unhang can read.
     """
-    gathered = Gathered()
+    gathered = Gathered(tell=tell)
     with PickleGuard() as guard, _without_collector():
         elsewhere = []
         for path in paths:

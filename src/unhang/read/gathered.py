@@ -16,7 +16,7 @@ from unhang.read.elastic_error import read_elastic_error
 from unhang.read.faulthandler_text import read_faulthandler
 from unhang.read.fields import text
 from unhang.read.files import read_object
-from unhang.read.logs.source import read_output
+from unhang.read.logs.source import Tell, read_outputs
 from unhang.read.output_log import OutputLog
 from unhang.read.page import read_page
 from unhang.read.pyspy import read_pyspy
@@ -43,6 +43,7 @@ class Gathered:
     absent: list[Unavailable] = field(default_factory=list)
     files_seen: int = 0
     dumps: list[DumpFile] = field(default_factory=list)
+    tell: Tell | None = None
 
     def attempt(self, what: str, read: Callable[[], T]) -> T | None:
         """Reads one thing; a failure is noted."""
@@ -173,13 +174,14 @@ class Gathered:
         """All outputs, read last because the processes' numbers tell the ranks in some of them."""
         ranks_by_pid = {record.identity.pid: rank for rank, record in records.items() if record.identity.pid}
         logs = []
-        for path, rank in self.output_paths:
-            log = self.attempt("output", partial(read_output, path, rank, ranks_by_pid))
-            if log is not None:
-                logs.append(log)
-                if log.omitted_lines:
-                    reason = "only lines that speak of trouble and the last ones are kept"
-                    self.absent.append(Unavailable(f"{log.omitted_lines} lines of {path.name}", reason))
+        for path, log in read_outputs(self.output_paths, ranks_by_pid, self.tell):
+            if isinstance(log, UnreadableInput):
+                self.absent.append(Unavailable("output", str(log)))
+                continue
+            logs.append(log)
+            if log.omitted_lines:
+                reason = "only lines that speak of trouble and the last ones are kept"
+                self.absent.append(Unavailable(f"{log.omitted_lines} lines of {path.name}", reason))
         return logs
 
     def absences_of_job(self) -> list[Unavailable]:

@@ -68,7 +68,7 @@ def kind_of(path: Path) -> Kind:
         return Kind.PAGE
     if head[0] == 0x80 or (b"profiling_name" in head and b"pg_config" in head and start != b"{"):
         return Kind.DUMP
-    if start in (b"{", b"["):
+    if start == b"{" or (start == b"[" and head.lstrip()[1:].lstrip()[:1] == b"{"):  # else `[rank0]: ...`
         return _kind_of_json(path, head)
     if b"(most recent call first):" in head:
         return Kind.FAULTS

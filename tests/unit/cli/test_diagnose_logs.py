@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,33 @@ def test_logs_of_several_nodes_are_one_job(tmp_path: Path) -> None:
         (tmp_path / f"node{node}.log").write_text(line)
     first = diagnosed(tmp_path, tmp_path)["findings"][0]
     assert (first["cause"], first["culprit_ranks"]) == ("code-divergence", [0])
+
+
+def test_a_growing_log_is_judged_when_it_says_something(tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    path.write_text("step 1 loss 0.3\n")
+    following = subprocess.Popen(
+        [sys.executable, "-m", "unhang", "diagnose", "--follow", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert following.stdout is not None
+    assert following.stderr is not None
+    try:
+        assert b"following" in following.stderr.readline()
+        with path.open("a") as log:
+            log.write(LOG)
+        assert following.stdout.readline().startswith(b"HANG  rank 0 was in REDUCE #7")
+        following.send_signal(signal.SIGINT)
+        rest, _ = following.communicate(timeout=30)
+        assert rest.count(b"HANG") == 0
+        assert following.returncode == 1
+    finally:
+        following.kill()
+        following.communicate()
+
+
+def test_following_takes_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.log").write_text("")
+    assert main(["diagnose", "--follow", str(tmp_path / "a.log"), str(tmp_path / "a.log")]) == 2
+    assert capsys.readouterr().err.startswith("unhang: --follow takes exactly one file")

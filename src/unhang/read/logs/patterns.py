@@ -69,21 +69,32 @@ def by_anchor() -> Mapping[str, tuple[Pattern, ...]]:
 
 
 @cache
-def _anchors() -> tuple[re.Pattern[str], Mapping[str, tuple[Pattern, ...]]]:
-    """An expression that finds every anchor, and the patterns that each text found leads to."""
-    known = _by_anchor(all_patterns())
+def all_anchors() -> Mapping[str, tuple[Pattern, ...]]:
+    """The patterns that each anchor leads to, with those of the background."""
+    return _by_anchor(all_patterns())
+
+
+@cache
+def _anchor_regex() -> tuple[re.Pattern[str], Mapping[str, tuple[str, ...]]]:
+    """An expression that finds every anchor, and the anchors that each text found begins with."""
     # A lookahead finds anchors that overlap; the longest first, as an alternation takes the first that fits.
-    words = sorted(known, key=lambda a: (-len(a), a))
-    leads = {word: tuple(p for a in words if word.startswith(a) for p in known[a]) for word in words}
-    return re.compile(f"(?=({'|'.join(map(re.escape, words))}))"), leads
+    words = sorted(all_anchors(), key=lambda a: (-len(a), a))
+    begins = {word: tuple(a for a in words if word.startswith(a)) for word in words}
+    return re.compile(f"(?=({'|'.join(map(re.escape, words))}))"), begins
 
 
 def matches(line: str) -> Iterator[tuple[Pattern, re.Match[str]]]:
     """The patterns that match a line, each once."""
-    anchors, leads = _anchors()
+    regex, begins = _anchor_regex()
+    return matches_of(line, (anchor for found in regex.finditer(line) for anchor in begins[found[1]]))
+
+
+def matches_of(line: str, anchors: Iterable[str]) -> Iterator[tuple[Pattern, re.Match[str]]]:
+    """The patterns that match a line of which the anchors are known, each once."""
+    known = all_anchors()
     seen: set[int] = set()
-    for found in anchors.finditer(line):
-        for pattern in leads[found[1]]:
+    for anchor in anchors:
+        for pattern in known[anchor]:
             if id(pattern) not in seen:
                 seen.add(id(pattern))
                 match = pattern.compiled.search(line)

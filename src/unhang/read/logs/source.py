@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import errno
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -112,7 +115,7 @@ def _plain(source: IO[bytes], name: str) -> Iterator[Read]:
     head = source.read(8)
     source.seek(0)
     if not compression(head):
-        yield source.read
+        yield partial(_past_holes, source)
         return
     with decompressing(source, head, name) as plain:
         some: Any = plain
@@ -132,6 +135,18 @@ def _plain(source: IO[bytes], name: str) -> Iterator[Read]:
             return part
 
         yield read
+
+
+def _past_holes(source: IO[bytes], size: int) -> bytes:
+    """The next bytes. A log that was emptied under its writer begins with a hole of zeros, which may be of any size."""
+    part = source.read(size)
+    if part[:1] == b"\0" and not part.strip(b"\0"):
+        try:
+            source.seek(source.tell(), os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # nothing but the hole
+                source.seek(0, os.SEEK_END)
+    return part
 
 
 class _Again:

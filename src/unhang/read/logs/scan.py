@@ -1,0 +1,235 @@
+"""The lines that may matter in a log of any size, in one pass and in memory that does not grow with the log."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from unhang.read.logs.scan_anchors import Anchor, anchors
+from unhang.read.logs.scan_block import Block, Piece, newlines_in
+from unhang.read.logs.scan_engines import Finder, GramEngine, HyperscanEngine, Make, has_hyperscan
+
+BLOCK_BYTES = 256 << 10
+AHEAD_BYTES = 8 << 10
+HEAD_LINES, TAIL_LINES = 200, 400
+MAX_KEPT_LINES = 18_000
+_FIRST_BYTES, _LAST_BYTES = 64 << 20, 256 << 10
+
+_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]_P^][^\x07\x1b\n]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+Read = Callable[[int], bytes]
+"""The next bytes, at most so many; none at the end."""
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """`lines`: with their numbers from 1, in order; of a very long line there may be several parts, with one number.
+
+    `flooded`: texts so frequent that only some of their lines are there.
+    """
+
+    lines: Sequence[tuple[int, bytes]]
+    total_lines: int
+    flooded: tuple[str, ...] = ()
+
+    @property
+    def omitted_lines(self) -> int:
+        """How many lines are not there."""
+        return self.total_lines - len({number for number, _ in self.lines})
+
+
+def fastest_engine() -> Make:
+    """Hyperscan where it is installed, else numpy."""
+    return HyperscanEngine if has_hyperscan() else GramEngine
+
+
+def scan(read: Read, make: Make | None = None, tell: Callable[[int], None] | None = None) -> Scanned:
+    """Scans a stream of UTF-8. `tell` gets the number of bytes of each block.
+
+    Blocks: as long as `read` does.
+    """
+    scanner = Scanner(make)
+    for data, end in blocks(read):
+        scanner.take(data, end)
+        if tell is not None:
+            tell(end)
+    return scanner.result()
+
+
+def blocks(read: Read) -> Iterator[tuple[bytes, int]]:
+    """Blocks that end with a line (else with a state of a progress bar, else anywhere), and where they end.
+
+    What follows the end is the beginning of the next block. The borders do not depend on the sizes of what `read` returns.
+    """
+    rest, is_over = b"", False
+    while not is_over:
+        parts, size = [rest], len(rest)
+        while size < BLOCK_BYTES and not is_over:
+            part = read(BLOCK_BYTES - size)
+            is_over = not part
+            parts.append(part)
+            size += len(part)
+        data = b"".join(parts)
+        end = size if is_over else data.rfind(b"\n") + 1 or data.rfind(b"\r") + 1 or size - AHEAD_BYTES
+        if data:
+            yield data, end
+        rest = data[end:]
+
+
+def clean(data: bytes) -> bytes:
+    """Without colours and NULs."""
+    if b"\0" in data:
+        data = data.replace(b"\0", b"")
+    return _ANSI.sub(b"", data) if b"\x1b" in data else data
+
+
+@dataclass(slots=True)
+class _Bundle:
+    """A line with an anchor and the lines that are kept with it. `left`: so many more are wanted."""
+
+    pieces: list[Piece]
+    left: int
+    until: bytes
+
+    def size(self) -> int:
+        return sum(len(text) + 100 for _, _, text in self.pieces)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is kept of one anchor. `is_flood`: no more than a line of each block is taken."""
+
+    first: list[_Bundle] = field(default_factory=list)
+    last: deque[_Bundle] = field(default_factory=deque)
+    last_bytes: int = 0
+    is_flood: bool = False
+
+
+class Scanner:
+    """Takes one block after the other."""
+
+    def __init__(self, make: Make | None = None, wanted: Sequence[Anchor] | None = None) -> None:
+        self._wanted = tuple(anchors() if wanted is None else wanted)
+        self._finder = Finder([anchor.word for anchor in self._wanted], make or fastest_engine())
+        self._kept = [_Kept() for _ in self._wanted]
+        self._open: list[_Bundle] = []
+        self._head: list[Piece] = []
+        self._recent: deque[tuple[bytes, int, int, int]] = deque(maxlen=2)
+        self._bytes = self._newlines = self._first_bytes = 0
+        self._ends_open = False
+        self._scratch = np.empty(BLOCK_BYTES, np.bool_)
+
+    def number_from(self, number: int) -> None:
+        """The next block begins with the line of this number."""
+        self._newlines = number - 1
+
+    def take(self, data: bytes, end: int | None = None) -> list[Piece]:
+        """Takes a block, which `end` closes (see `blocks`); returns its lines with anchors, as far as they were kept."""
+        end = len(data) if end is None else end
+        if b"\0" in data or b"\x1b" in data:
+            whole = data[:end].replace(b"\0", b"")
+            self._ends_open = not whole.endswith(b"\n") if whole else self._ends_open
+            before = clean(whole)
+            data, end = before + clean(data[end:]), len(before)
+        elif end:
+            self._ends_open = data[end - 1] != 10
+        if not end:
+            return []
+        self._recent.append((data, end, self._newlines, self._bytes))
+        hits = [hit for hit in self._finder.hits(data) if hit[0] < end]
+        taken: list[Piece] = []
+        if hits or self._open or len(self._head) < HEAD_LINES:
+            block = Block(data, end, self._newlines + 1, self._bytes, self._scratch)
+            newlines = block.newlines
+            self._head += [block.piece(i) for i in range(min(HEAD_LINES - len(self._head), block.lines))]
+            self._open = [bundle for bundle in self._open if self._extend(bundle, block, 0)]
+            taken = self._take_hits(block, hits)
+        else:
+            newlines = int(np.count_nonzero(newlines_in(data, end, self._scratch)))
+        self._newlines += newlines
+        self._bytes += end
+        return taken
+
+    def _take_hits(self, block: Block, hits: Sequence[tuple[int, int]]) -> list[Piece]:
+        taken: list[Piece] = []
+        new_floods: set[int] = set()
+        told: dict[int, int] = {}
+        for place, number in hits:
+            kept, anchor = self._kept[number], self._wanted[number]
+            line = block.line_at(place)
+            piece = block.piece_at(place, line)
+            if told.get(number) == piece[1] or number in new_floods or (kept.is_flood and number in told):
+                continue
+            told[number] = piece[1]
+            before = [block.piece(i) for i in range(max(0, line - anchor.before), line)]
+            bundle = _Bundle([*before, piece], anchor.after, anchor.until)
+            taken.append(piece)
+            if bundle.left and self._extend(bundle, block, line + 1):
+                self._open.append(bundle)
+            if kept.is_flood:
+                self._keep_late(kept, bundle, anchor.last)
+                continue
+            kept.first.append(bundle)
+            self._first_bytes += bundle.size()
+            if len(kept.first) >= anchor.first:
+                new_floods.add(number)
+        if self._first_bytes > _FIRST_BYTES:
+            new_floods.update(range(len(self._kept)))
+        for number in new_floods:
+            self._kept[number].is_flood = True
+        self._finder.quieten(new_floods)
+        return taken
+
+    @staticmethod
+    def _keep_late(kept: _Kept, bundle: _Bundle, most: int) -> None:
+        kept.last.append(bundle)
+        kept.last_bytes += bundle.size()
+        limit = _LAST_BYTES * (8 if bundle.until or bundle.left else 1)
+        while len(kept.last) > most or (len(kept.last) > 1 and kept.last_bytes > limit):
+            kept.last_bytes -= kept.last.popleft().size()
+
+    @staticmethod
+    def _extend(bundle: _Bundle, block: Block, line: int) -> bool:
+        """Adds the lines from `line` on; returns whether more are wanted."""
+        stop = min(block.lines, line + bundle.left)
+        is_over = False
+        if bundle.until and (at := block.line_with(bundle.until, line)) < stop:
+            stop, is_over = at + 1, True
+        bundle.pieces += [block.piece(i) for i in range(line, stop)]
+        bundle.left -= max(0, stop - line)
+        return bundle.left > 0 and not is_over
+
+    def result(self) -> Scanned:
+        """What was found so far."""
+        tail = [piece for block in self._recent for piece in Block(block[0], block[1], block[2] + 1, block[3]).pieces()]
+        always = [*self._head, *tail[-TAIL_LINES:]]
+        share = 1.0
+        found = self._chosen(always, share)
+        while len(found) > MAX_KEPT_LINES and share > 0.001:
+            share /= 2
+            found = self._chosen(always, share)
+        flooded = tuple(
+            anchor.word.decode()
+            for anchor, kept in zip(self._wanted, self._kept, strict=True)
+            if kept.is_flood and kept.last
+        )
+        lines = [(number, text) for _, (number, text) in sorted(found.items())]
+        if len(lines) > MAX_KEPT_LINES:
+            lines = lines[: MAX_KEPT_LINES // 2] + lines[-MAX_KEPT_LINES // 2 :]
+        return Scanned(lines, self._newlines + self._ends_open, flooded)
+
+    def _chosen(self, always: Sequence[Piece], share: float) -> dict[int, tuple[int, bytes]]:
+        found = {begin: (number, text) for number, begin, text in always}
+        for anchor, kept in zip(self._wanted, self._kept, strict=True):
+            bundles = [*kept.first, *kept.last]
+            early, late = max(1, int(anchor.first * share)), max(1, int(anchor.last * share))
+            if len(bundles) > early + late:
+                bundles = bundles[:early] + bundles[-late:]
+            for bundle in bundles:
+                for number, begin, text in bundle.pieces[: max(1 + anchor.before, int(len(bundle.pieces) * 4 * share))]:
+                    found.setdefault(begin, (number, text))
+        return found

@@ -1,0 +1,124 @@
+"""Which exception of a log came first."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.analyze.first_errors import errors_of, first_error, is_log_only, ranks_of, went_on
+from unhang.analyze.laggards import behind_in_steps
+from unhang.analyze.pasted import doings_of
+from unhang.analyze.situation import Situation
+from unhang.model.example import make_case
+from unhang.read.logs.case import log_case
+
+TRACE = 'Traceback (most recent call last):\n  File "/app/t.py", line 3, in f\n    g()\n'
+END = "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 3 (pid: 7) of binary: python\n"
+
+
+def situation(text: str) -> Situation:
+    return Situation(log_case(text))
+
+
+def on_rank(rank: int, text: str) -> str:
+    return "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("last", "kind"),
+    [
+        ("ValueError: bad", "primary"),
+        ("RuntimeError: [..pair.cc:598] Connection closed by peer [10.0.0.1]:1", "echo"),
+        ("torch.distributed.DistBackendError: NCCL error: unhandled system error", "echo"),
+        ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "echo"),
+        ("KeyboardInterrupt", "told"),
+    ],
+)
+def test_kinds(last, kind):
+    (error,) = errors_of(situation(TRACE + last))
+    assert error.kind == kind
+
+
+def test_the_first_by_place_not_by_rank():
+    s = situation(on_rank(0, TRACE + "RuntimeError: Connection closed by peer") + on_rank(5, TRACE + "KeyError: 3"))
+    first = first_error(s)
+    assert first is not None
+    assert (first.rank, first.error.type) == (5, "KeyError")
+
+
+def test_the_launcher_tells_whose_it_was():
+    s = situation(TRACE + "ValueError: bad\n" + END)
+    first = first_error(s)
+    assert first is not None
+    assert ranks_of(s, first) == (3,)
+
+
+def test_several_failed_and_one_error_tell_nobody():
+    s = situation(TRACE + "ValueError: bad\n" + END + END.replace("local_rank: 3", "local_rank: 1"))
+    first = first_error(s)
+    assert first is not None
+    assert ranks_of(s, first) == ()
+
+
+def test_the_program_went_on():
+    steps = "".join(f"step {i}, loss 0.5\n" for i in range(5))
+    s = situation(TRACE + "ValueError: bad\n" + steps)
+    assert went_on(s, errors_of(s)[0])
+    assert first_error(s) is None
+
+
+def test_another_rank_went_on_for_a_while():
+    s = situation(
+        on_rank(2, TRACE + "ValueError: bad") + on_rank(0, "step 5, loss 0.5\nstep 6, loss 0.5\nstep 7, loss 0.5")
+    )
+    assert first_error(s) is not None
+
+
+def test_an_exception_that_python_could_not_raise():
+    s = situation("Exception ignored in: <function f>\n" + TRACE + "TimeoutError: over\nValueError: later")
+    assert [e.error.type for e in errors_of(s)] == ["ValueError"]
+
+
+def test_a_last_line_alone_counts_where_no_traceback_has_it():
+    s = situation(TRACE + "ValueError: bad\nValueError: bad\nKeyError: 4\n")
+    assert [(e.error.type, e.is_line) for e in errors_of(s)] == [("ValueError", False), ("KeyError", True)]
+
+
+def test_log_only():
+    assert is_log_only(situation(TRACE + "ValueError: bad"))
+    assert not is_log_only(Situation(make_case({0: ["barrier"]})))
+
+
+def test_behind_in_steps():
+    lines = "".join(f"step {i}, loss 1, cuda:{r}\n" for i in (1, 2) for r in (0, 1, 2) if (i, r) != (2, 1))
+    found = behind_in_steps(situation(lines))
+    assert found is not None
+    assert found.rank == 1
+    assert behind_in_steps(situation(lines + "step 2, loss 1, cuda:1\n")) is None
+    assert behind_in_steps(situation("step 1, loss 1, cuda:0\nstep 2, loss 1, cuda:1\n")) is None
+
+
+STACK = """rank {}:
+    {} ({})
+    main (app/train.py:4)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "place", "kind"),
+    [
+        ("all_gather_object", "torch/distributed/distributed_c10d.py:3075", "collective"),
+        ("_engine_run_backward", "torch/autograd/graph.py:769", "collective"),
+        ("destroy_process_group", "torch/distributed/distributed_c10d.py:2184", "ending"),
+        ("_try_get_data", "torch/utils/data/dataloader.py:1310", "loader"),
+        ("acquire", "filelock/_api.py:182", "lock"),
+        ("gather", "app/arrays.py:3", "user"),
+    ],
+)
+def test_what_a_pasted_stack_shows(function, place, kind):
+    (doing,) = doings_of(situation(STACK.format(0, function, place)))
+    assert (doing.kind, doing.ranks) == (kind, (0,))
+
+
+def test_an_interrupted_launcher_shows_nothing():
+    text = 'Traceback (most recent call last):\n  File "/env/torch/multiprocessing/spawn.py", line 78, in join\nKeyboardInterrupt\n'
+    assert doings_of(situation(text)) == ()

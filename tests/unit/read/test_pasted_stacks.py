@@ -1,0 +1,80 @@
+"""Stacks that were pasted into a log."""
+
+from __future__ import annotations
+
+import pytest
+
+from unhang.model import Frame
+from unhang.read.logs.pasted_stacks import PastedStack, pasted_stacks
+from unhang.read.output_log import parse_output
+
+
+def read(text: str) -> tuple[PastedStack, ...]:
+    return pasted_stacks(parse_output(text.encode()).lines)
+
+
+def test_ranks_under_headings():
+    first, second = read(
+        "TP0:\nall_reduce (torch/distributed/distributed_c10d.py:3075)\n  poll (cache.py:196)\n"
+        "TP1-3:\nbroadcast (torch/distributed/distributed_c10d.py:2974)\n"
+    )
+    assert (first.label, first.ranks, second.ranks) == ("TP0", (0,), (1, 2, 3))
+    assert first.frames == (
+        Frame("torch/distributed/distributed_c10d.py", 3075, "all_reduce"),
+        Frame("cache.py", 196, "poll"),
+    )
+    assert second.line.source.line == 5
+
+
+def test_the_main_thread_of_py_spy_wherever_it_stands():
+    (stack,) = read(
+        'Process 77: python train.py --local-rank=2\nPython v3.10 (/usr/bin/python)\nThread 78 (idle): "worker"\n    run (a.py:1)\n'
+        'Thread 77 (active+gil): "MainThread"\n    step (train.py:41)\n    main (train.py:9)\n'
+    )
+    assert (stack.label, stack.ranks) == ("process 77", (2,))
+    assert [str(f) for f in stack.frames] == ["train.py:41 in step", "train.py:9 in main"]
+
+
+def test_faulthandler_and_its_current_thread():
+    (stack,) = read(
+        "Fatal Python error: Aborted\n\nThread 0x00007f01 (most recent call first):\n"
+        '  File "/app/watch.py", line 3 in run\n\nCurrent thread 0x00007f02 (most recent call first):\n  File "/app/train.py", line 12 in main\n'
+    )
+    assert [str(f) for f in stack.frames] == ["train.py:12 in main"]
+
+
+def test_threads_of_faulthandler_the_last_is_the_main_one():
+    (stack,) = read(
+        'Thread 0x00007f01 (most recent call first):\n  File "/app/watch.py", line 3 in run\n'
+        'Thread 0x00007f02 (most recent call first):\n  File "/app/train.py", line 12 in main\n'
+    )
+    assert stack.frames[0].function == "main"
+
+
+def test_gdb():
+    (stack,) = read(
+        "rank 1:\n#0  0x00007f in __futex_wait () from /lib/libpthread.so.0\n#1  0x00007e in ncclGroupEnd () from /lib/libnccl.so.2\n"
+        "#2  main (argc=1, argv=0x7f) at main.c:12\n"
+    )
+    assert [f.function for f in stack.frames] == ["__futex_wait", "ncclGroupEnd", "main"]
+    assert stack.frames[2].line == 12
+
+
+def test_ranks_by_the_prefix_of_the_lines():
+    lines = ["Current thread 0x00007f02 (most recent call first):", '  File "/app/train.py", line 12 in main']
+    text = "\n".join(f"[rank{rank}]: {line}" for rank in (0, 3) for line in lines)
+    assert [s.ranks for s in read(text)] == [(0,), (3,)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Epoch 3 (train.py:12)\nsaved (a/b.pt:3)\n",
+        "rank 0: loss 2.3\nrank 1: loss 2.4\n",
+        "Rank 3 failed to pass monitoredBarrier in 30000 ms\n",
+        'Traceback (most recent call last):\n  File "a.py", line 3, in f\nValueError: x\n',
+        "",
+    ],
+)
+def test_ordinary_lines_are_no_stacks(text):
+    assert read(text) == ()
