@@ -14,13 +14,10 @@ from unhang.read.output_log import parse_output
 from unhang.rules.registry import judge
 
 LOGS = sorted((Path(__file__).parent / "healthy").glob("*.log"))
-# Every rank prints the traceback of an exception that it caught, says so, and trains on to the end.
-CAUGHT = {"handled_exceptions": "an exception that was caught and printed is taken for the end of its ranks"}
 
 
 def of(path: Path) -> object:
-    marks = [pytest.mark.xfail(reason=CAUGHT[path.stem], strict=False)] if path.stem in CAUGHT else []
-    return pytest.param(path, id=path.stem, marks=marks)
+    return pytest.param(path, id=path.stem)
 
 
 def test_there_are_logs() -> None:

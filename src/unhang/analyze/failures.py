@@ -20,6 +20,7 @@ _COMMUNICATION = re.compile(
 _TIMEOUT = re.compile(
     r"Timed out waiting|wait timeout after|Socket Timeout|Watchdog caught collective|[Tt]imeout caused"
 )
+SEEN_BY_LAUNCHER = "seen by the launcher"  # the text of an end that only the launcher tells
 UNUSED_PARAMETERS = re.compile(r"Expected to have finished reduction in the prior iteration")
 _TOLD_TO_END = ("KeyboardInterrupt", "SystemExit", "SignalException")
 
@@ -108,12 +109,14 @@ def _ended_from_outside(ends: Sequence[tuple[int, int, str, RankEvidence]]) -> f
     return frozenset(rank for group in together for _, rank in group)
 
 
-def _may_be_the_launchers_work(ends: Sequence[tuple[int, int, str, RankEvidence]], i: int) -> bool:
-    """Whether the end at position i may be a launcher's answer to an earlier one.
+def _may_be_the_launchers_work(ends: Sequence[tuple[int, int, str, RankEvidence]], i: int, others_failed: bool) -> bool:
+    """Whether the end at position i may be a launcher's answer to an earlier one. `others_failed`: a launcher saw it so.
 
     An echo just before a lone SIGKILL is the echo of that SIGKILL, which was only noticed after it.
     """
     time_ns, _, kind, evidence = ends[i]
+    if others_failed and kind == "signal" and evidence.exit is not None and evidence.exit.code == -15:
+        return True
     killed = [e for _, _, k, e in ends if k == "signal" and e.exit is not None and e.exit.code == -9]
     if kind != "signal" or killed != [evidence]:
         return i > 0
@@ -141,9 +144,13 @@ def failures_of(case: Case) -> tuple[Failure, ...]:
         found.append((_time(evidence, kind), rank, kind, evidence))
     found.sort(key=lambda item: (item[0] or 1 << 62, _printed_at(item[3]), item[1]))
     failures, from_outside = [], _ended_from_outside(found)
+    others_failed = any(
+        e.exit and e.exit.kind == "exit" and e.exit.text == SEEN_BY_LAUNCHER and (e.exit.code or 0) > 0
+        for e in case.ranks.values()
+    )
     for i, (time_ns, rank, kind, evidence) in enumerate(found):
         secondary = (
-            _is_secondary(evidence, kind, ended_by_launcher=_may_be_the_launchers_work(found, i))
+            _is_secondary(evidence, kind, ended_by_launcher=_may_be_the_launchers_work(found, i, others_failed))
             or rank in from_outside
         )
         failures.append(Failure(rank, kind, time_ns, evidence.error, evidence.exit, secondary))

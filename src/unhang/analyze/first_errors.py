@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from unhang.analyze.failures import is_communication_error
+from unhang.analyze.failures import SEEN_BY_LAUNCHER, is_communication_error
 from unhang.model import Frame, LogEvent, RaisedError, Source
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # What a launcher or a driver process raises because a rank failed, and how a rank says that it was told to end.
 _REPORTS = re.compile(
-    r"^(?:[\w.]*\.)?(?:ChildFailedError|ProcessExitedException|ProcessRaisedException|EngineDeadError|EngineGenerationError|CalledProcessError|RayActorError|ActorDiedError|"
+    r"^(?:[\w.]*\.)?(?:ChildFailedError|ProcessExitedException|ProcessRaisedException|EngineDeadError|EngineGenerationError|CalledProcessError|RayActorError|Rendezvous(?:Connection|Closed)Error|ActorDiedError|"
     r"ActorUnavailableError|WorkerCrashedError|HorovodInternalError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError)\b|"
     r"Engine core initialization failed|RPC call to \S+ timed out|EOFError: ?$|Engine loop (?:is not running|has died)"
 )
@@ -32,7 +32,9 @@ _FATAL = (
     "python.fatal",
     "python.spawned",
 )
-SEEN_BY_LAUNCHER = "seen by the launcher"
+_ERROR_LINE = re.compile(
+    r"Traceback \(|[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b|During handling|The above exception"
+)
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
 # Lines of other ranks may still come after the last line of a rank whose lines bear no name.
 _MOST_AFTER, _MOST_AFTER_FATAL = 2, 40
@@ -148,7 +150,15 @@ def went_on(s: Situation, error: SeenError) -> bool:
     ]
     if error.rank is not None and after:
         return len(after) > 1
+    if not has_fatal_end(s) and s.events.has("work.ended") and _printed_on(s, error):
+        return True
     return len(after) > (_MOST_AFTER_FATAL if has_fatal_end(s) else _MOST_AFTER)
+
+
+def _printed_on(s: Situation, error: SeenError) -> bool:
+    """Whether the rank that raised it printed a line of its own after it, which is no part of another traceback."""
+    later = (x for x in s.case.log[error.order + 1 :] if error.rank is None or x.rank == error.rank)
+    return any(x.text[:1].isalpha() and not _ERROR_LINE.match(x.text) for x in later)
 
 
 def _collect(s: Situation) -> Iterable[SeenError]:

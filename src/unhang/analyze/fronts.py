@@ -6,7 +6,7 @@ started, where the dump tells), and its later calls have been issued but have no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,7 +24,10 @@ def is_open(table: CollectiveTable) -> npt.NDArray[np.bool_]:
 
 
 def fronts(table: CollectiveTable) -> dict[int, tuple[int, ...]]:
-    """Rank -> rows of the calls in which it waits: those that have started, else the first open one and its batch."""
+    """Rank -> rows of the calls in which it waits: those that have started, else the first open one and its batch.
+
+    Without rows where the rank waits in a call that is not in its dump any more.
+    """
     rows = np.flatnonzero(is_open(table))
     if not len(rows):
         return {}
@@ -40,7 +43,27 @@ def fronts(table: CollectiveTable) -> dict[int, tuple[int, ...]]:
     found: dict[int, list[int]] = {}
     for r, row in zip(rank[is_front].tolist(), rows[is_front].tolist(), strict=True):
         found.setdefault(r, []).append(row)
-    return {r: tuple(of) for r, of in found.items()}
+    lost = _may_have_lost_theirs(table, set(rank[~any_started].tolist()))
+    return {r: () if r in lost else tuple(of) for r, of in found.items()}
+
+
+def _may_have_lost_theirs(table: CollectiveTable, ranks: Collection[int]) -> frozenset[int]:
+    """Those of the ranks whose ring buffer is full of calls that have not completed: the first of them may be overwritten.
+
+    How much a buffer holds is told by the dumps that hold completed calls too, and not from the first one on.
+    """
+    begin_R = np.flatnonzero(np.append(True, table["rank"][1:] != table["rank"][:-1])[: len(table)])
+    end_R = np.append(begin_R[1:], len(table)) - 1
+    rank_R = table["rank"][begin_R]
+    span_R = table["record_id"][end_R] - table["record_id"][begin_R] + 1
+    is_active_R = np.isin(rank_R, list(table.active_ranks))
+    is_partial_R = is_active_R | np.isin(rank_R, list(table.wrapped_ranks))
+    most = int(span_R[is_partial_R & ~is_active_R].max(initial=0))
+    if not most:
+        return frozenset()
+    is_open_R = np.logical_and.reduceat(table["state"] != CallState.COMPLETED, begin_R)
+    found = is_partial_R & is_open_R & (span_R >= most) & np.isin(rank_R, list(ranks))
+    return frozenset(rank_R[found].tolist())
 
 
 @dataclass
@@ -54,8 +77,9 @@ class _Channel:
 def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
     """Row of each open send or receive -> the row of the other side, None where the peer has not issued it.
 
-    The nth send of a pair belongs to its nth receive. Where the first calls are lost, what is open is paired in order: a
-    transfer completes on both sides. `p2p_seq_id` cannot serve: it counts the calls with all peers together.
+    The nth send of a pair belongs to its nth receive. Where the first calls are lost, they are counted from the last
+    collective that both have completed, if there is one; else what is open is paired in order: a transfer completes on both
+    sides, though the batch that it is in may not. `p2p_seq_id` cannot serve: it counts the calls with all peers together.
     """
     is_p2p = table["is_p2p"] & (table["peer"] >= 0)
     is_send_of_op = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])
@@ -74,12 +98,44 @@ def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
     for (_, sender, receiver), channel in channels.items():
         sides = [channel.sends, channel.receives]
         if sender in lost or receiver in lost:
-            sides = [[r for r in rows if is_open_N[r]] for rows in sides]
+            sides = _since_they_met(table, (sender, receiver), sides) or [
+                [r for r in rows if is_open_N[r]] for rows in sides
+            ]
         for mine, other in (sides, sides[::-1]):
             for i, row in enumerate(mine):
                 if is_open_N[row]:
                     matched[row] = other[i] if i < len(other) else None
     return matched
+
+
+def _since_they_met(table: CollectiveTable, pair: tuple[int, int], sides: list[list[int]]) -> list[list[int]] | None:
+    """The sends and the receives of a pair since the last collective that both completed; None where that does not tell.
+
+    It does not if the two disagree on how many there were since an earlier one: some were then under way across it.
+    """
+    met = [_completed_collectives(table, rank) for rank in pair]
+    common = sorted(met[0].keys() & met[1].keys(), key=met[0].__getitem__)
+    if not common:
+        return None
+    first, last = ([rows[common[at]] for rows in met] for at in (0, -1))
+    between = [sum(a < row < b for row in rows) for a, b, rows in zip(first, last, sides, strict=True)]
+    is_across = any(
+        table["state"][row] != CallState.COMPLETED
+        for b, rows in zip(last, sides, strict=True)
+        for row in rows
+        if row < b
+    )
+    if is_across or between[0] != between[1]:
+        return None
+    return [[row for row in rows if row > b] for b, rows in zip(last, sides, strict=True)]
+
+
+def _completed_collectives(table: CollectiveTable, rank: int) -> dict[tuple[int, int], int]:
+    """(group, sequence number) -> row."""
+    rows = table.rank_rows(rank)
+    is_met = (table["state"][rows] == CallState.COMPLETED) & ~table["is_p2p"][rows]
+    at = np.flatnonzero(is_met) + rows.start
+    return dict(zip(zip(table["group"][at].tolist(), table["seq"][at].tolist(), strict=True), at.tolist(), strict=True))
 
 
 def _key(table: CollectiveTable, row: int, is_send_of_op: npt.NDArray[np.bool_]) -> tuple[int, int, int]:

@@ -13,6 +13,7 @@ from datetime import datetime
 _FIELD = re.compile(r"\s+(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")
 _RULE = re.compile(r"={20,}$")
 _RECORD = re.compile(r"\[(\d+)\]:$")
+_LOCAL = re.compile(r"\(local_rank: (\d{1,6})\)")
 _NUMBER = re.compile(r"-?\d+")
 _PID = re.compile(r"\(pid: (\d+)\)")
 _LINES = (
@@ -59,6 +60,7 @@ class RankExit:
     """How the launcher saw one rank end. `code` is negative for a signal; `is_root`: the failure it saw first."""
 
     rank: int | None = None
+    local_rank: int | None = None
     pid: int | None = None
     code: int | None = None
     time_ns: int = 0
@@ -105,6 +107,8 @@ class SummaryReader:
             found.time_ns = _wall_ns(value)
         elif key == "rank" and first:
             found.rank = int(first[0][:9])
+            local = _LOCAL.search(value)
+            found.local_rank = int(local[1]) if local else None
         elif key == "exitcode" and first:
             pid = _PID.search(value)
             found.code, found.pid = int(first[0][:9]), int(pid[1][:9]) if pid else None
@@ -115,7 +119,7 @@ class SummaryReader:
         self._has_launcher = self._has_launcher or _LAUNCHER.search(line) is not None
         if task := _SRUN.search(line):
             code = _SRUN_CODES[task["what"]] if task["what"] else int(task["code"][:9])
-            self._tasks.extend(RankExit(rank, None, code or None, line=number) for rank in _tasks(task["tasks"]))
+            self._tasks.extend(RankExit(rank, code=code or None, line=number) for rank in _tasks(task["tasks"]))
             return
         for pattern in _LINES:
             if match := pattern.search(line):
@@ -123,7 +127,7 @@ class SummaryReader:
                 by_signal = _SIGNALS.get(parts.get("signal") or "", 0) or int((parts.get("number") or "0")[:3])
                 code = -by_signal or int((parts.get("code") or "0")[:9])
                 pid = int(parts["pid"][:9]) if parts.get("pid") else None
-                self.exits.append(RankExit(int(parts["rank"][:9]), pid, code or None, line=number))
+                self.exits.append(RankExit(int(parts["rank"][:9]), pid=pid, code=code or None, line=number))
                 return
 
     def by_rank(self) -> dict[int, RankExit]:

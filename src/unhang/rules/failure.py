@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from unhang.analyze.failures import UNUSED_PARAMETERS, Failure
-from unhang.analyze.first_errors import SEEN_BY_LAUNCHER, SeenError, errors_of, first_error, ranks_of
+from unhang.analyze.failures import SEEN_BY_LAUNCHER, UNUSED_PARAMETERS, Failure
+from unhang.analyze.first_errors import SeenError, errors_of, first_error, ranks_of
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Finding, Fix, Frame, RaisedError, user_frames
 from unhang.rules import wording as w

@@ -72,7 +72,7 @@ def _evidence(rank: int, world: int | None, raised: Sequence[RaisedError], end: 
     if end is not None and end.code is not None:
         left = ProcessExit("signal" if end.code < 0 else "exit", end.code, end.time_ns, text="seen by the launcher")
     return RankEvidence(
-        identity=RankIdentity(rank, world, pid=end.pid if end else None),
+        identity=RankIdentity(rank, world, end.local_rank if end else None, end.pid if end else None),
         error=raised[-1] if raised else None,
         handled=tuple(replace(e, handled=True) for e in raised[:-1]),
         exit=left,

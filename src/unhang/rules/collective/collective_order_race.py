@@ -18,6 +18,7 @@ from unhang.rules.collective.order import is_dispatch_race, is_thread_race, out_
 from unhang.rules.collective.wrong_peer import wrong_peers
 
 _MOST_NAMED = 4
+_MOST_COMPANIONS = 256
 _PAIRS = {"a": (0, 1), "b": (0, 1)}
 
 
@@ -165,7 +166,7 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
     left = s.departures(cycle)
     is_pattern = _all_do_the_same(edges) and all(_is_seen_elsewhere(s, r) for r in cycle)
     by_order = out_of_order(s, edges)
-    by_habit = () if by_order else _left_their_habit(left, cycle)
+    by_habit = () if by_order else _with_companions(s, cycle, left, _left_their_habit(left, cycle))
     odd = by_order or by_habit
     is_known = all(r in left or _is_seen_elsewhere(s, r) for r in cycle)
     culprits = odd or (cycle if len(cycle) <= _MOST_NAMED and is_known else ())
@@ -173,7 +174,7 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
     what = "point-to-point calls" if p2p else "collectives of different groups"
     because = "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6]) + "."
     if by_habit:
-        call = s.case.calls.call(left[by_habit[0]])
+        call = s.case.calls.call(left[next(r for r in by_habit if r in left)])
         path = user_path(call.frames) or path
         because += f" {w.name_ranks(by_habit)} made {w.name_call(call)} #{call.seq} of {call.group}, which neither its own past nor a peer foretold."
     elif not (odd or is_pattern):
@@ -221,6 +222,22 @@ def _awaited(s: Situation, culprits: tuple[int, ...], cycle: tuple[int, ...]) ->
 def _left_their_habit(left: Mapping[int, int], cycle: tuple[int, ...]) -> tuple[int, ...]:
     """Those of the cycle that made a call which nothing foretold, if that tells them from the others."""
     return tuple(sorted(left)) if 0 < len(left) < len(cycle) else ()
+
+
+def _with_companions(
+    s: Situation, cycle: tuple[int, ...], left: Mapping[int, int], odd: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Those that left their habit, with those outside of the cycle that left it by the same collective."""
+    table = s.case.calls
+    places = {(int(table["group"][left[r]]), int(table["seq"][left[r]])) for r in odd if not table["is_p2p"][left[r]]}
+    if len(places) != 1:
+        return odd
+    position = s.index.position(*places.pop())
+    if position is None or len(position.ranks) > _MOST_COMPANIONS:
+        return odd
+    rows = dict(zip(position.ranks.tolist(), position.rows.tolist(), strict=True))
+    also = s.departures([*cycle, *rows]) if len(rows) > len(odd) else {}
+    return tuple(sorted({*odd, *(r for r, row in also.items() if rows.get(r) == row)}))
 
 
 def _path_of_front(s: Situation, rank: int) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from unhang.analyze.callpath import user_path
@@ -67,6 +67,12 @@ def has_hidden_transfers(s: Situation) -> bool:
     return any(enqueued > s.index.last(group).get(rank, 0) for rank, group, enqueued in zip(*told, strict=True))
 
 
+def may_have_lost_a_call(s: Situation, rank: int) -> bool:
+    """Whether a call that keeps the rank may be overwritten: its buffer has wrapped, and it does not say how far it is."""
+    table = s.case.calls
+    return rank in table.wrapped_ranks and rank not in table.progress["rank"]
+
+
 class NeverIssued(Rule):
     """A rank has not issued the call that its peers wait for, and no stack of it was taken.
 
@@ -117,10 +123,19 @@ class NeverIssued(Rule):
         if has_hidden_transfers(s):
             return
         explained = {r for d in s.divergences for r in d.odd}
-        for i, a in enumerate(awaited(s)):
-            if set(a.ranks) <= explained:
-                continue
+        found = [a for a in awaited(s) if not set(a.ranks) <= explained]
+        ranks = tuple(sorted({r for a in found for r in a.ranks}))
+        if len(found) > 1 and any(may_have_lost_a_call(s, r) for r in ranks):
+            victims = tuple(sorted({v for a in found for v in a.victims} - set(ranks)))
+            open_to = replace(_finding(s, found[0]), culprit_ranks=ranks, victim_ranks=victims, confidence=0.45)
+            yield replace(open_to, title=_one_of(ranks, found[0]))
+            return
+        for i, a in enumerate(found):
             yield _intrusion(s, a, wrong, i > 0) if (wrong := intruders(s, a)) else _finding(s, a)
+
+
+def _one_of(ranks: tuple[int, ...], a: Awaited) -> str:
+    return f"one of {w.name_ranks(ranks)} stopped before {a.edges[0].what}: no open call is left in their dumps, which have lost their beginning"
 
 
 def _is_barrier(call: CollectiveCall) -> bool:

@@ -104,10 +104,14 @@ class NotCompleted(Rule):
 
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding on the oldest such call, if nothing else explains the hang."""
-        if not s.is_hang or s.failures or s.divergences or s.late or s.proven or s.case.job.backend == "gloo":
+        if not s.is_hang or s.failures or s.divergences or s.proven or s.case.job.backend == "gloo":
+            return
+        if any(not s.recorded.is_unseen(late.rank) for late in s.late):
             return
         for flight in in_flight(s)[:1]:
-            yield _finding(s, flight)
+            # A device that is seen to stand still needs no rank without a dump to explain it.
+            if not s.late or (flight.behind and s.case.calls.active_ranks.isdisjoint(flight.behind)):
+                yield _finding(s, flight)
 
 
 def _finding(s: Situation, f: InFlight) -> Finding:

@@ -10,6 +10,7 @@ from unhang.model import Finding, Fix
 from unhang.model.example import Fires, Quiet, make_case
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.collective.not_completed import in_flight
 
 _OPEN = ["all_reduce[8]@main:10", "all_reduce[8]@main:10 !"]
 
@@ -18,7 +19,7 @@ def candidates(s: Situation) -> tuple[int, ...]:
     """The ranks, one of which started it.
 
     Those that are waited for and left no dump; others without a dump for which these may be waiting in turn; and idle ranks
-    that only these can be waiting for.
+    that only these can be waiting for. A device that has not begun what its peers have is as good an explanation.
     """
     without = {r for r in s.case.world if s.recorded.is_unseen(r)}
     found, pending = set[int](), {late.rank for late in s.unseen_roots}
@@ -27,7 +28,8 @@ def candidates(s: Situation) -> tuple[int, ...]:
         near = {r for g in s.case.groups if pending & set(g.ranks) for r in g.ranks}
         pending = near & without - found
     near = {r for g in s.case.groups if found & set(g.ranks) for r in g.ranks}
-    return tuple(sorted(found | {r for r in near if s.recorded.is_idle(r)}))
+    stalled = {r for flight in in_flight(s) for r in flight.behind}
+    return tuple(sorted(found | stalled | {r for r in near if s.recorded.is_idle(r)}))
 
 
 class NoDump(Rule):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from unhang.analyze.situation import Situation
-from unhang.analyze.watchdog import lines_of, minority
+from unhang.analyze.watchdog import are_far_apart, lines_of, minority
 from unhang.model import Finding, Fix
 from unhang.model.example import Fires, Quiet
 from unhang.read.logs.case import log_case
@@ -49,6 +49,10 @@ class AmountsDisagree(Rule):
     EXAMPLES: ClassVar = (
         Fires(log_case(timeouts((0, 9, "ALLGATHER", 41), (1, 9, "ALLGATHER", 40), (2, 9, "ALLGATHER", 41))), (1,)),
         Quiet(log_case(timeouts((0, 9, "COALESCED", 41), (1, 9, "COALESCED", 40))), "parts of it may be uneven"),
+        Quiet(
+            log_case(timeouts((0, 9, "BROADCAST", 24084544), (1, 9, "BROADCAST", 64))),
+            "so far apart that other tensors are meant",
+        ),
     )
 
     def check(self, s: Situation) -> Iterable[Finding]:
@@ -56,7 +60,10 @@ class AmountsDisagree(Rule):
         for waits in s.watchdogs.positions:
             told = [x for x in waits if x.numel_in is not None and x.op in _NEEDS_EQUAL and x.rank is not None]
             values = {x.rank: x.numel_in for x in told if x.rank is not None}
-            if len({x.op for x in told}) != 1 or len(set(values.values())) < 2:
+            sizes_told = [n for n in values.values() if n is not None]
+            if len({x.op for x in told}) != 1 or len(set(sizes_told)) < 2:
+                continue
+            if told[0].op != "ALLGATHER" and are_far_apart(sizes_told):
                 continue
             odd = minority(values)
             sizes = ", ".join(f"rank {rank} {n}" for rank, n in sorted(values.items())[:6])

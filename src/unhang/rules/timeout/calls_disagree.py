@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from unhang.analyze.situation import Situation
-from unhang.analyze.watchdog import UNEVEN_OPS, TimedOut, lines_of, minority
+from unhang.analyze.watchdog import UNEVEN_OPS, TimedOut, are_far_apart, lines_of, minority
 from unhang.model import Finding
 from unhang.model.example import Fires, Quiet
 from unhang.read.logs.case import log_case
@@ -60,6 +60,7 @@ class CallsDisagree(Rule):
             (1,),
         ),
         Fires(log_case(timeouts((0, 9, "ALLREDUCE", 900), (1, 9, "BROADCAST", 1))), ()),
+        Fires(log_case(timeouts((0, 9, "BROADCAST", 24084544), (1, 9, "BROADCAST", 64))), ()),
         Quiet(log_case(timeouts((0, 9, "ALLTOALL_BASE", 9), (1, 9, "ALLTOALL_BASE", 5))), "parts may be uneven"),
         Quiet(
             log_case(timeouts((1, 9, "BROADCAST", 9), (0, 11, "_ALLGATHER_BASE", 5))),
@@ -84,8 +85,9 @@ class CallsDisagree(Rule):
 
 
 def _amounts_differ(waits: Sequence[TimedOut]) -> bool:
-    known = [x for x in waits if x.numel_in is not None and x.op not in UNEVEN_OPS | _SIZED_BY_USER]
-    return len({x.numel_in for x in known}) > 1
+    sizes = [(x.op, x.numel_in) for x in waits if x.numel_in is not None and x.op not in UNEVEN_OPS]
+    by_program = {n for op, n in sizes if op not in _SIZED_BY_USER}
+    return len(by_program) > 1 or are_far_apart(n for op, n in sizes if op != "ALLGATHER")
 
 
 def _finding(waits: Sequence[TimedOut], values: dict[int, object], what: str) -> Finding:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from unhang.analyze.fingerprints import Fingerprint, fingerprints
 from unhang.analyze.situation import Situation
-from unhang.analyze.watchdog import minority
+from unhang.analyze.watchdog import BUCKET_ELEMENTS, are_far_apart, minority
 from unhang.model import Finding
 from unhang.model.example import Fires, Quiet
 from unhang.read.logs.case import log_case
@@ -16,7 +16,6 @@ from unhang.rules.base import Rule
 from unhang.rules.line_rule import quote
 from unhang.rules.timeout.advice import EVERY_RANK_CALLS, SEE_IT
 
-BUCKET_ELEMENTS = 1 << 16
 _HEAD = "RuntimeError: Detected mismatch between collectives on ranks. "
 _ONE = "Rank {} is running collective: CollectiveFingerPrint(SequenceNumber={}, OpType={}, TensorShape=[{}], TensorDtypes=Float, TensorDeviceTypes=x)"
 
@@ -28,8 +27,12 @@ def printed(*prints: tuple[int, int, str, str]) -> str:
 
 def is_other_tensor(found: Iterable[Fingerprint]) -> bool:
     """Whether sizes differ because another bucket or shard is meant: flat and large, as only DDP and FSDP make them."""
-    shapes = [f.shape for f in found]
-    return all(len(shape) == 1 for shape in shapes) and min(shape[0] for shape in shapes) >= BUCKET_ELEMENTS
+    prints = tuple(found)
+    if not all(len(f.shape) == 1 for f in prints):
+        return False
+    sizes = [f.shape[0] for f in prints]
+    is_gathered = any(f.op == "ALLGATHER" for f in prints)  # a program's own results may differ as much
+    return min(sizes) >= BUCKET_ELEMENTS or (are_far_apart(sizes) and not is_gathered)
 
 
 class FingerprintMismatch(Rule):
@@ -57,6 +60,7 @@ class FingerprintMismatch(Rule):
     EXAMPLES: ClassVar = (
         Fires(log_case(printed((1, 31, "BARRIER", ""), (0, 31, "GATHER", "4"))), ()),
         Fires(log_case(printed((1, 3104, "ALLREDUCE", "195812480"), (0, 3104, "ALLREDUCE", "51123456"))), ()),
+        Fires(log_case(printed((2, 8372, "BROADCAST", "24084544"), (0, 8372, "BROADCAST", "64"))), ()),
         Fires(log_case(printed((2, 152517, "BROADCAST", "1"))), ()),
         Quiet(
             log_case(printed((0, 5, "ALLGATHER", "41, 256"), (1, 5, "ALLGATHER", "40, 256"))),
@@ -104,4 +108,4 @@ def _because(found: Mapping[int, Fingerprint], is_alone: bool) -> str:
         return "torch compared the calls before they were made and found that they differ; only one side of it is in the log."
     if len({f.op for f in found.values()}) > 1:
         return f"{w.name_ranks(sorted(found))} were at the same point of the group with different operations."
-    return "The same reduction, but of other gradient buckets or shards: other parameters took part in this step on some ranks."
+    return "The same operation, but on other buckets, shards or buffers: other modules took part in this step on some ranks."

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
+from unhang.analyze.situation import Situation
+from unhang.model import LogEvent
 from unhang.model.example import Fires, Quiet
 from unhang.read.logs.case import log_case
 from unhang.rules.line_rule import LineRule
@@ -45,4 +48,15 @@ class NcclMismatch(LineRule):
             (39,),
         ),
         Quiet(log_case("NCCL INFO comm 0x1 rank 39 nranks 64 - Init COMPLETE"), "a rank of a job that runs"),
+        Quiet(
+            log_case(
+                "NCCL WARN NET/IB : Got completion with error 4, opcode 1, len 21938, vendor err 81\n"
+                "init.cu:1197 NCCL WARN Mismatched collective detected, please check your collective calls at and around rank 11."
+            ),
+            "the network failed, so that the neighbours stand at other calls",
+        ),
     )
+
+    def evidence(self, s: Situation) -> Sequence[LogEvent]:
+        """The lines, unless the transport failed: then the ranks stand where it left them."""
+        return () if s.events.has("rdma.completion_error") else super().evidence(s)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from unhang.analyze.log_activity import work_before_the_wait
+from unhang.analyze.log_activity import failed_by_itself, work_before_the_wait
 from unhang.analyze.situation import Situation
-from unhang.analyze.watchdog import TimedOut, lines_of
+from unhang.analyze.watchdog import lines_of
 from unhang.model import Finding
 from unhang.model.example import Fires, Quiet
 from unhang.read.logs.case import log_case
@@ -24,8 +24,8 @@ class Rank0Alone(Rule):
     """Rank 0 alone waited in a collective that the other ranks never made.
 
     What it detects:
-        Timeouts of rank 0 and of no other rank, in a call in which its program itself waits: a barrier, or the last call that it
-        issued; or after it said that it saves or evaluates.
+        Timeouts of rank 0 and of no other rank, after it said that it saves or evaluates; or in the last call that it issued, if
+        that is no barrier (in a barrier the others may merely be late).
 
     Why it hangs:
         A collective stands under `if rank == 0` (or is_main_process): saving sharded or DeepSpeed states, gathering, barriers at
@@ -51,6 +51,7 @@ class Rank0Alone(Rule):
             log_case(timeouts((0, 517, "_ALLGATHER_BASE", 64)) + "\n" + counted((0, 580, 516))),
             "calls run on behind it",
         ),
+        Quiet(log_case(timeouts((0, 3, "ALLREDUCE", 1))), "a barrier: the others may still be at work"),
         Quiet(log_case(timeouts((0, 9, "ALLREDUCE", 1), (1, 9, "ALLREDUCE", 1))), "another rank waits as well"),
     )
 
@@ -59,10 +60,10 @@ class Rank0Alone(Rule):
         waits = s.watchdogs.timed_out
         if s.watchdogs.ranks != (0,) or s.watchdogs.seen not in ((), (0,)) or s.watchdogs.lagging[0]:
             return
-        if s.events.has("watchdog.dump_signal", "progress.rank_done") or s.primary_failure is not None:
+        if s.events.has("watchdog.dump_signal", "progress.rank_done") or failed_by_itself(s.failures) is not None:
             return
         work = work_before_the_wait(s.events) or s.events.first("work.ended")
-        if work is None and not any(_is_by_itself(x) for x in waits):
+        if work is None and not any(x.keeps_cpu and not x.is_barrier for x in waits):
             return
         yield Finding(
             rule=self.id,
@@ -76,7 +77,3 @@ class Rank0Alone(Rule):
             evidence=(*(quote([work]) if work else ()), *quote(lines_of(waits))),
             fixes=(EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT),
         )
-
-
-def _is_by_itself(wait: TimedOut) -> bool:
-    return wait.is_barrier or wait.keeps_cpu

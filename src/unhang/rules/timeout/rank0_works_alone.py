@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from unhang.analyze.log_activity import DEFAULT_LIMIT_S, elapsed_s, is_training_last, work_before_the_wait
+from unhang.analyze.log_activity import (
+    DEFAULT_LIMIT_S,
+    bar_beside_the_wait,
+    elapsed_s,
+    failed_by_itself,
+    is_training_last,
+    work_before_the_wait,
+)
 from unhang.analyze.situation import Situation
 from unhang.analyze.watchdog import TimedOut, lines_of
 from unhang.model import EvidenceLine, Finding, Fix, LogEvent
@@ -17,11 +25,24 @@ from unhang.rules.line_rule import quote
 from unhang.rules.timeout.advice import SEE_IT
 from unhang.rules.timeout.calls_disagree import timeouts
 
+_SHARDED_SAVE = (
+    " They wait in the next call instead of a barrier: if the model is sharded (FSDP, ZeRO), look first whether every rank calls "
+    "the function that saves; under `if rank == 0` it never ends."
+)
+_SAVES_TOGETHER = re.compile(r"FSDP|ZeRO|DeepSpeed|[Ss]harded")
 _FEW = 2
 _FIRST_CALLS = 2
 _SMALL = 1024
 _BAR = "Running tokenizer on dataset:  {0}%|##   | {1}/49703 [{2}<02:06, 122.64 examples/s]\n"
-_WHAT = {"work.preparing": "prepares data", "work.saving": "saves", "work.evaluating": "evaluates"}
+_LATENTS = " 87%|####6 | 1582/1818 [30:02<04:26,  1.13s/it]\n"
+_WHAT = {
+    "work.preparing": "prepares data",
+    "work.saving": "saves",
+    "work.evaluating": "evaluates",
+    "progress.bar": "works on something that the others take no part in",
+}
+# In evaluation they gather what a sharded model needs: there all ranks evaluate, and one of them is missing.
+_SHARDED = frozenset({"_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLTOALL_BASE"})
 
 
 class Rank0WorksAlone(Rule):
@@ -53,6 +74,26 @@ class Rank0WorksAlone(Rule):
         Fires(log_case("INFO Saving model checkpoint to out\n" + timeouts((4, 28956, "ALLREDUCE", 1))), (0,)),
         Fires(log_case(_BAR.format(70, 34947, "10:21")), (0,)),
         Fires(log_case(timeouts((7, 460631, "ALLREDUCE", 1))), (0,)),
+        Fires(log_case("building the indices on rank 0 ...\nRuntimeError: Socket Timeout"), (0,)),
+        Fires(log_case(_LATENTS + timeouts((1, 3, "ALLREDUCE", 1))), (0,)),
+        Fires(log_case(_LATENTS + timeouts((1, 3, "ALLREDUCE", 900))), (0,)),
+        Quiet(log_case(_LATENTS + timeouts((1, 1500, "ALLREDUCE", 900))), "the bar counts steps of training"),
+        Quiet(
+            log_case("Evaluating:  12%|#2 | 12/100 [00:10<01:20]\n" + timeouts((1, 88, "_ALLGATHER_BASE", 9))),
+            "all evaluate",
+        ),
+        Quiet(
+            log_case("Saving FSDP model\n" + timeouts((2, 18364, "ALLGATHER", 9))),
+            "all save: rank 0 may be alone in it",
+        ),
+        Quiet(
+            log_case(
+                "Saving model checkpoint to out\nsuccessfully saved checkpoint\n" + timeouts((6, 880, "ALLREDUCE", 900))
+            ),
+            "the save is done",
+        ),
+        Quiet(log_case(timeouts((7, 1, "ALLREDUCE", 1))), "one rank alone in the first call: perhaps no connection"),
+        Quiet(log_case(timeouts((2, 1, "ALLREDUCE", 1), (3, 1, "ALLREDUCE", 1))), "nor do two tell of the others"),
         Quiet(log_case(_BAR.format(100, 49703, "10:21") + timeouts((1, 880, "ALLREDUCE", 900))), "the work is done"),
         Quiet(log_case(_BAR.format(20, 9947, "01:21")), "it is still within every limit"),
         Quiet(
@@ -72,12 +113,14 @@ class Rank0WorksAlone(Rule):
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding on rank 0."""
         waits, ranks = s.watchdogs.timed_out, s.watchdogs.ranks
-        if 0 in ranks or s.watchdogs.lagging[0] or s.primary_failure is not None:
+        if 0 in ranks or s.watchdogs.lagging[0] or failed_by_itself(s.failures) is not None:
             return
         blamed = [n for e in s.events.of("gloo.monitored_barrier_missing") if (n := e.number("missing")) is not None]
         if blamed and 0 not in blamed:
             return
-        work = work_before_the_wait(s.events)
+        work = work_before_the_wait(s.events) or _foreign_bar(s, waits)
+        if work is not None and _takes_all(work) and any("GATHER" in x.op or x.op in _SHARDED for x in waits):
+            return
         if work is not None and (s.watchdogs.first is not None or _outlasts_every_limit(work)):
             yield _at_work(s, work, waits)
         elif work is None and waits and _looks_like_barrier(s, waits) and not is_training_last(s.events):
@@ -89,16 +132,34 @@ def _outlasts_every_limit(work: LogEvent) -> bool:
     return work.kind == "work.preparing" and elapsed is not None and elapsed >= DEFAULT_LIMIT_S
 
 
+def _takes_all(work: LogEvent) -> bool:
+    """Whether all ranks take part in it, so that a gather of the others may belong to it."""
+    return work.kind == "work.evaluating" or (work.kind == "work.saving" and bool(_SAVES_TOGETHER.search(work.text)))
+
+
+def _foreign_bar(s: Situation, waits: Sequence[TimedOut]) -> LogEvent | None:
+    limits = [x.limit_ms for x in waits if x.limit_ms]
+    positions = [x.seq for x in waits if x.seq is not None]
+    return bar_beside_the_wait(s.events, min(limits) // 1000, max(positions)) if limits and positions else None
+
+
 def _looks_like_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
-    """Whether all wait in a barrier or the first small call, and rank 0 may be the only one that does not."""
+    """Whether all wait in a barrier or the first small call, and rank 0 may be the only one that does not.
+
+    In the very first call two ranks may as well have no connection to each other: there all but rank 0 must be known to wait.
+    """
     for wait in waits:
-        is_first = wait.seq is not None and wait.seq <= _FIRST_CALLS and (wait.numel_in or 0) <= _SMALL
-        if wait.op and not wait.is_barrier and not (is_first and wait.op == "BROADCAST"):
+        is_first = wait.seq is not None and wait.seq <= _FIRST_CALLS and wait.numel_in is not None
+        is_small = is_first and (wait.numel_in or 0) <= _SMALL
+        if wait.op and not wait.is_barrier and not (is_small and wait.op == "BROADCAST"):
             return False
     ranks = set(s.watchdogs.ranks)
     if not any(x.op for x in waits) or not ranks or 0 in s.watchdogs.seen:
         return False
-    return len(ranks) <= _FEW or ranks == set(range(1, max(ranks) + 1))
+    all_but_0 = ranks == set(range(1, max(ranks) + 1))
+    if all(x.seq is None or x.seq <= 1 for x in waits):
+        return all_but_0 and len(ranks) > 1
+    return len(ranks) <= _FEW or all_but_0
 
 
 def _finding(
@@ -129,9 +190,10 @@ def _at_work(s: Situation, work: LogEvent, waits: Sequence[TimedOut]) -> Finding
         waits,
         f"rank 0 {what}{elapsed}{others}",
         "It is the last thing that was told before the waits hit their limit, and rank 0 is not among those that waited."
+        + ("" if barrier or work.kind != "work.saving" else _SHARDED_SAVE)
         if waits
         else "The others usually wait for this in a barrier, whose default limit is 10 minutes with NCCL and 30 with gloo.",
-        0.85 if barrier else 0.75 if s.watchdogs.first is not None else 0.6,
+        0.85 if barrier else 0.7 if s.watchdogs.first is not None else 0.6,
         (*quote([work]), *quote(lines_of(waits), 4)),
     )
 
@@ -141,7 +203,8 @@ def _silent(s: Situation, waits: Sequence[TimedOut]) -> Finding:
         s,
         waits,
         f"{w.name_ranks(s.watchdogs.ranks)} {w.verb(s.watchdogs.ranks, 'waits', 'wait')} in {waits[0]}, and rank 0 is not there: it probably works alone",
-        "They wait in a barrier, and rank 0 is not among those that hit the limit. Mostly it saves, evaluates or prepares data; the log does not show it.",
+        "They wait in a barrier, and rank 0 is not among those that hit the limit. Mostly it saves, evaluates or prepares data; the log does not show it. "
+        "A rank 0 that has no data left, or that took another branch, looks the same.",
         0.6,
         quote(lines_of(waits)),
     )

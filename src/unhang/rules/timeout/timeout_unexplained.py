@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+from unhang.analyze.failures import is_timeout
+from unhang.analyze.first_errors import errors_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.watchdog import lines_of
 from unhang.model import Finding, LogEvent
@@ -18,6 +20,8 @@ from unhang.rules.timeout.calls_disagree import timeouts
 from unhang.rules.timeout.rank_lags import behind
 
 _LATE_WATCHDOG = 1.5
+_LEAST = 2
+_FEW = 2
 
 
 class TimeoutUnexplained(Rule):
@@ -98,7 +102,7 @@ def _missing(s: Situation) -> tuple[tuple[int, ...], str, Sequence[LogEvent]]:
     barrier = [e for e in s.events.of("gloo.monitored_barrier_missing") if e.number("missing") is not None]
     if barrier:
         return tuple(sorted({e.number("missing") or 0 for e in barrier})), "did not come to the barrier", barrier
-    return _horovod(s) or _shorter_queue(s) or ((), "", ())
+    return _horovod(s) or _shorter_queue(s) or _only_silent_one(s) or ((), "", ())
 
 
 def _numbers(text: str) -> set[int]:
@@ -111,6 +115,10 @@ def _horovod(s: Situation) -> tuple[tuple[int, ...], str, Sequence[LogEvent]] | 
         sets = [_numbers(e["missing"]) for e in told]
         common = set.intersection(*sets)
         return (tuple(sorted(common)), "did not submit it", told) if common else None
+    lists = s.events.of("horovod.missing_for")
+    listed = {n for e in lists if (n := e.number("rank_")) is not None}
+    if 0 < len(listed) <= _FEW:
+        return tuple(sorted(listed)), "did not submit it", lists
     ready = [_numbers(e["ready"]) for e in s.events.of("horovod.ready")]
     if not ready or any(r != ready[0] for r in ready):
         return None
@@ -132,6 +140,18 @@ def _shorter_queue(s: Situation) -> tuple[tuple[int, ...], str, Sequence[LogEven
     if len(fewer) * 2 >= len(queued) or not fewer:
         return None
     return tuple(fewer), "had issued fewer calls", [queued[r][1] for r in fewer]
+
+
+def _only_silent_one(s: Situation) -> tuple[tuple[int, ...], str, Sequence[LogEvent]] | None:
+    """The one rank that the launcher ended while all others told that their wait had run out."""
+    ended = {r for r, e in s.case.ranks.items() if e.exit is not None}
+    waits = [e for e in errors_of(s) if e.rank is not None and is_timeout(e.error)]
+    waited = {e.rank for e in waits} | set(s.watchdogs.ranks)
+    silent = sorted(r for r in ended - waited if s.case.ranks[r].error is None)
+    if len(silent) != 1 or len(waited) < _LEAST or ended != waited | set(silent) or silent[0] in s.watchdogs.seen:
+        return None
+    lines = [e for e in s.events if e.says == "hang" and e.rank in waited]
+    return tuple(silent), "told nothing of a wait", lines
 
 
 def _remarks(s: Situation) -> list[str]:

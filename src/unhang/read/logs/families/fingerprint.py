@@ -88,4 +88,23 @@ PATTERNS = (
         ("NCCL INFO Send: opCount 12 sendbuff 0x7f505e93c000 recvbuff (nil) count 2420736",),
         is_background=True,
     ),
+    # The libraries' own comparisons of the ranks.
+    Pattern(
+        "compared.forward_order",
+        r"Forward order differs across ranks: rank (?P<one>\d+) is all-gathering .{0,2000}? while rank (?P<other>\d+) is all-gathering",
+        ("Forward order differs across ranks",),
+        (
+            "RuntimeError: Forward order differs across ranks: rank 0 is all-gathering 1 parameters while rank 1 is all-gathering 0 "
+            "parameters",
+        ),
+        ("UserWarning: Forward order differs across ranks, see above",),
+        says="crash",
+    ),
+    Pattern(
+        "compared.fetch_order",
+        r"disagreement between rank ?(?P<one>\d+) and rank ?(?P<other>\d+): rank",
+        ("disagreement between rank",),
+        ("RuntimeError: disagreement between rank0 and rank7: rank0: [2, 3, 4, 6], rank7: [2, 3, 5, 6]",),
+        says="crash",
+    ),
 )

@@ -1,10 +1,20 @@
-"""Horovod's stall inspector."""
+"""Horovod's stall inspector, Horovod 0.11 to 0.28."""
 
 from __future__ import annotations
 
 from unhang.read.logs.patterns import Pattern
 
 PATTERNS = (
+    Pattern(
+        "horovod.stalled",
+        r"tensors were submitted to be reduced, gathered or broadcasted by subset of ranks",
+        ("gathered or broadcasted by subset of ranks",),
+        (
+            "[2020-12-30 16:35:15.181832: W horovod/common/stall_inspector.cc:105] One or more tensors were submitted to be reduced, "
+            "gathered or broadcasted by subset of ranks and are waiting for remainder of ranks for more than 60 seconds.",
+        ),
+        says="hang",
+    ),
     Pattern(
         "horovod.missing",
         r"(?P<tensor>\S+) ?\[missing ranks: ?(?P<missing>\d+(?:, ?\d+)*)",
@@ -14,10 +24,13 @@ PATTERNS = (
     ),
     Pattern(
         "horovod.missing_for",
-        r"^\s*(?P<rank_>\d+): \[(?P<tensors>[\w.<>/]+[^\]]*)\.*\]?$",
-        ("Allreduce", "allreduce.", "broadcast."),
-        ("5: [allreduce.conv1.weight, allreduce.bn1.weight ...]",),
-        ("allreduce.conv1.weight [ready ranks: 0, 7]",),
+        r"^\s*(?P<rank_>\d+): \[(?P<tensors>[^\[\]]*(?:[Aa]ll(?:reduce|gather|toall)|[Bb]roadcast)[^\[\]]*)\]?\s*$",
+        ("llreduce", "llgather", "lltoall", "roadcast"),
+        (
+            "5: [allreduce.conv1.weight, allreduce.bn1.weight ...]",
+            "0: [DistributedGradientTape_Allreduce/cond_163/then/_1304/HorovodAllreduce_AddN_103_0]",
+        ),
+        ("allreduce.conv1.weight [ready ranks: 0, 7]", "3: loss [Allreduce] done"),
     ),
     Pattern(
         "horovod.ready",

@@ -41,6 +41,18 @@ PATTERNS = (
         ("INFO loading checkpoint on rank 3", "the main process is 1234"),
         is_background=True,
     ),
+    # Its unit tells that it counts no steps of training.
+    Pattern(
+        "work.preparing",
+        rf"{_BAR}, *[\d.]+ ?(?:examples|ex|files?|lines?|docs?|documents|rows|records|sentences|pages)/s",
+        ("/s]", "/s,"),
+        (
+            " 38%|###8      | 32066/85249 [32:12<53:25, 16.59 lines/s]",
+            "12%|#2 | 120/1000 [01:00<07:20, 2.0 examples/s]",
+        ),
+        ("12%|#2  | 120/1000 [01:00<07:20, 2.0it/s]", "1.2 steps/s]"),
+        is_background=True,
+    ),
     Pattern(
         "progress.bar",
         _BAR,
@@ -88,7 +100,8 @@ PATTERNS = (
         r"[Rr]etrieving (?:full )?(?:model |optim\w* )?state ?dict|Getting full (?:model|optim\w*) state ?dict|[Uu]ploading (?:checkpoint|model)|"
         r"[Cc]onsolidat\w+ .{0,30}(?:weights|checkpoint|state|safetensors|shards)|going to be split in \d+ checkpoint shards|"
         r"[Pp]reparing to save|[Aa]bout to save|[Ss]ave (?:model|checkpoint|state|weights) (?:checkpoint )?(?:to|at|in)\b|[Dd]umping (?:model|checkpoint)|"
-        r"[Ww]riting (?:model|weights|safetensors)|[Ee]xporting (?:model|checkpoint|weights)|[Mm]erging (?:lora|adapter|weights|model)|save_pretrained|save_16bit_model|Configuration saved in",
+        r"[Ww]riting (?:model|weights|safetensors)|[Ee]xporting (?:model|checkpoint|weights)|"
+        r"[Mm]erging (?:lora|adapter|weights|model)|save_pretrained|save_16bit_model|Configuration saved in",
         (
             "aving",
             "is about to be saved",
