@@ -57,9 +57,15 @@ class EvidenceLine:
     line: int | None = None
 
 
+NO_HELP = "Does not help: "
+
+
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A concrete change: one of `patch`, `command`, `setting`. `undo` takes it back, `verify` shows that it helped."""
+    """A concrete change: one of `patch`, `command`, `setting`. `undo` takes it back, `verify` shows that it helped.
+
+    A title that begins with NO_HELP names what is often tried and does not help; `verify` then says why.
+    """
 
     title: str
     verify: str
@@ -67,6 +73,11 @@ class Fix:
     command: str = ""
     setting: str = ""
     undo: str = ""
+
+    @property
+    def helps(self) -> bool:
+        """Whether it is a remedy, not a warning against one."""
+        return not self.title.startswith(NO_HELP)
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,9 +165,14 @@ function fixCard(fix, index) {
   return make("article", { className: "card fix", id: `fix-${index + 1}` }, make("div", { className: "number" }, String(index + 1)), body);
 }
 
-function showFixes(fixes) {
-  if (!fixes.length) return hide("fix");
-  return fill("fixes", fixes.map(fixCard));
+function uselessCard(useless) {
+  const items = useless.map((one) => make("li", null, make("strong", null, one.title), `: ${one.why}`));
+  return make("article", { className: "card useless" }, make("h3", null, "What does not help"), make("ul", null, items));
+}
+
+function showFixes(fixes, useless) {
+  if (!fixes.length && !useless.length) return hide("fix");
+  return fill("fixes", [...fixes.map(fixCard), ...(useless.length ? [uselessCard(useless)] : [])]);
 }
 
 // ---- 6, 7 the rest ---------------------------------------------------------------------------------------------

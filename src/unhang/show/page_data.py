@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unhang.model import Case, Diagnosis, Finding, Frame, Job, Location, Outcome, WaitsFor
+from unhang.model.findings import NO_HELP
 from unhang.show.headline import headline, undecided
 from unhang.show.last_calls import last_calls
 from unhang.show.printable import duration, printable
@@ -230,7 +231,14 @@ def _lanes(shown: Timeline) -> View:
 
 def _fixes(finding: Finding | None) -> list[View]:
     names = ("title", "setting", "command", "patch", "verify", "undo")
-    return [{name: getattr(fix, name) for name in names} for fix in (finding.fixes if finding else ())]
+    remedies = [fix for fix in (finding.fixes if finding else ()) if fix.helps]
+    return [{name: getattr(fix, name) for name in names} for fix in remedies]
+
+
+def _useless(finding: Finding | None) -> list[View]:
+    """What is often tried, and why it does not help."""
+    warnings = [fix for fix in (finding.fixes if finding else ()) if not fix.helps]
+    return [{"title": fix.title.removeprefix(NO_HELP), "why": fix.verify} for fix in warnings]
 
 
 def _clean(value: Any) -> Any:
@@ -260,6 +268,7 @@ def page_data(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> View:
         "place": _source(first.location) if first else None,
         "evidence": [[e.source, e.text] for e in (first.evidence[:_MOST] if first else ())],
         "fixes": _fixes(first),
+        "useless": _useless(first),
         "others": _findings(diagnosis.findings[1:]),
         "lastCalls": [[name_ranks(c.ranks), c.what, c.state] for c in last_calls(case)[:40]] if not first else [],
         "undecided": [[reason, ", ".join(rules)] for reason, rules in undecided(diagnosis)[:40]] if not first else [],

@@ -66,7 +66,8 @@ def _hang(hang: HangObservation | None) -> dict[str, Any] | None:
 
 def _fix(fix: Fix) -> dict[str, str]:
     change = {"patch": fix.patch, "command": fix.command, "setting": fix.setting}
-    return {"title": fix.title, **{k: v for k, v in change.items() if v}, "verify": fix.verify}
+    undo = {"undo": fix.undo} if fix.undo else {}
+    return {"title": fix.title, **{k: v for k, v in change.items() if v}, "verify": fix.verify, **undo}
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

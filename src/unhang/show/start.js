@@ -4,7 +4,7 @@ const view = JSON.parse(byId("data").textContent);
 showAnswer(view);
 showGraph(view.graph);
 showStacks(view.stacks);
-showFixes(view.fixes);
+showFixes(view.fixes, view.useless);
 showWithoutFinding(view);
 showFolds(view);
 showLanes(view).catch((problem) => {

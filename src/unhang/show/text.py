@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unhang.model import Case, Diagnosis, EvidenceLine, Finding, Fix, Frame, Outcome, WaitsFor
+from unhang.model.findings import NO_HELP
 from unhang.show.headline import headline, undecided
 from unhang.show.last_calls import last_calls
 from unhang.show.paper import Paper
@@ -147,10 +148,16 @@ def _fix(paper: Paper, number: int, fix: Fix) -> None:
 
 
 def _fixes(paper: Paper, finding: Finding) -> None:
-    if finding.fixes:
+    remedies = [fix for fix in finding.fixes if fix.helps]
+    if remedies:
         paper.heading("What to do")
-    for number, fix in enumerate(finding.fixes, 1):
+    for number, fix in enumerate(remedies, 1):
         _fix(paper, number, fix)
+    useless = [fix for fix in finding.fixes if not fix.helps]
+    if useless:
+        paper.heading("What does not help")
+    for fix in useless:
+        paper.prose(f"{fix.title.removeprefix(NO_HELP)}: {fix.verify}", lead="- ")
 
 
 def _others(paper: Paper, findings: Sequence[Finding]) -> None:
