@@ -45,6 +45,8 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--backend", choices=("nccl", "gloo"), default="nccl")
     parser.add_argument("--no-world-ranks", action="store_true", help="leave out the list of all ranks in each dump")
     parser.add_argument("--skew-s", type=float, default=0.0, help="how far the clocks of the nodes are apart")
+    parser.add_argument("--first-rank", type=int, default=0, help="write the dumps of this and later ranks only")
+    parser.add_argument("--last-rank", type=int, help="write the dumps up to this rank only")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     return parser
 
@@ -136,7 +138,8 @@ def main() -> None:
             shown[0] = time.monotonic()
             print(f"\r{done} of {of} dumps", end="\n" if done == of else "", file=sys.stderr, flush=True)
 
-    size = job.write_in_parallel(given.out, given.processes, tell)
+    last = given.ranks - 1 if given.last_rank is None else given.last_rank
+    size = job.write_in_parallel(given.out, given.processes, tell, range(given.first_rank, last + 1))
     write_truth(job, given.out.with_name(f"{given.out.name}.truth.json"))
     print(f"{size / 1e6:.1f} MB in {time.monotonic() - began:.1f} s", file=sys.stderr)
 

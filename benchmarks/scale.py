@@ -4,7 +4,11 @@ Cold: each file is dropped from the page cache with POSIX_FADV_DONTNEED, so its 
 and inodes stay known to the kernel; with --drop-caches (root only) everything is dropped. Every look is a first one: the
 cache beside the dumps is neither used nor left.
 
+With --plan the job is only simulated: the dumps of its first 1,024 ranks are made and read as one shard, copies of that shard under other ranks
+are merged, and what the whole job would take is extrapolated from both.
+
 Usage: python benchmarks/scale.py [--jobs 16384x2000,100000x50] [--dir DIR] [--runs 1] [--drop-caches] [--save]
+       python benchmarks/scale.py --plan 100000x2000 [--processes 2] [--save]
 """
 
 from __future__ import annotations
@@ -12,8 +16,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
+import resource
+import subprocess
 import sys
 import tempfile
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +32,7 @@ from process_cost import measure
 UNHANG = Path(sys.executable).parent / "unhang"
 READ = "import os, sys\nfor e in os.scandir(sys.argv[1]):\n with open(e.path, 'rb', 0) as f:\n  while f.read(1 << 20): pass"
 TIMINGS = "timings"
+SHARD_RANKS, COPIES = 1024, (2, 4, 8, 16)
 
 
 def stages(err: str) -> dict[str, Any]:
@@ -101,9 +111,106 @@ def shown(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def one_shard(folder: Path) -> dict[str, Any]:
+    """What reading all dumps of a folder costs one process, and what merging copies of the result does."""
+    from unhang.read.dumps.locate import locate
+    from unhang.read.dumps.reader import TAIL, TAILS_AT_ONCE
+    from unhang.read.dumps.shard import merge
+    from unhang.read.dumps.tails import decode_tails
+
+    files = locate([folder]).files
+    read_s = []
+    for _ in range(3):
+        began = time.monotonic()
+        parts = [decode_tails(files[i : i + TAILS_AT_ONCE], last=TAIL) for i in range(0, len(files), TAILS_AT_ONCE)]
+        read_s.append(time.monotonic() - began)
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    shard = merge(parts)
+    merges = []
+    for copies in COPIES:
+        shards = [moved(shard, k * SHARD_RANKS) for k in range(copies)]
+        began = time.monotonic()
+        whole = merge(shards)
+        merges.append({"shards": copies, "seconds": time.monotonic() - began, "rows": len(whole.table)})
+    sent_mb = len(pickle.dumps(shard, protocol=5)) / 1e6
+    return {"ranks": len(files), "read_s": read_s, "peak_mb": peak_mb, "shard_mb": sent_mb, "merges": merges}
+
+
+def moved(shard: Any, by: int) -> Any:
+    """The same shard as that of later ranks of a larger job."""
+    table = shard.table
+    columns = {**table.columns, "rank": table["rank"] + by}
+    columns["peer"] = columns["peer"] + by * (columns["peer"] >= 0)
+    groups = tuple(replace(g, name=f"{g.name}+{by}", ranks=tuple(r + by for r in g.ranks)) for g in table.groups)
+    progress = {**table.progress, "rank": table.progress["rank"] + by}
+    moved_ranks = {name: frozenset(r + by for r in getattr(table, name)) for name in ("wrapped_ranks", "active_ranks")}
+    table = replace(table, columns=columns, groups=groups, progress=progress, **moved_ranks)
+    return replace(shard, table=table, dumps={r + by: d for r, d in shard.dumps.items()})
+
+
+def planned(parent: Path, job: str, given: argparse.Namespace) -> dict[str, Any]:
+    """The measured parts of a job that is too large to be made, and the extrapolation."""
+    ranks, entries = map(int, job.split("x"))
+    folder = parent / f"shard-of-{job}"
+    size_of = ["--ranks", str(ranks), "--entries", str(entries), "--last-rank", str(SHARD_RANKS - 1)]
+    command = [sys.executable, HERE / "make_dumps.py", folder, *size_of, "--fault", given.fault, "--no-world-ranks"]
+    if not folder.exists():
+        subprocess.run([*command, *given.make.split()], check=True, stdout=sys.stderr)
+    size = total_bytes(folder)
+    cost = measure([sys.executable, __file__, "--shard", folder], given.limit)
+    if cost is None or not cost.out:
+        raise SystemExit(f"one shard was not done: {cost.err[-500:] if cost else given.limit}")
+    part = json.loads(cost.out)
+    shards = -(-ranks // SHARD_RANKS)
+    most = part["merges"][-1]
+    read_s = sorted(part["read_s"])[len(part["read_s"]) // 2]
+    whole = {
+        "shards": shards,
+        "gigabytes": size * ranks / SHARD_RANKS / 1e9,
+        "processes": given.processes,
+        "read_s": shards * read_s / given.processes,
+        "merge_s": shards * most["seconds"] / most["shards"],
+        "merged_mb": shards * part["shard_mb"],
+    }
+    return {"job": job, "shard": {**part, "bytes": size}, "whole": whole}
+
+
+def shown_plan(plan: dict[str, Any]) -> str:
+    """The plan in words."""
+    part, whole = plan["shard"], plan["whole"]
+    merges = ", ".join(f"{m['shards']} shards {m['seconds']:.2f} s" for m in part["merges"])
+    reads = "/".join(f"{s:.2f}" for s in part["read_s"])
+    return "\n".join(
+        [
+            f"plan for {plan['job']}: {whole['shards']} shards of {SHARD_RANKS} ranks, {whole['gigabytes']:.0f} GB of dumps",
+            f"  measured, one shard: {part['bytes'] / 1e6:.0f} MB read in {reads} s by one process of {part['peak_mb']:.0f} MB; {part['shard_mb']:.1f} MB of it are kept",
+            f"  measured, merge: {merges}",
+            f"  extrapolated, {whole['processes']} processes: {whole['read_s']:.0f} s to read and {whole['merge_s']:.1f} s to merge, {whole['merged_mb']:.0f} MB merged;",
+            "  judging depends on the calls that are kept: see a job of as many ranks with 50 entries each",
+        ]
+    )
+
+
+def saved(more: dict[str, Any], text: str, given: argparse.Namespace) -> None:
+    """Prints, and with --save adds to benchmarks/results/scale.json and .txt."""
+    print(text)
+    if not given.save:
+        return
+    target = HERE / "results" / "scale.json"
+    known = json.loads(target.read_text()) if target.exists() else {}
+    target.write_text(json.dumps({**known, **more}, indent=1) + "\n")
+    told = target.with_suffix(".txt")
+    mine = "plan for" if "plan" in more else "cold:"
+    kept = [p for p in (told.read_text().split("\n\n") if told.exists() else []) if not p.startswith(mine)]
+    told.write_text("\n\n".join([*(p.strip("\n") for p in kept), text]) + "\n")
+
+
 def main() -> None:
     """Prints the figures, and writes them with --save to benchmarks/results."""
     options = argparse.ArgumentParser()
+    options.add_argument("--plan", metavar="RANKSxENTRIES", help="measure one shard of this job, and extrapolate")
+    options.add_argument("--processes", type=int, default=os.cpu_count(), help="of the plan")
+    options.add_argument("--shard", type=Path, help=argparse.SUPPRESS)
     options.add_argument("--jobs", default="16384x2000,100000x50", help="RANKSxENTRIES, separated by commas")
     options.add_argument("--fault", default="missing", help="see make_dumps.py --list")
     options.add_argument("--make", default="", help="further options for make_dumps.py, such as '--make=--pp 1'")
@@ -115,9 +222,16 @@ def main() -> None:
     given = options.parse_args()
     if given.drop_caches and not os.access("/proc/sys/vm/drop_caches", os.W_OK):
         options.error("--drop-caches needs root")
+    if given.shard is not None:
+        print(json.dumps(one_shard(given.shard)))
+        return
     with tempfile.TemporaryDirectory() as name:
         parent = given.dir or Path(name)
         parent.mkdir(parents=True, exist_ok=True)
+        if given.plan:
+            plan = planned(parent, given.plan, given)
+            saved({"plan": plan}, shown_plan(plan), given)
+            return
         results = [measured(parent, job, given) for job in given.jobs.split(",")]
     cold = "all caches dropped" if given.drop_caches else "contents dropped file by file (POSIX_FADV_DONTNEED)"
     head = (
@@ -130,11 +244,7 @@ def main() -> None:
             *map(shown, results),
         ]
     )
-    print(text)
-    if given.save:
-        target = HERE / "results" / "scale"
-        target.with_suffix(".json").write_text(json.dumps({"cold": cold, "jobs": results}, indent=1) + "\n")
-        target.with_suffix(".txt").write_text(text + "\n")
+    saved({"cold": cold, "jobs": results}, text, given)
 
 
 if __name__ == "__main__":

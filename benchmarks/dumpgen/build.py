@@ -79,18 +79,23 @@ def build(spec: Spec) -> Job:
         )
         if spec.fault != HEALTHY:
             FAULTS[spec.fault](scene)
-        slow = Disturbance(slow_hosts=scene.disturbance.slow_hosts)
-        steady = simulate(spec.mesh, past_plans, BEGIN_NS, slow)
-        assert not steady.open_meetings, "an iteration without a fault completes"
-        period = steady.last_ns - BEGIN_NS + BETWEEN_NS
-        past = Past(steady, iterations, period)
-        begin = BEGIN_NS + iterations * period
+        past = _past(spec, past_plans, iterations, scene)
+        begin = BEGIN_NS + iterations * past.period_ns
         final = simulate(spec.mesh, programs.plans(scene.programs), begin, scene.disturbance)
         is_hang = spec.fault not in (HEALTHY, SLOW)
         if is_hang and not (final.open_meetings and all(_took_effect(final, p) for p in scene.placed)):
             continue
         return _job(spec, past, past_plans, final, scene, begin)
     raise NoPlace(spec.fault)
+
+
+def _past(spec: Spec, plans: list[Plan], iterations: int, scene: Scene) -> Past:
+    """The iterations before the stretch that is simulated; nothing is simulated where there are none."""
+    if not iterations:
+        return Past(Timeline(()), 0, 0)
+    steady = simulate(spec.mesh, plans, BEGIN_NS, Disturbance(slow_hosts=scene.disturbance.slow_hosts))
+    assert not steady.open_meetings, "an iteration without a fault completes"
+    return Past(steady, iterations, steady.last_ns - BEGIN_NS + BETWEEN_NS)
 
 
 def _job(spec: Spec, past: Past, past_plans: list[Plan], final: Timeline, scene: Scene, begin: int) -> Job:

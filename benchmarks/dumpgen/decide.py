@@ -8,7 +8,8 @@ A culprit is recognised in one of four ways.
    own before, or from two ranks at the same place of the mesh.
 3. Its device stands still: it issued a call that its peers have started, and has not started it (which is recorded only
    with timing).
-4. It left no dump, and it alone: everybody else is accounted for, and waits for it or for somebody who does.
+4. It left no dump, and it alone: everybody else is accounted for, and waits for it or for somebody who does. Of two files
+   that are gone, either may be that of a mere victim of the other.
 
 What spoils this: a file that is lost or cut off proves nothing about its rank, so nobody innocent may be waited for whose
 file is gone: a crash would have left the same evidence. And where the members of a group are not recorded, an absent
@@ -52,7 +53,7 @@ def why_undecidable(job: Job) -> str:
         return "the members of the groups are not recorded, and a file is gone"
     culprits = truth.all_culprits
     if unseen & culprits:
-        return "" if unseen == culprits and not truth.others else "more files are gone than those of the culprits"
+        return "" if unseen == culprits and len(unseen) == 1 else "more files are gone than that of one culprit"
     if _awaits_unseen(job, unseen):
         return "somebody innocent is awaited whose file is gone"
     if truth.kind == NETWORK_STALL:
@@ -68,6 +69,8 @@ def why_undecidable(job: Job) -> str:
 def _unrecognised(job: Job, truth: Truth) -> str:
     """Why the culprits of one fault cannot be recognised although their dumps are there."""
     if truth.kind == "device_stall":
+        if any(_lost_its_front(job, rank) for rank in truth.culprits):
+            return "the call in which it waits is overwritten"
         return "" if job.recording.timing else "that the others have started is not recorded"
     if truth.kind in _IDLE and all(_is_idle(job, rank) for rank in truth.culprits):
         return ""
@@ -81,6 +84,12 @@ def _unrecognised(job: Job, truth: Truth) -> str:
 def _is_idle(job: Job, rank: int) -> bool:
     """Whether no call of a rank is under way."""
     return bool(all(job.final.done[rank][: len(job.final.issued[rank])]))
+
+
+def _lost_its_front(job: Job, rank: int) -> bool:
+    """Whether a rank's ring buffer is full of calls under way: an earlier one, which has started, may be overwritten."""
+    entries = job.seen(rank)
+    return len(entries) > 0 and int(entries.record_id[0]) > 0 and not entries.is_done.any()
 
 
 def _shows_departure(job: Job, rank: int) -> bool:

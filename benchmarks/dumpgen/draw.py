@@ -83,7 +83,7 @@ def _sizes(rng: random.Random, backend: str) -> dict[str, int]:
 
 
 def _loss(rng: random.Random, job: Job) -> Loss:
-    """Some files are lost, cut off, or JSON; most jobs lose nothing."""
+    """Some files are lost, cut off, or JSON; most jobs lose nothing, and at least one file is whole."""
     lost, json = set(job.loss.lost), frozenset[int]()
     truncated: dict[int, float] = {}
     if rng.random() < 0.12:
@@ -96,4 +96,6 @@ def _loss(rng: random.Random, job: Job) -> Loss:
         json = frozenset(r for r in range(job.world) if rng.random() < 0.5)
     if len(lost) == job.world:
         lost.discard(min(lost))
+    if len(lost | set(truncated)) == job.world:
+        truncated.clear()
     return Loss(frozenset(lost), truncated, json)

@@ -27,7 +27,8 @@ NAME = "nccl_trace_rank_"
 class Awaited:
     """A call in which somebody waits for a culprit itself. `group`: (name, desc). `differs`: culprits are in it, unlike.
 
-    `waiters`: who waits there, apart from the culprits; `absent`: who has not come. `seq`: as the first waiter counts.
+    `waiters`: who waits there, apart from the culprits; `absent`: who has not come. `seq`: as the first waiter counts;
+    `seqs`: as each of those counts that issued it, for the two sides of a transfer number it differently.
     """
 
     group: tuple[str, str]
@@ -37,6 +38,7 @@ class Awaited:
     differs: bool
     waiters: tuple[int, ...]
     absent: tuple[int, ...]
+    seqs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -290,9 +292,11 @@ class Job:
             os.utime(path, ns=(at, at))
         return size
 
-    def write_in_parallel(self, folder: Path, processes: int, tell: Callable[[int, int], None]) -> int:
-        """As `write`, in forked processes; `tell` gets the files done, and of how many."""
-        ranks = self.ranks
+    def write_in_parallel(
+        self, folder: Path, processes: int, tell: Callable[[int, int], None], within: range | None = None
+    ) -> int:
+        """As `write`, in forked processes; `tell` gets the files done, and of how many. `within`: these ranks only."""
+        ranks = [r for r in self.ranks if within is None or r in within]
         count = max(1, min(256, len(ranks) // processes))
         tasks = [(self, folder, ranks[i : i + count]) for i in range(0, len(ranks), count)]
         _TASKS[:] = tasks

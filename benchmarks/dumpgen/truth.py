@@ -67,6 +67,8 @@ def awaited(job: Job, placed: Placed) -> list[Awaited]:
         told = (_awaited(job, placed, key, came) if others_came else None) or _awaited(job, placed, key, members)
         if told is None:
             continue
+        if told.is_p2p:
+            told = replace(told, seqs=tuple(sorted({seq_of(job, r, i) for r, i in members})))
         axis = job.mesh.groups[key[0]].axis
         first_ns = min(job.final.issued[r][i] for r, i in members)
         order = (not others_came, not told.differs, key not in next_keys, axis != placed.call.axis, first_ns)
@@ -98,7 +100,7 @@ def _awaited(job: Job, placed: Placed, key: Key, members: Sequence[Member]) -> A
     _, rank, step = min((final.issued[r][i], r, i) for r, i in others)
     group, call = job.mesh.groups[key[0]], final.plans[rank].steps[step]
     label, seq, waiters = (group.name, group.desc), seq_of(job, rank, step), tuple(sorted(r for r, _ in others))
-    return Awaited(label, seq, call.op, call.is_p2p, differs, waiters, absent)
+    return Awaited(label, seq, call.op, call.is_p2p, differs, waiters, absent, (seq,))
 
 
 def _issued(job: Job) -> dict[Key, list[Member]]:

@@ -32,7 +32,7 @@ def is_awaited(job: Job, finding: Finding) -> bool:
     """
     if finding.process_group is None or finding.collective is None or "seq" not in finding.collective:
         return True
-    calls = {job.truth.departs, *((a.group[0], a.seq) for a in job.truth.awaited)}
+    calls = {job.truth.departs, *((a.group[0], seq) for a in job.truth.awaited for seq in a.seqs)}
     name, seq = finding.process_group["pg_name"].partition("@")[0], finding.collective["seq"]
     group, departed = job.truth.departs
     until = [a.seq for a in job.truth.awaited if a.group[0] == group]
@@ -45,7 +45,8 @@ def what_is_wrong(job: Job, said: Diagnosis) -> str:
     first = said.findings[0] if said.findings else None
     named = set(first.culprit_ranks) if first else set()
     if not dumpgen.decidable(job):
-        is_open = first is not None and first.confidence < UNSURE and named >= truth
+        seen = truth - job.loss.lost - set(job.loss.truncated)
+        is_open = first is not None and first.confidence < UNSURE and bool(seen) and named >= seen
         return "" if named <= dumpgen.suspects(job) or is_open else f"accuses {sorted(named)}"
     if job.truth.kind == dumpgen.HEALTHY:
         named = {rank for f in said.findings for rank in f.culprit_ranks}

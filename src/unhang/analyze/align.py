@@ -30,7 +30,7 @@ class StuckCollective:
     """A position of one group at which at least one member's call has not completed.
 
     `calls`: the call of each member that issued one. `missing`: members that have issued no call at this position, with
-    their last sequence number. `classes`: members by signature, largest first. `unseen`: members without any record.
+    their last sequence number. `classes`: members by signature, largest first. `unseen`: members of whom no call is recorded.
     `index`: the group's number in the table.
     """
 
@@ -57,12 +57,14 @@ class StuckCollective:
     def has_majority(self) -> bool:
         """Whether one class is larger than every other, and stays so if those who have not come yet join another one.
 
-        One rank against several is odd in any case.
+        One rank against several is odd in any case, unless there are members of which nothing is known.
         """
         if len(self.classes) == 1:
             return True
         most, second = len(self.classes[0]), len(self.classes[1])
-        return most > second and (second == 1 or most > second + len(self.missing))
+        if second == 1:
+            return most > second + len(self.unseen)
+        return most > second + len(self.missing)
 
 
 _MOST_IN_FLIGHT = 256
@@ -81,13 +83,12 @@ def missing_at(index: CallIndex, position: Position) -> dict[int, int]:
 
 
 def _stuck_at(index: CallIndex, position: Position, missing: Mapping[int, int]) -> StuckCollective:
-    last = index.last(position.group)
     return StuckCollective(
         group=index.table.groups[position.group],
         seq=position.seq,
         calls=calls_at(index, position.group, position.seq),
         missing=missing,
-        unseen=tuple(r for r in missing if r not in last),
+        unseen=tuple(r for r in missing if r not in index.ranks),
         classes=position.classes,
         index=position.group,
     )

@@ -133,7 +133,7 @@ def _split(
     reference, others, is_sure = stuck.classes[0], stuck.classes[1:], stuck.has_majority
     if not is_sure:
         rows = {r: c.row for r, c in stuck.calls.items()}
-        reached = {r: min(row, max(fronts.get(r, (row,)))) for r, row in rows.items()}
+        reached = {r: min(row, max(fronts.get(r) or (row,))) for r, row in rows.items()}
         for suspects in (habits.departures(reached).keys(), habits.departures(rows).keys(), habits.firsts(rows)):
             wrong = [c for c in stuck.classes if suspects & set(c)]
             if not 0 < len(wrong) < len(stuck.classes):

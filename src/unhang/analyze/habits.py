@@ -8,6 +8,7 @@ where the programs parted.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +22,7 @@ _LEAST_STRETCH = 3
 _MOST_ROWS = 1000
 _MOST_PEERS = 3
 _LATEST, _LEAST_PERIOD = 32, 8
+_MOST_WITNESSES = 8
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 Keys = npt.NDArray[np.uint64]
@@ -31,6 +33,18 @@ def _mixed(left: Keys, right: Keys) -> Keys:
     mixed = (left ^ (right + _MIX + (left << np.uint64(6)) + (left >> np.uint64(2)))) * np.uint64(0xFF51AFD7ED558CCD)
     result: Keys = mixed ^ (mixed >> np.uint64(33))
     return result
+
+
+@dataclass(frozen=True)
+class _Program:
+    """The kinds of transfers that a rank makes: again and again, and at all."""
+
+    often: frozenset[int]
+    ever: frozenset[int]
+
+    def is_like(self, other: _Program) -> bool:
+        """Whether each makes what the other makes again and again; one that departed makes it once less, and another one."""
+        return self.often <= other.ever and other.often <= self.ever
 
 
 class Habits:
@@ -50,29 +64,39 @@ class Habits:
             return {}
         for rank, row in last_rows.items():
             if (rank, row) not in self._departures:
-                self._departures[rank, row] = self._departure(rank, row, last_rows)
+                self._departures[rank, row] = self._departure(rank, last_rows)
         return {r: found for r, row in last_rows.items() if (found := self._departures[r, row]) is not None}
 
     def firsts(self, rows: Mapping[int, int]) -> frozenset[int]:
-        """Those of the ranks that have never made this call before, which the others have; `rows`: the call of each."""
+        """Those of the ranks whose call is made for the first time anywhere, while the others' is known; `rows`: the call of each."""
         if not self._table.active_ranks.isdisjoint(rows):
             return frozenset()
-        starts = {rank: self._table.rank_rows(rank).start for rank in rows}
-        return frozenset(r for r, row in rows.items() if self.tokens[row] not in self.tokens[starts[r] : row])
+        at = np.array(list(rows.values()), dtype=np.int64)
+        elsewhere = np.ones(len(self._table), dtype=bool)
+        for rank, row in rows.items():
+            elsewhere[row : self._table.rank_rows(rank).stop] = False
+        known = np.isin(self.tokens[at], self.tokens[elsewhere])
+        return frozenset(r for r, is_known in zip(rows, known.tolist(), strict=True) if not is_known)
 
     @cached_property
     def tokens(self) -> Keys:
         """`[N]`: the kind of group, op, elements, direction, and the lines of the user's code where they are known."""
         table = self._table
-        kinds: dict[object, int] = {}
-        kind_of_group = [
-            kinds.setdefault(g.desc if g.desc not in ("", "undefined") else len(g.ranks), len(kinds))
-            for g in table.groups
-        ]
         paths: dict[object, int] = {}
         of_stack = np.array([paths.setdefault(user_path(stack), len(paths) + 1) for stack in table.stacks] + [0])
-        what = _mixed(signatures(table).astype(np.uint64), np.array(kind_of_group or [0], np.uint64)[table["group"]])
+        what = _mixed(signatures(table).astype(np.uint64), self._kind_of_group)
         return _mixed(_mixed(what, self._place), of_stack[table["frames"]].astype(np.uint64))
+
+    @cached_property
+    def _kind_of_group(self) -> Keys:
+        """`[N]`: equal numbers for groups of one purpose."""
+        kinds: dict[object, int] = {}
+        found = [
+            kinds.setdefault(g.desc if g.desc not in ("", "undefined") else len(g.ranks), len(kinds))
+            for g in self._table.groups
+        ]
+        of_row: Keys = np.array(found or [0], np.uint64)[self._table["group"]]
+        return of_row
 
     @cached_property
     def _place(self) -> Keys:
@@ -87,49 +111,156 @@ class Habits:
         return place.astype(np.uint64)
 
     @cached_property
-    def _programs(self) -> dict[int, int]:
-        """Equal numbers for ranks that run the same program: what each sends and receives again and again, and where."""
+    def _programs(self) -> dict[int, _Program]:
+        """What each rank sends and receives, and where; one object for equal ones."""
         table = self._table
-        kinds = _mixed(self._place, table["op"].astype(np.uint64))
-        programs: dict[int, int] = {}
-        known: dict[frozenset[int], int] = {}
+        kinds = _mixed(_mixed(self._place, table["op"].astype(np.uint64)), self._kind_of_group)
+        programs: dict[int, _Program] = {}
+        known: dict[_Program, _Program] = {}
         for rank in np.unique(table["rank"]).tolist():
             rows = table.rank_rows(rank)
             found, counts = np.unique(kinds[rows][table["is_p2p"][rows]], return_counts=True)
-            programs[rank] = known.setdefault(frozenset(found[counts > 1].tolist()), len(known))
+            program = _Program(frozenset(found[counts > 1].tolist()), frozenset(found.tolist()))
+            programs[rank] = known.setdefault(program, program)
         return programs
 
-    def _peers(self, rank: int, suspects: Collection[int], are_suspects: bool) -> list[int]:
+    def _peers(self, rank: int, suspects: Collection[int], are_suspects: bool, but: Collection[int] = ()) -> list[int]:
         """Ranks with the same program that are (not) suspected, those with the longest record first."""
-        ranks = self._programs.keys() - self._table.active_ranks - {rank}
-        same = [r for r in ranks if self._programs[r] == self._programs[rank]]
+        ranks = self._programs.keys() - self._table.active_ranks - {rank, *but}
+        mine = self._programs[rank]
+        alike = {p: p.is_like(mine) for p in set(self._programs.values())}
+        same = [r for r in ranks if (r in suspects) is are_suspects and alike[self._programs[r]]]
         lengths = {r: -(s.stop - s.start) for r in same for s in [self._table.rank_rows(r)]}
-        return sorted((r for r in same if (r in suspects) is are_suspects), key=lambda r: (lengths[r], r))[:_MOST_PEERS]
+        return sorted(same, key=lambda r: (self._programs[r].often != mine.often, lengths[r], r))[:_MOST_PEERS]
 
     def _stream(self, rank: int) -> Keys:
         rows = self._table.rank_rows(rank)
         return self.tokens[max(rows.start, rows.stop - _MOST_ROWS) : rows.stop]
 
-    def _departure(self, rank: int, last_row: int, suspects: Collection[int]) -> int | None:
+    def _is_same_call(self, row: int, other: int) -> bool:
+        table = self._table
+        same = all(table[name][row] == table[name][other] for name in ("group", "seq", "is_p2p"))
+        return same and bool(self.tokens[row] == self.tokens[other])
+
+    def _restart(self, rank: int, last_row: int, suspects: Collection[int]) -> int:
+        """How many calls the rank made until, after a collective that it shares with them, other ranks began anew; 0 if none did.
+
+        A rank in its second repetition has no past that tells where the first one ends; that others are through tells it.
+        """
+        table = self._table
+        mine = slice(table.rank_rows(rank).start, last_row + 1)
+        lost = table.wrapped_ranks | table.active_ranks
+        for other in [r for r in self._programs if r not in suspects and r not in lost][:_MOST_WITNESSES]:
+            calls = self._calls_in_a_round(other)
+            end = table.rank_rows(other).start + calls - 1
+            if not calls or table["is_p2p"][end]:
+                continue
+            same = [table[name][mine] == table[name][end] for name in ("group", "seq", "is_p2p")]
+            at = np.flatnonzero(np.logical_and.reduce(same))
+            if len(at):
+                return int(at[-1]) + 1
+        return 0
+
+    def _calls_in_a_round(self, rank: int) -> int:
+        """After how many calls nearly all that a rank did follows again as from its begin; 0 if that is not seen."""
+        stream = self._stream(rank)
+        for n in range(_LEAST_STRETCH, len(stream) - _LEAST_STRETCH + 1):
+            if stream[n] == stream[0]:
+                differs = np.append(np.flatnonzero(stream[n:] != stream[: len(stream) - n]), len(stream) - n)
+                if differs[0] >= max(_LEAST_STRETCH, 0.75 * (len(stream) - n)):
+                    return n
+        return 0
+
+    def _departure(self, rank: int, last_rows: Mapping[int, int]) -> int | None:
         if rank not in self._programs:
             return None
-        first = max(self._table.rank_rows(rank).start, last_row + 1 - _MOST_ROWS)
-        stream = self.tokens[first : last_row + 1]
+        last_row = last_rows[rank]
+        side = {r for r, row in last_rows.items() if self._is_same_call(row, last_row)}
+        if 2 * len(side) > len(last_rows):
+            side = {rank}  # the greater part may clear its members; a smaller one that waits in one call may not
+        rows = self._table.rank_rows(rank)
+        first = max(rows.start, last_row + 1 - _MOST_ROWS)
         foretelling, clearing = (
-            [self._stream(p) for p in self._peers(rank, suspects, is_one)] for is_one in (False, True)
+            [self._stream(p) for p in self._peers(rank, last_rows, is_one, side)] for is_one in (False, True)
         )
-        found, period = _departures(stream, foretelling, clearing)
-        lately = [i for i in found if i >= len(stream) - max(period, _LEAST_PERIOD)]
+        is_whole = first == rows.start and rank not in self._table.wrapped_ranks
+        record = self._table["record_id"]
+        equals = [
+            self._table.rank_rows(p) for is_one in (False, True) for p in self._peers(rank, last_rows, is_one, side)
+        ]
+        past = _Past(
+            self.tokens[first : last_row + 1],
+            self._table["group"][first : last_row + 1],
+            frozenset(np.unique(self._table["group"][rows]).tolist()),
+            is_whole,
+            self._restart(rank, last_row, last_rows) if is_whole else 0,
+            tuple((self.tokens[of], int(record[first]) - int(record[of.start])) for of in equals),
+        )
+        found, period = _departures(past, foretelling, clearing)
+        lately = [i for i in found if i >= len(past.stream) - max(period, _LEAST_PERIOD)]
         return first + lately[0] if lately else None
 
 
-def _departures(stream: Keys, peers: Sequence[Keys], clearing: Sequence[Keys]) -> tuple[list[int], int]:
+@dataclass(frozen=True)
+class _Past:
+    """The calls of a rank up to the one in question, `[N]`.
+
+    `all_groups`: those in which it made calls. `is_whole`: the very first of its calls is there.
+    `restart`: the number of calls in the first repetition, where other ranks tell it, else 0. `equals`: all calls of ranks
+    with the same program, and where among them the call stands that has the number of the first one here.
+    """
+
+    stream: Keys
+    group: npt.NDArray[np.int32]
+    all_groups: frozenset[int]
+    is_whole: bool
+    restart: int
+    equals: tuple[tuple[Keys, int], ...] = ()
+
+    def repeats(self, start: int, end: int) -> bool:
+        """Whether the calls from `start` to `end` are a whole round of the program, and not of a loop within it.
+
+        A loop that ends for the first time looks like a departure. In a whole round the rank makes all the calls, in all
+        the groups, that it made before.
+        """
+        groups = set(np.unique(self.group[start:end]).tolist())
+        return self.all_groups <= groups and bool(np.isin(self.stream[:start], self.stream[start:end]).all())
+
+    def is_cut_loop(self, at: npt.NDArray[np.int64], i: int) -> bool:
+        """Whether all that is known of the past is the end of a loop whose begin is lost: it may have had more rounds."""
+        n = int(at[0])
+        if self.is_whole or len(at) > 1 or not np.array_equal(self.stream[:n], self.stream[i - n : i]):
+            return False
+        loops = (q for q in range(1, n // 2 + 1) if np.array_equal(self.stream[q:n], self.stream[: n - q]))
+        calls = next(loops, None)
+        return calls is not None and not self.all_groups <= set(self.group[i - calls : i].tolist())
+
+    def is_outvoted(self, i: int) -> bool:
+        """Whether several that made the same calls under the same numbers up to this one all made another one now."""
+        votes = []
+        for stream, at in self.equals:
+            first = max(0, -at)
+            if first + _LEAST_STRETCH > i or i + at >= len(stream):
+                continue
+            if np.array_equal(stream[first + at : i + at], self.stream[first:i]):
+                votes.append(stream[i + at] != self.stream[i])
+        return len(votes) > 1 and all(votes)
+
+    def begins_anew_otherwise(self, i: int) -> bool:
+        """Whether the second repetition is equal to the first up to this call, and differs in it."""
+        n = i - self.restart
+        if not self.restart or not 0 <= n < min(self.restart, _LEAST_STRETCH):
+            return False  # later its own past tells
+        return bool((self.stream[:n] == self.stream[self.restart : i]).all()) and bool(self.stream[n] != self.stream[i])
+
+
+def _departures(past: _Past, peers: Sequence[Keys], clearing: Sequence[Keys]) -> tuple[list[int], int]:
     """(places at which the past foretold another call, calls of one repetition).
 
     What a rank did before counts most; where that says nothing, its peers foretell. A call is no departure if any peer, or
     one of `clearing`, makes it after an equal stretch that is as long.
     """
-    others = [*peers, *clearing]
+    stream, others = past.stream, [*peers, *clearing]
     own_run = np.zeros(len(stream) + 1, dtype=np.int64)  # length of the equal stretch that ends before each place
     runs = [np.zeros(len(r) + 1, dtype=np.int64) for r in others]
     found, distances = [], []
@@ -140,13 +271,19 @@ def _departures(stream: Keys, peers: Sequence[Keys], clearing: Sequence[Keys]) -
         if len(at) and (stream[at] == token).any():
             distances.append(i - int(at[-1]))
         else:
+            is_told = len(at) > 0 and past.repeats(int(at[0]), i) and not past.is_cut_loop(at, i)
             if not len(at):
                 longest = max((int(run[:-1].max(initial=0)) for run in runs[: len(peers)]), default=0)
-            is_told = longest >= _LEAST_STRETCH
+                is_from_begin = past.is_whole and longest == i
+                is_told = longest >= _LEAST_STRETCH and (is_from_begin or past.repeats(i - longest, i))
+                if not is_told and past.begins_anew_otherwise(i):
+                    longest, is_told = i - past.restart + 1, True
+            if not is_told and past.is_outvoted(i):
+                longest, is_told = i, True
             if is_told and not any(
                 (r[run[:-1] >= longest] == token).any() for r, run in zip(others, runs, strict=True)
             ):
                 found.append(i)
         for reference, run in zip([stream, *others], [own_run, *runs], strict=True):
             run[1:] = np.where(reference == token, run[:-1] + 1, 0)
-    return found, int(np.median(distances[-_LATEST:])) if distances else len(stream)
+    return found, max(distances[-_LATEST:], default=len(stream))

@@ -101,6 +101,11 @@ class CallIndex:
         self._in_call_N = np.arange(len(rows)) - self._call_at_C[call_of_N] if len(rows) else call_of_N
 
     @cached_property
+    def ranks(self) -> frozenset[int]:
+        """The ranks of whom any call is recorded."""
+        return frozenset(np.unique(self.table["rank"]).tolist())
+
+    @cached_property
     def _signature_N(self) -> Ints:
         return signatures(self.table)
 
@@ -191,21 +196,52 @@ class CallIndex:
             return None
         a = int(self._first_call_S[at])
         b = int(self._first_call_S[at + 1]) if at + 1 < len(self._first_call_S) else len(self._rank_C)
+        signatures = self._signatures(a, b)
         return Position(
             group,
             seq,
             self._rank_C[a:b].astype(np.int64),
-            self._representatives(a, b),
-            self._signature_C[a:b],
+            self._representatives(a, b, signatures),
+            signatures,
             self._state_C[a:b],
         )
 
-    def _representatives(self, a: int, b: int) -> Ints:
+    def _members(self, call: int) -> Ints:
+        """The rows of a call: one, or those of its batch."""
+        end = int(self._call_at_C[call + 1]) if call + 1 < len(self._call_at_C) else len(self._rows_N)
+        return self._rows_N[int(self._call_at_C[call]) : end]
+
+    def _signatures(self, a: int, b: int) -> Ints:
+        """Signatures of the calls from a to b; a batch of which the ring buffer kept but the end equals a whole one that ends so."""
+        found = self._signature_C[a:b]
+        if b - a < 2 or (found == found[0]).all():
+            return found
+        ends = np.append(self._call_at_C, len(self._rows_N))[a + 1 : b + 1]
+        lengths = ends - self._call_at_C[a:b]
+        is_whole = lengths == lengths.max()
+        cut = [i for i in np.flatnonzero(~is_whole).tolist() if self._may_have_lost_its_start(self._members(a + i))]
+        if not cut:
+            return found
+        whole = {int(found[i]): self._members(a + i) for i in np.flatnonzero(is_whole).tolist()}
+        keys, found = self._signature_N, found.copy()
+        for i in cut:
+            rows = self._members(a + i)
+            same = [s for s, of in whole.items() if np.array_equal(keys[of[-len(rows) :]], keys[rows])]
+            found[i] = same[0] if same else found[i]
+        return found
+
+    def _may_have_lost_its_start(self, rows: Ints) -> bool:
+        """Whether these are the first rows that are left of a rank, of whose past something is lost."""
+        rank = int(self.table["rank"][rows[0]])
+        is_partial = rank in self.table.wrapped_ranks or rank in self.table.active_ranks
+        return is_partial and int(rows.min()) == self.table.rank_rows(rank).start
+
+    def _representatives(self, a: int, b: int, signatures: Ints) -> Ints:
         """A row for each call from a to b: of a batch the first member in which the ranks differ."""
         starts = self._call_at_C[a:b]
         end = int(self._call_at_C[b]) if b < len(self._call_at_C) else len(self._rows_N)
         lengths = np.diff(np.append(starts, end))
-        if (lengths == 1).all() or (self._signature_C[a:b] == self._signature_C[a]).all():
+        if (lengths == 1).all() or (signatures == signatures[0]).all():
             return self._rows_N[starts]
         keys = self._signature_N
         for member in range(int(lengths.min())):

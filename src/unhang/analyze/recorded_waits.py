@@ -8,7 +8,7 @@ from functools import cache
 from unhang.analyze.align import StuckCollective, missing_at
 from unhang.analyze.fronts import fronts, matched_transfers
 from unhang.analyze.positions import CallIndex, bare_op, numels
-from unhang.model import CallState, Case, WaitEdge
+from unhang.model import CallState, Case, RankEvidence, WaitEdge
 
 
 class RecordedWaits:
@@ -20,21 +20,54 @@ class RecordedWaits:
         self.transfers = matched_transfers(self._table)
         self._front_rows = frozenset(row for rows in self.fronts.values() for row in rows)
         self._with_calls = frozenset(self._table["rank"].tolist())
+        told, active = frozenset(self._table.progress["rank"].tolist()), self._table.active_ranks
+        known_by_dump = frozenset(r for r, e in case.ranks.items() if _is_known_by_its_dump_alone(e))
+        # A dump may be there without a call: it tells of groups, or of open calls alone where none is open, or of nothing.
+        self._with_dump = self._with_calls | told | active | known_by_dump
         self._wait_of, self._not_arrived = cache(self._collective_wait), cache(self._find_not_arrived)
 
     def is_idle(self, rank: int) -> bool:
         """Whether the rank left a dump that holds no open call: no recorded call keeps it."""
-        return rank not in self.fronts and (rank in self._with_calls or rank in self._case.ranks)
+        return rank not in self.fronts and rank in self._with_dump
 
     def is_unseen(self, rank: int) -> bool:
-        """Whether there is nothing of the rank."""
-        return rank not in self._with_calls and rank not in self._case.ranks
+        """Whether nothing tells what the rank does: no dump, and its process left no word or gave neither dump nor stack."""
+        evidence = self._case.ranks.get(rank)
+        if rank in self._with_dump or evidence is None:
+            return rank not in self._with_dump
+        is_silent = not (evidence.stacks or evidence.pending or evidence.error or evidence.exit)
+        return is_silent and evidence.state is not None
 
     def edges(self, ranks: Collection[int], stuck: Sequence[StuckCollective]) -> Iterable[WaitEdge]:
         """The waits of these ranks."""
-        found = [edge for rank in ranks for row in self.fronts.get(rank, ()) for edge in self._edges_of_row(rank, row)]
+        found = [edge for rank in ranks for edge in self._edges_of(rank)]
         known = {target for targets in {e.targets for e in found} for target in targets}
         return (*found, *self._on_idle_ranks(frozenset(ranks), stuck, known))
+
+    def _edges_of(self, rank: int) -> Iterable[WaitEdge]:
+        """The waits in the calls at which the rank is.
+
+        A batch is open until all of its transfers are done. Those that are done have no other side among the calls that a
+        partial dump shows; they keep nobody if another transfer of the batch does.
+        """
+        rows = self.fronts.get(rank, ())
+        edges = {row: tuple(self._edges_of_row(rank, row)) for row in rows}
+        doubtful = [row for row in rows if edges[row] and self._may_be_done(row)]
+        if doubtful and any((edges[row] or self._has_not_begun(row)) for row in rows if row not in doubtful):
+            edges = {row: of for row, of in edges.items() if row not in doubtful}
+        return (edge for of in edges.values() for edge in of)
+
+    def _may_be_done(self, row: int) -> bool:
+        """Whether the other side of a transfer may have completed, and be no longer in the peer's dump."""
+        table = self._table
+        lost = table.wrapped_ranks | table.active_ranks
+        return bool(table["is_p2p"][row]) and self.transfers.get(row) is None and int(table["peer"][row]) in lost
+
+    def _has_not_begun(self, row: int) -> bool:
+        """Whether the rank's side of a transfer has started, and the other one is issued and has not."""
+        other = self.transfers.get(row)
+        states = self._table["state"]
+        return other is not None and states[row] == CallState.STARTED and states[other] == CallState.SCHEDULED
 
     def in_flight(self, rank: int) -> tuple[int, ...]:
         """Rows of the calls in which the rank waits although every member has come to them."""
@@ -110,6 +143,13 @@ class RecordedWaits:
                 if rank in ranks and call.row not in self._front_rows:
                     what = f"{bare_op(call.op)} #{s.seq} of {s.group}"
                     yield WaitEdge(rank, idle, "collective", what, s.group.name, s.seq, call.created_ns)
+
+
+def _is_known_by_its_dump_alone(evidence: RankEvidence) -> bool:
+    """Whether a readable dump is all that there is of a rank; what `unhang` itself gathers names the process."""
+    e = evidence
+    seen = e.identity.pid is not None or e.stacks or e.state or e.error or e.handled or e.exit or e.pending
+    return not seen and not e.unavailable
 
 
 def transferred(

@@ -84,7 +84,7 @@ class Situation:
         rows = {r: self.case.calls.rank_rows(r) for r in ranks}
         fronts = self.recorded.fronts
         return self.habits.departures(
-            {r: max(fronts.get(r, (s.stop - 1,))) for r, s in rows.items() if s.stop > s.start}
+            {r: max(fronts.get(r) or (s.stop - 1,)) for r, s in rows.items() if s.stop > s.start}
         )
 
     @cached_property

@@ -5,6 +5,7 @@ Legend of shapes: P positions of one group, M members; `arrival_PM` in nanosecon
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ from unhang.model import Case, ProcessGroup
 MIN_POSITIONS = 6
 MIN_LATENESS_S = 0.05
 MIN_SHARE = 0.3
+_LEAST_ENDS = 2
+WATCHDOG_NS = 100_000_000
 _MOST_ROWS = 1000
 
 
@@ -46,44 +49,93 @@ def _matrix(index: CallIndex, group: int, column: Ints) -> tuple[Ints, Ints] | N
 def clock_offsets(index: CallIndex) -> dict[int, int]:
     """By how many nanoseconds each rank's clock is ahead: a collective ends everywhere at the same moment.
 
-    Empty where the dumps do not tell when calls ended (gloo). The largest group of a rank decides.
+    Empty where the dumps do not tell when calls ended (gloo). Only ranks that groups connect can be compared; the others are
+    left out. Ends are seen by a thread that looks ten times a second, so clocks within that count as one.
     """
-    completed = index.table["completed_ns"]
-    if not completed.any():
+    table = index.table
+    if not table["completed_ns"].any():
         return {}
+    groups_of: dict[int, list[int]] = {}
+    for number, group in enumerate(table.groups):
+        for rank in group.ranks:
+            groups_of.setdefault(rank, []).append(number)
     offsets: dict[int, int] = {}
-    for group in sorted(range(len(index.table.groups)), key=lambda g: -len(index.table.groups[g].ranks)):
-        members = index.table.groups[group].ranks
-        if members and all(r in offsets for r in members):
-            continue
-        matrix = _matrix(index, group, completed)
-        if matrix is None or len(matrix[1]) < MIN_POSITIONS:
-            continue
-        ranks_m, times_pm = matrix
-        ahead_m = np.median(times_pm - np.median(times_pm, axis=1, keepdims=True), axis=0)
-        for rank, ahead in zip(ranks_m.tolist(), ahead_m.tolist(), strict=True):
-            offsets.setdefault(rank, int(ahead))
-    return offsets
+    seen: set[int] = set()
+    for start in sorted(range(len(table.groups)), key=lambda g: -len(table.groups[g].ranks)):
+        pending = deque([start])
+        while pending:
+            number = pending.popleft()
+            if number in seen:
+                continue
+            seen.add(number)
+            added = _add_offsets(index, number, offsets)
+            pending += [g for r in added for g in groups_of.get(r, ()) if g not in seen]
+        if offsets:
+            break
+    return _without_noise(offsets)
+
+
+def _add_offsets(index: CallIndex, group: int, offsets: dict[int, int]) -> list[int]:
+    """Adds the offsets of the members of a group, against one that is known or the first; returns who is new."""
+    members = index.table.groups[group].ranks
+    matrix = None if all(r in offsets for r in members) else _matrix(index, group, index.table["completed_ns"])
+    if matrix is None or len(matrix[1]) < _LEAST_ENDS:
+        return []
+    ranks_m, times_pm = matrix[0].tolist(), matrix[1]
+    known = next((i for i, r in enumerate(ranks_m) if r in offsets), 0)
+    ahead_m = np.median(times_pm - times_pm[:, [known]], axis=0) + offsets.get(ranks_m[known], 0)
+    new = {r: int(ahead) for r, ahead in zip(ranks_m, ahead_m.tolist(), strict=True) if r not in offsets}
+    offsets.update(new)
+    return list(new)
+
+
+def _without_noise(offsets: dict[int, int]) -> dict[int, int]:
+    """Offsets that are not told apart by what the watchdog sees are made equal."""
+    found: dict[int, int] = {}
+    first = last = 0
+    for rank, ahead in sorted(offsets.items(), key=lambda item: item[1]):
+        if not found or ahead - last > WATCHDOG_NS:
+            first = ahead
+        found[rank], last = first, ahead
+    return found
 
 
 def stragglers(case: Case, index: CallIndex | None = None) -> tuple[Straggler, ...]:
     """Ranks for which the others waited for a large share of the time, again and again."""
     index = index or CallIndex(case.calls)
-    created = _on_one_clock(index)
+    offsets = clock_offsets(index)
+    created = _on_one_clock(index, offsets)
+    silent = set(case.world) - set(np.unique(index.table["rank"]).tolist())
+    kept = _may_be_kept_by(case, silent)
     found = []
     for number, group in enumerate(case.calls.groups):
         matrix = _matrix(index, number, created)
-        if matrix is not None and len(matrix[1]) >= MIN_POSITIONS:
-            straggler = _of_group(group, *matrix)
-            if straggler is not None and _is_its_own_fault(index, created, number, straggler.rank):
-                found.append(straggler)
+        if matrix is None or len(matrix[1]) < MIN_POSITIONS or (silent and not group.ranks):
+            continue  # a member that left no record may have kept the others
+        clocks = {offsets.get(r) for r in matrix[0].tolist()}
+        if offsets and None in clocks:
+            continue
+        straggler = _of_group(group, *matrix, MIN_LATENESS_S + (len(clocks) > 1) * WATCHDOG_NS / 1e9)
+        if straggler is None or straggler.rank in kept:
+            continue
+        if _is_its_own_fault(index, created, number, straggler.rank):
+            found.append(straggler)
     return tuple(sorted(found, key=lambda s: -s.lost_s))
 
 
-def _on_one_clock(index: CallIndex) -> Ints:
+def _may_be_kept_by(case: Case, silent: set[int]) -> set[int]:
+    """Ranks that a rank without a record may have kept, directly or through others; a call of all keeps every rank alike."""
+    smaller = [g.ranks for g in case.calls.groups if len(g.ranks) < len(case.world)] if silent else []
+    kept, before = set(silent), -1
+    while len(kept) > before:
+        before = len(kept)
+        kept.update(r for ranks in smaller if not kept.isdisjoint(ranks) for r in ranks)
+    return kept
+
+
+def _on_one_clock(index: CallIndex, offsets: dict[int, int]) -> Ints:
     """`[N]`: when each call was made, on a clock that all ranks share."""
     created: Ints = index.table["created_ns"]
-    offsets = clock_offsets(index)
     if not offsets:
         return created
     ranks, of_row = np.unique(index.table["rank"], return_inverse=True)
@@ -101,7 +153,11 @@ def _is_its_own_fault(index: CallIndex, created: Ints, group: int, rank: int) ->
         if table["group"][row] != group or table["is_p2p"][row]:
             continue
         free_at = arrived_before = int(created[before])
-        if not table["is_p2p"][before]:
+        if table["is_p2p"][before]:
+            ended = int(table["completed_ns"][before])  # on the same clock as the time of issue
+            lasted = max(0, ended - int(table["created_ns"][before]))
+            free_at = arrived_before + lasted if ended else int(created[row])
+        else:
             position = index.position(int(table["group"][before]), int(table["seq"][before]))
             if position is not None:
                 free_at = int(created[position.rows].max())
@@ -122,10 +178,10 @@ def _union_s(spans_p2: Ints) -> float:
     return total / 1e9
 
 
-def _of_group(group: ProcessGroup, ranks_m: Ints, arrival_pm: Ints) -> Straggler | None:
+def _of_group(group: ProcessGroup, ranks_m: Ints, arrival_pm: Ints, least_s: float) -> Straggler | None:
     ordered = np.sort(arrival_pm, axis=1)
     lateness_p = (ordered[:, -1] - ordered[:, -2]) / 1e9
-    late = lateness_p >= MIN_LATENESS_S
+    late = lateness_p >= least_s
     if late.sum() < MIN_POSITIONS // 2:
         return None
     last_p = np.argmax(arrival_pm, axis=1)[late]

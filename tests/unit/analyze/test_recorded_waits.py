@@ -305,3 +305,19 @@ def test_of_two_idle_ranks_that_lost_their_past_and_do_not_say_how_far_they_are_
     table = replace(table_of({**calls, **waiting}, WORLD, one, two), wrapped_ranks=frozenset((1, 3)))
     found = [f for f in judge(case_of(table)).findings if f.rule == "never-issued"]
     assert [(f.culprit_ranks, f.confidence < 0.5) for f in found] == [((1, 3), True)]
+
+
+def test_a_transfer_that_is_gone_from_a_partial_dump_keeps_nobody_if_another_of_its_batch_does() -> None:
+    batch = [recv(0, STARTED, seq=7), send(2, STARTED, seq=7)]
+    table = table_of({0: [send(1, OPEN, seq=7)], 1: batch, 2: [reduce_(OPEN)]})
+    partial = replace(table, active_ranks=frozenset((0, 1, 2)))
+    assert [e.targets for e in Situation(case_of(partial)).waits.edges_of(1)] == []
+    assert [e.targets for e in Situation(case_of(table)).waits.edges_of(1)] == [(2,)]
+
+
+def test_ranks_with_one_program_vote_by_the_numbers_of_their_calls() -> None:
+    calls = [{"op": op} for op in ("broadcast", "all_reduce", "all_gather", "barrier", "all_reduce")]
+    wrapped = [{**call, "record": i} for i, call in enumerate(calls)][1:]
+    table = table_of({0: [*calls[:4], {"op": "scatter", "state": OPEN}], 1: wrapped, 2: wrapped, 3: [reduce_()]})
+    table = replace(table, wrapped_ranks=frozenset((1, 2)))
+    assert Habits(table).departures({0: 4}) == {0: 4}
