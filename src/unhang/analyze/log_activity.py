@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from unhang.analyze.event_index import Events
+from unhang.analyze.failures import SEEN_BY_LAUNCHER, Failure
 from unhang.model import LogEvent
 
 _LOADING = re.compile(r"Loading|Downloading|Fetching|shards", re.IGNORECASE)
 DEFAULT_LIMIT_S = 600
+_CLEARLY, _ALMOST = 4, 0.9
+_TERMINATED = -15
+_BYTES = re.compile(r", *[\d.]+ ?[kMGT]?i?B/s\]")
 
 
 def work_before_the_wait(events: Events) -> LogEvent | None:
@@ -16,20 +21,49 @@ def work_before_the_wait(events: Events) -> LogEvent | None:
 
     None where training went on after it, or where the work is told to be done.
     """
-    waited = next((e.order for e in events if e.says == "hang"), None)
+    waited = _waited(events)
     works = [e for e in events.of("work.preparing", "work.saving", "work.evaluating") if not _is_done(e)]
     works = [e for e in works if waited is None or e.order <= waited]
     if not works:
         return None
     last = works[-1]
+    if last.kind == "work.saving" and any(
+        last.order < e.order < (waited or e.order + 1) for e in events.of("work.saved")
+    ):
+        return None
     return None if _trains_after(events, last, waited) else last
+
+
+def bar_beside_the_wait(events: Events, limit_s: int, position: int | None) -> LogEvent | None:
+    """An unfinished bar that had run for as long as the limit of the wait, and counts no steps of training.
+
+    Training makes at least one collective per step: a bar that counted to more than `position`, the number of the collective in
+    which the others wait, counts something that one rank does without them. So does one that counts bytes.
+    """
+    waited = _waited(events)
+    bars = [e for e in events.of("progress.bar") if waited is not None and e.order <= waited]
+    if not bars or _is_done(bars[-1]) or _LOADING.search(bars[-1].text):
+        return None
+    last = bars[-1]
+    done, ran_s = last.number("done"), elapsed_s(last) if last["elapsed"] else None
+    if ran_s is None or ran_s < _ALMOST * limit_s:
+        return None
+    counts_more = done is not None and position is not None and done > _CLEARLY * position
+    return last if counts_more or _BYTES.search(last.text) else None
 
 
 def is_training_last(events: Events) -> bool:
     """Whether a training step is the last thing told before the wait."""
-    waited = next((e.order for e in events if e.says == "hang"), None)
+    waited = _waited(events)
     told = [e for e in events.of("progress.step", "progress.unbounded", "work.") if waited is None or e.order < waited]
     return bool(told) and told[-1].kind.startswith("progress.")
+
+
+def trained_on_after(events: Events, event: LogEvent) -> bool:
+    """Whether steps of training were told after a line and before anybody had waited too long."""
+    waited = _waited(events)
+    after = [e for e in events.of("progress.step", "progress.bar") if e.order > event.order]
+    return any(waited is None or e.order < waited for e in after)
 
 
 def elapsed_s(event: LogEvent) -> int | None:
@@ -41,6 +75,23 @@ def elapsed_s(event: LogEvent) -> int | None:
     for part in parts:
         seconds = seconds * 60 + int(part)
     return seconds
+
+
+def failed_by_itself(failures: Sequence[Failure]) -> Failure | None:
+    """The first failure that is no echo, and that is not a rank which the launcher told to end because others had failed."""
+    own = [f for f in failures if not f.secondary]
+    if len(failures) < 2:
+        return next(iter(own), None)
+    return next((f for f in own if not _was_told_to_end(f)), None)
+
+
+def _was_told_to_end(failure: Failure) -> bool:
+    end = failure.exit
+    return failure.kind == "signal" and end is not None and end.code == _TERMINATED and end.text == SEEN_BY_LAUNCHER
+
+
+def _waited(events: Events) -> int | None:
+    return next((e.order for e in events if e.says == "hang"), None)
 
 
 def _is_done(event: LogEvent) -> bool:

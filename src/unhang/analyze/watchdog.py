@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +11,15 @@ from typing import Any
 
 from unhang.analyze.event_index import Events
 from unhang.model import LogEvent
+from unhang.model.events import MAX_DIGITS
 
 # The members of these may bring different amounts, and of the last two another call may be meant.
 UNEVEN_OPS = frozenset({"COALESCED", "ALLTOALL", "ALLTOALL_BASE", "GATHER", "SCATTER", "SEND", "RECV", "UNKNOWN"})
 _BARRIERS = frozenset({"BARRIER", "ALLREDUCE"})
 MAX_COUNTER = 1 << 40
+# As large are gradient buckets and shards; two of them may differ by far more than two batches do.
+BUCKET_ELEMENTS = 1 << 16
+_FAR = 256
 _NEAR = 4
 
 
@@ -23,6 +28,7 @@ class TimedOut:
     """One call in which one rank waited until its limit. `seq` counts from 1; None where the line does not tell.
 
     `enqueued`, `completed`: the counters of its group on that rank; what is larger than any job can count is left out.
+    `in_subgroup`: its rank in the group is not its global rank, so the group is not that of all ranks.
     """
 
     rank: int | None
@@ -35,6 +41,7 @@ class TimedOut:
     ran_ms: int | None = None
     enqueued: int | None = None
     completed: int | None = None
+    in_subgroup: bool = False
     events: tuple[LogEvent, ...] = ()
 
     @property
@@ -113,14 +120,22 @@ class Watchdogs:
 
     @cached_property
     def positions(self) -> tuple[tuple[TimedOut, ...], ...]:
-        """The waits of different ranks in the same call of the same group; of one rank the first wait counts."""
+        """The waits of different ranks in the same call of the same group; of one rank the first wait counts.
+
+        In a job with subgroups only waits whose group is told are compared.
+        """
         found: dict[tuple[str, int], dict[int, TimedOut]] = {}
         named = {w.group for w in self.timed_out if w.group}
         for wait in self.timed_out:
-            if wait.seq is not None and wait.rank is not None:
+            if wait.seq is not None and wait.rank is not None and (wait.group or not self.has_subgroups):
                 group = wait.group or (next(iter(named)) if len(named) == 1 else "")
                 found.setdefault((group, wait.seq), {}).setdefault(wait.rank, wait)
         return tuple(tuple(waits.values()) for waits in found.values())
+
+    @cached_property
+    def has_subgroups(self) -> bool:
+        """Whether somebody waited in a group of which not all ranks are members."""
+        return any(w.in_subgroup for w in self.timed_out)
 
     @cached_property
     def first(self) -> LogEvent | None:
@@ -164,6 +179,13 @@ def _rank_of(event: LogEvent) -> int | None:
     return event.number("group_rank") if is_default else None
 
 
+def _numel_of(event: LogEvent) -> int | None:
+    """How many elements a rank brought; older versions tell the shape instead."""
+    if event["shape"]:
+        return math.prod(int(n) for n in event["shape"].split(",") if n.strip().isdecimal() and len(n) <= MAX_DIGITS)
+    return event.number("numel_in")
+
+
 def _wait_of(event: LogEvent) -> TimedOut:
     seq = event.number("seq")
     return TimedOut(
@@ -171,12 +193,13 @@ def _wait_of(event: LogEvent) -> TimedOut:
         group=_group_of(event),
         seq=_sane(seq if seq is not None else event.number("seq_")),
         op=event["op"],
-        numel_in=event.number("numel_in"),
+        numel_in=_numel_of(event),
         numel_out=event.number("numel_out"),
         limit_ms=event.number("limit_ms"),
         ran_ms=event.number("ran_ms"),
         enqueued=_sane(event.number("enqueued")),
         completed=_completed(event),
+        in_subgroup=event.rank is not None and event.number("group_rank") not in (None, event.rank),
         events=(event,),
     )
 
@@ -194,7 +217,14 @@ def _is_same(known: TimedOut, other: TimedOut) -> bool:
 def _merged(known: TimedOut, other: TimedOut) -> TimedOut:
     names = ("group", "seq", "op", "numel_in", "numel_out", "limit_ms", "ran_ms", "enqueued", "completed")
     more: dict[str, Any] = {n: getattr(other, n) for n in names if getattr(known, n) in (None, "")}
-    return replace(known, events=(*known.events, *other.events), **more)
+    subgroup = known.in_subgroup or other.in_subgroup
+    return replace(known, events=(*known.events, *other.events), in_subgroup=subgroup, **more)
+
+
+def are_far_apart(sizes: Iterable[int]) -> bool:
+    """Whether tensors of these sizes are different ones (buckets, shards, buffers) rather than one whose size varies."""
+    known = sorted(set(sizes))
+    return len(known) > 1 and known[-1] >= BUCKET_ELEMENTS and known[-1] >= _FAR * max(1, known[0])
 
 
 def minority(values: Mapping[int, object]) -> tuple[int, ...]:

@@ -61,6 +61,14 @@ class CallsDisagree(Rule):
         ),
         Fires(log_case(timeouts((0, 9, "ALLREDUCE", 900), (1, 9, "BROADCAST", 1))), ()),
         Fires(log_case(timeouts((0, 9, "BROADCAST", 24084544), (1, 9, "BROADCAST", 64))), ()),
+        Quiet(
+            log_case(
+                timeouts((0, 9, "ALLREDUCE", 9))
+                + "\n"
+                + timeouts((1, 9, "_ALLGATHER_BASE", 5)).replace("[rank1]", "[rank5]")
+            ),
+            "rank 5 is rank 1 of another group",
+        ),
         Quiet(log_case(timeouts((0, 9, "ALLTOALL_BASE", 9), (1, 9, "ALLTOALL_BASE", 5))), "parts may be uneven"),
         Quiet(
             log_case(timeouts((1, 9, "BROADCAST", 9), (0, 11, "_ALLGATHER_BASE", 5))),

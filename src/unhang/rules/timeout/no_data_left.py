@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from unhang.analyze.log_activity import trained_on_after
 from unhang.analyze.situation import Situation
 from unhang.model import LogEvent
 from unhang.model.example import Fires, Quiet
@@ -49,13 +50,17 @@ class NoDataLeft(LineRule):
             (2,),
         ),
         Quiet(log_case("INFO worker: no more data, epoch done\nINFO epoch 2 begins"), "nobody waited"),
+        Quiet(
+            log_case("dataset exhausted, restarting\n{'loss': 1.2}\n" + timeouts((0, 99, "ALLREDUCE", 4096))),
+            "they trained on",
+        ),
     )
 
     def evidence(self, s: Situation) -> Sequence[LogEvent]:
-        """The lines, if somebody waited too long."""
+        """The lines, if somebody waited too long and nobody had trained on before."""
         if not any(e.says == "hang" for e in s.events):
             return ()
-        return super().evidence(s)
+        return [e for e in super().evidence(s) if not trained_on_after(s.events, e)]
 
     def culprits(self, s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
         """The rank that rank 0 missed in the barrier, else those that said that they have no data and did not wait."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from unhang.analyze.log_activity import trained_on_after
 from unhang.analyze.situation import Situation
 from unhang.analyze.watchdog import minority
 from unhang.model import Fix, LogEvent
@@ -63,11 +64,14 @@ class OtherModules(LineRule):
         ),
         Quiet(log_case(_LINE + "{'loss': 6.16}\n{'loss': 6.10}"), "the job goes on"),
         Quiet(log_case(_LINE + timeouts((1, 9, "BROADCAST", 1))), "no gather of parameters"),
+        Quiet(log_case(_LINE + "{'loss': 6.1}\n" + timeouts((1, 9, "_ALLGATHER_BASE", 64))), "they trained on"),
     )
 
     def evidence(self, s: Situation) -> Sequence[LogEvent]:
-        """The lines, if ranks wait in an all-gather."""
-        return super().evidence(s) if any("ALLGATHER" in x.op for x in s.watchdogs.timed_out) else ()
+        """The lines, if ranks wait in an all-gather and nobody had trained on before."""
+        if not any("ALLGATHER" in x.op for x in s.watchdogs.timed_out):
+            return ()
+        return [e for e in super().evidence(s) if not trained_on_after(s.events, e)]
 
     def culprits(self, s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
         """The rank that gathers something else than the majority."""

@@ -64,7 +64,7 @@ class RanAhead(Rule):
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding on the first pair of ranks."""
         firsts = tuple({x.rank: x for x in reversed(s.watchdogs.timed_out) if x.rank is not None}.values())[::-1]
-        if len({x.group for x in firsts if x.group}) > 1 or s.watchdogs.lagging[0]:
+        if len({x.group for x in firsts if x.group}) > 1 or s.watchdogs.has_subgroups or s.watchdogs.lagging[0]:
             return
         for behind in firsts:
             ahead = next((x for x in firsts if _has_left(x, behind)), None)

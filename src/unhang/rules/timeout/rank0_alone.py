@@ -69,7 +69,7 @@ class Rank0Alone(Rule):
             rule=self.id,
             cause=self.cause,
             title=f"rank 0 alone waited in {waits[0]}" + (f", after it told: {work.text.strip()[:80]}" if work else ""),
-            confidence=0.75 if work else 0.6,
+            confidence=0.75 if work and work.kind != "work.evaluating" else 0.6,
             culprit_ranks=(0,),
             because="No other rank waited for anything, so none of them was in this call or in any other: rank 0 made a collective that they did not make. "
             "(If this is the log of rank 0 alone, look at the other ranks' first.)",

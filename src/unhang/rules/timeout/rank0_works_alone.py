@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+from unhang.analyze.first_errors import first_error
 from unhang.analyze.log_activity import (
     DEFAULT_LIMIT_S,
     bar_beside_the_wait,
@@ -30,11 +31,13 @@ _SHARDED_SAVE = (
     "the function that saves; under `if rank == 0` it never ends."
 )
 _SAVES_TOGETHER = re.compile(r"FSDP|ZeRO|DeepSpeed|[Ss]harded")
+_GONE = ("rdma.completion_error", "nccl.echo_peer_closed", "nccl.cuda_failure")
 _FEW = 2
 _FIRST_CALLS = 2
 _SMALL = 1024
 _BAR = "Running tokenizer on dataset:  {0}%|##   | {1}/49703 [{2}<02:06, 122.64 examples/s]\n"
 _LATENTS = " 87%|####6 | 1582/1818 [30:02<04:26,  1.13s/it]\n"
+_LOST = "node-a:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.1<54862> with status=12 opcode=0 len=0 vendor err 129\n"
 _WHAT = {
     "work.preparing": "prepares data",
     "work.saving": "saves",
@@ -92,6 +95,10 @@ class Rank0WorksAlone(Rule):
             ),
             "the save is done",
         ),
+        Quiet(
+            log_case(timeouts((3, 70, "ALLREDUCE", 1)).replace("[rank3]", "[rank7]")),
+            "a group of its own, in which rank 0 need not be",
+        ),
         Quiet(log_case(timeouts((7, 1, "ALLREDUCE", 1))), "one rank alone in the first call: perhaps no connection"),
         Quiet(log_case(timeouts((2, 1, "ALLREDUCE", 1), (3, 1, "ALLREDUCE", 1))), "nor do two tell of the others"),
         Quiet(log_case(_BAR.format(100, 49703, "10:21") + timeouts((1, 880, "ALLREDUCE", 900))), "the work is done"),
@@ -105,6 +112,17 @@ class Rank0WorksAlone(Rule):
             "rank 0 is not the only one that is silent",
         ),
         Quiet(
+            log_case(_LOST + "Saving model checkpoint to out\n" + timeouts((6, 880, "ALLREDUCE", 1))),
+            "the network failed",
+        ),
+        Quiet(
+            log_case(
+                "Saving model checkpoint to out\nOSError: [Errno 28] No space left on device\n"
+                + timeouts((6, 8, "ALLREDUCE", 1))
+            ),
+            "the work failed",
+        ),
+        Quiet(
             log_case("INFO Saving model checkpoint to out\n" + timeouts((0, 140, "ALLREDUCE", 1))),
             "rank 0 itself waits",
         ),
@@ -113,7 +131,7 @@ class Rank0WorksAlone(Rule):
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding on rank 0."""
         waits, ranks = s.watchdogs.timed_out, s.watchdogs.ranks
-        if 0 in ranks or s.watchdogs.lagging[0] or failed_by_itself(s.failures) is not None:
+        if 0 in ranks or s.watchdogs.lagging[0] or failed_by_itself(s.failures) is not None or _failed_before(s):
             return
         blamed = [n for e in s.events.of("gloo.monitored_barrier_missing") if (n := e.number("missing")) is not None]
         if blamed and 0 not in blamed:
@@ -132,6 +150,14 @@ def _outlasts_every_limit(work: LogEvent) -> bool:
     return work.kind == "work.preparing" and elapsed is not None and elapsed >= DEFAULT_LIMIT_S
 
 
+def _failed_before(s: Situation) -> bool:
+    """Whether something else had failed before anybody's wait ran out: an exception, a peer that was gone, the transport."""
+    first, waited = first_error(s), s.watchdogs.first
+    if first is not None and (waited is None or first.order < waited.order):
+        return True
+    return any(waited is None or e.order < waited.order for e in s.events.of(*_GONE))
+
+
 def _takes_all(work: LogEvent) -> bool:
     """Whether all ranks take part in it, so that a gather of the others may belong to it."""
     return work.kind == "work.evaluating" or (work.kind == "work.saving" and bool(_SAVES_TOGETHER.search(work.text)))
@@ -140,7 +166,7 @@ def _takes_all(work: LogEvent) -> bool:
 def _foreign_bar(s: Situation, waits: Sequence[TimedOut]) -> LogEvent | None:
     limits = [x.limit_ms for x in waits if x.limit_ms]
     positions = [x.seq for x in waits if x.seq is not None]
-    return bar_beside_the_wait(s.events, min(limits) // 1000, max(positions)) if limits and positions else None
+    return bar_beside_the_wait(s.events, min(limits) // 1000, max(positions, default=None)) if limits else None
 
 
 def _looks_like_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
@@ -154,7 +180,7 @@ def _looks_like_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
         if wait.op and not wait.is_barrier and not (is_small and wait.op == "BROADCAST"):
             return False
     ranks = set(s.watchdogs.ranks)
-    if not any(x.op for x in waits) or not ranks or 0 in s.watchdogs.seen:
+    if not any(x.op for x in waits) or not ranks or 0 in s.watchdogs.seen or s.watchdogs.has_subgroups:
         return False
     all_but_0 = ranks == set(range(1, max(ranks) + 1))
     if all(x.seq is None or x.seq <= 1 for x in waits):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+from unhang.analyze.log_activity import failed_by_itself, work_before_the_wait
 from unhang.analyze.situation import Situation
 from unhang.analyze.watchdog import GroupCounters, Watchdogs
 from unhang.model import Finding
@@ -73,24 +74,30 @@ class RankLags(Rule):
             "far behind: it left the common path, the reason is not told",
         ),
         Quiet(log_case(counted((0, 37, 36), (1, 37, 36), (2, 37, 36))), "all are at the same call"),
+        Quiet(
+            log_case("Saving model checkpoint to out\n" + counted((0, 36, 36), (1, 37, 36), (2, 37, 36))),
+            "the log tells what the rank does instead",
+        ),
         Quiet(log_case(counted((0, 37, 36), (1, 36, 35))), "two ranks: either may be the odd one"),
     )
 
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding on the rank that is one behind."""
         by, late, others = behind(s.watchdogs)
-        if by != 1 or len(late) + len(others) < _LEAST:
+        if by != 1 or len(late) + len(others) < _LEAST or work_before_the_wait(s.events) is not None:
+            return
+        if failed_by_itself(s.failures) is not None:
             return
         ranks = tuple(sorted(c.rank for c in late))
         yield Finding(
             rule=self.id,
             cause=self.cause,
             title=f"{w.name_ranks(ranks)} {w.verb(ranks, 'is', 'are')} one collective behind: it issued {late[0].enqueued}, the others {others[0].enqueued}",
-            confidence=0.7,
+            confidence=0.65,
             culprit_ranks=ranks,
             victim_ranks=_ranks(others),
             because="It has nothing under way, and made one call less than every other rank: one batch or micro-batch less is the usual reason. "
-            "A skipped branch looks the same; the line where it is tells them apart.",
+            "A skipped branch, or a rank that is stuck in its own code, looks the same; the line where it is tells them apart.",
             evidence=quote(c.event for c in (*late, *others)),
             fixes=(EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT),
         )

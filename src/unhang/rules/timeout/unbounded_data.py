@@ -13,6 +13,8 @@ from unhang.rules.line_rule import LineRule
 from unhang.rules.timeout.advice import EQUAL_BATCHES, NO_LONGER_TIMEOUT, SEE_IT
 from unhang.rules.timeout.calls_disagree import timeouts
 
+_SMALL = 1024
+
 
 class UnboundedData(LineRule):
     """The data set has no known length, and some ranks wait for others in the middle of training.
@@ -50,6 +52,14 @@ class UnboundedData(LineRule):
             log_case("INFO RANK 0: BATCH 80/inf\n" + timeouts((6, 7, "ALLREDUCE", 1), (3, 7, "REDUCE", 1))),
             "other calls",
         ),
+        Quiet(
+            log_case("1042it [12:10,  1.43it/s]\n" + timeouts((0, 70426, "ALLREDUCE", 1), (1, 70426, "ALLREDUCE", 1))),
+            "as far as is known all ranks wait",
+        ),
+        Quiet(
+            log_case("1042it [12:10,  1.43it/s]\n" + timeouts((6, 70426, "ALLREDUCE", 9000000))),
+            "a bucket of gradients: any rank may be stuck",
+        ),
     )
 
     def evidence(self, s: Situation) -> Sequence[LogEvent]:
@@ -57,6 +67,9 @@ class UnboundedData(LineRule):
         told = super().evidence(s)
         waits = [x for x in s.watchdogs.timed_out if x.op]
         if not told or not waits or len({(x.op, x.numel_in) for x in waits}) != 1 or s.watchdogs.lagging[0]:
+            return ()
+        ranks = s.watchdogs.ranks
+        if ranks == tuple(range(len(ranks))) or not 0 < (waits[0].numel_in or 0) <= _SMALL:
             return ()
         return told[-1:] if told[-1].order < waits[0].events[0].order and (waits[0].seq or 0) > 10 else ()
 

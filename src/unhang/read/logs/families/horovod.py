@@ -17,7 +17,7 @@ PATTERNS = (
     ),
     Pattern(
         "horovod.missing",
-        r"(?P<tensor>\S+) ?\[missing ranks: ?(?P<missing>\d+(?:, ?\d+)*)",
+        r"(?:^|(?<=\s))(?P<tensor>\S{1,400}) ?\[missing ranks: ?(?P<missing>\d+(?:, ?\d+)*)",
         ("[missing ranks:",),
         ("allreduce.conv1.weight [missing ranks: 0]", "DistributedOptimizer_Allreduce/cond_1 [missing ranks: 1, 5]"),
         says="hang",
@@ -34,7 +34,7 @@ PATTERNS = (
     ),
     Pattern(
         "horovod.ready",
-        r"(?P<tensor>\S+) ?\[ready ranks: ?(?P<ready>\d+(?:, ?\d+)*)",
+        r"(?:^|(?<=\s))(?P<tensor>\S{1,400}) ?\[ready ranks: ?(?P<ready>\d+(?:, ?\d+)*)",
         ("[ready ranks:",),
         ("allreduce.conv1.weight [ready ranks: 0, 7, 3, 2, 4, 6], ",),
         says="hang",
