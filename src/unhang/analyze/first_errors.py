@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # What a launcher or a driver process raises because a rank failed, and how a rank says that it was told to end.
 _REPORTS = re.compile(
-    r"^(?:[\w.]*\.)?(?:ChildFailedError|ProcessExitedException|ProcessRaisedException|EngineDeadError|EngineGenerationError|CalledProcessError|RayActorError|Rendezvous(?:Connection|Closed)Error|ActorDiedError|"
+    r"^(?:[\w.]*\.)?(?:ChildFailedError|ProcessExitedException|ProcessRaisedException|EngineDeadError|EngineGenerationError|CalledProcessError|PeerFailed|RayActorError|Rendezvous(?:Connection|Closed)Error|ActorDiedError|"
     r"ActorUnavailableError|WorkerCrashedError|HorovodInternalError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError)\b|"
     r"Engine core initialization failed|RPC call to \S+ timed out|EOFError: ?$|Engine loop (?:is not running|has died)"
 )

@@ -72,6 +72,7 @@ _GENERIC = (
     "loader.worker_error",
     "ddp.ready_twice",
     "ddp.static_graph",
+    "shm.errno_28",  # a full disk as well
 )
 
 

@@ -25,8 +25,8 @@ _ANCHORS = (
 PATTERNS = (
     Pattern(
         "cuda.assertion",
-        r"(?P<file>[\w./\\-]+\.(?:cuh?|hip|cpp|h|py)):(?P<line>\d+): (?:(?P<kernel>.+?): )?block: \[(?P<block>[\d, -]+)\],? "
-        r"thread: \[(?P<thread>[\d, -]+)\],? Assertion ['`](?P<assertion>.+?)['`] failed",
+        r"(?<![\w./\\-])(?P<file>[\w./\\-]{1,300}\.(?:cuh?|hip|cpp|h|py)):(?P<line>\d{1,7}): (?:(?P<kernel>.{1,300}?): )?block: \[(?P<block>[\d, -]{1,60})\],? "
+        r"thread: \[(?P<thread>[\d, -]{1,60})\],? Assertion ['`](?P<assertion>.{1,500}?)['`] failed",
         ("Assertion `", "Assertion '"),
         (
             "../aten/src/ATen/native/cuda/Indexing.cu:1292: indexSelectLargeIndex: block: [180,0,0], thread: [64,0,0] "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unhang.read.logs.patterns import Pattern
 
-_NODE = r"(?:(?<![\w.\-])(?P<node>[\w.\-]+):\d+:\d+ \[-?\d+\] )?"
+_NODE = r"(?:(?<![\w.\-])(?P<node>[\w.\-]{1,255}):\d+:\d+ \[-?\d+\] )?"
 
 PATTERNS = (
     Pattern(
@@ -39,7 +39,7 @@ PATTERNS = (
     Pattern(
         "environment.sizes_differ",
         _NODE
-        + r"(?:\S+ )?NCCL WARN NET/IB : .*?collective mismatch error,? local size (?P<local>\d+) remote(?: size)? (?P<remote>\d+)",
+        + r"(?:\S+ )?NCCL WARN NET/IB : .{0,300}?collective mismatch error,? local size (?P<local>\d+) remote(?: size)? (?P<remote>\d+)",
         ("collective mismatch error",),
         (
             "node-10:7400142:2256837 [0] transport/net_ib.cc:1038 NCCL WARN NET/IB : req 0/1 tag 0 peer 10.0.0.6<58683> collective "
