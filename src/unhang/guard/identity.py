@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
 import platform
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unhang.errors import RanksDiffer
+from unhang.errors import PeerFailed, RanksDiffer
 from unhang.guard.board import Board
+from unhang.guard.telling import shortened, tell
 
 RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "JSM_NAMESPACE_RANK")
 WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JSM_NAMESPACE_SIZE")
@@ -23,22 +26,60 @@ LOCAL_RANK = (
     "MPI_LOCALRANKID",
     "JSM_NAMESPACE_LOCAL_RANK",
 )
+SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 _SAME = ("world_size", "torch", "code", "config", "backend", "timeout_s")
 _MOST_NAMED = 8
+_MOST_SETTINGS = 200
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
-def number_from(names: Sequence[str], environ: Mapping[str, str] = os.environ) -> int | None:
+def number_from(names: Sequence[str], environ: Mapping[str, str] | None = None) -> int | None:
     """The first of these variables that holds a number."""
     for name in names:
-        text = environ.get(name, "").strip()
-        if text.isdecimal():
+        text = (os.environ if environ is None else environ).get(name, "").strip()
+        if text.isascii() and text.isdecimal():
             return int(text)
     return None
 
 
+def plain(value: object) -> object:
+    """A configuration as JSON knows it: equal for equal contents in all processes, with no addresses of objects in it."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(part) for key, part in sorted(value.items(), key=lambda item: str(item[0]))}
+    if isinstance(value, (list, tuple)):
+        return [plain(part) for part in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(json.dumps(plain(part)) for part in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name, None)) for f in dataclasses.fields(value)}
+    if type(value).__module__ == "argparse" or type(value).__name__ == "SimpleNamespace":
+        return plain(vars(value))
+    return _ADDRESS.sub("", str(value))
+
+
 def digest(value: object) -> str:
     """A short hash of a configuration; equal for equal contents."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    try:
+        text = json.dumps(plain(value))
+    except (RecursionError, TypeError, ValueError):
+        text = type(value).__name__  # it holds itself, say: then only its type is compared
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:12]
+
+
+def settings_of(config: object) -> dict[str, str]:
+    """The first settings of a configuration that has names, each as a short text, so that the one that differs can be named."""
+    try:
+        named = plain(config)
+    except (RecursionError, TypeError, ValueError):
+        return {}
+    if not isinstance(named, dict):
+        return {}
+    return {
+        name: digest(value) if any(s in name.upper() for s in SECRET) else shortened(json.dumps(value), 60)
+        for name, value in list(named.items())[:_MOST_SETTINGS]
+    }
 
 
 def code_hash() -> str:
@@ -81,24 +122,62 @@ def device_name(device: Any) -> str:
 
 def faults(all_ranks: Sequence[Mapping[str, Any]]) -> list[str]:
     """What is wrong with the mapping of the ranks, in words; empty where nothing is."""
-    found = []
+    found = _numbering(all_ranks)
     owners: dict[tuple[str, str], list[int]] = {}
     for who in all_ranks:
-        if who["device"]:
-            owners.setdefault((who["host"], who["device"]), []).append(who["rank"])
+        if who.get("device"):
+            owners.setdefault((str(who.get("host")), who["device"]), []).append(who["rank"])
     found += [
-        f"ranks {', '.join(map(str, ranks))} on {host} use the same device {device}"
+        f"ranks {_named(ranks)} on {host} use the same device {device}"
         for (host, device), ranks in owners.items()
         if len(ranks) > 1
     ]
     for name in _SAME:
-        values = Counter(str(who.get(name, "")) for who in all_ranks)
-        if len(values) > 1:
-            common, count = values.most_common(1)[0]
-            odd = [f"rank {w['rank']} has {w.get(name)!r}" for w in all_ranks if str(w.get(name, "")) != common]
-            more = f" and {len(odd) - _MOST_NAMED} more" if len(odd) > _MOST_NAMED else ""
-            found.append(f"{name} differs: {count} ranks have {common!r}, {', '.join(odd[:_MOST_NAMED])}{more}")
+        differs = _difference(name, all_ranks)
+        if differs and name == "config":
+            found += _settings_that_differ(all_ranks) or [differs]
+        elif differs:
+            found.append(differs)
     return found
+
+
+def _named(ranks: Sequence[int]) -> str:
+    more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
+    return ", ".join(map(str, ranks[:_MOST_NAMED])) + more
+
+
+def _numbering(all_ranks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Numbers of ranks that are missing, or that two processes have."""
+    there = Counter(who["rank"] for who in all_ranks)
+    found = [f"rank {rank} is there {times} times" for rank, times in sorted(there.items()) if times > 1]
+    gaps = [rank for rank in range(max(there, default=-1) + 1) if rank not in there]
+    return [*found, *([f"there is no rank {_named(gaps)}"] if gaps else [])]
+
+
+def _difference(name: str, all_ranks: Sequence[Mapping[str, Any]]) -> str:
+    """Who has another value than most; empty where all have the same."""
+    values = Counter(str(who.get(name, "")) for who in all_ranks)
+    if len(values) < 2:
+        return ""
+    common, count = values.most_common(1)[0]
+    odd = [f"rank {w['rank']} has {w.get(name)!r}" for w in all_ranks if str(w.get(name, "")) != common]
+    more = f" and {len(odd) - _MOST_NAMED} more" if len(odd) > _MOST_NAMED else ""
+    ranks = f"{count} ranks have" if count > 1 else f"rank {next(_who_have(name, common, all_ranks))} has"
+    return f"{name} differs: {ranks} {common!r}, {', '.join(odd[:_MOST_NAMED])}{more}"
+
+
+def _who_have(name: str, value: str, all_ranks: Sequence[Mapping[str, Any]]) -> Any:
+    return (who["rank"] for who in all_ranks if str(who.get(name, "")) == value)
+
+
+def _settings_that_differ(all_ranks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The same for each named setting of the configuration."""
+    settings = [
+        {"rank": who["rank"], **{f"config {name!r}": value for name, value in (who.get("settings") or {}).items()}}
+        for who in all_ranks
+    ]
+    names = sorted({name for one in settings for name in one} - {"rank"})
+    return [text for name in names if (text := _difference(name, settings))][:_MOST_NAMED]
 
 
 def check_mapping(board: Board, mine: Mapping[str, Any], limit_s: float) -> list[dict[str, Any]]:
@@ -108,22 +187,45 @@ def check_mapping(board: Board, mine: Mapping[str, Any], limit_s: float) -> list
 
     Raises:
         RanksDiffer: the ranks are not set up alike, or some did not come.
+        PeerFailed: another rank failed meanwhile.
     """
     board.put(f"who/{board.rank}", dict(mine))
     everyone: list[dict[str, Any]] = []
     if board.rank == 0:
-        missing = board.wait_for([f"who/{r}" for r in range(board.world_size)], limit_s)
-        if missing:
-            names = ", ".join(m.removeprefix("who/") for m in missing[:_MOST_NAMED])
-            wrong = [f"{len(missing)} of {board.world_size} ranks did not come within {limit_s:.0f} s: {names}"]
-        else:
-            everyone = [board.get(f"who/{r}") for r in range(board.world_size)]
-            wrong = faults(everyone)
+        try:
+            everyone, wrong = _compared(board, limit_s)
+        except PeerFailed:
+            raise
+        except Exception:
+            board.put("mapping", [])  # the others must not wait for a comparison that is not made
+            raise
         board.put("mapping", wrong)
     elif board.wait_for(["mapping"], limit_s + 5.0):
-        raise RanksDiffer(f"rank 0 did not answer within {limit_s + 5.0:.0f} s")
+        _raise_if_failed(board)
+        tell(
+            "unhang",
+            f"rank 0 has not compared the ranks within {limit_s + 5.0:.0f} s; rank {board.rank} goes on without",
+        )
+        return []
     else:
         wrong = board.get("mapping")
     if wrong:
         raise RanksDiffer("; ".join(wrong))
     return everyone
+
+
+def _compared(board: Board, limit_s: float) -> tuple[list[dict[str, Any]], list[str]]:
+    """All descriptions, and what is wrong with them."""
+    missing = board.wait_for([f"who/{r}" for r in range(board.world_size)], limit_s)
+    if missing:
+        _raise_if_failed(board)
+        names = ", ".join(m.removeprefix("who/") for m in missing[:_MOST_NAMED])
+        return [], [f"{len(missing)} of {board.world_size} ranks did not come within {limit_s:.0f} s: {names}"]
+    everyone = board.get_all([f"who/{r}" for r in range(board.world_size)])
+    return everyone, faults(everyone)
+
+
+def _raise_if_failed(board: Board) -> None:
+    failure = board.failure()
+    if failure is not None:
+        raise PeerFailed(f"rank {failure['rank']} failed: {failure['what']}\n{failure.get('text', '')}")

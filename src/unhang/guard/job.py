@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import weakref
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unhang.guard.board import Board, connected
+from unhang.guard import identity
+from unhang.guard.board import Board, connected, innermost
+
+if TYPE_CHECKING:
+    import torch
 
 SIDE_TIMEOUT_S = 600.0
 
@@ -18,19 +23,25 @@ SIDE_TIMEOUT_S = 600.0
 class Job:
     """Rank, size and device of this process, and what the guards share.
 
-    `side`: a gloo group of all ranks for the guards' own small exchanges, so that they never mix with the job's.
+    `group`: a weak reference to the default group. `side`: a gloo group of all ranks for the guards' own small exchanges, so that they never mix with the job's.
     """
 
     rank: int
     local_rank: int
     world_size: int
-    device: Any = None
+    device: torch.device | None = None
     backend: str = ""
     timeout_s: float = SIDE_TIMEOUT_S
     board: Board | None = None
     side: Any = None
     steps: int = 0
     guards: dict[str, Any] = field(default_factory=dict)
+    pid: int = field(default_factory=os.getpid)
+    group: Any = field(default=None, repr=False)
+
+    def is_of(self, group: Any) -> bool:
+        """Whether this default group is the one that the job was made from. It is not kept alive: its end closes connections."""
+        return self.group is not None and self.group() is group
 
     def side_group(self) -> Any:
         """The guards' own group. The first call is made by all ranks together: it blocks until all have come."""
@@ -42,6 +53,7 @@ class Job:
 
 
 _current: Job | None = None
+_uses = 0
 _lock = threading.Lock()
 
 
@@ -49,26 +61,39 @@ def current() -> Job:
     """The job of this process; made from the default process group where the script initialised it itself.
 
     Raises:
-        RuntimeError: torch.distributed is not initialised.
+        RuntimeError: torch.distributed is not initialised, or this is a process that a rank has forked.
     """
-    made = _current
-    if made is not None:
-        return made
     dist: Any = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_available() or not dist.is_initialized():
+    group = None if dist is None or not dist.is_available() else dist.group.WORLD
+    made = _current
+    if made is not None and made.pid != os.getpid():
+        raise RuntimeError("this process was forked from a rank; the guards work in the rank itself only")
+    if group is None:
         raise RuntimeError(
             "torch.distributed is not initialised; use `with unhang.process_group():` around the training"
         )
+    if made is not None and made.is_of(group):
+        return made
     with _lock:
-        if _current is None:
-            use(_made(dist))
-        return _current or _made(dist)
+        made = _current
+        if made is None or not made.is_of(group):
+            made = _made(dist)
+            use(made)
+        return made
 
 
 def _made(dist: Any) -> Job:
-    rank, size, local = dist.get_rank(), dist.get_world_size(), os.environ.get("LOCAL_RANK", "")
-    board = board_of(rank, size)
-    return Job(rank, int(local) if local.isdecimal() else rank, size, backend=str(dist.get_backend()), board=board)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    local = identity.number_from(identity.LOCAL_RANK)
+    made = Job(
+        rank,
+        rank if local is None else local,
+        size,
+        backend=str(dist.get_backend()),
+        group=weakref.ref(dist.group.WORLD),
+    )
+    made.board = board_of(rank, size)
+    return made
 
 
 def use(job: Job | None) -> None:
@@ -77,12 +102,23 @@ def use(job: Job | None) -> None:
     _current = job
 
 
-def board_of(rank: int, world_size: int) -> Board | None:
+def begun() -> int:
+    """Counts the uses of `process_group` in this process: all ranks make equally many, and their notices must not mix."""
+    global _uses
+    _uses += 1
+    return _uses
+
+
+def board_of(rank: int, world_size: int, number: int = 0) -> Board | None:
     """The notice board of the default group's store; None where it has none that can be reached."""
     from torch.distributed import distributed_c10d as c10d
 
     try:
-        store = connected(c10d._get_default_store())
-        return Board(store, rank, world_size, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or "0")
+        store = c10d._get_default_store()
+        restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") or "0"
+        board = Board(connected(store), rank, world_size, f"{restart}.{number}")
+        # On rank 0 this may be the server itself, which must not end before the last notice is read.
+        board.keeps_alive = innermost(store)
+        return board
     except Exception:  # noqa: BLE001 - the guards work without it, they only cannot tell the others
         return None

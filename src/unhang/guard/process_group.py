@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from unhang.errors import PeerFailed
+from unhang.errors import PeerFailed, RanksDiffer
 from unhang.guard import ending, identity, job
-from unhang.guard.board import Board, Watcher
 from unhang.guard.durations import Duration, seconds_of
-from unhang.guard.telling import tell
+from unhang.guard.flight_size import flight_recorder_size
+from unhang.guard.peers import DESTROY_LIMIT_S, GRACE_S, Peers
+from unhang.guard.telling import in_words, tell
 
 TIMEOUT_VARIABLE = "UNHANG_PG_TIMEOUT"
 DEFAULT_TIMEOUT_S = 600.0
-DESTROY_LIMIT_S = 10.0
-# A rank whose main thread does not come back by itself after a peer failed is ended this much later.
-GRACE_S = 3.0
-_ECHO_WAIT_S = 1.5
 _SETTINGS = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DISTRIBUTED_", "GLOO_")
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 
 
 @contextmanager
@@ -36,160 +30,149 @@ def process_group(
     *,
     config: object = None,
     check_mapping: bool = True,
+    grace: Duration = GRACE_S,
     **more: Any,
 ) -> Iterator[job.Job]:
     """Initialises torch.distributed for the body, and ends it whatever happens there.
 
     Every group that is made inside has the same timeout. Before the first collective all ranks compare device, world
-    size, code, configuration and versions. If a rank raises, the others stop within seconds and say which rank and why.
+    size, code, configuration and versions. If a rank raises, the others stop within seconds and say which rank and why;
+    the same if one is killed or stands still, as soon as another misses it. `sys.exit(0)` counts as an end like any other.
 
     Blocks: at the start until all ranks have come, up to `timeout`; at a normal end until all ranks are done, up to
-    `timeout`, and up to DESTROY_LIMIT_S for the groups; after a failure for the latter only.
+    `timeout`, and up to DESTROY_LIMIT_S for the groups; after a failure up to 20 s in all, usually less than one.
 
     Args:
         backend: as in `init_process_group`; by default nccl with a CUDA device, else gloo.
         timeout: of this and every later group, in seconds or as "10m"; UNHANG_PG_TIMEOUT goes before it; default 10 minutes.
         device: of this rank; by default `cuda:LOCAL_RANK` where there are CUDA devices.
-        config: anything that must be equal on all ranks (compared by its JSON text).
-        check_mapping: compare the ranks; about 10 ms for each 100 ranks, once.
+        config: anything that must be equal on all ranks (compared by its JSON text); settings of a dict are named.
+        check_mapping: compare the ranks; about 2 ms for each 100 ranks on rank 0, once.
+        grace: when another rank has failed and this one does not come back from the body, it is ended this much later.
         more: further arguments of `init_process_group`.
 
     Raises:
-        RanksDiffer: the ranks are not set up alike (on every rank).
+        RanksDiffer: the ranks are not set up alike, or one came to its end where another still makes a call.
         PeerFailed: another rank failed first.
+        RuntimeError: there is a process group already, or torch was built without torch.distributed.
+        ValueError: `timeout` or `grace` is no length of time.
+
+    Example:
+        ```python
+        import torch
+        import torch.distributed as dist
+        import unhang
+
+        with unhang.process_group(timeout="10m", config={"lr": 0.1}) as job:
+            ones = torch.ones(1, device=job.device)
+            dist.all_reduce(ones)
+            print(f"rank {job.rank}: {int(ones.item())} of {job.world_size} ranks are here")
+        ```
     """
     import torch.distributed as dist
 
-    limit_s = seconds_of(os.environ.get(TIMEOUT_VARIABLE) or (DEFAULT_TIMEOUT_S if timeout is None else timeout))
-    device = _device(device)
-    backend = backend or ("nccl" if getattr(device, "type", "") == "cuda" else "gloo")
+    limit_s, grace_s = _limit(timeout), seconds_of(grace)
+    if not dist.is_available():
+        raise RuntimeError("this torch was built without torch.distributed; unhang.process_group needs it")
+    if dist.is_initialized():
+        raise RuntimeError(
+            "there is a process group already: unhang.process_group initialises it itself, so use it once, around the "
+            "whole training, and without init_process_group"
+        )
+    chosen = _device(device)
+    backend = backend or ("nccl" if chosen.type == "cuda" else "gloo")
     _tell_torch_who_we_are(more)
-    if getattr(device, "type", "") == "cuda":
-        more.setdefault("device_id", device)
+    if chosen.type == "cuda" and "nccl" in backend:
+        more.setdefault("device_id", chosen)
     with _default_timeouts(limit_s):
         dist.init_process_group(backend, timeout=timedelta(seconds=limit_s), **more)
-        mine = job.Job(
-            dist.get_rank(),
-            identity.number_from(identity.LOCAL_RANK) or 0,
-            dist.get_world_size(),
-            device,
-            backend,
-            limit_s,
-        )
-        run = _Run(mine)
+        use = _Use(chosen, backend, limit_s, grace_s)
         try:
-            run.begin(config, check_mapping)
-            yield mine
+            use.begin(config, check_mapping)
+            yield use.job
         except BaseException as error:
-            run.failed(error)
+            use.failed(error)
             raise
         else:
-            run.done()
+            use.done()
         finally:
-            run.end()
+            use.end()
 
 
-class _Run:
-    """One use of `process_group`."""
+class _Use:
+    """One use of `process_group`. A child that is forked inside the body is no rank, and ends nothing."""
 
-    def __init__(self, mine: job.Job) -> None:
-        self._job = mine
-        self._board: Board | None = job.board_of(mine.rank, mine.world_size)
-        self._watcher: Watcher | None = None
-        self._peer: dict[str, Any] | None = None
-        self._is_over = threading.Event()
-        mine.board = self._board
+    def __init__(self, device: Any, backend: str, limit_s: float, grace_s: float) -> None:
+        import torch.distributed as dist
+
+        rank, size = dist.get_rank(), dist.get_world_size()
+        local_rank = identity.number_from(identity.LOCAL_RANK) or 0
+        self.job = job.Job(rank, local_rank, size, device, backend, limit_s, group=weakref.ref(dist.group.WORLD))
+        self.job.board = job.board_of(rank, size, job.begun())
+        self._peers = Peers(self.job, grace_s)
 
     def begin(self, config: object, check_mapping: bool) -> None:
-        mine = self._job
+        """Listens to the others, compares the ranks and tells the configuration; raises only what the comparison finds."""
+        mine = self.job
         job.use(mine)
-        settings = {"backend": mine.backend, "timeout_s": mine.timeout_s, "config": identity.digest(config)}
-        who = identity.describe(mine.rank, mine.world_size, mine.device, **settings)
-        if self._board is None:
-            tell(
-                "unhang",
-                "the store cannot be reached over a connection of its own: failures are not told to the other ranks",
-            )
-        else:
-            self._watcher = Watcher(self._board, self._peer_failed)
-            if check_mapping:
-                identity.check_mapping(self._board, who, mine.timeout_s)
-        _tell_configuration(mine, who)
-
-    def _peer_failed(self, failure: dict[str, Any]) -> None:
-        """Called in the watcher's thread: says it, and ends this rank if its main thread does not come back."""
-        if failure["rank"] == self._job.rank:
-            return
-        self._peer = failure
-        tell("unhang", f"rank {failure['rank']} failed: {failure['what']}")
-        if self._is_over.wait(GRACE_S):
-            return
-        _abort_nccl()
-        if not self._is_over.wait(1.0):
-            tell(
-                "unhang", f"rank {self._job.rank} still waits for rank {failure['rank']}, which has failed; it ends now"
-            )
-            with suppress(Exception):
-                sys.stdout.flush()
-            os._exit(1)
+        if mine.board is None:
+            tell("unhang", "the store takes no connection of our own: failures are not told to the other ranks")
+        self._peers.watch()
+        try:
+            settings = {"backend": mine.backend, "timeout_s": mine.timeout_s, "config": identity.digest(config)}
+            who = identity.describe(mine.rank, mine.world_size, mine.device, **settings)
+            if mine.board is not None and check_mapping:
+                identity.check_mapping(mine.board, {**who, "settings": identity.settings_of(config)}, mine.timeout_s)
+            _tell_configuration(mine, who)
+        except (RanksDiffer, PeerFailed):
+            raise
+        except Exception as error:  # noqa: BLE001 - the training does not need it
+            tell("unhang", f"the ranks could not be compared: {in_words(error)}")
 
     def failed(self, error: BaseException) -> None:
-        """An exception leaves the body: tells the others, or finds that it is the echo of another rank's."""
-        if self._board is None or isinstance(error, GeneratorExit):
-            return
-        what = _in_words(error)
-        text = "".join(traceback.format_exception(error))
-        if _is_echo(error):
-            until = time.monotonic() + _ECHO_WAIT_S
-            while self._peer is None and time.monotonic() < until:
-                time.sleep(0.05)
-        if self._peer is None:
-            with suppress(Exception):
-                standing = self._board.announce({"rank": self._job.rank, "what": what[:500], "text": text})
-                self._peer = standing if standing["rank"] != self._job.rank else None
-        if self._peer is not None and _is_echo(error):
-            self._is_over.set()
-            raise PeerFailed(f"rank {self._peer['rank']} failed: {self._peer['what']}\n{self._peer['text']}") from error
+        if self._is_rank():
+            _attempt(lambda: self._peers.failed(error))
 
     def done(self) -> None:
-        """A normal end: waits for the others, so that none leaves while another still talks to it."""
-        if self._board is None:
-            return
-        with suppress(Exception):
-            self._board.put(f"done/{self._job.rank}", time.time())
-            # Rank 0 looks after all; the others only wait for its word: one question instead of many.
-            if self._job.rank == 0:
-                names = [f"done/{r}" for r in range(self._job.world_size)]
-                self._board.wait_for(names, self._job.timeout_s)
-                self._board.put("all done", True)
-            else:
-                self._board.wait_for(["all done"], self._job.timeout_s)
+        if self._is_rank():
+            _attempt(self._peers.done)
 
     def end(self) -> None:
-        """Ends the watcher and the groups."""
+        """Ends the groups, and then the watcher."""
+        if not self._is_rank():
+            return
         try:
-            ending.destroy(DESTROY_LIMIT_S)
+            self.job.side = None
+            if not self._peers.ends_well:
+                ending.abort_nccl()
+            _attempt(lambda: ending.destroy(DESTROY_LIMIT_S))
+            _attempt(self._peers.part)
         finally:
-            self._is_over.set()
-            if self._watcher is not None:
-                self._watcher.stop()
+            _attempt(self._peers.over)
             job.use(None)
 
-
-def _in_words(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return f"it left with sys.exit({error.code!r}) before the end of the training"
-    return f"{type(error).__name__}: {error}"
+    def _is_rank(self) -> bool:
+        return self.job.pid == os.getpid()
 
 
-def _is_echo(error: BaseException) -> bool:
-    """Whether an exception says no more than that a peer or the connection to it is gone."""
-    text = f"{type(error).__name__}: {error}"
-    return any(
-        mark in text
-        for mark in ("Connection closed by peer", "Connection reset", "Timed out waiting", "DistBackendError", "NCCL error",
-                     "Broken pipe", "Socket", "Connection refused", "wait timeout after", "aborted", "Application timeout")
-    )  # fmt: skip
+def _attempt(work: Callable[[], object]) -> None:
+    """Nothing of ours raises at the end, except what we know of the other ranks: the training has its result already."""
+    try:
+        work()
+    except (PeerFailed, RanksDiffer):
+        raise
+    except Exception as error:  # noqa: BLE001
+        tell("unhang", f"at the end: {in_words(error)}")
+
+
+def _limit(timeout: Duration | None) -> float:
+    text = os.environ.get(TIMEOUT_VARIABLE, "").strip()
+    if not text:
+        return seconds_of(DEFAULT_TIMEOUT_S if timeout is None else timeout)
+    try:
+        return seconds_of(text)
+    except ValueError as error:
+        raise ValueError(f"{TIMEOUT_VARIABLE}: {error}") from None
 
 
 def _device(device: Any) -> Any:
@@ -235,27 +218,20 @@ def _tell_configuration(mine: job.Job, who: dict[str, Any]) -> None:
     """One block per job, from rank 0, and one line per rank."""
     if mine.rank == 0:
         variables = " ".join(
-            f"{name}={'***' if any(s in name for s in _SECRET) else value}"
+            f"{name}={'***' if any(s in name for s in identity.SECRET) else value}"
             for name, value in sorted(os.environ.items())
             if name.startswith(_SETTINGS)
         )
+        size, warning = flight_recorder_size()
         tell(
             "distributed_init",
             f"world {mine.world_size}, backend {mine.backend}, timeout {mine.timeout_s:.0f} s for every group, torch {who['torch']}, "
-            f"code {who['code'] or 'unknown'}, config {who['config']}\nvariables: {variables or 'none'}",
+            f"code {who['code'] or 'unknown'}, config {who['config']}\nvariables: {variables or 'none'}\n{size}",
         )
+        if warning:
+            tell("unhang", f"warning: {warning}")
     tell(
         "distributed_init",
         f"rank {mine.rank} local_rank {mine.local_rank} host {who['host']} pid {who['pid']} device {mine.device} "
         f"CUDA_VISIBLE_DEVICES {who['visible'] or 'unset'}",
     )
-
-
-def _abort_nccl() -> None:
-    """Lets a main thread that waits in NCCL come back with an error; other backends have nothing of the kind."""
-    from torch.distributed import distributed_c10d as c10d
-
-    abort = getattr(c10d, "_abort_process_group", None)
-    if abort is not None and c10d.is_nccl_available() and c10d.is_initialized():
-        with suppress(Exception):
-            abort()

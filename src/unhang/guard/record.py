@@ -7,10 +7,12 @@ import json
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
+
+from unhang.errors import PeerFailed
+from unhang.guard.telling import in_words, traceback_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -20,6 +22,17 @@ def record(main: F) -> F:
     """Keeps the exception that leaves `main`, in the file that torchrun reads for its summary, and raises it again.
 
     Works under any launcher; without one it changes nothing.
+
+    Example:
+        ```python
+        import unhang
+
+        @unhang.record
+        def main(steps: int) -> int:
+            return steps * 2
+
+        print(main(21))  # 42
+        ```
     """
 
     @functools.wraps(main)
@@ -38,16 +51,17 @@ def record(main: F) -> F:
 
 
 def _write(error: BaseException) -> None:
-    """Writes the file unless a more inner function has."""
-    path = os.environ.get(ERROR_FILE, "")
-    if not path or os.path.exists(path):
-        return
-    text = "".join(traceback.format_exception(error))
-    message = {
-        "message": f"{type(error).__name__}: {error}",
-        "extraInfo": {"py_callstack": text, "timestamp": str(int(time.time()))},
-    }
-    with suppress(OSError):
+    """Writes the file unless a more inner function has. Never raises."""
+    with suppress(Exception):
+        path = os.environ.get(ERROR_FILE, "")
+        if not path or os.path.exists(path):
+            return
+        # The launcher names the earliest as the cause, in whole seconds: an echo is later than what it echoes.
+        now_s = int(time.time()) + isinstance(error, PeerFailed)
+        message = {
+            "message": in_words(error),
+            "extraInfo": {"py_callstack": traceback_of(error), "timestamp": str(now_s)},
+        }
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with open(path, "w", encoding="utf-8", errors="replace") as file:
             json.dump({"message": message}, file)

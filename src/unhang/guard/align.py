@@ -1,0 +1,271 @@
+"""`for batch in unhang.align(loader):` ranks with fewer batches do not leave the others waiting."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Generic, Literal, TypeVar
+
+from unhang.errors import PeerFailed, RanksDiffer
+from unhang.guard import exchange
+from unhang.guard.durations import Duration, seconds_of
+from unhang.guard.job import Job
+from unhang.guard.telling import in_words, tell, traceback_of
+
+T = TypeVar("T")
+Mode = Literal["raise", "stop_together", "warn"]
+_MODES = ("raise", "stop_together", "warn")
+_TAG = "train_setup"
+# A rank's word on the batch that it looked for.
+_HAS, _ENDED, _FAILED = 1, 0, -1
+_CODE, _LENGTH = 3, 4
+_ADVICE = "use drop_last=True or a sampler that pads, or unhang.align(loader, mode='stop_together')"
+
+
+class Aligned(Generic[T]):
+    """A loader whose epochs end for all ranks together; made by `align`. Other attributes are those of the loader."""
+
+    def __init__(self, loader: Iterable[T], mode: Mode, name: str, limit_s: float | None) -> None:
+        self._loader, self._mode, self._limit_s = loader, mode, limit_s
+        self._name = f"align({name!r}, mode={mode!r})" if name else f"align(mode={mode!r})"
+        self._epoch = 0
+        self._is_off = False
+        self._left: tuple[int, Any] | None = None
+        self._told = ""
+
+    def __iter__(self) -> Iterator[T]:
+        """The batches of one epoch. See `align`."""
+        mine = exchange.here()
+        self._epoch += 1
+        if mine is None:
+            return iter(self._loader)
+        return _Epoch(self, mine, self._epoch)
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __bool__(self) -> bool:
+        return bool(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_loader":  # half made, by copy or pickle
+            raise AttributeError(name)
+        return getattr(self._loader, name)
+
+
+class _Epoch(Iterator[T]):
+    """One epoch of one rank. While a step works on batch i, all ranks exchange whether they have batch i + 1."""
+
+    def __init__(self, owner: Aligned[T], mine: Job, epoch: int) -> None:
+        self._owner, self._job, self._epoch = owner, mine, epoch
+        self._keeps_left = inspect.isgenerator(owner._loader)
+        self._batches: Iterator[T] | None = None
+        self._guard = exchange.number_of(mine, "epoch", owner._name)
+        self._limit_s = owner._limit_s or mine.timeout_s
+        self._index = 0
+        self._ahead: tuple[int, Any] = (_ENDED, None)
+        self._asked: exchange.Exchange | None = None
+        self._is_answered = False
+        self._is_free, self._is_over = owner._is_off, False
+        self._lengths: list[int] = []
+
+    def __next__(self) -> T:
+        if self._is_over:
+            raise StopIteration
+        try:
+            self._agree()
+        except (RanksDiffer, PeerFailed) as error:
+            self._raise_or_tell(error)
+        code, batch = self._ahead
+        if self._is_over or code != _HAS:
+            self._end()
+            raise batch if code == _FAILED else StopIteration
+        self._index += 1
+        self._look_ahead()
+        return batch  # type: ignore[no-any-return]
+
+    def _agree(self) -> None:
+        """Learns whether all ranks have the batch in hand."""
+        if self._index == 0:
+            self._look_ahead()
+        if self._asked is not None:
+            self._asked.wait(self._limit_s, self._what())
+            self._is_answered = True
+            if not self._asked.is_alike():
+                self._judge(self._asked)
+            self._asked.free()
+
+    def _look_ahead(self) -> None:
+        """Fetches the next batch, and begins to exchange who has one."""
+        if self._index == 0 and self._owner._left is not None:
+            self._ahead = self._owner._left
+        else:
+            self._ahead = self._fetched()
+        self._owner._left = self._ahead if self._keeps_left and self._ahead[0] == _HAS else None
+        if self._is_free:
+            return
+        length = _length(self._owner._loader) if self._index == 0 else exchange.UNKNOWN
+        row = (self._guard, self._epoch, self._index, self._ahead[0], length)
+        self._is_answered = False
+        try:
+            self._asked = exchange.start(self._job, row, self._limit_s, self._what())
+        except (RanksDiffer, PeerFailed) as error:
+            self._raise_or_tell(error)
+
+    def _raise_or_tell(self, error: RanksDiffer | PeerFailed) -> None:
+        """What was found is raised, and ends the epoch; in mode warn it is told, and this epoch goes on unguarded.
+
+        So do all later ones where not all ranks got the same answer: their exchanges do not belong together any more.
+        """
+        self._owner._is_off = self._owner._is_off or not self._is_answered
+        if self._owner._mode != "warn":
+            self._end()
+            raise error
+        until = "from now on" if self._owner._is_off else "in this epoch"
+        tell(_TAG, f"{self._owner._name}: {error}; it goes on, and {until} does not look at the other ranks")
+        self._is_free, self._asked = True, None
+
+    def _fetched(self) -> tuple[int, Any]:
+        try:
+            if self._batches is None:
+                self._batches = iter(self._owner._loader)
+            return _HAS, next(self._batches)
+        except StopIteration:
+            return _ENDED, None
+        except Exception as error:  # noqa: BLE001 - raised again, in its place, after the others were told
+            self._tell_others(error)
+            return _FAILED, error
+
+    def _tell_others(self, error: Exception) -> None:
+        if self._job.board is not None and not self._is_free:
+            failure = {"what": in_words(error), "text": traceback_of(error)}
+            with suppress(Exception):
+                self._job.board.put(f"loader/{self._job.rank}", {"rank": self._job.rank, **failure})
+
+    def _what(self) -> str:
+        return f"batch {self._index + 1} of epoch {self._epoch} of {self._owner._name}"
+
+    def _judge(self, asked: exchange.Exchange) -> None:
+        """Not all ranks sent the same word.
+
+        Raises:
+            RanksDiffer: they are at different places, or some have no such batch where that is an error.
+            PeerFailed: the loader of another rank raised.
+        """
+        apart = asked.places()
+        if apart:
+            self._is_answered = False
+            raise RanksDiffer(f"{apart} (a rank left its loop alone, or went through the loader more often)")
+        rows = asked.rows()
+        if self._index == 0:
+            self._lengths = [row[_LENGTH] for row in rows]
+        codes = [row[_CODE] for row in rows]
+        failed = [rank for rank, code in enumerate(codes) if code == _FAILED]
+        if failed and self._job.rank not in failed:
+            raise self._failed_there(failed[0])
+        if failed:
+            return  # our own exception comes next
+        if self._owner._mode == "stop_together":
+            if _ENDED in codes:
+                self._stop(codes)
+        elif len(set(codes)) > 1 or (self._index == 0 and len({n for n in self._lengths if n >= 0}) > 1):
+            raise RanksDiffer(f"{self._counts(codes)}; {_ADVICE}")
+
+    def _failed_there(self, rank: int) -> PeerFailed:
+        found: dict[str, Any] = {"rank": rank, "what": "its loader raised an exception"}
+        if self._job.board is not None:
+            with suppress(Exception):
+                found = self._job.board.get(f"loader/{rank}")
+        found["what"] = f"in its loader, at {self._what()}: {found['what']}"
+        return exchange.peer_failed(found)
+
+    def _stop(self, codes: Sequence[int]) -> None:
+        """Ends the epoch here on all ranks; rank 0 says, once, what is left unused."""
+        self._is_over = True
+        lengths = [n for code, n in zip(codes, self._known_lengths(), strict=True) if code == _HAS]
+        at_least = "at least " if any(n <= self._index for n in lengths) else ""
+        unused = sum(max(n - self._index, 1) for n in lengths)
+        text = f"{self._owner._name}: the epoch ends for all ranks after {_batches(self._index)}, {at_least}{unused} left unused"
+        if self._job.rank == 0 and text != self._owner._told:
+            tell(_TAG, f"{text}; {self._counts(codes)}")
+        self._owner._told = text
+
+    def _known_lengths(self) -> list[int]:
+        """By rank; at the first exchange, or where all were equal, they are those of this rank."""
+        return self._lengths or [_length(self._owner._loader)] * self._job.world_size
+
+    def _counts(self, codes: Sequence[int]) -> str:
+        """`rank 1 has 12 batches; ranks 0, 2, 3 have 13 or more, 13 by len()`, the smallest first."""
+        groups: dict[tuple[int, int], list[int]] = {}
+        for rank, (code, length) in enumerate(zip(codes, self._known_lengths(), strict=True)):
+            groups.setdefault((code, length), []).append(rank)
+        parts = []
+        for (code, length), ranks in sorted(groups.items()):
+            by_len = "" if length < 0 else f" ({length} by len())"
+            count = f"{self._index + 1} or more batches" if code == _HAS else _batches(self._index)
+            if self._index == 0 and code == _HAS and length >= 0:
+                count, by_len = _batches(length), ""
+            parts.append(f"{exchange.have(ranks)} {count}{by_len}")
+        return "; ".join(parts)
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._batches, self._ahead = None, (_ENDED, None)
+
+
+def _batches(count: int) -> str:
+    return f"{count} batch{'' if count == 1 else 'es'}"
+
+
+def _length(loader: object) -> int:
+    """By `len()`, or UNKNOWN: an iterable data set only guesses, and warns later if the guess was asked for."""
+    data = sys.modules.get("torch.utils.data")
+    if data is not None and isinstance(getattr(loader, "dataset", None), data.IterableDataset):
+        return exchange.UNKNOWN
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except Exception:  # noqa: BLE001 - whatever it is, there is no length
+        return exchange.UNKNOWN
+
+
+def align(loader: Iterable[T], mode: Mode = "raise", name: str = "", *, limit_s: Duration | None = None) -> Aligned[T]:
+    """Wraps a loader, or any iterable, so that no rank trains a step for which another has no batch.
+
+    While a step works on one batch, the ranks exchange in the background whether each has a next one. For that, one batch is
+    fetched ahead: after a `break` it is dropped (a generator gets it back in the next epoch). The first batch of an epoch
+    waits until all ranks have theirs. A `break` has to come in all ranks; one rank's own is found, and named, when it comes
+    to the next epoch. An exception of one rank's loader reaches all ranks in the place of its batch.
+
+    Wrap the same loaders on all ranks, and go through them in the same order. It does not help against a loader that stands
+    still: the others wait for that rank's step, as ever. Where one process trains alone, nothing is done.
+
+    Example:
+        import torch
+        import unhang
+
+        data = torch.utils.data.DataLoader(torch.arange(8.0), batch_size=2)
+        loader = unhang.align(data, mode="stop_together", name="train")
+        steps = 0
+        for epoch in range(2):
+            for batch in loader:
+                steps += 1
+        assert steps == 8
+
+    Blocks: at the first batch of an epoch, and where a rank is late, up to `limit_s`.
+
+    Args:
+        loader: its length is compared at the first batch, where `len()` knows it.
+        mode: what to do where ranks have different numbers of batches. "raise": RanksDiffer on all ranks, before the step
+            that would hang (at the first batch where the lengths are known). "stop_together": all end the epoch where the
+            shortest ends, and rank 0 says what is left unused. "warn": say it, and go on.
+        name: for messages; give one where there are several loaders.
+        limit_s: for the other ranks to come to the same batch; by default the timeout of the job.
+
+    Raises:
+        ValueError: there is no such mode.
+    """
+    if mode not in _MODES:
+        raise ValueError(f"mode is {mode!r}; it must be one of {', '.join(_MODES)}")
+    return Aligned(loader, mode, name, None if limit_s is None else seconds_of(limit_s))

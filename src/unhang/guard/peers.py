@@ -1,0 +1,304 @@
+"""What one rank tells the others of its end, and what it hears of theirs."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from unhang.errors import PeerFailed, RanksDiffer
+from unhang.guard import ending, roll_call
+from unhang.guard.board import FAILED, Watcher
+from unhang.guard.job import Job
+from unhang.guard.telling import in_words, shortened, tell, traceback_of
+
+# A rank whose main thread does not come back by itself after a peer failed is ended this much later.
+GRACE_S = 3.0
+_OWN_GRACE_S = 7.0
+DESTROY_LIMIT_S = 10.0
+# An error that a peer's end has caused is told by that peer within this time, or by nobody.
+_ECHO_WAIT_S = 0.6
+_SETTLE_LIMIT_S = 6.0
+_SEEN_LIMIT_S = 2.0
+_LEAVE_TOGETHER_S = 1.0
+_CALL_EVERY_S = 3.0
+_ECHOES = ("Connection closed by peer", "Connection reset", "Timed out waiting", "DistBackendError", "NCCL error",
+           "Broken pipe", "Socket", "Connection refused", "wait timeout after", "aborted", "Application timeout",
+           "DistNetworkError", "DistStoreError", "failed to recv", "failed to send")  # fmt: skip
+
+
+class Peers:
+    """The other ranks during one use of `process_group`. Without a board it hears and tells nothing."""
+
+    def __init__(self, job: Job, grace_s: float = GRACE_S) -> None:
+        self._job, self._board, self._grace_s = job, job.board, grace_s
+        self._watcher: Watcher | None = None
+        self._failure: dict[str, Any] | None = None
+        self._is_leaving, self._is_over = threading.Event(), threading.Event()
+        self.ends_well = False
+        self._presence = roll_call.Presence(job.board, threading.get_ident())
+
+    def watch(self) -> None:
+        """Begins to listen. Never raises."""
+        if self._board is None:
+            return
+        try:
+            self._watcher = Watcher(self._board, self._peer_failed, self._store_lost, self._presence.answer)
+        except RuntimeError as error:
+            tell("unhang", f"failures of other ranks are not heard: {error}")
+
+    # What is heard, in the watcher's thread.
+
+    def _peer_failed(self, failure: dict[str, Any]) -> None:
+        """Says it, and ends this rank if its main thread does not come back."""
+        self._failure = failure
+        grace_s = self._grace_s
+        if failure.get("by") == self._job.rank:
+            # Told by the main thread, which leaves then, or by a guard's thread because the main thread stands still.
+            grace_s += _OWN_GRACE_S
+        elif not self._is_known_here(failure):
+            tell("unhang", one_line(failure))
+        if self._comes_back(grace_s):
+            return
+        ending.abort_nccl()
+        if not self._comes_back(1.0):
+            tell(
+                "unhang",
+                f"rank {self._job.rank} does not come back by itself; it ends now, because {one_line(failure)}",
+            )
+            ending.leave_now(1)
+
+    def _is_known_here(self, failure: Mapping[str, Any]) -> bool:
+        """Whether this rank says it itself: it is its own, or all are interrupted or raise together, and nobody is to be named."""
+        if failure.get("kind") in ("interrupted", "together"):
+            return self._is_leaving.wait(1.0)
+        return failure["rank"] == self._job.rank and self._is_leaving.is_set()
+
+    def _comes_back(self, limit_s: float) -> bool:
+        """Whether the training has been left within the limit, and our own end has its time as well."""
+        return self._is_leaving.wait(limit_s) and self._is_over.wait(_SETTLE_LIMIT_S + _SEEN_LIMIT_S + DESTROY_LIMIT_S)
+
+    def _store_lost(self) -> None:
+        if not self._is_leaving.is_set():
+            self._peer_failed(self._gone(True))
+
+    def _gone(self, is_gone: bool) -> dict[str, Any]:
+        """The failure that is known without the store: whoever hosted it."""
+        is_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        host, whose = ("the launcher's", "the launcher") if is_agents else ("rank 0's", "rank 0")
+        at = f" ({self._board.host}:{self._board.port})" if self._board is not None and self._board.port else ""
+        if is_gone:
+            what = f"the store on {host} host is gone{at}: {whose} has ended, or its host cannot be reached"
+        else:
+            what = f"the store on {host} host does not answer{at}: {whose} is stopped, or its host is overloaded"
+        return {"rank": None, "by": None, "what": what, "text": ""}
+
+    # What is told, in the thread that trains.
+
+    def failed(self, error: BaseException) -> None:
+        """An exception leaves the body: tells the others, or finds that it is the echo of another rank's.
+
+        Blocks up to _SETTLE_LIMIT_S.
+
+        Raises:
+            PeerFailed: another rank failed first.
+        """
+        self._presence.came_from(error)
+        self._is_leaving.set()
+        if self._board is None or isinstance(error, GeneratorExit):
+            return
+        if isinstance(error, SystemExit) and error.code in (0, None):
+            self._leave()
+            return
+        standing = ending.limited(lambda: self._settle(error), _SETTLE_LIMIT_S, None)
+        if standing is None and is_echo(error):
+            standing = self._gone(ending.limited(self._board.store_is_gone, 1.5, True))
+        if standing is not None and is_echo(error) and not standing["rank"] == standing["by"] == self._job.rank:
+            raise _raised(standing) from error
+
+    def _settle(self, error: BaseException) -> dict[str, Any] | None:
+        """The failure that stands; this rank's own where no other was first."""
+        board, rank = self._board, self._job.rank
+        assert board is not None
+        known = self._failure
+        if known is None and is_echo(error):
+            known = self._cause_of_echo(error)
+        if known is None:
+            kind = "interrupted" if isinstance(error, KeyboardInterrupt) else ""
+            kind = "together" if isinstance(error, RanksDiffer) else kind
+            known = board.announce({"rank": rank, "what": _why(error), "text": traceback_of(error), "kind": kind})
+        with suppress(Exception):
+            board.see()
+        return known
+
+    def _cause_of_echo(self, error: BaseException) -> dict[str, Any] | None:
+        """Who made this rank fail: who says so, who has left, or who does not answer."""
+        board = self._board
+        assert board is not None
+        until = time.monotonic() + _ECHO_WAIT_S
+        while time.monotonic() < until:
+            if self._failure is not None or board.has(FAILED):
+                return self._failure or board.failure()
+            time.sleep(0.05)
+        if board.has("left"):
+            return board.announce({**board.get("left"), "by": None})
+        if board.put_first("caller", board.rank) == board.rank:
+            return board.announce(self._found_by_call(error))
+        # Another rank asks; it will tell.
+        until = time.monotonic() + roll_call.ANSWER_S + 3 * board.poll_s + 1.0
+        while time.monotonic() < until and self._failure is None and not board.has(FAILED):
+            time.sleep(0.05)
+        return self._failure or board.failure()
+
+    def _found_by_call(self, error: BaseException) -> dict[str, Any]:
+        """The failure, as a call to all ranks shows it."""
+        board = self._board
+        assert board is not None
+        roll = roll_call.call(board)
+        where, waited = roll_call.places(roll), f"rank {board.rank} waited for it: {_briefly(error)}"
+        ended = [r for r in roll.answers if r != board.rank and board.has(f"done/{r}")]
+        if roll.silent:
+            named = ", ".join(map(str, roll.silent[:8])) + (" and more" if len(roll.silent) > 8 else "")
+            many = f" (the same holds for ranks {named})" if len(roll.silent) > 1 else ""
+            what = f"no sign of life: it was killed, is stopped, or its interpreter stands still{many}; {waited}"
+            return {"rank": roll.silent[0], "what": what, "text": f"The others:\n{where}"}
+        if ended:
+            what = f"it had come to the end of the training, where rank {board.rank} still made a call; {waited}"
+            return {"rank": ended[0], "what": what, "text": f"The ranks were at:\n{where}"}
+        what = f"{_briefly(error)} (all ranks are alive)"
+        return {"rank": board.rank, "what": what, "text": f"{traceback_of(error)}\nThe ranks were at:\n{where}"}
+
+    def _leave(self) -> None:
+        """`sys.exit(0)` inside the body: fine where all ranks do it; else the others learn who it was."""
+        if "gloo" not in self._job.backend:
+            # Its peers would not notice that it is gone; by staying it can see that they wait for it.
+            ending.limited(lambda: self._wait_for_all(self._job.timeout_s), self._job.timeout_s + 1.0, None)
+        else:
+            ending.limited(lambda: self._wait_for_all(_LEAVE_TOGETHER_S), _LEAVE_TOGETHER_S + 1.0, None)
+        if not self.ends_well and self._board is not None and self._failure is None:
+            tell("unhang", f"rank {self._job.rank} leaves with sys.exit(0) before the others have come to the end")
+            what = "it left with sys.exit(0) before the others had come to the end of the training"
+            rank, board = self._job.rank, self._board
+            ending.limited(lambda: board.put_first("left", {"rank": rank, "what": what}), 1.0, None)
+
+    def done(self) -> None:
+        """A normal end: waits for the others, so that none leaves while another still talks to it.
+
+        Blocks up to the timeout of the job, and no longer than it takes to see that it is in vain.
+
+        Raises:
+            PeerFailed: another rank failed before it came to its end.
+            RanksDiffer: another rank waits for a call that this one does not make.
+        """
+        if self._board is None:
+            return
+        limit_s = self._job.timeout_s
+        ending.limited(lambda: self._wait_for_all(limit_s), limit_s + 1.0, None)
+        self._is_leaving.set()
+        failure = self._failure or ending.limited(self._board.failure, 2.0, None)
+        if failure is not None and failure.get("kind") != "interrupted":
+            raise _raised(failure)
+        if not self.ends_well:
+            tell("unhang", f"not all ranks have come to their end; rank {self._job.rank} leaves without them")
+
+    def _wait_for_all(self, limit_s: float) -> None:
+        board = self._board
+        assert board is not None
+        board.put(f"done/{board.rank}", time.time())
+        if board.count("done", 1) == board.world_size:
+            board.put("all done", True)
+        until = time.monotonic() + limit_s
+        before = roll_call.Roll()
+        while board.wait_for(["all done"], min(_CALL_EVERY_S, max(until - time.monotonic(), 0.0))):
+            if self._failure is not None or board.has(FAILED) or time.monotonic() > until:
+                return
+            if board.put_first("closer", board.rank) == board.rank:
+                before = self._look_for_waiters(before)
+        self.ends_well = True
+
+    def _look_for_waiters(self, before: roll_call.Roll) -> roll_call.Roll:
+        """Announces a rank that waits for this one in a collective, since this one makes no more."""
+        board = self._board
+        assert board is not None
+        now = roll_call.call(board)
+        made, _ = roll_call.collectives_made()
+        waiter = roll_call.waits_in_vain(before, now, {"made": made}, self._job.backend)
+        if waiter is not None:
+            theirs = now.answers[waiter]
+            what = (
+                f"rank {board.rank} came to the end of the training after {made} collectives, while rank {waiter} waits in "
+                f"its number {theirs['made']} at {theirs['at']}: they did not make the same number of steps or calls"
+            )
+            text = f"The ranks were at:\n{roll_call.places(now)}"
+            self._failure = board.announce(
+                {"rank": board.rank, "by": None, "kind": "differ", "what": what, "text": text}
+            )
+        return now
+
+    def part(self) -> None:
+        """Rank 0 goes last, since the store may go with it. Blocks up to _SEEN_LIMIT_S. Never raises."""
+        board = self._board
+        if board is None or not board.port:
+            return
+        if self.ends_well:
+            name = "parted"
+            ending.limited(lambda: board.count(name, 1), 1.0, 0)
+        else:
+            name = "seen"
+        if board.rank == 0 and not ending.limited(board.store_is_gone, 1.5, True):
+            ending.limited(lambda: _wait_until(lambda: board.count(name) >= board.world_size), _SEEN_LIMIT_S, None)
+
+    def over(self) -> None:
+        """The groups are gone. Never raises."""
+        self._is_leaving.set()
+        self._is_over.set()
+        if self._watcher is not None:
+            self._watcher.stop()
+
+
+def _wait_until(is_so: Callable[[], bool], limit_s: float = _SEEN_LIMIT_S) -> None:
+    until = time.monotonic() + limit_s
+    while not is_so() and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def is_echo(error: BaseException) -> bool:
+    """Whether an exception says no more than that a peer or the connection to it is gone."""
+    if not isinstance(error, RuntimeError | ConnectionError):
+        return False
+    text = in_words(error)
+    return any(mark in text for mark in _ECHOES)
+
+
+def one_line(failure: Mapping[str, Any]) -> str:
+    """A failure as one line for people."""
+    what = " ".join(str(failure["what"]).split())
+    if failure["rank"] is None or failure.get("kind") == "differ":
+        return what
+    if failure.get("kind") == "interrupted":
+        return f"rank {failure['rank']} was interrupted ({what})"
+    return f"rank {failure['rank']} failed: {what}"
+
+
+def in_full(failure: Mapping[str, Any]) -> str:
+    """A failure in words, with its traceback."""
+    text = str(failure.get("text", ""))
+    return one_line(failure) + (f"\n{text}" if text else "")
+
+
+def _raised(failure: Mapping[str, Any]) -> PeerFailed | RanksDiffer:
+    return RanksDiffer(in_full(failure)) if failure.get("kind") == "differ" else PeerFailed(in_full(failure))
+
+
+def _briefly(error: BaseException) -> str:
+    """An error of gloo without its advice."""
+    return in_words(error).partition(". This is typically caused by")[0]
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"it left with sys.exit({shortened(repr(error.code), 200)}) before the end of the training"
+    return in_words(error)

@@ -1,0 +1,359 @@
+"""Are the copies of a model still the same on all ranks? Bit for bit, every so many steps, beside the training."""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+from unhang.errors import RanksDiffer
+from unhang.guard import checksums, exchange
+from unhang.guard.comparable import NOT_COMPARED, cannot_compare, layout_of, replicated
+from unhang.guard.durations import Duration, seconds_of
+from unhang.guard.job import Job
+from unhang.guard.telling import in_words, tell
+
+TAG = "replicas"
+What = Literal["parameters", "buffers"]
+# Comparisons that wait for ranks that lag behind; with more than these something else is wrong.
+_MOST_WAITING = 8
+_POLL_S = 0.0005
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Replicas that are not equal."""
+
+    step: int
+    equal_step: int | None
+    tensor: str
+    more_tensors: int
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that differ from the majority; empty where there is none."""
+        largest, total = self.groups[0], sum(len(group) for group in self.groups)
+        return tuple(sorted(rank for group in self.groups[1:] for rank in group)) if 2 * len(largest) > total else ()
+
+    def __str__(self) -> str:
+        """One line: since when, the first tensor, and who differs from whom."""
+        since = f"since step {self.step}"
+        if self.equal_step is not None:
+            since += f" (equal at step {self.equal_step})"
+        more = f" and {self.more_tensors} more tensors" if self.more_tensors else ""
+        if self.ranks:
+            verb = "differs" if len(self.ranks) == 1 else "differ"
+            who = f"{exchange.names_of(self.ranks)} {verb} from {exchange.names_of(self.groups[0])}"
+        else:
+            who = f"no majority: {'; '.join(exchange.names_of(group) for group in self.groups[:_MOST_NAMED])} differ"
+        return f"replicas differ {since}: first in {self.tensor}{more}, {who}"
+
+
+def check_replicas(
+    model: Any,
+    every: int = 100,
+    what: Iterable[What] = ("parameters", "buffers"),
+    optimizer: Any = None,
+    on_differ: Literal["tell", "raise"] = "tell",
+    limit_s: Duration = 30.0,
+) -> Replicas:
+    """Compares the replicas of a model on all ranks, bit for bit, after every `every`-th optimizer step.
+
+    All ranks call it, once, at the same place. A comparison costs the checksums (`python -m unhang.guard.checksums` prints
+    what they cost here) and one exchange of 48 bytes that nobody waits for: the answer is read at a later step. Only where
+    it says that something differs, two more exchanges find the first tensor and the ranks. Sharded tensors (FSDP, DTensor)
+    are left out, and so are buffers that differ by nature; what was left out is said once.
+
+    Example:
+        ```python
+        import torch
+        import unhang
+
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with unhang.check_replicas(model, every=2) as replicas:
+            for _ in range(4):
+                model(torch.ones(2, 4)).sum().backward()
+                optimizer.step()
+            assert replicas.check_now() is None  # now, and not only at every second step
+        ```
+
+    Args:
+        model: a module; DDP or not.
+        every: optimizer steps between comparisons.
+        what: parameters, buffers or both.
+        optimizer: whose steps count; by default the first one that steps and holds parameters of the model. Without
+            optimizers of torch, call `step()` of the returned object.
+        on_differ: "raise" has all ranks raise, one optimizer step after the one at which the replicas were found to differ.
+        limit_s: for the ranks to come here, and to each comparison; one that comes later ends the comparisons, which is told.
+
+    Blocks: until all ranks have come, up to `limit_s`; later, only with "raise" or in `check_now()`, up to `limit_s`.
+
+    Raises:
+        ValueError: an argument makes no sense.
+        RanksDiffer: with "raise", some ranks did not call it.
+    """
+    kinds = tuple(what)
+    if every < 1 or not kinds or set(kinds) - {"parameters", "buffers"} or on_differ not in ("tell", "raise"):
+        raise ValueError('every is at least 1, what of "parameters" and "buffers", on_differ "tell" or "raise"')
+    replicas = Replicas(model, every, kinds, on_differ == "raise", seconds_of(limit_s))
+    replicas._begin(optimizer)
+    return replicas
+
+
+class Replicas:
+    """The comparison under way; made by `check_replicas`. Also a context manager that closes it."""
+
+    def __init__(self, model: Any, every: int, what: Sequence[str], is_strict: bool, limit_s: float) -> None:
+        self.steps = 0
+        self.equal_step: int | None = None
+        self.difference: Difference | None = None
+        self._model, self._every, self._what, self._is_strict, self._limit_s = model, every, what, is_strict, limit_s
+        self._job: Job | None = None
+        self._group: Any = None
+        self._waiting: list[Generator[Callable[[], bool], None, None]] = []
+        self._question: Callable[[], bool] | None = None
+        self._hook: Any = None
+        self._counted: dict[int, bool] = {}
+        self._first_counted: int | None = None
+        self._news: Difference | None = None
+
+    def __enter__(self) -> Replicas:
+        """Itself."""
+        return self
+
+    def __exit__(self, kind: object, *rest: object) -> None:
+        """Closes; after an exception without waiting for the last answer."""
+        if kind is not None:
+            self._waiting.clear()
+        self.close()
+
+    def step(self) -> None:
+        """One optimizer step is done. Called by torch's own optimizers; about 1 us where nothing is due.
+
+        Raises:
+            RanksDiffer: the replicas differ, and raising was asked for.
+        """
+        self.steps += 1
+        if self._group is None:
+            return
+        with self._guarded():
+            if self._waiting:
+                self._advance(self._limit_s if self._is_strict else 0.0)
+            if self.steps % self._every == 0:
+                self._ask()
+        self._judge()
+
+    def check_now(self) -> Difference | None:
+        """Compares at this moment; all ranks call it at the same place. None: equal, or (it is told) no answer.
+
+        Blocks: until all ranks have answered, up to `limit_s`.
+
+        Raises:
+            RanksDiffer: the replicas differ, and raising was asked for.
+        """
+        if self._group is None:
+            return None
+        self._news = None
+        with self._guarded():
+            self._ask()
+            if not self._advance(self._limit_s):
+                tell(TAG, f"not all ranks answered within {self._limit_s:g} s")
+        found = self._news
+        self._judge()
+        return found
+
+    def close(self) -> None:
+        """Ends the comparisons, after the answer to the last one; blocks for that up to `limit_s`.
+
+        Raises:
+            RanksDiffer: the replicas differ, and raising was asked for.
+        """
+        with self._guarded():
+            if self._waiting and self._group is not None:
+                self._advance(self._limit_s)
+        self._end()
+        self._judge()
+
+    def _begin(self, optimizer: Any) -> None:
+        import torch.optim.optimizer as optimizers
+
+        mine = exchange.here()
+        reason = "" if mine is None else cannot_compare(self._model, mine.world_size)
+        if mine is None or reason:
+            tell(TAG, f"not compared: {reason}") if reason else None
+            return
+        try:
+            turn = mine.guards["replicas"] = mine.guards.get("replicas", 0) + 1
+            exchange.gather(mine, f"replicas/{turn}", True, lambda _: None, self._limit_s, "check_replicas")
+        except Exception as error:
+            if self._is_strict:
+                raise
+            tell(TAG, f"not compared: {in_words(error)}")
+            return
+        import torch.distributed as dist
+
+        # Not the guards' common group: a rank that skips an optimizer step, which is what is looked for here, comes to
+        # these exchanges at another time than to those of the other guards, and gloo ends the process where sizes mix.
+        # Its timeout is short: a process does not end before what it has begun in a gloo group.
+        limit = timedelta(seconds=self._limit_s)
+        self._job, self._group = mine, dist.new_group(backend="gloo", timeout=limit, group_desc="unhang replicas")
+        if optimizer is not None:
+            self._hook = optimizer.register_step_post_hook(lambda *_: self.step())
+        else:
+            self._hook = optimizers.register_optimizer_step_post_hook(self._after_any_step)
+        # Held until the interpreter is taken apart, a group aborts the process now and then.
+        atexit.register(self._end)
+        self._say_what_is_left_out()
+
+    def _after_any_step(self, optimizer: Any, *_: Any) -> None:
+        """Counts the steps of one optimizer: of a body's and a head's both would count the same step twice."""
+        number = id(optimizer)
+        if self._first_counted is None and number not in self._counted:
+            ours = {id(parameter) for parameter in self._model.parameters()}
+            held = any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"])
+            self._counted[number] = held
+            self._first_counted = number if held else None
+        if number == self._first_counted:
+            self.step()
+
+    def _say_what_is_left_out(self) -> None:
+        compared, left_out = replicated(self._model, self._what)
+        if self._job is None or self._job.rank != 0:
+            return
+        for kind, names in left_out.items():
+            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+            tell(TAG, f"not compared, {NOT_COMPARED[kind]}: {', '.join(names[:_MOST_NAMED])}{more}")
+        if not compared:
+            tell(TAG, "nothing is left to compare")
+
+    def _ask(self) -> None:
+        """Takes the checksums, and puts the comparison behind those that are still under way."""
+        if len(self._waiting) >= _MOST_WAITING:
+            raise RuntimeError(f"no answer to the last {_MOST_WAITING} comparisons")
+        named, _ = replicated(self._model, self._what)
+        if named:
+            self._waiting.append(self._compared(self.steps, [name for name, _ in named], [t for _, t in named]))
+            # The first part takes the checksums, and must be done before the parameters change again.
+            first = next(self._waiting[-1])
+            if len(self._waiting) == 1:
+                self._question = first
+            self._advance(0.0)
+
+    def _advance(self, limit_s: float) -> bool:
+        """Goes on as far as the answers have come, in order; whether all are there. Blocks up to `limit_s`."""
+        until = time.monotonic() + limit_s
+        while self._waiting:
+            if self._question is None or self._question():
+                try:
+                    self._question = next(self._waiting[0])
+                except StopIteration:
+                    self._waiting.pop(0)
+                    self._question = None
+            elif time.monotonic() >= until:
+                return False
+            else:
+                time.sleep(_POLL_S)
+        return True
+
+    def _compared(
+        self, step: int, names: Sequence[str], tensors: Sequence[Any]
+    ) -> Generator[Callable[[], bool], None, None]:
+        """One comparison, cut where it has to wait: each part asks whether to go on. The same parts on all ranks."""
+        import torch
+
+        layout, is_there, sums = layout_of(names, tensors), *checksums.fetched(checksums.checksums(tensors))
+        yield is_there
+        total = int(checksums.total(sums))
+        # The greatest number and the greatest complement, which is the complement of the smallest, in one exchange.
+        head = torch.tensor([total, ~total, step, ~step, layout, ~layout])
+        yield from self._reduced(head)
+        most, least_, _, _, most_layout, least_layout_ = head.tolist()
+        if most_layout != ~least_layout_:
+            groups = yield from self._by_rank(layout)
+            raise _Unalike(
+                f"the model is not built alike on all ranks: {'; '.join(map(exchange.names_of, groups))} differ"
+            )
+        if most == ~least_:
+            self.equal_step = step
+            return
+        both = torch.cat([sums, ~sums])
+        yield from self._reduced(both)
+        differing = (both[: len(names)] != ~both[len(names) :]).nonzero().flatten().tolist()
+        groups = yield from self._by_rank(int(sums[differing[0]]))
+        # The first of those whose answers come together: that is since when.
+        self._news = self._news or Difference(step, self.equal_step, names[differing[0]], len(differing) - 1, groups)
+
+    def _reduced(self, numbers: Any) -> Generator[Callable[[], bool], None, None]:
+        import torch.distributed as dist
+
+        work = dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        yield work.is_completed
+        work.wait()
+
+    def _by_rank(self, number: int) -> Generator[Callable[[], bool], None, tuple[tuple[int, ...], ...]]:
+        """The ranks grouped by their number, the largest group first."""
+        import torch
+        import torch.distributed as dist
+
+        everyone = torch.zeros(dist.get_world_size(self._group), dtype=torch.int64)
+        work = dist.all_gather_into_tensor(everyone, torch.tensor([number]), group=self._group, async_op=True)
+        yield work.is_completed
+        work.wait()
+        ranks: dict[int, list[int]] = {}
+        for rank, theirs in enumerate(everyone.tolist()):
+            ranks.setdefault(theirs, []).append(rank)
+        return tuple(sorted(map(tuple, ranks.values()), key=lambda group: (-len(group), group)))
+
+    def _judge(self) -> None:
+        """Tells what is new, from rank 0; raises where that was asked for."""
+        news, self._news = self._news, None
+        if news is None:
+            return
+        is_first, self.difference = self.difference is None, self.difference or news
+        if is_first and self._job is not None and self._job.rank == 0:
+            tell(TAG, str(news))
+        if self._is_strict:
+            self._end()
+            raise RanksDiffer(str(news))
+
+    def _guarded(self) -> _Guarded:
+        return _Guarded(self)
+
+    def _end(self) -> None:
+        atexit.unregister(self._end)
+        hook, self._hook = self._hook, None
+        if hook is not None:
+            hook.remove()
+        self._waiting.clear()
+        self._question = self._group = None
+
+
+class _Unalike(Exception):
+    """The models have not the same tensors, so that there is nothing to compare."""
+
+
+class _Guarded:
+    """What fails in the body is told, and ends the comparisons instead of the training."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        replicas, job = self._replicas, self._replicas._job
+        replicas._end()
+        if isinstance(error, _Unalike) and replicas._is_strict:
+            raise RanksDiffer(str(error)) from None
+        if not isinstance(error, _Unalike) or job is None or job.rank == 0:
+            tell(TAG, f"no more comparisons: {error if isinstance(error, _Unalike) else in_words(error)}")
+        return True

@@ -1,0 +1,106 @@
+"""Runs small guarded jobs of a few ranks, given as program text, and looks at what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from .faults import HERE
+from .harness import _TOKEN, _communicate, _kill, _survivors
+
+# The ordinary launcher ends the other ranks half a second after the first failure; this one lets them speak.
+PATIENT = "import sys; sys.path.insert(0, {here!r}); import forkrun; forkrun.GRACE_S = 40; forkrun.main()"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a job ended."""
+
+    exit_code: int
+    out: str
+    err: str
+    seconds: float
+
+    def __str__(self) -> str:
+        kept = [line for line in self.err.splitlines() if not line.startswith(("frame #", "[W", "Exception raised"))]
+        return f"exit code {self.exit_code} after {self.seconds:.1f} s\n{self.out}\n" + "\n".join(kept)[-6000:]
+
+
+def run(
+    program: str,
+    tmp_path: Path,
+    *arguments: str,
+    ranks: int = 2,
+    launcher: str = "patient",
+    limit_s: float = 45,
+    environment: dict[str, str] | None = None,
+) -> Ended:
+    """Runs the program under a launcher: fork, patient, hosted (patient, rank 0 hosts the store), or torchrun.
+
+    Blocks: up to `limit_s`. Raises: AssertionError if it takes longer, or leaves a process, a port or shared memory behind.
+    """
+    script = tmp_path / "train.py"
+    script.write_text(program)
+    port, token, before = _free_port(), uuid.uuid4().hex, _shared_memory()
+    fork = [sys.executable, str(HERE / "forkrun.py")]
+    patient = [sys.executable, "-c", PATIENT.format(here=str(HERE))]
+    command = {
+        "fork": [*fork, str(ranks)],
+        "patient": [*patient, str(ranks)],
+        "hosted": [*patient, "--port", str(port), str(ranks)],
+        "torchrun": [*_torchrun(port), f"--nproc-per-node={ranks}"],
+    }[launcher]
+    started = time.monotonic()
+    process = subprocess.Popen(
+        [*command, str(script), *arguments],
+        cwd=tmp_path,
+        env={**_environment(), **(environment or {}), _TOKEN: token},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    out, err = _communicate(process, token, limit_s)
+    ended = Ended(process.returncode, out, err, time.monotonic() - started)
+    left = _survivors(token)
+    _kill(left)
+    assert not left, f"processes survive: {left}\n{ended}"
+    assert not _listens(port), f"something still listens on port {port}\n{ended}"
+    assert not _shared_memory() - before, f"shared memory is left behind\n{ended}"
+    return ended
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with lines that are written whole: those of several ranks come through one pipe."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return {**kept, "PYTHONFAULTHANDLER": "1"}
+
+
+def _torchrun(port: int) -> list[str]:
+    options = ["--nnodes=1", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--monitor-interval=0.1"]
+    return [sys.executable, "-m", "torch.distributed.run", *options]
+
+
+def _shared_memory() -> set[str]:
+    """What torch leaves there when a process ends badly; other jobs of this machine use other names."""
+    return {path.name for path in Path("/dev/shm").glob("torch_*")}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0

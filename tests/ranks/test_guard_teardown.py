@@ -1,0 +1,176 @@
+"""However a rank ends, the job ends: soon, with the right rank named, and with nothing left behind."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .guarded import Ended, run
+
+PROGRAM = """
+import os, signal, sys, time
+import torch, unhang
+from torch.nn.parallel import DistributedDataParallel
+
+how, culprit = sys.argv[1], int(sys.argv[2])
+
+def fail():
+    if how == "raises":
+        raise ValueError("bad sample")
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if how == "leaves":
+        sys.exit(0)
+    if how == "leaves_3":
+        sys.exit(3)
+    if how == "os_exit":
+        os._exit(3)
+
+with unhang.process_group("gloo", timeout=4 if how == "stopped" else "5m") as job:
+    torch.manual_seed(0)
+    ddp = DistributedDataParallel(torch.nn.Linear(4, 4))
+    if how == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        for step in range(5):
+            if step == 3 and how == "ends_early" and job.rank == culprit:
+                break
+            if step == 3 and how in ("deaf", "sleeps"):
+                if job.rank == culprit:
+                    raise ValueError("bad sample")
+                time.sleep(100)
+            if step == 3 and job.rank == culprit:
+                fail()
+            ddp(torch.ones(2, 4)).sum().backward()
+        print(f"rank {job.rank} trained", flush=True)
+    finally:
+        if how == "raises_at_end" and job.rank == culprit:
+            raise OSError("disk full")
+"""
+# Without a guard: the same end of rank 1, and the others still wait after 8 s.
+UNGUARDED = """
+import datetime, sys, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=5))
+if dist.get_rank() == 1:
+    try:
+        raise ValueError("bad sample")
+    except ValueError:
+        time.sleep(300)
+dist.all_reduce(torch.ones(1))
+"""
+
+
+def _told(ended: Ended) -> list[str]:
+    """The final errors of the ranks that raised, without those that ended otherwise."""
+    return re.findall(r"^(?:\[rank\d\]: )?unhang\.errors\.(?:PeerFailed|RanksDiffer): (.*)$", ended.err, re.M)
+
+
+def _check(ended: Ended, words: str, peers: int) -> None:
+    told = _told(ended)
+    assert ended.exit_code != 0, ended
+    assert len(told) == peers, ended
+    assert all(words in text for text in told), ended
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("raises", "rank {} failed: ValueError: bad sample"),
+        ("raises_at_end", "rank {} failed: OSError: disk full"),
+        ("killed", "rank {} failed: no sign of life"),
+        ("os_exit", "rank {} failed: no sign of life"),
+        ("leaves", "rank {} failed: it left with sys.exit(0)"),
+        ("leaves_3", "rank {} failed: it left with sys.exit(3)"),
+    ],
+)
+def test_the_others_stop_and_name_the_rank(how: str, words: str, culprit: int, tmp_path: Path) -> None:
+    ended = run(PROGRAM, tmp_path, how, str(culprit), ranks=3)
+    _check(ended, words.format(culprit), peers=2)
+    assert f"rank {3 - culprit} failed" not in ended.err, ended
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("raises", "rank 0 failed: ValueError: bad sample"),
+        ("killed", "the store on rank 0's host is gone"),
+        ("os_exit", "the store on rank 0's host is gone"),
+        ("leaves", "rank 0 failed: it left with sys.exit(0)"),
+    ],
+)
+def test_rank_0_takes_the_store_with_it(how: str, words: str, tmp_path: Path) -> None:
+    _check(run(PROGRAM, tmp_path, how, "0", ranks=3, launcher="hosted"), words, peers=2)
+
+
+@pytest.mark.parametrize(("launcher", "words"), [("fork", "rank 1 failed: no sign of life"), ("hosted", "")])
+def test_a_stopped_rank_is_named_at_the_timeout(launcher: str, words: str, tmp_path: Path) -> None:
+    """Nothing dies, so all that can be told is who does not answer; only the launcher can end the stopped rank."""
+    program = PROGRAM.replace('if how == "stopped":', 'if how == "stopped":\n        end_later()').replace(
+        "def fail():",
+        "def end_later():\n"
+        "    pid = os.getpid()\n"
+        "    if os.fork() == 0:\n"
+        "        time.sleep(16)\n"
+        "        os.kill(pid, signal.SIGKILL)\n"
+        "        os._exit(0)\n\n"
+        "def fail():",
+    )
+    if launcher == "fork":
+        _check(run(program, tmp_path, "stopped", "1", ranks=3), words, peers=2)
+    else:
+        words = "the store on rank 0's host does not answer"
+        _check(run(program, tmp_path, "stopped", "0", ranks=3, launcher="hosted"), words, peers=2)
+
+
+@pytest.mark.parametrize("how", ["sleeps", "deaf"])
+def test_ranks_that_do_not_come_back_are_ended(how: str, tmp_path: Path) -> None:
+    ended = run(PROGRAM, tmp_path, how, "1", ranks=3)
+    assert ended.exit_code != 0, ended
+    assert ended.err.count("does not come back by itself; it ends now, because rank 1 failed: ValueError") == 2, ended
+    assert ended.err.count("ValueError: bad sample") >= 4, ended
+
+
+def test_one_rank_with_fewer_steps_is_found_by_the_others_that_wait(tmp_path: Path) -> None:
+    ended = run(PROGRAM, tmp_path, "ends_early", "1", ranks=3)
+    _check(ended, "rank 1 came to the end of the training after", peers=3)
+    assert "train.py" in _told(ended)[0], ended
+
+
+def test_without_the_guard_the_others_wait(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="no end within"):
+        run(UNGUARDED, tmp_path, limit_s=15)
+
+
+def test_the_usual_launcher_sees_the_right_exit(tmp_path: Path) -> None:
+    ended = run(PROGRAM, tmp_path, "raises", "1", ranks=2, launcher="fork")
+    assert ended.exit_code == 1
+    assert "forkrun: rank 1" in ended.err, ended
+
+
+@pytest.mark.parametrize("launcher", ["fork", "hosted", "patient"])
+def test_a_clean_end_with_the_model_alive(launcher: str, tmp_path: Path) -> None:
+    ended = run(PROGRAM, tmp_path, "none", "-1", launcher=launcher)
+    assert ended.exit_code == 0, ended
+    assert sorted(re.findall(r"rank \d trained", ended.out)) == ["rank 0 trained", "rank 1 trained"]
+    assert "failed" not in ended.err, ended
+
+
+@pytest.mark.torchrun
+@pytest.mark.timeout(120)
+def test_torchrun_names_the_rank_that_raised(tmp_path: Path) -> None:
+    recorded = PROGRAM.replace("with unhang", "@unhang.record\ndef main():\n  with unhang", 1)
+    head, _, body = recorded.partition("  with unhang")
+    indented = "\n".join("  " + line if line.strip() else line for line in body.splitlines()[1:])
+    program = f"{head}  with unhang{body.splitlines()[0]}\n{indented}\n\nmain()\n"
+    ended = run(program, tmp_path, "raises", "1", launcher="torchrun", limit_s=100)
+    assert ended.exit_code == 1, ended
+    root = ended.err.partition("Root Cause (first observed failure)")[2]
+    assert re.search(r"rank\s*: 1 ", root), ended
+    assert "ValueError: bad sample" in root, ended
