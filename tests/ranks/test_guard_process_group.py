@@ -339,6 +339,32 @@ def test_nothing_of_ours_that_fails_reaches_the_training(part: int, tmp_path: Pa
     assert ended.out.count("same") == 2 * 8, ended
 
 
+SPAWNED = """
+import sys, torch, torch.distributed as dist, torch.multiprocessing, unhang
+
+def work(rank, address, culprit):
+    with unhang.process_group("gloo", timeout=60, init_method=address, rank=rank, world_size=2):
+        if rank == culprit:
+            raise ValueError("bad sample")
+        dist.all_reduce(torch.ones(1))
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(work, (f"tcp://127.0.0.1:{sys.argv[1]}", int(sys.argv[2])), nprocs=2)
+"""
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_spawned_ranks(culprit: int, tmp_path: Path) -> None:
+    """The parent reports whichever process ended first; the cause is in the text of each."""
+    script = tmp_path / "train.py"
+    script.write_text(SPAWNED)
+    command = [sys.executable, str(script), _ports(1), str(culprit)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=55, check=False)
+    assert ended.returncode == 1, ended.stderr
+    reported = ended.stderr.partition("terminated with the following error:")[2]
+    assert "ValueError: bad sample" in reported, ended.stderr
+
+
 RAY = """
 import os, signal, socket, sys
 import ray, torch, torch.distributed as dist

@@ -87,8 +87,7 @@ class Peers:
 
     def _gone(self, is_gone: bool) -> dict[str, Any]:
         """The failure that is known without the store: whoever hosted it."""
-        is_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        host, whose = ("the launcher's", "the launcher") if is_agents else ("rank 0's", "rank 0")
+        host, whose = ("the launcher's", "the launcher") if _is_launchers_store() else ("rank 0's", "rank 0")
         at = f" ({self._board.host}:{self._board.port})" if self._board is not None and self._board.port else ""
         if is_gone:
             what = f"the store on {host} host is gone{at}: {whose} has ended, or its host cannot be reached"
@@ -241,7 +240,7 @@ class Peers:
     def part(self) -> None:
         """Rank 0 goes last, since the store may go with it. Blocks up to _SEEN_LIMIT_S. Never raises."""
         board = self._board
-        if board is None or not board.port:
+        if board is None or not board.port or _is_launchers_store():
             return
         if self.ends_well:
             name = "parted"
@@ -257,6 +256,11 @@ class Peers:
         self._is_over.set()
         if self._watcher is not None:
             self._watcher.stop()
+
+
+def _is_launchers_store() -> bool:
+    """Whether torchrun's agent hosts the store, and not rank 0."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _wait_until(is_so: Callable[[], bool], limit_s: float = _SEEN_LIMIT_S) -> None:
