@@ -24,7 +24,7 @@ def test_process_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
         monkeypatch.setenv(name, value)
     exec(_example(unhang.process_group), {})
-    assert capsys.readouterr().out == "rank 0: 1 of 1 ranks are here\n"
+    assert capsys.readouterr().out == "rank 0 of 1 trains on cpu\n"
     assert not dist.is_initialized()
 
 

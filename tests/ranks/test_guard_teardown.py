@@ -109,24 +109,32 @@ def test_rank_0_takes_the_store_with_it(how: str, words: str, tmp_path: Path) ->
     _check(run(PROGRAM, tmp_path, how, "0", ranks=3, launcher="hosted"), words, peers=2)
 
 
-@pytest.mark.parametrize(("launcher", "words"), [("fork", "rank 1 failed: no sign of life"), ("hosted", "")])
-def test_a_stopped_rank_is_named_at_the_timeout(launcher: str, words: str, tmp_path: Path) -> None:
+STOPPED = PROGRAM.replace(
+    "def fail():",
+    """def end_later():
+    pid = os.getpid()
+    if os.fork() == 0:
+        time.sleep(16)
+        os.kill(pid, signal.SIGKILL)
+        os._exit(0)
+
+def fail():
+    if how == "stopped":
+        end_later()""",
+)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "culprit", "words"),
+    [
+        ("patient", 1, "rank 1 failed: no sign of life"),
+        ("hosted", 1, "rank 1 failed: no sign of life"),
+        ("hosted", 0, "the store on rank 0's host does not answer"),
+    ],
+)
+def test_a_stopped_rank_is_named_at_the_timeout(launcher: str, culprit: int, words: str, tmp_path: Path) -> None:
     """Nothing dies, so all that can be told is who does not answer; only the launcher can end the stopped rank."""
-    program = PROGRAM.replace('if how == "stopped":', 'if how == "stopped":\n        end_later()').replace(
-        "def fail():",
-        "def end_later():\n"
-        "    pid = os.getpid()\n"
-        "    if os.fork() == 0:\n"
-        "        time.sleep(16)\n"
-        "        os.kill(pid, signal.SIGKILL)\n"
-        "        os._exit(0)\n\n"
-        "def fail():",
-    )
-    if launcher == "fork":
-        _check(run(program, tmp_path, "stopped", "1", ranks=3), words, peers=2)
-    else:
-        words = "the store on rank 0's host does not answer"
-        _check(run(program, tmp_path, "stopped", "0", ranks=3, launcher="hosted"), words, peers=2)
+    _check(run(STOPPED, tmp_path, "stopped", str(culprit), ranks=3, launcher=launcher), words, peers=2)
 
 
 @pytest.mark.parametrize("how", ["sleeps", "deaf"])

@@ -35,9 +35,8 @@ def process_group(
 ) -> Iterator[job.Job]:
     """Initialises torch.distributed for the body, and ends it whatever happens there.
 
-    Every group that is made inside has the same timeout. Before the first collective all ranks compare device, world
-    size, code, configuration and versions. If a rank raises, the others stop within seconds and say which rank and why;
-    the same if one is killed or stands still, as soon as another misses it. `sys.exit(0)` counts as an end like any other.
+    Every group that is made inside has the same timeout. Before the first collective all ranks compare device, world size,
+    code, configuration and versions. If a rank raises, is killed or stands still, the others stop soon and say which and why.
 
     Blocks: at the start until all ranks have come, up to `timeout`; at a normal end until all ranks are done, up to
     `timeout`, and up to DESTROY_LIMIT_S for the groups; after a failure up to 20 s in all, usually less than one.
@@ -59,27 +58,14 @@ def process_group(
 
     Example:
         ```python
-        import torch
-        import torch.distributed as dist
         import unhang
 
         with unhang.process_group(timeout="10m", config={"lr": 0.1}) as job:
-            ones = torch.ones(1, device=job.device)
-            dist.all_reduce(ones)
-            print(f"rank {job.rank}: {int(ones.item())} of {job.world_size} ranks are here")
+            print(f"rank {job.rank} of {job.world_size} trains on {job.device}")
         ```
     """
-    import torch.distributed as dist
-
     limit_s, grace_s = _limit(timeout), seconds_of(grace)
-    if not dist.is_available():
-        raise RuntimeError("this torch was built without torch.distributed; unhang.process_group needs it")
-    if dist.is_initialized():
-        raise RuntimeError(
-            "there is a process group already: unhang.process_group initialises it itself, so use it once, around the "
-            "whole training, and without init_process_group"
-        )
-    chosen = _device(device)
+    dist, chosen = _torch_distributed(), _device(device)
     backend = backend or ("nccl" if chosen.type == "cuda" else "gloo")
     _tell_torch_who_we_are(more)
     if chosen.type == "cuda" and "nccl" in backend:
@@ -97,6 +83,24 @@ def process_group(
             use.done()
         finally:
             use.end()
+
+
+def _torch_distributed() -> Any:
+    """The module, if a group can be made now.
+
+    Raises:
+        RuntimeError: there is a process group already, or torch was built without torch.distributed.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        raise RuntimeError("this torch was built without torch.distributed; unhang.process_group needs it")
+    if dist.is_initialized():
+        raise RuntimeError(
+            "there is a process group already: unhang.process_group initialises it itself, so use it once, around the "
+            "whole training, and without init_process_group"
+        )
+    return dist
 
 
 class _Use:

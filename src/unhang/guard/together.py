@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from unhang.errors import RanksDiffer
 from unhang.guard import exchange
 from unhang.guard.durations import Duration, seconds_of
+from unhang.guard.job import Job
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,13 @@ def together(condition: object, *, name: str = "", limit_s: Duration | None = No
     mine = exchange.here()
     if mine is None:
         return Agreement((0,) if says_yes else (), 1)
+    return _agreed(mine, says_yes, name, mine.timeout_s if limit_s is None else seconds_of(limit_s))
+
+
+def _agreed(mine: Job, says_yes: bool, name: str, wait_s: float) -> Agreement:
     words = f"together(name={name!r})" if name else "together()"
     calls = mine.guards.setdefault("together calls", {})
     calls[name] = calls.get(name, 0) + 1
-    wait_s = mine.timeout_s if limit_s is None else seconds_of(limit_s)
     row = (exchange.number_of(mine, "call", words), calls[name], 0, int(says_yes), exchange.UNKNOWN)
     asked = exchange.start(mine, row, wait_s, words)
     asked.wait(wait_s, words)

@@ -7,7 +7,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 _STDLIB = re.compile(r"/lib(64)?/python3\.\d+/")
-_NOT_USER = ("site-packages/", "dist-packages/", "<frozen ", "<string>", "<__array_function__", "/unhang/recorder/")
+_NOT_USER = (
+    "site-packages/",
+    "dist-packages/",
+    "<frozen ",
+    "<string>",
+    "<__array_function__",
+    "/unhang/recorder/",
+    "/unhang/guard/",
+    "/unhang/integrations/",
+)
 
 
 @dataclass(frozen=True, slots=True)
