@@ -176,7 +176,8 @@ class Habits:
             return None
         last_row = last_rows[rank]
         side = {r for r, row in last_rows.items() if self._is_same_call(row, last_row)}
-        if 2 * len(side) > len(last_rows):
+        companions = len(side)
+        if 2 * companions > len(last_rows):
             side = {rank}  # the greater part may clear its members; a smaller one that waits in one call may not
         rows = self._table.rank_rows(rank)
         first = max(rows.start, last_row + 1 - _MOST_ROWS)
@@ -195,6 +196,7 @@ class Habits:
             is_whole,
             self._restart(rank, last_row, last_rows) if is_whole else 0,
             tuple((self.tokens[of], int(record[first]) - int(record[of.start])) for of in equals),
+            companions,
         )
         found, period = _departures(past, foretelling, clearing)
         lately = [i for i in found if i >= len(past.stream) - max(period, _LEAST_PERIOD)]
@@ -207,7 +209,8 @@ class _Past:
 
     `all_groups`: those in which it made calls. `is_whole`: the very first of its calls is there.
     `restart`: the number of calls in the first repetition, where other ranks tell it, else 0. `equals`: all calls of ranks
-    with the same program, and where among them the call stands that has the number of the first one here.
+    with the same program, and where among them the call stands that has the number of the first one here. `companions`: how many
+    ranks, with this one, wait in the call in question.
     """
 
     stream: Keys
@@ -216,6 +219,7 @@ class _Past:
     is_whole: bool
     restart: int
     equals: tuple[tuple[Keys, int], ...] = ()
+    companions: int = 1
 
     def repeats(self, start: int, end: int) -> bool:
         """Whether the calls from `start` to `end` are a whole round of the program, and not of a loop within it.
@@ -236,7 +240,7 @@ class _Past:
         return calls is not None and not self.all_groups <= set(self.group[i - calls : i].tolist())
 
     def is_outvoted(self, i: int) -> bool:
-        """Whether several that made the same calls under the same numbers up to this one all made another one now."""
+        """Whether more than its companions, who made the same calls under the same numbers up to this one, all made another now."""
         votes = []
         for stream, at in self.equals:
             first = max(0, -at)
@@ -244,7 +248,7 @@ class _Past:
                 continue
             if np.array_equal(stream[first + at : i + at], self.stream[first:i]):
                 votes.append(stream[i + at] != self.stream[i])
-        return len(votes) > 1 and all(votes)
+        return len(votes) > max(1, self.companions) and all(votes)
 
     def begins_anew_otherwise(self, i: int) -> bool:
         """Whether the second repetition is equal to the first up to this call, and differs in it."""

@@ -33,6 +33,7 @@ HOST_OOM = re.compile(
     r"killed by signal: Killed|node running low on memory|memory pressure"
 )
 WORKER_DIED = re.compile(r"DataLoader worker \(pid.{0,40}\) (?:is killed by signal|exited unexpectedly)")
+_WORKER_KILLED = re.compile(r"DataLoader worker \(pid.{0,40}\) is killed by signal")
 FD_EXHAUSTED = re.compile(r"Too many open files|Errno 24\b|EMFILE")
 FILE_RACE = re.compile(
     r"Parent directory .* does not exist|FileExistsError|FileNotFoundError|No such file or directory|Stale file handle|"
@@ -58,7 +59,7 @@ SPECIAL = (
     GPU_OOM,
     KERNEL_ERROR,
     HOST_OOM,
-    WORKER_DIED,
+    _WORKER_KILLED,
     FD_EXHAUSTED,
     PORT_TAKEN,
     UNUSED_PARAMETERS,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from unhang.analyze.failures import UNUSED_PARAMETERS
-from unhang.analyze.first_errors import errors_of
+from unhang.analyze.first_errors import errors_of, is_log_only
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Finding, Fix, LogEvent
 from unhang.model.example import Fires, Quiet, make_case
@@ -57,7 +57,9 @@ class UnusedParameters(Rule):
         lines = s.events.of("ddp.unused", "ddp.unused_names", "ddp.unused_indices")
         if first is None or not UNUSED_PARAMETERS.search(first.text):
             first = None
-            if not lines or s.primary_failure is not None or any(e.kind == "primary" for e in errors_of(s)[:1]):
+            if not lines or not is_log_only(s) or s.primary_failure is not None:
+                return
+            if any(e.kind == "primary" for e in errors_of(s)[:1]):
                 return
         # Which parameters, and on which ranks, DDP says on lines of their own; else it is the ranks that raised.
         told = {e.rank for e in lines if e.rank is not None and e.kind != "ddp.unused"}

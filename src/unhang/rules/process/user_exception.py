@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from unhang.analyze.first_errors import has_fatal_end
+from unhang.analyze.first_errors import has_fatal_end, is_log_only
 from unhang.analyze.laggards import behind_in_steps
 from unhang.analyze.situation import Situation
 from unhang.model import Finding, Fix
@@ -153,7 +153,7 @@ class UserException(Rule):
 
 def _confidence(s: Situation, first: FirstException) -> float:
     """How far the exception is what went wrong: nothing where its text has a rule of its own, less where it is only a line."""
-    if _is_explained(first.text):
+    if is_log_only(s) and _is_explained(first.text):
         return 0.0
     if is_missing_file(first):
         return 0.6
