@@ -16,7 +16,12 @@ from unhang.guard.board import NEWS, Board
 
 ANSWER_S = 1.5
 _MOST_PLACES = 8
-_LIBRARY = (f"{os.sep}torch{os.sep}", os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, f"{os.sep}contextlib.py", f"{os.sep}threading.py")
+_LIBRARY = (
+    f"{os.sep}torch{os.sep}",
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    f"{os.sep}contextlib.py",
+    f"{os.sep}threading.py",
+)
 # Innermost frames in which a thread waits for a collective of gloo.
 _WAITING = ("distributed/distributed_c10d.py", "autograd/graph.py", "nn/parallel/distributed.py")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -92,3 +94,13 @@ def guard():
     """One child for many pickles."""
     with PickleGuard(timeout_s=10) as made:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def limited_memory() -> Iterator[None]:
+    """Spoiled pickles may ask for any amount of memory; what reads them works under a limit, and so do the tests."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (4 << 30), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
