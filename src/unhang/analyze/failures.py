@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unhang.model import Case, ProcessExit, RaisedError, RankEvidence
+from unhang.model.evidence import SEEN_BY_LAUNCHER
 
 _COMMUNICATION = re.compile(
     r"Connection closed by peer|Connection reset by peer|Timed out waiting \d+\s*ms|Application timeout caused pair closure|"
@@ -20,7 +21,6 @@ _COMMUNICATION = re.compile(
 _TIMEOUT = re.compile(
     r"Timed out waiting|wait timeout after|Socket Timeout|Watchdog caught collective|[Tt]imeout caused"
 )
-SEEN_BY_LAUNCHER = "seen by the launcher"  # the text of an end that only the launcher tells
 UNUSED_PARAMETERS = re.compile(r"Expected to have finished reduction in the prior iteration")
 _TOLD_TO_END = ("KeyboardInterrupt", "SystemExit", "SignalException")
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from unhang.analyze.failures import SEEN_BY_LAUNCHER, is_communication_error
+from unhang.analyze.failures import is_communication_error
 from unhang.model import Frame, LogEvent, RaisedError, Source
+from unhang.model.evidence import SEEN_BY_LAUNCHER
 
 if TYPE_CHECKING:
     from unhang.analyze.situation import Situation

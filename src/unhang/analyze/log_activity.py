@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 
 from unhang.analyze.event_index import Events
-from unhang.analyze.failures import SEEN_BY_LAUNCHER, Failure
+from unhang.analyze.failures import Failure
 from unhang.model import LogEvent
+from unhang.model.evidence import SEEN_BY_LAUNCHER
 
 _LOADING = re.compile(r"Loading|Downloading|Fetching|shards", re.IGNORECASE)
 DEFAULT_LIMIT_S = 600

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -23,7 +22,7 @@ from unhang.cli.reading import (
     reading,
     stdin_as_file,
 )
-from unhang.errors import UnhangError
+from unhang.cli.writing import CannotWrite, wants_color, write_out
 
 if TYPE_CHECKING:
     from unhang.model import Case, Diagnosis, WaitsFor
@@ -39,10 +38,6 @@ class Judged(NamedTuple):
     diagnosis: Diagnosis
     waits: WaitsFor
     evidence: Evidence | None = None
-
-
-class CannotWrite(UnhangError):
-    """The output cannot be written where it was asked for."""
 
 
 @click.command("diagnose")
@@ -99,19 +94,8 @@ def command(
                 write_trace(judged, trace)
             color = output is None and wants_color(sys.stdout.fileno())
             content, code = render(judged, output_format, color=color), judged.diagnosis.exit_code
-    if output is None:
-        sys.stdout.buffer.write(content)
-    else:
-        try:
-            output.write_bytes(content)
-        except OSError as error:
-            raise CannotWrite(f"{output}: {error.strerror}") from error
+    write_out(content, output)
     return code
-
-
-def wants_color(descriptor: int) -> bool:
-    """Whether text written to this descriptor may be coloured."""
-    return os.isatty(descriptor) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def diagnose(paths: Sequence[Given], reader: Reader | None = None) -> Judged:

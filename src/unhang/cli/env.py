@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from unhang.capture.redact import redact_command
-from unhang.errors import NothingToJudge, UnhangError, WrongUsage
+from unhang.cli.writing import wants_color, write_out
+from unhang.errors import NothingToJudge, WrongUsage
 
 if TYPE_CHECKING:
     from unhang.read.environment.settings import Assignment, Settings
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
 FORMATS = ("text", "json")
 FOUND, UNREADABLE = 1, 2
-
-
-class CannotWrite(UnhangError):
-    """The output cannot be written where it was asked for."""
 
 
 class NoVariables(NothingToJudge):
@@ -54,20 +50,14 @@ def command(
     /proc, logs, or folders of these; without any, this process's own environment is judged. No code of a file is executed.
     Exit code: 0 nothing wrong, 1 findings, 2 wrong usage or unreadable input, 3 nothing to judge.
     """
-    color = output is None and os.isatty(1) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    color = output is None and wants_color(1)
     if is_list:
         if pid or live:
             raise WrongUsage("--list shows the reference; it goes with neither --pid nor --live")
         content, code = reference([str(p) for p in paths], output_format, color), 0
     else:
         content, code = judged(paths, pid, live, output_format, color)
-    if output is None:
-        sys.stdout.buffer.write(content)
-        return code
-    try:
-        output.write_bytes(content)
-    except OSError as error:
-        raise CannotWrite(f"{output}: {error.strerror}") from error
+    write_out(content, output)
     return code
 
 

@@ -72,7 +72,8 @@ def command(
 
 def _live_renderer() -> Callable[[Path], str]:
     """Makes the text of the verdict in the watcher's process, coloured if our stderr is a terminal."""
-    from unhang.cli.diagnose import diagnose, render, wants_color
+    from unhang.cli.diagnose import diagnose, render
+    from unhang.cli.writing import wants_color
 
     color = wants_color(2)
     return lambda run_dir: render(diagnose([run_dir]), "text", color=color).decode()

@@ -97,6 +97,9 @@ class RaisedError:
     source: Source = Source("unknown")
 
 
+SEEN_BY_LAUNCHER = "seen by the launcher"  # the text of an end that only the launcher tells
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
     """How a process ended. `kind`: exit, os._exit, signal, vanished. `code` is negative for a signal, None if unknown.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from unhang.model import ProcessExit
+from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.read.fields import frame_triples, text, whole
 from unhang.read.rank_folder import RankRecord
 from unhang.read.torchrun_summary import RankExit
@@ -39,7 +40,7 @@ def _by_signal(record: RankRecord, summary: RankExit | None) -> ProcessExit | No
     if code is not None and code < 0:
         return ProcessExit("signal", code, _died_ns(record))
     if code is None and summary is not None and summary.code is not None and summary.code < 0:
-        return ProcessExit("signal", summary.code, _died_ns(record) or summary.time_ns, text="seen by the launcher")
+        return ProcessExit("signal", summary.code, _died_ns(record) or summary.time_ns, text=SEEN_BY_LAUNCHER)
     return None
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from unhang.analyze.failures import SEEN_BY_LAUNCHER, UNUSED_PARAMETERS, Failure
+from unhang.analyze.failures import UNUSED_PARAMETERS, Failure
 from unhang.analyze.first_errors import SeenError, errors_of, first_error, ranks_of
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Finding, Fix, Frame, RaisedError, user_frames
+from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.rules import wording as w
 
 if TYPE_CHECKING:

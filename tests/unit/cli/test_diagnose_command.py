@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from unhang.cli import diagnose as command_file
+from unhang.cli import writing
 from unhang.cli.diagnose import Judged, diagnose_and_show
 from unhang.cli.main import main
 from unhang.model import Case, Diagnosis, Finding, Inventory, Job, Outcome, WaitsFor
@@ -98,9 +99,9 @@ def test_colour_is_for_terminals(environment: dict[str, str], expected: bool, mo
     def is_terminal(_: Any) -> bool:
         return True
 
-    monkeypatch.setattr(command_file.os, "isatty", is_terminal)
-    monkeypatch.setattr(command_file.os, "environ", environment)
-    assert command_file.wants_color(1) is expected
+    monkeypatch.setattr(writing.os, "isatty", is_terminal)
+    monkeypatch.setattr(writing.os, "environ", environment)
+    assert writing.wants_color(1) is expected
 
 
 def test_json_is_json(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from unhang.model import Case, Job, LogEvent, LogLine, ProcessExit, RaisedError, RankEvidence, RankIdentity, Unavailable
+from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.read.inventory import present_evidence
 from unhang.read.logs.events import events_of
 from unhang.read.logs.timeline import merged
@@ -70,7 +71,7 @@ def world_told(events: Sequence[LogEvent]) -> int | None:
 def _evidence(rank: int, world: int | None, raised: Sequence[RaisedError], end: RankExit | None) -> RankEvidence:
     left = None
     if end is not None and end.code is not None:
-        left = ProcessExit("signal" if end.code < 0 else "exit", end.code, end.time_ns, text="seen by the launcher")
+        left = ProcessExit("signal" if end.code < 0 else "exit", end.code, end.time_ns, text=SEEN_BY_LAUNCHER)
     return RankEvidence(
         identity=RankIdentity(rank, world, end.local_rank if end else None, end.pid if end else None),
         error=raised[-1] if raised else None,

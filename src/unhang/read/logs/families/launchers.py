@@ -352,9 +352,9 @@ PATTERNS = (
         r"Error: (?P<path>\S*torch_extensions\S*\.so): (?:cannot open shared object file|file too short|invalid ELF header)",
         ("torch_extensions",),
         (
-            "ImportError: /root/.cache/torch_extensions/py310_cu121/fused_adam/fused_adam.so: cannot open shared object file: No such file",
+            "ImportError: /home/user/.cache/torch_extensions/py310_cu121/fused_adam/fused_adam.so: cannot open shared object file: No such file",
         ),
-        ("Using /root/.cache/torch_extensions/py310_cu121 as PyTorch extensions root...",),
+        ("Using /home/user/.cache/torch_extensions/py310_cu121 as PyTorch extensions root...",),
         says="crash",
     ),
     Pattern(

@@ -104,15 +104,6 @@ _RESULTS = (
         says="crash",
     ),
     Pattern(
-        "nccl.mismatched_collective",
-        r"Mismatched collective detected, please check your collective calls at and around rank (?P<rank>\d+)",
-        ("Mismatched collective detected",),
-        (
-            "init.cc:1247 NCCL WARN Mismatched collective detected, please check your collective calls at and around rank 39. "
-            "You can use NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=COLL to see the collective logs",
-        ),
-    ),
-    Pattern(
         "nccl.message_truncated",
         r"(?:peer \S+|Bootstrap :|NET/Socket :|^) ?[Mm]essage truncated ?:(?: receiv(?:ed|ing) (?P<received>\d+) bytes instead of (?P<expected>\d+))?",
         ("essage truncated",),
