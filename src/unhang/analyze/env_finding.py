@@ -8,13 +8,7 @@ from unhang.model import EvidenceLine, Finding, Fix, Location
 from unhang.read.environment.settings import Assignment, Settings
 
 CAUSE = "misconfigured-env"
-WRONG, DOUBTFUL, NOTE = 0.9, 0.7, 0.5  # severity: a finding of at least this confidence
 SHOWN = 120
-
-
-def severity(finding: Finding) -> str:
-    """How bad it is, in a word."""
-    return "wrong" if finding.confidence >= WRONG else "doubtful" if finding.confidence >= DOUBTFUL else "note"
 
 
 def shown(assignment: Assignment) -> str:

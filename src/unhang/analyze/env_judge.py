@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from unhang.analyze.env_finding import WRONG
 from unhang.analyze.env_launch import judge_launches
 from unhang.analyze.env_names import judge_name
 from unhang.analyze.env_single import judge_single
 from unhang.analyze.env_together import judge_together
 from unhang.analyze.env_values import judge_value
 from unhang.model import Finding
+from unhang.model.findings import WRONG
 from unhang.read.environment.settings import Settings
 
 

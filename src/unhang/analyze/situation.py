@@ -14,6 +14,7 @@ from unhang.analyze.failures import Failure, failures_of, is_timeout
 from unhang.analyze.graph import blocked_by, edges_on, never_ending
 from unhang.analyze.habits import Habits
 from unhang.analyze.positions import CallIndex
+from unhang.analyze.reading_index import Readings
 from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.stragglers import Straggler, stragglers
 from unhang.analyze.waits_for import main_waits_in_store, waits_for
@@ -43,6 +44,11 @@ class Situation:
     def events(self) -> Events:
         """What the logs say; nothing of a job that ended well, whatever it printed."""
         return Events(() if self.case.job.exit_code == 0 else self.case.events)
+
+    @cached_property
+    def readings(self) -> Readings:
+        """What was read on the machines."""
+        return Readings(self.case.readings)
 
     @cached_property
     def watchdogs(self) -> Watchdogs:

@@ -31,6 +31,7 @@ from unhang.model.findings import (
     Verdict,
 )
 from unhang.model.joining import join
+from unhang.model.readings import Reading
 from unhang.model.waits import WaitEdge, WaitsFor
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "RaisedError",
     "RankEvidence",
     "RankIdentity",
+    "Reading",
     "RuleOutcome",
     "Source",
     "TableBuilder",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from unhang.model.calls import CollectiveTable
 from unhang.model.events import LogEvent
 from unhang.model.evidence import LogLine, ProcessGroup, RaisedError, RankEvidence, ThreadStack, Unavailable
+from unhang.model.readings import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Case:
     """All evidence on one job at one moment. Rules read it and never change it.
 
     `events`: what the lines of `log` say; `loose_errors`: exceptions in it that no rank is known to have raised.
+    `readings`: what was read on the machines.
     """
 
     job: Job = Job()
@@ -55,6 +57,7 @@ class Case:
     log: tuple[LogLine, ...] = ()
     events: tuple[LogEvent, ...] = ()
     loose_errors: tuple[RaisedError, ...] = ()
+    readings: tuple[Reading, ...] = ()
     launcher_stacks: tuple[ThreadStack, ...] = ()
     hang: HangObservation | None = None
     present: tuple[str, ...] = ()

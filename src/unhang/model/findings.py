@@ -58,6 +58,7 @@ class EvidenceLine:
 
 
 NO_HELP = "Does not help: "
+WRONG, DOUBTFUL = 0.9, 0.7  # severity of what is found before a job: a finding of at least this confidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,11 @@ class Finding:
             raise ValueError(f"unknown cause {self.cause!r}")
         if not 0 <= self.confidence <= 1:
             raise ValueError(f"confidence {self.confidence} is not within 0..1")
+
+    @property
+    def severity(self) -> str:
+        """How bad it is where no job has failed yet: wrong, doubtful, or a note."""
+        return "wrong" if self.confidence >= WRONG else "doubtful" if self.confidence >= DOUBTFUL else "note"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,14 @@ class Rule(ABC):
     is_fallback: ClassVar[bool] = False
     EXAMPLES: ClassVar[tuple[Fires | Quiet, ...]] = ()
 
+    def applies(self, case: Case) -> bool:
+        """Whether it judges cases of this sort at all; where not, it has no verdict."""
+        return True
+
+    def missing(self, case: Case) -> str:
+        """The evidence without which it cannot judge and that is not there; empty: it can."""
+        return "; ".join(reason for need in self.needs for present, reason in [NEEDS[need]] if not present(case))
+
     @abstractmethod
     def check(self, s: Situation) -> Iterable[Finding]:
         """The findings of this rule; none where it has nothing to say."""

@@ -11,7 +11,7 @@ from functools import cache
 import unhang.rules
 from unhang.analyze.situation import Situation
 from unhang.model import Case, Diagnosis, Finding, Inventory, RuleOutcome, Verdict
-from unhang.rules.base import NEEDS, Rule
+from unhang.rules.base import Rule
 
 
 @cache
@@ -29,12 +29,8 @@ def all_rules() -> tuple[Rule, ...]:
     return tuple(sorted((rule() for rule in found), key=lambda r: r.id))
 
 
-def _missing(rule: Rule, case: Case) -> str:
-    return "; ".join(reason for need in rule.needs for present, reason in [NEEDS[need]] if not present(case))
-
-
 def _judge_one(rule: Rule, s: Situation) -> tuple[RuleOutcome, list[Finding]]:
-    missing = _missing(rule, s.case)
+    missing = rule.missing(s.case)
     if missing:
         return RuleOutcome(rule.id, Verdict.SKIPPED, missing), []
     try:
@@ -46,23 +42,27 @@ def _judge_one(rule: Rule, s: Situation) -> tuple[RuleOutcome, list[Finding]]:
     return RuleOutcome(rule.id, Verdict.PASS), []
 
 
-def _ordered(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def _ordered(findings: Iterable[Finding], independent: bool) -> tuple[Finding, ...]:
     """The most certain finding is the root; the others are its consequences, unless they are faults of their own."""
     ordered = sorted(findings, key=lambda f: (-f.confidence, f.rule))
     numbered = [replace(f, id=f"F{i + 1}") for i, f in enumerate(ordered)]
     return tuple(
-        replace(f, consequence_of="F1") if i and f.consequence_of is None and not f.is_root else f
+        replace(f, consequence_of="F1") if i and f.consequence_of is None and not (f.is_root or independent) else f
         for i, f in enumerate(numbered)
     )
 
 
-def judge(case: Case | Situation, rules: Iterable[Rule] | None = None) -> Diagnosis:
-    """Every rule's verdict on a case (or on one that is already analysed), and the diagnosis."""
+def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independent: bool = False) -> Diagnosis:
+    """Every rule's verdict on a case (or on one that is already analysed), and the diagnosis.
+
+    `independent`: no job has failed, so no finding is the consequence of another.
+    """
     situation = case if isinstance(case, Situation) else Situation(case)
     case = situation.case
     outcomes: list[RuleOutcome] = []
     findings: list[Finding] = []
-    for rule in sorted(all_rules() if rules is None else rules, key=lambda r: r.is_fallback):
+    asked = [r for r in (all_rules() if rules is None else rules) if r.applies(case)]
+    for rule in sorted(asked, key=lambda r: r.is_fallback):
         if rule.is_fallback and findings:
             outcomes.append(RuleOutcome(rule.id, Verdict.PASS))
             continue
@@ -74,7 +74,7 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None) -> Diagno
         outcome=situation.outcome(straggling),
         job=case.job,
         hang=case.hang,
-        findings=_ordered(findings),
+        findings=_ordered(findings, independent),
         outcomes=tuple(outcomes),
         inventory=Inventory(case.present, case.absent),
         notes=_notes(situation, bool(findings)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from unhang.analyze.env_finding import severity
 from unhang.analyze.env_judge import EnvVerdict
 from unhang.model import Finding, Fix
 from unhang.read.environment.tables import Variable, beliefs, tables
@@ -28,7 +27,7 @@ def first_line(verdict: EnvVerdict) -> str:
     looked_at = f"{_count(verdict.judged, 'setting')} in {_count(verdict.sources, 'place')}"
     if not verdict.findings:
         return f"{looked_at}: nothing wrong found"
-    counts = [severity(f) for f in verdict.findings]
+    counts = [f.severity for f in verdict.findings]
     told = ", ".join(f"{counts.count(s)} {s}" for s in _STYLES if s in counts)
     return f"{_count(len(verdict.findings), 'finding')} ({told}) on {looked_at}"
 
@@ -51,7 +50,7 @@ def render_env(verdict: EnvVerdict, unreadable: Sequence[str] = (), color: bool 
 
 def _finding(paper: Paper, finding: Finding) -> None:
     paper.line()
-    word = severity(finding)
+    word = finding.severity
     paper.line((word.ljust(8), _STYLES[word]), "  ", (finding.title, "strong"))
     for line in finding.evidence[:_MOST_PLACES]:
         where = f"{finding.location.file}:{line.line}" if finding.location and line.line else line.source
@@ -80,7 +79,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
         "id": finding.id,
         "rule": finding.rule,
         "cause": finding.cause,
-        "severity": severity(finding),
+        "severity": finding.severity,
         "title": finding.title,
         "confidence": finding.confidence,
         "location": place and {"file": place.file, "line": place.line},

@@ -1,0 +1,101 @@
+"""The result of a check as text: what is wrong, what could not be judged and why, what is fine."""
+
+from __future__ import annotations
+
+from unhang.model import Case, Diagnosis, Finding, Verdict
+from unhang.rules.reading_rule import ReadingRule
+from unhang.rules.registry import all_rules
+from unhang.show.headline import undecided
+from unhang.show.paper import Paper
+from unhang.show.printable import duration
+
+_STYLES = {"wrong": "bad", "doubtful": "warn", "note": "dim"}
+_MOST = 100
+_MOST_EVIDENCE = 6
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _areas() -> dict[str, str]:
+    """Rule -> the area that it judges."""
+    return {rule.id: rule.reads[0].split(".")[0] for rule in all_rules() if isinstance(rule, ReadingRule)}
+
+
+def skipped_areas(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """Areas of which no rule could judge."""
+    areas = _areas()
+    verdicts: dict[str, set[Verdict]] = {}
+    for outcome in diagnosis.outcomes:
+        verdicts.setdefault(areas.get(outcome.rule, ""), set()).add(outcome.verdict)
+    return tuple(sorted(area for area, seen in verdicts.items() if seen <= {Verdict.SKIPPED, Verdict.ERROR}))
+
+
+def first_line(diagnosis: Diagnosis, case: Case) -> str:
+    """The answer in one line."""
+    verdicts = [o.verdict for o in diagnosis.outcomes]
+    who = f"{_count(len(case.world), 'rank')} on {_count(case.job.nodes, 'node')}"
+    judged = f"{_count(verdicts.count(Verdict.PASS), 'rule')} passed, {verdicts.count(Verdict.SKIPPED)} skipped"
+    if not diagnosis.findings:
+        return f"{who}: {judged}" + ("" if Verdict.PASS in verdicts else "; nothing could be judged")
+    severities = [f.severity for f in diagnosis.findings]
+    told = ", ".join(f"{severities.count(s)} {s}" for s in _STYLES if s in severities)
+    return f"{_count(len(severities), 'finding')} ({told}) on {who}; {judged}"
+
+
+def render_check(diagnosis: Diagnosis, case: Case, seconds: float, color: bool = False, width: int = 100) -> str:
+    """The report, the worst finding first. Skipped is never shown as passed."""
+    paper = Paper(color, width)
+    has_passed = any(o.verdict is Verdict.PASS for o in diagnosis.outcomes)
+    badge = ("CHECK", "warn") if diagnosis.findings else ("CLEAN", "good") if has_passed else ("UNKNOWN", "warn")
+    paper.line(badge, "  ", (first_line(diagnosis, case), "strong"), (f"  ({duration(seconds)})", "dim"))
+    for finding in diagnosis.findings[:_MOST]:
+        _finding(paper, finding)
+    if len(diagnosis.findings) > _MOST:
+        paper.line((f"... and {len(diagnosis.findings) - _MOST} more findings", "dim"))
+    _skipped(paper, diagnosis)
+    _not_read(paper, diagnosis)
+    failed = [o for o in diagnosis.outcomes if o.verdict is Verdict.ERROR]
+    if failed:
+        paper.heading("Our own errors")
+        paper.table([(o.rule, o.reason) for o in failed])
+    return str(paper)
+
+
+def _finding(paper: Paper, finding: Finding) -> None:
+    paper.line()
+    word = finding.severity
+    paper.line((word.ljust(8), _STYLES[word]), "  ", (finding.title, "strong"), (f"  [{finding.cause}]", "dim"))
+    for line in finding.evidence[:_MOST_EVIDENCE]:
+        paper.prose(f"{line.source}: {line.text}", indent=10, style="dim", hang=2)
+    paper.prose(finding.because, indent=10)
+    for fix in finding.fixes:
+        paper.prose(fix.title, indent=10, lead="-> " if fix.helps else "")
+        change = fix.patch or fix.setting or (f"$ {fix.command}" if fix.command else "")
+        if change:
+            paper.verbatim(change, indent=13)
+        paper.prose(fix.verify, indent=13, lead="verify: " if fix.helps else "")
+        if fix.undo:
+            paper.prose(fix.undo, indent=13, lead="undo:   ")
+
+
+def _skipped(paper: Paper, diagnosis: Diagnosis) -> None:
+    missing = undecided(diagnosis)
+    if not missing:
+        return
+    paper.heading("Skipped: not judged")
+    for reason, rules in missing:
+        paper.prose(
+            f"{reason}  ({', '.join(rules[:4])}{f' and {len(rules) - 4} more' if len(rules) > 4 else ''})", lead="- "
+        )
+
+
+def _not_read(paper: Paper, diagnosis: Diagnosis) -> None:
+    """What is missing though the rules could judge without it: of one host, say."""
+    reasons = " ".join(o.reason for o in diagnosis.outcomes if o.verdict is Verdict.SKIPPED)
+    lacks = [lack for lack in diagnosis.inventory.absent if lack.reason not in reasons]
+    if lacks:
+        paper.heading("Not read")
+        for lack in lacks[:_MOST]:
+            paper.prose(f"{lack.what}: {lack.reason}", lead="- ")
