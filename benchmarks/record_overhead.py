@@ -1,9 +1,15 @@
-"""What `unhang run` costs: the same DDP job with and without it, at the same time, taking turns block by block.
+"""What unhang costs a training: every cost line, in one command.
 
-Prints the ratio of each block's step time to that of its twin, which ran a moment before or after; the extra cost per small
-all_reduce; and the CPU time of unhang's own processes (watcher, relay, supervisor) as a share of one core.
+    python benchmarks/record_overhead.py [--only PART ...] [--pairs 100]
 
-Usage: python benchmarks/record_overhead.py [--blocks 200]
+    run      step time and CPU time of a DDP job under `unhang run`, against the same job without
+    guards   the same with all the guards of docs/guards.md in the script, computing and with a step that sleeps (a rank whose
+             device computes), against the same job without
+    null     both jobs without anything: what the method itself shows; computing and sleeping
+    calls    microseconds per use of each guard
+    import   milliseconds of `import unhang`
+
+Each part adds its figures to benchmarks/results/record_overhead.json.
 """
 
 from __future__ import annotations
@@ -11,111 +17,111 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
-import statistics
-import subprocess
-import sys
-import tempfile
-import time
-from pathlib import Path
+from typing import Any
 
-HERE = Path(__file__).parent
-SCRIPTS = Path(sys.executable).parent
-RANKS, WARM_UP = 2, 5
-TICKS = os.sysconf("SC_CLK_TCK")
+import call_cost
+import twins
 
-
-def free_port() -> int:
-    """A port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def start(folder: Path, blocks: int, own: str, other: str, is_null: bool) -> subprocess.Popen[bytes]:
-    """Starts one of the twins; `watched` is the one under `unhang run`, unless this is a null run."""
-    launch = [
-        SCRIPTS / "torchrun",
-        "--master-addr",
-        "127.0.0.1",
-        "--master-port",
-        str(free_port()),
-        "--nproc-per-node",
-        str(RANKS),
-    ]
-    command = [*launch, HERE / "step_program.py", folder / own, str(blocks), own, other, folder / "turn"]
-    if own == "watched" and not is_null:
-        command = [SCRIPTS / "unhang", "run", "-q", "--report-dir", folder / "report", "--", *command]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+RESULTS = twins.HERE / "results" / "record_overhead.json"
+PARTS = ("null", "run", "guards", "calls", "import")
+JOBS = {
+    "null": [("null", False), ("null", True)],
+    "run": [("run", False)],
+    "guards": [("guards", False), ("guards", True)],
+}
+WORDS = {"null": "null run: nothing on either side", "run": "under `unhang run`", "guards": "with all guards"}
+# What was promised, and the unit of it.
+RATIO_GOAL = 1.01
+GOALS = {
+    "align": 100.0,
+    "heartbeat step": 2.0,
+    "and all names, after torch": 30.0,
+    "and all names, without torch": 30.0,
+}
 
 
-def own_cpu_s(root: int) -> float:
-    """CPU seconds of the process `root` and its children that are unhang's own, not the job's."""
-    total = 0.0
-    names = {"unhang-watcher", "unhang-relay"}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            head, _, tail = stat.read_text().rpartition(")")
-        except OSError:
-            continue
-        pid, name, fields = int(head.split(" ", 1)[0]), head.split("(", 1)[1], tail.split()
-        if pid == root or (name in names and int(fields[1]) == root):
-            total += (int(fields[11]) + int(fields[12])) / TICKS
-    return total
+def verdict(low: float, high: float, goal: float) -> str:
+    """The goal, and whether it is met: by the whole interval, or it is not settled."""
+    return f"goal <= {goal:g}: {'met' if high <= goal else 'missed' if low > goal else 'not settled'}"
 
 
-def measure(blocks: int, is_null: bool) -> dict[str, list[float]]:
-    """Ratios per pair of blocks, extra microseconds per call, CPU share of our processes."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "turn").write_text("plain")
-        jobs = {
-            own: start(folder, blocks, own, other, is_null)
-            for own, other in (("plain", "watched"), ("watched", "plain"))
-        }
-        shares, before = [], None
-        while any(job.poll() is None for job in jobs.values()):
-            time.sleep(1)
-            now = (time.monotonic(), own_cpu_s(jobs["watched"].pid))
-            if before is not None and now[1] > 0:
-                shares.append((now[1] - before[1]) / (now[0] - before[0]))
-            before = now
-        plain, watched = (json.loads((folder / own).read_text()) for own in ("plain", "watched"))
-    pairs = range(WARM_UP, blocks)
-    return {
-        "ratio": [watched["step_s"][i] / plain["step_s"][i] for i in pairs],
-        "cpu_ratio": [watched["cpu_s"][i] / plain["cpu_s"][i] for i in pairs],
-        "step_ms": [plain["step_s"][i] * 1e3 for i in pairs],
-        "call_us": [plain["call_s"][i] * 1e6 for i in pairs],
-        "extra_us": [(watched["call_s"][i] - plain["call_s"][i]) * 1e6 for i in pairs],
-        "own_cpu_share": [s for s in shares[3:-2] if s >= 0],
-    }
+def ratio_verdict(found: dict[str, Any], null: dict[str, Any] | None) -> str:
+    """As `verdict`, where the null run shows that the method can tell a difference as small as the goal."""
+    if null is None:
+        return f"goal <= {RATIO_GOAL:g}: not settled, there is no null run"
+    low, high = null["interval"]
+    if low < 2 - RATIO_GOAL or high > RATIO_GOAL:
+        return f"goal <= {RATIO_GOAL:g}: not settled, the null run shows {null['median']:.3f} ({low:.3f} to {high:.3f})"
+    return verdict(*found["interval"], RATIO_GOAL)
+
+
+def line(label: str, found: dict[str, Any], unit: str, judged: str = "") -> None:
+    """Prints one figure with what it is worth."""
+    middle, (low, high), (lower, upper) = found["median"], found["interval"], found["quartiles"]
+    print(
+        f"  {label:<34}{middle:9.4g} {unit:<3} 95 % {low:.4g} to {high:.4g}, quartiles {lower:.4g} to {upper:.4g}, "
+        f"n={found['n']}   {judged}".rstrip(),
+        flush=True,
+    )
+
+
+def measure_jobs(part: str, pairs: int, null: dict[str, Any]) -> dict[str, Any]:
+    """The twins of one part."""
+    kept = {}
+    for what, sleeps in JOBS[part]:
+        name = f"{what}, sleeping" if sleeps else what
+        found = twins.measure(pairs + twins.WARM_UP + 1, what, sleeps)
+        kept[name] = {key: twins.summary(values) for key, values in found.items() if len(values) > 1}
+        of = kept[name]
+        kind = "a step that sleeps" if sleeps else "a step that computes on one thread per rank"
+        print(f"{WORDS[what]}; {twins.RANKS} ranks, {kind}, {of['step_ms']['median']:.1f} ms without")
+        null_ratio = null.get("null, sleeping" if sleeps else "null", {}).get("ratio")
+        line("step time, ratio", of["ratio"], "", "" if what == "null" else ratio_verdict(of["ratio"], null_ratio))
+        line("CPU time of a rank, ratio", of["cpu_ratio"], "")
+        line("CPU time of a rank, more per step", of["extra_cpu_us"], "us")
+        line("small all_reduce, more per call", of["extra_us"], "us")
+        if "own_cpu_share" in of:
+            line("one core, by our own processes", of["own_cpu_share"], "")
+    return kept
+
+
+def measure_calls() -> dict[str, Any]:
+    """Microseconds per use."""
+    found = {**call_cost.alone(), **call_cost.exchanged(blocks=12)}
+    kept = {name: twins.summary(values) for name, values in found.items()}
+    print(
+        f"one use of a guard; align beside a bare loader, together and assert_same beside an all_reduce, {twins.RANKS} ranks"
+    )
+    for name, summed in kept.items():
+        line(name, summed, "us", verdict(*summed["interval"], GOALS[name]) if name in GOALS else "")
+    return kept
+
+
+def measure_import() -> dict[str, Any]:
+    """Milliseconds of the import."""
+    kept = {name: twins.summary(values) for name, values in call_cost.imports(rounds=9).items()}
+    print("import of unhang, and of every public name of it")
+    for name, summed in kept.items():
+        line(name, summed, "ms", verdict(*summed["interval"], GOALS[name]) if name in GOALS else "")
+    return kept
 
 
 def main() -> None:
     """Prints the figures and writes them to benchmarks/results."""
-    options = argparse.ArgumentParser()
-    options.add_argument("--blocks", type=int, default=200)
-    options.add_argument("--null", action="store_true", help="both twins without unhang: what the method itself shows")
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    options.add_argument("--pairs", type=int, default=100, help="of blocks, for each job (default 100)")
     given = options.parse_args()
-    found = measure(given.blocks, given.null)
-    low, middle, high = statistics.quantiles(found["ratio"], n=4)
-    print(f"DDP step without unhang: median {statistics.median(found['step_ms']):.1f} ms, {RANKS} ranks")
-    print(
-        f"step-time ratio, block by block: median {middle:.4f} (goal <= 1.01), quartiles {low:.4f} to {high:.4f}, n={len(found['ratio'])}"
-    )
-    print(
-        f"small all_reduce: median {statistics.median(found['call_us']):.1f} us without, "
-        f"{statistics.median(found['extra_us']):+.1f} us with unhang"
-    )
-    print(f"CPU time of rank 0 per step, block by block: median ratio {statistics.median(found['cpu_ratio']):.4f}")
-    if given.null:
-        return
-    print(f"unhang's own processes: mean {statistics.fmean(found['own_cpu_share']):.1%} of one core, outside the ranks")
-    results = HERE / "results"
-    results.mkdir(exist_ok=True)
-    (results / "record_overhead.json").write_text(json.dumps(found, indent=1) + "\n")
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    measure_alone = {"calls": measure_calls, "import": measure_import}
+    for part in given.only:
+        load = os.getloadavg()[0]
+        found = (
+            measure_alone[part]() if part in measure_alone else measure_jobs(part, given.pairs, kept.get("null", {}))
+        )
+        kept[part] = {"load_before": load, **found}
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":

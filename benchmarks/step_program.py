@@ -1,23 +1,31 @@
-"""The measured job: blocks of DDP steps of some 25 ms and of small all-reduces, taken in turns with its twin.
+"""The measured job: blocks of DDP steps of some 20 ms and of small all-reduces, taken in turns with its twin.
 
-Two such jobs run at the same time, one of them under `unhang run`. Only one works at any moment: it passes the turn to the other
-after each block, so that both meet the same machine, whatever else that is doing.
+Two such jobs run at the same time. Only one works at any moment: it passes the turn to the other after each block, so that both
+meet the same machine, whatever else that is doing. With `--guards` the job has what docs/guards.md recommends. With `--sleeps`
+the step waits for 20 ms instead of computing, as a rank does whose device computes.
 
-Usage: step_program.py OUT BLOCKS OWN_NAME OTHER_NAME TURN_FILE
+Usage: step_program.py OUT BLOCKS OWN_NAME OTHER_NAME TURN_FILE [--guards] [--sleeps]
 """
 
+import argparse
 import json
 import os
-import sys
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-STEPS, CALLS = 12, 100
+STEPS, CALLS = 25, 50
+STEP_S = 0.02
+# In every block once, four times as often as by default: a median over blocks must not leave it out.
+REPLICAS_EVERY = HEARTBEAT_EVERY = STEPS
+WIDTH, BATCH, SLEEPING_BATCH = 512, 240, 8
 
 
 def take_turn(turn: Path, own: str) -> None:
@@ -37,39 +45,114 @@ def pass_turn(turn: Path, other: str) -> None:
         unfinished.replace(turn)
 
 
+class Batches(torch.utils.data.Dataset[torch.Tensor]):
+    """The same batch again and again."""
+
+    def __init__(self, count: int, size: int) -> None:
+        self.count, self.batch = count, torch.randn(size, WIDTH)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.batch
+
+
+@contextmanager
+def bare_group() -> Iterator[None]:
+    """Begins and ends the process group without us."""
+    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+class Guards:
+    """All guards in a step, or none of them."""
+
+    def __init__(
+        self, is_on: bool, stack: ExitStack, loader: Iterable[torch.Tensor], model: Any, optimizer: Any
+    ) -> None:
+        self.is_on, self.loader, self.heart = is_on, loader, None
+        if is_on:
+            import unhang
+
+            self.unhang = unhang
+            unhang.assert_same("batch_size", BATCH)
+            self.loader = unhang.align(unhang.watch_loader(loader))
+            unhang.check_learning(model, optimizer)
+            stack.enter_context(unhang.check_replicas(model, every=REPLICAS_EVERY, optimizer=optimizer))
+            self.heart = stack.enter_context(unhang.heartbeat(every=HEARTBEAT_EVERY))
+
+    def step(self) -> AbstractContextManager[Any]:
+        """What is around a step."""
+        return self.unhang.section("step", limit_s=120) if self.is_on else nullcontext()
+
+    def stepped(self) -> None:
+        """A step has ended."""
+        if self.heart is not None:
+            self.heart.step()
+
+
+def train(given: argparse.Namespace) -> dict[str, list[float]]:
+    """Seconds per step, CPU seconds per step of this rank with all its threads, and seconds per small all-reduce, by block."""
+    torch.manual_seed(0)
+    layers = (layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU()))
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers) if not given.sleeps else nn.Linear(WIDTH, 8))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    batches = Batches(given.blocks * STEPS, SLEEPING_BATCH if given.sleeps else BATCH)
+    bare = torch.utils.data.DataLoader(batches, batch_size=None)
+    small = torch.ones(16)
+    found: dict[str, list[float]] = {"step_s": [], "cpu_s": [], "call_s": []}
+    with ExitStack() as stack:
+        guards = Guards(given.guards, stack, bare, model, optimizer)
+        began = cpu = 0.0
+        for number, batch in enumerate(guards.loader):
+            if number % STEPS == 0:
+                take_turn(given.turn, given.own)
+                began, cpu = time.perf_counter(), time.process_time()
+            with guards.step():
+                optimizer.zero_grad()
+                model(batch).square().mean().backward()
+                optimizer.step()
+                if given.sleeps:
+                    time.sleep(STEP_S)
+            guards.stepped()
+            if number % STEPS == STEPS - 1:
+                found["step_s"].append((time.perf_counter() - began) / STEPS)
+                found["cpu_s"].append((time.process_time() - cpu) / STEPS)
+                began = time.perf_counter()
+                for _ in range(CALLS):
+                    dist.all_reduce(small)
+                found["call_s"].append((time.perf_counter() - began) / CALLS)
+                pass_turn(given.turn, given.other)
+    return found
+
+
 def main() -> None:
     """Trains in turns, measures, writes."""
+    options = argparse.ArgumentParser()
+    options.add_argument("out", type=Path)
+    options.add_argument("blocks", type=int)
+    options.add_argument("own")
+    options.add_argument("other")
+    options.add_argument("turn", type=Path)
+    options.add_argument("--guards", action="store_true")
+    options.add_argument("--sleeps", action="store_true")
+    given = options.parse_args()
     torch.set_num_threads(1)
-    out, blocks, own, other, turn = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4], Path(sys.argv[5])
-    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
-    torch.manual_seed(0)
-    width = 512
-    layers = (layer for _ in range(4) for layer in (nn.Linear(width, width), nn.ReLU()))
-    model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers))
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    batch, small = torch.randn(288, width), torch.ones(16)
-    steps: list[float] = []
-    calls: list[float] = []
-    cpus: list[float] = []
-    for _ in range(blocks):
-        take_turn(turn, own)
-        start, cpu = time.perf_counter(), time.process_time()
-        for _ in range(STEPS):
-            optimizer.zero_grad()
-            model(batch).square().mean().backward()
-            optimizer.step()
-        steps.append((time.perf_counter() - start) / STEPS)
-        cpus.append((time.process_time() - cpu) / STEPS)
-        start = time.perf_counter()
-        for _ in range(CALLS):
-            dist.all_reduce(small)
-        calls.append((time.perf_counter() - start) / CALLS)
-        pass_turn(turn, other)
-    if dist.get_rank() == 0:
-        Path(out).write_text(json.dumps({"step_s": steps, "call_s": calls, "cpu_s": cpus}))
-    dist.barrier()
-    del model
-    dist.destroy_process_group()
+    group: AbstractContextManager[Any] = bare_group()
+    if given.guards:
+        import unhang
+
+        group = unhang.process_group("gloo", timeout="2m", config={"width": WIDTH})
+    with group:
+        found = train(given)
+        if dist.get_rank() == 0:
+            given.out.write_text(json.dumps(found))
+        dist.barrier()
 
 
-main()
+if __name__ == "__main__":
+    main()

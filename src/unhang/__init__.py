@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from unhang.errors import GroupInUse as GroupInUse
+    from unhang.errors import PeerFailed as PeerFailed
+    from unhang.errors import RanksDiffer as RanksDiffer
+    from unhang.errors import SectionOverran as SectionOverran
+    from unhang.errors import WeightSyncFailed as WeightSyncFailed
     from unhang.guard.align import align as align
     from unhang.guard.heartbeat import heartbeat as heartbeat
     from unhang.guard.installing import install as install
@@ -22,7 +27,6 @@ if TYPE_CHECKING:
     from unhang.guard.record import record as record
     from unhang.guard.replicas import check_replicas as check_replicas
     from unhang.guard.same import assert_same as assert_same
-    from unhang.guard.section import SectionOverran as SectionOverran
     from unhang.guard.section import section as section
     from unhang.guard.section import sections as sections
     from unhang.guard.together import together as together
@@ -34,17 +38,21 @@ _PUBLIC = {
     "check_learning": "unhang.guard.learning",
     "check_loader": "unhang.guard.loading",
     "check_replicas": "unhang.guard.replicas",
+    "GroupInUse": "unhang.errors",
     "heartbeat": "unhang.guard.heartbeat",
     "install": "unhang.guard.installing",
     "LoaderFinding": "unhang.guard.loading",
+    "PeerFailed": "unhang.errors",
     "process_group": "unhang.guard.process_group",
+    "RanksDiffer": "unhang.errors",
     "record": "unhang.guard.record",
     "section": "unhang.guard.section",
-    "SectionOverran": "unhang.guard.section",
+    "SectionOverran": "unhang.errors",
     "sections": "unhang.guard.section",
     "together": "unhang.guard.together",
     "watch_loader": "unhang.guard.loader_watch",
     "WeightSync": "unhang.guard.weight_sync",
+    "WeightSyncFailed": "unhang.errors",
 }
 __all__ = ["__version__", *_PUBLIC]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class UnhangError(Exception):
     """Any failure that a user of unhang sees as one line."""
@@ -36,6 +38,28 @@ class RanksDiffer(UnhangError):
 
 
 class PeerFailed(UnhangError):
-    """Another rank failed first; its traceback is in the text."""
+    """Another rank failed first; its traceback is in the text.
+
+    `failure`: which rank, and why, as it stands on the notice board; so that whoever hears of this error names that rank.
+    """
 
     help_text = "mend what failed there; this rank only waited for it"
+    failure: Mapping[str, object] | None = None
+
+
+class SectionOverran(UnhangError):
+    """A section took longer than its limit, and was asked to raise. Raised where it is left, never in the middle of it."""
+
+    help_text = "see who the others waited for in the [section] lines, or give the section a longer limit"
+
+
+class GroupInUse(UnhangError):
+    """A second thread wants to use a group while a first one does."""
+
+    help_text = "let one thread do both, or have the second wait: turn(..., wait_s=60)"
+
+
+class WeightSyncFailed(UnhangError):
+    """The new weights did not get to all generators; they go on with the old ones, or stop where that was asked for."""
+
+    help_text = "see who did not answer; nothing is left paused, and the next publish() may follow"

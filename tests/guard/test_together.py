@@ -67,7 +67,7 @@ def asked(work: Work, board: Board | None, rows: list[list[int]] | None = None) 
     memory = exchange._Memory(3)
     table = torch.tensor(rows or [[0] * exchange.WIDTH] * 3).flatten()
     memory.write(0, table.tolist()[: exchange.WIDTH])
-    memory.tensor[:] = table
+    memory.tensors[0][:] = table
     return exchange.Exchange(mine, memory, work, 5)
 
 

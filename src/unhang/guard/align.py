@@ -91,7 +91,7 @@ class _Epoch(Iterator[T]):
         if self._index == 0:
             self._look_ahead()
         if self._asked is not None:
-            self._asked.wait(self._limit_s, self._what())
+            self._asked.wait(self._limit_s, self)
             self._is_answered = True
             if not self._asked.is_alike():
                 self._judge(self._asked)
@@ -110,7 +110,7 @@ class _Epoch(Iterator[T]):
         row = (self._guard, self._epoch, self._index, self._ahead[0], length)
         self._is_answered = False
         try:
-            self._asked = exchange.start(self._job, row, self._limit_s, self._what())
+            self._asked = exchange.start(self._job, row, self._limit_s, self)
         except (RanksDiffer, PeerFailed) as error:
             self._raise_or_tell(error)
 
@@ -144,7 +144,7 @@ class _Epoch(Iterator[T]):
             with suppress(Exception):
                 self._job.board.put(f"loader/{self._job.rank}", {"rank": self._job.rank, **failure})
 
-    def _what(self) -> str:
+    def __str__(self) -> str:
         return f"batch {self._index + 1} of epoch {self._epoch} of {self._owner._name}"
 
     def _judge(self, asked: exchange.Exchange) -> None:
@@ -178,7 +178,7 @@ class _Epoch(Iterator[T]):
         if self._job.board is not None:
             with suppress(Exception):
                 found = self._job.board.get(f"loader/{rank}")
-        found["what"] = f"in its loader, at {self._what()}: {found['what']}"
+        found["what"] = f"in its loader, at {self}: {found['what']}"
         return exchange.peer_failed(found)
 
     def _stop(self, codes: Sequence[int]) -> None:

@@ -117,7 +117,8 @@ class Heartbeat:
         if self._is_closed or os.getpid() != self._pid:
             return
         self._is_closed = True
-        self._clock.leave_recorder()
+        with suppress(Exception):
+            self._clock.leave_recorder()
         if self._turns is not None:
             self._turns.stop()
         if self._turns is not None or self._board is not None:

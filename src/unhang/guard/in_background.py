@@ -25,7 +25,8 @@ _running: WeakSet[Turns] = WeakSet()
 class Turns:
     """A daemon thread that calls `turn` again and again.
 
-    `turn` returns the seconds until its next call, or None to sleep until `wake`. An error in it is told once.
+    `turn` returns the seconds until its next call, or None to sleep until `wake`. An error in it is told once. Where the
+    process may start no more threads, that is told, and nothing is called.
     The threads are ended before the interpreter is taken apart: one that comes back from C++ code then ends the process
     with SIGABRT.
     """
@@ -37,8 +38,14 @@ class Turns:
         self._is_stopped = False
         self._has_told = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        _running.add(self)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            if "shutdown" not in str(error):  # an interpreter that ends starts none any more
+                tell("unhang", f"{name}: {error}; the training goes on without it")
+            self._is_stopped = True
+        else:
+            _running.add(self)
 
     def wake(self) -> None:
         """Has the next turn begin now; never waits."""
@@ -48,7 +55,7 @@ class Turns:
         """Ends the thread after the turn under way. Blocks up to `limit_s`."""
         self._is_stopped = True
         self._woken.set()
-        if self._thread is not threading.current_thread():
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(limit_s)
 
     def _run(self) -> None:

@@ -112,25 +112,29 @@ class LearningCheck:
         for end in [*(hook.remove for hook in hooks if hook is not None), *(r.close for r in reductions)]:
             with suppress(Exception):
                 end()
-        if self._unwrap is not None:
-            self._unwrap()
-            self._unwrap = None
+        unwrap, self._unwrap = self._unwrap, None
+        if unwrap is not None:
+            with suppress(Exception):
+                unwrap()
 
     def _safely(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Nothing of ours may raise into the training: a check that fails says so and ends."""
+        """Nothing of ours may raise into the training: a check that fails says so and ends.
+
+        Its hooks stay until `close`, of no effect: torch goes through them at this moment, and would raise if one vanished.
+        """
         if self._is_closed:
             return
         try:
             work(*arguments)
         except Exception as error:  # noqa: BLE001 - whatever it is, training goes on
             tell(TAG, f"the check ends: {in_words(error)}")
-            self.close()
+            self._is_closed = True
 
     def _begin(self) -> None:
         import torch.optim.optimizer as optimizers
         from torch.autograd.graph import register_multi_grad_hook
 
-        self._reductions = [Reductions(name, ddp) for name, ddp in wrapped_modules(self._model)]
+        self._reductions = [Reductions(name, ddp, self._safely) for name, ddp in wrapped_modules(self._model)]
         for optimizer in self._optimizers:
             self._hooks.append(optimizer.register_step_pre_hook(lambda o, *_: self._safely(self._before_step, o)))
             self._hooks.append(optimizer.register_step_post_hook(lambda o, *_: self._safely(self._after_step, o)))

@@ -10,14 +10,16 @@ from contextlib import suppress
 from typing import Any
 
 from unhang.errors import PeerFailed, RanksDiffer
-from unhang.guard import ending, roll_call
+from unhang.guard import ending, record, roll_call
 from unhang.guard.board import FAILED, Watcher
-from unhang.guard.job import Job
+from unhang.guard.job import END_LIMIT_S, Job
 from unhang.guard.telling import in_words, shortened, tell, traceback_of
 
 # A rank whose main thread does not come back by itself after a peer failed is ended this much later.
 GRACE_S = 3.0
 _OWN_GRACE_S = 7.0
+# After a stopped rank was continued, the calls of the others come to their end, and the training would go on.
+_RESUMED_GRACE_S = 1.0
 DESTROY_LIMIT_S = 10.0
 # An error that a peer's end has caused is told by that peer within this time, or by nobody.
 _ECHO_WAIT_S = 0.6
@@ -36,6 +38,7 @@ class Peers:
     def __init__(self, job: Job, grace_s: float = GRACE_S) -> None:
         self._job, self._board, self._grace_s = job, job.board, grace_s
         self._watcher: Watcher | None = None
+        self._neighbours: ending.Neighbours | None = None
         self._failure: dict[str, Any] | None = None
         self._is_leaving, self._is_over = threading.Event(), threading.Event()
         self.ends_well = False
@@ -46,11 +49,48 @@ class Peers:
         if self._board is None:
             return
         try:
-            self._watcher = Watcher(self._board, self._peer_failed, self._store_lost, self._presence.answer)
+            self._watcher = Watcher(self._board, self._peer_failed, self._store_lost, self._answer)
         except RuntimeError as error:
             tell("unhang", f"failures of other ranks are not heard: {error}")
 
+    def watch_neighbours(self) -> None:
+        """Begins to look at the ranks beside this one, which all end with `done` or `failed`. Never raises."""
+        if self._board is not None:
+            with suppress(RuntimeError):
+                self._neighbours = ending.Neighbours(self._board, self._neighbour_failed)
+
     # What is heard, in the watcher's thread.
+
+    def _answer(self) -> None:
+        """Answers what the others ask: where this rank is, and how it stands in its sections."""
+        self._presence.answer()
+        with suppress(Exception):
+            # Only here: as long as nobody asks, a training without sections does not pay for them.
+            from unhang.guard.section import answer
+
+            answer()
+
+    def meet_neighbours(self) -> None:
+        """All ranks have come, so the neighbours can be known. Never raises."""
+        if self._neighbours is not None:
+            self._neighbours.meet()
+
+    def _neighbour_failed(self, failure: dict[str, Any]) -> None:
+        """Tells all ranks. Blocks, in the neighbours' thread, for up to four seconds, and then as `_peer_failed`."""
+        board = self._board
+        if board is None or self._failure is not None or self._is_leaving.is_set():
+            return
+        self._resume_neighbours()  # first: one of them may host the store
+        ending.limited(lambda: board.announce(failure), 2.0, None)
+        until = time.monotonic() + 2.0
+        while self._failure is None and time.monotonic() < until:
+            time.sleep(0.05)
+        if self._failure is None:
+            self._peer_failed(failure)
+
+    def _resume_neighbours(self) -> None:
+        if self._neighbours is not None:
+            self._neighbours.resume()
 
     def _peer_failed(self, failure: dict[str, Any]) -> None:
         """Says it, and ends this rank if its main thread does not come back."""
@@ -61,6 +101,8 @@ class Peers:
             grace_s += _OWN_GRACE_S
         elif not self._is_known_here(failure):
             tell("unhang", one_line(failure))
+        if failure.get("kind") == "stopped":
+            grace_s = min(grace_s, _RESUMED_GRACE_S)
         if self._comes_back(grace_s):
             return
         ending.abort_nccl()
@@ -69,6 +111,8 @@ class Peers:
                 "unhang",
                 f"rank {self._job.rank} does not come back by itself; it ends now, because {one_line(failure)}",
             )
+            record.keep(_raised(failure))
+            self._resume_neighbours()
             ending.leave_now(1)
 
     def _is_known_here(self, failure: Mapping[str, Any]) -> bool:
@@ -79,7 +123,8 @@ class Peers:
 
     def _comes_back(self, limit_s: float) -> bool:
         """Whether the training has been left within the limit, and our own end has its time as well."""
-        return self._is_leaving.wait(limit_s) and self._is_over.wait(_SETTLE_LIMIT_S + _SEEN_LIMIT_S + DESTROY_LIMIT_S)
+        end_s = _SETTLE_LIMIT_S + END_LIMIT_S + DESTROY_LIMIT_S + _SEEN_LIMIT_S
+        return self._is_leaving.wait(limit_s) and self._is_over.wait(end_s)
 
     def _store_lost(self) -> None:
         if not self._is_leaving.is_set():
@@ -125,6 +170,8 @@ class Peers:
         known = self._failure
         if known is None and is_echo(error):
             known = self._cause_of_echo(error)
+        if known is None and isinstance(error, PeerFailed) and error.failure is not None:
+            known = board.announce(dict(error.failure))
         if known is None:
             kind = "interrupted" if isinstance(error, KeyboardInterrupt) else ""
             kind = "together" if isinstance(error, RanksDiffer) else kind
@@ -254,6 +301,10 @@ class Peers:
         """The groups are gone. Never raises."""
         self._is_leaving.set()
         self._is_over.set()
+        if self._neighbours is not None:
+            self._neighbours.stop()
+        if not self.ends_well:
+            self._resume_neighbours()
         if self._watcher is not None:
             self._watcher.stop()
 

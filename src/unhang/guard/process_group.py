@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from unhang.errors import PeerFailed, RanksDiffer
-from unhang.guard import ending, identity, job
+from unhang.guard import ending, identity, job, meeting
 from unhang.guard.durations import Duration, seconds_of
 from unhang.guard.flight_size import flight_recorder_size
 from unhang.guard.peers import DESTROY_LIMIT_S, GRACE_S, Peers
@@ -38,8 +38,8 @@ def process_group(
     Every group that is made inside has the same timeout. Before the first collective all ranks compare device, world size,
     code, configuration and versions. If a rank raises, is killed or stands still, the others stop soon and say which and why.
 
-    Blocks: at the start until all ranks have come, up to `timeout`; at a normal end until all ranks are done, up to
-    `timeout`, and up to DESTROY_LIMIT_S for the groups; after a failure up to 20 s in all, usually less than one.
+    Blocks: until all ranks have come, and at a normal end until all are done, up to `timeout` each; for the end of the
+    groups up to DESTROY_LIMIT_S; after a failure up to 20 s in all, usually less than one.
 
     Args:
         backend: as in `init_process_group`; by default nccl with a CUDA device, else gloo.
@@ -67,12 +67,12 @@ def process_group(
     limit_s, grace_s = _limit(timeout), seconds_of(grace)
     dist, chosen = _torch_distributed(), _device(device)
     backend = backend or ("nccl" if chosen.type == "cuda" else "gloo")
-    _tell_torch_who_we_are(more)
     if chosen.type == "cuda" and "nccl" in backend:
         more.setdefault("device_id", chosen)
+    more, number = meeting.prepared(backend, _known_to_torch(more), limit_s)
     with _default_timeouts(limit_s):
         dist.init_process_group(backend, timeout=timedelta(seconds=limit_s), **more)
-        use = _Use(chosen, backend, limit_s, grace_s)
+        use = _Use(chosen, backend, limit_s, grace_s, number)
         try:
             use.begin(config, check_mapping)
             yield use.job
@@ -106,13 +106,15 @@ def _torch_distributed() -> Any:
 class _Use:
     """One use of `process_group`. A child that is forked inside the body is no rank, and ends nothing."""
 
-    def __init__(self, device: Any, backend: str, limit_s: float, grace_s: float) -> None:
+    def __init__(self, device: Any, backend: str, limit_s: float, grace_s: float, number: int) -> None:
         import torch.distributed as dist
 
         rank, size = dist.get_rank(), dist.get_world_size()
         local_rank = identity.number_from(identity.LOCAL_RANK) or 0
         self.job = job.Job(rank, local_rank, size, device, backend, limit_s, group=weakref.ref(dist.group.WORLD))
-        self.job.board = job.board_of(rank, size, job.begun())
+        self.job.board = job.board_of(rank, size, number)
+        if self.job.board is not None:
+            meeting.keep_server(self.job.board)
         self._peers = Peers(self.job, grace_s)
 
     def begin(self, config: object, check_mapping: bool) -> None:
@@ -122,11 +124,14 @@ class _Use:
         if mine.board is None:
             tell("unhang", "the store takes no connection of our own: failures are not told to the other ranks")
         self._peers.watch()
+        self._peers.watch_neighbours()
+        ending.end_workers_with_this_process()
         try:
             settings = {"backend": mine.backend, "timeout_s": mine.timeout_s, "config": identity.digest(config)}
             who = identity.describe(mine.rank, mine.world_size, mine.device, **settings)
             if mine.board is not None and check_mapping:
                 identity.check_mapping(mine.board, {**who, "settings": identity.settings_of(config)}, mine.timeout_s)
+                self._peers.meet_neighbours()
             _tell_configuration(mine, who)
         except (RanksDiffer, PeerFailed):
             raise
@@ -146,7 +151,7 @@ class _Use:
         if not self._is_rank():
             return
         try:
-            self.job.side = None
+            self.job.end()
             if not self._peers.ends_well:
                 ending.abort_nccl()
             _attempt(lambda: ending.destroy(DESTROY_LIMIT_S))
@@ -188,10 +193,10 @@ def _device(device: Any) -> Any:
     return torch.device("cpu")
 
 
-def _tell_torch_who_we_are(more: dict[str, Any]) -> None:
+def _known_to_torch(more: dict[str, Any]) -> dict[str, Any]:
     """Sets RANK, WORLD_SIZE and LOCAL_RANK from what Slurm or MPI set, where nothing else tells them."""
     if "rank" in more or "init_method" in more or "store" in more:
-        return
+        return more
     for name, sources in (
         ("RANK", identity.RANK),
         ("WORLD_SIZE", identity.WORLD_SIZE),
@@ -200,6 +205,7 @@ def _tell_torch_who_we_are(more: dict[str, Any]) -> None:
         number = identity.number_from(sources)
         if name not in os.environ and number is not None:
             os.environ[name] = str(number)
+    return more
 
 
 @contextmanager

@@ -41,17 +41,17 @@ def record(main: F) -> F:
             return main(*args, **kwargs)
         except SystemExit as error:
             if error.code not in (0, None):
-                _write(error)
+                keep(error)
             raise
         except Exception as error:
-            _write(error)
+            keep(error)
             raise
 
     return recorded  # type: ignore[return-value]
 
 
-def _write(error: BaseException) -> None:
-    """Writes the file unless a more inner function has. Never raises."""
+def keep(error: BaseException) -> None:
+    """Writes the error into the file that torchrun reads, unless one stands there. Never raises; nothing under other launchers."""
     with suppress(Exception):
         path = os.environ.get(ERROR_FILE, "")
         if not path or os.path.exists(path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -26,16 +26,17 @@ class Reductions:
     call in the first iteration has it never reduce again, without an error.
     """
 
-    def __init__(self, name: str, ddp: Any) -> None:
+    def __init__(self, name: str, ddp: Any, safely: Callable[[Callable[[], None]], None]) -> None:
+        """`safely` calls what a hook does, and lets nothing of it into the training."""
         self._name, self._ddp = name or type(ddp.module).__name__, ddp
         self._through = self._around = self._asked = self._asked_before = 0
         self._without = 0
         self._last: list[int] | None = self._times()
         self._is_inside = False
         self._hooks = [
-            ddp.register_forward_pre_hook(lambda *_: self._enters()),
-            ddp.register_forward_hook(lambda *_: self._leaves(), always_call=True),
-            ddp.module.register_forward_pre_hook(lambda *_: self._enters_inner()),
+            ddp.register_forward_pre_hook(lambda *_: safely(self._enters)),
+            ddp.register_forward_hook(lambda *_: safely(self._leaves), always_call=True),
+            ddp.module.register_forward_pre_hook(lambda *_: safely(self._enters_inner)),
         ]
 
     def _is_training(self) -> bool:

@@ -181,22 +181,24 @@ class Replicas:
         self._judge()
 
     def _begin(self, optimizer: Any) -> None:
-        import torch.optim.optimizer as optimizers
+        try:
+            self._meet(optimizer)
+        except Exception as error:
+            self._end()
+            if self._is_strict:
+                raise
+            tell(TAG, f"not compared: {in_words(error)}")
 
+    def _meet(self, optimizer: Any) -> None:
         mine = exchange.here()
         reason = "" if mine is None else cannot_compare(self._model, mine.world_size)
         if mine is None or reason:
             tell(TAG, f"not compared: {reason}") if reason else None
             return
-        try:
-            turn = mine.guards["replicas"] = mine.guards.get("replicas", 0) + 1
-            exchange.gather(mine, f"replicas/{turn}", True, lambda _: None, self._limit_s, "check_replicas")
-        except Exception as error:
-            if self._is_strict:
-                raise
-            tell(TAG, f"not compared: {in_words(error)}")
-            return
+        turn = mine.guards["replicas"] = mine.guards.get("replicas", 0) + 1
+        exchange.gather(mine, f"replicas/{turn}", True, lambda _: None, self._limit_s, "check_replicas")
         import torch.distributed as dist
+        import torch.optim.optimizer as optimizers
 
         # Not the guards' common group: a rank that skips an optimizer step, which is what is looked for here, comes to
         # these exchanges at another time than to those of the other guards, and gloo ends the process where sizes mix.
@@ -319,19 +321,23 @@ class Replicas:
         if is_first and self._job is not None and self._job.rank == 0:
             tell(TAG, str(news))
         if self._is_strict:
-            self._end()
+            self._stop()
             raise RanksDiffer(str(news))
 
     def _guarded(self) -> _Guarded:
         return _Guarded(self)
+
+    def _stop(self) -> None:
+        """No more comparisons. The hook stays until the end: torch may be going through its hooks, and raise if one vanished."""
+        self._waiting.clear()
+        self._question = self._group = None
 
     def _end(self) -> None:
         atexit.unregister(self._end)
         hook, self._hook = self._hook, None
         if hook is not None:
             hook.remove()
-        self._waiting.clear()
-        self._question = self._group = None
+        self._stop()
 
 
 class _Unalike(Exception):
@@ -351,7 +357,7 @@ class _Guarded:
         if not isinstance(error, Exception):
             return False
         replicas, job = self._replicas, self._replicas._job
-        replicas._end()
+        replicas._stop()
         if isinstance(error, _Unalike) and replicas._is_strict:
             raise RanksDiffer(str(error)) from None
         if not isinstance(error, _Unalike) or job is None or job.rank == 0:

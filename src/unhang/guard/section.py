@@ -9,14 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from threading import get_ident
 from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
-from unhang.errors import UnhangError
+from unhang.errors import SectionOverran
 from unhang.guard.durations import Duration, seconds_of
 from unhang.guard.ending import leave_now, limited
 from unhang.guard.in_background import Turns, live_job, main_thread_place, stack_of
@@ -37,12 +36,6 @@ _IN_FULL = 3
 _QUIET_S = 60.0
 _MOST_NAMES = 1000
 _MOST_IN_STATE = 64
-
-
-class SectionOverran(UnhangError):
-    """A section took longer than its limit, and was asked to raise. Raised where it is left, never in the middle of it."""
-
-    help_text = "see who the others waited for in the [section] lines, or give the section a longer limit"
 
 
 @dataclass(frozen=True)
@@ -107,10 +100,8 @@ class Registry:
             if self._turns is None:
                 if not self._has_threads:
                     return
-                # An interpreter that ends starts no thread any more.
-                with suppress(RuntimeError):
-                    self._turns = Turns("unhang-sections", self.watch)
-                    self.questions.start()
+                self._turns = Turns("unhang-sections", self.watch)
+                self.questions.start()
                 return
         self._turns.wake()
 
@@ -308,6 +299,11 @@ def sections() -> list[OpenSection]:
             assert [s.name for s in unhang.sections()] == ["epoch", "data"]
     """
     return _registry.opened()
+
+
+def answer() -> None:
+    """Tells another rank that asks how this one stands in its sections. Blocks for as long as the store does."""
+    _registry.questions.answer()
 
 
 def limit_around(ident: int) -> float | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from unhang.guard.board import Board
+from unhang.guard.board import NEWS, Board
 from unhang.guard.exchange import names_of
 from unhang.guard.in_background import Turns, live_job
 from unhang.guard.job import Job
@@ -37,6 +38,7 @@ class Questions:
         self._board: Board | None = None
         self._dead: Board | None = None
         self._turns: Turns | None = None
+        self._lock = threading.Lock()
 
     def start(self) -> None:
         """Starts to answer."""
@@ -57,7 +59,14 @@ class Questions:
         return job, job.board
 
     def answer(self) -> float:
-        """Puts up our state for every new question; returns the seconds until the next look."""
+        """Puts up our state for every new question; returns the seconds until the next look.
+
+        Called by a thread of its own once this rank has used a section, and by the watcher of `process_group` in any case.
+        """
+        with self._lock:
+            return self._answer_new()
+
+    def _answer_new(self) -> float:
         found = self._job_with_board()
         if found is None:
             return POLL_S
@@ -83,6 +92,7 @@ class Questions:
             return ""
         job, board = found
         question = self._next
+        board.put(NEWS, True)
         mine = {"rank": job.rank, "section": name, "number": number, "time": time.time()}
         notice = board.put_first(_question(question), mine)
         if notice["rank"] != job.rank and notice["section"] == name:

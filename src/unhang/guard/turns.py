@@ -7,13 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from unhang.errors import UnhangError
-
-
-class GroupInUse(UnhangError):
-    """A second thread wants to use a group while a first one does."""
-
-    help_text = "let one thread do both, or have the second wait: turn(..., wait_s=60)"
+from unhang.errors import GroupInUse
 
 
 class Turn:

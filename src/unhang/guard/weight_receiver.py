@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from unhang.errors import WeightSyncFailed
 from unhang.guard import weight_store
 from unhang.guard.telling import in_words, tell
 from unhang.guard.weight_store import (
@@ -25,7 +26,6 @@ from unhang.guard.weight_store import (
     Line,
     Order,
     Status,
-    WeightSyncFailed,
 )
 
 _POLL_S = 0.005

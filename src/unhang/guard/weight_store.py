@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from unhang.errors import UnhangError
+from unhang.errors import WeightSyncFailed as WeightSyncFailed
 from unhang.guard import checksums
 from unhang.guard.board import connected, innermost
 
@@ -27,12 +27,6 @@ TAG = "weight_sync"
 # What the learner orders, and what a generator says of itself.
 PAUSE, SEND, RUN, STOP, OVER = "pause", "send", "run", "stop", "over"
 PAUSED, RECEIVING, HAS, FAILED, RUNNING, GONE = "paused", "receiving", "has", "failed", "running", "gone"
-
-
-class WeightSyncFailed(UnhangError):
-    """The new weights did not get to all generators; they go on with the old ones, or stop where that was asked for."""
-
-    help_text = "see who did not answer; nothing is left paused, and the next publish() may follow"
 
 
 class StoreLost(Exception):

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Literal
 
+from unhang.errors import WeightSyncFailed
 from unhang.guard import weight_store
 from unhang.guard.durations import Duration, seconds_of
 from unhang.guard.telling import in_words, tell
@@ -31,7 +32,6 @@ from unhang.guard.weight_store import (
     Line,
     Order,
     StoreLost,
-    WeightSyncFailed,
 )
 
 POLL_S = 0.01

@@ -1,0 +1,121 @@
+"""Two equal jobs at the same time, taking turns block by block: what one of them has more, as ratios of neighbouring blocks.
+
+Each block of the one is compared with the mean of the other's blocks just before and after it, so that a machine that becomes
+slower or quicker does not count for either.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SCRIPTS = Path(sys.executable).parent
+RANKS, WARM_UP, LIMIT_S = 2, 5, 1800.0
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start(folder: Path, blocks: int, own: str, other: str, what: str, sleeps: bool) -> subprocess.Popen[bytes]:
+    """Starts one of the twins; `watched` is the one that has `what`: "run" (under `unhang run`), "guards", or "null", nothing."""
+    address = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    program = [HERE / "step_program.py", folder / own, str(blocks), own, other, folder / "turn"]
+    command = [SCRIPTS / "torchrun", *address, "--nproc-per-node", str(RANKS), *program]
+    command += ["--sleeps"] if sleeps else []
+    if own == "watched":
+        command += ["--guards"] if what == "guards" else []
+        if what == "run":
+            command = [SCRIPTS / "unhang", "run", "-q", "--report-dir", folder / "report", "--", *command]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def own_cpu_s(root: int) -> float:
+    """CPU seconds of the process `root` and its children that are unhang's own, not the job's."""
+    total = 0.0
+    names = {"unhang-watcher", "unhang-relay"}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            head, _, tail = stat.read_text().rpartition(")")
+        except OSError:
+            continue
+        pid, name, fields = int(head.split(" ", 1)[0]), head.split("(", 1)[1], tail.split()
+        if pid == root or (name in names and int(fields[1]) == root):
+            total += (int(fields[11]) + int(fields[12])) / TICKS
+    return total
+
+
+def measure(blocks: int, what: str, sleeps: bool) -> dict[str, list[float]]:
+    """Ratios per block, extra microseconds per small all-reduce, and for "run" the CPU share of our own processes.
+
+    Raises:
+        RuntimeError: one of the jobs failed, or took longer than LIMIT_S.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "turn").write_text("plain")
+        names = (("plain", "watched"), ("watched", "plain"))
+        jobs = {own: start(folder, blocks, own, other, what, sleeps) for own, other in names}
+        shares, before, until = [], None, time.monotonic() + LIMIT_S
+        try:
+            while any(job.poll() is None for job in jobs.values()):
+                time.sleep(1)
+                if any(job.poll() for job in jobs.values()) or time.monotonic() > until:
+                    raise RuntimeError(f"{what}: the jobs ended with {[job.poll() for job in jobs.values()]}")
+                now = (time.monotonic(), own_cpu_s(jobs["watched"].pid) if what == "run" else 0.0)
+                if before is not None and now[1] > 0:
+                    shares.append((now[1] - before[1]) / (now[0] - before[0]))
+                before = now
+        finally:
+            for job in jobs.values():
+                if job.poll() is None:
+                    job.terminate()
+                    job.wait(60)
+        plain, watched = (json.loads((folder / own).read_text()) for own in ("plain", "watched"))
+    found = {
+        "step_ms": [1e3 * s for s in plain["step_s"][WARM_UP:]],
+        "call_us": [1e6 * s for s in plain["call_s"][WARM_UP:]],
+    }
+    for key, name in (("step_s", "ratio"), ("cpu_s", "cpu_ratio")):
+        found[name] = [watched[key][i] / neighbours(plain[key], i) for i in range(WARM_UP, blocks - 1)]
+    found["extra_us"] = [
+        1e6 * (watched["call_s"][i] - neighbours(plain["call_s"], i)) for i in range(WARM_UP, blocks - 1)
+    ]
+    found["extra_cpu_us"] = [
+        1e6 * (watched["cpu_s"][i] - neighbours(plain["cpu_s"], i)) for i in range(WARM_UP, blocks - 1)
+    ]
+    found["own_cpu_share"] = [share for share in shares[3:-2] if share >= 0]
+    return found
+
+
+def neighbours(series: Sequence[float], index: int) -> float:
+    """The mean of the twin's blocks just before and just after."""
+    return (series[index] + series[index + 1]) / 2
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Between these lies the true median, with 95 % confidence, whatever the distribution (order statistics)."""
+    ordered, n = sorted(values), len(values)
+    away = 0.98 * math.sqrt(n)
+    return ordered[max(0, math.floor(n / 2 - away))], ordered[min(n - 1, math.ceil(n / 2 + away))]
+
+
+def summary(values: Sequence[float]) -> dict[str, float | list[float]]:
+    """Median with its interval, quartiles and number."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return {"median": middle, "interval": list(interval(values)), "quartiles": [low, high], "n": len(values)}
