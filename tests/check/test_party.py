@@ -80,7 +80,7 @@ def test_a_rank_that_stops_answering_is_left_out_from_then_on() -> None:
 
 def test_without_rank_0_the_others_do_not_meet() -> None:
     store = MemoryStore()
-    with pytest.raises(CannotMeet, match="rank 0 did not answer within 0.1 s"):
+    with pytest.raises(CannotMeet, match=r"rank 0 did not answer within 0\.1 s"):
         meet(Member(1, 2, address="a", port=1), 0.1, lambda *_: _Patient(store))
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import linecache
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from unhang.model.calls import CallState, TableBuilder
@@ -54,19 +55,29 @@ _START_NS = 1_000 * _SECOND_NS
 
 @dataclass(frozen=True)
 class Fires:
-    """A case in which a rule must speak, and what it must say."""
+    """A case, or what makes one, in which a rule must speak, and what it must say."""
 
-    case: Case
+    given: Case | Callable[[], Case]
     culprits: tuple[int, ...]
     line: int | None = None
+
+    @cached_property
+    def case(self) -> Case:
+        """The case, made when it is first asked for."""
+        return self.given if isinstance(self.given, Case) else self.given()
 
 
 @dataclass(frozen=True)
 class Quiet:
-    """A case in which a rule must say nothing. `why`: the false alarm that it guards against."""
+    """A case, or what makes one, in which a rule must say nothing. `why`: the false alarm that it guards against."""
 
-    case: Case
+    given: Case | Callable[[], Case]
     why: str
+
+    @cached_property
+    def case(self) -> Case:
+        """The case, made when it is first asked for."""
+        return self.given if isinstance(self.given, Case) else self.given()
 
 
 def path(text: str, file: str = "train.py") -> tuple[Frame, ...]:

@@ -58,6 +58,7 @@ class EvidenceLine:
 
 
 NO_HELP = "Does not help: "
+SEVERITIES = ("wrong", "doubtful", "note")
 WRONG, DOUBTFUL = 0.9, 0.7  # severity of what is found before a job: a finding of at least this confidence
 
 

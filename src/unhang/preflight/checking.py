@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from unhang.model import Case, Diagnosis, Job, Outcome, RankEvidence, RankIdentity, Reading, Unavailable, Verdict
+from unhang.model.findings import SEVERITIES
 from unhang.preflight.areas import AREAS, area
 from unhang.preflight.context import CheckOptions, Context
 from unhang.preflight.member import Member, member_from
@@ -21,6 +22,7 @@ from unhang.rules.registry import all_rules, judge
 _GATHER_LIMIT_S = 30.0
 _END_LIMIT_S = 60.0
 _LEAVE_LIMIT_S = 5.0
+_CANNOT_JUDGE = 3
 _ON_REQUEST = ("collectives", "links")
 
 Facts = list[Reading | Unavailable]
@@ -58,7 +60,7 @@ def check(options: CheckOptions, environ: Mapping[str, str], tell: Callable[[str
     case = _case(party, read, options)
     speaks = party.is_alone or member.rank == 0
     diagnosis = judged(case) if speaks else None
-    code = _ended(party, diagnosis.exit_code if diagnosis else 3)
+    code = _ended(party, exit_code(diagnosis, options.fail_on) if diagnosis else _CANNOT_JUDGE)
     return Checked(diagnosis, case, code, time.monotonic() - started)
 
 
@@ -75,6 +77,14 @@ def judged(case: Case) -> Diagnosis:
     diagnosis = judge(case, [r for r in all_rules() if isinstance(r, ReadingRule)], independent=True)
     is_judged = any(o.verdict is Verdict.PASS for o in diagnosis.outcomes) and not diagnosis.findings
     return replace(diagnosis, outcome=Outcome.CLEAN if is_judged else Outcome.UNKNOWN)
+
+
+def exit_code(diagnosis: Diagnosis, fail_on: str) -> int:
+    """1 where a finding is at least as severe as `fail_on`, else what the rules that could judge leave: 0, or 3."""
+    counted = SEVERITIES[: SEVERITIES.index(fail_on) + 1]
+    if any(f.severity in counted for f in diagnosis.findings):
+        return 1
+    return 0 if diagnosis.findings else diagnosis.exit_code
 
 
 def _met(member: Member, options: CheckOptions, tell: Callable[[str], None]) -> tuple[Party, Facts]:
@@ -190,4 +200,4 @@ def _ended(party: Party, code: int) -> int:
     shared = party.share("exit", code if party.member.rank == 0 or party.is_alone else None, _END_LIMIT_S)
     if not party.is_alone:
         party.collect("left", True, _LEAVE_LIMIT_S)
-    return shared if isinstance(shared, int) else 3
+    return shared if isinstance(shared, int) else _CANNOT_JUDGE

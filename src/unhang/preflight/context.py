@@ -18,6 +18,7 @@ class CheckOptions:
     """What was asked for on the command line.
 
     `plan`: a set-up that is not there (`nodes`, `gpus`, `workers`, `cores`, `memory`, `shm` ...), as it was given.
+    `fail_on`: the least severity that makes the exit code 1: wrong, doubtful, note.
     `collectives`: names of collectives, or `all`; empty: none are run. `workers`: loader workers per rank, where known.
     """
 
@@ -31,9 +32,11 @@ class CheckOptions:
     backend: str = ""
     join_limit_s: float = 30.0
     case_limit_s: float = 20.0
+    largest_bytes: int = 4 << 20
     reference: Path | None = None
     save_reference: Path | None = None
     code: Path | None = None
+    fail_on: str = "note"
 
 
 def _silent(text: str) -> None:

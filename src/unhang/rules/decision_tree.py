@@ -17,6 +17,7 @@ from unhang.model import CAUSES
 from unhang.model.example import Fires
 from unhang.rules.base import Rule
 from unhang.rules.line_rule import LineRule
+from unhang.rules.reading_rule import ReadingRule
 from unhang.rules.registry import all_rules
 
 FIRST = "job"
@@ -371,6 +372,8 @@ def command_for(rule: Rule, available: Collection[str]) -> str:
     """What to type to have this rule judge. `available`: the commands that there are."""
     if rule.cause == "misconfigured-env" and "env" in available:
         return "unhang env"
+    if isinstance(rule, ReadingRule) and "check" in available:
+        return "unhang check"
     from_logs = any(isinstance(e, Fires) and e.case.log and not len(e.case.calls) for e in rule.EXAMPLES)
     if isinstance(rule, LineRule) or (from_logs and not rule.needs):
         return "unhang diagnose LOG..."

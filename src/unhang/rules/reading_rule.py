@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from unhang.model import Case, EvidenceLine, Unavailable
+from unhang.model import Case, EvidenceLine
 from unhang.model.readings import Reading
 from unhang.rules.base import Rule
 
 _MOST_QUOTED = 8
-NOT_READ = "not read: `unhang check` reads it"
 
 
 def told(reading: Reading) -> str:
@@ -59,12 +58,15 @@ class ReadingRule(Rule):
         """Why it cannot judge: what could not be read."""
         kinds = {r.kind for r in case.readings}
         lost = [kind for kind in self.reads if kind not in kinds]
-        return "; ".join(dict.fromkeys(_reason(kind, case.absent) for kind in lost))
+        return "; ".join(dict.fromkeys(_reason(kind, case) for kind in lost))
 
 
-def _reason(kind: str, absent: Iterable[Unavailable]) -> str:
+def _reason(kind: str, case: Case) -> str:
     """The reason that was given for this kind, or for its whole area."""
     area = kind.split(".", 1)[0]
-    given = {a.what: a.reason for a in absent}
-    reason = given.get(kind) or given.get(area)
-    return f"{kind}: {reason}" if reason else f"{kind} was {NOT_READ}"
+    given = {a.what: a.reason for a in case.absent}
+    if kind in given:
+        return f"{kind}: {given[kind]}"
+    if area in given:
+        return f"{area}: {given[area]}"
+    return f"{kind} was not read" if area in case.present else f"{area} was not asked for"

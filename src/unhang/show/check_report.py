@@ -12,6 +12,7 @@ from unhang.show.printable import duration
 _STYLES = {"wrong": "bad", "doubtful": "warn", "note": "dim"}
 _MOST = 100
 _MOST_EVIDENCE = 6
+_MOST_RULES = 4
 
 
 def _count(number: int, what: str) -> str:
@@ -86,9 +87,8 @@ def _skipped(paper: Paper, diagnosis: Diagnosis) -> None:
         return
     paper.heading("Skipped: not judged")
     for reason, rules in missing:
-        paper.prose(
-            f"{reason}  ({', '.join(rules[:4])}{f' and {len(rules) - 4} more' if len(rules) > 4 else ''})", lead="- "
-        )
+        more = f" and {len(rules) - _MOST_RULES} more" if len(rules) > _MOST_RULES else ""
+        paper.prose(f"{reason}  ({', '.join(rules[:_MOST_RULES])}{more})", lead="- ")
 
 
 def _not_read(paper: Paper, diagnosis: Diagnosis) -> None:

@@ -11,11 +11,12 @@ from unhang.analyze.graph import edges_on
 from unhang.analyze.situation import Situation
 from unhang.analyze.streams import stack_path
 from unhang.model import Finding, Fix, Frame, WaitEdge
-from unhang.model.example import Fires, Quiet, make_case
+from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
 from unhang.rules.collective.order import is_dispatch_race, is_thread_race, out_of_order
 from unhang.rules.collective.wrong_peer import wrong_peers
+from unhang.rules.examples import make_case
 
 _MOST_NAMED = 4
 _MOST_COMPANIONS = 256

@@ -12,9 +12,10 @@ from unhang.analyze.positions import bare_op, numels
 from unhang.analyze.siblings import awaited_call
 from unhang.analyze.situation import LateRank, Situation
 from unhang.model import CollectiveCall, EvidenceLine, Finding, Fix, WaitEdge
-from unhang.model.example import Fires, Quiet, make_case
+from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import make_case
 
 _OPEN = "all_reduce[8]@main:10 !"
 _DONE = "all_reduce[8]@main:10"

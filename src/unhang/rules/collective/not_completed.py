@@ -12,10 +12,12 @@ from unhang.analyze.align import members_of
 from unhang.analyze.callpath import user_path
 from unhang.analyze.situation import Situation
 from unhang.model import CallState, CollectiveCall, EvidenceLine, Finding, Fix
-from unhang.model.example import Fires, Quiet, make_case
+from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import make_case
 
+_STALLED = "has not begun it on its device, though every call before it has completed"
 _OPEN, _DONE = "all_reduce[8]@main:10 !", "all_reduce[8]@main:10"
 
 
@@ -30,7 +32,10 @@ class InFlight:
 
 
 def in_flight(s: Situation) -> tuple[InFlight, ...]:
-    """The calls in which ranks wait although every member has come to them, one per position, oldest first."""
+    """The calls in which ranks wait although every member has come to them, one per position, oldest first.
+
+    Those before them that a device of its own account has not begun.
+    """
     table, seen = s.case.calls, {}  # type: ignore[var-annotated]
     for rank in s.recorded.fronts:
         for row in s.recorded.in_flight(rank):
@@ -39,8 +44,21 @@ def in_flight(s: Situation) -> tuple[InFlight, ...]:
                 seen.setdefault((int(table["group"][row]), int(table["seq"][row])), row)
             elif other is not None:
                 seen.setdefault(tuple(sorted((row, other))), row)
-    found = [_in_flight_at(s, row) for row in seen.values()]
+    found = [*_stalled(s), *(_in_flight_at(s, row) for row in seen.values())]
     return tuple(sorted(found, key=lambda f: (not f.behind, f.call.created_ns)))
+
+
+def _stalled(s: Situation) -> Iterable[InFlight]:
+    """One for each call that is the next one of devices that stand still."""
+    ranks: dict[tuple[int, ...], list[int]] = {}
+    table = s.case.calls
+    for rank in sorted(s.recorded.stalled):
+        row = s.recorded.fronts[rank][0]
+        key = (int(table["group"][row]), int(table["seq"][row]), *([rank] if table["is_p2p"][row] else []))
+        ranks.setdefault(key, []).append(rank)
+    for (group, *_), behind in ranks.items():
+        call = table.call(s.recorded.fronts[behind[0]][0])
+        yield InFlight(call, members_of(s.index, group), tuple(behind), _STALLED)
 
 
 def _in_flight_at(s: Situation, row: int) -> InFlight:
@@ -73,7 +91,8 @@ class NotCompleted(Rule):
 
     What it detects:
         The oldest open call is the same on all members of its group, nobody is missing, and nothing moved any more. If most
-        devices are past it or in it and a minority is not, the minority is named; else the dumps do not tell.
+        devices are past it or in it and a minority is not, the minority is named; else the dumps do not tell. So is, whoever
+        is missing, a rank whose device has not begun its call although all its earlier ones have completed.
 
     Why it hangs:
         Not the program: a device that does not execute (an earlier kernel that does not end, a fault), or a transport that does
@@ -103,15 +122,25 @@ class NotCompleted(Rule):
     )
 
     def check(self, s: Situation) -> Iterable[Finding]:
-        """One finding on the oldest such call, if nothing else explains the hang."""
+        """One finding on the oldest such call, or on each that a device has not begun, if nothing else explains the hang."""
         if not s.is_hang or s.failures or s.divergences or s.proven or s.case.job.backend == "gloo":
             return
-        if any(not s.recorded.is_unseen(late.rank) for late in s.late):
+        stalled = s.recorded.stalled
+        if any(late.rank not in stalled and not s.recorded.is_unseen(late.rank) for late in s.late):
             return
-        for flight in in_flight(s)[:1]:
+        flights = in_flight(s)
+        for flight in [f for f in flights if stalled.intersection(f.behind)] or flights[:1]:
             # A device that is seen to stand still needs no rank without a dump to explain it.
-            if not s.late or (flight.behind and s.case.calls.active_ranks.isdisjoint(flight.behind)):
+            is_seen = flight.behind and s.case.calls.active_ranks.isdisjoint(flight.behind)
+            if not s.late or is_seen or stalled.intersection(flight.behind):
                 yield _finding(s, flight)
+
+
+def _because(f: InFlight) -> str:
+    if f.how == _STALLED:
+        return "No recorded call keeps it back: what it waits for is on its own device."
+    text = "Every member made the same call and nobody is missing"
+    return text + ("." if f.behind else "; the dumps do not tell which member's device or link is at fault.")
 
 
 def _finding(s: Situation, f: InFlight) -> Finding:
@@ -129,8 +158,7 @@ def _finding(s: Situation, f: InFlight) -> Finding:
         confidence=0.75 if f.behind else 0.45,
         culprit_ranks=f.behind,
         victim_ranks=tuple(r for r in s.case.world if r not in f.behind),
-        because="Every member made the same call and nobody is missing"
-        + ("." if f.behind else "; the dumps do not tell which member's device or link is at fault."),
+        because=_because(f),
         process_group=w.group_of(f.call.group),
         collective=w.collective_of(f.call, f.call.seq),
         location=w.location_of(path[-1] if path else None),

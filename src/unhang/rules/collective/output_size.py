@@ -10,9 +10,10 @@ from unhang.analyze.callpath import user_path
 from unhang.analyze.positions import bare_op, numels
 from unhang.analyze.situation import Situation
 from unhang.model import CallState, CollectiveCall, EvidenceLine, Finding, Fix
-from unhang.model.example import Fires, Quiet, make_case
+from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import make_case
 
 _GATHERS = ("_all_gather_base", "all_gather_into_tensor")
 _SCATTERS = ("_reduce_scatter_base", "reduce_scatter_tensor")

@@ -10,12 +10,13 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.source import calls_only_on_rank_zero, surroundings
 from unhang.analyze.variables import differing
 from unhang.model import EvidenceLine, Finding, Fix, Frame
-from unhang.model.example import Fires, Quiet, make_case
+from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
 from unhang.rules.collective.order import is_dispatch_race, is_thread_race
 from unhang.rules.collective.swallowed_exception import swallowed_by
 from unhang.rules.collective.uneven_inputs import exhausted_by
+from unhang.rules.examples import make_case
 
 _FORWARD = ("_pre_forward", "_sync_buffers", "forward")
 _STEP = ["all_reduce[8]@main:10", "all_reduce[1]@main:12"]

@@ -8,9 +8,10 @@ from typing import ClassVar
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Finding, Fix, LogLine
-from unhang.model.example import Fires, Quiet, make_case
+from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import make_case
 
 
 class SizeMismatch(Rule):

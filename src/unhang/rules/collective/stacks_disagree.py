@@ -9,9 +9,9 @@ from unhang.analyze.pasted import Doing, doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Finding, Fix
 from unhang.model.example import Fires, Quiet
-from unhang.read.logs.case import log_case
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import log_case
 
 _APART = """\
 TP0:

@@ -8,9 +8,10 @@ from typing import ClassVar
 from unhang.analyze.align import majority
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Finding, Fix, PendingCall
-from unhang.model.example import Fires, Quiet, make_case, pending
+from unhang.model.example import Fires, Quiet, pending
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import make_case
 
 _WORLD = "[0, 1, 2, 3]"
 

@@ -11,9 +11,10 @@ from unhang.analyze.failures import is_communication_error
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import surroundings
 from unhang.model import EvidenceLine, Finding, Fix, Frame, RaisedError, user_frames
-from unhang.model.example import Fires, Quiet, make_case, raised
+from unhang.model.example import Fires, Quiet, raised
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import make_case
 
 _AHEAD = {
     1: ["all_reduce[8]@main:10", "barrier@main:14 !"],

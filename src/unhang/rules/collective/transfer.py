@@ -8,9 +8,10 @@ from typing import ClassVar
 from unhang.analyze.callpath import user_path
 from unhang.analyze.situation import Situation
 from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, Finding, Fix
-from unhang.model.example import Fires, Quiet, make_case
+from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import make_case
 
 _LEAST_HISTORY = 3
 _RING = {r: [f"send>{(r + 1) % 4}[8]@main:5", f"recv<{(r - 1) % 4}[8]@main:6"] * 4 for r in range(4)}

@@ -11,11 +11,12 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop, catches_stop_iteration, surroundings
 from unhang.analyze.variables import differing
 from unhang.model import CollectiveCall, EvidenceLine, Finding, Fix, Frame, RankEvidence
-from unhang.model.example import Fires, Quiet, ended, make_case
+from unhang.model.example import Fires, Quiet, ended
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
 from unhang.rules.collective.order import is_dispatch_race, is_thread_race
 from unhang.rules.collective.swallowed_exception import swallowed_by
+from unhang.rules.examples import make_case
 
 _SOURCE = (
     "def main():\n    for batch in loader:\n        loss = model(batch)\n        loss.backward()\n    dist.barrier()\n"

@@ -9,9 +9,10 @@ from unhang.analyze.failures import UNUSED_PARAMETERS
 from unhang.analyze.first_errors import errors_of, is_log_only
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Finding, Fix, LogEvent
-from unhang.model.example import Fires, Quiet, make_case
+from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import make_case
 from unhang.rules.failure import first_exception
 from unhang.rules.line_rule import quote
 

@@ -8,9 +8,10 @@ from typing import ClassVar
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits_for import unmatched_p2p
 from unhang.model import Finding, Fix, PendingCall
-from unhang.model.example import Fires, Quiet, make_case, pending
+from unhang.model.example import Fires, Quiet, pending
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import make_case
 
 _SENDS, _RECEIVES = ("send", "isend"), ("recv", "irecv")
 _COMM = dict.fromkeys(range(4), "main:9>~comm")

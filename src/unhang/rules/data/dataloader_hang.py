@@ -8,10 +8,10 @@ from typing import ClassVar
 from unhang.analyze.pasted import Doing, doings_of
 from unhang.analyze.situation import LateRank, Situation
 from unhang.model import EvidenceLine, Finding, Fix, ThreadStack, user_frames
-from unhang.model.example import Fires, Quiet, make_case
-from unhang.read.logs.case import log_case
+from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import log_case, make_case
 from unhang.rules.failure import LOADER_TIMED_OUT, describe_first, first_exception
 from unhang.rules.late import describe
 

@@ -9,7 +9,7 @@ from unhang.analyze.env_values import number
 from unhang.analyze.situation import Situation
 from unhang.model import Fix, LogEvent
 from unhang.model.example import Fires, Quiet
-from unhang.read.logs.case import log_case
+from unhang.rules.examples import log_case
 from unhang.rules.line_rule import LineRule
 
 # What the two ends of a connection must agree on: it decides into which pieces a message is cut.

@@ -10,7 +10,7 @@ from unhang.analyze.first_errors import errors_of
 from unhang.analyze.situation import Situation
 from unhang.model import Fix, LogEvent
 from unhang.model.example import Fires, Quiet
-from unhang.read.logs.case import log_case
+from unhang.rules.examples import log_case
 from unhang.rules.line_rule import LineRule
 
 _SIGNALS = ("ending.death_signal", "ending.got_signal", "launchers.death_signal", "elastic.death_signal")

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from unhang.analyze.situation import Situation
 from unhang.model import Finding, Fix, LogEvent
-from unhang.model.example import Fires, Quiet, make_case
-from unhang.read.logs.case import log_case
+from unhang.model.example import Fires, Quiet
+from unhang.rules.examples import log_case, make_case
 from unhang.rules.failure import FD_EXHAUSTED, describe_failure, same_failures, text_of
 from unhang.rules.line_rule import LineRule
 from unhang.rules.network.died_first import in_trouble

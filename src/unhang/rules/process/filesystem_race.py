@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from unhang.analyze.situation import Situation
 from unhang.model import Finding, Fix
-from unhang.model.example import Fires, Quiet, make_case
-from unhang.read.logs.case import log_case
+from unhang.model.example import Fires, Quiet
 from unhang.rules.base import Rule
+from unhang.rules.examples import log_case, make_case
 from unhang.rules.failure import describe_first, first_exception, is_file_race
 
 _ERROR = "RuntimeError: Parent directory runs/ck does not exist.@main:30>save:7"

@@ -8,10 +8,10 @@ from typing import ClassVar
 from unhang.analyze.first_errors import has_fatal_end
 from unhang.analyze.situation import Situation
 from unhang.model import Finding, Fix, LogEvent
-from unhang.model.example import Fires, Quiet, make_case
-from unhang.read.logs.case import log_case
+from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import log_case, make_case
 from unhang.rules.failure import GPU_OOM, FirstException, comes_late, describe_first, first_exception
 from unhang.rules.line_rule import quote
 

@@ -11,9 +11,9 @@ from unhang.analyze.first_errors import first_error
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Finding, Fix, RankEvidence
 from unhang.model.example import Fires, Quiet
-from unhang.read.logs.case import log_case
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import log_case
 
 _LEAST = 2
 _ECHO = (

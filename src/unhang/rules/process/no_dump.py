@@ -7,10 +7,11 @@ from typing import ClassVar
 
 from unhang.analyze.situation import Situation
 from unhang.model import Finding, Fix
-from unhang.model.example import Fires, Quiet, make_case
+from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
 from unhang.rules.collective.not_completed import in_flight
+from unhang.rules.examples import make_case
 
 _OPEN = ["all_reduce[8]@main:10", "all_reduce[8]@main:10 !"]
 
@@ -71,6 +72,8 @@ class NoDump(Rule):
         """One finding, if nothing else explains the waits."""
         if not s.judges_waits or s.failures or s.divergences or s.idle_roots or not s.unseen_roots:
             return
+        if s.recorded.stalled:
+            return  # a device that stands still needs no other cause
         unseen = tuple(sorted(late.rank for late in s.unseen_roots))
         if any(late.edge.kind not in ("collective", "p2p") for late in s.unseen_roots):
             return

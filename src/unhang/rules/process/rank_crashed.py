@@ -11,10 +11,10 @@ from unhang.analyze.failures import Failure
 from unhang.analyze.first_errors import errors_of, is_log_only
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Finding, Fix, LogEvent, ProcessExit
-from unhang.model.example import Fires, Quiet, ended, make_case
-from unhang.read.logs.case import log_case
+from unhang.model.example import Fires, Quiet, ended
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import log_case, make_case
 from unhang.rules.failure import WORKER_DIED, describe_failure, first_exception, is_read_from_log
 from unhang.rules.line_rule import quote
 

@@ -10,11 +10,11 @@ from unhang.analyze.failures import Failure, early_leavers
 from unhang.analyze.first_errors import SeenError, errors_of, is_log_only
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Finding, Fix, ProcessState, RankEvidence, user_frames
-from unhang.model.example import Fires, Quiet, ended, make_case
-from unhang.read.logs.case import log_case
+from unhang.model.example import Fires, Quiet, ended
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
 from unhang.rules.collective.uneven_inputs import UnevenInputs, is_outnumbered
+from unhang.rules.examples import log_case, make_case
 from unhang.rules.failure import describe_failure
 
 _CLOSED = re.compile(r"Connection closed by peer|Connection reset by peer|Socket closed")

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Finding, Fix, ProcessState
-from unhang.model.example import Fires, Quiet, make_case
+from unhang.model.example import Fires, Quiet
 from unhang.rules.base import Rule
+from unhang.rules.examples import make_case
 from unhang.rules.late import describe
 
 _WAIT = {r: ["all_reduce[8]@main:10 !"] for r in (0, 1, 2)}

@@ -9,10 +9,10 @@ from unhang.analyze.first_errors import errors_of
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Finding, Fix, LogEvent, user_frames
-from unhang.model.example import Fires, Quiet, ended, make_case
-from unhang.read.logs.case import log_case
+from unhang.model.example import Fires, Quiet, ended
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import log_case, make_case
 from unhang.rules.failure import first_exception
 from unhang.rules.line_rule import quote
 

@@ -11,10 +11,10 @@ from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import surroundings
 from unhang.model import EvidenceLine, Finding, Fix, LogEvent, user_frames
-from unhang.model.example import Fires, Quiet, make_case
-from unhang.read.logs.case import log_case
+from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import log_case, make_case
 from unhang.rules.failure import first_exception
 from unhang.rules.late import describe
 from unhang.rules.line_rule import quote

@@ -9,11 +9,11 @@ from unhang.analyze.first_errors import has_fatal_end, is_log_only
 from unhang.analyze.laggards import behind_in_steps
 from unhang.analyze.situation import Situation
 from unhang.model import Finding, Fix
-from unhang.model.example import Fires, Quiet, make_case
-from unhang.read.logs.case import log_case
+from unhang.model.example import Fires, Quiet
 from unhang.read.logs.patterns import matches
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import log_case, make_case
 from unhang.rules.failure import (
     SPECIAL,
     FirstException,

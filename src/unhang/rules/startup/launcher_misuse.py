@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from unhang.analyze.situation import Situation
 from unhang.model import Fix, LogEvent
-from unhang.model.example import Fires, Quiet, make_case
-from unhang.read.logs.case import log_case
+from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
+from unhang.rules.examples import log_case, make_case
 from unhang.rules.startup.joined import is_default
 from unhang.rules.startup.start_rule import StartRule, seen
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 from unhang.analyze.situation import Situation
 from unhang.model import Fix, LogEvent
 from unhang.model.example import Fires, Quiet
-from unhang.read.logs.case import log_case
 from unhang.rules import wording as w
+from unhang.rules.examples import log_case
 from unhang.rules.startup.start_rule import StartRule, was_killed
 
 # gloo connects all with all: each member publishes its address under its rank, below the number of the group's context.

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from unhang.analyze.situation import Situation
 from unhang.model import Finding, Fix, LogEvent
-from unhang.model.example import Fires, Quiet, make_case
-from unhang.read.logs.case import log_case
+from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
+from unhang.rules.examples import log_case, make_case
 from unhang.rules.failure import PORT_TAKEN, frame_of, text_of
 from unhang.rules.startup.start_rule import StartRule, has_other_error, seen
 

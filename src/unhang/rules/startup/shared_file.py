@@ -10,8 +10,8 @@ from typing import ClassVar
 from unhang.analyze.situation import Situation
 from unhang.model import Fix, LogEvent
 from unhang.model.example import Fires, Quiet
-from unhang.read.logs.case import log_case
 from unhang.read.traceback_text import START as TRACEBACK
+from unhang.rules.examples import log_case
 from unhang.rules.failure import first_exception, is_file_race
 from unhang.rules.startup.start_rule import BESIDE_ANOTHER_ERROR, StartRule, has_other_error, seen
 

@@ -9,9 +9,9 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.watchdog import UNEVEN_OPS, TimedOut, are_far_apart, lines_of, minority
 from unhang.model import Finding
 from unhang.model.example import Fires, Quiet
-from unhang.read.logs.case import log_case
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import log_case
 from unhang.rules.line_rule import quote
 from unhang.rules.timeout.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from unhang.analyze.situation import Situation
 from unhang.model import LogEvent
 from unhang.model.example import Fires, Quiet
-from unhang.read.logs.case import log_case
+from unhang.rules.examples import log_case
 from unhang.rules.line_rule import LineRule
 from unhang.rules.timeout.advice import SEE_IT
 from unhang.rules.timeout.amounts_disagree import PAD

@@ -9,7 +9,7 @@ from unhang.analyze.log_activity import trained_on_after
 from unhang.analyze.situation import Situation
 from unhang.model import LogEvent
 from unhang.model.example import Fires, Quiet
-from unhang.read.logs.case import log_case
+from unhang.rules.examples import log_case
 from unhang.rules.line_rule import LineRule
 from unhang.rules.timeout.advice import EQUAL_BATCHES, NO_LONGER_TIMEOUT
 from unhang.rules.timeout.calls_disagree import timeouts

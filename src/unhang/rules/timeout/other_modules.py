@@ -10,7 +10,7 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.watchdog import minority
 from unhang.model import Fix, LogEvent
 from unhang.model.example import Fires, Quiet
-from unhang.read.logs.case import log_case
+from unhang.rules.examples import log_case
 from unhang.rules.line_rule import LineRule
 from unhang.rules.timeout.advice import NO_LONGER_TIMEOUT, SEE_IT
 from unhang.rules.timeout.calls_disagree import timeouts

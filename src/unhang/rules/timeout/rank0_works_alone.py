@@ -19,9 +19,9 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.watchdog import TimedOut, lines_of
 from unhang.model import EvidenceLine, Finding, Fix, LogEvent
 from unhang.model.example import Fires, Quiet
-from unhang.read.logs.case import log_case
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import log_case
 from unhang.rules.line_rule import quote
 from unhang.rules.timeout.advice import SEE_IT
 from unhang.rules.timeout.calls_disagree import timeouts

@@ -11,9 +11,9 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.watchdog import GroupCounters, Watchdogs
 from unhang.model import Finding
 from unhang.model.example import Fires, Quiet
-from unhang.read.logs.case import log_case
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import log_case
 from unhang.rules.line_rule import quote
 from unhang.rules.timeout.advice import EQUAL_BATCHES, NO_LONGER_TIMEOUT, SEE_IT
 

@@ -13,9 +13,9 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.watchdog import minority
 from unhang.model import EvidenceLine, Finding, Frame, user_frames
 from unhang.model.example import Fires, Quiet
-from unhang.read.logs.case import log_case
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import log_case
 from unhang.rules.timeout.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT
 
 _RAN_OUT = re.compile(r"Timed out waiting \d+ ?ms for (?:recv|send) operation")

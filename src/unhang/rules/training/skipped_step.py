@@ -8,7 +8,7 @@ from typing import ClassVar
 from unhang.analyze.situation import Situation
 from unhang.model import Fix, LogEvent
 from unhang.model.example import Fires, Quiet
-from unhang.read.logs.case import log_case
+from unhang.rules.examples import log_case
 from unhang.rules.line_rule import LineRule
 
 _TIMEOUT = "[rank0]:[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)\n"
