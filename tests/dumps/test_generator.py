@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from tests.dumps.conftest import BENCHMARKS
 
 SEEDS = range(120)
 REAL_DUMP = """
+import os
 import sys
 import torch
 import torch.distributed as dist
@@ -30,9 +33,19 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 for _ in range(300):
     dist.all_reduce(torch.ones(3, 2))
 dist.barrier(group=dist.new_group([0]))
-open(sys.argv[1], "wb").write(_dump_fr_trace())
-dist.destroy_process_group()
+with open(sys.argv[1], "wb") as file:
+    file.write(_dump_fr_trace())
+os._exit(0)  # an interpreter takes half a second to take torch apart
 """
+
+
+@pytest.fixture(scope="module")
+def real_dump(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A dump of torch, of 301 calls."""
+    path = tmp_path_factory.mktemp("real") / "dump"
+    environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "400"}
+    subprocess.run([sys.executable, "-c", REAL_DUMP, path], env=environment, check=True, timeout=50)
+    return path.read_bytes()
 
 
 def jobs() -> Iterator[Job]:
@@ -40,22 +53,16 @@ def jobs() -> Iterator[Job]:
     return map(dumpgen.random_job, SEEDS)
 
 
-def test_the_bytes_are_those_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "400")
-    path = tmp_path / "dump"
-    subprocess.run([sys.executable, "-c", REAL_DUMP, path], check=True, timeout=50)
-    dump = pickle.loads(path.read_bytes())
+def test_the_bytes_are_those_of_torch(real_dump: bytes) -> None:
+    dump = pickle.loads(real_dump)
     for entry in dump["entries"]:
         entry["frames"] = [FrameDict((f["name"], f["filename"], f["line"])) for f in entry["frames"]]
     assert len(dump["entries"]) == 301
-    assert to_pickle(dump) == path.read_bytes()
+    assert to_pickle(dump) == real_dump
 
 
-def test_our_gloo_entries_have_the_fields_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "400")
-    path = tmp_path / "dump"
-    subprocess.run([sys.executable, "-c", REAL_DUMP, path], check=True, timeout=50)
-    theirs = pickle.loads(path.read_bytes())
+def test_our_gloo_entries_have_the_fields_of_torch(real_dump: bytes) -> None:
+    theirs = pickle.loads(real_dump)
     mesh, style = Mesh({"dp": 2}), Style(backend="gloo")
     ours = pickle.loads(dumpgen.build(Spec(mesh, style, Recording(backend="gloo"), entries=40)).dump(0))
     assert list(ours) == list(theirs)
@@ -65,8 +72,8 @@ def test_our_gloo_entries_have_the_fields_of_torch(tmp_path: Path, monkeypatch: 
 
 
 def test_the_fast_encoder_writes_the_same_bytes_as_the_plain_one() -> None:
-    for job in jobs():
-        for rank in range(job.world):
+    for job in islice(jobs(), 60):
+        for rank in range(0, job.world, 3):
             assert job.pickled(rank) == to_pickle(job.contents(rank))
 
 

@@ -14,7 +14,7 @@ from unhang.cli.diagnose import diagnose
 from unhang.model import Diagnosis, Finding
 from unhang.read.dumps.reader import DumpReader
 
-CHUNKS, SEEDS = 8, 250
+CHUNKS, SEEDS = 20, 100
 UNSURE = 0.5
 
 

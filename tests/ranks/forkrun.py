@@ -1,9 +1,10 @@
 """A launcher for tests that behaves like torchrun but pays for `import torch` once: it imports torch, then forks the ranks.
 
-    python forkrun.py [--port PORT] RANKS SCRIPT ARGS...
+    python forkrun.py [--port PORT] [--eager] RANKS SCRIPT ARGS...
 
 As under torchrun the launcher hosts the store, the first failing rank ends the others after a grace period, and the exit
-code is that of the first failure. With `--port` rank 0 hosts the store on that port, as under a plain launcher.
+code is that of the first failure. With `--port` rank 0 hosts the store on that port, as under a plain launcher. With
+`--eager` the compiler, which optimizers and DDP load and a job without torch.compile never uses, is left out.
 A rank ends as an interpreter does: `sys.excepthook`, threads joined, `atexit`, streams flushed. Only the destruction of
 objects is left out, because in a forked gloo process it crashes now and then, which would not be the fault under test.
 """
@@ -19,6 +20,8 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 import argparse
 import atexit
 import contextlib
+import gc
+import importlib
 import re
 import runpy
 import signal
@@ -27,21 +30,58 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, ModuleType, TracebackType
+from typing import Any
 
-import torch
-import torch.distributed as dist
-import torch.utils.data
+gc.disable()  # torch makes many objects that stay
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.utils.data  # noqa: E402
+
+gc.enable()
 
 GRACE_S = 0.5
 _POLL_S = 0.02
 
 
-def warm_up(script: str) -> None:
+class NoCompiler(ModuleType):
+    """Stands for a part of torch._dynamo in a job that compiles nothing; whoever asks for more than `given` gets the true one."""
+
+    def __init__(self, name: str, **given: Any) -> None:
+        super().__init__(name)
+        vars(self).update(given)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__path__":
+            raise AttributeError(name)
+        if isinstance(sys.modules.get("torch._dynamo"), NoCompiler):
+            del sys.modules["torch._dynamo"], torch._dynamo
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def leave_out_compiler() -> None:
+    """Optimizers, DDP and `init_process_group` ask the compiler for this much."""
+    sys.modules["torch._dynamo"] = torch._dynamo = NoCompiler(  # type: ignore[assignment]
+        "torch._dynamo",
+        disable=lambda fn, *_, **__: fn,
+        graph_break=lambda: None,
+        trace_rules=NoCompiler("torch._dynamo.trace_rules", clear_lru_cache=lambda: None),
+        utils=NoCompiler("torch._dynamo.utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
+    )
+
+
+def warm_up(script: str, eager: bool) -> None:
     """Imports what the script will need late: any optimizer step pulls in dynamo, 1.3 s in every rank."""
-    if re.search(r"optim|DistributedDataParallel", Path(script).read_text()):
-        import torch._dynamo
-        import torch.distributed.algorithms.join  # noqa: F401
+    text = Path(script).read_text()
+    if "MultiheadAttention" in text:  # sympy, for the check of a mask
+        importlib.import_module("torch.fx.experimental.symbolic_shapes")
+    if not re.search(r"optim|DistributedDataParallel", text):
+        return
+    importlib.import_module("torch.distributed.algorithms.join")
+    if eager:
+        leave_out_compiler()
+    else:
+        importlib.import_module("torch._dynamo")
 
 
 def run_script(script: str, arguments: list[str]) -> int:
@@ -131,13 +171,14 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def launch(world_size: int, port: int | None, script: str, arguments: list[str]) -> int:
+def launch(world_size: int, port: int | None, eager: bool, script: str, arguments: list[str]) -> int:
     """Forks the ranks and stays with them."""
-    warm_up(script)
+    warm_up(script, eager)
     if port is None:
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     pipes = [os.pipe() for _ in range(world_size)]
     pids: dict[int, int] = {}
+    gc.freeze()  # what was imported stays, and need not be looked at in every rank
     sys.stdout.flush()
     for rank, (reader, _) in enumerate(pipes):
         pid = os.fork()
@@ -165,13 +206,18 @@ def launch(world_size: int, port: int | None, script: str, arguments: list[str])
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int)
+    parser.add_argument("--eager", action="store_true")
     parser.add_argument("ranks", type=int)
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     given = parser.parse_args()
-    code = launch(given.ranks, given.port, given.script, given.arguments)
+    try:
+        code = launch(given.ranks, given.port, given.eager, given.script, given.arguments)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
     sys.stdout.flush()
-    sys.exit(code if code >= 0 else 128 - code)
+    sys.stderr.flush()
+    os._exit(code if code >= 0 else 128 - code)  # an interpreter takes half a second to take torch apart
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ class Ended:
     out: str
     err: str
     seconds: float
+    ended_at: float = 0.0
 
     def __str__(self) -> str:
         kept = [line for line in self.err.splitlines() if not line.startswith(("frame #", "[W", "Exception raised"))]
@@ -41,7 +43,9 @@ def run(
     limit_s: float = 45,
     environment: dict[str, str] | None = None,
 ) -> Ended:
-    """Runs the program under a launcher: fork, patient, hosted (patient, rank 0 hosts the store), or torchrun.
+    """Runs the program under a launcher: fork, patient, hosted (patient, rank 0 hosts the store), torchrun, or none.
+
+    `{port}` among the arguments becomes a port that must be free again at the end. `ended_at`: when the launcher ended.
 
     Blocks: up to `limit_s`. Raises: AssertionError if it takes longer, or leaves a process, a port or shared memory behind.
     """
@@ -55,10 +59,11 @@ def run(
         "patient": [*patient, str(ranks)],
         "hosted": [*patient, "--port", str(port), str(ranks)],
         "torchrun": [*_torchrun(port), f"--nproc-per-node={ranks}"],
+        "none": [sys.executable],
     }[launcher]
     started = time.monotonic()
     process = subprocess.Popen(
-        [*command, str(script), *arguments],
+        [*command, str(script), *(argument.format(port=port) for argument in arguments)],
         cwd=tmp_path,
         env={**_environment(), **(environment or {}), _TOKEN: token},
         stdin=subprocess.DEVNULL,
@@ -68,8 +73,12 @@ def run(
         errors="replace",
         start_new_session=True,
     )
+    ended_at: list[float] = []
+    waiter = threading.Thread(target=lambda: ended_at.append((process.wait(), time.time())[1]))
+    waiter.start()
     out, err = _communicate(process, token, limit_s)
-    ended = Ended(process.returncode, out, err, time.monotonic() - started)
+    waiter.join()
+    ended = Ended(process.returncode, out, err, time.monotonic() - started, ended_at[0])
     left = _survivors(token)
     _kill(left)
     assert not left, f"processes survive: {left}\n{ended}"
@@ -90,8 +99,9 @@ def _torchrun(port: int) -> list[str]:
 
 
 def _shared_memory() -> set[str]:
-    """What torch leaves there when a process ends badly; other jobs of this machine use other names."""
-    return {path.name for path in Path("/dev/shm").glob("torch_*")}
+    """What torch left there (`torch_PID_...`) when a process ended badly; what belongs to a living one is in use."""
+    found = {path.name for path in Path("/dev/shm").glob("torch_*")}
+    return {name for name in found if not Path("/proc", name.split("_")[1]).exists()}
 
 
 def _free_port() -> int:

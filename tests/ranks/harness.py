@@ -135,7 +135,9 @@ def _command(case: Case, port: int | None) -> list[str]:
     if case.launcher == "torchrun":
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
     else:
-        launcher = [str(HERE / "forkrun.py"), *(["--port", str(port)] if port else []), "4"]
+        # Trainings with optimizers, by the dozen: the programs have the compiler loaded, as a real job has.
+        eager = ["--eager"] if case.path.parent.name == "stories" else []
+        launcher = [str(HERE / "forkrun.py"), *(["--port", str(port)] if port else []), *eager, "4"]
     return [sys.executable, *launcher, str(case.path), *case.args]
 
 

@@ -30,13 +30,13 @@ def fail():
     if how == "os_exit":
         os._exit(3)
 
-with unhang.process_group("gloo", timeout=4 if how == "stopped" else "5m") as job:
+with unhang.process_group("gloo", timeout="5m") as job:
     torch.manual_seed(0)
     ddp = DistributedDataParallel(torch.nn.Linear(4, 4))
     if how == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        for step in range(5):
+        for step in range(100_000 if how == "stopped" else 5):
             if step == 3 and how == "ends_early" and job.rank == culprit:
                 break
             if step == 3 and how in ("deaf", "sleeps"):
@@ -66,6 +66,10 @@ dist.all_reduce(torch.ones(1))
 """
 
 
+# By the look at the processes of this machine, or by the call to all ranks.
+GONE = r"rank {0} failed: no sign of life|rank {0} \(pid \d+\) has ended without an error of its training"
+
+
 def _told(ended: Ended) -> list[str]:
     """The final errors of the ranks that raised, without those that ended otherwise."""
     return re.findall(r"^(?:\[rank\d\]: )?unhang\.errors\.(?:PeerFailed|RanksDiffer): (.*)$", ended.err, re.M)
@@ -75,7 +79,7 @@ def _check(ended: Ended, words: str, peers: int) -> None:
     told = _told(ended)
     assert ended.exit_code != 0, ended
     assert len(told) == peers, ended
-    assert all(words in text for text in told), ended
+    assert all(re.match(words, text) for text in told), ended
 
 
 @pytest.mark.parametrize("culprit", [0, 1])
@@ -84,10 +88,10 @@ def _check(ended: Ended, words: str, peers: int) -> None:
     [
         ("raises", "rank {} failed: ValueError: bad sample"),
         ("raises_at_end", "rank {} failed: OSError: disk full"),
-        ("killed", "rank {} failed: no sign of life"),
-        ("os_exit", "rank {} failed: no sign of life"),
-        ("leaves", "rank {} failed: it left with sys.exit(0)"),
-        ("leaves_3", "rank {} failed: it left with sys.exit(3)"),
+        ("killed", GONE),
+        ("os_exit", GONE),
+        ("leaves", r"rank {} failed: it left with sys\.exit\(0\)"),
+        ("leaves_3", r"rank {} failed: it left with sys\.exit\(3\)"),
     ],
 )
 def test_the_others_stop_and_name_the_rank(how: str, words: str, culprit: int, tmp_path: Path) -> None:
@@ -102,39 +106,22 @@ def test_the_others_stop_and_name_the_rank(how: str, words: str, culprit: int, t
         ("raises", "rank 0 failed: ValueError: bad sample"),
         ("killed", "the store on rank 0's host is gone"),
         ("os_exit", "the store on rank 0's host is gone"),
-        ("leaves", "rank 0 failed: it left with sys.exit(0)"),
+        ("leaves", r"rank 0 failed: it left with sys\.exit\(0\)"),
     ],
 )
 def test_rank_0_takes_the_store_with_it(how: str, words: str, tmp_path: Path) -> None:
     _check(run(PROGRAM, tmp_path, how, "0", ranks=3, launcher="hosted"), words, peers=2)
 
 
-STOPPED = PROGRAM.replace(
-    "def fail():",
-    """def end_later():
-    pid = os.getpid()
-    if os.fork() == 0:
-        time.sleep(16)
-        os.kill(pid, signal.SIGKILL)
-        os._exit(0)
-
-def fail():
-    if how == "stopped":
-        end_later()""",
-)
-
-
-@pytest.mark.parametrize(
-    ("launcher", "culprit", "words"),
-    [
-        ("patient", 1, "rank 1 failed: no sign of life"),
-        ("hosted", 1, "rank 1 failed: no sign of life"),
-        ("hosted", 0, "the store on rank 0's host does not answer"),
-    ],
-)
-def test_a_stopped_rank_is_named_at_the_timeout(launcher: str, culprit: int, words: str, tmp_path: Path) -> None:
-    """Nothing dies, so all that can be told is who does not answer; only the launcher can end the stopped rank."""
-    _check(run(STOPPED, tmp_path, "stopped", str(culprit), ranks=3, launcher=launcher), words, peers=2)
+@pytest.mark.parametrize(("launcher", "culprit"), [("patient", 1), ("hosted", 1), ("hosted", 0)])
+def test_a_stopped_rank_is_named_long_before_the_timeout(launcher: str, culprit: int, tmp_path: Path) -> None:
+    """Nothing dies, and it hears no SIGTERM: its neighbours tell, and continue it, so that it ends; also the store's host."""
+    ended = run(PROGRAM, tmp_path, "stopped", str(culprit), ranks=3, launcher=launcher)
+    assert ended.exit_code != 0, ended
+    # Ended by us, or by the connection to one that was.
+    ends = re.findall(r"it ends now, because (.*?) \(SIGSTOP", ended.err)
+    ends += [text.partition(" (SIGSTOP")[0] for text in _told(ended)]
+    assert ends == [f"rank {culprit} failed: it was stopped by a signal"] * 3, ended
 
 
 @pytest.mark.parametrize("how", ["sleeps", "deaf"])
@@ -168,17 +155,3 @@ def test_a_clean_end_with_the_model_alive(launcher: str, tmp_path: Path) -> None
     assert ended.exit_code == 0, ended
     assert sorted(re.findall(r"rank \d trained", ended.out)) == ["rank 0 trained", "rank 1 trained"]
     assert "failed" not in ended.err, ended
-
-
-@pytest.mark.torchrun
-@pytest.mark.timeout(120)
-def test_torchrun_names_the_rank_that_raised(tmp_path: Path) -> None:
-    recorded = PROGRAM.replace("with unhang", "@unhang.record\ndef main():\n  with unhang", 1)
-    head, _, body = recorded.partition("  with unhang")
-    indented = "\n".join("  " + line if line.strip() else line for line in body.splitlines()[1:])
-    program = f"{head}  with unhang{body.splitlines()[0]}\n{indented}\n\nmain()\n"
-    ended = run(program, tmp_path, "raises", "1", launcher="torchrun", limit_s=100)
-    assert ended.exit_code == 1, ended
-    root = ended.err.partition("Root Cause (first observed failure)")[2]
-    assert re.search(r"rank\s*: 1 ", root), ended
-    assert "ValueError: bad sample" in root, ended

@@ -1,19 +1,16 @@
 """The table of truths is consistent with itself and with the programs."""
 
-import pytest
-
 from unhang.model import CAUSES
 
-from .faults import CRASHES, HANGS, HEALTHY, HERE, STORIES, STRAGGLERS, Case
+from .faults import CRASHES, HANGS, HEALTHY, HERE, STORIES, STRAGGLERS
 
 FAULTY = [*HANGS, *STRAGGLERS, *CRASHES, *STORIES]
 
 
-@pytest.mark.parametrize("case", FAULTY, ids=str)
-def test_a_fault_has_a_cause_a_culprit_and_a_line(case: Case) -> None:
-    assert case.cause in CAUSES
-    assert case.culprits
-    assert case.truth()
+def test_a_fault_has_a_cause_a_culprit_and_a_line() -> None:
+    assert [c.name for c in FAULTY if c.cause not in CAUSES] == []
+    assert [c.name for c in FAULTY if not c.culprits] == []
+    assert [c.name for c in FAULTY if not c.truth()] == []
 
 
 def test_names_are_unique() -> None:

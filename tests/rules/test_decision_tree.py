@@ -14,22 +14,27 @@ from unhang.rules.registry import all_rules
 from unhang.skill.pages import anchor, diagram
 
 ROOT = Path(__file__).parents[2]
-ANSWERS = [
-    pytest.param(question, answer, id=f"{question.id}-{number}")
-    for question in QUESTIONS.values()
-    for number, answer in enumerate(question.answers, 1)
-]
 
 
-@pytest.mark.parametrize(("question", "answer"), ANSWERS)
-def test_every_answer_leads_somewhere(question: Question, answer: Answer) -> None:
-    assert bool(answer.then) != bool(answer.causes or answer.rules)
-    assert not answer.then or answer.then in QUESTIONS
-    assert set(answer.causes) <= set(CAUSES)
-    assert set(answer.rules) <= set(tree.rules_by_id()), "a leaf names a rule that does not exist"
+def wrong_in(question: Question, answer: Answer) -> list[str]:
+    """What is wrong with an answer of the tree."""
     led_to = tree.leaves(question, answer)
-    assert len(led_to) == len({rule.id for rule in led_to})
-    assert answer.then or led_to or tree.without_rule(answer)
+    ids = [rule.id for rule in led_to]
+    checks = {
+        "leads on, or to causes or rules": bool(answer.then) != bool(answer.causes or answer.rules),
+        "its question exists": not answer.then or answer.then in QUESTIONS,
+        "its causes exist": set(answer.causes) <= set(CAUSES),
+        "its rules exist": set(answer.rules) <= set(tree.rules_by_id()),
+        "no rule twice": len(ids) == len(set(ids)),
+        "leads somewhere": bool(answer.then or led_to or tree.without_rule(answer)),
+    }
+    return [what for what, holds in checks.items() if not holds]
+
+
+def test_every_answer_leads_somewhere() -> None:
+    wrong = {(q.id, number): wrong_in(q, a) for q in QUESTIONS.values() for number, a in enumerate(q.answers, 1)}
+    assert len(wrong) > len(QUESTIONS)
+    assert {place: why for place, why in wrong.items() if why} == {}
 
 
 def test_every_question_is_reached_and_none_leads_back() -> None:
@@ -99,13 +104,19 @@ def test_questions_and_answers_can_be_read() -> None:
     assert len({q.text for q in QUESTIONS.values()}) == len(QUESTIONS)
 
 
-@pytest.mark.parametrize("rule", all_rules(), ids=lambda r: r.id)
-def test_the_docstring_of_a_rule_falls_into_its_parts(rule: Rule) -> None:
+def missing_parts(rule: Rule) -> list[str]:
+    """The parts of its docstring that a rule lacks."""
     told = tree.explanation(rule)
-    assert told.summary.endswith((".", "!", "?"))
-    assert "\n" not in told.summary
-    assert [h for h in HEADINGS if not told.sections.get(h)] == []
-    assert tree.command_for(rule, ("run", "diagnose")).startswith(("unhang run", "unhang diagnose"))
+    missing = [heading for heading in HEADINGS if not told.sections.get(heading)]
+    if not told.summary.endswith((".", "!", "?")) or "\n" in told.summary:
+        missing.append("a summary of one sentence")
+    if not tree.command_for(rule, ("run", "diagnose")).startswith(("unhang run", "unhang diagnose")):
+        missing.append("a command")
+    return missing
+
+
+def test_the_docstring_of_a_rule_falls_into_its_parts() -> None:
+    assert {rule.id: missing for rule in all_rules() if (missing := missing_parts(rule))} == {}
 
 
 def test_the_diagram_draws_every_question_and_only_known_nodes() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-
-import pytest
+from typing import Any
 
 from unhang.model import CAUSES
 from unhang.model.example import Fires, Quiet
@@ -14,56 +13,81 @@ from unhang.rules.registry import all_rules, judge
 HEADINGS = ("What it detects:", "Why it hangs:", "How to confirm:", "How to fix:", "Sources:")
 
 
-def examples(kind: type) -> list[object]:
+def examples(kind: type[Fires] | type[Quiet]) -> list[tuple[str, Rule, Any]]:
+    """All examples of a kind, each with its name and rule."""
     return [
-        pytest.param(rule, example, id=f"{rule.id}-{i}")
+        (f"{rule.id}-{i}", rule, example)
         for rule in all_rules()
         for i, example in enumerate(rule.EXAMPLES)
         if isinstance(example, kind)
     ]
 
 
-@pytest.mark.parametrize(("rule", "example"), examples(Fires))
-def test_a_rule_names_the_culprits(rule: Rule, example: Fires) -> None:
+def wrong_alone(rule: Rule, example: Fires) -> list[str]:
+    """What is wrong with what a rule says where it must speak."""
     found = judge(example.case, [rule]).findings
-    assert found, "the rule says nothing"
-    assert found[0].cause == rule.cause
-    assert found[0].culprit_ranks == example.culprits
-    if example.line is not None:
-        assert found[0].location is not None
-        assert found[0].location.line == example.line
-
-
-@pytest.mark.parametrize(("rule", "example"), examples(Fires))
-def test_among_all_rules_its_finding_is_the_first(rule: Rule, example: Fires) -> None:
-    diagnosis = judge(example.case)
-    assert [o for o in diagnosis.outcomes if o.verdict == "error"] == []
-    assert diagnosis.findings[0].rule == rule.id
-    assert all(f.consequence_of == "F1" for f in diagnosis.findings[1:])
-
-
-@pytest.mark.parametrize(("rule", "example"), examples(Quiet))
-def test_a_rule_is_silent(rule: Rule, example: Quiet) -> None:
-    assert judge(example.case, [rule]).findings == (), example.why
-
-
-@pytest.mark.parametrize("rule", all_rules(), ids=lambda r: r.id)
-def test_a_rule_explains_itself(rule: Rule) -> None:
-    text = inspect.getdoc(type(rule)) or ""
-    assert [h for h in HEADINGS if h not in text] == []
-    assert rule.cause in CAUSES
-    assert set(rule.needs) <= set(NEEDS)
-    assert any(isinstance(e, Fires) for e in rule.EXAMPLES), "no example in which it speaks"
-    assert any(isinstance(e, Quiet) for e in rule.EXAMPLES), "no healthy counter-example"
-
-
-@pytest.mark.parametrize(("rule", "example"), examples(Fires))
-def test_every_fix_can_be_checked(rule: Rule, example: Fires) -> None:
-    for finding in judge(example.case, [rule]).findings:
-        assert finding.fixes
+    if not found:
+        return ["the rule says nothing"]
+    first, wrong = found[0], []
+    if (first.cause, first.culprit_ranks) != (rule.cause, example.culprits):
+        wrong.append(f"names {first.cause} {first.culprit_ranks}, not {rule.cause} {example.culprits}")
+    if example.line is not None and (first.location is None or first.location.line != example.line):
+        wrong.append(f"at {first.location}, not line {example.line}")
+    for finding in found:
+        if not finding.fixes:
+            wrong.append(f"no fix of {finding.title!r}")
         for fix in finding.fixes:
-            assert fix.patch or fix.command or fix.setting
-            assert fix.verify
+            if not (fix.patch or fix.command or fix.setting):
+                wrong.append(f"the fix {fix.title!r} says not what to change")
+            if not fix.verify:
+                wrong.append(f"the fix {fix.title!r} cannot be checked")
+    return wrong
+
+
+def test_a_rule_names_the_culprits_and_fixes_that_can_be_checked() -> None:
+    wrong = {name: wrong_alone(rule, example) for name, rule, example in examples(Fires)}
+    assert len(wrong) >= len(all_rules())
+    assert {name: why for name, why in wrong.items() if why} == {}
+
+
+def wrong_among_all(rule: Rule, example: Fires) -> list[str]:
+    """What is wrong with the verdict of all rules together."""
+    diagnosis = judge(example.case)
+    wrong = [f"{o.rule} fails: {o.reason}" for o in diagnosis.outcomes if o.verdict == "error"]
+    if not diagnosis.findings or diagnosis.findings[0].rule != rule.id:
+        wrong.append(f"the first is not its own: {[f.rule for f in diagnosis.findings]}")
+    wrong += [
+        f"{f.rule} is a consequence of {f.consequence_of}" for f in diagnosis.findings[1:] if f.consequence_of != "F1"
+    ]
+    return wrong
+
+
+def test_among_all_rules_its_finding_is_the_first() -> None:
+    wrong = {name: wrong_among_all(rule, example) for name, rule, example in examples(Fires)}
+    assert {name: why for name, why in wrong.items() if why} == {}
+
+
+def test_a_rule_is_silent() -> None:
+    said = {name: (judge(e.case, [rule]).findings, e.why) for name, rule, e in examples(Quiet)}
+    assert {name: why for name, (found, why) in said.items() if found} == {}
+
+
+def unexplained(rule: Rule) -> list[str]:
+    """What a rule does not say of itself."""
+    text = inspect.getdoc(type(rule)) or ""
+    wrong = [heading for heading in HEADINGS if heading not in text]
+    if rule.cause not in CAUSES:
+        wrong.append(f"no such cause: {rule.cause}")
+    wrong += [f"no such evidence: {need}" for need in rule.needs if need not in NEEDS]
+    if not any(isinstance(e, Fires) for e in rule.EXAMPLES):
+        wrong.append("no example in which it speaks")
+    if not any(isinstance(e, Quiet) for e in rule.EXAMPLES):
+        wrong.append("no healthy counter-example")
+    return wrong
+
+
+def test_a_rule_explains_itself() -> None:
+    assert {rule.id: why for rule in all_rules() if (why := unexplained(rule))} == {}
 
 
 def test_ids_are_unique() -> None:

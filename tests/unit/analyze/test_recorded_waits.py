@@ -1,78 +1,20 @@
-"""What the recorded calls alone tell: positions, fronts, the two sides of a transfer, habits, and who is idle."""
+"""What the recorded calls alone tell: positions, fronts, the two sides of a transfer, who is idle, and whose device stands still."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.unit.analyze.small_tables import DONE, OPEN, STARTED, WORLD, case_of, recv, reduce_, send, table_of
 from unhang.analyze.fronts import fronts, matched_transfers
-from unhang.analyze.habits import Habits
 from unhang.analyze.positions import CallIndex
 from unhang.analyze.situation import Situation
-from unhang.model import (
-    PROGRESS_COLUMNS,
-    CallState,
-    Case,
-    CollectiveTable,
-    HangObservation,
-    Job,
-    ProcessGroup,
-    ProcessState,
-    RankEvidence,
-    RankIdentity,
-    TableBuilder,
-)
+from unhang.model import PROGRESS_COLUMNS, CallState, ProcessGroup, ProcessState
 from unhang.rules.process.no_dump import candidates
 from unhang.rules.registry import judge
-
-WORLD = ProcessGroup("0", "default_pg", (0, 1, 2, 3), backend="nccl")
-OPEN, STARTED, DONE = CallState.SCHEDULED, CallState.STARTED, CallState.COMPLETED
-
-
-def table_of(calls: Mapping[int, Sequence[dict[str, Any]]], *groups: ProcessGroup) -> CollectiveTable:
-    """Rank -> its calls; each has op, and may have group, seq, state, peer, sizes."""
-    builder = TableBuilder()
-    indexes = {g.name: builder.group(g) for g in (groups or (WORLD,))}
-    for rank, theirs in calls.items():
-        counts: dict[tuple[str, bool], int] = {}
-        for i, call in enumerate(theirs):
-            group, is_p2p = call.get("group", "0"), "peer" in call
-            counts[group, is_p2p] = seq = call.get("seq", counts.get((group, is_p2p), 0) + 1)
-            builder.add(
-                rank=rank,
-                group=indexes[group],
-                seq=seq,
-                op=call["op"],
-                in_sizes=call.get("sizes", ((4,),)),
-                dtype=call.get("dtype", "Float"),
-                state=call.get("state", DONE),
-                is_p2p=is_p2p,
-                peer=call.get("peer", -1),
-                created_ns=10**18 + i * 10**6 + rank,
-                record_id=call.get("record", i),
-            )
-    return builder.build()
-
-
-def case_of(table: CollectiveTable, world: int = 4, absent: Sequence[int] = ()) -> Case:
-    ranks = {r: RankEvidence(RankIdentity(r)) for r in range(world) if r not in absent}
-    return Case(Job(world, backend="nccl"), ranks, table.groups, table, hang=HangObservation("suspected", 1.0, 600.0))
-
-
-def reduce_(state: CallState = DONE, **more: Any) -> dict[str, Any]:
-    return {"op": "all_reduce", "state": state, **more}
-
-
-def send(peer: int, state: CallState = DONE, **more: Any) -> dict[str, Any]:
-    return {"op": "send", "peer": peer, "state": state, **more}
-
-
-def recv(peer: int, state: CallState = DONE, **more: Any) -> dict[str, Any]:
-    return {"op": "recv", "peer": peer, "state": state, **more}
 
 
 def test_equal_elements_in_another_shape_are_the_same_call() -> None:
@@ -170,24 +112,6 @@ def test_a_rank_that_left_nothing_is_unseen_not_idle() -> None:
     assert s.idle_roots == ()
 
 
-def step(odd: bool = False) -> list[dict[str, Any]]:
-    return [{"op": "broadcast" if odd else "all_reduce"}, {"op": "all_gather"}, {"op": "barrier"}]
-
-
-def last(table: CollectiveTable) -> dict[int, int]:
-    return {r: table.rank_rows(r).stop - 1 for r in np.unique(table["rank"]).tolist()}
-
-
-def test_only_the_rank_that_left_the_common_habit_is_new() -> None:
-    table = table_of({0: [*step(), *step(), *step()], 1: [*step(), *step(), *step(odd=True)]})
-    assert list(Habits(table).departures(last(table))) == [1]
-
-
-def test_what_all_ranks_do_for_the_first_time_is_no_news() -> None:
-    table = table_of({r: [*step(), *step(), *step(odd=True)] for r in range(4)})
-    assert Habits(table).departures({0: last(table)[0]}) == {}
-
-
 def test_a_process_whose_calls_could_not_be_had_is_unseen_not_idle() -> None:
     case = case_of(table_of({r: [reduce_(), reduce_(OPEN)] for r in (0, 1, 3)}))
     alive = replace(case.ranks[2], state=ProcessState("S"))
@@ -254,48 +178,12 @@ def test_transfers_that_were_under_way_across_a_collective_are_not_counted_from_
     assert matched_transfers(table) == {3: 7, 7: 3}
 
 
-def layers(count: int, then: str) -> list[dict[str, Any]]:
-    return [*({"op": op} for _ in range(count) for op in ("all_reduce", "all_gather", "reduce_scatter")), {"op": then}]
-
-
-def test_a_loop_that_ends_for_the_first_time_is_no_departure() -> None:
-    table = table_of({0: [{"op": "broadcast"}, *layers(3, "barrier")], 1: [{"op": "scatter"}]})
-    assert Habits(table).departures({0: 10}) == {}
-
-
-def test_a_loop_that_ends_earlier_than_in_a_whole_round_is_a_departure() -> None:
-    whole = [{"op": "broadcast"}, *layers(3, "barrier")]
-    table = table_of({0: [*whole, {"op": "broadcast"}, *layers(2, "barrier")], 1: [{"op": "scatter"}]})
-    assert Habits(table).departures({0: len(whole) + 7}) == {0: len(whole) + 7}
-
-
-def test_where_others_begin_anew_a_rank_that_does_not_has_departed() -> None:
-    first = [send(2), recv(2), send(2, sizes=((9,),)), reduce_()]
-    table = table_of({0: [*first, recv(2, OPEN)], 1: [*first, *first], 2: [reduce_()]})
-    assert Habits(table).departures({0: 4, 2: 9 + 4}) == {0: 4}
-    without = table_of({0: [*first, recv(2, OPEN)], 2: [reduce_()]})
-    assert Habits(without).departures({0: 4}) == {}
-
-
-def test_a_call_that_others_make_elsewhere_is_not_new() -> None:
-    tp, dp = ProcessGroup("1", "tp", (0, 1), backend="nccl"), ProcessGroup("2", "tp", (2, 3), backend="nccl")
-    gather, scatter = ({"op": op, "group": "1", "state": OPEN} for op in ("all_gather", "reduce_scatter"))
-    table = table_of({0: [gather], 1: [scatter], 2: [{"op": "all_gather", "group": "2"}]}, WORLD, tp, dp)
-    assert Habits(table).firsts({0: 0, 1: 1}) == frozenset([1])
-
-
 def test_one_against_two_is_odd_unless_nothing_is_known_of_the_fourth() -> None:
     calls = {0: [reduce_(OPEN)], 1: [reduce_(OPEN)], 2: [{"op": "barrier", "state": OPEN}]}
     known, unknown = ({**calls, 3: [reduce_(group="1")]}, calls)
     pair = ProcessGroup("1", "tp", (3,), backend="nccl")
     for case, is_sure in ((case_of(table_of(known, WORLD, pair)), True), (case_of(table_of(unknown)), False)):
         assert Situation(case).stuck[0].has_majority is is_sure
-
-
-def test_among_suspects_with_one_program_the_one_against_two_has_departed() -> None:
-    first = [{"op": "broadcast"}, reduce_(), {"op": "all_gather"}]
-    table = table_of({r: [*first, reduce_(OPEN) if r != 1 else {"op": "barrier", "state": OPEN}] for r in range(3)})
-    assert Habits(table).departures(last(table)) == {1: 7}
 
 
 def test_of_two_idle_ranks_that_lost_their_past_and_do_not_say_how_far_they_are_either_may_wait() -> None:
@@ -315,9 +203,61 @@ def test_a_transfer_that_is_gone_from_a_partial_dump_keeps_nobody_if_another_of_
     assert [e.targets for e in Situation(case_of(table)).waits.edges_of(1)] == [(2,)]
 
 
-def test_ranks_with_one_program_vote_by_the_numbers_of_their_calls() -> None:
-    calls = [{"op": op} for op in ("broadcast", "all_reduce", "all_gather", "barrier", "all_reduce")]
-    wrapped = [{**call, "record": i} for i, call in enumerate(calls)][1:]
-    table = table_of({0: [*calls[:4], {"op": "scatter", "state": OPEN}], 1: wrapped, 2: wrapped, 3: [reduce_()]})
-    table = replace(table, wrapped_ranks=frozenset((1, 2)))
-    assert Habits(table).departures({0: 4}) == {0: 4}
+def timed(*states: CallState) -> list[dict[str, Any]]:
+    return [reduce_(state, started=int(state is DONE)) for state in states]
+
+
+def test_a_device_that_has_not_begun_its_next_call_waits_for_nobody_and_is_named() -> None:
+    calls = {0: timed(DONE, OPEN, OPEN), **{r: timed(DONE, STARTED, OPEN) for r in (1, 2, 3)}}
+    s = Situation(case_of(table_of(calls)))
+    assert [(e.waiter, e.targets) for e in s.waits.edges] == [(1, (0,)), (2, (0,)), (3, (0,))]
+    one_is_gone = case_of(table_of({r: calls[r] for r in (0, 1, 2)}), absent=[3])
+    for case in (s.case, one_is_gone):
+        assert [(f.rule, f.culprit_ranks) for f in judge(case).findings] == [("not-completed", (0,))]
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        {r: [reduce_(), reduce_(OPEN)] for r in range(4)},
+        {r: timed(DONE, OPEN) for r in range(4)},
+        {0: timed(OPEN, OPEN), **{r: timed(DONE, STARTED) for r in (1, 2, 3)}},
+    ],
+    ids=["begins-are-not-recorded", "all-of-them", "an-earlier-call-may-be-overwritten"],
+)
+def test_no_device_is_said_to_stand_still_where_that_is_not_told(calls: dict[int, list[dict[str, Any]]]) -> None:
+    table = replace(table_of(calls), wrapped_ranks=frozenset([0]))
+    assert Situation(case_of(table)).recorded.stalled == frozenset()
+
+
+def test_an_earlier_call_of_the_group_may_be_open_and_overwritten_though_another_group_went_on() -> None:
+    tp = ProcessGroup("1", "tp", (0, 1), backend="nccl")
+    calls = {0: [reduce_(group="1", started=1), reduce_(OPEN, seq=8)], 1: [reduce_(STARTED, seq=8)]}
+    calls |= {r: [reduce_(STARTED, seq=7)] for r in (2, 3)}
+    table = table_of(calls, WORLD, tp)
+    assert Situation(case_of(replace(table, wrapped_ranks=frozenset([0])))).recorded.stalled == frozenset()
+    assert Situation(case_of(table)).recorded.stalled == {0}
+
+
+def test_a_dump_of_open_calls_keeps_the_members_of_batches_so_they_are_counted() -> None:
+    def batch(call: dict[str, Any], seq: int) -> list[dict[str, Any]]:
+        return [{**call, "seq": seq}, {"op": "coalesced", "peer": -1, "seq": seq, "state": call["state"]}]
+
+    sent, taken = [send(1, seq=1), send(1, seq=2)], [recv(0, seq=1), *batch(recv(0, OPEN), 2)]
+    table = replace(table_of({0: [*sent, reduce_(OPEN)], 1: taken}), active_ranks=frozenset((0, 1)))
+    assert matched_transfers(table) == {4: 1}
+    alone = replace(table_of({0: [reduce_(OPEN)], 1: [recv(0, OPEN)]}), active_ranks=frozenset((0, 1)))
+    assert matched_transfers(alone) == {1: None}
+
+
+def test_a_majority_of_one_yields_to_habit_where_it_is_not_recorded_who_belongs_to_the_groups() -> None:
+    past = [{"op": op, "group": g} for g, op in (("1", "all_gather"), ("1", "scatter"), ("0", "all_reduce"))] * 4
+    odd = [*past, {"op": "barrier", "state": OPEN}]
+    usual = [*past, *({**call, "state": OPEN} for call in past[:3])]
+    world = ProcessGroup("0", "default_pg", (0, 1, 2), backend="nccl")
+    known, unknown = (ProcessGroup("1", "tp", ranks, backend="nccl") for ranks in ((0, 1, 2), ()))
+    for group, culprits in ((known, (1,)), (unknown, (0, 2))):
+        table = table_of({0: odd, 1: usual, 2: odd}, world, group)
+        divergence = Situation(case_of(table, world=3)).divergence
+        assert divergence is not None
+        assert divergence.culprits == culprits

@@ -15,9 +15,12 @@ WORLD = ProcessGroup("0", "default_pg", (0, 1, 2, 3), backend="nccl")
 
 
 def table_of(
-    groups: tuple[ProcessGroup, ...], ahead_ms: Mapping[int, int], late_ms: Mapping[int, int]
+    groups: tuple[ProcessGroup, ...],
+    ahead_ms: Mapping[int, int],
+    late_ms: Mapping[int, int],
+    tells_ends: bool = True,
 ) -> CollectiveTable:
-    """Ten calls of each group; `ahead_ms`: of the rank's clock, `late_ms`: how late it comes to each call."""
+    """Ten calls of each group, a second apart; `ahead_ms`: of the rank's clock, `late_ms`: how late it comes to each."""
     builder = TableBuilder()
     for group in groups:
         number = builder.group(group)
@@ -33,7 +36,7 @@ def table_of(
                     dtype="Float",
                     state=CallState.COMPLETED,
                     created_ns=now + late_ms.get(rank, 0) * MS,
-                    completed_ns=now + 900 * MS,
+                    completed_ns=now + 900 * MS if tells_ends else 0,
                     record_id=i,
                 )
     return builder.build()
@@ -74,3 +77,9 @@ def test_who_shares_a_group_with_a_rank_without_a_record_may_have_been_kept_by_i
     table = table_of((replace(WORLD, ranks=(0, 1, 2)),), {}, {2: 700})
     assert [s.rank for s in stragglers(case_of(table))] == [2]
     assert stragglers(case_of(replace(table, groups=(*table.groups, pair)))) == ()
+
+
+def test_where_no_ends_are_told_a_rank_that_is_behind_while_the_others_go_on_has_another_clock() -> None:
+    assert stragglers(case_of(table_of((WORLD,), {3: 3000}, {}, tells_ends=False))) == ()
+    late = table_of((WORLD,), {}, {3: 700}, tells_ends=False)
+    assert [s.rank for s in stragglers(case_of(late))] == [3]

@@ -6,7 +6,7 @@ import os
 import resource
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,6 @@ from unhang.read.logs.source import read_output
 
 CPU_SECONDS, LINE_CPU_SECONDS = 50, 3
 MAX_LINE = 4000
-LONG = 50_000
 SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 PREFIXES = [
@@ -112,23 +111,26 @@ def test_any_lines_can_be_followed(texts: list[tuple[int, str]]) -> None:
     assert log.output().lines or not any(text for _, text in texts)
 
 
-def adversarial(pattern: Pattern) -> list[str]:
-    """Lines that lead an expression astray that can be led astray. Lines are cut to `MAX_LINE` before they are matched."""
+def adversarial(pattern: Pattern) -> Iterable[str]:
+    """Lines that lead an expression astray that can be led astray, as long as lines get: they are cut before they are matched."""
     found = []
     for example in pattern.examples:
-        found.append(example * (LONG // len(example) + 1))
+        found.append(example * (MAX_LINE // len(example) + 1))
         found += [
-            example[:cut] + filler * LONG for cut in (len(example) // 2, len(example) - 1) for filler in ("a", "0", " ")
+            example[:cut] + filler * MAX_LINE
+            for cut in (len(example) // 2, len(example) - 1)
+            for filler in ("a", "0", " ")
         ]
         words = example.split(" ")
         found += [" ".join(word * 40 for word in words), "  ".join(words * 50)]
     for anchor in pattern.anchors:
         found += [
-            anchor + filler * LONG for filler in ("a", "0", " ", "[", "(", ",", ":", "a ", "0,", '"', "\t", "=1 ", "/")
+            anchor + filler * MAX_LINE
+            for filler in ("a", "0", " ", "[", "(", ",", ":", "a ", "0,", '"', "\t", "=1 ", "/")
         ]
-        found += [filler * LONG + anchor for filler in ("a", "0", " ", "[", "a.", "1-")]
-        found.append(anchor * (LONG // len(anchor)))
-    return [line[:MAX_LINE] for line in found]
+        found += [(filler * MAX_LINE)[: MAX_LINE - len(anchor)] + anchor for filler in ("a", "0", " ", "[", "a.", "1-")]
+        found.append(anchor * (MAX_LINE // len(anchor)))
+    return dict.fromkeys(line[:MAX_LINE] for line in found)
 
 
 PARTS = 16
@@ -183,13 +185,15 @@ def test_lines_full_of_anchors_are_matched() -> None:
         pytest.param(b"[rank3]: " * (600 << 10), id="prefixes on prefixes"),
         pytest.param(b"Traceback (most recent call last):\n" * (130 << 10), id="tracebacks without end"),
         pytest.param(b"Root Cause (first observed failure):\n[0]:\n" * (110 << 10), id="summaries without end"),
-        pytest.param(b"".join(word + b"\n" for word in LITERALS) * 400, id="every anchor, many times"),
+        pytest.param(b"".join(word + b"\n" for word in LITERALS) * 100, id="every anchor, many times"),
         pytest.param(b"{" * (6 << 20), id="objects within objects"),
         pytest.param(b"1%| |" * (1 << 20), id="bars glued to bars"),
         pytest.param("\u20ac".encode("utf-16-le") * (3 << 20), id="wide characters"),
     ],
 )
-def test_monstrous_files_are_read(tmp_path: Path, content: bytes) -> None:
+def test_monstrous_files_are_read(tmp_path: Path, content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "WHOLE_BYTES", 1 << 20)
+    assert len(content) > 1 << 20
     path = tmp_path / "job.log"
     path.write_bytes(content)
 

@@ -25,6 +25,8 @@ LIMIT_S = 40
 FORK_LAUNCHER = """
 import os, runpy, sys, traceback
 import torch, torch.distributed
+if "DistributedDataParallel" in open(sys.argv[1]).read():
+    import torch._dynamo  # which it loads; here once, not in every rank
 children = {}
 for rank in range(int(sys.argv[2])):
     pid = os.fork()
@@ -45,7 +47,8 @@ codes = [0] * len(children)
 for _ in children:
     pid, status = os.wait()
     codes[children[pid]] = os.waitstatus_to_exitcode(status)
-print("codes", codes)
+print("codes", codes, flush=True)
+os._exit(0)  # an interpreter takes half a second to take torch apart
 """
 
 

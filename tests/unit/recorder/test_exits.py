@@ -28,7 +28,7 @@ def end(how):
     if how == 2: raise ValueError("uncaught")
     if how == 3: os._exit(4)
 
-for number in range(16):
+for number in range(8):
     pid = os.fork()
     if pid == 0:
         end(number % 4)
@@ -36,27 +36,27 @@ for number in range(16):
     started = time.monotonic()
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     assert code == (0, 3, 1, 4)[number % 4], (number, code)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 """
 
 
 def test_every_kind_of_end_many_times(tmp_path: Path, run_dir: Path) -> None:
     ended = python(write(tmp_path, "many.py", MANY), env=environment(run_dir))
     assert ended.code == 0, ended.stderr
-    assert ended.stderr.count("ValueError: uncaught") == 4
+    assert ended.stderr.count("ValueError: uncaught") == 2
     assert "WorkerServer" not in ended.stderr
-    assert len(list(run_dir.glob("ranks/r0-*"))) == 16
+    assert len(list(run_dir.glob("ranks/r0-*"))) == 8
     seen = [read_json(p) for p in run_dir.glob("ranks/r0-*/exit.json")]
     assert (
         sorted((e["kind"], e["code"]) for e in seen if e["kind"] != "exit")
-        == [("os._exit", 4)] * 4 + [("sys.exit", 3)] * 4
+        == [("os._exit", 4)] * 2 + [("sys.exit", 3)] * 2
     )
-    assert sum(e["kind"] == "exit" and e["code"] is None for e in seen) == 4
-    assert sum(e["kind"] == "exit" and e["code"] == 1 for e in seen) == 4
-    assert len(list(run_dir.glob("ranks/*/error.json"))) == 4
-    assert len(list(run_dir.glob("ranks/*/flight_exit.pickle"))) == 16
+    assert sum(e["kind"] == "exit" and e["code"] is None for e in seen) == 2
+    assert sum(e["kind"] == "exit" and e["code"] == 1 for e in seen) == 2
+    assert len(list(run_dir.glob("ranks/*/error.json"))) == 2
+    assert len(list(run_dir.glob("ranks/*/flight_exit.pickle"))) == 8
     assert list(run_dir.glob("ranks/*/notes.jsonl")) == []
-    assert sum(header(f)[page.ENDED] for f in run_dir.glob("ranks/*")) == 12
+    assert sum(header(f)[page.ENDED] for f in run_dir.glob("ranks/*")) == 6
 
 
 def test_uncaught_exception_in_a_plain_rank(tmp_path: Path, run_dir: Path) -> None:

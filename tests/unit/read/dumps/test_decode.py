@@ -192,10 +192,10 @@ def test_a_memo_used_otherwise_never_tells_something_else() -> None:
         fast([data])
     variants = list(memo_variants(data))
     assert len(variants) > 3000
-    for frames_too in (True, False):
-        got = assert_same([*variants, data], frames=frames_too)
-        assert 100 < len(got.absent) < len(variants)
-        assert len(variants) in got.dumps
+    for some, frames_too in ((variants, True), (variants[::3], False)):
+        got = assert_same([*some, data], frames=frames_too)
+        assert 100 < len(got.absent) < len(some)
+        assert len(some) in got.dumps
 
 
 def test_numbers_that_look_like_definitions() -> None:

@@ -1,0 +1,142 @@
+"""Who did something else than its past and its peers foretold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.analyze.small_tables import DONE, OPEN, WORLD, recv, reduce_, send, table_of
+from unhang.analyze.habits import Habits
+from unhang.model import CallState, CollectiveTable, ProcessGroup
+
+
+def step(odd: bool = False) -> list[dict[str, Any]]:
+    return [{"op": "broadcast" if odd else "all_reduce"}, {"op": "all_gather"}, {"op": "barrier"}]
+
+
+def last(table: CollectiveTable) -> dict[int, int]:
+    return {r: table.rank_rows(r).stop - 1 for r in np.unique(table["rank"]).tolist()}
+
+
+def test_only_the_rank_that_left_the_common_habit_is_new() -> None:
+    table = table_of({0: [*step(), *step(), *step()], 1: [*step(), *step(), *step(odd=True)]})
+    assert list(Habits(table).departures(last(table))) == [1]
+
+
+def test_what_all_ranks_do_for_the_first_time_is_no_news() -> None:
+    table = table_of({r: [*step(), *step(), *step(odd=True)] for r in range(4)})
+    assert Habits(table).departures({0: last(table)[0]}) == {}
+
+
+def layers(count: int, then: str) -> list[dict[str, Any]]:
+    return [*({"op": op} for _ in range(count) for op in ("all_reduce", "all_gather", "reduce_scatter")), {"op": then}]
+
+
+def test_a_loop_that_ends_for_the_first_time_is_no_departure() -> None:
+    table = table_of({0: [{"op": "broadcast"}, *layers(3, "barrier")], 1: [{"op": "scatter"}]})
+    assert Habits(table).departures({0: 10}) == {}
+
+
+def test_a_loop_that_ends_earlier_than_in_a_whole_round_is_a_departure() -> None:
+    whole = [{"op": "broadcast"}, *layers(3, "barrier")]
+    table = table_of({0: [*whole, {"op": "broadcast"}, *layers(2, "barrier")], 1: [{"op": "scatter"}]})
+    assert Habits(table).departures({0: len(whole) + 7}) == {0: len(whole) + 7}
+
+
+def test_where_others_begin_anew_a_rank_that_does_not_has_departed() -> None:
+    first = [send(2), recv(2), send(2, sizes=((9,),)), reduce_()]
+    table = table_of({0: [*first, recv(2, OPEN)], 1: [*first, *first], 2: [reduce_()]})
+    assert Habits(table).departures({0: 4, 2: 9 + 4}) == {0: 4}
+    without = table_of({0: [*first, recv(2, OPEN)], 2: [reduce_()]})
+    assert Habits(without).departures({0: 4}) == {}
+
+
+def test_a_call_that_others_make_elsewhere_is_not_new() -> None:
+    tp, dp = ProcessGroup("1", "tp", (0, 1), backend="nccl"), ProcessGroup("2", "tp", (2, 3), backend="nccl")
+    gather, scatter = ({"op": op, "group": "1", "state": OPEN} for op in ("all_gather", "reduce_scatter"))
+    table = table_of({0: [gather], 1: [scatter], 2: [{"op": "all_gather", "group": "2"}]}, WORLD, tp, dp)
+    assert Habits(table).firsts({0: 0, 1: 1}) == frozenset([1])
+
+
+def test_among_suspects_with_one_program_the_one_against_two_has_departed() -> None:
+    first = [{"op": "broadcast"}, reduce_(), {"op": "all_gather"}]
+    table = table_of({r: [*first, reduce_(OPEN) if r != 1 else {"op": "barrier", "state": OPEN}] for r in range(3)})
+    assert Habits(table).departures(last(table)) == {1: 7}
+
+
+def test_ranks_with_one_program_vote_by_the_numbers_of_their_calls() -> None:
+    calls = [{"op": op} for op in ("broadcast", "all_reduce", "all_gather", "barrier", "all_reduce")]
+    wrapped = [{**call, "record": i} for i, call in enumerate(calls)][1:]
+    table = table_of({0: [*calls[:4], {"op": "scatter", "state": OPEN}], 1: wrapped, 2: wrapped, 3: [reduce_()]})
+    table = replace(table, wrapped_ranks=frozenset((1, 2)))
+    assert Habits(table).departures({0: 4}) == {0: 4}
+
+
+def ring(rank: int, size: int, line: int, state: CallState = DONE) -> list[dict[str, Any]]:
+    """A batch in which a rank gives to the next one and takes from the one before; `line` tells calls apart by their size."""
+    ways = (send((rank + 1) % size, state), recv((rank - 1) % size, state))
+    return [{**way, "sizes": ((line,),), "group": "1", "seq": line} for way in ways]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_members_of_a_ring_have_one_program_wherever_it_closes(size: int) -> None:
+    group = ProcessGroup("1", "cp", tuple(range(size)), backend="nccl")
+    calls = {r: [call for line in (1, 2, 3) for call in ring(r, size, line)] for r in range(size)}
+    tokens = Habits(table_of(calls, WORLD, group)).tokens.reshape(size, -1)
+    assert (tokens == tokens[0]).all()
+
+
+def test_the_stages_of_a_pipeline_have_no_ring() -> None:
+    stages = ProcessGroup("1", "pp", (0, 1, 2), backend="nccl")
+    calls = {0: [send(1), recv(1)], 1: [recv(0), send(2), recv(2), send(0)], 2: [recv(1), send(1)]}
+    table = table_of({r: [{**c, "group": "1"} for c in theirs] for r, theirs in calls.items()}, WORLD, stages)
+    tokens = Habits(table).tokens
+    assert tokens[0] != tokens[7]  # the first sends to the next, the last to the one before
+
+
+def test_a_program_that_begins_unlike_those_of_its_peers_has_departed() -> None:
+    begin = [{"op": op} for op in ("broadcast", "all_reduce", "all_gather")]
+    table = table_of({r: begin if r else [{"op": "barrier", "state": OPEN}, *begin] for r in range(4)})
+    assert Habits(table).departures({0: 0}) == {0: 0}
+
+
+def test_where_the_peers_begin_unlike_each_other_nobody_has_departed() -> None:
+    begin = [{"op": op} for op in ("broadcast", "all_reduce", "all_gather")]
+    table = table_of({r: [{"op": op, "state": OPEN}, *begin] for r, op in enumerate(("barrier", "a", "b", "c"))})
+    assert Habits(table).departures({0: 0}) == {}
+
+
+def test_in_its_first_round_a_rank_that_departed_before_its_loops_has_departed() -> None:
+    begin = [{"op": op} for op in ("broadcast", "all_reduce", "all_gather")]
+    loop = [{"op": "all_to_all"}, {"op": "gather"}, {"op": "scatter"}] * 8
+    end = [{"op": "barrier", "group": "1", "state": OPEN}]
+    groups = WORLD, ProcessGroup("1", "dp", (0, 1, 2, 3), backend="nccl")
+    table = table_of({r: [*begin, *([{"op": "odd"}] if not r else []), *loop, *end] for r in range(4)}, *groups)
+    assert Habits(table).departures({0: 27}) == {0: 3}
+
+
+def lost(table: CollectiveTable, *ranks: int) -> CollectiveTable:
+    return replace(table, wrapped_ranks=frozenset(ranks))
+
+
+def test_what_followed_the_first_call_that_is_left_foretells_a_whole_round() -> None:
+    followed = [{"op": "barrier"}, *step(), {"op": "barrier"}]
+    table = table_of({0: [*followed[:-2], {"op": "barrier"}, {"op": "odd", "state": OPEN}], 1: [{"op": "scatter"}]})
+    assert Habits(lost(table, 0)).departures({0: 4}) == {0: 4}
+    assert Habits(table).departures({0: 4}) == {}  # one call alone, at the begin of the program, tells nothing
+
+
+def test_a_loop_that_goes_on_is_no_departure_though_only_its_end_is_left_of_the_past() -> None:
+    def body(first: str) -> list[dict[str, Any]]:
+        return [{"op": op} for op in (first, "all_gather", "gather", "scatter")]
+
+    loop = ({"op": "gather"}, {"op": "scatter"}, *body("all_reduce"), {"op": "barrier", "group": "1"})
+    now = [{"op": "begin"}, *body("all_reduce"), {"op": "all_reduce", "state": OPEN}]
+    groups = WORLD, ProcessGroup("1", "dp", (0, 1, 2, 3), backend="nccl")
+    table = table_of({0: [*loop, *now], 1: [{"op": "send_off"}]}, *groups)
+    assert Habits(lost(table, 0)).departures({0: len(loop) + 5}) == {}
+    other = table_of({0: [*loop, *now[:-1], {"op": "odd", "state": OPEN}], 1: [{"op": "send_off"}]}, *groups)
+    assert Habits(lost(other, 0)).departures({0: len(loop) + 5}) == {0: len(loop) + 5}
