@@ -26,5 +26,6 @@ def readings_case(
         job=Job(world_size=world, nodes=max(1, world // 2)),
         ranks={r: RankEvidence(RankIdentity(r, world, r % 2, host=_HOST.format(r // 2))) for r in range(world)},
         readings=tuple(flat),
+        present=("party", "setup"),
         absent=tuple(Unavailable(what, reason) for what, reason in (absent or {}).items()),
     )

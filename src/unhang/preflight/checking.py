@@ -178,7 +178,7 @@ def _case(party: Party, read: Mapping[int, _Read], options: CheckOptions) -> Cas
         job=Job(world_size=member.world_size, nodes=member.nodes or len({one.host for one in read.values()}) or 1),
         ranks=ranks,
         readings=tuple(readings),
-        present=chosen(options),
+        present=(*chosen(options), "party", "setup"),
         absent=_absent(read),
     )
 

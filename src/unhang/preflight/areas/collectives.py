@@ -90,7 +90,11 @@ def _readings(
         shown: dict[str, Value] = {"ranks": " ".join(map(str, who)), "because": one.because, "cases": len(one.cases)}
         yield from (Reading("collectives.blame", tables[one.cases[0]].name, shown, rank) for rank in who)
     for slow in slow_ranks(by_place):
-        figures: dict[str, Value] = {"median_s": slow.median_s, "others_s": slow.others_s, "ratio": round(slow.ratio, 2)}
+        figures: dict[str, Value] = {
+            "median_s": slow.median_s,
+            "others_s": slow.others_s,
+            "ratio": round(slow.ratio, 2),
+        }
         yield Reading("collectives.slow_rank", "compute_speed", figures, ranks[slow.rank])
 
 
