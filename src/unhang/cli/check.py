@@ -29,10 +29,19 @@ def _words(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
     return tuple(word.strip() for word in (text or "").split(",") if word.strip())
 
 
+def _collectives(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
+    from unhang.preflight.collectives.suite import check_names
+
+    words = _words(context, option, text)
+    if text is not None:
+        check_names(words)
+    return words
+
+
 def _numbers(context: click.Context, option: click.Parameter, text: str | None) -> tuple[int, ...]:
     words = _words(context, option, text)
     if not all(word.isascii() and word.isdecimal() and 0 < int(word) < 65536 for word in words):
-        raise WrongUsage(f"--{option.name} takes numbers with commas between them, not {text!r}")
+        raise WrongUsage(f"{option.opts[0]} takes numbers with commas between them, not {text!r}")
     return tuple(map(int, words))
 
 
@@ -41,7 +50,7 @@ def _size(_: click.Context, option: click.Parameter, text: str) -> int:
 
     size = amount(text)
     if size is None or size < 4:
-        raise WrongUsage(f"--{option.name} takes a size such as 64K or 1G, not {text!r}")
+        raise WrongUsage(f"{option.opts[0]} takes a size such as 64K or 1G, not {text!r}")
     return size
 
 
@@ -63,7 +72,7 @@ def _areas(context: click.Context, option: click.Parameter, text: str | None) ->
 @click.command("check")
 @click.option("--only", "areas", metavar="AREAS", callback=_areas, help="Only these areas, with commas between them.")
 @click.option(
-    "--collectives", metavar="NAMES", callback=_words, help="Run collectives and verify the results: all, or names."
+    "--collectives", metavar="NAMES", callback=_collectives, help="Run collectives and verify the results: all, or names."
 )
 @click.option("--links", is_flag=True, help="Search bad nodes and links by collectives on changing groups of ranks.")
 @click.option("--ranks", type=click.IntRange(2, 64), help="Start so many ranks on this machine and check with them.")

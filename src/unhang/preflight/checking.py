@@ -58,10 +58,11 @@ def check(options: CheckOptions, environ: Mapping[str, str], tell: Callable[[str
     found += [*setup_of(context), *_by_oneself(context), *_together(context)]
     read = _gathered(party, member, found)
     case = _case(party, read, options)
-    speaks = party.is_alone or member.rank == 0
-    diagnosis = judged(case) if speaks else None
+    diagnosis = judged(case) if party.is_alone or member.rank == 0 else None
     code = _ended(party, exit_code(diagnosis, options.fail_on) if diagnosis else _CANNOT_JUDGE)
-    return Checked(diagnosis, case, code, time.monotonic() - started)
+    # Ranks that did not meet would all tell the same: one of each host does.
+    speaks = member.rank == 0 or member.is_first_on_host
+    return Checked(diagnosis if speaks else None, case, code, time.monotonic() - started)
 
 
 def chosen(options: CheckOptions) -> tuple[str, ...]:

@@ -187,7 +187,7 @@ function showWithoutFinding(view) {
   if (view.lastCalls.length) {
     fill("last-calls", make("div", { className: "card" }, table(["Ranks", "Last recorded call", "State"], view.lastCalls)));
   } else hide("shown");
-  if (view.undecided.length && view.outcome !== "clean") {
+  if (view.undecided.length && (view.outcome !== "clean" || view.isCheck)) {
     fill("undecided", make("div", { className: "card" }, table(["Missing", "Rules that could not judge without it"], view.undecided)));
   } else hide("decide");
 }

@@ -259,7 +259,8 @@ def page_data(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> View:
     left, right = compared(case, first) if first else (None, None)
     shared = _shared(left, right)
     view: View = {
-        "outcome": diagnosis.outcome.value,
+        "outcome": "check" if case.readings and first else diagnosis.outcome.value,
+        "isCheck": bool(case.readings),
         "headline": headline(diagnosis, case, waits),
         "rule": first.rule if first else "",
         "because": first.because if first else _what_is_missing(diagnosis),

@@ -21,7 +21,6 @@ from unhang.preflight.collectives.reference import (
 )
 from unhang.preflight.collectives.results import CaseResult, Limits, State, as_fields
 from unhang.preflight.collectives.runner import Member, Progress, run_collectives
-from unhang.preflight.collectives.suite import check_names
 from unhang.preflight.context import Context
 from unhang.preflight.devices_here import backend_and_device
 
@@ -44,7 +43,6 @@ def probe_together(context: Context) -> Iterator[Reading | Unavailable]:
     if party.is_alone:
         return
     names = options.collectives or ("all",)
-    check_names(names)
     ranks = party.present
     backend, _ = backend_and_device(context, "collectives")
     own = _run(context, names, ranks, backend)
