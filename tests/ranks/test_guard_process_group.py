@@ -17,8 +17,7 @@ import pytest
 from .faults import HERE
 from .guarded import PATIENT, run
 
-# Several groups one after the other in one process: each meets at a port of its own, since torch uses the names of its
-# keys again and a second group in the same store may find the addresses of the first.
+# Several groups one after the other in one process, each at a port of its own, so that a failure of one cannot be another's.
 MEET = """
 import os, sys
 RANK, PORTS = int(os.environ.pop("RANK")), iter(sys.argv[1].split(","))
@@ -424,4 +423,5 @@ def test_ray_actors(tmp_path: Path) -> None:
     assert lines["clean", "1"].endswith("result 2"), shown
     assert "rank 1 failed: ValueError: bad sample" in lines["raises", "0"], shown
     assert "ValueError: bad sample" in lines["raises", "1"], shown
-    assert "rank 1 failed: no sign of life" in lines["killed", "0"], shown
+    told = lines["killed", "0"]  # by whichever of the two looks first
+    assert "rank 1 failed: no sign of life" in told or "has ended without an error of its training" in told, shown

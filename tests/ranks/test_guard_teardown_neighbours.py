@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from unhang.guard import ending
+from unhang.guard import neighbours as nearby
 from unhang.guard.board import Board
 
 from .guarded import run
@@ -51,14 +51,14 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 def board(other: subprocess.Popen[bytes]) -> Board:
     """As rank 1 sees it, when rank 0 has come to this machine before."""
     made = Board(Memory(), 1, 2)
-    here = f"on/{ending._process_numbers()}"
+    here = f"on/{nearby._process_numbers()}"
     made.count(here, 1)
-    made.put(f"{here}/1", [0, other.pid, ending._stat(other.pid)[19]])
+    made.put(f"{here}/1", [0, other.pid, nearby._stat(other.pid)[19]])
     return made
 
 
-def neighbours(board: Board, found: Callable[[dict[str, Any]], None] = lambda failure: None) -> ending.Neighbours:
-    made = ending.Neighbours(board, found)
+def neighbours(board: Board, found: Callable[[dict[str, Any]], None] = lambda failure: None) -> nearby.Neighbours:
+    made = nearby.Neighbours(board, found)
     wait_until(lambda: 0 in made._others)
     return made
 
@@ -72,11 +72,11 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: ending._stat(process.pid)[0] == "T")
+    wait_until(lambda: nearby._stat(process.pid)[0] == "T")
 
 
 @pytest.fixture
-def idle(board: Board) -> ending.Neighbours:
+def idle(board: Board) -> nearby.Neighbours:
     """Its thread does not look; the tests do, with a clock of their own."""
     made = neighbours(board)
     made.stop()
@@ -87,33 +87,35 @@ def idle(board: Board) -> ending.Neighbours:
 
 
 def test_a_stopped_one_is_told_after_the_limit_and_continued_when_the_job_has_failed(
-    idle: ending.Neighbours, other: subprocess.Popen[bytes]
+    idle: nearby.Neighbours, other: subprocess.Popen[bytes]
 ) -> None:
     assert idle.look(100.0) is None
     stop(other)
     assert idle.look(101.0) is None
-    assert idle.look(102.9) is None
-    failure = idle.look(103.0)
+    assert idle.look(103.5) is None
+    assert idle.look(104.9) is None
+    failure = idle.look(105.0)
     assert failure is not None
     assert (failure["rank"], failure["by"], failure["kind"]) == (0, None, "stopped")
     assert f"pid {other.pid}" in failure["what"]
-    assert ending._stat(other.pid)[0] == "T"
+    assert nearby._stat(other.pid)[0] == "T"
     idle.resume()
-    wait_until(lambda: ending._stat(other.pid)[0] == "S")
+    wait_until(lambda: nearby._stat(other.pid)[0] == "S")
 
 
-def test_one_that_goes_on_in_between_is_not_told(idle: ending.Neighbours, other: subprocess.Popen[bytes]) -> None:
+def test_one_that_goes_on_in_between_is_not_told(idle: nearby.Neighbours, other: subprocess.Popen[bytes]) -> None:
     stop(other)
     assert idle.look(101.0) is None
     other.send_signal(signal.SIGCONT)
-    wait_until(lambda: ending._stat(other.pid)[0] == "S")
-    assert idle.look(102.5) is None
+    wait_until(lambda: nearby._stat(other.pid)[0] == "S")
+    assert idle.look(103.5) is None
     stop(other)
-    assert idle.look(104.0) is None
-    assert idle.look(105.9) is None
+    assert idle.look(105.0) is None
+    assert idle.look(107.5) is None
+    assert idle.look(108.9) is None
 
 
-def test_who_stood_still_itself_begins_anew(idle: ending.Neighbours, other: subprocess.Popen[bytes]) -> None:
+def test_who_stood_still_itself_begins_anew(idle: nearby.Neighbours, other: subprocess.Popen[bytes]) -> None:
     """A job that is suspended as a whole, and goes on an hour later."""
     stop(other)
     assert idle.look(101.0) is None
@@ -122,7 +124,7 @@ def test_who_stood_still_itself_begins_anew(idle: ending.Neighbours, other: subp
 
 
 def test_one_that_is_gone_is_told_without_calling_it_the_cause(
-    idle: ending.Neighbours, other: subprocess.Popen[bytes]
+    idle: nearby.Neighbours, other: subprocess.Popen[bytes]
 ) -> None:
     other.kill()
     other.wait()
@@ -135,7 +137,7 @@ def test_one_that_is_gone_is_told_without_calling_it_the_cause(
 
 
 def test_one_that_has_come_to_its_end_may_go(
-    idle: ending.Neighbours, board: Board, other: subprocess.Popen[bytes]
+    idle: nearby.Neighbours, board: Board, other: subprocess.Popen[bytes]
 ) -> None:
     board.put("done/0", 1.0)
     other.kill()
@@ -144,7 +146,7 @@ def test_one_that_has_come_to_its_end_may_go(
 
 
 def test_a_store_that_is_gone_proves_nothing(
-    idle: ending.Neighbours, board: Board, other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    idle: nearby.Neighbours, board: Board, other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*names: str) -> bool:
         raise RuntimeError("Broken pipe")
@@ -156,10 +158,10 @@ def test_a_store_that_is_gone_proves_nothing(
 
 
 def test_another_process_with_the_same_number_is_left_alone() -> None:
-    stranger = ending.Process(os.getppid(), "1")
+    stranger = nearby.Process(os.getppid(), "1")
     assert stranger.state() == ""
     stranger.resume()
-    assert ending.Process(os.getpid(), ending._stat(os.getpid())[19]).state() == "R"
+    assert nearby.Process(os.getpid(), nearby._stat(os.getpid())[19]).state() == "R"
 
 
 def test_the_thread_tells_by_itself_and_once(board: Board, other: subprocess.Popen[bytes]) -> None:
@@ -169,7 +171,7 @@ def test_the_thread_tells_by_itself_and_once(board: Board, other: subprocess.Pop
     made._thread.join(20)
     assert [failure["kind"] for failure in found] == ["stopped"]
     kept = board._store.kept
-    assert json.loads(kept[f"0/on/{ending._process_numbers()}/2"])[:2] == [1, os.getpid()]
+    assert json.loads(kept[f"0/on/{nearby._process_numbers()}/2"])[:2] == [1, os.getpid()]
 
 
 WORKERS = """

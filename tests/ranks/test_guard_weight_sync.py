@@ -13,8 +13,7 @@ from .guard_scripts import example_of, run
 SETUP = """
 import signal
 from unhang.guard.weight_sync import WeightSync
-from unhang.guard.weight_store import WeightSyncFailed
-from unhang.guard.turns import GroupInUse
+from unhang.errors import GroupInUse, WeightSyncFailed
 
 def weights(value):
     return {"w1": torch.full((3, 4), float(value)), "none": torch.zeros(0), "w2": torch.full((5,), value, dtype=torch.bfloat16)}

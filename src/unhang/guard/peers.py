@@ -13,6 +13,7 @@ from unhang.errors import PeerFailed, RanksDiffer
 from unhang.guard import ending, record, roll_call
 from unhang.guard.board import FAILED, Watcher
 from unhang.guard.job import END_LIMIT_S, Job
+from unhang.guard.neighbours import Neighbours
 from unhang.guard.telling import in_words, shortened, tell, traceback_of
 
 # A rank whose main thread does not come back by itself after a peer failed is ended this much later.
@@ -38,7 +39,7 @@ class Peers:
     def __init__(self, job: Job, grace_s: float = GRACE_S) -> None:
         self._job, self._board, self._grace_s = job, job.board, grace_s
         self._watcher: Watcher | None = None
-        self._neighbours: ending.Neighbours | None = None
+        self._neighbours: Neighbours | None = None
         self._failure: dict[str, Any] | None = None
         self._is_leaving, self._is_over = threading.Event(), threading.Event()
         self.ends_well = False
@@ -57,7 +58,7 @@ class Peers:
         """Begins to look at the ranks beside this one, which all end with `done` or `failed`. Never raises."""
         if self._board is not None:
             with suppress(RuntimeError):
-                self._neighbours = ending.Neighbours(self._board, self._neighbour_failed)
+                self._neighbours = Neighbours(self._board, self._neighbour_failed)
 
     # What is heard, in the watcher's thread.
 

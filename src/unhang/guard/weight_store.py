@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from unhang.errors import WeightSyncFailed as WeightSyncFailed
 from unhang.guard import checksums
 from unhang.guard.board import connected, innermost
 
