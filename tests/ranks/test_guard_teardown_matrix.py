@@ -65,7 +65,7 @@ def test_torchrun(how: str, tmp_path: Path) -> None:
     ended = run(PROGRAM, tmp_path, "torchrun", how, str(tmp_path), launcher="torchrun", limit_s=55)
     check(how, tmp_path, ended)
     root = ended.err.partition("Root Cause (first observed failure)")[2]
-    assert re.search(TOLD[how], root), ended
+    assert re.search(TOLD[how], root), ended.err
     if how in ("raises", "killed", "deaf", "raises_at_end"):
         # The others end by themselves, by what the first one's peers raise.
         assert re.search(rf"rank +: {CULPRIT[how]} ", root), ended

@@ -346,7 +346,11 @@ def in_full(failure: Mapping[str, Any]) -> str:
 
 
 def _raised(failure: Mapping[str, Any]) -> PeerFailed | RanksDiffer:
-    return RanksDiffer(in_full(failure)) if failure.get("kind") == "differ" else PeerFailed(in_full(failure))
+    if failure.get("kind") == "differ":
+        return RanksDiffer(in_full(failure))
+    error = PeerFailed(in_full(failure))
+    error.failure = failure
+    return error
 
 
 def _briefly(error: BaseException) -> str:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from unhang.errors import PeerFailed
+from unhang.guard.neighbours import STOPPED_S
 from unhang.guard.telling import in_words, traceback_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,13 +57,23 @@ def keep(error: BaseException) -> None:
         path = os.environ.get(ERROR_FILE, "")
         if not path or os.path.exists(path):
             return
-        # The launcher names the earliest as the cause, in whole seconds: an echo is later than what it echoes.
-        now_s = int(time.time()) + isinstance(error, PeerFailed)
         message = {
             "message": in_words(error),
-            "extraInfo": {"py_callstack": traceback_of(error), "timestamp": str(now_s)},
+            "extraInfo": {"py_callstack": traceback_of(error), "timestamp": str(_time_s(error))},
         }
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         with open(path, "w", encoding="utf-8", errors="replace") as file:
             json.dump({"message": message}, file)
         sys.stderr.flush()
+
+
+def _time_s(error: BaseException) -> int:
+    """When it happened, in whole seconds: the launcher names the earliest as the cause, so an echo is later than its cause.
+
+    A rank that was stopped cannot tell it itself, and dies of the launcher's signal when it goes on; then this is no echo.
+    """
+    now_s = int(time.time())
+    if not isinstance(error, PeerFailed):
+        return now_s
+    was_stopped = (error.failure or {}).get("kind") == "stopped"
+    return now_s - int(STOPPED_S) if was_stopped else now_s + 1
