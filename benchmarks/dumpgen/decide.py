@@ -12,8 +12,10 @@ A culprit is recognised in one of four ways.
    that are gone, either may be that of a mere victim of the other.
 
 What spoils this: a file that is lost or cut off proves nothing about its rank, so nobody innocent may be waited for whose
-file is gone: a crash would have left the same evidence. And where the members of a group are not recorded, an absent
-member cannot be missed.
+file is gone: a crash would have left the same evidence. A rank that ran ahead until its ring buffer held nothing but calls
+under way has overwritten the one in which it waits: where dumps tell of devices that stand still, its own may be one, so it
+cannot be cleared of the fault of a rank without a file. And where the members of a group are not recorded, an absent member
+cannot be missed.
 """
 
 from __future__ import annotations
@@ -52,12 +54,18 @@ def why_undecidable(job: Job) -> str:
     if unseen and job.recording.backend == "gloo":
         return "the members of the groups are not recorded, and a file is gone"
     culprits = truth.all_culprits
+    hides_its_wait = job.recording.timing and any(_lost_its_front(job, r) for r in range(job.world) if r not in unseen)
     if unseen & culprits:
-        return "" if unseen == culprits and len(unseen) == 1 else "more files are gone than that of one culprit"
+        if unseen != culprits or len(unseen) > 1:
+            return "more files are gone than that of one culprit"
+        if all(_lost_its_front(job, rank) for rank in _arrived_where_needed(job, culprits) - unseen):
+            return "the calls in which others wait for the culprit are overwritten"
+        return "another device may stand still in a call that is overwritten" if hides_its_wait else ""
     if _awaits_unseen(job, unseen):
         return "somebody innocent is awaited whose file is gone"
     if truth.kind == NETWORK_STALL:
-        return "" if job.recording.timing and not unseen else "that all have arrived is not recorded"
+        is_recorded = job.recording.timing and not unseen and not hides_its_wait
+        return "" if is_recorded else "that all have arrived is not recorded, or is overwritten"
     for fault in (truth, *truth.others):
         if not any(rank not in unseen for call in fault.awaited for rank in call.waiters):
             return "nobody is seen to wait for a culprit"
@@ -87,9 +95,18 @@ def _is_idle(job: Job, rank: int) -> bool:
 
 
 def _lost_its_front(job: Job, rank: int) -> bool:
-    """Whether a rank's ring buffer is full of calls under way: an earlier one, which has started, may be overwritten."""
-    entries = job.seen(rank)
-    return len(entries) > 0 and int(entries.record_id[0]) > 0 and not entries.is_done.any()
+    """Whether an earlier call under way may be overwritten: of the group of the first one that is left, no call before it is."""
+    entries, (_, last) = job.seen(rank), job.programs(rank)
+    if not len(entries) or int(entries.record_id[0]) == 0:
+        return False
+    rows = [row for row, _ in job.rows(rank, entries)]
+    kinds = [(row.step.axis, row.step.is_p2p) for row in rows]
+    is_open = [
+        bool(is_last) and not job.final.done[rank][last.step_K[k]]
+        for is_last, k in zip(entries.program.tolist(), entries.row.tolist(), strict=True)
+    ]
+    first = is_open.index(True) if any(is_open) else 0
+    return any(is_open) and kinds[first] not in kinds[:first]
 
 
 def _shows_departure(job: Job, rank: int) -> bool:
@@ -107,12 +124,15 @@ def _shows_departure(job: Job, rank: int) -> bool:
 
 def _awaits_unseen(job: Job, unseen: frozenset[int] | set[int]) -> bool:
     """Whether a rank whose dump is left waits in a call to which a rank must come whose file is gone."""
-    if not unseen:
-        return False
+    return bool(_arrived_where_needed(job, unseen) - unseen)
+
+
+def _arrived_where_needed(job: Job, needed: frozenset[int] | set[int]) -> set[int]:
+    """The ranks that wait, on their devices, in calls to which one of the needed ranks must come."""
+    found: set[int] = set()
     for key, meeting in job.final.open_meetings.items():
         ranks = job.mesh.groups[key[0]].ranks
-        needed = set(ranks if len(key) == 2 else (ranks[key[1]], ranks[key[2]]))
-        came = {rank for rank, _ in meeting[3]} if isinstance(meeting[3], list) else set()
-        if came - unseen and needed & unseen:
-            return True
-    return False
+        members = set(ranks if len(key) == 2 else (ranks[key[1]], ranks[key[2]]))
+        if members & needed and isinstance(meeting[3], list):
+            found.update(rank for rank, _ in meeting[3])
+    return found

@@ -125,13 +125,17 @@ def _find_left_loop(
 
 
 def _split(
-    stuck: StuckCollective, habits: Habits, fronts: Mapping[int, Sequence[int]]
+    stuck: StuckCollective, habits: Habits, fronts: Mapping[int, Sequence[int]], is_recorded: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...], bool] | None:
-    """(those who are right, the others, whether that is sure): by majority, else those are wrong who left their habit."""
+    """(those who are right, the others, whether that is sure): by majority, else those are wrong who left their habit.
+
+    `is_recorded`: who belongs to the groups. Where it is not, one member that left no dump would undo a majority of one.
+    """
     if not stuck.is_mismatch:
         return None
     reference, others, is_sure = stuck.classes[0], stuck.classes[1:], stuck.has_majority
-    if not is_sure:
+    is_narrow = not is_recorded and len(reference) <= sum(map(len, others)) + 1
+    if not is_sure or is_narrow:
         rows = {r: c.row for r, c in stuck.calls.items()}
         reached = {r: min(row, max(fronts.get(r) or (row,))) for r, row in rows.items()}
         for suspects in (habits.departures(reached).keys(), habits.departures(rows).keys(), habits.firsts(rows)):
@@ -176,7 +180,7 @@ def divergence_at(
 
     `fronts`: the rows of the calls in which each rank waits; what it issued beyond them has not happened yet.
     """
-    split = _split(stuck, habits, fronts)
+    split = _split(stuck, habits, fronts, all(g.ranks for g in case.groups))
     if split is None:
         return None
     streams = Streams(case, stuck.index, stuck.seq)

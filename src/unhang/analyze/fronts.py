@@ -6,7 +6,7 @@ started, where the dump tells), and its later calls have been issued but have no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -66,6 +66,27 @@ def _may_have_lost_theirs(table: CollectiveTable, ranks: Collection[int]) -> fro
     return frozenset(rank_R[found].tolist())
 
 
+def stalled(table: CollectiveTable, fronts: Mapping[int, Sequence[int]]) -> frozenset[int]:
+    """Ranks that wait for their own device: it has not begun the first open call, and every call before that has completed.
+
+    Told only where the dumps record when calls begin, and where the call before it in its group is not overwritten: it may
+    be open. If that is so on the greater part of the ranks, something that is not recorded keeps them all, and none is named.
+    """
+    if not (table["state"] == CallState.STARTED).any():
+        return frozenset()
+    found = set()
+    for rank, front in fronts.items():
+        if not front or table["state"][front[0]] != CallState.SCHEDULED:
+            continue
+        rows = table.rank_rows(rank)
+        before = slice(rows.start, front[0])
+        same = [table[name][before] == table[name][front[0]] for name in ("group", "is_p2p")]
+        is_timed = rank in table.active_ranks or bool(table["started_ns"][rows].any())
+        if is_timed and (rank not in table.wrapped_ranks or bool((same[0] & same[1]).any())):
+            found.add(rank)
+    return frozenset(found) if 2 * len(found) <= len(np.unique(table["rank"])) else frozenset()
+
+
 @dataclass
 class _Channel:
     """The sends and receives between two ranks in one direction, in the order of issue."""
@@ -94,9 +115,10 @@ def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
         if channel is not None:
             (channel.sends if is_send_of_op[table["op"][row]] else channel.receives).append(row)
     matched: dict[int, int | None] = {}
-    lost = table.wrapped_ranks | table.active_ranks
+    batched = _batches(table)
     for (_, sender, receiver), channel in channels.items():
         sides = [channel.sends, channel.receives]
+        lost = table.wrapped_ranks | (frozenset() if _is_in_batches(table, sides, batched) else table.active_ranks)
         if sender in lost or receiver in lost:
             sides = _since_they_met(table, (sender, receiver), sides) or [
                 [r for r in rows if is_open_N[r]] for rows in sides
@@ -106,6 +128,21 @@ def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
                 if is_open_N[row]:
                     matched[row] = other[i] if i < len(other) else None
     return matched
+
+
+def _batches(table: CollectiveTable) -> frozenset[tuple[int, int, int]]:
+    """(rank, group, sequence number) of the sends and receives that another entry tracks."""
+    tracks = np.array(["coalesced" in op for op in table.ops] or [False])
+    rows = np.flatnonzero(table["is_p2p"] & tracks[table["op"]])
+    return frozenset(zip(*(table[name][rows].tolist() for name in ("rank", "group", "seq")), strict=True))
+
+
+def _is_in_batches(
+    table: CollectiveTable, sides: Sequence[Sequence[int]], batched: Collection[tuple[int, int, int]]
+) -> bool:
+    """Whether these are members of batches, which a dump of open calls keeps when they are done."""
+    is_open = (row for rows in sides for row in rows if table["state"][row] != CallState.COMPLETED)
+    return all(tuple(int(table[name][row]) for name in ("rank", "group", "seq")) in batched for row in is_open)
 
 
 def _since_they_met(table: CollectiveTable, pair: tuple[int, int], sides: list[list[int]]) -> list[list[int]] | None:

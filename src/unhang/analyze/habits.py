@@ -23,9 +23,11 @@ _MOST_ROWS = 1000
 _MOST_PEERS = 3
 _LATEST, _LEAST_PERIOD = 32, 8
 _MOST_WITNESSES = 8
+_MOSTLY, _UNKNOWN = 0.75, 1 << 24
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 Keys = npt.NDArray[np.uint64]
+Ints = npt.NDArray[np.int64]
 
 
 def _mixed(left: Keys, right: Keys) -> Keys:
@@ -45,6 +47,22 @@ class _Program:
     def is_like(self, other: _Program) -> bool:
         """Whether each makes what the other makes again and again; one that departed makes it once less, and another one."""
         return self.often <= other.ever and other.often <= self.ever
+
+
+def _rings(table: CollectiveTable, rows: Ints, distance: Ints, size_N: Ints) -> Ints:
+    """Groups nearly all of whose batches send so far one way as they receive from the other; `rows`: the sends and receives."""
+    is_send = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])[table["op"][rows]]
+    ahead = np.where(is_send, distance[rows], -distance[rows]) % size_N[rows]
+    keys = np.stack([table[name][rows].astype(np.int64) for name in ("group", "rank", "seq")])
+    batches, of_row, count = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
+    of_row = of_row.reshape(-1)
+    sends, steps, squares = (
+        np.bincount(of_row, weights=values, minlength=len(count)) for values in (is_send, ahead, ahead * ahead)
+    )
+    is_exchange = (count == 2) & (sends == 1) & (squares * 2 == steps * steps)
+    groups, group_of = np.unique(batches[0], return_inverse=True)
+    share = np.bincount(group_of, weights=is_exchange) / np.bincount(group_of) if len(groups) else np.zeros(0)
+    return groups[share >= _MOSTLY]
 
 
 class Habits:
@@ -100,14 +118,21 @@ class Habits:
 
     @cached_property
     def _place(self) -> Keys:
-        """`[N]`: how far the peer is away in the group, so that each stage of a pipeline speaks of "the next" alike."""
+        """`[N]`: how far the peer is away in the group, so that each stage of a pipeline speaks of "the next" alike.
+
+        In a ring the next of the last member is the first.
+        """
         table = self._table
         place = np.zeros(len(table), dtype=np.int64)
-        for row in np.flatnonzero(table["is_p2p"] & (table["peer"] >= 0)).tolist():
+        rows = np.flatnonzero(table["is_p2p"] & (table["peer"] >= 0))
+        for row in rows.tolist():
             ranks = table.groups[int(table["group"][row])].ranks
             rank, peer = int(table["rank"][row]), int(table["peer"][row])
             near = rank in ranks and peer in ranks
             place[row] = 1000 + (ranks.index(peer) - ranks.index(rank) if near else peer - rank)
+        size_N = np.array([len(g.ranks) or _UNKNOWN for g in table.groups] or [_UNKNOWN])[table["group"]]
+        in_ring = rows[np.isin(table["group"][rows], _rings(table, rows, place - 1000, size_N))]
+        place[in_ring] = 1000 + (place[in_ring] - 1000) % size_N[in_ring]
         return place.astype(np.uint64)
 
     @cached_property
@@ -167,7 +192,7 @@ class Habits:
         for n in range(_LEAST_STRETCH, len(stream) - _LEAST_STRETCH + 1):
             if stream[n] == stream[0]:
                 differs = np.append(np.flatnonzero(stream[n:] != stream[: len(stream) - n]), len(stream) - n)
-                if differs[0] >= max(_LEAST_STRETCH, 0.75 * (len(stream) - n)):
+                if differs[0] >= max(_LEAST_STRETCH, _MOSTLY * (len(stream) - n)):
                     return n
         return 0
 
@@ -197,6 +222,7 @@ class Habits:
             self._restart(rank, last_row, last_rows) if is_whole else 0,
             tuple((self.tokens[of], int(record[first]) - int(record[of.start])) for of in equals),
             companions,
+            sum(bool(self.tokens[row] == self.tokens[last_row]) for row in last_rows.values()),
         )
         found, period = _departures(past, foretelling, clearing)
         lately = [i for i in found if i >= len(past.stream) - max(period, _LEAST_PERIOD)]
@@ -210,7 +236,7 @@ class _Past:
     `all_groups`: those in which it made calls. `is_whole`: the very first of its calls is there.
     `restart`: the number of calls in the first repetition, where other ranks tell it, else 0. `equals`: all calls of ranks
     with the same program, and where among them the call stands that has the number of the first one here. `companions`: how many
-    ranks, with this one, wait in the call in question.
+    ranks, with this one, wait in the call in question. `alike`: how many wait in a call of its kind, in any group.
     """
 
     stream: Keys
@@ -220,6 +246,7 @@ class _Past:
     restart: int
     equals: tuple[tuple[Keys, int], ...] = ()
     companions: int = 1
+    alike: int = 1
 
     def repeats(self, start: int, end: int) -> bool:
         """Whether the calls from `start` to `end` are a whole round of the program, and not of a loop within it.
@@ -227,28 +254,44 @@ class _Past:
         A loop that ends for the first time looks like a departure. In a whole round the rank makes all the calls, in all
         the groups, that it made before.
         """
-        groups = set(np.unique(self.group[start:end]).tolist())
-        return self.all_groups <= groups and bool(np.isin(self.stream[:start], self.stream[start:end]).all())
+        return self.has_all_groups(start, end) and bool(np.isin(self.stream[:start], self.stream[start:end]).all())
 
-    def is_cut_loop(self, at: npt.NDArray[np.int64], i: int) -> bool:
-        """Whether all that is known of the past is the end of a loop whose begin is lost: it may have had more rounds."""
-        n = int(at[0])
-        if self.is_whole or len(at) > 1 or not np.array_equal(self.stream[:n], self.stream[i - n : i]):
+    def has_all_groups(self, start: int, end: int) -> bool:
+        """Whether from `start` to `end` there are calls in all the groups in which the rank makes any."""
+        return self.all_groups <= set(np.unique(self.group[start:end]).tolist())
+
+    def is_cut_at(self, at: Ints, stretch: int) -> bool:
+        """Whether the one place that this stretch led to is where the lost part of the past ends: it may have been longer."""
+        return not self.is_whole and stretch > 0 and len(at) == 1 and int(at[0]) == stretch
+
+    def is_cut_loop(self, at: Ints, i: int, stretch: int) -> bool:
+        """Whether all that is known of the past is the end of a loop whose begin is lost: it may have had more rounds.
+
+        The call at `i` is then no departure where the stretch goes back to the lost part, or where the loop goes on.
+        """
+        n, stream = int(at[0]), self.stream
+        if self.is_whole or len(at) > 1:
             return False
-        loops = (q for q in range(1, n // 2 + 1) if np.array_equal(self.stream[q:n], self.stream[: n - q]))
-        calls = next(loops, None)
-        return calls is not None and not self.all_groups <= set(self.group[i - calls : i].tolist())
+        calls = next((q for q in range(1, n) if np.array_equal(stream[q:n], stream[: n - q])), None)
+        if calls is None or self.all_groups <= set(self.group[i - calls : i].tolist()):
+            return False
+        is_all = 2 * calls <= n and np.array_equal(stream[:n], stream[i - n : i])
+        return is_all or (calls <= stretch and bool(stream[i] == stream[i - calls]))
 
     def is_outvoted(self, i: int) -> bool:
-        """Whether more than its companions, who made the same calls under the same numbers up to this one, all made another now."""
+        """Whether more than its companions, who made the same calls under the same numbers up to this one, all made another now.
+
+        Right after the begin of the program they must all have made the same other one: ranks may start differently.
+        """
         votes = []
         for stream, at in self.equals:
             first = max(0, -at)
-            if first + _LEAST_STRETCH > i or i + at >= len(stream):
-                continue
-            if np.array_equal(stream[first + at : i + at], self.stream[first:i]):
-                votes.append(stream[i + at] != self.stream[i])
-        return len(votes) > max(1, self.companions) and all(votes)
+            is_known = first + _LEAST_STRETCH <= i or (self.is_whole and at == 0)
+            if is_known and i + at < len(stream) and np.array_equal(stream[first + at : i + at], self.stream[first:i]):
+                votes.append(int(stream[i + at]))
+        is_one = i >= _LEAST_STRETCH or len(set(votes)) == 1
+        rivals = max(1, self.companions, self.alike if i == len(self.stream) - 1 else 1)
+        return len(votes) > rivals and is_one and int(self.stream[i]) not in votes
 
     def begins_anew_otherwise(self, i: int) -> bool:
         """Whether the second repetition is equal to the first up to this call, and differs in it."""
@@ -271,11 +314,13 @@ def _departures(past: _Past, peers: Sequence[Keys], clearing: Sequence[Keys]) ->
     for i, token in enumerate(stream):
         told = own_run[:i]
         longest = int(told.max(initial=0))
-        at = np.flatnonzero(told == longest) if longest >= _LEAST_STRETCH else np.zeros(0, dtype=np.int64)
+        at = np.flatnonzero(told == longest)
+        if longest < _LEAST_STRETCH and not past.is_cut_at(at, longest):
+            at = at[:0]
         if len(at) and (stream[at] == token).any():
             distances.append(i - int(at[-1]))
         else:
-            is_told = len(at) > 0 and past.repeats(int(at[0]), i) and not past.is_cut_loop(at, i)
+            is_told = len(at) > 0 and past.repeats(int(at[0]), i) and not past.is_cut_loop(at, i, longest)
             if not len(at):
                 longest = max((int(run[:-1].max(initial=0)) for run in runs[: len(peers)]), default=0)
                 is_from_begin = past.is_whole and longest == i
@@ -290,4 +335,6 @@ def _departures(past: _Past, peers: Sequence[Keys], clearing: Sequence[Keys]) ->
                 found.append(i)
         for reference, run in zip([stream, *others], [own_run, *runs], strict=True):
             run[1:] = np.where(reference == token, run[:-1] + 1, 0)
-    return found, max(distances[-_LATEST:], default=len(stream))
+    period = max(distances[-_LATEST:], default=len(stream))
+    is_first_round = past.is_whole and not past.has_all_groups(len(stream) - period, len(stream))
+    return found, len(stream) if is_first_round else period

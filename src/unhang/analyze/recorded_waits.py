@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 
 from unhang.analyze.align import StuckCollective, missing_at
-from unhang.analyze.fronts import fronts, matched_transfers
+from unhang.analyze.fronts import fronts, matched_transfers, stalled
 from unhang.analyze.positions import CallIndex, bare_op, numels
 from unhang.model import CallState, Case, RankEvidence, WaitEdge
 
@@ -20,6 +20,7 @@ class RecordedWaits:
         self.transfers = matched_transfers(self._table)
         self._front_rows = frozenset(row for rows in self.fronts.values() for row in rows)
         self._with_calls = frozenset(self._table["rank"].tolist())
+        self.stalled = stalled(self._table, self.fronts)
         told, active = frozenset(self._table.progress["rank"].tolist()), self._table.active_ranks
         known_by_dump = frozenset(r for r, e in case.ranks.items() if _is_known_by_its_dump_alone(e))
         # A dump may be there without a call: it tells of groups, or of open calls alone where none is open, or of nothing.
@@ -50,7 +51,7 @@ class RecordedWaits:
         A batch is open until all of its transfers are done. Those that are done have no other side among the calls that a
         partial dump shows; they keep nobody if another transfer of the batch does.
         """
-        rows = self.fronts.get(rank, ())
+        rows = self.fronts.get(rank, ()) if rank not in self.stalled else ()
         edges = {row: tuple(self._edges_of_row(rank, row)) for row in rows}
         doubtful = [row for row in rows if edges[row] and self._may_be_done(row)]
         if doubtful and any((edges[row] or self._has_not_begun(row)) for row in rows if row not in doubtful):
@@ -71,6 +72,8 @@ class RecordedWaits:
 
     def in_flight(self, rank: int) -> tuple[int, ...]:
         """Rows of the calls in which the rank waits although every member has come to them."""
+        if rank in self.stalled:
+            return ()
         return tuple(r for r in self.fronts.get(rank, ()) if not any(self._edges_of_row(rank, r)))
 
     def _edges_of_row(self, rank: int, row: int) -> Iterable[WaitEdge]:
@@ -102,13 +105,18 @@ class RecordedWaits:
         return {rank: others[c] for c in classes for rank in c}, missing, bool(classes)
 
     def _find_not_arrived(self, group: int, seq: int) -> tuple[int, ...]:
-        """Members whose call is issued and waits behind an earlier one of theirs. gloo has no such order."""
+        """Members whose call is issued and waits behind an earlier one of theirs, or for their device. gloo has no such order."""
         if self._table.groups[group].backend == "gloo":
             return ()
         position = self._index.position(group, seq)
         assert position is not None
-        behind = (position.states == CallState.SCHEDULED) & [r not in self._front_rows for r in position.rows.tolist()]
-        return tuple(sorted(position.ranks[behind].tolist()))
+        members = zip(position.ranks.tolist(), position.rows.tolist(), strict=True)
+        return tuple(sorted(rank for rank, row in members if self._is_behind(rank, row)))
+
+    def _is_behind(self, rank: int, row: int) -> bool:
+        """Whether a call is issued and its rank's device has not come to it."""
+        is_next = row in self._front_rows and rank not in self.stalled
+        return bool(self._table["state"][row] == CallState.SCHEDULED) and not is_next
 
     def _transfer_wait(self, row: int) -> tuple[tuple[int, ...], bool]:
         """(the peer, unless its side is under way as well; whether its side is another transfer)."""
@@ -121,8 +129,7 @@ class RecordedWaits:
             return peer, False
         if any(table[name][row] != table[name][other] for name in ("in_sizes", "dtype")) and self._differs(row, other):
             return peer, True
-        is_behind = table["state"][other] == CallState.SCHEDULED and other not in self._front_rows
-        return (peer if is_behind else ()), False
+        return (peer if self._is_behind(peer[0], other) else ()), False
 
     def _differs(self, row: int, other: int) -> bool:
         mine, theirs = self._table.call(row), self._table.call(other)
@@ -140,7 +147,7 @@ class RecordedWaits:
                 continue
             for rank in s.waiting:
                 call = s.calls[rank]
-                if rank in ranks and call.row not in self._front_rows:
+                if rank in ranks and rank not in self.stalled and call.row not in self._front_rows:
                     what = f"{bare_op(call.op)} #{s.seq} of {s.group}"
                     yield WaitEdge(rank, idle, "collective", what, s.group.name, s.seq, call.created_ns)
 

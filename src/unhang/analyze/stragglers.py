@@ -115,7 +115,8 @@ def stragglers(case: Case, index: CallIndex | None = None) -> tuple[Straggler, .
         clocks = {offsets.get(r) for r in matrix[0].tolist()}
         if offsets and None in clocks:
             continue
-        straggler = _of_group(group, *matrix, MIN_LATENESS_S + (len(clocks) > 1) * WATCHDOG_NS / 1e9)
+        least_s = MIN_LATENESS_S + (len(clocks) > 1) * WATCHDOG_NS / 1e9
+        straggler = _of_group(group, *matrix, least_s, is_one_clock=bool(offsets))
         if straggler is None or straggler.rank in kept:
             continue
         if _is_its_own_fault(index, created, number, straggler.rank):
@@ -169,16 +170,20 @@ def _is_its_own_fault(index: CallIndex, created: Ints, group: int, rank: int) ->
     return own > kept
 
 
-def _union_s(spans_p2: Ints) -> float:
-    """Seconds covered by the spans [second-last arrival, last arrival]; calls in flight together count once."""
-    total = reached = 0
+def _union_s(spans_p2: Ints) -> tuple[float, int]:
+    """Seconds covered by the spans [second-last arrival, last arrival], and in how many pieces; calls in flight together count once."""
+    total = reached = pieces = 0
     for start, end in spans_p2[np.argsort(spans_p2[:, 0])]:
+        pieces += int(start) > reached
         total += max(0, int(end) - max(int(start), reached))
         reached = max(reached, int(end))
-    return total / 1e9
+    return total / 1e9, pieces
 
 
-def _of_group(group: ProcessGroup, ranks_m: Ints, arrival_pm: Ints, least_s: float) -> Straggler | None:
+def _of_group(
+    group: ProcessGroup, ranks_m: Ints, arrival_pm: Ints, least_s: float, is_one_clock: bool
+) -> Straggler | None:
+    """`is_one_clock`: the arrivals are told on a clock that all members share, as far as that is known."""
     ordered = np.sort(arrival_pm, axis=1)
     lateness_p = (ordered[:, -1] - ordered[:, -2]) / 1e9
     late = lateness_p >= least_s
@@ -187,7 +192,10 @@ def _of_group(group: ProcessGroup, ranks_m: Ints, arrival_pm: Ints, least_s: flo
     last_p = np.argmax(arrival_pm, axis=1)[late]
     counts = np.bincount(last_p, minlength=len(ranks_m))
     worst = int(np.argmax(counts))
-    lost = _union_s(ordered[late][last_p == worst][:, -2:])
+    lost, waits = _union_s(ordered[late][last_p == worst][:, -2:])
+    # Who waits makes no call meanwhile. Waits that all run into each other are a clock that is ahead.
+    if not is_one_clock and waits < MIN_POSITIONS // 2:
+        return None
     span = float(arrival_pm.max() - arrival_pm.min()) / 1e9
     share = counts[worst] / late.sum()
     # The start-up and one long stall are no habit: the largest single wait does not count.

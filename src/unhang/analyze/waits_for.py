@@ -149,7 +149,7 @@ def waits_for(case: Case, stuck: Sequence[StuckCollective], recorded: RecordedWa
         *_start_up_edges(case),
     )
     edges = tuple(sorted(found, key=lambda e: (e.waiter, e.what)))
-    waiting = {e.waiter for e in edges if e.targets} | set(recorded.fronts) & plain
+    waiting = {e.waiter for e in edges if e.targets} | (set(recorded.fronts) - recorded.stalled) & plain
     targets = {t for e in edges for t in e.targets}
     return WaitsFor(edges, tuple(sorted(targets - waiting)), cycles(edges))
 

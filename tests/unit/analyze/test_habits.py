@@ -140,3 +140,14 @@ def test_a_loop_that_goes_on_is_no_departure_though_only_its_end_is_left_of_the_
     assert Habits(lost(table, 0)).departures({0: len(loop) + 5}) == {}
     other = table_of({0: [*loop, *now[:-1], {"op": "odd", "state": OPEN}], 1: [{"op": "send_off"}]}, *groups)
     assert Habits(lost(other, 0)).departures({0: len(loop) + 5}) == {0: len(loop) + 5}
+
+
+def test_of_a_fork_into_equal_halves_neither_outvotes_the_other() -> None:
+    past = [{"op": op} for op in ("broadcast", "all_reduce", "all_gather", "reduce_scatter")]
+    pairs = [ProcessGroup(str(n), "dp", (n, n + 3), backend="nccl") for n in (1, 2, 3)]
+    ends = {
+        r: {"op": "barrier", "state": OPEN} if r < 4 else {"op": "gather", "group": str(r - 3)} for r in range(1, 7)
+    }
+    table = table_of({r: [*past, end] for r, end in ends.items()}, WORLD, *pairs)
+    table = replace(table, wrapped_ranks=frozenset(range(1, 7)))
+    assert Habits(table).departures(last(table)) == {}
