@@ -4,10 +4,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench docs clean
+.PHONY: help setup demo test test-gpu lint bench docs clean
 
 help:  ## List the commands
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(READY)  ## Make the environment in .venv (plain pip)
 
@@ -24,6 +24,9 @@ demo: setup  ## Start a real job that hangs, and see it named
 
 test: setup  ## Run all tests
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+test-gpu: setup  ## Tests that need a GPU (skipped without one)
+	@$(BIN)/python -m pytest -q tests/gpu
 
 lint: setup  ## Style, types, floors
 	@$(BIN)/ruff check src tests benchmarks examples

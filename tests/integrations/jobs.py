@@ -48,7 +48,7 @@ def run(command: list[str], cwd: Path, limit_s: float = 50, **environment: str) 
 
 def run_ranks(ranks: int, program: str, *arguments: object, cwd: Path, **environment: str) -> Ended:
     """Runs a program of this folder in so many ranks."""
-    command = [sys.executable, str(FORKRUN), str(ranks), str(PROGRAMS / program), *map(str, arguments)]
+    command = [sys.executable, str(FORKRUN), "--eager", str(ranks), str(PROGRAMS / program), *map(str, arguments)]
     return run(command, cwd, **environment)
 
 

@@ -80,7 +80,7 @@ def run(tmp_path: Path, ranks: int, body: str, launcher: str = "fork") -> Ended:
     """Runs the preamble and the body. Blocks: up to LIMIT_S."""
     script = tmp_path / "train.py"
     script.write_text(BEGIN + textwrap.dedent(body))
-    launch = [str(LAUNCHER), str(ranks)]
+    launch = [str(LAUNCHER), "--eager", str(ranks)]
     if launcher == "torchrun":
         launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     started = time.monotonic()

@@ -58,7 +58,7 @@ def run(folder: Path, body: str, ranks: int = 3, *arguments: str, limit_s: float
     """Runs the script on so many ranks; ends the job after `limit_s`."""
     script = folder / "script.py"
     script.write_text(BEGIN + textwrap.dedent(body))
-    command = [sys.executable, str(_LAUNCHER), str(ranks), str(script), *arguments]
+    command = [sys.executable, str(_LAUNCHER), "--eager", str(ranks), str(script), *arguments]
     return ended(command, limit_s)
 
 

@@ -52,8 +52,8 @@ def run(
     script = tmp_path / "train.py"
     script.write_text(program)
     port, token, before = _free_port(), uuid.uuid4().hex, _shared_memory()
-    fork = [sys.executable, str(HERE / "forkrun.py")]
-    patient = [sys.executable, "-c", PATIENT.format(here=str(HERE))]
+    fork = [sys.executable, str(HERE / "forkrun.py"), "--eager"]
+    patient = [sys.executable, "-c", PATIENT.format(here=str(HERE)), "--eager"]
     command = {
         "fork": [*fork, str(ranks)],
         "patient": [*patient, str(ranks)],

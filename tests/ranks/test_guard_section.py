@@ -152,7 +152,7 @@ def run(
     path.write_text(script)
     with output.open("w") as file:
         process = subprocess.Popen(
-            [sys.executable, str(HERE / "forkrun.py"), str(ranks), str(path), *arguments],
+            [sys.executable, str(HERE / "forkrun.py"), "--eager", str(ranks), str(path), *arguments],
             cwd=tmp_path,
             stdout=file,
             stderr=subprocess.STDOUT,

@@ -54,9 +54,7 @@ def opinion(
 def without(settings: Settings, assignment: Assignment, title: str = "", verify: str = "") -> Fix:
     """Takes the variable out."""
     name = assignment.name
-    checked = verify or "unhang env " + (
-        f"{settings.path}: no finding on {name}" if assignment.line else f": no finding on {name}"
-    )
+    checked = verify or f"unhang env{f' {settings.path}' if assignment.line else ''}: no finding on {name}"
     if settings.is_live:
         return Fix(title or f"Unset {name}", checked, command=f"unset {name}", undo=f"export {shown(assignment)}")
     where = place(settings, assignment)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from unhang.capture.folders import LOCK, make_fallback_dir
-from unhang.capture.redact import redact_command
+from unhang.read.redact import redact_command
 
 BUNDLE = "bundle"
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.capture.redact import redact_command
 from unhang.cli.writing import wants_color, write_out
 from unhang.errors import NothingToJudge, WrongUsage
+from unhang.read.redact import redact_command
 
 if TYPE_CHECKING:
     from unhang.read.environment.settings import Assignment, Settings

@@ -82,7 +82,7 @@ def _live_renderer() -> Callable[[Path], str]:
 def _facts(command_line: tuple[str, ...], options: RunOptions) -> dict[str, Any]:
     """What is known of the job before it starts, without secrets."""
     from unhang import __version__
-    from unhang.capture.redact import redact_command, stored_environment
+    from unhang.read.redact import redact_command, stored_environment
 
     return {
         "command": redact_command(command_line),

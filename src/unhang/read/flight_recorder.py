@@ -143,16 +143,18 @@ def groups_of_config(config: object) -> dict[str, ProcessGroup]:
     groups = {}
     for key, value in config.items() if isinstance(config, dict) else ():
         fields = value if isinstance(value, dict) else {"ranks": value}
-        name = text(fields, "name") or (encodable(key) if isinstance(key, str) else "")
-        if name:
-            groups[name] = _group_of(name, text(fields, "desc"), ranks_of(fields.get("ranks")))
+        ranks = fields.get("ranks")
+        told = (key, fields.get("name"), fields.get("desc"), ranks if isinstance(ranks, str) else ranks_of(ranks))
+        group = _group_of(*(part if isinstance(part, (str, tuple)) else "" for part in told))
+        if group.name:
+            groups[group.name] = group
     return groups
 
 
 @lru_cache(maxsize=1 << 16)
-def _group_of(name: str, desc: str, ranks: tuple[int, ...]) -> ProcessGroup:
-    """One object for the same group in the dumps of all its members."""
-    return ProcessGroup(name, desc, ranks)
+def _group_of(key: str, name: str, desc: str, ranks: str | tuple[int, ...]) -> ProcessGroup:
+    """One object for the same group in the dumps of all its members, which are not compared one by one."""
+    return ProcessGroup(encodable(name) or encodable(key), encodable(desc), ranks_of(ranks))
 
 
 @lru_cache(maxsize=1 << 14)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from unhang.capture.bundle import copy_bundle, save_bundle
-from unhang.capture.redact import REDACTED
+from unhang.read.redact import REDACTED
 
 
 @pytest.fixture

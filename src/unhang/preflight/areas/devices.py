@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from unhang.model import Reading, Unavailable
 from unhang.preflight.context import Context
+from unhang.preflight.member import Member
 from unhang.probe.devices import Devices, NoDevices, devices, own_device, visible
 from unhang.probe.nvml import Fields
 from unhang.probe.pci import between
@@ -21,13 +22,17 @@ def probe(context: Context) -> Iterator[Reading | Unavailable]:
 
     Devices that are hidden from the first rank, as where Slurm gives each task one of its own, are read by their own ranks.
     """
-    member = context.member
     try:
-        found = devices(lambda index: member.is_first_on_host or index == member.local_rank)
+        found = devices(in_detail(context.member))
     except NoDevices as error:
         yield Unavailable("devices", str(error))
         return
     yield from readings(found, context)
+
+
+def in_detail(member: Member) -> Callable[[int, int], bool]:
+    """Which devices, by index and their number, a rank reads in detail."""
+    return lambda index, count: member.is_first_on_host or count == 1 or index == member.local_rank
 
 
 def readings(found: Devices, context: Context) -> Iterator[Reading | Unavailable]:
@@ -45,6 +50,8 @@ def readings(found: Devices, context: Context) -> Iterator[Reading | Unavailable
     if found.peers:
         yield Reading("devices.peers", "", found.peers)
         yield from _pci(found.devices)
+    elif context.member.is_first_on_host:
+        yield from (Unavailable(kind, "one device has no peer") for kind in ("devices.peers", "devices.pci"))
 
 
 def _visible(found: Devices, context: Context) -> Reading:
@@ -59,7 +66,7 @@ def _visible(found: Devices, context: Context) -> Reading:
         "variable": variable,
         "value": value,
         "problem": seen.problem or None,
-        "is_hidden": seen.is_meant,
+        "is_hidden": seen.is_meant or None,
         "count": len(seen.uuids),
         "uuids": " ".join(sorted(seen.uuids)[:_MOST_NAMED]),
         "own": own_device(seen, member.local_rank),
@@ -76,5 +83,7 @@ def _pci(found: Iterable[Fields]) -> Iterator[Reading | Unavailable]:
         return
     try:
         yield Reading("devices.pci", "", between(buses))
-    except (OSError, ValueError, IndexError) as error:
-        yield Unavailable("devices.pci", str(error)[:300])
+    except OSError as error:
+        yield Unavailable("devices.pci", f"{error.filename}: {error.strerror}")
+    except (ValueError, IndexError) as error:
+        yield Unavailable("devices.pci", str(error))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,10 @@ import numpy.typing as npt
 from unhang.model.calls import Sizes
 from unhang.read.dumps.decode_header import Head
 from unhang.read.dumps.definitions import NAMELESS, PAD, Defined, Texts, make_plain
-from unhang.read.dumps.layouts import EMPTY, INT4, INTS, LONG, TRUE, Got, Layout, Number, Quirk
+from unhang.read.dumps.layouts import EMPTY, INT4, INTS, LONG, TRUE, Got, Layout, Number, Quirk, keys_of
+
+if TYPE_CHECKING:
+    from unhang.read.dumps.decode_texts import Memos
 
 Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
@@ -40,7 +43,7 @@ _AT_ONCE = 2048  # entries that fit in the processor's cache
 _DEFINES = re.compile(rb"X..\0\0|u[qr]", re.DOTALL)
 _LAYOUTS: dict[tuple[tuple[str, ...], int], list[Layout]] = {}
 # Odd numbers of its own for each process, so that nobody can write two spans that look equal.
-_FACTORS = np.random.default_rng().integers(1 << 62, size=1 << 12, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+FACTORS = np.random.default_rng().integers(1 << 62, size=1 << 12, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 
 @dataclass
@@ -49,6 +52,7 @@ class Batch:
 
     `start_N`, `length_N`: where each entry lies; `dump_N`: whose it is. `wanted_N`: entries whose values are needed, the
     others only define texts. `is_moved_N`: entries that define something; what is left of them lies in `extra`.
+    `memos`: where only tails were read, the texts that they can use; `first_F`: then the first record of each dump.
     `limit_N`: the memo's end behind the entry. `slot_N`: where its values stand in the columns, whose order is that of
     reading.
     """
@@ -61,6 +65,8 @@ class Batch:
     wanted_N: npt.NDArray[np.bool_]
     known: Texts
     quirky_F: npt.NDArray[np.bool_] = field(init=False)
+    memos: Memos | None = None
+    first_F: Ints | None = None
     limit_N: Ints = field(init=False)
     is_moved_N: npt.NDArray[np.bool_] = field(init=False)
     layout_N: npt.NDArray[np.int32] = field(init=False)
@@ -91,19 +97,59 @@ class Batch:
 
     def decode(self) -> None:
         """Fills the columns. Dumps that need the slow way become quirky."""
+        if self.memos is not None:
+            self._decode_tails(self.memos)
+            return
         is_first = np.diff(self.dump_N, prepend=-1) != 0
         firsts = np.flatnonzero(is_first & ~self.quirky_F[self.dump_N])
         self._move(firsts)
         self._read_names(firsts)
         rest = np.flatnonzero(~is_first & ~self.quirky_F[self.dump_N])
-        self._move(np.sort(self._fit(rest, self.buffer)))
-        moved = np.flatnonzero(self.is_moved_N & ~self.quirky_F[self.dump_N])
-        self.quirky_F[self.dump_N[self._fit(moved, self.extra)]] = True
+        self._fit_moved(self._fit(rest, self.buffer))
         limit = self.limit_N + (self.dump_N << 32)
         self.limit_N = np.maximum.accumulate(limit) & 0xFFFFFFFF
 
+    def _fit_moved(self, rows: Ints) -> None:
+        """Reads entries that define something, and what was moved before."""
+        self._move(np.sort(rows))
+        moved = np.flatnonzero(self.is_moved_N & ~self.quirky_F[self.dump_N])
+        self.quirky_F[self.dump_N[self._fit(moved, self.extra)]] = True
+
+    def _decode_tails(self, memos: Memos) -> None:
+        """The same where only tails were read. Their first entries are as plain as most."""
+        firsts = np.flatnonzero(np.diff(self.dump_N, prepend=-1) != 0)
+        self._set_forms()
+        while len(firsts := firsts[~self.quirky_F[self.dump_N[firsts]] & (self._form_F[self.dump_N[firsts]] < 0)]):
+            dump = int(self.dump_N[firsts[0]])
+            try:
+                numbers = keys_of(self._row(int(firsts[0])))
+            except Quirk:
+                self.quirky_F[dump] = True
+                continue
+            texts = memos.texts_of(dump, numbers)
+            if -1 in texts or len({*texts}) != len(texts):
+                self.quirky_F[dump] = True
+                continue
+            self._add_form(tuple(self.known.values_S[t] for t in texts), memos, texts)
+        rows = np.flatnonzero(~self.quirky_F[self.dump_N])
+        self._fit_moved(self._fit(rows, self.buffer))
+        self.limit_N[:] = memos.width
+
+    def _set_forms(self) -> None:
+        self._forms: dict[tuple[str, ...], int] = {}
+        self._form_F = np.full(len(self.heads), -1)
+        self._keys: list[npt.NDArray[np.uint32]] = []
+
+    def _add_form(self, names: tuple[str, ...], memos: Memos, texts: Sequence[int]) -> None:
+        """All dumps that know these names are taken to have them in this order; entries that have not do not fit."""
+        keys = np.stack([memos.numbers_of(text) for text in texts], axis=1)
+        self._form_F[(keys >= 0).all(axis=1) & (self._form_F < 0)] = len(self._forms)
+        self._forms[names] = len(self._forms)
+        self._keys.append(keys.astype(np.uint32))
+
     def _read_names(self, firsts: Ints) -> None:
         """The fields of each dump's entries, which its first one names."""
+        self._set_forms()
         for row in firsts.tolist():
             dump = int(self.dump_N[row])
             if self.quirky_F[dump]:
@@ -113,7 +159,6 @@ class Batch:
                 self.heads[dump].read_first(self.extra[at : at + self.length_N[row]].tobytes())
             except Quirk:
                 self.quirky_F[dump] = True
-        self._forms: dict[tuple[str, ...], int] = {}
         self._form_F = np.array([self._forms.setdefault(h.names, len(self._forms)) for h in self.heads])
         self._keys = [np.zeros((len(self.heads), len(names)), np.uint32) for names in self._forms]
         for dump, head in enumerate(self.heads):
@@ -167,7 +212,7 @@ class Batch:
             some = order[begin:end]
             layout, rows = self.layouts[key[some[0]]], row_n[some]
             buffer = self.extra if self.is_moved_N[rows[0]] else self.buffer
-            yield some, layout, _words(buffer, self.start_N[rows], layout.length).view(np.uint8)
+            yield some, layout, words_at(buffer, self.start_N[rows], layout.length).view(np.uint8)
 
     def _row(self, row: int) -> bytes:
         at = self.start_N[row]
@@ -196,7 +241,7 @@ class Batch:
         """The same for entries of one length."""
         names, length = form
         if form in _LAYOUTS:
-            words = _words(buffer, self.start_N[rows], length)
+            words = words_at(buffer, self.start_N[rows], length)
             for layout in _LAYOUTS[form]:
                 rows, words = self._take(rows, words, layout)
                 if not len(rows):
@@ -212,7 +257,7 @@ class Batch:
             made = self._new_layout(sample, names)
             if made is not None:
                 some = np.array([row for row, _ in samples])
-                left = set(self._take(some, _words(buffer, self.start_N[some], length), made)[0].tolist())
+                left = set(self._take(some, words_at(buffer, self.start_N[some], length), made)[0].tolist())
                 samples = [pair for pair in samples if pair[0] in left]
             if samples and samples[0][0] == row:
                 unfit.append(row)
@@ -304,7 +349,7 @@ class Batch:
 
     def _check_moved(self, rows: Ints, raw: Bytes, layout: Layout) -> None:
         """What was taken for a definition must be a value, and have a higher number than all that is used before it."""
-        made = _words(self.made, self.start_N[rows], layout.length).view(np.uint8)[:, : layout.length]
+        made = words_at(self.made, self.start_N[rows], layout.length).view(np.uint8)[:, : layout.length]
         numbers = np.stack([_gets(raw, got) for got in layout.gets], axis=1).astype(np.int64)
         is_made = made[:, [got.offset for got in layout.gets]] == 1
         numbers[numbers >= NAMELESS] = -1
@@ -314,7 +359,7 @@ class Batch:
         self.quirky_F[self.dump_N[rows[bad]]] = True
 
 
-def _words(buffer: Bytes, start_n: Ints, length: int) -> npt.NDArray[np.uint64]:
+def words_at(buffer: Bytes, start_n: Ints, length: int) -> npt.NDArray[np.uint64]:
     """The entries that begin at these places as rows of words, of shape [n, W / 8]; bytes beyond `length` are others'."""
     width = -(-length // 8) * 8
     rows: npt.NDArray[Any] = np.ndarray((len(buffer) - width + 1,), f"V{width}", buffer, strides=(1,))
@@ -341,5 +386,5 @@ def _digest(words: npt.NDArray[np.uint64], begin: int, end: int) -> npt.NDArray[
     mask[begin - first * 8 : end - first * 8] = 0xFF
     part = words[:, first:last] & mask.view(np.uint64)
     part ^= part >> np.uint64(32)
-    made: npt.NDArray[np.uint64] = part @ _FACTORS[: last - first] + np.uint64(end - begin)
+    made: npt.NDArray[np.uint64] = part @ FACTORS[: last - first] + np.uint64(end - begin)
     return made | np.uint64(1)

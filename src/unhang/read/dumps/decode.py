@@ -25,7 +25,8 @@ from unhang.read.dumps.shard import DumpFile, Shard
 from unhang.read.files import unreadable
 
 Read = Callable[[DumpFile], bytes]
-BATCH_BYTES, BATCH_FILES = 8 << 20, 64
+BATCH_BYTES, BATCH_FILES, WINDOWS_AT_ONCE = 8 << 20, 64, 128
+_LONGER = 8  # times as many calls are tried where the last ones do not suffice
 
 
 def decode_shard(
@@ -49,34 +50,32 @@ class _Shards:
     frames: bool
     read: Read
     names: Names = field(default_factory=Names)
-    windows: WindowReader = field(default_factory=WindowReader)
+    windows: WindowReader = field(init=False)
     parts: list[Part] = field(default_factory=list)
     slow: list[Decoded] = field(default_factory=list)
     absent: list[Unavailable] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.windows = WindowReader(self.names.texts)
+
     def decode(self, files: Sequence[DumpFile], last: int | None) -> Shard:
         """The calls of these files."""
         left = list(files)
-        if self.read is read_dump:
-            for count in (c for c in lengths(last) if c is not None):
+        if self.read is read_dump and last is not None and not self.frames:
+            for count in (last, _LONGER * last):
                 left = [f for batch in _batches(left) for f in self._windows(batch, count)]
         self._whole(left, last)
         return self._shard()
 
     def _windows(self, files: Sequence[DumpFile], count: int) -> Sequence[DumpFile]:
         """Reads heads and tails; returns the files of which more is needed."""
-        dumps: list[Loaded] = []
-        left: list[DumpFile] = []
-        for file in files:
-            window = self.windows.read(file, count)
-            if window is None:
-                left.append(file)
-                continue
-            try:
-                dumps.append(loaded(file, *window))
-            except Quirk:
-                left.append(file)
-        return left + self._fast(dumps, (count,), is_whole=False)
+        batch, found, left = self.windows.read(files, count)
+        if batch is None:
+            return left
+        more = self._read(BatchReading(batch, found, self.names, False, (count,), is_whole=False))
+        if self.windows.learn(int(batch.quirky_F.sum()), len(found)):
+            return [*left, *self._windows(more, count)]
+        return [*left, *more]
 
     def _whole(self, files: Sequence[DumpFile], last: int | None) -> None:
         """Reads whole files."""
@@ -99,25 +98,30 @@ class _Shards:
         self._flush(dumps, last)
 
     def _flush(self, dumps: Sequence[Loaded], last: int | None) -> None:
-        left = {file.rank for file in self._fast(dumps, lengths(last), is_whole=True)}
+        left = {file.rank for file in self._fast(dumps, last)}
         for dump in dumps:
             if dump.file.rank in left:
                 self._slowly(dump.file, dump.data, last)
 
-    def _fast(self, dumps: Sequence[Loaded], counts: Sequence[int | None], is_whole: bool) -> list[DumpFile]:
+    def _fast(self, dumps: Sequence[Loaded], last: int | None) -> list[DumpFile]:
         """Decodes dumps together; returns the files of those that need another way."""
         if not dumps:
             return []
         files = [dump.file for dump in dumps]
         try:
-            reading = BatchReading(
-                gathered(dumps, counts[0] or 0, self.names.texts), files, self.names, self.frames, counts, is_whole
-            )
-            self.parts.append(reading.read())
+            batch = gathered(dumps, self.names.texts)
         except MemoryError:
             return files
+        return self._read(BatchReading(batch, files, self.names, self.frames, lengths(last), is_whole=True))
+
+    def _read(self, reading: BatchReading) -> list[DumpFile]:
+        """Takes the calls of a batch; returns the files of those that need another way."""
+        try:
+            self.parts.append(reading.read())
+        except MemoryError:
+            return list(reading.files)
         left = reading.batch.quirky_F | reading.short_F
-        return [files[i] for i in np.flatnonzero(left).tolist()]
+        return [reading.files[i] for i in np.flatnonzero(left).tolist()]
 
     def _slowly(self, file: DumpFile, data: bytes, last: int | None) -> None:
         try:
@@ -166,5 +170,5 @@ class _Shards:
 
 
 def _batches(files: Sequence[DumpFile]) -> Iterator[Sequence[DumpFile]]:
-    for at in range(0, len(files), BATCH_FILES):
-        yield files[at : at + BATCH_FILES]
+    for at in range(0, len(files), WINDOWS_AT_ONCE):
+        yield files[at : at + WINDOWS_AT_ONCE]

@@ -100,7 +100,7 @@ class BatchReading:
             tail = wanted & undecided[dump]
             if count is not None:
                 tail &= from_end <= count
-                undecided &= groups.lack_done(tail, columns["state"]) & ~(self.is_whole & (ends_of(ends) <= count))
+                undecided &= groups.lack_done(tail, columns) & ~(self.is_whole & (ends_of(ends) <= count))
             else:
                 undecided[:] = False
             shown |= tail & ~undecided[dump]
@@ -124,6 +124,8 @@ class BatchReading:
         all_cuts = np.flatnonzero(np.diff(columns["dump"], prepend=-1))
         oldest_F, done_F, last_F = (np.zeros(len(self.files), np.int64) for _ in range(3))
         oldest_F[columns["dump"][all_cuts]] = record_id[all_cuts]
+        if self.batch.first_F is not None:
+            oldest_F = self.batch.first_F
         last_F[columns["dump"]] = record_id
         done_F[columns["dump"][columns["wanted"] & (columns["state"] == CallState.COMPLETED)]] = 1
         count_F = np.bincount(columns["dump"], minlength=len(self.files))
@@ -180,22 +182,36 @@ class _Groups:
         present[self._texts] = np.arange(len(self._texts))
         count = len(self._texts)
         self.key_N: Ints = columns["dump"] * count + present[group]
-        self._count = count
+        self._count, self.size = count, count * len(batch.heads)
         self.named_F: list[dict[str, ProcessGroup]] = [{} for _ in batch.heads]
         self.names_F: list[dict[str, str]] = [{} for _ in batch.heads]
 
-    def lack_done(self, rows_N: npt.NDArray[np.bool_], state_N: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
-        """Which dumps have, among these rows, an open call in a group without a completed one; of shape [F]."""
-        dumps = len(self._batch.heads)
-        is_open, has_done = np.zeros(dumps * self._count, bool), np.zeros(dumps * self._count, bool)
-        done = state_N == CallState.COMPLETED
-        is_open[self.key_N[rows_N & ~done]] = True
-        has_done[self.key_N[rows_N & done]] = True
-        return np.asarray((is_open & ~has_done).reshape(dumps, self._count).any(axis=1))
+    def lack_done(
+        self, rows_N: npt.NDArray[np.bool_], columns: Mapping[str, npt.NDArray[Any]]
+    ) -> npt.NDArray[np.bool_]:
+        """Which dumps have, among these rows, an open call in a group without a completed one; of shape [F].
+
+        A dump that has completed calls, and itself says that a group has no more open calls than these, lacks none there.
+        """
+        done = columns["state"] == CallState.COMPLETED
+        open_K, done_K = (
+            np.bincount(self.key_N[rows], minlength=self.size) for rows in (rows_N & ~done, rows_N & done)
+        )
+        lacks_K = (open_K > 0) & (done_K == 0)
+        rows = np.flatnonzero(rows_N & ~done & lacks_K[self.key_N])
+        transfers_K = np.bincount(self.key_N[rows[columns["is_p2p"][rows]]], minlength=self.size)
+        any_done_F = done_K.reshape(-1, self._count).any(axis=1)
+        firsts = rows[np.unique(self.key_N[rows], return_index=True)[1]]
+        for row, key in zip(firsts.tolist(), self.key_N[firsts].tolist(), strict=True):
+            dump = key // self._count
+            enqueued, _, completed = self._batch.heads[dump].status.get(str(columns["pg_id"][row]), (-1, -1, -1))
+            if any_done_F[dump] and not transfers_K[key] and 0 <= enqueued <= completed + open_K[key]:
+                lacks_K[key] = False
+        return np.asarray(lacks_K.reshape(-1, self._count).any(axis=1))
 
     def number(self, columns: dict[str, npt.NDArray[Any]], shown: npt.NDArray[np.bool_]) -> None:
         """Adds the group's number and the peer's rank. Dumps whose groups have several ids become quirky."""
-        first_K = np.full(len(self._batch.heads) * self._count, -1, np.int64)
+        first_K = np.full(self.size, -1, np.int64)
         # The last of equal places wins, hence the reverse; calls that are shown come before others.
         for rows in (np.arange(len(shown)), np.flatnonzero(shown)):
             first_K[self.key_N[rows[::-1]]] = rows[::-1]

@@ -11,11 +11,12 @@ from unhang.model import ProcessGroup
 from unhang.read import restricted_pickle
 from unhang.read.dumps.decode_slow import Status, status_of
 from unhang.read.dumps.definitions import MAX_MEMO, Memo
-from unhang.read.dumps.layouts import GET, LONG_GET, LONG_PUT, PUT, Quirk, values_of
+from unhang.read.dumps.layouts import GET, INTS, LONG_GET, LONG_PUT, PUT, Quirk, int_at, keys_of
 from unhang.read.fields import text
 from unhang.read.flight_recorder import groups_of_config
 
 ENTRIES = b"X\x07\x00\x00\x00entries"
+_RECORD = b"X\x09\x00\x00\x00record_id"
 _ENDS = (b"eu.", b"euq", b"eur")
 
 
@@ -43,24 +44,23 @@ class Head:
         Raises:
             Quirk: it is no entry, or has a field twice.
         """
-        gets = [key for key, _ in values_of(first)]
-        keys = [int.from_bytes(first[k.offset + 1 : k.offset + (5 if k.is_long else 2)], "little") for k in gets]
+        keys = keys_of(first)
         names = tuple(self.memo.texts.get(key, "") for key in keys)
         if len({*names}) != len(names) or not names:
             raise Quirk("a field is there twice")
-        self.names, self.keys = names, tuple(keys)
+        self.names, self.keys = names, keys
 
 
-def head_of(data: bytes, size: int) -> Head:
-    """The head of a dump of which the first `size` bytes of `data` are there.
+def head_of(data: bytes, with_texts: bool = True) -> Head:
+    """The head of a dump that begins with `data`. `with_texts`: with the texts that it has memoised.
 
     Raises:
         Quirk: it is not written like torch's pickler does, or is longer.
     """
-    cut = data.find(ENTRIES, 0, size)
+    cut = data.find(ENTRIES)
     if data[:2] != b"\x80\x02" or cut < 0:
         raise Quirk("no entries")
-    fields, texts = _unpickled(bytes(data[2:cut]))
+    fields, texts = _unpickled(bytes(data[2:cut]), with_texts)
     version = fields.get("version")
     if type(version) is not str or not version.startswith("2.") or "entries" in fields:
         raise Quirk("another version")
@@ -88,8 +88,21 @@ def _first_get(data: bytes, at: int) -> bytes:
     raise Quirk("a field's name that is not memoised")
 
 
-def _unpickled(data: bytes) -> tuple[dict[Any, Any], dict[int, str]]:
-    """The fields before the entries, and the texts in the memo. The outer mark shows whether anything else is there."""
+def first_record(data: bytes, head: Head) -> int:
+    """The record number of the first entry.
+
+    Raises:
+        Quirk: it has none.
+    """
+    at = data.find(_RECORD, head.start) + len(_RECORD)
+    at += {PUT: 2, LONG_PUT: 5}.get(data[at], 0)
+    if at < len(_RECORD) or data[at] not in INTS:
+        raise Quirk("no record number")
+    return int_at(data, at)
+
+
+def _unpickled(data: bytes, with_texts: bool) -> tuple[dict[Any, Any], dict[int, str]]:
+    """The fields before the entries, and the texts in the memo where they are wanted. The outer mark shows whether anything else is there."""
     whole = b"\x80\x02(" + data + b"ut."
     stream = io.BufferedReader(io.BytesIO(whole), 1 << 16)
     unpickler = restricted_pickle.RestrictedUnpickler(stream)
@@ -99,7 +112,7 @@ def _unpickled(data: bytes) -> tuple[dict[Any, Any], dict[int, str]]:
         raise Quirk("its head is no pickle") from error
     if stream.tell() != len(whole) or type(made) is not tuple or len(made) != 1 or type(made[0]) is not dict:
         raise Quirk("its head is no dictionary")
-    memo: dict[int, Any] = unpickler.memo.copy()
+    memo: dict[int, Any] = unpickler.memo.copy() if with_texts else {}
     return made[0], {number: value for number, value in memo.items() if type(value) is str}
 
 

@@ -107,7 +107,11 @@ class Rows:
 
     def _resolve_texts(self) -> None:
         """Numbers of texts for what the entries get from the memos."""
-        text_of, base_F = text_table([head.memo for head in self.batch.heads], self.names.texts)
+        if self.batch.memos is not None:
+            text_of, base_F = self.batch.memos.table()
+            text_of[0] = self.names.texts[""]
+        else:
+            text_of, base_F = text_table([head.memo for head in self.batch.heads], self.names.texts)
         limit = self.batch.limit_N[self.row_N]
         base = base_F[self.dump_N]
         highest = self.batch.texts["others"][self._slot_N]
@@ -120,7 +124,7 @@ class Rows:
         self.spoil(highest >= limit)
         for name in self.texts:
             np.maximum(self.texts[name], 0, out=self.texts[name])
-        self._frame_of, self._base_F = self._frame_table(base_F), base_F
+        self._text_of, self._base_F = text_of, base_F
 
     def used(self, name: str) -> list[int]:
         """The numbers of the texts in a column."""
@@ -168,13 +172,13 @@ class Rows:
         """Several dtypes in one call."""
         row, dump = int(self.row_N[i]), int(self.dump_N[i])
         gets = self.batch.mixed_dtypes[row]
-        known = self.batch.heads[dump].memo.texts
-        if max(gets) >= self.batch.limit_N[row] or not all(
-            g in known and self.names.texts[known[g]] >= 0 for g in gets
-        ):
+        texts = (
+            self._text_of[self._base_F[dump] + np.array(gets)].tolist() if max(gets) < self.batch.limit_N[row] else [-1]
+        )
+        if min(texts) < 0:
             self.batch.quirky_F[dump] = True
             return 0
-        return self.names.dtypes[",".join(dict.fromkeys(known[g] for g in gets))]
+        return self.names.dtypes[",".join(dict.fromkeys(self.names.texts.values_S[t] for t in texts))]
 
     def _threads(self) -> Ints:
         codes, pairs = paired(self.texts["thread_name"], self.texts["thread_id"])
@@ -199,6 +203,7 @@ class Rows:
         gets, sizes, order = self.batch.frame_gets(self.row_N[firsts[told]])
         told = told[order]
         owner = np.repeat(firsts[told], sizes)
+        self._frame_of = self._frame_table(self._base_F)
         found = self._frames_at(gets, owner)
         self.spoil_rows(owner[found < 0])
         numbers = np.full(len(firsts), -1, np.int32)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from unhang.model import CallState, CollectiveTable, ProcessGroup, TableBuilder, Unavailable
 from unhang.model.calls import PROGRESS_COLUMNS
 from unhang.read.dumps.shard import DumpFile, RankDump
-from unhang.read.fields import INT64_MAX, text, whole
+from unhang.read.fields import INT64_MAX, text
 from unhang.read.flight_entry import BadEntry, RecordedCall, _group
 from unhang.read.flight_recorder import RecordedCalls, _resolve, add_calls, decode, lost_entries
 
@@ -91,8 +91,12 @@ def status_of(value: object) -> Status:
 
 
 def _numbers(fields: Mapping[Any, Any]) -> tuple[int, int, int]:
-    enqueued, started, completed = (-1 if (n := whole(fields, key)) is None else max(n, -1) for key in _NUMBERS)
-    return enqueued, started, completed
+    enqueued, started, completed = map(fields.get, _NUMBERS)
+    return _whole(enqueued), _whole(started), _whole(completed)
+
+
+def _whole(value: object) -> int:
+    return value if type(value) is int and 0 <= value <= INT64_MAX else -1
 
 
 def _groups_of_status(

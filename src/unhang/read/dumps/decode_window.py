@@ -3,56 +3,92 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from unhang.read.dumps.archive import compression
 from unhang.read.dumps.columns import Batch, Bytes, Ints
-from unhang.read.dumps.decode_header import ENTRIES, Head, head_of, is_end
-from unhang.read.dumps.definitions import PAD, Texts
+from unhang.read.dumps.decode_header import ENTRIES, Head, first_record, head_of, is_end
+from unhang.read.dumps.decode_texts import TextFinder
+from unhang.read.dumps.definitions import PAD, Texts, places
 from unhang.read.dumps.layouts import DICT, MARK, SETITEMS, Quirk, entry_end
 from unhang.read.dumps.shard import DumpFile
 
-HEAD_BYTES = 64 << 10
-DEFINING_BYTES = 48 << 10
-ENTRY_BYTES = 320
+HEAD_BYTES = 32 << 10
+DEFINING_BYTES, MOST_DEFINING_BYTES = 24 << 10, 96 << 10
+ENTRY_BYTES = 384
+LONGEST_END = 9
+_END = re.compile(rb"ueu(?:q.|r....)?\.\Z", re.DOTALL)  # the last entry, the list, the dump, and perhaps its number
 
 
 @dataclass(slots=True)
 class Loaded:
-    """A dump in memory. `cut`: where the tail begins if `data` is only head and tail, else 0."""
+    """A whole dump in memory."""
 
     file: DumpFile
     data: bytes
     head: Head
-    cut: int = 0
 
 
-def loaded(file: DumpFile, data: bytes, cut: int = 0) -> Loaded:
+def loaded(file: DumpFile, data: bytes) -> Loaded:
     """The dump with its head read.
 
     Raises:
         Quirk: it has no entries, or is not written like torch's pickler does.
     """
     try:
-        head = head_of(data, cut or len(data))
+        head = head_of(data)
     except IndexError as error:
         raise Quirk("it is cut short") from error
-    return Loaded(file, data, head, cut)
+    return Loaded(file, data, head)
+
+
+class _Window(NamedTuple):
+    """Head and tail of a dump. `first`: the first entry's record; `end`: where the last entry ends in the tail."""
+
+    file: DumpFile
+    data: bytes
+    tail: bytes
+    head: Head
+    first: int
+    end: int
 
 
 class WindowReader:
     """Reads heads and tails of local files; learns from one to the next how long heads are."""
 
-    def __init__(self) -> None:
-        self._head_bytes = HEAD_BYTES
+    def __init__(self, texts: Texts) -> None:
+        self._head_bytes, self._defining_bytes = HEAD_BYTES, DEFINING_BYTES
+        self._finder = TextFinder(texts)
 
-    def read(self, file: DumpFile, entries: int) -> tuple[bytes, int] | None:
-        """Head and tail, and where the tail begins; None where the file is small, or must be read whole."""
+    def read(self, files: Sequence[DumpFile], entries: int) -> tuple[Batch | None, list[DumpFile], list[DumpFile]]:
+        """The last entries of each dump, the files of the batch, and those that must be read whole."""
+        windows: list[_Window] = []
+        left: list[DumpFile] = []
+        for file in files:
+            window = self._window(file, entries * ENTRY_BYTES)
+            if window is None:
+                left.append(file)
+            else:
+                windows.append(window)
+        if not windows:
+            return None, [], left
+        return self._batch(windows, entries), [window.file for window in windows], left
+
+    def learn(self, failed: int, files: int) -> bool:
+        """Reads longer heads from now on if too many dumps used texts that were not found."""
+        if 2 * failed <= files or self._defining_bytes >= MOST_DEFINING_BYTES:
+            return False
+        self._defining_bytes *= 2
+        return True
+
+    def _window(self, file: DumpFile, tail_bytes: int) -> _Window | None:
+        """Head and tail of a file; None where it is small, or not written like torch's pickler does."""
         if file.member or "://" in file.path:
             return None
         try:
@@ -63,80 +99,100 @@ class WindowReader:
             status = os.fstat(number)
             if not stat.S_ISREG(status.st_mode):
                 return None
-            return self._read(number, status.st_size, entries * ENTRY_BYTES)
-        except OSError:
+            return self._read(number, file, status.st_size - tail_bytes, tail_bytes)
+        except (OSError, Quirk, IndexError):
             return None
         finally:
             os.close(number)
 
-    def _read(self, number: int, size: int, tail_bytes: int) -> tuple[bytes, int] | None:
-        limit = size - tail_bytes
-        head = b""
-        while self._head_bytes * 3 // 2 < limit:
-            head += os.pread(number, self._head_bytes - len(head), len(head))
-            if compression(head[:8]) or len(head) < self._head_bytes:
+    def _read(self, number: int, file: DumpFile, rest: int, tail_bytes: int) -> _Window | None:
+        data = b""
+        while self._head_bytes <= rest:
+            data += os.pread(number, self._head_bytes - len(data), len(data))
+            if compression(data[:8]) or len(data) < self._head_bytes:
                 return None
-            begin = head.find(ENTRIES)
-            if begin >= 0 and begin + DEFINING_BYTES <= len(head):
-                return head + os.pread(number, tail_bytes, limit), len(head)
-            self._head_bytes = begin + DEFINING_BYTES if begin >= 0 else 2 * self._head_bytes
+            begin = data.find(ENTRIES)
+            if begin >= 0 and begin + self._defining_bytes <= len(data):
+                head = head_of(data, with_texts=False)
+                tail = os.pread(number, tail_bytes, rest)
+                end = _END.search(tail, len(tail) - LONGEST_END)
+                if end is None or len(tail) < tail_bytes:
+                    return None
+                return _Window(file, data, tail, head, first_record(data, head), end.start() + 1)
+            self._head_bytes = begin + self._defining_bytes if begin >= 0 else 4 * self._head_bytes
         return None
 
+    def _batch(self, windows: Sequence[_Window], entries: int) -> Batch:
+        dumps = len(windows)
+        parts = [*(w.data for w in windows), *(w.tail for w in windows)]
+        ends = np.cumsum([len(part) for part in parts])
+        buffer = np.frombuffer(b"".join((*parts, bytes(PAD))), np.uint8)
+        memos = self._finder.find(buffer, ends, dumps)
+        tail_F = ends[dumps - 1 : -1]
+        end_F = tail_F + np.array([w.end for w in windows])
+        at = _starts(buffer, tail_F, end_F, [w.head.get for w in windows])
+        owner = np.searchsorted(tail_F, at, side="right") - 1
+        count_F = np.bincount(owner, minlength=dumps)
+        next_at = np.append(at, 0)[1:]
+        is_last = np.append(np.diff(owner) != 0, True)[: len(at)]
+        next_at[is_last] = end_F[owner[is_last]]
+        kept = np.cumsum(count_F)[owner] - np.arange(len(at)) <= entries
+        at, owner, length = at[kept], owner[kept], (next_at - at)[kept]
+        batch = Batch(buffer, [w.head for w in windows], at, length, owner, np.ones(len(at), bool), self._finder.texts)
+        batch.memos, batch.first_F = memos, np.array([w.first for w in windows])
+        batch.quirky_F |= memos.conflict_F | (count_F < entries)
+        return batch
 
-def gathered(dumps: Sequence[Loaded], tail: int, texts: Texts) -> Batch:
-    """The entries of several dumps. Of those that are head and tail, the last `tail` are wanted.
 
-    Dumps whose end or tail is not found are quirky.
-    """
+def _starts(buffer: Bytes, tail_F: Ints, end_F: Ints, gets: Sequence[bytes]) -> Ints:
+    """Where entries begin in the tails, as far as bytes tell."""
+    begin = int(tail_F[0])
+    at = begin + places(buffer[begin : int(end_F[-1])] == SETITEMS) + 1
+    owner = np.searchsorted(tail_F, at, side="right") - 1
+    get_F = np.array([list(get.ljust(5, b"\0")) for get in gets], np.uint8)
+    size_F = np.array([len(get) for get in gets])
+    good = (buffer[at] == DICT) & (buffer[at + 1] == MARK) & (at < end_F[owner])
+    at, owner = at[good], owner[good]
+    good = np.ones(len(at), bool)
+    for k in range(5):
+        good &= (buffer[at + 2 + k] == get_F[owner, k]) | (k >= size_F[owner])
+    return at[good]
+
+
+def gathered(dumps: Sequence[Loaded], texts: Texts) -> Batch:
+    """The entries of several whole dumps. Those whose end is not found are quirky."""
     bases = np.cumsum([0, *(len(d.data) for d in dumps)]).tolist()
-    starts, lengths, wanted = [], [], []
+    starts, lengths = [], []
     quirky = np.zeros(len(dumps), bool)
     for i, dump in enumerate(dumps):
         dump.head.at = bases[i] + dump.head.start
         try:
-            begin, end = _extents(_cuts(np.frombuffer(dump.data, np.uint8), dump.head), dump, tail)
+            begin, end = _extents(_cuts(np.frombuffer(dump.data, np.uint8), dump.head), dump)
         except (Quirk, IndexError):
             quirky[i] = True
             begin = end = np.array([dump.head.start])
         starts.append(begin + bases[i])
         lengths.append(end - begin)
-        wanted.append(begin >= dump.cut)
     owner = np.repeat(np.arange(len(dumps)), [len(part) for part in starts])
     buffer = np.frombuffer(b"".join((*(d.data for d in dumps), bytes(PAD))), np.uint8)
-    start, length, is_wanted = map(np.concatenate, (starts, lengths, wanted))
-    batch = Batch(buffer, [d.head for d in dumps], start, length, owner, is_wanted, texts)
+    start, length = map(np.concatenate, (starts, lengths))
+    batch = Batch(buffer, [d.head for d in dumps], start, length, owner, np.ones(len(start), bool), texts)
     batch.quirky_F |= quirky
     return batch
 
 
 def _cuts(data: Bytes, head: Head) -> Ints:
     """Where entries begin behind the first one, as far as bytes tell."""
-    at = _places(data[:-PAD] == SETITEMS) + 1
+    at = places(data[:-PAD] == SETITEMS) + 1
     for k, byte in enumerate((DICT, MARK, *head.get)):
         at = at[data[at + k] == byte]
     return at[at > head.start]
 
 
-def _places(is_it: npt.NDArray[np.bool_]) -> Ints:
-    """Where an array is true, when that is seldom: whole words are looked at first."""
-    size = len(is_it) // 8 * 8
-    words = np.flatnonzero(is_it[:size].view(np.uint64) != 0)
-    row, column = np.nonzero(is_it[:size].reshape(-1, 8)[words])
-    return np.concatenate([words[row] * 8 + column, size + np.flatnonzero(is_it[size:])])
-
-
-def _extents(cuts: Ints, dump: Loaded, tail: int) -> tuple[Ints, Ints]:
+def _extents(cuts: Ints, dump: Loaded) -> tuple[Ints, Ints]:
     """Where entries begin and end."""
     begin = np.append(dump.head.start, cuts)
-    behind = int(np.searchsorted(begin, dump.cut, side="right"))
-    if dump.cut and len(begin) - behind < tail:
-        raise Quirk("the tail is too short")
     last = entry_end(dump.data, int(begin[-1]))
     if not is_end(dump.data, last):
         raise Quirk("something stands behind the entries")
-    end = np.append(cuts, last)
-    if not dump.cut:
-        return begin, end
-    keep = np.ones(len(begin), bool)
-    keep[behind - 1 : len(begin) - tail] = False
-    return begin[keep], end[keep]
+    return begin, np.append(cuts, last)

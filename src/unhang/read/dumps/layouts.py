@@ -32,7 +32,12 @@ class Quirk(Exception):
     """Something that torch's pickler does not write, or that Python objects tell better: the slow way reads it."""
 
 
-def _int_at(row: bytes, at: int) -> int:
+def int_at(row: bytes, at: int) -> int:
+    """The integer that begins here.
+
+    Raises:
+        Quirk: it is written otherwise than torch does.
+    """
     start, _, size = INTS[row[at]]
     if row[at] == LONG and row[at + 1] != 8:
         raise Quirk("a number of another width")
@@ -126,12 +131,22 @@ def values_of(row: bytes) -> list[tuple[Got, Value]]:
     return pairs
 
 
+def keys_of(row: bytes) -> tuple[int, ...]:
+    """The memo's numbers of the fields of a normalised entry.
+
+    Raises:
+        Quirk: it is none.
+    """
+    gets = [key for key, _ in values_of(row)]
+    return tuple(int.from_bytes(row[k.offset + 1 : k.offset + (5 if k.is_long else 2)], "little") for k in gets)
+
+
 def _value(row: bytes, at: int, depth: int) -> tuple[Value, int]:
     op = row[at]
     if op in (GET, LONG_GET):
         return Got(at, op == LONG_GET), at + (2 if op == GET else 5)
     if op in INTS:
-        _int_at(row, at)
+        int_at(row, at)
         return Number(op, at), at + _WIDTHS[op]
     if op == NONE:
         return None, at + 1

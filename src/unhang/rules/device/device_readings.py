@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from unhang.analyze.situation import Situation
@@ -36,21 +37,29 @@ def named(devices: Sequence[Reading]) -> str:
     return f"GPU{'s' * (len(devices) > 1)} {numbers} on {hosts_of(devices)}"
 
 
-def less_than_peers(devices: Iterable[Reading], name: str) -> tuple[tuple[Reading, ...], float]:
-    """Devices with less of something than the most that others of the same model have; and how much most of these have.
+def majority(values: Iterable[str]) -> str:
+    """What more than half have, of three or more; else nothing: of two nobody knows which is the odd one."""
+    told = list(values)
+    if len(told) < 3:
+        return ""
+    value, count = Counter(told).most_common(1)[0]
+    return value if 2 * count > len(told) else ""
 
-    Nothing where no other device of that model has more: what all have in common is how the machines are built.
+
+def less_than_peers(devices: Iterable[Reading], name: str) -> tuple[tuple[Reading, ...], float]:
+    """Devices with less of something than most of their model have; and how much those have.
+
+    Nothing where there is no majority: what many have in common is how the machines are built.
     """
     models: dict[str, list[Reading]] = {}
     for device in devices:
         if device.number(name) is not None:
             models.setdefault(device.text("name"), []).append(device)
     less: list[Reading] = []
-    usual = 0.0
+    most = 0.0
     for same in models.values():
-        amounts = sorted(d.number(name) or 0.0 for d in same)
-        common = amounts[len(amounts) // 2]
-        odd = [d for d in same if (d.number(name) or 0.0) < common]
+        usual = majority(d.text(name) for d in same)
+        odd = [d for d in same if usual and (d.number(name) or 0.0) < float(usual)]
         less += odd
-        usual = common if odd else usual
-    return tuple(less), usual
+        most = float(usual) if odd else most
+    return tuple(less), most

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -10,7 +9,7 @@ from unhang.analyze.situation import Situation
 from unhang.model import Finding, Fix, Reading
 from unhang.model.example import Fires, Quiet
 from unhang.model.example_readings import read, readings_case
-from unhang.rules.device.device_readings import devices_of, named, users_of
+from unhang.rules.device.device_readings import devices_of, majority, named, users_of
 from unhang.rules.reading_rule import ReadingRule, cite, hosts_of, ranks_of
 
 
@@ -78,19 +77,19 @@ class DevicesUnlike(ReadingRule):
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding for hosts with fewer devices, one for devices that are not like the others."""
         hosts = {r.host: r for r in s.readings.of("devices.visible") if r["local_rank"] == 0}
-        usual = _majority([r.text("present") for r in hosts.values()])
+        usual = majority([r.text("present") for r in hosts.values()])
         fewer = [r for r in hosts.values() if usual and (r.number("present") or 0) < int(usual)]
         if fewer:
             least = min(int(r.number("present") or 0) for r in fewer)
             title = f"{hosts_of(fewer)} has {least} devices, most hosts have {usual}"
             yield self._finding(title, 0.8, ranks_of(fewer), fewer, "One may have failed there.")
         devices = [d for d in devices_of(s) if d["name"]]
-        model = _majority([d.text("name") for d in devices])
+        model = majority([d.text("name") for d in devices])
         others = [d for d in devices if model and d.text("name") != model]
         if others:
             title = f"{named(others)}: {others[0]['name']}, most devices are {model}"
             yield self._finding(title, 0.72, users_of(s, others), others, "The slowest model sets the pace of all.")
-        memory = _majority([d.text("memory_bytes") for d in devices if d.text("name") == model and d["memory_bytes"]])
+        memory = majority([d.text("memory_bytes") for d in devices if d.text("name") == model and d["memory_bytes"]])
         small = [
             d for d in devices if memory and d["memory_bytes"] and (d.number("memory_bytes") or 0) < 0.9 * int(memory)
         ]
@@ -119,11 +118,3 @@ class DevicesUnlike(ReadingRule):
                 ),
             ),
         )
-
-
-def _majority(values: list[str]) -> str:
-    """What more than half have, of three or more; else nothing."""
-    if len(values) < 3:
-        return ""
-    value, count = Counter(values).most_common(1)[0]
-    return value if 2 * count > len(values) else ""

@@ -19,7 +19,7 @@ class SharedDevice(ReadingRule):
 
     What it detects:
         The device of each rank by its uuid: the only one that it sees, else the one of its local rank. Certain where a rank sees
-        no other; a risk where ranks see different lists and might choose otherwise.
+        no other and was given it; a risk where ranks see more and might choose otherwise, or might use none.
 
     Why it hangs:
         NCCL refuses two ranks on one device ("Duplicate GPU detected"); older versions wait for each other for ever.
@@ -102,7 +102,7 @@ class SharedDevice(ReadingRule):
             ranks = ranks_of(sharing)
             if len(ranks) < 2:
                 continue
-            is_certain = sum(r["count"] == 1 for r in sharing) > 1
+            is_certain = sum(r["count"] == 1 and _uses_devices(r) for r in sharing) > 1
             told = ", ".join(
                 f"rank {r.rank}: {r['variable']}={r['value']}" for r in sharing[:4] if r["value"] is not None
             )
@@ -124,3 +124,8 @@ class SharedDevice(ReadingRule):
                     ),
                 ),
             )
+
+
+def _uses_devices(reading: Reading) -> bool:
+    """Whether somebody chose devices for the rank, so that it is no job without."""
+    return reading["value"] is not None or reading["backend"] == "nccl"

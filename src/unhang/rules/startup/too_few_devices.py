@@ -119,7 +119,8 @@ class TooFewDevices(ReadingRule):
                 f"device{'' if told['count'] == 1 else 's'}"
             )
             more = f"; {len(without) - 1} more like it" if len(without) > 1 else ""
-            yield self._finding(s, title + more, 0.93, without, ranks_of(without))
+            is_meant = any(r["backend"] == "nccl" or r["value"] for r in without)
+            yield self._finding(s, title + more, 0.93 if is_meant else 0.85, without, ranks_of(without))
 
     def _finding(
         self, s: Situation, title: str, confidence: float, found: list[Reading], ranks: tuple[int, ...]

@@ -27,6 +27,11 @@ def stored_environment(env: Mapping[str, str]) -> dict[str, str]:
     return {name: _without_secrets(env[name]) for name in names}
 
 
+def looks_secret(name: str, value: str) -> bool:
+    """Whether a variable's name or value looks like a secret, so that the variable must not leave its process."""
+    return bool(_SECRET.search(name)) or _without_secrets(value) != value
+
+
 def redact_command(command: Sequence[str]) -> list[str]:
     """The command line without the values of flags like `--token`, `--api-key=...`, and without passwords in URLs."""
     kept: list[str] = []
