@@ -72,7 +72,10 @@ def _areas(context: click.Context, option: click.Parameter, text: str | None) ->
 @click.command("check")
 @click.option("--only", "areas", metavar="AREAS", callback=_areas, help="Only these areas, with commas between them.")
 @click.option(
-    "--collectives", metavar="NAMES", callback=_collectives, help="Run collectives and verify the results: all, or names."
+    "--collectives",
+    metavar="NAMES",
+    callback=_collectives,
+    help="Run collectives and verify the results: all, or names.",
 )
 @click.option("--links", is_flag=True, help="Search bad nodes and links by collectives on changing groups of ranks.")
 @click.option("--ranks", type=click.IntRange(2, 64), help="Start so many ranks on this machine and check with them.")
