@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,9 @@ from typing import Any
 import pytest
 
 CHECK = [sys.executable, "-m", "unhang", "check"]
+HOLDER = (
+    "import socket, sys; s = socket.socket(); s.bind(('127.0.0.1', int(sys.argv[1]))); s.listen(); sys.stdin.read()"
+)
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -128,3 +132,32 @@ def test_under_torchrun_all_ranks_end_with_one_verdict() -> None:
     done = subprocess.run([*command, *arguments, "json"], capture_output=True, text=True, timeout=55)
     report = json.loads(done.stdout)
     assert (done.returncode, report["findings"], report["job"]["world_size"]) == (0, [], 3)
+
+
+def test_watching_tells_what_changes() -> None:
+    environ = {k: v for k, v in os.environ.items() if k not in _VARIABLES}
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        port = chosen.getsockname()[1]
+    command = [*CHECK, "--only", "network", "--ports", str(port), "--watch", "1", "--fail-on", "wrong"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environ
+    ) as process:
+        try:
+            assert process.stdout
+            lines = iter(process.stdout.readline, "")
+            first = next(lines)
+            with subprocess.Popen([sys.executable, "-c", HOLDER, str(port)], stdin=subprocess.PIPE) as holder:
+                told = next((line for line in lines if f"port {port} on" in line), "")
+                holder.kill()
+        finally:
+            process.kill()
+    assert first.startswith("CLEAN")
+    assert f"pid {holder.pid}" in told
+
+
+def test_a_scale_is_run_size_by_size() -> None:
+    done = run("--scale", "2,3", "--only", "machine")
+    assert done.returncode == 0
+    heads = [line for line in done.stdout.splitlines() if line.startswith("CLEAN")]
+    assert [head.split(":")[0] for head in heads] == ["CLEAN  2 ranks on 1 node", "CLEAN  3 ranks on 1 node"]
