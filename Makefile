@@ -34,7 +34,8 @@ lint: setup  ## Style, types, floors
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 
-bench: setup  ## Measure latency, overhead, attribution on 50,000 random jobs, and the peer (an hour)
+bench: setup  ## Measure latency, overhead, attribution on 50,000 random jobs, and the peer; whole tables of tests (hours)
+	@$(BIN)/python -m pytest -q -m whole
 	@$(BIN)/python benchmarks/detection_latency.py
 	@$(BIN)/python benchmarks/record_overhead.py
 	@$(BIN)/python benchmarks/random_jobs.py

@@ -18,6 +18,7 @@ _WAITS_INSIDE = (
     "_ddp_init_helper",
     "_sync_module_states",
     "_verify_param_shape_across_processes",
+    "_pre_forward",
 )
 _NOT_A_WAIT = ("/torch/distributed/optim/", "/torch/distributed/checkpoint/", "/torch/distributed/elastic/")
 _WAITING_LINE = re.compile(

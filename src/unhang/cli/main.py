@@ -12,7 +12,7 @@ import click
 from unhang import __version__
 from unhang.errors import UnhangError
 
-COMMANDS = ("run", "diagnose", "check", "env", "explain", "skill")  # each is `command` of the module with its name
+COMMANDS = ("run", "diagnose", "check", "inject", "env", "explain", "skill")  # each is `command` of the module with its name
 INTERRUPTED = 130
 
 

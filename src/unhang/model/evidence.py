@@ -16,6 +16,7 @@ _NOT_USER = (
     "/unhang/recorder/",
     "/unhang/guard/",
     "/unhang/integrations/",
+    "/unhang/inject/",
 )
 
 
