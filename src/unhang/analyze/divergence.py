@@ -114,6 +114,11 @@ def _previous_path(streams: Streams, rank: int, seq: int) -> Path:
     return (streams.path(rank, max(earlier)) or ()) if earlier else ()
 
 
+def _below(fork: Fork, *paths: Path) -> set[Frame]:
+    """The frames below a fork."""
+    return {frame for path in paths for frame in path[fork.depth + 1 :]}
+
+
 def _find_left_loop(
     streams: Streams, seq: int, reference: tuple[int, ...], odd: tuple[int, ...], paths: tuple[Path, Path]
 ) -> LeftLoop | None:
@@ -246,6 +251,13 @@ def _describe(
     fork = fork_of(ref_path, odd_path)
     if left_loop is not None and fork is not None and _is_rank_dependent(odd_path[fork.depth :]):
         left_loop = None  # it did not run out of data: a condition on its rank led it elsewhere
+    if (
+        left_loop is not None
+        and fork is not None
+        and fork.same_line
+        and left_loop.frame in _below(fork, ref_path, odd_path)
+    ):
+        left_loop = None  # one line dispatched different orders: a loop within one of them is no loop of both
     return Divergence(
         group=stuck.group,
         seq=seq,

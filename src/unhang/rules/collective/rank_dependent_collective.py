@@ -92,8 +92,8 @@ def _hidden_forward(d: Divergence) -> Frame | None:
     """
     frames = d.odd_call.frames or ()
     in_forward = any(f.file.endswith("nn/parallel/distributed.py") and f.function in _FORWARD for f in frames)
-    if not in_forward or d.odd != (0,):
-        return None
+    if not in_forward or d.odd != (0,) or any(surroundings(f.file, f.line).depends_on_rank for f in d.odd_path):
+        return None  # that it went elsewhere by its rank explains more than a forward that nobody saw
     found = {f for frame in d.odd_path for f in calls_only_on_rank_zero(frame.file, frame.line)}
     return found.pop() if len(found) == 1 else None
 
