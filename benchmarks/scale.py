@@ -113,16 +113,17 @@ def shown(result: dict[str, Any]) -> str:
 
 def one_shard(folder: Path) -> dict[str, Any]:
     """What reading all dumps of a folder costs one process, and what merging copies of the result does."""
+    from unhang.read.dumps.decode import decode_shard
     from unhang.read.dumps.locate import locate
     from unhang.read.dumps.reader import TAIL, TAILS_AT_ONCE
     from unhang.read.dumps.shard import merge
-    from unhang.read.dumps.tails import decode_tails
 
     files = locate([folder]).files
     read_s = []
     for _ in range(3):
         began = time.monotonic()
-        parts = [decode_tails(files[i : i + TAILS_AT_ONCE], last=TAIL) for i in range(0, len(files), TAILS_AT_ONCE)]
+        shards = [files[i : i + TAILS_AT_ONCE] for i in range(0, len(files), TAILS_AT_ONCE)]
+        parts = [decode_shard(shard, last=TAIL, frames=False) for shard in shards]
         read_s.append(time.monotonic() - began)
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     shard = merge(parts)

@@ -136,7 +136,7 @@ def _command(case: Case, port: int | None) -> list[str]:
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
     else:
         # Trainings with optimizers, by the dozen: the programs have the compiler loaded, as a real job has.
-        eager = ["--eager"] if case.path.parent.name == "stories" else []
+        eager = ["--eager"] if "stories" in case.path.parts else []
         launcher = [str(HERE / "forkrun.py"), *(["--port", str(port)] if port else []), *eager, "4"]
     return [sys.executable, *launcher, str(case.path), *case.args]
 

@@ -21,6 +21,7 @@ from unhang.cli.reading import (
     import_numpy,
     reading,
     stdin_as_file,
+    without_collector,
 )
 from unhang.cli.writing import CannotWrite, wants_color, write_out
 
@@ -84,7 +85,7 @@ def command(
         from unhang.cli.following import follow_log
 
         return follow_log(paths, output_format, output)
-    with reading(engine, ray_address, not no_cache) as reader, stdin_as_file(paths) as given:
+    with without_collector(), reading(engine, ray_address, not no_cache) as reader, stdin_as_file(paths) as given:
         if against is not None:
             content = compare(given, given_path(against), output_format, reader)
             code = 0

@@ -13,7 +13,6 @@ import click
 
 from unhang.cli.writing import wants_color, write_out
 from unhang.errors import NothingToJudge, WrongUsage
-from unhang.read.redact import redact_command
 
 if TYPE_CHECKING:
     from unhang.read.environment.settings import Assignment, Settings
@@ -118,6 +117,8 @@ def judged(
 
 def without_secrets(settings: Settings) -> Settings:
     """The same without values that look like secrets."""
+    from unhang.read.redact import redact_command
+
     kept = tuple(map(_redacted, settings.assignments))
     launches = tuple(
         replace(x, options={k: redact_command([f"--{k}={v}"])[0].partition("=")[2] for k, v in x.options.items()})
@@ -127,6 +128,8 @@ def without_secrets(settings: Settings) -> Settings:
 
 
 def _redacted(assignment: Assignment) -> Assignment:
+    from unhang.read.redact import redact_command
+
     def hidden(text: str) -> str:
         return redact_command([f"{assignment.name}={text}"])[0].partition("=")[2]
 

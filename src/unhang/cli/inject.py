@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -101,6 +100,8 @@ def run_with(wanted: Wanted, seed: int, record: Path | None, command_line: Seque
 
 def _run(command_line: Sequence[str], environ: Mapping[str, str]) -> int:
     """Runs the command in our process group; a Ctrl-C reaches it as it reaches us."""
+    import subprocess
+
     try:
         process = subprocess.Popen(command_line, env=environ)
     except OSError as error:

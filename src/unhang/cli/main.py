@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import os
 import sys
@@ -12,7 +14,8 @@ import click
 from unhang import __version__
 from unhang.errors import UnhangError
 
-COMMANDS = ("run", "diagnose", "check", "inject", "env", "explain", "skill")  # each is `command` of the module with its name
+# Each is `command` of the module with its name, in the order in which they are useful.
+COMMANDS = ("run", "diagnose", "check", "reproduce", "inject", "env", "explain", "skill")
 INTERRUPTED = 130
 
 
@@ -44,7 +47,9 @@ def _tell(error: UnhangError) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit code."""
+    """Runs one command and returns the exit code. Without arguments it is the process's own command, and its last act."""
+    if arguments is None:
+        atexit.register(gc.freeze)  # else the interpreter looks for cycles in all that goes with the process
     try:
         code = cli.main(arguments, prog_name="unhang", standalone_mode=False)
         sys.stdout.flush()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -52,6 +51,9 @@ def stdin_as_file(paths: Sequence[Given]) -> Iterator[Sequence[Given]]:
     if STDIN not in paths:
         yield paths
         return
+    import shutil
+    import tempfile
+
     with tempfile.TemporaryDirectory(prefix="unhang-") as folder:
         copy = Path(folder) / "stdin"
         with copy.open("wb") as f:
@@ -66,6 +68,18 @@ def import_numpy() -> None:
         import numpy  # noqa: F401
 
         del os.environ[_THREADS]
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """For work at whose end the process ends: what it makes is hardly ever in cycles, and is looked through in vain."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class Timings:

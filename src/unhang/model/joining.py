@@ -34,18 +34,28 @@ def join(tables: Sequence[CollectiveTable]) -> CollectiveTable:
         name: _joined([t[name] for t in tables], kind, numbering.get(_INDEXED.get(name, "")))
         for name, kind in CALL_COLUMNS.items()
     }
-    order = np.lexsort((columns["record_id"], columns["rank"]))
+    columns = _in_order(columns)
     progress = {
         name: _joined([t.progress[name] for t in tables], kind, numbering["groups"] if name == "group" else None)
         for name, kind in PROGRESS_COLUMNS.items()
     }
     return CollectiveTable(
-        columns={name: column[order] for name, column in columns.items()},
+        columns=columns,
         **{name: n.values for name, n in numbering.items()},
         wrapped_ranks=frozenset().union(*(t.wrapped_ranks for t in tables)),
         active_ranks=frozenset().union(*(t.active_ranks for t in tables)),
         progress=progress,
     )
+
+
+def _in_order(columns: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """By rank and order of issue. The parts of a large job come in this order, and are not copied once more."""
+    rank, record = columns["rank"], columns["record_id"]
+    steps = np.diff(rank)
+    if not ((steps < 0) | ((steps == 0) & (record[1:] < record[:-1]))).any():
+        return columns
+    order = np.lexsort((record, rank))
+    return {name: column[order] for name, column in columns.items()}
 
 
 class _Numbering:

@@ -17,7 +17,7 @@ from typing import Any
 from unhang.errors import UnreadableInput
 from unhang.model import CallState, ProcessGroup, TableBuilder, Unavailable
 from unhang.read import restricted_pickle
-from unhang.read.fields import encodable, text
+from unhang.read.fields import encodable
 from unhang.read.files import decode_json, read_bytes, unreadable
 from unhang.read.flight_entry import BadEntry, EntryParser, RecordedCall
 from unhang.read.membership import DEFAULT_GROUP

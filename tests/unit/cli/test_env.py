@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from unhang.analyze.env_finding import severity
 from unhang.analyze.env_judge import judge_settings
 from unhang.analyze.env_names import distance, nearest
 from unhang.cli.env import command
@@ -299,4 +298,4 @@ def test_the_reference() -> None:
 
 def test_severity_follows_confidence() -> None:
     findings = found("export NCCL_TIMEOUT=1 NCCL_P2P_DISABLE=1 NCCL_IB_DISABLE=0\n")
-    assert [severity(f) for f in findings] == ["wrong", "doubtful", "note"]
+    assert [f.severity for f in findings] == ["wrong", "doubtful", "note"]

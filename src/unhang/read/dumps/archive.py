@@ -5,24 +5,21 @@ The members of a compressed archive are copied once, to a nameless temporary fil
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import importlib
 import io
-import lzma
 import os
-import tarfile
-import tempfile
 import weakref
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from unhang.errors import UnreadableInput
 from unhang.read.files import unreadable
+
+if TYPE_CHECKING:
+    import tarfile
 
 MAX_DUMP_BYTES = 1 << 30
 MAX_ARCHIVE_BYTES = 64 << 30
@@ -32,7 +29,8 @@ HEAD_BYTES = 4096
 BOMB_RATIO, BOMB_BYTES = 200, 256 << 20
 _CHUNK = 1 << 20
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz"}
-BROKEN = (OSError, EOFError, ValueError, RuntimeError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
+BROKEN = (OSError, EOFError, ValueError, RuntimeError, zlib.error)
+_BROKEN_ELSEWHERE = {"LZMAError", "TarError", "BadZipFile", "ZstdError"}  # of modules that most runs never import
 
 
 def compression(head: bytes) -> str:
@@ -49,14 +47,20 @@ def decompressing(source: IO[bytes], head: bytes, name: str) -> Iterator[IO[byte
     """
     kind = compression(head)
     if kind == "gzip":
+        import gzip
+
         with gzip.GzipFile(fileobj=source) as plain:
             yield cast(IO[bytes], plain)
     elif kind == "zstd":
         yield cast(IO[bytes], _Zstandard(source, name))
     elif kind == "bzip2":
+        import bz2
+
         with bz2.BZ2File(source) as plain:
             yield cast(IO[bytes], plain)
     elif kind == "xz":
+        import lzma
+
         with lzma.LZMAFile(source) as plain:
             yield cast(IO[bytes], plain)
     else:
@@ -141,8 +145,8 @@ def first_bytes(head: bytes, name: str) -> bytes:
 
 
 def is_broken(error: Exception) -> bool:
-    """Whether an error means damaged data. zstandard has an error of its own, which cannot be named where it is missing."""
-    return isinstance(error, BROKEN) or type(error).__name__ == "ZstdError"
+    """Whether an error means damaged data."""
+    return isinstance(error, BROKEN) or any(kind.__name__ in _BROKEN_ELSEWHERE for kind in type(error).__mro__)
 
 
 def too_large(name: str, max_bytes: int) -> UnreadableInput:
@@ -249,7 +253,7 @@ def _regular(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     while (info := tar.next()) is not None:
         count += 1
         if info.offset <= last or info.size < 0 or count > MAX_MEMBERS:
-            raise tarfile.ReadError("its members overlap, or are too many")
+            raise ValueError("its members overlap, or are too many")
         last = info.offset
         tar.members = []  # type: ignore[attr-defined]  # else every header stays in memory
         if info.isreg() and not info.issparse() and _is_safe(info.name):
@@ -257,11 +261,13 @@ def _regular(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _list_plain(archive: Archive, source: IO[bytes], total: int, wanted: Wanted) -> None:
+    import tarfile
+
     with tarfile.open(fileobj=source, mode="r:") as tar:
         for info in _regular(tar):
             here = info.offset_data
             if here + info.size > total:
-                raise tarfile.ReadError(f"{info.name} is cut")
+                raise ValueError(f"{info.name} is cut")
 
             def head(here: int = here, size: int = info.size) -> bytes:
                 back = source.tell()
@@ -277,6 +283,8 @@ def _list_plain(archive: Archive, source: IO[bytes], total: int, wanted: Wanted)
 
 
 def _list_compressed(archive: Archive, source: _Counted, wanted: Wanted) -> None:
+    import tarfile
+
     with tarfile.open(fileobj=cast(IO[bytes], source), mode="r|", bufsize=_CHUNK) as tar:
         copy = _Copy(archive)
         for info in _regular(tar):
@@ -287,7 +295,7 @@ def _list_compressed(archive: Archive, source: _Counted, wanted: Wanted) -> None
             else:
                 archive.others.append(info.name)
     if source.damage:
-        raise tarfile.ReadError(source.damage)
+        raise ValueError(source.damage)
 
 
 class _Copy:
@@ -295,6 +303,8 @@ class _Copy:
 
     def __init__(self, archive: Archive) -> None:
         self._archive, self._end = archive, 0
+        import tempfile
+
         number, path = tempfile.mkstemp(prefix="unhang-")
         os.unlink(path)
         archive.copy = number
@@ -309,11 +319,13 @@ class _Copy:
             self._end += os.pwrite(self._archive.copy, part, self._end)
             part = rest.read(_CHUNK)
         if self._end - here != size:
-            raise tarfile.ReadError(f"{name} is cut")
+            raise ValueError(f"{name} is cut")
         self._archive.members[name] = Member(here, size, written_ns)
 
 
 def _list_zip(archive: Archive, source: IO[bytes], wanted: Wanted) -> None:
+    import zipfile
+
     with zipfile.ZipFile(source) as bundle:
         copy = _Copy(archive)
         for info in bundle.infolist()[:MAX_MEMBERS]:

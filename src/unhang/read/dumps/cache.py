@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import tempfile
 import time
 import zlib
 from collections.abc import Sequence
@@ -146,6 +145,8 @@ def _read(path: Path) -> bytearray | None:
 
 
 def _write(path: Path, parts: Sequence[bytes | memoryview]) -> None:
+    import tempfile
+
     descriptor, temporary = tempfile.mkstemp(prefix=path.stem, suffix=".tmp", dir=path.parent)
     try:
         with open(descriptor, "wb") as f:

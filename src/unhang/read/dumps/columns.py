@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from unhang.model.calls import Sizes
 from unhang.read.dumps.decode_header import Head
-from unhang.read.dumps.definitions import NAMELESS, PAD, Defined, Texts, make_plain
+from unhang.read.dumps.definitions import NAMELESS, PAD, Defined, Texts, make_plain, random_words
 from unhang.read.dumps.layouts import EMPTY, INT4, INTS, LONG, TRUE, Got, Layout, Number, Quirk, keys_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _AT_ONCE = 2048  # entries that fit in the processor's cache
 _DEFINES = re.compile(rb"X..\0\0|u[qr]", re.DOTALL)
 _LAYOUTS: dict[tuple[tuple[str, ...], int], list[Layout]] = {}
 # Odd numbers of its own for each process, so that nobody can write two spans that look equal.
-FACTORS = np.random.default_rng().integers(1 << 62, size=1 << 12, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+FACTORS = random_words(1 << 12) | np.uint64(1)
 
 
 @dataclass

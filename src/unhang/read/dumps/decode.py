@@ -26,7 +26,6 @@ from unhang.read.files import unreadable
 
 Read = Callable[[DumpFile], bytes]
 BATCH_BYTES, BATCH_FILES, WINDOWS_AT_ONCE = 8 << 20, 64, 128
-_LONGER = 8  # times as many calls are tried where the last ones do not suffice
 
 
 def decode_shard(
@@ -61,8 +60,8 @@ class _Shards:
     def decode(self, files: Sequence[DumpFile], last: int | None) -> Shard:
         """The calls of these files."""
         left = list(files)
-        if self.read is read_dump and last is not None and not self.frames:
-            for count in (last, _LONGER * last):
+        if self.read is read_dump and not self.frames:
+            for count in (c for c in lengths(last) if c is not None):
                 left = [f for batch in _batches(left) for f in self._windows(batch, count)]
         self._whole(left, last)
         return self._shard()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from unhang.model import CallState, ProcessGroup
 from unhang.model.calls import CALL_COLUMNS
 from unhang.read.dumps.columns import MISSING, Batch
-from unhang.read.dumps.decode_rows import Names, Rows, group_of
+from unhang.read.dumps.decode_rows import Names, Rows
 from unhang.read.dumps.decode_settle import settle
 from unhang.read.dumps.decode_slow import is_active_only, match_status
 from unhang.read.dumps.shard import DumpFile, RankDump
@@ -149,7 +149,7 @@ class BatchReading:
                 part.active.add(file.rank)
             found = match_status(head.status, groups.names_F[f], head.groups, groups.named_F[f].__getitem__)
             part.progress += [
-                (file.rank, self.names.groups[group], *head.status[number]) for number, group in found.items()
+                (file.rank, self.names.number(group), *head.status[number]) for number, group in found.items()
             ]
 
 
@@ -200,12 +200,13 @@ class _Groups:
         lacks_K = (open_K > 0) & (done_K == 0)
         rows = np.flatnonzero(rows_N & ~done & lacks_K[self.key_N])
         transfers_K = np.bincount(self.key_N[rows[columns["is_p2p"][rows]]], minlength=self.size)
-        any_done_F = done_K.reshape(-1, self._count).any(axis=1)
-        firsts = rows[np.unique(self.key_N[rows], return_index=True)[1]]
-        for row, key in zip(firsts.tolist(), self.key_N[firsts].tolist(), strict=True):
+        any_done_F: npt.NDArray[np.bool_] = np.asarray(done_K.reshape(-1, self._count).any(axis=1))
+        lasts = rows[::-1][np.unique(self.key_N[rows[::-1]], return_index=True)[1]]
+        for row, key in zip(lasts.tolist(), self.key_N[lasts].tolist(), strict=True):
             dump = key // self._count
             enqueued, _, completed = self._batch.heads[dump].status.get(str(columns["pg_id"][row]), (-1, -1, -1))
-            if any_done_F[dump] and not transfers_K[key] and 0 <= enqueued <= completed + open_K[key]:
+            is_last = enqueued == columns["seq"][row] and enqueued - completed == open_K[key]
+            if is_last and any_done_F[dump] and not transfers_K[key]:
                 lacks_K[key] = False
         return np.asarray(lacks_K.reshape(-1, self._count).any(axis=1))
 
@@ -226,9 +227,9 @@ class _Groups:
         keys = self.key_N[firsts].tolist()
         for key, is_shown, dump, name, desc, backend, pg_id in zip(keys, shown[firsts].tolist(), *told, strict=True):
             name = values[name]
-            group = group_of(name, values[desc], values[backend], self._batch.heads[dump].groups)
+            group = self._names.group(name, values[desc], values[backend], self._batch.heads[dump].groups)
             if is_shown:
-                number_K[key] = self._names.groups[group]
+                number_K[key] = self._names.number(group)
             groups_K[key] = self.named_F[dump][name] = group
             if pg_id != MISSING:
                 self.names_F[dump].setdefault(str(pg_id), name)
@@ -241,18 +242,23 @@ class _Groups:
         calls = np.flatnonzero(peer_N >= 0)
         if not len(calls):
             return made
-        calls = calls[np.argsort(self.key_N[calls], kind="stable")]
-        cuts = np.flatnonzero(np.diff(self.key_N[calls], prepend=-1)).tolist()
-        for begin, end in zip(cuts, [*cuts[1:], len(calls)], strict=True):
-            some = calls[begin:end]
-            group = groups_K[int(self.key_N[some[0]])]
-            if group is None:
-                continue
-            if not group.ranks:
-                made[some] = peer_N[some] if group.name == DEFAULT_GROUP else -1
-                continue
-            inside = some[peer_N[some] < len(group.ranks)]
-            numbers, codes = np.unique(peer_N[inside], return_inverse=True)
-            ranks = np.array([group.ranks[n] for n in numbers.tolist()], np.int32)
-            made[inside] = ranks[codes]
+        keys, code = np.unique(self.key_N[calls], return_inverse=True)
+        places: dict[int, tuple[int, int]] = {}
+        ranks: list[int] = []
+        for key in keys.tolist():
+            group = groups_K[key]
+            if id(group) not in places:
+                places[id(group)] = len(ranks), len(group.ranks) if group is not None else 0
+                ranks += group.ranks if group is not None else ()
+        base_K, size_K = np.array([places[id(groups_K[key])] for key in keys.tolist()]).T
+        numbers = peer_N[calls]
+        inside = numbers < size_K[code]
+        made[calls[inside]] = np.array([*ranks, -1], np.int32)[(base_K[code] + numbers)[inside]]
+        is_world_K = np.array([_is_unknown_world(groups_K[key]) for key in keys.tolist()])
+        made[calls[is_world_K[code]]] = numbers[is_world_K[code]]
         return made
+
+
+def _is_unknown_world(group: ProcessGroup | None) -> bool:
+    """Whether it is the default group, whose members' numbers are their ranks, though nobody names them."""
+    return group is not None and not group.ranks and group.name == DEFAULT_GROUP

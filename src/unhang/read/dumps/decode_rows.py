@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from unhang.model import CallState, Frame, ProcessGroup
 from unhang.read.dumps.columns import MISSING, TEXTS, Batch
-from unhang.read.dumps.definitions import NAMELESS, Texts, text_table
+from unhang.read.dumps.definitions import NAMELESS, Texts, random_words, text_table
 from unhang.read.flight_entry import _STATES, BadEntry, CallStack, EntryParser
 
 Ints = npt.NDArray[np.int64]
 _SLOT_BITS = 16
 _SLOTS = 1 << _SLOT_BITS
-_SPREAD = np.random.default_rng().integers(1 << 62, size=64, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+_SPREAD = random_words(64) | np.uint64(1)
 
 
 class Numbering(dict[Any, int]):
@@ -45,6 +45,22 @@ class Names:
     frames: Numbering = field(default_factory=Numbering)
     stacks: Numbering = field(default_factory=Numbering)
     parser: EntryParser = field(default_factory=EntryParser)
+    _made: dict[tuple[str, str, str, int], tuple[ProcessGroup, object]] = field(default_factory=dict)
+    _numbers: dict[int, tuple[int, object]] = field(default_factory=dict)
+
+    def group(self, name: str, desc: str, backend: str, known: Mapping[str, ProcessGroup]) -> ProcessGroup:
+        """One object for a group as the first call that names it tells, and the dump's configuration."""
+        told = known.get(name)
+        key = (name, desc, backend, id(told))
+        if key not in self._made:
+            self._made[key] = _group_of(told, name, desc, backend), told  # kept, so that its id stays its own
+        return self._made[key][0]
+
+    def number(self, group: ProcessGroup) -> int:
+        """The number of a group. Thousands of members are hashed once for each object, not once for each dump."""
+        if id(group) not in self._numbers:
+            self._numbers[id(group)] = self.groups[group], group
+        return self._numbers[id(group)][0]
 
     def call_stacks(self) -> tuple[CallStack, ...]:
         """The stacks by their numbers."""
@@ -197,7 +213,7 @@ class Rows:
         if not frames and not is_whole:
             return np.full(len(self.row_N), -1, np.int32)
         digest = self.batch.spans["frames"][self._slot_N]
-        salt_F = np.random.default_rng().integers(1 << 63, size=len(self.batch.heads), dtype=np.uint64)
+        salt_F = random_words(len(self.batch.heads))
         firsts, codes = distinct(np.where(digest == 0, np.uint64(0), digest ^ salt_F[self.dump_N]))
         told = np.flatnonzero(digest[firsts])
         gets, sizes, order = self.batch.frame_gets(self.row_N[firsts[told]])
@@ -269,9 +285,7 @@ def paired(a_N: Ints, b_N: Ints) -> tuple[Ints, Sequence[tuple[int, int]]]:
     return codes, [(int(a_N[i]), int(b_N[i])) for i in firsts.tolist()]
 
 
-def group_of(name: str, desc: str, backend: str, known: Mapping[str, ProcessGroup]) -> ProcessGroup:
-    """A group as the first call that names it tells, and the dump's configuration."""
-    group = known.get(name)
+def _group_of(group: ProcessGroup | None, name: str, desc: str, backend: str) -> ProcessGroup:
     if group is None:
         return ProcessGroup(name, desc, (), backend=backend)
     if group.desc and group.backend:

@@ -12,13 +12,13 @@ import numpy.typing as npt
 from unhang.model import CallState, CollectiveTable, ProcessGroup, TableBuilder, Unavailable
 from unhang.model.calls import PROGRESS_COLUMNS
 from unhang.read.dumps.shard import DumpFile, RankDump
-from unhang.read.fields import INT64_MAX, text
+from unhang.read.fields import INT64_MAX, text, whole
 from unhang.read.flight_entry import BadEntry, RecordedCall, _group
 from unhang.read.flight_recorder import RecordedCalls, _resolve, add_calls, decode, lost_entries
 
 Status = Mapping[str, tuple[int, int, int]]
 _NUMBERS = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
-_LONGER = 512
+_LONGER = 8  # times as many, where the last calls do not suffice
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def _settled(calls: Sequence[RecordedCall]) -> set[str]:
 
 def lengths(last: int | None) -> Sequence[int | None]:
     """How many calls to try, one after the other. None stands for all."""
-    return (None,) if last is None else (max(last, 1), *((_LONGER,) if last < _LONGER else ()), None)
+    return (None,) if last is None else (max(last, 1), _LONGER * max(last, 1), None)
 
 
 def status_of(value: object) -> Status:
@@ -91,12 +91,15 @@ def status_of(value: object) -> Status:
 
 
 def _numbers(fields: Mapping[Any, Any]) -> tuple[int, int, int]:
-    enqueued, started, completed = map(fields.get, _NUMBERS)
-    return _whole(enqueued), _whole(started), _whole(completed)
+    enqueued, started, completed = (_number(fields, key) for key in _NUMBERS)
+    return enqueued, started, completed
 
 
-def _whole(value: object) -> int:
-    return value if type(value) is int and 0 <= value <= INT64_MAX else -1
+def _number(fields: Mapping[Any, Any], key: str) -> int:
+    value = fields.get(key)
+    if type(value) is not int or value > INT64_MAX:
+        value = whole(fields, key)
+    return -1 if value is None or value < 0 else value
 
 
 def _groups_of_status(

@@ -156,7 +156,8 @@ def _starts(buffer: Bytes, tail_F: Ints, end_F: Ints, gets: Sequence[bytes]) -> 
     good = np.ones(len(at), bool)
     for k in range(5):
         good &= (buffer[at + 2 + k] == get_F[owner, k]) | (k >= size_F[owner])
-    return at[good]
+    found: Ints = at[good]
+    return found
 
 
 def gathered(dumps: Sequence[Loaded], texts: Texts) -> Batch:

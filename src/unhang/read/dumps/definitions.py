@@ -9,6 +9,7 @@ Legend of shapes: R bytes of all defining entries, n such entries, F dumps, X te
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -295,6 +296,11 @@ def places(is_it: Bools) -> Ints:
     words = np.flatnonzero(is_it[:size].view(np.uint64) != 0)
     row, column = np.nonzero(is_it[:size].reshape(-1, 8)[words])
     return np.concatenate([words[row] * 8 + column, size + np.flatnonzero(is_it[size:])])
+
+
+def random_words(count: int) -> npt.NDArray[np.uint64]:
+    """Numbers that nobody foresees. Importing numpy's generators would take longer than reading a hundred dumps."""
+    return np.frombuffer(os.urandom(8 * count), np.uint64)
 
 
 def wide(data: Bytes, at: Ints) -> Ints:

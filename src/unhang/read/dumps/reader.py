@@ -11,7 +11,7 @@ import numpy as np
 from unhang.model import Unavailable
 from unhang.read.dumps.assemble import settle_batches, settle_groups, stale_ranks, with_world
 from unhang.read.dumps.cache import CacheEntry
-from unhang.read.dumps.engine import Engine, LocalEngine, run_all
+from unhang.read.dumps.engine import MOST_FILES, Engine, LocalEngine, run_all
 from unhang.read.dumps.shard import DumpFile, RankDump, Shard, merge
 
 TAIL, TAILS_AT_ONCE = 32, 512
@@ -84,16 +84,14 @@ class DumpReader:
 
     def _read(self, files: Sequence[DumpFile], last: int | None, frames: bool) -> Shard:
         from unhang.read.dumps.decode import decode_shard
-        from unhang.read.dumps.tails import decode_tails
 
         entry = CacheEntry.of(files, last=last, frames=frames) if self._use_cache else None
         kept = entry.load() if entry is not None else None
         if kept is not None:
             return kept
-        if last is None or frames:
-            shard = run_all(self._engine, partial(decode_shard, last=last, frames=frames), files, self._progress)
-        else:
-            shard = run_all(self._engine, partial(decode_tails, last=last), files, self._progress, TAILS_AT_ONCE)
+        most_files = MOST_FILES if last is None else TAILS_AT_ONCE
+        task = partial(decode_shard, last=last, frames=frames)
+        shard = run_all(self._engine, task, files, self._progress, most_files)
         if entry is not None:
             entry.save(shard)
         return shard

@@ -116,7 +116,8 @@ def test_head_and_tail_tell_what_the_whole_tells(
     expected = decode_slowly(file, data, last, frames)
     rows, progress, *marks, _ = resolved(got.table)
     expected_rows, expected_progress, *expected_marks, _ = resolved(expected.table)
-    assert (rows, marks) == (expected_rows, expected_marks)
+    assert (rows, marks) == (expected_rows[len(expected_rows) - len(rows) :], expected_marks)
+    assert len(rows) == len(expected_rows) or made["pg_status"], "the dump does not say that fewer calls suffice"
     assert all(row in expected_progress for row in progress)
     # The first call that names a backend may lie between head and tail.
     assert replace(got.dumps[1], backend="") == replace(expected.dump, backend="")

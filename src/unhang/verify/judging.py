@@ -1,0 +1,204 @@
+"""Judges a run by what it left: one function for each expectation. What the evidence does not tell is skipped."""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from unhang.model import LogEvent, Outcome
+from unhang.verify.checks import Check, failed, passed, skipped
+from unhang.verify.runs import BAD_ENDS, Run
+
+Settings = Mapping[str, Any]
+
+WARM_UP_STEPS = 10
+_FIRST_STEPS = 100
+_STEP = r"(?i)\bstep\s*[:=#]?\s*(\d+)"
+_EPOCH = r"(?i)\bepoch\s*[:=#]?\s*(\d+)"
+_HEARTBEAT_MEDIAN = re.compile(r"\[heartbeat\] step \d+: .*median ([\d.e+-]+) s/step")
+_HEARTBEAT_SLOW = re.compile(r"\[heartbeat\] rank \d+: step (\d+) took ([\d.e+-]+) s")
+_REPLICAS = "[replicas] "
+_REPLICAS_GROUP = "unhang replicas"
+_UNANSWERED = ("not compared:", "no more comparisons", "not all ranks answered", "nothing is left to compare")
+
+
+def no_finding(run: Run, settings: Settings) -> Check:
+    """Nothing wrong was found, or only what is allowed."""
+    name, allowed = "no_finding", settings.get("allow", ())
+    others = [f for f in run.findings if f.cause not in allowed]
+    if others:
+        return failed(name, f"{others[0].cause}: {others[0].title}")
+    outcome = run.diagnosis.outcome
+    if outcome in BAD_ENDS and not run.findings:
+        return failed(name, f"{outcome.value}, with no established cause")
+    if outcome is Outcome.UNKNOWN:
+        return skipped(name, "the evidence does not tell how the job ended")
+    return passed(name, "nothing was found" if not run.findings else "only what is allowed was found")
+
+
+def exit_code(run: Run, settings: Settings) -> Check:
+    """The job ended with this exit code."""
+    wanted = settings.get("is", 0)
+    if run.overran:
+        return failed("exit_code", "it took too long, and was ended")
+    if run.exit_code is None:
+        return skipped("exit_code", "the evidence holds no exit code")
+    judged = passed if run.exit_code == wanted else failed
+    return judged("exit_code", f"exit code {run.exit_code}" + (f", not {wanted}" if run.exit_code != wanted else ""))
+
+
+def steps(run: Run, settings: Settings) -> Check:
+    """Every rank did so many optimizer steps."""
+    if run.steps is None:
+        return skipped("steps", "no rank was recorded")
+    if run.steps == 0 and settings["min"]:
+        return skipped("steps", "no optimizer of torch made a step, so that steps cannot be counted")
+    judged = passed if run.steps >= settings["min"] else failed
+    return judged("steps", f"{run.steps} steps, at least {settings['min']} wanted")
+
+
+def step_time(run: Run, settings: Settings) -> Check:
+    """No step took longer than `max_s`, and the median is at most `median_s`."""
+    skip, name = settings.get("skip_first", WARM_UP_STEPS), "step_time"
+    took = {step: seconds for step, seconds in run.durations.items() if step > skip}
+    source = "seen while it ran"
+    middle, largest = (median(took.values()), max(took.values())) if took else (None, None)
+    if not took:
+        medians = [float(found[1]) for text in _texts(run) if (found := _HEARTBEAT_MEDIAN.search(text))]
+        slow = [found for text in _texts(run) if (found := _HEARTBEAT_SLOW.search(text)) and int(found[1]) > skip]
+        middle, source = medians[-1] if medians else None, "told by the heartbeat"
+        largest = max((float(found[2]) for found in slow), default=None)
+        if largest is not None and largest <= settings.get("max_s", math.inf):
+            largest = None  # the heartbeat tells one slow step a minute, so that what it tells is not the maximum
+    said = []
+    for value, limit, what in ((largest, settings.get("max_s"), "step"), (middle, settings.get("median_s"), "median")):
+        if limit is None:
+            continue
+        if value is not None and value > limit:
+            slowest = f" {max(took, key=lambda s: took[s])}" if took and what == "step" else ""
+            return failed(name, f"{what}{slowest} took {value:.3g} s, at most {limit:g} s wanted ({source})")
+        said.append(
+            "" if value is None else f"{what} at most {value:.3g} s" if what == "step" else f"median {value:.3g} s"
+        )
+    if not all(said):
+        return skipped(name, "step times are not known: let 'unhang verify' make the run, or use unhang.heartbeat()")
+    return passed(name, f"{', '.join(said)} ({source})")
+
+
+def no_timeout_text(run: Run, settings: Settings) -> Check:
+    """In the first steps no line of the log tells of a wait that hit its limit."""
+    name, within = "no_timeout_text", settings.get("first_steps", _FIRST_STEPS)
+    if not run.case.log:
+        return skipped(name, "there is no log")
+    marks = _steps_mentioned(run, settings.get("step_pattern", _STEP))
+    for event in (event for event in run.case.events if event.says == "hang"):
+        step = _step_before(marks, event)
+        if step is None and run.steps is not None and run.steps <= within:
+            step = run.steps
+        if step is None:
+            return skipped(name, f"nothing tells at which step this was printed: {event.text.strip()[:120]}")
+        if step < within or step == run.steps <= within:
+            return failed(name, f"after step {step}: {event.text.strip()[:160]}")
+    return passed(name, f"no such line in the first {within} steps")
+
+
+def _steps_mentioned(run: Run, pattern: str) -> dict[str, list[tuple[int, int]]]:
+    """For each log the lines that mention a step, each with the largest step so far."""
+    marks: dict[str, list[tuple[int, int]]] = {}
+    for line in run.case.log:
+        known = marks.setdefault(line.source.path, [(-1, -1)])
+        steps = [int(number) for number in _numbers([line.text], pattern) if number.isdecimal()]
+        if steps and max(steps) > known[-1][1]:
+            known.append((line.source.line or 0, max(steps)))
+    return marks
+
+
+def _step_before(marks: Mapping[str, list[tuple[int, int]]], event: LogEvent) -> int | None:
+    """The largest step that the same log mentions before a line."""
+    known = marks.get(event.source.path, [(-1, -1)])
+    step = known[bisect_left(known, (event.source.line or 0, -1)) - 1][1]
+    return step if step >= 0 else None
+
+
+def utilisation(run: Run, settings: Settings) -> Check:
+    """The median of what the job prints of it; without a pattern, the processor time of the rank that used least."""
+    name, least = "utilisation", settings["min"]
+    if "pattern" in settings:
+        printed = _floats(_texts(run), settings["pattern"])
+        if not printed:
+            return skipped(name, "no line of the log matches the pattern")
+        value, what = median(printed), f"median of {len(printed)} lines"
+    else:
+        shares = run.trace.cpu_share if run.trace else {}
+        if not shares:
+            return skipped(
+                name, "not known: give a pattern for what the job prints, or let 'unhang verify' make the run"
+            )
+        rank = min(shares, key=lambda r: shares[r])
+        value, what = shares[rank], f"processors used by rank {rank}"
+    return (passed if value >= least else failed)(name, f"{what}: {value:.3g}, at least {least:g} wanted")
+
+
+def epochs(run: Run, settings: Settings) -> Check:
+    """The log mentions so many different epochs."""
+    seen = {int(number) for number in _numbers(_texts(run), settings.get("pattern", _EPOCH)) if number.isdecimal()}
+    if not seen:
+        return skipped("epochs", "no line of the log mentions an epoch")
+    judged = passed if len(seen) >= settings["min"] else failed
+    return judged("epochs", f"{len(seen)} epochs in the log, at least {settings['min']} wanted")
+
+
+def replicas_equal(run: Run, _: Settings) -> Check:
+    """`unhang.check_replicas` compared the replicas, and found no difference."""
+    name = "replicas_equal"
+    told = [text.partition(_REPLICAS)[2] for text in _texts(run) if _REPLICAS in text]
+    if differ := [text for text in told if text.startswith("replicas differ")]:
+        return failed(name, differ[0])
+    if unanswered := [text for text in told if text.startswith(_UNANSWERED)]:
+        return skipped(name, unanswered[0])
+    if not any(group.desc == _REPLICAS_GROUP for group in run.case.groups):
+        return skipped(name, "nothing shows that the script called unhang.check_replicas()")
+    return passed(name, "compared by unhang.check_replicas(), no difference told")
+
+
+def final_loss(run: Run, settings: Settings) -> Check:
+    """The last loss that the log tells."""
+    name = "final_loss"
+    printed = _floats(_texts(run), settings["pattern"])
+    if not printed:
+        return skipped(name, "no line of the log matches the pattern")
+    last = printed[-1]
+    wanted = []
+    if "max" in settings:
+        wanted.append((last <= settings["max"], f"at most {settings['max']:g}"))
+    if "value" in settings:
+        value, tolerance = settings["value"], settings.get("tolerance", 0.0)
+        wanted.append((abs(last - value) <= tolerance, f"{value:g} +- {tolerance:g}"))
+    judged = passed if all(is_met for is_met, _ in wanted) else failed
+    return judged(name, f"the last of {len(printed)} is {last:.6g}, wanted {' and '.join(text for _, text in wanted)}")
+
+
+def _texts(run: Run) -> Sequence[str]:
+    return [line.text for line in run.case.log]
+
+
+def _numbers(texts: Sequence[str] | Iterator[str], pattern: str) -> Iterator[str]:
+    compiled = re.compile(pattern)
+    for text in texts:
+        for found in compiled.finditer(text):
+            if found[1] is not None:
+                yield found[1]
+
+
+def _floats(texts: Sequence[str], pattern: str) -> list[float]:
+    values = []
+    for number in _numbers(texts, pattern):
+        try:
+            values.append(float(number))
+        except ValueError:
+            continue
+    return values

@@ -1,0 +1,232 @@
+"""One run of a job, made here or read from a folder, with all that can be said of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+from unhang.errors import UnhangError, WrongUsage
+from unhang.model import Case, CollectiveTable, Diagnosis, Finding, Outcome
+from unhang.verify.step_times import StepTrace, StepWatch, add_last_looks, job_of, read_trace
+
+BAD_ENDS = (Outcome.HANG, Outcome.CRASH, Outcome.STRAGGLER)
+_END_S = 30.0
+_LAST_LINES = 20
+
+
+class RunFailed(UnhangError):
+    """A run left no evidence: the command cannot be started, or `unhang run` itself failed."""
+
+    help_text = "see what 'unhang run -- COMMAND' says"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is over. `exit_code` None: not known. `overran`: it was ended here because it took too long."""
+
+    folder: Path
+    case: Case
+    diagnosis: Diagnosis
+    trace: StepTrace | None = None
+    seconds: float | None = None
+    overran: bool = False
+
+    @property
+    def exit_code(self) -> int | None:
+        """The job's own; 124 where it hung and was ended."""
+        return self.case.job.exit_code
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Those that are no consequence of another."""
+        return tuple(f for f in self.diagnosis.findings if f.consequence_of is None)
+
+    @property
+    def cause(self) -> str:
+        """The cause of the first finding; "" where there is none."""
+        return self.diagnosis.findings[0].cause if self.diagnosis.findings else ""
+
+    @property
+    def steps(self) -> int | None:
+        """Optimizer steps that every rank has done; None where no rank has told."""
+        told = [rank.steps for rank in self.case.ranks.values() if rank.steps is not None]
+        return min(told) if told else None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether anything is wrong with it: how it ended, or what was found."""
+        bad_end = self.diagnosis.outcome in BAD_ENDS or self.exit_code not in (0, None)
+        return bad_end or self.overran or bool(self.diagnosis.findings)
+
+    @property
+    def durations(self) -> dict[int, float]:
+        """Seconds of each step that was seen."""
+        return self.trace.durations() if self.trace else {}
+
+    def without_calls(self) -> Run:
+        """The same without what takes much memory."""
+        case = replace(self.case, calls=CollectiveTable.empty(), log=(), events=())
+        return replace(self, case=case, trace=None)
+
+    def __str__(self) -> str:
+        """One line: how it ended, and how far it came."""
+        steps = f", {self.steps} steps" if self.steps else ""
+        seconds = f", {self.seconds:.1f} s" if self.seconds is not None else ""
+        cause = f": {self.cause}" if self.cause else ""
+        code = f", exit code {self.exit_code}" if self.exit_code else ""
+        late = ", ended because it took too long" if self.overran else ""
+        return f"{self.diagnosis.outcome.value}{cause}{steps}{code}{late}{seconds}"
+
+
+@dataclass(frozen=True)
+class HowToRun:
+    """How runs are made. `before`: words in front of `unhang run`, such as those of a fault injector.
+
+    `limit_s`: a run that takes longer is ended, and counts as failed.
+    """
+
+    limit_s: float = 3600.0
+    stall_after_s: float | None = None
+    abort_after_s: float | None = None
+    env: Mapping[str, str] | None = None
+    cwd: Path | None = None
+    shows_output: bool = False
+    before: tuple[str, ...] = ()
+
+    def command(self, folder: Path, command: Sequence[str]) -> list[str]:
+        """The whole command line of a run that leaves its report in `folder`."""
+        limits = (("--stall-after", self.stall_after_s), ("--abort-after", self.abort_after_s))
+        options = [word for name, value in limits if value is not None for word in (name, f"{value:g}")]
+        unhang = [sys.executable, "-m", "unhang", "run", "-q", "--report-dir", str(folder.absolute()), *options]
+        return [*self.before, *unhang, "--", *command]
+
+
+def make_run(command: Sequence[str], folder: Path, how: HowToRun) -> Run:
+    """Runs the job under `unhang run`, with its report in `folder`, and reads what it left.
+
+    Blocks: as long as the job, up to `how.limit_s` and half a minute.
+
+    Raises:
+        RunFailed: it left nothing to judge.
+        WrongUsage: the folder holds another run.
+    """
+    bundle = folder / "bundle"
+    if bundle.exists():
+        raise WrongUsage(f"{folder} holds an earlier run: give another --report-dir")
+    began = time.monotonic()
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+    process = subprocess.Popen(
+        how.command(folder, command),
+        env=how.env,
+        cwd=how.cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr if how.shows_output else subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    with _ended_by_signals(), StepWatch(process.pid) as watch:
+        reader = threading.Thread(target=_read, args=(process.stderr, last, how.shows_output), daemon=True)
+        reader.start()
+        overran = _wait(process, how.limit_s)
+        reader.join(1.0)
+    if process.stderr is not None and not reader.is_alive():  # what the job left behind may hold the pipe
+        process.stderr.close()
+    seconds = time.monotonic() - began
+    if not (bundle / "job.json").exists():
+        told = next((line.strip() for line in reversed(last) if line.strip()), "it said nothing")
+        raise RunFailed(f"the run left no evidence (exit code {process.returncode}): {told}")
+    add_last_looks(watch.trace, bundle)
+    watch.trace.write(folder)
+    return _judged(bundle, folder, watch.trace, seconds, overran)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end us as an exception does, so that the run does not outlive us."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    taken = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _read(stream: IO[str] | None, last: deque[str], is_shown: bool) -> None:
+    with suppress(OSError, ValueError):
+        for line in stream or ():
+            last.append(line)
+            if is_shown:
+                sys.stderr.write(line)
+
+
+def _wait(process: subprocess.Popen[str], limit_s: float) -> bool:
+    """Waits for the end; True if it had to be brought about. Our own interruption is passed on, and raised again."""
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        _end(process, signal.SIGTERM)
+        return True
+    except BaseException:
+        _end(process, signal.SIGINT)
+        raise
+    return False
+
+
+def _end(process: subprocess.Popen[str], signo: signal.Signals) -> None:
+    """Ends `unhang run`, which ends the job: gently, and then with a second Ctrl-C, on which it ends every process."""
+    for number, patience_s in (
+        (signo, _END_S / 3),
+        (signal.SIGINT, 1.0),
+        (signal.SIGINT, _END_S),
+        (signal.SIGKILL, 5.0),
+    ):
+        with suppress(ProcessLookupError):
+            os.kill(job[0] if (job := job_of(process.pid)) else process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(patience_s)
+            return
+
+
+def read_run(path: Path) -> Run:
+    """The run that left a report folder, a bundle, or any evidence that `unhang diagnose` reads.
+
+    Raises:
+        UnhangError: nothing of it can be read.
+    """
+    folder = path.parent if path.name == "bundle" else path
+    evidence = path / "bundle" if (path / "bundle" / "job.json").exists() else path
+    trace = read_trace(folder) if path.is_dir() else None
+    return _judged(evidence, folder, trace, None, False)
+
+
+def _judged(evidence: Path, folder: Path, trace: StepTrace | None, seconds: float | None, overran: bool) -> Run:
+    from unhang.analyze.closer_look import ranks_that_matter
+    from unhang.analyze.situation import Situation
+    from unhang.read.bundle import open_paths
+    from unhang.rules.registry import judge
+
+    found = open_paths([evidence])
+    if found.dumps is not None and not found.dumps.is_whole:
+        found.closer(ranks_that_matter(Situation(found.case)))
+    return Run(folder, found.case, judge(Situation(found.case)), trace, seconds, overran)

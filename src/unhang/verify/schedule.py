@@ -1,0 +1,205 @@
+"""The calls of each rank around a failure, cut out of the evidence: what a stand-alone program replays."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+Key = tuple[str | int, ...]
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+P2P = {"send": "recv", "recv": "send", "isend": "irecv", "irecv": "isend"}
+LOCAL = ("sleep", "event", "queue", "stop", "kill", "exit", "raise", "never_joins")
+WORLD = "default_pg"
+_BLOCKING = ("new_group", "store_wait", "init", *LOCAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of one rank. `text` reads as the report does: "all_reduce #7 of default_pg".
+
+    `key`: equal for the calls that belong together (one position of a group, the two sides of a transfer); empty for what a
+    rank does alone. `peer`: the other side, or the root. `number`: a signal or an exit code. `is_done`: it completed.
+    """
+
+    text: str
+    op: str
+    key: Key = ()
+    group: str = WORLD
+    size: int = 1
+    dtype: str = "float32"
+    peer: int | None = None
+    members: tuple[int, ...] = ()
+    number: int = 0
+    place: str = ""
+    is_done: bool = False
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it waits for no other rank."""
+        return self.op in LOCAL
+
+    @property
+    def agreed(self) -> tuple[object, ...]:
+        """What the members of a group must agree on."""
+        return (self.op,) if self.op in P2P else (self.op, self.size, self.dtype)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The steps of each rank, in the order of issue. `groups` but the one of all ranks; ranks are those of the job."""
+
+    steps: Mapping[int, tuple[Step, ...]]
+    groups: Mapping[str, tuple[int, ...]]
+    culprits: tuple[int, ...]
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that are left."""
+        return tuple(sorted(self.steps))
+
+    @property
+    def expected(self) -> dict[int, str]:
+        """Where each rank that does not come to its end stands: its first step that did not complete.
+
+        Whether a rank completes a `new_group` that the others take for another one depends on time.
+        """
+        last = {r: steps[-1] for r, steps in self.steps.items() if steps and steps[-1].op == "new_group"}
+        fronts = {r: self.front(r) or last.get(r) for r in self.ranks}
+        return {r: step.text for r, step in fronts.items() if step is not None}
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """Ranks that wait for others."""
+        return tuple(r for r in self.ranks if (step := self.front(r)) is not None and not step.is_local)
+
+    @property
+    def core(self) -> frozenset[int]:
+        """Ranks of which one at least must wait: those in the culprits' calls, or all that wait if culprits are in none."""
+        fronts = {r: self.front(r) for r in self.ranks}
+        keys = {f.key for r, f in fronts.items() if r in self.culprits and f is not None and f.key}
+        return frozenset(r for r in self.waiting if not keys or ((f := fronts[r]) is not None and f.key in keys))
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The positions and transfers that all their ranks completed, oldest first. Groups are only known by their number."""
+        found: dict[Key, bool] = {}
+        for steps in self.steps.values():
+            for step in steps:
+                found[step.key] = found.get(step.key, True) and step.is_done
+        return tuple(key for key, is_done in found.items() if is_done and key and key[0] != "n")
+
+    def front(self, rank: int) -> Step | None:
+        """The first step of a rank that did not complete."""
+        return next((s for s in self.steps[rank] if not s.is_done), None)
+
+    def members(self, group: str) -> tuple[int, ...]:
+        """The ranks of a group."""
+        return self.groups.get(group, self.ranks)
+
+    def is_deferred(self, rank: int, step: Step) -> bool:
+        """Whether the rank went on although calls had not completed: they were asynchronous, or another thread's."""
+        is_open = not step.is_done and step.op not in _BLOCKING
+        return is_open and sum(not s.is_done for s in self.steps[rank]) > 1
+
+    def fronts_only(self) -> Schedule:
+        """Without the calls that ranks started after the one that did not complete."""
+        steps = {}
+        for rank, of_rank in self.steps.items():
+            front = self.front(rank)
+            steps[rank] = of_rank[: of_rank.index(front) + 1] if front is not None else of_rank
+        return replace(self, steps=steps).tidy()
+
+    def sizes(self) -> tuple[int, ...]:
+        """The different numbers of elements."""
+        return tuple(sorted({s.size for steps in self.steps.values() for s in steps if not s.is_local}))
+
+    def only(self, ranks: Collection[int]) -> Schedule | None:
+        """Without the other ranks; None if one of these waits for a transfer with one of those."""
+        kept: dict[int, tuple[Step, ...]] = {}
+        for rank in ranks:
+            steps = []
+            for step in self.steps[rank]:
+                if step.op in P2P and step.peer not in ranks:
+                    if not step.is_done:
+                        return None
+                    continue
+                root = None if step.peer not in ranks else step.peer
+                steps.append(replace(step, peer=root, members=tuple(m for m in step.members if m in ranks)))
+            kept[rank] = tuple(steps)
+        groups = {name: tuple(m for m in members if m in ranks) for name, members in self.groups.items()}
+        return Schedule(kept, groups, tuple(c for c in self.culprits if c in ranks)).tidy()
+
+    def without(self, keys: Collection[Key]) -> Schedule:
+        """Without these positions, on every rank."""
+        steps = {r: tuple(s for s in steps if not s.key or s.key not in keys) for r, steps in self.steps.items()}
+        return replace(self, steps=steps).tidy()
+
+    def mapped(self, sizes: Mapping[int, int], dtypes: Mapping[str, str]) -> Schedule:
+        """With other sizes and data types."""
+        steps = {
+            r: tuple(replace(s, size=sizes.get(s.size, s.size), dtype=dtypes.get(s.dtype, s.dtype)) for s in steps)
+            for r, steps in self.steps.items()
+        }
+        return replace(self, steps=steps)
+
+    def rooted_at(self, rank: int) -> Schedule:
+        """With this rank as the root wherever there is one: the recorder does not tell which it was."""
+        steps = {
+            r: tuple(replace(s, peer=rank) if s.op in ROOTED and rank in self.members(s.group) else s for s in steps)
+            for r, steps in self.steps.items()
+        }
+        return replace(self, steps=steps)
+
+    def tidy(self) -> Schedule:
+        """Without the groups that nobody uses."""
+        used = {s.group for steps in self.steps.values() for s in steps if s.key}
+        return replace(self, groups={name: ranks for name, ranks in self.groups.items() if name in used})
+
+    def fix(self) -> dict[int, tuple[Step, ...]] | None:
+        """The steps of those ranks that must make other calls for all to complete; None where no order of calls helps."""
+        if any(s.op == "store_wait" for steps in self.steps.values() for s in steps):
+            return None
+        positions = self._positions()
+        transfers = self._transfers()
+        groups = max((_new_groups(steps) for steps in self.steps.values()), key=len, default=())
+        fixed = {}
+        for rank, steps in self.steps.items():
+            mine = tuple(p for p in positions if rank in self.members(p.group))
+            own = tuple(replace(s, is_done=False) for s in (*groups, *transfers.get(rank, ()), *mine))
+            if [(s.op, s.group, s.size, s.dtype, s.peer) for s in own] != [
+                (s.op, s.group, s.size, s.dtype, s.peer) for s in steps
+            ]:
+                fixed[rank] = own
+        return fixed
+
+    def _positions(self) -> tuple[Step, ...]:
+        """Each position as those who are not to blame make it, in the order in which they do."""
+        order: dict[Key, Step] = {}
+        for rank in sorted(self.steps, key=lambda r: (r in self.culprits, r)):
+            for step in self.steps[rank]:
+                if step.key and step.key[0] == "c":
+                    order.setdefault(step.key, step)
+        ranked = {key: i for i, key in enumerate(order)}
+        return tuple(sorted(order.values(), key=lambda s: (not s.is_done, ranked[s.key])))
+
+    def _transfers(self) -> dict[int, tuple[Step, ...]]:
+        """Both sides of each transfer, started together; what a culprit sends to nobody is left out."""
+        made = {(r, s.key): s for r, steps in self.steps.items() for s in steps if s.op in P2P}
+        is_waited_for = {s.peer for (_, _), s in made.items() if not s.is_done}
+        found: dict[int, list[Step]] = {}
+        for (rank, key), step in made.items():
+            assert step.peer is not None
+            has_other = (step.peer, key) in made
+            is_wrong = step.op.endswith("send") and rank in self.culprits and rank in is_waited_for
+            if is_wrong and not has_other:
+                continue
+            op = step.op if step.op.startswith("i") else f"i{step.op}"
+            found.setdefault(rank, []).append(replace(step, op=op))
+            if not has_other:
+                text = f"{P2P[op]} {'from' if P2P[op] == 'irecv' else 'to'} rank {rank}"
+                found.setdefault(step.peer, []).append(replace(step, op=P2P[op], peer=rank, text=text, place=""))
+        return {r: tuple(steps) for r, steps in found.items()}
+
+
+def _new_groups(steps: Iterable[Step]) -> tuple[Step, ...]:
+    return tuple(s for s in steps if s.op == "new_group")

@@ -1,0 +1,183 @@
+"""The stories that `unhang demo` plays: small trainings that go wrong as real ones did, and the truth about each."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+import shutil
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import unhang
+from unhang.errors import UnreadableInput, WrongUsage
+
+SCHEMA = "unhang.stories/1"
+DEFAULT = "demo"
+_PACKAGE = Path(unhang.__file__).parent
+_AROUND = 3
+# The one story whose folder holds no repaired program: what is to be changed in it.
+_DEMO_PATCH = (
+    "evaluation.py",
+    """    if dist.get_rank() == 0:
+        print(f"epoch {epoch} done      {describe(metrics)}", flush=True)
+""",
+    """    line = describe(metrics)  # on every rank: it makes a collective call
+    if dist.get_rank() == 0:
+        print(f"epoch {epoch} done      {line}", flush=True)
+""",
+)
+
+
+@dataclass(frozen=True)
+class Story:
+    """One story. `patch`: file, text and its replacement, where the broken program is repaired by an edit."""
+
+    name: str
+    title: str
+    folder: Path
+    broken: str
+    fixed: str
+    cause: str
+    culprits: tuple[int, ...]
+    believed: str
+    fix: str
+    file: str = "train.py"
+    marker: str = ""
+    patch: tuple[str, str, str] | None = None
+
+    def diff(self) -> str:
+        """The change that mends it; where the program has a switch for it, the lines that are wrong."""
+        if self.patch is not None:
+            name, old, new = self.patch
+            text = (self.folder / name).read_text(encoding="utf-8")
+            return _diff(text, text.replace(old, new), name, name)
+        programs = [_program(command) for command in (self.broken, self.fixed)]
+        if programs[0] != programs[1]:
+            texts = [(self.folder / name).read_text(encoding="utf-8") for name in programs]
+            return _diff(*texts, *programs)
+        return self._diff_of_page() or self._marked_lines()
+
+    def _diff_of_page(self) -> str:
+        try:
+            page = (self.folder / "README.md").read_text(encoding="utf-8")
+        except OSError:
+            return ""
+        _, found, rest = page.partition("```diff\n")
+        return rest.partition("```")[0] if found else ""
+
+    def _marked_lines(self) -> str:
+        lines = (self.folder / self.file).read_text(encoding="utf-8").splitlines()
+        at = next((n for n, line in enumerate(lines) if self.marker and self.marker in line), None)
+        if at is None:
+            return ""
+        around = range(max(0, at - _AROUND), min(len(lines), at + _AROUND + 1))
+        return "".join(f"{'>' if n == at else ' '} {n + 1:4}  {lines[n]}\n" for n in around)
+
+    def copy(self, target: Path, is_fixed: bool) -> None:
+        """Copies the programs to where they are run, repaired if an edit is what repairs them.
+
+        Raises:
+            UnreadableInput: they cannot be copied, or the edit does not fit.
+        """
+        try:
+            shutil.copytree(self.folder, target, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+            if is_fixed and self.patch is not None:
+                name, old, new = self.patch
+                text = (target / name).read_text(encoding="utf-8")
+                if text.count(old) != 1:
+                    raise UnreadableInput(f"{self.folder / name} has changed: its repair does not fit any more")
+                (target / name).write_text(text.replace(old, new), encoding="utf-8")
+        except OSError as error:
+            raise UnreadableInput(f"the programs of {self.name} cannot be copied: {error}") from None
+
+
+def _diff(old: str, new: str, old_name: str, new_name: str) -> str:
+    lines = difflib.unified_diff(old.splitlines(True), new.splitlines(True), old_name, new_name, n=2)
+    return "".join(lines)
+
+
+def _program(command: str) -> str:
+    return next((word for word in shlex.split(command) if word.endswith(".py")), "train.py")
+
+
+def command_of(text: str) -> list[str]:
+    """A command line as words, with the launcher and the interpreter that belong to this unhang."""
+    words = shlex.split(text)
+    launchers = {"torchrun": [sys.executable, "-m", "torch.distributed.run"], "python": [sys.executable]}
+    return [*launchers.get(words[0], words[:1]), *words[1:]]
+
+
+def _folder(inside: str, checkout: str) -> Path:
+    """Where data of ours lies: inside the installed package, or in the checkout that the package is part of."""
+    packaged = _PACKAGE / "stories" / inside
+    return packaged if packaged.exists() else _PACKAGE.parents[1] / "examples" / checkout
+
+
+def find_stories(folder: Path | None = None) -> tuple[dict[str, Story], Sequence[str]]:
+    """All stories by name, and the options of `unhang run` that they want. `folder`: where stories.toml lies.
+
+    Raises:
+        UnreadableInput: the list of stories cannot be read.
+    """
+    folder = folder or _folder("", "stories")
+    try:
+        content = tomllib.loads((folder / "stories.toml").read_text(encoding="utf-8"))
+        if content.get("schema") != SCHEMA:
+            raise UnreadableInput(f"{folder / 'stories.toml'} is of another format than {SCHEMA}")
+        stories = [_story(entry, folder) for entry in content["story"]]
+        return {story.name: story for story in (_demo(), *stories)}, [str(word) for word in content.get("options", ())]
+    except OSError as error:
+        raise UnreadableInput(f"the stories cannot be read: {folder / 'stories.toml'}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise UnreadableInput(f"{folder / 'stories.toml'}: {type(error).__name__}: {error}") from None
+
+
+def _story(entry: Mapping[str, Any], folder: Path) -> Story:
+    return Story(
+        name=str(entry["name"]),
+        title=str(entry["title"]),
+        folder=folder / str(entry["name"]),
+        broken=str(entry["broken"]),
+        fixed=str(entry["fixed"]),
+        cause=str(entry["cause"]),
+        culprits=tuple(int(rank) for rank in entry["culprits"]),
+        file=str(entry.get("file", "train.py")),
+        believed=str(entry.get("believed", "")),
+        fix=str(entry.get("fix", "")),
+        marker=str(entry.get("marker", "")),
+    )
+
+
+def _demo() -> Story:
+    command = "torchrun --standalone --nproc-per-node 4 train.py"
+    return Story(
+        name=DEFAULT,
+        title="An evaluation after which nothing moves: four ranks learn two spirals",
+        folder=_folder("demo", "demo"),
+        broken=command,
+        fixed=command,
+        cause="code-divergence",
+        culprits=(0,),
+        believed="the network between the ranks is too slow",
+        fix="The mean of the metrics is a collective call: every rank makes it, rank 0 alone prints.",
+        patch=_DEMO_PATCH,
+    )
+
+
+def choose(name: str, stories: Mapping[str, Story]) -> Story:
+    """The story of that name.
+
+    Raises:
+        WrongUsage: there is none.
+    """
+    key = name.strip().lower().replace("-", "_")
+    if key in stories:
+        return stories[key]
+    near = difflib.get_close_matches(key, stories, 1, 0.5)
+    raise WrongUsage(
+        f"there is no story {name!r}; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(stories)}")
+    )
