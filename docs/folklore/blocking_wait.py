@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import torch
 import torch.distributed as dist
 
-from ranks import Result, run_ranks, tell
+from ranks import Result, run_ranks, tell, variables
 
 NAMES = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 
@@ -17,7 +16,6 @@ def outcome(is_set: bool, timeout_s: float) -> Result:
     """A rank waits for one that never comes."""
 
     def be_rank(rank: int) -> Result:
-        os.environ.update(dict.fromkeys(NAMES, "1") if is_set else {})
         if rank == 1:
             time.sleep(timeout_s + 0.3)
             return {}
@@ -30,7 +28,8 @@ def outcome(is_set: bool, timeout_s: float) -> Result:
             return {"failed": True, "issued_s": issued_s, "waited_s": time.monotonic() - began}
         return {"failed": False}
 
-    return run_ranks(2, be_rank, timeout_s)[0]
+    with variables(NAMES, is_set):
+        return run_ranks(2, be_rank, timeout_s)[0]
 
 
 def measure(is_quick: bool) -> Result:

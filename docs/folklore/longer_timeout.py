@@ -26,8 +26,8 @@ def outcome(timeout_s: float, rank0_works_s: float, is_skipped: bool) -> Result:
 
 def measure(is_quick: bool) -> Result:
     """Runs it; quick: with the fewest repeats and the shortest waits."""
-    short, long, work = (0.3, 1.2, 0.7) if is_quick else (0.5, 2.0, 1.0)
-    never = {limit: outcome(limit, long + 0.3, is_skipped=True) for limit in (short, long)}
+    short, long, work = (0.3, 3.0, 1.0) if is_quick else (0.5, 4.0, 1.0)
+    never = {limit: outcome(limit, limit + 0.3, is_skipped=True) for limit in (short, long)}
     slow = {limit: outcome(limit, work, is_skipped=False) for limit in (short, long)}
     return {
         "short_timeout_s": short,

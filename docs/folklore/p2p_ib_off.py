@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import torch
 import torch.distributed as dist
 
-from ranks import Result, run_ranks, tell
+from ranks import Result, run_ranks, tell, variables
 
 NAMES = ("NCCL_P2P_DISABLE", "NCCL_IB_DISABLE")
 
@@ -17,7 +16,6 @@ def outcome(is_set: bool, comes: bool, timeout_s: float) -> Result:
     """An all_reduce of two ranks, of which one may never come."""
 
     def be_rank(rank: int) -> Result:
-        os.environ.update(dict.fromkeys(NAMES, "1") if is_set else {})
         if rank == 1 and not comes:
             time.sleep(timeout_s + 0.3)
             return {}
@@ -25,7 +23,8 @@ def outcome(is_set: bool, comes: bool, timeout_s: float) -> Result:
         dist.all_reduce(numbers)
         return {"sum": numbers.sum().item()}
 
-    return run_ranks(2, be_rank, timeout_s)[0]
+    with variables(NAMES, is_set):
+        return run_ranks(2, be_rank, timeout_s)[0]
 
 
 def measure(is_quick: bool) -> Result:

@@ -10,8 +10,9 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -88,22 +89,27 @@ def _result_of(pid: int, reader: int, deadline: float) -> Result:
     return json.loads(data) if data else {"ended": True}
 
 
-def apart(measure: Callable[[bool], Result], is_quick: bool) -> Result:
-    """Runs an experiment in a process of its own, so that no thread of torch is there when the next one forks."""
+def start(measure: Callable[[bool], Result], is_quick: bool) -> tuple[int, int]:
+    """Starts an experiment in a process of its own, so that no thread of torch is here when the next one forks."""
     reader, writer = os.pipe()
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
         os.close(reader)
-        code = 1
-        with suppress(BaseException):
+        try:
             os.write(writer, json.dumps(measure(is_quick)).encode())
-            code = 0
-        os._exit(code)
+        except BaseException:  # noqa: BLE001 - the process ends here, whatever it is
+            traceback.print_exc()
+        os._exit(0)
     os.close(writer)
-    result = _result_of(pid, reader, time.monotonic() + 2 * LIMIT_S)
+    return pid, reader
+
+
+def outcome_of(started: tuple[int, int]) -> Result:
+    """What the experiment measured; waits for it, at most a minute."""
+    result = _result_of(*started, time.monotonic() + 2 * LIMIT_S)
     if "ended" in result:
-        raise RuntimeError(f"{measure.__module__} did not come to its end")
+        raise RuntimeError("an experiment did not come to its end")
     return result
 
 
@@ -112,6 +118,19 @@ def tell(title: str, result: Result) -> None:
     print(title)
     for name, value in result.items():
         print(f"  {name.replace('_', ' '):<58} {f'{value:.4g}' if isinstance(value, float) else value}")
+
+
+@contextmanager
+def variables(names: Sequence[str], is_set: bool) -> Iterator[None]:
+    """Sets environment variables to 1 for the ranks that are made meanwhile."""
+    before = dict(os.environ)
+    os.environ.update(dict.fromkeys(names, "1") if is_set else {})
+    try:
+        yield
+    finally:
+        for name in names:
+            os.environ.pop(name, None)
+        os.environ.update(before)
 
 
 def seconds_of(work: Callable[[], object], repeats: int) -> float:

@@ -15,7 +15,7 @@ from unhang import __version__
 from unhang.errors import UnhangError
 
 # Each is `command` of the module with its name, in the order in which they are useful.
-COMMANDS = ("run", "diagnose", "check", "reproduce", "inject", "env", "explain", "skill")
+COMMANDS = ("run", "diagnose", "check", "reproduce", "verify", "inject", "demo", "env", "explain", "skill")
 INTERRUPTED = 130
 
 

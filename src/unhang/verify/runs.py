@@ -18,6 +18,7 @@ from typing import IO
 
 from unhang.errors import UnhangError, WrongUsage
 from unhang.model import Case, CollectiveTable, Diagnosis, Finding, Outcome
+from unhang.probe.process import children_of
 from unhang.verify.step_times import StepTrace, StepWatch, add_last_looks, job_of, read_trace
 
 BAD_ENDS = (Outcome.HANG, Outcome.CRASH, Outcome.STRAGGLER)
@@ -194,18 +195,26 @@ def _wait(process: subprocess.Popen[str], limit_s: float) -> bool:
 
 
 def _end(process: subprocess.Popen[str], signo: signal.Signals) -> None:
-    """Ends `unhang run`, which ends the job: gently, and then with a second Ctrl-C, on which it ends every process."""
-    for number, patience_s in (
-        (signo, _END_S / 3),
-        (signal.SIGINT, 1.0),
-        (signal.SIGINT, _END_S),
-        (signal.SIGKILL, 5.0),
-    ):
-        with suppress(ProcessLookupError):
-            os.kill(job[0] if (job := job_of(process.pid)) else process.pid, number)
+    """Ends `unhang run`, which ends the job: gently first; SIGINT may be ignored, as it is under nohup; at last all below it."""
+    unhang_run = job[0] if (job := job_of(process.pid)) else process.pid
+    for number, patience_s in ((signo, _END_S / 3), (signal.SIGTERM, _END_S / 3), (signal.SIGKILL, _END_S / 3)):
+        victims = _below(unhang_run) if number == signal.SIGKILL else [unhang_run]
+        for pid in victims:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
         with suppress(subprocess.TimeoutExpired):
             process.wait(patience_s)
             return
+    process.kill()
+    process.wait()
+
+
+def _below(pid: int) -> list[int]:
+    """The processes below one, parents first."""
+    found: list[int] = []
+    for child in children_of(pid):
+        found += [child, *_below(child)]
+    return found
 
 
 def read_run(path: Path) -> Run:

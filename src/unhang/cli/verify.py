@@ -1,0 +1,198 @@
+"""`unhang verify`: shows by runs that a change helps, or that a job does what is expected of it."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from unhang.cli.run import seconds
+from unhang.cli.writing import write_out
+from unhang.errors import WrongUsage
+
+if TYPE_CHECKING:
+    from unhang.verify.runs import HowToRun, Run
+
+FORMATS = ("text", "json", "junit")
+_HERE = "--"
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+def _options(function: click.decorators.FC) -> click.decorators.FC:
+    """The options of the command, in the order of its help."""
+    options = (
+        click.option("--before", multiple=True, metavar="PATH", help="A run that failed: its report folder or bundle."),
+        click.option("--before-command", metavar="TEXT", help="Make the runs before the change by this command line."),
+        click.option(
+            "--after", multiple=True, metavar="PATH", help="A run after the change; or '--after -- COMMAND...'."
+        ),
+        click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="What is expected, in TOML."),
+        click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="Runs of a command."),
+        click.option("--soak", type=seconds, metavar="MINUTES", help="Run again and again, with faults in between."),
+        click.option(
+            "--faults", metavar="SCHEDULE", help="For --soak: NAME[:rank=1,step=5]@MINUTE, ... or a TOML file."
+        ),
+        click.option(
+            "--report-dir", type=click.Path(path_type=Path), help="Where the reports go [unhang-reports/verify-<time>]."
+        ),
+        click.option(
+            "--run-limit", type=seconds, default=3600.0, metavar="SECONDS", help="End a run after this [3600]."
+        ),
+        click.option("--stall-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'."),
+        click.option("--abort-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'."),
+        click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap interval."),
+        click.option("--show-output", is_flag=True, help="Show what the job prints, on stderr."),
+        click.option("--junit", type=_FILE, metavar="FILE", help="Also write the checks as JUnit XML."),
+        click.option("--output-format", type=click.Choice(FORMATS), default="text", show_default=True),
+        click.option("--output", type=_FILE, help="Write to this file instead of stdout."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@click.command("verify", context_settings={"allow_interspersed_args": False})
+@_options
+@click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+def command(
+    before: tuple[str, ...],
+    before_command: str | None,
+    after: tuple[str, ...],
+    expect: Path | None,
+    repeat: int,
+    soak: float | None,
+    faults: str | None,
+    report_dir: Path | None,
+    run_limit: float,
+    stall_after: float | None,
+    abort_after: float | None,
+    seed: int,
+    show_output: bool,
+    junit: Path | None,
+    output_format: str,
+    output: Path | None,
+    command_line: tuple[str, ...],
+) -> int:
+    """Show that a change helps: the before fails, with a cause; the after does not, and comes as far.
+
+    Without a before: show that a job does what is expected of it. With --soak: that every fault is found.
+
+    Example: unhang verify --before unhang-reports/RUN --after -- torchrun --nproc-per-node 4 train.py
+
+    Exit code: 0 as expected, 1 not, 2 wrong usage, 3 could not judge.
+    """
+    from unhang.verify.runs import HowToRun
+
+    after = tuple(path for path in after if path != _HERE)
+    if wrong := [path for path in (*before, *after) if path.startswith("-")]:
+        raise WrongUsage(f"a run is a path, not {wrong[0]!r}; a command comes after --")
+    if after and command_line:
+        raise WrongUsage("--after takes either paths or a command, not both")
+    if not after and not command_line:
+        raise WrongUsage("what is the after? Give --after PATH, or -- COMMAND...")
+    if before and before_command:
+        raise WrongUsage("--before and --before-command exclude each other")
+    if (soak is None) != (faults is None):
+        raise WrongUsage("--soak and --faults go together")
+    how = HowToRun(run_limit, stall_after, abort_after, shows_output=show_output)
+    folder = report_dir or Path("unhang-reports") / time.strftime("verify-%Y%m%d-%H%M%S")
+    if soak is not None and faults is not None:
+        if before or before_command or after:
+            raise WrongUsage("--soak takes one command, and no before")
+        return _soak(command_line, soak * 60, faults, folder, how, (output_format, output, junit))
+    return _verify(
+        ((*before,), before_command),
+        (after, command_line),
+        expect,
+        repeat,
+        folder,
+        how,
+        seed,
+        (output_format, output, junit),
+    )
+
+
+def _verify(
+    before: tuple[tuple[str, ...], str | None],
+    after: tuple[tuple[str, ...], tuple[str, ...]],
+    expect: Path | None,
+    repeat: int,
+    folder: Path,
+    how: HowToRun,
+    seed: int,
+    writing: tuple[str, Path | None, Path | None],
+) -> int:
+    from unhang.verify.before_after import compare_sides
+    from unhang.verify.expectations import default_expectations, read_expectations
+    from unhang.verify.verify_report import verified_json, verified_text
+
+    expectations = read_expectations(expect) if expect else default_expectations()
+    before_words = shlex.split(before[1]) if before[1] else []
+    for words in (before_words, after[1]):
+        _can_start(words)
+    sides = [
+        _runs(before[0], before_words, "before", repeat, folder, how),
+        _runs(after[0], after[1], "after", repeat, folder, how),
+    ]
+    verified = compare_sides(sides[0], sides[1], expectations, seed)
+    whole = verified_json(verified) if writing[0] == "json" else verified_text(verified)
+    _write(whole, verified.checks, writing)
+    return verified.exit_code
+
+
+def _soak(
+    command_line: Sequence[str],
+    soak_s: float,
+    faults: str,
+    folder: Path,
+    how: HowToRun,
+    writing: tuple[str, Path | None, Path | None],
+) -> int:
+    from unhang.verify.checks import exit_code
+    from unhang.verify.soak import known_faults, read_schedule, run_soak, soak_checks, soak_json, soak_text
+
+    schedule = read_schedule(faults, known_faults(), soak_s)
+    _can_start(command_line)
+    stretches = run_soak(command_line, schedule, soak_s, folder, how, _tell)
+    checks = soak_checks(stretches)
+    _write(soak_json(stretches, checks) if writing[0] == "json" else soak_text(stretches, checks), checks, writing)
+    return exit_code(checks)
+
+
+def _write(whole: str, checks: Sequence[object], writing: tuple[str, Path | None, Path | None]) -> None:
+    from unhang.verify.verify_report import checks_junit
+
+    output_format, output, junit = writing
+    xml = checks_junit(checks)  # type: ignore[arg-type]
+    write_out((xml if output_format == "junit" else whole).encode(errors="replace"), output)
+    if junit is not None:
+        write_out(xml.encode(errors="replace"), junit)
+
+
+def _can_start(words: Sequence[str]) -> None:
+    if words and shutil.which(words[0]) is None:
+        raise WrongUsage(f"{words[0]}: there is no such program")
+
+
+def _runs(paths: Sequence[str], words: Sequence[str], side: str, repeat: int, folder: Path, how: HowToRun) -> list[Run]:
+    """The runs of one side: read, or made one after the other."""
+    from unhang.verify.runs import make_run, read_run
+
+    for path in map(Path, paths):
+        if not path.exists():
+            raise WrongUsage(f"{path} does not exist")
+    found = [read_run(Path(path)) for path in paths]
+    for number in range(1, repeat + 1 if words else 1):
+        run = make_run(words, folder / f"{side}-{number}", how)
+        _tell(f"{side}, run {number} of {repeat}: {run}")
+        found.append(run)
+    return found
+
+
+def _tell(text: str) -> None:
+    click.echo(f"unhang: {text}", err=True)
