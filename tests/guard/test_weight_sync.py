@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from unhang.errors import WeightSyncFailed
 from unhang.guard import weight_store
 from unhang.guard.turns import GroupInUse, Turn
-from unhang.guard.weight_store import Line, Order, Status, StoreLost, WeightSyncFailed
+from unhang.guard.weight_store import Line, Order, Status, StoreLost
 from unhang.guard.weight_sync import WeightSync
 
 Store = Any

@@ -26,6 +26,8 @@ DESTROY_LIMIT_S = 10.0
 _ECHO_WAIT_S = 0.6
 _SETTLE_LIMIT_S = 6.0
 _SEEN_LIMIT_S = 2.0
+_FIRST_GOES_S = 0.5
+_HEAD_START_S = 0.2
 _LEAVE_TOGETHER_S = 1.0
 _CALL_EVERY_S = 3.0
 _ECHOES = ("Connection closed by peer", "Connection reset", "Timed out waiting", "DistBackendError", "NCCL error",
@@ -266,6 +268,19 @@ class Peers:
                 before = self._look_for_waiters(before)
         self.ends_well = True
 
+    def _let_the_first_go_first(self) -> None:
+        """Many launchers take the first process that ends for the cause; so the others leave a moment after the one that failed."""
+        board = self._board
+        failure = self._failure or (board.failure() if board is not None else None)
+        if board is None or failure is None or failure.get("rank") is None:
+            return
+        name = f"over/{failure['rank']}"
+        if failure["rank"] == board.rank:
+            board.put(name, True)
+        elif failure.get("by") is not None:  # it speaks for itself, so it is there
+            ending.limited(lambda: _wait_until(lambda: board.has(name)), _FIRST_GOES_S, None)
+            time.sleep(_HEAD_START_S)
+
     def _look_for_waiters(self, before: roll_call.Roll) -> roll_call.Roll:
         """Announces a rank that waits for this one in a collective, since this one makes no more."""
         board = self._board
@@ -306,6 +321,7 @@ class Peers:
             self._neighbours.stop()
         if not self.ends_well:
             self._resume_neighbours()
+            ending.limited(self._let_the_first_go_first, _FIRST_GOES_S + 2 * _HEAD_START_S, None)
         if self._watcher is not None:
             self._watcher.stop()
 
