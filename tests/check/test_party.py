@@ -100,6 +100,24 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unhang.preflight.party._GRACE_S", 1.0)
 
 
+class _Broken(MemoryStore):
+    """A store whose holder has died."""
+
+    def set(self, key: str, value: str) -> None:
+        raise RuntimeError("Broken pipe\nstack of C++")
+
+    def check(self, keys: list[str]) -> bool:
+        raise RuntimeError("Broken pipe\nstack of C++")
+
+
+def test_a_store_that_breaks_ends_nothing_but_the_meeting() -> None:
+    party = Party(Member(1, 2), _Broken(), (0, 1))
+    assert party.collect("x", 5, 0.1) == {}
+    assert party.exchange("y", 5, 0.1) == {1: 5}
+    assert party.absent == {0: "stopped answering: the store is gone (Broken pipe)"}
+    assert Party(Member(0, 2), _Broken(), (0, 1)).exchange("y", 5, 0.1) == {0: 5}
+
+
 def test_a_store_that_nobody_holds_is_told_with_the_reason() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, not listening: refused

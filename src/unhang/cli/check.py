@@ -154,6 +154,8 @@ def command(
         if checked.diagnosis is not None and (last is None or _told(last) != _told(checked)):
             write_out(rendered(checked, output_format, output is None and wants_color(1)), output)
             sys.stdout.flush()
+        if checked.diagnosis is None and checked.exit_code == _CANNOT_JUDGE:
+            click.echo("unhang: rank 0, which tells the result, has stopped answering", err=True)
         if end_orphans:
             _offer_to_end(checked)
         if every_s is None:

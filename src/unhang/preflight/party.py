@@ -44,6 +44,13 @@ class Party:
         """
         if self.store is None:
             return {self.member.rank: value}
+        try:
+            return self._collected(name, value, limit_s)
+        except RuntimeError as error:  # torch's errors of stores and sockets are RuntimeErrors
+            self._lose(error)
+            return {self.member.rank: value} if self.member.rank == 0 else {}
+
+    def _collected(self, name: str, value: Any, limit_s: float) -> dict[int, Any]:
         self.store.set(f"{name}/{self.member.rank}", json.dumps(value))
         self.store.add(f"{name}/count", 1)
         if self.member.rank != 0:
@@ -63,6 +70,18 @@ class Party:
         """Rank 0's value on every rank; None where rank 0 does not tell it. Blocks the others up to `limit_s`."""
         if self.store is None:
             return value
+        try:
+            return self._shared(name, value, limit_s)
+        except RuntimeError as error:
+            self._lose(error)
+            return value if self.member.rank == 0 else None
+
+    def _lose(self, error: RuntimeError) -> None:
+        """The store has gone, and whoever held it."""
+        if self.member.rank != 0:
+            self.absent[0] = f"stopped answering: the store is gone ({_first_line(error)})"
+
+    def _shared(self, name: str, value: Any, limit_s: float) -> Any:
         if self.member.rank == 0:
             self.store.set(name, json.dumps(value))
             return value
