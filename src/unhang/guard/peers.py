@@ -278,7 +278,7 @@ class Peers:
         if failure["rank"] == board.rank:
             board.put(name, True)
         elif failure.get("by") is not None:  # it speaks for itself, so it is there
-            ending.limited(lambda: _wait_until(lambda: board.has(name)), _FIRST_GOES_S, None)
+            _wait_until(lambda: board.has(name), _FIRST_GOES_S)
             time.sleep(_HEAD_START_S)
 
     def _look_for_waiters(self, before: roll_call.Roll) -> roll_call.Roll:

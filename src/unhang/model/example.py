@@ -54,12 +54,10 @@ _START_NS = 1_000 * _SECOND_NS
 
 
 @dataclass(frozen=True)
-class Fires:
-    """A case, or what makes one, in which a rule must speak, and what it must say."""
+class _Example:
+    """A case, or what makes one."""
 
     given: Case | Callable[[], Case]
-    culprits: tuple[int, ...]
-    line: int | None = None
 
     @cached_property
     def case(self) -> Case:
@@ -68,16 +66,18 @@ class Fires:
 
 
 @dataclass(frozen=True)
-class Quiet:
-    """A case, or what makes one, in which a rule must say nothing. `why`: the false alarm that it guards against."""
+class Fires(_Example):
+    """A case in which a rule must speak, and what it must say."""
 
-    given: Case | Callable[[], Case]
+    culprits: tuple[int, ...]
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class Quiet(_Example):
+    """A case in which a rule must say nothing. `why`: the false alarm that it guards against."""
+
     why: str
-
-    @cached_property
-    def case(self) -> Case:
-        """The case, made when it is first asked for."""
-        return self.given if isinstance(self.given, Case) else self.given()
 
 
 def path(text: str, file: str = "train.py") -> tuple[Frame, ...]:
