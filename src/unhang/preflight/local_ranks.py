@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 
-_PR_SET_PDEATHSIG = 1
+from unhang.preflight.collectives.runner import die_with
+
 _END_LIMIT_S = 5.0
 
 
@@ -41,7 +39,7 @@ def run_ranks(size: int, command: Sequence[str]) -> int:
                 command,
                 env={**os.environ, **_variables(rank, size, port)},
                 stdout=None if rank == 0 else subprocess.DEVNULL,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with(os.getpid()),
             )
             started.append(process)
         codes = [process.wait() for process in started]
@@ -66,12 +64,6 @@ def _free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
-
-
-def _die_with_parent() -> None:
-    """In the child: it must not outlive us, however we end."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
