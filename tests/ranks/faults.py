@@ -307,6 +307,7 @@ STORIES = [
         "val_row_groups",
         "dataloader-hang",
         (3,),
+        "def shards(split)",
         "rg = 8 if split",
         "return [[[f",
         "for sh in shards(split)",
