@@ -20,7 +20,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 demo: setup  ## Start a real job that hangs, and see it named
-	@$(BIN)/python examples/demo/run.py
+	@$(BIN)/unhang demo
 
 test: setup  ## Run all tests
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
@@ -37,6 +37,7 @@ lint: setup  ## Style, types, floors
 bench: setup  ## Measure latency, overhead, attribution on 50,000 random jobs, and the peer; whole tables of tests (hours)
 	@$(BIN)/python -m pytest -q -m whole
 	@$(BIN)/python benchmarks/detection_latency.py
+	@$(BIN)/python benchmarks/hangbench/run.py
 	@$(BIN)/python benchmarks/record_overhead.py
 	@$(BIN)/python benchmarks/random_jobs.py
 	@$(BIN)/python benchmarks/versus_torchfrtrace.py

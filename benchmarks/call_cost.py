@@ -124,11 +124,15 @@ def of_a_rank(blocks: int) -> Series:
     return found
 
 
-def be_rank(blocks: int) -> None:
-    """One rank of the job; rank 0 prints JSON."""
+def be_rank(blocks: int, is_apart: bool) -> None:
+    """One rank of the job; rank 0 prints JSON. `is_apart`: as if each rank ran on a machine of its own."""
     import torch
     import torch.distributed as dist
 
+    from unhang.guard import exchange
+
+    if is_apart:
+        exchange.process_numbers = lambda: os.environ["RANK"]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=120))
     found = of_a_rank(blocks)
@@ -138,7 +142,7 @@ def be_rank(blocks: int) -> None:
     dist.destroy_process_group()
 
 
-def exchanged(blocks: int) -> Series:
+def exchanged(blocks: int, is_apart: bool = False) -> Series:
     """Runs a job of two ranks.
 
     Raises:
@@ -149,7 +153,7 @@ def exchanged(blocks: int) -> Series:
     }  # fmt: skip
     processes = [
         subprocess.Popen(
-            [sys.executable, __file__, str(blocks)],
+            [sys.executable, __file__, str(blocks), *(["apart"] if is_apart else [])],
             env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -194,4 +198,4 @@ def imports(rounds: int) -> Series:
 
 
 if __name__ == "__main__":
-    be_rank(int(sys.argv[1]))
+    be_rank(int(sys.argv[1]), sys.argv[2:] == ["apart"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import compileall
+import importlib.util
 import json
 import os
 import re
@@ -37,6 +39,13 @@ def made(parent: Path, ranks: int, entries: int, fault: str, more: str = "") -> 
         command = [sys.executable, HERE / "make_dumps.py", folder, *size, "--fault", fault, *more.split()]
         subprocess.run(command, check=True, timeout=MAKE_LIMIT_S, stdout=sys.stderr)
     return folder, set(json.loads(truth.read_text())["culprits"])
+
+
+def compile_unhang() -> None:
+    """Leaves byte code beside the sources, as an installer does: else each run of edited sources compiles them again."""
+    spec = importlib.util.find_spec("unhang")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        compileall.compile_dir(folder, quiet=1)
 
 
 def forget_verdicts(folder: Path) -> None:

@@ -1,15 +1,17 @@
 """What unhang costs a training: every cost line, in one command.
 
-    python benchmarks/record_overhead.py [--only PART ...] [--pairs 100]
+    python benchmarks/record_overhead.py [--only PART ...] [--pairs 40] [--guards NAME ...]
 
-    run      step time and CPU time of a DDP job under `unhang run`, against the same job without
-    guards   the same with all the guards of docs/guards.md in the script, computing and with a step that sleeps (a rank whose
-             device computes), against the same job without
-    null     both jobs without anything: what the method itself shows; computing and sleeping
+    null     two equal jobs without anything: what the method itself shows; computing and sleeping
+    guards   step time and CPU time of a DDP job with all the guards of docs/guards.md in the script, computing and with a step
+             that sleeps (a rank whose device computes), against the same job without
     calls    microseconds per use of each guard
     import   milliseconds of `import unhang`
+    run      as guards, for a job under `unhang run`; only where it is asked for
 
-Each part adds its figures to benchmarks/results/record_overhead.json.
+Without options it takes less than six minutes. Each job's and each part's figures are added to
+benchmarks/results/record_overhead.json as soon as they are there; ended early by Ctrl-C or SIGTERM, what the job under way has
+measured so far is printed and kept too.
 """
 
 from __future__ import annotations
@@ -17,13 +19,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import call_cost
+import step_program
 import twins
 
 RESULTS = twins.HERE / "results" / "record_overhead.json"
-PARTS = ("null", "run", "guards", "calls", "import")
+PARTS = ("null", "guards", "calls", "import", "run")
+BY_DEFAULT = PARTS[:4]
+LEAST_PAIRS = 5
 JOBS = {
     "null": [("null", False), ("null", True)],
     "run": [("run", False)],
@@ -65,32 +73,39 @@ def line(label: str, found: dict[str, Any], unit: str, judged: str = "") -> None
     )
 
 
-def measure_jobs(part: str, pairs: int, null: dict[str, Any]) -> dict[str, Any]:
-    """The twins of one part."""
-    kept = {}
+def measure_jobs(part: str, given: argparse.Namespace, kept: dict[str, Any], cut: threading.Event) -> None:
+    """The twins of one part; adds what is found to the results after each job."""
     for what, sleeps in JOBS[part]:
-        name = f"{what}, sleeping" if sleeps else what
-        found = twins.measure(pairs + twins.WARM_UP + 1, what, sleeps)
-        kept[name] = {key: twins.summary(values) for key, values in found.items() if len(values) > 1}
-        of = kept[name]
+        if cut.is_set():
+            return
+        guards = given.guards if what == "guards" else []
         kind = "a step that sleeps" if sleeps else "a step that computes on one thread per rank"
-        print(f"{WORDS[what]}; {twins.RANKS} ranks, {kind}, {of['step_ms']['median']:.1f} ms without")
-        null_ratio = null.get("null, sleeping" if sleeps else "null", {}).get("ratio")
+        found = twins.measure(given.pairs + twins.WARM_UP + 1, what, sleeps, guards, cut.is_set)
+        if len(found.get("ratio", ())) < LEAST_PAIRS:
+            print(f"{WORDS[what]}, {kind}: cut off before {LEAST_PAIRS} pairs")
+            continue
+        of = {key: twins.summary(values) for key, values in found.items() if len(values) > 1}
+        kept.setdefault(part, {})[f"{' '.join(guards) or what}{', sleeping' if sleeps else ''}"] = of
+        save(kept)
+        words = f"with {', '.join(guards)}" if guards else WORDS[what]
+        print(f"{words}; {twins.RANKS} ranks, {kind}, {of['step_ms']['median']:.1f} ms without")
+        null_ratio = kept.get("null", {}).get("null, sleeping" if sleeps else "null", {}).get("ratio")
         line("step time, ratio", of["ratio"], "", "" if what == "null" else ratio_verdict(of["ratio"], null_ratio))
         line("CPU time of a rank, ratio", of["cpu_ratio"], "")
         line("CPU time of a rank, more per step", of["extra_cpu_us"], "us")
         line("small all_reduce, more per call", of["extra_us"], "us")
         if "own_cpu_share" in of:
             line("one core, by our own processes", of["own_cpu_share"], "")
-    return kept
 
 
 def measure_calls() -> dict[str, Any]:
     """Microseconds per use."""
-    found = {**call_cost.alone(), **call_cost.exchanged(blocks=12)}
-    kept = {name: twins.summary(values) for name, values in found.items()}
+    apart = {f"{name}, machines apart": values for name, values in call_cost.exchanged(4, True).items() if "al" in name}
+    found = {**call_cost.alone(), **call_cost.exchanged(8), **apart}
+    kept = {name: twins.summary(values) for name, values in found.items() if "all_reduce, m" not in name}
     print(
-        f"one use of a guard; align beside a bare loader, together and assert_same beside an all_reduce, {twins.RANKS} ranks"
+        f"one use of a guard; align beside a bare loader, together and assert_same beside an all_reduce, {twins.RANKS} ranks on "
+        "one machine; machines apart: as if each rank had its own, so that align goes over a group"
     )
     for name, summed in kept.items():
         line(name, summed, "us", verdict(*summed["interval"], GOALS[name]) if name in GOALS else "")
@@ -99,29 +114,42 @@ def measure_calls() -> dict[str, Any]:
 
 def measure_import() -> dict[str, Any]:
     """Milliseconds of the import."""
-    kept = {name: twins.summary(values) for name, values in call_cost.imports(rounds=9).items()}
+    kept = {name: twins.summary(values) for name, values in call_cost.imports(rounds=5).items()}
     print("import of unhang, and of every public name of it")
     for name, summed in kept.items():
         line(name, summed, "ms", verdict(*summed["interval"], GOALS[name]) if name in GOALS else "")
     return kept
 
 
+def save(kept: dict[str, Any]) -> None:
+    """Writes the results, in one piece."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    unfinished = RESULTS.with_suffix(f".{os.getpid()}")
+    unfinished.write_text(json.dumps(kept, indent=1) + "\n")
+    unfinished.replace(RESULTS)
+
+
 def main() -> None:
     """Prints the figures and writes them to benchmarks/results."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
-    options.add_argument("--pairs", type=int, default=100, help="of blocks, for each job (default 100)")
+    options.add_argument("--only", nargs="+", choices=PARTS, default=list(BY_DEFAULT))
+    options.add_argument("--pairs", type=int, default=40, help="of blocks, for each job (default 40)")
+    options.add_argument("--guards", nargs="+", choices=step_program.GUARDS, default=[], help="those of part guards")
     given = options.parse_args()
+    cut = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: cut.set())
     kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    measure_alone = {"calls": measure_calls, "import": measure_import}
+    measure_alone: dict[str, Callable[[], dict[str, Any]]] = {"calls": measure_calls, "import": measure_import}
     for part in given.only:
-        load = os.getloadavg()[0]
-        found = (
-            measure_alone[part]() if part in measure_alone else measure_jobs(part, given.pairs, kept.get("null", {}))
-        )
-        kept[part] = {"load_before": load, **found}
-        RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+        if cut.is_set():
+            return
+        kept.setdefault(part, {})["load_before"] = os.getloadavg()[0]
+        if part in measure_alone:
+            kept[part] |= measure_alone[part]()
+            save(kept)
+        else:
+            measure_jobs(part, given, kept, cut)
 
 
 if __name__ == "__main__":

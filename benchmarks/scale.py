@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dumps_on_disk import HERE, drop_from_page_cache, made, named_by_unhang, tell, total_bytes
+from dumps_on_disk import HERE, compile_unhang, drop_from_page_cache, made, named_by_unhang, tell, total_bytes
 from process_cost import measure
 
 UNHANG = Path(sys.executable).parent / "unhang"
@@ -226,6 +226,7 @@ def main() -> None:
     if given.shard is not None:
         print(json.dumps(one_shard(given.shard)))
         return
+    compile_unhang()
     with tempfile.TemporaryDirectory() as name:
         parent = given.dir or Path(name)
         parent.mkdir(parents=True, exist_ok=True)

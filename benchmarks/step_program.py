@@ -1,17 +1,18 @@
 """The measured job: blocks of DDP steps of some 20 ms and of small all-reduces, taken in turns with its twin.
 
 Two such jobs run at the same time. Only one works at any moment: it passes the turn to the other after each block, so that both
-meet the same machine, whatever else that is doing. With `--guards` the job has what docs/guards.md recommends. With `--sleeps`
-the step waits for 20 ms instead of computing, as a rank does whose device computes.
+meet the same machine, whatever else that is doing. With `--guards` the job has what docs/guards.md recommends, or those that are
+named. With `--sleeps` the step waits for 20 ms instead of computing, as a rank does whose device computes. What was measured is
+written after each block.
 
-Usage: step_program.py OUT BLOCKS OWN_NAME OTHER_NAME TURN_FILE [--guards] [--sleeps]
+Usage: step_program.py OUT BLOCKS OWN_NAME OTHER_NAME TURN_FILE [--guards [NAME ...]] [--sleeps]
 """
 
 import argparse
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -26,13 +27,25 @@ STEP_S = 0.02
 # In every block once, four times as often as by default: a median over blocks must not leave it out.
 REPLICAS_EVERY = HEARTBEAT_EVERY = STEPS
 WIDTH, BATCH, SLEEPING_BATCH = 512, 240, 8
+GUARDS = (
+    "process_group",
+    "assert_same",
+    "align",
+    "watch_loader",
+    "check_learning",
+    "check_replicas",
+    "heartbeat",
+    "section",
+)
+# The twin that waits shall not be felt.
+_LOOK_S = 0.02
 
 
 def take_turn(turn: Path, own: str) -> None:
     """Waits, on rank 0, until it is our turn; the others wait in the barrier."""
     if dist.get_rank() == 0:
         while turn.read_text() != own:
-            time.sleep(0.005)
+            time.sleep(_LOOK_S)
     dist.barrier()
 
 
@@ -69,25 +82,33 @@ def bare_group() -> Iterator[None]:
 
 
 class Guards:
-    """All guards in a step, or none of them."""
+    """The guards that are wanted in a step."""
 
     def __init__(
-        self, is_on: bool, stack: ExitStack, loader: Iterable[torch.Tensor], model: Any, optimizer: Any
+        self, wanted: Sequence[str], stack: ExitStack, loader: Iterable[torch.Tensor], model: Any, optimizer: Any
     ) -> None:
-        self.is_on, self.loader, self.heart = is_on, loader, None
-        if is_on:
-            import unhang
+        self.loader, self.heart, self.has_section = loader, None, "section" in wanted
+        if not wanted:
+            return
+        import unhang
 
-            self.unhang = unhang
+        self.unhang = unhang
+        if "assert_same" in wanted:
             unhang.assert_same("batch_size", BATCH)
-            self.loader = unhang.align(unhang.watch_loader(loader))
+        if "watch_loader" in wanted:
+            self.loader = unhang.watch_loader(self.loader)
+        if "align" in wanted:
+            self.loader = unhang.align(self.loader)
+        if "check_learning" in wanted:
             unhang.check_learning(model, optimizer)
+        if "check_replicas" in wanted:
             stack.enter_context(unhang.check_replicas(model, every=REPLICAS_EVERY, optimizer=optimizer))
+        if "heartbeat" in wanted:
             self.heart = stack.enter_context(unhang.heartbeat(every=HEARTBEAT_EVERY))
 
     def step(self) -> AbstractContextManager[Any]:
         """What is around a step."""
-        return self.unhang.section("step", limit_s=120) if self.is_on else nullcontext()
+        return self.unhang.section("step", limit_s=120) if self.has_section else nullcontext()
 
     def stepped(self) -> None:
         """A step has ended."""
@@ -95,8 +116,8 @@ class Guards:
             self.heart.step()
 
 
-def train(given: argparse.Namespace) -> dict[str, list[float]]:
-    """Seconds per step, CPU seconds per step of this rank with all its threads, and seconds per small all-reduce, by block."""
+def train(given: argparse.Namespace) -> None:
+    """Writes seconds per step, CPU seconds per step of this rank with all its threads, and seconds per small all-reduce, by block."""
     torch.manual_seed(0)
     layers = (layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU()))
     model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers) if not given.sleeps else nn.Linear(WIDTH, 8))
@@ -126,8 +147,16 @@ def train(given: argparse.Namespace) -> dict[str, list[float]]:
                 for _ in range(CALLS):
                     dist.all_reduce(small)
                 found["call_s"].append((time.perf_counter() - began) / CALLS)
+                if dist.get_rank() == 0:
+                    write(given.out, found)
                 pass_turn(given.turn, given.other)
-    return found
+
+
+def write(out: Path, found: dict[str, list[float]]) -> None:
+    """In one piece: the reader may come at any moment."""
+    unfinished = out.with_suffix(f".{os.getpid()}")
+    unfinished.write_text(json.dumps(found))
+    unfinished.replace(out)
 
 
 def main() -> None:
@@ -138,19 +167,18 @@ def main() -> None:
     options.add_argument("own")
     options.add_argument("other")
     options.add_argument("turn", type=Path)
-    options.add_argument("--guards", action="store_true")
+    options.add_argument("--guards", nargs="*", choices=GUARDS, default=None, metavar="NAME")
     options.add_argument("--sleeps", action="store_true")
     given = options.parse_args()
+    given.guards = [] if given.guards is None else given.guards or list(GUARDS)
     torch.set_num_threads(1)
     group: AbstractContextManager[Any] = bare_group()
-    if given.guards:
+    if "process_group" in given.guards:
         import unhang
 
         group = unhang.process_group("gloo", timeout="2m", config={"width": WIDTH})
     with group:
-        found = train(given)
-        if dist.get_rank() == 0:
-            given.out.write_text(json.dumps(found))
+        train(given)
         dist.barrier()
 
 

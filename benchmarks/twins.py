@@ -15,13 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).parent
 SCRIPTS = Path(sys.executable).parent
 RANKS, WARM_UP, LIMIT_S = 2, 5, 1800.0
 TICKS = os.sysconf("SC_CLK_TCK")
+Series = dict[str, list[float]]
 
 
 def free_port() -> int:
@@ -31,14 +32,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(folder: Path, blocks: int, own: str, other: str, what: str, sleeps: bool) -> subprocess.Popen[bytes]:
+def start(
+    folder: Path, blocks: int, own: str, other: str, what: str, sleeps: bool, guards: Sequence[str]
+) -> subprocess.Popen[bytes]:
     """Starts one of the twins; `watched` is the one that has `what`: "run" (under `unhang run`), "guards", or "null", nothing."""
     address = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     program = [HERE / "step_program.py", folder / own, str(blocks), own, other, folder / "turn"]
     command = [SCRIPTS / "torchrun", *address, "--nproc-per-node", str(RANKS), *program]
     command += ["--sleeps"] if sleeps else []
     if own == "watched":
-        command += ["--guards"] if what == "guards" else []
+        command += ["--guards", *guards] if what == "guards" else []
         if what == "run":
             command = [SCRIPTS / "unhang", "run", "-q", "--report-dir", folder / "report", "--", *command]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -60,8 +63,17 @@ def own_cpu_s(root: int) -> float:
     return total
 
 
-def measure(blocks: int, what: str, sleeps: bool) -> dict[str, list[float]]:
+def measure(
+    blocks: int, what: str, sleeps: bool, guards: Sequence[str] = (), is_cut: Callable[[], bool] = lambda: False
+) -> dict[str, list[float]]:
     """Ratios per block, extra microseconds per small all-reduce, and for "run" the CPU share of our own processes.
+
+    Args:
+        blocks: of each twin.
+        what: as in `start`.
+        sleeps: whether a step sleeps instead of computing.
+        guards: those that are wanted; all by default.
+        is_cut: once it says so, the jobs are ended, and what they have measured so far counts.
 
     Raises:
         RuntimeError: one of the jobs failed, or took longer than LIMIT_S.
@@ -70,12 +82,12 @@ def measure(blocks: int, what: str, sleeps: bool) -> dict[str, list[float]]:
         folder = Path(name)
         (folder / "turn").write_text("plain")
         names = (("plain", "watched"), ("watched", "plain"))
-        jobs = {own: start(folder, blocks, own, other, what, sleeps) for own, other in names}
+        jobs = {own: start(folder, blocks, own, other, what, sleeps, guards) for own, other in names}
         shares, before, until = [], None, time.monotonic() + LIMIT_S
         try:
-            while any(job.poll() is None for job in jobs.values()):
+            while any(job.poll() is None for job in jobs.values()) and not is_cut():
                 time.sleep(1)
-                if any(job.poll() for job in jobs.values()) or time.monotonic() > until:
+                if not is_cut() and (any(job.poll() for job in jobs.values()) or time.monotonic() > until):
                     raise RuntimeError(f"{what}: the jobs ended with {[job.poll() for job in jobs.values()]}")
                 now = (time.monotonic(), own_cpu_s(jobs["watched"].pid) if what == "run" else 0.0)
                 if before is not None and now[1] > 0:
@@ -86,10 +98,19 @@ def measure(blocks: int, what: str, sleeps: bool) -> dict[str, list[float]]:
                 if job.poll() is None:
                     job.terminate()
                     job.wait(60)
-        plain, watched = (json.loads((folder / own).read_text()) for own in ("plain", "watched"))
+        plain, watched = (json.loads(path.read_text()) if (path := folder / own).exists() else {} for own in jobs)
+    series = ("step_s", "cpu_s", "call_s")
+    blocks = min(len(of.get(key, ())) for of in (plain, watched) for key in series)
+    return {**_compared(plain, watched, blocks), "own_cpu_share": [share for share in shares[3:-2] if share >= 0]}
+
+
+def _compared(plain: Series, watched: Series, blocks: int) -> Series:
+    """The one beside the other; nothing where there are too few blocks."""
+    if blocks <= WARM_UP:
+        return {}
     found = {
-        "step_ms": [1e3 * s for s in plain["step_s"][WARM_UP:]],
-        "call_us": [1e6 * s for s in plain["call_s"][WARM_UP:]],
+        "step_ms": [1e3 * s for s in plain["step_s"][WARM_UP:blocks]],
+        "call_us": [1e6 * s for s in plain["call_s"][WARM_UP:blocks]],
     }
     for key, name in (("step_s", "ratio"), ("cpu_s", "cpu_ratio")):
         found[name] = [watched[key][i] / neighbours(plain[key], i) for i in range(WARM_UP, blocks - 1)]
@@ -99,7 +120,6 @@ def measure(blocks: int, what: str, sleeps: bool) -> dict[str, list[float]]:
     found["extra_cpu_us"] = [
         1e6 * (watched["cpu_s"][i] - neighbours(plain["cpu_s"], i)) for i in range(WARM_UP, blocks - 1)
     ]
-    found["own_cpu_share"] = [share for share in shares[3:-2] if share >= 0]
     return found
 
 

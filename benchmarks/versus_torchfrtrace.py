@@ -19,6 +19,7 @@ from pathlib import Path
 
 from dumps_on_disk import (
     HERE,
+    compile_unhang,
     forget_verdicts,
     made,
     named_by_torchfrtrace,
@@ -177,6 +178,7 @@ def main() -> None:
         "--save", action="store_true", help="write benchmarks/results/versus_torchfrtrace.json and .txt"
     )
     given = options.parse_args()
+    compile_unhang()
     results, sizes = {}, {}
     with tempfile.TemporaryDirectory() as name:
         parent = given.dir or Path(name)

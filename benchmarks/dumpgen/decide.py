@@ -110,10 +110,13 @@ def _lost_its_front(job: Job, rank: int) -> bool:
 
 
 def _shows_departure(job: Job, rank: int) -> bool:
-    """Whether an iteration before the fault is in a rank's ring buffer, or two ranks at its place show what is usual."""
+    """Whether an iteration before the fault is in a rank's ring buffer, or two ranks at its place show what is usual.
+
+    With the call before that iteration: what follows the end of one is seen only at the end of the one before.
+    """
     steady, _ = job.programs(rank)
     entries = job.seen(rank)
-    if int(np.count_nonzero(entries.program == 0)) >= len(steady.rows):
+    if int(np.count_nonzero(entries.program == 0)) > len(steady.rows):
         return True
     is_whole = len(entries) > 0 and int(entries.record_id[0]) == 0
     plan = job.past_plans[rank]

@@ -21,6 +21,7 @@ from dumpgen.schedule import WORLD, CodeFrame, Mesh
 from dumpgen.simulate import Plan, Timeline
 
 NAME = "nccl_trace_rank_"
+_ALL = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,10 @@ class Job:
             found.append((row, numbers))
         return found
 
+    def made(self, rank: int) -> Seen:
+        """All entries that a rank ever made, those that its ring buffer has lost among them."""
+        return seen(self.past, self.final, self.programs(rank), rank, self.until_ns, _ALL)
+
     def times(self, rank: int, entries: Seen) -> npt.NDArray[np.int64]:
         """Created, started and completed as the rank's dump tells them, shape [N, 3], 0 where unknown."""
         clock, until = self.clocks(rank), self.written_ns - 1_000_000
@@ -211,7 +216,10 @@ class Job:
         return as_of_version(header, self.recording.version)
 
     def status(self, rank: int, entries: Seen) -> dict[str, tuple[int, int, int]]:
-        """The sequence number of the last work of each group that was enqueued, started and completed, -1 where none."""
+        """The sequence number of the last work of each group that was enqueued, started and completed, -1 where none.
+
+        `entries`: all that the rank ever made; torch does not count in the ring buffer.
+        """
         found = {axis: [-1, -1, -1] for axis in self.mesh.groups_of[rank]}
         started = (entries.started_ns > 0).tolist()
         for (row, numbers), is_started in zip(self.rows(rank, entries), started, strict=True):
@@ -225,7 +233,7 @@ class Job:
 
     def contents(self, rank: int) -> dict[str, Any]:
         """A rank's dump in memory."""
-        return {**self.header(rank, self.status(rank, self.seen(rank))), "entries": self.entries(rank)}
+        return {**self.header(rank, self.status(rank, self.made(rank))), "entries": self.entries(rank)}
 
     def dump(self, rank: int) -> bytes:
         """A rank's file."""
@@ -238,10 +246,11 @@ class Job:
         """A rank's dump as torch pickles it; equal to `to_pickle(contents(rank))`, and faster."""
         entries = self.seen(rank)
         plans = id(self.past_plans[rank]), id(self.final.plans[rank])
-        alike = (*plans, len(entries), int(entries.record_id[0]) if len(entries) else 0, entries.state.tobytes())
+        made = self.made(rank) if len(entries) and entries.record_id[0] else entries
+        alike = (*plans, len(entries), len(made), made.state.tobytes())
         status = self._statuses.get(alike)
         if status is None:
-            status = self._statuses[alike] = self.status(rank, entries)
+            status = self._statuses[alike] = self.status(rank, made)
         kept = self.kept(entries)
         pickler = self._begun(rank, status)
         times = self.times(rank, kept)

@@ -60,7 +60,8 @@ __all__ = ["__version__", *_PUBLIC]
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'unhang' has no attribute {name!r}")
-    return getattr(import_module(_PUBLIC[name]), name)
+    globals()[name] = found = getattr(import_module(_PUBLIC[name]), name)
+    return found
 
 
 def __dir__() -> list[str]:

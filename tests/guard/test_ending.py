@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,5 +105,7 @@ def test_leaving_at_once_takes_the_children_along() -> None:
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=50, check=False
     )
     assert done.returncode == 5, done.stderr
-    state = Path(f"/proc/{done.stdout}/stat")
+    state, until = Path(f"/proc/{done.stdout}/stat"), time.monotonic() + 20
+    while state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < until:
+        time.sleep(0.02)  # it has its signal, and has yet to come to it
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"

@@ -94,7 +94,20 @@ def test_the_watcher_sleeps_until_the_next_limit(registry: Registry, clock: Fake
             clock.now += 2
             assert registry.watch() == 3
         assert registry.watch() == 58
-    assert registry.watch() is None
+    assert registry.watch() == 5
+
+
+def test_a_short_section_does_not_wake_the_watcher_again_and_again(
+    registry: Registry, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    woken: list[str] = []
+    wake = registry._wake
+    monkeypatch.setattr(registry, "_wake", lambda use: (woken.append(use.name), wake(use)))
+    for name, limit_s in [("first", 60), ("again", 60), ("longer", 90), ("shorter", 5), ("again", 5)]:
+        with section(name, limit_s=limit_s):
+            clock.now += 0.001
+        registry.watch()
+    assert woken == ["first", "shorter"]
 
 
 def test_nested_sections_are_listed_outermost_first(registry: Registry, clock: FakeClock) -> None:

@@ -15,7 +15,8 @@ TRAINING = HERE / "training.py"
 FORKRUN = HERE.parent / "ranks" / "forkrun.py"
 RANKS = 3
 UNHANG = [sys.executable, "-m", "unhang", "inject"]
-RUN = [sys.executable, "-m", "unhang", "run", "--stall-after", "2", "--abort-after", "1", "--report-dir"]
+STALL_AFTER_S = "2"
+RUN = [sys.executable, "-m", "unhang", "run", "--stall-after", STALL_AFTER_S, "--abort-after", "1", "--report-dir"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,13 @@ def job(*arguments: object, port: int | None = None, script: Path = TRAINING, ra
 
 
 def inject(
-    faults: Sequence[str], command: Sequence[str], folder: Path, *, is_watched: bool = True, seed: int = 0
+    faults: Sequence[str],
+    command: Sequence[str],
+    folder: Path,
+    *,
+    is_watched: bool = True,
+    seed: int = 0,
+    stall_after_s: int = 2,
 ) -> Done:
     """Runs a command with faults in it; where it is watched, `unhang run` stands between.
 
@@ -48,7 +55,8 @@ def inject(
     """
     record, report = folder / "record.jsonl", folder / "report" / "report.json"
     wanted = [part for fault in faults for part in ("--fault", fault)]
-    watched = [*RUN, str(report.parent), "--"] if is_watched else []
+    run = [str(stall_after_s) if word == STALL_AFTER_S else word for word in RUN]
+    watched = [*run, str(report.parent), "--"] if is_watched else []
     done = subprocess.run(
         [*UNHANG, *wanted, "--seed", str(seed), "--record", str(record), "--", *watched, *command],
         cwd=folder,

@@ -62,6 +62,8 @@ CRASHES = [
     Case("wrong_shape:rank=1,call=5", _REDUCE),
     Case("wrong_dtype:rank=1,call=5", _REDUCE),
     Case("sigkill:rank=1,step=2", _STEP, None),
+    Case("sigabrt:rank=1,step=2", _STEP, None),
+    Case("sigterm:rank=1,step=2", _STEP, None),
     Case("early_exit:rank=1,step=2", _STEP),
     Case("rank_raises:rank=1,step=2", _STEP),
     Case("oom:rank=1,step=2", "loss = (model("),

@@ -15,7 +15,7 @@ import pytest
 
 from tests.ranks.faults import HERE as RANKS
 
-from .jobs import RUN, UNHANG, Done, inject, job
+from .jobs import RUN, TRAINING, UNHANG, Done, inject, job, line_of
 from .test_faults import HUNG_JOB_ENDED, check_happened
 
 SPAWNED = RANKS / "programs" / "spawned.py"
@@ -60,7 +60,8 @@ def test_a_corrupted_weight_is_told_where_the_program_compares(tmp_path: Path) -
     done = inject(["wrong_weight:rank=1,step=2"], job(0, 2, 1), tmp_path)
     check_happened(done, ["wrong_weight"], "optimizer.step()")
     assert "rank 1 differs from ranks 0, 2" in done.stderr, done
-    assert {r for f in done.report["findings"] for r in f["culprit_ranks"]} <= {1}, done
+    first = done.report["findings"][0]
+    assert (done.report["outcome"], first["rule"], first["culprit_ranks"]) == ("clean", "silent-desync", [1]), done
 
 
 def test_a_straggler_is_found(tmp_path: Path) -> None:
@@ -93,31 +94,61 @@ def test_lost_connections_accuse_nobody_else(tmp_path: Path) -> None:
     done = inject(["lost_connections:rank=1,step=2"], job(0, 1), tmp_path)
     check_happened(done, ["lost_connections"], "optimizer.step()")
     assert done.report["outcome"] == "crash", done
-    assert {r for f in done.report["findings"] for r in f["culprit_ranks"]} <= {1}, done
+    assert [(f["rule"], f["culprit_ranks"]) for f in done.report["findings"]] == [("network-unstable", [])], done
     assert "Connection closed by peer" in done.stderr, done
 
 
 def test_a_wrong_root_accuses_nobody_else(tmp_path: Path) -> None:
     done = inject(["wrong_root:rank=1"], job(0, 1), tmp_path)
     check_happened(done, ["wrong_root"], "dist.broadcast(setting")
+    first = done.report["findings"][0]
+    assert (first["rule"], first["cause"]) == ("roots-disagree", "code-divergence"), done
+    assert first["location"]["line"] == line_of("dist.broadcast(setting"), done
     assert {r for f in done.report["findings"] for r in f["culprit_ranks"]} <= {1}, done
     assert done.exit_code == HUNG_JOB_ENDED, done
 
 
+@pytest.mark.whole
+def test_a_skipped_backward_before_a_ring_of_transfers_accuses_the_rank_that_skipped(tmp_path: Path) -> None:
+    """Rank 2 waits for rank 1 in the backward pass and rank 1 for a message: a circle, closed by rank 1 alone."""
+    lines = TRAINING.read_text().splitlines(keepends=True)
+    at = {
+        name: next(i for i, x in enumerate(lines) if f" {name}(rank," in x and "def" not in x)
+        for name in ("agree", "exchange")
+    }
+    lines.insert(at["agree"], lines.pop(at["exchange"]))
+    script = tmp_path / "ring_first.py"
+    script.write_text("".join(lines))
+    done = inject(["nan_batch:rank=1,batch=3"], job(0, 1, script=script), tmp_path)
+    assert [(f["rule"], f["cause"], f["culprit_ranks"]) for f in done.report["findings"]] == [
+        ("call-left-out", "code-divergence", [1])
+    ], done
+    assert lines[done.report["findings"][0]["location"]["line"] - 1].strip() == "loss.backward()", done
+
+
+def test_a_stopped_rank_is_told_before_any_patience_runs_out(tmp_path: Path) -> None:
+    done = inject(["sigstop:rank=1,step=2"], job(0, 1), tmp_path, stall_after_s=300)
+    first = done.report["findings"][0]
+    assert (first["cause"], first["culprit_ranks"]) == ("rank-frozen", [1]), done
+    assert done.exit_code == HUNG_JOB_ENDED, done
+
+
 @pytest.mark.parametrize(
-    ("fault", "cause", "culprit", "is_named"),
+    ("fault", "timeout_s", "cause", "culprit", "is_named"),
     [
-        ("late_rank:rank=1", "rendezvous-incomplete", 1, True),
-        ("unset_variable:rank=1", "launcher-misuse", 1, False),
-        ("port_in_use", "port-in-use", 0, True),
-        ("refused_port:rank=2", "rendezvous-endpoint", 2, False),
+        ("late_rank:rank=1", 600, "rendezvous-incomplete", 1, True),
+        ("unset_variable:rank=1", 600, "launcher-misuse", 1, True),
+        ("port_in_use", 600, "port-in-use", 0, True),
+        ("refused_port:rank=2", 3, "rendezvous-endpoint", 2, False),
+        ("refused_port:rank=2", 600, "rendezvous-endpoint", 2, True),
     ],
 )
-def test_faults_of_the_start_are_found(fault: str, cause: str, culprit: int, is_named: bool, tmp_path: Path) -> None:
+def test_faults_of_the_start_are_found(
+    fault: str, timeout_s: int, cause: str, culprit: int, is_named: bool, tmp_path: Path
+) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    timeout_s = 3 if fault.startswith("refused") else 600
     done = inject([fault], job(0, 1, 0, timeout_s, port=port), tmp_path)
     check_happened(done, [fault], "dist.init_process_group(")
     first = done.report["findings"][0]

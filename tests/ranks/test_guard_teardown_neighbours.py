@@ -51,9 +51,9 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 def board(other: subprocess.Popen[bytes]) -> Board:
     """As rank 1 sees it, when rank 0 has come to this machine before."""
     made = Board(Memory(), 1, 2)
-    here = f"on/{nearby._process_numbers()}"
+    here = f"on/{nearby.process_numbers()}"
     made.count(here, 1)
-    made.put(f"{here}/1", [0, other.pid, nearby._stat(other.pid)[19]])
+    made.put(f"{here}/1", [0, other.pid, nearby.process_fields(other.pid)[19]])
     return made
 
 
@@ -72,7 +72,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: nearby._stat(process.pid)[0] == "T")
+    wait_until(lambda: nearby.process_fields(process.pid)[0] == "T")
 
 
 @pytest.fixture
@@ -98,16 +98,16 @@ def test_a_stopped_one_is_told_after_the_limit_and_continued_when_the_job_has_fa
     assert failure is not None
     assert (failure["rank"], failure["by"], failure["kind"]) == (0, None, "stopped")
     assert f"pid {other.pid}" in failure["what"]
-    assert nearby._stat(other.pid)[0] == "T"
+    assert nearby.process_fields(other.pid)[0] == "T"
     idle.resume()
-    wait_until(lambda: nearby._stat(other.pid)[0] == "S")
+    wait_until(lambda: nearby.process_fields(other.pid)[0] == "S")
 
 
 def test_one_that_goes_on_in_between_is_not_told(idle: nearby.Neighbours, other: subprocess.Popen[bytes]) -> None:
     stop(other)
     assert idle.look(101.0) is None
     other.send_signal(signal.SIGCONT)
-    wait_until(lambda: nearby._stat(other.pid)[0] == "S")
+    wait_until(lambda: nearby.process_fields(other.pid)[0] == "S")
     assert idle.look(103.5) is None
     stop(other)
     assert idle.look(105.0) is None
@@ -161,7 +161,7 @@ def test_another_process_with_the_same_number_is_left_alone() -> None:
     stranger = nearby.Process(os.getppid(), "1")
     assert stranger.state() == ""
     stranger.resume()
-    assert nearby.Process(os.getpid(), nearby._stat(os.getpid())[19]).state() == "R"
+    assert nearby.Process(os.getpid(), nearby.process_fields(os.getpid())[19]).state() == "R"
 
 
 def test_the_thread_tells_by_itself_and_once(board: Board, other: subprocess.Popen[bytes]) -> None:
@@ -171,7 +171,7 @@ def test_the_thread_tells_by_itself_and_once(board: Board, other: subprocess.Pop
     made._thread.join(20)
     assert [failure["kind"] for failure in found] == ["stopped"]
     kept = board._store.kept
-    assert json.loads(kept[f"0/on/{nearby._process_numbers()}/2"])[:2] == [1, os.getpid()]
+    assert json.loads(kept[f"0/on/{nearby.process_numbers()}/2"])[:2] == [1, os.getpid()]
 
 
 WORKERS = """

@@ -28,7 +28,7 @@ def trace_of(seconds: Sequence[float], ranks: int = 2) -> StepTrace:
     return trace
 
 
-def hung_run(steps: int = 20, **parts: Any) -> Run:
+def hung_run(steps: int | None = 20, **parts: Any) -> Run:
     """Rank 0 makes a call that rank 1 does not make."""
     case = make_case(
         {
@@ -41,10 +41,10 @@ def hung_run(steps: int = 20, **parts: Any) -> Run:
     return _run(replace(case, job=replace(case.job, exit_code=124)), steps, **parts)
 
 
-def clean_run(log: str = "", steps: int = 40, **parts: Any) -> Run:
+def clean_run(log: str = "", steps: int | None = 40, world_size: int | None = 3, **parts: Any) -> Run:
     """A run that ended well, with this output."""
     told = log_case(log)
-    job = replace(told.job, world_size=2, exit_code=0)
+    job = replace(told.job, world_size=world_size, exit_code=0)
     return _run(replace(told, job=job, present=("output.log",)), steps, **parts)
 
 
@@ -54,7 +54,7 @@ def stopped_run() -> Run:
     return _run(replace(case, job=replace(case.job, exit_code=124, world_size=2)), 20)
 
 
-def _run(case: Case, steps: int, groups: Sequence[ProcessGroup] = (), **parts: Any) -> Run:
+def _run(case: Case, steps: int | None, groups: Sequence[ProcessGroup] = (), **parts: Any) -> Run:
     known = {r: case.ranks.get(r, RankEvidence(RankIdentity(r))) for r in case.world}
     ranks = {r: replace(evidence, steps=steps) for r, evidence in known.items()}
     case = replace(case, ranks=ranks, groups=(*case.groups, *groups))

@@ -56,6 +56,7 @@ SLOW_START = trace_of([9.0] + [0.1] * 29)
         ("step_time", {"max_s": 0.2}, clean_run(trace=SLOW_START), P, "0.1"),
         ("step_time", {"max_s": 0.2, "skip_first": 0}, clean_run(trace=SLOW_START), F, "step 2 took 9 s"),
         ("step_time", {"max_s": 0.2}, clean_run(), S, "not known"),
+        ("step_time", {"max_s": 0.2, "skip_first": 99}, clean_run(trace=STEADY), S, "the first 99 do not count"),
         (
             "step_time",
             {"median_s": 0.1},

@@ -15,7 +15,7 @@ from unhang.verify.program import render
 from unhang.verify.reproduce import Trials, describe, smallest
 from unhang.verify.schedule_cut import NotReproducible, cut
 
-MOST_LINES = 62
+MOST_LINES = 60
 FAULTS = {
     "conditional_collective": "group default_pg, call 6: rank 0 makes all_reduce where rank 1 makes barrier",
     "two_threads_one_group": "group default_pg, call 6: rank 1 makes all_gather where rank 0 makes all_reduce",

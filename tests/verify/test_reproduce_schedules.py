@@ -15,7 +15,7 @@ from unhang.verify.program import render
 from unhang.verify.reproduce import describe, write_only
 from unhang.verify.schedule import Schedule, Step
 from unhang.verify.schedule_cut import NotReproducible, cut
-from unhang.verify.shrink import MOST_RANKS, few_ranks, minimize, shrink
+from unhang.verify.shrink import MOST_RANKS, few_ranks, leap, minimize, shrink
 
 STEP = "all_reduce[8]@main:10>step:20"
 
@@ -80,6 +80,58 @@ def test_shrinking_never_loses_the_culprit(divergence: Schedule) -> None:
     shrink(divergence, fails)
     assert seen
     assert all(s.culprits == (0,) and s.waiting for s in seen)
+
+
+def ahead(rank: int, first: str, *later: str) -> tuple[Step, ...]:
+    """Asynchronous calls of a rank, none of which completed."""
+    return tuple(Step(f"{op} #{n}", op, ("c", "default_pg", n)) for n, op in enumerate((first, *later), 5))
+
+
+def test_calls_after_the_open_one_go_as_far_as_the_failure_lets_them() -> None:
+    steps = {0: ahead(0, "barrier", *["all_reduce"] * 9), 1: ahead(1, "all_reduce", *["all_reduce"] * 9)}
+    schedule = Schedule(steps, {}, (0,))
+    asked = []
+
+    def fails(s: Schedule) -> bool:
+        asked.append(s)
+        return len(s.steps.get(1, ())) >= 4
+
+    small = shrink(schedule, fails)
+    assert [len(small.steps[r]) for r in (0, 1)] == [1, 4]
+    assert len(asked) < 12
+    assert schedule.cut_after_fronts({0: 20, 1: 0}).steps == {0: steps[0], 1: steps[1][:1]}
+
+
+def test_the_victim_that_is_furthest_behind_is_kept_and_the_culprit_may_be_the_root() -> None:
+    """Ranks that need no answer of a broadcast run ahead of those that wait for the culprit."""
+    at = {0: 7, 1: 5, 2: 9}
+    steps = {r: (Step(f"broadcast #{n}", "broadcast", ("c", "default_pg", n)),) for r, n in at.items()}
+    schedule = Schedule({**steps, 3: (Step("is stopped", "stop"),)}, {}, (3,))
+    small = shrink(schedule, lambda s: 1 in s.ranks and s.steps[1][0].peer == 3)
+    assert small.ranks == (1, 3)
+    assert small.expected == {1: "broadcast #5", 3: "is stopped"}
+
+
+def test_the_smallest_form_is_tried_first(divergence: Schedule) -> None:
+    small = leap(divergence, lambda s: True)
+    assert small is not None
+    assert {r: [(s.text, s.size) for s in steps] for r, steps in small.steps.items()} == {
+        0: [("all_reduce #5 of default_pg", 1)],
+        1: [("broadcast #5 of default_pg", 2)],
+    }
+    assert leap(divergence, lambda s: False) is None
+
+
+def test_the_fix_is_told_in_few_lines() -> None:
+    one, other = (
+        Step("all_reduce #5", "all_reduce", ("c", "default_pg", 5)),
+        Step("barrier #5", "barrier", ("c", "default_pg", 5)),
+    )
+    assert "\nFIX = {0: SCHEDULE[1]}\n" in render(Schedule({0: (other,), 1: (one,)}, {}, (0,)), "x", with_fix=True)
+    two = replace(one, text="all_reduce #6", key=("c", "default_pg", 6))
+    text = render(Schedule({0: (other,), 1: (one, two), 2: (two,)}, {}, (0,)), "x", with_fix=True)
+    assert "\nFIX = dict.fromkeys([0, 2], SCHEDULE[1])\n" in text
+    assert max(map(len, text.splitlines())) < 160
 
 
 def test_a_rank_in_the_call_of_the_culprit_has_to_wait(divergence: Schedule) -> None:

@@ -153,6 +153,15 @@ def test_an_innocent_rank_named_is_a_failure() -> None:
     assert "rank 0 was named, and rank 2 was struck" in check.reason
 
 
+def test_naming_every_rank_is_no_answer() -> None:
+    run = hung_run()
+    everybody = replace(run.diagnosis.findings[0], culprit_ranks=(0, 1, 2))
+    run = replace(run, diagnosis=replace(run.diagnosis, findings=(everybody,)))
+    few, all_three = (Stretch(1, 0, SKIP, run, has_happened=True, hit_ranks=hit) for hit in ((1,), (0, 1, 2)))
+    assert [check.verdict.value for check in soak_checks([few, all_three])] == ["fail", "pass"]
+    assert "every rank was named, and rank 1 was struck" in soak_checks([few])[0].reason
+
+
 def test_a_healthy_run_that_is_not_silent_fails_the_soak(tmp_path: Path) -> None:
     stretches = Bench(hung_run(), healthy=hung_run()).soak(tmp_path, SKIP, minutes=1)
     checks = soak_checks(stretches)

@@ -122,7 +122,7 @@ def calls_at(index: CallIndex, group: int, seq: int) -> dict[int, CollectiveCall
     position = index.position(group, seq)
     if position is None:
         return {}
-    return dict(zip(position.ranks.tolist(), map(index.table.call, position.rows.tolist()), strict=True))
+    return dict(zip(position.ranks.tolist(), index.table.calls(position.rows), strict=True))
 
 
 def majority(values: Mapping[int, object]) -> tuple[tuple[int, ...], tuple[int, ...], bool]:

@@ -134,7 +134,8 @@ def _split(
 ) -> tuple[tuple[int, ...], tuple[int, ...], bool] | None:
     """(those who are right, the others, whether that is sure): by majority, else those are wrong who left their habit.
 
-    `is_recorded`: who belongs to the groups. Where it is not, one member that left no dump would undo a majority of one.
+    Up to the calls in which they wait: what they issued beyond has not happened. `is_recorded`: who belongs to the groups.
+    Where it is not, one member that left no dump would undo a majority of one.
     """
     if not stuck.is_mismatch:
         return None
@@ -143,12 +144,10 @@ def _split(
     if not is_sure or is_narrow:
         rows = {r: c.row for r, c in stuck.calls.items()}
         reached = {r: min(row, max(fronts.get(r) or (row,))) for r, row in rows.items()}
-        for suspects in (habits.departures(reached).keys(), habits.departures(rows).keys(), habits.firsts(rows)):
-            wrong = [c for c in stuck.classes if suspects & set(c)]
-            if not 0 < len(wrong) < len(stuck.classes):
-                continue
+        is_sure, suspects = False, habits.departures(reached).keys()
+        wrong = [c for c in stuck.classes if suspects & set(c)]
+        if 0 < len(wrong) < len(stuck.classes):
             reference, others, is_sure = next(c for c in stuck.classes if c not in wrong), tuple(wrong), True
-            break
     return reference, tuple(sorted(r for c in others for r in c)), is_sure
 
 

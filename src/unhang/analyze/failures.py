@@ -81,10 +81,17 @@ def _is_secondary(evidence: RankEvidence, kind: str, ended_by_launcher: bool) ->
     if kind == "signal" and evidence.exit is not None:
         if evidence.exit.code == -6:
             return True  # gloo and the NCCL watchdog abort: what made them abort is elsewhere
-        return ended_by_launcher and evidence.exit.code in (-15, -9, -2)
+        if (
+            evidence.exit.code in _FROM_LAUNCHER
+            and evidence.error is not None
+            and is_communication_error(evidence.error)
+        ):
+            return True  # it had lost a peer before the launcher ended it
+        return ended_by_launcher and evidence.exit.code in _FROM_LAUNCHER
     return False
 
 
+_FROM_LAUNCHER = (-15, -9, -2)
 _FROM_OUTSIDE = (-1, -2, -15)
 _TOGETHER_NS = 2_000_000_000
 _NOTICED_LATE_NS = 2_000_000_000  # a watcher on a busy machine learns of a death after the peers have felt it

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from unhang.analyze.positions import is_complete, own_words, told_completed
 from unhang.model import CallState, CollectiveTable
 
 
@@ -19,7 +20,7 @@ def is_open(table: CollectiveTable) -> npt.NDArray[np.bool_]:
     """`[N]`: calls that have not completed. The entry that tracks a batch of sends and receives is none itself."""
     tracks = np.array(["coalesced" in op for op in table.ops] or [False])
     is_marker = table["is_p2p"] & tracks[table["op"]]
-    found: npt.NDArray[np.bool_] = (table["state"] != CallState.COMPLETED) & ~is_marker
+    found: npt.NDArray[np.bool_] = ~is_complete(table) & ~is_marker
     return found
 
 
@@ -43,8 +44,9 @@ def fronts(table: CollectiveTable) -> dict[int, tuple[int, ...]]:
     found: dict[int, list[int]] = {}
     for r, row in zip(rank[is_front].tolist(), rows[is_front].tolist(), strict=True):
         found.setdefault(r, []).append(row)
-    lost = _may_have_lost_theirs(table, set(rank[~any_started].tolist()))
-    return {r: () if r in lost else tuple(of) for r, of in found.items()}
+    said = _say_that_theirs_is_lost(table) - set(rank[any_started].tolist())
+    lost = said | _may_have_lost_theirs(table, set(rank[~any_started].tolist()))
+    return {r: () if r in lost else tuple(found[r]) for r in sorted(found.keys() | said)}
 
 
 def _may_have_lost_theirs(table: CollectiveTable, ranks: Collection[int]) -> frozenset[int]:
@@ -66,23 +68,40 @@ def _may_have_lost_theirs(table: CollectiveTable, ranks: Collection[int]) -> fro
     return frozenset(rank_R[found].tolist())
 
 
+def _say_that_theirs_is_lost(table: CollectiveTable) -> frozenset[int]:
+    """Ranks with a partial dump that say that a call of a group is open which is before all that is left of the group."""
+    key, enqueued, completed = own_words(table)
+    key_N = table["rank"].astype(np.int64) * max(1, len(table.groups)) + table["group"]
+    present, first = np.unique(key_N, return_index=True)
+    at = np.minimum(np.searchsorted(present, key), max(0, len(present) - 1))
+    is_there = present[at] == key if len(present) else np.zeros(len(key), dtype=bool)
+    row = first[at] if len(present) else np.zeros(len(key), dtype=np.int64)
+    is_kept = is_there & ((table["seq"][row] <= completed + 1) | (table["state"][row] == CallState.COMPLETED))
+    lost = key[(enqueued > completed) & ~is_kept] // max(1, len(table.groups))
+    return frozenset(lost.tolist()) & (table.wrapped_ranks | table.active_ranks)
+
+
 def stalled(table: CollectiveTable, fronts: Mapping[int, Sequence[int]]) -> frozenset[int]:
     """Ranks that wait for their own device: it has not begun the first open call, and every call before that has completed.
 
-    Told only where the dumps record when calls begin, and where the call before it in its group is not overwritten: it may
-    be open. If that is so on the greater part of the ranks, something that is not recorded keeps them all, and none is named.
+    Told only where the dumps record when calls begin, and where the call before it in its group is not overwritten (it may
+    be open), or the rank itself says that it has completed. If that is so on the greater part of the ranks, something that
+    is not recorded keeps them all, and none is named.
     """
     if not (table["state"] == CallState.STARTED).any():
         return frozenset()
+    first = np.array(
+        [f[0] for f in fronts.values() if f and table["state"][f[0]] == CallState.SCHEDULED], dtype=np.int64
+    )
+    said = told_completed(table, first) >= np.maximum(table["seq"][first] - 1, 0)
     found = set()
-    for rank, front in fronts.items():
-        if not front or table["state"][front[0]] != CallState.SCHEDULED:
-            continue
+    for row, is_said in zip(first.tolist(), said.tolist(), strict=True):
+        rank = int(table["rank"][row])
         rows = table.rank_rows(rank)
-        before = slice(rows.start, front[0])
-        same = [table[name][before] == table[name][front[0]] for name in ("group", "is_p2p")]
+        before = slice(rows.start, row)
+        same = [table[name][before] == table[name][row] for name in ("group", "is_p2p")]
         is_timed = rank in table.active_ranks or bool(table["started_ns"][rows].any())
-        if is_timed and (rank not in table.wrapped_ranks or bool((same[0] & same[1]).any())):
+        if is_timed and (is_said or rank not in table.wrapped_ranks or bool((same[0] & same[1]).any())):
             found.add(rank)
     return frozenset(found) if 2 * len(found) <= len(np.unique(table["rank"])) else frozenset()
 
@@ -109,7 +128,7 @@ def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
     if not wanted:
         return {}
     channels: dict[tuple[int, int, int], _Channel] = {key: _Channel() for key in wanted}
-    groups = np.unique([g for g, _, _ in wanted])
+    groups = sorted({g for g, _, _ in wanted})
     for row in np.flatnonzero(is_p2p & np.isin(table["group"], groups)).tolist():
         channel = channels.get(_key(table, row, is_send_of_op))
         if channel is not None:

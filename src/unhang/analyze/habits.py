@@ -7,7 +7,7 @@ where the programs parted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from unhang.model import CollectiveTable
 
 _LEAST_STRETCH = 3
 _MOST_ROWS = 1000
-_MOST_PEERS = 3
+_MOST_PEERS, _MOST_VOTERS = 3, 128
 _LATEST, _LEAST_PERIOD = 32, 8
 _MOST_WITNESSES = 8
 _MOSTLY, _UNKNOWN = 0.75, 1 << 24
@@ -85,17 +85,6 @@ class Habits:
                 self._departures[rank, row] = self._departure(rank, last_rows)
         return {r: found for r, row in last_rows.items() if (found := self._departures[r, row]) is not None}
 
-    def firsts(self, rows: Mapping[int, int]) -> frozenset[int]:
-        """Those of the ranks whose call is made for the first time anywhere, while the others' is known; `rows`: the call of each."""
-        if not self._table.active_ranks.isdisjoint(rows):
-            return frozenset()
-        at = np.array(list(rows.values()), dtype=np.int64)
-        elsewhere = np.ones(len(self._table), dtype=bool)
-        for rank, row in rows.items():
-            elsewhere[row : self._table.rank_rows(rank).stop] = False
-        known = np.isin(self.tokens[at], self.tokens[elsewhere])
-        return frozenset(r for r, is_known in zip(rows, known.tolist(), strict=True) if not is_known)
-
     @cached_property
     def tokens(self) -> Keys:
         """`[N]`: the kind of group, op, elements, direction, and the lines of the user's code where they are known."""
@@ -136,6 +125,11 @@ class Habits:
         return place.astype(np.uint64)
 
     @cached_property
+    def _unseen(self) -> int:
+        """Number of ranks of which no call is recorded, as far as it is recorded who belongs to the groups."""
+        return len({r for g in self._table.groups for r in g.ranks} - self._programs.keys())
+
+    @cached_property
     def _programs(self) -> dict[int, _Program]:
         """What each rank sends and receives, and where; one object for equal ones."""
         table = self._table
@@ -149,14 +143,16 @@ class Habits:
             programs[rank] = known.setdefault(program, program)
         return programs
 
-    def _peers(self, rank: int, suspects: Collection[int], are_suspects: bool, but: Collection[int] = ()) -> list[int]:
+    def _peers(
+        self, rank: int, suspects: Collection[int], are_suspects: bool, but: Collection[int], most: int = _MOST_PEERS
+    ) -> list[int]:
         """Ranks with the same program that are (not) suspected, those with the longest record first."""
         ranks = self._programs.keys() - self._table.active_ranks - {rank, *but}
         mine = self._programs[rank]
         alike = {p: p.is_like(mine) for p in set(self._programs.values())}
         same = [r for r in ranks if (r in suspects) is are_suspects and alike[self._programs[r]]]
         lengths = {r: -(s.stop - s.start) for r in same for s in [self._table.rank_rows(r)]}
-        return sorted(same, key=lambda r: (self._programs[r].often != mine.often, lengths[r], r))[:_MOST_PEERS]
+        return sorted(same, key=lambda r: (self._programs[r].often != mine.often, lengths[r], r))[:most]
 
     def _stream(self, rank: int) -> Keys:
         rows = self._table.rank_rows(rank)
@@ -175,7 +171,8 @@ class Habits:
         table = self._table
         mine = slice(table.rank_rows(rank).start, last_row + 1)
         lost = table.wrapped_ranks | table.active_ranks
-        for other in [r for r in self._programs if r not in suspects and r not in lost][:_MOST_WITNESSES]:
+        witnesses = sorted((r in suspects, r) for r in self._programs if r != rank and r not in lost)
+        for _, other in witnesses[:_MOST_WITNESSES]:
             calls = self._calls_in_a_round(other)
             end = table.rank_rows(other).start + calls - 1
             if not calls or table["is_p2p"][end]:
@@ -196,6 +193,23 @@ class Habits:
                     return n
         return 0
 
+    def _voters(
+        self, rank: int, first: int, stream: Keys, suspects: Collection[int], side: Collection[int]
+    ) -> Iterator[_Voter]:
+        """The ranks with the same program, `side` left out; `first`: the row of the first call in `stream`."""
+        record = self._table["record_id"]
+        for is_one in (False, True):
+            for peer in self._peers(rank, suspects, is_one, side, _MOST_VOTERS):
+                of = self._table.rank_rows(peer)
+                at = int(record[first]) - int(record[of.start])
+                begin, end = max(0, -at), min(len(stream), of.stop - of.start - at)
+                if begin < end:
+                    theirs = self.tokens[of.start + begin + at : of.start + end + at]
+                    differs = np.flatnonzero(theirs != stream[begin:end])
+                    agreed = begin + int(differs[0]) if len(differs) else end
+                    vote = int(theirs[agreed - begin]) if len(differs) else None
+                    yield _Voter(begin, agreed, vote, at == 0, is_one)
+
     def _departure(self, rank: int, last_rows: Mapping[int, int]) -> int | None:
         if rank not in self._programs:
             return None
@@ -210,19 +224,17 @@ class Habits:
             [self._stream(p) for p in self._peers(rank, last_rows, is_one, side)] for is_one in (False, True)
         )
         is_whole = first == rows.start and rank not in self._table.wrapped_ranks
-        record = self._table["record_id"]
-        equals = [
-            self._table.rank_rows(p) for is_one in (False, True) for p in self._peers(rank, last_rows, is_one, side)
-        ]
+        stream = self.tokens[first : last_row + 1]
         past = _Past(
-            self.tokens[first : last_row + 1],
+            stream,
             self._table["group"][first : last_row + 1],
             frozenset(np.unique(self._table["group"][rows]).tolist()),
             is_whole,
             self._restart(rank, last_row, last_rows) if is_whole else 0,
-            tuple((self.tokens[of], int(record[first]) - int(record[of.start])) for of in equals),
+            tuple(self._voters(rank, first, stream, last_rows, side)),
             companions,
             sum(bool(self.tokens[row] == self.tokens[last_row]) for row in last_rows.values()),
+            self._unseen,
         )
         found, period = _departures(past, foretelling, clearing)
         lately = [i for i in found if i >= len(past.stream) - max(period, _LEAST_PERIOD)]
@@ -230,13 +242,28 @@ class Habits:
 
 
 @dataclass(frozen=True)
+class _Voter:
+    """A rank that made the same calls under the same numbers (record ids) from `begin` until before `agreed`.
+
+    `vote`: its other call there, None where its record ends. `is_from_first`: the first call of both has one number.
+    `is_party`: it is a suspect itself.
+    """
+
+    begin: int
+    agreed: int
+    vote: int | None
+    is_from_first: bool
+    is_party: bool
+
+
+@dataclass(frozen=True)
 class _Past:
     """The calls of a rank up to the one in question, `[N]`.
 
     `all_groups`: those in which it made calls. `is_whole`: the very first of its calls is there.
-    `restart`: the number of calls in the first repetition, where other ranks tell it, else 0. `equals`: all calls of ranks
-    with the same program, and where among them the call stands that has the number of the first one here. `companions`: how many
-    ranks, with this one, wait in the call in question. `alike`: how many wait in a call of its kind, in any group.
+    `restart`: the number of calls in the first repetition, where other ranks tell it, else 0. `voters`: the ranks with the
+    same program. `companions`: how many ranks, with this one, wait in the call in question. `alike`: how many wait in a
+    call of its kind, in any group. `unseen`: how many ranks left no record.
     """
 
     stream: Keys
@@ -244,9 +271,10 @@ class _Past:
     all_groups: frozenset[int]
     is_whole: bool
     restart: int
-    equals: tuple[tuple[Keys, int], ...] = ()
+    voters: tuple[_Voter, ...] = ()
     companions: int = 1
     alike: int = 1
+    unseen: int = 0
 
     def repeats(self, start: int, end: int) -> bool:
         """Whether the calls from `start` to `end` are a whole round of the program, and not of a loop within it.
@@ -258,83 +286,111 @@ class _Past:
 
     def has_all_groups(self, start: int, end: int) -> bool:
         """Whether from `start` to `end` there are calls in all the groups in which the rank makes any."""
-        return self.all_groups <= set(np.unique(self.group[start:end]).tolist())
+        return start <= self._round_before[end]
 
-    def is_cut_at(self, at: Ints, stretch: int) -> bool:
-        """Whether the one place that this stretch led to is where the lost part of the past ends: it may have been longer."""
-        return not self.is_whole and stretch > 0 and len(at) == 1 and int(at[0]) == stretch
+    @cached_property
+    def _round_before(self) -> list[int]:
+        """For each end the last start from which on there are calls in all the groups, -1 where there is none."""
+        last = dict.fromkeys(self.all_groups, -1)
+        found = [-1]
+        for i, group in enumerate(self.group.tolist()):
+            last[group] = i
+            found.append(min(last.values()))
+        return found
 
-    def is_cut_loop(self, at: Ints, i: int, stretch: int) -> bool:
-        """Whether all that is known of the past is the end of a loop whose begin is lost: it may have had more rounds.
+    def goes_back(self, at: Ints, stretch: int, i: int) -> bool:
+        """Whether the stretch before `i` reaches back to the begin of what is known, or of the second repetition.
 
-        The call at `i` is then no departure where the stretch goes back to the lost part, or where the loop goes on.
+        What is left of a past that is lost in part may be the end of a longer stretch.
+        """
+        if len(at) != 1 or not stretch:
+            return False
+        begin = i - self.restart + 1 if self.restart else 0
+        return stretch == (begin if self.is_whole else int(at[0]))
+
+    def is_cut_loop(self, at: Ints, i: int) -> bool:
+        """Whether the call at `i` begins another round of a loop of which but the end is left in the past.
+
+        What is left reads, from its end, like rounds of the calls before `i`; the lost rounds may have been as many as these.
         """
         n, stream = int(at[0]), self.stream
         if self.is_whole or len(at) > 1:
             return False
-        calls = next((q for q in range(1, n) if np.array_equal(stream[q:n], stream[: n - q])), None)
-        if calls is None or self.all_groups <= set(self.group[i - calls : i].tolist()):
-            return False
-        is_all = 2 * calls <= n and np.array_equal(stream[:n], stream[i - n : i])
-        return is_all or (calls <= stretch and bool(stream[i] == stream[i - calls]))
+        for start in np.flatnonzero(stream[:i] == stream[i]).tolist()[::-1]:
+            calls = i - start
+            if self.has_all_groups(start, i):
+                break
+            last, begin = min(n, calls), max(0, n - calls)
+            is_loop = np.array_equal(stream[calls:n], stream[:begin])
+            if is_loop and np.array_equal(stream[n - last : n], stream[i - last : i]):
+                return True
+        return False
+
+    def is_shared(self, i: int, stretch: int) -> bool:
+        """Whether a rank with the same program made the same call under the same number, after a stretch as long."""
+        return any(v.agreed > i and i - v.begin >= stretch for v in self.voters)
+
+    @cached_property
+    def _partings(self) -> frozenset[int]:
+        return frozenset(v.agreed for v in self.voters if v.vote is not None)
 
     def is_outvoted(self, i: int) -> bool:
         """Whether more than its companions, who made the same calls under the same numbers up to this one, all made another now.
 
-        Right after the begin of the program they must all have made the same other one: ranks may start differently.
+        Right after the begin of the program they must all have made the same other one: ranks may start differently. Of
+        two sides that blame each other the smaller may be larger by the ranks whose files are gone.
         """
-        votes = []
-        for stream, at in self.equals:
-            first = max(0, -at)
-            is_known = first + _LEAST_STRETCH <= i or (self.is_whole and at == 0)
-            if is_known and i + at < len(stream) and np.array_equal(stream[first + at : i + at], self.stream[first:i]):
-                votes.append(int(stream[i + at]))
-        is_one = i >= _LEAST_STRETCH or len(set(votes)) == 1
+        if i not in self._partings:
+            return False
+        known = [v for v in self.voters if v.begin + _LEAST_STRETCH <= i or (self.is_whole and v.is_from_first)]
+        votes = [v for v in known if v.agreed == i and v.vote is not None]
+        if any(v.agreed > i for v in known):
+            return False
         rivals = max(1, self.companions, self.alike if i == len(self.stream) - 1 else 1)
-        return len(votes) > rivals and is_one and int(self.stream[i]) not in votes
-
-    def begins_anew_otherwise(self, i: int) -> bool:
-        """Whether the second repetition is equal to the first up to this call, and differs in it."""
-        n = i - self.restart
-        if not self.restart or not 0 <= n < min(self.restart, _LEAST_STRETCH):
-            return False  # later its own past tells
-        return bool((self.stream[:n] == self.stream[self.restart : i]).all()) and bool(self.stream[n] != self.stream[i])
+        looking_on = [v.vote for v in votes if not v.is_party]
+        return any(
+            len(those) > others and (i >= _LEAST_STRETCH or len(set(those)) == 1)
+            for those, others in ((looking_on, rivals), ([v.vote for v in votes], rivals + self.unseen))
+        )
 
 
 def _departures(past: _Past, peers: Sequence[Keys], clearing: Sequence[Keys]) -> tuple[list[int], int]:
     """(places at which the past foretold another call, calls of one repetition).
 
-    What a rank did before counts most; where that says nothing, its peers foretell. A call is no departure if any peer, or
-    one of `clearing`, makes it after an equal stretch that is as long.
+    What a rank did a whole round before counts most, then what those did who made the same calls up to now; where that
+    says nothing, its peers foretell. A call is no departure if any peer, or one of `clearing`, makes it after an equal
+    stretch that is as long.
     """
     stream, others = past.stream, [*peers, *clearing]
     own_run = np.zeros(len(stream) + 1, dtype=np.int64)  # length of the equal stretch that ends before each place
     runs = [np.zeros(len(r) + 1, dtype=np.int64) for r in others]
     found, distances = [], []
     for i, token in enumerate(stream):
+        own_run[0] = 0 < past.restart == i  # the begin of a repetition counts as a call
         told = own_run[:i]
         longest = int(told.max(initial=0))
         at = np.flatnonzero(told == longest)
-        if longest < _LEAST_STRETCH and not past.is_cut_at(at, longest):
+        if longest < _LEAST_STRETCH and not past.goes_back(at, longest, i):
             at = at[:0]
-        if len(at) and (stream[at] == token).any():
+        is_foretold = bool((stream[at] == token).any())
+        is_round = is_foretold and past.has_all_groups(int(at[-1]), i)
+        if is_round:
             distances.append(i - int(at[-1]))
-        else:
-            is_told = len(at) > 0 and past.repeats(int(at[0]), i) and not past.is_cut_loop(at, i, longest)
+        if not is_foretold or (not is_round and past.is_outvoted(i)):
+            is_told = len(at) > 0 and not is_foretold and past.repeats(int(at[0]), i) and not past.is_cut_loop(at, i)
             if not len(at):
                 longest = max((int(run[:-1].max(initial=0)) for run in runs[: len(peers)]), default=0)
                 is_from_begin = past.is_whole and longest == i
                 is_told = longest >= _LEAST_STRETCH and (is_from_begin or past.repeats(i - longest, i))
-                if not is_told and past.begins_anew_otherwise(i):
-                    longest, is_told = i - past.restart + 1, True
             if not is_told and past.is_outvoted(i):
                 longest, is_told = i, True
-            if is_told and not any(
-                (r[run[:-1] >= longest] == token).any() for r, run in zip(others, runs, strict=True)
-            ):
+            if is_told and not past.is_shared(i, longest) and not _is_made(token, longest, others, runs):
                 found.append(i)
         for reference, run in zip([stream, *others], [own_run, *runs], strict=True):
             run[1:] = np.where(reference == token, run[:-1] + 1, 0)
-    period = max(distances[-_LATEST:], default=len(stream))
-    is_first_round = past.is_whole and not past.has_all_groups(len(stream) - period, len(stream))
-    return found, len(stream) if is_first_round else period
+    return found, max(distances[-_LATEST:], default=len(stream))
+
+
+def _is_made(token: np.uint64, stretch: int, others: Sequence[Keys], runs: Sequence[Ints]) -> bool:
+    """Whether one of the others makes this call after an equal stretch that is as long; `runs`: those before each place."""
+    return any((r[run[:-1] >= stretch] == token).any() for r, run in zip(others, runs, strict=True))

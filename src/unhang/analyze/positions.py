@@ -53,6 +53,38 @@ def signatures(table: CollectiveTable) -> Ints:
     return (op_ids[op_N] * (len(numel_keys) + 1) + size_N) * (len(table.dtypes) + 1) + dtype_N  # type: ignore[no-any-return]
 
 
+def own_words(table: CollectiveTable) -> tuple[Ints, Ints, Ints]:
+    """What ranks say of their groups: (rank and group as one number, the last call enqueued, the last completed), sorted.
+
+    Without groups that have transfers too (one counter is of both kinds), and without gloo.
+    """
+    told = {name: table.progress[name].astype(np.int64) for name in ("rank", "group", "enqueued", "completed")}
+    is_apart = np.array([g.backend != "gloo" for g in table.groups] or [False])
+    is_apart[table["group"][table["is_p2p"]]] = False
+    rows = np.flatnonzero((told["enqueued"] >= 0) & is_apart[told["group"]])
+    key = told["rank"][rows] * len(is_apart) + told["group"][rows]
+    rows, key = rows[np.argsort(key)], np.sort(key)
+    return key, told["enqueued"][rows], np.maximum(told["completed"][rows], 0)
+
+
+def told_completed(table: CollectiveTable, rows: Ints) -> Ints:
+    """The last call of its group that the rank of each row says it completed, 0 where none, -1 where that is not told."""
+    key, _, completed = own_words(table)
+    if not len(key) or not len(rows):
+        return np.full(len(rows), -1, dtype=np.int64)
+    wanted = table["rank"][rows].astype(np.int64) * max(1, len(table.groups)) + table["group"][rows]
+    at = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
+    return np.where((key[at] == wanted) & ~table["is_p2p"][rows], completed[at], -1)
+
+
+def is_complete(table: CollectiveTable) -> npt.NDArray[np.bool_]:
+    """`[N]`: calls that have completed, by their state or by their rank's own word."""
+    found: npt.NDArray[np.bool_] = table["state"] == CallState.COMPLETED
+    rows = np.flatnonzero(~found)
+    found[rows] = told_completed(table, rows) >= np.maximum(table["seq"][rows], 1)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
     """One sequence number of one group as its members saw it, arrays by rank `[M]`.
@@ -75,7 +107,7 @@ class Position:
     @property
     def classes(self) -> tuple[tuple[int, ...], ...]:
         """Members by equal call, the largest class first; ties are broken by the lowest rank."""
-        found = [tuple(self.ranks[self.signatures == s].tolist()) for s in np.unique(self.signatures)]
+        found = [tuple(self.ranks[self.signatures == s].tolist()) for s in sorted(set(self.signatures.tolist()))]
         return tuple(sorted(found, key=lambda c: (-len(c), c[0])))
 
 
@@ -103,7 +135,7 @@ class CallIndex:
     @cached_property
     def ranks(self) -> frozenset[int]:
         """The ranks of whom any call is recorded."""
-        return frozenset(np.unique(self.table["rank"]).tolist())
+        return frozenset(self.table["rank"].tolist())
 
     @cached_property
     def _signature_N(self) -> Ints:
@@ -128,7 +160,7 @@ class CallIndex:
     def _open_C(self) -> npt.NDArray[np.bool_]:
         if not len(self._rows_N):
             return np.zeros(0, dtype=bool)
-        return np.logical_or.reduceat(self.table["state"][self._rows_N] != CallState.COMPLETED, self._call_at_C)
+        return np.logical_or.reduceat(~is_complete(self.table)[self._rows_N], self._call_at_C)
 
     @cached_property
     def _groups(self) -> dict[int, tuple[int, int]]:
@@ -151,7 +183,7 @@ class CallIndex:
         is_last[:-1] = (group[1:] != group[:-1]) | (rank[1:] != rank[:-1])
         for g, r, s in zip(group[is_last].tolist(), rank[is_last].tolist(), seq[is_last].tolist(), strict=True):
             found.setdefault(g, {})[r] = s
-        mixed = set(np.unique(table["group"][table["is_p2p"]]).tolist())
+        mixed = set(table["group"][table["is_p2p"]].tolist())
         told = (table.progress[name].tolist() for name in ("group", "rank", "enqueued"))
         for g, r, s in zip(*told, strict=True):
             # Where a group has point-to-point calls as well, and on gloo, the rank's own count is of both kinds.
@@ -167,7 +199,7 @@ class CallIndex:
     def groups_with_open_calls(self) -> list[int]:
         """Groups in which a call has not completed."""
         calls = np.flatnonzero(self._open_C)
-        return [int(g) for g in np.unique(self.table["group"][self._rows_N[self._call_at_C[calls]]])]
+        return sorted(set(self.table["group"][self._rows_N[self._call_at_C[calls]]].tolist()))
 
     def open_positions(self, group: int, most: int) -> list[int]:
         """The first sequence numbers of a group at which a call has not completed."""

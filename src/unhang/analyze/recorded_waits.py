@@ -140,7 +140,12 @@ class RecordedWaits:
     def _on_idle_ranks(
         self, ranks: Collection[int], stuck: Sequence[StuckCollective], known: Collection[int]
     ) -> Iterable[WaitEdge]:
-        """Calls behind the one in which a rank waits also wait for members that do nothing at all, if no other call does."""
+        """Calls behind the one in which a rank waits also wait for ranks that do nothing at all, if no other call does."""
+        for row, other in self.transfers.items():
+            if other is None and row not in self._front_rows and not self._may_be_done(row):
+                rank, peer = int(self._table["rank"][row]), int(self._table["peer"][row])
+                if rank in ranks and rank not in self.stalled and peer not in known and self.is_idle(peer):
+                    yield from self._edges_of_row(rank, row)
         for s in stuck:
             idle = tuple(sorted(r for r in s.missing if r not in known and self.is_idle(r)))
             if not idle:

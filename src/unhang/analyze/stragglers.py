@@ -106,11 +106,12 @@ def stragglers(case: Case, index: CallIndex | None = None) -> tuple[Straggler, .
     offsets = clock_offsets(index)
     created = _on_one_clock(index, offsets)
     silent = set(case.world) - set(np.unique(index.table["rank"]).tolist())
+    is_lacking = bool(silent) or _lacks_members(index)
     kept = _may_be_kept_by(case, silent)
     found = []
     for number, group in enumerate(case.calls.groups):
         matrix = _matrix(index, number, created)
-        if matrix is None or len(matrix[1]) < MIN_POSITIONS or (silent and not group.ranks):
+        if matrix is None or len(matrix[1]) < MIN_POSITIONS or (is_lacking and not group.ranks):
             continue  # a member that left no record may have kept the others
         clocks = {offsets.get(r) for r in matrix[0].tolist()}
         if offsets and None in clocks:
@@ -122,6 +123,15 @@ def stragglers(case: Case, index: CallIndex | None = None) -> tuple[Straggler, .
         if _is_its_own_fault(index, created, number, straggler.rank):
             found.append(straggler)
     return tuple(sorted(found, key=lambda s: -s.lost_s))
+
+
+def _lacks_members(index: CallIndex) -> bool:
+    """Whether groups of one purpose, of which it is not recorded who belongs to them, have different numbers of members."""
+    counts: dict[str, set[int]] = {}
+    for number, group in enumerate(index.table.groups):
+        if not group.ranks and group.desc not in ("", "undefined"):
+            counts.setdefault(group.desc, set()).add(len(index.last(number)))
+    return any(len(of) > 1 for of in counts.values())
 
 
 def _may_be_kept_by(case: Case, silent: set[int]) -> set[int]:

@@ -17,6 +17,7 @@ from unhang.model import Case, PendingCall, RankEvidence, WaitEdge, WaitsFor
 
 _P2P = {"send": "recv", "recv": "send", "isend": "irecv", "irecv": "isend"}
 _RECEIVES = ("recv", "irecv")
+_BLOCKING = ("send", "recv")
 
 
 def is_blocked(evidence: RankEvidence | None) -> bool:
@@ -72,13 +73,19 @@ def unmatched_p2p(case: Case, rank: int) -> tuple[PendingCall, ...]:
     return tuple(found)
 
 
+def awaited_transfer(case: Case, rank: int) -> PendingCall | None:
+    """The send or receive in which the rank waits: one that blocks before one that it has merely begun."""
+    calls = unmatched_p2p(case, rank)
+    return next((c for c in calls if c.kind in _BLOCKING), calls[0] if calls else None)
+
+
 def _p2p_edges(case: Case) -> Iterable[WaitEdge]:
     for rank, evidence in case.ranks.items():
         if not any(c.kind in _P2P for c in evidence.pending) or not is_blocked(evidence):
             continue
-        for call in unmatched_p2p(case, rank)[:1]:
+        call = awaited_transfer(case, rank)
+        if call is not None and call.peer is not None:
             arrow = f"from rank {call.peer}" if call.kind in _RECEIVES else f"to rank {call.peer}"
-            assert call.peer is not None
             yield WaitEdge(rank, (call.peer,), "p2p", f"{call.kind} {arrow}", call.group, call.index, call.started_ns)
 
 

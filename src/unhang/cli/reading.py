@@ -79,6 +79,7 @@ def without_collector() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
+            gc.freeze()  # what is alive now stays: to look through all of it once more would take longer than the end
             gc.enable()
 
 

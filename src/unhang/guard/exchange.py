@@ -1,10 +1,10 @@
 """Small exchanges between all ranks, for guards: none waits for ever, and each says who did not come, or came to another place.
 
 Two kinds. `gather` goes over the notice board: it needs no group, and serves what is asked once. `start` sends one row of
-numbers over the guards' own group, without waiting: it serves what is asked in every step. All rows are equally long,
-whichever guard sends them, so that ranks at different places find each other there: gloo ends the process where the sizes differ.
-The answer is the sum of tables in which each rank fills its row: as quick as a minimum, quicker to begin than an all_gather,
-and it names the ranks at once.
+numbers, without waiting: it serves what is asked in every step. Where all ranks run on one machine, the rows go through memory
+that they share, else over the guards' own group. All rows are equally long, whichever guard sends them, so that ranks at
+different places find each other there: gloo ends the process where the sizes differ. Over the group the answer is the sum of
+tables in which each rank fills its row: as quick as a minimum, quicker to begin than an all_gather, and it names the ranks at once.
 
 Shapes: R rank, C column of a row.
 """
@@ -12,6 +12,8 @@ Shapes: R rank, C column of a row.
 from __future__ import annotations
 
 import hashlib
+import itertools
+import os
 import sys
 import time
 from array import array
@@ -21,10 +23,12 @@ from datetime import timedelta
 from typing import Any
 
 from unhang.errors import PeerFailed, RanksDiffer
-from unhang.guard import job
+from unhang.guard import job, shared_rows
 from unhang.guard.board import Board
 from unhang.guard.job import Job
+from unhang.guard.neighbours import process_numbers
 from unhang.guard.peers import in_full
+from unhang.guard.shared_rows import SharedRow, SharedRows, wait_until
 
 # A row: which guard, which time round (epoch or call), which position in it, the rank's word, and a length.
 WIDTH = 5
@@ -35,7 +39,8 @@ SLICE_S = 0.5
 _VERDICT_EXTRA_S = 5.0
 _NOTICE_WAIT_S = 1.5
 _MOST_RUNS = 8
-_AT_ONCE = timedelta(milliseconds=1)
+# A store may serve several jobs of a process, one after the other.
+_turns = itertools.count()
 
 
 class ConnectionLost(PeerFailed, RuntimeError):
@@ -176,7 +181,7 @@ class _Memory:
 
 
 class Exchange:
-    """One exchange under way, begun by `start`."""
+    """One exchange under way, begun by `start`; this one goes over the group."""
 
     def __init__(self, mine: Job, memory: _Memory, work: Any, number: int) -> None:
         self._job, self._memory, self._work, self._number = mine, memory, work, number
@@ -192,19 +197,21 @@ class Exchange:
             RanksDiffer: some ranks did not come within the limit.
             PeerFailed: another rank failed, or the connection to it is lost.
         """
-        if self._work.is_completed() and self._is_here(_AT_ONCE, what):
+        if self._is_here(0.0, what):
             return
         until = time.monotonic() + limit_s
-        while not self._is_here(timedelta(seconds=min(SLICE_S, max(until - time.monotonic(), 0.001))), what):
+        while not self._is_here(min(SLICE_S, max(until - time.monotonic(), 0.001)), what):
             left_s = until - time.monotonic()
             self._leave_word()
             if left_s <= 0:
                 raise self._late(limit_s, what)
 
-    def _is_here(self, limit: timedelta, what: object) -> bool:
+    def _is_here(self, limit_s: float, what: object) -> bool:
+        if not limit_s and not self._work.is_completed():
+            return False
         try:
             try:
-                self._work.wait(limit)
+                self._work.wait(timedelta(seconds=limit_s or 0.001))
             except RuntimeError:
                 if not self._work.is_completed():
                     return False
@@ -292,26 +299,102 @@ class Exchange:
         return ConnectionLost(f"the connection to another rank is lost, in {what}: {error}")
 
 
-def start(mine: Job, row: Sequence[int], limit_s: float, what: object) -> Exchange:
-    """Sends this rank's row to all others, and does not wait for theirs; about 40 us.
+class SharedExchange(Exchange):
+    """One that goes through memory."""
 
-    Blocks: at the first use in a job, up to `limit_s`, until all ranks have come to make the group.
+    def __init__(self, mine: Job, row: SharedRow) -> None:
+        self._job, self._row, self._number = mine, row, row.number
+
+    def wait(self, limit_s: float, what: object) -> None:
+        """As over a group."""
+        if not self._row.is_here():
+            super().wait(limit_s, what)
+
+    def _is_here(self, limit_s: float, what: object) -> bool:
+        row = self._row
+        return row.is_here() or (limit_s > 0 and wait_until(row.is_here, lambda: self._check(what), limit_s))
+
+    def _check(self, what: object) -> None:
+        """Ends the wait where a rank that has not come will not."""
+        if (gone := [r for r in self._row.absent() if self._row.shared.is_gone(r)]) and not self._row.is_here():
+            raise self._lost(what, RuntimeError(f"Connection closed by peer: {names_of(gone)} left or ended"))
+
+    def is_alike(self) -> bool:
+        """As of a group."""
+        return self._row.is_alike()
+
+    def rows(self) -> list[list[int]]:
+        """As of a group."""
+        return self._row.rows()
+
+    def free(self) -> None:
+        """Does nothing: the memory is free when all ranks have read it."""
+
+    def _late(self, limit_s: float, what: object) -> RanksDiffer:
+        return _did_not_come(self._row.absent(), what, limit_s)
+
+
+def start(mine: Job, row: Sequence[int], limit_s: float, what: object) -> Exchange:
+    """Sends this rank's row to all others, and does not wait for theirs: about 40 us over a group, 5 through memory.
+
+    Blocks: at the first use in a job, up to `limit_s`, until all ranks have come to agree on the way.
 
     Raises:
         RanksDiffer: at the first use, some ranks did not come.
         PeerFailed: another rank failed, or the group is gone.
     """
-    if mine.side is None:
-        gather(mine, "side group", True, lambda values: None, limit_s, str(what))
+    if mine.shared is None and mine.side is None:
+        _choose_way(mine, limit_s, str(what))
+    if mine.shared is not None:
+        return SharedExchange(mine, _begun(mine.shared, row, limit_s, what))
+    number = mine.guards["exchanges"] = mine.guards.get("exchanges", 0) + 1
     unused = mine.guards.setdefault("exchange memory", [])
     memory = unused.pop() if unused else _Memory(mine.world_size)
     memory.write(mine.rank, row)
     try:
-        if mine.side is None:
-            mine.side_group()
         work = mine.side_backend.allreduce(memory.tensors)
     except RuntimeError as error:
         raise ConnectionLost(f"the exchange with the other ranks failed, in {what}: {error}") from error
-    number = mine.guards.get("exchanges", 0) + 1
-    mine.guards["exchanges"] = number
     return Exchange(mine, memory, work, number)
+
+
+def _begun(shared: SharedRows, row: Sequence[int], limit_s: float, what: object) -> SharedRow:
+    """Writes the row, where need be after the others have read what was in its place."""
+    if not shared.has_room():
+
+        def check() -> None:
+            gone = [rank for rank in shared.slow() if shared.is_gone(rank)]
+            if gone:
+                raise ConnectionLost(f"Connection closed by peer: {names_of(gone)} left or ended, in {what}")
+
+        if not wait_until(shared.has_room, check, limit_s):
+            raise _did_not_come(shared.slow(), what, limit_s)
+    return shared.begin(row)
+
+
+def _choose_way(mine: Job, limit_s: float, what: str) -> None:
+    """Shares memory where all ranks run on one machine and can open it; else makes the group. All ranks call it."""
+    board, descriptor, turn = mine.board, -1, next(_turns)
+    if board is not None:
+
+        def place(machines: list[Any]) -> str:
+            nonlocal descriptor
+            is_one = bool(machines[0]) and len(set(machines)) == 1
+            descriptor, path = shared_rows.offered(mine.world_size) if is_one else (-1, "")
+            return path
+
+        path = gather(mine, f"shared rows/{turn}", process_numbers(), place, limit_s, what)
+        try:
+            if path:
+                shared = shared_rows.opened(path, mine.rank, mine.world_size)
+                if gather(mine, f"shared rows opened/{turn}", shared is not None, all, limit_s, what):
+                    mine.shared = shared
+                    return
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+        gather(mine, f"side group/{turn}", True, lambda values: None, limit_s, what)
+    try:
+        mine.side_group()
+    except RuntimeError as error:
+        raise ConnectionLost(f"the exchange with the other ranks failed, in {what}: {error}") from error

@@ -26,8 +26,10 @@ END_LIMIT_S = 2.0
 class Job:
     """Rank, size and device of this process, and what the guards share.
 
-    `group`: a weak reference to the default group. `side`: a gloo group of all ranks for the guards' own small exchanges, so that they never mix with the job's;
-    `side_backend`: what is below it, which is called without the detour through torch's dispatcher (a third of the time of a call).
+    `group`: a weak reference to the default group. `shared`: memory for the guards' own small exchanges, where all ranks run on
+    one machine. `side`: else a gloo group of all ranks for them, so that they never mix with the job's; `side_backend`: what is
+    below it, which is called without the detour through torch's dispatcher (a third of the time of a call). `is_answered`: a watcher
+    of the notice board answers the questions of other ranks.
     """
 
     rank: int
@@ -39,6 +41,8 @@ class Job:
     board: Board | None = None
     side: Any = None
     side_backend: Any = field(default=None, repr=False)
+    shared: Any = field(default=None, repr=False)
+    is_answered: bool = False
     steps: int = 0
     guards: dict[str, Any] = field(default_factory=dict)
     pid: int = field(default_factory=os.getpid)
@@ -65,6 +69,9 @@ class Job:
         It goes before all other groups: no wrapped model holds it, so nothing can keep it. One that is still held when the
         interpreter is taken apart aborts the process now and then. A forked child leaves it to its parent.
         """
+        shared, self.shared = self.shared, None
+        if shared is not None and self.pid == os.getpid():
+            shared.leave()
         held, self.side, self.side_backend = [self.side, self.side_backend], None, None
         if held[0] is not None and self.pid == os.getpid():
             # The last reference goes in that thread as well.

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from unhang.guard.reductions import Found, Reductions, wrapped_modules
+from unhang.guard.reductions import FEW_STEPS, Found, Reductions, wrapped_modules
 from unhang.guard.telling import in_words, tell
 from unhang.guard.training_window import Window, trainable
 
@@ -47,7 +47,8 @@ def check_learning(model: Any, optimizer: Any, scaler: Any = None, within: int =
     Everything is told once, as a line `[learning] ...` of the rank that sees it, and kept in `findings`. It never raises.
 
     Looking costs some microseconds per step; in three steps of each window the norms of the gradients, and at its ends a
-    checksum of the parameters, and the only wait for the device. The first window is followed by others at growing distance.
+    checksum of the parameters, and the only wait for the device. The first window is followed by others at growing distance;
+    in most of their steps there is nothing to look at.
 
     Example:
         ```python
@@ -97,7 +98,7 @@ class LearningCheck:
         self._window = Window()
         self._next_judged = within
         self._in_other_optimizers: set[int] = set()
-        self._is_closed = False
+        self._is_closed = self._is_quiet = False
 
     def judge_now(self) -> list[LearningFinding]:
         """Judges by what was seen so far; returns all findings. Blocks: until the device has come so far."""
@@ -135,10 +136,8 @@ class LearningCheck:
         from torch.autograd.graph import register_multi_grad_hook
 
         self._reductions = [Reductions(name, ddp, self._safely) for name, ddp in wrapped_modules(self._model)]
-        for optimizer in self._optimizers:
-            self._hooks.append(optimizer.register_step_pre_hook(lambda o, *_: self._safely(self._before_step, o)))
-            self._hooks.append(optimizer.register_step_post_hook(lambda o, *_: self._safely(self._after_step, o)))
-        self._hooks.append(optimizers.register_optimizer_step_post_hook(lambda o, *_: self._safely(self._any_step, o)))
+        self._hooks = [optimizer.register_step_pre_hook(self._step_begins) for optimizer in self._optimizers]
+        self._hooks.append(optimizers.register_optimizer_step_post_hook(self._step_ended))
         parameters = [parameter for _, parameter in trainable(self._model)]
         some = list(
             {id(p): p for p in (parameters[:1] + parameters[len(parameters) // 2 :][:1] + parameters[-1:])}.values()
@@ -149,10 +148,30 @@ class LearningCheck:
         if hasattr(self._scaler, "step"):
             self._unwrap = _each_call(self._scaler, "step", lambda o: self._safely(self._attempted, o))
 
-    def _any_step(self, optimizer: Any) -> None:
+    # The hooks: between two windows there is nothing to see, and they return at once.
+
+    def _step_begins(self, optimizer: Any, *_: Any) -> None:
+        if not self._is_quiet:
+            self._safely(self._before_step, optimizer)
+
+    def _step_ended(self, optimizer: Any, *_: Any) -> None:
+        if optimizer is self._optimizers[-1]:
+            self._safely(self._after_step, optimizer)
+        elif not any(optimizer is own for own in self._optimizers):
+            self._safely(self._other_step, optimizer)
+
+    def _other_step(self, optimizer: Any) -> None:
         """Another optimizer of the script may hold parameters of this model."""
-        if not any(optimizer is own for own in self._optimizers):
-            self._in_other_optimizers.update(id(p) for group in optimizer.param_groups for p in group["params"])
+        self._in_other_optimizers.update(id(p) for group in optimizer.param_groups for p in group["params"])
+
+    def _look(self) -> None:
+        """Looks in the first steps of a window and in the last before it is judged; and for a learning rate, until there is one."""
+        window, near = self._window, max(self._within, FEW_STEPS + 1)
+        done = max(self.attempts, self.steps)
+        is_between = self.steps - window.first_step > near and done < self._next_judged - near
+        for reductions in self._reductions:
+            reductions.look(not is_between)
+        self._is_quiet = is_between and window.has_rate
 
     def _attempted(self, optimizer: Any) -> None:
         """The scaler's `step` is over: it has called the optimizer's, or not."""
@@ -179,13 +198,12 @@ class LearningCheck:
                 reductions.before_step()
             if place == 0 and not window.is_open:
                 window.open(self._model)
-            window.see_rates(self._optimizers)
+            if not window.has_rate:
+                window.see_rates(self._optimizers)
         if place in {self._within * k // _SAMPLES for k in range(_SAMPLES)}:
             window.sample(optimizer)
 
     def _after_step(self, optimizer: Any) -> None:
-        if optimizer is not self._optimizers[-1]:
-            return
         self.steps += 1
         if self._backward_hook is not None:
             self._backward_hook.remove()
@@ -197,6 +215,7 @@ class LearningCheck:
         # With a scaler the end of its `step` is the time to judge, unless the script goes around it.
         if self.steps >= self._next_judged and (self._unwrap is None or self.steps > self.attempts + 1):
             self._judge()
+        self._look()
 
     def _judge(self) -> None:
         window = self._window
@@ -212,6 +231,7 @@ class LearningCheck:
         self._window = Window(self.steps, self.attempts)
         done = max(self.attempts, self.steps)
         self._next_judged = done + min(max(self._within, done), _LONGEST_PAUSE)
+        self._is_quiet = False
 
     def _scaling(self, tried: int, taken: int) -> Iterator[Found]:
         if self._scaler is None or not self._scaler.is_enabled() or not tried:

@@ -125,7 +125,9 @@ class _Watch:
         if now - self._counted > _COUNT_EVERY_S:
             self._counted = now
             self._warn_of_shortage()
-        return min(_LOOK_S, self._limit_s / 4)
+        # Without workers there is only the loop itself to look after.
+        has_no_workers = self.iterator is not None and not self.workers
+        return min(_COUNT_EVERY_S if has_no_workers else _LOOK_S, self._limit_s / 4)
 
     def name_the_dead(self, may_end: bool = True) -> str:
         """Tells of each worker that has ended, once; returns what is known of all that have.

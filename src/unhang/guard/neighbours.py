@@ -33,7 +33,7 @@ class Process:
 
     def state(self) -> str:
         """As in /proc: T is stopped (by a signal, not by a debugger); empty when it has ended."""
-        fields = _stat(self.pid)
+        fields = process_fields(self.pid)
         return fields[0] if fields and fields[19] == self.started and fields[0] not in "ZX" else ""
 
     def resume(self) -> None:
@@ -43,16 +43,21 @@ class Process:
                 os.kill(self.pid, signal.SIGCONT)
 
 
-def _stat(pid: int) -> list[str]:
+def process_fields(pid: int) -> list[str]:
     """The fields of /proc/PID/stat behind the name; empty where there are none."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
     except OSError:
         return []
+    try:
+        return os.read(descriptor, 4096).decode(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+    finally:
+        os.close(descriptor)
 
 
-def _process_numbers() -> str:
+def process_numbers() -> str:
     """Equal for processes that see each other under the same numbers; empty where that cannot be known."""
     with suppress(OSError), open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return f"{file.read().strip()}/{os.readlink('/proc/self/ns/pid')}"
@@ -78,7 +83,7 @@ class Neighbours:
             self._thread.start()
 
     def _come(self) -> bool:
-        here, mine = _process_numbers(), _stat(os.getpid())
+        here, mine = process_numbers(), process_fields(os.getpid())
         if not here or not mine:
             return False
         number = self._board.count(f"on/{here}", 1)
@@ -89,7 +94,8 @@ class Neighbours:
 
     def meet(self) -> None:
         """All ranks have come: finds the neighbours, while the store answers for sure. Blocks for less than six seconds."""
-        limited(self._still_unknown, 5.0, None)
+        if limited(self._still_unknown, 5.0, None) is not None:
+            self._unknown = []
 
     def _run(self) -> None:
         while not self._stopped.wait(_LOOK_EVERY_S):

@@ -53,6 +53,7 @@ class Peers:
             return
         try:
             self._watcher = Watcher(self._board, self._peer_failed, self._store_lost, self._answer)
+            self._job.is_answered = True
         except RuntimeError as error:
             tell("unhang", f"failures of other ranks are not heard: {error}")
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 # Steps in a row without a reduction, although forward passes asked for one.
-_FEW_STEPS = 3
+FEW_STEPS = 3
 
 Found = tuple[str, str, str]
 
@@ -33,11 +33,23 @@ class Reductions:
         self._without = 0
         self._last: list[int] | None = self._times()
         self._is_inside = False
-        self._hooks = [
-            ddp.register_forward_pre_hook(lambda *_: safely(self._enters)),
-            ddp.register_forward_hook(lambda *_: safely(self._leaves), always_call=True),
-            ddp.module.register_forward_pre_hook(lambda *_: safely(self._enters_inner)),
-        ]
+        self._safely = safely
+        self._hooks: list[Any] = []
+        self.look(True)
+
+    def look(self, is_wanted: bool) -> None:
+        """Begins to look, or ends it: a module without hooks is called on a shorter way."""
+        if is_wanted and not self._hooks:
+            ddp, safely = self._ddp, self._safely
+            self._without, self._last, self._asked_before = 0, self._times(), self._asked
+            self._is_inside = False
+            self._hooks = [
+                ddp.register_forward_pre_hook(lambda *_: safely(self._enters)),
+                ddp.register_forward_hook(lambda *_: safely(self._leaves), always_call=True),
+                ddp.module.register_forward_pre_hook(lambda *_: safely(self._enters_inner)),
+            ]
+        elif not is_wanted and self._hooks:
+            self.close()
 
     def _is_training(self) -> bool:
         """Not where the parameters are frozen: a GAN's generator is trained through a discriminator that stays as it is."""
@@ -70,6 +82,8 @@ class Reductions:
 
     def before_step(self) -> None:
         """An optimizer step begins; some microseconds."""
+        if not self._hooks:
+            return
         times = self._times()
         if times is None or times != self._last:
             self._without = 0
@@ -88,7 +102,7 @@ class Reductions:
         elif self._through and not self._asked:
             text = f"{who} never reduces gradients: each of {self._through} forward passes was inside no_sync()"
             yield "always in no_sync", text, "leave no_sync() for the last backward pass before each step"
-        elif self._without >= _FEW_STEPS:
+        elif self._without >= FEW_STEPS:
             graph = ", with static_graph=True" if getattr(self._ddp, "static_graph", False) else ""
             text = f"{who} has not reduced its gradients before the last {self._without} steps{graph}"
             advice = "torch.autograd.grad() through a DDP module has this effect: call model.module there; the ranks train apart"

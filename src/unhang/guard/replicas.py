@@ -140,7 +140,7 @@ class Replicas:
             RanksDiffer: the replicas differ, and raising was asked for.
         """
         self.steps += 1
-        if self._group is None:
+        if self._group is None or (self.steps % self._every and not self._waiting):
             return
         with self._guarded():
             if self._waiting:

@@ -34,6 +34,7 @@ _ASK_LIMIT_S = 2 * ANSWER_LIMIT_S + 0.5
 _ANNOUNCE_LIMIT_S = 2.0
 _IN_FULL = 3
 _QUIET_S = 60.0
+_LEAST_REST_S = 1.0
 _MOST_NAMES = 1000
 _MOST_IN_STATE = 64
 
@@ -74,7 +75,7 @@ class Registry:
         self._entered: dict[str, int] = {}
         # One that its own thread may take twice: a signal handler may use a section.
         self._lock = threading.RLock()
-        self._wakes_at = float("inf")
+        self._wakes_at = self._shortest_s = float("inf")
         self._turns: Turns | None = None
         self._told: dict[str, tuple[int, float]] = {}
         self.questions = Questions(self.state)
@@ -85,7 +86,7 @@ class Registry:
             use.number = self._entered[use.name] = self._entered.get(use.name, 0) + 1
             self._uses[id(use)] = use
         if use.deadline < self._wakes_at:
-            self._wake(use.name)
+            self._wake(use)
 
     def leave(self, use: _Use) -> None:
         """The stay is over."""
@@ -93,10 +94,11 @@ class Registry:
         if use.is_told:
             self._say("section", f"{self._who}{use.name!r} was left after {self.clock() - use.since:.1f} s")
 
-    def _wake(self, name: str) -> None:
+    def _wake(self, use: _Use) -> None:
         with self._lock:
+            self._shortest_s = min(self._shortest_s, use.limit_s)
             if len(self._entered) > _MOST_NAMES:
-                self._entered = {name: self._entered[name]}
+                self._entered = {use.name: self._entered[use.name]}
             if self._turns is None:
                 if not self._has_threads:
                     return
@@ -117,7 +119,9 @@ class Registry:
                 return None if earliest == float("inf") else max(0.0, earliest - self.clock())
 
     def _earliest(self) -> float:
-        return min((use.deadline for use in list(self._uses.values()) if not use.is_told), default=float("inf"))
+        """When a limit is over; where none is open, when one of a section that is entered now would be: so such a one need not wake us."""
+        soonest = self.clock() + max(self._shortest_s, _LEAST_REST_S)
+        return min((use.deadline for use in list(self._uses.values()) if not use.is_told), default=soonest)
 
     def overdue(self) -> list[_Use]:
         """The stays over their limit that nobody has told of."""

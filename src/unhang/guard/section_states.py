@@ -14,6 +14,8 @@ from unhang.guard.in_background import Turns, live_job
 from unhang.guard.job import Job
 
 POLL_S = 0.4
+# Between two looks whether the watcher of `process_group` still answers for us.
+_REST_S = 5.0
 # Together with the poll of the others: their states are here, or they do not come.
 ANSWER_LIMIT_S = 1.5
 MOST_QUESTIONS = 40
@@ -43,7 +45,7 @@ class Questions:
     def start(self) -> None:
         """Starts to answer."""
         if self._turns is None:
-            self._turns = Turns("unhang-section-answers", self.answer)
+            self._turns = Turns("unhang-section-answers", self._turn)
 
     def stop(self) -> None:
         """Ends the thread; blocks for less than a second."""
@@ -57,6 +59,10 @@ class Questions:
         if job.board is not self._board:
             self._board, self._next = job.board, 0
         return job, job.board
+
+    def _turn(self) -> float:
+        job = live_job()
+        return _REST_S if job is not None and job.is_answered else self.answer()
 
     def answer(self) -> float:
         """Puts up our state for every new question; returns the seconds until the next look.

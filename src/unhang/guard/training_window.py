@@ -30,6 +30,11 @@ class Window:
         """Whether the parameters at its beginning are known."""
         return bool(self._sums)
 
+    @property
+    def has_rate(self) -> bool:
+        """Whether a learning rate was seen that is not 0."""
+        return bool(self.rates) and self.rates != {0.0}
+
     def open(self, model: Any) -> None:
         """Takes the checksums of all trainable parameters."""
         self._names = {id(parameter): name for name, parameter in trainable(model)}

@@ -122,5 +122,6 @@ FAULTS = (
     Fault("shm_exhausted", _FAMILY, "a worker of the loader dies of SIGBUS, as where /dev/shm is full", (RANK, BATCH),
           ("shm-too-small",), "shm-too-small", False, _WORKERS, _worked(_bus_error)),
     Fault("nan_batch", _FAMILY, "a batch is no number; a program that skips such a loss leaves its peers", (RANK, BATCH),
-          ("skipped-step", "rank-dependent-collective"), "code-divergence", True, _LOADER, _fetched(_not_a_number)),
+          ("skipped-step", "rank-dependent-collective", "call-left-out"), "code-divergence", True, _LOADER,
+          _fetched(_not_a_number)),
 )  # fmt: skip

@@ -17,6 +17,7 @@ COLLECTIVES = (
     "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather", "scatter", "reduce_scatter",
     "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "barrier", "monitored_barrier", "broadcast_object_list",
     "all_gather_object", "gather_object", "scatter_object_list", "batch_isend_irecv",
+    "all_gather_single", "reduce_scatter_single",  # where this torch has them
 )  # fmt: skip
 _OTHERS = ("new_group", "init_process_group")
 

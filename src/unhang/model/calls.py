@@ -47,6 +47,9 @@ CALL_COLUMNS: Mapping[str, str] = {
     "record_id": "i8",  # order of issue within the rank; not comparable between ranks
 }
 
+_OF_A_CALL = [name for name in CALL_COLUMNS if name != "started_ns"]
+_STATES = list(CallState)
+
 PROGRESS_COLUMNS: Mapping[str, str] = {
     "rank": "i4",
     "group": "i4",  # index into `groups`
@@ -121,26 +124,36 @@ class CollectiveTable:
 
     def call(self, row: int) -> CollectiveCall:
         """Row `row` as an object."""
-        c = self.columns
-        frames_id, peer, completed, timeout = (int(c[k][row]) for k in ("frames", "peer", "completed_ns", "timeout_ms"))
+        return self._call(row, *[self.columns[name].item(row) for name in _OF_A_CALL])
+
+    def calls(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> list[CollectiveCall]:
+        """Rows as objects. Column by column that takes half the time of one after the other."""
+        at = np.asarray(rows, dtype=np.int64)
+        return list(map(self._call, at.tolist(), *[self.columns[name][at].tolist() for name in _OF_A_CALL]))
+
+    def _call(
+        self, row: int, rank: int, group: int, seq: int, op: int, in_sizes: int, out_sizes: int, dtype: int, state: int,
+        is_p2p: bool, peer: int, created_ns: int, completed_ns: int, timeout_ms: int, frames: int, thread: int, record_id: int,
+    ) -> CollectiveCall:  # fmt: skip
+        """An object from the values of its columns."""
         return CollectiveCall(
-            row=row,
-            rank=int(c["rank"][row]),
-            group=self.groups[int(c["group"][row])],
-            seq=int(c["seq"][row]),
-            op=self.ops[int(c["op"][row])],
-            in_sizes=self.sizes[int(c["in_sizes"][row])],
-            out_sizes=self.sizes[int(c["out_sizes"][row])],
-            dtype=self.dtypes[int(c["dtype"][row])],
-            state=CallState(int(c["state"][row])),
-            is_p2p=bool(c["is_p2p"][row]),
-            peer=peer if peer >= 0 else None,
-            created_ns=int(c["created_ns"][row]),
-            completed_ns=completed or None,
-            timeout_ms=timeout if timeout >= 0 else None,
-            frames=self.stacks[frames_id] if frames_id >= 0 else None,
-            thread=self.threads[int(c["thread"][row])],
-            record_id=int(c["record_id"][row]),
+            row,
+            rank,
+            self.groups[group],
+            seq,
+            self.ops[op],
+            self.sizes[in_sizes],
+            self.sizes[out_sizes],
+            self.dtypes[dtype],
+            _STATES[state],
+            is_p2p,
+            peer if peer >= 0 else None,
+            created_ns,
+            completed_ns or None,
+            timeout_ms if timeout_ms >= 0 else None,
+            self.stacks[frames] if frames >= 0 else None,
+            self.threads[thread],
+            record_id,
         )
 
     def rows(self, **equal: int) -> npt.NDArray[np.int64]:
@@ -158,7 +171,7 @@ class CollectiveTable:
     def calls_of(self, rank: int) -> Iterator[CollectiveCall]:
         """All calls of one rank, in the order of issue."""
         rows = self.rank_rows(rank)
-        return (self.call(row) for row in range(rows.start, rows.stop))
+        return iter(self.calls(range(rows.start, rows.stop)))
 
 
 @dataclass

@@ -8,7 +8,7 @@ import platform
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 
 PACKAGES = (
@@ -47,6 +47,8 @@ def versions(environ: Mapping[str, str]) -> dict[str, str | None]:
 
 def installed(package: str) -> str | None:
     """The version of a package that this Python would import."""
+    from importlib import metadata  # it brings the e-mail parser with it
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -15,6 +15,8 @@ from unhang.model import (
     Case,
     HangObservation,
     Job,
+    LogEvent,
+    LogLine,
     RaisedError,
     RankEvidence,
     Unavailable,
@@ -25,19 +27,17 @@ from unhang.read.fields import text, texts, whole, wholes
 from unhang.read.flight_table import FlightTable, RankCalls
 from unhang.read.gathered import Gathered, holds_run_directory
 from unhang.read.inventory import NO_DUMP, absent_calls, present_evidence
-from unhang.read.logs.case import case_of_outputs
-from unhang.read.logs.events import events_of
-from unhang.read.logs.source import Tell
 from unhang.read.membership import Membership
 from unhang.read.our_ending import ending_began_ns, forget_since
-from unhang.read.output_log import OutputLog
 from unhang.read.pickle_guard import PickleGuard
 from unhang.read.rank_evidence import evidence_of
 from unhang.read.rank_folder import RankRecord
-from unhang.read.torchrun_summary import RankExit
 
 if TYPE_CHECKING:
     from unhang.read.dumps.reader import DumpReader
+    from unhang.read.logs.source import Tell
+    from unhang.read.output_log import OutputLog
+    from unhang.read.torchrun_summary import RankExit
 
 MAX_WORLD = 1 << 20
 MAX_NAMED_RANKS = 16
@@ -141,6 +141,8 @@ def _case(gathered: Gathered, guard: PickleGuard, trusted: bool) -> Case:
     records = gathered.chosen()
     logs = gathered.outputs(records)
     if logs and not records and not gathered.job:
+        from unhang.read.logs.case import case_of_outputs
+
         return case_of_outputs(logs, gathered.absent)
     began_ns = ending_began_ns(gathered.job, gathered.verdict)
     if began_ns is not None:
@@ -162,7 +164,7 @@ def _case(gathered: Gathered, guard: PickleGuard, trusted: bool) -> Case:
         groups=tuple({**known, **{group.name: group for group in calls.groups}}.values()),
         calls=calls,
         log=lines,
-        events=events_of(lines),
+        events=_events(lines),
         launcher_stacks=gathered.launcher_stacks,
         hang=_hang(gathered.verdict, job.started_ns),
         present=present_evidence(flights.ranks, ranks, len(lines)),
@@ -190,11 +192,19 @@ def _case_of_dumps(gathered: Gathered, shard: Shard) -> Case:
         groups=shard.table.groups,
         calls=shard.table,
         log=lines,
-        events=events_of(lines),
+        events=_events(lines),
         hang=observed_hang(shard),
         present=present_evidence(counts, ranks, len(lines)),
         absent=(*gathered.absent, *shard.absent, *unseen(shard)),
     )
+
+
+def _events(lines: Sequence[LogLine]) -> tuple[LogEvent, ...]:
+    if not lines:
+        return ()
+    from unhang.read.logs.events import events_of
+
+    return events_of(lines)
 
 
 def _unseen_ranks(job: Job, records: Records) -> list[Unavailable]:

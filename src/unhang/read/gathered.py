@@ -7,21 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from unhang.errors import UnreadableInput
 from unhang.model import RankIdentity, ThreadStack, Unavailable
 from unhang.read.dumps.shard import DumpFile
-from unhang.read.elastic_error import read_elastic_error
 from unhang.read.faulthandler_text import read_faulthandler
 from unhang.read.fields import text
 from unhang.read.files import read_object
-from unhang.read.logs.source import Tell, read_outputs
-from unhang.read.output_log import OutputLog
 from unhang.read.page import read_page
 from unhang.read.pyspy import read_pyspy
 from unhang.read.rank_folder import FOLDER_NAME, RankRecord, read_rank_folder
 from unhang.read.sniff import Kind, kind_of, rank_from_name, rank_of_log
+
+if TYPE_CHECKING:
+    from unhang.read.logs.source import Tell
+    from unhang.read.output_log import OutputLog
 
 MAX_FILES = 50_000
 MAX_DEPTH = 8
@@ -152,6 +153,8 @@ class Gathered:
         elif kind is Kind.PAGE:
             record.page = record.attempt(path.name, lambda: read_page(path)) or record.page
         else:
+            from unhang.read.elastic_error import read_elastic_error
+
             record.error = record.attempt(path.name, lambda: read_elastic_error(path)) or record.error
 
     def chosen(self) -> dict[int, RankRecord]:
@@ -172,6 +175,10 @@ class Gathered:
 
     def outputs(self, records: Mapping[int, RankRecord]) -> list[OutputLog]:
         """All outputs, read last because the processes' numbers tell the ranks in some of them."""
+        if not self.output_paths:
+            return []
+        from unhang.read.logs.source import read_outputs  # most folders of dumps hold no log
+
         ranks_by_pid = {record.identity.pid: rank for rank, record in records.items() if record.identity.pid}
         logs = []
         for path, log in read_outputs(self.output_paths, ranks_by_pid, self.tell):

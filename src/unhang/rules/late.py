@@ -39,7 +39,7 @@ def describe(
     return Finding(
         rule=rule.id,
         cause=rule.cause,
-        title=f"rank {late.rank} {what}{where} and never reached {late.edge.what}",
+        title=f"rank {late.rank} {what}{where} and never reached {_owed(late)}",
         confidence=confidence,
         culprit_ranks=(late.rank,),
         victim_ranks=late.victims,
@@ -50,6 +50,13 @@ def describe(
         evidence=(*_evidence(s, late, call), *more),
         fixes=fixes,
     )
+
+
+def _owed(late: LateRank) -> str:
+    """What the others wait for, as the late rank would have called it."""
+    if late.edge.kind != "p2p":
+        return late.edge.what
+    return f"its {'send to' if 'recv' in late.edge.what else 'receive from'} rank {late.edge.waiter}"
 
 
 def _awaited(s: Situation, late: LateRank) -> tuple[CollectiveCall | None, ProcessGroup | None]:

@@ -1,7 +1,7 @@
 """All calls of all ranks as a Chrome trace, which Perfetto opens: a process per rank, a track per group.
 
-The text of a million slices is joined from two parts each: what calls of one kind share, encoded once, and a row of a byte
-matrix that holds the numbers, padded with blanks. Tables come one after another; the whole trace is never in memory.
+Tables come one after another; the whole trace is never in memory. Times are whole microseconds: nobody sees less in a
+trace, and each digit costs.
 
 Legend of shapes: N slices.
 """
@@ -17,12 +17,13 @@ from typing import BinaryIO
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from unhang.analyze.positions import bare_op
 from unhang.model import CallState, CollectiveTable, Finding, user_frames
+from unhang.read.dumps.decode_rows import distinct
 from unhang.show.printable import printable
-from unhang.show.tracks import DIRECTIONS, LANES, Drawn, Flags, Ints, channels, drawn, longest_guess_ns, rank_blocks
+from unhang.show.slices import Slices
+from unhang.show.tracks import DIRECTIONS, LANES, Drawn, Ints, channels, drawn, longest_guess_ns, rank_blocks
 
 _DAY_NS = 86_400_000_000_000
 _MOST_FLOWS = 64
@@ -91,12 +92,13 @@ class _Gzip:
         """What stands before the events."""
         self._file.write(self._packer.compress(head))
 
-    def write(self, events: bytes) -> None:
+    def write(self, events: bytes | memoryview) -> None:
         """Adds events."""
-        if self._is_empty and events:
-            events, self._is_empty = events[1:], False
-        for at in range(0, len(events), _PIECE):
-            self._file.write(self._packer.compress(events[at : at + _PIECE]))
+        view = memoryview(events)
+        if self._is_empty and view:
+            view, self._is_empty = view[1:], False
+        for at in range(0, len(view), _PIECE):
+            self._file.write(self._packer.compress(view[at : at + _PIECE]))
 
     def close(self, tail: bytes) -> None:
         """What stands after the events, and the end of the file."""
@@ -111,81 +113,11 @@ def _event(**fields: object) -> bytes:
     return b",\n" + msgspec.json.encode(fields)
 
 
-def digits(values_N: Ints, width: int, is_padded: bool = False) -> npt.NDArray[np.uint8]:
-    """`[width, N]` decimal digits of non-negative numbers, with blanks before them, or zeros where `is_padded`."""
-    found = np.empty((width, len(values_N)), dtype=np.uint8)
-    rest = values_N
-    for place in range(width - 1, -1, -1):
-        shorter = rest // 10
-        found[place] = rest - shorter * 10 + ord("0")
-        if not is_padded and place < width - 1:
-            found[place][rest == 0] = ord(" ")
-        rest = shorter
-    return found
-
-
-def _numbers(fields: Sequence[tuple[bytes, Ints, int]]) -> list[bytes]:
-    """One text per row: names and numbers, `(b',"ts":', ns_N, 3)` with that many decimals."""
-    count = len(fields[0][1])
-    parts: list[npt.NDArray[np.uint8]] = []
-    for name, values_N, decimals in fields:
-        parts.append(np.repeat(np.frombuffer(name, np.uint8)[:, None], count, axis=1))
-        whole_N = values_N // 10**decimals
-        parts.append(digits(whole_N, len(str(int(whole_N.max(initial=0))))))
-        if decimals:
-            parts.append(np.full((1, count), ord("."), np.uint8))
-            parts.append(digits(values_N - whole_N * 10**decimals, decimals, is_padded=True))
-    parts.append(np.full((1, count), ord("}"), np.uint8))
-    matrix = np.ascontiguousarray(np.concatenate(parts).T)
-    texts: list[bytes] = matrix.view(f"S{matrix.shape[1]}").ravel().tolist()
-    return texts
-
-
-@dataclass(frozen=True)
-class _Slices:
-    """Slices before they become text, arrays `[N]`; times are nanoseconds after zero. `heads`: by kind."""
-
-    rank: Ints
-    track: Ints
-    start: Ints
-    end: Ints
-    queued: Ints
-    seq: Ints
-    kind: Ints
-    heads: Sequence[bytes]
-
-    def only(self, mask_N: Flags) -> _Slices:
-        """Some of them."""
-        columns = (self.rank, self.track, self.start, self.end, self.queued, self.seq, self.kind)
-        rank, track, start, end, queued, seq, kind = (column[mask_N] for column in columns)
-        return _Slices(rank, track, start, end, queued, seq, kind, self.heads)
-
-    def text(self) -> bytes:
-        """The events."""
-        if not len(self.rank):
-            return b""
-        numbers = _numbers(
-            (
-                (b"", self.seq, 0),
-                (b',"queued_us":', self.queued // 1000, 0),
-                (b'},"pid":', self.rank, 0),
-                (b',"tid":', self.track + 1, 0),
-                (b',"ts":', self.start, 3),
-                (b',"dur":', self.end - self.start, 3),
-            )
-        )
-        pieces: list[bytes] = [b""] * (2 * len(numbers))
-        heads = self.heads
-        pieces[0::2] = [heads[k] for k in self.kind.tolist()]
-        pieces[1::2] = numbers
-        return b"".join(pieces)
-
-
 @dataclass(frozen=True)
 class _OpenCalls:
     """Open calls of one table, kept until the end of the trace is known."""
 
-    slices: _Slices
+    slices: Slices
     groups: Sequence[tuple[str, tuple[int, ...]]]  # of each slice: name and ranks
 
     def members(self, group: tuple[str, tuple[int, ...]], seq: int) -> Iterator[tuple[int, int, int]]:
@@ -203,12 +135,13 @@ class _Kinds:
         self._table = table
         self._heads: list[bytes] = []
         self._index: dict[tuple[int, ...], int] = {}
+        self._places: dict[int, str] = {}
 
     def of(self, part: Drawn) -> Ints:
         """`[N]` the number of each row's text."""
         columns = [self._table[name][part.rows].astype(np.int64) for name in _KIND_COLUMNS]
         columns.append(part.is_guess.astype(np.int64))
-        _, first, kind_N = np.unique(_mixed(columns), return_index=True, return_inverse=True)
+        first, kind_N = distinct(_mixed(columns).astype(np.uint64))
         numbers = []
         for row in first.tolist():
             key = tuple(int(column[row]) for column in columns)
@@ -217,7 +150,7 @@ class _Kinds:
                 number = self._index[key] = len(self._heads)
                 self._heads.append(self._head(*key))
             numbers.append(number)
-        return np.array(numbers, dtype=np.int64)[kind_N] if numbers else kind_N.astype(np.int64)
+        return np.array(numbers, dtype=np.int64)[kind_N]
 
     @property
     def heads(self) -> Sequence[bytes]:
@@ -239,14 +172,20 @@ class _Kinds:
                 args["timeout_ms"] = timeout_ms
         if peer >= 0:
             args["peer"] = peer
-        user = user_frames(table.stacks[frames]) if frames >= 0 else ()
-        if user:
-            args["at"] = _text(f"{user[0].file}:{user[0].line} in {user[0].function}")
+        if place := self._place(frames):
+            args["at"] = place
         if is_guess:
             args["completed"] = "when is not recorded"
         name = _text(bare_op(table.ops[op]), 100) + (" (not completed)" if is_open else "")
         head = msgspec.json.encode({"ph": "X", "name": name, "args": args})
         return b",\n" + head[:-2] + b',"seq":'
+
+    def _place(self, frames: int) -> str:
+        """The innermost line of the user's in a stack, "" where there is none."""
+        if frames not in self._places:
+            user = user_frames(self._table.stacks[frames]) if frames >= 0 else ()
+            self._places[frames] = _text(f"{user[0].file}:{user[0].line} in {user[0].function}") if user else ""
+        return self._places[frames]
 
 
 def _mixed(columns: Sequence[Ints]) -> Ints:
@@ -308,24 +247,28 @@ class _Trace:
         start, end = (np.maximum(t - self.zero_ns, 0) for t in (part.start, part.end))
         queued = np.maximum(part.start - table["created_ns"][part.rows], 0)
         rank, seq, kind = np.maximum(rank, 0), np.maximum(seq, 0), kinds.of(part)
-        slices = _Slices(rank, part.track, start, end, queued, seq, kind, kinds.heads)
+        slices = Slices(rank, part.track, start, end, queued, seq, kind, kinds.heads)
         self._begin, self._end = min(self._begin, int(start.min())), max(self._end, int(end.max()))
         ranks, first = np.unique(rank, return_index=True)  # sorted, as the rows are
         for one, last in zip(ranks.tolist(), np.maximum.reduceat(end, first).tolist(), strict=True):
             if one in self._culprits:
                 self._last[one] = last
         self._name(table, rank, part.track)
-        self.out.write(slices.only(~part.is_open).text())
+        for text in slices.only(~part.is_open).texts():
+            self.out.write(text)
         if part.is_open.any():
             groups = [(table.groups[g].name, table.groups[g].ranks) for g in table["group"][part.rows[part.is_open]]]
             self._open.append(_OpenCalls(slices.only(part.is_open), groups))
 
     def _name(self, table: CollectiveTable, rank_N: Ints, track_N: Ints) -> None:
         """Writes the names of the processes and tracks of a block."""
-        texts = [self._process(rank) for rank in np.unique(rank_N).tolist()]
+        texts = [self._process(rank) for rank in dict.fromkeys(rank_N.tolist())]
         names: dict[int, str] = {}
         width = int(track_N.max(initial=0)) + 1
-        for rank, track in (divmod(pair, width) for pair in np.unique(rank_N * width + track_N).tolist()):
+        pair_N = rank_N * width + track_N
+        for rank, track in (
+            divmod(pair, width) for pair in sorted(pair_N[distinct(pair_N.astype(np.uint64))[0]].tolist())
+        ):
             if track not in names:
                 names[track] = _track_name(table, track)
             about = {"pid": rank, "tid": track + 1}
@@ -344,7 +287,8 @@ class _Trace:
         end = self._end + max(1_000_000, (self._end - self._begin) // 50)
         for kept in self._open:
             until = np.full(len(kept.groups), end, dtype=np.int64)
-            self.out.write(replace(kept.slices, end=until).text())
+            for text in replace(kept.slices, end=until).texts():
+                self.out.write(text)
         self.out.write(b"".join([*self._marks(), *self._arrows()]))
         about: dict[str, object] = {"zero_ns": self.zero_ns or 0, "calls_without_time": self._untimed}
         if problem is not None:
@@ -359,7 +303,7 @@ class _Trace:
                 yield self._process(rank)
             args = {"because": _text(finding.because, 2000), "cause": finding.cause, "confidence": finding.confidence}
             name = _text(f"culprit: {finding.title}")
-            at = self._last.get(rank, self._end) / 1000
+            at = self._last.get(rank, self._end) // 1000
             yield _event(ph="i", s="p", cat="finding", pid=rank, tid=0, ts=at, name=name, args=args)
 
     def _arrows(self) -> Iterator[bytes]:
@@ -371,7 +315,7 @@ class _Trace:
         for i, (rank, track, start) in enumerate(ends if len(ends) > 1 else ()):
             phase = "s" if i == 0 else "f" if i == len(ends) - 1 else "t"
             about = {"cat": "stuck", "name": "waits in the same call", "id": 1, "bp": "e"}
-            yield _event(ph=phase, pid=rank, tid=track + 1, ts=start / 1000, **about)
+            yield _event(ph=phase, pid=rank, tid=track + 1, ts=start // 1000, **about)
 
     def _stuck(self) -> tuple[tuple[str, tuple[int, ...]], int] | None:
         """Group and sequence number of what the first finding names, else of the oldest open call."""

@@ -21,6 +21,7 @@ LANES = 4
 DIRECTIONS = ("", "send", "recv")
 _BLOCK_ROWS = 1 << 16
 _LEAST_GUESS_NS = 1_000_000
+_OPEN = (CallState.SCHEDULED, CallState.STARTED)
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -62,6 +63,8 @@ def channels(table: CollectiveTable) -> Ints:
 def longest_guess_ns(table: CollectiveTable) -> int:
     """The longest that a call without a time of completion is drawn: four usual gaps between calls of a rank."""
     created_N, rank_N = table["created_ns"], table["rank"]
+    if not (~np.isin(table["state"], _OPEN) & (table["completed_ns"] <= 0)).any():
+        return _LEAST_GUESS_NS  # nothing is to be guessed
     gaps = np.diff(created_N)[(np.diff(rank_N) == 0) & (created_N[1:] > 0) & (created_N[:-1] > 0)]
     gaps = gaps[gaps >= 0]
     return max(_LEAST_GUESS_NS, 4 * int(np.median(gaps))) if len(gaps) else _LEAST_GUESS_NS
@@ -72,7 +75,7 @@ def drawn(table: CollectiveTable, rows: Ints, channel_N: Ints, guess_ns: int) ->
     rank, created, started, completed = (
         table[name][rows].astype(np.int64) for name in ("rank", "created_ns", "started_ns", "completed_ns")
     )
-    is_open = np.isin(table["state"][rows], (CallState.SCHEDULED, CallState.STARTED))
+    is_open = np.isin(table["state"][rows], _OPEN)
     is_guess = ~is_open & (completed <= 0)
     start = np.maximum(created, started)
     end = np.where(is_guess, np.minimum(_next_created(rank, created), start + guess_ns), completed)
@@ -100,8 +103,14 @@ def _lanes(key_N: Ints, start_N: Ints, end_N: Ints) -> tuple[Ints, Ints]:
     is_first = np.append(True, key[1:] != key[:-1])
     segment_N = np.cumsum(is_first) - 1
     first_S = np.flatnonzero(is_first)
-    times, number = np.unique(np.concatenate((start_N[order], end_N[order])), return_inverse=True)
-    base_N = segment_N * (len(times) + 1)  # no segment's times reach into the next one's
+    number = np.concatenate((start_N[order], end_N[order]))
+    least = int(number.min())
+    number -= least
+    room, times = int(number.max()) + 2, None
+    if room * len(first_S) >= 1 << 62:  # hardly ever: years, or dumps with senseless times
+        times, number = np.unique(number, return_inverse=True)
+        room = len(times) + 1
+    base_N = segment_N * room  # no segment's times reach into the next one's
     begins_N = number[: len(order)] + base_N
     until_N = np.maximum.accumulate(number[len(order) :] + base_N)
     place_N = np.arange(len(order))
@@ -111,5 +120,6 @@ def _lanes(key_N: Ints, start_N: Ints, end_N: Ints) -> tuple[Ints, Ints]:
     before_N = np.where(nth_N >= lanes_N, until_N[place_N - lanes_N], 0)
     lane, start = np.empty_like(key), np.empty_like(key)
     lane[order] = nth_N % lanes_N
-    start[order] = times[np.maximum(begins_N, before_N) - base_N]
+    number = np.maximum(begins_N, before_N) - base_N
+    start[order] = (number if times is None else times[number]) + least
     return lane, start

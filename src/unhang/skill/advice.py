@@ -28,6 +28,12 @@ for name, copies in (("expand", lambda p: p.expand(64, -1, -1)), ("repeat", lamb
     print(name, "bytes", y.untyped_storage().nbytes(), "gradient", p.grad.double().sum().item())
 END"""
 
+
+def _folklore(name: str) -> str:
+    """The command that runs an experiment of the source tree."""
+    return f"python docs/folklore/{name}.py  # in the source tree; figures in docs/folklore/README.md"
+
+
 _ALL = (
     Advice(
         "raise-the-timeout",
@@ -35,6 +41,7 @@ _ALL = (
         "It helps only where a rank legitimately works long (rank 0 saves or tokenises); every other cause fails later. The rank "
         "that timed out waited for another, and the devices of all ranks are paid for meanwhile. NCCL's limit is 10 minutes, gloo's 30.",
         "Find what the missing rank did. If it is slow rank-0 work: init_process_group(timeout=timedelta(...)) for that phase, or better let all ranks share it.",
+        _folklore("longer_timeout"),
     ),
     Advice(
         "nccl-timeout",
@@ -55,18 +62,21 @@ _ALL = (
         "It helps only where direct copies between devices are broken (IOMMU, ACS, driver), not where a rank is missing, and costs "
         "speed. Actors of Ray do not inherit it.",
         "Use it for one run, as an experiment; unset it afterwards. If it helped, mend IOMMU or ACS.",
+        _folklore("p2p_ib_off"),
     ),
     Advice(
         "ib-disable",
         "Set NCCL_IB_DISABLE=1.",
         "It helps where InfiniBand is broken or works on some nodes only; all traffic between nodes goes through TCP then, which is slower.",
         "Use it for one run, as an experiment; unset it afterwards. If it helped, mend the fabric or its settings.",
+        _folklore("p2p_ib_off"),
     ),
     Advice(
         "blocking-wait",
         "Set TORCH_NCCL_BLOCKING_WAIT=1 (or NCCL_BLOCKING_WAIT) to see the error.",
         "It switches asynchronous error handling and desync reports off; it is an alternative to them, no addition.",
         "Leave it unset: asynchronous error handling is on by default.",
+        _folklore("blocking_wait"),
     ),
     Advice(
         "async-error-handling",
@@ -98,6 +108,7 @@ _ALL = (
         "A barrier is a collective: a rank that does not come to it hangs it. It moves the hang, and hides where it began. Only a "
         "barrier that orders a file of rank 0 before its readers mends something.",
         "Make every rank take the same calls; look where they part: unhang run.",
+        _folklore("more_barriers"),
     ),
     Advice(
         "skip-the-batch",

@@ -104,13 +104,21 @@ def _cause_is_gone(before: Side, after: Side) -> Check:
 
 
 def _comes_as_far(before: Side, after: Side) -> Check:
-    """A run that stops before the place of the failure proves nothing."""
+    """A run with fewer ranks, or one that stops before the place of the failure, proves nothing."""
     name = "comes_as_far"
-    reached = [run.steps for run in before.runs if run.has_failed and run.steps]
-    far = [run.steps for run in after.runs if run.steps]
+    failing = [run for run in before.runs if run.has_failed]
+    ranks = [max((len(run.case.world) for run in failing), default=0), min(len(run.case.world) for run in after.runs)]
+    if ranks[0] and not ranks[1]:
+        return replace(skipped(name, f"nothing shows that the after had ranks; the before had {ranks[0]}"), is_own=True)
+    if ranks[1] < ranks[0]:
+        return failed(name, f"the after had {ranks[1]} rank{'s' * (ranks[1] != 1)}, the before {ranks[0]}")
+    reached = [run.steps for run in failing if run.steps is not None]
+    far = [run.steps for run in after.runs if run.steps is not None]
     if not reached or len(far) < len(after.runs):
-        return skipped(name, "steps are not known of all runs")
+        return replace(skipped(name, "steps are not known of all runs"), is_own=max(reached, default=0) > 0)
     furthest, least = max(reached), min(far)
     if least < furthest:
         return failed(name, f"the after ended at step {least}, the before failed at step {furthest} only")
+    if not least:
+        return skipped(name, "no optimizer of torch made a step, so that steps cannot be counted")
     return passed(name, f"the before failed at step {furthest}, the after came to step {least}")

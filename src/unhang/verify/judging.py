@@ -84,6 +84,10 @@ def step_time(run: Run, settings: Settings) -> Check:
         said.append(
             "" if value is None else f"{what} at most {value:.3g} s" if what == "step" else f"median {value:.3g} s"
         )
+    if not all(said) and run.durations and not took:
+        return skipped(
+            name, f"only {max(run.durations)} steps were seen, of which the first {skip} do not count (skip_first)"
+        )
     if not all(said):
         return skipped(name, "step times are not known: let 'unhang verify' make the run, or use unhang.heartbeat()")
     return passed(name, f"{', '.join(said)} ({source})")

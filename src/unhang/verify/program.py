@@ -8,6 +8,8 @@ from unhang.verify.schedule import P2P, ROOTED, Schedule, Step
 
 QUIET_S = 2.0
 START_S = 30.0
+_WIDTH = 150
+Rows = Mapping[int, Sequence[tuple[str, str]]]
 
 # Operation -> the parameters and the body of the function that starts it; `t` makes a tensor, `G` holds the groups.
 _CALLS = {
@@ -46,14 +48,14 @@ _PROGRAM = '''\
 """{title}
 Written by `unhang reproduce`; needs torch alone and no GPU. The report says:
 {note}
-Exit code: 1 fails as the job did, 2 fails in another way, 0 all calls completed.
+Exit code: 1 fails as the job did, 2 fails in another way, 0 all calls completed.{usage}
 """
 import mmap, {modules}
 import torch, torch.distributed as dist
 os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
 # rank of the job: [(what, operation, {fields}), ...] in the order of issue
 SCHEDULE = {schedule}
-EXPECTED = {expected}  # where the ranks stand in the report
+EXPECTED = {expected}  # where the job's ranks stood
 {fix}WHO, G, DONE = sorted(SCHEDULE), {{"default_pg": None}}, 255
 {helpers}START = {{{calls}}}
 
@@ -70,13 +72,12 @@ def run(steps):
     with tempfile.TemporaryDirectory() as folder:
         for index, rank in enumerate(WHO):
             pids.append(os.fork())
-            if not pids[-1]:
-                try:
-                    run_rank(index, steps[rank], at, folder)
-                except BaseException as error:  # what gloo says of its peers belongs to the failure
-                    print(f"rank {{rank}}: {{type(error).__name__}}: {{str(error)[:200]}}", file=sys.stderr, flush=True)
-                    at[index] = at[index] if "gloo/" in str(error) or "as recorded" in str(error) else 254
-                os._exit(1)
+            if pids[-1]: continue
+            try: run_rank(index, steps[rank], at, folder)
+            except BaseException as error:  # what gloo says of its peers belongs to the failure
+                print(f"rank {{rank}}: {{type(error).__name__}}: {{str(error)[:200]}}", file=sys.stderr, flush=True)
+                at[index] = at[index] if "gloo/" in str(error) or "as recorded" in str(error) else 254
+            os._exit(1)
         while min(at[:]) < DONE and time.monotonic() - moved < ({quiet_s} if min(at[:]) else {start_s}):
             time.sleep(0.02)
             seen, moved = at[:], moved if at[:] == seen else time.monotonic()
@@ -86,7 +87,7 @@ def run(steps):
 
 found = run({steps})
 is_same = all(EXPECTED.get(rank) == what for rank, what in found.items()){core}
-code = (1 if is_same else 2) if found else 0
+code = 2 - is_same if found else 0
 verdict = ("passes: all calls completed", "fails the same way", "fails in another way")[code]
 print(*(f"rank {{rank}}: {{what}}" for rank, what in found.items()), verdict, sep="\\n")
 sys.exit(code)
@@ -97,9 +98,7 @@ _LOOP = """\
         work and work.wait()
 """
 _LOOP_ASYNC = """\
-    works = []
-    for at[index], (what, operation, *arguments) in enumerate(steps, 1):
-        works.append(START[operation](*arguments))
+    works = [START[operation](*arguments) for at[index], (what, operation, *arguments) in enumerate(steps, 1)]
     for at[index], work in enumerate(works, 1): work and work.wait()
 """
 _GROUPS = """\
@@ -119,31 +118,29 @@ def render(schedule: Schedule, title: str, note: str = "", with_fix: bool = Fals
     ]
     keep_out = f"    if index in {absent} and steps:\n        at[index] = 1\n        time.sleep(120)\n"
     groups = {name: [schedule.ranks.index(m) for m in members] for name, members in schedule.groups.items()}
-    tables = _table(schedule, schedule.steps), _table(schedule, fix, is_short=True) if fix else ""
     core = set(schedule.core)
     is_async = any(schedule.is_deferred(r, s) for r, of_rank in schedule.steps.items() for s in of_rank) or any(
         s.op in P2P and len(of_rank) > 1 for of_rank in (fix or {}).values() for s in of_rank
     )
     return _PROGRAM.format(
         title=_plain(title),
-        note=_plain(note),
+        note="\n".join(map(_plain, note.splitlines())),
+        usage=" Argument `fixed`: with FIX." if fix else "",
         modules=", ".join(sorted(modules)),
         fields="group, elements, type, root or peer, tag"
         if any(s.op in P2P for s in steps)
         else "group, elements, type, root",
-        schedule=tables[0],
+        schedule=_table(_rows(schedule, schedule.steps)),
         expected=schedule.expected,
-        fix=f"FIX = {tables[1]}\nFIXED = 'fixed' in sys.argv  # FIX: True, and the ranks in FIX make those calls instead\n"
-        if fix
-        else "",
+        fix=f"FIX = {_fix_table(_rows(schedule, schedule.steps), _rows(schedule, fix))}\n" if fix else "",
         helpers="".join(f"{text}\n" for use, text in _HELPERS.items() if use in bodies),
         calls=",\n         ".join(f'"{op}": lambda {_CALLS[op]}'.replace("lambda :", "lambda:") for op in ops),
         absent=keep_out if absent else "",
         groups=_GROUPS.format(groups=groups) if groups else "",
         loop=_LOOP_ASYNC if is_async else _LOOP,
         quiet_s=quiet_s,
-        start_s=2 * quiet_s if absent else START_S,
-        steps="SCHEDULE | FIX if FIXED else SCHEDULE" if fix else "SCHEDULE",
+        start_s=f"{2 * quiet_s} if steps is SCHEDULE else {START_S}" if absent else START_S,
+        steps='SCHEDULE | FIX if "fixed" in sys.argv else SCHEDULE' if fix else "SCHEDULE",
         core=f" and bool({core} & set(found))" if core else "",
     )
 
@@ -158,25 +155,37 @@ def _operation(step: Step) -> str:
     return {"isend": "send", "irecv": "recv"}.get(step.op, step.op)
 
 
-def _table(schedule: Schedule, steps: Mapping[int, Sequence[Step]], is_short: bool = False) -> str:
-    """A literal of the steps by rank; `is_short`: one line per rank, without the places."""
-    rows = {
-        r: [(_row(schedule, s), _plain(s.place)) for s in of_rank if s.op != "init"] for r, of_rank in steps.items()
-    }
-    if is_short:
-        return "{" + ",\n       ".join(f"{r}: [{', '.join(row for row, _ in rows[r])}]" for r in sorted(rows)) + "}"
-    lines = []
-    for rank in sorted(rows):
-        if len(rows[rank]) < 2:
-            row, place = (rows[rank] or [("", "")])[0]
-            lines.append(f"{rank}: [{row}]," + (f"  # {place}" if place else ""))
-        else:
-            lines += [
-                f"{rank}: [",
-                *(f"    {row}," + (f"  # {place}" if place else "") for row, place in rows[rank]),
-                "],",
-            ]
-    return "\n".join(["{", *(f"    {line}" for line in lines), "}"])
+def _rows(schedule: Schedule, steps: Mapping[int, Sequence[Step]]) -> Rows:
+    """The steps of each rank as literals, with their places in the job's code."""
+    return {r: [(_row(schedule, s), _plain(s.place)) for s in steps[r] if s.op != "init"] for r in sorted(steps)}
+
+
+def _table(rows: Rows) -> str:
+    """A literal of the steps by rank, a line for each."""
+    lines = ["{"]
+    for rank, of_rank in rows.items():
+        start = f"    {rank}: ["
+        for i, (row, place) in enumerate(of_rank or [("", "")], 1):
+            end = "]," if i >= len(of_rank) else ","
+            lines.append(f"{start}{row}{end}" + (f"  # {place}" if place else ""))
+            start = " " * len(start)
+    return "\n".join([*lines, "}"])
+
+
+def _fix_table(rows: Rows, fixed: Rows) -> str:
+    """A literal of the steps that are to be changed: those of another rank where they are the same."""
+    ranks: dict[str, list[int]] = {}
+    for rank, of_rank in fixed.items():
+        steps = [row for row, _ in of_rank]
+        same = next((r for r in rows if r not in fixed and [row for row, _ in rows[r]] == steps), None)
+        one_line = f"[{', '.join(steps)}]"
+        wrapped = one_line if len(one_line) < _WIDTH else "[\n        " + ",\n        ".join(steps) + "]"
+        ranks.setdefault(wrapped if same is None else f"SCHEDULE[{same}]", []).append(rank)
+    if len(ranks) == 1 and len(fixed) > 1:
+        (text,) = ranks
+        return f"dict.fromkeys({sorted(fixed)}, {text})"
+    pairs = sorted((rank, text) for text, of_text in ranks.items() for rank in of_text)
+    return "{" + ",\n       ".join(f"{rank}: {text}" for rank, text in pairs) + "}"
 
 
 def _row(schedule: Schedule, step: Step) -> str:

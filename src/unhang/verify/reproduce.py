@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +23,7 @@ from unhang.model import Diagnosis
 from unhang.verify.program import render
 from unhang.verify.schedule import ROOTED, Schedule, Step
 from unhang.verify.schedule_cut import NotReproducible, cut
-from unhang.verify.shrink import few_ranks, shrink
+from unhang.verify.shrink import few_ranks, leap, shrink
 
 LIMIT_S = 60.0
 TRIAL_QUIET_S, _TRIAL_LIMIT_S = 0.8, 20.0
@@ -135,7 +137,8 @@ def reproduce(s: Situation, diagnosis: Diagnosis, output: Path, limit_s: float =
     started = time.monotonic()
     schedule = _cut(s, diagnosis)
     with _trials() as trials:
-        base, small = smallest(schedule, trials, limit_s * _SHARE_OF_TRIALS)
+        spent_s = time.monotonic() - started  # a busy machine needs long to start torch, and will once more at the end
+        base, small = smallest(schedule, trials, limit_s * _SHARE_OF_TRIALS - spent_s)
         for candidate in (small,) if small is base else (small, base):
             made = _final(trials, candidate, diagnosis, output, len(s.case.world))
             if made is not None:
@@ -145,7 +148,7 @@ def reproduce(s: Situation, diagnosis: Diagnosis, output: Path, limit_s: float =
 
 
 def smallest(schedule: Schedule, trials: Trials, limit_s: float) -> tuple[Schedule, Schedule]:
-    """A form of the schedule that fails in the same way, and the smallest that is left of it after `limit_s`.
+    """A form of the schedule to fall back on, and the smallest that fails in the same way; looks for it for `limit_s`.
 
     Raises:
         NotReproducible: no form of it fails in this way.
@@ -157,6 +160,8 @@ def smallest(schedule: Schedule, trials: Trials, limit_s: float) -> tuple[Schedu
             return False
         return trials.run(render(candidate, "A trial.", quiet_s=TRIAL_QUIET_S))[0] == FAILS
 
+    if (small := leap(schedule, fails)) is not None:
+        return schedule, small
     base = next((candidate for candidate in _variants(schedule) if fails(candidate)), None)
     if base is None:
         code, output = trials.run(render(schedule, "A trial."))  # with more patience
@@ -185,7 +190,7 @@ def write_only(s: Situation, diagnosis: Diagnosis, output: Path) -> Reproduction
     schedule = _cut(s, diagnosis)
     schedule = schedule.without(schedule.keys).fronts_only()
     title = describe(schedule)
-    text = render(schedule, title, _note(diagnosis), with_fix=True)
+    text = render(schedule, title, _note(diagnosis, schedule), with_fix=True)
     output.write_text(text)
     return Reproduction(text, title, schedule, len(s.case.world), notes=["not run: whether it fails was not tried"])
 
@@ -220,24 +225,53 @@ def _final(
     fix_passes = None
     fix = schedule.fix()
     if fix:
-        fixed = render(schedule, title, _note(diagnosis), with_fix=True)
+        fixed = render(schedule, title, _note(diagnosis, schedule), with_fix=True)
         fix_passes = trials.run(fixed, "fixed")[0] == PASSES
-    text = render(schedule, title, _note(diagnosis), with_fix=bool(fix_passes))
+    text = render(schedule, title, _note(diagnosis, schedule), with_fix=bool(fix_passes))
     output.write_text(text)
-    try:
-        done = subprocess.run(
-            [sys.executable, str(output)], capture_output=True, text=True, timeout=_FRESH_LIMIT_S, check=False
+    code, told = _as_a_process(output)
+    if code == FAILS:
+        return Reproduction(text, title, schedule, ranks_recorded, True, fix_passes, output=told)
+    output.unlink(missing_ok=True)
+    if code is None:
+        raise NotReproducible(
+            f"the program failed in the trials, but as a process of its own it did not end within {_FRESH_LIMIT_S:g} s: "
+            "this machine is too busy to tell"
         )
-    except subprocess.TimeoutExpired:
-        return None
-    if done.returncode != FAILS:
-        output.unlink(missing_ok=True)
-        return None
-    return Reproduction(text, title, schedule, ranks_recorded, True, fix_passes, output=done.stdout)
+    return None
 
 
-def _note(diagnosis: Diagnosis) -> str:
-    where = f"{diagnosis.findings[0].title}."
+def _as_a_process(program: Path) -> tuple[int | None, str]:
+    """The exit code of the program (None: over the limit) and its output. Nothing of it stays.
+
+    Blocks: up to `_FRESH_LIMIT_S`.
+    """
+    process = subprocess.Popen(
+        [sys.executable, str(program)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # its ranks are in its group
+    )
+    try:
+        told, _ = process.communicate(timeout=_FRESH_LIMIT_S)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            return None, ""
+        raise
+    return process.returncode, told
+
+
+def _note(diagnosis: Diagnosis, schedule: Schedule) -> str:
+    finding = diagnosis.findings[0]
+    where = f"{' '.join(finding.title.split())}."
+    group, seq = (finding.process_group or {}).get("pg_desc"), (finding.collective or {}).get("seq")
+    open_at = [f.position for r in schedule.ranks if (f := schedule.front(r)) is not None and f.group == group]
+    if isinstance(seq, int) and open_at and seq < min(open_at):
+        where += f"\nThe ranks part at call #{seq}; the calls from there to the one that is replayed pair by chance."
     if diagnosis.job.backend == "nccl":
         where += "\nThe job ran on nccl, where the call waits for ever; gloo may end the process instead."
     return where

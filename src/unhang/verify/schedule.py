@@ -39,6 +39,11 @@ class Step:
         return self.op in LOCAL
 
     @property
+    def position(self) -> int:
+        """The number of the call in its group; 0 for what has none."""
+        return int(self.key[2]) if self.key[:1] == ("c",) else 0
+
+    @property
     def agreed(self) -> tuple[object, ...]:
         """What the members of a group must agree on."""
         return (self.op,) if self.op in P2P else (self.op, self.size, self.dtype)
@@ -101,12 +106,20 @@ class Schedule:
         is_open = not step.is_done and step.op not in _BLOCKING
         return is_open and sum(not s.is_done for s in self.steps[rank]) > 1
 
+    def steps_after_front(self, rank: int) -> int:
+        """How many calls a rank started after the one that did not complete."""
+        front = self.front(rank)
+        return 0 if front is None else len(self.steps[rank]) - 1 - self.steps[rank].index(front)
+
     def fronts_only(self) -> Schedule:
         """Without the calls that ranks started after the one that did not complete."""
+        return self.cut_after_fronts(dict.fromkeys(self.ranks, 0))
+
+    def cut_after_fronts(self, left: Mapping[int, int]) -> Schedule:
+        """With only so many of the calls that each rank started after the one that did not complete."""
         steps = {}
         for rank, of_rank in self.steps.items():
-            front = self.front(rank)
-            steps[rank] = of_rank[: of_rank.index(front) + 1] if front is not None else of_rank
+            steps[rank] = of_rank[: len(of_rank) - max(0, self.steps_after_front(rank) - left[rank])]
         return replace(self, steps=steps).tidy()
 
     def sizes(self) -> tuple[int, ...]:

@@ -204,6 +204,8 @@ def _judge(stretch: Stretch) -> Check:
     named, hit = run.findings[0].culprit_ranks, stretch.hit_ranks
     if named and hit and not set(named) & set(hit):
         return failed(name, f"{run.cause} is right, but rank {named[0]} was named, and rank {hit[0]} was struck")
+    if hit and set(named) > set(hit) and set(named) >= set(run.case.world):
+        return failed(name, f"{run.cause} is right, but every rank was named, and rank {hit[0]} was struck")
     return passed(name, f"{run}, rank {', '.join(map(str, named)) or 'not named'}")
 
 

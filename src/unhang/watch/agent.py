@@ -18,16 +18,19 @@ from typing import Any
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.probe import flight, stacks
-from unhang.probe.process import children_of, oom_kills
+from unhang.probe.process import ProcessProbe, children_of, oom_kills
 from unhang.read.bundle import read_bundle
 from unhang.watch.options import RunOptions
-from unhang.watch.patience import FIRST_LOOK_S, Patience
+from unhang.watch.patience import FIRST_LOOK_S, START_UP_STALL_S, Patience
+from unhang.watch.process_tree import descendants_of
 from unhang.watch.ranks import WatchedRank, write_whole
 
 POLL_S = 0.2
 CONFIRM_S = 0.35
 CLOCK_GAP_S = 3.0
 DEATH_GRACE_S = 2.0
+STOPPED_STALL_S = 1.5
+WORKING_SHARE = 0.05
 MOST_WORKERS = 16
 
 
@@ -132,6 +135,7 @@ class Agent:
         self._take_stacks([rank, *peers])
         flight.request_pickles([other.folder for other in (rank, *peers)], timeout_s=0.5)
         stacks.wake_sleeper(rank.pid)
+        rank.end_abort()
 
     def _fetch_calls(self, rank: WatchedRank) -> bytes | None:
         dump = None if rank.probe.is_stopped() else flight.fetch_calls(rank.folder)
@@ -272,10 +276,10 @@ class Agent:
 
     def _maybe_suspect(self, s: Situation, now: float) -> None:
         """Somebody waits, and neither it nor what it waits for has moved for longer than this job ever needed."""
-        limit = self.patience.stall_after_s()
+        limit = min(self.patience.stall_after_s(), STOPPED_STALL_S if _waits_for_stopped(s) else float("inf"))
         concerned = {e.waiter for e in s.waits.edges if e.targets} | {r for r in s.waits.roots if r in s.case.ranks}
         shutting_down = {r for r, a in s.activities.items() if a.kind == "shutdown"} if not concerned else set()
-        ranks = concerned or shutting_down
+        ranks = concerned or shutting_down or _all_in_init(s)
         live = {r.rank for r in self._live()}
         if not ranks & live or all(a.kind == "frozen" for r, a in s.activities.items() if r in live):
             return
@@ -283,8 +287,28 @@ class Agent:
         if quiet < limit:
             self._look_again_at = now + limit - quiet
             return
-        waiting = tuple(sorted(s.waits.waiting)) or tuple(sorted(shutting_down))
+        if now - self._started < START_UP_STALL_S and self._may_still_come(s):
+            self._look_again_at = now + 1.0
+            return
+        waiting = tuple(sorted(s.waits.waiting)) or tuple(sorted(ranks))
         self._declare("suspected", waiting, self._onset_ns(s), _reason(s))
+
+    def _may_still_come(self, s: Situation) -> bool:
+        """Whether ranks that the others wait for in the rendezvous, or processes that are no rank yet, still work: they import.
+
+        Blocks: up to CONFIRM_S.
+        """
+        missing = {t for e in s.waits.edges if e.kind == "rendezvous" for t in e.targets}
+        known = {r.rank: r.pid for r in self._live()}
+        pids = [known[r] for r in missing if r in known]
+        if not missing <= known.keys():
+            pids += [p.pid for p in descendants_of(self.root_pid) if p.pid not in known.values()]
+        probes = [ProcessProbe(pid) for pid in pids]
+        for pause_s in (CONFIRM_S, 0.0) if probes else ():
+            for probe in probes:
+                probe.sample()
+            time.sleep(pause_s)
+        return any((probe.cpu_share() or 0.0) >= WORKING_SHARE for probe in probes)
 
     def _onset_ns(self, s: Situation) -> int:
         """When the oldest wait began."""
@@ -341,7 +365,28 @@ def _with_pid(threads: list[Any], pid: int) -> list[Any]:
     return [{**t, "pid": t.get("pid") or pid} for t in threads if isinstance(t, dict)]
 
 
+def _waits_for_stopped(s: Situation) -> bool:
+    """Whether all that the others wait for are processes stopped by a signal: no patience makes them go on.
+
+    Not those that a debugger has stopped (state t).
+    """
+    roots = [s.case.ranks.get(r) for r in s.waits.roots]
+    return bool(roots) and all(e is not None and e.state is not None and e.state.state == "T" for e in roots)
+
+
+def _all_in_init(s: Situation) -> set[int]:
+    """All ranks, if every one has come to init_process_group and is still in it."""
+    under_way = {
+        r
+        for r, e in s.case.ranks.items()
+        if any(c.kind == "init_process_group" and c.ended_ns is None for c in e.pending)
+    }
+    return under_way if under_way == set(s.case.world) else set()
+
+
 def _reason(s: Situation) -> str:
     """One line on why: the first wait."""
     edge = next((e for e in s.waits.edges if e.targets), None)
+    if edge is None and _all_in_init(s):
+        return "all ranks are in init_process_group, and it does not end"
     return f"rank {edge.waiter} waits in {edge.what}" if edge else "a process does not end"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -40,6 +41,7 @@ class WatchedRank:
         self._last, self._turns = b"", 0
         self._page: int | None = None
         self._fault_bytes = 0
+        self._has_aborted = False
         try:
             self.pidfd = os.pidfd_open(self.pid)
         except OSError:
@@ -87,8 +89,15 @@ class WatchedRank:
                     file.seek(self._fault_bytes)
                     new = file.read(65536)
                 self._fault_bytes = size
+                self._has_aborted = b"Fatal Python error: Aborted" in new
                 return b"Fatal Python error" in new
         return False
+
+    def end_abort(self) -> None:
+        """Finishes a SIGABRT that was sent and not raised by abort(): the program would go on where the handler ends."""
+        if self._has_aborted and self.pidfd is not None:
+            with suppress(OSError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGABRT)
 
     def note_death(self) -> int | None:
         """Notes that the process ended; returns its exit code. Has to be quick, before its parent reaps it."""

@@ -62,6 +62,14 @@ def write_job_file(run_dir: Path, content: Mapping[str, Any]) -> None:
         (run_dir / "job.json.tmp").replace(run_dir / "job.json")
 
 
+def withdraw_verdict(run_dir: Path) -> None:
+    """Takes back what the watcher suspected: the job has come to a good end by itself."""
+    with suppress(OSError, ValueError):
+        verdict = json.loads((run_dir / "verdict.json").read_bytes())
+        (run_dir / "verdict.json.tmp").write_text(json.dumps({**verdict, "withdrawn": True}), encoding="utf-8")
+        (run_dir / "verdict.json.tmp").replace(run_dir / "verdict.json")
+
+
 @contextmanager
 def _signals_kept_for_us() -> Iterator[tuple[frozenset[int], set[int]]]:
     """Blocks the signals that the supervisor waits for; yields them and the mask that the job must get.
@@ -93,7 +101,7 @@ class Supervisor:
         self.interrupted_by: str | None = None
         self.interrupted_twice = False
         self._last_interrupt = float("-inf")
-        self._has_been_ended = False
+        self._has_been_ended = self._had_orphans = False
         self._spared: set[Process] = set()
 
     # Start
@@ -264,6 +272,8 @@ class Supervisor:
         self.wait_for_output()
         self.end_orphaned_ranks()
         self.stop_agent()
+        if code == 0 and not (self.ended_by_us or self._had_orphans):
+            withdraw_verdict(self.run_dir)
         if self.relay:
             self.relay.stop_log()
         exit_code = 128 - code if code < 0 else code
@@ -302,6 +312,7 @@ class Supervisor:
         folders = [p.name for p in (self.run_dir / "ranks").glob("r*-*")]
         ranks = {int(name.rsplit("-", 1)[1]) for name in folders if name.rsplit("-", 1)[1].isdigit()}
         orphans = ranks & {p.pid for p in JobTree(os.getpid(), self._spared).members()}
+        self._had_orphans = bool(orphans)
         if orphans:
             say(f"{len(orphans)} training process{'es' * (len(orphans) > 1)} outlived the launcher: ended")
             self.end_processes(sorted(orphans))

@@ -54,17 +54,36 @@ def test_where_others_begin_anew_a_rank_that_does_not_has_departed() -> None:
     assert Habits(without).departures({0: 4}) == {}
 
 
-def test_a_call_that_others_make_elsewhere_is_not_new() -> None:
-    tp, dp = ProcessGroup("1", "tp", (0, 1), backend="nccl"), ProcessGroup("2", "tp", (2, 3), backend="nccl")
-    gather, scatter = ({"op": op, "group": "1", "state": OPEN} for op in ("all_gather", "reduce_scatter"))
-    table = table_of({0: [gather], 1: [scatter], 2: [{"op": "all_gather", "group": "2"}]}, WORLD, tp, dp)
-    assert Habits(table).firsts({0: 0, 1: 1}) == frozenset([1])
+THREE = ProcessGroup("0", "default_pg", (0, 1, 2), backend="nccl")
 
 
-def test_among_suspects_with_one_program_the_one_against_two_has_departed() -> None:
+def test_among_suspects_with_one_program_the_one_against_two_has_departed_unless_a_file_is_gone() -> None:
     first = [{"op": "broadcast"}, reduce_(), {"op": "all_gather"}]
-    table = table_of({r: [*first, reduce_(OPEN) if r != 1 else {"op": "barrier", "state": OPEN}] for r in range(3)})
+    calls = {r: [*first, reduce_(OPEN) if r != 1 else {"op": "barrier", "state": OPEN}] for r in range(3)}
+    table, one_is_gone = table_of(calls, THREE), table_of(calls)
     assert Habits(table).departures(last(table)) == {1: 7}
+    assert Habits(one_is_gone).departures(last(table)) == {}  # two against two
+    rank0_looks_on = {r: row for r, row in last(table).items() if r}
+    assert Habits(table_of({**calls, 3: calls[0]})).departures(rank0_looks_on) == {1: 7}
+
+
+def test_one_rank_of_many_that_made_the_same_call_clears_it() -> None:
+    begin, own = [{"op": op} for op in ("broadcast", "all_reduce", "all_gather")], [{"op": "scatter", "state": OPEN}]
+    usual = [*begin, {"op": "barrier"}, *begin]
+    calls = {0: [*begin, *own], **dict.fromkeys(range(1, 7), usual)}
+    table = table_of(calls, ProcessGroup("0", "default_pg", tuple(range(8)), backend="nccl"))
+    assert Habits(table).departures({0: 3}) == {0: 3}
+    assert Habits(table_of({**calls, 7: [*begin, *own]})).departures({0: 3}) == {}
+
+
+def test_who_made_the_same_calls_up_to_now_foretells_better_than_a_loop_within_the_first_round() -> None:
+    pair = ProcessGroup("1", "dp", (0, 1, 2, 3), backend="nccl")
+    loop, end = (
+        [{"op": op} for op in ("all_gather", "gather", "scatter")],
+        {"op": "barrier", "group": "1", "state": OPEN},
+    )
+    calls = {r: [*loop, *loop, *([{"op": "all_reduce"}] if r else []), *loop, end] for r in range(4)}
+    assert Habits(table_of(calls, WORLD, pair)).departures({0: 9}) == {0: 6}
 
 
 def test_ranks_with_one_program_vote_by_the_numbers_of_their_calls() -> None:
@@ -140,6 +159,26 @@ def test_a_loop_that_goes_on_is_no_departure_though_only_its_end_is_left_of_the_
     assert Habits(lost(table, 0)).departures({0: len(loop) + 5}) == {}
     other = table_of({0: [*loop, *now[:-1], {"op": "odd", "state": OPEN}], 1: [{"op": "send_off"}]}, *groups)
     assert Habits(lost(other, 0)).departures({0: len(loop) + 5}) == {0: len(loop) + 5}
+
+
+def test_the_begin_of_a_round_counts_as_a_call() -> None:
+    layer, end = [{"op": "all_gather"}, {"op": "gather"}], {"op": "barrier", "group": "1"}
+    one_layer_less = [*layer, *layer, *layer, end, *layer, *layer, {**end, "state": OPEN}]
+    other_program = [{"op": "broadcast"}, {"op": "scatter"}, {"op": "all_to_all"}, end] * 2
+    pair = ProcessGroup("1", "dp", (0, 1), backend="nccl")
+    table = table_of({0: one_layer_less, 1: other_program}, WORLD, pair)
+    assert Habits(table).departures({0: 11}) == {0: 11}
+    assert Habits(lost(table, 1)).departures({0: 11}) == {}  # nobody tells where the first round ends
+
+
+def test_what_is_left_of_one_round_of_a_loop_does_not_foretell_its_end() -> None:
+    loop = [{"op": op} for op in ("all_gather", "gather", "scatter")]
+    first = [*loop[1:], {"op": "barrier", "group": "1"}, {"op": "broadcast"}]
+    groups = WORLD, ProcessGroup("1", "dp", (0, 1), backend="nccl")
+    table = table_of({0: [*first, *loop, {**loop[0], "state": OPEN}], 1: [{"op": "send_off"}]}, *groups)
+    assert Habits(lost(table, 0)).departures({0: 7}) == {}
+    other = table_of({0: [*first, *loop, {"op": "odd", "state": OPEN}], 1: [{"op": "send_off"}]}, *groups)
+    assert Habits(lost(other, 0)).departures({0: 7}) == {0: 7}
 
 
 def test_of_a_fork_into_equal_halves_neither_outvotes_the_other() -> None:

@@ -12,7 +12,7 @@ from tests.unit.analyze.small_tables import DONE, OPEN, STARTED, WORLD, case_of,
 from unhang.analyze.fronts import fronts, matched_transfers
 from unhang.analyze.positions import CallIndex
 from unhang.analyze.situation import Situation
-from unhang.model import PROGRESS_COLUMNS, CallState, ProcessGroup, ProcessState
+from unhang.model import PROGRESS_COLUMNS, CallState, CollectiveTable, ProcessGroup, ProcessState
 from unhang.rules.process.no_dump import candidates
 from unhang.rules.registry import judge
 
@@ -48,12 +48,27 @@ def test_a_batch_counts_as_one_call_and_shows_the_member_that_differs() -> None:
     assert [table.call(row).in_sizes for row in position.rows.tolist()] == [((8,),), ((9,),)]
 
 
+def saying(table: CollectiveTable, rank: int, enqueued: int, completed: int) -> CollectiveTable:
+    """The table with the rank's own word on the first group."""
+    told = {"rank": rank, "group": 0, "enqueued": enqueued, "started": -1, "completed": completed}
+    return replace(table, progress={k: np.array([v], dtype=PROGRESS_COLUMNS[k]) for k, v in told.items()})
+
+
 def test_what_a_rank_says_of_itself_counts_as_issued() -> None:
     table = table_of({0: [reduce_(seq=7, state=OPEN)], 1: [reduce_(seq=5)]})
-    told = {"rank": [1], "group": [0], "enqueued": [7], "started": [-1], "completed": [7]}
     assert CallIndex(table).last(0) == {0: 7, 1: 5}
-    progress = {k: np.array(v, dtype=PROGRESS_COLUMNS[k]) for k, v in told.items()}
-    assert CallIndex(replace(table, progress=progress)).last(0) == {0: 7, 1: 7}
+    assert CallIndex(saying(table, 1, 7, 7)).last(0) == {0: 7, 1: 7}
+
+
+def test_what_a_rank_says_it_completed_is_not_open() -> None:
+    table = table_of({0: [reduce_(OPEN, seq=6), reduce_(OPEN, seq=7)], 1: [reduce_(OPEN, seq=7)]})
+    assert fronts(table) == {0: (0,), 1: (2,)}
+    assert fronts(saying(table, 0, 7, 6)) == {0: (1,), 1: (2,)}
+    assert CallIndex(saying(table, 0, 7, 6)).open_positions(0, 9) == [7]
+    wrapped = replace(saying(table, 0, 7, 4), wrapped_ranks=frozenset([0]))
+    assert fronts(wrapped)[0] == ()  # the fifth is open too, and overwritten
+    mixed = table_of({0: [reduce_(OPEN, seq=6), send(1, seq=1)]})
+    assert fronts(saying(mixed, 0, 9, 9)) == {0: (0,)}  # that counts the transfers
 
 
 def test_a_rank_waits_in_its_first_open_call_or_in_those_that_have_started() -> None:
@@ -239,6 +254,21 @@ def test_an_earlier_call_of_the_group_may_be_open_and_overwritten_though_another
     assert Situation(case_of(table)).recorded.stalled == {0}
 
 
+def test_a_device_stands_still_where_the_rank_says_that_the_call_before_has_completed() -> None:
+    table = table_of({r: [reduce_(STARTED if r else OPEN, seq=8)] for r in range(4)})
+    active = replace(table, wrapped_ranks=frozenset(range(4)), active_ranks=frozenset(range(4)))
+    assert Situation(case_of(active)).recorded.stalled == frozenset()
+    assert Situation(case_of(saying(active, 0, 8, 7))).recorded.stalled == {0}
+
+
+def test_an_idle_rank_is_awaited_in_a_transfer_behind_the_one_in_which_a_rank_waits() -> None:
+    table = table_of({0: [reduce_()], 1: [reduce_(), recv(0, OPEN), send(2, OPEN)], 2: [reduce_()], 3: [reduce_()]})
+    s = Situation(case_of(table))
+    assert [(e.waiter, e.targets) for e in s.waits.edges] == [(1, (0,)), (1, (2,))]
+    lost = Situation(case_of(replace(table, wrapped_ranks=frozenset([2]))))
+    assert [(e.waiter, e.targets) for e in lost.waits.edges] == [(1, (0,))]  # its side may be done, and overwritten
+
+
 def test_a_dump_of_open_calls_keeps_the_members_of_batches_so_they_are_counted() -> None:
     def batch(call: dict[str, Any], seq: int) -> list[dict[str, Any]]:
         return [{**call, "seq": seq}, {"op": "coalesced", "peer": -1, "seq": seq, "state": call["state"]}]
@@ -250,13 +280,13 @@ def test_a_dump_of_open_calls_keeps_the_members_of_batches_so_they_are_counted()
     assert matched_transfers(alone) == {1: None}
 
 
-def test_a_majority_of_one_yields_to_habit_where_it_is_not_recorded_who_belongs_to_the_groups() -> None:
+def test_a_majority_of_one_is_none_where_it_is_not_recorded_who_belongs_to_the_groups() -> None:
     past = [{"op": op, "group": g} for g, op in (("1", "all_gather"), ("1", "scatter"), ("0", "all_reduce"))] * 4
     odd = [*past, {"op": "barrier", "state": OPEN}]
     usual = [*past, *({**call, "state": OPEN} for call in past[:3])]
     world = ProcessGroup("0", "default_pg", (0, 1, 2), backend="nccl")
     known, unknown = (ProcessGroup("1", "tp", ranks, backend="nccl") for ranks in ((0, 1, 2), ()))
-    for group, culprits in ((known, (1,)), (unknown, (0, 2))):
+    for group, culprits in ((known, (1,)), (unknown, (0, 1, 2))):
         table = table_of({0: odd, 1: usual, 2: odd}, world, group)
         divergence = Situation(case_of(table, world=3)).divergence
         assert divergence is not None

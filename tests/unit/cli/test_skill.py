@@ -293,3 +293,9 @@ def test_the_experiment_in_the_advice_runs() -> None:
     (_, _, few, _, first), (_, _, many, _, second) = (line.split() for line in done.stdout.splitlines())
     assert first == second
     assert (int(few), int(many)) == (512 * 1024 * 4, 64 * 512 * 1024 * 4)
+
+
+def test_the_experiments_that_the_advice_names_exist() -> None:
+    named = [f for advice in ADVICE.values() for f in re.findall(r"docs/folklore/\w+\.\w+", advice.experiment)]
+    assert named.count("docs/folklore/README.md") == 5
+    assert [f for f in named if not (Path(__file__).parents[3] / f).is_file()] == []

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from unhang.errors import UnreadableInput
 from unhang.model import CallState, CollectiveTable, Finding, Frame, ProcessGroup, TableBuilder
-from unhang.show.perfetto import digits, write_trace
+from unhang.show.perfetto import write_trace
+from unhang.show.slices import digits
 
 MS = 1_000_000
 ZERO = 1_790_000_000_000_000_000
@@ -65,7 +66,7 @@ def small(ranks: tuple[int, ...] = (0, 1), stuck: bool = True) -> CollectiveTabl
 def test_a_call_comes_back(tmp_path: Path) -> None:
     events = traced(tmp_path, small())
     first = next(e for e in slices(events) if e["pid"] == 1)
-    assert (first["name"], first["ts"], first["dur"]) == ("all_reduce", 0.001, 4999.999)
+    assert (first["name"], first["ts"], first["dur"]) == ("all_reduce", 0, 5000)
     assert first["args"] == {"sizes": "4x8 Float", "at": "/a/train.py:7 in step", "seq": 1, "queued_us": 0}
     assert {(e["pid"], e["args"]["name"]) for e in events if e["name"] == "process_name"} == {
         (0, "rank 0"),
@@ -241,6 +242,41 @@ def test_calls_in_flight_at_once_lie_beside_each_other(tmp_path: Path) -> None:
 
 
 def test_digits() -> None:
-    shown = [bytes(row).decode() for row in digits(np.array([0, 7, 40, 305]), 4).T]
-    assert shown == ["   0", "   7", "  40", " 305"]
-    assert [bytes(row).decode() for row in digits(np.array([0, 40]), 3, is_padded=True).T] == ["000", "040"]
+    numbers = np.array([0, 7, 40, 9_999, 10_000, 20_305, 300_000_001])
+    shown = [bytes(row).decode() for row in digits([(b"a", numbers), (b",b", numbers % 10_000)], b"}")]
+    assert shown[:3] == ["a           0,b   0}", "a           7,b   7}", "a          40,b  40}"]
+    assert [int(text[1 : text.index(",")]) for text in shown] == numbers.tolist()
+    assert {len(text) for text in shown} == {20}
+
+
+def test_many_slices_keep_their_own_numbers(tmp_path: Path) -> None:
+    table = TableBuilder()
+    group = table.group(ProcessGroup("0", "default_pg", (0,)))
+    count = 9_000  # several pieces of text
+    for seq in range(count):
+        op = ("all_reduce", "broadcast", "all_gather")[seq % 3]
+        created = ZERO + seq * 20 * MS
+        table.add(
+            rank=0, group=group, seq=seq, op=op, created_ns=created, started_ns=created + seq * 1000,
+            completed_ns=created + seq * 1000 + MS, record_id=seq,
+        )  # fmt: skip
+    found = sorted(slices(traced(tmp_path, table.build())), key=lambda e: e["args"]["seq"])
+    assert [e["args"]["seq"] for e in found] == list(range(count))
+    assert [e["args"]["queued_us"] for e in found] == list(range(count))
+    assert [e["ts"] for e in found] == [seq * 20_000 + seq for seq in range(count)]
+    assert {e["dur"] for e in found} == {1000}
+    assert [e["name"] for e in found[:4]] == ["all_reduce", "broadcast", "all_gather", "all_reduce"]
+
+
+def test_senseless_times_are_drawn(tmp_path: Path) -> None:
+    table = TableBuilder()
+    group = table.group(ProcessGroup("0", "default_pg", (0, 1)))
+    for rank in range(4):
+        for seq, created in enumerate((1, 1 << 62)):
+            table.add(
+                rank=rank, group=group, seq=seq, op="all_reduce", created_ns=created, completed_ns=created + MS, record_id=seq,
+            )  # fmt: skip
+    found = slices(traced(tmp_path, table.build()))
+    assert sorted((e["pid"], e["ts"]) for e in found) == [
+        (rank, ts) for rank in range(4) for ts in (0, ((1 << 62) - 1) // 1000)
+    ]

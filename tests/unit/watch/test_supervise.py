@@ -57,6 +57,16 @@ def test_the_exit_code_is_the_jobs_own(jobs: Jobs, code: str, expected: int) -> 
     assert jobs.job_file()["interrupted_by"] is None
 
 
+@pytest.mark.parametrize(("code", "is_withdrawn"), [(0, True), (3, False)])
+def test_a_good_end_takes_a_suspicion_back(jobs: Jobs, code: int, is_withdrawn: bool) -> None:
+    verdict = jobs.run_dir / "verdict.json"
+    suspects = (
+        f'import sys; open(sys.argv[1], \'w\').write(\'{{"withdrawn": false, "kind": "suspected"}}\'); sys.exit({code})'
+    )
+    assert jobs.run(python(suspects, verdict)).returncode == code
+    assert json.loads(verdict.read_text()) == {"withdrawn": is_withdrawn, "kind": "suspected"}
+
+
 @pytest.mark.parametrize(("command", "expected"), [("/no/such/program", 127), ("/etc/passwd", 126)])
 def test_a_command_that_cannot_be_started(jobs: Jobs, command: str, expected: int) -> None:
     done = jobs.run([command])

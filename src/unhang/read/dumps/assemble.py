@@ -60,7 +60,7 @@ def observed_hang(shard: Shard) -> HangObservation | None:
     reason = "when the dumps were written is not known"
     if quiet_s is not None:
         reason = f"nothing had moved for {quiet_s:.0f} s when the dumps were written"
-    waiting = tuple(np.unique(table["rank"][open_rows]).tolist())
+    waiting = tuple(sorted(set(table["rank"][open_rows].tolist())))  # np.unique would import the masked arrays
     return HangObservation("suspected", max(0, last - first) / 1e9, quiet_s or 0.0, waiting, reason)
 
 

@@ -10,10 +10,11 @@ from unhang.analyze.divergence import Divergence
 from unhang.analyze.graph import edges_on
 from unhang.analyze.situation import Situation
 from unhang.analyze.streams import stack_path
-from unhang.model import Finding, Fix, Frame, WaitEdge
+from unhang.model import EvidenceLine, Finding, Fix, Frame, WaitEdge
 from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.collective.call_left_out import is_seen_elsewhere, left_out
 from unhang.rules.collective.order import is_dispatch_race, is_thread_race, out_of_order
 from unhang.rules.collective.wrong_peer import wrong_peers
 from unhang.rules.examples import make_case
@@ -81,7 +82,8 @@ class CollectiveOrderRace(Rule):
             yield _race(s, d)
         elif d is None and s.judges_waits:
             for cycle in s.waits.cycles:
-                if set(cycle) <= set(s.proven) and not _is_of_another_kind(s, cycle) and not wrong_peers(s):
+                is_explained = _is_of_another_kind(s, cycle) or wrong_peers(s) or left_out(s, cycle)
+                if set(cycle) <= set(s.proven) and not is_explained:
                     yield _cycle(s, cycle)
 
 
@@ -165,14 +167,15 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
     edges = [s.waits.edges_of(r)[0] for r in cycle]
     p2p = all(e.kind == "p2p" for e in edges)
     left = s.departures(cycle)
-    is_pattern = _all_do_the_same(edges) and all(_is_seen_elsewhere(s, r) for r in cycle)
+    is_pattern = _all_do_the_same(edges) and all(is_seen_elsewhere(s, r) for r in cycle)
     by_order = out_of_order(s, edges)
     by_habit = () if by_order else _with_companions(s, cycle, left, _left_their_habit(left, cycle))
     odd = by_order or by_habit
-    is_known = all(r in left or _is_seen_elsewhere(s, r) for r in cycle)
+    is_mixed = len({e.kind for e in edges}) > 1
+    is_known = all(r in left or (is_seen_elsewhere(s, r) and not is_mixed) for r in cycle)
     culprits = odd or (cycle if len(cycle) <= _MOST_NAMED and is_known else ())
     path = (stack_path(s.case, culprits[0]) or _path_of_front(s, culprits[0])) if culprits else ()
-    what = "point-to-point calls" if p2p else "collectives of different groups"
+    what = "point-to-point calls" if p2p else "sends and collectives" if is_mixed else "collectives of different groups"
     because = "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6]) + "."
     if by_habit:
         call = s.case.calls.call(left[next(r for r in by_habit if r in left)])
@@ -193,24 +196,23 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
         process_group={"pg_name": awaited.group, "pg_desc": ""},
         collective={"op": awaited.what.split(" ")[0], "seq": awaited.seq},
         location=w.location_of(path[-1] if path else None),
-        evidence=tuple(
-            line
-            for r in cycle[:4]
-            for line in (*map(w.waiting_line, s.waits.edges_of(r)), *w.stack_lines(s.case.ranks.get(r), 2))
-        ),
+        evidence=_evidence(s, cycle),
         fixes=(_p2p_fix() if p2p else _fixes(False)[0],),
+    )
+
+
+def _evidence(s: Situation, cycle: tuple[int, ...]) -> tuple[EvidenceLine, ...]:
+    """The waits and stacks of the circle."""
+    return tuple(
+        line
+        for r in cycle[:4]
+        for line in (*map(w.waiting_line, s.waits.edges_of(r)), *w.stack_lines(s.case.ranks.get(r), 2))
     )
 
 
 def _all_do_the_same(edges: Sequence[WaitEdge]) -> bool:
     """Whether all receive first, or all send first: then the pattern itself is at fault, not one of them."""
     return all(e.kind == "p2p" for e in edges) and len({e.what.split(" ")[0] for e in edges}) == 1
-
-
-def _is_seen_elsewhere(s: Situation, rank: int) -> bool:
-    """Whether more than the recorded calls tells what the rank does."""
-    evidence = s.case.ranks.get(rank)
-    return evidence is not None and bool(evidence.stacks or evidence.pending)
 
 
 def _awaited(s: Situation, culprits: tuple[int, ...], cycle: tuple[int, ...]) -> WaitEdge | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from unhang.analyze.align import majority
 from unhang.analyze.divergence import Divergence
+from unhang.analyze.shifted import Shift, shift_at
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import line_text
 from unhang.model import WaitEdge
@@ -21,6 +22,11 @@ def is_dispatch_race(d: Divergence) -> bool:
     names = [p[d.fork.depth + 1].function for p in (d.reference_path, d.odd_path) if len(p) > d.fork.depth + 1]
     text = line_text(d.fork.left.file, d.fork.left.line)
     return len(names) == 2 and bool(text) and not any(f"{name}(" in text for name in names)
+
+
+def is_of_size_alone(s: Situation, d: Divergence) -> bool:
+    """Whether the ranks made the same call from the same place with other sizes, and no neighbouring call explains the size."""
+    return d.differs == "size" and d.fork is None and shift_at(s.case, d) is Shift.NONE
 
 
 def is_thread_race(s: Situation, d: Divergence) -> bool:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import ClassVar
 
+from unhang.analyze.align import calls_at
+from unhang.analyze.callpath import user_path
 from unhang.analyze.divergence import Divergence
+from unhang.analyze.overtaking import line_passed
+from unhang.analyze.shifted import shift_at
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import calls_only_on_rank_zero, surroundings
+from unhang.analyze.source import calls_only_on_rank_zero, line_text, surroundings
 from unhang.analyze.variables import differing
 from unhang.model import EvidenceLine, Finding, Fix, Frame
 from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
-from unhang.rules.collective.order import is_dispatch_race, is_thread_race
+from unhang.rules.collective.order import is_dispatch_race, is_of_size_alone, is_thread_race
 from unhang.rules.collective.swallowed_exception import swallowed_by
 from unhang.rules.collective.uneven_inputs import exhausted_by
 from unhang.rules.examples import make_case
@@ -21,6 +26,7 @@ from unhang.rules.examples import make_case
 _FORWARD = ("_pre_forward", "_sync_buffers", "forward")
 _STEP = ["all_reduce[8]@main:10", "all_reduce[1]@main:12"]
 _OPEN = "all_reduce[8]@main:10 !"
+_LAYERS = ["all_reduce[2]@main:9", "all_reduce[7]@main:9", "all_reduce[3]@main:9", "all_reduce[5]@main:9"]
 
 
 class RankDependentCollective(Rule):
@@ -60,6 +66,25 @@ class RankDependentCollective(Rule):
             (2,),
             10,
         ),
+        Fires(
+            make_case(
+                {
+                    r: [*_LAYERS, *_LAYERS, "all_reduce[2]@main:9", f"all_reduce[{7 if r else 3}]@main:9 !"]
+                    for r in range(4)
+                }
+            ),
+            (0,),
+            9,
+        ),
+        Fires(
+            make_case(
+                {0: ["barrier@main:3 !"], 1: ["barrier@main:3 !"], 2: ["all_gather[1]@main:4>train:9 !"]},
+                world=3,
+                source="def main():\n    init()\n    barrier()\n    train()\n",
+            ),
+            (2,),
+            3,
+        ),
         Quiet(make_case({r: [*_STEP, _OPEN] for r in range(3)} | {3: _STEP}), "a rank that is late has not diverged"),
         Quiet(
             make_case(
@@ -76,7 +101,7 @@ class RankDependentCollective(Rule):
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding on the first divergence that no more specific rule explains."""
         d = s.divergence
-        if d is None or d.left_loop or (d.differs == "size" and d.fork is None):
+        if d is None or d.left_loop or is_of_size_alone(s, d):
             return
         if is_dispatch_race(d) or is_thread_race(s, d) or swallowed_by(s, d.odd) or exhausted_by(s, d):
             return
@@ -92,19 +117,33 @@ def _hidden_forward(d: Divergence) -> Frame | None:
     """
     frames = d.odd_call.frames or ()
     in_forward = any(f.file.endswith("nn/parallel/distributed.py") and f.function in _FORWARD for f in frames)
-    if not in_forward or d.odd != (0,) or any(surroundings(f.file, f.line).depends_on_rank for f in d.odd_path):
+    around = [surroundings(f.file, f.line) for f in d.odd_path]
+    theirs = {test for f in d.reference_path for test in surroundings(f.file, f.line).tests}
+    if not in_forward or d.odd != (0,) or any(a.depends_on_rank and not set(a.tests) <= theirs for a in around):
         return None  # that it went elsewhere by its rank explains more than a forward that nobody saw
     found = {f for frame in d.odd_path for f in calls_only_on_rank_zero(frame.file, frame.line)}
     return found.pop() if len(found) == 1 else None
 
 
-def _finding(s: Situation, d: Divergence) -> Finding:
+def _as_skip(s: Situation, d: Divergence) -> Divergence:
+    """The same, as a call left out where the odd ranks stand behind the line at which the others wait."""
+    if d.skipped or not d.has_majority or d.fork is None or not line_text(d.fork.left.file, d.fork.left.line):
+        return d
+    before = calls_at(s.index, s.case.calls.groups.index(d.group), d.seq - 1).get(d.odd[0])
+    met = user_path(before.frames) if before is not None else ()
+    return replace(d, skipped=line_passed(d.reference_path, d.odd_path, met) is not None)
+
+
+def _finding(s: Situation, found: Divergence) -> Finding:
+    d = _as_skip(s, found)
     odd, ref = w.name_ranks(d.odd), w.name_ranks(d.reference)
     hidden = _hidden_forward(d)
     frame = hidden or d.location
     mine, theirs = w.name_call(d.odd_call), w.name_call(d.reference_call)
     if hidden is not None:
         did = f"alone {w.verb(d.odd, 'runs', 'run')} a forward through the DDP wrapper at {w.place(frame)}; its next forward broadcasts buffers, where {ref} made {theirs}"
+    elif d.differs == "size" and d.fork is None:
+        did = f"{shift_at(s.case, d).value} at {w.place(frame)}: it gives {mine}, a neighbour of {theirs}, which {ref} {w.verb(d.reference, 'gives', 'give')}"
     elif d.skipped:
         did = f"left out {theirs} of {w.place(frame)}, which {ref} made, and went on to {mine}"
     else:

@@ -11,7 +11,10 @@ from unhang.model import EvidenceLine, Finding, Fix, LogLine
 from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.collective.order import is_of_size_alone, is_thread_race
 from unhang.rules.examples import make_case
+
+_LAYERS = ["all_reduce[2]@main:9", "all_reduce[7]@main:9", "all_reduce[3]@main:9", "all_reduce[5]@main:9"]
 
 
 class SizeMismatch(Rule):
@@ -56,6 +59,32 @@ class SizeMismatch(Rule):
         ),
         Quiet(
             make_case(
+                {
+                    r: [*_LAYERS, *_LAYERS, "all_reduce[2]@main:9", f"all_reduce[{7 if r else 3}]@main:9 !"]
+                    for r in range(4)
+                }
+            ),
+            "the size of the next call, as the past foretells it: a call was left out",
+        ),
+        Fires(
+            make_case(
+                {
+                    r: [*_LAYERS, *_LAYERS, "all_reduce[2]@main:9", f"all_reduce[{7 if r else 8}]@main:9 !"]
+                    for r in range(4)
+                }
+            ),
+            (0,),
+            9,
+        ),
+        Quiet(
+            make_case(
+                {0: ["all_gather[8]@main:9", "all_gather[1]@main:9 thread=second !"]}
+                | {r: ["all_gather[8]@main:9", "all_gather[9]@main:9 !"] for r in (1, 2, 3)}
+            ),
+            "a second thread came in between",
+        ),
+        Quiet(
+            make_case(
                 {r: [f"all_to_all_single[{8 + r}]@main:20", "barrier@main:21 !"] for r in range(3)}
                 | {3: ["all_to_all_single[1]@main:20"]}
             ),
@@ -66,7 +95,7 @@ class SizeMismatch(Rule):
     def check(self, s: Situation) -> Iterable[Finding]:
         """One finding where only size or dtype differ."""
         d = s.divergence
-        if d is not None and d.differs == "size" and d.fork is None:
+        if d is not None and is_of_size_alone(s, d) and not is_thread_race(s, d):
             yield _finding(s, d)
 
 

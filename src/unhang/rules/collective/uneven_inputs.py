@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from unhang.analyze.align import StuckCollective
 from unhang.analyze.callpath import user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.failures import early_leavers
@@ -18,6 +19,7 @@ from unhang.rules.collective.order import is_dispatch_race, is_thread_race
 from unhang.rules.collective.swallowed_exception import swallowed_by
 from unhang.rules.examples import make_case
 
+_MOST_COMPARED = 8
 _SOURCE = (
     "def main():\n    for batch in loader:\n        loss = model(batch)\n        loss.backward()\n    dist.barrier()\n"
 )
@@ -166,9 +168,26 @@ def _ended_in_loop(s: Situation) -> tuple[RankEvidence, CollectiveCall, Frame, L
             waiting = [c for r, c in stuck.calls.items() if r in stuck.waiting and evidence.rank in stuck.missing]
             if last is not None and waiting:
                 found = _shared_loop(waiting[0], last)
-                if found is not None:
+                if found is not None and _times(s, evidence.rank, waiting[0]):
                     return evidence, waiting[0], *found
     return None
+
+
+def _times(s: Situation, rank: int, like: CollectiveCall) -> int:
+    """How often a rank made this call, from this place."""
+    table, path = s.case.calls, user_path(like.frames)
+    rows = table.rows(rank=rank, group=table.groups.index(like.group), is_p2p=0).tolist()
+    stacks = [i for i, stack in enumerate(table.stacks) if user_path(stack) == path]
+    return sum(int(table["frames"][row]) in stacks for row in rows)
+
+
+def made_as_often(s: Situation, rank: int, stuck: StuckCollective) -> bool:
+    """Whether a missing rank has made the call as often as those that wait in it: they made another one more, before."""
+    calls = [stuck.calls[r] for r in stuck.waiting if stuck.calls[r].frames]
+    is_whole = s.case.calls.wrapped_ranks.isdisjoint({rank, *stuck.waiting})
+    return (
+        bool(calls) and is_whole and all(_times(s, rank, c) >= _times(s, c.rank, c) > 0 for c in calls[:_MOST_COMPARED])
+    )
 
 
 def _shared_loop(waiting: CollectiveCall, last: CollectiveCall) -> tuple[Frame, Loop] | None:
@@ -257,5 +276,13 @@ UnevenInputs.EXAMPLES = (
             exit_code=0,
         ),
         "all ranks leave the loop together",
+    ),
+    Quiet(
+        make_case(
+            {3: _LOOP, **{r: [*_LOOP, "barrier@main:3 !"] for r in range(3)}},
+            source=_SOURCE,
+            exits={3: ended("exit", 0)},
+        ),
+        "what the others wait in, though it is in the loop, is no call that the rank ever made there",
     ),
 )

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from unhang.analyze.pasted import Doing, doings_of
 from unhang.analyze.situation import LateRank, Situation
-from unhang.model import EvidenceLine, Finding, Fix, ThreadStack, user_frames
-from unhang.model.example import Fires, Quiet
+from unhang.model import EvidenceLine, Finding, Fix, Frame, ThreadStack, user_frames
+from unhang.model.example import Fires, Quiet, path
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
 from unhang.rules.examples import log_case, make_case
@@ -30,6 +30,20 @@ Thread 0x7FA6E7C01740 (idle): "MainThread"
     all_reduce (torch/distributed/distributed_c10d.py:3075)
     train (app/train.py:280)
 """
+_STARTS = (
+    "multiprocessing/popen_spawn_posix.py",
+    "multiprocessing/popen_forkserver.py",
+    "multiprocessing/popen_spawn_win32.py",
+)
+_PICKLES = ThreadStack(
+    "MainThread",
+    (
+        Frame("/usr/lib/python3.11/multiprocessing/reduction.py", 60, "dump"),
+        Frame("/usr/lib/python3.11/multiprocessing/popen_spawn_posix.py", 47, "_launch"),
+        *path("main:8>~loader"),
+    ),
+    is_main=True,
+)
 _COMM = dict.fromkeys((0, 2, 3), "main:10>~backward")
 
 
@@ -66,6 +80,7 @@ class DataloaderHang(Rule):
             "a wait of another kind",
         ),
         Fires(make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: "main:8>~loader"}), (1,), 8),
+        Fires(make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: _PICKLES}), (1,), 8),
         Quiet(make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: "main:8>save:40"}), "the rank is in other code"),
         Quiet(
             make_case(
@@ -87,7 +102,11 @@ class DataloaderHang(Rule):
             yield from self._from_stacks(s)
         for late in s.late if s.judges_waits else ():
             if late.activity.kind == "data" and s.divergence is None:
-                yield describe(s, self, late, 0.93, "waits for its data loader", _fixes(), _workers(s, late))
+                if _starts_workers(s, late):
+                    what = "still starts the workers of its data loader, each with a copy of the data set,"
+                    yield describe(s, self, late, 0.93, what, _START_FIXES, _workers(s, late))
+                else:
+                    yield describe(s, self, late, 0.93, "waits for its data loader", _fixes(), _workers(s, late))
 
     def _from_stacks(self, s: Situation) -> Iterable[Finding]:
         """One finding where the stacks in a log show some ranks in their loader, and no named rank elsewhere but in a collective."""
@@ -121,6 +140,13 @@ class DataloaderHang(Rule):
         )
 
 
+def _starts_workers(s: Situation, late: LateRank) -> bool:
+    """Whether the rank pickles what its workers get: they are started by spawn or forkserver, not by fork."""
+    evidence = s.case.ranks.get(late.rank)
+    stack = evidence.main_stack if evidence else None
+    return stack is not None and any(f.file.endswith(_STARTS) for f in stack.frames)
+
+
 def _workers(s: Situation, late: LateRank) -> list[EvidenceLine]:
     """The stacks of the rank's worker processes."""
     evidence = s.case.ranks.get(late.rank)
@@ -151,3 +177,24 @@ def _fixes() -> tuple[Fix, ...]:
             undo="timeout=0",
         ),
     )
+
+
+_START_FIXES = (
+    Fix(
+        "Do not send the data set to each worker: open it there",
+        patch="class Data: keep the path in __init__, and np.load(path, mmap_mode='r') or open the file at the first __getitem__   # then little is pickled",
+        verify="unhang run -- <the same command>: the first batch arrives",
+        undo="revert the edit",
+    ),
+    Fix(
+        "Start the workers once, and before the first collective",
+        patch="DataLoader(..., persistent_workers=True); iterator = iter(loader) before init_process_group; or num_workers=0 for data that is in memory",
+        verify="later epochs begin at once",
+        undo="remove the arguments",
+    ),
+    Fix(
+        "Does not help: timeout= of the DataLoader",
+        setting="leave it: it bounds the wait for a batch, not the start of the workers",
+        verify="the rank is in the start of its workers all the same",
+    ),
+)

@@ -17,6 +17,7 @@ from unhang.rules.base import Rule
 from unhang.rules.examples import log_case, make_case
 from unhang.rules.failure import WORKER_DIED, describe_failure, first_exception, is_read_from_log
 from unhang.rules.line_rule import quote
+from unhang.rules.process.external_signal import told_to_end
 
 _ECHO = "RuntimeError: Connection closed by peer [127.0.0.1]:4242@main:10"
 _KERNEL_OOM = re.compile(r"oom[-_ ]?kill|Out of memory: Killed process|Memory cgroup out of memory", re.IGNORECASE)
@@ -59,7 +60,7 @@ def signal_name(code: int | None) -> str:
 
 def first_crash(s: Situation) -> Failure | None:
     """The first end by a signal, or without a word, that no exception or divergence explains."""
-    if s.divergence is not None:
+    if s.divergence is not None or told_to_end(s) is not None:
         return None
     for failure in s.failures:
         if failure.kind == "exception" and not failure.secondary:
@@ -126,6 +127,16 @@ class RankCrashed(Rule):
                 exit_code=137,
             ),
             (2,),
+        ),
+        Fires(
+            make_case(
+                {},
+                errors={0: _ECHO},
+                exits={0: ended("signal", -15, at_s=10.6), 1: ended("signal", -11, at_s=10.3)},
+                hang=None,
+                exit_code=139,
+            ),
+            (1,),
         ),
         Quiet(
             make_case(

@@ -13,7 +13,7 @@ from unhang.model import EvidenceLine, Finding, Fix, ProcessState, RankEvidence,
 from unhang.model.example import Fires, Quiet, ended
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
-from unhang.rules.collective.uneven_inputs import UnevenInputs, is_outnumbered
+from unhang.rules.collective.uneven_inputs import UnevenInputs, is_outnumbered, made_as_often
 from unhang.rules.examples import log_case, make_case
 from unhang.rules.failure import describe_failure
 
@@ -30,6 +30,7 @@ _LOG = """\
 RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.250.133.2]:30872
 """
 _WAIT = {r: ["all_reduce[8]@main:10 !"] for r in (0, 1, 3)}
+_MORE = ["all_reduce[4]@main:9", "barrier@main:11"]
 
 
 class RankExitedEarly(Rule):
@@ -76,6 +77,15 @@ class RankExitedEarly(Rule):
                 states={r: ProcessState("gone") for r in (1, 2, 3)},
             ),
             "three came to the end of the program; the fourth makes a call more than they",
+        ),
+        Quiet(
+            make_case(
+                {0: ["all_reduce[4]@main:9", "barrier@main:12"], 1: [*_MORE, "barrier@main:12 !"]},
+                world=2,
+                exits={0: ended("exit", 0)},
+                states={0: ProcessState("gone")},
+            ),
+            "it made that last call, too: its peer made another one more, before",
         ),
         Quiet(
             make_case(
@@ -139,7 +149,8 @@ def _peer_in_source(s: Situation, error: SeenError) -> int | None:
 
 def _was_needed(s: Situation, leaver: RankEvidence) -> bool:
     """Whether a peer waits for the rank, or lost its connection after it had gone."""
-    if any(leaver.rank in stuck.missing for stuck in s.stuck) and not is_outnumbered(s, leaver):
+    missed = [stuck for stuck in s.stuck if leaver.rank in stuck.missing]
+    if missed and (not is_outnumbered(s, leaver) or any(made_as_often(s, leaver.rank, stuck) for stuck in missed)):
         return False
     if any(leaver.rank in e.targets for e in s.waits.edges):
         return True

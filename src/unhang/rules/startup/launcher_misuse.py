@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from unhang.analyze.situation import Situation
-from unhang.model import Fix, LogEvent
+from unhang.model import Finding, Fix, LogEvent, user_frames
 from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.examples import log_case, make_case
@@ -17,6 +18,7 @@ _BARRIER = (
     "RuntimeError: Timed out initializing process group in store based barrier on rank: {}, for key: store_based_barrier_key:1 "
     "(world_size=2, worker_count={}, timeout=0:30:00)"
 )
+_NOT_SET = "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set@main:3"
 _ARGUMENT = "train.py: error: unrecognized arguments: --local-rank=0"
 _BARRIERS = ("store.barrier_timed_out", "store.barrier_waiting")
 
@@ -63,14 +65,13 @@ class LauncherMisuse(StartRule):
             make_case(
                 {},
                 world=2,
-                errors={
-                    0: "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set@main:3"
-                },
+                errors=dict.fromkeys((0, 1), _NOT_SET),
                 hang=None,
                 exit_code=1,
             ),
             (),
         ),
+        Fires(make_case({}, errors={2: _NOT_SET}, hang=None, exit_code=1), (2,), 3),
         Quiet(log_case(_BARRIER.format(0, 1)), "a member is missing; those that came are numbered rightly"),
         Quiet(
             log_case(
@@ -81,21 +82,31 @@ class LauncherMisuse(StartRule):
     )
     headline = "the launcher and the program do not agree on the processes of the job"
 
+    def check(self, s: Situation) -> Iterable[Finding]:
+        """As of every rule on lines, with the place of the exception where a rank alone is at fault."""
+        for finding in super().check(s):
+            errors = [e.error for r in finding.culprit_ranks if (e := s.case.ranks.get(r)) and e.error is not None]
+            frame = next(iter(user_frames(errors[0].frames)), None) if errors else None
+            yield replace(finding, location=w.location_of(frame))
+
     def evidence(self, s: Situation) -> Sequence[LogEvent]:
         """Lines that name the misuse, and ranks outside of their world."""
         named = [e for e in seen(s, *self.kinds) if e.kind not in _BARRIERS or _is_outside(e)]
         return self.still_starting(s, named)
 
     def culprits(self, s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
-        """The ranks that do not exist in the world, where they are told."""
+        """The ranks that do not exist in the world, or that alone lack a variable, where they are told."""
         told = {r for e in events if (r := _wrong_rank(e)) is not None}
-        return tuple(sorted(told))
+        return tuple(sorted(told)) or _without_variable(s, events)
 
     def title(self, s: Situation, events: Sequence[LogEvent]) -> str:
         """What does not fit."""
         for e in events:
             if e.kind == "launchers.variable_missing":
                 name = e["name"] or e["old_name"].upper().replace(" ", "_")
+                alone = _without_variable(s, events)
+                if alone:
+                    return f"{name} is not set on {w.name_ranks(alone)}, and is on the other ranks"
                 return f"{name} is not set: the processes were not started by a launcher"
             if e.kind == "launchers.local_rank_argument":
                 return "the launcher passes --local-rank, which the script does not know"
@@ -109,6 +120,8 @@ class LauncherMisuse(StartRule):
     def because(self, s: Situation, events: Sequence[LogEvent]) -> str:
         """Why no timeout helps."""
         kinds = {e.kind for e in events}
+        if kinds == {"launchers.variable_missing"} and _without_variable(s, events):
+            return "The launcher sets these variables for all; here the script, a wrapper or a changed environment took one away."
         if kinds == {"launchers.variable_missing"}:
             return "torchrun, srun with a wrapper, or mp.spawn with code of your own set these variables; a plain `python train.py` does not."
         if kinds == {"launchers.local_rank_argument"}:
@@ -130,6 +143,22 @@ class LauncherMisuse(StartRule):
         if any(e.kind == "launchers.local_rank_argument" for e in events):
             return (_ENVIRONMENT_FIX, _LAUNCHER_FIX)
         return (_LAUNCHER_FIX,)
+
+
+def _without_variable(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
+    """The ranks that miss a variable while others of the job got past that point: it is in their processes alone."""
+    missing = [e for e in events if e.kind == "launchers.variable_missing"]
+    told = {e.rank for e in missing if e.rank is not None}
+    said = {e.text.strip() for e in missing if e.rank is not None}
+    further = {
+        r
+        for r, e in s.case.ranks.items()
+        if r not in told and (e.initialized or any(c.kind == "init_process_group" for c in e.pending))
+    }
+    # What the output says without a rank is what these ranks told, if it is not said more often.
+    unnamed = [e.text.strip() for e in missing if e.rank is None]
+    is_theirs = set(unnamed) <= said and len(unnamed) <= len(told)
+    return tuple(sorted(told)) if is_theirs and further else ()
 
 
 def _is_outside(event: LogEvent) -> bool:

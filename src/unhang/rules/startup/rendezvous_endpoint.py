@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from unhang.analyze.situation import Situation
-from unhang.model import Fix, LogEvent
-from unhang.model.example import Fires, Quiet
-from unhang.rules.examples import log_case
+from unhang.model import Finding, Fix, Frame, LogEvent, ThreadStack
+from unhang.model.example import Fires, Quiet, path, pending
+from unhang.rules import wording as w
+from unhang.rules.examples import log_case, make_case
 from unhang.rules.startup.start_rule import StartRule, seen, was_killed
 
 _TIMED_OUT = "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to connect to (node-a, 29500)."
@@ -25,6 +26,19 @@ _NAMES = ("store.host_not_found", "elastic.bad_endpoint", "gloo.unresolved")
 _MOST_LAST_LINES = 5
 # Connection timed out, no route to host, network is unreachable: unlike a refusal no sign of a server that is yet to start.
 _UNREACHABLE = (101, 110, 113)
+_RENDEZVOUS = "/torch/distributed/rendezvous.py"
+_C10D = "/site-packages/torch/distributed/distributed_c10d.py"
+_INIT = {r: [pending("init_process_group", where="main:3")] for r in range(3)}
+
+
+def _in_init(*above: Frame) -> ThreadStack:
+    """A rank in init_process_group, for examples."""
+    frames = (*above, Frame(_C10D, 1892, "init_process_group"), *path("main:3"))
+    return ThreadStack("MainThread", frames, is_main=True)
+
+
+_CONNECTS = _in_init(Frame(f"/site-packages{_RENDEZVOUS}", 190, "_create_c10d_store"))
+_CONNECTED = _in_init(Frame(_C10D, 2169, "_new_process_group_helper"))
 
 
 class RendezvousEndpoint(StartRule):
@@ -32,7 +46,7 @@ class RendezvousEndpoint(StartRule):
 
     What it detects:
         The store's client timed out or was refused for good, the name of the master does not resolve, or the endpoint is no
-        valid one; and no training followed.
+        valid one; and no training followed. Or, in a start that hangs, some ranks still connect to a store that the others reached.
 
     Why it hangs:
         Every process tries to reach the store until its timeout (60 s to 30 min); rank 0 waits for them meanwhile.
@@ -64,6 +78,30 @@ class RendezvousEndpoint(StartRule):
                 "RendezvousConnectionError: The connection to the C10d store has failed. See inner exception for details."
             ),
             (),
+        ),
+        Fires(
+            make_case(
+                {}, world=3, hang="suspected", pending=_INIT, stacks={0: _CONNECTED, 1: _CONNECTED, 2: _CONNECTS}
+            ),
+            (2,),
+            3,
+        ),
+        Quiet(
+            make_case({}, world=3, hang="suspected", pending=_INIT, stacks=dict.fromkeys(range(3), _CONNECTED)),
+            "all have reached the store",
+        ),
+        Quiet(
+            make_case({}, world=3, hang="suspected", pending=_INIT, stacks={0: _CONNECTS, 1: _CONNECTS, 2: _CONNECTS}),
+            "nobody has reached it: which side is at fault is not told",
+        ),
+        Fires(
+            make_case({}, world=3, hang="suspected", pending=_INIT, stacks={0: _CONNECTS, 1: _CONNECTED, 2: _CONNECTS}),
+            (2,),
+            3,
+        ),
+        Quiet(
+            make_case({}, world=3, hang=None, pending=_INIT, stacks={0: _CONNECTED, 1: _CONNECTED, 2: _CONNECTS}),
+            "a rank that connects a moment later",
         ),
         Quiet(
             log_case(f"{_REFUSED}\nRank 0: Completed store-based barrier for key:0 with 2 nodes."),
@@ -98,6 +136,29 @@ class RendezvousEndpoint(StartRule):
             undo="nothing is changed",
         ),
     )
+
+    def check(self, s: Situation) -> Iterable[Finding]:
+        """What the lines say; else ranks of a hung start that do not reach the store, which others have reached."""
+        said = tuple(super().check(s))
+        yield from said
+        ranks = _not_connected(s) if not said and s.case.hang is not None else ()
+        if ranks:
+            frame = s.activities[ranks[0]].frame
+            others = s.others(ranks)
+            yield Finding(
+                rule=self.id,
+                cause=self.cause,
+                title=f"{w.name_ranks(ranks)} cannot reach the store at {w.place(frame)}, which others have reached",
+                confidence=0.9,
+                culprit_ranks=ranks,
+                victim_ranks=others,
+                because="All ranks are in init_process_group; these still connect to MASTER_ADDR:MASTER_PORT, the others are past that and wait for them. "
+                "Their address or port is another one, or their way to it is closed.",
+                collective={"op": "init_process_group", "seq": None},
+                location=w.location_of(frame),
+                evidence=tuple(line for r in (*ranks[:2], *others[:1]) for line in w.stack_lines(s.case.ranks[r], 2)),
+                fixes=self.fixes,
+            )
 
     def evidence(self, s: Situation) -> Sequence[LogEvent]:
         """Errors; else names that did not resolve, or a log that ends in refusals."""
@@ -147,6 +208,22 @@ class RendezvousEndpoint(StartRule):
             "The processes could not reach the store, so none of them came to a collective. A longer timeout helps only if rank 0 "
             f"starts late; an address that is wrong stays wrong.{off}"
         )
+
+
+def _not_connected(s: Situation) -> tuple[int, ...]:
+    """Ranks that make their store while all others, and they are known, are past that in the same init_process_group.
+
+    Never rank 0, which serves the store: it may wait there for the others.
+    """
+    stacks = {r: e.main_stack for r, e in s.case.ranks.items() if e.main_stack is not None}
+    starting = {
+        r: stack for r, stack in stacks.items() if any(f.function == "init_process_group" for f in stack.frames)
+    }
+    if set(starting) != set(s.case.world):
+        return ()
+    found = {r for r, stack in starting.items() if any(f.file.endswith(_RENDEZVOUS) for f in stack.frames)}
+    has_server = any(r not in found for r in starting if r)
+    return tuple(sorted(found - {0})) if has_server else ()
 
 
 def _ends_in_refusals(s: Situation) -> list[LogEvent]:

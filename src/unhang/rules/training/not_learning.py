@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from unhang.analyze.situation import Situation
-from unhang.model import Fix, LogEvent
+from unhang.model import Finding, Fix, LogEvent
 from unhang.model.example import Fires, Quiet
 from unhang.rules.examples import log_case
 from unhang.rules.line_rule import LineRule
+from unhang.rules.training.guard_lines import quoted, said_of_learning
 
 MIN_LINES = 5
 LAST_SHARE = 0.9
+_RATE = "the learning rate was 0 for all parameters in all of 5 steps; look at the optimizer's groups and the scheduler"
 _LEAST_SCALE = 1e-3
 _SCALED = ("learn.overflow", "learn.scale", "learn.scale_minimum")
 
@@ -30,7 +32,7 @@ class NotLearning(LineRule):
 
     What it detects:
         In the steps that the log shows, up to its end: a loss scale that has fallen to nothing, steps that are all skipped for an
-        overflow, a loss or gradient norm that is NaN in every line.
+        overflow, a loss or gradient norm that is NaN in every line. Or a line of `unhang.check_learning`.
 
     Why it hangs:
         It does not, and that is the harm: the job looks healthy, or even cured of a hang, and computes for days for nothing. With
@@ -57,6 +59,11 @@ class NotLearning(LineRule):
             log_case("Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run."),
             (),
         ),
+        Fires(log_case("".join(f"[learning] rank {r}: {_RATE}\n" for r in (1, 0)) + "step 6 loss 2.1\n"), ()),
+        Quiet(
+            log_case("[learning] rank 0: the check ends: ValueError: x\nstep 6 loss 2.1\n"),
+            "a check that failed itself",
+        ),
         Quiet(
             log_case(_overflows([65536.0, 32768.0, 16384.0]) + _losses(["2.1", "1.9", "1.8"])),
             "a loss scale that finds its place",
@@ -64,6 +71,31 @@ class NotLearning(LineRule):
         Quiet(log_case(_losses(["2.1", "nan", "1.9", "1.8", "1.7", "1.6"])), "one bad batch"),
     )
     headline = "the job trains nothing"
+
+    def check(self, s: Situation) -> Iterable[Finding]:
+        """What `unhang.check_learning` saw; else what the lines of the training show."""
+        said = said_of_learning(s)
+        if not said:
+            yield from super().check(s)
+            return
+        text, _, advice = said[0][0].partition("; ")
+        yield Finding(
+            rule=self.id,
+            cause=self.cause,
+            title=text,
+            confidence=0.6 if s.is_hang or s.primary_failure is not None else 0.95,
+            culprit_ranks=(),
+            because="unhang's own check in the program watched the first steps, and said so.",
+            evidence=quoted(said),
+            fixes=(
+                Fix(
+                    advice or text,
+                    setting=advice or text,
+                    verify="the line is not printed any more",
+                    undo="revert the edit",
+                ),
+            ),
+        )
 
     def evidence(self, s: Situation) -> Sequence[LogEvent]:
         """The lines that show it, of the kind that is surest."""

@@ -57,7 +57,7 @@ def slow_shard(files: Sequence[DumpFile]) -> Shard:
 
 def resolved(table: CollectiveTable) -> list[object]:
     """What the table says, whatever its numbering is."""
-    rows: list[object] = [table.call(row) for row in range(len(table))]
+    rows: list[object] = [*table.calls(range(len(table)))]
     rows = [tuple(getattr(call, name) for name in call.__slots__ if name != "row") for call in rows]
     progress = zip(*(table.progress[name].tolist() for name in table.progress), strict=True)
     said = sorted((rank, table.groups[group].name, *numbers) for rank, group, *numbers in progress)

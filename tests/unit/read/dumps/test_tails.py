@@ -41,7 +41,7 @@ def dumps_of(seed: int, folder: Path) -> list[DumpFile]:
 
 def calls(table: CollectiveTable, rank: int, last: int) -> list[CollectiveCall]:
     rows = table.rank_rows(rank)
-    found = [table.call(row) for row in range(max(rows.start, rows.stop - last), rows.stop)]
+    found = table.calls(range(max(rows.start, rows.stop - last), rows.stop))
     return [replace(call, row=0, frames=None) for call in found]
 
 

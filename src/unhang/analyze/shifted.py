@@ -1,0 +1,63 @@
+"""Whether a call of another size is the neighbour of the one expected: then a call was left out, or one more was made."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from enum import Enum
+
+from unhang.analyze.align import signature
+from unhang.analyze.callpath import user_path
+from unhang.analyze.divergence import Divergence
+from unhang.analyze.streams import Streams
+from unhang.model import Case
+
+_LEAST_STRETCH = 3
+_MOST_AHEAD = 16
+
+Tokens = Mapping[int, Hashable]
+
+
+class Shift(Enum):
+    """How a rank's calls are shifted against its peers'; the value reads after the rank."""
+
+    NONE = ""
+    LEFT_OUT = "left out a call"
+    ONE_MORE = "made one call more"
+    EITHER = "left out a call or made one more"
+
+
+def shift_at(case: Case, d: Divergence) -> Shift:
+    """The shift that explains a divergence in size.
+
+    Calls that both sides issued ahead tell it by themselves. Else the past has to foretell the reference's call, and the odd
+    one has to be the call that comes before or after it: a size that nothing foretold is just a wrong one.
+    """
+    streams = Streams(case, case.calls.groups.index(d.group), d.seq + _MOST_AHEAD)
+    ref, odd = (_tokens(case, streams.rows.get(ranks[0], {})) for ranks in (d.reference, d.odd))
+    ahead = [i for i in range(_MOST_AHEAD) if d.seq + i + 1 in ref and d.seq + i + 1 in odd]
+    if len(ahead) >= _LEAST_STRETCH and len({ref[d.seq + i] for i in ahead}) > 1:
+        is_more = all(odd[d.seq + i + 1] == ref[d.seq + i] for i in ahead)
+        is_left_out = all(odd[d.seq + i] == ref[d.seq + i + 1] for i in ahead)
+    else:
+        foretold = _foretold(ref, d.seq)
+        is_regular = bool(foretold) and foretold[0] == ref.get(d.seq)
+        is_more = is_regular and odd.get(d.seq) == ref.get(d.seq - 1)
+        is_left_out = is_regular and foretold[1:] == [odd.get(d.seq)]
+    if is_more and is_left_out:
+        return Shift.EITHER
+    return Shift.ONE_MORE if is_more else Shift.LEFT_OUT if is_left_out else Shift.NONE
+
+
+def _tokens(case: Case, rows: Mapping[int, int]) -> Tokens:
+    """What a rank called at each position, and from where."""
+    calls = {seq: case.calls.call(row) for seq, row in rows.items()}
+    return {seq: (signature(call), user_path(call.frames)) for seq, call in calls.items()}
+
+
+def _foretold(stream: Tokens, seq: int) -> list[Hashable]:
+    """What followed, twice, the latest earlier stretch that is like the one before `seq`."""
+    here = [stream.get(s) for s in range(seq - _LEAST_STRETCH, seq)]
+    for at in range(seq - 1, min(stream, default=seq) + _LEAST_STRETCH - 1, -1):
+        if None not in here and [stream.get(s) for s in range(at - _LEAST_STRETCH, at)] == here:
+            return [stream[s] for s in (at, at + 1) if s in stream]
+    return []
