@@ -132,7 +132,7 @@ def _run(run: Run, keep: Path | None) -> dict[str, Any]:
         told_at_s = path.stat().st_mtime if path.exists() else None
         row = _row(run, done, report, record, told_at_s)
         if row["score"]["result"] != HIT:
-            row["output"] = done.output[-_TAIL:]
+            row["output"] = done.output.replace(f"{HERE.parents[1]}/", "").replace(f"{folder}/", "")[-_TAIL:]
         return row
 
 
