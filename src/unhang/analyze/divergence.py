@@ -257,6 +257,8 @@ def _describe(
         and left_loop.frame in _below(fork, ref_path, odd_path)
     ):
         left_loop = None  # one line dispatched different orders: a loop within one of them is no loop of both
+    if left_loop is not None and left_loop.leavers == odd and streams.always_follows(reference[0], seq):
+        left_loop = None  # in the middle of what the loop always does: a call was left out
     return Divergence(
         group=stuck.group,
         seq=seq,

@@ -14,6 +14,7 @@ _MOST_POSITIONS = 4000
 _LOOK_AHEAD = 48
 _MOST_SHIFT = 24
 _HABIT = 0.75
+_LEAST_ROUNDS = 2
 
 
 def stack_path(case: Case, rank: int) -> Path | None:
@@ -73,6 +74,21 @@ class Streams:
         """Per rank one token per position: call paths if every rank has them, else signatures."""
         with_path = all(map(self.has_paths, ranks))
         return [[self._token(self.rows[rank][seq], with_path) for seq in positions] for rank in ranks]
+
+    def always_follows(self, rank: int, seq: int) -> bool:
+        """Whether this call has always followed, at the same place, one like the call before it: one round of unlike calls.
+
+        Such rounds go over parameters, say: where they all have been made, a rank that lacks one left it out. Rounds over data
+        are alike, or differ without order. Only a place that was left before tells which call ends it.
+        """
+        rows = self.rows.get(rank, {})
+        calls = {s: (self._token(row, False), self.path(rank, s)) for s, row in rows.items() if s <= seq}
+        before, here = calls.get(seq - 1), calls.get(seq)
+        if before is None or here is None or before == here or not here[1] or before[1] != here[1]:
+            return False
+        followed = [calls.get(s + 1) for s, call in calls.items() if call == before and s < seq - 1]
+        is_left = any(call[1] == here[1] != after[1] for s, call in calls.items() if (after := calls.get(s + 1)))
+        return is_left and len(followed) >= _LEAST_ROUNDS and set(followed) == {here}
 
     def first_difference(self, reference: int, odd: int, upto: int) -> tuple[int, int]:
         """(position, shift) from which on `odd` no longer follows `reference`.

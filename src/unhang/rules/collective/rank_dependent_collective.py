@@ -26,6 +26,7 @@ from unhang.rules.examples import make_case
 _FORWARD = ("_pre_forward", "_sync_buffers", "forward")
 _STEP = ["all_reduce[8]@main:10", "all_reduce[1]@main:12"]
 _OPEN = "all_reduce[8]@main:10 !"
+_VISIT = ["all_reduce[7]@main:4", "all_reduce[3]@main:4", "all_reduce[1]@main:5"]
 _LAYERS = ["all_reduce[2]@main:9", "all_reduce[7]@main:9", "all_reduce[3]@main:9", "all_reduce[5]@main:9"]
 
 
@@ -84,6 +85,18 @@ class RankDependentCollective(Rule):
             ),
             (2,),
             3,
+        ),
+        Fires(
+            make_case(
+                {
+                    2: [*_VISIT, *_VISIT, _VISIT[0], "all_reduce[1]@main:5 !"],
+                    **{r: [*_VISIT, *_VISIT, _VISIT[0], "all_reduce[3]@main:4 !"] for r in range(2)},
+                },
+                world=3,
+                source="def main():\n    step()\n    for parameter in model:\n        reduce(parameter)\n    reduce(count)\n",
+            ),
+            (2,),
+            4,
         ),
         Quiet(make_case({r: [*_STEP, _OPEN] for r in range(3)} | {3: _STEP}), "a rank that is late has not diverged"),
         Quiet(

@@ -250,10 +250,22 @@ def _fixes() -> tuple[Fix, ...]:
 
 
 _LOOP = ["all_reduce[8]@main:4", "all_reduce[8]@main:4"]
+_EPOCH = [*_LOOP, "all_reduce[8]@main:4", "barrier@main:5"]
 UnevenInputs.EXAMPLES = (
     Fires(
         make_case(
             {3: [*_LOOP, "barrier@main:5 !"], **{r: [*_LOOP, "all_reduce[8]@main:4 !"] for r in range(3)}},
+            source=_SOURCE,
+        ),
+        (3,),
+        5,
+    ),
+    Fires(
+        make_case(
+            {
+                3: [*_EPOCH, *_EPOCH, *_LOOP, "barrier@main:5 !"],
+                **{r: [*_EPOCH, *_EPOCH, *_LOOP, "all_reduce[8]@main:4 !"] for r in range(3)},
+            },
             source=_SOURCE,
         ),
         (3,),
