@@ -24,16 +24,20 @@ class Shift(Enum):
     LEFT_OUT = "left out a call"
     ONE_MORE = "made one call more"
     EITHER = "left out a call or made one more"
+    SWAPPED = "made two calls in the other order"
 
 
 def shift_at(case: Case, d: Divergence) -> Shift:
     """The shift that explains a divergence in size.
 
-    Calls that both sides issued ahead tell it by themselves. Else the past has to foretell the reference's call, and the odd
-    one has to be the call that comes before or after it: a size that nothing foretold is just a wrong one.
+    Calls that both sides issued ahead tell it by themselves: a shift, or two calls that are swapped. Else the past has to
+    foretell the reference's call, and the odd one has to be the call that comes before or after it: a size that nothing
+    foretold is just a wrong one.
     """
     streams = Streams(case, case.calls.groups.index(d.group), d.seq + _MOST_AHEAD)
     ref, odd = (_tokens(case, streams.rows.get(ranks[0], {})) for ranks in (d.reference, d.odd))
+    if _is_swapped(ref, odd, d.seq):
+        return Shift.SWAPPED
     ahead = [i for i in range(_MOST_AHEAD) if d.seq + i + 1 in ref and d.seq + i + 1 in odd]
     if len(ahead) >= _LEAST_STRETCH and len({ref[d.seq + i] for i in ahead}) > 1:
         is_more = all(odd[d.seq + i + 1] == ref[d.seq + i] for i in ahead)
@@ -52,6 +56,12 @@ def _tokens(case: Case, rows: Mapping[int, int]) -> Tokens:
     """What a rank called at each position, and from where."""
     calls = {seq: case.calls.call(row) for seq, row in rows.items()}
     return {seq: (signature(call), user_path(call.frames)) for seq, call in calls.items()}
+
+
+def _is_swapped(ref: Tokens, odd: Tokens, seq: int) -> bool:
+    """Whether two calls are in the other order, and what follows is alike again: else the order tells nothing."""
+    theirs, mine = ([calls.get(s) for s in range(seq, seq + 3)] for calls in (ref, odd))
+    return None not in theirs and theirs[0] != theirs[1] and mine == [theirs[1], theirs[0], theirs[2]]
 
 
 def _foretold(stream: Tokens, seq: int) -> list[Hashable]:

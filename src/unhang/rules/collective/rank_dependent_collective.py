@@ -98,6 +98,16 @@ class RankDependentCollective(Rule):
             (2,),
             4,
         ),
+        Fires(
+            make_case(
+                {
+                    r: [*_VISIT, *(f"all_reduce[{n}]@main:4 !" for n in ((3, 7, 5) if r == 1 else (7, 3, 5)))]
+                    for r in range(4)
+                }
+            ),
+            (1,),
+            4,
+        ),
         Quiet(make_case({r: [*_STEP, _OPEN] for r in range(3)} | {3: _STEP}), "a rank that is late has not diverged"),
         Quiet(
             make_case(
