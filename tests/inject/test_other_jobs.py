@@ -104,6 +104,7 @@ def test_a_wrong_root_accuses_nobody_else(tmp_path: Path) -> None:
     first = done.report["findings"][0]
     assert (first["rule"], first["cause"]) == ("roots-disagree", "code-divergence"), done
     assert first["location"]["line"] == line_of("dist.broadcast(setting"), done
+    assert "rank 1 names 1" in first["title"], done
     assert {r for f in done.report["findings"] for r in f["culprit_ranks"]} <= {1}, done
     assert done.exit_code == HUNG_JOB_ENDED, done
 

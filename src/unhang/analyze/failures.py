@@ -88,7 +88,7 @@ def _is_secondary(evidence: RankEvidence, kind: str, ended_by_launcher: bool) ->
         ):
             return True  # it had lost a peer before the launcher ended it
         return ended_by_launcher and evidence.exit.code in _FROM_LAUNCHER
-    return False
+    return kind == "vanished" and ended_by_launcher
 
 
 _FROM_LAUNCHER = (-15, -9, -2)
@@ -119,11 +119,14 @@ def _ended_from_outside(ends: Sequence[tuple[int, int, str, RankEvidence]]) -> f
 def _may_be_the_launchers_work(ends: Sequence[tuple[int, int, str, RankEvidence]], i: int, others_failed: bool) -> bool:
     """Whether the end at position i may be a launcher's answer to an earlier one. `others_failed`: a launcher saw it so.
 
-    An echo just before a lone SIGKILL is the echo of that SIGKILL, which was only noticed after it.
+    An echo just before a lone SIGKILL is the echo of that SIGKILL, which was only noticed after it. Of a process
+    that was gone before anybody saw how, a launcher may have made the end once another rank had ended.
     """
     time_ns, _, kind, evidence = ends[i]
     if others_failed and kind == "signal" and evidence.exit is not None and evidence.exit.code == -15:
         return True
+    if kind == "vanished":
+        return any(e is not evidence and e.exit is not None and 0 < e.exit.time_ns < time_ns for _, _, _, e in ends)
     killed = [e for _, _, k, e in ends if k == "signal" and e.exit is not None and e.exit.code == -9]
     if kind != "signal" or killed != [evidence]:
         return i > 0

@@ -14,7 +14,7 @@ from unhang.analyze.callpath import Fork, Path, fork_of, user_path
 from unhang.analyze.source import surroundings
 from unhang.analyze.streams import stack_path
 from unhang.analyze.waits_for import awaited_transfer
-from unhang.model import CallState, Case, Frame, WaitEdge
+from unhang.model import CallState, Case, CollectiveCall, Frame, WaitEdge
 
 _MOST_RANKS = 64
 
@@ -150,3 +150,69 @@ def _is_further(fork: Fork, met: int) -> bool:
     loops = surroundings(fork.left.file, left).loops
     is_round = any(met in loop and right in loop for loop in loops)
     return is_round and (left > met >= right or (right <= met and left <= met and left < right))
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """The call that a rank went past before it failed; `passed` is its line in the function of both."""
+
+    call: CollectiveCall
+    passed: Frame
+    waiting: tuple[int, ...]
+
+
+def left_out_before(case: Case, stuck: Sequence[StuckCollective], rank: int, now: Path) -> LeftOut | None:
+    """The call in which most others wait and which the rank had passed when it failed at `now`, if it was in the same round.
+
+    What it failed with may then be what the call would have prevented. Nothing is said of a failure inside an `except`: it
+    may have jumped there.
+    """
+    table = case.calls
+    for s in stuck:
+        if s.is_mismatch or rank not in s.missing or len(s.calls) <= len(s.missing) or len(s.waiting) < 2:
+            continue
+        call = s.calls[s.waiting[0]]
+        mine, theirs = table.rank_rows(rank), table.rank_rows(call.rank)
+        at = next((r for r in range(theirs.start, theirs.stop) if _place(case, r) == (s.index, s.seq)), theirs.start)
+        if at == theirs.start or mine.start == mine.stop or _place(case, at - 1) != _place(case, mine.stop - 1):
+            continue  # they did not both make the call before it, or the rank made others since
+        missed, met = user_path(call.frames), _kind(case, at - 1)[-1]
+        if any(surroundings(f.file, f.line).in_handler for f in now):
+            continue
+        passed = line_passed(missed, now, met)
+        if passed is None and _is_one_round([_kind(case, r) for r in range(theirs.start, at + 1)], now):
+            passed = line_passed(missed, now, ())
+        if passed is not None:
+            return LeftOut(call, passed, s.waiting)
+    return None
+
+
+def _place(case: Case, row: int) -> tuple[int, int] | None:
+    table = case.calls
+    return None if table["is_p2p"][row] else (int(table["group"][row]), int(table["seq"][row]))
+
+
+def _kind(case: Case, row: int) -> tuple[int, int, Path]:
+    """What kind of call a row is: the sizes may change from round to round."""
+    table = case.calls
+    frames = int(table["frames"][row])
+    return int(table["op"][row]), int(table["dtype"][row]), user_path(table.stacks[frames]) if frames >= 0 else ()
+
+
+def _is_one_round(kinds: Sequence[tuple[int, int, Path]], now: Path) -> bool:
+    """Whether the last call always followed on the one before it, at the same line, and never began a round with it.
+
+    That is so where another call always lies between it and the next round. Once is enough, if a call from the line of the
+    failure came after both.
+    """
+    *before, met, missed = kinds
+    if not before or met == missed or met[-1] != missed[-1]:
+        return False
+    pairs = list(zip(before, [*before[1:], met], strict=True))
+    own = set(now) - set(missed[-1])
+    has_come_here = met in before and any(own & set(kind[-1]) for kind in before[before.index(met) :])
+    return (
+        sum(pair == (met, missed) for pair in pairs) > (0 if has_come_here else 1)
+        and all(after == missed for kind, after in pairs if kind == met)
+        and all(after != met for kind, after in pairs if kind == missed)
+    )

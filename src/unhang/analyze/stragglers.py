@@ -190,6 +190,12 @@ def _union_s(spans_p2: Ints) -> tuple[float, int]:
     return total / 1e9, pieces
 
 
+def _beyond_the_usual_s(done_p: Ints) -> float:
+    """By how much the longest way from one collective to the next exceeds the second longest."""
+    ways = np.sort(np.diff(np.sort(done_p)))
+    return float(ways[-1] - ways[-2]) / 1e9
+
+
 def _of_group(
     group: ProcessGroup, ranks_m: Ints, arrival_pm: Ints, least_s: float, is_one_clock: bool
 ) -> Straggler | None:
@@ -208,9 +214,9 @@ def _of_group(
         return None
     span = float(arrival_pm.max() - arrival_pm.min()) / 1e9
     share = counts[worst] / late.sum()
-    # The start-up and one long stall are no habit: the largest single wait does not count.
-    habitual = lost - float(lateness_p.max())
-    if share < 0.8 or span <= 0 or habitual / span < MIN_SHARE:
+    # The start-up and one long stall are no habit: the largest single wait does not count, and hides no other.
+    habitual, usual_span = lost - float(lateness_p.max()), span - _beyond_the_usual_s(ordered[:, -1])
+    if share < 0.8 or usual_span <= 0 or habitual / usual_span < MIN_SHARE:
         return None
     median = float(np.median(lateness_p[late][last_p == worst]))
     return Straggler(int(ranks_m[worst]), group, float(share), median, lost, span)

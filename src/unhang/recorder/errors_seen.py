@@ -13,12 +13,14 @@ from types import TracebackType
 from typing import Any
 
 from . import flight, recording
+from .first_raised import first_raised
 from .frames import traceback_places
 from .recording import attempt
 from .writing import write_json
 
 _MOST_TEXT = 65536
 _MOST_MESSAGE = 8192
+_MOST_FRAMES = 64
 _UNUSED = "Expected to have finished reduction in the prior iteration"
 _INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
 _NAMES = re.compile(r"Parameters which did not receive grad for rank \d+: ([^\n]+)")
@@ -49,7 +51,11 @@ def record(error: BaseException | None, thread: str) -> None:
     if rec is None or error is None or rec.has_error or isinstance(error, (SystemExit, KeyboardInterrupt)):
         return
     rec.has_error = True
-    if not write_json(rec.path("error.json"), describe(error, thread)):
+    content = describe(error, thread)
+    first, frames = attempt("the first exception of a chain", first_raised, error) or (error, content["frames"])
+    if first is not error:
+        content |= {**describe(first, thread), "frames": frames[:_MOST_FRAMES], "text": content["text"]}
+    if not write_json(rec.path("error.json"), content):
         rec.note("error.json", "the file could not be written")
     flight.dump_at_end(rec)
 

@@ -85,27 +85,30 @@ class _Undo:
 class AbortWatch:
     """Finishes what SIGABRT began when it came from outside.
 
-    abort() kills the process itself once the handler returns; `kill -ABRT` from another process does not, and the
-    process would live on where it would have died without us.
+    abort() kills the process itself once the handler returns; `kill -ABRT` does not, and the process would live on
+    where it would have died without us. So it is killed before the sleep is over; a main thread that sent the signal to
+    itself holds the GIL while it sleeps, and is killed at once after that: the file tells how long ago it was.
     """
 
     def __init__(self, recording: Recording) -> None:
         self._path = recording.path("faulthandler.txt")
         self._size = 0
-        self._aborted_at: float | None = None
+        self._kill_at: float | None = None
 
     def check(self) -> None:
         """Called each turn of the control thread; one stat as long as nothing happens."""
-        if self._aborted_at is not None:
-            if time.monotonic() - self._aborted_at > _SLEEP_S + 1:
+        if self._kill_at is not None:
+            if time.monotonic() >= self._kill_at:
                 os.kill(os.getpid(), signal.SIGABRT)
             return
         try:
-            size = os.stat(self._path).st_size
+            found = os.stat(self._path)
         except OSError:
             return
-        if size != self._size:
-            self._size = size
+        if found.st_size != self._size:
+            self._size = found.st_size
             with open(self._path, "rb") as file:
                 if _ABORTED in file.read():
-                    self._aborted_at = time.monotonic()
+                    age_s = max(0.0, time.time() - found.st_mtime)
+                    self._kill_at = time.monotonic() + max(0.0, _SLEEP_S - 1 - age_s)
+                    self.check()

@@ -1,6 +1,7 @@
 """Local variables of the main thread's user frames, when the agent asks: numbers, and how far iterators have come.
 
-A generator that has ended, or a loader that has given its last batch, is the proof that a rank ran out of data.
+A generator that has ended, or a loader that has given its last batch, is the proof that a rank ran out of data. Of
+torch's own frames those of the collectives with a root are kept: no flight recorder tells which root a rank named.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import math
 import sys
 import threading
-from types import FrameType, GeneratorType
+from types import CodeType, FrameType, GeneratorType
 from typing import Any
 
 from .frames import is_user
@@ -19,6 +20,7 @@ from .writing import write_whole
 _MOST_FRAMES = 24
 _MOST_NAMES = 64
 _LARGEST = 10**18
+_WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
 
 
 def describe(value: Any) -> str | None:
@@ -45,13 +47,17 @@ def _of_frame(frame: FrameType) -> dict[str, str]:
     return found
 
 
+def _has_root(code: CodeType) -> bool:
+    return code.co_name in _WITH_ROOT and "torch/distributed/" in code.co_filename
+
+
 def write(recording: Recording) -> None:
     """Write variables.json: `[[file, line, function, {name: text}], ...]`, innermost first, functions only."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     found: list[Any] = []
     while frame is not None and len(found) < _MOST_FRAMES:
         code = frame.f_code
-        if code.co_name != "<module>" and is_user(code.co_filename):
+        if code.co_name != "<module>" and (is_user(code.co_filename) or _has_root(code)):
             found.append([code.co_filename, frame.f_lineno, code.co_name, _of_frame(frame)])
         frame = frame.f_back
     write_whole(recording.path("variables.json"), json.dumps(found).encode())

@@ -24,6 +24,8 @@ from unhang.watch.options import RunOptions
 from unhang.watch.patience import FIRST_LOOK_S, START_UP_STALL_S, Patience
 from unhang.watch.process_tree import descendants_of
 from unhang.watch.ranks import WatchedRank, write_whole
+from unhang.watch.suspicion import all_in_init, missing_in_rendezvous, reason, waits_for_stopped
+from unhang.watch.unregistered import adopt, disown, is_adopted, unregistered
 
 POLL_S = 0.2
 CONFIRM_S = 0.35
@@ -75,7 +77,8 @@ class Agent:
         with suppress(OSError):
             for name in os.listdir(self.run_dir / "ranks"):
                 if name not in self.ranks and (self.run_dir / "ranks" / name / "identity.json").exists():
-                    rank = WatchedRank(self.run_dir / "ranks" / name, time.monotonic())
+                    folder = self.run_dir / "ranks" / name
+                    rank = WatchedRank(folder, self._started if is_adopted(folder) else time.monotonic())
                     self.ranks[name] = rank
                     if rank.pidfd is not None:
                         poller.register(rank.pidfd, select.POLLIN)
@@ -134,8 +137,8 @@ class Agent:
             self._fetch_calls(other)
         self._take_stacks([rank, *peers])
         flight.request_pickles([other.folder for other in (rank, *peers)], timeout_s=0.5)
-        stacks.wake_sleeper(rank.pid)
         rank.end_abort()
+        stacks.wake_sleeper(rank.pid)
 
     def _fetch_calls(self, rank: WatchedRank) -> bytes | None:
         dump = None if rank.probe.is_stopped() else flight.fetch_calls(rank.folder)
@@ -164,6 +167,7 @@ class Agent:
         self.verdict = None
         for rank in self.ranks.values():
             (rank.folder / "flight.pickle").unlink(missing_ok=True)
+            disown(rank.folder)
         self._tell({"event": "note", "text": "the job moves again; the suspicion is withdrawn"})
 
     def _on_quiet(self, now: float) -> None:
@@ -241,7 +245,7 @@ class Agent:
                 self._look_again_at = now + least - quiet
                 return
             if len(ranks) == len(situation.proven) and self._is_unchanged(ranks, dumps):
-                self._declare("proven", situation.waits.waiting, self._onset_ns(situation), _reason(situation))
+                self._declare("proven", situation.waits.waiting, self._onset_ns(situation), reason(situation))
                 return
             self._look_again_at = now + 1.0
         self._maybe_suspect(situation, now)
@@ -276,10 +280,10 @@ class Agent:
 
     def _maybe_suspect(self, s: Situation, now: float) -> None:
         """Somebody waits, and neither it nor what it waits for has moved for longer than this job ever needed."""
-        limit = min(self.patience.stall_after_s(), STOPPED_STALL_S if _waits_for_stopped(s) else float("inf"))
+        limit = min(self.patience.stall_after_s(), STOPPED_STALL_S if waits_for_stopped(s) else float("inf"))
         concerned = {e.waiter for e in s.waits.edges if e.targets} | {r for r in s.waits.roots if r in s.case.ranks}
         shutting_down = {r for r, a in s.activities.items() if a.kind == "shutdown"} if not concerned else set()
-        ranks = concerned or shutting_down or _all_in_init(s)
+        ranks = concerned or shutting_down or all_in_init(s)
         live = {r.rank for r in self._live()}
         if not ranks & live or all(a.kind == "frozen" for r, a in s.activities.items() if r in live):
             return
@@ -290,15 +294,26 @@ class Agent:
         if now - self._started < START_UP_STALL_S and self._may_still_come(s):
             self._look_again_at = now + 1.0
             return
+        if self._adopt_missing(s):
+            self._look_again_at = now
+            return
         waiting = tuple(sorted(s.waits.waiting)) or tuple(sorted(ranks))
-        self._declare("suspected", waiting, self._onset_ns(s), _reason(s))
+        self._declare("suspected", waiting, self._onset_ns(s), reason(s))
+
+    def _adopt_missing(self, s: Situation) -> bool:
+        """Whether processes were found that must be ranks that never announced themselves: their stacks are wanted."""
+        missing = missing_in_rendezvous(s) - {r.rank for r in self.ranks.values()}
+        members = [p.pid for p in descendants_of(self.root_pid)] if missing else []
+        found = unregistered(missing, [r.pid for r in self._live()], members)
+        adopt(self.run_dir, found)
+        return bool(found)
 
     def _may_still_come(self, s: Situation) -> bool:
         """Whether ranks that the others wait for in the rendezvous, or processes that are no rank yet, still work: they import.
 
         Blocks: up to CONFIRM_S.
         """
-        missing = {t for e in s.waits.edges if e.kind == "rendezvous" for t in e.targets}
+        missing = missing_in_rendezvous(s)
         known = {r.rank: r.pid for r in self._live()}
         pids = [known[r] for r in missing if r in known]
         if not missing <= known.keys():
@@ -363,30 +378,3 @@ class Agent:
 
 def _with_pid(threads: list[Any], pid: int) -> list[Any]:
     return [{**t, "pid": t.get("pid") or pid} for t in threads if isinstance(t, dict)]
-
-
-def _waits_for_stopped(s: Situation) -> bool:
-    """Whether all that the others wait for are processes stopped by a signal: no patience makes them go on.
-
-    Not those that a debugger has stopped (state t).
-    """
-    roots = [s.case.ranks.get(r) for r in s.waits.roots]
-    return bool(roots) and all(e is not None and e.state is not None and e.state.state == "T" for e in roots)
-
-
-def _all_in_init(s: Situation) -> set[int]:
-    """All ranks, if every one has come to init_process_group and is still in it."""
-    under_way = {
-        r
-        for r, e in s.case.ranks.items()
-        if any(c.kind == "init_process_group" and c.ended_ns is None for c in e.pending)
-    }
-    return under_way if under_way == set(s.case.world) else set()
-
-
-def _reason(s: Situation) -> str:
-    """One line on why: the first wait."""
-    edge = next((e for e in s.waits.edges if e.targets), None)
-    if edge is None and _all_in_init(s):
-        return "all ranks are in init_process_group, and it does not end"
-    return f"rank {edge.waiter} waits in {edge.what}" if edge else "a process does not end"

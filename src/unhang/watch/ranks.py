@@ -94,7 +94,7 @@ class WatchedRank:
         return False
 
     def end_abort(self) -> None:
-        """Finishes a SIGABRT that was sent and not raised by abort(): the program would go on where the handler ends."""
+        """Finishes a SIGABRT before its handler ends: where abort() did not raise it, the program would go on there."""
         if self._has_aborted and self.pidfd is not None:
             with suppress(OSError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGABRT)

@@ -40,17 +40,31 @@ def test_aborted_process_still_answers_and_dies_when_woken(tmp_path: Path, run_d
     assert f'File "{script}", line 7 in <module>' in (folder / "faulthandler.txt").read_text()
 
 
+_STEPS = "for _ in range(1500):\n    print(time.time(), flush=True)\n    time.sleep(0.01)\n"
+
+
 def test_aborted_process_dies_by_itself(tmp_path: Path, run_dir: Path) -> None:
-    """From inside, and from outside, where the handler's return would let it live."""
+    """From inside, from outside, where the handler's return would let it live, and by a signal to itself under the GIL."""
     inside = write(tmp_path, "inside.py", ALONE + "os.abort()\n")
-    outside = write(tmp_path, "outside.py", ALONE + "time.sleep(60)\n")
+    outside = write(tmp_path, "outside.py", ALONE + _STEPS)
+    itself = write(
+        tmp_path, "itself.py", f"{ALONE}print(time.time(), flush=True)\nos.kill(os.getpid(), signal.SIGABRT)\n{_STEPS}"
+    )
     own = run_dir / "outside"
-    with started(inside, env=environment(run_dir)) as first, started(outside, env=environment(own)) as second:
+    with (
+        started(inside, env=environment(run_dir)) as first,
+        started(outside, env=environment(own)) as second,
+        started(itself, env=environment(run_dir / "itself")) as third,
+    ):
         folder = _folder(own)
         os.kill(second.pid, signal.SIGABRT)
         wait_for(lambda: (folder / "faulthandler.txt").read_text())
-        assert second.wait(20) == -signal.SIGABRT
-        assert first.wait(20) == -signal.SIGABRT
+        aborted_s = (folder / "faulthandler.txt").stat().st_mtime
+        steps, _ = second.communicate(timeout=20)
+        own_steps, _ = third.communicate(timeout=20)
+        assert first.wait(20) == second.returncode == third.returncode == -signal.SIGABRT
+    assert float(steps.split()[-1]) <= aborted_s + 0.5, "the program went on after its death"
+    assert len(own_steps.split()) < 100, "a second of steps after its death"
 
 
 def test_rank_that_holds_the_gil(tmp_path: Path, run_dir: Path) -> None:

@@ -18,6 +18,7 @@ from unhang.rules.examples import log_case, make_case
 from unhang.rules.failure import WORKER_DIED, describe_failure, first_exception, is_read_from_log
 from unhang.rules.line_rule import quote
 from unhang.rules.process.external_signal import told_to_end
+from unhang.rules.process.rank_exited_early import left_before
 
 _ECHO = "RuntimeError: Connection closed by peer [127.0.0.1]:4242@main:10"
 _KERNEL_OOM = re.compile(r"oom[-_ ]?kill|Out of memory: Killed process|Memory cgroup out of memory", re.IGNORECASE)
@@ -67,8 +68,8 @@ def first_crash(s: Situation) -> Failure | None:
             return None
         asked = failure.exit is not None and failure.exit.code in (-1, -2, -15)
         by_signal = failure.kind == "signal" and (not failure.secondary or (failure is s.failures[0] and not asked))
-        if by_signal or failure.kind == "vanished":
-            return failure
+        if by_signal or (failure.kind == "vanished" and not failure.secondary):
+            return None if left_before(s, failure) else failure
     return None
 
 
@@ -147,6 +148,26 @@ class RankCrashed(Rule):
                 exit_code=137,
             ),
             "a launcher that kills everybody when one rank has lost its connection",
+        ),
+        Fires(
+            make_case(
+                {},
+                errors={0: _ECHO},
+                exits={0: ended("os._exit", 1, at_s=10.5), 3: ended("vanished", None, at_s=10.2)},
+                hang=None,
+                exit_code=1,
+            ),
+            (3,),
+        ),
+        Quiet(
+            make_case(
+                {},
+                errors={0: _ECHO, 1: _ECHO},
+                exits={0: ended("os._exit", 1, at_s=10.1), 3: ended("vanished", None, at_s=10.6)},
+                hang=None,
+                exit_code=1,
+            ),
+            "gone unseen after another rank had ended: the launcher ends them all",
         ),
         Quiet(
             make_case(

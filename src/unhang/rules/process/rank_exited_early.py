@@ -30,6 +30,8 @@ _LOG = """\
 RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.250.133.2]:30872
 """
 _WAIT = {r: ["all_reduce[8]@main:10 !"] for r in (0, 1, 3)}
+_SUM = "learners/all_reduce[4]@main:9"
+_LOST = "RuntimeError: Connection closed by peer [127.0.0.1]:29345@main:9"
 _MORE = ["all_reduce[4]@main:9", "barrier@main:11"]
 
 
@@ -67,6 +69,32 @@ class RankExitedEarly(Rule):
             make_case(_WAIT, exits={2: ended("sys.exit", 0, where="main:7")}, states={2: ProcessState("gone")}), (2,), 7
         ),
         Fires(make_case(_WAIT, hang=None, exit_code=1, exits={2: ended("os._exit", 9, where="main:7")}), (2,), 7),
+        *(
+            Fires(
+                make_case(
+                    {0: [_SUM, f"{_SUM} !"], 1: [_SUM], 2: [_SUM, f"{_SUM} !"], 3: []},
+                    groups={"learners": (0, 1, 2)},
+                    hang=None,
+                    exit_code=1,
+                    errors=dict.fromkeys((0, 2), _LOST),
+                    exits={1: ended("os._exit", 0, at_s=9.9, where="main:7"), 3: last},
+                ),
+                (1,),
+                7,
+            )
+            for last in (ended("vanished", None, at_s=11.9), ended("signal", -9, at_s=11.9))
+        ),
+        Quiet(
+            make_case(
+                {0: [_SUM, f"{_SUM} !"], 1: [_SUM, _SUM], 2: [_SUM, f"{_SUM} !"], 3: []},
+                groups={"learners": (0, 1, 2)},
+                hang=None,
+                exit_code=137,
+                errors={0: _LOST},
+                exits={1: ended("exit", 0, at_s=9.9), 2: ended("signal", -9, at_s=10.9)},
+            ),
+            "nobody waits for the rank that left",
+        ),
         Quiet(
             make_case(
                 {
@@ -105,7 +133,9 @@ class RankExitedEarly(Rule):
             return
         leaver = next((e for e in early_leavers(s.case) if _was_needed(s, e)), None)
         first = s.primary_failure
-        if leaver is None or s.divergence is not None or (first is not None and first.rank != leaver.rank):
+        if leaver is None or s.divergence is not None:
+            return
+        if first is not None and first.rank != leaver.rank and not left_before(s, first):
             return
         if list(UnevenInputs().check(s)):
             return
@@ -145,6 +175,25 @@ def _peer_in_source(s: Situation, error: SeenError) -> int | None:
     lines = [x.text for x in s.case.log[max(0, error.order - 2) : error.order + 24]]
     found = [m for text in lines if (m := _PEER.search(text))]
     return int(found[0]["peer"]) if found else None
+
+
+def left_before(s: Situation, failure: Failure) -> bool:
+    """Whether peers wait for a rank that had left when this process was killed, or gone unseen: what a launcher does.
+
+    Where the kernel killed it for want of memory, no launcher did.
+    """
+    code, evidence = failure.exit.code if failure.exit else None, s.case.ranks[failure.rank]
+    if failure.kind != "vanished" and (failure.kind != "signal" or code not in (-9, -15)):
+        return False
+    if evidence.state is not None and evidence.state.oom_kills:
+        return False
+    waited_for = {rank for edge in s.waits.edges for rank in edge.targets}
+    felt_ns = min((f.time_ns for f in s.failures if f.secondary and f.error is not None), default=0)
+    return any(
+        0 < e.exit.time_ns <= felt_ns <= failure.time_ns
+        for rank, e in s.case.ranks.items()
+        if e in early_leavers(s.case) and rank in waited_for and e.exit is not None
+    )
 
 
 def _was_needed(s: Situation, leaver: RankEvidence) -> bool:

@@ -13,11 +13,15 @@ from unhang.rules import wording as w
 from unhang.rules.base import Rule
 
 
-def _late_case(lateness_ms: int) -> Case:
+def _late_case(lateness_ms: int, start_s: int = 0, stall_s: int = 0) -> Case:
+    """Rank 2 comes late to every call. `start_s`: how long the first call takes; `stall_s`: of rank 2, once."""
     case = make_case({r: ["all_reduce[8]@main:10"] * 12 for r in range(4)}, hang=None, exit_code=0)
     columns = dict(case.calls.columns)
     created = columns["created_ns"] + columns["seq"] * lateness_ms * 1_000_000
     created[columns["rank"] == 2] += lateness_ms * 900_000
+    created[columns["seq"] == 1] -= start_s * 1_000_000_000
+    created[columns["seq"] > 6] += stall_s * 1_000_000_000
+    created[(columns["rank"] == 2) & (columns["seq"] == 6)] += stall_s * 1_000_000_000
     columns["created_ns"] = created
     columns["state"] = columns["state"] * 0 + CallState.COMPLETED
     return replace(
@@ -58,6 +62,8 @@ class StragglerRule(Rule):
     needs = ("calls",)
     EXAMPLES: ClassVar = (
         Fires(_late_case(350), (2,)),
+        Fires(_late_case(350, start_s=28), (2,)),
+        Quiet(_late_case(20, stall_s=28), "one stall is no habit"),
         Quiet(_late_case(20), "a few milliseconds are no fault"),
         Quiet(make_case({r: ["all_reduce[8]@main:10"] * 12 for r in range(4)}, hang=None, exit_code=0), "an even job"),
     )

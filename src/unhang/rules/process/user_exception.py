@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import ClassVar
 
+from unhang.analyze.callpath import user_path
 from unhang.analyze.first_errors import has_fatal_end, is_log_only
 from unhang.analyze.laggards import behind_in_steps
+from unhang.analyze.overtaking import LeftOut, left_out_before
 from unhang.analyze.situation import Situation
 from unhang.model import Finding, Fix
 from unhang.model.example import Fires, Quiet
@@ -126,7 +129,9 @@ class UserException(Rule):
         if comes_late(s, first):
             confidence *= 0.75
         if confidence >= 0.5:
-            yield describe_first(s, self, first, confidence, f"raised {first.error.type}: {first.head}", _FIXES)
+            found = describe_first(s, self, first, confidence, f"raised {first.error.type}: {first.head}", _FIXES)
+            left_out = _left_out(s, first)
+            yield _consequence_of(s, found, first, left_out) if left_out else found
 
     def _unhandled(self, s: Situation) -> Iterable[Finding]:
         """The note of an unhandled exception, whose traceback is not in the log: the rank is told by the steps."""
@@ -149,6 +154,42 @@ class UserException(Rule):
             evidence=quote([*(behind.events if behind else ()), *noted]),
             fixes=_FIXES,
         )
+
+
+def _left_out(s: Situation, first: FirstException) -> LeftOut | None:
+    """The collective that the one rank with an exception had left out before."""
+    if len(first.failures) != 1 or len(first.ranks) != 1:
+        return None
+    return left_out_before(s.case, s.stuck, first.ranks[0], user_path(first.error.frames))
+
+
+def _consequence_of(s: Situation, found: Finding, first: FirstException, left_out: LeftOut) -> Finding:
+    """The finding on an exception of a rank that had left its peers before it raised."""
+    call, where = left_out.call, w.place(left_out.passed)
+    who = w.name_ranks(found.culprit_ranks)
+    what = f"{call.op.split(':')[-1]} #{call.seq} of {call.group}"
+    line = next(reversed(user_path(call.frames)), left_out.passed)
+    return replace(
+        found,
+        cause="code-divergence",
+        confidence=min(found.confidence, 0.85),
+        title=f"{who} left out {what} at {w.place(line)} and went on, until it raised {first.error.type}: {first.head}",
+        because=f"{w.name_ranks(left_out.waiting)} waited in that call, at {where} in the function of both. {who} made the call before it, and "
+        "stood behind that line in the same round when it failed: what it failed with may be what the call would have given. "
+        + found.because,
+        process_group=w.group_of(call.group),
+        collective=w.collective_of(call, call.seq),
+        location=w.location_of(line),
+        fixes=(
+            Fix(
+                "Let all ranks make the call, or none",
+                patch=f"{line.file}:{line.line}: decide together whether this line runs: all-reduce the condition first (ReduceOp.MAX)",
+                verify="unhang run -- <the same command>: all ranks pass this line",
+                undo="revert the edit",
+            ),
+            *found.fixes,
+        ),
+    )
 
 
 def _confidence(s: Situation, first: FirstException) -> float:

@@ -137,18 +137,17 @@ def _held_in(s: Situation, rank: int) -> CollectiveCall | None:
 
 
 def _roots(s: Situation, ranks: Sequence[int]) -> Mapping[int, str]:
-    """The root that each of these ranks names, where the variables of torch's own frame are known."""
-    found = {}
+    """The root that each of these ranks names, where the variables of torch's own frame are known.
+
+    By one name for all: a rank of the job (`src`) and a rank of the group (`group_src`) are different numbers.
+    """
+    found: dict[str, dict[int, str]] = {name: {} for name in _ROOT_NAMES}
     for rank in ranks:
         stack = s.case.ranks[rank].main_stack
-        named = {
-            name: value
-            for frame, name, value in (stack.variables if stack else ())
-            if "torch/distributed/" in frame.file and name in _ROOT_NAMES and value != "None"
-        }
-        if named:
-            found[rank] = next(named[name] for name in _ROOT_NAMES if name in named)
-    return found
+        for frame, name, value in stack.variables if stack else ():
+            if "torch/distributed/" in frame.file and name in found and value != "None":
+                found[name].setdefault(rank, value)
+    return max(found.values(), key=len)
 
 
 def _finding(s: Situation, found: Sequence[CollectiveCall]) -> Finding:

@@ -1,0 +1,81 @@
+"""While a rank that the others wait for still works, in its imports as a rule, the start is no hang."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from unhang.analyze.situation import Situation
+from unhang.model import Case
+from unhang.model.example import make_case, pending
+from unhang.watch.agent import Agent
+from unhang.watch.options import RunOptions
+from unhang.watch.ranks import WatchedRank
+
+# A launcher with one process below it, which computes or waits until stdin ends.
+JOB = """
+import os, sys, threading
+def compute():
+    while True:
+        pass
+child = os.fork()
+if not child and sys.argv[1] == "works":
+    threading.Thread(target=compute, daemon=True).start()
+if child:
+    print(child, flush=True)
+sys.stdin.read()
+os._exit(0) if not child else os.waitpid(child, 0)
+"""
+WAITING = [pending("init_process_group", where="main:3")]
+
+
+@contextmanager
+def job(does: str) -> Iterator[tuple[int, int]]:
+    """The pids of the launcher and of its rank."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", JOB, does], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        yield process.pid, int(process.stdout.readline())
+    finally:
+        process.communicate(timeout=20)
+
+
+def start_up(absent: tuple[int, ...]) -> Case:
+    return make_case({}, world=2, hang="suspected", pending={0: WAITING}, absent=absent)
+
+
+def may_still_come(tmp_path: Path, does: str, case: Case, known: bool) -> bool:
+    with job(does) as (launcher, rank):
+        agent = Agent(RunOptions(report_dir=tmp_path), tmp_path, launcher, -1, -1)
+        if known:
+            folder = tmp_path / "ranks" / f"r1-{rank}"
+            folder.mkdir(parents=True)
+            (folder / "identity.json").write_text("{}")
+            agent.ranks[folder.name] = WatchedRank(folder, 0.0)
+        try:
+            # A busy machine may give it no time for a moment: once is enough.
+            return any(agent._may_still_come(Situation(case)) for _ in range(20 if does == "works" else 1))
+        finally:
+            for watched in agent.ranks.values():
+                watched.close()
+
+
+def test_a_rank_that_works_may_still_come_and_one_that_sleeps_may_not(tmp_path: Path) -> None:
+    case = make_case({}, world=2, hang="suspected", pending={0: WAITING}, more={1: {"initialized": False}})
+    assert may_still_come(tmp_path / "works", "works", case, known=True)
+    assert not may_still_come(tmp_path / "waits", "waits", case, known=True)
+
+
+def test_a_process_that_is_no_rank_yet_may_become_the_missing_one(tmp_path: Path) -> None:
+    assert may_still_come(tmp_path, "works", start_up(absent=(1,)), known=False)
+    assert not may_still_come(tmp_path, "waits", start_up(absent=(1,)), known=False)
+
+
+def test_where_nobody_is_missing_the_work_of_others_is_no_reason_to_wait(tmp_path: Path) -> None:
+    case = make_case({}, world=2, hang="suspected", pending=dict.fromkeys(range(2), WAITING))
+    assert not may_still_come(tmp_path, "works", case, known=False)
