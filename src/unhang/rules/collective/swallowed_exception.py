@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import user_path
 from unhang.analyze.failures import is_communication_error
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import surroundings
+from unhang.analyze.streams import stack_path
 from unhang.model import EvidenceLine, Finding, Fix, Frame, RaisedError, user_frames
 from unhang.model.example import Fires, Quiet, raised
 from unhang.rules import wording as w
@@ -20,6 +22,11 @@ _AHEAD = {
     1: ["all_reduce[8]@main:10", "barrier@main:14 !"],
     **{r: ["all_reduce[8]@main:10", "all_reduce[8]@main:10 !"] for r in (0, 2, 3)},
 }
+_WAITED_FOR = {
+    1: ["all_reduce[8]@main:2>step:6"],
+    **{r: ["all_reduce[8]@main:2>step:6", "all_reduce[8]@main:2>step:6 !"] for r in (0, 2, 3)},
+}
+_CAUGHT = raised("ValueError: bad image@main:2>step:6", at_s=15, handled=True, handler=Frame("train.py", 8, "step"))
 
 
 def swallowed_by(s: Situation, ranks: Sequence[int]) -> RaisedError | None:
@@ -41,6 +48,7 @@ class SwallowedException(Rule):
 
     What it detects:
         The rank that parted from its peers had handled an exception before: it printed or logged it inside an `except` block.
+        Or the one that they wait for did so, in the function in which they wait, and has left that function.
 
     Why it hangs:
         The exception skipped the collectives of that step on this rank only. From then on it is ahead of its peers. A barrier
@@ -64,6 +72,15 @@ class SwallowedException(Rule):
             (1,),
             30,
         ),
+        Fires(
+            make_case(_WAITED_FOR, stacks={1: "main:2>get:9"}, handled={1: _CAUGHT}),
+            (1,),
+            6,
+        ),
+        Quiet(
+            make_case(_WAITED_FOR, stacks={1: "main:2>step:5"}, handled={1: _CAUGHT}),
+            "it is still in the function in which it handled the exception: it is late there, for whatever reason",
+        ),
         Quiet(
             make_case(_AHEAD, handled={0: raised("ValueError: bad image@main:9>load:30", at_s=-5, handled=True)}),
             "a rank that did not part from its peers may handle what it likes",
@@ -76,13 +93,34 @@ class SwallowedException(Rule):
             return
         ranks = s.divergence.odd if s.divergence else tuple(r.rank for r in s.late if r.activity.kind != "frozen")[:1]
         error = swallowed_by(s, ranks)
-        if error is not None and (s.divergence is not None or _in_its_handler(s, ranks[0], error)):
+        if error is None:
+            return
+        if s.divergence is not None or _in_its_handler(s, ranks[0]):
             yield _finding(s, ranks, error)
+        elif _left_after(s, ranks[0], error):
+            yield replace(_finding(s, ranks, error), confidence=0.85)
 
 
-def _in_its_handler(s: Situation, rank: int, error: RaisedError) -> bool:
-    stack = s.case.ranks[rank].main_stack
-    return any(surroundings(f.file, f.line).in_handler for f in user_frames(stack.frames if stack else ()))
+def _in_its_handler(s: Situation, rank: int) -> bool:
+    return any(surroundings(f.file, f.line).in_handler for f in stack_path(s.case, rank) or ())
+
+
+def _left_after(s: Situation, rank: int, error: RaisedError) -> bool:
+    """Whether the exception was handled in the function in which the peers wait, after the last call with them, and the rank has left it.
+
+    Had it gone on as they did, it would have made the call before it left the function.
+    """
+    now, handler = stack_path(s.case, rank), error.handler
+    if not now or handler is None or any((f.file, f.function) == (handler.file, handler.function) for f in now):
+        return False
+    for stuck in s.stuck:
+        if rank in stuck.missing and len(stuck.waiting) > len(stuck.missing):
+            last = calls_at(s.index, stuck.index, stuck.missing[rank]).get(rank)
+            paths = [user_path(stuck.calls[r].frames) for r in stuck.waiting]
+            is_shared = all(any((f.file, f.function) == (handler.file, handler.function) for f in p) for p in paths)
+            if is_shared and last is not None and last.created_ns < error.time_ns:
+                return True
+    return False
 
 
 def _waits_in_handler(s: Situation) -> Frame | None:
