@@ -79,6 +79,11 @@ class ProcessProbe:
         (t0, c0), (t1, c1) = self._samples[0], self._samples[-1]
         return round((c1 - c0) / (t1 - t0), 2) if t1 > t0 else None
 
+    def wants_to_run(self) -> bool:
+        """Whether it would run if it got a core, or waits for a disk."""
+        stat = _stat(self.pid)
+        return stat is not None and stat[_STATE] in "RD"
+
     def is_stopped(self) -> bool:
         """Whether the process is stopped (SIGSTOP, a debugger): it answers nobody."""
         stat = _stat(self.pid)

@@ -311,19 +311,21 @@ class Agent:
     def _may_still_come(self, s: Situation) -> bool:
         """Whether ranks that the others wait for in the rendezvous, or processes that are no rank yet, still work: they import.
 
-        Blocks: up to CONFIRM_S.
+        Where all have come to it, whether they work there. Blocks: up to CONFIRM_S.
         """
         missing = missing_in_rendezvous(s)
         known = {r.rank: r.pid for r in self._live()}
-        pids = [known[r] for r in missing if r in known]
+        pids = [known[r] for r in missing or all_in_init(s) if r in known]
         if not missing <= known.keys():
             pids += [p.pid for p in descendants_of(self.root_pid) if p.pid not in known.values()]
         probes = [ProcessProbe(pid) for pid in pids]
+        wanting = set(pids)
         for pause_s in (CONFIRM_S, 0.0) if probes else ():
             for probe in probes:
                 probe.sample()
+            wanting &= {probe.pid for probe in probes if probe.wants_to_run()}
             time.sleep(pause_s)
-        return any((probe.cpu_share() or 0.0) >= WORKING_SHARE for probe in probes)
+        return bool(wanting) or any((probe.cpu_share() or 0.0) >= WORKING_SHARE for probe in probes)
 
     def _onset_ns(self, s: Situation) -> int:
         """When the oldest wait began."""
