@@ -123,7 +123,7 @@ def run_peers(run: Run) -> list[dict[str, Any]]:
             done = run_limited(injected(run, folder, job), folder, _LIMIT_S, more)
             ended_s += done.seconds
             record = read_record(folder / "record.jsonl")
-            text = without_injector(done.output)
+            text = without_injector(done.output).replace(f"{HERE.parents[1]}/", "").replace(f"{folder}/", "")
             rows.append(_row(run, "DETAIL" if detail else "torch alone", text, record, ended_s, done.exit_code))
             if not detail:
                 said = frtrace(dumps, folder)
