@@ -23,6 +23,7 @@ def main():
         agree(loss)
 """
 _ROUND = ["all_reduce[5]@main:4", "all_gather[1]@main:6"]
+_SKIPPED_BY_1 = {0: [*_ROUND, "all_reduce[5]@main:4 !"], 1: _ROUND, 2: [*_ROUND, "all_reduce[5]@main:4 !"]}
 _HERE, _THERE = "main:4>~comm", "main:5>~comm"
 _EXCHANGE = [pending("isend", peer=2, where="main:5"), pending("recv", peer=0, where="main:5")]
 
@@ -53,7 +54,7 @@ class CallLeftOut(Rule):
     EXAMPLES: ClassVar = (
         Fires(
             make_case(
-                {0: [*_ROUND, "all_reduce[5]@main:4 !"], 1: _ROUND, 2: [*_ROUND, "all_reduce[5]@main:4 !"]},
+                _SKIPPED_BY_1,
                 world=3,
                 source=_SOURCE,
                 stacks={0: _HERE, 1: _THERE, 2: _HERE},
@@ -74,7 +75,7 @@ class CallLeftOut(Rule):
         ),
         Quiet(
             make_case(
-                {0: [*_ROUND, "all_reduce[5]@main:4 !"], 1: _ROUND, 2: [*_ROUND, "all_reduce[5]@main:4 !"]},
+                _SKIPPED_BY_1,
                 world=3,
                 source=_SOURCE.replace("        exchange", "        else:\n            exchange"),
                 stacks={0: _HERE, 1: "main:6>~comm", 2: _HERE},
@@ -84,7 +85,7 @@ class CallLeftOut(Rule):
         ),
         Quiet(
             make_case(
-                {0: [*_ROUND, "all_reduce[5]@main:4 !"], 1: _ROUND, 2: [*_ROUND, "all_reduce[5]@main:4 !"]},
+                _SKIPPED_BY_1,
                 world=3,
                 source=_SOURCE,
                 stacks={0: _HERE, 1: _THERE, 2: _HERE},

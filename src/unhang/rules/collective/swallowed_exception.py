@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from unhang.analyze.align import calls_at
-from unhang.analyze.callpath import user_path
+from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.failures import is_communication_error
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import surroundings
@@ -111,16 +111,21 @@ def _left_after(s: Situation, rank: int, error: RaisedError) -> bool:
     Had it gone on as they did, it would have made the call before it left the function.
     """
     now, handler = stack_path(s.case, rank), error.handler
-    if not now or handler is None or any((f.file, f.function) == (handler.file, handler.function) for f in now):
+    if not now or handler is None or _passes(now, handler):
         return False
     for stuck in s.stuck:
         if rank in stuck.missing and len(stuck.waiting) > len(stuck.missing):
             last = calls_at(s.index, stuck.index, stuck.missing[rank]).get(rank)
             paths = [user_path(stuck.calls[r].frames) for r in stuck.waiting]
-            is_shared = all(any((f.file, f.function) == (handler.file, handler.function) for f in p) for p in paths)
+            is_shared = all(_passes(p, handler) for p in paths)
             if is_shared and last is not None and last.created_ns < error.time_ns:
                 return True
     return False
+
+
+def _passes(path: Path, frame: Frame) -> bool:
+    """Whether a path leads through the function of a frame."""
+    return any((f.file, f.function) == (frame.file, frame.function) for f in path)
 
 
 def _waits_in_handler(s: Situation) -> Frame | None:

@@ -21,6 +21,7 @@ _ROOT_NAMES = ("src", "dst", "group_src", "group_dst")
 _BUSY_SHARE = 0.05
 _ROUND = ["all_reduce[8]@main:9", "broadcast[1]@main:10"]
 _OPEN = ["all_reduce[8]@main:9", "broadcast[1]@main:10 !"]
+_TWO_STAY = {0: _OPEN, 1: _OPEN, 2: [*_ROUND, "all_reduce[4]@main:11 !"]}
 _HERE = dict.fromkeys((0, 1), "main:10>~comm")
 _CALLED = Frame("/site-packages/torch/distributed/distributed_c10d.py", 3151, "broadcast")
 
@@ -57,7 +58,7 @@ class RootsDisagree(Rule):
     EXAMPLES: ClassVar = (
         Fires(
             make_case(
-                {0: _OPEN, 1: _OPEN, 2: [*_ROUND, "all_reduce[4]@main:11 !"]},
+                _TWO_STAY,
                 world=3,
                 hang="suspected",
                 stacks={**_HERE, 2: "main:11>~comm"},
@@ -85,7 +86,7 @@ class RootsDisagree(Rule):
         ),
         Quiet(
             make_case(
-                {0: _OPEN, 1: _OPEN, 2: [*_ROUND, "all_reduce[4]@main:11 !"]},
+                _TWO_STAY,
                 world=3,
                 hang="suspected",
                 stacks={**_HERE, 2: "main:11>~comm"},
@@ -95,7 +96,7 @@ class RootsDisagree(Rule):
         ),
         Quiet(
             make_case(
-                {0: _OPEN, 1: _OPEN, 2: [*_ROUND, "all_reduce[4]@main:11 !"]},
+                _TWO_STAY,
                 world=3,
                 hang="suspected",
                 stacks={**_HERE, 2: "main:11>~comm"},
