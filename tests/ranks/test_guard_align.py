@@ -281,18 +281,20 @@ def test_a_slow_first_batch_within_the_limit_is_waited_for(tmp_path: Path) -> No
     assert run(tmp_path, 3, body).said_by_all(3) == "3.0"
 
 
+A_RANK_DIES = """
+begin(30)
+try:
+    for i, batch in enumerate(align([1.0] * 5)):
+        if rank == 1 and i == 2:
+            os._exit(0)
+    say("done")
+except PeerFailed as error:
+    say("the connection to another rank is lost" in str(error))
+"""
+
+
 def test_a_rank_that_dies_is_noticed_by_the_others(tmp_path: Path) -> None:
-    body = """
-    begin(30)
-    try:
-        for i, batch in enumerate(align([1.0] * 5)):
-            if rank == 1 and i == 2:
-                os._exit(0)
-        say("done")
-    except PeerFailed as error:
-        say("the connection to another rank is lost" in str(error))
-    """
-    ended = run(tmp_path, 3, body)
+    ended = run(tmp_path, 3, A_RANK_DIES)
     assert (ended.said(0), ended.said(2)) == (["True"], ["True"]), ended
 
 

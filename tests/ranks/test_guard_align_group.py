@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from .guard_jobs import run
+from .test_guard_align import A_RANK_DIES
 
 OVER_A_GROUP = """
 from unhang.guard import exchange
@@ -45,15 +46,5 @@ def test_ranks_that_share_no_memory_exchange_over_a_group(tmp_path: Path, apart:
 
 
 def test_over_a_group_a_rank_that_dies_is_noticed_too(tmp_path: Path) -> None:
-    body = """
-    begin(30)
-    try:
-        for i, batch in enumerate(align([1.0] * 5)):
-            if rank == 1 and i == 2:
-                os._exit(0)
-        say("done")
-    except PeerFailed as error:
-        say("the connection to another rank is lost" in str(error))
-    """
-    ended = run(tmp_path, 3, OVER_A_GROUP + textwrap.dedent(body))
+    ended = run(tmp_path, 3, OVER_A_GROUP + A_RANK_DIES)
     assert (ended.said(0), ended.said(2)) == (["True"], ["True"]), ended
