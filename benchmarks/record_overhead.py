@@ -1,6 +1,6 @@
 """What unhang costs a training: every cost line, in one command.
 
-    python benchmarks/record_overhead.py [--only PART ...] [--pairs 40] [--guards NAME ...]
+    python benchmarks/record_overhead.py [--only PART ...] [--pairs 25] [--guards NAME ...]
 
     null     two equal jobs without anything: what the method itself shows; computing and sleeping
     guards   step time and CPU time of a DDP job with all the guards of docs/guards.md in the script, computing and with a step
@@ -9,9 +9,9 @@
     import   milliseconds of `import unhang`
     run      as guards, for a job under `unhang run`; only where it is asked for
 
-Without options it takes less than six minutes. Each job's and each part's figures are added to
-benchmarks/results/record_overhead.json as soon as they are there; ended early by Ctrl-C or SIGTERM, what the job under way has
-measured so far is printed and kept too.
+Without options it takes about ten minutes; four times the pairs halve the intervals, on a quiet machine. Each job's and each
+part's figures are added to benchmarks/results/record_overhead.json as soon as they are there; ended early by Ctrl-C or SIGTERM,
+what the job under way has measured so far is printed and kept too.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def measure_jobs(part: str, given: argparse.Namespace, kept: dict[str, Any], cut
             return
         guards = given.guards if what == "guards" else []
         kind = "a step that sleeps" if sleeps else "a step that computes on one thread per rank"
-        found = twins.measure(given.pairs + twins.WARM_UP + 1, what, sleeps, guards, cut.is_set)
+        found = twins.measure(given.pairs, what, sleeps, guards, cut.is_set)
         if len(found.get("ratio", ())) < LEAST_PAIRS:
             print(f"{WORDS[what]}, {kind}: cut off before {LEAST_PAIRS} pairs")
             continue
@@ -133,7 +133,7 @@ def main() -> None:
     """Prints the figures and writes them to benchmarks/results."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--only", nargs="+", choices=PARTS, default=list(BY_DEFAULT))
-    options.add_argument("--pairs", type=int, default=40, help="of blocks, for each job (default 40)")
+    options.add_argument("--pairs", type=int, default=25, help="of 100 steps, for each job (default 25)")
     options.add_argument("--guards", nargs="+", choices=step_program.GUARDS, default=[], help="those of part guards")
     given = options.parse_args()
     cut = threading.Event()

@@ -2,7 +2,7 @@
 
 Two such jobs run at the same time. Only one works at any moment: it passes the turn to the other after each block, so that both
 meet the same machine, whatever else that is doing. With `--guards` the job has what docs/guards.md recommends, or those that are
-named. With `--sleeps` the step waits for 20 ms instead of computing, as a rank does whose device computes. What was measured is
+named, each as often as by default. With `--sleeps` the step waits for 20 ms instead of computing, as a rank does whose device computes. What was measured is
 written after each block.
 
 Usage: step_program.py OUT BLOCKS OWN_NAME OTHER_NAME TURN_FILE [--guards [NAME ...]] [--sleeps]
@@ -22,10 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-STEPS, CALLS = 25, 50
+STEPS, CALLS = 25, 25
 STEP_S = 0.02
-# In every block once, four times as often as by default: a median over blocks must not leave it out.
-REPLICAS_EVERY = HEARTBEAT_EVERY = STEPS
 WIDTH, BATCH, SLEEPING_BATCH = 512, 240, 8
 GUARDS = (
     "process_group",
@@ -102,9 +100,9 @@ class Guards:
         if "check_learning" in wanted:
             unhang.check_learning(model, optimizer)
         if "check_replicas" in wanted:
-            stack.enter_context(unhang.check_replicas(model, every=REPLICAS_EVERY, optimizer=optimizer))
+            stack.enter_context(unhang.check_replicas(model, optimizer=optimizer))
         if "heartbeat" in wanted:
-            self.heart = stack.enter_context(unhang.heartbeat(every=HEARTBEAT_EVERY))
+            self.heart = stack.enter_context(unhang.heartbeat())
 
     def step(self) -> AbstractContextManager[Any]:
         """What is around a step."""
@@ -128,11 +126,9 @@ def train(given: argparse.Namespace) -> None:
     found: dict[str, list[float]] = {"step_s": [], "cpu_s": [], "call_s": []}
     with ExitStack() as stack:
         guards = Guards(given.guards, stack, bare, model, optimizer)
-        began = cpu = 0.0
+        take_turn(given.turn, given.own)
+        began, cpu = time.perf_counter(), time.process_time()
         for number, batch in enumerate(guards.loader):
-            if number % STEPS == 0:
-                take_turn(given.turn, given.own)
-                began, cpu = time.perf_counter(), time.process_time()
             with guards.step():
                 optimizer.zero_grad()
                 model(batch).square().mean().backward()
@@ -150,6 +146,10 @@ def train(given: argparse.Namespace) -> None:
                 if dist.get_rank() == 0:
                     write(given.out, found)
                 pass_turn(given.turn, given.other)
+                if number + 1 < len(batches):
+                    take_turn(given.turn, given.own)
+                # Before the loader is asked for the next batch: that is the first thing in a step.
+                began, cpu = time.perf_counter(), time.process_time()
 
 
 def write(out: Path, found: dict[str, list[float]]) -> None:

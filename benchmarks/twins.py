@@ -1,7 +1,9 @@
 """Two equal jobs at the same time, taking turns block by block: what one of them has more, as ratios of neighbouring blocks.
 
 Each block of the one is compared with the mean of the other's blocks just before and after it, so that a machine that becomes
-slower or quicker does not count for either.
+slower or quicker does not count for either. A pair is TOGETHER such blocks, and a ratio that of their sums: so many steps that
+what the guards do only now and then by default (replicas are compared every 100 steps, a heartbeat speaks every 50) lies in each
+pair as often as in a training, and no median over pairs leaves it out; in short turns, since a machine changes within seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SCRIPTS = Path(sys.executable).parent
-RANKS, WARM_UP, LIMIT_S = 2, 5, 1800.0
+RANKS, TOGETHER, WARM_UP, LIMIT_S = 2, 4, 2, 3600.0
 TICKS = os.sysconf("SC_CLK_TCK")
 Series = dict[str, list[float]]
 
@@ -64,12 +66,12 @@ def own_cpu_s(root: int) -> float:
 
 
 def measure(
-    blocks: int, what: str, sleeps: bool, guards: Sequence[str] = (), is_cut: Callable[[], bool] = lambda: False
+    pairs: int, what: str, sleeps: bool, guards: Sequence[str] = (), is_cut: Callable[[], bool] = lambda: False
 ) -> dict[str, list[float]]:
-    """Ratios per block, extra microseconds per small all-reduce, and for "run" the CPU share of our own processes.
+    """Ratios per pair, extra microseconds per small all-reduce, and for "run" the CPU share of our own processes.
 
     Args:
-        blocks: of each twin.
+        pairs: that are measured, after WARM_UP others.
         what: as in `start`.
         sleeps: whether a step sleeps instead of computing.
         guards: those that are wanted; all by default.
@@ -82,6 +84,7 @@ def measure(
         folder = Path(name)
         (folder / "turn").write_text("plain")
         names = (("plain", "watched"), ("watched", "plain"))
+        blocks = (pairs + WARM_UP) * TOGETHER + 1
         jobs = {own: start(folder, blocks, own, other, what, sleeps, guards) for own, other in names}
         shares, before, until = [], None, time.monotonic() + LIMIT_S
         try:
@@ -106,21 +109,22 @@ def measure(
 
 def _compared(plain: Series, watched: Series, blocks: int) -> Series:
     """The one beside the other; nothing where there are too few blocks."""
-    if blocks <= WARM_UP:
+    pairs = [range(first, first + TOGETHER) for first in range(WARM_UP * TOGETHER, blocks - TOGETHER, TOGETHER)]
+    if not pairs:
         return {}
-    found = {
-        "step_ms": [1e3 * s for s in plain["step_s"][WARM_UP:blocks]],
-        "call_us": [1e6 * s for s in plain["call_s"][WARM_UP:blocks]],
+
+    def sums(key: str) -> list[tuple[float, float]]:
+        """Of each pair: with, and without."""
+        return [(sum(watched[key][i] for i in pair), sum(neighbours(plain[key], i) for i in pair)) for pair in pairs]
+
+    return {
+        "step_ms": [1e3 * without / TOGETHER for _, without in sums("step_s")],
+        "call_us": [1e6 * without / TOGETHER for _, without in sums("call_s")],
+        "ratio": [more / without for more, without in sums("step_s")],
+        "cpu_ratio": [more / without for more, without in sums("cpu_s")],
+        "extra_us": [1e6 * (more - without) / TOGETHER for more, without in sums("call_s")],
+        "extra_cpu_us": [1e6 * (more - without) / TOGETHER for more, without in sums("cpu_s")],
     }
-    for key, name in (("step_s", "ratio"), ("cpu_s", "cpu_ratio")):
-        found[name] = [watched[key][i] / neighbours(plain[key], i) for i in range(WARM_UP, blocks - 1)]
-    found["extra_us"] = [
-        1e6 * (watched["call_s"][i] - neighbours(plain["call_s"], i)) for i in range(WARM_UP, blocks - 1)
-    ]
-    found["extra_cpu_us"] = [
-        1e6 * (watched["cpu_s"][i] - neighbours(plain["cpu_s"], i)) for i in range(WARM_UP, blocks - 1)
-    ]
-    return found
 
 
 def neighbours(series: Sequence[float], index: int) -> float:

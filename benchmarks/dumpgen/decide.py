@@ -5,7 +5,7 @@ A culprit is recognised in one of four ways.
 1. It is idle: its dump is there and whole and shows no call under way, and others are seen to wait for it. (In a dump of
    active calls alone, members of a coalesced batch without its closing entry have completed: only that entry is tracked.)
 2. It departs: its dump shows the calls around its fault, and what it should have called is known, from an iteration of its
-   own before, or from two ranks at the same place of the mesh.
+   own before, or from two ranks at the same place of the mesh (unless of two that disagree there either may be it).
 3. Its device stands still: it issued a call that its peers have started, and has not started it (which is recorded only
    with timing).
 4. It left no dump, and it alone: everybody else is accounted for, and waits for it or for somebody who does. Of two files
@@ -19,6 +19,8 @@ cannot be missed.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -122,7 +124,33 @@ def _shows_departure(job: Job, rank: int) -> bool:
     plan = job.past_plans[rank]
     unseen = job.loss.lost | set(job.loss.truncated) | job.truth.all_culprits
     equals = [r for r in range(job.world) if job.past_plans[r] is plan and r not in unseen]
-    return is_whole and len(equals) >= 2
+    return is_whole and len(equals) >= 2 and not _may_be_either_of_two(job, rank, equals)
+
+
+def _may_be_either_of_two(job: Job, rank: int, equals: Sequence[int]) -> bool:
+    """Whether another truth leaves the same files: the culprit and one rank at its place disagree, and no other shows the call.
+
+    Proof: let the program of this place prescribe what the culprit called, and let its partner be the one that made the
+    other call. Each of the two has then recorded what it has recorded. The others at this place complete these calls under
+    the same numbers either way, and the entries in which they differ are overwritten; the numbers, all that is said of
+    completed calls elsewhere, are the same. Ranks at other places never make these calls. So every file is the same, and
+    the culprit is the other one.
+    """
+    last, record = job.programs(rank)[1].rows, job.past.iterations * len(job.programs(rank)[0].rows)
+    partners = [
+        r
+        for call in job.truth.awaited
+        if call.differs and not call.is_p2p and len(call.waiters) == 1 and not call.absent
+        for r in call.waiters
+        if r in equals
+    ]
+    for partner in partners:
+        usual = job.programs(partner)[1].rows
+        places = [k for k, (own, other) in enumerate(zip(last, usual, strict=False)) if own.step != other.step]
+        firsts = [int(job.seen(r).record_id[0]) for r in equals if r != partner and len(job.seen(r))]
+        if len(last) == len(usual) and places and all(first > record + max(places) for first in firsts):
+            return True
+    return False
 
 
 def _awaits_unseen(job: Job, unseen: frozenset[int] | set[int]) -> bool:

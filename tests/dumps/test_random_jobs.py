@@ -88,6 +88,17 @@ def test_culprits_are_named_and_healthy_jobs_left_alone(number: int) -> None:
     assert wrong_ones(range(number * SEEDS, (number + 1) * SEEDS)) == []
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *(350_031, 1_001_025, 1_102_260, 1_205_671, 1_212_856, 1_220_893, 1_221_019, 1_222_126, 1_230_688),
+        *(1_230_792, 1_231_049, 1_233_727, 1_234_379, 1_234_810, 1_236_830, 1_247_396, 1_400_536, 1_412_428),
+    ],
+)
+def test_draws_that_were_once_judged_wrongly(seed: int) -> None:
+    assert wrong_ones(range(seed, seed + 1)) == []
+
+
 def test_the_draw_knows_healthy_jobs_and_many_faults() -> None:
     kinds = Counter(dumpgen.random_job(seed).truth.kind for seed in range(SEEDS))
     assert kinds[dumpgen.HEALTHY] > SEEDS // 10

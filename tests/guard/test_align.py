@@ -15,6 +15,7 @@ from unhang.guard import align as module
 from unhang.guard import exchange
 from unhang.guard.align import align
 from unhang.guard.job import Job
+from unhang.guard.telling import names_of
 
 
 class Sampler:
@@ -111,4 +112,4 @@ def test_the_counts_in_words(index: int, codes: list[int], lengths: list[int], w
     ],
 )
 def test_ranks_in_words(ranks: Any, words: str) -> None:
-    assert exchange.names_of(ranks) == words
+    assert names_of(ranks) == words

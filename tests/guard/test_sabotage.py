@@ -17,7 +17,7 @@ from unhang.guard import exchange
 exchange._VERDICT_EXTRA_S = 0.2
 MODULES = (
     "section section_states exchange heartbeat step_clock loader_watch loader_measure learning reductions training_window "
-    "stalls replicas checksums comparable in_background telling board job ending"
+    "stalls replicas replica_ways checksums comparable in_background telling board job ending"
 )
 # What a script calls itself, and what only sets names and numbers in memory, which does not fail.
 PUBLIC = {

@@ -43,15 +43,26 @@ def test_rows_are_here_when_all_are_written(rows: Callable[[int], Rows]) -> None
     assert asked[0].is_here()
     assert asked[1].is_here()
     assert [row.rows() for row in (asked[0], late)] == [[[7, 1, 0, rank, -1] for rank in range(3)]] * 2
-    assert (asked[0].is_alike(), asked[0].absent()) == (False, [])
+    assert (asked[0].is_alike, asked[0].absent()) == (False, [])
     alike = [rank.begin((7, 1, 1, 1, -1)) for rank in ranks]
-    assert all(row.is_here() and row.is_alike() for row in alike)
+    assert all(row.is_here() and row.is_alike for row in alike)
+
+
+def test_no_two_rows_count_as_alike_whose_numbers_have_one_hash(rows: Callable[[int], Rows]) -> None:
+    assert hash(-1) == hash(-2)
+    for at in range(5):
+        one, other = (
+            rank.begin([*[0] * at, number, *[0] * (4 - at)]) for number, rank in zip((-1, -2), rows(2), strict=True)
+        )
+        assert one.is_here()
+        assert other.is_here()
+        assert [row[at] for row in one.rows()] == [row[at] for row in other.rows()] == [-1, -2]
 
 
 def test_a_row_that_is_half_written_is_not_here(rows: Callable[[int], Rows]) -> None:
     ranks = rows(2)
     asked, theirs = (rank.begin((7, 1, 0, number, -1)) for number, rank in enumerate(ranks))
-    memory, at = ranks[0].memory, theirs._at + 64
+    memory, at = ranks[0].memory, 8 * theirs._slots[1]
     whole = memory[at : at + 64]
     for word in range(7):
         memory[at + 8 * word : at + 8 * word + 8] = bytes([90] * 8)
@@ -68,11 +79,16 @@ def test_nothing_is_overwritten_before_all_have_read_it(rows: Callable[[int], Ro
         unread.append(ahead.begin((7, 1, step, 1, -1)))
     assert not ahead.has_room()
     assert ahead.slow() == [0, 1]
-    theirs = [behind.begin((7, 1, step, 1, -1)) for step in range(40)]
+    for step in range(31):
+        behind.begin((7, 1, step, 1, -1))
     assert not ahead.has_room()
     assert ahead.slow() == [1]
-    assert all(row.is_here() for row in theirs)
+    for step in range(31, 40):
+        behind.begin((7, 1, step, 1, -1))
     assert ahead.has_room()
+    assert ahead.begin((7, 1, 63, 1, -1)).absent() == [1]
+    assert ahead.has_room()
+    assert all(row.is_here() for row in unread[:40])
     assert [row.rows()[1][2] for row in unread[:40]] == list(range(40))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -33,21 +34,32 @@ def main():
 """
 
 
-def crash(rounds: list[str], last: str, missed: str, error: str) -> Case:
-    """Rank 1 raises after `last`; the others made `missed`, too, and wait in it."""
-    calls = {r: [*rounds, last, f"{missed} !"] for r in (0, 2, 3)}
+def crash(
+    rounds: list[str],
+    last: str,
+    missed: str,
+    error: str,
+    peers: Iterable[int] = (0, 2, 3),
+    others: Mapping[int, str] | None = None,
+) -> Case:
+    """Rank 1 raises after `last`; its peers made `missed`, too, and wait in it. `others`: what those without a dump raised."""
+    calls = {r: [*rounds, last, f"{missed} !"] for r in peers}
     case = make_case(
         {**calls, 1: [*rounds, last]},
         source=SOURCE,
-        errors={1: error, 0: ECHO, 2: ECHO},
+        errors={1: error, 0: ECHO, 2: ECHO, **(others or {})},
         exits={1: ended("exit", 1)},
         hang=None,
         exit_code=1,
     )
-    file, own = case.calls.stacks[-1][0].file, case.ranks[1].error
-    assert own is not None
-    own = replace(own, frames=tuple(replace(f, file=file) for f in own.frames))
-    return replace(case, ranks={**case.ranks, 1: replace(case.ranks[1], error=own)})
+    file = case.calls.stacks[-1][0].file
+    ranks = dict(case.ranks)
+    for rank in (1, *(others or ())):
+        raised = ranks[rank].error
+        assert raised is not None
+        frames = tuple(replace(f, file=file) for f in raised.frames)
+        ranks[rank] = replace(ranks[rank], error=replace(raised, frames=frames))
+    return replace(case, ranks=ranks)
 
 
 def told(case: Case) -> tuple[str, tuple[int, ...], int | None]:
@@ -85,3 +97,9 @@ def test_the_call_that_was_left_out_is_named(name: str) -> None:
 def test_an_exception_alone_stays_an_exception(name: str) -> None:
     *parts, line = RAISED[name]
     assert told(crash(*parts)) == ("user-exception", (1,), line)
+
+
+@pytest.mark.parametrize(("where", "cause"), [("main:10>gather:3", "code-divergence"), ("main:7", "user-exception")])
+def test_a_peer_without_a_dump_was_in_the_call_if_its_own_exception_came_out_of_it(where: str, cause: str) -> None:
+    *parts, _ = LEFT_OUT["the second of a line's two calls"]
+    assert told(crash(*parts, peers=(0, 2), others={3: ECHO.replace("main:10>gather:3", where)}))[0] == cause

@@ -35,6 +35,7 @@ class Divergence:
 
     `seq` is the first different position, `stuck_seq` the one that cannot complete. `differs`: op, size or path.
     `has_majority`: it is sure who is wrong, by majority or by habit. `skipped`: the odd ranks left out the reference's call and went on to what follows it.
+    `added`: they made a call more of a round that the program fixes.
     """
 
     group: ProcessGroup
@@ -51,6 +52,7 @@ class Divergence:
     differs: str
     skipped: bool
     left_loop: LeftLoop | None
+    added: bool = False
 
     @property
     def culprits(self) -> tuple[int, ...]:
@@ -227,6 +229,15 @@ def silent_divergence_at(case: Case, index: CallIndex, stuck: StuckCollective) -
     return None
 
 
+def _beyond_round(streams: Streams, seq: int, reference: int, odd: int, fork: Fork | None) -> tuple[bool, bool]:
+    """Whether the odd rank, which stays in a loop, made no round more, and whether it made a call more."""
+    if fork is None or not streams.finished_round(reference, seq):
+        return False, False
+    is_guarded = surroundings(fork.left.file, fork.left.line).suspicion > 0
+    is_added = streams.has_one_more(reference, odd, seq, is_guarded)
+    return is_added or is_guarded, is_added
+
+
 def _those_with_a_path_first(streams: Streams, ranks: tuple[int, ...], seq: int) -> tuple[int, ...]:
     """The same ranks; one that aborted may have left its calls without their frames."""
     return tuple(sorted(ranks, key=lambda r: (not streams.path(r, seq), r)))
@@ -259,6 +270,10 @@ def _describe(
         left_loop = None  # one line dispatched different orders: a loop within one of them is no loop of both
     if left_loop is not None and left_loop.leavers == odd and streams.always_follows(reference[0], seq):
         left_loop = None  # in the middle of what the loop always does: a call was left out
+    added = False
+    if left_loop is not None and left_loop.stayers == odd:
+        is_no_round, added = _beyond_round(streams, seq, reference[0], odd[0], fork)
+        left_loop = None if is_no_round else left_loop
     return Divergence(
         group=stuck.group,
         seq=seq,
@@ -272,6 +287,7 @@ def _describe(
         odd_path=odd_path,
         fork=fork,
         differs=_kind(calls[reference[0]], calls[odd[0]]),
-        skipped=shift <= 0 and _was_skipped(streams, reference[0], seq, fork, ref_path),
+        added=added,
+        skipped=shift <= 0 and not added and _was_skipped(streams, reference[0], seq, fork, ref_path),
         left_loop=left_loop,
     )

@@ -93,6 +93,7 @@ def _is_secondary(evidence: RankEvidence, kind: str, ended_by_launcher: bool) ->
 
 _FROM_LAUNCHER = (-15, -9, -2)
 _FROM_OUTSIDE = (-1, -2, -15)
+_ASKED = (-1, -15)
 _TOGETHER_NS = 2_000_000_000
 _NOTICED_LATE_NS = 2_000_000_000  # a watcher on a busy machine learns of a death after the peers have felt it
 
@@ -165,6 +166,27 @@ def failures_of(case: Case) -> tuple[Failure, ...]:
         )
         failures.append(Failure(rank, kind, time_ns, evidence.error, evidence.exit, secondary))
     return tuple(failures)
+
+
+def told_to_end(case: Case, failures: Sequence[Failure]) -> Failure | None:
+    """The rank that a signal asked to end while every other process lived, and whose end the others merely felt.
+
+    Others that got such a signal later got it from a launcher, if a rank that had lost its peer had ended by then.
+    """
+    if case.job.ended_by_us or any(not f.secondary and not _was_asked(f) for f in failures):
+        return None
+    asked = sorted((f for f in failures if _was_asked(f)), key=lambda f: f.exit.time_ns if f.exit else 0)
+    ends = sorted((e.exit.time_ns, r, e.exit.kind) for r, e in case.ranks.items() if e.exit is not None)
+    if not asked or not ends or ends[0][1] != asked[0].rank or not ends[0][0]:
+        return None
+    first_other = next((time_ns for time_ns, _, kind in ends if kind != "signal"), None)
+    is_alone = all(first_other is not None and f.exit and f.exit.time_ns > first_other for f in asked[1:])
+    is_by_launcher = asked[0].exit is not None and asked[0].exit.text == SEEN_BY_LAUNCHER
+    return asked[0] if is_alone and asked[0].error is None and not is_by_launcher else None
+
+
+def _was_asked(failure: Failure) -> bool:
+    return failure.kind == "signal" and failure.exit is not None and failure.exit.code in _ASKED
 
 
 def _is_success(evidence: RankEvidence) -> bool:

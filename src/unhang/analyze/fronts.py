@@ -18,9 +18,14 @@ from unhang.model import CallState, CollectiveTable
 
 def is_open(table: CollectiveTable) -> npt.NDArray[np.bool_]:
     """`[N]`: calls that have not completed. The entry that tracks a batch of sends and receives is none itself."""
+    found: npt.NDArray[np.bool_] = ~is_complete(table) & ~tracks_a_batch(table)
+    return found
+
+
+def tracks_a_batch(table: CollectiveTable) -> npt.NDArray[np.bool_]:
+    """`[N]`: entries that are no call, but track a batch of sends and receives."""
     tracks = np.array(["coalesced" in op for op in table.ops] or [False])
-    is_marker = table["is_p2p"] & tracks[table["op"]]
-    found: npt.NDArray[np.bool_] = ~is_complete(table) & ~is_marker
+    found: npt.NDArray[np.bool_] = table["is_p2p"] & tracks[table["op"]]
     return found
 
 
@@ -45,8 +50,16 @@ def fronts(table: CollectiveTable) -> dict[int, tuple[int, ...]]:
     for r, row in zip(rank[is_front].tolist(), rows[is_front].tolist(), strict=True):
         found.setdefault(r, []).append(row)
     said = _say_that_theirs_is_lost(table) - set(rank[any_started].tolist())
-    lost = said | _may_have_lost_theirs(table, set(rank[~any_started].tolist()))
-    return {r: () if r in lost else tuple(found[r]) for r in sorted(found.keys() | said)}
+    cut = _begin_with_the_end_of_a_batch(table)
+    lost = said | cut | _may_have_lost_theirs(table, set(rank[~any_started].tolist()))
+    return {r: () if r in lost else tuple(found[r]) for r in sorted(found.keys() | said | cut)}
+
+
+def _begin_with_the_end_of_a_batch(table: CollectiveTable) -> frozenset[int]:
+    """Ranks of whose first batch but the entry that tracks it is left, and open: they wait in transfers that are overwritten."""
+    first_R = np.flatnonzero(np.append(True, table["rank"][1:] != table["rank"][:-1])[: len(table)])
+    is_cut_R = tracks_a_batch(table)[first_R] & (table["state"][first_R] != CallState.COMPLETED)
+    return frozenset(table["rank"][first_R[is_cut_R]].tolist())
 
 
 def _may_have_lost_theirs(table: CollectiveTable, ranks: Collection[int]) -> frozenset[int]:
@@ -119,7 +132,8 @@ def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
 
     The nth send of a pair belongs to its nth receive. Where the first calls are lost, they are counted from the last
     collective that both have completed, if there is one; else what is open is paired in order: a transfer completes on both
-    sides, though the batch that it is in may not. `p2p_seq_id` cannot serve: it counts the calls with all peers together.
+    sides, though the batch that it is in may not. What is left over then is not in the answer: its other side may have
+    completed, and be lost. `p2p_seq_id` cannot serve: it counts the calls with all peers together.
     """
     is_p2p = table["is_p2p"] & (table["peer"] >= 0)
     is_send_of_op = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])
@@ -138,21 +152,21 @@ def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
     for (_, sender, receiver), channel in channels.items():
         sides = [channel.sends, channel.receives]
         lost = table.wrapped_ranks | (frozenset() if _is_in_batches(table, sides, batched) else table.active_ranks)
+        is_counted = True
         if sender in lost or receiver in lost:
-            sides = _since_they_met(table, (sender, receiver), sides) or [
-                [r for r in rows if is_open_N[r]] for rows in sides
-            ]
+            counted = _since_they_met(table, (sender, receiver), sides)
+            is_counted = counted is not None
+            sides = counted or [[r for r in rows if is_open_N[r]] for rows in sides]
         for mine, other in (sides, sides[::-1]):
             for i, row in enumerate(mine):
-                if is_open_N[row]:
+                if is_open_N[row] and (i < len(other) or is_counted):
                     matched[row] = other[i] if i < len(other) else None
     return matched
 
 
 def _batches(table: CollectiveTable) -> frozenset[tuple[int, int, int]]:
     """(rank, group, sequence number) of the sends and receives that another entry tracks."""
-    tracks = np.array(["coalesced" in op for op in table.ops] or [False])
-    rows = np.flatnonzero(table["is_p2p"] & tracks[table["op"]])
+    rows = np.flatnonzero(tracks_a_batch(table))
     return frozenset(zip(*(table[name][rows].tolist() for name in ("rank", "group", "seq")), strict=True))
 
 

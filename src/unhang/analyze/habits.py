@@ -14,8 +14,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from unhang.analyze.callpath import user_path
-from unhang.analyze.positions import signatures
+from unhang.analyze.programs import Programs
 from unhang.model import CollectiveTable
 
 _LEAST_STRETCH = 3
@@ -23,50 +22,14 @@ _MOST_ROWS = 1000
 _MOST_PEERS, _MOST_VOTERS = 3, 128
 _LATEST, _LEAST_PERIOD = 32, 8
 _MOST_WITNESSES = 8
-_MOSTLY, _UNKNOWN = 0.75, 1 << 24
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+_MOSTLY = 0.75
 
 Keys = npt.NDArray[np.uint64]
 Ints = npt.NDArray[np.int64]
 
 
-def _mixed(left: Keys, right: Keys) -> Keys:
-    """One number for a pair of numbers."""
-    mixed = (left ^ (right + _MIX + (left << np.uint64(6)) + (left >> np.uint64(2)))) * np.uint64(0xFF51AFD7ED558CCD)
-    result: Keys = mixed ^ (mixed >> np.uint64(33))
-    return result
-
-
-@dataclass(frozen=True)
-class _Program:
-    """The kinds of transfers that a rank makes: again and again, and at all."""
-
-    often: frozenset[int]
-    ever: frozenset[int]
-
-    def is_like(self, other: _Program) -> bool:
-        """Whether each makes what the other makes again and again; one that departed makes it once less, and another one."""
-        return self.often <= other.ever and other.often <= self.ever
-
-
-def _rings(table: CollectiveTable, rows: Ints, distance: Ints, size_N: Ints) -> Ints:
-    """Groups nearly all of whose batches send so far one way as they receive from the other; `rows`: the sends and receives."""
-    is_send = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])[table["op"][rows]]
-    ahead = np.where(is_send, distance[rows], -distance[rows]) % size_N[rows]
-    keys = np.stack([table[name][rows].astype(np.int64) for name in ("group", "rank", "seq")])
-    batches, of_row, count = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
-    of_row = of_row.reshape(-1)
-    sends, steps, squares = (
-        np.bincount(of_row, weights=values, minlength=len(count)) for values in (is_send, ahead, ahead * ahead)
-    )
-    is_exchange = (count == 2) & (sends == 1) & (squares * 2 == steps * steps)
-    groups, group_of = np.unique(batches[0], return_inverse=True)
-    share = np.bincount(group_of, weights=is_exchange) / np.bincount(group_of) if len(groups) else np.zeros(0)
-    return groups[share >= _MOSTLY]
-
-
 class Habits:
-    """The calls of all ranks of a table, in words that mean the same on every rank. Legend: N rows."""
+    """What the ranks of a table always do. Legend: N rows."""
 
     def __init__(self, table: CollectiveTable) -> None:
         self._table = table
@@ -85,74 +48,31 @@ class Habits:
                 self._departures[rank, row] = self._departure(rank, last_rows)
         return {r: found for r, row in last_rows.items() if (found := self._departures[r, row]) is not None}
 
-    @cached_property
+    @property
     def tokens(self) -> Keys:
-        """`[N]`: the kind of group, op, elements, direction, and the lines of the user's code where they are known."""
-        table = self._table
-        paths: dict[object, int] = {}
-        of_stack = np.array([paths.setdefault(user_path(stack), len(paths) + 1) for stack in table.stacks] + [0])
-        what = _mixed(signatures(table).astype(np.uint64), self._kind_of_group)
-        return _mixed(_mixed(what, self._place), of_stack[table["frames"]].astype(np.uint64))
-
-    @cached_property
-    def _kind_of_group(self) -> Keys:
-        """`[N]`: equal numbers for groups of one purpose."""
-        kinds: dict[object, int] = {}
-        found = [
-            kinds.setdefault(g.desc if g.desc not in ("", "undefined") else len(g.ranks), len(kinds))
-            for g in self._table.groups
-        ]
-        of_row: Keys = np.array(found or [0], np.uint64)[self._table["group"]]
-        return of_row
-
-    @cached_property
-    def _place(self) -> Keys:
-        """`[N]`: how far the peer is away in the group, so that each stage of a pipeline speaks of "the next" alike.
-
-        In a ring the next of the last member is the first.
-        """
-        table = self._table
-        place = np.zeros(len(table), dtype=np.int64)
-        rows = np.flatnonzero(table["is_p2p"] & (table["peer"] >= 0))
-        for row in rows.tolist():
-            ranks = table.groups[int(table["group"][row])].ranks
-            rank, peer = int(table["rank"][row]), int(table["peer"][row])
-            near = rank in ranks and peer in ranks
-            place[row] = 1000 + (ranks.index(peer) - ranks.index(rank) if near else peer - rank)
-        size_N = np.array([len(g.ranks) or _UNKNOWN for g in table.groups] or [_UNKNOWN])[table["group"]]
-        in_ring = rows[np.isin(table["group"][rows], _rings(table, rows, place - 1000, size_N))]
-        place[in_ring] = 1000 + (place[in_ring] - 1000) % size_N[in_ring]
-        return place.astype(np.uint64)
+        """`[N]`: what each call is."""
+        return self._programs.tokens
 
     @cached_property
     def _unseen(self) -> int:
         """Number of ranks of which no call is recorded, as far as it is recorded who belongs to the groups."""
-        return len({r for g in self._table.groups for r in g.ranks} - self._programs.keys())
+        return len({r for g in self._table.groups for r in g.ranks} - self._programs.ranks)
 
     @cached_property
-    def _programs(self) -> dict[int, _Program]:
-        """What each rank sends and receives, and where; one object for equal ones."""
-        table = self._table
-        kinds = _mixed(_mixed(self._place, table["op"].astype(np.uint64)), self._kind_of_group)
-        programs: dict[int, _Program] = {}
-        known: dict[_Program, _Program] = {}
-        for rank in np.unique(table["rank"]).tolist():
-            rows = table.rank_rows(rank)
-            found, counts = np.unique(kinds[rows][table["is_p2p"][rows]], return_counts=True)
-            program = _Program(frozenset(found[counts > 1].tolist()), frozenset(found.tolist()))
-            programs[rank] = known.setdefault(program, program)
-        return programs
+    def _programs(self) -> Programs:
+        return Programs(self._table)
 
     def _peers(
         self, rank: int, suspects: Collection[int], are_suspects: bool, but: Collection[int], most: int = _MOST_PEERS
     ) -> list[int]:
         """Ranks with the same program that are (not) suspected, those with the longest record first."""
-        ranks = self._programs.keys() - self._table.active_ranks - {rank, *but}
-        mine = self._programs[rank]
-        alike = {p: p.is_like(mine) for p in set(self._programs.values())}
-        same = [r for r in ranks if (r in suspects) is are_suspects and alike[self._programs[r]]]
+        same = [
+            r
+            for r in self._programs.like(rank)
+            if r not in self._table.active_ranks and r not in but and (r in suspects) is are_suspects
+        ]
         lengths = {r: -(s.stop - s.start) for r in same for s in [self._table.rank_rows(r)]}
-        return sorted(same, key=lambda r: (self._programs[r].often != mine.often, lengths[r], r))[:most]
+        return sorted(same, key=lambda r: (not self._programs.is_equal(r, rank), lengths[r], r))[:most]
 
     def _stream(self, rank: int) -> Keys:
         rows = self._table.rank_rows(rank)
@@ -171,7 +91,7 @@ class Habits:
         table = self._table
         mine = slice(table.rank_rows(rank).start, last_row + 1)
         lost = table.wrapped_ranks | table.active_ranks
-        witnesses = sorted((r in suspects, r) for r in self._programs if r != rank and r not in lost)
+        witnesses = sorted((r in suspects, r) for r in self._programs.ranks if r != rank and r not in lost)
         for _, other in witnesses[:_MOST_WITNESSES]:
             calls = self._calls_in_a_round(other)
             end = table.rank_rows(other).start + calls - 1
@@ -211,7 +131,7 @@ class Habits:
                     yield _Voter(begin, agreed, vote, at == 0, is_one)
 
     def _departure(self, rank: int, last_rows: Mapping[int, int]) -> int | None:
-        if rank not in self._programs:
+        if rank not in self._programs.ranks:
             return None
         last_row = last_rows[rank]
         side = {r for r, row in last_rows.items() if self._is_same_call(row, last_row)}

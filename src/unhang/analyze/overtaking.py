@@ -169,9 +169,12 @@ def left_out_before(case: Case, stuck: Sequence[StuckCollective], rank: int, now
     """
     table = case.calls
     for s in stuck:
-        if s.is_mismatch or rank not in s.missing or len(s.calls) <= len(s.missing) or len(s.waiting) < 2:
+        if s.is_mismatch or rank not in s.missing or len(s.waiting) < 2:
             continue
         call = s.calls[s.waiting[0]]
+        absent = [r for r in s.missing if not (r in s.unseen and _failed_at(case, r, user_path(call.frames)))]
+        if len(s.missing) + len(s.calls) <= 2 * len(absent):
+            continue
         mine, theirs = table.rank_rows(rank), table.rank_rows(call.rank)
         at = next((r for r in range(theirs.start, theirs.stop) if _place(case, r) == (s.index, s.seq)), theirs.start)
         if at == theirs.start or mine.start == mine.stop or _place(case, at - 1) != _place(case, mine.stop - 1):
@@ -185,6 +188,16 @@ def left_out_before(case: Case, stuck: Sequence[StuckCollective], rank: int, now
         if passed is not None:
             return LeftOut(call, passed, s.waiting)
     return None
+
+
+def _failed_at(case: Case, rank: int, path: Path) -> bool:
+    """Whether the exception of a rank came out of a call on this path: it was in it, though its calls are not known.
+
+    A traceback may begin further inside than a recorded path.
+    """
+    error = case.ranks[rank].error if rank in case.ranks else None
+    own = user_path(error.frames) if error is not None else ()
+    return bool(own) and path[-len(own) :] == own
 
 
 def _place(case: Case, row: int) -> tuple[int, int] | None:

@@ -220,6 +220,20 @@ class CallIndex:
         b = self._call_at_C[self._first_call_S[end]] if end < len(self._first_call_S) else len(self._rows_N)
         return self._rows_N[a:b]
 
+    def arrivals(self, created_N: Ints) -> tuple[Ints, Ints]:
+        """`[N]`: when the last member came to the position of each row, and how many came; 0 for sends and receives."""
+        last_N, came_N = np.zeros(len(self.table), dtype=np.int64), np.zeros(len(self.table), dtype=np.int64)
+        if len(self._rows_N):
+            created_C = created_N[self._rows_N[self._call_at_C]]
+            calls_S = np.diff(self._first_call_S, append=len(created_C))
+            rows_C = np.diff(self._call_at_C, append=len(self._rows_N))
+            for of_row, of_position in (
+                (last_N, np.maximum.reduceat(created_C, self._first_call_S)),
+                (came_N, calls_S),
+            ):
+                of_row[self._rows_N] = np.repeat(np.repeat(of_position, calls_S), rows_C)
+        return last_N, came_N
+
     def position(self, group: int, seq: int) -> Position | None:
         """One position, or None if nobody issued a call there."""
         first, end = self._groups.get(group, (0, 0))

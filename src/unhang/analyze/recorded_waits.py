@@ -60,9 +60,7 @@ class RecordedWaits:
 
     def _may_be_done(self, row: int) -> bool:
         """Whether the other side of a transfer may have completed, and be no longer in the peer's dump."""
-        table = self._table
-        lost = table.wrapped_ranks | table.active_ranks
-        return bool(table["is_p2p"][row]) and self.transfers.get(row) is None and int(table["peer"][row]) in lost
+        return bool(self._table["is_p2p"][row]) and row not in self.transfers
 
     def _has_not_begun(self, row: int) -> bool:
         """Whether the rank's side of a transfer has started, and the other one is issued and has not."""
@@ -142,7 +140,7 @@ class RecordedWaits:
     ) -> Iterable[WaitEdge]:
         """Calls behind the one in which a rank waits also wait for ranks that do nothing at all, if no other call does."""
         for row, other in self.transfers.items():
-            if other is None and row not in self._front_rows and not self._may_be_done(row):
+            if other is None and row not in self._front_rows:
                 rank, peer = int(self._table["rank"][row]), int(self._table["peer"][row])
                 if rank in ranks and rank not in self.stalled and peer not in known and self.is_idle(peer):
                     yield from self._edges_of_row(rank, row)

@@ -10,7 +10,7 @@ from unhang.analyze.activity import Activity, activity_of
 from unhang.analyze.align import StuckCollective, stuck_collectives
 from unhang.analyze.divergence import Divergence, divergence_at, silent_divergence_at
 from unhang.analyze.event_index import Events
-from unhang.analyze.failures import Failure, failures_of, is_timeout
+from unhang.analyze.failures import Failure, failures_of, is_timeout, told_to_end
 from unhang.analyze.graph import blocked_by, edges_on, never_ending
 from unhang.analyze.habits import Habits
 from unhang.analyze.positions import CallIndex
@@ -140,7 +140,12 @@ class Situation:
     @cached_property
     def primary_failure(self) -> Failure | None:
         """The first failure that is not merely the echo of another."""
-        return next((f for f in self.failures if not f.secondary), None)
+        return next((f for f in self.failures if not f.secondary), self.told_to_end)
+
+    @cached_property
+    def told_to_end(self) -> Failure | None:
+        """The rank that somebody outside the job asked to end."""
+        return None if self.is_hang else told_to_end(self.case, self.failures)
 
     @cached_property
     def late(self) -> tuple[LateRank, ...]:

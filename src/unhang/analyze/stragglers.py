@@ -10,15 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from unhang.analyze.align import members_of
 from unhang.analyze.positions import CallIndex, Ints
 from unhang.model import Case, ProcessGroup
 
 MIN_POSITIONS = 6
 MIN_LATENESS_S = 0.05
 MIN_SHARE = 0.3
+_LEAST_OWN = 0.25  # calls issued ahead hide the greater part of a rank's own time
 _LEAST_ENDS = 2
 WATCHDOG_NS = 100_000_000
-_MOST_ROWS = 1000
+_MOST_ROWS, _MOST_PEERS = 1000, 8
+_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -105,42 +108,50 @@ def stragglers(case: Case, index: CallIndex | None = None) -> tuple[Straggler, .
     index = index or CallIndex(case.calls)
     offsets = clock_offsets(index)
     created = _on_one_clock(index, offsets)
-    silent = set(case.world) - set(np.unique(index.table["rank"]).tolist())
-    is_lacking = bool(silent) or _lacks_members(index)
-    kept = _may_be_kept_by(case, silent)
-    found = []
+    silent = set(case.world) - index.ranks
+    cut = _lacking_members(index)
+    kept = _may_be_kept_by(case, index, silent, cut)
+    candidates = []
     for number, group in enumerate(case.calls.groups):
         matrix = _matrix(index, number, created)
-        if matrix is None or len(matrix[1]) < MIN_POSITIONS or (is_lacking and not group.ranks):
+        if matrix is None or len(matrix[1]) < MIN_POSITIONS or ((silent or cut) and not group.ranks):
             continue  # a member that left no record may have kept the others
         clocks = {offsets.get(r) for r in matrix[0].tolist()}
         if offsets and None in clocks:
             continue
         least_s = MIN_LATENESS_S + (len(clocks) > 1) * WATCHDOG_NS / 1e9
         straggler = _of_group(group, *matrix, least_s, is_one_clock=bool(offsets))
-        if straggler is None or straggler.rank in kept:
-            continue
-        if _is_its_own_fault(index, created, number, straggler.rank):
-            found.append(straggler)
+        if straggler is not None and straggler.rank not in kept:
+            candidates.append((straggler, matrix[0]))
+    free = _free_at(index, created) if candidates else created
+    found = [s for s, ranks_m in candidates if _is_its_own_fault(index, created, free, ranks_m, s)]
     return tuple(sorted(found, key=lambda s: -s.lost_s))
 
 
-def _lacks_members(index: CallIndex) -> bool:
-    """Whether groups of one purpose, of which it is not recorded who belongs to them, have different numbers of members."""
-    counts: dict[str, set[int]] = {}
-    for number, group in enumerate(index.table.groups):
-        if not group.ranks and group.desc not in ("", "undefined"):
-            counts.setdefault(group.desc, set()).add(len(index.last(number)))
-    return any(len(of) > 1 for of in counts.values())
+def _lacking_members(index: CallIndex) -> list[int]:
+    """The groups that have fewer members than another one of their purpose, where it is not recorded who belongs to them."""
+    counts = {
+        number: (group.desc, len(index.last(number)))
+        for number, group in enumerate(index.table.groups)
+        if not group.ranks and group.desc not in ("", "undefined")
+    }
+    most: dict[str, int] = {}
+    for desc, count in counts.values():
+        most[desc] = max(most.get(desc, 0), count)
+    return [number for number, (desc, count) in counts.items() if count < most[desc]]
 
 
-def _may_be_kept_by(case: Case, silent: set[int]) -> set[int]:
-    """Ranks that a rank without a record may have kept, directly or through others; a call of all keeps every rank alike."""
-    smaller = [g.ranks for g in case.calls.groups if len(g.ranks) < len(case.world)] if silent else []
-    kept, before = set(silent), -1
+def _may_be_kept_by(case: Case, index: CallIndex, silent: set[int], cut: list[int]) -> set[int]:
+    """Ranks that a rank without a record may have kept, directly or through others; a call of all keeps every rank alike.
+
+    `silent`: those without a record, as far as they are known; `cut`: groups that lack a member.
+    """
+    members = [set(members_of(index, g)) for g in range(len(index.table.groups))] if silent or cut else []
+    smaller = [ranks for ranks in members if len(ranks) < len(case.world)]
+    kept, before = silent.union(*(members[g] for g in cut)), -1
     while len(kept) > before:
         before = len(kept)
-        kept.update(r for ranks in smaller if not kept.isdisjoint(ranks) for r in ranks)
+        kept = kept.union(*(ranks for ranks in smaller if not kept.isdisjoint(ranks)))
     return kept
 
 
@@ -154,30 +165,32 @@ def _on_one_clock(index: CallIndex, offsets: dict[int, int]) -> Ints:
     return np.where(created != 0, created - ahead, 0)
 
 
-def _is_its_own_fault(index: CallIndex, created: Ints, group: int, rank: int) -> bool:
-    """Whether the rank's late arrivals began after its previous call had all its members: else it was itself kept waiting."""
+def _is_its_own_fault(index: CallIndex, created: Ints, free: Ints, ranks_m: Ints, late: Straggler) -> bool:
+    """Whether the late rank spends more time by itself than its peers do: else others keep it, and it passes that on.
+
+    Between the same two moments each rank works for itself or waits, and who keeps the others waits least. `free`: `_free_at`.
+    """
+    peers = ranks_m[ranks_m != late.rank]
+    peers = peers[:: -(-len(peers) // _MOST_PEERS)].tolist()
+    rows = [
+        slice(max(of.start, of.stop - _MOST_ROWS), of.stop) for of in map(index.table.rank_rows, (late.rank, *peers))
+    ]
+    begin, end = max(int(created[of.start]) for of in rows), min(int(created[of.stop - 1]) for of in rows)
+    own = []
+    for of in rows:
+        lasted = np.minimum(created[of][1:], end) - np.maximum(free[of][:-1], begin)
+        own.append(float(np.maximum(0, lasted).sum()))
+    return (own[0] - float(np.median(own[1:]))) / max(1, end - begin) > _LEAST_OWN * late.lost_s / late.span_s
+
+
+def _free_at(index: CallIndex, created: Ints) -> Ints:
+    """`[N]`: when all members had come to each call: until then it keeps its rank. For ever where that is not recorded."""
     table = index.table
-    rows = table.rank_rows(rank)
-    own = kept = 0
-    for row in range(max(rows.start + 1, rows.stop - _MOST_ROWS), rows.stop):
-        before = row - 1
-        if table["group"][row] != group or table["is_p2p"][row]:
-            continue
-        free_at = arrived_before = int(created[before])
-        if table["is_p2p"][before]:
-            ended = int(table["completed_ns"][before])  # on the same clock as the time of issue
-            lasted = max(0, ended - int(table["created_ns"][before]))
-            free_at = arrived_before + lasted if ended else int(created[row])
-        else:
-            position = index.position(int(table["group"][before]), int(table["seq"][before]))
-            if position is not None:
-                free_at = int(created[position.rows].max())
-                if len(position.ranks) < len(table.groups[position.group].ranks):
-                    free_at = int(created[row])  # a member left no record: it may have kept this one
-        arrived = int(created[row])
-        own += max(0, arrived - max(free_at, arrived_before))
-        kept += max(0, min(free_at, arrived) - arrived_before)
-    return own > kept
+    last, came = index.arrivals(created)
+    size = np.array([len(g.ranks) for g in table.groups] or [0])[table["group"]]
+    ended = table["completed_ns"]  # on the same clock as the time of issue
+    after_transfer = np.where(ended != 0, created + np.maximum(0, ended - table["created_ns"]), _NEVER)
+    return np.where(table["is_p2p"], after_transfer, np.where(came < size, _NEVER, last))
 
 
 def _union_s(spans_p2: Ints) -> tuple[float, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import groupby
 
 import numpy as np
 
@@ -14,7 +15,7 @@ _MOST_POSITIONS = 4000
 _LOOK_AHEAD = 48
 _MOST_SHIFT = 24
 _HABIT = 0.75
-_LEAST_ROUNDS = 2
+_LEAST_ROUNDS, _LEAST_CALLS = 2, 3
 
 
 def stack_path(case: Case, rank: int) -> Path | None:
@@ -81,14 +82,45 @@ class Streams:
         Such rounds go over parameters, say: where they all have been made, a rank that lacks one left it out. Rounds over data
         are alike, or differ without order. Only a place that was left before tells which call ends it.
         """
-        rows = self.rows.get(rank, {})
-        calls = {s: (self._token(row, False), self.path(rank, s)) for s, row in rows.items() if s <= seq}
+        calls = self._calls(rank, seq)
         before, here = calls.get(seq - 1), calls.get(seq)
         if before is None or here is None or before == here or not here[1] or before[1] != here[1]:
             return False
         followed = [calls.get(s + 1) for s, call in calls.items() if call == before and s < seq - 1]
         is_left = any(call[1] == here[1] != after[1] for s, call in calls.items() if (after := calls.get(s + 1)))
-        return is_left and len(followed) >= _LEAST_ROUNDS and set(followed) == {here}
+        if is_left and len(followed) >= _LEAST_ROUNDS and set(followed) == {here}:
+            return True
+        *earlier, last = _rounds(calls, here[1])
+        return _is_fixed(last) and bool(earlier) and all(r[: len(last)] == last for r in earlier)
+
+    def finished_round(self, rank: int, seq: int) -> list[Hashable]:
+        """The calls that the rank made at one place before this call, if it has left that place after the same ones each time.
+
+        The program fixes such a round of unlike calls. One that repeats itself goes over data; then nothing is given.
+        """
+        calls = self._calls(rank, seq)
+        place = calls[seq - 1][1] if seq - 1 in calls else None
+        if not place or calls[seq][1] == place:
+            return []
+        *earlier, last = _rounds(calls, place)
+        return last if _is_fixed(last) and earlier and all(r == last for r in earlier) else []
+
+    def has_one_more(self, reference: int, odd: int, seq: int, is_guarded: bool) -> bool:
+        """Whether `odd` made a call more at the place where `reference` finished a round, as it always does.
+
+        A call that may begin another round tells that the calls in between were left out, if a condition guards them or it
+        is none that ends a round.
+        """
+        done, row = self.finished_round(reference, seq), self.rows.get(odd, {}).get(seq)
+        if not done or row is None or self.path(odd, seq) != self.path(reference, seq - 1):
+            return False
+        call = self._token(row, False)
+        return call != done[0] or (call == done[-1] and not is_guarded)
+
+    def _calls(self, rank: int, upto: int) -> dict[int, tuple[Hashable, Path | None]]:
+        """What the rank called at each position, and from where."""
+        rows = self.rows.get(rank, {})
+        return {s: (self._token(row, False), self.path(rank, s)) for s, row in rows.items() if s <= upto}
 
     def first_difference(self, reference: int, odd: int, upto: int) -> tuple[int, int]:
         """(position, shift) from which on `odd` no longer follows `reference`.
@@ -100,6 +132,18 @@ class Streams:
             return upto, 0
         index, shift = first_difference(*self.tokens((reference, odd), positions))
         return positions[index], shift
+
+
+def _rounds(calls: Mapping[int, tuple[Hashable, Path | None]], place: Path) -> list[list[Hashable]]:
+    """The calls made at one place, those one after the other together; without a round whose begin is not known."""
+    parts = [(is_at, list(part)) for is_at, part in groupby(sorted(calls), lambda s: calls[s][1] == place)]
+    whole = [part for is_at, part in parts if is_at and (part[0] > min(calls) or part[0] == 1)]
+    return [[calls[s][0] for s in part] for part in whole] or [[]]
+
+
+def _is_fixed(calls: list[Hashable]) -> bool:
+    """Whether a round of calls has unlike ones and does not repeat itself."""
+    return len(calls) >= _LEAST_CALLS and not any(calls == calls[:n] * (len(calls) // n) for n in range(1, len(calls)))
 
 
 def _share(left: Sequence[Hashable], right: Sequence[Hashable]) -> float:

@@ -12,7 +12,7 @@ from unhang.errors import PeerFailed, RanksDiffer
 from unhang.guard import exchange
 from unhang.guard.durations import Duration, seconds_of
 from unhang.guard.job import Job
-from unhang.guard.telling import in_words, tell, traceback_of
+from unhang.guard.telling import have, in_words, tell, traceback_of
 
 T = TypeVar("T")
 Mode = Literal["raise", "stop_together", "warn"]
@@ -74,10 +74,14 @@ class _Epoch(Iterator[T]):
     def __next__(self) -> T:
         if self._is_over:
             raise StopIteration
-        try:
-            self._agree()
-        except (RanksDiffer, PeerFailed) as error:
-            self._raise_or_tell(error)
+        asked = self._asked
+        if asked is not None and asked.is_settled():
+            self._is_answered = True
+        else:
+            try:
+                self._agree()
+            except (RanksDiffer, PeerFailed) as error:
+                self._raise_or_tell(error)
         code, batch = self._ahead
         if self._is_over or code != _HAS:
             self._end()
@@ -99,17 +103,17 @@ class _Epoch(Iterator[T]):
 
     def _look_ahead(self) -> None:
         """Fetches the next batch, and begins to exchange who has one."""
-        if self._index == 0 and self._owner._left is not None:
-            self._ahead = self._owner._left
-        else:
-            self._ahead = self._fetched()
-        self._owner._left = self._ahead if self._keeps_left and self._ahead[0] == _HAS else None
+        index, left, length = self._index, None, exchange.UNKNOWN
+        if index == 0:
+            left, length = self._owner._left, _length(self._owner._loader)
+        self._ahead = ahead = self._fetched() if left is None else left
+        if self._keeps_left:
+            self._owner._left = ahead if ahead[0] == _HAS else None
         if self._is_free:
             return
-        length = _length(self._owner._loader) if self._index == 0 else exchange.UNKNOWN
-        row = (self._guard, self._epoch, self._index, self._ahead[0], length)
         self._is_answered = False
         try:
+            row = (self._guard, self._epoch, index, ahead[0], length)
             self._asked = exchange.start(self._job, row, self._limit_s, self)
         except (RanksDiffer, PeerFailed) as error:
             self._raise_or_tell(error)
@@ -207,7 +211,7 @@ class _Epoch(Iterator[T]):
             count = f"{self._index + 1} or more batches" if code == _HAS else _batches(self._index)
             if self._index == 0 and code == _HAS and length >= 0:
                 count, by_len = _batches(length), ""
-            parts.append(f"{exchange.have(ranks)} {count}{by_len}")
+            parts.append(f"{have(ranks)} {count}{by_len}")
         return "; ".join(parts)
 
     def _end(self) -> None:

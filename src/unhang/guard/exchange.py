@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 import sys
 import time
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -29,6 +28,7 @@ from unhang.guard.job import Job
 from unhang.guard.neighbours import process_numbers
 from unhang.guard.peers import in_full
 from unhang.guard.shared_rows import SharedRow, SharedRows, wait_until
+from unhang.guard.telling import names_of
 
 # A row: which guard, which time round (epoch or call), which position in it, the rank's word, and a length.
 WIDTH = 5
@@ -38,7 +38,6 @@ SLICE_S = 0.5
 # Another rank's limit began to run at another moment: so much longer the others wait for rank 0's verdict.
 _VERDICT_EXTRA_S = 5.0
 _NOTICE_WAIT_S = 1.5
-_MOST_RUNS = 8
 # A store may serve several jobs of a process, one after the other.
 _turns = itertools.count()
 
@@ -57,25 +56,6 @@ def here() -> Job | None:
     except RuntimeError:  # a process that a rank has forked is no rank
         return None
     return mine if mine.world_size > 1 else None
-
-
-def names_of(ranks: Iterable[int]) -> str:
-    """`rank 1`, `ranks 0, 2, 5-7`."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    parts = [str(r[0]) if len(r) == 1 else f"{r[0]}, {r[1]}" if len(r) == 2 else f"{r[0]}-{r[-1]}" for r in runs]
-    more = f" and {len(parts) - _MOST_RUNS} more groups" if len(parts) > _MOST_RUNS else ""
-    is_one = len(runs) == 1 and len(runs[0]) == 1
-    return f"rank{'' if is_one else 's'} {', '.join(parts[:_MOST_RUNS])}{more}"
-
-
-def have(ranks: Sequence[int]) -> str:
-    """`rank 1 has`, `ranks 0, 2 have`."""
-    return f"{names_of(ranks)} {'has' if len(ranks) == 1 else 'have'}"
 
 
 def peer_failed(failure: dict[str, Any]) -> PeerFailed:
@@ -113,14 +93,14 @@ def gather(mine: Job, key: str, value: object, judge: Callable[[list[Any]], Any]
             failure = board.failure()
             if failure is not None:
                 raise peer_failed(failure)
-            raise _did_not_come(_absent(board, key) or [0], what, limit_s)
+            raise did_not_come(_absent(board, key) or [0], what, limit_s)
         answer = board.get(f"{key}/verdict")
     except RuntimeError as error:
         raise ConnectionLost(f"the store of the job cannot be reached any more, in {what}: {error}") from error
     if answer.get("failed"):
         raise peer_failed(answer["failed"])
     if answer["absent"]:
-        raise _did_not_come(answer["absent"], what, answer["limit_s"])
+        raise did_not_come(answer["absent"], what, answer["limit_s"])
     return answer["verdict"]
 
 
@@ -135,7 +115,8 @@ def _absent(board: Board, key: str) -> list[int]:
     return [rank for rank in range(board.world_size) if not board.has(f"{key}/{rank}")]
 
 
-def _did_not_come(ranks: Sequence[int], what: object, limit_s: float) -> RanksDiffer:
+def did_not_come(ranks: Sequence[int], what: object, limit_s: float) -> RanksDiffer:
+    """The error that names the ranks which are awaited in vain."""
     return RanksDiffer(f"{names_of(ranks)} did not come to {what} within {limit_s:g} s")
 
 
@@ -222,6 +203,10 @@ class Exchange:
             raise self._lost(what, error) from error
         return True
 
+    def is_settled(self) -> bool:
+        """Whether it is over, and all ranks sent the same: then there is nothing to wait for, to ask or to free. Never over a group."""
+        return False
+
     def is_alike(self) -> bool:
         """Whether all ranks sent what this one sent. After `wait`."""
         memory = self._memory
@@ -278,7 +263,7 @@ class Exchange:
             with suppress(Exception):
                 absent = [r for r in range(board.world_size) if not self._has_come(board, r)]
         if absent:
-            return _did_not_come(absent, what, limit_s)
+            return did_not_come(absent, what, limit_s)
         return RanksDiffer(f"not all ranks came to {what} within {limit_s:g} s")
 
     def _has_come(self, board: Board, rank: int) -> bool:
@@ -319,9 +304,14 @@ class SharedExchange(Exchange):
         if (gone := [r for r in self._row.absent() if self._row.shared.is_gone(r)]) and not self._row.is_here():
             raise self._lost(what, RuntimeError(f"Connection closed by peer: {names_of(gone)} left or ended"))
 
+    def is_settled(self) -> bool:
+        """See there."""
+        row = self._row
+        return row.is_here() and row.is_alike
+
     def is_alike(self) -> bool:
         """As of a group."""
-        return self._row.is_alike()
+        return self._row.is_alike
 
     def rows(self) -> list[list[int]]:
         """As of a group."""
@@ -331,7 +321,7 @@ class SharedExchange(Exchange):
         """Does nothing: the memory is free when all ranks have read it."""
 
     def _late(self, limit_s: float, what: object) -> RanksDiffer:
-        return _did_not_come(self._row.absent(), what, limit_s)
+        return did_not_come(self._row.absent(), what, limit_s)
 
 
 def start(mine: Job, row: Sequence[int], limit_s: float, what: object) -> Exchange:
@@ -343,10 +333,14 @@ def start(mine: Job, row: Sequence[int], limit_s: float, what: object) -> Exchan
         RanksDiffer: at the first use, some ranks did not come.
         PeerFailed: another rank failed, or the group is gone.
     """
-    if mine.shared is None and mine.side is None:
+    shared = mine.shared
+    if shared is None and mine.side is None:
         _choose_way(mine, limit_s, str(what))
-    if mine.shared is not None:
-        return SharedExchange(mine, _begun(mine.shared, row, limit_s, what))
+        shared = mine.shared
+    if shared is not None:
+        if shared.begun >= shared.room_until:
+            _make_room(shared, limit_s, what)
+        return SharedExchange(mine, shared.begin(row))
     number = mine.guards["exchanges"] = mine.guards.get("exchanges", 0) + 1
     unused = mine.guards.setdefault("exchange memory", [])
     memory = unused.pop() if unused else _Memory(mine.world_size)
@@ -358,43 +352,37 @@ def start(mine: Job, row: Sequence[int], limit_s: float, what: object) -> Exchan
     return Exchange(mine, memory, work, number)
 
 
-def _begun(shared: SharedRows, row: Sequence[int], limit_s: float, what: object) -> SharedRow:
-    """Writes the row, where need be after the others have read what was in its place."""
-    if not shared.has_room():
+def _make_room(shared: SharedRows, limit_s: float, what: object) -> None:
+    """Waits, where need be, until the others have read what was in the next places."""
 
-        def check() -> None:
-            gone = [rank for rank in shared.slow() if shared.is_gone(rank)]
-            if gone:
-                raise ConnectionLost(f"Connection closed by peer: {names_of(gone)} left or ended, in {what}")
+    def check() -> None:
+        if gone := [rank for rank in shared.slow() if shared.is_gone(rank)]:
+            raise ConnectionLost(f"Connection closed by peer: {names_of(gone)} left or ended, in {what}")
 
-        if not wait_until(shared.has_room, check, limit_s):
-            raise _did_not_come(shared.slow(), what, limit_s)
-    return shared.begin(row)
+    if not wait_until(shared.has_room, check, limit_s):
+        raise did_not_come(shared.slow(), what, limit_s)
 
 
 def _choose_way(mine: Job, limit_s: float, what: str) -> None:
-    """Shares memory where all ranks run on one machine and can open it; else makes the group. All ranks call it."""
-    board, descriptor, turn = mine.board, -1, next(_turns)
-    if board is not None:
-
-        def place(machines: list[Any]) -> str:
-            nonlocal descriptor
-            is_one = bool(machines[0]) and len(set(machines)) == 1
-            descriptor, path = shared_rows.offered(mine.world_size) if is_one else (-1, "")
-            return path
-
-        path = gather(mine, f"shared rows/{turn}", process_numbers(), place, limit_s, what)
-        try:
-            if path:
-                shared = shared_rows.opened(path, mine.rank, mine.world_size)
-                if gather(mine, f"shared rows opened/{turn}", shared is not None, all, limit_s, what):
-                    mine.shared = shared
-                    return
-        finally:
-            if descriptor >= 0:
-                os.close(descriptor)
+    """Shares memory where all ranks can; else makes the group. All ranks call it."""
+    turn = next(_turns)
+    mine.shared = shared_by_all(mine, f"shared rows/{turn}", limit_s, what)
+    if mine.shared is not None:
+        return
+    if mine.board is not None:
         gather(mine, f"side group/{turn}", True, lambda values: None, limit_s, what)
     try:
         mine.side_group()
     except RuntimeError as error:
         raise ConnectionLost(f"the exchange with the other ranks failed, in {what}: {error}") from error
+
+
+def shared_by_all(mine: Job, key: str, limit_s: float, what: str) -> SharedRows | None:
+    """Memory of all ranks, where they run on one machine and can open it. All call it; blocks and raises as `gather`."""
+    if mine.board is None:
+        return None
+
+    def ask(name: str, value: object, judge: Callable[[list[Any]], Any]) -> Any:
+        return gather(mine, f"{key}/{name}", value, judge, limit_s, what)
+
+    return shared_rows.agreed(ask, process_numbers(), mine.rank, mine.world_size)

@@ -15,15 +15,15 @@ from weakref import WeakSet
 from unhang.guard.board import Board
 from unhang.guard.durations import Duration, seconds_of
 from unhang.guard.ending import limited
-from unhang.guard.exchange import names_of
 from unhang.guard.in_background import Turns, live_job, main_thread_place
 from unhang.guard.step_clock import Phase, SlowStep, StepClock
-from unhang.guard.telling import tell
+from unhang.guard.telling import names_of, tell
 
 PULSE_S = 1.0
 _SLOW_LINES_S = 60.0
 # For the others to reach the step of which rank 0 speaks.
 _LATE_S = 0.5
+_ASK_EVERY_S = 0.05
 _CLOSE_LIMIT_S = 1.0
 _ALL_LOOK_AT_ALL = 16
 _LOOKED_AT = 4
@@ -213,12 +213,13 @@ class Heartbeat:
         if self._board is not None and self._world_size > 1:
             until = self._time() + max(_LATE_S, self._clock.median_s)
             while True:
+                # They end the step at about the same time as this rank: asked at once, they would have to be asked again.
+                time.sleep(_ASK_EVERY_S)
                 pulses = self._pulses(range(self._world_size))
                 behind = {r: target - p["step"] for r, p in pulses.items() if p["step"] < target and not p["closed"]}
                 absent = [rank for rank in range(self._world_size) if rank not in pulses]
                 if not (behind or absent) or self._time() > until:
                     break
-                time.sleep(0.05)
         ranks = "1 rank" if self._world_size == 1 else f"{self._world_size} ranks"
         if self._board is None and self._world_size > 1:
             ranks = f"rank 0 (the other {self._world_size - 1} cannot be asked)"

@@ -98,6 +98,7 @@ class LearningCheck:
         self._window = Window()
         self._next_judged = within
         self._in_other_optimizers: set[int] = set()
+        self._looks_at = 0
         self._is_closed = self._is_quiet = False
 
     def judge_now(self) -> list[LearningFinding]:
@@ -156,7 +157,11 @@ class LearningCheck:
 
     def _step_ended(self, optimizer: Any, *_: Any) -> None:
         if optimizer is self._optimizers[-1]:
-            self._safely(self._after_step, optimizer)
+            done = max(self.attempts, self.steps) + 1
+            if self._is_quiet and done < self._looks_at and "found_inf" not in optimizer.__dict__:
+                self.steps += 1
+            else:
+                self._safely(self._after_step, optimizer)
         elif not any(optimizer is own for own in self._optimizers):
             self._safely(self._other_step, optimizer)
 
@@ -168,7 +173,8 @@ class LearningCheck:
         """Looks in the first steps of a window and in the last before it is judged; and for a learning rate, until there is one."""
         window, near = self._window, max(self._within, FEW_STEPS + 1)
         done = max(self.attempts, self.steps)
-        is_between = self.steps - window.first_step > near and done < self._next_judged - near
+        self._looks_at = self._next_judged - near
+        is_between = self.steps - window.first_step > near and done < self._looks_at
         for reductions in self._reductions:
             reductions.look(not is_between)
         self._is_quiet = is_between and window.has_rate

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import atexit
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Literal
 
 from unhang.errors import RanksDiffer
@@ -14,7 +15,8 @@ from unhang.guard import checksums, exchange
 from unhang.guard.comparable import NOT_COMPARED, cannot_compare, layout_of, replicated
 from unhang.guard.durations import Duration, seconds_of
 from unhang.guard.job import Job
-from unhang.guard.telling import in_words, tell
+from unhang.guard.replica_ways import Cut, OverGroup, ThroughMemory, way_of
+from unhang.guard.telling import in_words, names_of, tell
 
 TAG = "replicas"
 What = Literal["parameters", "buffers"]
@@ -48,9 +50,9 @@ class Difference:
         more = f" and {self.more_tensors} more tensors" if self.more_tensors else ""
         if self.ranks:
             verb = "differs" if len(self.ranks) == 1 else "differ"
-            who = f"{exchange.names_of(self.ranks)} {verb} from {exchange.names_of(self.groups[0])}"
+            who = f"{names_of(self.ranks)} {verb} from {names_of(self.groups[0])}"
         else:
-            who = f"no majority: {'; '.join(exchange.names_of(group) for group in self.groups[:_MOST_NAMED])} differ"
+            who = f"no majority: {'; '.join(names_of(group) for group in self.groups[:_MOST_NAMED])} differ"
         return f"replicas differ {since}: first in {self.tensor}{more}, {who}"
 
 
@@ -65,7 +67,7 @@ def check_replicas(
     """Compares the replicas of a model on all ranks, bit for bit, after every `every`-th optimizer step.
 
     All ranks call it, once, at the same place. A comparison costs the checksums (`python -m unhang.guard.checksums` prints
-    what they cost here) and one exchange of 48 bytes that nobody waits for: the answer is read at a later step. Only where
+    what they cost here) and one exchange of 32 bytes that nobody waits for: the answer is read at a later step. Only where
     it says that something differs, two more exchanges find the first tensor and the ranks. Sharded tensors (FSDP, DTensor)
     are left out, and so are buffers that differ by nature; what was left out is said once.
 
@@ -113,10 +115,12 @@ class Replicas:
         self.steps = 0
         self.equal_step: int | None = None
         self.difference: Difference | None = None
-        self._model, self._every, self._what, self._is_strict, self._limit_s = model, every, what, is_strict, limit_s
+        self._every, self._what, self._is_strict, self._limit_s = every, what, is_strict, limit_s
+        # Not kept alive: torch holds the hook and so this object, and a DDP module that outlives its group can hang at the end.
+        self._model = weakref.ref(model)
         self._job: Job | None = None
-        self._group: Any = None
-        self._waiting: list[Generator[Callable[[], bool], None, None]] = []
+        self._way: ThroughMemory | OverGroup | None = None
+        self._waiting: list[Cut[None]] = []
         self._question: Callable[[], bool] | None = None
         self._hook: Any = None
         self._counted: dict[int, bool] = {}
@@ -140,7 +144,7 @@ class Replicas:
             RanksDiffer: the replicas differ, and raising was asked for.
         """
         self.steps += 1
-        if self._group is None or (self.steps % self._every and not self._waiting):
+        if self._way is None or (self.steps % self._every and not self._waiting):
             return
         with self._guarded():
             if self._waiting:
@@ -157,7 +161,7 @@ class Replicas:
         Raises:
             RanksDiffer: the replicas differ, and raising was asked for.
         """
-        if self._group is None:
+        if self._way is None:
             return None
         self._news = None
         with self._guarded():
@@ -175,7 +179,7 @@ class Replicas:
             RanksDiffer: the replicas differ, and raising was asked for.
         """
         with self._guarded():
-            if self._waiting and self._group is not None:
+            if self._waiting and self._way is not None:
                 self._advance(self._limit_s)
         self._end()
         self._judge()
@@ -191,25 +195,19 @@ class Replicas:
 
     def _meet(self, optimizer: Any) -> None:
         mine = exchange.here()
-        reason = "" if mine is None else cannot_compare(self._model, mine.world_size)
+        reason = "" if mine is None else cannot_compare(self._model(), mine.world_size)
         if mine is None or reason:
             tell(TAG, f"not compared: {reason}") if reason else None
             return
         turn = mine.guards["replicas"] = mine.guards.get("replicas", 0) + 1
         exchange.gather(mine, f"replicas/{turn}", True, lambda _: None, self._limit_s, "check_replicas")
-        import torch.distributed as dist
         import torch.optim.optimizer as optimizers
 
-        # Not the guards' common group: a rank that skips an optimizer step, which is what is looked for here, comes to
-        # these exchanges at another time than to those of the other guards, and gloo ends the process where sizes mix.
-        # Its timeout is short: a process does not end before what it has begun in a gloo group.
-        limit = timedelta(seconds=self._limit_s)
-        self._job, self._group = mine, dist.new_group(backend="gloo", timeout=limit, group_desc="unhang replicas")
+        self._job, self._way = mine, way_of(mine, f"replicas rows/{turn}", self._limit_s, "check_replicas")
         if optimizer is not None:
             self._hook = optimizer.register_step_post_hook(lambda *_: self.step())
         else:
             self._hook = optimizers.register_optimizer_step_post_hook(self._after_any_step)
-        # Held until the interpreter is taken apart, a group aborts the process now and then.
         atexit.register(self._end)
         self._say_what_is_left_out()
 
@@ -217,7 +215,8 @@ class Replicas:
         """Counts the steps of one optimizer: of a body's and a head's both would count the same step twice."""
         number = id(optimizer)
         if self._first_counted is None and number not in self._counted:
-            ours = {id(parameter) for parameter in self._model.parameters()}
+            model = self._model()
+            ours = set() if model is None else {id(parameter) for parameter in model.parameters()}
             held = any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"])
             self._counted[number] = held
             self._first_counted = number if held else None
@@ -225,7 +224,7 @@ class Replicas:
             self.step()
 
     def _say_what_is_left_out(self) -> None:
-        compared, left_out = replicated(self._model, self._what)
+        compared, left_out = replicated(self._model(), self._what)
         if self._job is None or self._job.rank != 0:
             return
         for kind, names in left_out.items():
@@ -238,7 +237,8 @@ class Replicas:
         """Takes the checksums, and puts the comparison behind those that are still under way."""
         if len(self._waiting) >= _MOST_WAITING:
             raise RuntimeError(f"no answer to the last {_MOST_WAITING} comparisons")
-        named, _ = replicated(self._model, self._what)
+        model = self._model()
+        named = [] if model is None else replicated(model, self._what)[0]
         if named:
             self._waiting.append(self._compared(self.steps, [name for name, _ in named], [t for _, t in named]))
             # The first part takes the checksums, and must be done before the parameters change again.
@@ -263,54 +263,31 @@ class Replicas:
                 time.sleep(_POLL_S)
         return True
 
-    def _compared(
-        self, step: int, names: Sequence[str], tensors: Sequence[Any]
-    ) -> Generator[Callable[[], bool], None, None]:
+    def _compared(self, step: int, names: Sequence[str], tensors: Sequence[Any]) -> Cut[None]:
         """One comparison, cut where it has to wait: each part asks whether to go on. The same parts on all ranks."""
         import torch
 
+        way = self._way
+        assert way is not None
         layout, is_there, sums = layout_of(names, tensors), *checksums.fetched(checksums.checksums(tensors))
         yield is_there
         total = int(checksums.total(sums))
         # The greatest number and the greatest complement, which is the complement of the smallest, in one exchange.
-        head = torch.tensor([total, ~total, step, ~step, layout, ~layout])
-        yield from self._reduced(head)
-        most, least_, _, _, most_layout, least_layout_ = head.tolist()
+        head = torch.tensor([total, ~total, layout, ~layout])
+        yield from way.greatest(head)
+        most, least_, most_layout, least_layout_ = head.tolist()
         if most_layout != ~least_layout_:
-            groups = yield from self._by_rank(layout)
-            raise _Unalike(
-                f"the model is not built alike on all ranks: {'; '.join(map(exchange.names_of, groups))} differ"
-            )
+            groups = grouped((yield from way.of_all(layout)))
+            raise _Unalike(f"the model is not built alike on all ranks: {'; '.join(map(names_of, groups))} differ")
         if most == ~least_:
             self.equal_step = step
             return
         both = torch.cat([sums, ~sums])
-        yield from self._reduced(both)
+        yield from way.greatest(both)
         differing = (both[: len(names)] != ~both[len(names) :]).nonzero().flatten().tolist()
-        groups = yield from self._by_rank(int(sums[differing[0]]))
+        groups = grouped((yield from way.of_all(int(sums[differing[0]]))))
         # The first of those whose answers come together: that is since when.
         self._news = self._news or Difference(step, self.equal_step, names[differing[0]], len(differing) - 1, groups)
-
-    def _reduced(self, numbers: Any) -> Generator[Callable[[], bool], None, None]:
-        import torch.distributed as dist
-
-        work = dist.all_reduce(numbers, dist.ReduceOp.MAX, group=self._group, async_op=True)
-        yield work.is_completed
-        work.wait()
-
-    def _by_rank(self, number: int) -> Generator[Callable[[], bool], None, tuple[tuple[int, ...], ...]]:
-        """The ranks grouped by their number, the largest group first."""
-        import torch
-        import torch.distributed as dist
-
-        everyone = torch.zeros(dist.get_world_size(self._group), dtype=torch.int64)
-        work = dist.all_gather_into_tensor(everyone, torch.tensor([number]), group=self._group, async_op=True)
-        yield work.is_completed
-        work.wait()
-        ranks: dict[int, list[int]] = {}
-        for rank, theirs in enumerate(everyone.tolist()):
-            ranks.setdefault(theirs, []).append(rank)
-        return tuple(sorted(map(tuple, ranks.values()), key=lambda group: (-len(group), group)))
 
     def _judge(self) -> None:
         """Tells what is new, from rank 0; raises where that was asked for."""
@@ -330,7 +307,11 @@ class Replicas:
     def _stop(self) -> None:
         """No more comparisons. The hook stays until the end: torch may be going through its hooks, and raise if one vanished."""
         self._waiting.clear()
-        self._question = self._group = None
+        self._question = None
+        way, self._way = self._way, None
+        if way is not None:
+            with suppress(Exception):
+                way.end()
 
     def _end(self) -> None:
         atexit.unregister(self._end)
@@ -338,6 +319,14 @@ class Replicas:
         if hook is not None:
             hook.remove()
         self._stop()
+
+
+def grouped(numbers: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """The ranks with the same number together, the largest group first."""
+    ranks: dict[int, list[int]] = {}
+    for rank, theirs in enumerate(numbers):
+        ranks.setdefault(theirs, []).append(rank)
+    return tuple(sorted(map(tuple, ranks.values()), key=lambda group: (-len(group), group)))
 
 
 class _Unalike(Exception):

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from unhang.errors import RanksDiffer
 from unhang.guard import exchange
 from unhang.guard.durations import Duration, seconds_of
-from unhang.guard.telling import tell
+from unhang.guard.telling import have, tell
 
 _TAG = "train_setup"
 _LONGEST = 160
@@ -87,7 +87,7 @@ def differences(texts: Sequence[str]) -> str:
     if len(owners) == 1:
         return ""
     ordered = sorted(owners.items(), key=lambda item: (-len(item[1]), item[1]))
-    parts = [f"{exchange.have(ranks)} {text}" for text, ranks in ordered[:_MOST_VALUES]]
+    parts = [f"{have(ranks)} {text}" for text, ranks in ordered[:_MOST_VALUES]]
     more = f", and {len(ordered) - _MOST_VALUES} more values" if len(ordered) > _MOST_VALUES else ""
     return ", ".join(parts) + more
 

@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from unhang.guard.board import NEWS, Board
-from unhang.guard.exchange import names_of
 from unhang.guard.in_background import Turns, live_job
 from unhang.guard.job import Job
+from unhang.guard.telling import names_of
 
 POLL_S = 0.4
 # Between two looks whether the watcher of `process_group` still answers for us.

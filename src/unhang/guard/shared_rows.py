@@ -5,7 +5,7 @@ no work of another process.
 
 Each exchange has a number, the same on all ranks, and its place in a ring; there every rank has a slot. A slot holds the number
 of its exchange and a check of its content, so that one which is half written, or whose words arrive in another order, counts as
-not written. A place is used again when all ranks have read it: each publishes up to which exchange it has.
+not written. A place is used again when all ranks have read it: each publishes, now and then, up to which exchange it has.
 """
 
 from __future__ import annotations
@@ -13,23 +13,28 @@ from __future__ import annotations
 import mmap
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from struct import Struct
+from typing import Any
 
 from unhang.guard.neighbours import Process, process_fields
 
 # A slot: number of the exchange (from 1), check, row. A head: process id, when it began, whether the rank has left, and the first
 # exchange that it has not read yet.
-_SLOT, _HEAD, _WORD = Struct("@8q"), Struct("@8q"), Struct("@q")
+_SLOT, _HEAD = Struct("@8q"), Struct("@8q")
 _ROW = slice(2, 7)
 _LEFT_AT, _UNREAD_AT = 16, 24
 _BEGAN = 19
 _PLACES = 64
 _HALF = _PLACES // 2
+# Far less than half: a rank in step never waits for another to say what it has read.
+_PUBLISH_EVERY = 8
 # A wait first lets others run, and then looks again after a share of the time that it has lasted.
 _YIELDS, _PAUSE_SHARE, _LONGEST_PAUSE_S = 10, 1 / 16, 0.005
 _CHECK_EVERY_S = 0.2
+_APART = 0x5555555555555555
 
 
 def offered(world_size: int) -> tuple[int, str]:
@@ -61,102 +66,165 @@ def opened(path: str, rank: int, world_size: int) -> SharedRows | None:
     return None
 
 
+def agreed(
+    ask: Callable[[str, object, Callable[[list[Any]], Any]], Any], machine: str, rank: int, world_size: int
+) -> SharedRows | None:
+    """Memory that all ranks share; None, on all of them, where they are not on one machine or one cannot open it.
+
+    Args:
+        ask: has rank 0 judge the values of all ranks under a name, and returns its verdict on all.
+        machine: equal where processes see each other; empty where that is not known.
+        rank: of this process.
+        world_size: of the job.
+
+    Blocks: as `ask`, which may raise.
+    """
+    descriptor = -1
+
+    def place(machines: list[Any]) -> str:
+        nonlocal descriptor
+        is_one = bool(machines[0]) and len(set(machines)) == 1
+        descriptor, path = offered(world_size) if is_one else (-1, "")
+        return path
+
+    path = ask("machine", machine, place)
+    try:
+        found = opened(path, rank, world_size) if path else None
+        return found if path and ask("opened", found is not None, all) else None
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
 def _size(world_size: int) -> int:
     return world_size * (_HEAD.size + _PLACES * _SLOT.size)
 
 
 class SharedRows:
-    """The memory as one rank uses it. No method blocks."""
+    """The memory as one rank uses it. No method blocks.
+
+    begun: exchanges so far; room_until: so many may begin before it is asked whether there is room.
+    """
 
     def __init__(self, memory: mmap.mmap, rank: int, world_size: int) -> None:
         self.memory, self.rank, self.world_size = memory, rank, world_size
-        self._begun = 0
-        self._unread: dict[int, SharedRow] = {}
+        # In the midst of a training nearly all that an exchange costs is code and memory that are not in the cache: words that
+        # are set and read one by one need the least of it, less than to pack them or to compare bytes.
+        self.words = memoryview(memory).cast("q")
+        slots = range(world_size * _HEAD.size // 8, _size(world_size) // 8, _SLOT.size // 8)
+        self.slots_of_places = [slots[place * world_size : (place + 1) * world_size] for place in range(_PLACES)]
+        self.begun, self.room_until = 0, _PLACES - 1
+        self._unread: deque[SharedRow] = deque()
         fields = process_fields(os.getpid())
         began = int(fields[_BEGAN]) if fields else 0
         _HEAD.pack_into(memory, rank * _HEAD.size, os.getpid(), began, 0, 1, 0, 0, 0, 0)
 
     def has_room(self) -> bool:
         """Whether the next exchange can begin: all ranks have read those whose places are used next."""
-        number = self._begun + 1
-        if number % _HALF or number < _PLACES:
+        if self.begun < self.room_until:
             return True
-        for row in list(self._unread.values()):
-            row.is_here()
-        return not self.slow()
+        self._publish()
+        if self.slow():
+            return False
+        self.room_until = self.begun + _HALF
+        return True
 
     def slow(self) -> list[int]:
         """The ranks that have not yet read what must be read before the next exchange."""
-        needed = self._begun + 1 - _HALF
-        return [rank for rank in range(self.world_size) if self._word(rank, _UNREAD_AT) < needed]
+        needed = self.begun + 1 - _HALF
+        return [rank for rank in range(self.world_size) if self.words[(rank * _HEAD.size + _UNREAD_AT) // 8] < needed]
 
     def begin(self, row: Sequence[int]) -> SharedRow:
         """Writes this rank's row of the next exchange. Only where there is room."""
-        self._begun = number = self._begun + 1
-        written = self._unread[number] = SharedRow(self, number, row)
+        self.begun = number = self.begun + 1
+        written = SharedRow(self, number, row)
+        self._unread.append(written)
+        if not number % _PUBLISH_EVERY:
+            self._publish()
         return written
 
-    def read(self, number: int) -> None:
-        """This rank needs that exchange no more; reads an older one too, that nobody has asked for yet."""
-        self._unread.pop(number, None)
-        first = next(iter(self._unread), self._begun + 1)
-        if first < number:
-            self._unread[first].is_here()
-            first = next(iter(self._unread), self._begun + 1)
-        _WORD.pack_into(self.memory, self.rank * _HEAD.size + _UNREAD_AT, first)
+    def _publish(self) -> None:
+        """Reads what is here, also what nobody has asked for yet, and lets the others use those places again."""
+        unread = self._unread
+        while unread and unread[0].is_here():
+            unread.popleft()
+        first = unread[0].number if unread else self.begun + 1
+        self.words[(self.rank * _HEAD.size + _UNREAD_AT) // 8] = first
 
     def leave(self) -> None:
         """This rank writes no more."""
-        _WORD.pack_into(self.memory, self.rank * _HEAD.size + _LEFT_AT, 1)
+        self.words[(self.rank * _HEAD.size + _LEFT_AT) // 8] = 1
 
     def is_gone(self, rank: int) -> bool:
         """Whether a rank has left, or its process has ended."""
         pid, began, has_left, *_ = _HEAD.unpack_from(self.memory, rank * _HEAD.size)
         return bool(has_left) or (bool(began) and not Process(pid, str(began)).state())
 
-    def _word(self, rank: int, at: int) -> int:
-        return int(_WORD.unpack_from(self.memory, rank * _HEAD.size + at)[0])
-
 
 class SharedRow:
-    """One exchange of this rank; made by `SharedRows.begin`."""
+    """One exchange of this rank; made by `SharedRows.begin`.
+
+    is_alike: whether all ranks wrote the same; known when their rows are here.
+    """
+
+    __slots__ = ("_check", "_row", "_slots", "_table", "is_alike", "number", "shared")
 
     def __init__(self, shared: SharedRows, number: int, row: Sequence[int]) -> None:
-        self.shared, self.number = shared, number
-        self._table, self._is_alike = b"", False
-        size = shared.world_size
-        self._at = size * _HEAD.size + number % _PLACES * size * _SLOT.size
-        self._to = self._at + size * _SLOT.size
-        self._own = _SLOT.pack(number, hash((number, *row)), *row, 0)
-        at = self._at + shared.rank * _SLOT.size
-        shared.memory[at : at + _SLOT.size] = self._own
+        self.shared, self.number, self._row = shared, number, row
+        self._table, self.is_alike = b"", False
+        guard, turn, position, word, length = row
+        self._check = check = _check_of(number, guard, turn, position, word, length)
+        self._slots = slots = shared.slots_of_places[number % _PLACES]
+        at, words = slots[shared.rank], shared.words
+        words[at + 2] = guard
+        words[at + 3] = turn
+        words[at + 4] = position
+        words[at + 5] = word
+        words[at + 6] = length
+        words[at + 1] = check
+        words[at] = number
 
     def is_here(self) -> bool:
         """Whether all rows are here."""
-        if self._table:
+        if self.is_alike or self._table:
             return True
-        table = self.shared.memory[self._at : self._to]
-        self._is_alike = table == self._own * self.shared.world_size
-        if self._is_alike or all(map(self._is_whole, _SLOT.iter_unpack(table))):
+        words, check = self.shared.words, self._check
+        for at in self._slots:
+            # The check is of the whole row and its number: who has ours has written, or is about to write, the same row.
+            if words[at + 1] != check:
+                break
+        else:
+            self.is_alike = True
+            return True
+        table = self._table_now()
+        if all(map(self._is_whole, _SLOT.iter_unpack(table))):
             self._table = table
-            self.shared.read(self.number)
-        return bool(self._table)
+            return True
+        return False
+
+    def _table_now(self) -> bytes:
+        return self.shared.memory[8 * self._slots[0] : 8 * self._slots[-1] + _SLOT.size]
 
     def _is_whole(self, slot: tuple[int, ...]) -> bool:
-        return slot[0] == self.number and slot[1] == hash((slot[0], *slot[_ROW]))
+        return slot[0] == self.number and slot[1] == _check_of(slot[0], *slot[_ROW])
 
     def absent(self) -> list[int]:
         """The ranks whose rows are not here."""
-        table = self._table or self.shared.memory[self._at : self._to]
+        if self.is_alike:
+            return []
+        table = self._table or self._table_now()
         return [rank for rank, slot in enumerate(_SLOT.iter_unpack(table)) if not self._is_whole(slot)]
-
-    def is_alike(self) -> bool:
-        """Whether all ranks wrote the same. When they are here."""
-        return self._is_alike
 
     def rows(self) -> list[list[int]]:
         """By rank. When they are here."""
+        if self.is_alike:
+            return [list(self._row) for _ in self._slots]
         return [list(slot[_ROW]) for slot in _SLOT.iter_unpack(self._table)]
+
+
+def _check_of(number: int, a: int, b: int, c: int, d: int, e: int) -> int:
+    """Of a whole row and its number. Turned over by _APART: of themselves, -1 and -2 have one hash."""
+    return hash((number, a ^ _APART, b ^ _APART, c ^ _APART, d ^ _APART, e ^ _APART))
 
 
 def wait_until(is_so: Callable[[], bool], check: Callable[[], None], limit_s: float) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import traceback
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 MOST_WORDS = 500
 MOST_TEXT = 8000
 _MOST_LINES = 40
+_MOST_RUNS = 8
 
 
 def tell(tag: str, text: str) -> None:
@@ -42,3 +44,22 @@ def traceback_of(error: BaseException) -> str:
         return shortened("".join(parts), MOST_TEXT)
     except Exception:  # noqa: BLE001 - an exception may bring code of its own that fails here
         return in_words(error)
+
+
+def names_of(ranks: Iterable[int]) -> str:
+    """`rank 1`, `ranks 0, 2, 5-7`."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    parts = [str(r[0]) if len(r) == 1 else f"{r[0]}, {r[1]}" if len(r) == 2 else f"{r[0]}-{r[-1]}" for r in runs]
+    more = f" and {len(parts) - _MOST_RUNS} more groups" if len(parts) > _MOST_RUNS else ""
+    is_one = len(runs) == 1 and len(runs[0]) == 1
+    return f"rank{'' if is_one else 's'} {', '.join(parts[:_MOST_RUNS])}{more}"
+
+
+def have(ranks: Sequence[int]) -> str:
+    """`rank 1 has`, `ranks 0, 2 have`."""
+    return f"{names_of(ranks)} {'has' if len(ranks) == 1 else 'have'}"

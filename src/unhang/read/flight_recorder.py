@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unhang.errors import UnreadableInput
 from unhang.model import CallState, ProcessGroup, TableBuilder, Unavailable
@@ -21,7 +21,9 @@ from unhang.read.fields import encodable
 from unhang.read.files import decode_json, read_bytes, unreadable
 from unhang.read.flight_entry import BadEntry, EntryParser, RecordedCall
 from unhang.read.membership import DEFAULT_GROUP
-from unhang.read.pickle_guard import PickleGuard
+
+if TYPE_CHECKING:
+    from unhang.read.pickle_guard import PickleGuard
 
 
 def decode(
@@ -46,6 +48,8 @@ def decode(
     elif guard is not None:
         dump = _unpickle_guarded(data, name, guard)
     else:
+        from unhang.read.pickle_guard import PickleGuard  # it starts processes, which few need
+
         with PickleGuard() as own:
             dump = _unpickle_guarded(data, name, own)
     return _checked(dump, name)

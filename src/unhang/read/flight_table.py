@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from unhang.errors import UnreadableInput
 from unhang.model import CollectiveTable, RaisedError, TableBuilder, Unavailable
 from unhang.read.flight_merge import is_communication_error, mark_failed, unite
 from unhang.read.flight_recorder import RecordedCalls, add_calls, decode, lost_entries
+from unhang.read.inventory import RankCalls
 from unhang.read.membership import Membership
 from unhang.read.pickle_guard import PickleGuard
 from unhang.read.rank_folder import RankRecord
-
-
-@dataclass(frozen=True, slots=True)
-class RankCalls:
-    """What the dumps of one rank gave."""
-
-    count: int
-    has_frames: bool
-    backend: str
 
 
 class FlightTable:

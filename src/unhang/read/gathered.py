@@ -10,19 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from unhang.errors import UnreadableInput
-from unhang.model import RankIdentity, ThreadStack, Unavailable
+from unhang.model import LogEvent, LogLine, RankIdentity, ThreadStack, Unavailable
 from unhang.read.dumps.shard import DumpFile
-from unhang.read.faulthandler_text import read_faulthandler
 from unhang.read.fields import text
 from unhang.read.files import read_object
-from unhang.read.page import read_page
-from unhang.read.pyspy import read_pyspy
 from unhang.read.rank_folder import FOLDER_NAME, RankRecord, read_rank_folder
-from unhang.read.sniff import Kind, kind_of, rank_from_name, rank_of_log
 
 if TYPE_CHECKING:
     from unhang.read.logs.source import Tell
     from unhang.read.output_log import OutputLog
+    from unhang.read.sniff import Kind
 
 MAX_FILES = 50_000
 MAX_DEPTH = 8
@@ -85,6 +82,8 @@ class Gathered:
                 kept.update(self.attempt(file, partial(read_object, path)) or {})
         launcher = folder / "launcher.json"
         if launcher.exists():
+            from unhang.read.pyspy import read_pyspy
+
             self.launcher_stacks = self.attempt("stack of the launcher", lambda: read_pyspy(launcher)) or ()
         if (folder / "output.log").exists():
             self.output_paths.append((folder / "output.log", None))
@@ -128,6 +127,8 @@ class Gathered:
             self._add_loose_folder(path, depth - 1)
 
     def _add_file(self, path: Path) -> None:
+        from unhang.read.sniff import Kind, kind_of, rank_from_name, rank_of_log  # a folder of dumps never needs it
+
         self.files_seen += 1
         kind = self.attempt(str(path), lambda: kind_of(path))
         if kind is None:
@@ -144,6 +145,12 @@ class Gathered:
             self._add_rank_file(path, kind, self.loose.setdefault(rank, RankRecord(RankIdentity(rank))))
 
     def _add_rank_file(self, path: Path, kind: Kind, record: RankRecord) -> None:
+        from unhang.read.elastic_error import read_elastic_error
+        from unhang.read.faulthandler_text import read_faulthandler
+        from unhang.read.page import read_page
+        from unhang.read.pyspy import read_pyspy
+        from unhang.read.sniff import Kind
+
         if kind is Kind.DUMP:
             record.dump_paths.append(path)
         elif kind is Kind.STACKS:
@@ -153,8 +160,6 @@ class Gathered:
         elif kind is Kind.PAGE:
             record.page = record.attempt(path.name, lambda: read_page(path)) or record.page
         else:
-            from unhang.read.elastic_error import read_elastic_error
-
             record.error = record.attempt(path.name, lambda: read_elastic_error(path)) or record.error
 
     def chosen(self) -> dict[int, RankRecord]:
@@ -205,6 +210,15 @@ def _fill(known: RankRecord, loose: RankRecord) -> None:
     known.error = known.error or loose.error
     known.page = known.page or loose.page
     known.absent.extend(loose.absent)
+
+
+def events_in(lines: Sequence[LogLine]) -> tuple[LogEvent, ...]:
+    """What the lines of all outputs tell."""
+    if not lines:
+        return ()
+    from unhang.read.logs.events import events_of
+
+    return events_of(lines)
 
 
 def holds_run_directory(path: Path, depth: int = 4) -> bool:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from unhang.model import RankEvidence, Unavailable
-from unhang.read.flight_table import RankCalls
 from unhang.read.rank_folder import RankRecord
 
 NO_DUMP = "no readable flight-recorder dump of it was given"
+
+
+@dataclass(frozen=True, slots=True)
+class RankCalls:
+    """What the dumps of one rank gave."""
+
+    count: int
+    has_frames: bool
+    backend: str
 
 
 def _ranks(count: int) -> str:

@@ -6,16 +6,16 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from unhang.errors import UnreadableInput
 from unhang.model import Frame, ProcessGroup, RaisedError, RankIdentity, Source, ThreadStack, Unavailable
-from unhang.read.faulthandler_text import FaultDump, read_faulthandler
 from unhang.read.fields import frame_triple, frame_triples, real, text, texts, whole, wholes
 from unhang.read.files import read_object, read_object_lines
-from unhang.read.page import Page, read_page
-from unhang.read.pyspy import read_pyspy
-from unhang.read.variables import read_variables
+
+if TYPE_CHECKING:
+    from unhang.read.faulthandler_text import FaultDump
+    from unhang.read.page import Page
 
 FOLDER_NAME = re.compile(r"r(\d{1,9})-(\d{1,9})$")
 # The moments at which they are taken, as far as that is fixed: at a suspicion, a moment later, at the end.
@@ -102,6 +102,11 @@ def _identity(fields: dict[str, object], rank: int, pid: int | None) -> RankIden
 
 
 def _read_small_files(record: RankRecord, folder: Path) -> None:
+    from unhang.read.faulthandler_text import read_faulthandler
+    from unhang.read.page import read_page  # none of these is needed for a folder of dumps
+    from unhang.read.pyspy import read_pyspy
+    from unhang.read.variables import read_variables
+
     def read(file: str, reader: Callable[[Path], T]) -> T | None:
         path = folder / file
         return record.attempt(file, lambda: reader(path)) if path.exists() else None

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
 
-import unhang.rules
 from unhang.analyze.situation import Situation
 from unhang.model import Case, Diagnosis, Finding, Inventory, RuleOutcome, Verdict
 from unhang.rules.base import Rule
+from unhang.rules.registry_modules import load_rules
 
 
-@cache
 def all_rules() -> tuple[Rule, ...]:
     """One instance of every rule, ordered by id."""
-    for module in pkgutil.walk_packages(unhang.rules.__path__, "unhang.rules."):
-        importlib.import_module(module.name)
-    found: list[type[Rule]] = []
-    pending = list(Rule.__subclasses__())
-    while pending:
-        rule = pending.pop()
-        pending.extend(rule.__subclasses__())
-        if rule.__module__.startswith("unhang.rules.") and hasattr(rule, "id"):
-            found.append(rule)
-    return tuple(sorted((rule() for rule in found), key=lambda r: r.id))
+    return load_rules().rules
 
 
 def _judge_one(rule: Rule, s: Situation) -> tuple[RuleOutcome, list[Finding]]:
@@ -61,7 +48,10 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
     case = situation.case
     outcomes: list[RuleOutcome] = []
     findings: list[Finding] = []
-    asked = [r for r in (all_rules() if rules is None else rules) if r.applies(case)]
+    broken: tuple[str, ...] = ()
+    if rules is None:
+        rules, broken = load_rules(bool(case.readings))
+    asked = [r for r in rules if r.applies(case)]
     for rule in sorted(asked, key=lambda r: r.is_fallback):
         if rule.is_fallback and findings:
             outcomes.append(RuleOutcome(rule.id, Verdict.PASS))
@@ -77,7 +67,7 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
         findings=_ordered(findings, independent),
         outcomes=tuple(outcomes),
         inventory=Inventory(case.present, case.absent),
-        notes=_notes(situation, bool(findings)),
+        notes=(*_notes(situation, bool(findings)), *broken),
     )
 
 

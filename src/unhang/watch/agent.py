@@ -10,7 +10,7 @@ import json
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from unhang.errors import UnhangError
 from unhang.probe import flight, stacks
 from unhang.probe.process import ProcessProbe, children_of, oom_kills
 from unhang.read.bundle import read_bundle
+from unhang.watch.deaths import DeathClock
 from unhang.watch.options import RunOptions
 from unhang.watch.patience import FIRST_LOOK_S, START_UP_STALL_S, Patience
 from unhang.watch.process_tree import descendants_of
@@ -53,6 +54,7 @@ class Agent:
         self.options, self.run_dir, self.root_pid = options, run_dir, root_pid
         self._out, self._in = to_supervisor, from_supervisor
         self.ranks: dict[str, WatchedRank] = {}
+        self._deaths = DeathClock()
         self.patience = Patience(options.stall_after_s)
         self.verdict: dict[str, Any] | None = None
         self._last_look_at_s: float | None = None
@@ -66,12 +68,16 @@ class Agent:
         """Turns until the job is over."""
         poller = select.poll()
         poller.register(self._in, select.POLLIN | select.POLLHUP)
-        while not self._is_over:
-            self._discover(poller)
-            for descriptor, _ in poller.poll(POLL_S * 1000):
-                self._on_event(descriptor, poller)
-            self._turn(time.monotonic())
-        self._discover(poller)  # a rank may have come and gone since the last turn
+        self._deaths.start()
+        try:
+            while not self._is_over:
+                self._discover(poller)
+                for descriptor, _ in poller.poll(POLL_S * 1000):
+                    self._on_event(descriptor, poller)
+                self._turn(time.monotonic())
+            self._discover(poller)  # a rank may have come and gone since the last turn
+        finally:
+            self._deaths.stop()
 
     def _discover(self, poller: select.poll) -> None:
         with suppress(OSError):
@@ -82,6 +88,7 @@ class Agent:
                     self.ranks[name] = rank
                     if rank.pidfd is not None:
                         poller.register(rank.pidfd, select.POLLIN)
+                        self._deaths.add(rank)
                     else:
                         self._note_death(rank)
 
@@ -101,9 +108,9 @@ class Agent:
 
     def _note_death(self, rank: WatchedRank) -> None:
         """Keeps how a rank ended; what happens after we asked for the end is our doing."""
-        code = rank.note_death()
+        died_ns, code = rank.note_death()
         if not self._is_sealed:
-            fields = {"state": "gone", "died_ns": time.time_ns(), "exit_code": code}
+            fields = {"state": "gone", "died_ns": died_ns, "exit_code": code}
             rank.write_state({**fields, "oom_kills": self._oom_kills()})
 
     def _turn(self, now: float) -> None:
@@ -198,10 +205,13 @@ class Agent:
 
     def _look_at_launcher(self, quiet: float) -> None:
         """No rank has registered: the launcher may wait for other nodes."""
-        if self.ranks or quiet < self.patience.stall_after_s() or self._last_look_at_s is not None:
+        limit_s = self.patience.stall_after_s()
+        if self.ranks or quiet < limit_s or self._last_look_at_s is not None:
             return
-        self._last_look_at_s = quiet
         pids = [self.root_pid, *children_of(self.root_pid)]
+        if quiet < limit_s + START_UP_STALL_S and _are_at_work(pids):
+            return  # a busy launcher passes through its rendezvous, and its ranks import
+        self._last_look_at_s = quiet
         threads = [t for found in stacks.take_stacks(pids[:8]).values() for t in found]
         if any("rendezvous" in str(f.get("filename")) for t in threads for f in t.get("frames", ())):
             write_whole(self.run_dir / "launcher.json", json.dumps(threads).encode())
@@ -318,14 +328,7 @@ class Agent:
         pids = [known[r] for r in missing or all_in_init(s) if r in known]
         if not missing <= known.keys():
             pids += [p.pid for p in descendants_of(self.root_pid) if p.pid not in known.values()]
-        probes = [ProcessProbe(pid) for pid in pids]
-        wanting = set(pids)
-        for pause_s in (CONFIRM_S, 0.0) if probes else ():
-            for probe in probes:
-                probe.sample()
-            wanting &= {probe.pid for probe in probes if probe.wants_to_run()}
-            time.sleep(pause_s)
-        return bool(wanting) or any((probe.cpu_share() or 0.0) >= WORKING_SHARE for probe in probes)
+        return _are_at_work(pids)
 
     def _onset_ns(self, s: Situation) -> int:
         """When the oldest wait began."""
@@ -376,6 +379,18 @@ class Agent:
     def _tell(self, message: dict[str, Any]) -> None:
         with suppress(OSError):
             os.write(self._out, json.dumps(message).encode() + b"\n")
+
+
+def _are_at_work(pids: Iterable[int]) -> bool:
+    """Whether one of these processes works, or would if it had a core or its disk answered. Blocks: up to CONFIRM_S."""
+    probes = [ProcessProbe(pid) for pid in pids]
+    wanting = {probe.pid for probe in probes}
+    for pause_s in (CONFIRM_S, 0.0) if probes else ():
+        for probe in probes:
+            probe.sample()
+        wanting &= {probe.pid for probe in probes if probe.wants_to_run()}
+        time.sleep(pause_s)
+    return bool(wanting) or any((probe.cpu_share() or 0.0) >= WORKING_SHARE for probe in probes)
 
 
 def _with_pid(threads: list[Any], pid: int) -> list[Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
+import struct
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,8 @@ from unhang.probe.process import ProcessProbe, exit_code_of_zombie
 _HEADER_BYTES = 96
 _STATUS_AT, _STATUS_BYTES = 4096, 4096
 _TURNS_PER_SAMPLE = 3
+_PIDFD_INFO = struct.Struct("=Q52xi")  # what is given, then ids; the wait status
+_PIDFD_GET_INFO, _PIDFD_INFO_EXIT = 0xC040FF0B, 1 << 3
 _MOVEMENT = slice(32, 40), slice(64, 88)  # optimizer steps; ring position, initialised, ended
 
 
@@ -24,6 +28,21 @@ def write_whole(path: Path, content: bytes) -> None:
         unfinished = path.with_suffix(path.suffix + ".tmp")
         unfinished.write_bytes(content)
         unfinished.replace(path)
+
+
+def exit_code_of_reaped(pidfd: int) -> int | None:
+    """The exit code (negative: signal) of a process that its parent has reaped, by a descriptor from before; Linux 6.15 and later.
+
+    Source: linux/pidfd.h, PIDFD_GET_INFO, PIDFD_INFO_EXIT.
+    """
+    info = bytearray(_PIDFD_INFO.size)
+    _PIDFD_INFO.pack_into(info, 0, _PIDFD_INFO_EXIT, 0)
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
+    except OSError:
+        return None
+    given, status = _PIDFD_INFO.unpack(info)
+    return os.waitstatus_to_exitcode(status) if given & _PIDFD_INFO_EXIT else None
 
 
 class WatchedRank:
@@ -37,6 +56,7 @@ class WatchedRank:
         self.pidfd: int | None = None
         self.is_alive, self.moved_at = True, now
         self.died_at = float("-inf")
+        self.seen_end: tuple[int, int | None] | None = None
         self.moved_ns = time.time_ns()
         self._last, self._turns = b"", 0
         self._page: int | None = None
@@ -99,11 +119,23 @@ class WatchedRank:
             with suppress(OSError):
                 signal.pidfd_send_signal(self.pidfd, signal.SIGABRT)
 
-    def note_death(self) -> int | None:
-        """Notes that the process ended; returns its exit code. Has to be quick, before its parent reaps it."""
-        code = exit_code_of_zombie(self.pid)
+    def see_end(self) -> None:
+        """Keeps when the process was seen to have ended, and its exit code; the first time counts.
+
+        Old kernels show the code only until the parent has reaped the process.
+        """
+        if self.seen_end is None:
+            code = exit_code_of_zombie(self.pid)
+            if code is None and self.pidfd is not None:
+                code = exit_code_of_reaped(self.pidfd)
+            self.seen_end = time.time_ns(), code
+
+    def note_death(self) -> tuple[int, int | None]:
+        """Notes that the process ended; returns the wall-clock time and the exit code."""
+        self.see_end()
+        assert self.seen_end is not None
         self.is_alive, self.died_at = False, time.monotonic()
-        return code
+        return self.seen_end
 
     def write_state(self, fields: dict[str, Any]) -> None:
         """Writes proc.json."""

@@ -10,7 +10,8 @@ import pytest
 
 from tests.unit.analyze.small_tables import DONE, OPEN, WORLD, recv, reduce_, send, table_of
 from unhang.analyze.habits import Habits
-from unhang.model import CallState, CollectiveTable, ProcessGroup
+from unhang.analyze.programs import Programs
+from unhang.model import CallState, CollectiveTable, Frame, ProcessGroup, TableBuilder
 
 
 def step(odd: bool = False) -> list[dict[str, Any]]:
@@ -190,3 +191,34 @@ def test_of_a_fork_into_equal_halves_neither_outvotes_the_other() -> None:
     table = table_of({r: [*past, end] for r, end in ends.items()}, WORLD, *pairs)
     table = replace(table, wrapped_ranks=frozenset(range(1, 7)))
     assert Habits(table).departures(last(table)) == {}
+
+
+STAGES = tuple(ProcessGroup(str(r), "pp", (r, r + 2), backend="nccl") for r in (0, 1))
+
+
+def test_a_rank_that_is_stuck_early_has_the_program_of_those_at_its_place_in_the_groups() -> None:
+    stage, last = ([call(peer, group=g) for call in (send, recv) * 2] for g, peer in (("0", 2), ("1", 1)))
+    table = table_of({0: stage, 2: [recv(0, OPEN, group="0")], 3: last}, *STAGES)
+    assert Programs(table).like(2) == [3]
+
+
+def test_ranks_that_make_no_transfer_of_one_kind_run_no_common_program() -> None:
+    table = table_of({0: [send(2, group="0")], 1: [send(3, group="1")], 2: [recv(0, group="0")]}, *STAGES)
+    assert Programs(table).like(0) == [1]
+
+
+def test_lines_of_code_do_not_count_for_a_kind_of_call_of_which_one_file_lacks_them() -> None:
+    builder = TableBuilder()
+    group = builder.group(WORLD)
+    for rank, op, line in (
+        (0, "all_reduce", 5),
+        (1, "all_reduce", 9),
+        (2, "all_reduce", 0),
+        (0, "barrier", 5),
+        (1, "barrier", 9),
+    ):
+        frames = (Frame("train.py", line, "main"),) if line else None
+        builder.add(rank=rank, group=group, seq=1, op=op, state=DONE, frames=frames)
+    table = builder.build()
+    of_op = {op: set(Programs(table).tokens[table["op"] == i].tolist()) for i, op in enumerate(table.ops)}
+    assert {op: len(found) for op, found in of_op.items()} == {"all_reduce": 1, "barrier": 2}

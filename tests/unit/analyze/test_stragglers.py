@@ -83,3 +83,51 @@ def test_where_no_ends_are_told_a_rank_that_is_behind_while_the_others_go_on_has
     assert stragglers(case_of(table_of((WORLD,), {3: 3000}, {}, tells_ends=False))) == ()
     late = table_of((WORLD,), {}, {3: 700}, tells_ends=False)
     assert [s.rank for s in stragglers(case_of(late))] == [3]
+
+
+def rounds(slow: int, late_ms: int = 100) -> CollectiveTable:
+    """Eight rounds, each of two calls of a row and one of a column of a square of four; one rank is late by itself.
+
+    Before that of its column each rank calls something in a group of its own.
+    """
+    builder = TableBuilder()
+    rows, columns, alone = ((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0,), (1,), (2,), (3,))
+    of_ranks = (*rows, *columns, *alone)
+    numbers = {ranks: builder.group(ProcessGroup(str(ranks), "", ranks, backend="gloo")) for ranks in of_ranks}
+    free_ms, records, calls = [0] * 4, [0] * 4, dict.fromkeys(numbers, 0)
+    for members in (rows, rows, alone, columns) * 8:
+        for ranks in members:
+            calls[ranks] += 1
+            for rank in ranks:
+                free_ms[rank] += 1 + late_ms * (rank == slow)
+                builder.add(
+                    rank=rank,
+                    group=numbers[ranks],
+                    seq=calls[ranks],
+                    op="all_reduce",
+                    state=CallState.COMPLETED,
+                    created_ns=10**18 + free_ms[rank] * MS,
+                    record_id=records[rank],
+                )
+                records[rank] += 1
+            for rank, until in [(rank, max(free_ms[r] for r in ranks)) for rank in ranks]:
+                free_ms[rank] = until
+    return builder.build()
+
+
+def test_who_is_kept_in_one_group_and_comes_late_to_another_one_is_not_named_for_it() -> None:
+    assert {s.rank for s in stragglers(case_of(rounds(slow=1)))} == {1}
+
+
+def test_a_group_with_fewer_members_than_others_of_its_purpose_may_have_been_kept_by_one_without_a_record() -> None:
+    table = rounds(slow=3)
+    kinds = {1: "alone", 2: "row"}
+    unknown = tuple(
+        replace(g, desc="column" if g.ranks in ((0, 2), (1, 3)) else kinds[len(g.ranks)], ranks=())
+        for g in table.groups
+    )
+    keep = table["rank"] != 3
+    columns = {name: column[keep] for name, column in table.columns.items()}
+    left = replace(case_of(replace(table, columns=columns, groups=unknown)), job=Job(3))
+    assert stragglers(left) == ()
+    assert [s.rank for s in stragglers(case_of(table))] == [3, 3]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from unhang.analyze.situation import Situation
 from unhang.model import Case
@@ -29,14 +32,28 @@ if child:
 sys.stdin.read()
 os._exit(0) if not child else os.waitpid(child, 0)
 """
+# The same where the launcher is in its rendezvous, and has no rank yet.
+LAUNCHER = """
+import sys, threading
+def compute():
+    while True:
+        pass
+if sys.argv[1] == "works":
+    threading.Thread(target=compute, daemon=True).start()
+print(0, flush=True)
+sys.stdin.read()
+"""
 WAITING = [pending("init_process_group", where="main:3")]
 
 
 @contextmanager
-def job(does: str) -> Iterator[tuple[int, int]]:
+def job(does: str, *program: str) -> Iterator[tuple[int, int]]:
     """The pids of the launcher and of its rank."""
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", JOB, does], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-I", "-S", *(program or ("-c", JOB)), does],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     try:
@@ -79,3 +96,23 @@ def test_a_process_that_is_no_rank_yet_may_become_the_missing_one(tmp_path: Path
 def test_where_nobody_is_missing_the_work_of_others_is_no_reason_to_wait(tmp_path: Path) -> None:
     case = make_case({}, world=2, hang="suspected", pending=dict.fromkeys(range(2), WAITING))
     assert not may_still_come(tmp_path, "works", case, known=False)
+
+
+@pytest.mark.parametrize("does", ["works", "waits"])
+def test_only_a_launcher_that_waits_in_its_rendezvous_is_suspected(does: str, tmp_path: Path) -> None:
+    """One that works there passes through it."""
+    program = tmp_path / "rendezvous.py"
+    program.write_text(LAUNCHER)
+    out, told = os.pipe()
+    try:
+        with job(does, str(program)) as (launcher, _):
+            agent = Agent(RunOptions(report_dir=tmp_path, stall_after_s=0.1), tmp_path, launcher, told, -1)
+            for _ in range(4):
+                agent._look_at_launcher(0.2)
+                if agent.verdict is not None:
+                    break
+    finally:
+        os.close(told)
+        os.close(out)
+    assert (agent.verdict is not None) == (does == "waits")
+    assert (tmp_path / "launcher.json").exists() == (does == "waits")

@@ -39,6 +39,7 @@ TEXTS = ("profiling_name", "state", "group", "desc", "thread_name", "thread_id")
 SPANS = ("frames", "input_sizes", "output_sizes")
 _MAX_LAYOUTS = 4096
 _MAX_NEW = 128  # in one batch, and one more for as many entries
+_FEW_WORDS = 3
 _AT_ONCE = 2048  # entries that fit in the processor's cache
 _DEFINES = re.compile(rb"X..\0\0|u[qr]", re.DOTALL)
 _LAYOUTS: dict[tuple[tuple[str, ...], int], list[Layout]] = {}
@@ -384,7 +385,15 @@ def _digest(words: npt.NDArray[np.uint64], begin: int, end: int) -> npt.NDArray[
     first, last = begin // 8, -(-end // 8)
     mask = np.zeros((last - first) * 8, np.uint8)
     mask[begin - first * 8 : end - first * 8] = 0xFF
-    part = words[:, first:last] & mask.view(np.uint64)
-    part ^= part >> np.uint64(32)
-    made: npt.NDArray[np.uint64] = part @ FACTORS[: last - first] + np.uint64(end - begin)
+    masks = mask.view(np.uint64)
+    if last - first > _FEW_WORDS:
+        part = words[:, first:last] & masks
+        part ^= part >> np.uint64(32)
+        made: npt.NDArray[np.uint64] = part @ FACTORS[: last - first]
+    else:  # word by word is faster
+        made = np.zeros(len(words), np.uint64)
+        for i in range(last - first):
+            word = words[:, first + i] & masks[i]
+            made += (word ^ word >> np.uint64(32)) * FACTORS[i]
+    made += np.uint64(end - begin)
     return made | np.uint64(1)

@@ -129,10 +129,21 @@ def match_status(
     configured: Mapping[str, ProcessGroup],
     group: Callable[[str], ProcessGroup],
 ) -> dict[str, ProcessGroup]:
-    """The group of each numeric id, where it is known."""
+    """The group of each numeric id, where it is known: its entries tell, or that one is left over.
+
+    Ids count in the order of creation, from the default group; so do the names of groups that are numbers.
+    """
     found = {number: group(names[number]) for number in status if number in names}
-    if not found and len(status) == 1 and len(configured) == 1:
-        return dict(zip(status, configured.values(), strict=True))
+    unnamed = [number for number in status if number not in found]
+    others = {name: of for name, of in configured.items() if name not in names.values()}
+    if len(status) == len(configured):
+        if "0" in unnamed and "0" in others:
+            unnamed.remove("0")
+            found["0"] = others.pop("0")
+        is_ordered = all(text.isdecimal() for text in (*unnamed, *others))
+        if len(unnamed) == len(others) and (len(others) == 1 or is_ordered):
+            created = (sorted(texts, key=lambda text: (len(text), text)) for texts in (unnamed, others))
+            found |= {number: others[name] for number, name in zip(*created, strict=True)}
     return found
 
 

@@ -5,7 +5,6 @@ Only files whose names do not tell enough are looked at, so that a folder of man
 
 from __future__ import annotations
 
-import pickletools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -126,6 +125,8 @@ class _Walker:
 
     def walk(self) -> _Seen:
         """What was seen."""
+        import pickletools  # names mostly tell enough
+
         try:
             for steps, (op, arg, _) in enumerate(pickletools.genops(self._data)):
                 if steps > _MOST_STEPS or (arg == "entries" and self._is_enough()) or self._step(op.name, arg):

@@ -15,6 +15,7 @@ from unhang.read.dumps.engine import MOST_FILES, Engine, LocalEngine, run_all
 from unhang.read.dumps.shard import DumpFile, RankDump, Shard, merge
 
 TAIL, TAILS_AT_ONCE = 32, 512
+TAILS_OF_ONE, BYTES_OF_ONE = 1024, 8 << 20  # what one process alone reads
 WHOLE_BYTES = 24 << 20
 _EARLIER_NS = 86_400_000_000_000  # only tails were seen
 
@@ -32,7 +33,7 @@ class DumpReader:
         use_cache: bool = True,
     ) -> None:
         self.files = tuple(files)
-        self._engine, self._progress, self._use_cache = engine or LocalEngine(), progress, use_cache
+        self._engine, self._progress, self._use_cache = engine, progress, use_cache
         self._seen = Shard()
         self.is_whole = sum(f.size for f in files) <= WHOLE_BYTES
 
@@ -69,7 +70,8 @@ class DumpReader:
         """All calls, a bounded number of ranks at a time."""
         from unhang.read.dumps.decode import decode_shard
 
-        for shard in self._engine.run(partial(decode_shard, last=None, frames=frames), self.files, self._progress):
+        task = partial(decode_shard, last=None, frames=frames)
+        for shard in self._engine_for(self.files, None).run(task, self.files, self._progress):
             yield self._settled(shard)
 
     def _settled(self, shard: Shard) -> Shard:
@@ -91,10 +93,19 @@ class DumpReader:
             return kept
         most_files = MOST_FILES if last is None else TAILS_AT_ONCE
         task = partial(decode_shard, last=last, frames=frames)
-        shard = run_all(self._engine, task, files, self._progress, most_files)
+        shard = run_all(self._engine_for(files, last), task, files, self._progress, most_files)
         if entry is not None:
             entry.save(shard)
         return shard
+
+    def _engine_for(self, files: Sequence[DumpFile], last: int | None) -> Engine:
+        """The engine that was given, or processes of this machine: one alone where a second costs more than it does."""
+        if self._engine is not None:
+            return self._engine
+        is_known = all(f.size for f in files)
+        are_few = len(files) <= TAILS_OF_ONE
+        is_little = are_few if last is not None else is_known and sum(f.size for f in files) <= BYTES_OF_ONE
+        return LocalEngine(1 if is_little else None)
 
 
 def _without(shard: Shard, ranks: Collection[int]) -> Shard:

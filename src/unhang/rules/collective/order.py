@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from unhang.analyze.align import majority
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.shifted import Shift, shift_at
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import line_text
-from unhang.model import WaitEdge
+from unhang.model import CollectiveCall, WaitEdge
+
+_API = "torch/distributed/distributed_c10d.py"
 
 
 def is_dispatch_race(d: Divergence) -> bool:
@@ -26,7 +29,29 @@ def is_dispatch_race(d: Divergence) -> bool:
 
 def is_of_size_alone(s: Situation, d: Divergence) -> bool:
     """Whether the ranks made the same call from the same place with other sizes, and no neighbouring call explains the size."""
-    return d.differs == "size" and d.fork is None and shift_at(s.case, d) is Shift.NONE
+    if d.differs != "size" or d.fork is not None:
+        return False
+    return shift_at(s.case, d) is Shift.NONE and functions_called(s, d) is None
+
+
+def functions_called(s: Situation, d: Divergence) -> tuple[str, str] | None:
+    """The functions of torch.distributed that the odd ranks and the others called, if they are not the same one.
+
+    A backend may record several functions as one op: for gloo `reduce_scatter_tensor` is an all_reduce.
+    """
+    odd, reference = _function_called(s, d.odd_call), _function_called(s, d.reference_call)
+    return (odd, reference) if odd and reference and odd != reference else None
+
+
+def _function_called(s: Situation, call: CollectiveCall) -> str:
+    """The function that the program called; "" where that is not known. The last call of a rank also has its stack."""
+    frames = call.frames
+    if not frames and call.row == s.case.calls.rank_rows(call.rank).stop - 1:
+        evidence = s.case.ranks.get(call.rank)
+        stack = evidence.main_stack if evidence else None
+        frames = stack.frames if stack else ()
+    below = takewhile(lambda frame: not frame.is_user, frames or ())
+    return next((f.function for f in reversed(list(below)) if f.file.endswith(_API)), "")
 
 
 def is_thread_race(s: Situation, d: Divergence) -> bool:

@@ -7,18 +7,18 @@ from dataclasses import replace
 from typing import ClassVar
 
 from unhang.analyze.align import calls_at
-from unhang.analyze.callpath import user_path
+from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.overtaking import line_passed
 from unhang.analyze.shifted import shift_at
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import calls_only_on_rank_zero, line_text, surroundings
 from unhang.analyze.variables import differing
-from unhang.model import EvidenceLine, Finding, Fix, Frame
+from unhang.model import EvidenceLine, Finding, Fix, Frame, ThreadStack
 from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
-from unhang.rules.collective.order import is_dispatch_race, is_of_size_alone, is_thread_race
+from unhang.rules.collective.order import functions_called, is_dispatch_race, is_of_size_alone, is_thread_race
 from unhang.rules.collective.swallowed_exception import swallowed_by
 from unhang.rules.collective.uneven_inputs import exhausted_by
 from unhang.rules.examples import make_case
@@ -27,6 +27,20 @@ _FORWARD = ("_pre_forward", "_sync_buffers", "forward")
 _STEP = ["all_reduce[8]@main:10", "all_reduce[1]@main:12"]
 _OPEN = "all_reduce[8]@main:10 !"
 _VISIT = ["all_reduce[7]@main:4", "all_reduce[3]@main:4", "all_reduce[1]@main:5"]
+_STEPS = """\
+def main():
+    for batch in loader:
+        gather(model)
+        for parameter in model:
+            reduce(parameter)
+"""
+_ROUNDS = ["all_gather[4]@main:3", *(f"all_reduce[{size}]@main:5" for size in (2, 7, 2))] * 3
+_ONE_MORE = {r: [*_ROUNDS, "all_reduce[2]@main:5 !" if r == 1 else "all_gather[4]@main:3 !"] for r in range(4)}
+_SCATTERS = (
+    Frame("/site-packages/torch/distributed/distributed_c10d.py", 4936, "reduce_scatter_tensor"),
+    Frame("/site-packages/torch/distributed/c10d_logger.py", 83, "wrapper"),
+    Frame("train.py", 14, "main"),
+)
 _LAYERS = ["all_reduce[2]@main:9", "all_reduce[7]@main:9", "all_reduce[3]@main:9", "all_reduce[5]@main:9"]
 
 
@@ -108,6 +122,20 @@ class RankDependentCollective(Rule):
             (1,),
             4,
         ),
+        Fires(make_case(_ONE_MORE, source=_STEPS), (1,), 5),
+        Fires(
+            make_case(_ONE_MORE, source=_STEPS.replace("gather(model)", "gather(model) if finite(loss) else 0")),
+            (1,),
+            3,
+        ),
+        Fires(
+            make_case(
+                {1: [*_STEP, "all_reduce[1] !"], **{r: [*_STEP, "all_reduce[32]@main:14>~comm !"] for r in (0, 2, 3)}},
+                stacks={1: ThreadStack("main", _SCATTERS, is_main=True)},
+            ),
+            (1,),
+            14,
+        ),
         Quiet(make_case({r: [*_STEP, _OPEN] for r in range(3)} | {3: _STEP}), "a rank that is late has not diverged"),
         Quiet(
             make_case(
@@ -148,25 +176,45 @@ def _hidden_forward(d: Divergence) -> Frame | None:
     return found.pop() if len(found) == 1 else None
 
 
+def _met(s: Situation, d: Divergence) -> Path:
+    """The way to the call that the odd ranks made just before."""
+    before = calls_at(s.index, s.case.calls.groups.index(d.group), d.seq - 1).get(d.odd[0])
+    return user_path(before.frames) if before is not None else ()
+
+
 def _as_skip(s: Situation, d: Divergence) -> Divergence:
     """The same, as a call left out where the odd ranks stand behind the line at which the others wait."""
-    if d.skipped or not d.has_majority or d.fork is None or not line_text(d.fork.left.file, d.fork.left.line):
+    if (
+        d.skipped
+        or d.added
+        or not d.has_majority
+        or d.fork is None
+        or not line_text(d.fork.left.file, d.fork.left.line)
+    ):
         return d
-    before = calls_at(s.index, s.case.calls.groups.index(d.group), d.seq - 1).get(d.odd[0])
-    met = user_path(before.frames) if before is not None else ()
-    return replace(d, skipped=line_passed(d.reference_path, d.odd_path, met) is not None)
+    return replace(d, skipped=line_passed(d.reference_path, d.odd_path, _met(s, d)) is not None)
+
+
+def _left_out_inside(s: Situation, d: Divergence) -> Frame | None:
+    """The line of the call left out, where the odd ranks made the one before it there too: they did go the way to it."""
+    is_inside = d.skipped and d.fork is not None and d.location == d.fork.left and _met(s, d) == d.reference_path
+    return d.reference_path[-1] if is_inside else None
 
 
 def _finding(s: Situation, found: Divergence) -> Finding:
     d = _as_skip(s, found)
     odd, ref = w.name_ranks(d.odd), w.name_ranks(d.reference)
     hidden = _hidden_forward(d)
-    frame = hidden or d.location
+    frame = hidden or _left_out_inside(s, d) or d.location
     mine, theirs = w.name_call(d.odd_call), w.name_call(d.reference_call)
     if hidden is not None:
         did = f"alone {w.verb(d.odd, 'runs', 'run')} a forward through the DDP wrapper at {w.place(frame)}; its next forward broadcasts buffers, where {ref} made {theirs}"
+    elif d.differs == "size" and d.fork is None and (functions := functions_called(s, d)):
+        did = f"called {functions[0]} at {w.place(frame)} and gave {mine}, where {ref} called {functions[1]} and gave {theirs}"
     elif d.differs == "size" and d.fork is None:
         did = f"{shift_at(s.case, d).value} at {w.place(frame)}: it gives {mine}, a neighbour of {theirs}, which {ref} {w.verb(d.reference, 'gives', 'give')}"
+    elif d.added:
+        did = f"made {mine} of {w.place(frame)} once more, where {ref} made {theirs}"
     elif d.skipped:
         did = f"left out {theirs} of {w.place(frame)}, which {ref} made, and went on to {mine}"
     else:

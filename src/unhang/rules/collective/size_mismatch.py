@@ -76,6 +76,14 @@ class SizeMismatch(Rule):
             (0,),
             9,
         ),
+        Fires(
+            make_case(
+                {1: [_LAYERS[0], "all_reduce[1] !"], **{r: [_LAYERS[0], f"{_LAYERS[1]}>~comm !"] for r in (0, 2, 3)}},
+                stacks={1: "main:9>~comm"},
+            ),
+            (1,),
+            9,
+        ),
         Quiet(
             make_case(
                 {0: ["all_gather[8]@main:9", "all_gather[1]@main:9 thread=second !"]}

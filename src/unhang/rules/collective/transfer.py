@@ -13,7 +13,6 @@ from unhang.rules import wording as w
 from unhang.rules.base import Rule
 from unhang.rules.examples import make_case
 
-_LEAST_HISTORY = 3
 _RING = {r: [f"send>{(r + 1) % 4}[8]@main:5", f"recv<{(r - 1) % 4}[8]@main:6"] * 4 for r in range(4)}
 
 
@@ -27,7 +26,7 @@ def open_transfers(s: Situation) -> Iterator[CollectiveCall]:
 
 
 def is_new_partner(table: CollectiveTable, call: CollectiveCall) -> bool:
-    """Whether the rank often made this kind of call before, and never with this peer."""
+    """Whether the rank made this kind of call before, and never with this peer."""
     if call.rank in table.active_ranks:
         return False  # its history is not in the dump
     rows = table.rank_rows(call.rank)
@@ -37,14 +36,15 @@ def is_new_partner(table: CollectiveTable, call: CollectiveCall) -> bool:
         & (table["state"][rows] == CallState.COMPLETED)
     )
     peers = table["peer"][rows][same]
-    return len(peers) >= _LEAST_HISTORY and call.peer not in peers.tolist()
+    return len(peers) > 0 and call.peer not in peers.tolist()
 
 
 class NewPartner(Rule):
     """A send or receive names a rank with which this one never exchanged anything, and which expects nothing.
 
     What it detects:
-        An open point-to-point call without its other side, to or from a rank that none of the many earlier calls named.
+        An open point-to-point call without its other side, to or from a rank that no earlier call named, where the habit of the
+        rank foretold another one.
 
     Why it hangs:
         Both sides of a pair have to name each other.

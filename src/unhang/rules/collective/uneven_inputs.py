@@ -251,6 +251,7 @@ def _fixes() -> tuple[Fix, ...]:
 
 _LOOP = ["all_reduce[8]@main:4", "all_reduce[8]@main:4"]
 _EPOCH = [*_LOOP, "all_reduce[8]@main:4", "barrier@main:5"]
+_EPOCHS = [*_EPOCH * 3, *_EPOCH[:-1]]
 UnevenInputs.EXAMPLES = (
     Fires(
         make_case(
@@ -270,6 +271,14 @@ UnevenInputs.EXAMPLES = (
         ),
         (3,),
         5,
+    ),
+    Fires(
+        make_case(
+            {3: [*_EPOCHS, "all_reduce[8]@main:4 !"], **{r: [*_EPOCHS, "barrier@main:5 !"] for r in range(3)}},
+            source=_SOURCE,
+        ),
+        (3,),
+        4,
     ),
     Fires(
         make_case(

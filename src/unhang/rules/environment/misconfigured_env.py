@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from unhang.analyze.env_values import number
 from unhang.analyze.situation import Situation
 from unhang.model import Fix, LogEvent
 from unhang.model.example import Fires, Quiet
@@ -200,6 +199,8 @@ def unequal(s: Situation) -> list[LogEvent]:
 
 def _same(value: str) -> str:
     """Two spellings of one value are one value."""
+    from unhang.analyze.env_values import number  # with it come the tables of all variables
+
     found = number(value)
     return str(found) if found is not None and value.strip().isdecimal() else value.strip().lower()
 

@@ -6,20 +6,18 @@ import signal
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from unhang.analyze.failures import Failure
 from unhang.analyze.first_errors import errors_of
 from unhang.analyze.situation import Situation
 from unhang.model import Finding, Fix, LogEvent
 from unhang.model.example import Fires, Quiet, ended
 from unhang.rules.examples import log_case, make_case
-from unhang.rules.failure import describe_failure, is_read_from_log
+from unhang.rules.failure import describe_failure
 from unhang.rules.line_rule import LineRule
 
 _SIGNALS = ("ending.death_signal", "ending.got_signal", "launchers.death_signal", "elastic.death_signal")
 # What says that a process failed, or that somebody waited in vain, before the signal came.
 _FAILED = ("oom.", "cuda.", "loader.", "python.fatal", "python.unhandled", "shm.", "ending.torchrun", "ending.srun_task", "ending.spawned",
            "ending.fatal_signal", "ending.killed", "ending.lightning_child", "ending.mpirun", "ending.deepspeed", "ending.ray_worker")  # fmt: skip
-_ASKED = (-1, -15)
 _SIGINT = ("2", "SIGINT")
 _TERM = """\
 [default0]:INFO Waiting for training batch to arrive
@@ -32,6 +30,7 @@ WARNING:torch.distributed.elastic.agent.server.api:Received 15 death signal, shu
 """
 _LOST = dict.fromkeys((0, 2, 3), "RuntimeError: Connection closed by peer [127.0.0.1]:4242@main:10")
 _EXIT = ended("os._exit", 1, at_s=11)
+_OPEN = "all_reduce[8]@main:10 !"
 _ENDED: dict[str, Any] = {"hang": None, "exit_code": 143}
 _LIMIT = "slurmstepd: error: *** JOB 494583 ON node-a CANCELLED AT 2024-04-20T09:09:37 DUE TO TIME LIMIT ***"
 
@@ -73,6 +72,16 @@ class ExternalSignal(LineRule):
             ),
             (1,),
         ),
+        Fires(
+            make_case(
+                {1: ["all_reduce[8]@main:10"], **{r: ["all_reduce[8]@main:10"] * 2 + [_OPEN] for r in (0, 2, 3)}},
+                errors=_LOST,
+                exits={1: ended("signal", -15, at_s=10.1), 0: _EXIT, 2: _EXIT, 3: ended("signal", -15, at_s=11.5)},
+                stacks={1: "main:8>load:33>~lock"},
+                **_ENDED,
+            ),
+            (1,),
+        ),
         Quiet(
             make_case(
                 {}, errors=_LOST, exits={1: ended("signal", -15, at_s=12), 0: _EXIT, 2: _EXIT, 3: _EXIT}, **_ENDED
@@ -95,7 +104,7 @@ class ExternalSignal(LineRule):
     def check(self, s: Situation) -> Iterable[Finding]:
         """What a launcher or scheduler said; else the one rank that was told to end."""
         said = tuple(super().check(s))
-        failure = told_to_end(s) if not said else None
+        failure = s.told_to_end if not said else None
         if failure is None or failure.exit is None:
             yield from said
             return
@@ -145,26 +154,6 @@ class ExternalSignal(LineRule):
         if any(e.number("signal") == 1 for e in events):
             return (_TMUX, _NOHUP)
         return (_LIMITS, _WHO) if any(e["why"] for e in events) else (_WHO, _LIMITS)
-
-
-def told_to_end(s: Situation) -> Failure | None:
-    """The rank that a signal asked to end while every other process lived, and whose end the others merely felt.
-
-    Others that got such a signal later got it from a launcher, if a rank that had lost its peer had ended by then.
-    """
-    if s.is_hang or s.case.job.ended_by_us or any(not f.secondary and not _was_asked(f) for f in s.failures):
-        return None
-    asked = sorted((f for f in s.failures if _was_asked(f)), key=lambda f: f.exit.time_ns if f.exit else 0)
-    ends = sorted((e.exit.time_ns, r, e.exit.kind) for r, e in s.case.ranks.items() if e.exit is not None)
-    if not asked or not ends or ends[0][1] != asked[0].rank or not ends[0][0]:
-        return None
-    first_other = next((time_ns for time_ns, _, kind in ends if kind != "signal"), None)
-    is_alone = all(first_other is not None and f.exit and f.exit.time_ns > first_other for f in asked[1:])
-    return asked[0] if is_alone and asked[0].error is None and not is_read_from_log(asked[0]) else None
-
-
-def _was_asked(failure: Failure) -> bool:
-    return failure.kind == "signal" and failure.exit is not None and failure.exit.code in _ASKED
 
 
 def _name(number: int | None) -> str:

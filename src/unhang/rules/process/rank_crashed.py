@@ -17,7 +17,6 @@ from unhang.rules.base import Rule
 from unhang.rules.examples import log_case, make_case
 from unhang.rules.failure import WORKER_DIED, describe_failure, first_exception, is_read_from_log
 from unhang.rules.line_rule import quote
-from unhang.rules.process.external_signal import told_to_end
 from unhang.rules.process.rank_exited_early import left_before
 
 _ECHO = "RuntimeError: Connection closed by peer [127.0.0.1]:4242@main:10"
@@ -61,7 +60,7 @@ def signal_name(code: int | None) -> str:
 
 def first_crash(s: Situation) -> Failure | None:
     """The first end by a signal, or without a word, that no exception or divergence explains."""
-    if s.divergence is not None or told_to_end(s) is not None:
+    if s.divergence is not None or s.told_to_end is not None:
         return None
     for failure in s.failures:
         if failure.kind == "exception" and not failure.secondary:

@@ -1,0 +1,158 @@
+"""The kinds of calls of all ranks in words that mean the same on every rank, and which ranks run the same program."""
+
+from __future__ import annotations
+
+from collections.abc import KeysView
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from unhang.analyze.callpath import user_path
+from unhang.analyze.fronts import tracks_a_batch
+from unhang.analyze.positions import signatures
+from unhang.model import CollectiveTable
+
+_MOSTLY, _UNKNOWN = 0.75, 1 << 24
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+Keys = npt.NDArray[np.uint64]
+Ints = npt.NDArray[np.int64]
+
+
+def _mixed(left: Keys, right: Keys) -> Keys:
+    """One number for a pair of numbers."""
+    mixed = (left ^ (right + _MIX + (left << np.uint64(6)) + (left >> np.uint64(2)))) * np.uint64(0xFF51AFD7ED558CCD)
+    result: Keys = mixed ^ (mixed >> np.uint64(33))
+    return result
+
+
+@dataclass(frozen=True)
+class _Program:
+    """The kinds of transfers that a rank makes: again and again, and at all.
+
+    `places`: (kind of group, its size, the rank's number in it) of the groups in which there are transfers.
+    """
+
+    often: frozenset[int]
+    ever: frozenset[int]
+    places: frozenset[tuple[int, int, int]]
+
+    def is_like(self, other: _Program) -> bool:
+        """Whether each makes what the other makes again and again; one that departed makes it once less, and another one.
+
+        A rank that is stuck early has made less than it would: there the place in the groups tells, where it is known.
+        Nothing that both make, where both make any, is no likeness.
+        """
+        if self.places and self.places == other.places:
+            return True
+        is_apart = self.ever and other.ever and self.ever.isdisjoint(other.ever)
+        return not is_apart and self.often <= other.ever and other.often <= self.ever
+
+
+class Programs:
+    """What the ranks of a table call. Legend: N rows."""
+
+    def __init__(self, table: CollectiveTable) -> None:
+        self._table = table
+
+    @property
+    def ranks(self) -> KeysView[int]:
+        """The ranks of whom any call is recorded."""
+        return self._of_rank.keys()
+
+    def is_equal(self, rank: int, other: int) -> bool:
+        """Whether two ranks make the same kinds of transfers again and again."""
+        return self._of_rank[rank].often == self._of_rank[other].often
+
+    def like(self, rank: int) -> list[int]:
+        """The other ranks with the same program."""
+        mine = self._of_rank[rank]
+        alike = {p: p.is_like(mine) for p in set(self._of_rank.values())}
+        return [r for r, program in self._of_rank.items() if r != rank and alike[program]]
+
+    @cached_property
+    def tokens(self) -> Keys:
+        """`[N]`: the kind of group, op, elements, direction, and the lines of the user's code.
+
+        The lines do not count for a kind of call of which they are unknown somewhere: some files may lack them.
+        """
+        table = self._table
+        paths: dict[object, int] = {(): 0}
+        of_stack = np.array([paths.setdefault(user_path(stack), len(paths)) for stack in table.stacks] + [0])
+        what = _mixed(_mixed(signatures(table).astype(np.uint64), self._kind_of_group), self._place)
+        path = of_stack[table["frames"]].astype(np.uint64)
+        path[np.isin(what, np.unique(what[path == 0]))] = 0
+        return _mixed(what, path)
+
+    @cached_property
+    def _kind_of_group(self) -> Keys:
+        """`[N]`: equal numbers for groups of one purpose."""
+        of_row: Keys = np.array(self._kinds or [0], np.uint64)[self._table["group"]]
+        return of_row
+
+    @cached_property
+    def _kinds(self) -> list[int]:
+        """For each group the number of its purpose."""
+        kinds: dict[object, int] = {}
+        return [
+            kinds.setdefault(g.desc if g.desc not in ("", "undefined") else len(g.ranks), len(kinds))
+            for g in self._table.groups
+        ]
+
+    @cached_property
+    def _place(self) -> Keys:
+        """`[N]`: how far the peer is away in the group, so that each stage of a pipeline speaks of "the next" alike.
+
+        In a ring the next of the last member is the first.
+        """
+        table = self._table
+        place = np.zeros(len(table), dtype=np.int64)
+        rows = np.flatnonzero(table["is_p2p"] & (table["peer"] >= 0))
+        for row in rows.tolist():
+            ranks = table.groups[int(table["group"][row])].ranks
+            rank, peer = int(table["rank"][row]), int(table["peer"][row])
+            near = rank in ranks and peer in ranks
+            place[row] = 1000 + (ranks.index(peer) - ranks.index(rank) if near else peer - rank)
+        size_N = np.array([len(g.ranks) or _UNKNOWN for g in table.groups] or [_UNKNOWN])[table["group"]]
+        in_ring = rows[np.isin(table["group"][rows], _rings(table, rows, place - 1000, size_N))]
+        place[in_ring] = 1000 + (place[in_ring] - 1000) % size_N[in_ring]
+        return place.astype(np.uint64)
+
+    @cached_property
+    def _of_rank(self) -> dict[int, _Program]:
+        """What each rank sends and receives, and where; one object for equal ones."""
+        table = self._table
+        kinds = _mixed(_mixed(self._place, table["op"].astype(np.uint64)), self._kind_of_group)
+        places: dict[int, set[tuple[int, int, int]]] = {}
+        for group in np.unique(table["group"][table["is_p2p"]]).tolist():
+            ranks = table.groups[group].ranks
+            for i, rank in enumerate(ranks):
+                places.setdefault(rank, set()).add((self._kinds[group], len(ranks), i))
+        is_transfer = table["is_p2p"] & ~tracks_a_batch(table)
+        programs: dict[int, _Program] = {}
+        known: dict[_Program, _Program] = {}
+        for rank in np.unique(table["rank"]).tolist():
+            rows = table.rank_rows(rank)
+            found, counts = np.unique(kinds[rows][is_transfer[rows]], return_counts=True)
+            often, ever = frozenset(found[counts > 1].tolist()), frozenset(found.tolist())
+            program = _Program(often, ever, frozenset(places.get(rank, ())))
+            programs[rank] = known.setdefault(program, program)
+        return programs
+
+
+def _rings(table: CollectiveTable, rows: Ints, distance: Ints, size_N: Ints) -> Ints:
+    """Groups nearly all of whose batches send so far one way as they receive from the other; `rows`: the sends and receives."""
+    is_send = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])[table["op"][rows]]
+    ahead = np.where(is_send, distance[rows], -distance[rows]) % size_N[rows]
+    keys = np.stack([table[name][rows].astype(np.int64) for name in ("group", "rank", "seq")])
+    batches, of_row, count = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
+    of_row = of_row.reshape(-1)
+    sends, steps, squares = (
+        np.bincount(of_row, weights=values, minlength=len(count)) for values in (is_send, ahead, ahead * ahead)
+    )
+    is_exchange = (count == 2) & (sends == 1) & (squares * 2 == steps * steps)
+    groups, group_of = np.unique(batches[0], return_inverse=True)
+    share = np.bincount(group_of, weights=is_exchange) / np.bincount(group_of) if len(groups) else np.zeros(0)
+    return groups[share >= _MOSTLY]
