@@ -237,9 +237,7 @@ class Job:
 
     def dump(self, rank: int) -> bytes:
         """A rank's file."""
-        if rank in self.loss.json:
-            return to_json(self.contents(rank))
-        data = self.pickled(rank)
+        data = to_json(self.contents(rank)) if rank in self.loss.json else self.pickled(rank)
         return data[: int(len(data) * self.loss.truncated.get(rank, 1.0))]
 
     def pickled(self, rank: int) -> bytes:

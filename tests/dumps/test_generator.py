@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,14 @@ def test_ring_buffers_keep_the_last_entries() -> None:
     whole = dumpgen.build(Spec(spec.mesh, spec.style, Recording(), entries=120))
     for rank in range(job.world):
         assert job.entries(rank) == whole.entries(rank)[-30:]
+
+
+def test_a_file_is_cut_off_in_either_format() -> None:
+    for json_ranks in (frozenset[int](), frozenset({0})):
+        spec = Spec(Mesh({"dp": 2}), entries=40, fault="missing", loss=dumpgen.Loss(json=json_ranks))
+        cut = replace(spec, loss=dumpgen.Loss(truncated={0: 0.5}, json=json_ranks))
+        whole = dumpgen.build(spec).dump(0)
+        assert dumpgen.build(cut).dump(0) == whole[: len(whole) // 2]
 
 
 def test_json_has_no_frames_and_no_unknown_times() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import pkgutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import unhang.rules
+from unhang.model import Reading
 from unhang.model.example import make_case
+from unhang.preflight.checking import judged
 from unhang.rules.base import Rule
 from unhang.rules.reading_rule import ReadingRule
 from unhang.rules.registry import all_rules, judge
@@ -81,6 +84,15 @@ def test_a_broken_file_is_named_and_the_others_judge(folder: Path, name: str, so
     asked = {outcome.rule for outcome in diagnosis.outcomes}
     assert {"own-good", "rank-crashed"} <= asked
     assert not asked & {"own-half", "own-other", "not-whole"}
+
+
+def test_a_check_names_a_broken_file_too(folder: Path) -> None:
+    case = replace(make_case(), readings=(Reading("setup.anything", "", {}),))
+    assert not any("cannot be loaded" in note for note in judged(case).notes)
+    (folder / "half.py").write_text("raise ValueError('no rule')")
+    load_rules.cache_clear()
+    (note,) = (note for note in judged(case).notes if "cannot be loaded" in note)
+    assert "unhang.rules.beside.half" in note
 
 
 def test_a_broken_folder_is_named(folder: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from unhang.analyze.source import line_text, surroundings
 from unhang.model import Frame, RankEvidence, ThreadStack, user_frames
+from unhang.model.lazy_pattern import lazy_pattern
 
 _COMMUNICATION = ("torch/distributed/", "torch/_C/_distributed", "/ray/util/collective", "/deepspeed/comm")
 # Functions of torch in which C++ code issues collectives and waits for them: DDP's buckets and buffers.
@@ -21,7 +22,7 @@ _WAITS_INSIDE = (
     "_pre_forward",
 )
 _NOT_A_WAIT = ("/torch/distributed/optim/", "/torch/distributed/checkpoint/", "/torch/distributed/elastic/")
-_WAITING_LINE = re.compile(
+_WAITING_LINE = lazy_pattern(
     r"\.wait\(|\.synchronize\(|\.result\(|\.item\(|\.cpu\(|wait_tensor|barrier\(|\.get\(|\.recv\("
 )
 _LOADER = ("/torch/utils/data/dataloader.py", "/torch/utils/data/_utils/", "/torchdata/", "/webdataset/")
@@ -54,8 +55,7 @@ _SHUTDOWN = {
 SPINNING_SHARE = 0.7
 
 
-@dataclass(frozen=True)
-class Activity:
+class Activity(NamedTuple):
     """What the main thread of a rank does.
 
     `kind`: communication, data, lock, frozen, spinning, gil, shutdown, dead, user, unknown. `detail` reads after "in".

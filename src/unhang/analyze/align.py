@@ -6,11 +6,12 @@ Legend of shapes: N rows, S positions (distinct sequence numbers) of one group, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from unhang.analyze.positions import ROOTED_OPS, CallIndex, Position, bare_op, may_be_uneven, numels
-from unhang.model import CallState, Case, CollectiveCall, ProcessGroup
+from unhang.model import CallState, Case, CollectiveCall, CollectiveTable, ProcessGroup
 
 Signature = tuple[str, object, str]
 
@@ -25,13 +26,35 @@ def signature(call: CollectiveCall) -> Signature:
     return op, numels(call.in_sizes), call.dtype
 
 
+class CallsOfMembers(Mapping[int, CollectiveCall]):
+    """Each member's call at one position; the objects are made when one of them is looked at."""
+
+    def __init__(self, table: CollectiveTable, position: Position) -> None:
+        self._table, self._position = table, position
+
+    @cached_property
+    def _calls(self) -> dict[int, CollectiveCall]:
+        calls = self._table.calls(self._position.rows)
+        return dict(zip(self._position.ranks.tolist(), calls, strict=True))
+
+    def __getitem__(self, rank: int) -> CollectiveCall:
+        return self._calls[rank]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._calls)
+
+    def __len__(self) -> int:
+        return len(self._position.ranks)
+
+
 @dataclass(frozen=True)
 class StuckCollective:
     """A position of one group at which at least one member's call has not completed.
 
     `calls`: the call of each member that issued one. `missing`: members that have issued no call at this position, with
     their last sequence number. `classes`: members by signature, largest first. `unseen`: members of whom no call is recorded.
-    `index`: the group's number in the table.
+    `waiting`: members whose call has not completed. `since_ns`: when the first call was issued. `index`: the group's number in
+    the table.
     """
 
     group: ProcessGroup
@@ -40,13 +63,9 @@ class StuckCollective:
     missing: Mapping[int, int]
     unseen: tuple[int, ...]
     classes: tuple[tuple[int, ...], ...]
+    waiting: tuple[int, ...]
+    since_ns: int
     index: int = 0
-
-    @property
-    def waiting(self) -> tuple[int, ...]:
-        """Members whose call has not completed."""
-        done = CallState.COMPLETED
-        return tuple(sorted(r for r, c in self.calls.items() if c.state is not done))
 
     @property
     def is_mismatch(self) -> bool:
@@ -77,19 +96,22 @@ def members_of(index: CallIndex, group: int) -> tuple[int, ...]:
 
 def missing_at(index: CallIndex, position: Position) -> dict[int, int]:
     """Members that have not come to a position, with the last sequence number that each has issued."""
-    last, here = index.last(position.group), set(position.ranks.tolist())
-    members = members_of(index, position.group)
-    return {r: last.get(r, 0) for r in members if r not in here and last.get(r, 0) < position.seq}
+    last_of, seq = index.last(position.group).get, position.seq
+    return {r: last for r in members_of(index, position.group) if (last := last_of(r, 0)) < seq}
 
 
 def _stuck_at(index: CallIndex, position: Position, missing: Mapping[int, int]) -> StuckCollective:
+    table = index.table
+    is_open = table["state"][position.rows] != CallState.COMPLETED
     return StuckCollective(
-        group=index.table.groups[position.group],
+        group=table.groups[position.group],
         seq=position.seq,
-        calls=calls_at(index, position.group, position.seq),
+        calls=CallsOfMembers(table, position),
         missing=missing,
         unseen=tuple(r for r in missing if r not in index.ranks),
         classes=position.classes,
+        waiting=tuple(position.ranks[is_open].tolist()),
+        since_ns=int(table["created_ns"][position.rows].min()),
         index=position.group,
     )
 
@@ -114,15 +136,13 @@ def stuck_collectives(case: Case, index: CallIndex | None = None) -> tuple[Stuck
     """For each group the position that cannot complete, in the order in which the waits began."""
     index = index or CallIndex(case.calls)
     found = [s for g in index.groups_with_open_calls() if (s := _stuck_in(index, g)) is not None]
-    return tuple(sorted(found, key=lambda s: min((c.created_ns for c in s.calls.values()), default=0)))
+    return tuple(sorted(found, key=lambda s: s.since_ns))
 
 
-def calls_at(index: CallIndex, group: int, seq: int) -> dict[int, CollectiveCall]:
+def calls_at(index: CallIndex, group: int, seq: int) -> Mapping[int, CollectiveCall]:
     """Each member's call at one position."""
     position = index.position(group, seq)
-    if position is None:
-        return {}
-    return dict(zip(position.ranks.tolist(), index.table.calls(position.rows), strict=True))
+    return {} if position is None else CallsOfMembers(index.table, position)
 
 
 def majority(values: Mapping[int, object]) -> tuple[tuple[int, ...], tuple[int, ...], bool]:

@@ -7,7 +7,7 @@ differ is where the program branched.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from unhang.model import Frame, user_frames
 
@@ -19,8 +19,7 @@ def user_path(frames: Sequence[Frame] | None) -> Path:
     return tuple(reversed(user_frames(frames or ())))
 
 
-@dataclass(frozen=True, slots=True)
-class Fork:
+class Fork(NamedTuple):
     """The deepest function that two paths share, and the line of each in it.
 
     `same_line`: both are at the same line, which called different functions (a dispatch from a queue, a method by name).

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from unhang.analyze.positions import bare_op
-from unhang.analyze.schedule import Divergence, Ints, aligned, by_description, divergences, group_labels
+from unhang.analyze.schedule import Divergence, Ints, aligned, by_description, counted, divergences, group_labels
 from unhang.model import Case, CollectiveTable, ProcessGroup
 from unhang.read.dumps.shard import RankDump
 
@@ -156,7 +156,13 @@ def compare_tables(ours: CollectiveTable, theirs: CollectiveTable) -> Comparison
 
 
 def _ranks(table: CollectiveTable) -> set[int]:
-    return set(np.unique(table["rank"]).tolist())
+    return set(table["rank"][_first_rows(table)].tolist())
+
+
+def _first_rows(table: CollectiveTable) -> Ints:
+    """The first row of each rank; the ranks are sorted."""
+    rank_N = table["rank"]
+    return np.flatnonzero(np.append(True, rank_N[1:] != rank_N[:-1])[: len(rank_N)])
 
 
 def _world(table: CollectiveTable) -> int:
@@ -206,7 +212,9 @@ def _described(table: CollectiveTable) -> tuple[Ints, list[str]]:
     ops: dict[str, int] = {}
     op_O = np.array([ops.setdefault(bare_op(op), len(ops)) for op in table.ops] or [0], dtype=np.int64)
     names = [f"{desc}\t{op}" for desc in descs for op in ops]
-    return desc_G[table["group"]] * max(len(ops), 1) + op_O[table["op"]], names
+    number_N = (desc_G * max(len(ops), 1))[table["group"]]
+    number_N += op_O[table["op"]]
+    return number_N, names
 
 
 def _size_changes(
@@ -222,12 +230,15 @@ def _size_changes(
 
 
 def _sizes_by_op(table: CollectiveTable, rows: Ints) -> dict[str, set[str]]:
-    number_N, names = _described(table)
-    key = (number_N[rows] * (len(table.sizes) + 1) + table["in_sizes"][rows]) * (len(table.dtypes) + 1)
+    key_N, names = _described(table)
+    spans = len(table.sizes) + 1, len(table.dtypes) + 1
+    for name, span in zip(("in_sizes", "dtype"), spans, strict=True):
+        key_N *= span
+        key_N += table[name]
     found: dict[str, set[str]] = {}
-    for value in np.unique(key + table["dtype"][rows]).tolist():
-        rest, dtype = divmod(value, len(table.dtypes) + 1)
-        number, sizes = divmod(rest, len(table.sizes) + 1)
+    for value in counted(key_N[rows], len(names) * spans[0] * spans[1])[0].tolist():
+        rest, dtype = divmod(value, spans[1])
+        number, sizes = divmod(rest, spans[0])
         shapes = ", ".join("x".join(map(str, s)) or "scalar" for s in table.sizes[sizes])
         found.setdefault(names[number], set()).add(f"{shapes} {table.dtypes[dtype]}".strip())
     return found
@@ -249,12 +260,14 @@ def _use(table: CollectiveTable) -> dict[str, tuple[float, float]]:
     if not len(table):
         return {}
     number_N, names = _described(table)
-    rank_N, created_N = table["rank"].astype(np.int64), table["created_ns"]
-    ranks, first = np.unique(rank_N, return_index=True)
+    created_N, first = table["created_ns"], _first_rows(table)
+    ranks = table["rank"][first].astype(np.int64)
     span_R = (np.maximum.reduceat(created_N, first) - np.minimum.reduceat(created_N, first)) / 1e9
-    keys, count = np.unique(number_N * (int(ranks[-1]) + 1) + rank_N, return_counts=True)
-    number, rank = np.divmod(keys, int(ranks[-1]) + 1)
-    span = span_R[np.searchsorted(ranks, rank)]
+    number_N *= len(ranks)
+    number_N += np.repeat(np.arange(len(ranks)), np.diff(first, append=len(table)))
+    keys, count = counted(number_N, len(names) * len(ranks))
+    number, place = np.divmod(keys, len(ranks))
+    span = span_R[place]
     found = {}
     for n in np.unique(number).tolist():
         mine = number == n
@@ -266,7 +279,7 @@ def _use(table: CollectiveTable) -> dict[str, tuple[float, float]]:
 
 def step_time(table: CollectiveTable) -> StepTime | None:
     """The time of a step, where the calls of a rank repeat themselves; of a sample of the ranks."""
-    ranks = np.unique(table["rank"])
+    ranks = table["rank"][_first_rows(table)]
     sample = ranks[np.unique(np.linspace(0, len(ranks) - 1, min(len(ranks), _SAMPLED_RANKS)).astype(np.int64))]
     periods, times = [], []
     for rank in sample.tolist():

@@ -6,7 +6,7 @@ is the first call from which on the two streams of calls stay different.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -132,12 +132,17 @@ def _find_left_loop(
 
 
 def _split(
-    stuck: StuckCollective, habits: Habits, fronts: Mapping[int, Sequence[int]], is_recorded: bool
+    stuck: StuckCollective,
+    habits: Habits,
+    fronts: Mapping[int, Sequence[int]],
+    is_recorded: bool,
+    awaited: Collection[int],
 ) -> tuple[tuple[int, ...], tuple[int, ...], bool] | None:
     """(those who are right, the others, whether that is sure): by majority, else those are wrong who left their habit.
 
     Up to the calls in which they wait: what they issued beyond has not happened. `is_recorded`: who belongs to the groups.
-    Where it is not, one member that left no dump would undo a majority of one.
+    Where it is not, one member that left no dump would undo a majority of one. Of a side that is `awaited` in another group
+    the members that have not come yet may be no part.
     """
     if not stuck.is_mismatch:
         return None
@@ -146,7 +151,8 @@ def _split(
     if not is_sure or is_narrow:
         rows = {r: c.row for r, c in stuck.calls.items()}
         reached = {r: min(row, max(fronts.get(r) or (row,))) for r, row in rows.items()}
-        is_sure, suspects = False, habits.departures(reached).keys()
+        not_come = 0 if set(awaited).isdisjoint(reference) else len(stuck.missing) - len(stuck.unseen)
+        is_sure, suspects = False, habits.departures(reached, not_come).keys()
         wrong = [c for c in stuck.classes if suspects & set(c)]
         if 0 < len(wrong) < len(stuck.classes):
             reference, others, is_sure = next(c for c in stuck.classes if c not in wrong), tuple(wrong), True
@@ -180,13 +186,19 @@ def _kind(reference: CollectiveCall, odd: CollectiveCall) -> str:
 
 
 def divergence_at(
-    case: Case, index: CallIndex, habits: Habits, stuck: StuckCollective, fronts: Mapping[int, Sequence[int]]
+    case: Case,
+    index: CallIndex,
+    habits: Habits,
+    stuck: StuckCollective,
+    fronts: Mapping[int, Sequence[int]],
+    awaited: Collection[int] = (),
 ) -> Divergence | None:
     """The divergence that leads to a stuck collective, or None where its members agree as far as they got.
 
-    `fronts`: the rows of the calls in which each rank waits; what it issued beyond them has not happened yet.
+    `fronts`: the rows of the calls in which each rank waits; what it issued beyond them has not happened yet. `awaited`: the
+    ranks for which somebody waits in another group.
     """
-    split = _split(stuck, habits, fronts, all(g.ranks for g in case.groups))
+    split = _split(stuck, habits, fronts, all(g.ranks for g in case.groups), awaited)
     if split is None:
         return None
     streams = Streams(case, stuck.index, stuck.seq)

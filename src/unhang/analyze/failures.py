@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unhang.model import Case, ProcessExit, RaisedError, RankEvidence
 from unhang.model.evidence import SEEN_BY_LAUNCHER
+from unhang.model.lazy_pattern import lazy_pattern
 
-_COMMUNICATION = re.compile(
+_COMMUNICATION = lazy_pattern(
     r"Connection closed by peer|Connection reset by peer|Timed out waiting \d+\s*ms|Application timeout caused pair closure|"
     r"Read error|Write error|Broken pipe|DistBackendError|NCCL error|ncclRemoteError|ncclSystemError|ncclInternalError|"
     r"Failed to recv, got 0 bytes|Connection was likely closed|wait timeout after|Socket Timeout|watchdog|"
@@ -18,10 +18,10 @@ _COMMUNICATION = re.compile(
     r"Caught collective operation|Rank \d+ (?:timed out|is unreachable)|NCCL communicator was aborted|ncclUnhandledCudaError|"
     r"Horovod has been shut down|Store is closed|Broken pipe",
 )
-_TIMEOUT = re.compile(
+_TIMEOUT = lazy_pattern(
     r"Timed out waiting|wait timeout after|Socket Timeout|Watchdog caught collective|[Tt]imeout caused"
 )
-UNUSED_PARAMETERS = re.compile(r"Expected to have finished reduction in the prior iteration")
+UNUSED_PARAMETERS = lazy_pattern(r"Expected to have finished reduction in the prior iteration")
 _TOLD_TO_END = ("KeyboardInterrupt", "SystemExit", "SignalException")
 
 

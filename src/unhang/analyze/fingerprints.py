@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from unhang.analyze.event_index import Events
 from unhang.model import LogEvent
@@ -13,8 +13,7 @@ _HEX = 16
 _MOST_DIGITS = 15
 
 
-@dataclass(frozen=True)
-class Fingerprint:
+class Fingerprint(NamedTuple):
     """The call of one rank. `shape` is empty where the call has no tensor or the line does not tell it."""
 
     rank: int
@@ -59,8 +58,7 @@ def _of(event: LogEvent, rank: int, op: str, shape: str, dtype: str) -> Fingerpr
     return Fingerprint(rank, op, event.number("seq"), sizes, dtype, event)
 
 
-@dataclass(frozen=True, slots=True)
-class TracedCall:
+class TracedCall(NamedTuple):
     """One call of one rank in NCCL's trace (NCCL_DEBUG_SUBSYS=COLL). `who` is the rank, or the host and the number of the device where the rank is not told."""
 
     who: int | tuple[str, str]

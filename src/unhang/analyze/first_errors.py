@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from unhang.analyze.failures import is_communication_error
 from unhang.model import Frame, LogEvent, RaisedError, Source
 from unhang.model.evidence import SEEN_BY_LAUNCHER
+from unhang.model.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from unhang.analyze.situation import Situation
 
 # What a launcher or a driver process raises because a rank failed, and how a rank says that it was told to end.
-_REPORTS = re.compile(
+_REPORTS = lazy_pattern(
     r"^(?:[\w.]*\.)?(?:ChildFailedError|ProcessExitedException|ProcessRaisedException|EngineDeadError|EngineGenerationError|CalledProcessError|PeerFailed|RayActorError|Rendezvous(?:Connection|Closed)Error|ActorDiedError|"
     r"ActorUnavailableError|WorkerCrashedError|HorovodInternalError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError)\b|"
     r"Engine core initialization failed|RPC call to \S+ timed out|EOFError: ?$|Engine loop (?:is not running|has died)"
 )
-_TOLD_TO_END = re.compile(r"^(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|SignalException|SignalInterrupt)\b")
+_TOLD_TO_END = lazy_pattern(r"^(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|SignalException|SignalInterrupt)\b")
 _PROGRESS = ("progress.step", "progress.bar", "learn.loss_finite")
 _FATAL = (
     "ending.",
@@ -33,16 +32,15 @@ _FATAL = (
     "python.fatal",
     "python.spawned",
 )
-_ERROR_LINE = re.compile(
+_ERROR_LINE = lazy_pattern(
     r"Traceback \(|[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b|During handling|The above exception"
 )
-_NUMBERS = re.compile(r"0x[0-9a-f]+|\d+")
+_NUMBERS = lazy_pattern(r"0x[0-9a-f]+|\d+")
 # Lines of other ranks may still come after the last line of a rank whose lines bear no name.
 _MOST_AFTER, _MOST_AFTER_FATAL = 2, 40
 
 
-@dataclass(frozen=True, slots=True)
-class SeenError:
+class SeenError(NamedTuple):
     """One exception in the order of the log. `kind`: primary, echo, told (to end).
 
     `frames` are innermost first. `is_line`: there is no traceback, only the line that ends one.

@@ -6,13 +6,14 @@ started, where the dump tells), and its later calls have been issued but have no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
 
-from unhang.analyze.positions import is_complete, own_words, told_completed
+from unhang.analyze.positions import is_complete, of_both_kinds, own_words, told_completed
 from unhang.model import CallState, CollectiveTable
 
 
@@ -98,15 +99,18 @@ def stalled(table: CollectiveTable, fronts: Mapping[int, Sequence[int]]) -> froz
     """Ranks that wait for their own device: it has not begun the first open call, and every call before that has completed.
 
     Told only where the dumps record when calls begin, and where the call before it in its group is not overwritten (it may
-    be open), or the rank itself says that it has completed. If that is so on the greater part of the ranks, something that
-    is not recorded keeps them all, and none is named.
+    be open), or the rank itself says that it has completed, and of no group says what may mean another open call. If that
+    is so on the greater part of the ranks, something that is not recorded keeps them all, and none is named.
     """
     if not (table["state"] == CallState.STARTED).any():
         return frozenset()
     first = np.array(
         [f[0] for f in fronts.values() if f and table["state"][f[0]] == CallState.SCHEDULED], dtype=np.int64
     )
+    told = table.progress
+    is_unclear = of_both_kinds(table)[told["group"]] & (told["enqueued"] != told["completed"])
     said = told_completed(table, first) >= np.maximum(table["seq"][first] - 1, 0)
+    said &= ~np.isin(table["rank"][first], told["rank"][is_unclear])
     found = set()
     for row, is_said in zip(first.tolist(), said.tolist(), strict=True):
         rank = int(table["rank"][row])
@@ -117,6 +121,9 @@ def stalled(table: CollectiveTable, fronts: Mapping[int, Sequence[int]]) -> froz
         if is_timed and (is_said or rank not in table.wrapped_ranks or bool((same[0] & same[1]).any())):
             found.add(rank)
     return frozenset(found) if 2 * len(found) <= len(np.unique(table["rank"])) else frozenset()
+
+
+_Completed = Mapping[tuple[int, int], int]  # (group, sequence number) -> row
 
 
 @dataclass
@@ -138,23 +145,26 @@ def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
     is_p2p = table["is_p2p"] & (table["peer"] >= 0)
     is_send_of_op = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])
     is_open_N = is_open(table)
-    wanted = {_key(table, r, is_send_of_op) for r in np.flatnonzero(is_p2p & is_open_N).tolist()}
+    wanted = set(_keys(table, np.flatnonzero(is_p2p & is_open_N), is_send_of_op))
     if not wanted:
         return {}
     channels: dict[tuple[int, int, int], _Channel] = {key: _Channel() for key in wanted}
     groups = sorted({g for g, _, _ in wanted})
-    for row in np.flatnonzero(is_p2p & np.isin(table["group"], groups)).tolist():
-        channel = channels.get(_key(table, row, is_send_of_op))
+    rows = np.flatnonzero(is_p2p & np.isin(table["group"], groups))
+    are_sends = is_send_of_op[table["op"][rows]].tolist()
+    for row, key, is_send in zip(rows.tolist(), _keys(table, rows, is_send_of_op), are_sends, strict=True):
+        channel = channels.get(key)
         if channel is not None:
-            (channel.sends if is_send_of_op[table["op"][row]] else channel.receives).append(row)
+            (channel.sends if is_send else channel.receives).append(row)
     matched: dict[int, int | None] = {}
     batched = _batches(table)
+    completed = cache(partial(_completed_collectives, table))
     for (_, sender, receiver), channel in channels.items():
         sides = [channel.sends, channel.receives]
         lost = table.wrapped_ranks | (frozenset() if _is_in_batches(table, sides, batched) else table.active_ranks)
         is_counted = True
         if sender in lost or receiver in lost:
-            counted = _since_they_met(table, (sender, receiver), sides)
+            counted = _since_they_met(table, (completed(sender), completed(receiver)), sides)
             is_counted = counted is not None
             sides = counted or [[r for r in rows if is_open_N[r]] for rows in sides]
         for mine, other in (sides, sides[::-1]):
@@ -162,6 +172,29 @@ def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
                 if is_open_N[row] and (i < len(other) or is_counted):
                     matched[row] = other[i] if i < len(other) else None
     return matched
+
+
+def sends_without_a_receive(table: CollectiveTable) -> tuple[int, ...]:
+    """Rows of open sends to ranks that say that all they enqueued in the group has completed: a receive ends after its send.
+
+    Of the first open batch of a group some members may be done; the batches behind it have not begun.
+    """
+    is_send_of_op = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])
+    is_open_N = is_open(table) & table["is_p2p"]
+    rows = np.flatnonzero(is_open_N & is_send_of_op[table["op"]] & (table["peer"] >= 0))
+    key, enqueued, completed = own_words(table)
+    of_peer = table["peer"][rows].astype(np.int64) * max(1, len(table.groups)) + table["group"][rows]
+    rows = rows[np.isin(of_peer, key[enqueued == completed])]
+    batched = _batches(table) if len(rows) else frozenset()
+    found = []
+    for row in rows.tolist():
+        rank, group, seq = (int(table[name][row]) for name in ("rank", "group", "seq"))
+        before = slice(table.rank_rows(rank).start, row)
+        earlier = table["seq"][before][is_open_N[before] & (table["group"][before] == group)]
+        is_behind = any((rank, group, s) in batched for s in set(earlier.tolist()) - {seq})
+        if is_behind or (rank, group, seq) not in batched:
+            found.append(row)
+    return tuple(found)
 
 
 def _batches(table: CollectiveTable) -> frozenset[tuple[int, int, int]]:
@@ -178,12 +211,14 @@ def _is_in_batches(
     return all(tuple(int(table[name][row]) for name in ("rank", "group", "seq")) in batched for row in is_open)
 
 
-def _since_they_met(table: CollectiveTable, pair: tuple[int, int], sides: list[list[int]]) -> list[list[int]] | None:
+def _since_they_met(
+    table: CollectiveTable, met: tuple[_Completed, _Completed], sides: list[list[int]]
+) -> list[list[int]] | None:
     """The sends and the receives of a pair since the last collective that both completed; None where that does not tell.
 
+    `met`: the collectives that each of the two completed.
     It does not if the two disagree on how many there were since an earlier one: some were then under way across it.
     """
-    met = [_completed_collectives(table, rank) for rank in pair]
     common = sorted(met[0].keys() & met[1].keys(), key=met[0].__getitem__)
     if not common:
         return None
@@ -200,16 +235,18 @@ def _since_they_met(table: CollectiveTable, pair: tuple[int, int], sides: list[l
     return [[row for row in rows if row > b] for b, rows in zip(last, sides, strict=True)]
 
 
-def _completed_collectives(table: CollectiveTable, rank: int) -> dict[tuple[int, int], int]:
-    """(group, sequence number) -> row."""
+def _completed_collectives(table: CollectiveTable, rank: int) -> _Completed:
     rows = table.rank_rows(rank)
     is_met = (table["state"][rows] == CallState.COMPLETED) & ~table["is_p2p"][rows]
     at = np.flatnonzero(is_met) + rows.start
     return dict(zip(zip(table["group"][at].tolist(), table["seq"][at].tolist(), strict=True), at.tolist(), strict=True))
 
 
-def _key(table: CollectiveTable, row: int, is_send_of_op: npt.NDArray[np.bool_]) -> tuple[int, int, int]:
-    """(group, sender, receiver)."""
-    rank, peer = int(table["rank"][row]), int(table["peer"][row])
-    pair = (rank, peer) if is_send_of_op[table["op"][row]] else (peer, rank)
-    return int(table["group"][row]), *pair
+def _keys(
+    table: CollectiveTable, rows: npt.NDArray[np.int64], is_send_of_op: npt.NDArray[np.bool_]
+) -> Iterator[tuple[int, int, int]]:
+    """(group, sender, receiver) of each row."""
+    group, rank, peer = (table[name][rows] for name in ("group", "rank", "peer"))
+    is_send = is_send_of_op[table["op"][rows]]
+    sender, receiver = np.where(is_send, rank, peer), np.where(is_send, peer, rank)
+    return zip(group.tolist(), sender.tolist(), receiver.tolist(), strict=True)

@@ -35,17 +35,18 @@ class Habits:
         self._table = table
         self._departures: dict[tuple[int, int], int | None] = {}
 
-    def departures(self, last_rows: Mapping[int, int]) -> dict[int, int]:
+    def departures(self, last_rows: Mapping[int, int], not_come: int = 0) -> dict[int, int]:
         """Those of the ranks that departed from their habit lately, with the row of the first call in which they did.
 
         `last_rows`: up to which of its calls each of the ranks is looked at; what it issued ahead does not matter. Nothing is
-        said where the past of one of them is not in its dump: it could not be told from the others.
+        said where the past of one of them is not in its dump: it could not be told from the others. `not_come`: how many more
+        ranks, with dumps, ought to make the call in question: they may join any side.
         """
         if not self._table.active_ranks.isdisjoint(last_rows):
             return {}
         for rank, row in last_rows.items():
             if (rank, row) not in self._departures:
-                self._departures[rank, row] = self._departure(rank, last_rows)
+                self._departures[rank, row] = self._departure(rank, last_rows, not_come)
         return {r: found for r, row in last_rows.items() if (found := self._departures[r, row]) is not None}
 
     @property
@@ -128,15 +129,15 @@ class Habits:
                     differs = np.flatnonzero(theirs != stream[begin:end])
                     agreed = begin + int(differs[0]) if len(differs) else end
                     vote = int(theirs[agreed - begin]) if len(differs) else None
-                    yield _Voter(begin, agreed, vote, at == 0, is_one)
+                    yield _Voter(begin, agreed, vote, at == 0, is_one, self._programs.is_same_stage(rank, peer))
 
-    def _departure(self, rank: int, last_rows: Mapping[int, int]) -> int | None:
+    def _departure(self, rank: int, last_rows: Mapping[int, int], not_come: int) -> int | None:
         if rank not in self._programs.ranks:
             return None
         last_row = last_rows[rank]
         side = {r for r, row in last_rows.items() if self._is_same_call(row, last_row)}
         companions = len(side)
-        if 2 * companions > len(last_rows):
+        if 2 * companions > len(last_rows) + not_come:
             side = {rank}  # the greater part may clear its members; a smaller one that waits in one call may not
         rows = self._table.rank_rows(rank)
         first = max(rows.start, last_row + 1 - _MOST_ROWS)
@@ -166,7 +167,7 @@ class _Voter:
     """A rank that made the same calls under the same numbers (record ids) from `begin` until before `agreed`.
 
     `vote`: its other call there, None where its record ends. `is_from_first`: the first call of both has one number.
-    `is_party`: it is a suspect itself.
+    `is_party`: it is a suspect itself. `is_same_stage`: it is at the same place of a pipeline.
     """
 
     begin: int
@@ -174,6 +175,7 @@ class _Voter:
     vote: int | None
     is_from_first: bool
     is_party: bool
+    is_same_stage: bool = False
 
 
 @dataclass(frozen=True)
@@ -257,8 +259,9 @@ class _Past:
     def is_outvoted(self, i: int) -> bool:
         """Whether more than its companions, who made the same calls under the same numbers up to this one, all made another now.
 
-        Right after the begin of the program they must all have made the same other one: ranks may start differently. Of
-        two sides that blame each other the smaller may be larger by the ranks whose files are gone.
+        Right after the begin of the program they must all have made the same other one: ranks may start differently. Where
+        it is a pipeline those at the same stage decide. Of two sides that blame each other the smaller may be larger by the
+        ranks whose files are gone.
         """
         if i not in self._partings:
             return False
@@ -266,6 +269,8 @@ class _Past:
         votes = [v for v in known if v.agreed == i and v.vote is not None]
         if any(v.agreed > i for v in known):
             return False
+        if i < _LEAST_STRETCH:
+            votes = [v for v in votes if v.is_same_stage] or votes
         rivals = max(1, self.companions, self.alike if i == len(self.stream) - 1 else 1)
         looking_on = [v.vote for v in votes if not v.is_party]
         return any(

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.model import LogEvent
+from unhang.model.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from unhang.analyze.situation import Situation
 
-_STEP = re.compile(r"\b(?:global[_ ])?(?:step|iter(?:ation)?|batch|update)s?[ :=#\[(]*(\d{1,9})\b", re.IGNORECASE)
-_WHO = re.compile(r"\bcuda:(\d{1,3})\b|\b(?:global[_ ])?rank[ _:=#\]\[]*(\d{1,6})\b", re.IGNORECASE)
+_STEP = lazy_pattern(r"\b(?:global[_ ])?(?:step|iter(?:ation)?|batch|update)s?[ :=#\[(]*(\d{1,9})\b", re.IGNORECASE)
+_WHO = lazy_pattern(r"\bcuda:(\d{1,3})\b|\b(?:global[_ ])?rank[ _:=#\]\[]*(\d{1,6})\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Behind:
+class Behind(NamedTuple):
     """A rank whose last step is older than everybody else's. `told` reads before "before the exception"."""
 
     rank: int

@@ -9,12 +9,13 @@ from unhang.analyze.event_index import Events
 from unhang.analyze.failures import Failure
 from unhang.model import LogEvent
 from unhang.model.evidence import SEEN_BY_LAUNCHER
+from unhang.model.lazy_pattern import lazy_pattern
 
-_LOADING = re.compile(r"Loading|Downloading|Fetching|shards", re.IGNORECASE)
+_LOADING = lazy_pattern(r"Loading|Downloading|Fetching|shards", re.IGNORECASE)
 DEFAULT_LIMIT_S = 600
 _CLEARLY, _ALMOST = 4, 0.9
 _TERMINATED = -15
-_BYTES = re.compile(r", *[\d.]+ ?[kMGT]?i?B/s\]")
+_BYTES = lazy_pattern(r", *[\d.]+ ?[kMGT]?i?B/s\]")
 
 
 def work_before_the_wait(events: Events) -> LogEvent | None:

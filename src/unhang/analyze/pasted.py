@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from unhang.analyze.first_errors import errors_of
 from unhang.model import Frame, LogLine
-from unhang.read.logs.pasted_stacks import pasted_stacks
+from unhang.model.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
     from unhang.analyze.situation import Situation
 
-_COLLECTIVES = re.compile(
+_COLLECTIVES = lazy_pattern(
     r"(?:all_reduce|all_gather|broadcast|reduce_scatter)(?:_\w+)?|all_to_all(?:_single)?|gather(?:_object)?|(?:monitored_)?barrier|"
     r"reduce|scatter(?:_object_list)?|i?recv|i?send|batch_isend_irecv|wait_for_everyone"
 )
-_NATIVE = re.compile(
+_NATIVE = lazy_pattern(
     r"nccl(?:AllReduce|AllGather|Broadcast|ReduceScatter|Reduce|Send|Recv|GroupEnd)|ProcessGroup(?:NCCL|Gloo)::(\w+)"
 )
-_COMMUNICATES = re.compile(
+_COMMUNICATES = lazy_pattern(
     r"distributed_c10d|torch/distributed/(?!elastic|checkpoint|run|launch)|deepspeed/comm|horovod|accelerate/(?:state|utils/operations)"
 )
 _BACKWARD = frozenset({"_engine_run_backward", "run_backward"})
-_LOADER = re.compile(
+_LOADER = lazy_pattern(
     r"torch/utils/data/|torchdata/|webdataset/|/data/iterators|data_?loader|litdata|streaming/base|ffcv/loader"
 )
 _FETCHES = frozenset(
@@ -38,14 +37,13 @@ _ENDING = frozenset(
     {"_shutdown", "_exit_function", "destroy_process_group", "_run_exitfuncs", "_python_exit", "exit_function"}
 )
 # The others wait here until rank 0 has done what it does first.
-RANK_ZERO_FIRST = re.compile(
+RANK_ZERO_FIRST = lazy_pattern(
     r"zero_first|main_process_first|rank_?(?:0|zero)_first|master_first|rank_zero_barrier|_goes_first|local_main_process_first"
 )
 _DEPTH = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Doing:
+class Doing(NamedTuple):
     """What one rank, or several under one heading, did.
 
     `kind`: collective, loader, lock, ending, user. `what`: the collective. `caller`: the first frame of the program itself.
@@ -71,7 +69,11 @@ _known: WeakKeyDictionary[Situation, tuple[Doing, ...]] = WeakKeyDictionary()
 def doings_of(s: Situation) -> tuple[Doing, ...]:
     """All stacks of the log, pasted or left by an interrupt, in their order; none where the ranks' own stacks were taken."""
     found = () if any(e.stacks for e in s.case.ranks.values()) else _known.get(s)
+    if found is None and not s.case.log:
+        return ()
     if found is None:
+        from unhang.read.logs.pasted_stacks import pasted_stacks  # most folders of dumps hold no log
+
         pasted = [_doing(p.label, p.ranks, p.frames, p.line) for p in pasted_stacks(s.case.log)]
         interrupted = [
             _doing(

@@ -53,14 +53,23 @@ def signatures(table: CollectiveTable) -> Ints:
     return (op_ids[op_N] * (len(numel_keys) + 1) + size_N) * (len(table.dtypes) + 1) + dtype_N  # type: ignore[no-any-return]
 
 
+def of_both_kinds(table: CollectiveTable) -> npt.NDArray[np.bool_]:
+    """`[G]`: groups in which there are collectives, and sends and receives too."""
+    counts = [
+        np.bincount(table["group"][is_kind], minlength=max(1, len(table.groups)))
+        for is_kind in (table["is_p2p"], ~table["is_p2p"])
+    ]
+    found: npt.NDArray[np.bool_] = (counts[0] > 0) & (counts[1] > 0)
+    return found
+
+
 def own_words(table: CollectiveTable) -> tuple[Ints, Ints, Ints]:
     """What ranks say of their groups: (rank and group as one number, the last call enqueued, the last completed), sorted.
 
-    Without groups that have transfers too (one counter is of both kinds), and without gloo.
+    Without groups that have both collectives and transfers (one counter is of both kinds), and without gloo.
     """
     told = {name: table.progress[name].astype(np.int64) for name in ("rank", "group", "enqueued", "completed")}
-    is_apart = np.array([g.backend != "gloo" for g in table.groups] or [False])
-    is_apart[table["group"][table["is_p2p"]]] = False
+    is_apart = np.array([g.backend != "gloo" for g in table.groups] or [False]) & ~of_both_kinds(table)
     rows = np.flatnonzero((told["enqueued"] >= 0) & is_apart[told["group"]])
     key = told["rank"][rows] * len(is_apart) + told["group"][rows]
     rows, key = rows[np.argsort(key)], np.sort(key)
@@ -174,23 +183,23 @@ class CallIndex:
     @cached_property
     def _last(self) -> dict[int, dict[int, int]]:
         """Group -> rank -> the last sequence number that it issued, by its calls and by its own word."""
-        found: dict[int, dict[int, int]] = {}
-        table = self.table
-        group, rank, seq = (table[name][self._rows_N] for name in ("group", "rank", "seq"))
+        table, told = self.table, self.table.progress
+        # Where a group has point-to-point calls as well, and on gloo, the rank's own count is of both kinds.
+        is_apart = np.array([g.backend != "gloo" for g in table.groups] or [False])
+        is_apart[table["group"][table["is_p2p"]]] = False
+        is_told = (told["enqueued"] >= 0) & is_apart[told["group"]]
+        group, rank, seq = (
+            np.concatenate((table[mine][self._rows_N], told[theirs][is_told]))
+            for mine, theirs in (("group", "group"), ("rank", "rank"), ("seq", "enqueued"))
+        )
         order = np.lexsort((seq, rank, group))
         group, rank, seq = group[order], rank[order], seq[order]
         is_last = np.ones(len(order), dtype=bool)
         is_last[:-1] = (group[1:] != group[:-1]) | (rank[1:] != rank[:-1])
-        for g, r, s in zip(group[is_last].tolist(), rank[is_last].tolist(), seq[is_last].tolist(), strict=True):
-            found.setdefault(g, {})[r] = s
-        mixed = set(table["group"][table["is_p2p"]].tolist())
-        told = (table.progress[name].tolist() for name in ("group", "rank", "enqueued"))
-        for g, r, s in zip(*told, strict=True):
-            # Where a group has point-to-point calls as well, and on gloo, the rank's own count is of both kinds.
-            if s >= 0 and g not in mixed and table.groups[g].backend != "gloo":
-                known = found.setdefault(g, {})
-                known[r] = max(known.get(r, 0), s)
-        return found
+        group, rank, seq = group[is_last], rank[is_last], seq[is_last]
+        starts = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)]).tolist()
+        ranks, seqs, ends = rank.tolist(), seq.tolist(), [*starts[1:], len(group)]
+        return {int(group[a]): dict(zip(ranks[a:b], seqs[a:b], strict=True)) for a, b in zip(starts, ends, strict=True)}
 
     def last(self, group: int) -> Mapping[int, int]:
         """The last sequence number that each rank issued in a group."""

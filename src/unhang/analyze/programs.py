@@ -32,12 +32,14 @@ def _mixed(left: Keys, right: Keys) -> Keys:
 class _Program:
     """The kinds of transfers that a rank makes: again and again, and at all.
 
-    `places`: (kind of group, its size, the rank's number in it) of the groups in which there are transfers.
+    `places`: (kind of group, its size, the rank's number in it) of the groups in which there are transfers; `stage`: of those
+    among them that are no rings, in which every member does the same.
     """
 
     often: frozenset[int]
     ever: frozenset[int]
     places: frozenset[tuple[int, int, int]]
+    stage: frozenset[tuple[int, int, int]]
 
     def is_like(self, other: _Program) -> bool:
         """Whether each makes what the other makes again and again; one that departed makes it once less, and another one.
@@ -65,6 +67,10 @@ class Programs:
     def is_equal(self, rank: int, other: int) -> bool:
         """Whether two ranks make the same kinds of transfers again and again."""
         return self._of_rank[rank].often == self._of_rank[other].often
+
+    def is_same_stage(self, rank: int, other: int) -> bool:
+        """Whether two ranks are at the same place of a pipeline; False where there is none."""
+        return bool(self._of_rank[rank].stage) and self._of_rank[rank].stage == self._of_rank[other].stage
 
     def like(self, rank: int) -> list[int]:
         """The other ranks with the same program."""
@@ -103,22 +109,42 @@ class Programs:
 
     @cached_property
     def _place(self) -> Keys:
-        """`[N]`: how far the peer is away in the group, so that each stage of a pipeline speaks of "the next" alike.
+        """`[N]`: as `_straight_place`; in a ring the next of the last member is the first."""
+        place, in_ring = self._straight_place.copy(), np.isin(self._table["group"], self._rings) & self._is_addressed
+        place[in_ring] = 1000 + (place[in_ring] - 1000) % self._size[in_ring]
+        return place.astype(np.uint64)
 
-        In a ring the next of the last member is the first.
-        """
+    @cached_property
+    def _is_addressed(self) -> npt.NDArray[np.bool_]:
+        """`[N]`: sends and receives whose other side is known."""
+        found: npt.NDArray[np.bool_] = self._table["is_p2p"] & (self._table["peer"] >= 0)
+        return found
+
+    @cached_property
+    def _size(self) -> Ints:
+        """`[N]`: the members of the group."""
+        of_row: Ints = np.array([len(g.ranks) or _UNKNOWN for g in self._table.groups] or [_UNKNOWN])[
+            self._table["group"]
+        ]
+        return of_row
+
+    @cached_property
+    def _rings(self) -> Ints:
+        """The groups that are rings."""
+        rows = np.flatnonzero(self._is_addressed)
+        return _rings(self._table, rows, self._straight_place - 1000, self._size)
+
+    @cached_property
+    def _straight_place(self) -> Ints:
+        """`[N]`: how far the peer is away in the group, so that each stage of a pipeline speaks of "the next" alike."""
         table = self._table
         place = np.zeros(len(table), dtype=np.int64)
-        rows = np.flatnonzero(table["is_p2p"] & (table["peer"] >= 0))
-        for row in rows.tolist():
+        for row in np.flatnonzero(self._is_addressed).tolist():
             ranks = table.groups[int(table["group"][row])].ranks
             rank, peer = int(table["rank"][row]), int(table["peer"][row])
             near = rank in ranks and peer in ranks
             place[row] = 1000 + (ranks.index(peer) - ranks.index(rank) if near else peer - rank)
-        size_N = np.array([len(g.ranks) or _UNKNOWN for g in table.groups] or [_UNKNOWN])[table["group"]]
-        in_ring = rows[np.isin(table["group"][rows], _rings(table, rows, place - 1000, size_N))]
-        place[in_ring] = 1000 + (place[in_ring] - 1000) % size_N[in_ring]
-        return place.astype(np.uint64)
+        return place
 
     @cached_property
     def _of_rank(self) -> dict[int, _Program]:
@@ -126,10 +152,13 @@ class Programs:
         table = self._table
         kinds = _mixed(_mixed(self._place, table["op"].astype(np.uint64)), self._kind_of_group)
         places: dict[int, set[tuple[int, int, int]]] = {}
+        stages: dict[int, set[tuple[int, int, int]]] = {}
+        rings = set(self._rings.tolist())
         for group in np.unique(table["group"][table["is_p2p"]]).tolist():
             ranks = table.groups[group].ranks
             for i, rank in enumerate(ranks):
-                places.setdefault(rank, set()).add((self._kinds[group], len(ranks), i))
+                for found_of in (places,) if group in rings else (places, stages):
+                    found_of.setdefault(rank, set()).add((self._kinds[group], len(ranks), i))
         is_transfer = table["is_p2p"] & ~tracks_a_batch(table)
         programs: dict[int, _Program] = {}
         known: dict[_Program, _Program] = {}
@@ -137,7 +166,7 @@ class Programs:
             rows = table.rank_rows(rank)
             found, counts = np.unique(kinds[rows][is_transfer[rows]], return_counts=True)
             often, ever = frozenset(found[counts > 1].tolist()), frozenset(found.tolist())
-            program = _Program(often, ever, frozenset(places.get(rank, ())))
+            program = _Program(often, ever, *(frozenset(of.get(rank, ())) for of in (places, stages)))
             programs[rank] = known.setdefault(program, program)
         return programs
 

@@ -6,9 +6,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 
 from unhang.analyze.align import StuckCollective, missing_at
-from unhang.analyze.fronts import fronts, matched_transfers, stalled
+from unhang.analyze.fronts import fronts, matched_transfers, sends_without_a_receive, stalled
 from unhang.analyze.positions import CallIndex, bare_op, numels
 from unhang.model import CallState, Case, RankEvidence, WaitEdge
+
+_OF_AN_EDGE = ("group", "seq", "created_ns", "op", "is_p2p")
 
 
 class RecordedWaits:
@@ -76,11 +78,9 @@ class RecordedWaits:
 
     def _edges_of_row(self, rank: int, row: int) -> Iterable[WaitEdge]:
         table = self._table
-        group, seq = int(table["group"][row]), int(table["seq"][row])
-        since = int(table["created_ns"][row])
-        op = bare_op(table.ops[int(table["op"][row])])
-        name = table.groups[group].name
-        if table["is_p2p"][row]:
+        group, seq, since, of, is_p2p = (table[name].item(row) for name in _OF_AN_EDGE)
+        op, name = bare_op(table.ops[of]), table.groups[group].name
+        if is_p2p:
             targets, mismatch = self._transfer_wait(row)
             if targets:
                 arrow = "to" if op == "send" else "from"
@@ -139,8 +139,9 @@ class RecordedWaits:
         self, ranks: Collection[int], stuck: Sequence[StuckCollective], known: Collection[int]
     ) -> Iterable[WaitEdge]:
         """Calls behind the one in which a rank waits also wait for ranks that do nothing at all, if no other call does."""
-        for row, other in self.transfers.items():
-            if other is None and row not in self._front_rows:
+        unanswered = (row for row, other in self.transfers.items() if other is None)
+        for row in (*unanswered, *(r for r in sends_without_a_receive(self._table) if r not in self.transfers)):
+            if row not in self._front_rows:
                 rank, peer = int(self._table["rank"][row]), int(self._table["peer"][row])
                 if rank in ranks and rank not in self.stalled and peer not in known and self.is_idle(peer):
                     yield from self._edges_of_row(rank, row)

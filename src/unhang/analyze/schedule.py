@@ -16,6 +16,7 @@ from unhang.model import CollectiveCall, CollectiveTable, ProcessGroup, user_fra
 
 Ints = npt.NDArray[np.int64]
 _ROOM = 1 << 62
+_FEW_PER_ROW, _FEW = 4, 1 << 16  # a table of all values is no longer than so many times the rows, and so much
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,16 @@ def one_key(columns: Sequence[Ints], spans: Sequence[int]) -> Ints:
             raise OverflowError("the keys do not fit")
         key_N = key_N * span + column
     return key_N
+
+
+def counted(key_N: Ints, span: int) -> tuple[Ints, Ints]:
+    """The different values, sorted, and how many of each; all are below `span`."""
+    if span > _FEW_PER_ROW * len(key_N) + _FEW:
+        values, counts = np.unique(key_N, return_counts=True)
+        return values, counts
+    count_V = np.bincount(key_N, minlength=1)
+    values = np.flatnonzero(count_V)
+    return values, count_V[values]
 
 
 def group_labels(ours: CollectiveTable, theirs: CollectiveTable) -> tuple[Ints, Ints]:
@@ -90,6 +101,8 @@ def _unmatched(table: CollectiveTable, other: CollectiveTable) -> set[int]:
 
 def _with_several(table: CollectiveTable, groups: set[int]) -> set[str]:
     """Descriptions that a rank has more than one of these groups of, or that say nothing."""
+    if not groups:
+        return set()
     pairs = np.unique(table["rank"].astype(np.int64) * (len(table.groups) + 1) + table["group"])
     found = {table.groups[i].desc for i in groups if table.groups[i].desc in ("", "undefined")}
     seen: set[tuple[int, str]] = set()
@@ -110,16 +123,17 @@ class Streams:
         stream = one_key((rank, label, table["is_p2p"].astype(np.int64)), spans[:3])
         key = one_key((stream, seq), (spans[0] * spans[1] * spans[2], spans[3]))
         self.row_N: Ints = np.argsort(key, kind="stable")
-        self.stream_N, self.seq_N, key = stream[self.row_N], seq[self.row_N], key[self.row_N]
+        stream, self.seq_N, key = stream[self.row_N], seq[self.row_N], key[self.row_N]
         first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
         lengths = np.diff(np.append(first, len(key)))
         self.nth_N: Ints = np.arange(len(key)) - np.repeat(first, lengths)
-        wrapped = np.isin(table["rank"], sorted(table.wrapped_ranks))[self.row_N]
-        starts = np.flatnonzero(np.append(True, self.stream_N[1:] != self.stream_N[:-1])[: len(key)])
-        ends = np.append(starts[1:], len(key)) - 1 if len(starts) else starts
-        self.streams = self.stream_N[starts]
+        starts = np.flatnonzero(np.append(True, stream[1:] != stream[:-1])[: len(key)])
+        self.lengths: Ints = np.diff(np.append(starts, len(key)))
+        ends = starts + self.lengths - 1
+        wrapped = np.isin(table["rank"][self.row_N[starts]], sorted(table.wrapped_ranks))
+        self.streams = stream[starts]
         # Of a batch that the ring buffer has half overwritten, the members cannot be told apart.
-        self.first, self.last = self.seq_N[starts] + wrapped[starts], self.seq_N[ends]
+        self.first, self.last = self.seq_N[starts] + wrapped, self.seq_N[ends]
 
 
 @dataclass(frozen=True)
@@ -152,21 +166,29 @@ def aligned(ours: CollectiveTable, theirs: CollectiveTable, labels: tuple[Ints, 
     both, at_a, at_b = np.intersect1d(a.streams, b.streams, assume_unique=True, return_indices=True)
     first, last = np.maximum(a.first[at_a], b.first[at_b]), np.minimum(a.last[at_a], b.last[at_b])
     most = max(int(s.nth_N.max()) for s in (a, b)) + 1
-    keys, rows = [], []
-    for s in (a, b):
-        at = np.minimum(np.searchsorted(both, s.stream_N), max(len(both) - 1, 0))
-        within = np.zeros(len(s.seq_N), dtype=bool)
-        if len(both):
-            within = (both[at] == s.stream_N) & (s.seq_N >= first[at]) & (s.seq_N <= last[at])
-        key = one_key(
-            (at[within], s.seq_N[within], s.nth_N[within]), (max(len(both), 1), spans[3], most)
-        )  # sorted, as the rows are
-        keys.append(key)
-        rows.append(s.row_N[within])
-    return Aligned(
-        rows[0], _partners(keys[0], keys[1], rows[1]), rows[1], _partners(keys[1], keys[0], rows[0]),
-        _before(keys[1], keys[0], rows[0]),
-    )  # fmt: skip
+    (key_a, row_a), (key_b, row_b) = (
+        _within(s, both, (first, last), (max(len(both), 1), spans[3], most)) for s in (a, b)
+    )
+    place = np.searchsorted(key_b, key_a)
+    same = np.append(key_b, -1)[place] == key_a
+    partner_a, partner_b = np.full(len(key_a), -1, np.int64), np.full(len(key_b), -1, np.int64)
+    partner_a[same], partner_b[place[same]] = row_b[place[same]], row_a[same]
+    before_b = np.cumsum(np.bincount(place, minlength=len(key_b)))[: len(key_b)]  # how many of our keys are not higher
+    places = row_a[np.maximum(before_b - 1, 0)] if len(row_a) else before_b
+    return Aligned(row_a, partner_a, row_b, partner_b, places)
+
+
+def _within(s: Streams, both: Ints, stretch: tuple[Ints, Ints], spans: Sequence[int]) -> tuple[Ints, Ints]:
+    """Keys and rows, sorted, of those streams of `both` runs, as far as the stretch of each goes."""
+    at = np.searchsorted(both, s.streams)
+    is_in_both = np.append(both, -1)[at] == s.streams
+    least, most = (np.append(part, -1)[at] for part in stretch)
+    least[~is_in_both] = spans[1]
+    at_N, least_N, most_N = (np.repeat(part, s.lengths) for part in (at, least, most))
+    within = (s.seq_N >= least_N) & (s.seq_N <= most_N)
+    if within.all():
+        return one_key((at_N, s.seq_N, s.nth_N), spans), s.row_N
+    return one_key((at_N[within], s.seq_N[within], s.nth_N[within]), spans), s.row_N[within]
 
 
 def _spans(ranks: Sequence[Ints], labels: Sequence[Ints], seqs: Sequence[Ints]) -> list[int]:
@@ -177,20 +199,6 @@ def _spans(ranks: Sequence[Ints], labels: Sequence[Ints], seqs: Sequence[Ints]) 
 def _ordinals(parts: Sequence[Ints]) -> list[Ints]:
     number = np.unique(np.concatenate(parts), return_inverse=True)[1]
     return [number[: len(parts[0])].astype(np.int64), number[len(parts[0]) :].astype(np.int64)]
-
-
-def _partners(key_K: Ints, other_L: Ints, row_L: Ints) -> Ints:
-    if not len(other_L):
-        return np.full(len(key_K), -1, dtype=np.int64)
-    at = np.minimum(np.searchsorted(other_L, key_K), len(other_L) - 1)
-    return np.where(other_L[at] == key_K, row_L[at], -1)
-
-
-def _before(key_K: Ints, other_L: Ints, row_L: Ints) -> Ints:
-    if not len(other_L):
-        return np.zeros(len(key_K), dtype=np.int64)
-    found: Ints = row_L[np.maximum(np.searchsorted(other_L, key_K, side="right") - 1, 0)]
-    return found
 
 
 def _common(values: Sequence[object], numbers: dict[object, int]) -> Ints:
@@ -208,12 +216,14 @@ class _Words:
 
     def of(self, table: CollectiveTable) -> tuple[Ints, Ints]:
         """`[N]` signatures (op, elements, dtype), and `[N]` places, -1 where the call's stack is not recorded."""
-        op_N = _common([bare_op(op) for op in table.ops], self.ops)[table["op"]]
-        numel_N = _common([numels(s) for s in table.sizes], self.numels)[table["in_sizes"]]
-        dtype_N = _common([d.lower() for d in table.dtypes], self.dtypes)[table["dtype"]]
+        op_O = _common([bare_op(op) for op in table.ops], self.ops) << 46
+        numel_S = _common([numels(s) for s in table.sizes], self.numels) << 18
+        dtype_D = _common([d.lower() for d in table.dtypes], self.dtypes)
+        signature_N = op_O[table["op"]]
+        signature_N += numel_S[table["in_sizes"]]
+        signature_N += dtype_D[table["dtype"]]
         places = _common([(user_frames(stack) or (None,))[0] for stack in table.stacks], self.places)
-        place_N = np.where(table["frames"] >= 0, places[np.maximum(table["frames"], 0)], -1)
-        return ((op_N << 40) + (numel_N << 12)) * 64 + dtype_N, place_N
+        return signature_N, np.append(places, -1)[np.maximum(table["frames"], -1)]
 
 
 def divergences(
@@ -253,7 +263,7 @@ def divergences(
 
 
 def _among(table: CollectiveTable, rows: Ints, ranks: Collection[int]) -> npt.NDArray[np.bool_]:
-    return np.isin(table["rank"][rows], sorted(ranks))
+    return np.isin(table["rank"][rows], sorted(ranks)) if ranks else np.zeros(len(rows), bool)
 
 
 def _classes(

@@ -119,9 +119,13 @@ class Situation:
         """Where the programs part, oldest first."""
         differing = [s for s in self.stuck if s.is_mismatch][:MOST_DIVERGENCES]
         fronts = self.recorded.fronts
-        found = [
-            d for s in differing if (d := divergence_at(self.case, self.index, self.habits, s, fronts)) is not None
-        ]
+        # Many waits share one tuple of targets.
+        waits = {(e.group, id(e.targets)): e.targets for e in self.waits.edges} if differing else {}
+        found = []
+        for s in differing:
+            awaited = {rank for (group, _), targets in waits.items() if group != s.group.name for rank in targets}
+            if (d := divergence_at(self.case, self.index, self.habits, s, fronts, awaited)) is not None:
+                found.append(d)
         if not found:
             behind = [s for s in self.stuck if s.missing][:_MOST_SILENT]
             found = [d for s in behind if (d := silent_divergence_at(self.case, self.index, s)) is not None]

@@ -8,25 +8,27 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from unhang.model import Frame
+from unhang.model.lazy_pattern import lazy_pattern
 
 _MOST_BYTES = 2_000_000
-_RANK_NAMES = re.compile(
+_RANK_NAMES = lazy_pattern(
     r"\b(global_|local_|world_|node_|dp_|tp_|pp_)?rank\b|get_rank|is_main|is_master|\bmaster\b|main_process|rank_zero|"
     r"global_zero|process_index|is_chief|\bRANK\b|LOCAL_RANK",
     re.IGNORECASE,
 )
-_RANK_ZERO = re.compile(
+_RANK_ZERO = lazy_pattern(
     r"rank\w*(\(\))?\s*(==|<=)\s*0\b|rank\w*(\(\))?\s*<\s*1\b|\bnot\s+[\w.]*rank\b|is_main|is_master|\bmaster\b|"
     r"main_process|rank_zero|global_zero|is_chief|RANK[\"'\])]*\s*==\s*[\"']?0",
     re.IGNORECASE,
 )
-_DATA_NAMES = re.compile(
+_DATA_NAMES = lazy_pattern(
     r"nan|inf\b|isinf|finite|bad|skip|overflow|found|loss|grad|none|len\(|exists|isfile|isdir|empty|valid|error|fail|any\(|all\(",
     re.IGNORECASE,
 )
-_STEP_NAMES = re.compile(r"\b(step|epoch|it|iter|iteration|i|batch_idx|last|global_step|every)\b|%", re.IGNORECASE)
+_STEP_NAMES = lazy_pattern(r"\b(step|epoch|it|iter|iteration|i|batch_idx|last|global_step|every)\b|%", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,7 @@ class Loop:
         return self.first <= line <= self.last
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
+class Surroundings(NamedTuple):
     """The loops (outermost first) and conditions that decide whether a line runs, within its function."""
 
     loops: tuple[Loop, ...] = ()

@@ -6,7 +6,7 @@ Legend of shapes: P positions of one group, M members; `arrival_PM` in nanosecon
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,8 +24,7 @@ _MOST_ROWS, _MOST_PEERS = 1000, 8
 _NEVER = np.iinfo(np.int64).max
 
 
-@dataclass(frozen=True)
-class Straggler:
+class Straggler(NamedTuple):
     """A rank that is last in most collectives. `lost_s` is what the others waited for it, `span_s` the time looked at."""
 
     rank: int

@@ -81,7 +81,7 @@ def awaited_transfer(case: Case, rank: int) -> PendingCall | None:
 
 def _p2p_edges(case: Case) -> Iterable[WaitEdge]:
     for rank, evidence in case.ranks.items():
-        if not any(c.kind in _P2P for c in evidence.pending) or not is_blocked(evidence):
+        if not evidence.pending or not any(c.kind in _P2P for c in evidence.pending) or not is_blocked(evidence):
             continue
         call = awaited_transfer(case, rank)
         if call is not None and call.peer is not None:
@@ -95,6 +95,8 @@ def _under_way(evidence: RankEvidence, kind: str) -> PendingCall | None:
 
 def _start_up_edges(case: Case) -> Iterable[WaitEdge]:
     for rank, evidence in case.ranks.items():
+        if not evidence.pending:
+            continue
         call = _under_way(evidence, "init_process_group")
         if call is not None:
             absent = tuple(r for r in case.world if r != rank and not _has_come(case.ranks.get(r)))
@@ -163,6 +165,8 @@ def waits_for(case: Case, stuck: Sequence[StuckCollective], recorded: RecordedWa
 
 def main_waits_in_store(case: Case, rank: int) -> bool:
     """Whether the main thread, not another one, waits for a key."""
+    if not case.ranks[rank].pending:
+        return False
     stack = case.ranks[rank].main_stack
     waits = _under_way(case.ranks[rank], "store_wait") is not None
     starts = any(_under_way(case.ranks[rank], kind) for kind in ("new_group", "init_process_group"))

@@ -17,7 +17,8 @@ from unhang.preflight.member import Member, member_from
 from unhang.preflight.party import CannotMeet, Party, meet
 from unhang.preflight.planning import setup_of
 from unhang.rules.reading_rule import ReadingRule
-from unhang.rules.registry import all_rules, judge
+from unhang.rules.registry import judge
+from unhang.rules.registry_modules import load_rules
 
 _GATHER_LIMIT_S = 30.0
 _END_LIMIT_S = 60.0
@@ -75,9 +76,11 @@ def chosen(options: CheckOptions) -> tuple[str, ...]:
 
 def judged(case: Case) -> Diagnosis:
     """The verdict of the rules that judge readings. A rule that could not judge is skipped, with the reason: it never passes."""
-    diagnosis = judge(case, [r for r in all_rules() if isinstance(r, ReadingRule)], independent=True)
+    rules, broken = load_rules()
+    diagnosis = judge(case, [r for r in rules if isinstance(r, ReadingRule)], independent=True)
     is_judged = any(o.verdict is Verdict.PASS for o in diagnosis.outcomes) and not diagnosis.findings
-    return replace(diagnosis, outcome=Outcome.CLEAN if is_judged else Outcome.UNKNOWN)
+    outcome = Outcome.CLEAN if is_judged else Outcome.UNKNOWN
+    return replace(diagnosis, outcome=outcome, notes=(*diagnosis.notes, *broken))
 
 
 def exit_code(diagnosis: Diagnosis, fail_on: str) -> int:

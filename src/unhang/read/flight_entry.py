@@ -6,16 +6,16 @@ whose hash takes years.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from unhang.model import CallState, Frame
+from unhang.model.lazy_pattern import lazy_pattern
 from unhang.read.fields import INT64_MAX, encodable
 
 MAX_FRAMES = 512
 MAX_DIMENSIONS = 64
-_P2P = re.compile(r"(send|recv)\s+\d+\s*(?:->|<-)\s*(\d+)$")
+_P2P = lazy_pattern(r"(send|recv)\s+\d+\s*(?:->|<-)\s*(\d+)$")
 _STATES = {"scheduled": CallState.SCHEDULED, "started": CallState.STARTED, "completed": CallState.COMPLETED}
 
 Sizes = tuple[tuple[int, ...], ...]

@@ -147,9 +147,13 @@ def groups_of_config(config: object) -> dict[str, ProcessGroup]:
     groups = {}
     for key, value in config.items() if isinstance(config, dict) else ():
         fields = value if isinstance(value, dict) else {"ranks": value}
-        ranks = fields.get("ranks")
-        told = (key, fields.get("name"), fields.get("desc"), ranks if isinstance(ranks, str) else ranks_of(ranks))
-        group = _group_of(*(part if isinstance(part, (str, tuple)) else "" for part in told))
+        name, desc, ranks = fields.get("name"), fields.get("desc"), fields.get("ranks")
+        group = _group_of(
+            key if isinstance(key, str) else "",
+            name if isinstance(name, str) else "",
+            desc if isinstance(desc, str) else "",
+            ranks if isinstance(ranks, str) else ranks_of(ranks),
+        )
         if group.name:
             groups[group.name] = group
     return groups

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from unhang.model import Frame
+from unhang.model.lazy_pattern import lazy_pattern
 
 START = "Traceback (most recent call last):"
 CHAINED = (
@@ -14,18 +14,18 @@ CHAINED = (
     "During handling of the above exception, another exception occurred:",
 )
 MAX_MESSAGE_LINES = 20
-_FRAME = re.compile(r'\s*File "(.+)", line (\d+)(?:, in (.*))?$')
-_FRAME_ALONE = re.compile(r' {0,4}File "(.+\.py)", line (\d+), in (\S.*)$')
-_ERROR = re.compile(r"([A-Za-z_][\w.]*)(?:: ?(.*))?$")
+_FRAME = lazy_pattern(r'\s*File "(.+)", line (\d+)(?:, in (.*))?$')
+_FRAME_ALONE = lazy_pattern(r' {0,4}File "(.+\.py)", line (\d+), in (\S.*)$')
+_ERROR = lazy_pattern(r"([A-Za-z_][\w.]*)(?:: ?(.*))?$")
 # Where the head of the traceback is missing, only what is certainly an exception ends it.
-_CERTAIN_ERROR = re.compile(
+_CERTAIN_ERROR = lazy_pattern(
     r"((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Empty|Expired))(?:: ?(.*))?$"
 )
 _NO_ERROR = frozenset({"INFO", "WARNING", "ERROR", "DEBUG", "WARN", "CRITICAL", "NOTE", "FATAL", "TRACE"})
 # Tracebacks drawn as a box: its corner, its frames (the path may be cut), its floor.
-_BOX_START = re.compile(r"^[╭┌+][─━-]+ ?Traceback \(most recent call last\)")
-_BOX_FRAME = re.compile(r"^[│|] (\S+\.py):(\d+) in (\S+)")
-_BOX_LINE = re.compile(r"^[│|╰└+]")
+_BOX_START = lazy_pattern(r"^[╭┌+][─━-]+ ?Traceback \(most recent call last\)")
+_BOX_FRAME = lazy_pattern(r"^[│|] (\S+\.py):(\d+) in (\S+)")
+_BOX_LINE = lazy_pattern(r"^[│|╰└+]")
 
 
 @dataclass

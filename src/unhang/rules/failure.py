@@ -13,46 +13,47 @@ from unhang.analyze.first_errors import SeenError, errors_of, first_error, ranks
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Finding, Fix, Frame, RaisedError, user_frames
 from unhang.model.evidence import SEEN_BY_LAUNCHER
+from unhang.model.lazy_pattern import lazy_pattern
 from unhang.rules import wording as w
 
 if TYPE_CHECKING:
     from unhang.rules.base import Rule
 
-GPU_OOM = re.compile(
+GPU_OOM = lazy_pattern(
     # More than any device has is a size that was never filled in.
     r"^(?!.*more than 1EB)(?:.*)(?:(?:CUDA|HIP|NPU|XPU|MUSA) out of memory|cuda\.OutOfMemoryError|(?<![.\w])(?:torch\.)?OutOfMemoryError|CU\w+_STATUS_ALLOC_FAILED|"
     r"CUDA error: out of memory|Cuda failure (?:\d+ )?'out of memory'|cuda runtime error \(2\)|CUDA_ERROR_OUT_OF_MEMORY)",
     re.DOTALL,
 )
-KERNEL_ERROR = re.compile(
+KERNEL_ERROR = lazy_pattern(
     r"device-side assert|illegal memory access|misaligned address|an illegal instruction was encountered|"
     r"unspecified launch failure|hardware stack error|CU(?:BLAS|DNN)_STATUS_EXECUTION_FAILED|"
     r"CUDA_ERROR_(?:ILLEGAL_ADDRESS|ASSERT|MISALIGNED_ADDRESS)|cudaError(?:IllegalAddress|Assert|MisalignedAddress)"
 )
-HOST_OOM = re.compile(
+HOST_OOM = lazy_pattern(
     r"^(?:\w+\.)*_?(?:Array)?MemoryError|DefaultCPUAllocator|Errno 12\b|bad_alloc|ray\.exceptions\.OutOfMemoryError|"
     r"killed by signal: Killed|node running low on memory|memory pressure"
 )
-WORKER_DIED = re.compile(r"DataLoader worker \(pid.{0,40}\) (?:is killed by signal|exited unexpectedly)")
-_WORKER_KILLED = re.compile(r"DataLoader worker \(pid.{0,40}\) is killed by signal")
-FD_EXHAUSTED = re.compile(r"Too many open files|Errno 24\b|EMFILE")
-FILE_RACE = re.compile(
+WORKER_DIED = lazy_pattern(r"DataLoader worker \(pid.{0,40}\) (?:is killed by signal|exited unexpectedly)")
+_WORKER_KILLED = lazy_pattern(r"DataLoader worker \(pid.{0,40}\) is killed by signal")
+FD_EXHAUSTED = lazy_pattern(r"Too many open files|Errno 24\b|EMFILE")
+FILE_RACE = lazy_pattern(
     r"Parent directory .* does not exist|FileExistsError|FileNotFoundError|No such file or directory|Stale file handle|"
     r"Errno (?:17|39|116)\b|Directory not empty"
 )
-MISSING_FILE = re.compile(r"FileNotFoundError|No such file or directory|Parent directory .* does not exist")
+MISSING_FILE = lazy_pattern(r"FileNotFoundError|No such file or directory|Parent directory .* does not exist")
 # Paths of which one rank's work is another's failure: renamed from a temporary name, made twice, removed by a rotation, an index
 # that one rank builds; and functions that build, download or rotate them.
-SURE_RACE = re.compile(
+SURE_RACE = lazy_pattern(
     r"\.(?:tmp|temp|incomplete|partial|lock)\b.{0,200}' -> '|tmp-checkpoint|Stale file handle|File exists|FileExistsError|Directory not empty|"
     r"_(?:doc_idx|sample_idx|shuffle_idx|document_index|sample_index|shuffle_index)\.npy|\.(?:incomplete|lock)'|"
     r"Parent directory .* does not exist|(?:cache|index)[^'\"]{0,200}\.(?:npy|arrow|idx|bin|json|lock|pt|so)\b"
 )
-MADE_BY_ONE = re.compile(r"build|download|cache|rotate|_rotate_checkpoints|makedirs|index|prepare", re.IGNORECASE)
-PORT_TAKEN = re.compile(r"address already in use|EADDRINUSE|errno: ?98\b", re.IGNORECASE)
-LOADER_TIMED_OUT = re.compile(r"DataLoader timed out after")
+MADE_BY_ONE = lazy_pattern(r"build|download|cache|rotate|_rotate_checkpoints|makedirs|index|prepare", re.IGNORECASE)
+PORT_TAKEN = lazy_pattern(r"address already in use|EADDRINUSE|errno: ?98\b", re.IGNORECASE)
+LOADER_TIMED_OUT = lazy_pattern(r"DataLoader timed out after")
 # What DDP says where the first collective never came to its end: whose fault that was, it does not tell.
-INCONSISTENT_PARAMETERS = re.compile(
+INCONSISTENT_PARAMETERS = lazy_pattern(
     r"DDP expects same model across all ranks, but Rank \d+ has \d+ params, while rank \d+ has inconsistent 0 params"
 )
 SPECIAL = (

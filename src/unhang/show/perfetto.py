@@ -8,7 +8,6 @@ Legend of shapes: N slices.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,6 +20,7 @@ import numpy as np
 from unhang.analyze.positions import bare_op
 from unhang.model import CallState, CollectiveTable, Finding, user_frames
 from unhang.read.dumps.decode_rows import distinct
+from unhang.show.packing import gzip_packer
 from unhang.show.printable import printable
 from unhang.show.slices import Slices
 from unhang.show.tracks import DIRECTIONS, LANES, Drawn, Ints, channels, drawn, longest_guess_ns, rank_blocks
@@ -83,10 +83,10 @@ def _first_ns(table: CollectiveTable) -> int | None:
 
 
 class _Gzip:
-    """A compressed list of events, each of which begins with a comma. The fastest level: slices are much alike."""
+    """A compressed list of events, each of which begins with a comma."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self._packer, self._is_empty = file, zlib.compressobj(1, zlib.DEFLATED, 31), True
+        self._file, self._packer, self._is_empty = file, gzip_packer(), True
 
     def open(self, head: bytes) -> None:
         """What stands before the events."""
@@ -254,7 +254,7 @@ class _Trace:
             if one in self._culprits:
                 self._last[one] = last
         self._name(table, rank, part.track)
-        for text in slices.only(~part.is_open).texts():
+        for text in slices.texts(np.flatnonzero(~part.is_open)):
             self.out.write(text)
         if part.is_open.any():
             groups = [(table.groups[g].name, table.groups[g].ranks) for g in table["group"][part.rows[part.is_open]]]
@@ -262,13 +262,13 @@ class _Trace:
 
     def _name(self, table: CollectiveTable, rank_N: Ints, track_N: Ints) -> None:
         """Writes the names of the processes and tracks of a block."""
-        texts = [self._process(rank) for rank in dict.fromkeys(rank_N.tolist())]
+        ranks = rank_N[np.flatnonzero(np.diff(rank_N, prepend=-1))].tolist()  # sorted, as the rows are
+        texts = [self._process(rank) for rank in ranks]
         names: dict[int, str] = {}
         width = int(track_N.max(initial=0)) + 1
         pair_N = rank_N * width + track_N
-        for rank, track in (
-            divmod(pair, width) for pair in sorted(pair_N[distinct(pair_N.astype(np.uint64))[0]].tolist())
-        ):
+        pairs = np.sort(pair_N[distinct(pair_N.astype(np.uint64))[0]])
+        for rank, track in (divmod(pair, width) for pair in pairs.tolist()):
             if track not in names:
                 names[track] = _track_name(table, track)
             about = {"pid": rank, "tid": track + 1}
@@ -287,7 +287,7 @@ class _Trace:
         end = self._end + max(1_000_000, (self._end - self._begin) // 50)
         for kept in self._open:
             until = np.full(len(kept.groups), end, dtype=np.int64)
-            for text in replace(kept.slices, end=until).texts():
+            for text in replace(kept.slices, end=until).texts(np.arange(len(until))):
                 self.out.write(text)
         self.out.write(b"".join([*self._marks(), *self._arrows()]))
         about: dict[str, object] = {"zero_ns": self.zero_ns or 0, "calls_without_time": self._untimed}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from unhang.model import CallState, CollectiveTable
 
 LANES = 4
 DIRECTIONS = ("", "send", "recv")
-_BLOCK_ROWS = 1 << 16
+_BLOCK_ROWS = 1 << 17
 _LEAST_GUESS_NS = 1_000_000
 _OPEN = (CallState.SCHEDULED, CallState.STARTED)
 
@@ -80,7 +81,7 @@ def drawn(table: CollectiveTable, rows: Ints, channel_N: Ints, guess_ns: int) ->
     start = np.maximum(created, started)
     end = np.where(is_guess, np.minimum(_next_created(rank, created), start + guess_ns), completed)
     end = np.where(is_open, start, np.maximum(end, start))
-    lane, start = _lanes(rank * (int(channel_N.max(initial=0)) + 1) + channel_N, start, end)
+    lane, start = _lanes(rank, channel_N, start, end)
     return Drawn(rows, channel_N * LANES + lane, start, np.maximum(start, end), is_open, is_guess)
 
 
@@ -91,16 +92,21 @@ def _next_created(rank_N: Ints, created_N: Ints) -> Ints:
     return np.where(is_last, np.iinfo(np.int64).max, following)
 
 
-def _lanes(key_N: Ints, start_N: Ints, end_N: Ints) -> tuple[Ints, Ints]:
-    """(lane, start) so that the calls of one lane follow or enclose each other.
+def _small(values_N: Ints) -> npt.NDArray[Any]:
+    """Numbers in the narrowest type that holds them: of those, sixteen bits and less are sorted in linear time."""
+    return values_N.astype(np.min_scalar_type(int(values_N.max(initial=0))))
+
+
+def _lanes(rank_N: Ints, channel_N: Ints, start_N: Ints, end_N: Ints) -> tuple[Ints, Ints]:
+    """(lane, start) so that the calls of one lane follow or enclose each other. Ranks are sorted.
 
     An open call has the end of its start: what is issued later lies within it once it is drawn to the end of the trace.
     """
-    if not len(key_N):
-        return key_N, start_N
-    order = np.argsort(key_N, kind="stable")
-    key = key_N[order]
-    is_first = np.append(True, key[1:] != key[:-1])
+    if not len(rank_N):
+        return rank_N, start_N
+    order = np.argsort(_small(channel_N), kind="stable")
+    order = order[np.argsort(_small(rank_N - rank_N[0])[order], kind="stable")]
+    is_first = np.append(True, (np.diff(rank_N[order]) != 0) | (np.diff(channel_N[order]) != 0))
     segment_N = np.cumsum(is_first) - 1
     first_S = np.flatnonzero(is_first)
     number = np.concatenate((start_N[order], end_N[order]))
@@ -114,11 +120,13 @@ def _lanes(key_N: Ints, start_N: Ints, end_N: Ints) -> tuple[Ints, Ints]:
     begins_N = number[: len(order)] + base_N
     until_N = np.maximum.accumulate(number[len(order) :] + base_N)
     place_N = np.arange(len(order))
-    in_flight_N = np.maximum(place_N - np.searchsorted(until_N, begins_N, side="right"), 0)
+    in_flight_N = np.zeros_like(place_N)
+    late = np.flatnonzero(until_N[:-1] > begins_N[1:]) + 1  # the others begin after all before them
+    in_flight_N[late] = np.maximum(late - np.searchsorted(until_N, begins_N[late], side="right"), 0)
     lanes_N = np.minimum(np.maximum.reduceat(in_flight_N, first_S) + 1, LANES)[segment_N]
     nth_N = place_N - first_S[segment_N]
     before_N = np.where(nth_N >= lanes_N, until_N[place_N - lanes_N], 0)
-    lane, start = np.empty_like(key), np.empty_like(key)
+    lane, start = np.empty_like(place_N), np.empty_like(place_N)
     lane[order] = nth_N % lanes_N
     number = np.maximum(begins_N, before_N) - base_N
     start[order] = (number if times is None else times[number]) + least

@@ -68,6 +68,13 @@ def test_among_suspects_with_one_program_the_one_against_two_has_departed_unless
     assert Habits(table_of({**calls, 3: calls[0]})).departures(rank0_looks_on) == {1: 7}
 
 
+def test_the_greater_part_clears_its_members_only_if_it_stays_so_whatever_the_others_call() -> None:
+    odd, usual = ({"op": op, "state": OPEN} for op in ("scatter", "all_reduce"))
+    table = table_of({r: [*step(), *step(), odd if r < 2 else usual] for r in range(3)})
+    assert Habits(table).departures(last(table)) == {}
+    assert list(Habits(table).departures(last(table), not_come=1)) == [0, 1]
+
+
 def test_one_rank_of_many_that_made_the_same_call_clears_it() -> None:
     begin, own = [{"op": op} for op in ("broadcast", "all_reduce", "all_gather")], [{"op": "scatter", "state": OPEN}]
     usual = [*begin, {"op": "barrier"}, *begin]
@@ -127,6 +134,23 @@ def test_where_the_peers_begin_unlike_each_other_nobody_has_departed() -> None:
     begin = [{"op": op} for op in ("broadcast", "all_reduce", "all_gather")]
     table = table_of({r: [{"op": op, "state": OPEN}, *begin] for r, op in enumerate(("barrier", "a", "b", "c"))})
     assert Habits(table).departures({0: 0}) == {}
+
+
+def test_at_the_begin_of_a_pipeline_those_at_the_same_stage_tell() -> None:
+    begins = [("broadcast", "all_reduce", "all_gather"), ("all_gather", "scatter", "broadcast")]
+    groups = [ProcessGroup(f"pp{r}", "pp", (r, r + 4), backend="nccl") for r in range(4)]
+    groups += [ProcessGroup(f"cp{r}", "cp", (r, r + 1), backend="nccl") for r in (0, 2, 4, 6)]
+    calls = {}
+    for r in range(8):
+        ring = [{**way(r ^ 1), "group": f"cp{r & 6}", "seq": 1} for way in (send, recv)]
+        stage = send(r + 4, group=f"pp{r}") if r < 4 else recv(r - 4, group=f"pp{r - 4}")
+        calls[r] = [*({"op": op} for op in begins[r // 4]), *ring, stage]
+    calls[0] = [{"op": "barrier", "state": OPEN}, *calls[0]]
+    table = table_of(calls, ProcessGroup("0", "default_pg", tuple(range(8)), backend="nccl"), *groups)
+    programs = Programs(table)
+    assert programs.like(0) == [1, 2, 3, 4, 5, 6, 7]
+    assert [r for r in range(1, 8) if programs.is_same_stage(0, r)] == [1, 2, 3]
+    assert Habits(table).departures({0: 0}) == {0: 0}
 
 
 def test_in_its_first_round_a_rank_that_departed_before_its_loops_has_departed() -> None:

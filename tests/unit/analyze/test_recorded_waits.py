@@ -11,6 +11,7 @@ import pytest
 from tests.unit.analyze.small_tables import DONE, OPEN, STARTED, WORLD, case_of, recv, reduce_, send, table_of
 from unhang.analyze.fronts import fronts, matched_transfers
 from unhang.analyze.positions import CallIndex
+from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.situation import Situation
 from unhang.model import PROGRESS_COLUMNS, CallState, CollectiveTable, ProcessGroup, ProcessState
 from unhang.rules.process.no_dump import candidates
@@ -48,10 +49,16 @@ def test_a_batch_counts_as_one_call_and_shows_the_member_that_differs() -> None:
     assert [table.call(row).in_sizes for row in position.rows.tolist()] == [((8,),), ((9,),)]
 
 
-def saying(table: CollectiveTable, rank: int, enqueued: int, completed: int) -> CollectiveTable:
-    """The table with the rank's own word on the first group."""
-    told = {"rank": rank, "group": 0, "enqueued": enqueued, "started": -1, "completed": completed}
-    return replace(table, progress={k: np.array([v], dtype=PROGRESS_COLUMNS[k]) for k, v in told.items()})
+def saying(table: CollectiveTable, rank: int, enqueued: int, completed: int, group: int = 0) -> CollectiveTable:
+    """The table with the rank's own word on a group too."""
+    told = {"rank": rank, "group": group, "enqueued": enqueued, "started": -1, "completed": completed}
+    progress = {k: np.append(table.progress[k], v).astype(PROGRESS_COLUMNS[k]) for k, v in told.items()}
+    return replace(table, progress=progress)
+
+
+def batch(call: dict[str, Any], seq: int) -> list[dict[str, Any]]:
+    """A batch of one transfer, with the entry that tracks it."""
+    return [{**call, "seq": seq}, {**call, "op": "coalesced", "peer": -1, "seq": seq}]
 
 
 def test_what_a_rank_says_of_itself_counts_as_issued() -> None:
@@ -268,10 +275,46 @@ def test_a_device_stands_still_where_the_rank_says_that_the_call_before_has_comp
     assert Situation(case_of(saying(active, 0, 8, 7))).recorded.stalled == {0}
 
 
+def test_a_device_does_not_stand_still_where_an_open_transfer_before_the_call_may_be_overwritten() -> None:
+    cp = ProcessGroup("1", "cp", (0, 1), backend="nccl")
+    calls = {0: [reduce_(OPEN, seq=8), send(1, OPEN, group="1", seq=6)]}
+    calls |= {r: [reduce_(STARTED, seq=8)] for r in (1, 2, 3)}
+
+    def recorded(completed: int, calls: dict[int, list[dict[str, Any]]] = calls) -> RecordedWaits:
+        table = saying(saying(table_of(calls, WORLD, cp), 0, 8, 7), 0, 6, completed, group=1)
+        partial = replace(table, wrapped_ranks=frozenset(range(4)), active_ranks=frozenset(range(4)))
+        return Situation(case_of(partial)).recorded
+
+    assert recorded(5).stalled == {0}
+    assert (recorded(3).stalled, recorded(3).fronts[0]) == (frozenset(), ())
+    mixed = {**calls, 1: [*calls[1], reduce_(OPEN, group="1")]}
+    assert recorded(5, mixed).stalled == frozenset()  # of which kind the fifth was, nothing tells
+
+
+def test_an_idle_rank_that_says_it_has_completed_all_is_awaited_in_a_batch_that_has_not_begun() -> None:
+    cp = ProcessGroup("1", "cp", (1, 2), backend="nccl")
+
+    def targets(batches: int, is_told: bool) -> list[tuple[int, ...]]:
+        sends = [call for n in range(batches) for call in batch(send(2, OPEN, group="1"), 6 + n)]
+        calls = {0: [reduce_()], 1: [reduce_(seq=2), recv(0, OPEN), *sends], 2: [reduce_()], 3: [reduce_()]}
+        table = table_of(calls, WORLD, cp)
+        table = replace(table, wrapped_ranks=frozenset((1, 2)))
+        told = saying(table, 2, 5, 5, group=1) if is_told else table
+        return [e.targets for e in Situation(case_of(told)).waits.edges]
+
+    assert targets(batches=2, is_told=True) == [(0,), (2,)]
+    assert targets(batches=1, is_told=True) == [(0,)]  # its side may be done
+    assert targets(batches=2, is_told=False) == [(0,)]
+
+
 def test_an_idle_rank_is_awaited_in_a_transfer_behind_the_one_in_which_a_rank_waits() -> None:
     table = table_of({0: [reduce_()], 1: [reduce_(), recv(0, OPEN), send(2, OPEN)], 2: [reduce_()], 3: [reduce_()]})
     s = Situation(case_of(table))
     assert [(e.waiter, e.targets) for e in s.waits.edges] == [(1, (0,)), (1, (2,))]
+    titles = sorted(f.title for f in judge(s.case).findings)
+    assert titles == [
+        f"rank {r} never issued the other side of rank 1's {side}" for r, side in ((0, "recv"), (2, "send"))
+    ]
     counted = Situation(case_of(replace(table, wrapped_ranks=frozenset([2]))))  # since the collective it made no call
     assert [(e.waiter, e.targets) for e in counted.waits.edges] == [(1, (0,)), (1, (2,))]
     table = table_of({0: [reduce_()], 1: [reduce_(), recv(0, OPEN), send(2, OPEN)], 2: [recv(0)], 3: [reduce_()]})
@@ -280,9 +323,6 @@ def test_an_idle_rank_is_awaited_in_a_transfer_behind_the_one_in_which_a_rank_wa
 
 
 def test_a_dump_of_open_calls_keeps_the_members_of_batches_so_they_are_counted() -> None:
-    def batch(call: dict[str, Any], seq: int) -> list[dict[str, Any]]:
-        return [{**call, "seq": seq}, {"op": "coalesced", "peer": -1, "seq": seq, "state": call["state"]}]
-
     sent, taken = [send(1, seq=1), send(1, seq=2)], [recv(0, seq=1), *batch(recv(0, OPEN), 2)]
     table = replace(table_of({0: [*sent, reduce_(OPEN)], 1: taken}), active_ranks=frozenset((0, 1)))
     assert matched_transfers(table) == {4: 1}
@@ -301,3 +341,25 @@ def test_a_majority_of_one_is_none_where_it_is_not_recorded_who_belongs_to_the_g
         divergence = Situation(case_of(table, world=3)).divergence
         assert divergence is not None
         assert divergence.culprits == culprits
+
+
+@pytest.mark.parametrize("is_awaited", [True, False])
+def test_those_who_make_one_call_clear_each_other_unless_somebody_waits_for_them_elsewhere(is_awaited: bool) -> None:
+    pairs = ((0, 3), (1, 4), (2, 5), (6, 7)) if is_awaited else ((0, 1), (3, 4), (2,), (5, 6, 7))
+    groups = [ProcessGroup(str(i), "tp", ranks, backend="nccl") for i, ranks in enumerate(pairs, start=1)]
+    calls: dict[int, list[dict[str, Any]]] = {}
+    for group in groups:
+        for rank in group.ranks:
+            gather, scatter = ({"op": op, "group": group.name} for op in ("all_gather", "scatter"))
+            before = OPEN if is_awaited else DONE
+            ahead = [{**gather, "state": before}, {**scatter, "state": before}, reduce_(OPEN)]
+            behind = [gather, {**scatter, "state": OPEN}]
+            now = [{"op": "barrier", "state": OPEN}] if rank < 3 else ahead if rank < 5 else behind
+            calls[rank] = [
+                *[gather, scatter, reduce_()] * 4,
+                *(now if rank != 5 else ahead[:1] if is_awaited else behind),
+            ]
+    world = ProcessGroup("0", "default_pg", tuple(range(8)), backend="nccl")
+    divergence = Situation(case_of(table_of(calls, world, *groups), world=8)).divergence
+    assert divergence is not None
+    assert divergence.culprits == ((0, 1, 2) if is_awaited else (0, 1, 2, 3, 4))

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from unhang.errors import UnreadableInput
 from unhang.model import CallState, CollectiveTable, Finding, Frame, ProcessGroup, TableBuilder
+from unhang.show.packing import gzip_packer
 from unhang.show.perfetto import write_trace
 from unhang.show.slices import digits
 
@@ -238,15 +241,38 @@ def test_calls_in_flight_at_once_lie_beside_each_other(tmp_path: Path) -> None:
     events = traced(tmp_path, table.build())
     assert {e["args"]["queued_us"] for e in slices(events)} == {0}
     names = track_names(events)
-    assert [names[0, e["tid"]] for e in slices(events)] == ["default_pg (0)", "default_pg (0) lane 2"] * 3
+    in_time = sorted(slices(events), key=lambda e: int(e["ts"]))
+    assert [names[0, e["tid"]] for e in in_time] == ["default_pg (0)", "default_pg (0) lane 2"] * 3
 
 
 def test_digits() -> None:
     numbers = np.array([0, 7, 40, 9_999, 10_000, 20_305, 300_000_001])
-    shown = [bytes(row).decode() for row in digits([(b"a", numbers), (b",b", numbers % 10_000)], b"}")]
-    assert shown[:3] == ["a           0,b   0}", "a           7,b   7}", "a          40,b  40}"]
-    assert [int(text[1 : text.index(",")]) for text in shown] == numbers.tolist()
-    assert {len(text) for text in shown} == {20}
+    kinds = np.array([0, 1, 0, 0, 0, 0, 1])
+    alike = np.full(len(numbers), 4_000_000_007)
+    fields = [(b'"a":', numbers), (b',"b":', numbers % 10_000), (b',"c":', alike)]
+    (rows,) = digits([b"{", b'{"d":1,'], kinds, fields, b"}")
+    shown = [bytes(row).decode() for row in rows]
+    assert shown[:2] == [
+        '{      "a":           0,"b":   0,"c":  4000000007}',
+        '{"d":1,"a":           7,"b":   7,"c":  4000000007}',
+    ]
+    for text, number, kind in zip(shown, numbers.tolist(), kinds.tolist(), strict=True):
+        about = {"a": number, "b": number % 10_000, "c": 4_000_000_007}
+        assert json.loads(text) == (about | {"d": 1} if kind else about)
+
+
+@pytest.mark.parametrize("library", ["isal", "zlib"])
+def test_packed_by_either_library(library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if library == "isal":
+        pytest.importorskip("isal.isal_zlib")
+    else:
+        monkeypatch.setitem(sys.modules, "isal.isal_zlib", None)
+    assert ("isal" in type(gzip_packer()).__module__) == (library == "isal")
+    assert len(slices(traced(tmp_path, small()))) == 8
+    unpacker = zlib.decompressobj(wbits=31)
+    text = unpacker.decompress((tmp_path / "trace.json.gz").read_bytes())
+    assert (unpacker.eof, unpacker.unused_data) == (True, b"")  # one gzip member
+    assert json.loads(text)["traceEvents"]
 
 
 def test_many_slices_keep_their_own_numbers(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from unhang.errors import UnreadableInput
 from unhang.read.files import unreadable
@@ -161,8 +161,7 @@ def _check_bomb(size: int, compressed: int, name: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
+class Member(NamedTuple):
     """A file in an archive: `size` bytes at `offset` of the plain archive or of the copy."""
 
     offset: int

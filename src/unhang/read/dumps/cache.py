@@ -6,7 +6,6 @@ used only for exactly the same files and options, by the user who wrote it; what
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 import time
@@ -29,7 +28,7 @@ FOLDER = ".unhang-cache"
 MOST_ENTRIES = 4
 MOST_BYTES = 2 << 30
 SETTLED_S = 2.0  # a file changed later than this may change again without a newer modification time
-_FORMAT = 1
+_FORMAT = 2
 _MAGIC = b"unhang\0\1"
 _SUFFIX = ".dumps"
 _COLUMNS = (*CALL_COLUMNS.items(), *PROGRESS_COLUMNS.items())
@@ -38,6 +37,7 @@ _COLUMNS = (*CALL_COLUMNS.items(), *PROGRESS_COLUMNS.items())
 class _Head(msgspec.Struct):
     """All but the columns. A frame is (file, line, function), a stack the numbers of its frames, innermost first."""
 
+    key: str
     rows: int
     progress_rows: int
     groups: tuple[ProcessGroup, ...]
@@ -55,9 +55,13 @@ class _Head(msgspec.Struct):
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """Where the shard of exactly these files, decoded in exactly this way, is or would be kept."""
+    """Where the shard of exactly these files, decoded in exactly this way, is or would be kept.
+
+    `key`: all that it depends on. It is in the entry too, so that a checksum suffices for the name.
+    """
 
     files: Sequence[DumpFile]
+    key: str
     name: str
     folders: tuple[Path, ...]
     is_settled: bool
@@ -75,16 +79,18 @@ class CacheEntry:
         if not status:
             return None
         told = [(f.rank, os.fsencode(f.path), os.fsencode(f.member), *_identity(status[f.path])) for f in files]
-        name = hashlib.blake2b(repr((_FORMAT, __version__, last, frames, told)).encode(), digest_size=20).hexdigest()
+        key = ascii((_FORMAT, __version__, last, frames, told))
         newest = max(s.st_mtime_ns for s in status.values())
-        return cls(files, name + _SUFFIX, _folders(list(status)), time.time_ns() - newest > SETTLED_S * 1e9)
+        is_settled = time.time_ns() - newest > SETTLED_S * 1e9
+        name = f"{zlib.crc32(key.encode()):08x}-{len(key):x}{_SUFFIX}"
+        return cls(files, key, name, _folders(list(status)), is_settled)
 
     def load(self) -> Shard | None:
         """The shard, if it is there and whole."""
         for folder in self.folders:
             try:
                 if _is_own_folder(folder) and (data := _read(folder / self.name)) is not None:
-                    return _unpack(data, self.files)
+                    return _unpack(data, self.key, self.files)
             except (OSError, ValueError, KeyError, IndexError, msgspec.MsgspecError):
                 continue
         return None
@@ -97,7 +103,7 @@ class CacheEntry:
         if not self.is_settled or len(shard.dumps) < len(self.files):
             return False
         try:
-            parts = _pack(shard)
+            parts = _pack(shard, self.key)
         except (ValueError, OverflowError, TypeError):  # text or numbers that JSON has no place for
             return False
         if sum(len(part) for part in parts) > MOST_BYTES:
@@ -145,9 +151,8 @@ def _read(path: Path) -> bytearray | None:
 
 
 def _write(path: Path, parts: Sequence[bytes | memoryview]) -> None:
-    import tempfile
-
-    descriptor, temporary = tempfile.mkstemp(prefix=path.stem, suffix=".tmp", dir=path.parent)
+    temporary = path.with_name(f"{path.stem}-{os.getpid():x}-{time.time_ns():x}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         with open(descriptor, "wb") as f:
             f.writelines(parts)
@@ -170,10 +175,11 @@ def _prune(folder: Path) -> None:
             os.unlink(path)
 
 
-def _pack(shard: Shard) -> list[bytes | memoryview]:
+def _pack(shard: Shard, key: str) -> list[bytes | memoryview]:
     table = shard.table
     frames = {frame: number for number, frame in enumerate(dict.fromkeys(chain.from_iterable(table.stacks)))}
     head = _Head(
+        key=key,
         rows=len(table),
         progress_rows=len(table.progress["rank"]),
         **{name: getattr(table, name) for name in ("groups", "ops", "sizes", "dtypes", "threads")},
@@ -198,13 +204,15 @@ def _pack(shard: Shard) -> list[bytes | memoryview]:
     return [_MAGIC, check.to_bytes(8, "little"), len(text).to_bytes(8, "little"), *parts]
 
 
-def _unpack(data: bytearray, files: Sequence[DumpFile]) -> Shard | None:
+def _unpack(data: bytearray, key: str, files: Sequence[DumpFile]) -> Shard | None:
     view = memoryview(data)[len(_MAGIC) :]
     check, length = (int.from_bytes(view[i : i + 8], "little") for i in (0, 8))
     view = view[16:]
     if zlib.crc32(view) != check:
         return None
     head = msgspec.json.decode(view[:length], type=_Head)
+    if head.key != key:
+        return None
     arrays: list[npt.NDArray[np.generic]] = []
     place = length
     for i, (_, kind) in enumerate(_COLUMNS):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from unhang.model.calls import Sizes
 from unhang.read.dumps.decode_header import Head
 from unhang.read.dumps.definitions import NAMELESS, PAD, Defined, Texts, make_plain, random_words
-from unhang.read.dumps.layouts import EMPTY, INT4, INTS, LONG, TRUE, Got, Layout, Number, Quirk, keys_of
+from unhang.read.dumps.layouts import INT4, INTS, LONG, Layout, Number, Quirk, keys_of, strided
 
 if TYPE_CHECKING:
     from unhang.read.dumps.decode_texts import Memos
@@ -35,8 +35,6 @@ NUMBERS = {  # name: what stands for a missing one
     "time_discovered_completed_ns": 0,
     "timeout_ms": MISSING,
 }
-TEXTS = ("profiling_name", "state", "group", "desc", "thread_name", "thread_id")
-SPANS = ("frames", "input_sizes", "output_sizes")
 _MAX_LAYOUTS = 4096
 _MAX_NEW = 128  # in one batch, and one more for as many entries
 _FEW_WORDS = 3
@@ -54,8 +52,8 @@ class Batch:
     `start_N`, `length_N`: where each entry lies; `dump_N`: whose it is. `wanted_N`: entries whose values are needed, the
     others only define texts. `is_moved_N`: entries that define something; what is left of them lies in `extra`.
     `memos`: where only tails were read, the texts that they can use; `first_F`: then the first record of each dump.
-    `limit_N`: the memo's end behind the entry. `slot_N`: where its values stand in the columns, whose order is that of
-    reading.
+    `limit_N`: the memo's end behind the entry. `slot_N`: where its numbers stand in the columns, whose order is that of
+    reading, and its `signature`: entries of a dump with equal ones say the same but for numbers.
     """
 
     buffer: Bytes
@@ -77,10 +75,7 @@ class Batch:
     made: Bytes = field(default_factory=lambda: np.zeros(PAD, np.uint8))
     layouts: list[Layout] = field(default_factory=list)
     numbers: dict[str, Ints] = field(default_factory=dict)
-    texts: dict[str, Ints] = field(default_factory=dict)
-    flags: dict[str, npt.NDArray[np.int8]] = field(default_factory=dict)
-    spans: dict[str, npt.NDArray[np.uint64]] = field(default_factory=dict)
-    mixed_dtypes: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    signature: npt.NDArray[np.uint64] = field(init=False)
 
     def __post_init__(self) -> None:
         count = len(self.start_N)
@@ -90,9 +85,7 @@ class Batch:
         self.layout_N = np.full(count, -1, np.int32)
         self.slot_N = np.full(count, -1, np.int64)
         self.numbers = {name: np.full(count, default, np.int64) for name, default in NUMBERS.items()}
-        self.texts = {name: np.full(count, -1, np.int64) for name in (*TEXTS, "dtype", "others")}
-        self.flags = {name: np.full(count, MISSING, np.int8) for name in ("retired", "is_p2p")}
-        self.spans = {name: np.zeros(count, np.uint64) for name in SPANS}
+        self.signature = np.zeros(count, np.uint64)
         self._new = self._slots = 0
         self._expected: dict[int, npt.NDArray[np.uint64]] = {}
 
@@ -151,13 +144,14 @@ class Batch:
     def _read_names(self, firsts: Ints) -> None:
         """The fields of each dump's entries, which its first one names."""
         self._set_forms()
+        known: dict[int, Layout] = {}
         for row in firsts.tolist():
             dump = int(self.dump_N[row])
             if self.quirky_F[dump]:
                 continue
             at = self.start_N[row]
             try:
-                self.heads[dump].read_first(self.extra[at : at + self.length_N[row]].tobytes())
+                self.heads[dump].read_first(self.extra[at : at + self.length_N[row]].tobytes(), known)
             except Quirk:
                 self.quirky_F[dump] = True
         self._form_F = np.array([self._forms.setdefault(h.names, len(self._forms)) for h in self.heads])
@@ -186,7 +180,7 @@ class Batch:
         """The sizes in these entries."""
         found: list[Sizes] = []
         places: list[Ints] = []
-        for some, layout, raw in self._by_layout(row_n):
+        for some, layout, raw in self.by_layout(row_n):
             columns = [[_ints(raw, number).tolist() for number in numbers] for numbers in layout.sizes.get(name, ())]
             scalars: list[tuple[int, ...]] = [()] * len(raw)
             dims = [list(zip(*part, strict=True)) if part else scalars for part in columns]
@@ -197,14 +191,14 @@ class Batch:
 
     def frame_gets(self, row_n: Ints) -> tuple[Ints, Ints, Ints]:
         """The numbers of the frames of entries, one stack behind the other; how many each has; which entries, in order."""
-        parts = [(some, layout.frames_in(raw)) for some, layout, raw in self._by_layout(row_n)]
+        parts = [(some, layout.frames_in(raw)) for some, layout, raw in self.by_layout(row_n)]
         if not parts:
             return row_n, row_n, row_n
         sizes = np.concatenate([np.full(len(some), gets.shape[1]) for some, gets in parts])
         order = np.concatenate([some for some, _ in parts])
         return np.concatenate([gets.ravel() for _, gets in parts]), sizes, order
 
-    def _by_layout(self, row_n: Ints) -> Iterator[tuple[Ints, Layout, Bytes]]:
+    def by_layout(self, row_n: Ints) -> Iterator[tuple[Ints, Layout, Bytes]]:
         """The entries of each layout: their places in `row_n`, and their bytes."""
         key = self.layout_N[row_n]
         order = np.argsort(key, kind="stable")
@@ -329,29 +323,13 @@ class Batch:
                 self.quirky_F[self.dump_N[rows[values < 0]]] = True
             if name in NUMBERS:
                 self.numbers[name][slots] = values
-        for name, got in layout.texts.items():
-            self.texts[name][slots] = _gets(raw, got)
-        for name, offset in layout.flags.items():
-            self.flags[name][slots] = raw[:, offset] == TRUE
-        for name, (begin, end) in layout.spans.items():
-            if end - begin > EMPTY:
-                self.spans[name][slots] = _digest(words, begin, end)
-        if layout.dtypes:
-            columns = [_gets(raw, got) for got in layout.dtypes]
-            self.texts["dtype"][slots] = columns[0]
-            if len(columns) > 1:
-                self._read_mixed(rows, np.stack(columns, axis=1))
-        if layout.others:
-            self.texts["others"][slots] = np.maximum.reduce([_gets(raw, got) for got in layout.others])
-
-    def _read_mixed(self, rows: Ints, gets: Ints) -> None:
-        for i in np.flatnonzero((gets != gets[:, :1]).any(axis=1)).tolist():
-            self.mixed_dtypes[int(rows[i])] = tuple(gets[i].tolist())
+        kind = FACTORS[-1:] * np.uint64(2 * id(layout) + int(self.is_moved_N[rows[0]]))
+        self.signature[slots] = digest(words, layout.said) + kind
 
     def _check_moved(self, rows: Ints, raw: Bytes, layout: Layout) -> None:
         """What was taken for a definition must be a value, and have a higher number than all that is used before it."""
         made = words_at(self.made, self.start_N[rows], layout.length).view(np.uint8)[:, : layout.length]
-        numbers = np.stack([_gets(raw, got) for got in layout.gets], axis=1).astype(np.int64)
+        numbers = np.stack([strided(raw, got.offset + 1, got.kind) for got in layout.gets], axis=1).astype(np.int64)
         is_made = made[:, [got.offset for got in layout.gets]] == 1
         numbers[numbers >= NAMELESS] = -1
         highest = np.maximum.accumulate(numbers, axis=1)
@@ -369,31 +347,22 @@ def words_at(buffer: Bytes, start_n: Ints, length: int) -> npt.NDArray[np.uint64
 
 def _ints(raw: Bytes, number: Number) -> npt.NDArray[Any]:
     start, kind, _ = INTS[number.op]
-    return _strided(raw, number.offset + start, kind)
+    return strided(raw, number.offset + start, kind)
 
 
-def _gets(raw: Bytes, got: Got) -> npt.NDArray[Any]:
-    return _strided(raw, got.offset + 1, "<u4" if got.is_long else "u1")
-
-
-def _strided(raw: Bytes, offset: int, kind: str) -> npt.NDArray[Any]:
-    return np.ndarray((len(raw),), kind, raw, offset, (raw.shape[1],))
-
-
-def _digest(words: npt.NDArray[np.uint64], begin: int, end: int) -> npt.NDArray[np.uint64]:
-    """A number for the bytes from `begin` to `end`: equal ones have equal numbers, others have not (to 2**-33)."""
-    first, last = begin // 8, -(-end // 8)
-    mask = np.zeros((last - first) * 8, np.uint8)
-    mask[begin - first * 8 : end - first * 8] = 0xFF
+def digest(words: npt.NDArray[np.uint64], mask: Bytes) -> npt.NDArray[np.uint64]:
+    """A number for the bytes of entries under a mask: equal ones have equal numbers, others have not (to 2**-33)."""
     masks = mask.view(np.uint64)
-    if last - first > _FEW_WORDS:
-        part = words[:, first:last] & masks
+    used = np.flatnonzero(masks)
+    if not len(used):
+        return np.zeros(len(words), np.uint64)
+    first, last = int(used[0]), int(used[-1]) + 1
+    if len(used) > _FEW_WORDS:
+        part = words[:, first:last] & masks[first:last]
         part ^= part >> np.uint64(32)
-        made: npt.NDArray[np.uint64] = part @ FACTORS[: last - first]
-    else:  # word by word is faster
-        made = np.zeros(len(words), np.uint64)
-        for i in range(last - first):
-            word = words[:, first + i] & masks[i]
-            made += (word ^ word >> np.uint64(32)) * FACTORS[i]
-    made += np.uint64(end - begin)
-    return made | np.uint64(1)
+        return np.asarray(part @ FACTORS[first:last])
+    made = np.zeros(len(words), np.uint64)
+    for i in used.tolist():  # word by word is faster
+        word = words[:, i] & masks[i]
+        made += (word ^ word >> np.uint64(32)) * FACTORS[i]
+    return made

@@ -11,7 +11,7 @@ from unhang.model import ProcessGroup
 from unhang.read import restricted_pickle
 from unhang.read.dumps.decode_slow import Status, status_of
 from unhang.read.dumps.definitions import MAX_MEMO, Memo
-from unhang.read.dumps.layouts import GET, INTS, LONG_GET, LONG_PUT, PUT, Quirk, int_at, keys_of
+from unhang.read.dumps.layouts import GET, INTS, LONG_GET, LONG_PUT, PUT, Layout, Quirk, int_at
 from unhang.read.fields import text
 from unhang.read.flight_recorder import groups_of_config
 
@@ -38,13 +38,21 @@ class Head:
     names: tuple[str, ...] = ()
     keys: tuple[int, ...] = ()
 
-    def read_first(self, first: bytes) -> None:
+    def read_first(self, first: bytes, known: dict[int, Layout]) -> None:
         """Names and numbers of the fields, from the first entry without its definitions.
+
+        Args:
+            first: the entry.
+            known: layouts of such entries of other dumps, by length; is added to.
 
         Raises:
             Quirk: it is no entry, or has a field twice.
         """
-        keys = keys_of(first)
+        like = known.get(len(first))
+        keys = like.keys_in(first) if like is not None else None
+        if keys is None:
+            like = known[len(first)] = Layout.of_keys(first)
+            keys = like.keys_in(first) or ()
         names = tuple(self.memo.texts.get(key, "") for key in keys)
         if len({*names}) != len(names) or not names:
             raise Quirk("a field is there twice")

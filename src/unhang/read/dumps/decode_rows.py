@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from unhang.model import CallState, Frame, ProcessGroup
-from unhang.read.dumps.columns import MISSING, TEXTS, Batch
+from unhang.read.dumps.column_values import TEXTS, Values
+from unhang.read.dumps.columns import MISSING, Batch
 from unhang.read.dumps.definitions import NAMELESS, Texts, random_words, text_table
 from unhang.read.flight_entry import _STATES, BadEntry, CallStack, EntryParser
 
@@ -70,8 +71,8 @@ class Names:
 
 
 @dataclass
-class Rows:
-    """Entries of a batch, column by column. `row_N`: their places in the batch; `first_F`: each dump's first row, [F + 1]."""
+class _Columns:
+    """Entries of a batch, column by column. `row_N`: their places in the batch."""
 
     batch: Batch
     names: Names
@@ -82,43 +83,70 @@ class Rows:
 
     def __post_init__(self) -> None:
         self.dump_N = self.batch.dump_N[self.row_N]
-        self._slot_N = self.batch.slot_N[self.row_N]
 
-    def spoil(self, bad_N: npt.NDArray[np.bool_]) -> None:
+    def spoil_rows(self, rows: Ints) -> None:
         """Leaves the dumps of these rows to the slow way."""
-        self.spoil_rows(np.flatnonzero(bad_N))
+        self.batch.quirky_F[self.dump_N[rows]] = True
+
+
+class Rows(_Columns):
+    """All entries that are wanted."""
 
     def fill(self, frames: bool, is_whole: bool) -> None:
-        """Computes all columns but those of groups."""
-        self._resolve_texts()
-        numbers = {name: column[self._slot_N] for name, column in self.batch.numbers.items()}
-        backend_nccl = self._read_ops()
-        flags = {name: column[self._slot_N] for name, column in self.batch.flags.items()}
-        state = self._lookup("state", lambda text: int(_STATES.get(text, CallState.SCHEDULED))).astype(np.int8)
-        ended = (flags["retired"] == 1) & (state != CallState.COMPLETED)
-        state[ended] = np.where(backend_nccl[ended], CallState.FAILED, CallState.COMPLETED)
-        is_p2p = np.where(flags["is_p2p"] == MISSING, self.columns.pop("named_p2p"), flags["is_p2p"] == 1)
+        """Computes all columns but those of groups. Of entries of a dump that are alike, only the first is looked at."""
+        slot_N = self.batch.slot_N[self.row_N]
+        salt_F = random_words(len(self.batch.heads))
+        firsts, codes = distinct(self.batch.signature[slot_N] ^ salt_F[self.dump_N])
+        alike = _Alike(self.batch, self.names, self.row_N[firsts])
+        alike.fill(frames, is_whole)
+        self.columns = {name: column[codes] for name, column in alike.columns.items()}
+        self.texts = {name: alike.texts[name][codes] for name in ("group", "desc", "backend")}
+        numbers = {name: column[slot_N] for name, column in self.batch.numbers.items()}
         seq, p2p_seq = numbers["collective_seq_id"], numbers["p2p_seq_id"]
         p2p_seq = np.where(p2p_seq == MISSING, seq, p2p_seq)
         self.columns |= {
             "collective_seq": seq,
             "p2p_seq": p2p_seq,
-            "seq": np.where(is_p2p, p2p_seq, seq),
-            "is_p2p": is_p2p,
-            "state": state,
-            "nccl": backend_nccl,
+            "seq": np.where(self.columns["is_p2p"], p2p_seq, seq),
             "record_id": numbers["record_id"],
             "pg_id": numbers["pg_id"],
             "created_ns": numbers["time_created_ns"],
             "started_ns": numbers["time_discovered_started_ns"],
             "completed_ns": numbers["time_discovered_completed_ns"],
             "timeout_ms": numbers["timeout_ms"],
+        }
+
+
+class _Alike(_Columns):
+    """The first of the entries of each dump that are alike."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._values = Values.at(self.batch, self.row_N)
+
+    def spoil(self, bad_N: npt.NDArray[np.bool_]) -> None:
+        """Leaves the dumps of these rows to the slow way."""
+        self.spoil_rows(np.flatnonzero(bad_N))
+
+    def fill(self, frames: bool, is_whole: bool) -> None:
+        """Computes what is no number."""
+        self._resolve_texts()
+        backend_nccl = self._read_ops()
+        flags = self._values.flags
+        state = self._lookup("state", lambda text: int(_STATES.get(text, CallState.SCHEDULED))).astype(np.int8)
+        ended = (flags["retired"] == 1) & (state != CallState.COMPLETED)
+        state[ended] = np.where(backend_nccl[ended], CallState.FAILED, CallState.COMPLETED)
+        is_p2p = np.where(flags["is_p2p"] == MISSING, self.columns.pop("named_p2p"), flags["is_p2p"] == 1)
+        self.columns |= {
+            "is_p2p": is_p2p,
+            "state": state,
+            "nccl": backend_nccl,
             "dtype": self._dtypes(),
             "thread": self._threads(),
             "in_sizes": self._sizes("input_sizes"),
             "out_sizes": self._sizes("output_sizes"),
             "frames": self._stacks(frames, is_whole),
-            "has_frames": self.batch.spans["frames"][self._slot_N] != 0,
+            "has_frames": self._values.spans["frames"] != 0,
         }
 
     def _resolve_texts(self) -> None:
@@ -130,9 +158,9 @@ class Rows:
             text_of, base_F = text_table([head.memo for head in self.batch.heads], self.names.texts)
         limit = self.batch.limit_N[self.row_N]
         base = base_F[self.dump_N]
-        highest = self.batch.texts["others"][self._slot_N]
+        highest = self._values.texts["others"]
         for name in (*TEXTS, "dtype"):
-            got = self.batch.texts[name][self._slot_N]
+            got = self._values.texts[name]
             np.maximum(highest, got, out=highest)
             place = np.where((got < 0) | (got >= limit), 0, base + got)
             self.texts[name] = text_of[place]
@@ -179,15 +207,13 @@ class Rows:
 
     def _dtypes(self) -> Ints:
         column = self._lookup("dtype", self.names.dtypes.__getitem__)
-        if self.batch.mixed_dtypes:
-            for i in np.flatnonzero(np.isin(self.row_N, list(self.batch.mixed_dtypes))).tolist():
-                column[i] = self._mixed(i)
+        for i, gets in self._values.mixed_dtypes.items():
+            column[i] = self._mixed(i, gets)
         return column
 
-    def _mixed(self, i: int) -> int:
+    def _mixed(self, i: int, gets: Sequence[int]) -> int:
         """Several dtypes in one call."""
         row, dump = int(self.row_N[i]), int(self.dump_N[i])
-        gets = self.batch.mixed_dtypes[row]
         texts = (
             self._text_of[self._base_F[dump] + np.array(gets)].tolist() if max(gets) < self.batch.limit_N[row] else [-1]
         )
@@ -203,7 +229,7 @@ class Rows:
         return np.array(numbers, np.int64)[codes]
 
     def _sizes(self, name: str) -> Ints:
-        digest = self.batch.spans[name][self._slot_N]
+        digest = self._values.spans[name]
         firsts, codes = distinct(digest)
         found = self.batch.sizes_at(name, self.row_N[firsts])
         return np.array([self.names.sizes[sizes] for sizes in found], np.int64)[codes]
@@ -212,7 +238,7 @@ class Rows:
         """Stacks by number. Where all of a dump was read, each frame must be one, though it be not asked for."""
         if not frames and not is_whole:
             return np.full(len(self.row_N), -1, np.int32)
-        digest = self.batch.spans["frames"][self._slot_N]
+        digest = self._values.spans["frames"]
         salt_F = random_words(len(self.batch.heads))
         firsts, codes = distinct(np.where(digest == 0, np.uint64(0), digest ^ salt_F[self.dump_N]))
         told = np.flatnonzero(digest[firsts])
@@ -251,10 +277,6 @@ class Rows:
         """The shard's numbers of the batch's frames."""
         frames = self.batch.defined.frames
         return np.array([*(self.names.frames[key] for key in zip(*frames.tolist(), strict=True)), -1], np.int64)
-
-    def spoil_rows(self, rows: Ints) -> None:
-        """Leaves the dumps of these rows to the slow way."""
-        self.batch.quirky_F[self.dump_N[rows]] = True
 
 
 def distinct(values: npt.NDArray[np.uint64]) -> tuple[Ints, Ints]:

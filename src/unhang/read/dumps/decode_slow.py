@@ -91,8 +91,12 @@ def status_of(value: object) -> Status:
 
 
 def _numbers(fields: Mapping[Any, Any]) -> tuple[int, int, int]:
-    enqueued, started, completed = (_number(fields, key) for key in _NUMBERS)
-    return enqueued, started, completed
+    enqueued, started, completed = map(fields.get, _NUMBERS)
+    if type(enqueued) is type(started) is type(completed) is int and not (
+        min(enqueued, started, completed) < 0 or max(enqueued, started, completed) > INT64_MAX
+    ):
+        return enqueued, started, completed
+    return _number(fields, _NUMBERS[0]), _number(fields, _NUMBERS[1]), _number(fields, _NUMBERS[2])
 
 
 def _number(fields: Mapping[Any, Any], key: str) -> int:

@@ -165,10 +165,12 @@ def gathered(dumps: Sequence[Loaded], texts: Texts) -> Batch:
     bases = np.cumsum([0, *(len(d.data) for d in dumps)]).tolist()
     starts, lengths = [], []
     quirky = np.zeros(len(dumps), bool)
+    cuts = np.zeros(0, np.int64)
     for i, dump in enumerate(dumps):
         dump.head.at = bases[i] + dump.head.start
         try:
-            begin, end = _extents(_cuts(np.frombuffer(dump.data, np.uint8), dump.head), dump)
+            cuts = _cuts(dump.data, dump.head, cuts)
+            begin, end = _extents(cuts, dump)
         except (Quirk, IndexError):
             quirky[i] = True
             begin = end = np.array([dump.head.start])
@@ -182,12 +184,26 @@ def gathered(dumps: Sequence[Loaded], texts: Texts) -> Batch:
     return batch
 
 
-def _cuts(data: Bytes, head: Head) -> Ints:
-    """Where entries begin behind the first one, as far as bytes tell."""
-    at = places(data[:-PAD] == SETITEMS) + 1
-    for k, byte in enumerate((DICT, MARK, *head.get)):
-        at = at[data[at + k] == byte]
-    return at[at > head.start]
+def _cuts(data: bytes, head: Head, others: Ints) -> Ints:
+    """Where entries begin behind the first one, as far as bytes tell. `others`: where those of a dump much like it do.
+
+    Behind its first entries, which define texts, a dump mostly has entries as long as those of the dump before it.
+    """
+    sign = bytes((SETITEMS, DICT, MARK, *head.get))
+    array = np.frombuffer(data, np.uint8)
+    found = others[:0]
+    if len(others):
+        found = others + (data.rfind(sign) + 1 - others[-1])
+        found = found[np.searchsorted(found, head.start, side="right") :]
+        is_cut = np.ones(len(found), bool)
+        for k, byte in enumerate(sign):
+            is_cut &= array[found + (k - 1)] == byte
+        found = found[len(found) - int(np.argmin(np.append(is_cut[::-1], False))) :]  # behind the last that is none
+    end = int(found[0]) - 1 if len(found) else len(data) - PAD
+    at = places(array[:end] == SETITEMS) + 1
+    for k, byte in enumerate(sign[1:]):
+        at = at[array[at + k] == byte]
+    return np.concatenate((at[at > head.start], found))
 
 
 def _extents(cuts: Ints, dump: Loaded) -> tuple[Ints, Ints]:

@@ -8,8 +8,9 @@ Source: torch/csrc/jit/serialization/pickler.cpp, torch 2.13; opcodes: Lib/pickl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +79,11 @@ class Got(NamedTuple):
     offset: int
     is_long: bool
 
+    @property
+    def kind(self) -> str:
+        """Of its number, as an array has it."""
+        return "<u4" if self.is_long else "u1"
+
 
 class Number(NamedTuple):
     """An integer as a value."""
@@ -137,8 +143,11 @@ def keys_of(row: bytes) -> tuple[int, ...]:
     Raises:
         Quirk: it is none.
     """
-    gets = [key for key, _ in values_of(row)]
-    return tuple(int.from_bytes(row[k.offset + 1 : k.offset + (5 if k.is_long else 2)], "little") for k in gets)
+    return tuple(_number(row, key) for key, _ in values_of(row))
+
+
+def _number(row: bytes, got: Got) -> int:
+    return int.from_bytes(row[got.offset + 1 : got.offset + (5 if got.is_long else 2)], "little")
 
 
 def _value(row: bytes, at: int, depth: int) -> tuple[Value, int]:
@@ -172,7 +181,7 @@ _TEXTS = ("profiling_name", "state", "thread_name", "thread_id")
 class Layout:
     """Where the values of entries of one form stand, `length` bytes each. `fixed`: bytes that all of them share.
 
-    `keys`: the GETs of the field names, which each pickle numbers otherwise. `texts`, `dtypes`: GETs of values;
+    `said`: those in which entries may differ, but for numbers. `keys`: the GETs of the field names, which each pickle numbers otherwise. `texts`, `dtypes`: GETs of values;
     `others`: GETs that are checked and not used. `gets`: all of them in their order. `frames`: those
     of the stack.
     """
@@ -181,6 +190,7 @@ class Layout:
     keys: list[Got]
     pattern: npt.NDArray[np.uint8]
     fixed: npt.NDArray[np.uint8]
+    said: npt.NDArray[np.uint8] = field(init=False)
     numbers: dict[str, Number] = field(default_factory=dict)
     texts: dict[str, Got] = field(default_factory=dict)
     dtypes: list[Got] = field(default_factory=list)
@@ -199,22 +209,55 @@ class Layout:
             Quirk: a field is missing or of another type.
         """
         pairs = values_of(row)
-        width = -(-len(row) // 8) * 8
-        pattern, fixed = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
-        pattern[: len(row)] = np.frombuffer(row, np.uint8)
-        fixed[: len(row)] = 0xFF
-        made = cls(len(row), [key for key, _ in pairs], pattern, fixed)
+        made = cls._blank(row, pairs)
         if len(names) != len(pairs):
             raise Quirk("entries with other fields")
         for name, (key, value) in zip(names, pairs, strict=True):
             made.gets.append(key)
             made._loosen(value)
             made._take(name, value)
+        made.said = ~made.fixed
+        made.said[len(row) :] = 0
+        for _, value in pairs:
+            if isinstance(value, Number):
+                made.said[value.offset : value.offset + _WIDTHS[value.op]] = 0
         if "collective_seq_id" not in names and "seq_id" in made.numbers:
             made.numbers["collective_seq_id"] = made.numbers["seq_id"]
         if not {"profiling_name", "state", "group", "desc"} <= made.texts.keys() or "record_id" not in made.numbers:
             raise Quirk("entries lack a field")
         return made
+
+    @classmethod
+    def _blank(cls, row: bytes, pairs: Sequence[tuple[Got, Value]]) -> Layout:
+        """One that all bytes are fixed of."""
+        width = -(-len(row) // 8) * 8
+        pattern, fixed = np.zeros(width, np.uint8), np.zeros(width, np.uint8)
+        pattern[: len(row)] = np.frombuffer(row, np.uint8)
+        fixed[: len(row)] = 0xFF
+        return cls(len(row), [key for key, _ in pairs], pattern, fixed)
+
+    @classmethod
+    def of_keys(cls, row: bytes) -> Layout:
+        """Where the names of fields stand in a normalised entry, whatever they are.
+
+        Raises:
+            Quirk: it is none.
+        """
+        pairs = values_of(row)
+        made = cls._blank(row, pairs)
+        for key, value in pairs:
+            made._loosen(key)
+            made._loosen(value)
+        return made
+
+    def keys_in(self, row: bytes) -> tuple[int, ...] | None:
+        """The numbers of the names of fields in a normalised entry; None where its layout is another one."""
+        if len(row) != self.length:
+            return None
+        differs = np.frombuffer(row, np.uint8) ^ self.pattern[: len(row)]
+        if (differs & self.fixed[: len(row)]).any():
+            return None
+        return tuple(_number(row, key) for key in self.keys)
 
     def frames_in(self, raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
         """The numbers of the frames of entries, of shape [n, frames]. `raw`: their bytes, of shape [n, W]."""
@@ -270,6 +313,11 @@ class Layout:
         elif isinstance(value, Items):
             for item in value.values:
                 self._pass(item)
+
+
+def strided(raw: npt.NDArray[np.uint8], offset: int, kind: str) -> npt.NDArray[Any]:
+    """A value that stands in each of the rows."""
+    return np.ndarray((len(raw),), kind, raw, offset, (raw.shape[1],))
 
 
 _CHECKED = {

@@ -5,21 +5,22 @@ Only files whose names do not tell enough are looked at, so that a folder of man
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from unhang.errors import UnreadableInput
+from unhang.model.lazy_pattern import lazy_pattern
 from unhang.read.files import decode_json
 from unhang.read.flight_recorder import ranks_of
 
 _MOST_STEPS = 200_000
-_KEYS_OF_JSON = re.compile(
+_KEYS_OF_JSON = lazy_pattern(
     rb'"(pg_config|pg_status|entries|record_id|profiling_name|comm_lib_version|nccl_comm_state|collective_seq_id)"\s*:'
 )
 _STARTS_OF_PICKLES = (b"\x80", b"}", b"(")
 _MARKS_OF_P2P = (b"send ", b"recv ")
-_P2P = re.compile(r"(?:send|recv)\s+(\d{1,7})\s*(?:->|<-)\s*\d{1,7}$")
+_P2P = lazy_pattern(r"(?:send|recv)\s+(\d{1,7})\s*(?:->|<-)\s*\d{1,7}$")
 
 
 def is_dump(head: bytes) -> bool:
@@ -31,8 +32,7 @@ def is_dump(head: bytes) -> bool:
     return head[:1] in _STARTS_OF_PICKLES and (b"pg_config" in head or (b"entries" in keys and b"version" in keys))
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """Whose dump it is, as far as it says. `world`: ranks of the job, by the largest that it names."""
 
     rank: int | None = None

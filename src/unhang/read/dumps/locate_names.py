@@ -9,14 +9,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
+
+from unhang.model.lazy_pattern import lazy_pattern
 
 MAX_RANK_DIGITS = 7
 
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 _DATA = (".json", ".pickle", ".pkl", ".bin", ".dump", ".trace")
 ARCHIVES = (".tar", ".tgz", ".tzst", ".zip", *(f".tar{c}" for c in COMPRESSED))
-_UNFINISHED = re.compile(r"\.(tmp|temp|part|partial|crdownload|swp|lock|pyc|pipe)$|~$", re.IGNORECASE)
-_OTHER = re.compile(
+_UNFINISHED = lazy_pattern(r"\.(tmp|temp|part|partial|crdownload|swp|lock|pyc|pipe)$|~$", re.IGNORECASE)
+_OTHER = lazy_pattern(
     r"^core(\.\d+)?$|\.(log|out|err|md|rst|py|sh|ya?ml|toml|cfg|ini|csv|html?|svg|png|pdf|so|o|c|cpp|cu|h|sqlite|db|npz?|safetensors|ptx)$",
     re.I,
 )
@@ -28,22 +31,22 @@ _KINDS = {
     "iteration": ("iteration", "iter", "step", "snapshot", "epoch"),
 }
 _KIND_OF = {word: kind for kind, words in _KINDS.items() for word in words}
-_NUMBERED = re.compile(rf"(?:^|(?<=[^a-z]))({'|'.join(_KIND_OF)})s?[_\-=.]?(\d{{1,12}})(?!\d)", re.IGNORECASE)
-_MOMENT = re.compile(
+_NUMBERED = lazy_pattern(rf"(?:^|(?<=[^a-z]))({'|'.join(_KIND_OF)})s?[_\-=.]?(\d{{1,12}})(?!\d)", re.IGNORECASE)
+_MOMENT = lazy_pattern(
     r"(?<!\d)(?:20\d\d([-_.]?)[01]\d\1[0-3]\d(?:[-_T. ]?[0-2]\d([-_:.]?)[0-5]\d\2[0-5]\d(?:[.,_]\d{3,9})?Z?)?"
     r"|1\d{9}(?:\d{3}){0,3})(?!\d)"
 )
-_PROCESS = re.compile(r"(?:^|(?<=[^a-z]))pid[_\-=.]?\d+", re.IGNORECASE)
-_REPLICA = re.compile(r"(?:^|(?<=[^a-z]))replica(?:[_-]?(?:group|id|rank))?[_\-=]?(\d{1,9})(?!\d)", re.IGNORECASE)
-_COPY = re.compile(r"\s*\(\d+\)$|[ _-]+copy(?:[ _-]?\d+)?$|\.(?:bak|old|orig)$", re.IGNORECASE)
-_RANK = re.compile(r"(?:(global|local|node|group|host)[_-]?)?rank[_\-=]?(\d{1,7})(?!\d)", re.IGNORECASE)
-_ADDRESS = re.compile(r"\d+([.-])\d+\1\d+\1\d+")
-_PLACE = re.compile(r"(?:node|host|pod)[_-]?$", re.IGNORECASE)
-_KNOWN = re.compile(
+_PROCESS = lazy_pattern(r"(?:^|(?<=[^a-z]))pid[_\-=.]?\d+", re.IGNORECASE)
+_REPLICA = lazy_pattern(r"(?:^|(?<=[^a-z]))replica(?:[_-]?(?:group|id|rank))?[_\-=]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_COPY = lazy_pattern(r"\s*\(\d+\)$|[ _-]+copy(?:[ _-]?\d+)?$|\.(?:bak|old|orig)$", re.IGNORECASE)
+_RANK = lazy_pattern(r"(?:(global|local|node|group|host)[_-]?)?rank[_\-=]?(\d{1,7})(?!\d)", re.IGNORECASE)
+_ADDRESS = lazy_pattern(r"\d+([.-])\d+\1\d+\1\d+")
+_PLACE = lazy_pattern(r"(?:node|host|pod)[_-]?$", re.IGNORECASE)
+_KNOWN = lazy_pattern(
     r"(?:ccl|comm|comm_lib|(?:^|_)fr|flight(?:_?recorder)?)_(?:trace|dump)|trace_rank[_-]?$|^_dump_$", re.I
 )
-_RANK_FOLDER = re.compile(r"(?:global_?)?rank[_-]?(\d{1,7})$|r(\d{1,7})-\d{1,9}$", re.IGNORECASE)
-_PLAIN = re.compile(r"([^\d]*?)(\d{1,7})((?:\.[A-Za-z]+\d*)*)$")
+_RANK_FOLDER = lazy_pattern(r"(?:global_?)?rank[_-]?(\d{1,7})$|r(\d{1,7})-\d{1,9}$", re.IGNORECASE)
+_PLAIN = lazy_pattern(r"([^\d]*?)(\d{1,7})((?:\.[A-Za-z]+\d*)*)$")
 
 Generation = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 NO_GENERATION: Generation = ((), (), ())
@@ -75,8 +78,7 @@ class Named:
         return _blank(self.family) if len(self.fields) > 1 else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(NamedTuple):
     """What one folder name says. `home`: the name without what tells attempts, snapshots and moments."""
 
     home: str

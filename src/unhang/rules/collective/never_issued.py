@@ -135,8 +135,13 @@ class NeverIssued(Rule):
             yield _intrusion(s, a, wrong, i > 0) if (wrong := intruders(s, a)) else _finding(s, a)
 
 
+def _awaited_by(edge: WaitEdge) -> str:
+    """What a wait needs of its target."""
+    return f"the other side of rank {edge.waiter}'s {edge.what.split()[0]}" if edge.kind == "p2p" else edge.what
+
+
 def _one_of(ranks: tuple[int, ...], a: Awaited) -> str:
-    return f"one of {w.name_ranks(ranks)} stopped before {a.edges[0].what}: no open call is left in their dumps, which have lost their beginning"
+    return f"one of {w.name_ranks(ranks)} stopped before {_awaited_by(a.edges[0])}: no open call is left in their dumps, which have lost their beginning"
 
 
 def _is_barrier(call: CollectiveCall) -> bool:
@@ -146,9 +151,8 @@ def _is_barrier(call: CollectiveCall) -> bool:
 def _finding(s: Situation, a: Awaited) -> Finding:
     who, last = w.name_ranks(a.ranks), _last_call(s, a.ranks[0])
     path = user_path(a.call.frames) if a.call else ()
-    what = (
-        a.edges[0].what if a.call is None or a.call.is_p2p else f"{w.name_call(a.call)} #{a.call.seq} of {a.call.group}"
-    )
+    call = a.call if a.call and not a.call.is_p2p else None
+    what = f"{w.name_call(call)} #{call.seq} of {call.group}" if call else _awaited_by(a.edges[0])
     rank0_alone = a.ranks == (0,) and a.call is not None and _is_barrier(a.call)
     after = f" after {w.name_call(last)} #{last.seq} of {last.group}" if last else ""
     return Finding(

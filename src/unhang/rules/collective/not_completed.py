@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -21,8 +20,7 @@ _STALLED = "has not begun it on its device, though every call before it has comp
 _OPEN, _DONE = "all_reduce[8]@main:10 !", "all_reduce[8]@main:10"
 
 
-@dataclass(frozen=True)
-class InFlight:
+class InFlight(NamedTuple):
     """A call that all members have issued and that is open. `behind`: members whose device is not as far as the others'."""
 
     call: CollectiveCall

@@ -5,13 +5,12 @@ Source: NVIDIA, Xid catalogue.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 APPLICATION, HARDWARE, BUS, LINK, FIRMWARE, FOLLOWS = "application", "hardware", "bus", "link", "firmware", "follows"
 
 
-@dataclass(frozen=True)
-class Xid:
+class Xid(NamedTuple):
     """One error number. `weight`: how sure it is that the device, and not the program, is at fault; 0 for the program's."""
 
     meaning: str

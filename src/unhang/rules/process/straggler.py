@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from unhang.analyze.situation import Situation
 from unhang.model import CallState, Case, CollectiveTable, EvidenceLine, Finding, Fix
-from unhang.model.example import Fires, Quiet, make_case
+from unhang.model import example as notation
+from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
+from unhang.rules.examples import make_case
 
 
 def _late_case(lateness_ms: int, start_s: int = 0, stall_s: int = 0) -> Case:
     """Rank 2 comes late to every call. `start_s`: how long the first call takes; `stall_s`: of rank 2, once."""
-    case = make_case({r: ["all_reduce[8]@main:10"] * 12 for r in range(4)}, hang=None, exit_code=0)
+    case = notation.make_case({r: ["all_reduce[8]@main:10"] * 12 for r in range(4)}, hang=None, exit_code=0)
     columns = dict(case.calls.columns)
     created = columns["created_ns"] + columns["seq"] * lateness_ms * 1_000_000
     created[columns["rank"] == 2] += lateness_ms * 900_000
@@ -61,10 +64,10 @@ class StragglerRule(Rule):
     cause = "straggler"
     needs = ("calls",)
     EXAMPLES: ClassVar = (
-        Fires(_late_case(350), (2,)),
-        Fires(_late_case(350, start_s=28), (2,)),
-        Quiet(_late_case(20, stall_s=28), "one stall is no habit"),
-        Quiet(_late_case(20), "a few milliseconds are no fault"),
+        Fires(partial(_late_case, 350), (2,)),
+        Fires(partial(_late_case, 350, start_s=28), (2,)),
+        Quiet(partial(_late_case, 20, stall_s=28), "one stall is no habit"),
+        Quiet(partial(_late_case, 20), "a few milliseconds are no fault"),
         Quiet(make_case({r: ["all_reduce[8]@main:10"] * 12 for r in range(4)}, hang=None, exit_code=0), "an even job"),
     )
 

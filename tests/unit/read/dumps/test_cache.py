@@ -87,6 +87,15 @@ def test_other_options_files_or_content_are_another_entry(files: list[DumpFile])
     assert entry_of(files).load() is None
 
 
+def test_an_entry_of_other_files_under_the_same_name_is_not_taken(files: list[DumpFile]) -> None:
+    assert entry_of(files).save(slow_shard(files))
+    others = entry_of([replace(files[0], rank=9), *files[1:]])
+    kept(files)[0].rename(kept(files)[0].with_name(others.name))
+    assert others.load() is None
+    kept(files)[0].rename(kept(files)[0].with_name(entry_of(files).name))
+    assert entry_of(files).load() is not None
+
+
 def test_files_just_written_are_not_kept(files: list[DumpFile]) -> None:
     aged(files[3], 0.5)
     assert not entry_of(files).save(slow_shard(files))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from unhang.read.dumps import decode, decode_window
 from unhang.read.dumps.decode import decode_shard
 from unhang.read.dumps.decode_slow import decode_slowly
 from unhang.read.dumps.engine import LocalEngine, run_all
+from unhang.read.dumps.layouts import Layout, keys_of
 from unhang.read.dumps.shard import DumpFile, Shard
 
 FUZZED = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -328,3 +330,26 @@ def test_one_file_that_is_gone_costs_nothing_of_the_others(tmp_path: Path) -> No
         assert set(got.dumps) == {1}
         assert [a.what for a in got.absent] == ["dump of rank 0", "dump of rank 2"]
     assert len(decode_shard([]).table) == 0
+
+
+def test_entries_are_found_whatever_dump_is_read_before() -> None:
+    made = [
+        dump([entry(n, input_sizes=[[n * 9]]) for n in range(60)]),
+        dump([entry(n, "nccl:broadcast") for n in range(90)]),
+    ]
+    no = np.zeros(0, np.int64)
+    for data in map(torch_pickled, made):
+        head = decode_window.loaded(DumpFile(0, "dump 0"), data).head
+        cuts = decode_window._cuts(data, head, no)
+        assert len(cuts) == data.count(b"u}(" + head.get) > 50
+        jumped = cuts + 7 * (np.arange(len(cuts)) >= 30)
+        for others in (cuts, cuts + 5, cuts[:3], cuts[20:], jumped, np.arange(len(data)), np.array([0])):
+            assert decode_window._cuts(data, head, others).tolist() == cuts.tolist()
+
+
+def test_names_of_fields_are_found_by_a_layout_that_fits_only() -> None:
+    rows = [b"}(h\x01K\x05h\x02J\x01\0\0\0u", b"}(h\x07K\x09h\x08J\x02\0\0\0u", b"}(h\x01J\x05\0\0\0h\x02K\x01u"]
+    layout = Layout.of_keys(rows[0])
+    assert [layout.keys_in(row) for row in rows] == [(1, 2), (7, 8), None]
+    assert layout.keys_in(rows[0] + b"u") is None
+    assert keys_of(rows[2]) == (1, 2)
