@@ -152,7 +152,10 @@ def test_the_fix_is_the_call_that_the_others_make(divergence: Schedule) -> None:
 
 
 def test_a_transfer_is_not_torn_apart() -> None:
-    ring = schedule_of({r: [STEP, f"recv<{(r - 1) % 3}[8]@main:11>exchange:30 !"] for r in range(3)})
+    ring = schedule_of(
+        {r: [STEP, f"recv<{(r - 1) % 3}[8]@main:11>exchange:30 !"] for r in range(3)},
+        stacks=dict.fromkeys(range(3), "main:11>exchange:30>~comm"),
+    )
     assert ring.only((0, 1)) is None
     fix = ring.fix()
     assert fix is not None

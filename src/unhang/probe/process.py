@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_WORKING_SHARE = 0.05
 _STATE, _UTIME, _STIME, _START, _EXIT_CODE = 0, 11, 12, 19, 49
 
 
@@ -36,6 +38,18 @@ def exit_code_of_zombie(pid: int) -> int | None:
         return None
     status = int(stat[_EXIT_CODE])
     return os.waitstatus_to_exitcode(status) if status or stat[_STATE] == "Z" else None
+
+
+def are_at_work(pids: Iterable[int], over_s: float) -> bool:
+    """Whether one of these processes works, or would if it had a core or its disk answered. Blocks: up to `over_s`."""
+    probes = [ProcessProbe(pid) for pid in pids]
+    wanting = {probe.pid for probe in probes}
+    for pause_s in (over_s, 0.0) if probes else ():
+        for probe in probes:
+            probe.sample()
+        wanting &= {probe.pid for probe in probes if probe.wants_to_run()}
+        time.sleep(pause_s)
+    return bool(wanting) or any((probe.cpu_share() or 0.0) >= _WORKING_SHARE for probe in probes)
 
 
 def oom_kills() -> int | None:

@@ -10,7 +10,7 @@ import json
 import os
 import select
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.probe import flight, stacks
-from unhang.probe.process import ProcessProbe, children_of, oom_kills
+from unhang.probe.process import are_at_work, children_of, oom_kills
 from unhang.read.bundle import read_bundle
 from unhang.watch.deaths import DeathClock
 from unhang.watch.options import RunOptions
@@ -29,11 +29,12 @@ from unhang.watch.suspicion import all_in_init, missing_in_rendezvous, reason, w
 from unhang.watch.unregistered import adopt, disown, is_adopted, unregistered
 
 POLL_S = 0.2
+# Of a rank that has come and gone between two looks not even the exit code is known.
+NEW_RANKS_POLL_S, NEW_RANKS_S, START_S = 0.03, 2.0, 60.0
 CONFIRM_S = 0.35
 CLOCK_GAP_S = 3.0
 DEATH_GRACE_S = 2.0
 STOPPED_STALL_S = 1.5
-WORKING_SHARE = 0.05
 MOST_WORKERS = 16
 
 
@@ -60,7 +61,7 @@ class Agent:
         self._last_look_at_s: float | None = None
         self._look_again_at: float | None = None
         self._oom_kills_before = oom_kills()
-        self._started = self._last_turn = time.monotonic()
+        self._started = self._last_turn = self._newest_at = time.monotonic()
         self._is_over = False
         self._is_sealed = False  # we asked for the end: what happens from now on is our doing and no evidence
 
@@ -72,12 +73,20 @@ class Agent:
         try:
             while not self._is_over:
                 self._discover(poller)
-                for descriptor, _ in poller.poll(POLL_S * 1000):
+                events = poller.poll(self._pause_s() * 1000)
+                for descriptor, _ in events:
                     self._on_event(descriptor, poller)
-                self._turn(time.monotonic())
+                now = time.monotonic()
+                if events or now - self._last_turn >= 0.9 * POLL_S:
+                    self._turn(now)
             self._discover(poller)  # a rank may have come and gone since the last turn
         finally:
             self._deaths.stop()
+
+    def _pause_s(self) -> float:
+        now = time.monotonic()
+        may_come = now - self._newest_at < NEW_RANKS_S or (not self.ranks and now - self._started < START_S)
+        return NEW_RANKS_POLL_S if may_come else POLL_S
 
     def _discover(self, poller: select.poll) -> None:
         with suppress(OSError):
@@ -85,7 +94,7 @@ class Agent:
                 if name not in self.ranks and (self.run_dir / "ranks" / name / "identity.json").exists():
                     folder = self.run_dir / "ranks" / name
                     rank = WatchedRank(folder, self._started if is_adopted(folder) else time.monotonic())
-                    self.ranks[name] = rank
+                    self.ranks[name], self._newest_at = rank, time.monotonic()
                     if rank.pidfd is not None:
                         poller.register(rank.pidfd, select.POLLIN)
                         self._deaths.add(rank)
@@ -209,7 +218,7 @@ class Agent:
         if self.ranks or quiet < limit_s or self._last_look_at_s is not None:
             return
         pids = [self.root_pid, *children_of(self.root_pid)]
-        if quiet < limit_s + START_UP_STALL_S and _are_at_work(pids):
+        if quiet < limit_s + START_UP_STALL_S and are_at_work(pids, CONFIRM_S):
             return  # a busy launcher passes through its rendezvous, and its ranks import
         self._last_look_at_s = quiet
         threads = [t for found in stacks.take_stacks(pids[:8]).values() for t in found]
@@ -328,7 +337,7 @@ class Agent:
         pids = [known[r] for r in missing or all_in_init(s) if r in known]
         if not missing <= known.keys():
             pids += [p.pid for p in descendants_of(self.root_pid) if p.pid not in known.values()]
-        return _are_at_work(pids)
+        return are_at_work(pids, CONFIRM_S)
 
     def _onset_ns(self, s: Situation) -> int:
         """When the oldest wait began."""
@@ -379,18 +388,6 @@ class Agent:
     def _tell(self, message: dict[str, Any]) -> None:
         with suppress(OSError):
             os.write(self._out, json.dumps(message).encode() + b"\n")
-
-
-def _are_at_work(pids: Iterable[int]) -> bool:
-    """Whether one of these processes works, or would if it had a core or its disk answered. Blocks: up to CONFIRM_S."""
-    probes = [ProcessProbe(pid) for pid in pids]
-    wanting = {probe.pid for probe in probes}
-    for pause_s in (CONFIRM_S, 0.0) if probes else ():
-        for probe in probes:
-            probe.sample()
-        wanting &= {probe.pid for probe in probes if probe.wants_to_run()}
-        time.sleep(pause_s)
-    return bool(wanting) or any((probe.cpu_share() or 0.0) >= WORKING_SHARE for probe in probes)
 
 
 def _with_pid(threads: list[Any], pid: int) -> list[Any]:
