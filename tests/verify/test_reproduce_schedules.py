@@ -152,10 +152,9 @@ def test_the_fix_is_the_call_that_the_others_make(divergence: Schedule) -> None:
 
 
 def test_a_transfer_is_not_torn_apart() -> None:
-    ring = schedule_of(
-        {r: [STEP, f"recv<{(r - 1) % 3}[8]@main:11>exchange:30 !"] for r in range(3)},
-        stacks=dict.fromkeys(range(3), "main:11>exchange:30>~comm"),
-    )
+    case = make_case({r: [STEP, f"recv<{(r - 1) % 3}[8]@main:11>exchange:30 !"] for r in range(3)}, world=3)
+    finding = Finding("r", "collective-order-race", "all receive first", 0.9, (0, 1, 2), "for a test")
+    ring = cut(Situation(case), replace(judge(case), findings=(finding,)))
     assert ring.only((0, 1)) is None
     fix = ring.fix()
     assert fix is not None
