@@ -123,3 +123,20 @@ class ProcessProbe:
             "taken_ns": time.time_ns(),
             "taken_monotonic_ns": time.monotonic_ns(),
         }
+
+
+class WorkProbe:
+    """Whether any of some processes works, from one look to the next. Never blocks."""
+
+    def __init__(self) -> None:
+        self._probes: dict[int, ProcessProbe] = {}
+
+    def is_at_work(self, pids: Iterable[int]) -> bool:
+        """Whether one of them works now, has worked since the last looks, or is seen for the first time."""
+        self._probes = {pid: self._probes.get(pid) or ProcessProbe(pid) for pid in pids}
+        for probe in self._probes.values():
+            probe.sample()
+        shares = [probe.cpu_share() for probe in self._probes.values()]
+        return any(share is None or share >= _WORKING_SHARE for share in shares) or any(
+            probe.wants_to_run() for probe in self._probes.values()
+        )

@@ -18,7 +18,7 @@ from typing import Any
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.probe import flight, stacks
-from unhang.probe.process import are_at_work, children_of, oom_kills
+from unhang.probe.process import WorkProbe, are_at_work, children_of, oom_kills
 from unhang.read.bundle import read_bundle
 from unhang.watch.deaths import DeathClock
 from unhang.watch.options import RunOptions
@@ -55,7 +55,7 @@ class Agent:
         self.options, self.run_dir, self.root_pid = options, run_dir, root_pid
         self._out, self._in = to_supervisor, from_supervisor
         self.ranks: dict[str, WatchedRank] = {}
-        self._deaths = DeathClock()
+        self._deaths, self._launcher = DeathClock(), WorkProbe()
         self.patience = Patience(options.stall_after_s)
         self.verdict: dict[str, Any] | None = None
         self._last_look_at_s: float | None = None
@@ -218,7 +218,7 @@ class Agent:
         if self.ranks or quiet < limit_s or self._last_look_at_s is not None:
             return
         pids = [self.root_pid, *children_of(self.root_pid)]
-        if quiet < limit_s + START_UP_STALL_S and are_at_work(pids, CONFIRM_S):
+        if quiet < limit_s + START_UP_STALL_S and self._launcher.is_at_work(pids):
             return  # a busy launcher passes through its rendezvous, and its ranks import
         self._last_look_at_s = quiet
         threads = [t for found in stacks.take_stacks(pids[:8]).values() for t in found]

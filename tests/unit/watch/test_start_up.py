@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,10 +108,11 @@ def test_only_a_launcher_that_waits_in_its_rendezvous_is_suspected(does: str, tm
     try:
         with job(does, str(program)) as (launcher, _):
             agent = Agent(RunOptions(report_dir=tmp_path, stall_after_s=0.1), tmp_path, launcher, told, -1)
-            for _ in range(4):
+            for _ in range(60 if does == "waits" else 8):
                 agent._look_at_launcher(0.2)
                 if agent.verdict is not None:
                     break
+                time.sleep(0.2)
     finally:
         os.close(told)
         os.close(out)
