@@ -301,7 +301,7 @@ class SharedExchange(Exchange):
 
     def _check(self, what: object) -> None:
         """Ends the wait where a rank that has not come will not."""
-        if (gone := [r for r in self._row.absent() if self._row.shared.is_gone(r)]) and not self._row.is_here():
+        if gone := self._row.gone():
             raise self._lost(what, RuntimeError(f"Connection closed by peer: {names_of(gone)} left or ended"))
 
     def is_settled(self) -> bool:

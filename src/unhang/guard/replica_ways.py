@@ -72,13 +72,11 @@ class ThroughMemory:
         if now - self._checked < _CHECK_EVERY_S:
             return False
         self._checked = now
-        gone = [rank for rank in row.absent() if self._shared.is_gone(rank)]
-        is_late = now - self._begun > self._limit_s
+        if gone := row.gone():
+            raise exchange.ConnectionLost(f"{names_of(gone)} left or ended")
         if row.is_here():
             return True
-        if gone:
-            raise exchange.ConnectionLost(f"{names_of(gone)} left or ended")
-        if is_late:
+        if now - self._begun > self._limit_s:
             raise exchange.did_not_come(row.absent(), "a comparison", self._limit_s)
         return False
 

@@ -215,6 +215,11 @@ class SharedRow:
         table = self._table or self._table_now()
         return [rank for rank, slot in enumerate(_SLOT.iter_unpack(table)) if not self._is_whole(slot)]
 
+    def gone(self) -> list[int]:
+        """The ranks whose rows are not here and will not come; none where all came meanwhile."""
+        found = [rank for rank in self.absent() if self.shared.is_gone(rank)]
+        return [] if self.is_here() else found
+
     def rows(self) -> list[list[int]]:
         """By rank. When they are here."""
         if self.is_alike:
