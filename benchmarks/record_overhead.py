@@ -1,6 +1,6 @@
 """What unhang costs a training: every cost line, in one command.
 
-    python benchmarks/record_overhead.py [--only PART ...] [--pairs 25] [--guards NAME ...]
+    python benchmarks/record_overhead.py [--only PART ...] [--cycles 25] [--guards NAME ...]
 
     null     two equal jobs without anything: what the method itself shows; computing and sleeping
     guards   step time and CPU time of a DDP job with all the guards of docs/guards.md in the script, computing and with a step
@@ -9,7 +9,7 @@
     import   milliseconds of `import unhang`
     run      as guards, for a job under `unhang run`; only where it is asked for
 
-Without options it takes about ten minutes; four times the pairs halve the intervals, on a quiet machine. Each job's and each
+Without options it takes about ten minutes; four times the cycles halve the intervals. Each job's and each
 part's figures are added to benchmarks/results/record_overhead.json as soon as they are there; ended early by Ctrl-C or SIGTERM,
 what the job under way has measured so far is printed and kept too.
 """
@@ -31,7 +31,6 @@ import twins
 RESULTS = twins.HERE / "results" / "record_overhead.json"
 PARTS = ("null", "guards", "calls", "import", "run")
 BY_DEFAULT = PARTS[:4]
-LEAST_PAIRS = 5
 JOBS = {
     "null": [("null", False), ("null", True)],
     "run": [("run", False)],
@@ -80,22 +79,22 @@ def measure_jobs(part: str, given: argparse.Namespace, kept: dict[str, Any], cut
             return
         guards = given.guards if what == "guards" else []
         kind = "a step that sleeps" if sleeps else "a step that computes on one thread per rank"
-        found = twins.measure(given.pairs, what, sleeps, guards, cut.is_set)
-        if len(found.get("ratio", ())) < LEAST_PAIRS:
-            print(f"{WORDS[what]}, {kind}: cut off before {LEAST_PAIRS} pairs")
+        of = twins.measure(given.cycles, what, sleeps, guards, cut.is_set)
+        if not of:
+            print(f"{WORDS[what]}, {kind}: cut off before the first two cycles were measured")
             continue
-        of = {key: twins.summary(values) for key, values in found.items() if len(values) > 1}
         kept.setdefault(part, {})[f"{' '.join(guards) or what}{', sleeping' if sleeps else ''}"] = of
         save(kept)
         words = f"with {', '.join(guards)}" if guards else WORDS[what]
         print(f"{words}; {twins.RANKS} ranks, {kind}, {of['step_ms']['median']:.1f} ms without")
         null_ratio = kept.get("null", {}).get("null, sleeping" if sleeps else "null", {}).get("ratio")
         line("step time, ratio", of["ratio"], "", "" if what == "null" else ratio_verdict(of["ratio"], null_ratio))
+        line("step time, ratio of whole cycles", of["cycle_ratio"], "")
         line("CPU time of a rank, ratio", of["cpu_ratio"], "")
         line("CPU time of a rank, more per step", of["extra_cpu_us"], "us")
         line("small all_reduce, more per call", of["extra_us"], "us")
         if "own_cpu_share" in of:
-            line("one core, by our own processes", of["own_cpu_share"], "")
+            print(f"  our own processes: {of['own_cpu_share']['median']:.2%} of one core")
 
 
 def measure_calls() -> dict[str, Any]:
@@ -133,7 +132,7 @@ def main() -> None:
     """Prints the figures and writes them to benchmarks/results."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--only", nargs="+", choices=PARTS, default=list(BY_DEFAULT))
-    options.add_argument("--pairs", type=int, default=25, help="of 100 steps, for each job (default 25)")
+    options.add_argument("--cycles", type=int, default=25, help="of 100 steps, for each job (default 25)")
     options.add_argument("--guards", nargs="+", choices=step_program.GUARDS, default=[], help="those of part guards")
     given = options.parse_args()
     cut = threading.Event()

@@ -1,16 +1,16 @@
-"""The measured job: blocks of DDP steps of some 20 ms and of small all-reduces, taken in turns with its twin.
+"""The measured job: DDP steps of some 20 ms, taken in turns with those of its twin, and small all-reduces now and then.
 
-Two such jobs run at the same time. Only one works at any moment: it passes the turn to the other after each block, so that both
-meet the same machine, whatever else that is doing. With `--guards` the job has what docs/guards.md recommends, or those that are
-named, each as often as by default. With `--sleeps` the step waits for 20 ms instead of computing, as a rank does whose device computes. What was measured is
-written after each block.
+Two such jobs run at the same time, and only one is at work: see twins.py. With `--guards` the job has what docs/guards.md
+recommends, or those that are named, each as often as by default. With `--sleeps` the step waits for 20 ms instead of computing,
+as a rank does whose device computes. What was measured is written after every 25 steps.
 
-Usage: step_program.py OUT BLOCKS OWN_NAME OTHER_NAME TURN_FILE [--guards [NAME ...]] [--sleeps]
+Usage: step_program.py OUT STEPS TURNS [--guards [NAME ...]] [--sleeps]
 """
 
 import argparse
 import json
 import os
+import struct
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -22,7 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-STEPS, CALLS = 25, 25
+CALLS_EVERY, CALLS = 25, 25
+TURN = struct.Struct("=q")
 STEP_S = 0.02
 WIDTH, BATCH, SLEEPING_BATCH = 512, 240, 8
 GUARDS = (
@@ -35,25 +36,22 @@ GUARDS = (
     "heartbeat",
     "section",
 )
-# The twin that waits shall not be felt.
-_LOOK_S = 0.02
 
 
-def take_turn(turn: Path, own: str) -> None:
-    """Waits, on rank 0, until it is our turn; the others wait in the barrier."""
-    if dist.get_rank() == 0:
-        while turn.read_text() != own:
-            time.sleep(_LOOK_S)
-    dist.barrier()
+class Turns:
+    """The turns of this rank, which the pipes TURNS.RANK.done and TURNS.RANK.go give."""
 
+    def __init__(self, turns: Path) -> None:
+        self._done = os.open(f"{turns}.{dist.get_rank()}.done", os.O_WRONLY)
+        self._go = os.open(f"{turns}.{dist.get_rank()}.go", os.O_RDONLY)
 
-def pass_turn(turn: Path, other: str) -> None:
-    """Lets the other job work."""
-    dist.barrier()
-    if dist.get_rank() == 0:
-        unfinished = turn.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(other)
-        unfinished.replace(turn)
+    def give(self) -> None:
+        """Says that the step is done (at the beginning: that we are ready), and which process to keep still."""
+        os.write(self._done, TURN.pack(os.getpid()))
+
+    def take(self) -> None:
+        """Waits for the next one."""
+        os.read(self._go, 1)
 
 
 class Batches(torch.utils.data.Dataset[torch.Tensor]):
@@ -115,20 +113,23 @@ class Guards:
 
 
 def train(given: argparse.Namespace) -> None:
-    """Writes seconds per step, CPU seconds per step of this rank with all its threads, and seconds per small all-reduce, by block."""
+    """Writes of each step its seconds, and the CPU seconds of this rank with all its threads; and seconds per small all-reduce."""
     torch.manual_seed(0)
     layers = (layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU()))
     model = nn.parallel.DistributedDataParallel(nn.Sequential(*layers) if not given.sleeps else nn.Linear(WIDTH, 8))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    batches = Batches(given.blocks * STEPS, SLEEPING_BATCH if given.sleeps else BATCH)
+    batches = Batches(given.steps, SLEEPING_BATCH if given.sleeps else BATCH)
     bare = torch.utils.data.DataLoader(batches, batch_size=None)
     small = torch.ones(16)
     found: dict[str, list[float]] = {"step_s": [], "cpu_s": [], "call_s": []}
     with ExitStack() as stack:
         guards = Guards(given.guards, stack, bare, model, optimizer)
-        take_turn(given.turn, given.own)
+        dist.barrier()
+        turns = Turns(given.turns)
+        turns.give()
+        turns.take()
         began, cpu = time.perf_counter(), time.process_time()
-        for number, batch in enumerate(guards.loader):
+        for number, batch in enumerate(guards.loader, 1):
             with guards.step():
                 optimizer.zero_grad()
                 model(batch).square().mean().backward()
@@ -136,20 +137,25 @@ def train(given: argparse.Namespace) -> None:
                 if given.sleeps:
                     time.sleep(STEP_S)
             guards.stepped()
-            if number % STEPS == STEPS - 1:
-                found["step_s"].append((time.perf_counter() - began) / STEPS)
-                found["cpu_s"].append((time.process_time() - cpu) / STEPS)
-                began = time.perf_counter()
-                for _ in range(CALLS):
-                    dist.all_reduce(small)
-                found["call_s"].append((time.perf_counter() - began) / CALLS)
+            found["step_s"].append(time.perf_counter() - began)
+            found["cpu_s"].append(time.process_time() - cpu)
+            if number % CALLS_EVERY == 0:
+                found["call_s"].append(seconds_per_call(small))
                 if dist.get_rank() == 0:
                     write(given.out, found)
-                pass_turn(given.turn, given.other)
-                if number + 1 < len(batches):
-                    take_turn(given.turn, given.own)
-                # Before the loader is asked for the next batch: that is the first thing in a step.
-                began, cpu = time.perf_counter(), time.process_time()
+            turns.give()
+            if number < given.steps:
+                turns.take()
+            # Before the loader is asked for the next batch: that is the first thing in a step.
+            began, cpu = time.perf_counter(), time.process_time()
+
+
+def seconds_per_call(small: torch.Tensor) -> float:
+    """What an all_reduce takes, on average."""
+    began = time.perf_counter()
+    for _ in range(CALLS):
+        dist.all_reduce(small)
+    return (time.perf_counter() - began) / CALLS
 
 
 def write(out: Path, found: dict[str, list[float]]) -> None:
@@ -163,10 +169,8 @@ def main() -> None:
     """Trains in turns, measures, writes."""
     options = argparse.ArgumentParser()
     options.add_argument("out", type=Path)
-    options.add_argument("blocks", type=int)
-    options.add_argument("own")
-    options.add_argument("other")
-    options.add_argument("turn", type=Path)
+    options.add_argument("steps", type=int)
+    options.add_argument("turns", type=Path)
     options.add_argument("--guards", nargs="*", choices=GUARDS, default=None, metavar="NAME")
     options.add_argument("--sleeps", action="store_true")
     given = options.parse_args()

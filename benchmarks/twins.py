@@ -1,9 +1,13 @@
-"""Two equal jobs at the same time, taking turns block by block: what one of them has more, as ratios of neighbouring blocks.
+"""Two equal jobs at the same time, taking turns step by step: what one of them has more, as ratios of neighbouring steps.
 
-Each block of the one is compared with the mean of the other's blocks just before and after it, so that a machine that becomes
-slower or quicker does not count for either. A pair is TOGETHER such blocks, and a ratio that of their sums: so many steps that
-what the guards do only now and then by default (replicas are compared every 100 steps, a heartbeat speaks every 50) lies in each
-pair as often as in a training, and no median over pairs leaves it out; in short turns, since a machine changes within seconds.
+The ranks of the job whose turn it is not are stopped (SIGSTOP), so that nothing of theirs goes on in the background while the
+other is measured; what follows the clock (a thread that wakes every second) then falls into their own turn, and counts double.
+
+Each step of the one is compared with the other's step just before it, in half of the cycles with the one just after it: on a shared machine the speed
+changes by half within a second, but seldom within 50 ms. A cycle is CYCLE such steps: what the guards do only now and then by
+default (replicas are compared every 100 steps, a heartbeat speaks every 50) has its place in it. The cost is the mean, over the
+places in the cycle, of the median over the cycles at that place: no such place is left out, and no single disturbance counts.
+What comes at no fixed place is in the ratio of whole cycles, whose interval is wide on such a machine, and in the CPU time.
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import select
+import signal
 import socket
 import statistics
 import subprocess
@@ -18,13 +24,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from step_program import CALLS_EVERY, TURN
 
 HERE = Path(__file__).parent
 SCRIPTS = Path(sys.executable).parent
-RANKS, TOGETHER, WARM_UP, LIMIT_S = 2, 4, 2, 3600.0
+RANKS, CYCLE, WARM_UP = 2, 100, 2
+START_LIMIT_S, STEP_LIMIT_S = 120.0, 60.0
 TICKS = os.sysconf("SC_CLK_TCK")
-Series = dict[str, list[float]]
+Series = npt.NDArray[np.float64]
+Summary = dict[str, float | list[float]]
 
 
 def free_port() -> int:
@@ -34,20 +47,84 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def start(
-    folder: Path, blocks: int, own: str, other: str, what: str, sleeps: bool, guards: Sequence[str]
-) -> subprocess.Popen[bytes]:
-    """Starts one of the twins; `watched` is the one that has `what`: "run" (under `unhang run`), "guards", or "null", nothing."""
+class Job:
+    """One of the twins, and the pipes by which its ranks take turns with those of the other."""
+
+    def __init__(self, out: Path, command: Sequence[str | Path]) -> None:
+        pipes = [f"{out}.turns.{rank}" for rank in range(RANKS)]
+        self._go = [self._pipe(f"{name}.go") for name in pipes]
+        self._done = [self._pipe(f"{name}.done") for name in pipes]
+        self._ranks: list[int] = []
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        self.out, self.errors = out, out.with_suffix(".errors")
+        with self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
+
+    @staticmethod
+    def _pipe(name: str) -> int:
+        os.mkfifo(name)
+        return os.open(name, os.O_RDWR)
+
+    def turn(self) -> None:
+        """Lets its ranks do one step.
+
+        Raises:
+            RuntimeError: as for `wait`.
+        """
+        self._signal(signal.SIGCONT)
+        for pipe in self._go:
+            os.write(pipe, b"!")
+        self.wait(STEP_LIMIT_S)
+        self._signal(signal.SIGSTOP)
+
+    def wait(self, limit_s: float) -> None:
+        """Until all ranks have done their step.
+
+        Raises:
+            RuntimeError: the job has ended, or the limit is over.
+        """
+        until = time.monotonic() + limit_s
+        self._ranks = []
+        for pipe in self._done:
+            while not select.select([pipe], [], [], 1)[0]:
+                if self.process.poll() is not None or time.monotonic() > until:
+                    raise RuntimeError(f"no step within {limit_s:g} s, exit code {self.process.poll()}: {self.said()}")
+            self._ranks.append(TURN.unpack(os.read(pipe, TURN.size))[0])
+
+    def _signal(self, number: int) -> None:
+        for pid in self._ranks:
+            os.kill(pid, number)
+
+    def said(self) -> str:
+        """The end of its standard error."""
+        return self.errors.read_text(errors="replace")[-2000:]
+
+    def go_on(self) -> None:
+        """Lets its ranks end."""
+        with suppress(ProcessLookupError):
+            self._signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        """Ends it, where it has not ended, and the pipes."""
+        self.go_on()
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(60)
+        for pipe in (*self._go, *self._done):
+            os.close(pipe)
+
+
+def start(out: Path, steps: int, with_it: bool, what: str, sleeps: bool, guards: Sequence[str]) -> Job:
+    """Starts one of the twins, with or without `what`: "run" (under `unhang run`), "guards", or "null", nothing."""
     address = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-    program = [HERE / "step_program.py", folder / own, str(blocks), own, other, folder / "turn"]
+    program = [HERE / "step_program.py", out, str(steps), f"{out}.turns"]
     command = [SCRIPTS / "torchrun", *address, "--nproc-per-node", str(RANKS), *program]
     command += ["--sleeps"] if sleeps else []
-    if own == "watched":
-        command += ["--guards", *guards] if what == "guards" else []
-        if what == "run":
-            command = [SCRIPTS / "unhang", "run", "-q", "--report-dir", folder / "report", "--", *command]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    if with_it and what == "guards":
+        command += ["--guards", *guards]
+    if with_it and what == "run":
+        command = [SCRIPTS / "unhang", "run", "-q", "--report-dir", out.with_name("report"), "--", *command]
+    return Job(out, command)
 
 
 def own_cpu_s(root: int) -> float:
@@ -66,80 +143,101 @@ def own_cpu_s(root: int) -> float:
 
 
 def measure(
-    pairs: int, what: str, sleeps: bool, guards: Sequence[str] = (), is_cut: Callable[[], bool] = lambda: False
-) -> dict[str, list[float]]:
-    """Ratios per pair, extra microseconds per small all-reduce, and for "run" the CPU share of our own processes.
+    cycles: int, what: str, sleeps: bool, guards: Sequence[str] = (), is_cut: Callable[[], bool] = lambda: False
+) -> dict[str, Summary]:
+    """Ratios, extra microseconds per step and per small all-reduce, and for "run" the CPU share of our own processes.
 
     Args:
-        pairs: that are measured, after WARM_UP others.
+        cycles: that are measured, after WARM_UP others.
         what: as in `start`.
         sleeps: whether a step sleeps instead of computing.
         guards: those that are wanted; all by default.
         is_cut: once it says so, the jobs are ended, and what they have measured so far counts.
 
     Raises:
-        RuntimeError: one of the jobs failed, or took longer than LIMIT_S.
+        RuntimeError: one of the jobs failed, or does not go on.
     """
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "turn").write_text("plain")
-        names = (("plain", "watched"), ("watched", "plain"))
-        blocks = (pairs + WARM_UP) * TOGETHER + 1
-        jobs = {own: start(folder, blocks, own, other, what, sleeps, guards) for own, other in names}
-        shares, before, until = [], None, time.monotonic() + LIMIT_S
+        steps = (cycles + WARM_UP) * CYCLE
+        jobs = [start(Path(name) / own, steps, own == "with", what, sleeps, guards) for own in ("without", "with")]
         try:
-            while any(job.poll() is None for job in jobs.values()) and not is_cut():
-                time.sleep(1)
-                if not is_cut() and (any(job.poll() for job in jobs.values()) or time.monotonic() > until):
-                    raise RuntimeError(f"{what}: the jobs ended with {[job.poll() for job in jobs.values()]}")
-                now = (time.monotonic(), own_cpu_s(jobs["watched"].pid) if what == "run" else 0.0)
-                if before is not None and now[1] > 0:
-                    shares.append((now[1] - before[1]) / (now[0] - before[0]))
-                before = now
+            for job in jobs:
+                job.wait(START_LIMIT_S)
+            before = own_cpu_s(jobs[1].process.pid), time.monotonic()
+            for _ in range(steps):
+                if is_cut():
+                    break
+                for job in jobs:
+                    job.turn()
+            share = (own_cpu_s(jobs[1].process.pid) - before[0]) / (time.monotonic() - before[1])
+            for job in jobs:
+                job.go_on()
+            if not is_cut():
+                for job in jobs:
+                    job.process.wait(STEP_LIMIT_S)
         finally:
-            for job in jobs.values():
-                if job.poll() is None:
-                    job.terminate()
-                    job.wait(60)
-        plain, watched = (json.loads(path.read_text()) if (path := folder / own).exists() else {} for own in jobs)
-    series = ("step_s", "cpu_s", "call_s")
-    blocks = min(len(of.get(key, ())) for of in (plain, watched) for key in series)
-    return {**_compared(plain, watched, blocks), "own_cpu_share": [share for share in shares[3:-2] if share >= 0]}
+            for job in jobs:
+                job.end()
+        if failed := [job.said() for job in jobs if job.process.returncode and not is_cut()]:
+            print(f"{what}: measured, but the job then failed: {failed[0]}", file=sys.stderr)
+        measured = [json.loads(job.out.read_text()) if job.out.exists() else {} for job in jobs]
+    found = _compared(*({key: np.array(values) for key, values in of.items()} for of in measured))
+    return {**found, "own_cpu_share": {"median": share, "n": 1}} if what == "run" and found else found
 
 
-def _compared(plain: Series, watched: Series, blocks: int) -> Series:
-    """The one beside the other; nothing where there are too few blocks."""
-    pairs = [range(first, first + TOGETHER) for first in range(WARM_UP * TOGETHER, blocks - TOGETHER, TOGETHER)]
-    if not pairs:
+def _compared(plain: dict[str, Series], more: dict[str, Series]) -> dict[str, Summary]:
+    """The one beside the other, without the warm-up; nothing where there are fewer than two cycles."""
+    cycles = min((len(of.get("step_s", ())) // CYCLE for of in (plain, more)), default=0) - WARM_UP
+    if cycles < 2:
         return {}
 
-    def sums(key: str) -> list[tuple[float, float]]:
-        """Of each pair: with, and without."""
-        return [(sum(watched[key][i] for i in pair), sum(neighbours(plain[key], i) for i in pair)) for pair in pairs]
+    def pairs(key: str, per_cycle: int) -> tuple[Series, Series]:
+        """With, and without: by cycle and place in it."""
+        first, last = WARM_UP * per_cycle, (WARM_UP + cycles) * per_cycle
+        before, after = plain[key][first:last], np.append(plain[key], plain[key][-1])[first + 1 : last + 1]
+        others = np.where(np.arange(last - first) // per_cycle // 2 % 2, before, after)
+        return more[key][first:last].reshape(cycles, -1), others.reshape(cycles, -1)
 
+    (step, other), (cpu, other_cpu) = pairs("step_s", CYCLE), pairs("cpu_s", CYCLE)
+    call, other_call = pairs("call_s", CYCLE // CALLS_EVERY)
     return {
-        "step_ms": [1e3 * without / TOGETHER for _, without in sums("step_s")],
-        "call_us": [1e6 * without / TOGETHER for _, without in sums("call_s")],
-        "ratio": [more / without for more, without in sums("step_s")],
-        "cpu_ratio": [more / without for more, without in sums("cpu_s")],
-        "extra_us": [1e6 * (more - without) / TOGETHER for more, without in sums("call_s")],
-        "extra_cpu_us": [1e6 * (more - without) / TOGETHER for more, without in sums("cpu_s")],
+        "step_ms": summary(1e3 * other.mean(axis=1)),
+        "ratio": by_place(step, other, is_ratio=True),
+        "cycle_ratio": summary(step.mean(axis=1) / other.mean(axis=1)),
+        "cpu_ratio": by_place(cpu, other_cpu, is_ratio=True),
+        "extra_cpu_us": by_place(1e6 * cpu, 1e6 * other_cpu),
+        "extra_us": summary(1e6 * (call - other_call).ravel()),
     }
 
 
-def neighbours(series: Sequence[float], index: int) -> float:
-    """The mean of the twin's blocks just before and just after."""
-    return (series[index] + series[index + 1]) / 2
+def by_place(found: Series, other: Series, is_ratio: bool = False) -> Summary:
+    """The mean over the places in a cycle of the median difference at that place, with its 95 % interval.
+
+    Args:
+        found: by cycle and place.
+        other: the same of the twin, just before or just after.
+        is_ratio: to the typical step of the twin: how many of its steps one step is.
+    """
+    more = found - other
+    # How far two halves of the cycles disagree, place by place, tells how exact their common median is.
+    halves = np.median(more[::2], axis=0) - np.median(more[1::2], axis=0)
+    away = 1.96 * float(np.sqrt((halves**2).sum())) / 2 / len(halves)
+    middle = float(np.median(more, axis=0).mean())
+    unit, zero = (float(np.median(other, axis=0).mean()), 1.0) if is_ratio else (1.0, 0.0)
+    ends = [zero + (middle - away) / unit, zero + (middle + away) / unit]
+    quartiles = np.quantile(found / other if is_ratio else more, (0.25, 0.75)).tolist()
+    return {"median": zero + middle / unit, "interval": ends, "quartiles": quartiles, "n": found.size}
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Between these lies the true median, with 95 % confidence, whatever the distribution (order statistics)."""
-    ordered, n = sorted(values), len(values)
+def around_median(n: int) -> tuple[int, int]:
+    """Between these two of n ordered values lies the true median, with 95 % confidence, whatever the distribution."""
     away = 0.98 * math.sqrt(n)
-    return ordered[max(0, math.floor(n / 2 - away))], ordered[min(n - 1, math.ceil(n / 2 + away))]
+    return max(0, math.floor(n / 2 - away)), min(n - 1, math.ceil(n / 2 + away))
 
 
-def summary(values: Sequence[float]) -> dict[str, float | list[float]]:
+def summary(found: Sequence[float] | Series) -> Summary:
     """Median with its interval, quartiles and number."""
-    low, middle, high = statistics.quantiles(values, n=4)
-    return {"median": middle, "interval": list(interval(values)), "quartiles": [low, high], "n": len(values)}
+    values = sorted(float(value) for value in found)
+    lower, middle, upper = statistics.quantiles(values, n=4)
+    low, high = around_median(len(values))
+    return {"median": middle, "interval": [values[low], values[high]], "quartiles": [lower, upper], "n": len(values)}
