@@ -3,10 +3,11 @@
 The ranks of the job whose turn it is not are stopped (SIGSTOP), so that nothing of theirs goes on in the background while the
 other is measured; what follows the clock (a thread that wakes every second) then falls into their own turn, and counts double.
 
-Each step of the one is compared with the other's step just before it, in half of the cycles with the one just after it: on a shared machine the speed
-changes by half within a second, but seldom within 50 ms. A cycle is CYCLE such steps: what the guards do only now and then by
-default (replicas are compared every 100 steps, a heartbeat speaks every 50) has its place in it. The cost is the mean, over the
-places in the cycle, of the median over the cycles at that place: no such place is left out, and no single disturbance counts.
+Each step of the one is compared with the other's step just before it, in half of the cycles with the one just after it: on a
+shared machine the speed changes by half within a second, but seldom within 50 ms. A cycle is CYCLE such steps: what the guards
+do only now and then by default (replicas are compared every 100 steps, a heartbeat speaks every 50) has its place in it. The
+cost is the mean, over the places in the cycle, of the median over the cycles at that place: no such place is left out, and no
+single disturbance counts.
 What comes at no fixed place is in the ratio of whole cycles, whose interval is wide on such a machine, and in the CPU time.
 """
 

@@ -2,7 +2,8 @@
 
 Every run is a fresh process. Beside them the floor: the time to read all bytes, and to decode every entry once with
 `pickle.loads`. The dumps lie in the page cache for all of them. `unhang` is measured at its first look (its cache beside
-the dumps is removed before) and at its second.
+the dumps is removed before) and at its second; with --against, it compares the job with one of the same size in which
+nothing goes wrong.
 
 Usage: python benchmarks/versus_torchfrtrace.py [--ranks 64,256,1024] [--entries 2000] [--fault missing] [--runs 3] [--save]
 """
@@ -33,8 +34,8 @@ SCRIPTS = Path(sys.executable).parent
 _FILES = "for path in pathlib.Path(sys.argv[1]).glob('nccl_trace_rank_*'): "
 READ = f"import pathlib, sys\n{_FILES}path.read_bytes()"
 DECODE = f"import gc, pathlib, pickle, sys\ngc.disable()\n{_FILES}pickle.loads(path.read_bytes())"
-TRACE_GOAL = 5.0
-FLOOR, OURS = ("read", "decode"), ("unhang", "unhang again", "unhang --trace")
+TRACE_GOAL = AGAINST_GOAL = 5.0
+FLOOR, OURS = ("read", "decode"), ("unhang", "unhang again", "unhang --trace", "unhang --against")
 ORDERS = ((*FLOOR, "torchfrtrace", *OURS), (*OURS, "torchfrtrace", *FLOOR))
 
 
@@ -70,7 +71,7 @@ class Figures:
         )
 
 
-def commands(folder: Path, trace: Path) -> dict[str, list[str | Path]]:
+def commands(folder: Path, other: Path, trace: Path) -> dict[str, list[str | Path]]:
     """Every command that is measured."""
     verdict: list[str | Path] = [SCRIPTS / "unhang", "diagnose", folder, "--output-format", "json"]
     return {
@@ -80,6 +81,7 @@ def commands(folder: Path, trace: Path) -> dict[str, list[str | Path]]:
         "unhang": verdict,
         "unhang again": verdict,
         "unhang --trace": [*verdict, "--no-cache", "--trace", trace],
+        "unhang --against": [*verdict, "--no-cache", "--against", other],
     }
 
 
@@ -93,11 +95,11 @@ def outcome_of(what: str, cost: Cost | None, trace: Path) -> str:
     return last_line if what in OURS and not cost.out else ""
 
 
-def compared(folder: Path, truth: set[int], runs: int, limit_s: float) -> dict[str, Figures | None]:
-    """The figures of all commands on one job. A command that fails or takes too long is not tried again."""
+def compared(folder: Path, other: Path, truth: set[int], runs: int, limit_s: float) -> dict[str, Figures | None]:
+    """The figures of all commands on one job and another one. A command that fails or takes too long is not tried again."""
     with tempfile.TemporaryDirectory() as name:
         trace = Path(name) / "trace.json.gz"
-        every = commands(folder, trace)
+        every = commands(folder, other, trace)
         costs: dict[str, list[Cost | None]] = {what: [] for what in every}
         named: dict[str, list[set[int]]] = {what: [] for what in every}
         for turn in range(runs):
@@ -116,7 +118,7 @@ def compared(folder: Path, truth: set[int], runs: int, limit_s: float) -> dict[s
                 tell(f"  {what}: {cost.cpu_s:.2f} CPU-s, {cost.wall_s:.2f} s, {cost.peak_bytes / 1e6:.0f} MB")
                 if what == "torchfrtrace":
                     named[what].append(named_by_torchfrtrace(cost.out + cost.err))
-                elif what in OURS:
+                elif what in OURS and what != "unhang --against":
                     named[what].append(named_by_unhang(cost.out))
         forget_verdicts(folder)
     return {what: Figures.of(costs[what], named[what], truth) for what in every}
@@ -144,8 +146,8 @@ def table(results: dict[int, dict[str, Figures | None]], sizes: dict[int, int]) 
     """The comparison as text."""
     columns = f"{'CPU s':>8} {'MB':>8} {'wall s':>7} {'right':>12}"
     lines = [
-        f"{'':>6} {'':>6} | {'torchfrtrace':^38} | {'unhang diagnose':^38} | {'ratio':^15} | {'floor, CPU s':^14} | {'again':>6} | trace",
-        f"{'ranks':>6} {'GB':>6} | {columns} | {columns} | {'CPU':>7} {'memory':>7} | {'read':>6} {'decode':>7} | {'wall s':>6} | / verdict",
+        f"{'':>6} {'':>6} | {'torchfrtrace':^38} | {'unhang diagnose':^38} | {'ratio':^15} | {'floor, CPU s':^14} | {'again':>6} | {'trace':^18} | against",
+        f"{'ranks':>6} {'GB':>6} | {columns} | {columns} | {'CPU':>7} {'memory':>7} | {'read':>6} {'decode':>7} | {'wall s':>6} | {'/ verdict':^18} | / verdict",
     ]
     for ranks, figures in results.items():
         cpu = {what: None if f is None else f.cpu_s for what, f in figures.items()}
@@ -155,7 +157,8 @@ def table(results: dict[int, dict[str, Figures | None]], sizes: dict[int, int]) 
             f"{ranks:6} {sizes[ranks] / 1e9:6.2f} | {shown(figures['torchfrtrace'])} | {shown(figures['unhang'])} | "
             f"{ratio(cpu['torchfrtrace'], cpu['unhang']):>7} {ratio(memory['torchfrtrace'], memory['unhang']):>7} | "
             f"{number(cpu['read']):>6} {number(cpu['decode']):>7} | {number(None if again is None else again.wall_s):>6} | "
-            f"{ratio(cpu['unhang --trace'], cpu['unhang'])} (goal <= {TRACE_GOAL:.0f}x)"
+            f"{ratio(cpu['unhang --trace'], cpu['unhang']):>5} (goal <= {TRACE_GOAL:.0f}x) | "
+            f"{ratio(cpu['unhang --against'], cpu['unhang'])} (goal <= {AGAINST_GOAL:.0f}x)"
         )
     lines.append("right: runs in which exactly the culprits were named / runs (ranks named at most)")
     lines.append(
@@ -187,7 +190,8 @@ def main() -> None:
             folder, truth = made(parent, ranks, given.entries, given.fault, given.make)
             tell(f"{ranks} ranks x {given.entries} entries, at fault: {sorted(truth)}")
             sizes[ranks] = total_bytes(folder)
-            results[ranks] = compared(folder, truth, given.runs, given.limit)
+            other, _ = made(parent, ranks, given.entries, "healthy", given.make)
+            results[ranks] = compared(folder, other, truth, given.runs, given.limit)
     text = f"fault: {' '.join([given.fault, given.make]).strip()}, {given.entries} entries per rank\n{table(results, sizes)}"
     print(text)
     if given.save:

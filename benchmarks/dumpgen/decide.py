@@ -14,8 +14,8 @@ A culprit is recognised in one of four ways.
 What spoils this: a file that is lost or cut off proves nothing about its rank, so nobody innocent may be waited for whose
 file is gone: a crash would have left the same evidence. A rank that ran ahead until its ring buffer held nothing but calls
 under way has overwritten the one in which it waits: where dumps tell of devices that stand still, its own may be one, so it
-cannot be cleared of the fault of a rank without a file. And where the members of a group are not recorded, an absent member
-cannot be missed.
+cannot be cleared of the fault of a rank without a file. A host that stops while another fault keeps a call of its rank open
+may as well wait for that call. And where the members of a group are not recorded, an absent member cannot be missed.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ def _unrecognised(job: Job, truth: Truth) -> str:
         return "" if job.recording.timing else "that the others have started is not recorded"
     if truth.kind in _IDLE and all(_is_idle(job, rank) for rank in truth.culprits):
         return ""
+    if truth.kind in _IDLE and any(_waits_for_another_fault(job, truth, rank) for rank in truth.culprits):
+        return "its host may wait for a call that another fault keeps open"
     if 2 * len(truth.culprits) >= job.world and truth.kind in ("uneven_batches", "two_missing"):
         return "the others are no majority"
     if job.recording.only_active:
@@ -94,6 +96,28 @@ def _unrecognised(job: Job, truth: Truth) -> str:
 def _is_idle(job: Job, rank: int) -> bool:
     """Whether no call of a rank is under way."""
     return bool(all(job.final.done[rank][: len(job.final.issued[rank])]))
+
+
+def _waits_for_another_fault(job: Job, truth: Truth, rank: int) -> bool:
+    """Whether a rank waits in a call for the culprit of another fault, directly or through ranks that do.
+
+    Proof that its own stop is not recorded then: let the other fault be the only one, and let this rank's host, at the place
+    where it stopped, wait for the result of its open call, as the rank that prints the loss every so many steps does. No dump
+    records what a host waits for. The open call is not done because of the other culprit, so this host issues nothing more
+    under that truth either, and every file is the same. That its peers went on does not tell: they print nothing.
+    """
+    targets = {r for fault in (job.truth, *job.truth.others) if fault is not truth for r in fault.culprits} - {rank}
+    waits: dict[int, set[int]] = {}
+    for key, meeting in job.final.open_meetings.items():
+        came = {r for r, _ in meeting[3]} if isinstance(meeting[3], list) else set()
+        for r in came:
+            waits.setdefault(r, set()).update(_needed(job, key) - came)
+    reached, pending = {rank}, [rank]
+    while pending:
+        new = waits.get(pending.pop(), set()) - reached
+        reached |= new
+        pending.extend(new)
+    return bool(reached & targets)
 
 
 def _lost_its_front(job: Job, rank: int) -> bool:
@@ -162,8 +186,12 @@ def _arrived_where_needed(job: Job, needed: frozenset[int] | set[int]) -> set[in
     """The ranks that wait, on their devices, in calls to which one of the needed ranks must come."""
     found: set[int] = set()
     for key, meeting in job.final.open_meetings.items():
-        ranks = job.mesh.groups[key[0]].ranks
-        members = set(ranks if len(key) == 2 else (ranks[key[1]], ranks[key[2]]))
-        if members & needed and isinstance(meeting[3], list):
+        if _needed(job, key) & needed and isinstance(meeting[3], list):
             found.update(rank for rank, _ in meeting[3])
     return found
+
+
+def _needed(job: Job, key: tuple[int, ...]) -> set[int]:
+    """Who must come to a meeting."""
+    ranks = job.mesh.groups[key[0]].ranks
+    return set(ranks if len(key) == 2 else (ranks[key[1]], ranks[key[2]]))

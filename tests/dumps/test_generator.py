@@ -272,6 +272,14 @@ def test_what_the_evidence_decides(options: dict[str, Any], loss: dict[str, Any]
     assert dumpgen.decidable(dumpgen.build(spec)) is decidable
 
 
+def test_a_stop_is_not_told_of_a_rank_that_another_stopped_rank_keeps_anyway() -> None:
+    """Of two hosts that stop on their own: in the first job both are idle, in the second one waits for the other as well."""
+    apart, behind = dumpgen.random_job(34), dumpgen.random_job(1_509_119)
+    assert [len(job.truth.all_culprits) for job in (apart, behind)] == [2, 2]
+    assert dumpgen.why_undecidable(apart) == ""
+    assert dumpgen.why_undecidable(behind) == "its host may wait for a call that another fault keeps open"
+
+
 def test_the_command_writes_dumps_and_their_truth(tmp_path: Path) -> None:
     out = tmp_path / "job"
     options = ["--ranks", "16", "--entries", "60", "--fault", "missing", "--tp", "2", "--lose", "3,7", "--layers", "1"]

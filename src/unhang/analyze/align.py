@@ -90,8 +90,8 @@ _MOST_IN_FLIGHT = 256
 
 
 def members_of(index: CallIndex, group: int) -> tuple[int, ...]:
-    """The ranks of a group: by its description, else all that were seen in it."""
-    return index.table.groups[group].ranks or tuple(sorted(index.last(group)))
+    """The ranks of a group: by its description, else all that were seen in it, and those that its like leave to it."""
+    return index.table.groups[group].ranks or index.members.get(group) or tuple(sorted(index.last(group)))
 
 
 def missing_at(index: CallIndex, position: Position) -> dict[int, int]:

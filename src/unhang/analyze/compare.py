@@ -11,15 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from unhang.analyze.positions import bare_op
-from unhang.analyze.schedule import Divergence, Ints, aligned, by_description, counted, divergences, group_labels
+from unhang.analyze.compare_parts import Part, RunPart, part_of, ranks_of_calls, sampled, step_of
+from unhang.analyze.schedule import Divergence, by_description, divergences
 from unhang.model import Case, CollectiveTable, ProcessGroup
 from unhang.read.dumps.shard import RankDump
 
-_SAMPLED_RANKS = 32
-_MOST_ROWS = 4000
-_RECURS = 0.9  # share of calls that must equal the call one period before
-_EQUALLY = 0.002
 MUCH_SLOWER = 1.1
 
 
@@ -118,10 +114,19 @@ def compare(
     theirs: Case,
     our_dumps: Mapping[int, RankDump] | None = None,
     their_dumps: Mapping[int, RankDump] | None = None,
+    parts: Sequence[Part] = (),
 ) -> Comparison:
-    """Compares two runs; about a second per million calls. The dumps tell versions that a case does not hold."""
-    found = compare_tables(ours.calls, theirs.calls)
-    a, b = set(ours.ranks) or _ranks(ours.calls), set(theirs.ranks) or _ranks(theirs.calls)
+    """Compares two runs; about a second per million calls.
+
+    Args:
+        ours: Our run.
+        theirs: The other one.
+        our_dumps: They tell versions that a case does not hold.
+        their_dumps: The same of the other run.
+        parts: What all ranks give, where the cases hold no more than one call of each rank in each of its groups.
+    """
+    found = combined(parts or [part_of(ours.calls, theirs.calls)], ours.calls, theirs.calls)
+    a, b = set(ours.ranks) or ranks_of_calls(ours.calls), set(theirs.ranks) or ranks_of_calls(theirs.calls)
     software = [
         Pair(what, left, right)
         for (what, left), (_, right) in zip(_software(ours, our_dumps), _software(theirs, their_dumps), strict=True)
@@ -138,35 +143,30 @@ def compare(
 
 def compare_tables(ours: CollectiveTable, theirs: CollectiveTable) -> Comparison:
     """Compares the calls of two runs, and what the tables tell of groups and ranks."""
-    pairs = aligned(ours, theirs, group_labels(ours, theirs))
-    a, b = _ranks(ours), _ranks(theirs)
+    return combined([part_of(ours, theirs)], ours, theirs)
+
+
+def combined(parts: Sequence[Part], ours: CollectiveTable, theirs: CollectiveTable) -> Comparison:
+    """The comparison that parts give together; the tables tell groups and ranks."""
+    a, b = ranks_of_calls(ours), ranks_of_calls(theirs)
+    left, right = [part.ours for part in parts], [part.theirs for part in parts]
     return Comparison(
         world=(_world(ours), _world(theirs)),
-        calls=(len(ours), len(theirs)),
+        calls=(sum(run.calls for run in left), sum(run.calls for run in right)),
         wrapped=(len(ours.wrapped_ranks), len(theirs.wrapped_ranks)),
-        compared=int((pairs.our_partners >= 0).sum()),
+        compared=sum(part.compared for part in parts),
         our_ranks_only=tuple(sorted(a - b)),
         their_ranks_only=tuple(sorted(b - a)),
         groups=_group_changes(ours.groups, theirs.groups),
-        sizes=_size_changes(ours, theirs, pairs.our_rows, pairs.their_rows),
-        divergences=divergences(ours, theirs, pairs),
-        uses=_op_uses(ours, theirs),
-        steps=(step_time(ours), step_time(theirs)),
+        sizes=_size_changes(left, right),
+        divergences=divergences(first for part in parts for first in part.firsts),
+        uses=_op_uses(_use(left), _use(right)),
+        steps=(_usual_step(left), _usual_step(right)),
     )
 
 
-def _ranks(table: CollectiveTable) -> set[int]:
-    return set(table["rank"][_first_rows(table)].tolist())
-
-
-def _first_rows(table: CollectiveTable) -> Ints:
-    """The first row of each rank; the ranks are sorted."""
-    rank_N = table["rank"]
-    return np.flatnonzero(np.append(True, rank_N[1:] != rank_N[:-1])[: len(rank_N)])
-
-
 def _world(table: CollectiveTable) -> int:
-    return max([*(max(g.ranks) for g in table.groups if g.ranks), *_ranks(table)], default=-1) + 1
+    return max([*(max(g.ranks) for g in table.groups if g.ranks), *ranks_of_calls(table)], default=-1) + 1
 
 
 def _software(case: Case, dumps: Mapping[int, RankDump] | None) -> list[tuple[str, str]]:
@@ -205,22 +205,8 @@ def _beyond(groups: Sequence[ProcessGroup], others: Counter[tuple[str, tuple[int
     return found
 
 
-def _described(table: CollectiveTable) -> tuple[Ints, list[str]]:
-    """`[N]` the number of each row's (description, op), and `G * ops` names of these numbers, tab-separated."""
-    descs: dict[str, int] = {}
-    desc_G = np.array([descs.setdefault(str(g), len(descs)) for g in table.groups] or [0], dtype=np.int64)
-    ops: dict[str, int] = {}
-    op_O = np.array([ops.setdefault(bare_op(op), len(ops)) for op in table.ops] or [0], dtype=np.int64)
-    names = [f"{desc}\t{op}" for desc in descs for op in ops]
-    number_N = (desc_G * max(len(ops), 1))[table["group"]]
-    number_N += op_O[table["op"]]
-    return number_N, names
-
-
-def _size_changes(
-    ours: CollectiveTable, theirs: CollectiveTable, our_rows: Ints, their_rows: Ints
-) -> tuple[SizeChange, ...]:
-    a, b = _sizes_by_op(ours, our_rows), _sizes_by_op(theirs, their_rows)
+def _size_changes(ours: Sequence[RunPart], theirs: Sequence[RunPart]) -> tuple[SizeChange, ...]:
+    a, b = _all_sizes(ours), _all_sizes(theirs)
     changes = []
     for name in sorted(a.keys() & b.keys()):
         if a[name] != b[name]:
@@ -229,23 +215,15 @@ def _size_changes(
     return tuple(changes)
 
 
-def _sizes_by_op(table: CollectiveTable, rows: Ints) -> dict[str, set[str]]:
-    key_N, names = _described(table)
-    spans = len(table.sizes) + 1, len(table.dtypes) + 1
-    for name, span in zip(("in_sizes", "dtype"), spans, strict=True):
-        key_N *= span
-        key_N += table[name]
+def _all_sizes(runs: Sequence[RunPart]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
-    for value in counted(key_N[rows], len(names) * spans[0] * spans[1])[0].tolist():
-        rest, dtype = divmod(value, spans[1])
-        number, sizes = divmod(rest, spans[0])
-        shapes = ", ".join("x".join(map(str, s)) or "scalar" for s in table.sizes[sizes])
-        found.setdefault(names[number], set()).add(f"{shapes} {table.dtypes[dtype]}".strip())
+    for run in runs:
+        for name, sizes in run.sizes.items():
+            found.setdefault(name, set()).update(sizes)
     return found
 
 
-def _op_uses(ours: CollectiveTable, theirs: CollectiveTable) -> tuple[OpUse, ...]:
-    a, b = _use(ours), _use(theirs)
+def _op_uses(a: Mapping[str, tuple[float, float]], b: Mapping[str, tuple[float, float]]) -> tuple[OpUse, ...]:
     none = (0.0, 0.0)
     uses = []
     for name in dict.fromkeys([*a, *b]):
@@ -255,57 +233,32 @@ def _op_uses(ours: CollectiveTable, theirs: CollectiveTable) -> tuple[OpUse, ...
     return tuple(sorted(uses, key=lambda use: (-max(use.our_calls, use.their_calls), use.desc, use.op)))
 
 
-def _use(table: CollectiveTable) -> dict[str, tuple[float, float]]:
-    """(description, op) -> calls per rank and calls per second, medians over the ranks that make such calls."""
-    if not len(table):
-        return {}
-    number_N, names = _described(table)
-    created_N, first = table["created_ns"], _first_rows(table)
-    ranks = table["rank"][first].astype(np.int64)
-    span_R = (np.maximum.reduceat(created_N, first) - np.minimum.reduceat(created_N, first)) / 1e9
-    number_N *= len(ranks)
-    number_N += np.repeat(np.arange(len(ranks)), np.diff(first, append=len(table)))
-    keys, count = counted(number_N, len(names) * len(ranks))
-    number, place = np.divmod(keys, len(ranks))
-    span = span_R[place]
+def _use(runs: Sequence[RunPart]) -> dict[str, tuple[float, float]]:
+    """Calls per rank and calls per second of each use, medians over the ranks that make such calls."""
     found = {}
-    for n in np.unique(number).tolist():
-        mine = number == n
-        timed = mine & (span > 0)
+    for name in dict.fromkeys(name for run in runs for name in run.uses):
+        told = [run.uses[name] for run in runs if name in run.uses]
+        count, span = (np.concatenate(column) for column in zip(*told, strict=True))
+        timed = span > 0
         rate = float(np.median(count[timed] / span[timed])) if timed.any() else 0.0
-        found[names[n]] = (float(np.median(count[mine])), rate)
+        found[name] = (float(np.median(count)), rate)
     return found
 
 
 def step_time(table: CollectiveTable) -> StepTime | None:
     """The time of a step, where the calls of a rank repeat themselves; of a sample of the ranks."""
-    ranks = table["rank"][_first_rows(table)]
-    sample = ranks[np.unique(np.linspace(0, len(ranks) - 1, min(len(ranks), _SAMPLED_RANKS)).astype(np.int64))]
-    periods, times = [], []
-    for rank in sample.tolist():
-        rows = table.rank_rows(rank)
-        rows = slice(max(rows.start, rows.stop - _MOST_ROWS), rows.stop)
-        group, op, sizes = (table[name][rows].astype(np.int64) for name in ("group", "op", "in_sizes"))
-        kind = (group * (len(table.ops) + 1) + op) * (len(table.sizes) + 1) + sizes
-        period = _period(kind)
-        created = table["created_ns"][rows]
-        if period:
-            apart = (created[period:] - created[:-period])[kind[period:] == kind[:-period]]
-            periods.append(period)
-            times.append(float(np.median(apart)) / 1e9)
-    if not times:
+    found = (step_of(table, rank) for rank in sampled(ranks_of_calls(table)))
+    return _usual([step for step in found if step is not None])
+
+
+def _usual_step(runs: Sequence[RunPart]) -> StepTime | None:
+    return _usual([step for run in runs for step in run.steps])
+
+
+def _usual(steps: Sequence[tuple[int, float]]) -> StepTime | None:
+    """The median of the steps that have as many calls as most."""
+    if not steps:
         return None
-    usual = Counter(periods).most_common(1)[0][0]
-    times = [t for t, p in zip(times, periods, strict=True) if p == usual]
+    usual = Counter(period for period, _ in steps).most_common(1)[0][0]
+    times = [seconds for period, seconds in steps if period == usual]
     return StepTime(float(np.median(times)), usual, len(times))
-
-
-def _period(kind_N: Ints) -> int:
-    """The least distance at which nearly all calls equal each other, 0 where there is none within a third of them."""
-    most = len(kind_N) // 3
-    if most < 1:
-        return 0
-    share = np.array([np.count_nonzero(kind_N[p:] == kind_N[:-p]) / (len(kind_N) - p) for p in range(1, most + 1)])
-    if share.max() < _RECURS:
-        return 0
-    return int(np.argmax(share >= share.max() - _EQUALLY)) + 1

@@ -142,17 +142,22 @@ def _split(
 
     Up to the calls in which they wait: what they issued beyond has not happened. `is_recorded`: who belongs to the groups.
     Where it is not, one member that left no dump would undo a majority of one. Of a side that is `awaited` in another group
-    the members that have not come yet may be no part.
+    the members that have not come yet may be no part. Those of them that made another call in its place, and those of whom
+    nothing is known, may undo a majority.
     """
     if not stuck.is_mismatch:
         return None
     reference, others, is_sure = stuck.classes[0], stuck.classes[1:], stuck.has_majority
     is_narrow = not is_recorded and len(reference) <= sum(map(len, others)) + 1
-    if not is_sure or is_narrow:
-        rows = {r: c.row for r, c in stuck.calls.items()}
+    lead = len(reference) - sum(map(len, others))
+    rows = {r: c.row for r, c in stuck.calls.items()} if not is_sure or is_narrow or lead <= len(stuck.missing) else {}
+    is_open = is_sure and 0 < lead - len(stuck.unseen) <= habits.opponents(
+        {r: rows[r] for r in reference if r in rows}, rows
+    )
+    if not is_sure or is_narrow or is_open:
         reached = {r: min(row, max(fronts.get(r) or (row,))) for r, row in rows.items()}
-        not_come = 0 if set(awaited).isdisjoint(reference) else len(stuck.missing) - len(stuck.unseen)
-        is_sure, suspects = False, habits.departures(reached, not_come).keys()
+        not_come = 0 if set(awaited).isdisjoint(reference) else len(stuck.missing)
+        is_sure, suspects = is_open and not is_narrow, habits.departures(reached, not_come).keys()
         wrong = [c for c in stuck.classes if suspects & set(c)]
         if 0 < len(wrong) < len(stuck.classes):
             reference, others, is_sure = next(c for c in stuck.classes if c not in wrong), tuple(wrong), True

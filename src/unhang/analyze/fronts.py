@@ -139,7 +139,8 @@ def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
 
     The nth send of a pair belongs to its nth receive. Where the first calls are lost, they are counted from the last
     collective that both have completed, if there is one; else what is open is paired in order: a transfer completes on both
-    sides, though the batch that it is in may not. What is left over then is not in the answer: its other side may have
+    sides, though the batch that it is in may not. The numbers of the calls may show that none is lost. What is left over then
+    is not in the answer: its other side may have
     completed, and be lost. `p2p_seq_id` cannot serve: it counts the calls with all peers together.
     """
     is_p2p = table["is_p2p"] & (table["peer"] >= 0)
@@ -159,11 +160,12 @@ def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
     matched: dict[int, int | None] = {}
     batched = _batches(table)
     completed = cache(partial(_completed_collectives, table))
-    for (_, sender, receiver), channel in channels.items():
+    is_whole = cache(partial(_has_all_transfers, table))
+    for (group, sender, receiver), channel in channels.items():
         sides = [channel.sends, channel.receives]
         lost = table.wrapped_ranks | (frozenset() if _is_in_batches(table, sides, batched) else table.active_ranks)
         is_counted = True
-        if sender in lost or receiver in lost:
+        if any(rank in lost and not is_whole(rank, group) for rank in (sender, receiver)):
             counted = _since_they_met(table, (completed(sender), completed(receiver)), sides)
             is_counted = counted is not None
             sides = counted or [[r for r in rows if is_open_N[r]] for rows in sides]
@@ -172,6 +174,27 @@ def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
                 if is_open_N[row] and (i < len(other) or is_counted):
                     matched[row] = other[i] if i < len(other) else None
     return matched
+
+
+def _has_all_transfers(table: CollectiveTable, rank: int, group: int) -> bool:
+    """Whether no send or receive of a rank in a group is lost: they are numbered from 1 without a gap.
+
+    Of a batch that begins what is left of the rank the first members may be lost, unless the next one is its like.
+    """
+    of_rank = table.rank_rows(rank)
+    rows = np.flatnonzero(table["is_p2p"][of_rank] & (table["group"][of_rank] == group)) + of_rank.start
+    seqs = np.unique(table["seq"][rows])
+    if not len(seqs) or seqs[0] != 1 or seqs[-1] != len(seqs):
+        return False
+    first, second = (
+        [(op, peer) for op, peer in _ops_and_peers(table, rows[table["seq"][rows] == seq]) if "coalesced" not in op]
+        for seq in (1, 2)
+    )
+    return bool(rows[0] > of_rank.start) or first == second
+
+
+def _ops_and_peers(table: CollectiveTable, rows: npt.NDArray[np.int64]) -> Iterator[tuple[str, int]]:
+    return zip([table.ops[op] for op in table["op"][rows].tolist()], table["peer"][rows].tolist(), strict=True)
 
 
 def sends_without_a_receive(table: CollectiveTable) -> tuple[int, ...]:

@@ -40,7 +40,7 @@ class Habits:
 
         `last_rows`: up to which of its calls each of the ranks is looked at; what it issued ahead does not matter. Nothing is
         said where the past of one of them is not in its dump: it could not be told from the others. `not_come`: how many more
-        ranks, with dumps, ought to make the call in question: they may join any side.
+        ranks ought to make the call in question: they may join any side.
         """
         if not self._table.active_ranks.isdisjoint(last_rows):
             return {}
@@ -48,6 +48,19 @@ class Habits:
             if (rank, row) not in self._departures:
                 self._departures[rank, row] = self._departure(rank, last_rows, not_come)
         return {r: found for r, row in last_rows.items() if (found := self._departures[r, row]) is not None}
+
+    def opponents(self, rows: Mapping[int, int], party: Collection[int]) -> int:
+        """How many ranks outside of the party made another call where one of these ranks made that of its row, and until then the same.
+
+        At most a few of the ranks, those with the lowest numbers, are looked at.
+        """
+        found = 0
+        for rank in sorted(rows)[:_MOST_WITNESSES]:
+            first = max(self._table.rank_rows(rank).start, rows[rank] + 1 - _MOST_ROWS)
+            stream = self.tokens[first : rows[rank] + 1]
+            voters = self._voters(rank, first, stream, (), party)
+            found = max(found, sum(v.is_rival_at(len(stream) - 1) for v in voters))
+        return found
 
     @property
     def tokens(self) -> Keys:
@@ -177,6 +190,10 @@ class _Voter:
     is_party: bool
     is_same_stage: bool = False
 
+    def is_rival_at(self, i: int) -> bool:
+        """Whether it made another call there, after a stretch of equal ones."""
+        return self.agreed == i and self.vote is not None and i - self.begin >= _LEAST_STRETCH
+
 
 @dataclass(frozen=True)
 class _Past:
@@ -249,8 +266,12 @@ class _Past:
         return False
 
     def is_shared(self, i: int, stretch: int) -> bool:
-        """Whether a rank with the same program made the same call under the same number, after a stretch as long."""
-        return any(v.agreed > i and i - v.begin >= stretch for v in self.voters)
+        """Whether a rank with the same program made the same call under the same number, after a stretch as long.
+
+        What is left of a past that is lost in part may be the end of one as long.
+        """
+        least = {True: min(stretch, _LEAST_STRETCH), False: stretch}
+        return any(v.agreed > i and i - v.begin >= least[v.begin > 0] for v in self.voters)
 
     @cached_property
     def _partings(self) -> frozenset[int]:
@@ -308,7 +329,7 @@ def _departures(past: _Past, peers: Sequence[Keys], clearing: Sequence[Keys]) ->
                 is_from_begin = past.is_whole and longest == i
                 is_told = longest >= _LEAST_STRETCH and (is_from_begin or past.repeats(i - longest, i))
             if not is_told and past.is_outvoted(i):
-                longest, is_told = i, True
+                longest, is_told = max(i, _LEAST_STRETCH), True  # what follows a shorter one elsewhere tells nothing
             if is_told and not past.is_shared(i, longest) and not _is_made(token, longest, others, runs):
                 found.append(i)
         for reference, run in zip([stream, *others], [own_run, *runs], strict=True):

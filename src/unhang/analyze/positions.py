@@ -5,7 +5,7 @@ Legend of shapes: N rows, C calls (one rank at one position; a coalesced batch i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from unhang.analyze.membership import members_by_exclusion
 from unhang.model import CallState, CollectiveTable
 
 # Ops in which the ranks may rightly give different sizes.
@@ -121,10 +122,10 @@ class Position:
 
 
 class CallIndex:
-    """The collectives of a table, sorted by group, sequence number and rank."""
+    """The collectives of a table, sorted by group, sequence number and rank. `everybody`: all ranks, if they left dumps."""
 
-    def __init__(self, table: CollectiveTable) -> None:
-        self.table = table
+    def __init__(self, table: CollectiveTable, everybody: Collection[int] = ()) -> None:
+        self.table, self._everybody = table, everybody
         rows = np.flatnonzero(~table["is_p2p"])
         keys = (table["record_id"], table["rank"], table["seq"], table["group"])
         self._rows_N: Ints = rows[np.lexsort([key[rows] for key in keys])]
@@ -145,6 +146,11 @@ class CallIndex:
     def ranks(self) -> frozenset[int]:
         """The ranks of whom any call is recorded."""
         return frozenset(self.table["rank"].tolist())
+
+    @cached_property
+    def members(self) -> Mapping[int, tuple[int, ...]]:
+        """Group -> its members, where that is not recorded and follows from the other groups."""
+        return members_by_exclusion(self.table, self._everybody)
 
     @cached_property
     def _signature_N(self) -> Ints:

@@ -172,7 +172,10 @@ class Programs:
 
 
 def _rings(table: CollectiveTable, rows: Ints, distance: Ints, size_N: Ints) -> Ints:
-    """Groups nearly all of whose batches send so far one way as they receive from the other; `rows`: the sends and receives."""
+    """Groups that are rings; `rows`: the sends and receives.
+
+    Nearly all of their batches send so far one way as they receive from the other, or all members send and receive one way.
+    """
     is_send = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])[table["op"][rows]]
     ahead = np.where(is_send, distance[rows], -distance[rows]) % size_N[rows]
     keys = np.stack([table[name][rows].astype(np.int64) for name in ("group", "rank", "seq")])
@@ -184,4 +187,27 @@ def _rings(table: CollectiveTable, rows: Ints, distance: Ints, size_N: Ints) -> 
     is_exchange = (count == 2) & (sends == 1) & (squares * 2 == steps * steps)
     groups, group_of = np.unique(batches[0], return_inverse=True)
     share = np.bincount(group_of, weights=is_exchange) / np.bincount(group_of) if len(groups) else np.zeros(0)
-    return groups[share >= _MOSTLY]
+    one_way = _one_way_rings(table, rows, np.where(is_send, distance[rows], -distance[rows]), ahead, is_send)
+    return np.union1d(groups[share >= _MOSTLY], one_way)
+
+
+def _one_way_rings(
+    table: CollectiveTable, rows: Ints, straight: Ints, ahead: Ints, is_send: npt.NDArray[np.bool_]
+) -> Ints:
+    """Groups in which all who transfer send so far ahead, around the end, or receive, and nearly all is sent so.
+
+    In a pipeline the last stage sends nothing ahead. Of two members each is ahead of the other.
+    """
+    group, rank = (table[name][rows].astype(np.int64) for name in ("group", "rank"))
+    _, way_of, count = np.unique(group * (_UNKNOWN + 1) + ahead, return_inverse=True, return_counts=True)
+    is_usual = count[way_of.reshape(-1)] >= _MOSTLY * np.bincount(group, minlength=1)[group]
+    order = np.argsort(group, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
+    found = []
+    for part in parts if len(order) else []:
+        at, g = part[is_usual[part]], int(group[part[0]])
+        if len(at) and len(table.groups[g].ranks) > 2 and (straight[at] != straight[at[0]]).any():
+            seen, *sides = (np.unique(rank[of]) for of in (part, at[is_send[at]], at[~is_send[at]]))
+            if all(not len(side) or np.array_equal(side, seen) for side in sides):
+                found.append(g)
+    return np.array(found, dtype=np.int64)

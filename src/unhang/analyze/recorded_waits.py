@@ -7,8 +7,9 @@ from functools import cache
 
 from unhang.analyze.align import StuckCollective, missing_at
 from unhang.analyze.fronts import fronts, matched_transfers, sends_without_a_receive, stalled
+from unhang.analyze.membership import ranks_with_dump
 from unhang.analyze.positions import CallIndex, bare_op, numels
-from unhang.model import CallState, Case, RankEvidence, WaitEdge
+from unhang.model import CallState, Case, WaitEdge
 
 _OF_AN_EDGE = ("group", "seq", "created_ns", "op", "is_p2p")
 
@@ -21,12 +22,8 @@ class RecordedWaits:
         self.fronts: Mapping[int, Sequence[int]] = fronts(self._table)
         self.transfers = matched_transfers(self._table)
         self._front_rows = frozenset(row for rows in self.fronts.values() for row in rows)
-        self._with_calls = frozenset(self._table["rank"].tolist())
         self.stalled = stalled(self._table, self.fronts)
-        told, active = frozenset(self._table.progress["rank"].tolist()), self._table.active_ranks
-        known_by_dump = frozenset(r for r, e in case.ranks.items() if _is_known_by_its_dump_alone(e))
-        # A dump may be there without a call: it tells of groups, or of open calls alone where none is open, or of nothing.
-        self._with_dump = self._with_calls | told | active | known_by_dump
+        self._with_dump = ranks_with_dump(case)
         self._wait_of, self._not_arrived = cache(self._collective_wait), cache(self._find_not_arrived)
 
     def is_idle(self, rank: int) -> bool:
@@ -154,13 +151,6 @@ class RecordedWaits:
                 if rank in ranks and rank not in self.stalled and call.row not in self._front_rows:
                     what = f"{bare_op(call.op)} #{s.seq} of {s.group}"
                     yield WaitEdge(rank, idle, "collective", what, s.group.name, s.seq, call.created_ns)
-
-
-def _is_known_by_its_dump_alone(evidence: RankEvidence) -> bool:
-    """Whether a readable dump is all that there is of a rank; what `unhang` itself gathers names the process."""
-    e = evidence
-    seen = e.identity.pid is not None or e.stacks or e.state or e.error or e.handled or e.exit or e.pending
-    return not seen and not e.unavailable
 
 
 def transferred(

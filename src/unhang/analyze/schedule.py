@@ -5,8 +5,9 @@ Legend of shapes: N rows of one table, K of them within the stretch that both ru
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,20 @@ class Divergence:
     our_place: str = ""
     their_place: str = ""
     is_place: bool = False
+
+
+class FirstDifference(NamedTuple):
+    """The call in which a rank parts from the same rank of the other run. `began_ns`: where in our run that is."""
+
+    rank: int
+    began_ns: int
+    group: str
+    seq: int
+    ours: str
+    theirs: str
+    our_place: str
+    their_place: str
+    is_place: bool
 
 
 def one_key(columns: Sequence[Ints], spans: Sequence[int]) -> Ints:
@@ -121,19 +136,35 @@ class Streams:
     def __init__(self, table: CollectiveTable, rank: Ints, seq: Ints, label_G: Ints, spans: Sequence[int]) -> None:
         label = label_G[table["group"]]
         stream = one_key((rank, label, table["is_p2p"].astype(np.int64)), spans[:3])
-        key = one_key((stream, seq), (spans[0] * spans[1] * spans[2], spans[3]))
-        self.row_N: Ints = np.argsort(key, kind="stable")
-        stream, self.seq_N, key = stream[self.row_N], seq[self.row_N], key[self.row_N]
-        first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
-        lengths = np.diff(np.append(first, len(key)))
-        self.nth_N: Ints = np.arange(len(key)) - np.repeat(first, lengths)
-        starts = np.flatnonzero(np.append(True, stream[1:] != stream[:-1])[: len(key)])
-        self.lengths: Ints = np.diff(np.append(starts, len(key)))
+        self.row_N, is_next = _order(stream, seq, spans)
+        self.seq_N = seq[self.row_N]
+        starts = np.flatnonzero(is_next)
+        stream = stream[self.row_N[starts]]
+        is_next[1:] |= self.seq_N[1:] != self.seq_N[:-1]
+        self.nth_N: Ints = np.zeros(len(seq), np.int64)
+        if not is_next.all():
+            first = np.flatnonzero(is_next)
+            self.nth_N = np.arange(len(seq)) - np.repeat(first, np.diff(first, append=len(seq)))
+        self.lengths: Ints = np.diff(starts, append=len(seq))
         ends = starts + self.lengths - 1
         wrapped = np.isin(table["rank"][self.row_N[starts]], sorted(table.wrapped_ranks))
-        self.streams = stream[starts]
+        self.streams = stream
         # Of a batch that the ring buffer has half overwritten, the members cannot be told apart.
         self.first, self.last = self.seq_N[starts] + wrapped, self.seq_N[ends]
+
+
+def _order(stream_N: Ints, seq_N: Ints, spans: Sequence[int]) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Rows by stream, sequence number and order of issue, and which are the first of their stream.
+
+    Few streams are sorted in linear time. Within one, calls are numbered as they are issued; where not, all is sorted.
+    """
+    small = stream_N - stream_N.min()
+    order = np.argsort(small.astype(np.min_scalar_type(int(small.max()))), kind="stable")
+    stream, seq = stream_N[order], seq_N[order]
+    is_next = np.append(True, stream[1:] != stream[:-1])
+    if ((seq[1:] < seq[:-1]) & ~is_next[1:]).any():
+        order = np.argsort(one_key((stream_N, seq_N), (spans[0] * spans[1] * spans[2], spans[3])), kind="stable")
+    return order, is_next
 
 
 @dataclass(frozen=True)
@@ -169,6 +200,8 @@ def aligned(ours: CollectiveTable, theirs: CollectiveTable, labels: tuple[Ints, 
     (key_a, row_a), (key_b, row_b) = (
         _within(s, both, (first, last), (max(len(both), 1), spans[3], most)) for s in (a, b)
     )
+    if np.array_equal(key_a, key_b):
+        return Aligned(row_a, row_b, row_b, row_a, row_a)
     place = np.searchsorted(key_b, key_a)
     same = np.append(key_b, -1)[place] == key_a
     partner_a, partner_b = np.full(len(key_a), -1, np.int64), np.full(len(key_b), -1, np.int64)
@@ -184,11 +217,16 @@ def _within(s: Streams, both: Ints, stretch: tuple[Ints, Ints], spans: Sequence[
     is_in_both = np.append(both, -1)[at] == s.streams
     least, most = (np.append(part, -1)[at] for part in stretch)
     least[~is_in_both] = spans[1]
-    at_N, least_N, most_N = (np.repeat(part, s.lengths) for part in (at, least, most))
-    within = (s.seq_N >= least_N) & (s.seq_N <= most_N)
-    if within.all():
-        return one_key((at_N, s.seq_N, s.nth_N), spans), s.row_N
-    return one_key((at_N[within], s.seq_N[within], s.nth_N[within]), spans), s.row_N[within]
+    key_N = one_key((np.repeat(at, s.lengths), s.seq_N, s.nth_N), spans)
+    if (
+        (least <= s.first).all()
+        and (most >= s.last).all()
+        and (s.first == s.seq_N[np.cumsum(s.lengths) - s.lengths]).all()
+    ):
+        return key_N, s.row_N
+    least_N, most_N = (np.repeat(part, s.lengths) for part in (least, most))
+    within = np.flatnonzero((s.seq_N >= least_N) & (s.seq_N <= most_N))
+    return key_N[within], s.row_N[within]
 
 
 def _spans(ranks: Sequence[Ints], labels: Sequence[Ints], seqs: Sequence[Ints]) -> list[int]:
@@ -226,24 +264,24 @@ class _Words:
         return signature_N, np.append(places, -1)[np.maximum(table["frames"], -1)]
 
 
-def divergences(
-    ours: CollectiveTable, theirs: CollectiveTable, pairs: Aligned, most: int = 64
-) -> tuple[Divergence, ...]:
-    """The first call of each rank in which the runs part, equal ones of several ranks as one, in the order of our run.
+def first_differences(ours: CollectiveTable, theirs: CollectiveTable, pairs: Aligned) -> list[FirstDifference]:
+    """The first call of each rank in which the runs part.
 
     A rank that makes other calls is named for the first of these; only one that makes the same calls, for a changed line.
     """
+    if not len(pairs.our_rows) or not len(pairs.their_rows):
+        return []
     words = _Words()
     (sig_a, place_a), (sig_b, place_b) = words.of(ours), words.of(theirs)
-    if not len(pairs.our_rows) or not len(pairs.their_rows):
-        return ()
     has = pairs.our_partners >= 0
     partner = np.maximum(pairs.our_partners, 0)
     # A dump of open calls alone has gaps.
     lacks = ~has & ~_among(ours, pairs.our_rows, theirs.active_ranks)
     other = lacks | (has & (sig_a[pairs.our_rows] != sig_b[partner]))
-    known = (place_a[pairs.our_rows] >= 0) & (place_b[partner] >= 0)
-    moved = has & ~other & known & (place_a[pairs.our_rows] != place_b[partner])
+    moved = np.zeros(len(other), bool)
+    if ours.stacks and theirs.stacks:
+        known = (place_a[pairs.our_rows] >= 0) & (place_b[partner] >= 0)
+        moved = has & ~other & known & (place_a[pairs.our_rows] != place_b[partner])
     extra = (pairs.their_partners < 0) & ~_among(theirs, pairs.their_rows, ours.active_ranks)
     found = [
         (pairs.our_rows[other], pairs.our_rows[other], pairs.our_partners[other], 0),
@@ -252,36 +290,40 @@ def divergences(
     ]
     order = np.concatenate([np.stack((at, a, b, np.full(len(at), kind))) for at, a, b, kind in found], axis=1)
     if not order.shape[1]:
-        return ()
+        return []
     at, our_row, their_row, kind = order
     rank = np.where(our_row >= 0, ours["rank"][np.maximum(our_row, 0)], theirs["rank"][np.maximum(their_row, 0)])
     order = np.lexsort((our_row < 0, at, kind, rank))
     firsts = order[np.append(True, np.diff(rank[order]) != 0)]
-    return _classes(ours, theirs, [(int(our_row[i]), int(their_row[i]), int(at[i]), bool(kind[i])) for i in firsts])[
-        :most
-    ]
+    rows = zip(*(column[firsts].tolist() for column in (our_row, their_row, at, kind)), strict=True)
+    return [_difference(ours, theirs, *row) for row in rows]
+
+
+def _difference(
+    ours: CollectiveTable, theirs: CollectiveTable, our_row: int, their_row: int, at: int, is_place: int
+) -> FirstDifference:
+    a = ours.call(our_row) if our_row >= 0 else None
+    b = theirs.call(their_row) if their_row >= 0 else None
+    call = a or b
+    assert call is not None
+    said = str(call.group), call.seq, _call_text(a), _call_text(b), _place(a), _place(b), bool(is_place)
+    return FirstDifference(call.rank, int(ours["created_ns"][at]), *said)
+
+
+def divergences(firsts: Iterable[FirstDifference], most: int = 64) -> tuple[Divergence, ...]:
+    """Equal first differences of several ranks as one, in the order of our run; changed lines come last."""
+    found: dict[tuple[str, int, str, str, str, str, bool], list[int]] = {}
+    when: dict[tuple[str, int, str, str, str, str, bool], int] = {}
+    for first in firsts:
+        key = first[2:]
+        found.setdefault(key, []).append(first.rank)
+        when[key] = min(when.get(key, first.began_ns), first.began_ns)
+    ordered = sorted(found, key=lambda key: (key[-1], when[key], found[key]))
+    return tuple(Divergence(tuple(sorted(found[key])), *key) for key in ordered[:most])
 
 
 def _among(table: CollectiveTable, rows: Ints, ranks: Collection[int]) -> npt.NDArray[np.bool_]:
     return np.isin(table["rank"][rows], sorted(ranks)) if ranks else np.zeros(len(rows), bool)
-
-
-def _classes(
-    ours: CollectiveTable, theirs: CollectiveTable, firsts: Sequence[tuple[int, int, int, bool]]
-) -> tuple[Divergence, ...]:
-    found: dict[tuple[str, int, str, str, str, str, bool], list[int]] = {}
-    when: dict[tuple[str, int, str, str, str, str, bool], int] = {}
-    for our_row, their_row, at, is_place in firsts:
-        a = ours.call(our_row) if our_row >= 0 else None
-        b = theirs.call(their_row) if their_row >= 0 else None
-        call = a or b
-        assert call is not None
-        key = (str(call.group), call.seq, _call_text(a), _call_text(b), _place(a), _place(b), is_place)
-        found.setdefault(key, []).append(call.rank)
-        began = int(ours["created_ns"][at])
-        when[key] = min(when.get(key, began), began)
-    ordered = sorted(found, key=lambda key: (key[-1], when[key], found[key]))
-    return tuple(Divergence(tuple(sorted(found[key])), *key) for key in ordered)
 
 
 def _call_text(call: CollectiveCall | None) -> str:

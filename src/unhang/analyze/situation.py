@@ -13,6 +13,7 @@ from unhang.analyze.event_index import Events
 from unhang.analyze.failures import Failure, failures_of, is_timeout, told_to_end
 from unhang.analyze.graph import blocked_by, edges_on, never_ending
 from unhang.analyze.habits import Habits
+from unhang.analyze.membership import ranks_with_dump
 from unhang.analyze.positions import CallIndex
 from unhang.analyze.reading_index import Readings
 from unhang.analyze.recorded_waits import RecordedWaits
@@ -58,7 +59,8 @@ class Situation:
     @cached_property
     def index(self) -> CallIndex:
         """The collectives by group and position."""
-        return CallIndex(self.case.calls)
+        everybody = ranks_with_dump(self.case)
+        return CallIndex(self.case.calls, everybody if everybody >= set(self.case.world) else ())
 
     @cached_property
     def stuck(self) -> tuple[StuckCollective, ...]:

@@ -146,13 +146,10 @@ def write_trace(judged: Judged, output: Path) -> None:
 
 def compare(paths: Sequence[Given], other: Given, output_format: str, reader: Reader) -> bytes:
     """Two runs side by side."""
-    from unhang.analyze.compare import compare as compare_cases
-    from unhang.read.bundle import open_paths
+    from unhang.analyze.compare_dumps import compare_runs
     from unhang.show.comparison import comparison_json, render_comparison
 
-    ours, theirs = (open_paths(given, reader=reader) for given in (paths, [other]))
-    seen = [run.dumps.seen if run.dumps else None for run in (ours, theirs)]
-    found = compare_cases(ours.whole(), theirs.whole(), *seen)
+    found = compare_runs(paths, [other], reader)
     return (comparison_json(found) if output_format == "json" else render_comparison(found).encode()) + b"\n"
 
 

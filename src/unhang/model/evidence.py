@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 _STDLIB = re.compile(r"/lib(64)?/python3\.\d+/")
 _NOT_USER = (
@@ -48,14 +49,18 @@ class Frame:
     @property
     def is_user(self) -> bool:
         """Whether the frame belongs to the user's own code, not to torch, a library or the standard library."""
-        if any(mark in self.file for mark in _NOT_USER):
-            return False
-        if not self.file or _STDLIB.search(self.file):
-            return False
-        return "/" in self.file or self.file.endswith(".py")
+        return _is_user_file(self.file)
 
     def __str__(self) -> str:
         return f"{self.file.rsplit('/', 1)[-1]}:{self.line} in {self.function}"
+
+
+@lru_cache(maxsize=1 << 12)
+def _is_user_file(file: str) -> bool:
+    """Asked for each frame of each call, of few files."""
+    if any(mark in file for mark in _NOT_USER) or _STDLIB.search(file):
+        return False
+    return "/" in file or file.endswith(".py")
 
 
 def user_frames(frames: Iterable[Frame]) -> tuple[Frame, ...]:

@@ -8,7 +8,6 @@ completed: `all_reduce[8]@main:10>step:20 !`. Outputs are told after an arrow, `
 from __future__ import annotations
 
 import linecache
-import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,8 +29,9 @@ from unhang.model.evidence import (
     Source,
     ThreadStack,
 )
+from unhang.model.lazy_pattern import lazy_pattern
 
-_CALL = re.compile(
+_CALL = lazy_pattern(
     r"^(?:(?P<group>\w+)/)?(?P<op>\w+)(?:(?P<arrow>[<>])(?P<peer>\d+))?(?:\[(?P<sizes>[\d,x ]*)(?:->(?P<out>[\d,x ]*))?\])?(?: (?P<dtype>\w+))?(?:@(?P<path>[^\s!]+))?"
     r"(?: thread=(?P<thread>\w+))?(?P<open> !)?$"
 )

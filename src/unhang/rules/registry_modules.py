@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import unhang.rules
@@ -62,7 +61,8 @@ def _attempt(what: str, load: Callable[[], object], broken: list[str]) -> bool:
 def has_no_other_rules(module: pkgutil.ModuleInfo) -> bool:
     """Whether its source shows no rules but plain `ReadingRule`s. To read it is cheaper than to import it."""
     try:
-        source = Path(module.module_finder.path, f"{module.name.rpartition('.')[2]}.py").read_bytes()  # type: ignore[union-attr]
+        with open(f"{module.module_finder.path}/{module.name.rpartition('.')[2]}.py", "rb") as f:  # type: ignore[union-attr]
+            source = f.read()
     except (OSError, AttributeError):  # a package, or no file
         return False
     return {*_BASES.findall(source)} <= {b"ReadingRule"} and b"def applies" not in source

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from unhang.analyze.positions import bare_op
 from unhang.model import CallState, CollectiveTable, Finding, user_frames
@@ -23,7 +24,7 @@ from unhang.read.dumps.decode_rows import distinct
 from unhang.show.packing import gzip_packer
 from unhang.show.printable import printable
 from unhang.show.slices import Slices
-from unhang.show.tracks import DIRECTIONS, LANES, Drawn, Ints, channels, drawn, longest_guess_ns, rank_blocks
+from unhang.show.tracks import DIRECTIONS, LANES, Drawn, Ints, channels, drawn, longest_guess_ns, picked, rank_blocks
 
 _DAY_NS = 86_400_000_000_000
 _MOST_FLOWS = 64
@@ -139,8 +140,7 @@ class _Kinds:
 
     def of(self, part: Drawn) -> Ints:
         """`[N]` the number of each row's text."""
-        columns = [self._table[name][part.rows].astype(np.int64) for name in _KIND_COLUMNS]
-        columns.append(part.is_guess.astype(np.int64))
+        columns = [*(picked(self._table[name], part.rows) for name in _KIND_COLUMNS), part.is_guess]
         first, kind_N = distinct(_mixed(columns).astype(np.uint64))
         numbers = []
         for row in first.tolist():
@@ -188,19 +188,24 @@ class _Kinds:
         return self._places[frames]
 
 
-def _mixed(columns: Sequence[Ints]) -> Ints:
+def _mixed(columns: Sequence[npt.NDArray[Any]]) -> Ints:
     """One number per row that is equal where all columns are."""
     key_N = np.zeros(len(columns[0]), dtype=np.int64)
     room = 1
     for column in columns:
-        least = int(column.min(initial=0))
-        if int(column.max(initial=0)) - least >= 1 << 31:
-            least, column = 0, np.unique(column, return_inverse=True)[1].astype(np.int64)
-        span = int(column.max(initial=0)) - least + 1
+        least, most = int(column.min(initial=0)), int(column.max(initial=0))
+        if least == most:  # both are 0
+            continue
+        if most - least >= 1 << 31:
+            column = np.unique(column, return_inverse=True)[1]
+            least, most = 0, int(column.max(initial=0))
+        span = most - least + 1
         if room * span >= 1 << 62:
             key_N = np.unique(key_N, return_inverse=True)[1].astype(np.int64)
             room = len(key_N) + 1
-        key_N = key_N * span + (column - least)
+        key_N *= span
+        key_N += column
+        key_N -= least
         room *= span
     return key_N
 
@@ -239,13 +244,13 @@ class _Trace:
         channel_N, guess_ns, kinds = channels(table), longest_guess_ns(table), _Kinds(table)
         for rows in rank_blocks(table):
             if len(rows):
-                self._add_block(table, drawn(table, rows, channel_N[rows], guess_ns), kinds)
+                self._add_block(table, drawn(table, rows, picked(channel_N, rows), guess_ns), kinds)
 
     def _add_block(self, table: CollectiveTable, part: Drawn, kinds: _Kinds) -> None:
         assert self.zero_ns is not None
-        rank, seq = (table[name][part.rows].astype(np.int64) for name in ("rank", "seq"))
+        rank, seq = (picked(table[name], part.rows).astype(np.int64, copy=False) for name in ("rank", "seq"))
         start, end = (np.maximum(t - self.zero_ns, 0) for t in (part.start, part.end))
-        queued = np.maximum(part.start - table["created_ns"][part.rows], 0)
+        queued = np.maximum(part.start - picked(table["created_ns"], part.rows), 0)
         rank, seq, kind = np.maximum(rank, 0), np.maximum(seq, 0), kinds.of(part)
         slices = Slices(rank, part.track, start, end, queued, seq, kind, kinds.heads)
         self._begin, self._end = min(self._begin, int(start.min())), max(self._end, int(end.max()))

@@ -20,7 +20,7 @@ from unhang.model import CallState, CollectiveTable
 
 LANES = 4
 DIRECTIONS = ("", "send", "recv")
-_BLOCK_ROWS = 1 << 17
+_BLOCK_ROWS = 1 << 15  # what is computed of them stays in the cache of a core
 _LEAST_GUESS_NS = 1_000_000
 _OPEN = (CallState.SCHEDULED, CallState.STARTED)
 
@@ -54,6 +54,13 @@ def rank_blocks(table: CollectiveTable, rows: int = _BLOCK_ROWS) -> Iterator[Int
         first = end
 
 
+def picked(column: npt.NDArray[Any], rows: Ints) -> npt.NDArray[Any]:
+    """The values of some rows, which rise; of rows without a gap nothing is copied, and nobody may change them."""
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+        return column[rows[0] : rows[-1] + 1]
+    return column[rows]
+
+
 def channels(table: CollectiveTable) -> Ints:
     """`[N]` group * 3 + direction: sends and receives of one group are different streams."""
     names = [bare_op(op).lower() for op in table.ops] or [""]
@@ -74,9 +81,11 @@ def longest_guess_ns(table: CollectiveTable) -> int:
 def drawn(table: CollectiveTable, rows: Ints, channel_N: Ints, guess_ns: int) -> Drawn:
     """The rows of whole ranks on their tracks. `channel_N`: of these rows; `guess_ns`: see `longest_guess_ns`."""
     rank, created, started, completed = (
-        table[name][rows].astype(np.int64) for name in ("rank", "created_ns", "started_ns", "completed_ns")
+        picked(table[name], rows).astype(np.int64, copy=False)
+        for name in ("rank", "created_ns", "started_ns", "completed_ns")
     )
-    is_open = np.isin(table["state"][rows], _OPEN)
+    state = picked(table["state"], rows)
+    is_open = (state == _OPEN[0]) | (state == _OPEN[1])
     is_guess = ~is_open & (completed <= 0)
     start = np.maximum(created, started)
     end = np.where(is_guess, np.minimum(_next_created(rank, created), start + guess_ns), completed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -124,10 +125,35 @@ def test_the_stages_of_a_pipeline_have_no_ring() -> None:
     assert tokens[0] != tokens[7]  # the first sends to the next, the last to the one before
 
 
+@pytest.mark.parametrize("ways", [(recv,), (send,), (recv, send), (send, recv, recv)])
+@pytest.mark.parametrize("seen", [(0, 1, 2, 3), (0, 1, 3)])
+def test_where_all_send_or_receive_one_way_it_is_a_ring_without_batches(
+    ways: Sequence[Any], seen: Sequence[int]
+) -> None:
+    ahead = {send: 1, recv: -1}
+    table = table_of({r: [way((r + ahead[way]) % 4) for way in ways] for r in seen})
+    tokens = Habits(table).tokens.reshape(len(seen), -1)
+    assert (tokens == tokens[0]).all()
+
+
+def test_a_pipeline_that_sends_one_way_is_no_ring() -> None:
+    stages = ProcessGroup("1", "pp", (0, 1, 2, 3), backend="nccl")
+    calls = {0: [send(1)], 1: [recv(0), send(2)], 2: [recv(1), send(3)], 3: [recv(2)]}
+    table = table_of({r: [{**c, "group": "1"} for c in theirs] for r, theirs in calls.items()}, WORLD, stages)
+    assert not Programs(table).is_same_stage(1, 2)
+
+
 def test_a_program_that_begins_unlike_those_of_its_peers_has_departed() -> None:
     begin = [{"op": op} for op in ("broadcast", "all_reduce", "all_gather")]
     table = table_of({r: begin if r else [{"op": "barrier", "state": OPEN}, *begin] for r in range(4)})
     assert Habits(table).departures({0: 0}) == {0: 0}
+
+
+def test_to_begin_with_what_the_peers_call_later_is_a_departure_too() -> None:
+    begin = [{"op": op} for op in ("broadcast", "all_reduce", "all_gather", "barrier")]
+    table = table_of({r: begin if r else [{"op": "barrier", "state": OPEN}, *begin] for r in range(4)})
+    assert Habits(table).departures({0: 0}) == {0: 0}
+    assert Habits(table).departures({1: table.rank_rows(1).start}) == {}
 
 
 def test_where_the_peers_begin_unlike_each_other_nobody_has_departed() -> None:
@@ -184,6 +210,19 @@ def test_a_loop_that_goes_on_is_no_departure_though_only_its_end_is_left_of_the_
     assert Habits(lost(table, 0)).departures({0: len(loop) + 5}) == {}
     other = table_of({0: [*loop, *now[:-1], {"op": "odd", "state": OPEN}], 1: [{"op": "send_off"}]}, *groups)
     assert Habits(lost(other, 0)).departures({0: len(loop) + 5}) == {0: len(loop) + 5}
+
+
+def test_a_peer_whose_past_is_cut_clears_a_call_that_it_made_under_the_same_number() -> None:
+    first, layer = {"op": "broadcast"}, [{"op": op} for op in ("all_gather", "gather", "scatter")]
+    mine = [first, *layer, {**first, "state": OPEN}]
+
+    def departures(*fifth: dict[str, Any]) -> dict[int, int]:
+        theirs = [*layer, *fifth, *layer, {"op": "barrier"}]  # what is left of them begins with their second call
+        calls = {0: mine, 1: [{**call, "record": i} for i, call in enumerate(theirs, 1)], 2: [{"op": "scatter"}]}
+        return Habits(lost(table_of(calls, THREE), 1)).departures({0: 4, 2: 5 + len(theirs)})
+
+    assert departures(first) == {}
+    assert departures({"op": "reduce"}, first) == {0: 4}
 
 
 def test_the_begin_of_a_round_counts_as_a_call() -> None:

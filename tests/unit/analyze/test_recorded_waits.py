@@ -102,6 +102,24 @@ def test_in_a_wrapped_buffer_what_is_open_is_paired_in_order() -> None:
     assert sorted(matched_transfers(wrapped).items()) == [(0, 2), (2, 0)]
 
 
+@pytest.mark.parametrize(("first", "second", "is_whole"), [(1, 2, True), (5, 6, False), (1, 3, False)])
+def test_where_the_numbers_begin_with_one_and_have_no_gap_no_transfer_is_lost(
+    first: int, second: int, is_whole: bool
+) -> None:
+    def exchange(peer: int, seq: int, state: CallState) -> list[dict[str, Any]]:
+        return [{**way(peer, state), "seq": seq, "record": 4 * seq + i} for i, way in enumerate((send, recv))]
+
+    def track(calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [*calls, {**calls[-1], "op": "coalesced", "peer": -1, "record": calls[-1]["record"] + 1}]
+
+    ahead = [*exchange(0, first, DONE), *exchange(0, second, DONE), *track(exchange(0, second + 1, OPEN))]
+    table = table_of({0: [*exchange(1, first, DONE), *track(exchange(1, second, OPEN))], 1: ahead})
+    lost = replace(table, wrapped_ranks=frozenset((0, 1)), active_ranks=frozenset((0, 1)))
+    matched = matched_transfers(lost)
+    waits_in, done, behind = (2, 3), [8, 7], [10, 9]  # rows: those of rank 0 end with 4
+    assert [matched[row] for row in waits_in] == (done if is_whole else behind)
+
+
 def test_an_idle_rank_is_the_root_and_its_victims_wait_through_other_groups() -> None:
     tp, dp = ProcessGroup("1", "tp", (0, 1), backend="nccl"), ProcessGroup("2", "dp", (1, 3), backend="nccl")
     table = table_of(
@@ -192,8 +210,8 @@ def test_a_rank_of_whose_first_batch_but_the_end_is_left_waits_in_what_is_overwr
 
 
 def test_in_a_wrapped_buffer_transfers_are_counted_from_the_last_collective_that_both_completed() -> None:
-    sender = [reduce_(seq=4), send(1), send(1, OPEN, record=902)]
-    receiver = [reduce_(seq=4, record=500), recv(0, record=501), recv(0, record=502)]
+    sender = [reduce_(seq=4), send(1, seq=6), send(1, OPEN, seq=7, record=902)]
+    receiver = [reduce_(seq=4, record=500), recv(0, seq=6, record=501), recv(0, seq=7, record=502)]
     table = replace(table_of({0: sender, 1: receiver}), wrapped_ranks=frozenset((0, 1)))
     assert matched_transfers(table) == {2: 5}
     no_anchor = replace(table_of({0: sender[1:], 1: receiver[1:]}), wrapped_ranks=frozenset((0, 1)))

@@ -126,7 +126,7 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
 
 def _folders(paths: Sequence[str]) -> tuple[Path, ...]:
     """Beside the dumps, and in the user's own cache."""
-    beside = Path(os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths]))
+    beside = Path(os.path.commonpath([os.path.abspath(folder) for folder in {*map(os.path.dirname, paths)}]))
     xdg = os.environ.get("XDG_CACHE_HOME", "")
     own = Path(xdg) if os.path.isabs(xdg) else Path(os.path.expanduser("~")) / ".cache"
     folders = [beside / FOLDER] if beside != Path(beside.anchor) else []

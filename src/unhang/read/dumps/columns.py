@@ -217,8 +217,10 @@ class Batch:
         """Reads the entries of known or new layouts; returns the others."""
         if not len(rows):
             return rows
-        key = self._form_F[self.dump_N[rows]] << 32 | self.length_N[rows]
-        order = np.argsort(key, kind="stable")
+        length_N = self.length_N[rows]
+        key = self._form_F[self.dump_N[rows]] << 32 | length_N
+        small = length_N if len(self._forms) == 1 else key  # sixteen bits are sorted in linear time
+        order = np.argsort(small.astype(np.min_scalar_type(int(small.max()))), kind="stable")
         rows, key = rows[order], key[order]
         is_cut = np.diff(key, prepend=-1) != 0
         is_cut[::_AT_ONCE] = True
@@ -281,11 +283,12 @@ class Batch:
         differs = expected.take(self.dump_N[rows], axis=0)
         differs ^= words
         differs &= layout.fixed.view(np.uint64)
-        good = np.bitwise_or.reduce(differs, axis=1) == 0
-        if not good.any():
-            return rows, words
         rest = (rows[:0], words[:0])
-        if not good.all():
+        # Row by row takes seven times as long, and hardly any row differs.
+        if np.bitwise_or.reduce(differs, axis=None):
+            good = np.bitwise_or.reduce(differs, axis=1) == 0
+            if not good.any():
+                return rows, words
             rest = (rows[~good], words[~good])
             rows, words = rows[good], words[good]
         wanted = self.wanted_N[rows] | self.is_moved_N[rows]

@@ -293,9 +293,10 @@ class _Step:
 def places(is_it: Bools) -> Ints:
     """Where an array is true, when that is seldom: whole words are looked at first."""
     size = len(is_it) // 8 * 8
-    words = np.flatnonzero(is_it[:size].view(np.uint64) != 0)
-    row, column = np.nonzero(is_it[:size].reshape(-1, 8)[words])
-    return np.concatenate([words[row] * 8 + column, size + np.flatnonzero(is_it[size:])])
+    words = is_it[:size].view(np.uint64)
+    found = np.flatnonzero(words != 0)
+    inside = np.flatnonzero(words[found].view(bool))
+    return np.concatenate([found[inside // 8] * 8 + inside % 8, size + np.flatnonzero(is_it[size:])])
 
 
 def random_words(count: int) -> npt.NDArray[np.uint64]:

@@ -48,7 +48,7 @@ def run_all(
 
 
 def merge_ordered(shards: Sequence[Shard]) -> Shard:
-    """The shards as one, the same whatever their order is."""
+    """The shards as one, the same whatever their order is but for the order of `parts`."""
     return merge(sorted(shards, key=_place))
 
 
@@ -64,14 +64,15 @@ def _sharing(shard: Shard, known: dict[ProcessGroup, ProcessGroup]) -> Shard:
 
 
 def plan(files: Sequence[DumpFile], processes: int, most_files: int = MOST_FILES) -> list[tuple[DumpFile, ...]]:
-    """The files as shards of bounded size, several for each process, by rank."""
+    """The files as shards of bounded size, several for each process, by rank. Files of one rank stay together."""
     share = -(-len(files) // processes) if files else 1
     most = min(most_files, max(-(-share // (4 if most_files <= MOST_FILES else 1)), min(FEWEST_FILES, share)))
     shards: list[tuple[DumpFile, ...]] = []
     part: list[DumpFile] = []
     size = 0
     for file in sorted(files, key=lambda f: (f.rank, f.path, f.member)):
-        if part and (len(part) >= most or (size + file.size > MOST_BYTES and most_files <= MOST_FILES)):
+        is_full = len(part) >= most or (size + file.size > MOST_BYTES and most_files <= MOST_FILES)
+        if part and is_full and part[-1].rank != file.rank:
             shards.append(tuple(part))
             part, size = [], 0
         part.append(file)

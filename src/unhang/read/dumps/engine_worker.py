@@ -6,6 +6,7 @@ leaves when we are gone: at the end of the file that it has in hand, or when the
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import io
 import os
@@ -18,6 +19,7 @@ import struct
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from operator import attrgetter
@@ -33,6 +35,8 @@ Task = Callable[[Sequence[DumpFile]], Shard]
 GRACE_S = 1.0  # a worker's own alarm comes first; we end the one that is stopped
 BUFFER_BYTES = 1 << 20
 _COUNT = struct.Struct("<q")
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_KEPT_BYTES = 32 << 20  # the most that glibc takes for the second
 
 
 def _reducer(kind: type) -> Callable[[Any], tuple[Any, ...]]:
@@ -153,6 +157,7 @@ def _serve(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
         gc.freeze()
+        _keep_freed_memory()
         while isinstance(files := _receive(channel), tuple):
             signal.setitimer(signal.ITIMER_REAL, timeout_s)  # its default action ends even a loop in C
             answer = attempt(files)
@@ -172,6 +177,14 @@ def _attempt(task: Task, memory_bytes: int, files: Sequence[DumpFile]) -> Shard 
         return Fell(str(error))
     except Exception as error:  # noqa: BLE001  one dump must not cost the others, whatever is wrong with it
         return Fell(f"decoding it failed ({type(error).__name__}: {restricted_pickle.describe(error)})")
+
+
+def _keep_freed_memory() -> None:
+    """Columns are made and freed by the thousand: to give each back to the kernel and get it again, page by page, takes longer than to fill it."""
+    with suppress(OSError, AttributeError):  # another libc
+        set_option = ctypes.CDLL(None).mallopt
+        for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            set_option(option, _KEPT_BYTES)
 
 
 def limit_memory(spare_bytes: int) -> None:

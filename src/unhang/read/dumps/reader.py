@@ -12,10 +12,11 @@ from unhang.model import Unavailable
 from unhang.read.dumps.assemble import settle_batches, settle_groups, stale_ranks, with_world
 from unhang.read.dumps.cache import CacheEntry
 from unhang.read.dumps.engine import MOST_FILES, Engine, LocalEngine, run_all
+from unhang.read.dumps.engine_worker import Task
 from unhang.read.dumps.shard import DumpFile, RankDump, Shard, merge
 
 TAIL, TAILS_AT_ONCE = 32, 512
-TAILS_OF_ONE, BYTES_OF_ONE = 1024, 8 << 20  # what one process alone reads
+TAILS_OF_ONE, BYTES_OF_ONE = 1024, 24 << 20  # what one process alone reads
 WHOLE_BYTES = 24 << 20
 _EARLIER_NS = 86_400_000_000_000  # only tails were seen
 
@@ -23,7 +24,10 @@ Progress = Callable[[int, int], None]
 
 
 class DumpReader:
-    """Reads the dumps of one job, one file per rank."""
+    """Reads the dumps of one job, one file per rank.
+
+    `given`: what is known of them from elsewhere, and stands for what would be read; None where that is nothing.
+    """
 
     def __init__(
         self,
@@ -35,11 +39,14 @@ class DumpReader:
         self.files = tuple(files)
         self._engine, self._progress, self._use_cache = engine, progress, use_cache
         self._seen = Shard()
+        self.given: Shard | None = None
         self.is_whole = sum(f.size for f in files) <= WHOLE_BYTES
 
     def look(self) -> Shard:
         """All calls with their stacks where that is little, else the last calls of each rank without stacks."""
-        if self.is_whole:
+        if self.given is not None:
+            self._seen = self.given
+        elif self.is_whole:
             self._seen = self._read(self.files, None, True)
         else:
             self._seen = self._read(self.files, TAIL, False)
@@ -54,7 +61,11 @@ class DumpReader:
 
     def everything(self, frames: bool = False) -> Shard:
         """All calls of all ranks."""
-        return self._settled(self._read(self.files, None, frames))
+        return self._settled(self.given or self._read(self.files, None, frames))
+
+    def run(self, task: Task, files: Sequence[DumpFile]) -> Shard:
+        """What a task gives on files, run where these dumps are read."""
+        return run_all(self._engine_for(files, None), task, files, self._progress)
 
     @property
     def seen(self) -> Mapping[int, RankDump]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from unhang.model import CollectiveTable, Unavailable, join
 
@@ -47,11 +48,15 @@ class RankDump:
 
 @dataclass(frozen=True)
 class Shard:
-    """The calls of some ranks, what their dumps are, and what could not be read."""
+    """The calls of some ranks, what their dumps are, and what could not be read.
+
+    `parts`: what a task gives that asks something else of the dumps than their calls.
+    """
 
     table: CollectiveTable = field(default_factory=CollectiveTable.empty)
     dumps: Mapping[int, RankDump] = field(default_factory=dict)
     absent: tuple[Unavailable, ...] = ()
+    parts: tuple[Any, ...] = ()
 
 
 def merge(shards: Sequence[Shard]) -> Shard:
@@ -62,4 +67,5 @@ def merge(shards: Sequence[Shard]) -> Shard:
         table=join([s.table for s in shards]),
         dumps={rank: dump for s in shards for rank, dump in s.dumps.items()},
         absent=tuple(a for s in shards for a in s.absent),
+        parts=tuple(part for s in shards for part in s.parts),
     )

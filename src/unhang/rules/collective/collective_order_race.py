@@ -15,7 +15,7 @@ from unhang.model.example import Fires, Quiet
 from unhang.rules import wording as w
 from unhang.rules.base import Rule
 from unhang.rules.collective.call_left_out import is_seen_elsewhere, left_out
-from unhang.rules.collective.order import is_dispatch_race, is_thread_race, out_of_order
+from unhang.rules.collective.order import is_dispatch_race, is_thread_race, out_of_order, receive_first
 from unhang.rules.collective.wrong_peer import wrong_peers
 from unhang.rules.examples import make_case
 
@@ -173,7 +173,8 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
     odd = by_order or by_habit
     is_mixed = len({e.kind for e in edges}) > 1
     is_known = all(r in left or (is_seen_elsewhere(s, r) and not is_mixed) for r in cycle)
-    culprits = odd or (cycle if len(cycle) <= _MOST_NAMED and is_known else ())
+    line = () if odd or is_pattern else receive_first(s, cycle)
+    culprits = odd or (cycle if line or (len(cycle) <= _MOST_NAMED and is_known) else ())
     path = (stack_path(s.case, culprits[0]) or _path_of_front(s, culprits[0])) if culprits else ()
     what = "point-to-point calls" if p2p else "sends and collectives" if is_mixed else "collectives of different groups"
     because = "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6]) + "."
@@ -181,6 +182,8 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
         call = s.case.calls.call(left[next(r for r in by_habit if r in left)])
         path = user_path(call.frames) or path
         because += f" {w.name_ranks(by_habit)} made {w.name_call(call)} #{call.seq} of {call.group}, which neither its own past nor a peer foretold."
+    elif line:
+        because += f" All receive first, at {w.place(line[-1])}, and none has sent anything before: their common order is at fault."
     elif not (odd or is_pattern):
         because += " Nothing tells which order is the right one."
     awaited = _awaited(s, culprits, cycle) or edges[0]
@@ -189,7 +192,7 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Finding:
         cause="code-divergence" if by_habit else CollectiveOrderRace.cause,
         title=f"{w.name_ranks(cycle)} wait for each other in {what}"
         + (f"; {w.name_ranks(odd)} left the order of the others" if odd else ""),
-        confidence=0.9 if odd or is_pattern else 0.45,
+        confidence=0.9 if odd or is_pattern else 0.7 if line else 0.45,
         culprit_ranks=culprits,
         victim_ranks=s.others(culprits),
         because=because,

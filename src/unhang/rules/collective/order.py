@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from unhang.analyze.align import majority
+from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
+from unhang.analyze.positions import bare_op
 from unhang.analyze.shifted import Shift, shift_at
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import line_text
@@ -66,6 +68,24 @@ def is_thread_race(s: Situation, d: Divergence) -> bool:
         if names and call.thread not in names and not all("autograd" in n for n in names):
             return True
     return False
+
+
+def receive_first(s: Situation, ranks: Sequence[int]) -> Path:
+    """The line at which all of these ranks wait in a receive before any of them has sent in that group; else nothing.
+
+    No rank is told from the others then: it is the order in the program that they share. Nothing is said where calls are lost.
+    """
+    table, lines = s.case.calls, set[Path]()
+    if not (table.wrapped_ranks | table.active_ranks).isdisjoint(ranks):
+        return ()
+    for rank in ranks:
+        rows, fronts = table.rank_rows(rank), s.recorded.fronts.get(rank, ())
+        transfers = [row for row in range(rows.start, rows.stop) if table["is_p2p"][row]]
+        first = [row for row in transfers if fronts and table["group"][row] == table["group"][fronts[0]]][:1]
+        if first != [*fronts] or bare_op(table.call(first[0]).op) != "recv":
+            return ()
+        lines.add(user_path(table.call(first[0]).frames))
+    return lines.pop() if len(lines) == 1 else ()
 
 
 _NEVER = 1 << 62

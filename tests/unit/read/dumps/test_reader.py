@@ -29,11 +29,12 @@ class Engine:
     ("ranks", "size", "closer", "processes"),
     [
         (4, LITTLE, None, 1),
-        (64, MUCH, None, None),  # all of 19 MB
+        (64, MUCH, None, 1),  # all of 19 MB
         (256, MUCH, None, 1),  # tails
         (1024, MUCH, 4, 1),
         (1025, MUCH, None, None),
-        (1025, MUCH, 64, None),
+        (1025, MUCH, 64, 1),
+        (1025, MUCH, 96, None),  # all of 29 MB
         (4, 0, None, None),  # URLs of unknown size
     ],
 )
