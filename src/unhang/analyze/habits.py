@@ -7,9 +7,11 @@ where the programs parted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +36,8 @@ class Habits:
     def __init__(self, table: CollectiveTable) -> None:
         self._table = table
         self._departures: dict[tuple[int, int], int | None] = {}
+        self._by_program: dict[Hashable, Sequence[int]] = {}
+        self._round_of = cache(self._calls_in_a_round)
 
     def departures(self, last_rows: Mapping[int, int], not_come: int = 0) -> dict[int, int]:
         """Those of the ranks that departed from their habit lately, with the row of the first call in which they did.
@@ -44,9 +48,10 @@ class Habits:
         """
         if not self._table.active_ranks.isdisjoint(last_rows):
             return {}
+        party = _Party(last_rows, {r: self._call_at(row) for r, row in last_rows.items()}, not_come)
         for rank, row in last_rows.items():
             if (rank, row) not in self._departures:
-                self._departures[rank, row] = self._departure(rank, last_rows, not_come)
+                self._departures[rank, row] = self._departure(rank, party)
         return {r: found for r, row in last_rows.items() if (found := self._departures[r, row]) is not None}
 
     def opponents(self, rows: Mapping[int, int], party: Collection[int]) -> int:
@@ -80,34 +85,38 @@ class Habits:
         self, rank: int, suspects: Collection[int], are_suspects: bool, but: Collection[int], most: int = _MOST_PEERS
     ) -> list[int]:
         """Ranks with the same program that are (not) suspected, those with the longest record first."""
-        same = [
-            r
-            for r in self._programs.like(rank)
-            if r not in self._table.active_ranks and r not in but and (r in suspects) is are_suspects
-        ]
-        lengths = {r: -(s.stop - s.start) for r in same for s in [self._table.rank_rows(r)]}
-        return sorted(same, key=lambda r: (not self._programs.is_equal(r, rank), lengths[r], r))[:most]
+        same = (r for r in self._longest(rank) if r != rank and r not in but and (r in suspects) is are_suspects)
+        return list(islice(same, most))
+
+    def _longest(self, rank: int) -> Sequence[int]:
+        """The ranks with the program of this one, the longest records first, but for those of whose past nothing is told."""
+        key = self._programs.key(rank)
+        if key not in self._by_program:
+            same = {rank, *self._programs.like(rank)} - self._table.active_ranks
+            lengths = {r: -(of.stop - of.start) for r in same for of in [self._table.rank_rows(r)]}
+            self._by_program[key] = sorted(same, key=lambda r: (not self._programs.is_equal(r, rank), lengths[r], r))
+        return self._by_program[key]
 
     def _stream(self, rank: int) -> Keys:
         rows = self._table.rank_rows(rank)
         return self.tokens[max(rows.start, rows.stop - _MOST_ROWS) : rows.stop]
 
-    def _is_same_call(self, row: int, other: int) -> bool:
-        table = self._table
-        same = all(table[name][row] == table[name][other] for name in ("group", "seq", "is_p2p"))
-        return same and bool(self.tokens[row] == self.tokens[other])
+    def _call_at(self, row: int) -> tuple[int, ...]:
+        """Equal for ranks that wait in one call; what kind of call it is comes last."""
+        return (*(int(self._table[name][row]) for name in ("group", "seq", "is_p2p")), int(self.tokens[row]))
 
-    def _restart(self, rank: int, last_row: int, suspects: Collection[int]) -> int:
+    def _restart(self, rank: int, last_row: int, party: _Party) -> int:
         """How many calls the rank made until, after a collective that it shares with them, other ranks began anew; 0 if none did.
 
         A rank in its second repetition has no past that tells where the first one ends; that others are through tells it.
         """
         table = self._table
         mine = slice(table.rank_rows(rank).start, last_row + 1)
-        lost = table.wrapped_ranks | table.active_ranks
-        witnesses = sorted((r in suspects, r) for r in self._programs.ranks if r != rank and r not in lost)
-        for _, other in witnesses[:_MOST_WITNESSES]:
-            calls = self._calls_in_a_round(other)
+        if party.witnesses is None:
+            lost = table.wrapped_ranks | table.active_ranks
+            party.witnesses = sorted(self._programs.ranks - lost, key=lambda r: (r in party.last_rows, r))
+        for other in islice((r for r in party.witnesses if r != rank), _MOST_WITNESSES):
+            calls = self._round_of(other)
             end = table.rank_rows(other).start + calls - 1
             if not calls or table["is_p2p"][end]:
                 continue
@@ -144,13 +153,13 @@ class Habits:
                     vote = int(theirs[agreed - begin]) if len(differs) else None
                     yield _Voter(begin, agreed, vote, at == 0, is_one, self._programs.is_same_stage(rank, peer))
 
-    def _departure(self, rank: int, last_rows: Mapping[int, int], not_come: int) -> int | None:
+    def _departure(self, rank: int, party: _Party) -> int | None:
         if rank not in self._programs.ranks:
             return None
-        last_row = last_rows[rank]
-        side = {r for r, row in last_rows.items() if self._is_same_call(row, last_row)}
+        last_rows, last_row = party.last_rows, party.last_rows[rank]
+        side: Collection[int] = party.side_of(rank)
         companions = len(side)
-        if 2 * companions > len(last_rows) + not_come:
+        if 2 * companions > len(last_rows) + party.not_come:
             side = {rank}  # the greater part may clear its members; a smaller one that waits in one call may not
         rows = self._table.rank_rows(rank)
         first = max(rows.start, last_row + 1 - _MOST_ROWS)
@@ -164,15 +173,47 @@ class Habits:
             self._table["group"][first : last_row + 1],
             frozenset(np.unique(self._table["group"][rows]).tolist()),
             is_whole,
-            self._restart(rank, last_row, last_rows) if is_whole else 0,
+            self._restart(rank, last_row, party) if is_whole else 0,
             tuple(self._voters(rank, first, stream, last_rows, side)),
             companions,
-            sum(bool(self.tokens[row] == self.tokens[last_row]) for row in last_rows.values()),
+            party.alike(rank),
             self._unseen,
         )
         found, period = _departures(past, foretelling, clearing)
         lately = [i for i in found if i >= len(past.stream) - max(period, _LEAST_PERIOD)]
         return first + lately[0] if lately else None
+
+
+@dataclass
+class _Party:
+    """The ranks that are looked at: up to which row, and what they call there (as `_call_at`).
+
+    `not_come`: how many more ought to be there. `witnesses`: all ranks with a whole past, these last.
+    """
+
+    last_rows: Mapping[int, int]
+    calls: Mapping[int, tuple[int, ...]]
+    not_come: int
+    witnesses: Sequence[int] | None = None
+
+    def side_of(self, rank: int) -> Collection[int]:
+        """Those that wait in the same call."""
+        return self._sides[self.calls[rank]]
+
+    def alike(self, rank: int) -> int:
+        """How many wait in a call of this kind."""
+        return self._kinds[self.calls[rank][-1]]
+
+    @cached_property
+    def _sides(self) -> Mapping[tuple[int, ...], set[int]]:
+        sides: dict[tuple[int, ...], set[int]] = {}
+        for rank, call in self.calls.items():
+            sides.setdefault(call, set()).add(rank)
+        return sides
+
+    @cached_property
+    def _kinds(self) -> Counter[int]:
+        return Counter(call[-1] for call in self.calls.values())
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import KeysView
+from collections.abc import Hashable, KeysView
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -71,6 +71,10 @@ class Programs:
     def is_same_stage(self, rank: int, other: int) -> bool:
         """Whether two ranks are at the same place of a pipeline; False where there is none."""
         return bool(self._of_rank[rank].stage) and self._of_rank[rank].stage == self._of_rank[other].stage
+
+    def key(self, rank: int) -> Hashable:
+        """Equal for ranks with equal programs."""
+        return self._of_rank[rank]
 
     def like(self, rank: int) -> list[int]:
         """The other ranks with the same program."""

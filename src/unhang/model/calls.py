@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -165,8 +166,14 @@ class CollectiveTable:
 
     def rank_rows(self, rank: int) -> slice:
         """The rows of one rank, which lie together in the order of issue."""
-        first, end = np.searchsorted(self.columns["rank"], (rank, rank + 1)).tolist()
-        return slice(first, end)
+        return self._rows_of_rank.get(rank, slice(0, 0))
+
+    @cached_property
+    def _rows_of_rank(self) -> Mapping[int, slice]:
+        rank_N = self.columns["rank"]
+        first = np.flatnonzero(np.diff(rank_N, prepend=-1))
+        ends = [*first.tolist()[1:], len(rank_N)] if len(first) else []
+        return dict(zip(rank_N[first].tolist(), map(slice, first.tolist(), ends), strict=True))
 
     def calls_of(self, rank: int) -> Iterator[CollectiveCall]:
         """All calls of one rank, in the order of issue."""
