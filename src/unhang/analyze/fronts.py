@@ -139,9 +139,9 @@ def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
 
     The nth send of a pair belongs to its nth receive. Where the first calls are lost, they are counted from the last
     collective that both have completed, if there is one; else what is open is paired in order: a transfer completes on both
-    sides, though the batch that it is in may not. The numbers of the calls may show that none is lost. What is left over then
-    is not in the answer: its other side may have
-    completed, and be lost. `p2p_seq_id` cannot serve: it counts the calls with all peers together.
+    sides, though the batch that it is in may not. What is left over then is not in the answer:
+    its other side may have completed, and be lost. `p2p_seq_id` cannot pair them: it counts the calls with all peers together;
+    it may show that none is lost.
     """
     is_p2p = table["is_p2p"] & (table["peer"] >= 0)
     is_send_of_op = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])

@@ -48,7 +48,7 @@ class Habits:
         """
         if not self._table.active_ranks.isdisjoint(last_rows):
             return {}
-        party = _Party(last_rows, {r: self._call_at(row) for r, row in last_rows.items()}, not_come)
+        party = _Party(last_rows, {r: self._call_at(row) for r, row in last_rows.items()}, not_come, self._whole)
         for rank, row in last_rows.items():
             if (rank, row) not in self._departures:
                 self._departures[rank, row] = self._departure(rank, party)
@@ -76,6 +76,11 @@ class Habits:
     def _unseen(self) -> int:
         """Number of ranks of which no call is recorded, as far as it is recorded who belongs to the groups."""
         return len({r for g in self._table.groups for r in g.ranks} - self._programs.ranks)
+
+    @cached_property
+    def _whole(self) -> Collection[int]:
+        """The ranks all of whose calls are there."""
+        return self._programs.ranks - self._table.wrapped_ranks - self._table.active_ranks
 
     @cached_property
     def _programs(self) -> Programs:
@@ -112,9 +117,6 @@ class Habits:
         """
         table = self._table
         mine = slice(table.rank_rows(rank).start, last_row + 1)
-        if party.witnesses is None:
-            lost = table.wrapped_ranks | table.active_ranks
-            party.witnesses = sorted(self._programs.ranks - lost, key=lambda r: (r in party.last_rows, r))
         for other in islice((r for r in party.witnesses if r != rank), _MOST_WITNESSES):
             calls = self._round_of(other)
             end = table.rank_rows(other).start + calls - 1
@@ -184,17 +186,17 @@ class Habits:
         return first + lately[0] if lately else None
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Party:
     """The ranks that are looked at: up to which row, and what they call there (as `_call_at`).
 
-    `not_come`: how many more ought to be there. `witnesses`: all ranks with a whole past, these last.
+    `not_come`: how many more ought to be there. `whole`: all ranks whose past is whole.
     """
 
     last_rows: Mapping[int, int]
     calls: Mapping[int, tuple[int, ...]]
     not_come: int
-    witnesses: Sequence[int] | None = None
+    whole: Collection[int]
 
     def side_of(self, rank: int) -> Collection[int]:
         """Those that wait in the same call."""
@@ -203,6 +205,11 @@ class _Party:
     def alike(self, rank: int) -> int:
         """How many wait in a call of this kind."""
         return self._kinds[self.calls[rank][-1]]
+
+    @cached_property
+    def witnesses(self) -> Sequence[int]:
+        """The ranks with a whole past, those that are looked at last."""
+        return sorted(self.whole, key=lambda r: (r in self.last_rows, r))
 
     @cached_property
     def _sides(self) -> Mapping[tuple[int, ...], set[int]]:
@@ -311,8 +318,8 @@ class _Past:
 
         What is left of a past that is lost in part may be the end of one as long.
         """
-        least = {True: min(stretch, _LEAST_STRETCH), False: stretch}
-        return any(v.agreed > i and i - v.begin >= least[v.begin > 0] for v in self.voters)
+        least = min(stretch, _LEAST_STRETCH)
+        return any(v.agreed > i and i - v.begin >= (least if v.begin > 0 else stretch) for v in self.voters)
 
     @cached_property
     def _partings(self) -> frozenset[int]:
