@@ -9,10 +9,11 @@ from collections import deque
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from unhang.analyze.align import members_of
 from unhang.analyze.positions import CallIndex, Ints
-from unhang.model import Case, ProcessGroup
+from unhang.model import CallState, Case, ProcessGroup
 
 MIN_POSITIONS = 6
 MIN_LATENESS_S = 0.05
@@ -20,6 +21,7 @@ MIN_SHARE = 0.3
 _LEAST_OWN = 0.25  # calls issued ahead hide the greater part of a rank's own time
 _LEAST_ENDS = 2
 WATCHDOG_NS = 100_000_000
+_ONE_LOOK_NS = 5_000_000  # the watchdog takes less to go through the open calls
 _MOST_ROWS, _MOST_PEERS = 1000, 8
 _NEVER = np.iinfo(np.int64).max
 
@@ -122,8 +124,8 @@ def stragglers(case: Case, index: CallIndex | None = None) -> tuple[Straggler, .
         straggler = _of_group(group, *matrix, least_s, is_one_clock=bool(offsets))
         if straggler is not None and straggler.rank not in kept:
             candidates.append((straggler, matrix[0]))
-    free = _free_at(index, created) if candidates else created
-    found = [s for s, ranks_m in candidates if _is_its_own_fault(index, created, free, ranks_m, s)]
+    all_came = _all_came(index, created) if candidates else created
+    found = [s for s, ranks_m in candidates if _is_its_own_fault(index, created, all_came, ranks_m, s)]
     return tuple(sorted(found, key=lambda s: -s.lost_s))
 
 
@@ -164,32 +166,60 @@ def _on_one_clock(index: CallIndex, offsets: dict[int, int]) -> Ints:
     return np.where(created != 0, created - ahead, 0)
 
 
-def _is_its_own_fault(index: CallIndex, created: Ints, free: Ints, ranks_m: Ints, late: Straggler) -> bool:
+def _is_its_own_fault(index: CallIndex, created: Ints, all_came: Ints, ranks_m: Ints, late: Straggler) -> bool:
     """Whether the late rank spends more time by itself than its peers do: else others keep it, and it passes that on.
 
-    Between the same two moments each rank works for itself or waits, and who keeps the others waits least. `free`: `_free_at`.
+    Between the same two moments each rank works for itself or waits, and who keeps the others waits least.
     """
     peers = ranks_m[ranks_m != late.rank]
     peers = peers[:: -(-len(peers) // _MOST_PEERS)].tolist()
     rows = [
         slice(max(of.start, of.stop - _MOST_ROWS), of.stop) for of in map(index.table.rank_rows, (late.rank, *peers))
     ]
+    free = [_free_at(index, created, all_came, of) for of in rows]
     begin, end = max(int(created[of.start]) for of in rows), min(int(created[of.stop - 1]) for of in rows)
+    if late.rank in index.table.wrapped_ranks or len(free[0]) == _MOST_ROWS:
+        begin = max(begin, _freed_of_the_lost(index.table["group"][rows[0]], free[0]))
     own = []
-    for of in rows:
-        lasted = np.minimum(created[of][1:], end) - np.maximum(free[of][:-1], begin)
+    for of, free_n in zip(rows, free, strict=True):
+        lasted = np.minimum(created[of][1:], end) - np.maximum(free_n[:-1], begin)
         own.append(float(np.maximum(0, lasted).sum()))
     return (own[0] - float(np.median(own[1:]))) / max(1, end - begin) > _LEAST_OWN * late.lost_s / late.span_s
 
 
-def _free_at(index: CallIndex, created: Ints) -> Ints:
-    """`[N]`: when all members had come to each call: until then it keeps its rank. For ever where that is not recorded."""
-    table = index.table
+def _all_came(index: CallIndex, created: Ints) -> Ints:
+    """`[N]`: when all members had come to each call; for ever where that is not recorded."""
     last, came = index.arrivals(created)
-    size = np.array([len(g.ranks) for g in table.groups] or [0])[table["group"]]
-    ended = table["completed_ns"]  # on the same clock as the time of issue
-    after_transfer = np.where(ended != 0, created + np.maximum(0, ended - table["created_ns"]), _NEVER)
-    return np.where(table["is_p2p"], after_transfer, np.where(came < size, _NEVER, last))
+    size = np.array([len(g.ranks) for g in index.table.groups] or [0])[index.table["group"]]
+    return np.where(came < size, _NEVER, last)
+
+
+def _free_at(index: CallIndex, created: Ints, all_came: Ints, rows: slice) -> Ints:
+    """Until when each call of a rank, or one before it, may keep the rank. For ever where that is not recorded.
+
+    A call keeps it until all members came and, as far as that is known, until it ended: all may have issued it while the
+    device of one is kept by an earlier call. A host that ran ahead waits for its oldest call wherever it stands, once no
+    more calls may be in flight.
+    """
+    table = index.table
+    ended, is_p2p = table["completed_ns"][rows], table["is_p2p"][rows]
+    after = created[rows] + np.maximum(0, ended - table["created_ns"][rows] - _seen_late_ns(ended))  # on one clock
+    free = np.where(is_p2p, np.where(ended != 0, after, _NEVER), np.maximum(all_came[rows], after))
+    is_open = np.isin(table["state"][rows], (CallState.SCHEDULED, CallState.STARTED))
+    free[is_open] = _NEVER
+    return np.maximum(free, np.maximum.accumulate(np.where((free < _NEVER) | is_open, free, 0)))
+
+
+def _seen_late_ns(ended: Ints) -> int:
+    """How much later than it ended a call of a rank may be seen to: the watchdog's pause, where ends are mostly so far apart."""
+    apart = np.diff(np.unique(ended[ended != 0]))
+    looks = apart[apart > _ONE_LOOK_NS]
+    return 0 if len(looks) and np.median(looks) < WATCHDOG_NS / 2 else WATCHDOG_NS
+
+
+def _freed_of_the_lost(group: npt.NDArray[np.int32], free: Ints) -> int:
+    """Until when calls that are no longer recorded may keep a rank: those of each group are over before its next one is."""
+    return int(free[np.unique(group, return_index=True)[1]].max(initial=0))
 
 
 def _union_s(spans_p2: Ints) -> tuple[float, int]:

@@ -131,3 +131,37 @@ def test_a_group_with_fewer_members_than_others_of_its_purpose_may_have_been_kep
     left = replace(case_of(replace(table, columns=columns, groups=unknown)), job=Job(3))
     assert stragglers(left) == ()
     assert [s.rank for s in stragglers(case_of(table))] == [3, 3]
+
+
+def in_flight(is_kept: bool) -> CollectiveTable:
+    """Ten rounds in which the host of rank 1 comes late to the second call of its row.
+
+    `is_kept`: its call with rank 2, made before the first one, is still in flight until then: no more may be.
+    """
+    builder = TableBuilder()
+    row, pair = (builder.group(ProcessGroup(str(ranks), "", ranks, backend="nccl")) for ranks in ((0, 1), (1, 2)))
+    late = 300 if is_kept else 0
+    calls = {0: [(row, 0), (row, 2)], 1: [(pair, 0), (row, 1), (row, 300)], 2: [(pair, late)]}
+    for rank, round_ms in calls.items():
+        seqs = {row: 0, pair: 0}
+        for i in range(10 * len(round_ms)):
+            group, ms = round_ms[i % len(round_ms)]
+            seqs[group] += 1
+            made = 10**18 + (400 * (i // len(round_ms)) + ms) * MS
+            about = {"op": "all_reduce", "state": CallState.COMPLETED, "record_id": i}
+            builder.add(rank=rank, group=group, seq=seqs[group], created_ns=made, **about)
+    return builder.build()
+
+
+def test_who_waits_for_an_earlier_call_wherever_its_host_stands_is_not_late_by_itself() -> None:
+    assert [s.rank for s in stragglers(replace(case_of(in_flight(is_kept=False)), job=Job(3)))] == [1]
+    assert [s.rank for s in stragglers(replace(case_of(in_flight(is_kept=True)), job=Job(3)))] == [2]
+
+
+def test_what_kept_a_rank_and_is_overwritten_may_have_kept_it_until_the_next_call_of_its_group() -> None:
+    table = in_flight(is_kept=True)
+    left = (table["group"] == 0) | (table["seq"] == 10)
+    cut = replace(table, columns={name: column[left] for name, column in table.columns.items()})
+    assert [s.rank for s in stragglers(replace(case_of(cut), job=Job(3)))] == [1]
+    wrapped = replace(cut, wrapped_ranks=frozenset((1, 2)))
+    assert stragglers(replace(case_of(wrapped), job=Job(3))) == ()

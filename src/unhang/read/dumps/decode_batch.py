@@ -145,7 +145,7 @@ class BatchReading:
             part.dumps.append(RankDump(file, head.version, backends[f], entries, has_frames, first_ns, last_ns))
             if oldest > 0 or entries > count:
                 part.wrapped.add(file.rank)
-            if is_active_only(oldest, entries, bool(done_F[f]), head.status):
+            if is_active_only((oldest, int(last_F[f])), entries, bool(done_F[f]), head.status):
                 part.active.add(file.rank)
             found = match_status(head.status, groups.names_F[f], head.groups, groups.named_F[f].__getitem__)
             part.progress += [

@@ -51,8 +51,8 @@ def decode_slowly(file: DumpFile, data: bytes, last: int | None, frames: bool) -
         progress=progress_of(file.rank, [(at, *status[number]) for number, at in numbers.items()]),
         wrapped_ranks=frozenset([file.rank]) if len(kept) < len(calls) or recorded.wrapped else frozenset(),
     )
-    first = calls[0].record_id if calls else 0
-    if is_active_only(first, total, any(c.state == CallState.COMPLETED for c in calls), status):
+    records = (calls[0].record_id, calls[-1].record_id) if calls else (0, -1)
+    if is_active_only(records, total, any(c.state == CallState.COMPLETED for c in calls), status):
         table = replace(table, active_ranks=frozenset([file.rank]))
     first_ns, last_ns = span_of(table)
     has_frames = any(call.frames for call in kept)
@@ -160,12 +160,14 @@ def progress_of(rank: int, rows: Sequence[tuple[int, int, int, int]]) -> dict[st
     }
 
 
-def is_active_only(first_record: int, entries: int, any_completed: bool, status: Status) -> bool:
-    """Whether the dump leaves out the completed calls."""
+def is_active_only(records: tuple[int, int], entries: int, any_completed: bool, status: Status) -> bool:
+    """Whether the dump leaves out the completed calls. `records`: the numbers of its first and its last one."""
     if any_completed:
         return False
+    first, last = records
     enqueued = sum(max(numbers[0], 0) for numbers in status.values())
-    return first_record > 0 or enqueued > entries or any(numbers[2] > 0 for numbers in status.values())
+    completed = any(numbers[2] > 0 for numbers in status.values())
+    return first > 0 or last - first >= entries or enqueued > entries or completed
 
 
 def span_of(table: CollectiveTable) -> tuple[int, int]:

@@ -276,8 +276,9 @@ def test_dumps_of_open_calls_alone(write: Any) -> None:
     open_calls = [entry(8, **waiting), entry(11, **waiting)]
     done = [entry(7), *open_calls]
     only_now = dump([entry(0, **waiting)], pg_status={"0": dict.fromkeys(("last_enqueued_collective",), 1)})
-    got = assert_same([write(dump(open_calls)), write(dump(done)), write(only_now)])
-    assert got.table.active_ranks == {0}
+    gap, whole = (dump([entry(0, **waiting), entry(last, **waiting)], pg_status={}) for last in (4, 1))
+    got = assert_same([write(made) for made in (dump(open_calls), dump(done), only_now, gap, whole)])
+    assert got.table.active_ranks == {0, 3}
     assert got.table.wrapped_ranks == {0, 1}
 
 
