@@ -13,7 +13,7 @@ import pytest
 from dumpgen import Job
 
 from unhang.cli.diagnose import diagnose
-from unhang.model import Diagnosis, Finding
+from unhang.model import Diagnosis, Finding, Verdict
 from unhang.read.dumps.engine import Progress, Task
 from unhang.read.dumps.reader import DumpReader
 from unhang.read.dumps.shard import DumpFile, Shard
@@ -55,6 +55,9 @@ def is_awaited(job: Job, finding: Finding) -> bool:
 
 def what_is_wrong(job: Job, said: Diagnosis) -> str:
     """What is wrong with a diagnosis; "" if nothing is."""
+    failed = [f"{outcome.rule}: {outcome.reason}" for outcome in said.outcomes if outcome.verdict == Verdict.ERROR]
+    if failed:
+        return failed[0]
     truth = job.truth.all_culprits
     first = said.findings[0] if said.findings else None
     named = set(first.culprit_ranks) if first else set()
@@ -94,7 +97,7 @@ def test_culprits_are_named_and_healthy_jobs_left_alone(number: int) -> None:
         *(350_031, 1_001_025, 1_102_260, 1_205_671, 1_212_856, 1_220_893, 1_221_019, 1_222_126, 1_230_688),
         *(1_230_792, 1_231_049, 1_233_727, 1_234_379, 1_234_810, 1_236_830, 1_247_396, 1_400_536, 1_412_428),
         *(1_417_569, 1_446_188, 1_447_248, 1_509_119, 1_510_425, 1_525_553, 1_601_724, 1_605_460),
-        *(1_628_737, 1_630_302, 1_632_531, 4_542, 12_098, 20_569),
+        *(1_628_737, 1_630_302, 1_632_531, 4_542, 12_098, 20_569, 41_364, 48_502),
     ],
 )
 def test_draws_that_were_once_judged_wrongly(seed: int) -> None:

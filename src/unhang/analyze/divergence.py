@@ -157,8 +157,8 @@ def _split(
     if not is_sure or is_narrow or is_open:
         reached = {r: min(row, max(fronts.get(r) or (row,))) for r, row in rows.items()}
         not_come = 0 if set(awaited).isdisjoint(reference) else len(stuck.missing)
-        is_sure, suspects = is_open and not is_narrow, habits.departures(reached, not_come).keys()
-        wrong = [c for c in stuck.classes if suspects & set(c)]
+        is_sure, suspects = is_open and habits.are_told(rows) and not is_narrow, habits.departures(reached, not_come)
+        wrong = [c for c in stuck.classes if not suspects.keys().isdisjoint(c)]
         if 0 < len(wrong) < len(stuck.classes):
             reference, others, is_sure = next(c for c in stuck.classes if c not in wrong), tuple(wrong), True
     return reference, tuple(sorted(r for c in others for r in c)), is_sure

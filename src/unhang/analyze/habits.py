@@ -39,6 +39,10 @@ class Habits:
         self._by_program: dict[Hashable, Sequence[int]] = {}
         self._round_of = cache(self._calls_in_a_round)
 
+    def are_told(self, ranks: Collection[int]) -> bool:
+        """Whether there is a past in all dumps of these ranks, and not only what is open now."""
+        return self._table.active_ranks.isdisjoint(ranks)
+
     def departures(self, last_rows: Mapping[int, int], not_come: int = 0) -> dict[int, int]:
         """Those of the ranks that departed from their habit lately, with the row of the first call in which they did.
 
@@ -46,7 +50,7 @@ class Habits:
         said where the past of one of them is not in its dump: it could not be told from the others. `not_come`: how many more
         ranks ought to make the call in question: they may join any side.
         """
-        if not self._table.active_ranks.isdisjoint(last_rows):
+        if not self.are_told(last_rows):
             return {}
         party = _Party(last_rows, {r: self._call_at(row) for r, row in last_rows.items()}, not_come, self._whole)
         for rank, row in last_rows.items():
@@ -57,8 +61,10 @@ class Habits:
     def opponents(self, rows: Mapping[int, int], party: Collection[int]) -> int:
         """How many ranks outside of the party made another call where one of these ranks made that of its row, and until then the same.
 
-        At most a few of the ranks, those with the lowest numbers, are looked at.
+        At most a few of the ranks, those with the lowest numbers, are looked at. Where nothing is told of their past, it may be all.
         """
+        if not self.are_told(rows):
+            return len(self._programs.ranks - set(party))
         found = 0
         for rank in sorted(rows)[:_MOST_WITNESSES]:
             first = max(self._table.rank_rows(rank).start, rows[rank] + 1 - _MOST_ROWS)

@@ -204,7 +204,7 @@ class CallIndex:
         is_last[:-1] = (group[1:] != group[:-1]) | (rank[1:] != rank[:-1])
         group, rank, seq = group[is_last], rank[is_last], seq[is_last]
         starts = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)]).tolist()
-        ranks, seqs, ends = rank.tolist(), seq.tolist(), [*starts[1:], len(group)]
+        ranks, seqs, ends = rank.tolist(), seq.tolist(), [*starts, len(group)][1:]
         return {int(group[a]): dict(zip(ranks[a:b], seqs[a:b], strict=True)) for a, b in zip(starts, ends, strict=True)}
 
     def last(self, group: int) -> Mapping[int, int]:
