@@ -123,4 +123,4 @@ def test_the_watcher_tells_a_store_that_is_gone_from_one_that_only_fails() -> No
 
 
 def test_large_jobs_look_less_often() -> None:
-    assert [Board(dist.HashStore(), 0, size).poll_s for size in (2, 256, 1024, 100_000)] == [0.25, 0.25, 1.0, 2.0]
+    assert [Board(dist.HashStore(), 0, size).poll_s for size in (2, 256, 1024, 100_000)] == [0.4, 0.4, 1.0, 2.0]

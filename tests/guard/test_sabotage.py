@@ -25,8 +25,8 @@ PUBLIC = {
     "Heartbeat.step", "Heartbeat.phase", "Heartbeat.close", "LearningCheck.close", "Replicas.step", "Replicas.check_now", "Replicas.close",
 }
 IN_MEMORY = {
-    "Registry.enter", "Registry.leave", "Registry._wake", "Section._last_of_this_thread", "Heartbeat._wake", "Turns.wake",
-    "Turns.stop", "StepClock.step", "StepClock._count", "StepClock.switch", "_Watch.stop", "LearningCheck._safely",
+    "Registry.numbers_of", "Registry.left_late", "Registry.wake", "Heartbeat._wake", "Turns.wake", "Turns.stop",
+    "StepClock.step", "StepClock._count", "StepClock.switch", "_Watch.stop", "LearningCheck._safely",
     "LearningCheck._step_begins", "LearningCheck._step_ended",
     "Replicas._begin", "Replicas._judge", "Replicas._guarded", "Replicas._stop", "Replicas._end",
 }

@@ -100,14 +100,14 @@ def test_the_watcher_sleeps_until_the_next_limit(registry: Registry, clock: Fake
 def test_a_short_section_does_not_wake_the_watcher_again_and_again(
     registry: Registry, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    woken: list[str] = []
-    wake = registry._wake
-    monkeypatch.setattr(registry, "_wake", lambda use: (woken.append(use.name), wake(use)))
+    woken: list[float] = []
+    wake = registry.wake
+    monkeypatch.setattr(registry, "wake", lambda limit_s: (woken.append(limit_s), wake(limit_s)))
     for name, limit_s in [("first", 60), ("again", 60), ("longer", 90), ("shorter", 5), ("again", 5)]:
         with section(name, limit_s=limit_s):
             clock.now += 0.001
         registry.watch()
-    assert woken == ["first", "shorter"]
+    assert woken == [60, 5]
 
 
 def test_nested_sections_are_listed_outermost_first(registry: Registry, clock: FakeClock) -> None:
@@ -207,7 +207,7 @@ def test_names_without_end_do_not_fill_the_memory(registry: Registry) -> None:
     for number in range(5000):
         with section(f"step {number}", limit_s=1000 - number / 10):
             pass
-    assert len(registry._entered) <= 1001
+    assert len(registry.numbers) <= 1000
     assert len(registry.state()["sections"]) <= 64
     assert len(json.dumps(registry.state())) < 8000
 
@@ -220,7 +220,7 @@ def test_stop_announces_and_raises_when_the_section_is_left_in_time(
     monkeypatch.setattr(module, "GRACE_S", 0.0)
     monkeypatch.setattr(registry.questions, "ask", lambda *_: "the ranks: inside: rank 2")
     ended: list[int] = []
-    monkeypatch.setattr(module, "leave_now", lambda code: (ended.append(code), registry._uses.clear()))
+    monkeypatch.setattr(module, "leave_now", lambda code: (ended.append(code), registry.open.clear()))
     with pytest.raises(SectionOverran), section("sync", limit_s=60, on_overrun="stop"):  # noqa: PT012
         clock.now += 61
         registry.watch()

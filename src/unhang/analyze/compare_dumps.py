@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from unhang.analyze.compare import Comparison, compare
-from unhang.analyze.compare_parts import Part, part_of, sampled
+from unhang.analyze.compare_parts import Part, part_of, rank_ordinals, sampled
 from unhang.analyze.schedule import group_labels
 from unhang.model import CollectiveTable, ProcessGroup
 from unhang.model.calls import empty_progress
 from unhang.read.bundle import Evidence, open_paths
 from unhang.read.dumps.assemble import settle_groups, stale_ranks, with_world
-from unhang.read.dumps.decode_rows import distinct
 from unhang.read.dumps.engine import merge_ordered
 from unhang.read.dumps.shard import DumpFile, RankDump, Shard
 
@@ -115,8 +114,10 @@ def _decoded(files: Sequence[DumpFile], ranks: Collection[int]) -> Shard:
 def sketch(shard: Shard) -> Shard:
     """The shard with one call of each rank in each group, which tells what the ranks and their groups are."""
     table = shard.table
-    pair_N = table["rank"].astype(np.int64) * (len(table.groups) + 1) + table["group"]
-    rows = np.sort(distinct(pair_N.astype(np.uint64))[0])
+    key_N = rank_ordinals(table) * len(table.groups) + table["group"]
+    first_K = np.full(int(key_N.max(initial=0)) + 1, -1, np.int64)
+    first_K[key_N[::-1]] = np.arange(len(table))[::-1]  # the last of equal places wins
+    rows = np.sort(first_K[first_K >= 0])
     columns = {name: column[rows] for name, column in table.columns.items()}
     return replace(shard, table=replace(table, columns=columns, stacks=(), progress=empty_progress()))
 

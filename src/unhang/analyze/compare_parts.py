@@ -80,6 +80,12 @@ def _first_rows(table: CollectiveTable) -> Ints:
     return np.flatnonzero(np.append(True, rank_N[1:] != rank_N[:-1])[: len(rank_N)])
 
 
+def rank_ordinals(table: CollectiveTable) -> Ints:
+    """`[N]` which one of the table's ranks made each call."""
+    first = _first_rows(table)
+    return np.repeat(np.arange(len(first)), np.diff(first, append=len(table)))
+
+
 def _described(table: CollectiveTable) -> tuple[Ints, list[str]]:
     """`[N]` the number of each row's (description, op), and `G * ops` names of these numbers, tab-separated."""
     descs: dict[str, int] = {}
@@ -113,7 +119,7 @@ def _uses(table: CollectiveTable, number_N: Ints, names: Sequence[str]) -> dict[
         return {}
     created_N, first = table["created_ns"], _first_rows(table)
     span_R = (np.maximum.reduceat(created_N, first) - np.minimum.reduceat(created_N, first)) / 1e9
-    key_N = number_N * len(first) + np.repeat(np.arange(len(first)), np.diff(first, append=len(table)))
+    key_N = number_N * len(first) + rank_ordinals(table)
     keys, count = counted(key_N, len(names) * len(first))
     number, place = np.divmod(keys, len(first))
     starts = np.flatnonzero(np.append(True, number[1:] != number[:-1]))

@@ -12,6 +12,7 @@ from unhang.errors import PeerFailed, RanksDiffer
 from unhang.guard import exchange
 from unhang.guard.durations import Duration, seconds_of
 from unhang.guard.job import Job
+from unhang.guard.shared_rows import SharedRow
 from unhang.guard.telling import have, in_words, tell, traceback_of
 
 T = TypeVar("T")
@@ -56,7 +57,16 @@ class Aligned(Generic[T]):
 
 
 class _Epoch(Iterator[T]):
-    """One epoch of one rank. While a step works on batch i, all ranks exchange whether they have batch i + 1."""
+    """One epoch of one rank. While a step works on batch i, all ranks exchange whether they have batch i + 1.
+
+    Nearly all that this costs is code and memory that the training has driven from the cache: what a plain step needs lies in
+    few functions and few objects.
+    """
+
+    __slots__ = (
+        "_ahead", "_asked", "_batches", "_epoch", "_guard", "_index", "_is_answered", "_is_free", "_is_over", "_job",
+        "_keeps_left", "_lengths", "_limit_s", "_owner", "_row",
+    )  # fmt: skip
 
     def __init__(self, owner: Aligned[T], mine: Job, epoch: int) -> None:
         self._owner, self._job, self._epoch = owner, mine, epoch
@@ -66,6 +76,8 @@ class _Epoch(Iterator[T]):
         self._limit_s = owner._limit_s or mine.timeout_s
         self._index = 0
         self._ahead: tuple[int, Any] = (_ENDED, None)
+        # The exchange of the batch in hand: a row in shared memory, or, where that takes more, an exchange.
+        self._row: SharedRow | None = None
         self._asked: exchange.Exchange | None = None
         self._is_answered = False
         self._is_free, self._is_over = owner._is_off, False
@@ -74,16 +86,14 @@ class _Epoch(Iterator[T]):
     def __next__(self) -> T:
         if self._is_over:
             raise StopIteration
-        asked = self._asked
-        if asked is not None and asked.is_settled():
-            self._is_answered = True
-        else:
+        row = self._row
+        if row is None or not row.is_here() or not row.is_alike:
             try:
                 self._agree()
             except (RanksDiffer, PeerFailed) as error:
                 self._raise_or_tell(error)
         code, batch = self._ahead
-        if self._is_over or code != _HAS:
+        if code != _HAS or self._is_over:
             self._end()
             raise batch if code == _FAILED else StopIteration
         self._index += 1
@@ -94,29 +104,60 @@ class _Epoch(Iterator[T]):
         """Learns whether all ranks have the batch in hand."""
         if self._index == 0:
             self._look_ahead()
-        if self._asked is not None:
-            self._asked.wait(self._limit_s, self)
+        self._is_answered = False
+        asked = self._asked if self._row is None else exchange.SharedExchange(self._job, self._row)
+        if asked is not None:
+            asked.wait(self._limit_s, self)
             self._is_answered = True
-            if not self._asked.is_alike():
-                self._judge(self._asked)
-            self._asked.free()
+            if not asked.is_alike():
+                self._judge(asked)
+            asked.free()
 
     def _look_ahead(self) -> None:
         """Fetches the next batch, and begins to exchange who has one."""
-        index, left, length = self._index, None, exchange.UNKNOWN
-        if index == 0:
-            left, length = self._owner._left, _length(self._owner._loader)
-        self._ahead = ahead = self._fetched() if left is None else left
-        if self._keeps_left:
-            self._owner._left = ahead if ahead[0] == _HAS else None
+        index, length = self._index, exchange.UNKNOWN
+        if index == 0 or self._keeps_left:
+            length = self._fetch_first_or_kept()
+        else:
+            try:
+                self._ahead = _HAS, next(self._batches)  # type: ignore[arg-type]
+            except Exception as error:  # noqa: BLE001 - raised again, in its place, after the others were told
+                self._ahead = self._failed(error)
         if self._is_free:
             return
-        self._is_answered = False
+        row, shared = (self._guard, self._epoch, index, self._ahead[0], length), self._job.shared
+        if shared is not None and shared.begun < shared.room_until:
+            self._row = shared.begin(row)
+            return
+        self._row, self._is_answered = None, False
         try:
-            row = (self._guard, self._epoch, index, ahead[0], length)
             self._asked = exchange.start(self._job, row, self._limit_s, self)
         except (RanksDiffer, PeerFailed) as error:
             self._raise_or_tell(error)
+
+    def _fetch_first_or_kept(self) -> int:
+        """Fetches the first batch, or one that goes back after a `break`; returns the length that is compared at the first."""
+        is_first = self._index == 0
+        left = self._owner._left if is_first else None
+        length = _length(self._owner._loader) if is_first else exchange.UNKNOWN
+        if left is None:
+            try:
+                if self._batches is None:
+                    self._batches = iter(self._owner._loader)
+                left = _HAS, next(self._batches)
+            except Exception as error:  # noqa: BLE001 - as in `_look_ahead`
+                left = self._failed(error)
+        self._ahead = left
+        if self._keeps_left:
+            self._owner._left = left if left[0] == _HAS else None
+        return length
+
+    def _failed(self, error: Exception) -> tuple[int, Any]:
+        """What stands in the place of a batch; the others are told of an error."""
+        if isinstance(error, StopIteration):
+            return _ENDED, None
+        self._tell_others(error)
+        return _FAILED, error
 
     def _raise_or_tell(self, error: RanksDiffer | PeerFailed) -> None:
         """What was found is raised, and ends the epoch; in mode warn it is told, and this epoch goes on unguarded.
@@ -129,18 +170,7 @@ class _Epoch(Iterator[T]):
             raise error
         until = "from now on" if self._owner._is_off else "in this epoch"
         tell(_TAG, f"{self._owner._name}: {error}; it goes on, and {until} does not look at the other ranks")
-        self._is_free, self._asked = True, None
-
-    def _fetched(self) -> tuple[int, Any]:
-        try:
-            if self._batches is None:
-                self._batches = iter(self._owner._loader)
-            return _HAS, next(self._batches)
-        except StopIteration:
-            return _ENDED, None
-        except Exception as error:  # noqa: BLE001 - raised again, in its place, after the others were told
-            self._tell_others(error)
-            return _FAILED, error
+        self._is_free, self._asked, self._row = True, None, None
 
     def _tell_others(self, error: Exception) -> None:
         if self._job.board is not None and not self._is_free:

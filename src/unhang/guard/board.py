@@ -15,13 +15,14 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from unhang.guard.bell import Bell
 from unhang.guard.telling import shortened
 
 FAILED = "failed"
 # There is something to read: one question per look as long as nothing has happened.
 NEWS = "news"
 MOST_TEXT = 8000
-POLL_S = 0.25
+POLL_S = 0.4
 _RANKS_PER_POLL_S = 1024
 _PREFIX = "unhang"
 _MOST_ERRORS = 4
@@ -192,13 +193,13 @@ class Watcher:
         on_news: Callable[[], None] | None = None,
     ) -> None:
         self._board, self._act, self._lost, self._on_news = board, act, lost, on_news
-        self._stopped = threading.Event()
+        self._is_stopped, self._bell = False, Bell()
         self._thread = threading.Thread(target=self._watch, name="unhang-board", daemon=True)
         self._thread.start()
 
     def _watch(self) -> None:
         errors = 0
-        while not self._stopped.wait(self._board.poll_s):
+        while not (self._bell.wait(self._board.poll_s) or self._is_stopped):
             try:
                 failure = self._look()
                 errors = 0
@@ -206,7 +207,7 @@ class Watcher:
                 errors += 1
                 if errors < _MOST_ERRORS:
                     continue
-                if self._lost is not None and self._board.store_is_gone() and not self._stopped.is_set():
+                if self._lost is not None and self._board.store_is_gone() and not self._is_stopped:
                     self._lost()
                 return
             if failure is not None:
@@ -226,6 +227,7 @@ class Watcher:
 
     def stop(self) -> None:
         """Ends the thread; blocks for less than a second."""
-        self._stopped.set()
+        self._is_stopped = True
+        self._bell.ring()
         if threading.current_thread() is not self._thread:
             self._thread.join(1.0)

@@ -203,10 +203,6 @@ class Exchange:
             raise self._lost(what, error) from error
         return True
 
-    def is_settled(self) -> bool:
-        """Whether it is over, and all ranks sent the same: then there is nothing to wait for, to ask or to free. Never over a group."""
-        return False
-
     def is_alike(self) -> bool:
         """Whether all ranks sent what this one sent. After `wait`."""
         memory = self._memory
@@ -303,11 +299,6 @@ class SharedExchange(Exchange):
         """Ends the wait where a rank that has not come will not."""
         if gone := self._row.gone():
             raise self._lost(what, RuntimeError(f"Connection closed by peer: {names_of(gone)} left or ended"))
-
-    def is_settled(self) -> bool:
-        """See there."""
-        row = self._row
-        return row.is_here() and row.is_alike
 
     def is_alike(self) -> bool:
         """As of a group."""

@@ -19,7 +19,9 @@ from unhang.guard.in_background import Turns, live_job, main_thread_place
 from unhang.guard.step_clock import Phase, SlowStep, StepClock
 from unhang.guard.telling import names_of, tell
 
-PULSE_S = 1.0
+PULSE_S = 3.0
+# A step that takes longer says where it is.
+_LONG_S = 2.0
 _SLOW_LINES_S = 60.0
 # For the others to reach the step of which rank 0 speaks.
 _LATE_S = 0.5
@@ -146,7 +148,7 @@ class Heartbeat:
 
     def _pulse(self) -> Pulse:
         self._beats += 1
-        is_late = self._time() - self._clock.last > min(2 * PULSE_S, self.limit_s / 2)
+        is_late = self._time() - self._clock.last > min(_LONG_S, self.limit_s / 2)
         return {
             "beat": self._beats,
             "step": self._clock.steps,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from weakref import WeakSet
 
+from unhang.guard.bell import Bell
 from unhang.guard.ending import limited
 from unhang.guard.job import Job, current
 from unhang.guard.telling import tell
@@ -34,7 +35,7 @@ class Turns:
     def __init__(self, name: str, turn: Callable[[], float | None]) -> None:
         self._turn = turn
         self._name = name
-        self._woken = threading.Event()
+        self._bell = Bell()
         self._is_stopped = False
         self._has_told = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -49,19 +50,17 @@ class Turns:
 
     def wake(self) -> None:
         """Has the next turn begin now; never waits."""
-        self._woken.set()
+        self._bell.ring()
 
     def stop(self, limit_s: float = _STOP_LIMIT_S) -> None:
         """Ends the thread after the turn under way. Blocks up to `limit_s`."""
         self._is_stopped = True
-        self._woken.set()
+        self._bell.ring()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(limit_s)
 
     def _run(self) -> None:
         while not self._is_stopped:
-            # Before the turn: whoever wakes us during it has us come again.
-            self._woken.clear()
             try:
                 pause_s = self._turn()
             except Exception as error:  # noqa: BLE001 - nothing of ours may end in the training's output as a traceback
@@ -70,7 +69,7 @@ class Turns:
                     self._has_told = True
                     tell("unhang", f"{self._name}: {type(error).__name__}: {error}")
             if not self._is_stopped:
-                self._woken.wait(pause_s)
+                self._bell.wait(pause_s)  # whoever rang during the turn has us come again
 
 
 def _stop_all() -> None:

@@ -11,15 +11,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from unhang.guard.bell import Bell
 from unhang.guard.ending import limited
 
 if TYPE_CHECKING:
     from unhang.guard.board import Board
 
 # So long a rank beside this one is stopped, or has ended without a word, before all are told.
-STOPPED_S = 4.0
+STOPPED_S = 3.5
 GONE_S = 1.5
-_LOOK_EVERY_S = 0.5
+_LOOK_EVERY_S = 1.0
 _PAUSE_S = 3.0
 _ARRIVAL_S = 60.0
 
@@ -77,7 +78,7 @@ class Neighbours:
         self._unknown: list[str] = []
         self._since: dict[int, float] = {}
         self._until = self._looked = 0.0
-        self._stopped = threading.Event()
+        self._is_over, self._bell = False, Bell()
         self._thread = threading.Thread(target=self._run, name="unhang-neighbours", daemon=True)
         if limited(self._come, 5.0, False):
             self._thread.start()
@@ -98,7 +99,7 @@ class Neighbours:
             self._unknown = []
 
     def _run(self) -> None:
-        while not self._stopped.wait(_LOOK_EVERY_S):
+        while not (self._bell.wait(_LOOK_EVERY_S) or self._is_over):
             failure = self.look(time.monotonic())
             if failure is not None:
                 self._found(failure)
@@ -139,7 +140,8 @@ class Neighbours:
 
     def stop(self) -> None:
         """Ends the thread; does not wait for it."""
-        self._stopped.set()
+        self._is_over = True
+        self._bell.ring()
 
 
 def _stopped(rank: int, process: Process) -> dict[str, Any]:

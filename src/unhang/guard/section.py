@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import get_ident
@@ -49,56 +51,51 @@ class OpenSection:
     limit_s: float
 
 
-class _Use:
-    """One stay in a section. `number`: the how-manieth of its name in this process."""
-
-    __slots__ = ("action", "deadline", "ident", "is_told", "limit_s", "name", "number", "since")
-
-    def __init__(self, name: str, limit_s: float, action: str, ident: int, since: float) -> None:
-        self.name, self.limit_s, self.action, self.ident, self.since = name, limit_s, action, ident, since
-        self.deadline = since + limit_s
-        self.number = 0
-        self.is_told = False
+# A stay in a section: until when, since when, the thread, the how-manieth of its name in this process, and which section.
+# A plain tuple: in the midst of a training nearly all that a section costs is code and memory that are not in the cache.
+_Stay = tuple[float, float, int, int, "Section"]
 
 
 class Registry:
-    """All sections of this process, and the thread that watches their limits."""
+    """All sections of this process, and the thread that watches their limits.
+
+    numbers: by name, the number of the next stay. open: the stays that are not over, in the order in which they began.
+    late: those of them that were told of. wakes_at: when the watcher looks next.
+    """
 
     def __init__(
         self, clock: Callable[[], float] = monotonic, say: Callable[[str, str], None] = tell, has_threads: bool = True
     ) -> None:
         self.clock = clock
+        self.numbers: dict[str, itertools.count[int]] = {}
+        self.open: list[_Stay] = []
+        self.wakes_at = self._shortest_s = float("inf")
+        self.late: set[_Stay] = set()
         self._say = say
         self._has_threads = has_threads
         self._who = ""
-        self._uses: dict[int, _Use] = {}
-        self._entered: dict[str, int] = {}
         # One that its own thread may take twice: a signal handler may use a section.
         self._lock = threading.RLock()
-        self._wakes_at = self._shortest_s = float("inf")
         self._turns: Turns | None = None
         self._told: dict[str, tuple[int, float]] = {}
         self.questions = Questions(self.state)
 
-    def enter(self, use: _Use) -> None:
-        """Notes a stay; wakes the watcher only where its limit comes before all others."""
-        with self._lock:
-            use.number = self._entered[use.name] = self._entered.get(use.name, 0) + 1
-            self._uses[id(use)] = use
-        if use.deadline < self._wakes_at:
-            self._wake(use)
+    def numbers_of(self, name: str) -> itertools.count[int]:
+        """The numbers of the stays under a name, which nobody has used yet."""
+        if len(self.numbers) >= _MOST_NAMES:
+            self.numbers = {}
+        return self.numbers.setdefault(name, itertools.count(1))
 
-    def leave(self, use: _Use) -> None:
-        """The stay is over."""
-        self._uses.pop(id(use), None)
-        if use.is_told:
-            self._say("section", f"{self._who}{use.name!r} was left after {self.clock() - use.since:.1f} s")
+    def left_late(self, stay: _Stay) -> None:
+        """A stay is over; that is told where it was told of before."""
+        if stay in self.late:
+            self.late.discard(stay)
+            self._say("section", f"{self._who}{stay[-1].name!r} was left after {self.clock() - stay[1]:.1f} s")
 
-    def _wake(self, use: _Use) -> None:
+    def wake(self, limit_s: float) -> None:
+        """A limit comes before all others: the watcher has to look earlier."""
         with self._lock:
-            self._shortest_s = min(self._shortest_s, use.limit_s)
-            if len(self._entered) > _MOST_NAMES:
-                self._entered = {use.name: self._entered[use.name]}
+            self._shortest_s = min(self._shortest_s, limit_s)
             if self._turns is None:
                 if not self._has_threads:
                     return
@@ -109,66 +106,68 @@ class Registry:
 
     def watch(self) -> float | None:
         """Tells of all that are over their limit; returns the seconds until the next limit."""
-        for use in self.overdue():
-            use.is_told = True
-            self.overran(use)
+        for stay in self.overdue():
+            self.late.add(stay)
+            self.overran(stay)
         while True:
             # The second look sees a section that was entered before our waking time could be read.
-            self._wakes_at = earliest = self._earliest()
+            self.wakes_at = earliest = self._earliest()
             if self._earliest() >= earliest:
                 return None if earliest == float("inf") else max(0.0, earliest - self.clock())
 
     def _earliest(self) -> float:
         """When a limit is over; where none is open, when one of a section that is entered now would be: so such a one need not wake us."""
         soonest = self.clock() + max(self._shortest_s, _LEAST_REST_S)
-        return min((use.deadline for use in list(self._uses.values()) if not use.is_told), default=soonest)
+        return min((stay[0] for stay in self.open.copy() if stay not in self.late), default=soonest)
 
-    def overdue(self) -> list[_Use]:
+    def overdue(self) -> list[_Stay]:
         """The stays over their limit that nobody has told of."""
         now = self.clock()
-        return [use for use in list(self._uses.values()) if use.deadline <= now and not use.is_told]
+        return [stay for stay in self.open.copy() if stay[0] <= now and stay not in self.late]
 
-    def overran(self, use: _Use) -> None:
+    def overran(self, stay: _Stay) -> None:
         """One message on one overrun. Blocks, in the watcher's thread, up to the limit of the questions to the others."""
         job = live_job()
         self._who = f"rank {job.rank}: " if job is not None else ""
-        text, others = self._message(use)
+        text, others = self._message(stay)
         if text:
             self._say("section", text)
-        if use.action == "stop":
-            self._stop(use, text, others)
+        if stay[-1].action == "stop":
+            self._stop(stay, text, others)
 
-    def _message(self, use: _Use) -> tuple[str, str]:
+    def _message(self, stay: _Stay) -> tuple[str, str]:
         """The message, and what it says of the other ranks; empty where this section has been told of often, and lately."""
-        now = self.clock()
-        count, last = self._told.get(use.name, (0, 0.0))
-        if count >= _IN_FULL and now - last < _QUIET_S and use.action != "stop":
+        now, (_, began, ident, number, section) = self.clock(), stay
+        count, last = self._told.get(section.name, (0, 0.0))
+        if count >= _IN_FULL and now - last < _QUIET_S and section.action != "stop":
             return "", ""
-        self._told[use.name] = (count + 1, now)
-        since = time.strftime("%H:%M:%S", time.localtime(time.time() - (now - use.since)))
-        stack = stack_of(sys._current_frames().get(use.ident))
-        others = limited(lambda: self.questions.ask(use.name, use.number), _ASK_LIMIT_S, None)
+        self._told[section.name] = (count + 1, now)
+        since = time.strftime("%H:%M:%S", time.localtime(time.time() - (now - began)))
+        stack = stack_of(sys._current_frames().get(ident))
+        others = limited(lambda: self.questions.ask(section.name, number), _ASK_LIMIT_S, None)
         if others is None:
             others = "the other ranks could not be asked: the store does not answer"
         lines = [
-            f"{self._who}{use.name!r} is over its limit of {use.limit_s:g} s: thread {_thread_name(use.ident)} has been "
-            f"inside since {since}, for the {_ordinal(use.number)} time",
+            f"{self._who}{section.name!r} is over its limit of {section.limit_s:g} s: thread {_thread_name(ident)} has been "
+            f"inside since {since}, for the {_ordinal(number)} time",
             others,
             stack.rstrip(),
         ]
         return "\n".join(line for line in lines if line), others
 
-    def _stop(self, use: _Use, text: str, others: str) -> None:
+    def _stop(self, stay: _Stay, text: str, others: str) -> None:
         """Announces the failure, and ends this process if the section is not left soon."""
-        job = live_job()
+        job, section = live_job(), stay[-1]
         if job is not None and job.board is not None:
             board, rank = job.board, job.rank
-            what = f"section {use.name!r} is over its limit of {use.limit_s:g} s" + (f"; {others}" if others else "")
+            what = f"section {section.name!r} is over its limit of {section.limit_s:g} s" + (
+                f"; {others}" if others else ""
+            )
             limited(lambda: board.announce({"rank": rank, "what": what, "text": text}), _ANNOUNCE_LIMIT_S, None)
         until = monotonic() + GRACE_S
-        while id(use) in self._uses:
+        while stay in self.open:
             if monotonic() > until:
-                self._say("section", f"{self._who}{use.name!r} is still not left; this process ends now")
+                self._say("section", f"{self._who}{section.name!r} is still not left; this process ends now")
                 leave_now(1)
             time.sleep(0.05)
 
@@ -176,21 +175,19 @@ class Registry:
         """The sections that are open now, in the order in which they were entered."""
         now = self.clock()
         return [
-            OpenSection(use.name, _thread_name(use.ident), now - use.since, use.limit_s)
-            for use in list(self._uses.values())
+            OpenSection(section.name, _thread_name(ident), now - since, section.limit_s)
+            for _, since, ident, _, section in self.open.copy()
         ]
 
     def state(self) -> State:
         """For the other ranks: how often each section was entered and left, which are open, and where the main thread is."""
-        now, uses = self.clock(), list(self._uses.values())
-        inside: dict[str, int] = {}
-        for use in uses:
-            inside[use.name] = inside.get(use.name, 0) + 1
-        names = list(dict.fromkeys([*inside, *reversed(list(self._entered))]))[:_MOST_IN_STATE]
-        counts = {name: self._entered.get(name, 0) for name in names}
+        now, stays = self.clock(), self.open.copy()
+        inside = Counter(stay[-1].name for stay in stays)
+        names = list(dict.fromkeys([*inside, *reversed(list(self.numbers))]))[:_MOST_IN_STATE]
+        counts = {name: _given(self.numbers.get(name)) for name in names}
         return {
-            "sections": {name: [count, count - inside.get(name, 0)] for name, count in counts.items()},
-            "open": [[use.name, round(now - use.since, 1)] for use in uses[-_MOST_IN_STATE:]],
+            "sections": {name: [count, count - inside[name]] for name, count in counts.items()},
+            "open": [[stay[-1].name, round(now - stay[1], 1)] for stay in stays[-_MOST_IN_STATE:]],
             "at": main_thread_place(),
         }
 
@@ -201,6 +198,11 @@ class Registry:
         self.questions.stop()
 
 
+def _given(numbers: itertools.count[int] | None) -> int:
+    """How many numbers were taken; its text alone tells that without taking one."""
+    return 0 if numbers is None else int(repr(numbers).removeprefix("count(").removesuffix(")")) - 1
+
+
 class Section:
     """A name with a limit: a context manager, a decorator; may be used again and by several threads. Made by `section`."""
 
@@ -208,33 +210,36 @@ class Section:
 
     def __init__(self, name: str, limit_s: float, action: str) -> None:
         self.name, self.limit_s, self.action = name, limit_s, action
-        self._stays: list[_Use] = []
+        self._stays: list[_Stay] = []
 
     def __enter__(self) -> Section:
-        use = _Use(self.name, self.limit_s, self.action, get_ident(), _registry.clock())
-        self._stays.append(use)
-        _registry.enter(use)
+        registry = _registry
+        since = registry.clock()
+        numbers = registry.numbers.get(self.name) or registry.numbers_of(self.name)
+        stay = (since + self.limit_s, since, get_ident(), next(numbers), self)
+        self._stays.append(stay)
+        registry.open.append(stay)
+        if stay[0] < registry.wakes_at:
+            registry.wake(self.limit_s)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        use = self._last_of_this_thread()
-        if use is None:
-            return
-        _registry.leave(use)
-        if kind is None and use.action != "tell" and _registry.clock() > use.deadline:
-            raise SectionOverran(
-                f"section {use.name!r} took {_registry.clock() - use.since:.1f} s, its limit is {use.limit_s:g} s"
-            )
-
-    def _last_of_this_thread(self) -> _Use | None:
-        stays = self._stays
-        if len(stays) > 1:
-            ident = get_ident()
-            for use in reversed(stays):
-                if use.ident == ident:
-                    stays.remove(use)
-                    return use
-        return stays.pop() if stays else None
+        ident, registry = get_ident(), _registry
+        for stay in reversed(self._stays):
+            if stay[2] == ident:
+                break
+        else:
+            return  # of another process, or never entered
+        self._stays.remove(stay)
+        try:
+            registry.open.remove(stay)
+        except ValueError:  # entered before this process was forked
+            pass
+        if registry.late:
+            registry.left_late(stay)
+        if self.action != "tell" and kind is None and registry.clock() > stay[0]:
+            took_s = registry.clock() - stay[1]
+            raise SectionOverran(f"section {self.name!r} took {took_s:.1f} s, its limit is {self.limit_s:g} s")
 
     def __call__(self, function: F) -> F:
         """Each call of the function is a stay in the section."""
@@ -312,7 +317,7 @@ def answer() -> None:
 
 def limit_around(ident: int) -> float | None:
     """The shortest limit of the sections that this thread is inside; None outside of all."""
-    return min((use.limit_s for use in list(_registry._uses.values()) if use.ident == ident), default=None)
+    return min((stay[-1].limit_s for stay in _registry.open.copy() if stay[2] == ident), default=None)
 
 
 def _thread_name(ident: int) -> str:

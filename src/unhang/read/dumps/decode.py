@@ -1,7 +1,7 @@
 """Flight-recorder dumps as columns: what an engine runs on a part of the files.
 
-Dumps that torch's C++ pickler has written are decoded many at a time, column by column, without an object per call. All
-others go through Python objects, with the same result.
+Dumps that torch's C++ pickler has written are decoded many at a time, column by column, without an object per call; where
+one is much like another, it takes over what is the same. All others go through Python objects, with the same result.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from unhang.errors import UnreadableInput
 from unhang.model import CollectiveTable, Unavailable, join
 from unhang.model.calls import CALL_COLUMNS, PROGRESS_COLUMNS
 from unhang.read import restricted_pickle
-from unhang.read.dumps.decode_batch import BatchReading, Part
-from unhang.read.dumps.decode_rows import Names
+from unhang.read.dumps.columns import Batch
+from unhang.read.dumps.decode_batch import BatchReading, Dumps, Part, columns_of, decoded
+from unhang.read.dumps.decode_rows import Columns, Names
 from unhang.read.dumps.decode_slow import Decoded, decode_slowly, lengths
-from unhang.read.dumps.decode_window import Loaded, WindowReader, gathered, loaded
+from unhang.read.dumps.decode_whole import WholeDumps
+from unhang.read.dumps.decode_window import WindowReader, loaded
 from unhang.read.dumps.layouts import Quirk
 from unhang.read.dumps.locate import read_dump
 from unhang.read.dumps.shard import DumpFile, Shard
@@ -26,6 +28,7 @@ from unhang.read.files import unreadable
 
 Read = Callable[[DumpFile], bytes]
 BATCH_BYTES, BATCH_FILES, WINDOWS_AT_ONCE = 8 << 20, 64, 128
+FEWEST_FILES = 4  # of which some may be much alike
 
 
 def decode_shard(
@@ -71,14 +74,24 @@ class _Shards:
         batch, found, left = self.windows.read(files, count)
         if batch is None:
             return left
-        more = self._read(BatchReading(batch, found, self.names, False, (count,), is_whole=False))
+        more = self._tails(batch, found, count)
         if self.windows.learn(int(batch.quirky_F.sum()), len(found)):
             return [*left, *self._windows(more, count)]
         return [*left, *more]
 
+    def _tails(self, batch: Batch, files: Sequence[DumpFile], count: int) -> list[DumpFile]:
+        """Takes the last calls of dumps; returns the files of those that need another way."""
+        try:
+            rows = decoded(batch, self.names)
+            dumps = Dumps(batch.heads, batch.quirky_F, batch.first_F)
+            reading = BatchReading(dumps, files, self.names, (count,), is_whole=False)
+            return self._read(reading, columns_of(rows, frames=False, is_whole=False))
+        except MemoryError:
+            return list(files)
+
     def _whole(self, files: Sequence[DumpFile], last: int | None) -> None:
         """Reads whole files."""
-        dumps: list[Loaded] = []
+        batch = WholeDumps(self.names, self.frames, len(files) >= FEWEST_FILES)
         size = 0
         for file in files:
             try:
@@ -87,38 +100,33 @@ class _Shards:
                 self._lost(file, str(error))
                 continue
             try:
-                dumps.append(loaded(file, data))
-                size += len(data)
+                dump = loaded(file, data)
             except Quirk:
                 self._slowly(file, data, last)
-            if size >= BATCH_BYTES or len(dumps) >= BATCH_FILES:
-                self._flush(dumps, last)
-                dumps, size = [], 0
-        self._flush(dumps, last)
+                continue
+            batch.add(dump)
+            size += len(data)
+            if size >= BATCH_BYTES or len(batch.dumps) >= BATCH_FILES:
+                self._flush(batch, last)
+                size = 0
+        self._flush(batch, last)
 
-    def _flush(self, dumps: Sequence[Loaded], last: int | None) -> None:
-        left = {file.rank for file in self._fast(dumps, last)}
+    def _flush(self, batch: WholeDumps, last: int | None) -> None:
+        dumps, files = batch.dumps, [dump.file for dump in batch.dumps]
+        if not dumps:
+            return
+        try:
+            found, columns = batch.take()
+            left = {f.rank for f in self._read(BatchReading(found, files, self.names, lengths(last), True), columns)}
+        except MemoryError:
+            left = {f.rank for f in files}
         for dump in dumps:
             if dump.file.rank in left:
                 self._slowly(dump.file, dump.data, last)
 
-    def _fast(self, dumps: Sequence[Loaded], last: int | None) -> list[DumpFile]:
-        """Decodes dumps together; returns the files of those that need another way."""
-        if not dumps:
-            return []
-        files = [dump.file for dump in dumps]
-        try:
-            batch = gathered(dumps, self.names.texts)
-        except MemoryError:
-            return files
-        return self._read(BatchReading(batch, files, self.names, self.frames, lengths(last), is_whole=True))
-
-    def _read(self, reading: BatchReading) -> list[DumpFile]:
+    def _read(self, reading: BatchReading, columns: Columns) -> list[DumpFile]:
         """Takes the calls of a batch; returns the files of those that need another way."""
-        try:
-            self.parts.append(reading.read())
-        except MemoryError:
-            return list(reading.files)
+        self.parts.append(reading.read(columns))
         left = reading.batch.quirky_F | reading.short_F
         return [reading.files[i] for i in np.flatnonzero(left).tolist()]
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from unhang.model import CallState, ProcessGroup
 from unhang.model.calls import CALL_COLUMNS
 from unhang.read.dumps.columns import MISSING, Batch
-from unhang.read.dumps.decode_rows import Names, Rows
+from unhang.read.dumps.decode_header import Head
+from unhang.read.dumps.decode_rows import Columns, Names, Rows
 from unhang.read.dumps.decode_settle import settle
 from unhang.read.dumps.decode_slow import is_active_only, match_status
 from unhang.read.dumps.shard import DumpFile, RankDump
@@ -28,11 +29,38 @@ Ints = npt.NDArray[np.int64]
 class Part:
     """The calls of some dumps, numbered by the names of the shard. `progress`: rank, group, and three numbers each."""
 
-    columns: dict[str, npt.NDArray[Any]]
+    columns: Columns
     dumps: list[RankDump] = field(default_factory=list)
     progress: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     wrapped: set[int] = field(default_factory=set)
     active: set[int] = field(default_factory=set)
+
+
+@dataclass
+class Dumps:
+    """What dumps of a batch tell besides their entries. `first_F`: the first record of each, where only tails were read."""
+
+    heads: Sequence[Head]
+    quirky_F: npt.NDArray[np.bool_]
+    first_F: Ints | None = None
+
+
+def decoded(batch: Batch, names: Names) -> Rows:
+    """The entries of the dumps that have not become quirky."""
+    batch.decode()
+    return Rows(batch, names, np.flatnonzero(~batch.quirky_F[batch.dump_N]))
+
+
+def columns_of(rows: Rows, frames: bool, is_whole: bool) -> Columns:
+    """The columns of the entries of a batch, with the numbers of their dumps; those of quirky dumps are left out."""
+    if len(rows.row_N):
+        rows.fill(frames, is_whole)
+        rows.spoil_rows(np.flatnonzero((np.diff(rows.columns["record_id"]) < 0) & (np.diff(rows.dump_N) == 0)))
+    kept = ~rows.batch.quirky_F[rows.dump_N]
+    if not kept.any():
+        return {}
+    columns = {**rows.whole(), "dump": rows.dump_N}
+    return columns if kept.all() else {name: column[kept] for name, column in columns.items()}
 
 
 @dataclass
@@ -43,33 +71,21 @@ class BatchReading:
     dumps are there whole, not only head and tail. `short_F`: dumps of which more must be read.
     """
 
-    batch: Batch
+    batch: Dumps
     files: Sequence[DumpFile]
     names: Names
-    frames: bool
     counts: Sequence[int | None]
     is_whole: bool
     short_F: npt.NDArray[np.bool_] = field(init=False)
 
-    def read(self) -> Part:
+    def read(self, columns: Columns) -> Part:
         """The calls of all dumps that are neither quirky nor short."""
-        self.batch.decode()
         self.short_F = np.zeros(len(self.files), bool)
-        used = (self.batch.wanted_N | self.batch.is_moved_N) & ~self.batch.quirky_F[self.batch.dump_N]
-        rows = Rows(self.batch, self.names, np.flatnonzero(used))
-        if len(rows.row_N):
-            rows.fill(self.frames, self.is_whole)
-            rows.spoil_rows(np.flatnonzero((np.diff(rows.columns["record_id"]) < 0) & (np.diff(rows.dump_N) == 0)))
-        kept = ~self.batch.quirky_F[rows.dump_N]
-        if not kept.any():
+        if not columns:
             return Part({name: np.zeros(0, kind) for name, kind in CALL_COLUMNS.items()})
-        columns = {**rows.columns, **{f"{name}_text": column for name, column in rows.texts.items()}}
-        columns |= {"dump": rows.dump_N, "wanted": self.batch.wanted_N[rows.row_N]}
-        if not kept.all():
-            columns = {name: column[kept] for name, column in columns.items()}
         return self._part(columns)
 
-    def _part(self, columns: dict[str, npt.NDArray[Any]]) -> Part:
+    def _part(self, columns: Columns) -> Part:
         groups = _Groups(columns, self.batch, self.names)
         settle(
             columns["state"],
@@ -92,6 +108,8 @@ class BatchReading:
     def _shown(self, columns: Mapping[str, npt.NDArray[Any]], groups: _Groups) -> npt.NDArray[np.bool_]:
         """The calls of each dump that count: its tail, if that has a completed call of each group with an open one."""
         wanted, dump = columns["wanted"], columns["dump"]
+        if self.is_whole and self.counts[0] is None:
+            return wanted.copy()
         ends = np.cumsum(np.bincount(dump, minlength=len(self.files)))
         from_end = ends[dump] - np.arange(len(dump))
         shown = np.zeros(len(dump), bool)
@@ -115,26 +133,30 @@ class BatchReading:
         self, part: Part, columns: Mapping[str, npt.NDArray[Any]], shown: npt.NDArray[np.bool_], groups: _Groups
     ) -> None:
         """What each dump is apart from its calls."""
-        dump_N = columns["dump"][shown]
-        created = columns["created_ns"][shown]
-        latest = np.maximum(np.maximum(created, columns["started_ns"][shown]), columns["completed_ns"][shown])
-        earliest = np.where(created > 0, created, _NEVER)
-        cuts = np.flatnonzero(np.diff(dump_N, prepend=-1))
-        record_id = columns["record_id"]
-        all_cuts = np.flatnonzero(np.diff(columns["dump"], prepend=-1))
-        oldest_F, done_F, last_F = (np.zeros(len(self.files), np.int64) for _ in range(3))
-        oldest_F[columns["dump"][all_cuts]] = record_id[all_cuts]
+        some = slice(None) if shown.all() else shown
+        dump_N, has_frames = columns["dump"][some], columns["has_frames"][some]
+        created, started, completed = (columns[name][some] for name in ("created_ns", "started_ns", "completed_ns"))
+        cuts = _firsts(dump_N)
+        latest = np.maximum.reduce([np.maximum.reduceat(column, cuts) for column in (created, started, completed)])
+        if created.min() <= 0:
+            created = np.where(created > 0, created, _NEVER)
+        all_cuts = _firsts(columns["dump"])
+        dump_F = columns["dump"][all_cuts]
+        count_F, oldest_F, last_F = (np.zeros(len(self.files), np.int64) for _ in range(3))
+        count_F[dump_F] = np.diff(all_cuts, append=len(columns["dump"]))
+        oldest_F[dump_F] = columns["record_id"][all_cuts]
+        last_F[dump_F] = columns["record_id"][all_cuts + count_F[dump_F] - 1]
         if self.batch.first_F is not None:
             oldest_F = self.batch.first_F
-        last_F[columns["dump"]] = record_id
-        done_F[columns["dump"][columns["wanted"] & (columns["state"] == CallState.COMPLETED)]] = 1
-        count_F = np.bincount(columns["dump"], minlength=len(self.files))
+        done_F = np.zeros(len(self.files), bool)
+        is_done = columns["wanted"] & (columns["state"] == CallState.COMPLETED)
+        done_F[dump_F] = np.logical_or.reduceat(is_done, all_cuts)
         backends = _first_backends(columns, self.names, len(self.files))
         described = zip(
             dump_N[cuts].tolist(),
-            np.minimum.reduceat(earliest, cuts).tolist(),
-            np.maximum.reduceat(latest, cuts).tolist(),
-            np.logical_or.reduceat(columns["has_frames"][shown], cuts).tolist(),
+            np.minimum.reduceat(created, cuts).tolist(),
+            latest.tolist(),
+            np.logical_or.reduceat(has_frames, cuts).tolist(),
             np.diff(cuts, append=len(dump_N)).tolist(),
             strict=True,
         )
@@ -153,6 +175,11 @@ class BatchReading:
             ]
 
 
+def _firsts(dump_N: npt.NDArray[np.int64]) -> Ints:
+    """The first row of each dump; the rows of each lie together."""
+    return np.flatnonzero(np.append(True, dump_N[1:] != dump_N[:-1]))
+
+
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -163,8 +190,11 @@ def ends_of(ends_F: Ints) -> Ints:
 
 def _first_backends(columns: Mapping[str, npt.NDArray[Any]], names: Names, dumps: int) -> list[str]:
     """The backend of each dump's first call that names one."""
-    backend, dump = columns["backend_text"], columns["dump"]
-    told = np.flatnonzero(backend != names.texts[""])[::-1]
+    backend, dump, none = columns["backend_text"], columns["dump"], names.texts[""]
+    firsts = _firsts(dump)
+    some = firsts if (backend[firsts] != none).all() else slice(None)
+    backend, dump = backend[some], dump[some]
+    told = np.flatnonzero(backend != none)[::-1]
     first = np.full(dumps, -1, np.int64)
     first[dump[told]] = backend[told]
     return [names.texts.values_S[s] if s >= 0 else "" for s in first.tolist()]
@@ -173,7 +203,7 @@ def _first_backends(columns: Mapping[str, npt.NDArray[Any]], names: Names, dumps
 class _Groups:
     """The groups that the calls of each dump name."""
 
-    def __init__(self, columns: Mapping[str, npt.NDArray[Any]], batch: Batch, names: Names) -> None:
+    def __init__(self, columns: Mapping[str, npt.NDArray[Any]], batch: Dumps, names: Names) -> None:
         self._batch, self._names = batch, names
         group = columns["group_text"]
         present = np.zeros(len(names.texts.values_S), np.int64)
@@ -210,14 +240,16 @@ class _Groups:
                 lacks_K[key] = False
         return np.asarray(lacks_K.reshape(-1, self._count).any(axis=1))
 
-    def number(self, columns: dict[str, npt.NDArray[Any]], shown: npt.NDArray[np.bool_]) -> None:
+    def number(self, columns: Columns, shown: npt.NDArray[np.bool_]) -> None:
         """Adds the group's number and the peer's rank. Dumps whose groups have several ids become quirky."""
         first_K = np.full(self.size, -1, np.int64)
         # The last of equal places wins, hence the reverse; calls that are shown come before others.
-        for rows in (np.arange(len(shown)), np.flatnonzero(shown)):
-            first_K[self.key_N[rows[::-1]]] = rows[::-1]
+        first_K[self.key_N[::-1]] = np.arange(len(shown))[::-1]
+        if not shown.all():
+            rows = np.flatnonzero(shown)[::-1]
+            first_K[self.key_N[rows]] = rows
         pg_id = columns["pg_id"]
-        self._batch.quirky_F[columns["dump"][pg_id != pg_id[first_K[self.key_N]]]] = True
+        self._batch.quirky_F[columns["dump"][pg_id != pg_id[first_K][self.key_N]]] = True
         shown = shown & ~self._batch.quirky_F[columns["dump"]]
         firsts = np.sort(first_K[first_K >= 0])
         values = self._names.texts.values_S
@@ -242,7 +274,11 @@ class _Groups:
         calls = np.flatnonzero(peer_N >= 0)
         if not len(calls):
             return made
-        keys, code = np.unique(self.key_N[calls], return_inverse=True)
+        present_K = np.zeros(self.size, np.int64)
+        present_K[self.key_N[calls]] = 1
+        keys = np.flatnonzero(present_K)
+        present_K[keys] = np.arange(len(keys))
+        code = present_K[self.key_N[calls]]
         places: dict[int, tuple[int, int]] = {}
         ranks: list[int] = []
         for key in keys.tolist():

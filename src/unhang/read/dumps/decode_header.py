@@ -25,7 +25,7 @@ class Head:
     """The head of one dump. `start`: where its first entry begins; `get`: the bytes that all later entries begin with.
 
     `at`: where the first entry lies in a buffer of many dumps. `names`: the fields of an entry in their order; `keys`:
-    the memo's numbers of those names.
+    the memo's numbers of those names. `known`: the memo's end before the entries.
     """
 
     version: str
@@ -34,6 +34,7 @@ class Head:
     memo: Memo
     start: int
     get: bytes
+    known: int
     at: int = -1
     names: tuple[str, ...] = ()
     keys: tuple[int, ...] = ()
@@ -81,7 +82,8 @@ def head_of(data: bytes, with_texts: bool = True) -> Head:
     texts[number], memo.end = "entries", number + 1
     at += width + 2
     groups = groups_of_config(fields.get("pg_config"))
-    return Head(text(fields, "version"), groups, status_of(fields.get("pg_status")), memo, at, _first_get(data, at))
+    status, get = status_of(fields.get("pg_status")), _first_get(data, at)
+    return Head(text(fields, "version"), groups, status, memo, at, get, memo.end)
 
 
 def _first_get(data: bytes, at: int) -> bytes:

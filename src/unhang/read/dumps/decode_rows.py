@@ -5,7 +5,7 @@ Legend of shapes: N entries of the batch that count, F dumps, S texts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -14,12 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from unhang.model import CallState, Frame, ProcessGroup
+from unhang.model.calls import CALL_COLUMNS
 from unhang.read.dumps.column_values import TEXTS, Values
 from unhang.read.dumps.columns import MISSING, Batch
 from unhang.read.dumps.definitions import NAMELESS, Texts, random_words, text_table
 from unhang.read.flight_entry import _STATES, BadEntry, CallStack, EntryParser
 
 Ints = npt.NDArray[np.int64]
+Columns = dict[str, npt.NDArray[Any]]
 _SLOT_BITS = 16
 _SLOTS = 1 << _SLOT_BITS
 _SPREAD = random_words(64) | np.uint64(1)
@@ -63,6 +65,10 @@ class Names:
             self._numbers[id(group)] = self.groups[group], group
         return self._numbers[id(group)][0]
 
+    def stack(self, frames: Iterable[tuple[str, str, int]]) -> int:
+        """The number of a stack of (function, file, line)."""
+        return self.stacks[tuple(self.frames[self.texts[name], self.texts[file], line] for name, file, line in frames)]
+
     def call_stacks(self) -> tuple[CallStack, ...]:
         """The stacks by their numbers."""
         values = self.texts.values_S
@@ -78,7 +84,7 @@ class _Columns:
     names: Names
     row_N: Ints
     dump_N: Ints = field(init=False)
-    columns: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    columns: Columns = field(default_factory=dict)
     texts: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -90,16 +96,21 @@ class _Columns:
 
 
 class Rows(_Columns):
-    """All entries that are wanted."""
+    """All entries that are wanted. `alike`: the first of those of each dump that differ in numbers only; `codes_N`: which of them."""
+
+    alike: _Alike
+    codes_N: Ints
 
     def fill(self, frames: bool, is_whole: bool) -> None:
         """Computes all columns but those of groups. Of entries of a dump that are alike, only the first is looked at."""
         slot_N = self.batch.slot_N[self.row_N]
         salt_F = random_words(len(self.batch.heads))
         firsts, codes = distinct(self.batch.signature[slot_N] ^ salt_F[self.dump_N])
-        alike = _Alike(self.batch, self.names, self.row_N[firsts])
+        self.codes_N = codes
+        self.alike = alike = _Alike(self.batch, self.names, self.row_N[firsts])
         alike.fill(frames, is_whole)
-        self.columns = {name: column[codes] for name, column in alike.columns.items()}
+        kinds = {name: CALL_COLUMNS.get(name, column.dtype) for name, column in alike.columns.items()}
+        self.columns = {name: column.astype(kinds[name], copy=False)[codes] for name, column in alike.columns.items()}
         self.texts = {name: alike.texts[name][codes] for name in ("group", "desc", "backend")}
         numbers = {name: column[slot_N] for name, column in self.batch.numbers.items()}
         seq, p2p_seq = numbers["collective_seq_id"], numbers["p2p_seq_id"]
@@ -115,6 +126,11 @@ class Rows(_Columns):
             "completed_ns": numbers["time_discovered_completed_ns"],
             "timeout_ms": numbers["timeout_ms"],
         }
+
+    def whole(self) -> Columns:
+        """All columns, with the numbers of texts."""
+        texts = {f"{name}_text": column for name, column in self.texts.items()}
+        return {**self.columns, **texts, "wanted": self.batch.wanted_N[self.row_N]}
 
 
 class _Alike(_Columns):
@@ -221,6 +237,12 @@ class _Alike(_Columns):
             self.batch.quirky_F[dump] = True
             return 0
         return self.names.dtypes[",".join(dict.fromkeys(self.names.texts.values_S[t] for t in texts))]
+
+    def mixed_dtypes(self, rows: Ints) -> set[str]:
+        """The dtypes of calls with several."""
+        gets = [(i, self._values.mixed_dtypes[i]) for i in rows.tolist() if i in self._values.mixed_dtypes]
+        texts = {t for i, some in gets for t in self._text_of[self._base_F[self.dump_N[i]] + np.array(some)].tolist()}
+        return {self.names.texts.values_S[t] for t in texts}
 
     def _threads(self) -> Ints:
         codes, pairs = paired(self.texts["thread_name"], self.texts["thread_id"])
