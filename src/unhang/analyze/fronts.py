@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unhang.analyze.positions import is_complete, of_both_kinds, own_words, told_completed
-from unhang.model import CallState, CollectiveTable
+from unhang.model import CallState, CollectiveTable, different
 
 
 def is_open(table: CollectiveTable) -> npt.NDArray[np.bool_]:
@@ -120,7 +120,7 @@ def stalled(table: CollectiveTable, fronts: Mapping[int, Sequence[int]]) -> froz
         is_timed = rank in table.active_ranks or bool(table["started_ns"][rows].any())
         if is_timed and (is_said or rank not in table.wrapped_ranks or bool((same[0] & same[1]).any())):
             found.add(rank)
-    return frozenset(found) if 2 * len(found) <= len(np.unique(table["rank"])) else frozenset()
+    return frozenset(found) if 2 * len(found) <= len(different(table["rank"])) else frozenset()
 
 
 _Completed = Mapping[tuple[int, int], int]  # (group, sequence number) -> row
@@ -183,7 +183,7 @@ def _has_all_transfers(table: CollectiveTable, rank: int, group: int) -> bool:
     """
     of_rank = table.rank_rows(rank)
     rows = np.flatnonzero(table["is_p2p"][of_rank] & (table["group"][of_rank] == group)) + of_rank.start
-    seqs = np.unique(table["seq"][rows])
+    seqs = different(table["seq"][rows])
     if not len(seqs) or seqs[0] != 1 or seqs[-1] != len(seqs):
         return False
     first, second = (
@@ -207,7 +207,8 @@ def sends_without_a_receive(table: CollectiveTable) -> tuple[int, ...]:
     rows = np.flatnonzero(is_open_N & is_send_of_op[table["op"]] & (table["peer"] >= 0))
     key, enqueued, completed = own_words(table)
     of_peer = table["peer"][rows].astype(np.int64) * max(1, len(table.groups)) + table["group"][rows]
-    rows = rows[np.isin(of_peer, key[enqueued == completed])]
+    idle = different(key[enqueued == completed], [-1])
+    rows = rows[idle[np.searchsorted(idle, of_peer, side="right") - 1] == of_peer]
     batched = _batches(table) if len(rows) else frozenset()
     found = []
     for row in rows.tolist():

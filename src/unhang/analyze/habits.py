@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unhang.analyze.programs import Programs
-from unhang.model import CollectiveTable
+from unhang.model import CollectiveTable, different
 
 _LEAST_STRETCH = 3
 _MOST_ROWS = 1000
@@ -179,7 +179,7 @@ class Habits:
         past = _Past(
             stream,
             self._table["group"][first : last_row + 1],
-            frozenset(np.unique(self._table["group"][rows]).tolist()),
+            frozenset(different(self._table["group"][rows]).tolist()),
             is_whole,
             self._restart(rank, last_row, party) if is_whole else 0,
             tuple(self._voters(rank, first, stream, last_rows, side)),

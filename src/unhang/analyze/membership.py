@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-import numpy as np
-
-from unhang.model import Case, CollectiveTable, RankEvidence
+from unhang.model import Case, CollectiveTable, RankEvidence, different
 
 _NO_PURPOSE = ("", "undefined")
 
@@ -15,7 +13,7 @@ def ranks_with_dump(case: Case) -> frozenset[int]:
     """The ranks that left a dump, be it without a call: it tells of groups, or of open calls where none is open, or of nothing."""
     table = case.calls
     known_by_dump = frozenset(r for r, e in case.ranks.items() if _is_known_by_its_dump_alone(e))
-    recorded = frozenset(np.union1d(table["rank"], table.progress["rank"]).tolist())
+    recorded = frozenset(different(table["rank"], table.progress["rank"]).tolist())
     return recorded | table.active_ranks | known_by_dump
 
 

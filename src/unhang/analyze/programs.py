@@ -12,7 +12,7 @@ import numpy.typing as npt
 from unhang.analyze.callpath import user_path
 from unhang.analyze.fronts import tracks_a_batch
 from unhang.analyze.positions import signatures
-from unhang.model import CollectiveTable
+from unhang.model import CollectiveTable, different
 
 _MOSTLY, _UNKNOWN = 0.75, 1 << 24
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -93,7 +93,7 @@ class Programs:
         of_stack = np.array([paths.setdefault(user_path(stack), len(paths)) for stack in table.stacks] + [0])
         what = _mixed(_mixed(signatures(table).astype(np.uint64), self._kind_of_group), self._place)
         path = of_stack[table["frames"]].astype(np.uint64)
-        path[np.isin(what, np.unique(what[path == 0]))] = 0
+        path[np.isin(what, different(what[path == 0]))] = 0
         return _mixed(what, path)
 
     @cached_property
@@ -158,7 +158,7 @@ class Programs:
         places: dict[int, set[tuple[int, int, int]]] = {}
         stages: dict[int, set[tuple[int, int, int]]] = {}
         rings = set(self._rings.tolist())
-        for group in np.unique(table["group"][table["is_p2p"]]).tolist():
+        for group in different(table["group"][table["is_p2p"]]).tolist():
             ranks = table.groups[group].ranks
             for i, rank in enumerate(ranks):
                 for found_of in (places,) if group in rings else (places, stages):
@@ -166,7 +166,7 @@ class Programs:
         is_transfer = table["is_p2p"] & ~tracks_a_batch(table)
         programs: dict[int, _Program] = {}
         known: dict[_Program, _Program] = {}
-        for rank in np.unique(table["rank"]).tolist():
+        for rank in different(table["rank"]).tolist():
             rows = table.rank_rows(rank)
             found, counts = np.unique(kinds[rows][is_transfer[rows]], return_counts=True)
             often, ever = frozenset(found[counts > 1].tolist()), frozenset(found.tolist())
@@ -192,7 +192,7 @@ def _rings(table: CollectiveTable, rows: Ints, distance: Ints, size_N: Ints) -> 
     groups, group_of = np.unique(batches[0], return_inverse=True)
     share = np.bincount(group_of, weights=is_exchange) / np.bincount(group_of) if len(groups) else np.zeros(0)
     one_way = _one_way_rings(table, rows, np.where(is_send, distance[rows], -distance[rows]), ahead, is_send)
-    return np.union1d(groups[share >= _MOSTLY], one_way)
+    return different(groups[share >= _MOSTLY], one_way)
 
 
 def _one_way_rings(
@@ -211,7 +211,7 @@ def _one_way_rings(
     for part in parts if len(order) else []:
         at, g = part[is_usual[part]], int(group[part[0]])
         if len(at) and len(table.groups[g].ranks) > 2 and (straight[at] != straight[at[0]]).any():
-            seen, *sides = (np.unique(rank[of]) for of in (part, at[is_send[at]], at[~is_send[at]]))
+            seen, *sides = (different(rank[of]) for of in (part, at[is_send[at]], at[~is_send[at]]))
             if all(not len(side) or np.array_equal(side, seen) for side in sides):
                 found.append(g)
     return np.array(found, dtype=np.int64)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from unhang.analyze.positions import bare_op, numels
-from unhang.model import CollectiveCall, CollectiveTable, ProcessGroup, user_frames
+from unhang.model import CollectiveCall, CollectiveTable, ProcessGroup, different, user_frames
 
 Ints = npt.NDArray[np.int64]
 _ROOM = 1 << 62
@@ -118,7 +118,7 @@ def _with_several(table: CollectiveTable, groups: set[int]) -> set[str]:
     """Descriptions that a rank has more than one of these groups of, or that say nothing."""
     if not groups:
         return set()
-    pairs = np.unique(table["rank"].astype(np.int64) * (len(table.groups) + 1) + table["group"])
+    pairs = different(table["rank"].astype(np.int64) * (len(table.groups) + 1) + table["group"])
     found = {table.groups[i].desc for i in groups if table.groups[i].desc in ("", "undefined")}
     seen: set[tuple[int, str]] = set()
     for rank, i in (divmod(pair, len(table.groups) + 1) for pair in pairs.tolist()):

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from unhang.analyze.align import members_of
 from unhang.analyze.positions import CallIndex, Ints
-from unhang.model import CallState, Case, ProcessGroup
+from unhang.model import CallState, Case, ProcessGroup, different
 
 MIN_POSITIONS = 6
 MIN_LATENESS_S = 0.05
@@ -41,7 +41,7 @@ def _matrix(index: CallIndex, group: int, column: Ints) -> tuple[Ints, Ints] | N
     """(`ranks_M`, `times_PM`): a time of each member at each position that all of them have; None for one member."""
     rows = index.rows_of(group)
     ranks, seqs = index.table["rank"][rows], index.table["seq"][rows]
-    ranks_m = np.unique(ranks)
+    ranks_m = different(ranks)
     if len(ranks_m) < 2:
         return None
     seqs_u, position = np.unique(seqs, return_inverse=True)
@@ -212,7 +212,7 @@ def _free_at(index: CallIndex, created: Ints, all_came: Ints, rows: slice) -> In
 
 def _seen_late_ns(ended: Ints) -> int:
     """How much later than it ended a call of a rank may be seen to: the watchdog's pause, where ends are mostly so far apart."""
-    apart = np.diff(np.unique(ended[ended != 0]))
+    apart = np.diff(different(ended[ended != 0]))
     looks = apart[apart > _ONE_LOOK_NS]
     return 0 if len(looks) and np.median(looks) < WATCHDOG_NS / 2 else WATCHDOG_NS
 

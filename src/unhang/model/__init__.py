@@ -30,7 +30,7 @@ from unhang.model.findings import (
     RuleOutcome,
     Verdict,
 )
-from unhang.model.joining import join
+from unhang.model.joining import different, join
 from unhang.model.readings import Reading
 from unhang.model.waits import WaitEdge, WaitsFor
 
@@ -70,6 +70,7 @@ __all__ = [
     "Verdict",
     "WaitEdge",
     "WaitsFor",
+    "different",
     "join",
     "user_frames",
 ]

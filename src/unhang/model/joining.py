@@ -22,6 +22,11 @@ _INDEXED = {
 }
 
 
+def different(*columns: npt.ArrayLike) -> npt.NDArray[Any]:
+    """The values in these columns, each once, sorted. `np.unique` alone would import `numpy.ma`, 10 ms of a verdict."""
+    return np.unique(np.concatenate(columns), return_counts=True)[0]
+
+
 def join(tables: Sequence[CollectiveTable]) -> CollectiveTable:
     """All rows of all tables, by rank and order of issue; equal groups, sizes, stacks and names get one number.
 

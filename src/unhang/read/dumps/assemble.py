@@ -16,6 +16,7 @@ from unhang.model import (
     RankEvidence,
     RankIdentity,
     Unavailable,
+    different,
 )
 from unhang.read.dumps.shard import Shard
 from unhang.read.membership import DEFAULT_GROUP, name_with_ranks
@@ -154,7 +155,7 @@ def _completed_transfers(table: CollectiveTable) -> npt.NDArray[np.int64]:
     most = int(max(table["rank"].max(initial=0), told["rank"].max(initial=0))) + 1
     found = np.full((most, len(table.groups)), -1, dtype=np.int64)
     found[told["rank"], told["group"]] = told["completed"]
-    found[:, np.unique(table["group"][~table["is_p2p"]])] = -1
+    found[:, different(table["group"][~table["is_p2p"]])] = -1
     return found
 
 

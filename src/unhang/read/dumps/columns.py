@@ -49,8 +49,8 @@ FACTORS = random_words(1 << 12) | np.uint64(1)
 class Batch:
     """Entries of several dumps in one buffer, and what stands in them.
 
-    `start_N`, `length_N`: where each entry lies; `dump_N`: whose it is. `wanted_N`: entries whose values are needed, the
-    others only define texts. `is_moved_N`: entries that define something; what is left of them lies in `extra`.
+    `start_N`, `length_N`: where each entry lies; `dump_N`: whose it is. `is_moved_N`: entries that define something; what is
+    left of them lies in `extra`.
     `memos`: where only tails were read, the texts that they can use; `first_F`: then the first record of each dump.
     `limit_N`: the memo's end behind the entry. `slot_N`: where its numbers stand in the columns, whose order is that of
     reading, and its `signature`: entries of a dump with equal ones say the same but for numbers.
@@ -61,7 +61,6 @@ class Batch:
     start_N: Ints
     length_N: Ints
     dump_N: Ints
-    wanted_N: npt.NDArray[np.bool_]
     known: Texts
     quirky_F: npt.NDArray[np.bool_] = field(init=False)
     memos: Memos | None = None
@@ -291,14 +290,10 @@ class Batch:
                 return rows, words
             rest = (rows[~good], words[~good])
             rows, words = rows[good], words[good]
-        wanted = self.wanted_N[rows] | self.is_moved_N[rows]
         self.layout_N[rows] = len(self.layouts)
         if self.is_moved_N[rows[0]]:
             self._check_moved(rows, words.view(np.uint8), layout)
-        if not wanted.all():
-            rows, words = rows[wanted], words[wanted]
-        if len(rows):
-            self._read(rows, words, layout)
+        self._read(rows, words, layout)
         self.layouts.append(layout)
         return rest
 

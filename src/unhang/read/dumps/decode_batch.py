@@ -90,7 +90,7 @@ class BatchReading:
         settle(
             columns["state"],
             groups.key_N,
-            columns["nccl"] & columns["wanted"],
+            columns["nccl"],
             columns["is_p2p"],
             columns["is_batch"],
             (columns["collective_seq"], columns["p2p_seq"]),
@@ -107,15 +107,15 @@ class BatchReading:
 
     def _shown(self, columns: Mapping[str, npt.NDArray[Any]], groups: _Groups) -> npt.NDArray[np.bool_]:
         """The calls of each dump that count: its tail, if that has a completed call of each group with an open one."""
-        wanted, dump = columns["wanted"], columns["dump"]
+        dump = columns["dump"]
         if self.is_whole and self.counts[0] is None:
-            return wanted.copy()
+            return np.ones(len(dump), bool)
         ends = np.cumsum(np.bincount(dump, minlength=len(self.files)))
         from_end = ends[dump] - np.arange(len(dump))
         shown = np.zeros(len(dump), bool)
         undecided = np.ones(len(self.files), bool)
         for count in self.counts:
-            tail = wanted & undecided[dump]
+            tail = undecided[dump]
             if count is not None:
                 tail &= from_end <= count
                 undecided &= groups.lack_done(tail, columns) & ~(self.is_whole & (ends_of(ends) <= count))
@@ -124,7 +124,7 @@ class BatchReading:
             shown |= tail & ~undecided[dump]
         if not self.is_whole:
             gaps = np.diff(columns["record_id"]) != 1
-            undecided[dump[1:][gaps & wanted[1:] & wanted[:-1] & (np.diff(dump) == 0)]] = True
+            undecided[dump[1:][gaps & (np.diff(dump) == 0)]] = True
             shown &= ~undecided[dump]
         self.short_F = undecided & ~self.batch.quirky_F
         return shown
@@ -149,8 +149,7 @@ class BatchReading:
         if self.batch.first_F is not None:
             oldest_F = self.batch.first_F
         done_F = np.zeros(len(self.files), bool)
-        is_done = columns["wanted"] & (columns["state"] == CallState.COMPLETED)
-        done_F[dump_F] = np.logical_or.reduceat(is_done, all_cuts)
+        done_F[dump_F] = np.logical_or.reduceat(columns["state"] == CallState.COMPLETED, all_cuts)
         backends = _first_backends(columns, self.names, len(self.files))
         described = zip(
             dump_N[cuts].tolist(),

@@ -96,7 +96,7 @@ class _Columns:
 
 
 class Rows(_Columns):
-    """All entries that are wanted. `alike`: the first of those of each dump that differ in numbers only; `codes_N`: which of them."""
+    """All entries. `alike`: the first of those of each dump that differ in numbers only; `codes_N`: which of them."""
 
     alike: _Alike
     codes_N: Ints
@@ -129,8 +129,7 @@ class Rows(_Columns):
 
     def whole(self) -> Columns:
         """All columns, with the numbers of texts."""
-        texts = {f"{name}_text": column for name, column in self.texts.items()}
-        return {**self.columns, **texts, "wanted": self.batch.wanted_N[self.row_N]}
+        return {**self.columns, **{f"{name}_text": column for name, column in self.texts.items()}}
 
 
 class _Alike(_Columns):

@@ -138,7 +138,7 @@ class WindowReader:
         next_at[is_last] = end_F[owner[is_last]]
         kept = np.cumsum(count_F)[owner] - np.arange(len(at)) <= entries
         at, owner, length = at[kept], owner[kept], (next_at - at)[kept]
-        batch = Batch(buffer, [w.head for w in windows], at, length, owner, np.ones(len(at), bool), self._finder.texts)
+        batch = Batch(buffer, [w.head for w in windows], at, length, owner, self._finder.texts)
         batch.memos, batch.first_F = memos, np.array([w.first for w in windows])
         batch.quirky_F |= memos.conflict_F | (count_F < entries)
         return batch
@@ -179,7 +179,7 @@ def gathered(dumps: Sequence[Loaded], texts: Texts) -> Batch:
     owner = np.repeat(np.arange(len(dumps)), [len(part) for part in starts])
     buffer = np.frombuffer(b"".join((*(d.data for d in dumps), bytes(PAD))), np.uint8)
     start, length = map(np.concatenate, (starts, lengths))
-    batch = Batch(buffer, [d.head for d in dumps], start, length, owner, np.ones(len(start), bool), texts)
+    batch = Batch(buffer, [d.head for d in dumps], start, length, owner, texts)
     batch.quirky_F |= quirky
     return batch
 
