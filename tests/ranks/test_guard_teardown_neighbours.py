@@ -93,8 +93,8 @@ def test_a_stopped_one_is_told_after_the_limit_and_continued_when_the_job_has_fa
     stop(other)
     assert idle.look(101.0) is None
     assert idle.look(103.5) is None
-    assert idle.look(104.9) is None
-    failure = idle.look(105.0)
+    assert idle.look(104.4) is None
+    failure = idle.look(104.5)
     assert failure is not None
     assert (failure["rank"], failure["by"], failure["kind"]) == (0, None, "stopped")
     assert f"pid {other.pid}" in failure["what"]
@@ -112,7 +112,7 @@ def test_one_that_goes_on_in_between_is_not_told(idle: nearby.Neighbours, other:
     stop(other)
     assert idle.look(105.0) is None
     assert idle.look(107.5) is None
-    assert idle.look(108.9) is None
+    assert idle.look(108.4) is None
 
 
 def test_who_stood_still_itself_begins_anew(idle: nearby.Neighbours, other: subprocess.Popen[bytes]) -> None:
