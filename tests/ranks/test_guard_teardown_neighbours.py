@@ -115,6 +115,16 @@ def test_one_that_goes_on_in_between_is_not_told(idle: nearby.Neighbours, other:
     assert idle.look(108.4) is None
 
 
+def test_one_that_runs_between_the_looks_is_not_told(
+    idle: nearby.Neighbours, other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever stops and continues a whole job again and again may have each look fall into a stop."""
+    fields, ticks = nearby.process_fields(other.pid), iter([*range(10), *[10] * 5])
+    monkeypatch.setattr(nearby, "process_fields", lambda pid: ["T", *fields[1:11], str(next(ticks)), "0", *fields[13:]])
+    assert [idle.look(101.0 + step) for step in range(14)] == [None] * 14
+    assert idle.look(115.0) is not None
+
+
 def test_who_stood_still_itself_begins_anew(idle: nearby.Neighbours, other: subprocess.Popen[bytes]) -> None:
     """A job that is suspended as a whole, and goes on an hour later."""
     stop(other)

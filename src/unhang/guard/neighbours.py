@@ -34,8 +34,14 @@ class Process:
 
     def state(self) -> str:
         """As in /proc: T is stopped (by a signal, not by a debugger); empty when it has ended."""
+        return self.seen()[0]
+
+    def seen(self) -> tuple[str, int]:
+        """Its state, and the clock ticks of CPU time that it has used; -1 when it has ended."""
         fields = process_fields(self.pid)
-        return fields[0] if fields and fields[19] == self.started and fields[0] not in "ZX" else ""
+        if not fields or fields[19] != self.started or fields[0] in "ZX":
+            return "", -1
+        return fields[0], int(fields[11]) + int(fields[12])
 
     def resume(self) -> None:
         """Lets it go on, if it is stopped. Never raises."""
@@ -76,7 +82,7 @@ class Neighbours:
         self._board, self._found = board, found
         self._others: dict[int, Process] = {}
         self._unknown: list[str] = []
-        self._since: dict[int, float] = {}
+        self._since: dict[int, tuple[float, int]] = {}
         self._until = self._looked = 0.0
         self._is_over, self._bell = False, Bell()
         self._thread = threading.Thread(target=self._run, name="unhang-neighbours", daemon=True)
@@ -122,10 +128,13 @@ class Neighbours:
             self._since.clear()
         self._looked = now
         for rank, process in list(self._others.items()):
-            state = process.state()
+            state, ticks = process.seen()
+            since, ticks_then = self._since.setdefault(rank, (now, ticks))
             if state not in ("", "T"):
-                self._since.pop(rank, None)
-            elif now - self._since.setdefault(rank, now) >= (STOPPED_S if state else GONE_S):
+                del self._since[rank]
+            elif ticks != ticks_then:  # it has run in between: somebody stops and continues it again and again
+                self._since[rank] = now, ticks
+            elif now - since >= (STOPPED_S if state else GONE_S):
                 if state:
                     return _stopped(rank, process)
                 del self._others[rank]
