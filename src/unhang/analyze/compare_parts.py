@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from unhang.analyze.positions import bare_op
 from unhang.analyze.schedule import FirstDifference, Ints, aligned, counted, first_differences, group_labels
-from unhang.model import CollectiveTable
+from unhang.model import CollectiveTable, different
 
 Floats = npt.NDArray[np.float64]
 _SAMPLED_RANKS = 32
@@ -131,7 +131,7 @@ def sampled(ranks: Collection[int]) -> list[int]:
     """The ranks whose steps are timed: some, from the first to the last."""
     ordered = sorted(ranks)
     places = np.linspace(0, len(ordered) - 1, min(len(ordered), _SAMPLED_RANKS)).astype(np.int64)
-    return [ordered[i] for i in np.unique(places).tolist()]
+    return [ordered[i] for i in different(places).tolist()]
 
 
 def step_of(table: CollectiveTable, rank: int) -> tuple[int, float] | None:

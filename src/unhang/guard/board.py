@@ -199,7 +199,7 @@ class Watcher:
 
     def _watch(self) -> None:
         errors = 0
-        while not (self._bell.wait(self._board.poll_s) or self._is_stopped):
+        while not self._bell.wait(self._board.poll_s):
             try:
                 failure = self._look()
                 errors = 0

@@ -84,7 +84,7 @@ class Neighbours:
         self._unknown: list[str] = []
         self._since: dict[int, tuple[float, int]] = {}
         self._until = self._looked = 0.0
-        self._is_over, self._bell = False, Bell()
+        self._end = Bell()
         self._thread = threading.Thread(target=self._run, name="unhang-neighbours", daemon=True)
         if limited(self._come, 5.0, False):
             self._thread.start()
@@ -105,7 +105,7 @@ class Neighbours:
             self._unknown = []
 
     def _run(self) -> None:
-        while not (self._bell.wait(_LOOK_EVERY_S) or self._is_over):
+        while not self._end.wait(_LOOK_EVERY_S):
             failure = self.look(time.monotonic())
             if failure is not None:
                 self._found(failure)
@@ -149,8 +149,7 @@ class Neighbours:
 
     def stop(self) -> None:
         """Ends the thread; does not wait for it."""
-        self._is_over = True
-        self._bell.ring()
+        self._end.ring()
 
 
 def _stopped(rank: int, process: Process) -> dict[str, Any]:

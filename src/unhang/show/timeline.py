@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from unhang.model import CallState, Case, CollectiveTable, PendingCall, user_frames
+from unhang.model import CallState, Case, CollectiveTable, PendingCall, different, user_frames
 from unhang.show.stacks import how_it_ended, where
 
 _MOST_PER_RANK = 400
@@ -255,7 +255,7 @@ def _focus(calls: _Calls, onset_ns: int | None, zero_ns: int, last_ns: int, arou
     Where ranks begin to wait one after the other, it goes on until most of them wait, though at most for as long again.
     """
     before = calls.start if onset_ns is None else calls.start[calls.start <= onset_ns]
-    ranks = len(np.unique(calls.rank))
+    ranks = len(different(calls.rank))
     if not len(before) or not ranks:
         return zero_ns, last_ns
     onset = last_ns if onset_ns is None else onset_ns
@@ -282,7 +282,7 @@ def _unsigned(values: Any) -> npt.NDArray[np.uint32]:
 
 def timeline(case: Case) -> Timeline:
     """The calls, events and places of all ranks of a case, bounded in size."""
-    ranks = tuple(sorted({*case.world, *np.unique(case.calls["rank"]).tolist()}))
+    ranks = tuple(sorted({*case.world, *different(case.calls["rank"]).tolist()}))
     most = most_per_rank(len(ranks))
     rows = _kept(case.calls, most)
     calls, kinds = _of_table(case.calls, rows)
