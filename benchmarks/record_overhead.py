@@ -1,6 +1,6 @@
 """What unhang costs a training: every cost line, in one command.
 
-    python benchmarks/record_overhead.py [--only PART ...] [--cycles 25] [--guards NAME ...]
+    python benchmarks/record_overhead.py [--only PART ...] [--cycles 60] [--turn 25] [--guards NAME ...]
 
     null     two equal jobs without anything: what the method itself shows; computing and sleeping
     guards   step time and CPU time of a DDP job with all the guards of docs/guards.md in the script, computing and with a step
@@ -9,7 +9,8 @@
     import   milliseconds of `import unhang`
     run      as guards, for a job under `unhang run`; only where it is asked for
 
-Without options it takes about ten minutes; four times the cycles halve the intervals. Each job's and each
+Without options it takes about twenty minutes; four times the cycles halve the intervals. With `--turn 1` the two jobs change
+after every step, and each step begins with cold caches: a bound from above, kept under a name of its own. Each job's and each
 part's figures are added to benchmarks/results/record_overhead.json as soon as they are there; ended early by Ctrl-C or SIGTERM,
 what the job under way has measured so far is printed and kept too.
 """
@@ -79,15 +80,17 @@ def measure_jobs(part: str, given: argparse.Namespace, kept: dict[str, Any], cut
             return
         guards = given.guards if what == "guards" else []
         kind = "a step that sleeps" if sleeps else "a step that computes on one thread per rank"
-        of = twins.measure(given.cycles, what, sleeps, guards, cut.is_set)
+        of = twins.measure(given.cycles, what, sleeps, guards, cut.is_set, given.turn)
         if not of:
             print(f"{WORDS[what]}, {kind}: cut off before the first two cycles were measured")
             continue
-        kept.setdefault(part, {})[f"{' '.join(guards) or what}{', sleeping' if sleeps else ''}"] = of
+        is_cold = ", turns of one step" if given.turn == 1 else ""
+        kind_of_step = f"{', sleeping' if sleeps else ''}{is_cold}"
+        kept.setdefault(part, {})[f"{' '.join(guards) or what}{kind_of_step}"] = of
         save(kept)
         words = f"with {', '.join(guards)}" if guards else WORDS[what]
-        print(f"{words}; {twins.RANKS} ranks, {kind}, {of['step_ms']['median']:.1f} ms without")
-        null_ratio = kept.get("null", {}).get("null, sleeping" if sleeps else "null", {}).get("ratio")
+        print(f"{words}; {twins.RANKS} ranks, {kind}, {of['step_ms']['median']:.1f} ms without{is_cold}")
+        null_ratio = kept.get("null", {}).get(f"null{kind_of_step}", {}).get("ratio")
         line("step time, ratio", of["ratio"], "", "" if what == "null" else ratio_verdict(of["ratio"], null_ratio))
         line("step time, ratio of whole cycles", of["cycle_ratio"], "")
         line("CPU time of a rank, ratio", of["cpu_ratio"], "")
@@ -132,7 +135,10 @@ def main() -> None:
     """Prints the figures and writes them to benchmarks/results."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--only", nargs="+", choices=PARTS, default=list(BY_DEFAULT))
-    options.add_argument("--cycles", type=int, default=25, help="of 100 steps, for each job (default 25)")
+    options.add_argument("--cycles", type=int, default=60, help="of 100 steps, for each job (default 60)")
+    options.add_argument(
+        "--turn", type=int, choices=(1, 25), default=twins.PER_TURN, help="steps until the other job goes on"
+    )
     options.add_argument("--guards", nargs="+", choices=step_program.GUARDS, default=[], help="those of part guards")
     given = options.parse_args()
     cut = threading.Event()

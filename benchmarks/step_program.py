@@ -1,10 +1,10 @@
-"""The measured job: DDP steps of some 20 ms, taken in turns with those of its twin, and small all-reduces now and then.
+"""The measured job: DDP steps of some 20 ms, in turns with its twin, and small all-reduces now and then.
 
 Two such jobs run at the same time, and only one is at work: see twins.py. With `--guards` the job has what docs/guards.md
 recommends, or those that are named, each as often as by default. With `--sleeps` the step waits for 20 ms instead of computing,
 as a rank does whose device computes. What was measured is written after every 25 steps.
 
-Usage: step_program.py OUT STEPS TURNS [--guards [NAME ...]] [--sleeps]
+Usage: step_program.py OUT STEPS TURNS PER_TURN [--guards [NAME ...]] [--sleeps]
 """
 
 import argparse
@@ -46,11 +46,11 @@ class Turns:
         self._go = os.open(f"{turns}.{dist.get_rank()}.go", os.O_RDONLY)
 
     def give(self) -> None:
-        """Says that the step is done (at the beginning: that we are ready), and which process to keep still."""
+        """Says that the steps are done (at the beginning: that we are ready), and which process to keep still."""
         os.write(self._done, TURN.pack(os.getpid()))
 
     def take(self) -> None:
-        """Waits for the next one."""
+        """Waits for the next turn."""
         os.read(self._go, 1)
 
 
@@ -143,9 +143,10 @@ def train(given: argparse.Namespace) -> None:
                 found["call_s"].append(seconds_per_call(small))
                 if dist.get_rank() == 0:
                     write(given.out, found)
-            turns.give()
-            if number < given.steps:
-                turns.take()
+            if number % given.per_turn == 0:
+                turns.give()
+                if number < given.steps:
+                    turns.take()
             # Before the loader is asked for the next batch: that is the first thing in a step.
             began, cpu = time.perf_counter(), time.process_time()
 
@@ -171,6 +172,7 @@ def main() -> None:
     options.add_argument("out", type=Path)
     options.add_argument("steps", type=int)
     options.add_argument("turns", type=Path)
+    options.add_argument("per_turn", type=int)
     options.add_argument("--guards", nargs="*", choices=GUARDS, default=None, metavar="NAME")
     options.add_argument("--sleeps", action="store_true")
     given = options.parse_args()

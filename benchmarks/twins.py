@@ -1,13 +1,14 @@
-"""Two equal jobs at the same time, taking turns step by step: what one of them has more, as ratios of neighbouring steps.
+"""Two equal jobs at the same time, taking turns of some steps: what one of them has more, as ratios of neighbouring turns.
 
 The ranks of the job whose turn it is not are stopped (SIGSTOP), so that nothing of theirs goes on in the background while the
-other is measured; what follows the clock (a thread that wakes every second) then falls into their own turn, and counts double.
+other is measured. In a turn of 25 steps a job runs as it would alone. In turns of one step every step begins with caches that
+the other job has just filled, and what follows the clock (a thread that wakes every second) counts double: a bound from above.
 
-Each step of the one is compared with the other's step just before it, in half of the cycles with the one just after it: on a
-shared machine the speed changes by half within a second, but seldom within 50 ms. A cycle is CYCLE such steps: what the guards
-do only now and then by default (replicas are compared every 100 steps, a heartbeat speaks every 50) has its place in it. The
-cost is the mean, over the places in the cycle, of the median over the cycles at that place: no such place is left out, and no
-single disturbance counts.
+Who is first changes from turn to turn, so that a machine that becomes slower or quicker meanwhile favours neither. A cycle is
+CYCLE steps: what the guards do only now and then by default (replicas are compared every 100 steps, a heartbeat speaks every
+50) has its place in it. The cost is the mean, over the places in the cycle, of the median over the cycles at that place: no such
+place is left out, and no single disturbance counts. Its interval comes from cycles that are drawn again, with replacement:
+whole ones, since steps of one turn share the machine's mood.
 What comes at no fixed place is in the ratio of whole cycles, whose interval is wide on such a machine, and in the CPU time.
 """
 
@@ -34,7 +35,8 @@ from step_program import CALLS_EVERY, TURN
 
 HERE = Path(__file__).parent
 SCRIPTS = Path(sys.executable).parent
-RANKS, CYCLE, WARM_UP = 2, 100, 2
+RANKS, CYCLE, WARM_UP, PER_TURN = 2, 100, 2, 25
+_REDRAWN = 2000
 START_LIMIT_S, STEP_LIMIT_S = 120.0, 60.0
 TICKS = os.sysconf("SC_CLK_TCK")
 Series = npt.NDArray[np.float64]
@@ -67,7 +69,7 @@ class Job:
         return os.open(name, os.O_RDWR)
 
     def turn(self) -> None:
-        """Lets its ranks do one step.
+        """Lets its ranks do the steps of one turn.
 
         Raises:
             RuntimeError: as for `wait`.
@@ -79,7 +81,7 @@ class Job:
         self._signal(signal.SIGSTOP)
 
     def wait(self, limit_s: float) -> None:
-        """Until all ranks have done their step.
+        """Until all ranks have done their steps.
 
         Raises:
             RuntimeError: the job has ended, or the limit is over.
@@ -115,10 +117,10 @@ class Job:
             os.close(pipe)
 
 
-def start(out: Path, steps: int, with_it: bool, what: str, sleeps: bool, guards: Sequence[str]) -> Job:
+def start(out: Path, steps: int, per_turn: int, with_it: bool, what: str, sleeps: bool, guards: Sequence[str]) -> Job:
     """Starts one of the twins, with or without `what`: "run" (under `unhang run`), "guards", or "null", nothing."""
     address = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-    program = [HERE / "step_program.py", out, str(steps), f"{out}.turns"]
+    program = [HERE / "step_program.py", out, str(steps), f"{out}.turns", str(per_turn)]
     command = [SCRIPTS / "torchrun", *address, "--nproc-per-node", str(RANKS), *program]
     command += ["--sleeps"] if sleeps else []
     if with_it and what == "guards":
@@ -144,7 +146,12 @@ def own_cpu_s(root: int) -> float:
 
 
 def measure(
-    cycles: int, what: str, sleeps: bool, guards: Sequence[str] = (), is_cut: Callable[[], bool] = lambda: False
+    cycles: int,
+    what: str,
+    sleeps: bool,
+    guards: Sequence[str] = (),
+    is_cut: Callable[[], bool] = lambda: False,
+    per_turn: int = PER_TURN,
 ) -> dict[str, Summary]:
     """Ratios, extra microseconds per step and per small all-reduce, and for "run" the CPU share of our own processes.
 
@@ -154,21 +161,24 @@ def measure(
         sleeps: whether a step sleeps instead of computing.
         guards: those that are wanted; all by default.
         is_cut: once it says so, the jobs are ended, and what they have measured so far counts.
+        per_turn: steps of a turn; it divides CYCLE.
 
     Raises:
         RuntimeError: one of the jobs failed, or does not go on.
     """
     with tempfile.TemporaryDirectory() as name:
         steps = (cycles + WARM_UP) * CYCLE
-        jobs = [start(Path(name) / own, steps, own == "with", what, sleeps, guards) for own in ("without", "with")]
+        jobs = [
+            start(Path(name) / own, steps, per_turn, own == "with", what, sleeps, guards) for own in ("without", "with")
+        ]
         try:
             for job in jobs:
                 job.wait(START_LIMIT_S)
             before = own_cpu_s(jobs[1].process.pid), time.monotonic()
-            for _ in range(steps):
+            for turn in range(steps // per_turn):
                 if is_cut():
                     break
-                for job in jobs:
+                for job in jobs if turn % 2 else reversed(jobs):
                     job.turn()
             share = (own_cpu_s(jobs[1].process.pid) - before[0]) / (time.monotonic() - before[1])
             for job in jobs:
@@ -194,10 +204,8 @@ def _compared(plain: dict[str, Series], more: dict[str, Series]) -> dict[str, Su
 
     def pairs(key: str, per_cycle: int) -> tuple[Series, Series]:
         """With, and without: by cycle and place in it."""
-        first, last = WARM_UP * per_cycle, (WARM_UP + cycles) * per_cycle
-        before, after = plain[key][first:last], np.append(plain[key], plain[key][-1])[first + 1 : last + 1]
-        others = np.where(np.arange(last - first) // per_cycle // 2 % 2, before, after)
-        return more[key][first:last].reshape(cycles, -1), others.reshape(cycles, -1)
+        measured = slice(WARM_UP * per_cycle, (WARM_UP + cycles) * per_cycle)
+        return more[key][measured].reshape(cycles, -1), plain[key][measured].reshape(cycles, -1)
 
     (step, other), (cpu, other_cpu) = pairs("step_s", CYCLE), pairs("cpu_s", CYCLE)
     call, other_call = pairs("call_s", CYCLE // CALLS_EVERY)
@@ -216,18 +224,19 @@ def by_place(found: Series, other: Series, is_ratio: bool = False) -> Summary:
 
     Args:
         found: by cycle and place.
-        other: the same of the twin, just before or just after.
+        other: the same of the twin, in the turn beside it.
         is_ratio: to the typical step of the twin: how many of its steps one step is.
     """
     more = found - other
-    # How far two halves of the cycles disagree, place by place, tells how exact their common median is.
-    halves = np.median(more[::2], axis=0) - np.median(more[1::2], axis=0)
-    away = 1.96 * float(np.sqrt((halves**2).sum())) / 2 / len(halves)
+    draw = np.random.default_rng(0)
+    again = (more[draw.integers(len(more), size=len(more))] for _ in range(_REDRAWN))
+    ends = np.quantile([np.median(one, axis=0).mean() for one in again], (0.025, 0.975))
     middle = float(np.median(more, axis=0).mean())
     unit, zero = (float(np.median(other, axis=0).mean()), 1.0) if is_ratio else (1.0, 0.0)
-    ends = [zero + (middle - away) / unit, zero + (middle + away) / unit]
     quartiles = np.quantile(found / other if is_ratio else more, (0.25, 0.75)).tolist()
-    return {"median": zero + middle / unit, "interval": ends, "quartiles": quartiles, "n": found.size}
+    return {
+        "median": zero + middle / unit, "interval": (zero + ends / unit).tolist(), "quartiles": quartiles, "n": found.size,
+    }  # fmt: skip
 
 
 def around_median(n: int) -> tuple[int, int]:
