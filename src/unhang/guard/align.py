@@ -6,11 +6,14 @@ import inspect
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import chain
 from typing import Any, Generic, Literal, TypeVar
 
 from unhang.errors import PeerFailed, RanksDiffer
 from unhang.guard import exchange
 from unhang.guard.durations import Duration, seconds_of
+from unhang.guard.in_step import InStep
 from unhang.guard.job import Job
 from unhang.guard.shared_rows import SharedRow
 from unhang.guard.telling import have, in_words, tell, traceback_of
@@ -42,7 +45,7 @@ class Aligned(Generic[T]):
         self._epoch += 1
         if mine is None:
             return iter(self._loader)
-        return _Epoch(self, mine, self._epoch)
+        return chain.from_iterable(_Epoch(self, mine, self._epoch).stretches())
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
@@ -57,16 +60,7 @@ class Aligned(Generic[T]):
 
 
 class _Epoch(Iterator[T]):
-    """One epoch of one rank. While a step works on batch i, all ranks exchange whether they have batch i + 1.
-
-    Nearly all that this costs is code and memory that the training has driven from the cache: what a plain step needs lies in
-    few functions and few objects.
-    """
-
-    __slots__ = (
-        "_ahead", "_asked", "_batches", "_epoch", "_guard", "_index", "_is_answered", "_is_free", "_is_over", "_job",
-        "_keeps_left", "_lengths", "_limit_s", "_owner", "_row",
-    )  # fmt: skip
+    """One epoch of one rank. While a step works on batch i, all ranks exchange whether they have batch i + 1."""
 
     def __init__(self, owner: Aligned[T], mine: Job, epoch: int) -> None:
         self._owner, self._job, self._epoch = owner, mine, epoch
@@ -83,15 +77,39 @@ class _Epoch(Iterator[T]):
         self._is_free, self._is_over = owner._is_off, False
         self._lengths: list[int] = []
 
+    def stretches(self) -> Iterator[Iterable[T]]:
+        """The batches, in stretches: where the ranks share memory and are in step, on a short way."""
+        for batch in self:
+            held = [batch]
+            del batch
+            # Each batch is given away: a training that lets it go gets its memory back.
+            yield map(list.pop, (held,))
+            if self._row is not None and self._batches is not None and self._ahead[0] == _HAS and not self._keeps_left:
+                in_step = InStep[T](self._row)
+                held, self._ahead = [self._ahead[1]], (_ENDED, None)
+                # What ends it otherwise, such as Ctrl-C, ends the epoch.
+                self._is_over = True
+                yield in_step.items(
+                    held, self._batches, partial(self._fell_out, in_step), partial(self._go_on, in_step)
+                )
+
+    def _fell_out(self, in_step: InStep[T], item: T) -> None:
+        """It is to be learnt whether all have this batch."""
+        self._index, self._row, self._ahead, self._is_over = in_step.position, in_step.in_hand(), (_HAS, item), False
+
+    def _go_on(self, in_step: InStep[T], found: T | Exception) -> None:
+        """All have the batch that comes now; the others are to be told of the one behind it."""
+        self._index, self._is_over = in_step.position + 1, False
+        self._ahead = self._failed(found) if isinstance(found, Exception) else (_HAS, found)
+        self._tell_row(exchange.UNKNOWN)
+
     def __next__(self) -> T:
         if self._is_over:
             raise StopIteration
-        row = self._row
-        if row is None or not row.is_here() or not row.is_alike:
-            try:
-                self._agree()
-            except (RanksDiffer, PeerFailed) as error:
-                self._raise_or_tell(error)
+        try:
+            self._agree()
+        except (RanksDiffer, PeerFailed) as error:
+            self._raise_or_tell(error)
         code, batch = self._ahead
         if code != _HAS or self._is_over:
             self._end()
@@ -115,17 +133,21 @@ class _Epoch(Iterator[T]):
 
     def _look_ahead(self) -> None:
         """Fetches the next batch, and begins to exchange who has one."""
-        index, length = self._index, exchange.UNKNOWN
-        if index == 0 or self._keeps_left:
+        length = exchange.UNKNOWN
+        if self._index == 0 or self._keeps_left:
             length = self._fetch_first_or_kept()
         else:
             try:
                 self._ahead = _HAS, next(self._batches)  # type: ignore[arg-type]
             except Exception as error:  # noqa: BLE001 - raised again, in its place, after the others were told
                 self._ahead = self._failed(error)
+        self._tell_row(length)
+
+    def _tell_row(self, length: int) -> None:
+        """Begins to exchange whether there is a batch ahead."""
         if self._is_free:
             return
-        row, shared = (self._guard, self._epoch, index, self._ahead[0], length), self._job.shared
+        row, shared = (self._guard, self._epoch, self._index, self._ahead[0], length), self._job.shared
         if shared is not None and shared.begun < shared.room_until:
             self._row = shared.begin(row)
             return

@@ -12,8 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)))
@@ -140,8 +139,7 @@ def _shifted(numbers: Any, shift: int) -> Any:
     return (numbers >> shift) & ((1 << (64 - shift)) - 1)
 
 
-@dataclass(frozen=True)
-class Cost:
+class Cost(NamedTuple):
     """What checksums of a model of this size cost on this device."""
 
     device: str

@@ -6,8 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from unhang.guard.reductions import FEW_STEPS, Found, Reductions, wrapped_modules
 from unhang.guard.telling import in_words, tell
@@ -25,8 +24,7 @@ _MOST_SKIPPED = 10
 _LONGEST_PAUSE = 1000
 
 
-@dataclass(frozen=True)
-class LearningFinding:
+class LearningFinding(NamedTuple):
     """One thing that keeps the model from learning; `what` is its name, the same for each."""
 
     what: str

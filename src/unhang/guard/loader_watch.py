@@ -11,9 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from unhang.guard.durations import Duration, seconds_of
 from unhang.guard.in_background import Turns, live_job, stack_of
@@ -39,8 +38,7 @@ _MEANINGS = {
 }
 
 
-@dataclass(frozen=True)
-class LoaderCounts:
+class LoaderCounts(NamedTuple):
     """What a loader holds at this moment; None where the system does not say. Descriptors are those of this process."""
 
     workers: int

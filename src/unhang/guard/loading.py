@@ -6,10 +6,9 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
 
 from unhang.guard.durations import Duration, seconds_of
 from unhang.guard.in_background import live_job
@@ -30,8 +29,7 @@ _LONG_START_S = 10.0
 _LARGE_START = 1 << 30
 
 
-@dataclass(frozen=True)
-class LoaderFinding:
+class LoaderFinding(NamedTuple):
     """`what`: timeout, descriptors, shared-memory, start, unpicklable or persistent-workers."""
 
     what: str
@@ -42,8 +40,7 @@ class LoaderFinding:
         return f"{self.what}: {self.text}; {self.advice}"
 
 
-@dataclass(frozen=True)
-class _Machine:
+class _Machine(NamedTuple):
     """What this machine and this job leave for a loader; None where it is unknown."""
 
     open_fds: int | None = None

@@ -8,8 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unhang.guard.bell import Bell
 from unhang.guard.ending import limited
@@ -25,8 +24,7 @@ _PAUSE_S = 3.0
 _ARRIVAL_S = 60.0
 
 
-@dataclass(frozen=True)
-class Process:
+class Process(NamedTuple):
     """A process of this machine; `started` tells it apart from a later one with the same number."""
 
     pid: int

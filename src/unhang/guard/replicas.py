@@ -7,8 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from unhang.errors import RanksDiffer
 from unhang.guard import checksums, exchange
@@ -26,8 +25,7 @@ _POLL_S = 0.0005
 _MOST_NAMED = 4
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """Replicas that are not equal."""
 
     step: int

@@ -9,8 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from unhang.guard.board import NEWS, Board
 
@@ -26,11 +26,10 @@ _LIBRARY = (
 _WAITING = ("distributed/distributed_c10d.py", "autograd/graph.py", "nn/parallel/distributed.py")
 
 
-@dataclass(frozen=True)
-class Roll:
+class Roll(NamedTuple):
     """The answers of the ranks that answered, and the ranks that did not."""
 
-    answers: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    answers: Mapping[int, Mapping[str, Any]] = MappingProxyType({})
     silent: tuple[int, ...] = ()
 
 

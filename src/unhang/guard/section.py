@@ -11,11 +11,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from threading import get_ident
 from time import monotonic
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from unhang.errors import SectionOverran
 from unhang.guard.durations import Duration, seconds_of
@@ -41,8 +40,7 @@ _MOST_NAMES = 1000
 _MOST_IN_STATE = 64
 
 
-@dataclass(frozen=True)
-class OpenSection:
+class OpenSection(NamedTuple):
     """A section that a thread of this process is inside. `seconds`: since it was entered."""
 
     name: str

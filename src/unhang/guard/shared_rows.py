@@ -13,13 +13,15 @@ from __future__ import annotations
 import mmap
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unhang.guard.neighbours import Process, process_fields
+
+if TYPE_CHECKING:
+    from unhang.guard.in_step import InStep
 
 # A slot: number of the exchange (from 1), check, row. A head: process id, when it began, whether the rank has left, and the first
 # exchange that it has not read yet.
@@ -27,14 +29,14 @@ _SLOT, _HEAD = Struct("@8q"), Struct("@8q")
 _ROW = slice(2, 7)
 _LEFT_AT, _UNREAD_AT = 16, 24
 _BEGAN = 19
-_PLACES = 64
-_HALF = _PLACES // 2
+PLACES = 64
+_HALF = PLACES // 2
 # Far less than half: a rank in step never waits for another to say what it has read.
-_PUBLISH_EVERY = 8
+PUBLISH_EVERY = 8
 # A wait first lets others run, and then looks again after a share of the time that it has lasted.
 _YIELDS, _PAUSE_SHARE, _LONGEST_PAUSE_S = 10, 1 / 16, 0.005
 _CHECK_EVERY_S = 0.2
-_APART = 0x5555555555555555
+APART = 0x5555555555555555
 
 
 def offered(world_size: int) -> tuple[int, str]:
@@ -97,13 +99,14 @@ def agreed(
 
 
 def _size(world_size: int) -> int:
-    return world_size * (_HEAD.size + _PLACES * _SLOT.size)
+    return world_size * (_HEAD.size + PLACES * _SLOT.size)
 
 
 class SharedRows:
     """The memory as one rank uses it. No method blocks.
 
-    begun: exchanges so far; room_until: so many may begin before it is asked whether there is room.
+    begun: exchanges so far; room_until: so many may begin before it is asked whether there is room; in_step: who writes rows
+    that are no objects.
     """
 
     def __init__(self, memory: mmap.mmap, rank: int, world_size: int) -> None:
@@ -112,9 +115,10 @@ class SharedRows:
         # are set and read one by one need the least of it, less than to pack them or to compare bytes.
         self.words = memoryview(memory).cast("q")
         slots = range(world_size * _HEAD.size // 8, _size(world_size) // 8, _SLOT.size // 8)
-        self.slots_of_places = [slots[place * world_size : (place + 1) * world_size] for place in range(_PLACES)]
-        self.begun, self.room_until = 0, _PLACES - 1
-        self._unread: deque[SharedRow] = deque()
+        self.slots_of_places = [slots[place * world_size : (place + 1) * world_size] for place in range(PLACES)]
+        self.begun, self.room_until = 0, PLACES - 1
+        self.in_step: InStep[Any] | None = None
+        self._unread: list[SharedRow] = []
         fields = process_fields(os.getpid())
         began = int(fields[_BEGAN]) if fields else 0
         _HEAD.pack_into(memory, rank * _HEAD.size, os.getpid(), began, 0, 1, 0, 0, 0, 0)
@@ -123,7 +127,7 @@ class SharedRows:
         """Whether the next exchange can begin: all ranks have read those whose places are used next."""
         if self.begun < self.room_until:
             return True
-        self._publish()
+        self.publish()
         if self.slow():
             return False
         self.room_until = self.begun + _HALF
@@ -138,18 +142,25 @@ class SharedRows:
         """Writes this rank's row of the next exchange. Only where there is room."""
         self.begun = number = self.begun + 1
         written = SharedRow(self, number, row)
+        written.write()
         self._unread.append(written)
-        if not number % _PUBLISH_EVERY:
-            self._publish()
+        if not number % PUBLISH_EVERY:
+            self.publish()
         return written
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
         """Reads what is here, also what nobody has asked for yet, and lets the others use those places again."""
-        unread = self._unread
-        while unread and unread[0].is_here():
-            unread.popleft()
-        first = unread[0].number if unread else self.begun + 1
-        self.words[(self.rank * _HEAD.size + _UNREAD_AT) // 8] = first
+        self._unread = unread = [row for row in self._unread if not row.is_here()]
+        numbers = [row.number for row in unread]
+        if self.in_step is not None and not self.in_step.in_hand().is_here():
+            numbers.append(self.in_step.number)
+        self.words[(self.rank * _HEAD.size + _UNREAD_AT) // 8] = min(numbers, default=self.begun + 1)
+
+    def give_way(self, to: InStep[Any] | None) -> None:
+        """Another one, or nobody, writes rows that are no objects; what the former has not read yet is kept."""
+        if self.in_step is not None:
+            self._unread.append(self.in_step.in_hand())
+        self.in_step = to
 
     def leave(self) -> None:
         """This rank writes no more."""
@@ -167,28 +178,26 @@ class SharedRow:
     is_alike: whether all ranks wrote the same; known when their rows are here.
     """
 
-    __slots__ = ("_check", "_row", "_slots", "_table", "is_alike", "number", "shared")
+    __slots__ = ("_slots", "_table", "check", "is_alike", "number", "row", "shared")
 
     def __init__(self, shared: SharedRows, number: int, row: Sequence[int]) -> None:
-        self.shared, self.number, self._row = shared, number, row
+        self.shared, self.number, self.row = shared, number, row
         self._table, self.is_alike = b"", False
-        guard, turn, position, word, length = row
-        self._check = check = _check_of(number, guard, turn, position, word, length)
-        self._slots = slots = shared.slots_of_places[number % _PLACES]
-        at, words = slots[shared.rank], shared.words
-        words[at + 2] = guard
-        words[at + 3] = turn
-        words[at + 4] = position
-        words[at + 5] = word
-        words[at + 6] = length
-        words[at + 1] = check
-        words[at] = number
+        self.check = _check_of(number, *row)
+        self._slots = shared.slots_of_places[number % PLACES]
+
+    def write(self) -> None:
+        """Lets the other ranks see it."""
+        at, words = self._slots[self.shared.rank], self.shared.words
+        words[at + 2], words[at + 3], words[at + 4], words[at + 5], words[at + 6] = self.row
+        words[at + 1] = self.check
+        words[at] = self.number
 
     def is_here(self) -> bool:
         """Whether all rows are here."""
         if self.is_alike or self._table:
             return True
-        words, check = self.shared.words, self._check
+        words, check = self.shared.words, self.check
         for at in self._slots:
             # The check is of the whole row and its number: who has ours has written, or is about to write, the same row.
             if words[at + 1] != check:
@@ -223,13 +232,13 @@ class SharedRow:
     def rows(self) -> list[list[int]]:
         """By rank. When they are here."""
         if self.is_alike:
-            return [list(self._row) for _ in self._slots]
+            return [list(self.row) for _ in self._slots]
         return [list(slot[_ROW]) for slot in _SLOT.iter_unpack(self._table)]
 
 
 def _check_of(number: int, a: int, b: int, c: int, d: int, e: int) -> int:
-    """Of a whole row and its number. Turned over by _APART: of themselves, -1 and -2 have one hash."""
-    return hash((number, a ^ _APART, b ^ _APART, c ^ _APART, d ^ _APART, e ^ _APART))
+    """Of a whole row and its number. Turned over by APART: of themselves, -1 and -2 have one hash."""
+    return hash((number, a ^ APART, b ^ APART, c ^ APART, d ^ APART, e ^ APART))
 
 
 def wait_until(is_so: Callable[[], bool], check: Callable[[], None], limit_s: float) -> bool:

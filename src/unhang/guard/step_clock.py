@@ -6,10 +6,9 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from threading import get_ident
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 WARM_UP = 10
 BASELINE = 200
@@ -22,8 +21,7 @@ _RECORDED = {1: "data", 2: "forward", 3: "backward", 4: "optimizer", 5: "checkpo
 COMMUNICATION = "communication"
 
 
-@dataclass(frozen=True)
-class SlowStep:
+class SlowStep(NamedTuple):
     """A step that took much longer than the median. `spent`: seconds in each phase that is known."""
 
     step: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from unhang.errors import WeightSyncFailed
@@ -176,7 +176,7 @@ class Receiver:
     def _lapsed(self, order: Order) -> bool:
         """Goes on without the learner, if it is still silent, and sees to it that it and the other generators know."""
         reason = f"generator {self.rank} had no sign from the learner for {self.limit_s:g} s"
-        if not self.line.change(self._known, replace(self._known, state=RUN, reason=reason)):
+        if not self.line.change(self._known, self._known._replace(state=RUN, reason=reason)):
             return False
         self.handled, self._staged = order.number, None
         self._say(order, RUNNING)

@@ -12,9 +12,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from unhang.guard import checksums
 from unhang.guard.board import connected, innermost
@@ -32,8 +31,7 @@ class StoreLost(Exception):
     """The store does not answer: its host has ended, or the network is gone."""
 
 
-@dataclass(frozen=True)
-class Order:
+class Order(NamedTuple):
     """What the generators are to do.
 
     version: on its way. committed, by: the last version that all generators had, and the number of the order that brought it;
@@ -51,11 +49,10 @@ class Order:
 
     def text(self) -> str:
         """As it stands in the store."""
-        return json.dumps(asdict(self), sort_keys=True)
+        return json.dumps(self._asdict(), sort_keys=True)
 
 
-@dataclass(frozen=True)
-class Status:
+class Status(NamedTuple):
     """Where one generator is: with which order, and what it has done of it."""
 
     order: int = 0
@@ -99,7 +96,7 @@ class Line:
 
     def put_status(self, generator: int, status: Status) -> None:
         """Says where this generator is."""
-        self._asked(self._store.set, f"at/{generator}", json.dumps(asdict(status)))
+        self._asked(self._store.set, f"at/{generator}", json.dumps(status._asdict()))
 
     def put(self, key: str, value: str | bytes) -> None:
         """Writes anything else."""
@@ -128,7 +125,7 @@ class Line:
 
 def next_sign(order: Order) -> Order:
     """The same order, with a new sign of life."""
-    return replace(order, sign=order.sign + 1)
+    return order._replace(sign=order.sign + 1)
 
 
 def plan_of(tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
 from typing import Any, Literal
 
 from unhang.errors import WeightSyncFailed
@@ -173,12 +172,12 @@ class WeightSync:
                 self._await(PAUSED, "pause")
                 yield
                 by = number if self._published > before else self._order.by
-                self._change(replace(self._order, state=RUN, committed=self._published, by=by))
+                self._change(self._order._replace(state=RUN, committed=self._published, by=by))
             except BaseException as error:
                 self._published = before
                 state = STOP if self._stops_on_error and not isinstance(error, WeightSyncFailed) else RUN
                 with suppress(StoreLost, WeightSyncFailed):
-                    self._change(replace(self._order, state=state, reason=in_words(error)))
+                    self._change(self._order._replace(state=state, reason=in_words(error)))
                 raise
             finally:
                 self._is_pausing = False
@@ -224,7 +223,7 @@ class WeightSync:
         number = self._order.number
         self._keys.append(f"plan/{number}")
         self._line.put(self._keys[-1], json.dumps(weight_store.plan_of(tensors)))
-        order = replace(self._order, state=SEND, version=version, through_group=self._group is not None)
+        order = self._order._replace(state=SEND, version=version, through_group=self._group is not None)
         if self._group is None:
             if sum(t.numel() * t.element_size() for t in tensors.values()) > _LARGE_BYTES:
                 tell(TAG, "a large model goes through the store; give a group=, which is faster")
@@ -270,7 +269,7 @@ class WeightSync:
                 self._receiver.leave()
             else:
                 known = self._line.order()
-                self._line.change(known, replace(known, number=known.number + 1, state=OVER, reason=""))
+                self._line.change(known, known._replace(number=known.number + 1, state=OVER, reason=""))
 
     def take(self) -> dict[str, Any] | None:
         """The new weights, if there are any; else None at once, or after a pause that brought none. For a generator.
