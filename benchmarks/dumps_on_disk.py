@@ -17,13 +17,18 @@ MAKE_LIMIT_S = 3600
 _BYTES_PER_ENTRY, _BYTES_PER_RANK = 180, 15_000
 
 
-def bytes_needed(ranks: int, entries: int) -> int:
-    """About how much room the dumps take. Each of them lists the ranks of the world."""
-    return ranks * (_BYTES_PER_RANK + entries * _BYTES_PER_ENTRY + ranks * len(f"{ranks - 1}, "))
+_WITHOUT_RANKS = "--no-world-ranks"
+
+
+def bytes_needed(ranks: int, entries: int, lists_ranks: bool = True) -> int:
+    """About how much room the dumps take. `lists_ranks`: each of them lists the ranks of the world."""
+    return ranks * (_BYTES_PER_RANK + entries * _BYTES_PER_ENTRY + lists_ranks * ranks * len(f"{ranks - 1}, "))
 
 
 def made(parent: Path, ranks: int, entries: int, fault: str, more: str = "") -> tuple[Path, set[int]]:
     """The folder of the dumps, and the ranks at fault. `more`: further options of make_dumps.py, such as "--pp 1".
+
+    Where there is no room for the list of all ranks in each dump, which in a job of 100,000 ranks takes nearly all of it, it is left out.
 
     Raises:
         SystemExit: there is no room for the dumps.
@@ -31,10 +36,12 @@ def made(parent: Path, ranks: int, entries: int, fault: str, more: str = "") -> 
     folder = parent / "-".join([fault, f"{ranks}x{entries}", *more.replace("--", "").split()])
     truth = folder.with_name(f"{folder.name}.truth.json")
     if not truth.exists():
-        free, needed = shutil.disk_usage(parent).free, bytes_needed(ranks, entries)
-        if needed > 0.9 * free:
-            raise SystemExit(f"{folder}: needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free (--dir)")
-        tell(f"making {folder} (about {needed / 1e9:.1f} GB)")
+        room = 0.9 * shutil.disk_usage(parent).free
+        if _WITHOUT_RANKS not in more and bytes_needed(ranks, entries) > room:
+            more = f"{more} {_WITHOUT_RANKS}"
+        if (needed := bytes_needed(ranks, entries, _WITHOUT_RANKS not in more)) > room:
+            raise SystemExit(f"{folder}: needs about {needed / 1e9:.1f} GB, {room / 1e9:.1f} GB are free (--dir)")
+        tell(f"making {folder} (about {needed / 1e9:.1f} GB){' without lists of all ranks' * (_WITHOUT_RANKS in more)}")
         size = ["--ranks", str(ranks), "--entries", str(entries)]
         command = [sys.executable, HERE / "make_dumps.py", folder, *size, "--fault", fault, *more.split()]
         subprocess.run(command, check=True, timeout=MAKE_LIMIT_S, stdout=sys.stderr)

@@ -44,7 +44,6 @@ GOALS = {
     "align": 100.0,
     "heartbeat step": 2.0,
     "and all names, after torch": 30.0,
-    "and all names, without torch": 30.0,
 }
 
 
