@@ -310,3 +310,15 @@ def test_weights_of_a_failed_publish_are_never_used(store: Store) -> None:
     sync.close()
     assert generator.ended().taken == []
     assert generator.sync.version == 0
+
+
+def test_one_that_waited_for_another_in_vain_is_not_accused(store: Store) -> None:
+    sync = WeightSync(0, (1, 2), rank=0, store=store, limit_s=5)
+    number, line = sync._order.number, sync._line
+    line.put_status(1, Status(number, "paused"))
+    line.put_status(2, Status(number, "failed", text="TimeoutError: w1 did not get through within 2 s", came=True))
+    assert sync._laggards() == "; generator 1 did not come to receive"
+    line.put_status(1, Status(number, "failed", text="ValueError: it was given no group"))
+    assert sync._laggards() == "; generator 1 could not take the weights: ValueError: it was given no group"
+    line.put_status(1, Status(number, "receiving"))
+    assert sync._laggards() == "; generators 1, 2 did not receive all"

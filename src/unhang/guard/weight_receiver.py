@@ -130,11 +130,12 @@ class Receiver:
         if time.monotonic() - self._seen > self.limit_s:
             raise LearnerLost
 
-    def _say(self, order: Order, state: str, text: str = "") -> None:
-        self.line.put_status(self.rank, Status(order.number, state, self.version, text))
+    def _say(self, order: Order, state: str, text: str = "", came: bool = False) -> None:
+        self.line.put_status(self.rank, Status(order.number, state, self.version, text, came))
 
     def _stage(self, order: Order) -> None:
         """Gets the new weights, beside those in use."""
+        came = False
         try:
             plan = json.loads(self.line.get(f"plan/{order.number}"))
             room = weight_store.room_for(plan, self.device)
@@ -142,6 +143,7 @@ class Receiver:
                 if self.group is None:
                     raise ValueError("the learner sends over a group, and this generator was given none")
                 self._say(order, RECEIVING)
+                came = True
                 weight_store.broadcast(self.group, self.learner, room, self.limit_s, self._check_order)
             else:
                 weight_store.read(self.line, order.number, room)
@@ -151,7 +153,7 @@ class Receiver:
             raise
         except Exception as error:  # noqa: BLE001 - the learner is told, and the old weights stay
             self._staged = {}
-            self._say(order, FAILED, in_words(error))
+            self._say(order, FAILED, in_words(error), came)
             return
         self._staged, self._staged_by, self._staged_version = room, order.number, order.version
         self._say(order, HAS)

@@ -53,12 +53,13 @@ class Order(NamedTuple):
 
 
 class Status(NamedTuple):
-    """Where one generator is: with which order, and what it has done of it."""
+    """Where one generator is: with which order, and what it has done of it. `came`: what failed had begun to arrive over the group."""
 
     order: int = 0
     state: str = ""
     version: int = 0
     text: str = ""
+    came: bool = False
 
 
 class Line:

@@ -239,9 +239,13 @@ class WeightSync:
 
     def _laggards(self) -> str:
         """Who keeps a transfer over the group from going on: rather those that have not begun to receive."""
-        missing = self._missing(HAS)
-        absent = [g for g in missing if self._line.status(g).state != RECEIVING]
-        if absent:
+        known, number = {g: self._line.status(g) for g in self.generators}, self._order.number
+        missing = [g for g, s in known.items() if s.state != GONE and (s.order, s.state) != (number, HAS)]
+        failed = [g for g in missing if known[g].order == number and known[g].state == FAILED]
+        # One that had come, and gave up a moment before the learner did, only waited for others too.
+        if refused := [g for g in failed if not known[g].came]:
+            return f"; generator {refused[0]} could not take the weights: {known[refused[0]].text}"
+        if absent := [g for g in missing if known[g].state != RECEIVING and g not in failed]:
             return f"; {self._in_words(absent)} did not come to receive"
         return f"; {self._in_words(missing)} did not receive all" if missing else ""
 
