@@ -15,8 +15,6 @@ from pathlib import Path
 HERE = Path(__file__).parent
 MAKE_LIMIT_S = 3600
 _BYTES_PER_ENTRY, _BYTES_PER_RANK = 180, 15_000
-
-
 _WITHOUT_RANKS = "--no-world-ranks"
 
 

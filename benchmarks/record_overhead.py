@@ -83,12 +83,12 @@ def measure_jobs(part: str, given: argparse.Namespace, kept: dict[str, Any], cut
         if not of:
             print(f"{WORDS[what]}, {kind}: cut off before the first two cycles were measured")
             continue
-        is_cold = ", turns of one step" if given.turn == 1 else ""
-        kind_of_step = f"{', sleeping' if sleeps else ''}{is_cold}"
+        turns = ", turns of one step" if given.turn == 1 else ""
+        kind_of_step = f"{', sleeping' if sleeps else ''}{turns}"
         kept.setdefault(part, {})[f"{' '.join(guards) or what}{kind_of_step}"] = of
         save(kept)
         words = f"with {', '.join(guards)}" if guards else WORDS[what]
-        print(f"{words}; {twins.RANKS} ranks, {kind}, {of['step_ms']['median']:.1f} ms without{is_cold}")
+        print(f"{words}; {twins.RANKS} ranks, {kind}, {of['step_ms']['median']:.1f} ms without{turns}")
         null_ratio = kept.get("null", {}).get(f"null{kind_of_step}", {}).get("ratio")
         line("step time, ratio", of["ratio"], "", "" if what == "null" else ratio_verdict(of["ratio"], null_ratio))
         line("step time, ratio of whole cycles", of["cycle_ratio"], "")
