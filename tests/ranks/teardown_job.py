@@ -2,14 +2,14 @@
 
     teardown_job.py torchrun|spawn|fork|ray FAULT FOLDER [PORT]
 
-FOLDER gets the moment of the fault and the numbers of all processes. Ray takes all FAULTS, and writes what became of each.
+FOLDER gets the moment of the fault and the numbers of all processes. Ray takes all FAULTS,
+each with a folder that has its port, and writes what became of each.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -81,12 +81,6 @@ def be_rank(rank: int, how: str, folder: Path, port: int) -> None:
     train(how, folder)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def in_ray(hows: list[str], folder: Path) -> None:
     """Two actors for each fault; nobody ends them until both have ended or failed by themselves."""
     import ray
@@ -99,9 +93,8 @@ def in_ray(hows: list[str], folder: Path) -> None:
             be_rank(*arguments)
 
     for how in hows:
-        (of_fault := folder / how).mkdir()
-        port = free_port()
-        (of_fault / "port").write_text(str(port))
+        of_fault = folder / how
+        port = int((of_fault / "port").read_text())
         actors = [ray.remote(Worker).options(num_cpus=1).remote() for _ in range(RANKS)]
         calls = [actor.be_rank.remote(rank, how, of_fault, port) for rank, actor in enumerate(actors)]
         said = []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .guarded import Ended, _listens, run
+from .guarded import Ended, free_port, listens, run
 
 HERE = Path(__file__).parent
 LIMIT_S = 10.0
@@ -91,6 +91,9 @@ def after_ray() -> Iterator[Path]:
     if find_spec("ray") is None:
         pytest.skip("ray is not installed")
     folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: the paths of Ray's sockets may have 107 characters
+    for how in TOLD:
+        (folder / how).mkdir()
+        (folder / how / "port").write_text(str(free_port()))
     ended = run(
         PROGRAM, folder, "ray", ",".join(TOLD), str(folder), launcher="none", limit_s=170,
         environment={"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"},
@@ -115,4 +118,4 @@ def test_ray(how: str, after_ray: Path) -> None:
     assert re.search(TOLD[how], said), said
     assert f"rank {1 - CULPRIT[how]} failed" not in said, said
     check_nobody_is_left(folder)
-    assert not _listens(int((folder / "port").read_text()))
+    assert not listens(int((folder / "port").read_text()))
