@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -310,6 +312,35 @@ def test_weights_of_a_failed_publish_are_never_used(store: Store) -> None:
     sync.close()
     assert generator.ended().taken == []
     assert generator.sync.version == 0
+
+
+class TakenBack:
+    """A store in which a key is gone right after the first question about it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(key: Any, *arguments: Any) -> Any:
+            answer = getattr(self._store, name)(key, *arguments)
+            self._store.delete_key(key if isinstance(key, str) else key[0])
+            return answer
+
+        return ask
+
+
+@pytest.mark.parametrize("kind", ["tcp", "file", "hash"])
+def test_what_is_taken_back_meanwhile_is_not_waited_for(kind: str, store: Store, tmp_path: Path) -> None:
+    line = Line({"tcp": store, "file": dist.FileStore(str(tmp_path / "s"), 1), "hash": dist.HashStore()}[kind], "w")
+    store = line._store
+    store.set_timeout(timedelta(seconds=1))  # of a question that waits
+    for part in (b"\x00\xff" * 1000, b"{}"):
+        line.put("part", part)
+        line._store = TakenBack(store)
+        assert line.get("part") == part
+        with pytest.raises(LookupError):
+            line.get("part")
+        line._store = store
 
 
 def test_one_that_waited_for_another_in_vain_is_not_accused(store: Store) -> None:

@@ -20,6 +20,8 @@ from unhang.guard.board import connected, innermost
 
 CHUNK_BYTES = 4 << 20
 _ANSWER_LIMIT_S = 10.0
+# No key holds this; expecting it changes nothing, and a store gives it back only where the key is missing.
+_NOTHING = "a05c0bde6f9b4c0c8f5bb7b0d0c5a1de"
 
 TAG = "weight_sync"
 # What the learner orders, and what a generator says of itself.
@@ -107,11 +109,12 @@ class Line:
         """Reads what is there.
 
         Raises:
-            LookupError: it is not; a plain question would wait for it.
+            LookupError: it is not.
         """
-        if not self._asked(self._store.check, [key]):
+        found = self._read(key)
+        if found is None:
             raise LookupError("the learner has taken back what it sent")
-        return bytes(self._asked(self._store.get, key))
+        return found
 
     def delete(self, key: str) -> None:
         """Some stores cannot; they keep it."""
@@ -119,9 +122,12 @@ class Line:
             self._store.delete_key(key)
 
     def _get(self, key: str) -> str:
-        if not self._asked(self._store.check, [key]):
-            return ""
-        return str(self._asked(self._store.get, key).decode())
+        return (self._read(key) or b"").decode()
+
+    def _read(self, key: str) -> bytes | None:
+        """A store's `get` waits for a key that is missing, even if it was there a moment ago; this question does not."""
+        found = bytes(self._asked(self._store.compare_set, key, _NOTHING, _NOTHING))
+        return None if found == _NOTHING.encode() else found
 
 
 def next_sign(order: Order) -> Order:
