@@ -2,9 +2,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Thousands of processes would compile what they import.
+unexport PYTHONDONTWRITEBYTECODE
+# Real jobs mostly wait: more workers than cores.
+WORKERS := -n 4 --dist loadscope --no-loadscope-reorder
+QUICK := tests/rules tests/logs tests/incidents tests/floors tests/unit/analyze tests/unit/model tests/unit/show
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu lint bench docs clean
+.PHONY: help setup demo check test test-gpu record lint bench docs clean
 
 help:  ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,8 +27,17 @@ $(READY): pyproject.toml constraints.txt
 demo: setup  ## Start a real job that hangs, and see it named
 	@$(BIN)/unhang demo
 
+check: setup  ## Before each commit, a minute: lint of what changed, and the tests that start no jobs
+	@changed=$$(git diff --name-only --diff-filter=d HEAD -- '*.py'; git ls-files --others --exclude-standard '*.py'); \
+	if [ -n "$$changed" ]; then $(BIN)/ruff check $$changed && $(BIN)/ruff format --check -q $$changed; fi
+	@$(BIN)/lint-imports --no-cache >/dev/null || $(BIN)/lint-imports --no-cache
+	@$(BIN)/python -m pytest -q $(WORKERS) $(QUICK)
+
 test: setup  ## Run all tests
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	@$(BIN)/python -m pytest -q $(WORKERS)
+
+record: setup  ## Run every job of the tests' table anew, and keep what it leaves for the tests to judge (ten minutes)
+	@$(BIN)/python -m tests.ranks.recordings
 
 test-gpu: setup  ## Tests that need a GPU (skipped without one)
 	@$(BIN)/python -m pytest -q tests/gpu
@@ -35,16 +49,19 @@ lint: setup  ## Style, types, floors
 	@$(BIN)/lint-imports --no-cache
 
 bench: setup  ## Measure latency, overhead, attribution on 50,000 random jobs, and the peer; whole tables of tests (hours)
-	@$(BIN)/python -m pytest -q -m whole
+	@$(BIN)/python -m pytest -q $(WORKERS) -m whole
 	@$(BIN)/python benchmarks/detection_latency.py
+	@$(BIN)/python benchmarks/healthy_soak.py
 	@$(BIN)/python benchmarks/hangbench/run.py
 	@$(BIN)/python benchmarks/record_overhead.py
 	@$(BIN)/python benchmarks/random_jobs.py
+	@$(BIN)/python benchmarks/nccl_jobs.py
 	@$(BIN)/python benchmarks/versus_torchfrtrace.py
 
 docs: setup  ## Write docs/rules and the decision tree from the rules' docstrings
 	@$(BIN)/python docs/make_rules.py
 	@$(BIN)/python docs/make_tree.py
+	@$(BIN)/python docs/make_lines.py
 
 clean:  ## Remove what setup made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache unhang-reports

@@ -33,9 +33,9 @@ def in_a_loop(once: Callable[[], object]) -> list[float]:
 
 def alone() -> Series:
     """What needs no other rank."""
-    from unhang.guard.heartbeat import heartbeat
-    from unhang.guard.loader_watch import watch_loader
-    from unhang.guard.section import section
+    from unhang.inside.guards.heartbeat import heartbeat
+    from unhang.inside.guards.loader.watch import watch_loader
+    from unhang.inside.guards.section import section
 
     beat = heartbeat(every=10**9)
     used, loader = section("step", limit_s=60), watch_loader(range(USES))
@@ -90,9 +90,8 @@ def of_a_rank(blocks: int) -> Series:
     import torch
     import torch.distributed as dist
 
-    from unhang.guard.align import align
-    from unhang.guard.same import assert_same
-    from unhang.guard.together import together
+    from unhang.inside.guards.agreement import assert_same, together
+    from unhang.inside.guards.align import align
 
     found: Series = {
         "bare": [],
@@ -129,7 +128,7 @@ def be_rank(blocks: int, is_apart: bool) -> None:
     import torch
     import torch.distributed as dist
 
-    from unhang.guard import exchange
+    from unhang.inside.guards.transport import exchange
 
     if is_apart:
         exchange.process_numbers = lambda: os.environ["RANK"]

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-from unhang.analyze.group_testing import Search
-from unhang.analyze.group_testing_answers import Answer, Group, Noise, Pair
+from unhang.check.links.evidence import Answer, Group, Noise, Pair
+from unhang.check.links.search import Search
 
 RESULTS = Path(__file__).parent / "results" / "group_testing.json"
 FAULTS = [(0, 0), (1, 0), (2, 0), (4, 0), (8, 0), (0, 1), (0, 2), (1, 1), (4, 2)]
@@ -76,7 +76,7 @@ def by_search(cluster: Cluster, noise: Noise, links: int, seed: int) -> Found:
         asked = time.process_time()
         answers = [Answer.BAD if fails else Answer.OK for fails in cluster.test(groups)]
         simulated_s += time.process_time() - asked
-        search.tell(answers)
+        search.record(answers)
     verdict = search.verdict
     return set(verdict.bad_members), set(verdict.bad_links), time.process_time() - began - simulated_s
 

@@ -1,4 +1,4 @@
-"""Public incidents with an established cause: how often the first finding names it, from the log alone.
+"""Public incidents with an established cause: how often the first finding names it, from the log alone, given as a file.
 
 Prints the confusion table, and for each rule on how many incidents it spoke: a rule that speaks on one file only may be
 written for the file instead of the failure, and is listed as such.
@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from unhang.diagnosis import diagnose
 from unhang.model import Diagnosis
-from unhang.read.logs.case import log_case
-from unhang.rules.registry import judge
 
+NAMES = ("job.log", "slurm-4711.out", "train.err", "stdout.txt", "log")
+RESULTS = Path(__file__).parent / "results" / "blind_rounds.json"
+HEALTHY = "none"  # the truth of a log in which nothing is wrong
 FOLDER = Path(__file__).parents[1] / "tests" / "incidents"
 
 
@@ -47,10 +50,18 @@ class Judged:
         return self.diagnosis.findings[0].culprit_ranks if self.diagnosis.findings else ()
 
 
+def diagnosed(log: str, name: str = NAMES[0]) -> Diagnosis:
+    """What `unhang diagnose FILE` says of a log in a file of this name."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_text(log, errors="surrogateescape")
+        return diagnose(path)
+
+
 def judged(folder: Path = FOLDER) -> list[Judged]:
-    """All incidents of a folder."""
+    """All incidents of a folder, each as a log with one of the names that logs have."""
     found = []
-    for path in sorted(folder.glob("*.json")):
+    for number, path in enumerate(sorted(folder.glob("*.json"))):
         incident = json.loads(path.read_text())
         truth = incident["truth"]
         ranks = truth["culprit_ranks"]
@@ -61,7 +72,7 @@ def judged(folder: Path = FOLDER) -> list[Judged]:
                 tuple(sorted(ranks)) if ranks else None,
                 bool(incident["scored"]),
                 bool(incident["abstain"]),
-                judge(log_case(incident["log"])),
+                diagnosed(incident["log"], NAMES[number % len(NAMES)]),
             )
         )
     return found
@@ -74,12 +85,14 @@ def share(hits: int, of: int) -> str:
 
 def summary(all_judged: Sequence[Judged]) -> dict[str, tuple[int, int]]:
     """Name of the measure -> (right, of)."""
-    scored = [j for j in all_judged if j.is_scored]
+    healthy = [j for j in all_judged if j.truth == HEALTHY]
+    scored = [j for j in all_judged if j.is_scored and j.truth != HEALTHY]
     named = [j for j in scored if j.culprits is not None]
     abstain = [j for j in all_judged if j.must_abstain]
-    others = [j for j in all_judged if not j.is_scored and not j.must_abstain]
+    others = [j for j in all_judged if not j.is_scored and not j.must_abstain and j.truth != HEALTHY]
     return {
         "first cause right": (sum(j.cause == j.truth for j in scored), len(scored)),
+        "another cause named": (sum(j.cause not in ("unknown", j.truth) for j in scored), len(scored)),
         "culprit ranks right": (sum(j.ranks == j.culprits for j in named), len(named)),
         "abstains where nothing was established": (sum(j.cause == "unknown" for j in abstain), len(abstain)),
         "not to be told from the log: right": (sum(j.cause == j.truth for j in others), len(others)),
@@ -87,7 +100,18 @@ def summary(all_judged: Sequence[Judged]) -> dict[str, tuple[int, int]]:
             sum(j.cause not in ("unknown", j.truth) for j in others),
             len(others),
         ),
+        "healthy logs accused": (sum(j.cause != "unknown" for j in healthy), len(healthy)),
     }
+
+
+def keep(name: str, found: Sequence[Judged]) -> None:
+    """Writes the score of a round of incidents that nobody had seen beside those of the earlier rounds."""
+    rounds = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    wrong = {j.name: [j.truth, j.cause, j.rule] for j in found if j.cause not in (j.truth, "unknown")}
+    silent = {j.name: j.truth for j in found if j.is_scored and j.cause == "unknown" and j.truth != HEALTHY}
+    score = {measure: list(hits) for measure, hits in summary(found).items()}
+    rounds[name] = {"incidents": len(found), "score": score, "wrong": wrong, "silent": silent}
+    RESULTS.write_text(json.dumps(rounds, indent=1) + "\n")
 
 
 def main() -> int:
@@ -95,8 +119,13 @@ def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("folder", nargs="?", type=Path, default=FOLDER)
     options.add_argument("--wrong", action="store_true", help="list every incident with a wrong answer")
+    options.add_argument(
+        "--blind", metavar="ROUND", help="keep the score in results/blind_rounds.json: before any change!"
+    )
     given = options.parse_args()
     found = judged(given.folder)
+    if given.blind:
+        keep(given.blind, found)
     if given.wrong:
         for j in found:
             bad_ranks = j.culprits is not None and j.ranks != j.culprits

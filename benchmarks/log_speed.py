@@ -30,6 +30,7 @@ from unhang.read.logs.source import read_output, read_outputs
 RUNS = 3
 BASE_BYTES = 64 << 20
 FAILURES_PER_BASE = 120
+CORPUS = Path(__file__).parents[1] / "tests" / "logs" / "lines"
 RESULTS = Path(__file__).parent / "results" / "log_speed.json"
 MODULES = [
     "attention",
@@ -78,7 +79,9 @@ def write_log(path: Path, size: int, seed: int) -> None:
         length += len(line) + 1
         if length >= min(BASE_BYTES, size):
             break
-    examples = [line for pattern in all_patterns() if pattern.says for line in pattern.examples]
+    proving = {pattern.kind for pattern in all_patterns() if pattern.says}
+    corpus = [line.split(" :: ", 1) for path in sorted(CORPUS.glob("*.log")) for line in path.read_text().splitlines()]
+    examples = [line for kind, line in corpus if kind.strip() in proving]
     with path.open("w", newline="") as f:
         left = size
         while left > 0:

@@ -1,33 +1,32 @@
-"""Writes docs/rules/ID.md and the table of rules from the rules' own docstrings."""
+"""Writes docs/rules/ID.md and the table of rules from the rules' cards."""
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 
+from unhang.rules.base import Rule
 from unhang.rules.registry import all_rules
 
 FOLDER = Path(__file__).parent / "rules"
 
 
-def page(rule: object) -> str:
+def page(rule: Rule) -> str:
     """One rule as a page."""
-    text = inspect.cleandoc(type(rule).__doc__ or "")
-    lines = [f"# {rule.id}", "", f"Cause: `{rule.cause}`", ""]  # type: ignore[attr-defined]
-    for line in text.splitlines():
-        is_heading = line.endswith(":") and not line.startswith(" ")
-        lines.append(f"## {line[:-1]}\n" if is_heading else line.strip())
+    card = rule.card
+    lines = [f"# {rule.id}", "", f"Cause: `{card.cause}`", "", card.what, ""]
+    for heading, text in card.sections.items():
+        lines += [f"## {heading}\n", *text.splitlines(), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def pages() -> dict[str, str]:
     """File name -> content of every page."""
     found = {f"{rule.id}.md": page(rule) for rule in all_rules()}
-    rows = [f"| [{r.id}]({r.id}.md) | {r.cause} | {(type(r).__doc__ or '').splitlines()[0]} |" for r in all_rules()]
+    rows = [f"| [{r.id}]({r.id}.md) | {r.cause} | {r.card.what} |" for r in all_rules()]
     table = [
         "# Rules",
         "",
-        "Written from the rules' docstrings by `make docs`.",
+        "Written from the rules' cards by `make docs`.",
         "",
         "| rule | cause | |",
         "|---|---|---|",

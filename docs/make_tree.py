@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from unhang.cli.skill import commands_with_help
-from unhang.skill.pages import tree_page
+from unhang.skill.folder import tree_page
 
 PAGE = Path(__file__).parent / "decision-tree.md"
 

@@ -11,47 +11,49 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from unhang.diagnosis import diagnose as diagnose
     from unhang.errors import GroupInUse as GroupInUse
     from unhang.errors import PeerFailed as PeerFailed
     from unhang.errors import RanksDiffer as RanksDiffer
     from unhang.errors import SectionOverran as SectionOverran
     from unhang.errors import WeightSyncFailed as WeightSyncFailed
-    from unhang.guard.align import align as align
-    from unhang.guard.heartbeat import heartbeat as heartbeat
-    from unhang.guard.installing import install as install
-    from unhang.guard.learning import check_learning as check_learning
-    from unhang.guard.loader_watch import watch_loader as watch_loader
-    from unhang.guard.loading import LoaderFinding as LoaderFinding
-    from unhang.guard.loading import check_loader as check_loader
-    from unhang.guard.process_group import process_group as process_group
-    from unhang.guard.record import record as record
-    from unhang.guard.replicas import check_replicas as check_replicas
-    from unhang.guard.same import assert_same as assert_same
-    from unhang.guard.section import section as section
-    from unhang.guard.section import sections as sections
-    from unhang.guard.together import together as together
-    from unhang.guard.weight_sync import WeightSync as WeightSync
+    from unhang.inside.guards.agreement import assert_same as assert_same
+    from unhang.inside.guards.agreement import together as together
+    from unhang.inside.guards.align import align as align
+    from unhang.inside.guards.ending import record as record
+    from unhang.inside.guards.heartbeat import heartbeat as heartbeat
+    from unhang.inside.guards.installing import install as install
+    from unhang.inside.guards.learning import check_learning as check_learning
+    from unhang.inside.guards.loader import LoaderFinding as LoaderFinding
+    from unhang.inside.guards.loader import check_loader as check_loader
+    from unhang.inside.guards.loader import watch_loader as watch_loader
+    from unhang.inside.guards.process_group import process_group as process_group
+    from unhang.inside.guards.replicas import check_replicas as check_replicas
+    from unhang.inside.guards.section import section as section
+    from unhang.inside.guards.section import sections as sections
+    from unhang.inside.guards.weights import WeightSync as WeightSync
 
 _PUBLIC = {
-    "align": "unhang.guard.align",
-    "assert_same": "unhang.guard.same",
-    "check_learning": "unhang.guard.learning",
-    "check_loader": "unhang.guard.loading",
-    "check_replicas": "unhang.guard.replicas",
+    "align": "unhang.inside.guards.align",
+    "assert_same": "unhang.inside.guards.agreement",
+    "check_learning": "unhang.inside.guards.learning",
+    "check_loader": "unhang.inside.guards.loader",
+    "check_replicas": "unhang.inside.guards.replicas",
+    "diagnose": "unhang.diagnosis",
     "GroupInUse": "unhang.errors",
-    "heartbeat": "unhang.guard.heartbeat",
-    "install": "unhang.guard.installing",
-    "LoaderFinding": "unhang.guard.loading",
+    "heartbeat": "unhang.inside.guards.heartbeat",
+    "install": "unhang.inside.guards.installing",
+    "LoaderFinding": "unhang.inside.guards.loader",
     "PeerFailed": "unhang.errors",
-    "process_group": "unhang.guard.process_group",
+    "process_group": "unhang.inside.guards.process_group",
     "RanksDiffer": "unhang.errors",
-    "record": "unhang.guard.record",
-    "section": "unhang.guard.section",
+    "record": "unhang.inside.guards.ending",
+    "section": "unhang.inside.guards.section",
     "SectionOverran": "unhang.errors",
-    "sections": "unhang.guard.section",
-    "together": "unhang.guard.together",
-    "watch_loader": "unhang.guard.loader_watch",
-    "WeightSync": "unhang.guard.weight_sync",
+    "sections": "unhang.inside.guards.section",
+    "together": "unhang.inside.guards.agreement",
+    "watch_loader": "unhang.inside.guards.loader",
+    "WeightSync": "unhang.inside.guards.weights",
     "WeightSyncFailed": "unhang.errors",
 }
 __all__ = ["__version__", *_PUBLIC]

@@ -18,6 +18,12 @@ class UnreadableInput(UnhangError):
     help_text = "check that the file was copied completely, or leave it out"
 
 
+class NotEvidence(UnreadableInput):
+    """What was given is missing, empty, or something else than evidence. The line says all."""
+
+    help_text = ""
+
+
 class NothingToJudge(UnhangError):
     """The input holds no evidence on a distributed job."""
 
@@ -29,6 +35,16 @@ class WrongUsage(UnhangError):
     """The command line asks for something that makes no sense."""
 
     help_text = "see 'unhang COMMAND --help'"
+
+
+class CannotWrite(UnhangError):
+    """The output cannot be written where it was asked for."""
+
+
+class NoTorch(UnhangError):
+    """The command starts ranks of its own, and torch is not there."""
+
+    help_text = "install torch into the environment of unhang"
 
 
 class RanksDiffer(UnhangError):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.preflight.collectives.results import CaseResult, Limits
-from unhang.preflight.collectives.runner import Member, Progress, run_collectives
+from unhang.check.collectives.runner import Progress, Rendezvous, run_collectives
+from unhang.check.collectives.suite import CaseResult, Limits
 
 SMALL_BYTES = 1 << 16
 _FAULT = """
@@ -42,7 +42,7 @@ def run_members(
     limits = limits or Limits(case_s=20)
 
     def be(rank: int, address: str) -> None:
-        member = Member(rank, world_size, address, "test")
+        member = Rendezvous(rank, world_size, address, "test")
         results[rank] = run_collectives(member, names, SMALL_BYTES, limits, tell)
 
     with store() as address:
@@ -65,7 +65,7 @@ ON_TORCH = """
 import importlib.abc
 class WhenTorchIsThere(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name == "unhang.preflight.collectives.operations":
+        if name == "unhang.check.collectives.operations":
             import time, torch, torch.distributed as dist
             real_all_reduce, real_mm = dist.all_reduce, torch.mm
 {body}

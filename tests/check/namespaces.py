@@ -210,8 +210,8 @@ def _node(index: int, folder: Path) -> None:
 
 
 def _answer(order: dict[str, Any]) -> dict[str, Any]:
-    from unhang.preflight.checking import check
-    from unhang.preflight.context import CheckOptions
+    from unhang.check.areas import CheckOptions
+    from unhang.check.checking import check
     from unhang.show.report_json import to_json
 
     try:
@@ -246,7 +246,7 @@ def _nodes(size: int, folder: Path) -> None:
     """Imports what takes long once, and forks the nodes from it."""
     import torch.distributed  # noqa: F401
 
-    import unhang.preflight.checking  # noqa: F401
+    import unhang.check.checking  # noqa: F401
 
     children = []
     for index in range(size):

@@ -7,26 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from unhang.errors import UnreadableInput
-from unhang.preflight.collectives.merge import Blame, blame, merge
-from unhang.preflight.collectives.reference import (
+from unhang.check.collectives.merge import (
     SCHEMA,
+    Blame,
     Reference,
     against,
+    blame,
     load_reference,
+    merge,
     reference_of,
     save_reference,
     slow_ranks,
 )
-from unhang.preflight.collectives.results import CaseResult, Figures, State, Stuck, Wrong
-from unhang.preflight.collectives.worker import _first_line, _is_refusal
+from unhang.check.collectives.operations import figures_of
+from unhang.check.collectives.suite import CaseResult, Figures, State, Stuck, Wrong
+from unhang.check.collectives.worker import _first_line, _is_refusal
+from unhang.errors import UnreadableInput
 
 WORLD = 4
 CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:23776"
 
 
 def _one(rank: int, state: State = State.OK, op: str = "all_reduce", group: str = "all", **more: object) -> CaseResult:
-    result = CaseResult(0, op, op, 8, "float32", group, state)
+    result = CaseResult(0, op, op, group, state)
     return replace(result, **more)
 
 
@@ -170,17 +173,25 @@ def _speed(median_s: float, mad_s: float = 0.001, low_s: float | None = None) ->
     return Figures(median_s, low_s or median_s - mad_s, mad_s, 10, None)
 
 
-def test_a_slow_rank_is_slow_in_its_good_runs_too() -> None:
-    def ranks(*figures: Figures) -> dict[int, list[CaseResult]]:
-        return {rank: [_one(rank, op="compute_speed", figures=one)] for rank, one in enumerate(figures)}
+def _ranks(*figures: Figures) -> dict[int, list[CaseResult]]:
+    return {rank: [_one(rank, op="compute_speed", figures=one)] for rank, one in enumerate(figures)}
 
+
+def test_a_rank_that_had_to_share_its_processor_is_not_slow() -> None:
+    """Nine blocks of ten were interrupted by others, one was not."""
     usual = [_speed(0.010)] * 3
-    (slow,) = slow_ranks(ranks(*usual, _speed(0.030)))
+    assert slow_ranks(_ranks(*usual, figures_of([0.030] * 9 + [0.011]))) == ()
+    assert [s.rank for s in slow_ranks(_ranks(*usual, figures_of([0.030] * 10)))] == [3]
+
+
+def test_a_slow_rank_is_slow_in_its_good_runs_too() -> None:
+    usual = [_speed(0.010)] * 3
+    (slow,) = slow_ranks(_ranks(*usual, _speed(0.030)))
     assert (slow.rank, slow.others_s, round(slow.ratio, 6)) == (3, 0.010, 3.0)
-    assert slow_ranks(ranks(*usual, _speed(0.030, low_s=0.011))) == ()
-    assert slow_ranks(ranks(*usual, _speed(0.014))) == ()
-    assert slow_ranks(ranks(*[_speed(0.010, 0.009)] * 3, _speed(0.030))) == ()
-    assert slow_ranks(ranks(_speed(0.010), _speed(0.030))) == ()
+    assert slow_ranks(_ranks(*usual, _speed(0.030, low_s=0.011))) == ()
+    assert slow_ranks(_ranks(*usual, _speed(0.014))) == ()
+    assert slow_ranks(_ranks(*[_speed(0.010, 0.009)] * 3, _speed(0.030))) == ()
+    assert slow_ranks(_ranks(_speed(0.010), _speed(0.030))) == ()
 
 
 def test_a_figure_is_marked_when_it_is_beyond_noise(tmp_path: Path) -> None:
@@ -221,7 +232,7 @@ def test_another_file_is_no_reference(tmp_path: Path, text: str) -> None:
     (CLOSED, False), ("Timed out waiting 10000ms for recv operation to complete", False), ("NCCL error: unhandled", False),
 ])  # fmt: skip
 def test_what_torch_refuses_is_told_from_what_fails(text: str, is_refused: bool) -> None:
-    from unhang.preflight.collectives.suite import Case
+    from unhang.check.collectives.suite import Case
 
     assert _is_refusal(RuntimeError(text), Case("all_reduce")) is is_refused
     assert _is_refusal(RuntimeError("invalid tensor size at index 0"), Case("all_gather_uneven"))

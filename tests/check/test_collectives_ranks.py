@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,20 +10,28 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.check.collectives_ranks import on_torch, put_fault, run_members
-from unhang.preflight.collectives.merge import blame, merge
-from unhang.preflight.collectives.reference import against, load_reference, reference_of, save_reference, slow_ranks
-from unhang.preflight.collectives.results import Limits, State, decode, encode
-from unhang.preflight.collectives.runner import Progress
-from unhang.preflight.collectives.suite import FAMILIES
+from tests.slowness import slowness
+from unhang.check.collectives.merge import (
+    against,
+    blame,
+    load_reference,
+    merge,
+    reference_of,
+    save_reference,
+    slow_ranks,
+)
+from unhang.check.collectives.runner import Progress
+from unhang.check.collectives.suite import FAMILIES, CaseResult, Limits, State, as_fields
 
 MEMBER = """
 import sys
-from unhang.preflight.collectives.results import Limits
-from unhang.preflight.collectives.runner import Member, run_collectives
-run_collectives(Member(0, 2, "127.0.0.1:9", "test"), ["barrier"], limits=Limits(start_s=50))
+from unhang.check.collectives.suite import Limits
+from unhang.check.collectives.runner import Rendezvous, run_collectives
+run_collectives(Rendezvous(0, 2, "127.0.0.1:9", "test"), ["barrier"], limits=Limits(start_s=50))
 """
 
 
@@ -39,7 +48,8 @@ def test_a_healthy_job_is_right_everywhere(tmp_path: Path) -> None:
     assert blame(tables) == ()
     ended = [(p.rank, p.done) for p in told if p.state is not None]
     assert sorted(ended) == [(rank, done) for rank in range(4) for done in range(1, len(tables) + 1)]
-    assert decode(encode(by_rank[3])) == by_rank[3]
+    sent = json.loads(json.dumps(as_fields(by_rank[3])))
+    assert msgspec.convert(sent, tuple[CaseResult, ...]) == by_rank[3]
     now = reference_of(by_rank, 4)
     assert sum(name.startswith("benchmark") for name in now.figures) == 4
     assert now.figures["benchmark 16384 float32"].busbw_gbps
@@ -121,14 +131,14 @@ def _is_alive(pid: int) -> bool:
 def test_the_worker_dies_with_its_member(signo: signal.Signals) -> None:
     member = subprocess.Popen([sys.executable, "-c", MEMBER], stderr=subprocess.DEVNULL)
     try:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 30 * slowness()
         while not (workers := _children(member.pid)) and time.monotonic() < until:
             time.sleep(0.02)
         (worker,) = workers
         while os.getsid(worker) != worker and time.monotonic() < until:
             time.sleep(0.02)
         os.kill(member.pid, signo)
-        assert member.wait(20) != 0
+        assert member.wait(20 * slowness()) != 0
         while _is_alive(worker) and time.monotonic() < until:
             time.sleep(0.02)
         assert not _is_alive(worker)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from unhang.check.children import Worker
+from unhang.check.collectives import runner
+from unhang.check.collectives.runner import Rendezvous, run_collectives
+from unhang.check.collectives.suite import CaseResult, Limits, State, make_plan
 from unhang.errors import WrongUsage
-from unhang.preflight.collectives import runner
-from unhang.preflight.collectives.results import CaseResult, Limits, State
-from unhang.preflight.collectives.runner import Member, Worker, run_collectives
-from unhang.preflight.collectives.suite import make_plan
 
-MEMBER = Member(0, 2, "127.0.0.1:9", "test")
+MEMBER = Rendezvous(0, 2, "127.0.0.1:9", "test")
 START = ["import json, os, sys, time", "def say(**line): print(json.dumps(line), flush=True)"]
 JOINED = "say(event='start', case=0); say(event='end', case=0, state='ok', seconds=1.0); say(event='start', case=1)"
 

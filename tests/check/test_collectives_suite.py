@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from unhang.check.collectives.patterns import PERIOD, Pattern, compare, compare_parts, compare_sum
+from unhang.check.collectives.suite import DTYPES, FAMILIES, Case, group_of, make_plan, splits
 from unhang.errors import WrongUsage
-from unhang.preflight.collectives.patterns import PERIOD, Pattern, compare, compare_parts, compare_sum
-from unhang.preflight.collectives.suite import DTYPES, FAMILIES, Case, group_of, make_plan, splits
 
 CPU = torch.device("cpu")
 ALL_DTYPES = ("float32", *DTYPES)

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.slowness import slowness
+
 CHECK = [sys.executable, "-m", "unhang", "check"]
 HOLDER = (
     "import socket, sys; s = socket.socket(); s.bind(('127.0.0.1', int(sys.argv[1]))); s.listen(); sys.stdin.read()"
@@ -23,7 +25,9 @@ _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 def run(*arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
     environ = {k: v for k, v in os.environ.items() if k not in _VARIABLES}
-    return subprocess.run([*CHECK, *arguments], capture_output=True, text=True, timeout=55, env=environ, **more)
+    return subprocess.run(
+        [*CHECK, *arguments], capture_output=True, text=True, timeout=55 * slowness(), env=environ, **more
+    )
 
 
 def started_with(folder: Path) -> list[int]:
@@ -116,6 +120,7 @@ def test_interrupted_it_leaves_nothing(number: signal.Signals, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.whole
 @pytest.mark.torchrun
 def test_under_torchrun_all_ranks_end_with_one_verdict() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--standalone"]
@@ -129,7 +134,7 @@ def test_under_torchrun_all_ranks_end_with_one_verdict() -> None:
         "all_reduce",
         "--output-format",
     ]
-    done = subprocess.run([*command, *arguments, "json"], capture_output=True, text=True, timeout=55)
+    done = subprocess.run([*command, *arguments, "json"], capture_output=True, text=True, timeout=55 * slowness())
     report = json.loads(done.stdout)
     assert (done.returncode, report["findings"], report["job"]["world_size"]) == (0, [], 3)
 
@@ -156,6 +161,7 @@ def test_watching_tells_what_changes() -> None:
     assert f"pid {holder.pid}" in told
 
 
+@pytest.mark.whole
 def test_a_scale_is_run_size_by_size() -> None:
     done = run("--scale", "2,3", "--only", "machine")
     assert done.returncode == 0

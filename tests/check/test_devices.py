@@ -13,14 +13,13 @@ from typing import Any, cast
 import pytest
 
 from tests.check.fake_nvml import CARD, FakeNvml
+from unhang.check import devices as area
+from unhang.check import devices as probe
+from unhang.check.areas import CheckOptions, Context
+from unhang.check.checking import check, judged
+from unhang.check.participants import Member, Participants
+from unhang.check.planning import setup_of
 from unhang.model import Case, Finding, Job, RankEvidence, RankIdentity, Reading, Unavailable
-from unhang.preflight.areas import devices as area
-from unhang.preflight.checking import check, judged
-from unhang.preflight.context import CheckOptions, Context
-from unhang.preflight.member import Member
-from unhang.preflight.party import Party
-from unhang.preflight.planning import setup_of
-from unhang.probe import devices as probe
 from unhang.rules.registry import all_rules
 
 ONLY = CheckOptions(areas=("devices",))
@@ -120,7 +119,7 @@ def test_a_power_limit_and_idle_devices_are_no_fault(monkeypatch: pytest.MonkeyP
 def test_a_driver_that_does_not_answer_is_a_finding_and_does_not_hold_up_the_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(probe, "LIMIT_S", 0.2)
+    monkeypatch.setattr(probe, "_ASK_LIMIT_S", 0.2)
     use(monkeypatch, FakeNvml({}, hangs=True))
     found, _ = found_alone()
     assert set(found) == {"driver-silent"}
@@ -199,7 +198,7 @@ def found_on(
         member = Member(rank, world, local, min(world, per_host), host=f"node{rank // per_host}")
         table = nvml if isinstance(nvml, FakeNvml) else nvml[rank]
         options = replace(ONLY, backend=backend)
-        context = Context(member, Party(member, None, (rank,)), options, environ)
+        context = Context(Participants(member, None, (rank,)), options, environ)
         one = probe.nvidia(table, area.in_detail(member), 0)
         read = [*setup_of(context), *area.readings(probe.Devices("nvidia", **one), context)]
         found += [replace(r, rank=rank, host=member.host) for r in read if not isinstance(r, Unavailable)]

@@ -9,19 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.check.collectives_ranks import store
+from unhang.check.areas import CheckOptions, Context
+from unhang.check.links import search_links
+from unhang.check.links.worker import chunk_elements
+from unhang.check.participants import Member, Participants, meet
 from unhang.model import Reading
-from unhang.preflight.context import CheckOptions, Context
-from unhang.preflight.links.exchange import chunk_elements
-from unhang.preflight.links.searching import search_links
-from unhang.preflight.member import Member
-from unhang.preflight.party import Party, meet
 
 WORLD = 4
 FAULT = """
 import importlib.abc, sys
 class WhenTorchIsThere(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
-        if name == "unhang.preflight.links.exchange":
+        if name == "unhang.check.collectives.worker":
             import time, torch, torch.distributed as dist
             real = dist.all_to_all_single
 {body}
@@ -41,9 +40,9 @@ def search(case_limit_s: float = 20.0) -> dict[int, list[Reading]]:
         host, port = address.rsplit(":", 1)
         member = Member(rank, WORLD, rank, host=f"node{rank}", address=host, port=int(port), run_id="test")
         ours = PrefixStore("party", TCPStore(host, int(port), is_master=False, wait_for_workers=False))
-        party: Party = meet(member, 30, lambda *_: ours)
+        party: Participants = meet(member, 30, lambda *_: ours)
         options = CheckOptions(case_limit_s=case_limit_s)
-        found[rank] = list(search_links(Context(member, party, options, {}), "gloo", "cpu"))  # type: ignore[arg-type]
+        found[rank] = list(search_links(Context(party, options, {}), "gloo", "cpu"))  # type: ignore[arg-type]
 
     with store() as address:
         threads = [threading.Thread(target=be, args=(rank, address)) for rank in range(WORLD)]
@@ -74,6 +73,7 @@ def test_healthy_ranks_are_through_in_two_rounds() -> None:
     assert told["rounds"] <= 3  # type: ignore[operator]
 
 
+@pytest.mark.whole
 def test_a_rank_that_sends_rubbish_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = """
     def all_to_all_single(received, sent):

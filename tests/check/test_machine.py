@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from tests.slowness import slowness
+from unhang.check import machine
+from unhang.check.areas import CheckOptions
+from unhang.check.checking import check
+from unhang.check.children import limited
+from unhang.check.machine import kernel_log
+from unhang.check.machine.kernel_log import KernelMessage
 from unhang.model import Reading
-from unhang.preflight.areas import machine
-from unhang.preflight.checking import check
-from unhang.preflight.context import CheckOptions
-from unhang.probe.limited import limited
-from unhang.probe.machine_kernel_log import KernelMessage
 from unhang.rules.registry import all_rules
 
 _NEW_MOUNTS, _READ_ONLY, _REMOUNT, _RECURSIVE, _PRIVATE = 0x20000, 1, 32, 0x4000, 1 << 18
@@ -88,7 +90,7 @@ def mount(folder: Path | str, options: str) -> None:
 
 
 def test_a_healthy_machine_gives_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "kernel_messages", lambda: HEALTHY)
+    monkeypatch.setattr(kernel_log, "kernel_messages", lambda: HEALTHY)
     answer = checked(of("", tmp_path))
     assert set(answer["found"]) <= {"no-tracing"}, "a container may forbid it"
     assert answer["code"] == bool(answer["found"])
@@ -169,9 +171,9 @@ def test_a_folder_that_does_not_answer_is_named_and_costs_its_limit(
             os.open(tmp_path / "dead", os.O_RDONLY)  # waits in the kernel, as a mount whose server is gone
         return real(path)
 
-    monkeypatch.setattr("unhang.probe.machine_folders.LIMIT_S", 1.0)
-    monkeypatch.setattr("unhang.probe.machine_folders._is_busy", lambda: False)
-    monkeypatch.setattr("unhang.probe.machine_folders.os.path.lexists", stuck)
+    monkeypatch.setattr("unhang.check.machine.folders.LIMIT_S", slowness())
+    monkeypatch.setattr("unhang.check.machine.folders._is_busy", lambda: False)
+    monkeypatch.setattr("unhang.check.machine.folders.os.path.lexists", stuck)
     answer = checked(of("", tmp_path))
     assert set(answer["found"]) == {"folder-hangs"}
     assert answer["found"]["folder-hangs"][0].startswith(f"the file system of {tmp_path} does not answer")
@@ -221,7 +223,7 @@ def test_what_cannot_be_read_is_skipped_with_its_reason(monkeypatch: pytest.Monk
     def refuse() -> tuple[()]:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(machine, "kernel_messages", refuse)
+    monkeypatch.setattr(kernel_log, "kernel_messages", refuse)
     verdict, reason = checked(of())["verdicts"]["kernel-device-error"]
     assert verdict == "skipped"
     assert "Operation not permitted" in reason
@@ -229,10 +231,9 @@ def test_what_cannot_be_read_is_skipped_with_its_reason(monkeypatch: pytest.Monk
 
 def test_one_rank_reads_for_its_host() -> None:
     """The others tell only what is their own: cores and limits."""
-    from unhang.preflight.context import Context
-    from unhang.preflight.member import Member
-    from unhang.preflight.party import Party
+    from unhang.check.areas import Context
+    from unhang.check.participants import Member, Participants
 
     member = Member(rank=1, world_size=2, local_rank=1)
-    facts = list(machine.probe(Context(member, Party(member), CheckOptions(), {})))
+    facts = list(machine.probe(Context(Participants(member), CheckOptions(), {})))
     assert {f.kind for f in facts if isinstance(f, Reading)} == {"machine.cores", "machine.limit"}

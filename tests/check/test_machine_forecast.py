@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from unhang.analyze.situation import Situation
-from unhang.guard import loading
-from unhang.model.example_readings import read, readings_case
-from unhang.rules.process import forecast
-from unhang.rules.process.forecast import Needs, ago, needs_of, size
+from unhang.inside.guards.loader import check
+from unhang.rules import forecast
+from unhang.rules.forecast import Needs, ago, needs_of, size
+from unhang.testing import read, readings_case
 
 
 def needs(**fields: int) -> Needs:
@@ -25,10 +25,10 @@ def test_batches_of_all_ranks_and_workers() -> None:
 
 
 def test_the_guards_count_alike() -> None:
-    assert forecast.SHARE == loading._SHARE
-    assert forecast.LOADER_FILES == loading._DESCRIPTORS
-    assert forecast.WORKER_FILES == loading._DESCRIPTORS_PER_WORKER
-    assert forecast.HELD_BATCHES == loading._HELD_BATCHES
+    assert forecast.SHARE == check._SHARE
+    assert forecast.LOADER_FILES == check._DESCRIPTORS
+    assert forecast.WORKER_FILES == check._DESCRIPTORS_PER_WORKER
+    assert forecast.HELD_BATCHES == check._HELD_BATCHES
 
 
 def test_a_plan_counts_only_where_it_gives_a_value() -> None:

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from unhang.preflight.machine_kernel import DAY_S, HOST, kernel_readings, recognised
-from unhang.probe.machine_kernel_log import KernelMessage
-
-
-def wrong_patterns() -> list[str]:
-    """Patterns whose examples are not recognised, or whose counter-examples are."""
-    wrong = []
-    for pattern in HOST:
-        wrong += [f"{pattern.kind} misses {text!r}" for text in pattern.examples if pattern.kind not in kinds(text)]
-        wrong += [f"{pattern.kind} takes {text!r}" for text in pattern.not_examples if pattern.kind in kinds(text)]
-    return wrong
+from tests.logs import corpus
+from unhang.check.machine.kernel_log import DAY_S, KernelMessage, kernel_readings, recognised
+from unhang.read.logs.patterns import table
 
 
 def kinds(text: str) -> list[str]:
     return [kind for kind, _ in recognised(text)]
 
 
-def test_patterns_do_what_their_examples_say() -> None:
-    assert wrong_patterns() == []
+def test_lines_are_of_their_kind_and_no_counter_example_is() -> None:
+    lines = corpus.lines("machine")
+    assert {line.kind for line in lines if line.is_of_kind} == {row.kind for row in table("machine/kernel")}
+    assert [line for line in lines if (line.kind in kinds(line.text)) is not line.is_of_kind] == []
 
 
-def test_the_families_of_logs_are_recognised_too() -> None:
+def test_the_lines_of_logs_are_recognised_too() -> None:
     xid = dict(recognised("NVRM: Xid (PCI:0000:44:00): 79, pid='<unknown>', GPU has fallen off the bus."))
     assert xid["kernel.xid"] == {"code": "79", "bus": "0000:44:00"}
     assert kinds("Out of memory: Killed process 4242 (python) total-vm:21000000kB") == ["kernel.oom_kill"]

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.check.test_party import together
+from tests.check.test_participants import together
+from unhang.check.areas import CheckOptions, Context
+from unhang.check.machine.clock import read_offset
+from unhang.check.machine.folders import read_shared
+from unhang.check.participants import Participants
 from unhang.model import Reading, Unavailable
-from unhang.preflight.context import CheckOptions, Context
-from unhang.preflight.machine_together import read_offset, read_shared
-from unhang.preflight.party import Party
 
 _LIMIT_S = 50
 _AHEAD_S = 3600
@@ -50,9 +51,9 @@ int gettimeofday(struct timeval *tv, void *zone) {
 """
 
 
-def readings(party: Party, *folders: Path) -> list[Reading | Unavailable]:
+def readings(party: Participants, *folders: Path) -> list[Reading | Unavailable]:
     """What a rank reads together with the others."""
-    context = Context(party.member, party, CheckOptions(folders=folders), {})
+    context = Context(party, CheckOptions(folders=folders), {})
     return [*read_offset(party), *read_shared(context)]
 
 
@@ -84,7 +85,7 @@ _PROGRAM = """
 import fcntl, os, sys
 from pathlib import Path
 from unhang.cli.main import main
-from unhang.preflight import party
+from unhang.check import participants as party
 
 class FileStore:
     def __init__(self, folder):

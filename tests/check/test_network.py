@@ -118,6 +118,7 @@ def test_interfaces_named_by_variables(nodes: Cluster) -> None:
     nodes.call(1, "ip", "link", "delete", "inner0")
 
 
+@pytest.mark.whole
 @pytest.mark.torchrun
 def test_torchrun_on_four_nodes(nodes: Cluster) -> None:
     """The command as it is meant to be used; the agents hold the store, and one way is closed."""

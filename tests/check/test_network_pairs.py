@@ -9,22 +9,18 @@ from typing import Any
 
 import pytest
 
-from tests.check.test_party import together
+from tests.check.test_participants import together
+from unhang.check.areas import CheckOptions
+from unhang.check.checking import check
+from unhang.check.network import pairs
+from unhang.check.network.choice import Choice, fits, gloo_choice, nccl_choice
+from unhang.check.network.interfaces import Interface
+from unhang.check.network.master import Resolved, can_bind
+from unhang.check.network.measuring import TOKEN_BYTES, Endpoint, Listening, better, flat, measure, port_range
+from unhang.check.network.pairs import peers_of, read_pairs
+from unhang.check.participants import Member, Participants
 from unhang.model import Reading
-from unhang.preflight import pairs
-from unhang.preflight.checking import check
-from unhang.preflight.context import CheckOptions
-from unhang.preflight.member import Member
-from unhang.preflight.net_choice import Choice, fits, gloo_choice, nccl_choice
-from unhang.preflight.net_listen import TOKEN_BYTES, Listening, port_range
-from unhang.preflight.net_measure import Endpoint, better, flat, measure
-from unhang.preflight.net_schedule import peers_of
-from unhang.preflight.pairs import read_pairs
-from unhang.preflight.party import Party
-from unhang.probe.interfaces import Interface
-from unhang.probe.names import Resolved
-from unhang.probe.routes import can_bind
-from unhang.rules.network.pair_readings import Ways, host_in_all
+from unhang.rules.machine.pairs import Ways, host_in_all
 
 LO = Interface("lo", "loopback", addresses=("127.0.0.1", "::1"))
 ETH = Interface("eth0", addresses=("10.0.0.1", "fd00::1"))
@@ -140,7 +136,7 @@ def test_a_busy_machine_is_given_more_room() -> None:
 
 
 def test_one_process_tests_no_pairs() -> None:
-    (told,) = read_pairs(Party(Member(host="here")), {})
+    (told,) = read_pairs(Participants(Member(host="here")), {})
     assert "one host" in getattr(told, "reason", "")
 
 
@@ -161,7 +157,7 @@ def test_forty_hosts_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_rank_speaks_for_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "measure", tables)
 
-    def act(party: Party) -> list[object]:
+    def act(party: Participants) -> list[object]:
         party.member = replace(party.member, host=f"node{party.member.rank // 2}")
         return list(read_pairs(party, {}))
 
@@ -192,7 +188,7 @@ def test_a_host_that_stops_in_the_middle_is_not_called_a_bad_way(monkeypatch: py
     monkeypatch.setattr(pairs, "_budget_s", lambda hosts: 1.0)
     monkeypatch.setattr(pairs, "_GRACE_S", 0.5)
 
-    def act(party: Party) -> list[object]:
+    def act(party: Participants) -> list[object]:
         if party.member.rank == 2:  # it tells where it listens, and is not seen again
             party.exchange("network/hosts", "node2", 1)
             party.exchange("network/endpoints", {"token": "00", "ports": {}, "origin": {}, "host": "node2"}, 1)

@@ -15,13 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from unhang.check.areas import CheckOptions, Context
+from unhang.check.network.ports import end_orphans, ports_of, read_holder, read_ports
+from unhang.check.participants import Member, Participants
 from unhang.model import Reading
-from unhang.preflight.context import CheckOptions, Context
-from unhang.preflight.member import Member
-from unhang.preflight.net_ports import ports_of, read_ports
-from unhang.preflight.orphans import end_orphans
-from unhang.preflight.party import Party
-from unhang.probe.ports_holder import read_holder
 
 _LISTEN = (
     "import os, socket, sys, time\n"
@@ -82,7 +79,7 @@ def check(*arguments: str, **environ: str) -> tuple[int, dict[str, list[dict[str
 
 def context(*ports: int, **member: int) -> Context:
     one = Member(host="here", **member)
-    return Context(one, Party(one), CheckOptions(ports=ports), {})
+    return Context(Participants(one), CheckOptions(ports=ports), {})
 
 
 def read_one(port: int) -> Reading:
@@ -184,7 +181,7 @@ def test_a_process_that_ignores_term_is_killed() -> None:
         process.stdout.readline()
         holder = read_holder(process.pid)
         assert holder is not None
-        from unhang.probe.ports_holder import end_process
+        from unhang.check.network.ports import end_process
 
         assert end_process(process.pid, holder.started_ticks, term_limit_s=0.2) == "killed"
         assert process.wait(10) == -signal.SIGKILL

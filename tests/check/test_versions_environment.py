@@ -16,14 +16,13 @@ from typing import Any
 
 import pytest
 
+from unhang.check import environment, versions
+from unhang.check import versions as packages
+from unhang.check.areas import CheckOptions, Context
+from unhang.check.checking import check, judged
+from unhang.check.children import limited
+from unhang.check.participants import Member, Participants
 from unhang.model import Case, Finding, Job, RankEvidence, RankIdentity, Reading
-from unhang.preflight.areas import environment, versions
-from unhang.preflight.checking import check, judged
-from unhang.preflight.context import CheckOptions, Context
-from unhang.preflight.member import Member
-from unhang.preflight.party import Party
-from unhang.probe import packages
-from unhang.probe.limited import limited
 from unhang.rules.registry import all_rules
 from unhang.show.report_json import to_json
 
@@ -118,7 +117,7 @@ def of_ranks(area: str, *environs: Mapping[str, str]) -> list[Finding]:
     module = {"environment": environment, "versions": versions}[area]
     for rank, environ in enumerate(environs):
         member = Member(rank, world, rank, world, host="node0")
-        context = Context(member, Party(member, None, (rank,)), CheckOptions(), environ)
+        context = Context(Participants(member, None, (rank,)), CheckOptions(), environ)
         found = [r for r in module.probe(context) if isinstance(r, Reading)]
         read += [Reading(r.kind, r.subject, r.fields, rank, "node0") for r in found]
     ranks = {rank: RankEvidence(RankIdentity(rank, world)) for rank in range(world)}

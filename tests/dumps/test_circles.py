@@ -9,7 +9,7 @@ import pytest
 
 from tests.dumps.small_dumps import COMPLETED, SCHEDULED, Call, call, job
 from tests.dumps.test_random_jobs import UNSURE, InProcess
-from unhang.cli.diagnose import diagnose
+from unhang.diagnosis import judge_paths
 from unhang.model import Finding
 from unhang.read.dumps.reader import DumpReader
 
@@ -28,7 +28,7 @@ def turn(rank: int, state: str = SCHEDULED, line: int = 20) -> list[Call]:
 def found(calls: dict[int, list[Call]], folder: Path, quiet_s: float = 600.0, ring: int = 2000) -> list[Finding]:
     """The findings on dumps of these calls, each after one of all ranks."""
     job({r: [call("all_reduce"), *mine] for r, mine in calls.items()}, quiet_s=quiet_s, ring=ring).write(folder)
-    return list(diagnose([folder], partial(DumpReader, use_cache=False, engine=InProcess())).diagnosis.findings)
+    return list(judge_paths([folder], partial(DumpReader, use_cache=False, engine=InProcess())).diagnosis.findings)
 
 
 def test_where_all_receive_first_at_one_line_the_order_of_all_is_at_fault(tmp_path: Path) -> None:

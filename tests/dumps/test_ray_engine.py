@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.slowness import slowness
+
 HERE = Path(__file__).parent
 HELPERS = [HERE.parent / "unit" / "read", HERE.parent / "unit" / "read" / "dumps"]
 
@@ -38,7 +40,7 @@ def environment() -> Iterator[dict[str, str]]:
 @pytest.mark.skipif(find_spec("ray") is None, reason="ray is missing")
 def test_two_nodes_give_what_one_machine_gives(tmp_path: Path, environment: dict[str, str]) -> None:
     command = [sys.executable, str(HERE / "ray_job.py"), str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=55)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=55 * slowness())
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     found = json.loads((tmp_path / "found.json").read_text())

@@ -19,7 +19,7 @@ import pytest
 
 from tests.dumps import frtrace
 from tests.dumps.frtrace_jobs import CASES, UNEVEN, WORLDS, marker_of
-from unhang.cli.diagnose import Judged, diagnose
+from unhang.diagnosis import Judged, judge_paths
 from unhang.read.dumps.reader import DumpReader
 
 UNHANG = Path(sys.executable).parent / "unhang"
@@ -34,7 +34,7 @@ class Case:
 
     @property
     def ours(self) -> Judged:
-        return diagnose([self.folder], partial(DumpReader, use_cache=False))
+        return judge_paths([self.folder], partial(DumpReader, use_cache=False))
 
     @property
     def we_accuse(self) -> set[int]:

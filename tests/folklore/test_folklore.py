@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.slowness import slowness
+
 FOLDER = Path(__file__).parents[2] / "docs" / "folklore"
 Results = dict[str, dict[str, Any]]
 
@@ -18,7 +20,7 @@ Results = dict[str, dict[str, Any]]
 def seen() -> Results:
     """All experiments in one process that imports torch once."""
     command = [sys.executable, str(FOLDER / "run_all.py"), "--quick", "--json"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=55)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=55 * slowness())
     assert run.returncode == 0, run.stderr[-3000:]
     results: Results = json.loads(run.stdout)
     return results

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from unhang.preflight.checking import check
-from unhang.preflight.context import CheckOptions
-from unhang.probe.devices import devices
+from unhang.check.areas import CheckOptions
+from unhang.check.checking import check
+from unhang.check.devices import devices
 
 pynvml = pytest.importorskip("pynvml", reason="needs nvidia-ml-py")
 pytestmark = pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="needs a device of NVIDIA")

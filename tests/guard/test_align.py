@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from unhang.guard import align as module
-from unhang.guard import exchange
-from unhang.guard.align import align
-from unhang.guard.job import Job
-from unhang.guard.telling import names_of
+from unhang.inside.guards import align as module
+from unhang.inside.guards.align import align
+from unhang.inside.guards.job import Job
+from unhang.inside.guards.transport import exchange
+from unhang.inside.guards.words import name_ranks
 
 
 class Sampler:
@@ -108,8 +108,8 @@ def test_the_counts_in_words(index: int, codes: list[int], lengths: list[int], w
         ([0, 1], "ranks 0, 1"),
         ([0, 1, 2, 5, 7, 8], "ranks 0-2, 5, 7, 8"),
         (range(4096), "ranks 0-4095"),
-        (range(0, 40, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more groups"),
+        (range(0, 40, 2), "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more"),
     ],
 )
 def test_ranks_in_words(ranks: Any, words: str) -> None:
-    assert names_of(ranks) == words
+    assert name_ranks(ranks) == words

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from unhang.guard.board import MOST_TEXT, Board, Watcher, connected, innermost
+from unhang.inside.guards.transport.board import MOST_TEXT, Board, connected, innermost
+from unhang.inside.guards.watching import Watcher
 
 
 @pytest.fixture(params=["tcp", "file", "hash"])

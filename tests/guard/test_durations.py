@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from unhang.guard.durations import seconds_of
+from unhang.inside.guards.words import seconds_of
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.slowness import slowness
 from torch.nn.parallel import DistributedDataParallel
 
-from unhang.guard import ending
+from unhang.inside.guards import ending
 
 
 @pytest.fixture
@@ -73,11 +74,11 @@ def test_a_destruction_that_does_not_come_back_is_left_behind(
 
 def test_an_interpreter_that_stands_still_is_ended() -> None:
     """The lock of the interpreter is never given up: only a timer outside Python can end this."""
-    program = """
+    program = f"""
         import torch.distributed as dist, sys, tempfile
-        from unhang.guard import ending
-        ending.LAST_RESORT_S = 0.5
-        dist.init_process_group("gloo", init_method=f"file://{tempfile.mkdtemp()}/store", rank=0, world_size=1)
+        from unhang.inside.guards import ending
+        ending.LAST_RESORT_S = {slowness()}
+        dist.init_process_group("gloo", init_method="file://" + tempfile.mkdtemp() + "/store", rank=0, world_size=1)
         def stand_still():
             sys.setswitchinterval(1000)
             "".join(["a"] * 10) and pow(7, 10**9)
@@ -94,7 +95,7 @@ def test_an_interpreter_that_stands_still_is_ended() -> None:
 def test_leaving_at_once_takes_the_children_along() -> None:
     program = """
         import multiprocessing, sys, time
-        from unhang.guard.ending import leave_now
+        from unhang.inside.guards.ending import leave_now
         if __name__ == "__main__":
             child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(100,), daemon=True)
             child.start()

@@ -10,14 +10,15 @@ import pytest
 import torch.distributed as dist
 
 import unhang
-from unhang.guard import heartbeat, loader_watch, loading, section
+from unhang.inside.guards import heartbeat, section
+from unhang.inside.guards.loader import check, watch
 
 PUBLIC = {
     "section": section.section,
     "sections": section.sections,
     "heartbeat": heartbeat.heartbeat,
-    "check_loader": loading.check_loader,
-    "watch_loader": loader_watch.watch_loader,
+    "check_loader": check.check_loader,
+    "watch_loader": watch.watch_loader,
 }
 DOCUMENTED = {**PUBLIC, "Heartbeat.phase": heartbeat.Heartbeat.phase}
 

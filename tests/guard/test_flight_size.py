@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from unhang.guard.flight_size import flight_recorder_size
+from unhang.inside.guards.identity import flight_recorder_size
 
 
 @pytest.mark.parametrize(

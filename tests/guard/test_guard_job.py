@@ -12,10 +12,11 @@ import torch
 import torch.distributed as dist
 
 from unhang.errors import PeerFailed
-from unhang.guard import exchange, job
-from unhang.guard.board import Board
-from unhang.guard.job import Job
-from unhang.guard.peers import Peers
+from unhang.inside.guards import job
+from unhang.inside.guards.job import Job
+from unhang.inside.guards.peers import Peers
+from unhang.inside.guards.transport import exchange
+from unhang.inside.guards.transport.board import Board
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from unhang.guard import heartbeat as module
-from unhang.guard import step_clock
-from unhang.guard.board import Board
-from unhang.guard.heartbeat import Heartbeat, heartbeat
-from unhang.guard.job import Job
-from unhang.guard.step_clock import SlowStep, StepClock
+from unhang.inside.guards import heartbeat as module
+from unhang.inside.guards import step_clock
+from unhang.inside.guards.heartbeat import Heartbeat, heartbeat
+from unhang.inside.guards.job import Job
+from unhang.inside.guards.step_clock import SlowStep, StepClock
+from unhang.inside.guards.transport.board import Board
 
 
 class FakeClock:
@@ -289,7 +289,7 @@ def test_phases_come_from_the_recorder_where_there_is_one(monkeypatch: pytest.Mo
 
     page = Page()
     recording = SimpleNamespace(current=SimpleNamespace(page=page))
-    monkeypatch.setitem(step_clock.sys.modules, "_unhang_recorder.recording", recording)
+    monkeypatch.setitem(step_clock.sys.modules, "_unhang_inside.recorder.recording", recording)
     fake = FakeClock()
     clock = StepClock(2.0, fake)
     clock.follow_recorder()

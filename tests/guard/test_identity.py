@@ -12,19 +12,16 @@ import pytest
 import torch.distributed as dist
 
 from unhang.errors import PeerFailed, RanksDiffer
-from unhang.guard.board import Board, connected
-from unhang.guard.identity import (
-    LOCAL_RANK,
-    RANK,
-    WORLD_SIZE,
+from unhang.inside.guards.identity import (
     check_mapping,
     describe,
     digest,
     faults,
-    number_from,
     plain,
     settings_of,
 )
+from unhang.inside.guards.transport.board import Board, connected
+from unhang.inside.rank import LOCAL_RANK, RANK, WORLD_SIZE, number_from
 
 
 @pytest.mark.parametrize(
@@ -172,7 +169,7 @@ def test_a_rank_0_that_cannot_compare_keeps_nobody_waiting(monkeypatch: pytest.M
     store = dist.HashStore()
     boards = [Board(connected(store), rank, 2) for rank in range(2)]
     boards[1].put("who/1", {})
-    monkeypatch.setattr("unhang.guard.identity.faults", lambda _: 1 / 0)
+    monkeypatch.setattr("unhang.inside.guards.identity.faults", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         check_mapping(boards[0], describe(0, 2, None), 60.0)
     assert check_mapping(boards[1], describe(1, 2, None), 60.0) == []

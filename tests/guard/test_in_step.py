@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from unhang.errors import PeerFailed, RanksDiffer
-from unhang.guard import exchange, shared_rows
-from unhang.guard.align import _Epoch, align
-from unhang.guard.job import Job
+from unhang.inside.guards.align import _Epoch, align
+from unhang.inside.guards.job import Job
+from unhang.inside.guards.transport import exchange, shared_memory
 
 LIMIT_S = 20.0
 STEPS = 200  # three times round the ring
@@ -25,10 +25,10 @@ STEPS = 200  # three times round the ring
 
 def jobs(world_size: int) -> list[Job]:
     """One for each rank, with memory that they share."""
-    descriptor, path = shared_rows.offered(world_size)
+    descriptor, path = shared_memory.offered(world_size)
     made = [Job(rank, rank, world_size) for rank in range(world_size)]
     for job in made:
-        job.shared = shared_rows.opened(path, job.rank, world_size)
+        job.shared = shared_memory.opened(path, job.rank, world_size)
         assert job.shared is not None
     os.close(descriptor)
     return made

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from unhang.guard import learning
-from unhang.guard.learning import LearningCheck, check_learning
+from unhang.inside.guards import learning
+from unhang.inside.guards.learning import LearningCheck, check_learning
 
 
 def net() -> nn.Module:

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from unhang.guard import ending
-from unhang.guard.learning import LearningCheck, check_learning
+from unhang.inside.guards import ending
+from unhang.inside.guards.learning import LearningCheck, check_learning
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 import unhang
-from unhang.guard import job, process_group
-from unhang.guard.telling import MOST_TEXT, MOST_WORDS, in_words, shortened, tell, traceback_of
+from unhang.inside.guards import job, process_group
+from unhang.inside.guards.words import MOST_TEXT, MOST_WORDS, in_words, log, shortened, traceback_of
 
 
 class _Full(io.StringIO):
@@ -24,12 +24,12 @@ class _Full(io.StringIO):
 @pytest.mark.parametrize("stream", [None, _Full(), io.TextIOWrapper(io.BytesIO(), encoding="ascii")])
 def test_lines_into_a_stream_that_takes_none(stream: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
-    tell("unhang", "données\nsecond line")
+    log("unhang", "données\nsecond line")
 
 
 def test_each_line_bears_the_tag(capsys: pytest.CaptureFixture[str]) -> None:
-    tell("unhang", "a\nb")
-    tell("unhang", "")
+    log("unhang", "a\nb")
+    log("unhang", "")
     assert capsys.readouterr().err == "[unhang] a\n[unhang] b\n[unhang] \n"
 
 

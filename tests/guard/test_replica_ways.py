@@ -10,14 +10,15 @@ import pytest
 import torch
 
 from unhang.errors import RanksDiffer
-from unhang.guard import exchange, replica_ways, shared_rows
-from unhang.guard.replica_ways import ThroughMemory
+from unhang.inside.guards import comparing
+from unhang.inside.guards.comparing import ThroughMemory
+from unhang.inside.guards.transport import exchange, shared_memory
 
 
 @pytest.fixture
 def ways() -> Iterator[list[ThroughMemory]]:
-    descriptor, path = shared_rows.offered(3)
-    opened = [shared_rows.opened(path, rank, 3) for rank in range(3)]
+    descriptor, path = shared_memory.offered(3)
+    opened = [shared_memory.opened(path, rank, 3) for rank in range(3)]
     yield [ThroughMemory(one, 5.0) for one in opened if one is not None]
     os.close(descriptor)
 
@@ -58,7 +59,7 @@ def test_many_comparisons_in_a_row(ways: list[ThroughMemory]) -> None:
 def test_who_is_late_and_who_has_left_is_named(ways: list[ThroughMemory], monkeypatch: pytest.MonkeyPatch) -> None:
     is_here, _ = (next(way.of_all(1)) for way in ways[:2])
     assert not is_here()
-    monkeypatch.setattr(replica_ways, "_CHECK_EVERY_S", 0.0)
+    monkeypatch.setattr(comparing, "_CHECK_EVERY_S", 0.0)
     assert not is_here()
     ways[0]._limit_s = 0.0
     with pytest.raises(RanksDiffer, match=r"^rank 2 did not come to a comparison within 0 s$"):

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from unhang.guard import checksums
-from unhang.guard.checksums import checksum
-from unhang.guard.comparable import layout_of, replicated
-from unhang.guard.replicas import Difference, check_replicas
+from unhang.inside.guards import checksums
+from unhang.inside.guards.checksums import checksum
+from unhang.inside.guards.comparing import layout_of, replicated
+from unhang.inside.guards.replicas import Difference, check_replicas
 
 DTYPES = [
     torch.float32,
@@ -170,6 +170,6 @@ def test_arguments_that_make_no_sense(options: dict[str, object]) -> None:
 
 
 def test_the_modules_do_not_import_torch() -> None:
-    modules = "replicas, learning, weight_sync, checksums"
-    code = f"import sys; from unhang.guard import {modules}; sys.exit('torch' in sys.modules)"
+    modules = "replicas, learning, weights, checksums"
+    code = f"import sys; from unhang.inside.guards import {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

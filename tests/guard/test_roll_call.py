@@ -8,8 +8,17 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from unhang.guard.board import Board, Watcher, connected
-from unhang.guard.roll_call import Presence, Roll, call, places, state_of, waits_in_vain
+from unhang.inside.guards.transport.board import (
+    Board,
+    Presence,
+    Roll,
+    call_roll,
+    connected,
+    places,
+    state_of,
+    waits_in_vain,
+)
+from unhang.inside.guards.watching import Watcher
 
 
 def test_those_who_answer_and_those_who_do_not() -> None:
@@ -18,8 +27,8 @@ def test_those_who_answer_and_those_who_do_not() -> None:
     watchers = [
         Watcher(board, lambda _: None, None, Presence(board, threading.get_ident()).answer) for board in boards[:3]
     ]
-    roll = call(boards[0], limit_s=1.0)
-    again = call(boards[1], limit_s=1.0)
+    roll = call_roll(boards[0], limit_s=1.0)
+    again = call_roll(boards[1], limit_s=1.0)
     for watcher in watchers:
         watcher.stop()
     assert (sorted(roll.answers), roll.silent) == ([0, 1, 2], (3,))
@@ -36,7 +45,7 @@ def test_the_line_of_the_error_is_where_a_rank_is() -> None:
     except ValueError as error:
         presence.came_from(error)
     watcher = Watcher(board, lambda _: None, None, presence.answer)
-    roll = call(board)
+    roll = call_roll(board)
     watcher.stop()
     assert "(left it by ValueError)" in roll.answers[0]["at"]
 

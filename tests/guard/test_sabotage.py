@@ -12,12 +12,12 @@ import importlib, inspect, sys, time
 import torch, torch.distributed as dist, unhang
 from datetime import timedelta
 from torch.nn.parallel import DistributedDataParallel
-from unhang.guard import exchange
+from unhang.inside.guards.transport import exchange
 
 exchange._VERDICT_EXTRA_S = 0.2
 MODULES = (
-    "section section_states exchange heartbeat step_clock loader_watch loader_measure learning reductions training_window "
-    "stalls replicas replica_ways checksums comparable in_background telling board job ending"
+    "section section_states transport.exchange heartbeat step_clock loader.watch loader.check loader.measure learning probes "
+    "replicas comparing checksums transport.worker words transport.board job ending installing"
 )
 # What a script calls itself, and what only sets names and numbers in memory, which does not fail.
 PUBLIC = {
@@ -25,7 +25,7 @@ PUBLIC = {
     "Heartbeat.step", "Heartbeat.phase", "Heartbeat.close", "LearningCheck.close", "Replicas.step", "Replicas.check_now", "Replicas.close",
 }
 IN_MEMORY = {
-    "Registry.numbers_of", "Registry.left_late", "Registry.wake", "Heartbeat._wake", "Turns.wake", "Turns.stop",
+    "Registry.numbers_of", "Registry.left_late", "Registry.wake", "Heartbeat._wake", "Worker.wake", "Worker.stop", "Wakeup.set", "Wakeup.wait",
     "StepClock.step", "StepClock._count", "StepClock.switch", "_Watch.stop", "LearningCheck._safely",
     "LearningCheck._step_begins", "LearningCheck._step_ended",
     "Replicas._begin", "Replicas._judge", "Replicas._guarded", "Replicas._stop", "Replicas._end",
@@ -79,7 +79,7 @@ dist.init_process_group("gloo", timeout=timedelta(seconds=20))
 expected = train(False)
 tried = reached = 0
 for module in MODULES.split():
-    for number, (owner, name, label) in enumerate(inside(importlib.import_module(f"unhang.guard.{module}"))):
+    for number, (owner, name, label) in enumerate(inside(importlib.import_module(f"unhang.inside.guards.{module}"))):
         if label in PUBLIC | IN_MEMORY or number % 2 != int(sys.argv[1]):
             continue
         before, calls, tried = getattr(owner, name), 0, tried + 1

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from unhang.guard.same import assert_same, differences, in_text
+from unhang.inside.guards.agreement import assert_same, differences, in_text
 
 
 @dataclasses.dataclass

@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 from tests.ranks.guarded import run
 
-from unhang.guard import meeting
+from unhang.inside.guards import job
 
 THREE_TIMES = """
 import torch, torch.distributed as dist, unhang
@@ -55,22 +55,22 @@ def test_a_rank_without_sections_is_asked(tmp_path: Path) -> None:
 
 
 def test_uses_are_counted_by_store(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(meeting, "_uses", type(meeting._uses)())
+    monkeypatch.setattr(job, "_uses", type(job._uses)())
     monkeypatch.setenv("MASTER_ADDR", "a")
     monkeypatch.setenv("MASTER_PORT", "1")
     store = dist.HashStore()
-    assert [meeting.begun({}), meeting.begun({"init_method": "env://"}), meeting.begun({"timeout": 1})] == [1, 2, 3]
-    assert [meeting.begun({"init_method": "file:///x"}), meeting.begun({"init_method": "tcp://a:1"})] == [1, 1]
-    assert [meeting.begun({"store": store}), meeting.begun({"store": dist.PrefixStore("p", store)})] == [1, 2]
+    assert [job.begun({}), job.begun({"init_method": "env://"}), job.begun({"timeout": 1})] == [1, 2, 3]
+    assert [job.begun({"init_method": "file:///x"}), job.begun({"init_method": "tcp://a:1"})] == [1, 1]
+    assert [job.begun({"store": store}), job.begun({"store": dist.PrefixStore("p", store)})] == [1, 2]
     monkeypatch.setenv("MASTER_PORT", "2")
-    assert meeting.begun({}) == 1
+    assert job.begun({}) == 1
 
 
 def test_the_first_use_is_torchs_own_and_a_later_one_has_other_keys() -> None:
     store = dist.HashStore()
     given = {"store": store, "rank": 0, "world_size": 1}
-    assert meeting.with_keys_of_its_own(given, 1, 5.0) is given
-    later = meeting.with_keys_of_its_own(given, 2, 5.0)
+    assert job.with_keys_of_its_own(given, 1, 5.0) is given
+    later = job.with_keys_of_its_own(given, 2, 5.0)
     later["store"].set("key", "2")
     assert store.check(["use_2/key"])
     assert not store.check(["key"])

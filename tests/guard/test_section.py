@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from unhang.guard import section as module
-from unhang.guard import section_states
-from unhang.guard.board import Board
-from unhang.guard.job import Job
-from unhang.guard.section import Registry, SectionOverran, section, sections
-from unhang.guard.section_states import Questions, summary
+from unhang.inside.guards import section as module
+from unhang.inside.guards import section_states
+from unhang.inside.guards.job import Job
+from unhang.inside.guards.section import Registry, SectionOverran, section, sections
+from unhang.inside.guards.section_states import Questions, summary
+from unhang.inside.guards.transport.board import Board
 
 
 class FakeClock:
@@ -293,7 +293,7 @@ def test_the_asking_rank_learns_where_the_others_are(monkeypatch: pytest.MonkeyP
         ranks[2].answer()
         return bool(is_there())
 
-    monkeypatch.setattr(section_states, "_wait", let_others_answer)
+    monkeypatch.setattr(section_states, "polled", let_others_answer)
     assert ranks[0].ask("sync", 5) == (
         "the ranks: inside (for up to 61 s): rank 0; left it (5 times so far), at train.py:80 in sync: rank 1; "
         "entered it only 4 times, not 5 times, at data.py:9 in load: rank 2; "

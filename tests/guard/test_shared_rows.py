@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from unhang.errors import RanksDiffer
-from unhang.guard import exchange, shared_rows
-from unhang.guard.job import Job
-from unhang.guard.shared_rows import SharedRows
+from unhang.inside.guards.job import Job
+from unhang.inside.guards.transport import exchange, shared_memory
+from unhang.inside.guards.transport.shared_memory import SharedRows
 
 Rows = list[SharedRows]
 
@@ -23,9 +23,9 @@ def rows() -> Iterator[Callable[[int], Rows]]:
     descriptors = []
 
     def made(world_size: int) -> Rows:
-        descriptor, path = shared_rows.offered(world_size)
+        descriptor, path = shared_memory.offered(world_size)
         descriptors.append(descriptor)
-        found = [shared_rows.opened(path, rank, world_size) for rank in range(world_size)]
+        found = [shared_memory.opened(path, rank, world_size) for rank in range(world_size)]
         return [one for one in found if one is not None]
 
     yield made
@@ -108,14 +108,14 @@ def test_a_rank_that_left_or_ended_is_gone(rows: Callable[[int], Rows]) -> None:
     assert [ranks[0].is_gone(rank) for rank in (0, 1)] == [False, False]
     ranks[1].leave()
     assert ranks[0].is_gone(1)
-    descriptor, path = shared_rows.offered(2)
-    program = f"from unhang.guard import shared_rows; assert shared_rows.opened({path!r}, 1, 2); print('in', flush=True); input()"
+    descriptor, path = shared_memory.offered(2)
+    program = f"from unhang.inside.guards.transport import shared_memory; assert shared_memory.opened({path!r}, 1, 2); print('in', flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "in\n"
-        here = shared_rows.opened(path, 0, 2)
+        here = shared_memory.opened(path, 0, 2)
         os.close(descriptor)
         assert here is not None
         assert not here.is_gone(1)
@@ -124,15 +124,15 @@ def test_a_rank_that_left_or_ended_is_gone(rows: Callable[[int], Rows]) -> None:
 
 
 def test_what_cannot_be_opened_is_none(tmp_path: object) -> None:
-    descriptor, path = shared_rows.offered(2)
-    assert shared_rows.opened(path, 0, 3) is None
+    descriptor, path = shared_memory.offered(2)
+    assert shared_memory.opened(path, 0, 3) is None
     os.close(descriptor)
-    assert shared_rows.opened(path, 0, 2) is None
+    assert shared_memory.opened(path, 0, 2) is None
 
 
 def test_where_no_memory_is_to_be_had_none_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
-    assert shared_rows.offered(2) == (-1, "")
+    assert shared_memory.offered(2) == (-1, "")
 
 
 def test_a_wait_names_who_did_not_come_and_who_is_gone(rows: Callable[[int], Rows]) -> None:

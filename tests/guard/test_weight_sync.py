@@ -14,10 +14,10 @@ import torch.distributed as dist
 from torch import nn
 
 from unhang.errors import WeightSyncFailed
-from unhang.guard import weight_store
-from unhang.guard.turns import GroupInUse, Turn
-from unhang.guard.weight_store import Line, Order, Status, StoreLost
-from unhang.guard.weight_sync import WeightSync
+from unhang.inside.guards.weights import WeightSync
+from unhang.inside.guards.weights import store as weight_store
+from unhang.inside.guards.weights.learner import GroupInUse, Turn
+from unhang.inside.guards.weights.store import Line, Order, Status, StoreLost
 
 Store = Any
 

@@ -29,6 +29,13 @@ def sizes(data: Sequence[int], model: Any, optimizer: Any) -> int:
     return total
 
 
+def causes(reports: Sequence[str]) -> list[str]:
+    try:
+        return [finding.cause for finding in unhang.diagnose(reports).findings]
+    except UnhangError as error:
+        return [str(error)]
+
+
 @unhang.section("evaluation", limit_s="10m")
 def evaluate(step: int) -> float:
     return step / 2

@@ -10,13 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.slowness import slowness
+
 HERE = Path(__file__).parent
 TRAINING = HERE / "training.py"
 FORKRUN = HERE.parent / "ranks" / "forkrun.py"
 RANKS = 3
 UNHANG = [sys.executable, "-m", "unhang", "inject"]
-STALL_AFTER_S = "2"
-RUN = [sys.executable, "-m", "unhang", "run", "--stall-after", STALL_AFTER_S, "--abort-after", "1", "--report-dir"]
+STALL_AFTER_S = 2.0
+
+
+def unhang_run(stall_after_s: float = STALL_AFTER_S) -> list[str]:
+    """`unhang run` with limits for this machine; the folder of the report comes next."""
+    limits = {"--stall-after": stall_after_s, "--abort-after": 1.0}
+    given = [word for name, limit_s in limits.items() for word in (name, str(limit_s * slowness()))]
+    return [sys.executable, "-m", "unhang", "run", *given, "--report-dir"]
 
 
 @dataclass(frozen=True)
@@ -47,22 +55,21 @@ def inject(
     *,
     is_watched: bool = True,
     seed: int = 0,
-    stall_after_s: int = 2,
+    stall_after_s: float = STALL_AFTER_S,
 ) -> Done:
     """Runs a command with faults in it; where it is watched, `unhang run` stands between.
 
-    Blocks: up to 50 s.
+    Blocks: up to 50 s, longer on a busy machine.
     """
     record, report = folder / "record.jsonl", folder / "report" / "report.json"
     wanted = [part for fault in faults for part in ("--fault", fault)]
-    run = [str(stall_after_s) if word == STALL_AFTER_S else word for word in RUN]
-    watched = [*run, str(report.parent), "--"] if is_watched else []
+    watched = [*unhang_run(stall_after_s), str(report.parent), "--"] if is_watched else []
     done = subprocess.run(
         [*UNHANG, *wanted, "--seed", str(seed), "--record", str(record), "--", *watched, *command],
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=50 * slowness(),
     )
     lines = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
     found = json.loads(report.read_text()) if report.exists() else {}

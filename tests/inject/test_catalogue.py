@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import unhang.inject
+import unhang.inside.inject
 from unhang.cli.inject import NoSuchFault, RecordNotWritten, command
-from unhang.inject.armed import Armed
-from unhang.inject.catalogue import FAULTS
-from unhang.inject.job import why_not
-from unhang.inject.wanted import BadFault, read_fault
+from unhang.inside.inject.catalogue import FAULTS, BadFault, read_fault, why_not
+from unhang.inside.inject.fault import Armed
 from unhang.model import CAUSES
 from unhang.rules.registry import all_rules
 
@@ -103,7 +101,7 @@ def _armed(name: str, seed: int) -> Armed:
 
 
 def test_what_is_not_given_is_drawn_by_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unhang.inject.rank.world_size", lambda: 64)
+    monkeypatch.setattr("unhang.inside.inject.progress.world_size", lambda: 64)
     drawn = {(a.rank, a.value("call")) for a in (_armed("skip_collective", seed) for seed in range(30))}
     again = {(a.rank, a.value("call")) for a in (_armed("skip_collective", seed) for seed in range(30))}
     assert drawn == again
@@ -125,7 +123,7 @@ def test_why_a_fault_did_not_happen() -> None:
 
 def test_the_job_needs_nothing_but_the_standard_library() -> None:
     """And no torch at import: it is looked up where it is used."""
-    for path in Path(unhang.inject.__file__).parent.rglob("*.py"):
+    for path in Path(unhang.inside.inject.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 assert {alias.name.split(".")[0] for alias in node.names} <= sys.stdlib_module_names, path

@@ -15,7 +15,7 @@ import pytest
 
 from tests.ranks.faults import HERE as RANKS
 
-from .jobs import RUN, TRAINING, UNHANG, Done, inject, job, line_of
+from .jobs import TRAINING, UNHANG, Done, inject, job, line_of, unhang_run
 from .test_faults import HUNG_JOB_ENDED, check_happened
 
 SPAWNED = RANKS / "programs" / "spawned.py"
@@ -101,6 +101,7 @@ def test_lost_connections_accuse_nobody_else(tmp_path: Path) -> None:
 def test_a_wrong_root_accuses_nobody_else(tmp_path: Path) -> None:
     done = inject(["wrong_root:rank=1"], job(0, 1), tmp_path)
     check_happened(done, ["wrong_root"], "dist.broadcast(setting")
+    assert done.report["findings"], done
     first = done.report["findings"][0]
     assert (first["rule"], first["cause"]) == ("roots-disagree", "code-divergence"), done
     assert first["location"]["line"] == line_of("dist.broadcast(setting"), done
@@ -157,13 +158,14 @@ def test_faults_of_the_start_are_found(
     assert first["culprit_ranks"] in ([[culprit]] if is_named else [[culprit], []]), done
 
 
+@pytest.mark.whole
 def test_spawned_ranks_and_the_other_order(tmp_path: Path) -> None:
     """The rank is an argument of the program, and `unhang run` stands outside."""
     record = tmp_path / "record.jsonl"
     inner = [*UNHANG, "--fault", "skip_collective:rank=1,call=1", "--record", str(record), "--"]
     command = [*inner, sys.executable, str(SPAWNED), str(tmp_path / "store")]
     done = inject(
-        ["sigkill:rank=3,step=9"], [*RUN, str(tmp_path / "report"), "--", *command], tmp_path, is_watched=False
+        ["sigkill:rank=3,step=9"], [*unhang_run(), str(tmp_path / "report"), "--", *command], tmp_path, is_watched=False
     )
     struck = json.loads(record.read_text().splitlines()[0])
     assert (struck["fault"], struck["rank"], Path(struck["file"]).name) == ("skip_collective", 1, "spawned.py")
@@ -172,6 +174,7 @@ def test_spawned_ranks_and_the_other_order(tmp_path: Path) -> None:
     assert report["findings"][0]["cause"] == "code-divergence", report["findings"]
 
 
+@pytest.mark.whole
 @pytest.mark.torchrun
 def test_under_torchrun(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.slowness import slowness
+
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
 FORKRUN = HERE.parent / "ranks" / "forkrun.py"
@@ -28,8 +30,9 @@ class Ended:
 def run(command: list[str], cwd: Path, limit_s: float = 50, **environment: str) -> Ended:
     """Runs a command to its end; what it leaves running is ended.
 
-    Blocks: up to `limit_s`. Raises: AssertionError if it takes longer.
+    Blocks: up to `limit_s`, longer on a busy machine. Raises: AssertionError if it takes longer.
     """
+    limit_s *= slowness()
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("UNHANG_", "TORCH_"))}
     # Nothing of the frameworks' caches and tokens in the home of whoever runs the tests.
     settings = {"HOME": str(cwd), "HF_HUB_OFFLINE": "1", "RAY_DEDUP_LOGS": "0", "DS_ACCELERATOR": "cpu", **environment}

@@ -8,13 +8,13 @@ import pytest
 from .jobs import run_ranks
 
 EXAMPLES = [
-    ("unhang.guard.installing", "install", 2, ""),
-    ("unhang.integrations.training", "Training", 2, ""),
-    ("unhang.integrations.lightning", "UnhangCallback", 1, "lightning"),
-    ("unhang.integrations.transformers", "UnhangCallback", 1, "transformers"),
-    ("unhang.integrations.accelerate", "watch", 1, "accelerate"),
-    ("unhang.integrations.deepspeed", "initialize", 1, "deepspeed"),
-    ("unhang.integrations.ray_train", "guarded", 1, ""),
+    ("unhang", "install", 2, ""),
+    ("unhang.integrations", "Training", 2, ""),
+    ("unhang.integrations", "LightningCallback", 1, "lightning"),
+    ("unhang.integrations", "TransformersCallback", 1, "transformers"),
+    ("unhang.integrations", "watch_accelerator", 1, "accelerate"),
+    ("unhang.integrations", "deepspeed_initialize", 1, "deepspeed"),
+    ("unhang.integrations", "ray_train_loop", 1, ""),
 ]
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from unhang.guard import installing, stalls
-from unhang.recorder import page, recording
-from unhang.recorder.page import Page
+from unhang.inside.guards import installing
+from unhang.inside.recorder import page, recording
+from unhang.inside.recorder.page import Page
 
 from .jobs import PROGRAMS, UNHANG, diagnose, run, run_ranks
 
@@ -62,7 +62,7 @@ def test_a_healthy_job_is_clean(tmp_path: Path) -> None:
 
 
 def test_under_unhang_run_nothing_new_is_made(tmp_path: Path) -> None:
-    script = "import unhang.guard.installing as i; print('DIR', i.install('elsewhere'))"
+    script = "import unhang.inside.guards.installing as i; print('DIR', i.install('elsewhere'))"
     ended = run([*UNHANG, "run", "--report-dir", "report", "--", sys.executable, "-c", script], tmp_path)
     assert ended.exit_code == 0, ended.output
     assert "DIR /" in ended.output
@@ -81,7 +81,9 @@ def test_under_unhang_run_nothing_new_is_made(tmp_path: Path) -> None:
     ],
 )
 def test_it_never_raises(statement: str, said: str, tmp_path: Path) -> None:
-    ended = run([sys.executable, "-c", f"import unhang.guard.installing as i; print('GOT', {statement})"], tmp_path)
+    ended = run(
+        [sys.executable, "-c", f"import unhang.inside.guards.installing as i; print('GOT', {statement})"], tmp_path
+    )
     assert ended.exit_code == 0
     assert "GOT None" in ended.output
     assert said in ended.output
@@ -89,7 +91,7 @@ def test_it_never_raises(statement: str, said: str, tmp_path: Path) -> None:
 
 def test_nonsense_in_the_variable_is_no_reason_to_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UNHANG_STALL_AFTER", "soon")
-    assert installing._limit(None) == stalls.STALL_AFTER_S
+    assert installing._limit(None) == installing.STALL_AFTER_S
     monkeypatch.setenv("UNHANG_STALL_AFTER", "2m")
     assert installing._limit(None) == 120
     assert installing._limit(5) == 5
@@ -149,7 +151,7 @@ def test_a_stall_is_declared_and_withdrawn(
     rank: recording.Recording, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     verdict = tmp_path / "bundle" / "verdict.json"
-    watch = stalls.StallWatch(0.01)
+    watch = installing.StallWatch(0.01)
     number = rank.page.begin(page.RECV, 1, 1, 0, b"0")
     watch.turn()
     assert not verdict.exists(), "it has just moved"
@@ -168,7 +170,7 @@ def test_a_stall_is_declared_and_withdrawn(
 
 
 def test_quiet_without_a_call_is_no_stall(rank: recording.Recording, tmp_path: Path) -> None:
-    watch = stalls.StallWatch(0.01)
+    watch = installing.StallWatch(0.01)
     watch.turn()
     time.sleep(0.02)
     watch.turn()
@@ -177,7 +179,7 @@ def test_quiet_without_a_call_is_no_stall(rank: recording.Recording, tmp_path: P
 
 def test_a_stall_of_another_rank_is_answered(rank: recording.Recording, tmp_path: Path) -> None:
     (tmp_path / "bundle" / "verdict.json").write_text(json.dumps({"detected_ns": 5, "withdrawn": False}))
-    watch = stalls.StallWatch(60)
+    watch = installing.StallWatch(60)
     watch.turn()
     assert Path(rank.path("faulthandler.txt")).exists()
     assert Path(rank.path("variables.json")).exists()

@@ -51,7 +51,7 @@ def test_the_other_rank_hears_of_a_failure(kind: str, tmp_path: Path) -> None:
     assert Path(first["location"]["file"]).name == "training_loop.py"
 
 
-@pytest.mark.parametrize("kind", ["plain", "lightning"])
+@pytest.mark.parametrize("kind", ["plain", pytest.param("lightning", marks=pytest.mark.whole)])
 def test_without_the_guards_it_waits_for_the_limit(kind: str, tmp_path: Path) -> None:
     needs(kind)
     ended = run_ranks(2, "training_loop.py", tmp_path / "report", kind, "fault", "bare", cwd=tmp_path)
@@ -60,19 +60,21 @@ def test_without_the_guards_it_waits_for_the_limit(kind: str, tmp_path: Path) ->
     assert "[unhang] rank 1 failed" not in ended.output
 
 
-@pytest.mark.parametrize(("switch", "expected"), [("1", "UNHANG 1"), ("0", "UNHANG 0")])
+@pytest.mark.parametrize(
+    ("switch", "expected"), [("1", "UNHANG 1"), pytest.param("0", "UNHANG 0", marks=pytest.mark.whole)]
+)
 def test_lightning_finds_the_callback_by_its_entry_point(switch: str, expected: str, tmp_path: Path) -> None:
     needs("lightning")
     package = tmp_path / "path" / "entry-1.dist-info"
     package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: entry\nVersion: 1\n")
     (package / "entry_points.txt").write_text(
-        "[lightning.pytorch.callbacks_factory]\nunhang-of-the-test = unhang.integrations.lightning:callbacks\n"
+        "[lightning.pytorch.callbacks_factory]\nunhang-of-the-test = unhang.inside.integrations.lightning:callbacks\n"
     )
     script = """if True:
         import lightning.pytorch as pl
         trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
-        found = [c for c in trainer.callbacks if type(c).__module__ == "unhang.integrations.lightning"]
+        found = [c for c in trainer.callbacks if type(c).__module__ == "unhang.inside.integrations.lightning"]
         print("UNHANG", min(len(found), 1))
     """
     ended = run([sys.executable, "-c", script], tmp_path, UNHANG_LIGHTNING=switch, PYTHONPATH=str(tmp_path / "path"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.integrations import ray_train
+from unhang.integrations import ray_train_loop, ray_training
 
 from .jobs import PROGRAMS, diagnose, run
 
@@ -31,8 +31,8 @@ def test_the_workers_are_recorded(tmp_path: Path) -> None:
 
 
 def test_outside_of_a_guarded_loop_it_says_so() -> None:
-    with pytest.raises(RuntimeError, match=r"guarded\(train_loop\)"):
-        ray_train.current()
+    with pytest.raises(RuntimeError, match=r"ray_train_loop\(train_loop\)"):
+        ray_training()
 
 
 def test_the_loop_keeps_its_parameters() -> None:
@@ -41,4 +41,4 @@ def test_the_loop_keeps_its_parameters() -> None:
 
     import inspect
 
-    assert list(inspect.signature(ray_train.guarded(with_configuration, "x")).parameters) == ["config"]
+    assert list(inspect.signature(ray_train_loop(with_configuration, "x")).parameters) == ["config"]

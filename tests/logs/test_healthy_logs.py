@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.logs.healthy_jobs import all_jobs
+from unhang.diagnosis import diagnose
+from unhang.model import Outcome
 from unhang.read.logs.case import case_of_outputs, log_case
 from unhang.read.output_log import parse_output
 from unhang.rules.registry import judge
@@ -26,9 +29,17 @@ def test_there_are_logs() -> None:
 
 @pytest.mark.parametrize("path", [of(path) for path in LOGS])
 def test_a_healthy_log_gets_no_finding(path: Path) -> None:
-    diagnosis = judge(log_case(path.read_text()))
+    diagnosis = diagnose(path)
     assert [o for o in diagnosis.outcomes if o.verdict == "error"] == []
     assert [(f.rule, f.title, f.confidence) for f in diagnosis.findings] == []
+    assert diagnosis.hang is None
+
+
+def test_nor_do_ranks_that_print_their_stacks_now_and_then() -> None:
+    """Rank 1 prints nothing else: each time it stands in the same line, though it moves."""
+    diagnosis = diagnose(Path(__file__).parent / "healthy_ranks")
+    assert [(f.rule, f.title) for f in diagnosis.findings] == []
+    assert "stacks of 1 rank (faulthandler)" in diagnosis.inventory.present
 
 
 @pytest.mark.parametrize("path", [of(path) for path in LOGS])
@@ -43,3 +54,21 @@ def test_nor_beside_the_same_log_of_another_machine(path: Path) -> None:
     data = path.read_bytes()
     outputs = [parse_output(data, "node-a.log"), parse_output(data, "node-b.log")]
     assert [(f.rule, f.title) for f in judge(case_of_outputs(outputs)).findings] == []
+
+
+@pytest.mark.parametrize(("name", "text"), [pytest.param(name, text, id=name) for name, text in all_jobs()])
+def test_a_composed_log_of_a_job_that_ended_well_says_so(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.log").write_text(text)
+    diagnosis = diagnose(tmp_path / f"{name}.log")
+    assert [(f.rule, f.title, f.confidence) for f in diagnosis.findings] == []
+    assert (diagnosis.outcome, diagnosis.exit_code) == (Outcome.CLEAN, 0)
+
+
+def test_there_are_sixty_composed_ones() -> None:
+    assert len(dict(all_jobs())) >= 60
+
+
+@pytest.mark.parametrize("path", [of(path) for path in LOGS])
+def test_what_does_not_tell_its_end_is_no_failure(path: Path) -> None:
+    diagnosis = diagnose(path)
+    assert (diagnosis.outcome, diagnosis.exit_code) in ((Outcome.CLEAN, 0), (Outcome.UNKNOWN, 3))

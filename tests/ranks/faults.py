@@ -5,7 +5,7 @@ Where several lines are right (the place where a rank waits and the branch that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -20,6 +20,8 @@ class Case:
     `lines`: texts that occur in exactly one line of the program each; without them the lines marked `# culprit` count.
     `kind`: proven or suspected, None where either is right. `some_culprits`: any of them is right, which one is chance.
     `location`: required, optional (what is named must be right), ignored.
+    `launching`: options of the launcher. `earlier`: the cause and the rank of each attempt after which the ranks were started again.
+    `ends_itself`: its own limit ends it, not the watcher.
     `is_race`: on a busy machine the fault may not strike; then the job ends well, and is run again.
     """
 
@@ -35,11 +37,15 @@ class Case:
     some_culprits: bool = False
     location: str = "required"
     stall_after_s: float = 3
-    abort_after_s: float = 1.5
+    abort_after_s: float | None = 1.5
     launcher: str = "fork"
+    ranks: int = 4
     port_taken: bool = False
     environment: dict[str, str] = field(default_factory=dict)
+    ends_itself: bool = False
     is_race: bool = False
+    launching: tuple[str, ...] = ()
+    earlier: tuple[tuple[str, int], ...] = ()
 
     @property
     def path(self) -> Path:
@@ -72,6 +78,13 @@ def _crash(name: str, cause: str, culprits: tuple[int, ...], **more: object) -> 
     return Case(name, f"programs/{name}.py", outcome="crash", cause=cause, culprits=culprits, **more)  # type: ignore[arg-type]
 
 
+def _restarted(then: str, *launching: str, **more: object) -> Case:
+    options = ("--restarts", "1", *launching)
+    raised = (("user-exception", 1),)
+    name = f"restarted-{then}{'' if launching else '-stale'}"
+    return Case(name, "programs/restarted.py", (then,), launching=options, earlier=raised, **more)  # type: ignore[arg-type]
+
+
 # The comment after a case says what gloo does by itself.
 HANGS = [
     _hang("conditional_collective", "code-divergence", (0,), "proven"),  # waits: all_reduce against barrier
@@ -86,7 +99,7 @@ HANGS = [
     _hang("p2p_recv_cycle", "collective-order-race", EVERY_RANK, "proven"),  # waits
     _hang("p2p_wrong_peer", "code-divergence", (2,), "proven"),  # send waits for its receive, however small
     _hang("slow_rank0_save", "slow-rank0-work", (0,), "suspected"),
-    _hang("slow_rank0_eval", "slow-rank0-work", (0,), "suspected"),
+    _hang("slow_rank0_eval", "slow-rank0-work", (0,), "suspected", files=("toy.py",)),
     _hang("rank0_preprocessing", "slow-rank0-work", (0,), "suspected"),
     _hang("lock_deadlock", "rank-stuck-in-user-code", (1,)),
     _hang("queue_get_forever", "rank-stuck-in-user-code", (2,), "suspected"),
@@ -98,7 +111,28 @@ HANGS = [
     _hang("sigstop", "rank-frozen", (1,)),
     # Rank 3 has not yet joined: the watcher may not know it, so that its line cannot be demanded.
     _hang("rendezvous_incomplete", "rendezvous-incomplete", (3,), location="optional"),
+    _hang("one_rank_twice", "rendezvous-incomplete", (3,), location="optional"),
     _hang("shutdown_hang", "shutdown-hang", (1,), "suspected"),
+    _restarted(
+        "hangs",
+        "--own-stores",
+        cause="rank-stuck-in-user-code",
+        culprits=(2,),
+        lines=("time.sleep(600)",),
+        kind="suspected",
+    ),
+    _hang("own_timeout", "rank-stuck-in-user-code", (2,), ends_itself=True, abort_after_s=None),
+    _hang("waits_in_finally", "user-exception", (1,), "proven"),  # waits: barrier against all_reduce
+    _hang("waits_in_exit", "user-exception", (2,), "proven"),
+    _hang("caught_in_ring", "code-divergence", (2,), "proven"),
+    _hang("key_not_set", "code-divergence", (0,)),  # all wait in the store
+    _hang("receives_from_another", "code-divergence", (2,), "proven"),
+    _hang("sends_and_should_receive", "code-divergence", (1,), "proven"),
+    _hang("late_for_monitored_barrier", "rank-stuck-in-user-code", (1,), "suspected"),
+    _hang("signal_saves", "code-divergence", (1,), "proven"),
+    _hang("logs_in_a_framework", "code-divergence", (1,), "proven", files=("site-packages/loops.py",)),
+    _hang("saves_in_a_framework", "code-divergence", (2,), "proven", files=("site-packages/loops.py",)),
+    _hang("expert_without_tokens", "code-divergence", (1,), "proven"),
     # The line is right both at the condition and at the collective that it guards, three calls and one file away.
     Case(
         "demo",
@@ -124,6 +158,10 @@ CRASHES = [
     _crash("exited_early", "rank-exited-early", (3,)),  # peers: connection closed; the culprit's exit code is 0
     _crash("os__exit", "rank-exited-early", (1,)),  # exit code 3
     _crash("sigkill", "rank-crashed-earlier", (2,), location="optional"),  # exit code -9
+    _restarted("raises", "--own-stores", outcome="crash", cause="user-exception", culprits=(1,)),
+    # The failure that the restart was for; that the restart cannot work comes second.
+    _restarted("recovers", outcome="crash", cause="user-exception", culprits=(1,)),
+    _crash("sigterm", "external-signal", (1,), location="optional"),  # one rank alone; the launcher ends the others
     _crash("port_in_use", "port-in-use", (0,), port_taken=True),  # DistNetworkError on rank 0, the others wait
 ]
 
@@ -368,6 +406,8 @@ HEALTHY = [
     _healthy("ends_while_polled"),
     _healthy("ddp_with_workers"),
     _healthy("expand"),
+    replace(_restarted("recovers", "--own-stores"), outcome="clean", abort_after_s=60),
+    _healthy("much_that_is_noted"),
     _control(_W0),
     _control(_W0, "--fault", "dynlen"),
     _control(_W0, "--combine", "repeat"),

@@ -1,10 +1,11 @@
 """A launcher for tests that behaves like torchrun but pays for `import torch` once: it imports torch, then forks the ranks.
 
-    python forkrun.py [--port PORT] [--eager] RANKS SCRIPT ARGS...
+    python forkrun.py [--port PORT] [--eager] [--grace SECONDS] [--restarts N [--own-stores]] RANKS SCRIPT ARGS...
 
 As under torchrun the launcher hosts the store, the first failing rank ends the others after a grace period, and the exit
 code is that of the first failure. With `--port` rank 0 hosts the store on that port, as under a plain launcher. With
-`--eager` the compiler, which optimizers and DDP load and a job without torch.compile never uses, is left out.
+`--eager` the compiler, which optimizers and DDP load and a job without torch.compile never uses, is left out. With `--restarts` all ranks are started
+again after a failure, up to N times: as under torchrun in the same store, or with `--own-stores` each time in another one.
 A rank ends as an interpreter does: `sys.excepthook`, threads joined, `atexit`, streams flushed. Only the destruction of
 objects is left out, because in a forked gloo process it crashes now and then, which would not be the fault under test.
 """
@@ -31,7 +32,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 gc.disable()  # torch makes many objects that stay
 import torch  # noqa: E402
@@ -68,6 +69,11 @@ def leave_out_compiler() -> None:
         trace_rules=NoCompiler("torch._dynamo.trace_rules", clear_lru_cache=lambda: None),
         utils=NoCompiler("torch._dynamo.utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"),
     )
+
+
+def warm_up_for_any() -> None:
+    """Imports what many scripts need and none can tell from its absence."""
+    importlib.import_module("torch.distributed.algorithms.join")
 
 
 def warm_up(script: str, eager: bool) -> None:
@@ -110,7 +116,7 @@ def _from_script(traceback: TracebackType | None, script: str) -> TracebackType 
     return first or traceback
 
 
-def be_rank(rank: int, world_size: int, port_pipe: int, script: str, arguments: list[str]) -> None:
+def be_rank(rank: int, world_size: int, attempt: int, port_pipe: int, script: str, arguments: list[str]) -> None:
     """The life of a rank, in the forked process. Does not return."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -123,7 +129,13 @@ def be_rank(rank: int, world_size: int, port_pipe: int, script: str, arguments: 
         LOCAL_WORLD_SIZE=str(world_size),
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=port,
+        TORCHELASTIC_RESTART_COUNT=str(attempt),
     )
+    be_script(script, arguments)
+
+
+def be_script(script: str, arguments: list[str]) -> NoReturn:
+    """Runs the script, and ends as an interpreter does."""
     torch.set_num_threads(1)
     code = run_script(script, arguments)
     threading._shutdown()  # type: ignore[attr-defined]
@@ -153,14 +165,14 @@ def _ended(pids: dict[int, int]) -> Iterator[tuple[int, int]]:
             yield pid, os.waitstatus_to_exitcode(status)
 
 
-def wait_for(pids: dict[int, int]) -> int:
+def wait_for(pids: dict[int, int], grace_s: float) -> int:
     """Waits until all ranks (pid -> rank) have ended; returns the exit code of the first that failed."""
     failure, deadline = 0, float("inf")
     while pids and time.monotonic() < deadline:
         for pid, code in _ended(pids):
             rank = pids.pop(pid)
             if code and not failure:
-                failure, deadline = code, time.monotonic() + GRACE_S
+                failure, deadline = code, time.monotonic() + grace_s
                 print(f"forkrun: rank {rank} (pid {pid}) ended with exit code {code}", file=sys.stderr, flush=True)
         time.sleep(_POLL_S)
     end(pids)
@@ -171,48 +183,69 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def launch(world_size: int, port: int | None, eager: bool, script: str, arguments: list[str]) -> int:
-    """Forks the ranks and stays with them."""
-    warm_up(script, eager)
+def launch(
+    world_size: int,
+    port: int | None,
+    grace_s: float,
+    restarts: int,
+    own_stores: bool,
+    script: str,
+    arguments: list[str],
+) -> int:
+    """Forks the ranks of all attempts, lets one attempt after the other run, and stays with it."""
     if port is None:
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
-    pipes = [os.pipe() for _ in range(world_size)]
+    pipes = [os.pipe() for _ in range(world_size * (restarts + 1))]
     pids: dict[int, int] = {}
     gc.freeze()  # what was imported stays, and need not be looked at in every rank
     sys.stdout.flush()
-    for rank, (reader, _) in enumerate(pipes):
+    for number, (reader, _) in enumerate(pipes):
         pid = os.fork()
         if pid == 0:
             for other_reader, other_writer in pipes:
                 os.close(other_writer)
                 if other_reader != reader:
                     os.close(other_reader)
-            be_rank(rank, world_size, reader, script, arguments)
-        pids[pid] = rank
+            attempt, rank = divmod(number, world_size)
+            be_rank(rank, world_size, attempt, reader, script, arguments)
+        pids[pid] = number
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _interrupt)
+    store, code, here = None, 0, dict[int, int]()
     try:
-        # Only now: a store has threads, and threads do not survive a fork.
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if port is None else None
-        for reader, writer in pipes:
-            os.write(writer, f"{port if store is None else store.port}\n".encode())
-            os.close(reader)
-            os.close(writer)
-        return wait_for(pids)
+        for attempt in range(restarts + 1):
+            # Only now: a store has threads, and threads do not survive a fork.
+            if port is None and (store is None or own_stores):
+                store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            for reader, writer in pipes[attempt * world_size :][:world_size]:
+                os.write(writer, f"{port if store is None else store.port}\n".encode())
+                os.close(reader)
+                os.close(writer)
+            here = {pid: number % world_size for pid, number in pids.items() if number // world_size == attempt}
+            pids = {pid: number for pid, number in pids.items() if pid not in here}
+            code = wait_for(here, grace_s)
+            if not code:
+                break
+        return code
     finally:
-        end(pids)
+        end({**pids, **here})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int)
     parser.add_argument("--eager", action="store_true")
+    parser.add_argument("--grace", type=float, default=GRACE_S)
+    parser.add_argument("--restarts", type=int, default=0)
+    parser.add_argument("--own-stores", action="store_true")
     parser.add_argument("ranks", type=int)
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     given = parser.parse_args()
     try:
-        code = launch(given.ranks, given.port, given.eager, given.script, given.arguments)
+        warm_up(given.script, given.eager)
+        again = given.restarts, given.own_stores
+        code = launch(given.ranks, given.port, given.grace, *again, given.script, given.arguments)
     except SystemExit as stop:
         code = int(stop.code or 0)
     sys.stdout.flush()

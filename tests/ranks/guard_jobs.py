@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import textwrap
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-LAUNCHER = Path(__file__).parent / "forkrun.py"
+from tests import warm
+from tests.slowness import slowness
+
 LIMIT_S = 50
 
 # `wait_for` lets a rank that is late on purpose come when the others have said what they have to say.
@@ -22,11 +23,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from unhang.errors import PeerFailed, RanksDiffer
-from unhang.guard import job
-from unhang.guard.align import align
-from unhang.guard.process_group import process_group
-from unhang.guard.same import assert_same
-from unhang.guard.together import together
+from unhang.inside.guards import job
+from unhang.inside.guards.align import align
+from unhang.inside.guards.process_group import process_group
+from unhang.inside.guards.agreement import assert_same
+from unhang.inside.guards.agreement import together
 
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
@@ -77,20 +78,12 @@ class Ended:
 
 
 def run(tmp_path: Path, ranks: int, body: str, launcher: str = "fork") -> Ended:
-    """Runs the preamble and the body. Blocks: up to LIMIT_S."""
+    """Runs the preamble and the body. Blocks: up to LIMIT_S, longer on a busy machine."""
     script = tmp_path / "train.py"
     script.write_text(BEGIN + textwrap.dedent(body))
-    launch = [str(LAUNCHER), "--eager", str(ranks)]
+    command = warm.forkrun("--eager", ranks)
     if launcher == "torchrun":
-        launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     started = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, *launch, str(script)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=LIMIT_S,
-    )
+    done = warm.run([*command, str(script)], tmp_path, LIMIT_S * slowness(), {**os.environ, "OMP_NUM_THREADS": "1"})
     return Ended(done.returncode, done.stdout, done.stderr, time.monotonic() - started)

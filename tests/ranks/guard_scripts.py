@@ -7,13 +7,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import textwrap
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-_LAUNCHER = Path(__file__).parent / "forkrun.py"
+from tests import warm
+from tests.slowness import slowness
 
 
 @dataclass(frozen=True)
@@ -58,25 +58,16 @@ def run(folder: Path, body: str, ranks: int = 3, *arguments: str, limit_s: float
     """Runs the script on so many ranks; ends the job after `limit_s`."""
     script = folder / "script.py"
     script.write_text(BEGIN + textwrap.dedent(body))
-    command = [sys.executable, str(_LAUNCHER), "--eager", str(ranks), str(script), *arguments]
-    return ended(command, limit_s)
+    return ended(warm.forkrun("--eager", ranks, script, *arguments), limit_s)
 
 
 def ended(command: list[str], limit_s: float) -> Ended:
     """Runs a launcher, and ends it with all its ranks after `limit_s`."""
     started = time.monotonic()
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    process = warm.popen(command, Path.cwd())
     was_ended = False
     try:
-        out, err = process.communicate(timeout=limit_s)
+        out, err = process.communicate(timeout=limit_s * slowness())
     except subprocess.TimeoutExpired:
         was_ended = True
         process.send_signal(signal.SIGTERM)
@@ -85,7 +76,8 @@ def ended(command: list[str], limit_s: float) -> Ended:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             out, err = process.communicate(timeout=5)
-    return Ended(process.returncode, out, err, time.monotonic() - started, was_ended)
+    warm.end(process)
+    return Ended(process.returncode or 0, out, err, time.monotonic() - started, was_ended)
 
 
 def example_of(documented: object) -> str:

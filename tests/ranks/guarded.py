@@ -6,19 +6,20 @@ import contextlib
 import os
 import random
 import socket
-import subprocess
 import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .faults import HERE
+from tests import warm
+
 from .harness import _TOKEN, _communicate, _kill, _survivors
 
 # The ordinary launcher ends the other ranks half a second after the first failure; this one lets them speak.
-PATIENT = "import sys; sys.path.insert(0, {here!r}); import forkrun; forkrun.GRACE_S = 40; forkrun.main()"
+PATIENT = ("--grace", "40")
 
 
 @dataclass(frozen=True)
@@ -54,39 +55,39 @@ def run(
     script = tmp_path / "train.py"
     script.write_text(program)
     port, token, before = free_port(), uuid.uuid4().hex, _shared_memory()
-    fork = [sys.executable, str(HERE / "forkrun.py"), "--eager"]
-    patient = [sys.executable, "-c", PATIENT.format(here=str(HERE)), "--eager"]
     command = {
-        "fork": [*fork, str(ranks)],
-        "patient": [*patient, str(ranks)],
-        "hosted": [*patient, "--port", str(port), str(ranks)],
+        "fork": warm.forkrun("--eager", ranks),
+        "patient": warm.forkrun(*PATIENT, "--eager", ranks),
+        "hosted": warm.forkrun(*PATIENT, "--eager", "--port", port, ranks),
         "torchrun": [*_torchrun(port), f"--nproc-per-node={ranks}"],
         "none": [sys.executable],
     }[launcher]
     started = time.monotonic()
-    process = subprocess.Popen(
+    process = warm.popen(
         [*command, str(script), *(argument.format(port=port) for argument in arguments)],
-        cwd=tmp_path,
-        env={**_environment(), **(environment or {}), _TOKEN: token},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
+        tmp_path,
+        {**_environment(), **(environment or {}), _TOKEN: token},
     )
-    ended_at: list[float] = []
-    waiter = threading.Thread(target=lambda: ended_at.append((process.wait(), time.time())[1]))
-    waiter.start()
+    ended_at = _end_of(process)
     out, err = _communicate(process, token, limit_s)
-    waiter.join()
-    ended = Ended(process.returncode, out, err, time.monotonic() - started, ended_at[0])
-    left = _survivors(token)
+    ended = Ended(process.returncode or 0, out, err, time.monotonic() - started, ended_at())
+    left = _survivors(token, process)
+    warm.end(process)
     _kill(left)
     assert not left, f"processes survive: {left}\n{ended}"
     assert not listens(port), f"something still listens on port {port}\n{ended}"
     assert not _shared_memory() - before, f"shared memory is left behind\n{ended}"
     return ended
+
+
+def _end_of(process: warm.Job) -> Callable[[], float]:
+    """What returns when the launcher ended. Blocks: until it did."""
+    if isinstance(process, warm.WarmJob):
+        return lambda: process.ended_at
+    found: list[float] = []
+    waiter = threading.Thread(target=lambda: found.append((process.wait(), time.time())[1]))
+    waiter.start()
+    return lambda: (waiter.join(), found[0])[1]
 
 
 def _environment() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -15,6 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests import warm
+from tests.slowness import slowness
 
 from .faults import HERE, Case
 
@@ -42,32 +46,27 @@ class Result:
 def run_job(case: Case, tmp_path: Path, limit_s: float = 50) -> Result:
     """Runs the case in `tmp_path`.
 
-    Blocks: up to `limit_s`. Raises: AssertionError if it takes longer, leaves a process or writes no report.
+    Blocks: up to `limit_s`, longer on a busy machine. Raises: AssertionError if it takes longer, leaves a process or writes no report.
     """
     report_dir, token, started = tmp_path / "report", uuid.uuid4().hex, time.monotonic()
     work = tmp_path / "work"
     work.mkdir()
     environment = {**os.environ, **case.environment, _TOKEN: token}
     with _taken_port() if case.port_taken else contextlib.nullcontext() as port:
-        process = subprocess.Popen(
-            [*_unhang(), *_options(case, report_dir), "--", *_command(case, port)],
-            cwd=work,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
+        process = warm.popen([*_unhang(), *_options(case, report_dir), "--", *_command(case, port)], work, environment)
         stdout, stderr = _communicate(process, token, limit_s)
-    left = _survivors(token)
+    left = _survivors(token, process)
+    warm.end(process)
     _kill(left)
     assert not left, f"processes of the job survive: {left}\n{stderr[-4000:]}"
+    return result_of(report_dir, process.returncode or 0, stdout, stderr, time.monotonic() - started)
+
+
+def result_of(report_dir: Path, exit_code: int, stdout: str, stderr: str, seconds: float) -> Result:
+    """What a job left behind. Raises: AssertionError if it wrote no report."""
     report = report_dir / "report.json"
-    assert report.exists(), f"no report; exit code {process.returncode}\n{stdout[-2000:]}\n{stderr[-4000:]}"
-    seconds = time.monotonic() - started
-    return Result(json.loads(report.read_text()), report_dir, process.returncode, stdout, stderr, seconds)
+    assert report.exists(), f"no report; exit code {exit_code}\n{stdout[-2000:]}\n{stderr[-4000:]}"
+    return Result(json.loads(report.read_text()), report_dir, exit_code, stdout, stderr, seconds)
 
 
 def check_fault(case: Case, result: Result) -> None:
@@ -85,8 +84,16 @@ def check_fault(case: Case, result: Result) -> None:
         assert named == set(case.culprits), result
     assert not named & set(first["victim_ranks"]), result
     assert first["consequence_of"] is None, result
+    _check_attempts(case, result)
     _check_location(case, first["location"], result)
     _check_end(case, result)
+
+
+def _check_attempts(case: Case, result: Result) -> None:
+    earlier = result.report.get("earlier", [])
+    found = [(a["findings"][0]["cause"], *a["findings"][0]["culprit_ranks"]) for a in earlier if a["findings"]]
+    assert tuple(found) == case.earlier, result
+    assert len(found) == len(earlier), result
 
 
 def _check_location(case: Case, location: dict[str, Any] | None, result: Result) -> None:
@@ -97,7 +104,9 @@ def _check_location(case: Case, location: dict[str, Any] | None, result: Result)
 
 
 def _check_end(case: Case, result: Result) -> None:
-    if case.outcome == "hang":
+    if case.outcome == "hang" and case.ends_itself:
+        assert result.exit_code not in (0, HUNG_JOB_ENDED), result
+    elif case.outcome == "hang":
         assert result.exit_code == HUNG_JOB_ENDED, result
         assert result.report["hang"] is not None, result
         assert case.kind in (None, result.report["hang"]["kind"]), result
@@ -107,8 +116,10 @@ def _check_end(case: Case, result: Result) -> None:
         assert result.exit_code == 0, result
 
 
-def check_healthy(result: Result) -> None:
-    """Asserts that nobody is accused."""
+def check_healthy(result: Result, case: Case | None = None) -> None:
+    """Asserts that nobody is accused; of `case`, that the attempts before the last are told."""
+    if case is not None:
+        _check_attempts(case, result)
     assert result.report["findings"] == [], result
     assert result.report["outcome"] == "clean", result
     assert result.exit_code == 0, result
@@ -127,17 +138,19 @@ def _unhang() -> list[str]:
 
 
 def _options(case: Case, report_dir: Path) -> list[str]:
-    limits = ["--stall-after", str(case.stall_after_s), "--abort-after", str(case.abort_after_s)]
-    return ["run", "--report-dir", str(report_dir), *limits]
+    limits = {"--stall-after": case.stall_after_s, "--abort-after": case.abort_after_s}
+    given = [(name, str(limit_s * slowness())) for name, limit_s in limits.items() if limit_s is not None]
+    return ["run", "--report-dir", str(report_dir), *itertools.chain(*given)]
 
 
 def _command(case: Case, port: int | None) -> list[str]:
     if case.launcher == "torchrun":
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4"]
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}"]
     else:
         # Trainings with optimizers, by the dozen: the programs have the compiler loaded, as a real job has.
         eager = ["--eager"] if "stories" in case.path.parts else []
-        launcher = [str(HERE / "forkrun.py"), *(["--port", str(port)] if port else []), *eager, "4"]
+        options = [*(["--port", str(port)] if port else []), *eager, *case.launching]
+        launcher = [str(HERE / "forkrun.py"), *options, str(case.ranks)]
     return [sys.executable, *launcher, str(case.path), *case.args]
 
 
@@ -147,17 +160,20 @@ def _taken_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def _communicate(process: subprocess.Popen[str], token: str, limit_s: float) -> tuple[str, str]:
+def _communicate(process: warm.Job, token: str, limit_s: float) -> tuple[str, str]:
+    limit_s *= slowness()
     try:
         return process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        _kill(_processes(token))
+        _kill(_processes(token, process))
         stdout, stderr = process.communicate(timeout=5)
         raise AssertionError(f"no end within {limit_s} s\n{stdout[-2000:]}\n{stderr[-4000:]}") from None
 
 
-def _processes(token: str) -> dict[int, str]:
-    """The living processes that were started with the token in their environment, with their command lines."""
+def _processes(token: str, process: warm.Job | None = None) -> dict[int, str]:
+    """The living processes that were started with the token in their environment, with their command lines; all of a warm job."""
+    if isinstance(process, warm.WarmJob):
+        return process.left()
     wanted, found = f"{_TOKEN}={token}".encode(), {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -170,9 +186,9 @@ def _processes(token: str) -> dict[int, str]:
     return found
 
 
-def _survivors(token: str, patience_s: float = 2) -> dict[int, str]:
-    deadline = time.monotonic() + patience_s
-    while (left := _processes(token)) and time.monotonic() < deadline:
+def _survivors(token: str, process: warm.Job | None = None, patience_s: float = 2) -> dict[int, str]:
+    deadline = time.monotonic() + patience_s * slowness()
+    while (left := _processes(token, process)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left
 

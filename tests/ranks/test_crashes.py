@@ -6,9 +6,10 @@ import pytest
 
 from .faults import CRASHES, Case
 from .harness import check_fault, check_files, run_job
+from .live import params
 
 
-@pytest.mark.parametrize("case", CRASHES, ids=str)
+@pytest.mark.parametrize("case", params(CRASHES))
 def test_the_first_failure_is_named(case: Case, tmp_path: Path) -> None:
     result = run_job(case, tmp_path)
     check_fault(case, result)

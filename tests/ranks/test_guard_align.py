@@ -337,6 +337,7 @@ def test_groups_that_are_made_anew_are_aligned_too(tmp_path: Path) -> None:
     assert ended.said_by_all(2) == "4\n4", ended
 
 
+@pytest.mark.whole
 @pytest.mark.torchrun
 def test_under_torchrun_the_ranks_end_well(tmp_path: Path) -> None:
     body = """

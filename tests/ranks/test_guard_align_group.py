@@ -11,13 +11,13 @@ from .guard_jobs import run
 from .test_guard_align import A_RANK_DIES
 
 OVER_A_GROUP = """
-from unhang.guard import exchange
+from unhang.inside.guards.transport import exchange
 exchange.process_numbers = lambda: f"machine {rank}"
 """
 ONE_CANNOT_OPEN = """
-from unhang.guard import shared_rows
+from unhang.inside.guards.transport import shared_memory
 if rank == 1:
-    shared_rows.opened = lambda *_: None
+    shared_memory.opened = lambda *_: None
 """
 
 

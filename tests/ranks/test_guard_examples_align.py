@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 import unhang
-from unhang.guard.align import align
-from unhang.guard.same import assert_same
-from unhang.guard.together import Agreement, together
+from unhang.inside.guards.agreement import Agreement, assert_same, together
+from unhang.inside.guards.align import align
 
 from .guard_jobs import run
 

@@ -12,8 +12,8 @@ from .guard_scripts import run
 GAN = """
 import torch.nn.functional as F
 from torch import nn
-from unhang.guard.learning import check_learning
-from unhang.guard.replicas import check_replicas
+from unhang.inside.guards.learning import check_learning
+from unhang.inside.guards.replicas import check_replicas
 
 def request(module, on):
     for parameter in module.parameters():
@@ -134,7 +134,7 @@ def test_a_discriminator_that_is_trained_around_its_wrapper(tmp_path: Path) -> N
 def test_forward_around_the_wrapper_and_no_sync_alone(tmp_path: Path) -> None:
     body = """
 from torch import nn
-from unhang.guard.learning import check_learning
+from unhang.inside.guards.learning import check_learning
 begin()
 for way in ("around", "no_sync", "through", "evaluation"):
     ddp = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unhang.guard.replicas import check_replicas
+from unhang.inside.guards.replicas import check_replicas
 
 from .guard_scripts import Ended, example_of, run
 
 JOB = """
-from unhang.guard.replicas import check_replicas
+from unhang.inside.guards.replicas import check_replicas
 from unhang.errors import RanksDiffer
 from torch import nn
 

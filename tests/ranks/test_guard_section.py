@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests import warm
+from tests.slowness import slowness
 
 from .faults import HERE
 from .harness import _unhang
@@ -24,8 +24,8 @@ import sys, time
 import torch
 import torch.distributed as dist
 import unhang
-from unhang.guard.section import section
-from unhang.guard.process_group import process_group
+from unhang.inside.guards.section import section
+from unhang.inside.guards.process_group import process_group
 
 action = sys.argv[1]
 
@@ -52,8 +52,8 @@ STEPS = """
 import os, signal, sys, time
 import torch
 import torch.distributed as dist
-from unhang.guard.heartbeat import heartbeat
-from unhang.guard.process_group import process_group
+from unhang.inside.guards.heartbeat import heartbeat
+from unhang.inside.guards.process_group import process_group
 
 fault, has_heartbeat = sys.argv[1], sys.argv[2] == "with"
 
@@ -84,9 +84,9 @@ import os, signal, sys, time
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
-from unhang.guard.loader_watch import watch_loader
-from unhang.guard.loading import check_loader
-from unhang.guard.process_group import process_group
+from unhang.inside.guards.loader.watch import watch_loader
+from unhang.inside.guards.loader.check import check_loader
+from unhang.inside.guards.process_group import process_group
 
 fault, has_guard = sys.argv[1], sys.argv[2] == "with"
 
@@ -115,8 +115,8 @@ import time
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
-from unhang.guard.heartbeat import heartbeat
-from unhang.guard.section import section
+from unhang.inside.guards.heartbeat import heartbeat
+from unhang.inside.guards.section import section
 
 class Data(Dataset):
     def __len__(self):
@@ -127,7 +127,7 @@ class Data(Dataset):
         return torch.ones(3)
 
 dist.init_process_group("gloo")
-hb = heartbeat(every=20, limit=3)
+hb = heartbeat(every=20, limit=3, slow=20)  # a busy machine makes many a step twice as long
 for batch in DataLoader(Data()):
     with section("sync", limit_s=20):
         dist.all_reduce(batch)
@@ -151,21 +151,13 @@ def run(
     path, output = tmp_path / "train.py", tmp_path / "output"
     path.write_text(script)
     with output.open("w") as file:
-        process = subprocess.Popen(
-            [sys.executable, str(HERE / "forkrun.py"), "--eager", str(ranks), str(path), *arguments],
-            cwd=tmp_path,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        deadline = time.monotonic() + limit_s
-        while (code := process.poll()) is None and time.monotonic() < deadline:
+        job = warm.start(warm.forkrun("--eager", ranks, path, *arguments), tmp_path, file.fileno())
+        deadline = time.monotonic() + limit_s * slowness()
+        while (code := job.poll()) is None and time.monotonic() < deadline:
             if until in output.read_text(errors="replace"):
                 break
             time.sleep(0.1)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+        job.close()
     return Done(code, output.read_text(errors="replace"))
 
 
@@ -240,7 +232,7 @@ def test_under_unhang_run_the_phases_are_known(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=LIMIT_S * slowness(),
     )
     assert done.returncode == 0, done.stderr
     assert "[heartbeat] rank 1: step 46 took 1" in done.stderr, done.stderr
@@ -272,6 +264,7 @@ def test_a_killed_worker_is_named_on_all_ranks(tmp_path: Path) -> None:
     assert "rank 1 failed: RuntimeError: DataLoader worker" in done.output
 
 
+@pytest.mark.whole
 @pytest.mark.torchrun
 def test_under_torchrun_a_section_stops_the_job(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
@@ -281,7 +274,7 @@ def test_under_torchrun_a_section_stops_the_job(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=LIMIT_S * slowness(),
     )
     assert done.returncode == 1
     assert "rank 0 failed: section 'weight_sync' is over its limit of 0.5 s" in done.stderr, done.stderr

@@ -155,3 +155,29 @@ def test_a_clean_end_with_the_model_alive(launcher: str, tmp_path: Path) -> None
     assert ended.exit_code == 0, ended
     assert sorted(re.findall(r"rank \d trained", ended.out)) == ["rank 0 trained", "rank 1 trained"]
     assert "failed" not in ended.err, ended
+
+
+# Rank 1 needs longer for its end than the others have patience, as on a busy machine: what it gives up takes its time.
+SLOW_END = """
+import time
+import torch, torch.distributed as dist, unhang
+
+class Writer:
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self):
+        time.sleep(4)
+
+with unhang.process_group("gloo", timeout="5m", grace=0.5) as job:
+    if job.rank == 1:
+        Writer()
+        raise ValueError("bad sample")
+    dist.all_reduce(torch.ones(1))
+"""
+
+
+def test_a_rank_that_can_raise_is_not_ended_because_the_failed_one_is_slow(tmp_path: Path) -> None:
+    ended = run(SLOW_END, tmp_path)
+    _check(ended, "rank 1 failed: ValueError: bad sample", peers=1)
+    assert "it ends now" not in ended.err, ended

@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 
-from unhang.cli.diagnose import diagnose, render
+from tests.slowness import slowness
+from unhang.diagnosis import judge_paths
+from unhang.show.reports import render
 
 from .faults import HANGS, Case
 from .harness import _command, _options, _unhang, check_fault, run_job
@@ -62,7 +64,7 @@ def test_the_bundle_gives_the_same_verdict_even_with_hostile_files_in_it(tmp_pat
     result = run_job(case, tmp_path)
     check_fault(case, result)
     bundle = result.report_dir / "bundle"
-    again = json.loads(render(diagnose([bundle]), "json"))
+    again = json.loads(render(judge_paths([bundle]), "json"))
     assert again["findings"] == result.report["findings"]
     for i, content in enumerate(HOSTILE.values()):
         folder = bundle / "ranks" / f"r{10 + i}-{999000 + i}"
@@ -71,7 +73,7 @@ def test_the_bundle_gives_the_same_verdict_even_with_hostile_files_in_it(tmp_pat
         (folder / "identity.json").write_text(json.dumps(identity))
         (folder / "flight.json").unlink()
         (folder / "flight.pickle").write_bytes(content)
-    hostile = json.loads(render(diagnose([bundle]), "json"))
+    hostile = json.loads(render(judge_paths([bundle]), "json"))
     first = hostile["findings"][0]
     assert (first["cause"], first["culprit_ranks"], first["location"]) == tuple(
         result.report["findings"][0][key] for key in ("cause", "culprit_ranks", "location")
@@ -84,7 +86,7 @@ def test_the_bundle_gives_the_same_verdict_even_with_hostile_files_in_it(tmp_pat
 
 def _watcher_of(run_dir_of: str) -> int:
     """The pid of the watcher: the process named unhang-watcher with our marker in its environment."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 10 * slowness()
     while time.monotonic() < deadline:
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -107,6 +109,6 @@ def test_killing_the_watcher_does_not_harm_the_training(tmp_path: Path) -> None:
         text=True,
     )
     os.kill(_watcher_of(marker), signal.SIGKILL)
-    _, stderr = process.communicate(timeout=50)
+    _, stderr = process.communicate(timeout=50 * slowness())
     assert process.returncode == 0, stderr
     assert "the watcher ended unexpectedly (signal 9); the job goes on unwatched" in stderr

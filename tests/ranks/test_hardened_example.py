@@ -72,6 +72,7 @@ def test_all_ranks_go_on(said: dict[str, str], tmp_path: Path) -> None:
         assert re.search(line, ended.out + ended.err, re.MULTILINE), ended
 
 
+@pytest.mark.whole
 @pytest.mark.torchrun
 def test_it_trains_under_torchrun(tmp_path: Path) -> None:
     ended = run_example(tmp_path, launcher="torchrun")
@@ -83,6 +84,7 @@ def test_it_trains_under_torchrun(tmp_path: Path) -> None:
             assert not re.search(line, ended.out + ended.err, re.MULTILINE), ended
 
 
+@pytest.mark.whole
 @pytest.mark.torchrun
 def test_uneven_batches_are_named_under_torchrun(tmp_path: Path) -> None:
     check_ended("uneven", run_example(tmp_path, "uneven", launcher="torchrun"))

@@ -7,15 +7,18 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.slowness import slowness
 
 from .faults import HERE, MARK
 from .harness import HUNG_JOB_ENDED, _unhang
 
 CULPRIT_LINES = {
     name: {n for n, text in enumerate((HERE / "programs" / name).read_text().splitlines(), 1) if text.endswith(MARK)}
-    for name in ("spawned.py", "conditional_collective.py")
+    for name in ("spawned.py", "conditional_collective.py", "spawned_again.py")
 }
 
 
@@ -33,22 +36,57 @@ def _commands(tmp_path: Path) -> dict[str, tuple[list[str], str, int]]:
     }
 
 
+def _run(command: list[str], tmp_path: Path, *options: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """The command under `unhang run`, and its report."""
+    limits = ("--report-dir", str(tmp_path / "report"), "--stall-after", str(5 * slowness()), *options)
+    done = subprocess.run(
+        [*_unhang(), "run", *limits, "--", *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100 * slowness(),
+    )
+    return done, json.loads((tmp_path / "report" / "report.json").read_text())
+
+
 @pytest.mark.torchrun
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("launcher", ["spawn", "plain"])
 def test_a_hang_is_named_under_any_launcher(launcher: str, tmp_path: Path) -> None:
     command, program, culprit = _commands(tmp_path)[launcher]
-    done = subprocess.run(
-        [*_unhang(), "run", "--report-dir", str(tmp_path / "report"), "--stall-after", "5", "--", *command],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    done, report = _run(command, tmp_path)
     assert done.returncode == HUNG_JOB_ENDED, done.stderr
     assert report["hang"]["kind"] == "proven"
     first = report["findings"][0]
     assert (first["cause"], first["culprit_ranks"]) == ("code-divergence", [culprit])
     assert Path(first["location"]["file"]).name == program
     assert first["location"]["line"] in CULPRIT_LINES[program]
+
+
+def _spawned_again(tmp_path: Path, then: str) -> list[str]:
+    return [sys.executable, str(HERE / "programs" / "spawned_again.py"), str(tmp_path / "store"), then]
+
+
+def _attempts(report: dict[str, Any]) -> list[tuple[str, list[int]]]:
+    first = [attempt["findings"][0] for attempt in report["earlier"]]
+    return [(f["cause"], f["culprit_ranks"]) for f in first]
+
+
+@pytest.mark.torchrun
+@pytest.mark.timeout(120)
+def test_a_program_that_spawns_its_ranks_again_and_recovers_is_clean(tmp_path: Path) -> None:
+    done, report = _run(_spawned_again(tmp_path, "recovers"), tmp_path)
+    assert (done.returncode, report["outcome"], report["findings"]) == (0, "clean", []), done.stderr
+    assert _attempts(report) == [("user-exception", [1])]
+    assert "after one restart: 3 ranks ran to the end (exit code 0); attempt 0: rank 1 raised OSError" in done.stderr
+
+
+@pytest.mark.whole
+@pytest.mark.torchrun
+@pytest.mark.timeout(120)
+def test_a_hang_of_ranks_that_were_spawned_again_is_theirs(tmp_path: Path) -> None:
+    done, report = _run(_spawned_again(tmp_path, "hangs"), tmp_path, "--abort-after", str(5 * slowness()))
+    first = report["findings"][0]
+    assert (done.returncode, first["culprit_ranks"]) == (HUNG_JOB_ENDED, [2]), done.stderr
+    assert first["location"]["line"] in CULPRIT_LINES["spawned_again.py"]
+    assert _attempts(report) == [("user-exception", [1])]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slowness import slowness
 from unhang.model import Diagnosis
 from unhang.read.logs.case import log_case
 from unhang.rules.registry import judge
@@ -27,6 +28,8 @@ EXPECTED = {
     "other_shape": ("size-mismatch", (1,)),
     "other_call": ("code-divergence", (1,)),
 }
+# Each start of torchrun costs 6 s of CPU time. What these print is judged in every run too: in tests/incidents and the rules' examples.
+OFTEN = ("exception",)
 
 
 def printed_by(fault: str, tmp_path: Path) -> tuple[str, int]:
@@ -37,7 +40,7 @@ def printed_by(fault: str, tmp_path: Path) -> tuple[str, int]:
         env={**os.environ, "OMP_NUM_THREADS": "1", **debug},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=100,
+        timeout=100 * slowness(),
     )  # fmt: skip
     return done.stdout.decode(errors="replace"), done.returncode
 
@@ -48,7 +51,7 @@ def diagnosis_of(log: str) -> Diagnosis:
 
 @pytest.mark.torchrun
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("fault", EXPECTED)
+@pytest.mark.parametrize("fault", [pytest.param(f, marks=[pytest.mark.whole] * (f not in OFTEN)) for f in EXPECTED])
 def test_the_log_alone_tells(fault: str, tmp_path: Path) -> None:
     log, code = printed_by(fault, tmp_path)
     assert code != 0, log
@@ -57,6 +60,7 @@ def test_the_log_alone_tells(fault: str, tmp_path: Path) -> None:
     assert (findings[0].cause, findings[0].culprit_ranks) == EXPECTED[fault], log
 
 
+@pytest.mark.whole
 @pytest.mark.torchrun
 @pytest.mark.timeout(120)
 def test_a_job_that_ends_well_draws_nothing(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from unhang.model import CAUSES
 
 from .faults import CRASHES, HANGS, HEALTHY, HERE, STORIES, STRAGGLERS
+from .live import LIVE
 
 FAULTY = [*HANGS, *STRAGGLERS, *CRASHES, *STORIES]
 
@@ -23,3 +24,7 @@ def test_every_program_is_used() -> None:
     tests = "".join(path.read_text() for path in HERE.glob("test_*.py"))
     programs = {p for p in (HERE / "programs").glob("*.py") if p.name != "toy.py" and p.name not in tests}
     assert programs <= used
+
+
+def test_the_live_ones_are_in_the_table() -> None:
+    assert set(LIVE) <= {case.name for case in FAULTY + HEALTHY}

@@ -14,6 +14,6 @@ from .harness import check_fault, check_healthy, run_job
 def test_torchrun(case: Case, tmp_path: Path) -> None:
     result = run_job(case, tmp_path, limit_s=100)
     if case.outcome == "clean":
-        check_healthy(result)
+        check_healthy(result, case)
     else:
         check_fault(case, result)

@@ -9,9 +9,10 @@ import pytest
 from unhang.model import CAUSES
 from unhang.rules import decision_tree as tree
 from unhang.rules.base import Rule
-from unhang.rules.decision_tree import FIRST, HEADINGS, QUESTIONS, SECTIONS, Answer, Question
+from unhang.rules.cards import HEADINGS
+from unhang.rules.decision_tree import FIRST, QUESTIONS, SECTIONS, Answer, Question
 from unhang.rules.registry import all_rules
-from unhang.skill.pages import anchor, diagram
+from unhang.skill.folder import anchor, diagram
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,16 +60,9 @@ def test_every_rule_and_every_cause_is_reached() -> None:
 
 
 def test_a_rule_that_is_written_later_is_reached_through_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    class New(Rule):
-        """Something new."""
-
-        id, cause = "a-new-rule", "gpu-oom"
-
-        def check(self, s: object) -> tuple[()]:
-            return ()
-
+    new = Rule("a-new-rule", lambda s: None)
     known = tree.rules_of
-    monkeypatch.setattr(tree, "rules_of", lambda cause: (*known(cause), *([New()] if cause == "gpu-oom" else ())))
+    monkeypatch.setattr(tree, "rules_of", lambda cause: (*known(cause), *([new] if cause == "gpu-oom" else ())))
     places = {q.id for q, a in tree.walk() if any(rule.id == "a-new-rule" for rule in tree.leaves(q, a))}
     assert places == {"gone", "message", "all"}
 
@@ -107,7 +101,7 @@ def test_questions_and_answers_can_be_read() -> None:
 def missing_parts(rule: Rule) -> list[str]:
     """The parts of its docstring that a rule lacks."""
     told = tree.explanation(rule)
-    missing = [heading for heading in HEADINGS if not told.sections.get(heading)]
+    missing = [heading for heading in HEADINGS.values() if not told.sections.get(heading)]
     if not told.summary.endswith((".", "!", "?")) or "\n" in told.summary:
         missing.append("a summary of one sentence")
     if not tree.command_for(rule, ("run", "diagnose")).startswith(("unhang run", "unhang diagnose")):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from unhang.model import CAUSES
-from unhang.model.example import Fires, Quiet
 from unhang.rules.base import NEEDS, Rule
+from unhang.rules.cards import HEADINGS, OTHERWISE, Card, all_cards
 from unhang.rules.registry import all_rules, judge
+from unhang.testing import Fires, Quiet
 
-HEADINGS = ("What it detects:", "Why it hangs:", "How to confirm:", "How to fix:", "Sources:")
+from .cases import load_examples
 
 
 def examples(kind: type[Fires] | type[Quiet]) -> list[tuple[str, Rule, Any]]:
@@ -18,7 +18,7 @@ def examples(kind: type[Fires] | type[Quiet]) -> list[tuple[str, Rule, Any]]:
     return [
         (f"{rule.id}-{i}", rule, example)
         for rule in all_rules()
-        for i, example in enumerate(rule.EXAMPLES)
+        for i, example in enumerate(load_examples()[rule.id])
         if isinstance(example, kind)
     ]
 
@@ -29,8 +29,9 @@ def wrong_alone(rule: Rule, example: Fires) -> list[str]:
     if not found:
         return ["the rule says nothing"]
     first, wrong = found[0], []
-    if (first.cause, first.culprit_ranks) != (rule.cause, example.culprits):
-        wrong.append(f"names {first.cause} {first.culprit_ranks}, not {rule.cause} {example.culprits}")
+    cause = example.cause or rule.cause
+    if (first.cause, first.culprit_ranks) != (cause, example.culprits):
+        wrong.append(f"names {first.cause} {first.culprit_ranks}, not {cause} {example.culprits}")
     if example.line is not None and (first.location is None or first.location.line != example.line):
         wrong.append(f"at {first.location}, not line {example.line}")
     for finding in found:
@@ -72,18 +73,32 @@ def test_a_rule_is_silent() -> None:
     assert {name: why for name, (found, why) in said.items() if found} == {}
 
 
+def lopsided(card: Card) -> set[str]:
+    """The variants of which a card knows the title and not the reason, or the other way round."""
+    named = [texts.keys() for texts in (card.title, card.because) if OTHERWISE not in texts]
+    return {v for names in named for texts in (card.title, card.because) for v in texts.keys() - {OTHERWISE} - names}
+
+
 def unexplained(rule: Rule) -> list[str]:
     """What a rule does not say of itself."""
-    text = inspect.getdoc(type(rule)) or ""
-    wrong = [heading for heading in HEADINGS if heading not in text]
-    if rule.cause not in CAUSES:
-        wrong.append(f"no such cause: {rule.cause}")
+    card, cases = rule.card, load_examples()[rule.id]
+    wrong = [heading for heading in HEADINGS.values() if not card.sections.get(heading)]
+    wrong += [f"what it says as {v!r} has no title or no reason" for v in lopsided(card)]
+    if card.cause not in CAUSES:
+        wrong.append(f"no such cause: {card.cause}")
     wrong += [f"no such evidence: {need}" for need in rule.needs if need not in NEEDS]
-    if not any(isinstance(e, Fires) for e in rule.EXAMPLES):
-        wrong.append("no example in which it speaks")
-    if not any(isinstance(e, Quiet) for e in rule.EXAMPLES):
+    if not any(isinstance(e, Fires) for e in cases):
+        wrong.append("no case in which it speaks")
+    if not any(isinstance(e, Quiet) for e in cases):
         wrong.append("no healthy counter-example")
+    if list(dict.fromkeys(e.why for e in cases if isinstance(e, Quiet))) != list(card.silent):
+        wrong.append("its card says other look-alikes than its cases")
     return wrong
+
+
+def test_every_card_and_every_case_belongs_to_a_rule() -> None:
+    ids = {rule.id for rule in all_rules()}
+    assert ids == all_cards().keys() == load_examples().keys()
 
 
 def test_a_rule_explains_itself() -> None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from unhang.model import Case
-from unhang.model.example import ended, make_case
 from unhang.rules.registry import judge
+from unhang.testing import ended, make_case
 
 ECHO = "RuntimeError: Connection closed by peer [127.0.0.1]:4242@main:10>gather:3"
 FEATURES, PEOPLE = "all_gather[8] Float@main:10>gather:3", "all_gather[8] Long@main:10>gather:3"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pkgutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,30 +11,25 @@ from pathlib import Path
 import pytest
 
 import unhang.rules
+from unhang.check.checking import judged
 from unhang.model import Reading
-from unhang.model.example import make_case
-from unhang.preflight.checking import judged
-from unhang.rules.base import Rule
-from unhang.rules.reading_rule import ReadingRule
-from unhang.rules.registry import all_rules, judge
-from unhang.rules.registry_modules import has_no_other_rules, load_rules
+from unhang.rules.base import Found, Names, Rule
+from unhang.rules.registry import all_rules, judge, load_rules
+from unhang.testing import make_case
 
 RULE = """
-from unhang.rules.base import Rule
+from unhang.rules.base import rule
 
-class Own(Rule):
-    id = "own-{name}"
-    cause = "unknown"
-
-    def check(self, s):
-        return ()
+@rule("own-{name}")
+def find(s):
+    return None
 """
-NOT_WHOLE = """
-from unhang.rules.base import Rule
+TWICE = """
+from unhang.rules.base import rule
 
-class NotWhole(Rule):
-    id = "not-whole"
-    cause = "unknown"
+@rule("rank-crashed")
+def find(s):
+    return None
 """
 
 
@@ -71,7 +66,7 @@ def test_a_rule_is_one_new_file(folder: Path) -> None:
         ("no_python", "class :" + RULE.format(name="other"), "SyntaxError"),
         ("half", RULE.format(name="half") + "raise ValueError('two\\nlines')", "ValueError: two lines"),
         ("leaves", "raise SystemExit(3)" + RULE.format(name="other"), "SystemExit: 3"),
-        ("not_whole", NOT_WHOLE, "TypeError: Can't instantiate abstract class NotWhole"),
+        ("twice", TWICE, "ValueError: there are two rules 'rank-crashed'"),
     ],
 )
 def test_a_broken_file_is_named_and_the_others_judge(folder: Path, name: str, source: str, said: str) -> None:
@@ -83,7 +78,7 @@ def test_a_broken_file_is_named_and_the_others_judge(folder: Path, name: str, so
     assert "\n" not in note
     asked = {outcome.rule for outcome in diagnosis.outcomes}
     assert {"own-good", "rank-crashed"} <= asked
-    assert not asked & {"own-half", "own-other", "not-whole"}
+    assert not asked & {"own-half", "own-other"}
 
 
 def test_a_check_names_a_broken_file_too(folder: Path) -> None:
@@ -101,41 +96,32 @@ def test_a_broken_folder_is_named(folder: Path) -> None:
     assert "unhang.rules.beside " in note
 
 
-def modules() -> Iterator[pkgutil.ModuleInfo]:
-    """All modules in folders of rules."""
-    for folder in pkgutil.iter_modules(unhang.rules.__path__):
-        if folder.ispkg:
-            path = [f"{root}/{folder.name}" for root in unhang.rules.__path__]
-            yield from pkgutil.iter_modules(path, f"unhang.rules.{folder.name}.")
+def test_what_names_the_cause_comes_before_what_is_surer_of_less() -> None:
+    def of(name: str, confidence: float, names: Names) -> Rule:
+        return replace(all_rules()[0], id=name, find=lambda _s: Found(confidence), names=names, needs=(), reads=())
+
+    rules = [
+        of("never-issued", 0.99, Names.FAILURE),
+        of("port-in-use", 0.6, Names.CAUSE),
+        of("shm-too-small", 0.7, Names.CAUSE),
+        of("timeout-unexplained", 1.0, Names.NOTHING),
+    ]
+    findings = judge(make_case({}, hang=None), rules).findings
+    assert [f.rule for f in findings] == ["shm-too-small", "port-in-use", "never-issued"]
+    assert [f.consequence_of for f in findings] == [None, "F1", "F1"]
+    assert [f.rule for f in judge(make_case({}, hang=None), rules[3:]).findings] == ["timeout-unexplained"]
 
 
 def test_what_is_left_out_without_readings_are_rules_that_would_not_apply() -> None:
-    kinds: dict[str, list[type[Rule]]] = {}
-    for rule in all_rules():
-        kinds.setdefault(type(rule).__module__, []).append(type(rule))
-    left_out = [module.name for module in modules() if has_no_other_rules(module)]
-    assert len(left_out) > 40
-    for name in left_out:
-        assert [k for k in kinds.get(name, ()) if k.applies is not ReadingRule.applies] == []
-    case = make_case()
-    others = {rule.id for rule in all_rules() if type(rule).__module__ not in left_out and rule.applies(case)}
-    assert others == {rule.id for rule in all_rules() if rule.applies(case)}
+    code = "from unhang.rules.registry import load_rules; print(*(rule.id for rule in load_rules(False).rules))"
+    fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    loaded, case = set(fresh.stdout.split()), make_case()
+    assert {rule.id for rule in all_rules() if rule.applies(case)} <= loaded
+    assert len({rule.id for rule in all_rules()} - loaded) > 40
 
 
-@pytest.mark.parametrize(
-    ("source", "alone"),
-    [
-        ("class A(ReadingRule):\n    pass", True),
-        ("class A(ReadingRule):\n    pass\nclass B(LineRule):\n    pass", False),
-        ("class A(ReadingRule):\n    pass\nclass B(A):\n    pass", False),
-        ("class A(ReadingRule, Other):\n    pass", False),
-        ("class A(\n    ReadingRule\n):\n    pass\nif True:\n    class B(Rule):\n        pass", False),
-        ("class A(ReadingRule):\n    def applies(self, case):\n        return True", False),
-        ("class A:\n    pass", True),
-        ("class A(Shared):\n    pass", False),
-    ],
-)
-def test_a_module_is_left_out_only_if_all_in_it_are_rules_on_readings(folder: Path, source: str, alone: bool) -> None:
-    (folder / "some.py").write_text(source)
-    (module,) = (m for m in pkgutil.iter_modules([str(folder)], "unhang.rules.beside.") if m.name.endswith(".some"))
-    assert has_no_other_rules(module) is alone
+def test_judging_a_case_reads_no_tables_of_variables() -> None:
+    code = "import sys; from unhang.rules.registry import load_rules; load_rules(False); print(*sys.modules)"
+    fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert "unhang.rules.job.environment" in fresh.stdout.split()
+    assert not {"unhang.rules.env", "unhang.read.environment.tables"} & set(fresh.stdout.split())

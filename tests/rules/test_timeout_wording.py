@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.rules.cases.calls_disagree import timeouts
 from unhang.analyze.situation import Situation
 from unhang.read.logs.case import log_case
 from unhang.rules.registry import judge
-from unhang.rules.timeout.calls_disagree import timeouts
 
 WAITS = timeouts((1, 40, "ALLREDUCE", 1), (2, 40, "ALLREDUCE", 1), (3, 40, "ALLREDUCE", 1))
 NEXT_CALL = timeouts((1, 4000, "ALLREDUCE", 9000), (2, 4000, "ALLREDUCE", 9000), (3, 4000, "ALLREDUCE", 9000))

@@ -5,19 +5,18 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.ranks.faults import HERE, Case
-from tests.ranks.harness import Result, check_fault, check_healthy, run_job
+from tests import warm
+from tests.ranks.faults import Case
+from tests.ranks.harness import Result, _unhang, check_fault, check_healthy, run_job
+from tests.slowness import slowness
 
-FOLDER = Path(__file__).parents[2] / "examples" / "stories"
-TRUTH = tomllib.loads((FOLDER / "stories.toml").read_text())
-STORIES = {story["name"]: story for story in TRUTH["story"]}
+from .cases import BROKEN, FOLDER, STORIES, case_of, marked_lines, program
+
 # A shorter run of the same program, where the whole one would take long.
 SHORTER = {
     "masked_lm": ("--steps", "30"),
@@ -27,38 +26,20 @@ SHORTER = {
 }
 
 
-def program(story: dict[str, Any]) -> Path:
-    return FOLDER / story["name"] / story["file"]
-
-
-def marked_lines(story: dict[str, Any], marker: str) -> list[str]:
-    return [line.strip() for line in program(story).read_text().splitlines() if line.endswith(marker)]
-
-
-def case_of(story: dict[str, Any], *arguments: str, **more: Any) -> Case:
-    return Case(story["name"], str(program(story)), arguments, **more)
-
-
 def losses(result: Result) -> list[float]:
     return [float(loss) for loss in re.findall(r"\bloss (\d+\.\d+)", result.stdout)]
 
 
-@pytest.mark.parametrize("name", STORIES)
-def test_the_incident_is_named_rightly(name: str, tmp_path: Path) -> None:
-    story = STORIES[name]
-    case = case_of(
-        story,
-        "--broken",
-        outcome=story["outcome"],
-        cause=story["cause"],
-        culprits=tuple(story["culprits"]),
-        lines=tuple(marked_lines(story, story["marker"])),
-        stall_after_s=4,
-    )
+@pytest.mark.whole  # what it leaves behind is judged in tests/ranks/test_recordings.py
+@pytest.mark.parametrize("case", BROKEN, ids=str)
+def test_the_incident_is_named_rightly(case: Case, tmp_path: Path) -> None:
     check_fault(case, run_job(case, tmp_path))
 
 
-@pytest.mark.parametrize("name", STORIES)
+# Those that learn soonest; the others take a dozen seconds of two cores each.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.whole] * (name not in ("reid", "async_rl"))) for name in STORIES]
+)
 def test_the_fixed_program_ends_well_and_learns(name: str, tmp_path: Path) -> None:
     result = run_job(case_of(STORIES[name], *SHORTER.get(name, ()), abort_after_s=60), tmp_path)
     check_healthy(result)
@@ -69,10 +50,7 @@ def test_the_fixed_program_ends_well_and_learns(name: str, tmp_path: Path) -> No
 
 def run_by_itself(story: dict[str, Any], cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Without `unhang run`."""
-    launcher = [sys.executable, str(HERE / "forkrun.py"), "--eager", "4"]
-    return subprocess.run(
-        [*launcher, str(program(story)), *arguments], cwd=cwd, capture_output=True, text=True, timeout=50
-    )
+    return warm.run(warm.forkrun("--eager", 4, program(story), *arguments), cwd, 50 * slowness())
 
 
 def test_a_guard_ends_the_job_whose_rank_stands_still(tmp_path: Path) -> None:
@@ -81,11 +59,28 @@ def test_a_guard_ends_the_job_whose_rank_stands_still(tmp_path: Path) -> None:
     assert "rank 3 failed: it was stopped by a signal" in done.stderr, done.stderr
 
 
+@pytest.mark.whole
 def test_a_guard_sees_that_the_loss_scale_falls_to_nothing(tmp_path: Path) -> None:
     done = run_by_itself(STORIES["gan_diffusion"], tmp_path, "--fault", "zero_scale", "--guard", "--epochs", "4")
     assert done.returncode == 0, done.stdout + done.stderr
     told = done.stdout + done.stderr
     assert re.search(r"\[learning\] rank 0: the GradScaler skipped \d+ of the last \d+ optimizer steps", told), told
+
+
+@pytest.mark.whole  # smaller jobs of this kind: tests/ranks/test_not_learning.py
+@pytest.mark.timeout(120)
+def test_a_job_that_trains_nothing_is_told_so_although_it_ends_well(tmp_path: Path) -> None:
+    result = run_job(case_of(STORIES["gan_diffusion"], "--fault", "zero_scale", abort_after_s=60), tmp_path)
+    (finding,) = result.report["findings"]
+    assert (result.exit_code, result.report["outcome"]) == (0, "clean"), result
+    assert (finding["cause"], finding["culprit_ranks"]) == ("not-learning", []), result
+    assert "no optimizer step was taken" in finding["title"], result
+    assert "nan loss scales [" in " ".join(line["text"] for line in finding["evidence"]), result
+    verified = subprocess.run(
+        [*_unhang(), "verify", "--after", str(result.report_dir)], capture_output=True, text=True, timeout=60
+    )
+    assert verified.returncode == 1, verified.stdout
+    assert "not-learning" in verified.stdout
 
 
 @pytest.mark.parametrize("name", STORIES)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from unhang.cli.demo import command, play
+from unhang.cli.demo import command
 from unhang.errors import UnreadableInput, WrongUsage
 from unhang.model import CAUSES
 from unhang.verify.runs import HowToRun
-from unhang.verify.stories import Story, choose, command_of, find_stories
+from unhang.verify.stories import Story, choose, command_of, find_stories, play
 
 FORKRUN = Path(__file__).parents[1] / "ranks" / "forkrun.py"
 STORIES = find_stories()[0]

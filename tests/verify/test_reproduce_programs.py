@@ -10,10 +10,10 @@ import pytest
 
 from unhang.analyze.situation import Situation
 from unhang.read.bundle import read_bundle
+from unhang.reproduce.program import render
+from unhang.reproduce.reproducing import Trials, describe, smallest
+from unhang.reproduce.schedule_cut import NotReproducible, cut
 from unhang.rules.registry import judge
-from unhang.verify.program import render
-from unhang.verify.reproduce import Trials, describe, smallest
-from unhang.verify.schedule_cut import NotReproducible, cut
 
 MOST_LINES = 60
 FAULTS = {

@@ -14,7 +14,7 @@ import pytest
 
 from unhang.errors import UnreadableInput, WrongUsage
 from unhang.verify import soak
-from unhang.verify.checks import exit_code
+from unhang.verify.judging import exit_code_of
 from unhang.verify.runs import HowToRun, Run, RunFailed
 from unhang.verify.soak import ScheduledFault, Stretch, read_schedule, run_soak, soak_checks, soak_json, soak_text
 
@@ -120,7 +120,7 @@ def test_faults_come_in_their_minute_with_healthy_runs_between(tmp_path: Path) -
     assert [s.run is None for s in stretches] == [False] * 6 + [True]
     checks = soak_checks(stretches)
     assert [c.verdict.value for c in checks] == ["pass"] * 6 + ["skipped"]
-    assert exit_code(checks) == 3
+    assert exit_code_of(checks) == 3
     assert "inject" in bench.commands[2]
     assert bench.commands[2][-2:] == ["--", "job"]
     assert not [word for word in bench.commands[1] if word == "inject"]
@@ -142,7 +142,7 @@ def test_faults_come_in_their_minute_with_healthy_runs_between(tmp_path: Path) -
 def test_what_counts_as_found(tmp_path: Path, bench: Bench, fault: ScheduledFault, code: int, part: str) -> None:
     stretches = bench.soak(tmp_path, fault, minutes=1.5)
     checks = soak_checks(stretches)
-    assert exit_code(checks) == code, checks
+    assert exit_code_of(checks) == code, checks
     assert part in next(c.reason for c, s in zip(checks, stretches, strict=True) if s.fault)
 
 
@@ -165,7 +165,7 @@ def test_naming_every_rank_is_no_answer() -> None:
 def test_a_healthy_run_that_is_not_silent_fails_the_soak(tmp_path: Path) -> None:
     stretches = Bench(hung_run(), healthy=hung_run()).soak(tmp_path, SKIP, minutes=1)
     checks = soak_checks(stretches)
-    assert exit_code(checks) == 1
+    assert exit_code_of(checks) == 1
     assert soak_text(stretches, checks).startswith("SOAK FAILED: run 1: healthy: a healthy run: hang: code-divergence")
     told: dict[str, Any] = json.loads(soak_json(stretches, checks))
     assert [run["verdict"] for run in told["runs"]] == ["fail", "fail", "skipped"]
@@ -186,6 +186,6 @@ def test_a_real_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     schedule = read_schedule("sigkill:rank=1,step=5@0", soak.known_faults(), 1)
     stretches = run_soak(JOB, schedule, 1, tmp_path, HowToRun(40, 3, 2), lambda _: None)
     checks = soak_checks(stretches)
-    assert exit_code(checks) == 0, soak_text(stretches, checks)
+    assert exit_code_of(checks) == 0, soak_text(stretches, checks)
     assert stretches[0].hit_ranks == (1,)
     assert (tmp_path / "run-1" / "report.json").exists()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.verify.compare_runs import Share, Spread, chance_of_luck, ratio_of_medians
+from unhang.verify.before_after import Share, Spread, chance_of_luck, ratio_of_medians
 from unhang.verify.step_times import StepTrace, read_trace
 
 from .made_runs import trace_of

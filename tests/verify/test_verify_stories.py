@@ -17,7 +17,7 @@ from unhang.verify.stories import Story, find_stories
 FORKRUN = Path(__file__).parents[1] / "ranks" / "forkrun.py"
 LIMITS = ["--stall-after", "4", "--abort-after", "2", "--run-limit", "150"]
 STORIES, _ = find_stories()
-IN_EVERY_RUN = ("reid", "async_rl")
+QUICK = (pytest.param("reid", marks=pytest.mark.whole), "async_rl")
 
 
 def job(story: Story, *options: str) -> list[str]:
@@ -35,7 +35,7 @@ def named_before(told: dict[str, Any]) -> tuple[str, list[int]]:
     return run["cause"], run["culprit_ranks"]
 
 
-@pytest.mark.parametrize("name", IN_EVERY_RUN)
+@pytest.mark.parametrize("name", QUICK)
 def test_the_fix_passes_and_no_fix_does_not(name: str, tmp_path: Path) -> None:
     story = STORIES[name]
     before = ["--before-command", shlex.join(job(story, "--broken")), "--report-dir", str(tmp_path)]

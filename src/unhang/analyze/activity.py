@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from unhang.analyze.source import line_text, surroundings
 from unhang.model import Frame, RankEvidence, ThreadStack, user_frames
+from unhang.model.evidence import WaitingTask
 from unhang.model.lazy_pattern import lazy_pattern
 
 _COMMUNICATION = ("torch/distributed/", "torch/_C/_distributed", "/ray/util/collective", "/deepspeed/comm")
@@ -22,28 +24,57 @@ _WAITS_INSIDE = (
     "_pre_forward",
 )
 _NOT_A_WAIT = ("/torch/distributed/optim/", "/torch/distributed/checkpoint/", "/torch/distributed/elastic/")
-_WAITING_LINE = lazy_pattern(
-    r"\.wait\(|\.synchronize\(|\.result\(|\.item\(|\.cpu\(|wait_tensor|barrier\(|\.get\(|\.recv\("
-)
+# Functions of C without a frame of their own that wait for a call which the rank has open: for its end, or for the device.
+_WAITS_IN_C = lazy_pattern(r"\.wait\(|\.synchronize\(|\.item\(|\.cpu\(|wait_tensor")
+_SYNCHRONIZES = ("/torch/cuda/", "/torch/accelerator/")
 _LOADER = ("/torch/utils/data/dataloader.py", "/torch/utils/data/_utils/", "/torchdata/", "/webdataset/")
-_LOCKS = {
-    ("threading.py", "wait"): "event or condition",
-    ("threading.py", "acquire"): "lock",
-    ("threading.py", "join"): "thread that does not end",
-    ("threading.py", "_wait_for_tstate_lock"): "thread that does not end",
-    ("queue.py", "get"): "queue",
-    ("queue.py", "put"): "queue",
-    ("synchronize.py", "wait"): "event or condition",
-    ("queues.py", "get"): "queue",
-    ("subprocess.py", "wait"): "child process",
-    ("subprocess.py", "communicate"): "child process",
-    ("subprocess.py", "_communicate"): "child process",
-    ("popen_fork.py", "poll"): "child process",
-    ("popen_fork.py", "wait"): "child process",
-    ("connection.py", "recv"): "pipe",
-    ("socket.py", "readinto"): "socket",
-    ("ssl.py", "read"): "socket",
+_WITHIN = {
+    ("threading.py", "wait"): "an event or condition",
+    ("threading.py", "acquire"): "a lock",
+    ("threading.py", "join"): "a thread that does not end",
+    ("threading.py", "_wait_for_tstate_lock"): "a thread that does not end",
+    ("_base.py", "result"): "the result of another thread",
+    ("_base.py", "exception"): "the result of another thread",
+    ("_base.py", "wait"): "the results of other threads",
+    ("thread.py", "shutdown"): "a thread that does not end",
+    ("queue.py", "get"): "a queue",
+    ("queue.py", "put"): "a full queue",
+    ("queue.py", "join"): "a queue to be emptied",
+    ("locks.py", "wait"): "an event or condition",
+    ("locks.py", "acquire"): "a lock",
+    ("locks.py", "acquire_any"): "a lock",
+    ("queues.py", "get"): "a queue",
+    ("queues.py", "put"): "a full queue",
+    ("tasks.py", "sleep"): "the end of a sleep",
+    ("streams.py", "_wait_for_data"): "a socket",
+    ("_bootstrap", "acquire"): "the lock of an import",
+    ("synchronize.py", "wait"): "an event or condition",
+    ("synchronize.py", "acquire"): "a lock of several processes",
 }
+_OUTSIDE = {
+    ("process.py", "join"): "a child process",
+    ("subprocess.py", "wait"): "a child process",
+    ("subprocess.py", "communicate"): "a child process",
+    ("subprocess.py", "_communicate"): "a child process",
+    ("popen_fork.py", "poll"): "a child process",
+    ("popen_fork.py", "wait"): "a child process",
+    ("connection.py", "recv"): "a pipe",
+    ("socket.py", "readinto"): "a socket",
+    ("ssl.py", "read"): "a socket",
+    ("__init__.py", "synchronize"): "its device",
+}
+_NAMED = {**_WITHIN, **_OUTSIDE}
+_DIRECTORIES = {
+    "_base.py": "concurrent/futures/",
+    "thread.py": "concurrent/futures/",
+    "tasks.py": "asyncio/",
+    "process.py": "multiprocessing/",
+    "__init__.py": "torch/cuda/",
+}
+_ASYNCIO = "/asyncio/base_events.py"
+_OF_A_FILE = ("read", "recvfrom", "recvmsg", "poll")
+_TO_A_FILE = ("write", "sendto", "sendmsg")
+_MOST_LIBRARY_FRAMES = 12
 _SHUTDOWN = {
     "_shutdown",
     "_exit_function",
@@ -52,26 +83,29 @@ _SHUTDOWN = {
     "_python_exit",
     "_clean_up_worker",
 }
+_TAKES_A_LOCK = lazy_pattern(r"\.acquire\(|\bwith\b.*lock", re.IGNORECASE)
 SPINNING_SHARE = 0.7
 
 
 class Activity(NamedTuple):
-    """What the main thread of a rank does.
+    """What a rank does, in its main thread or in the one that makes the calls in question.
 
-    `kind`: communication, data, lock, frozen, spinning, gil, shutdown, dead, user, unknown. `detail` reads after "in".
+    `kind`: communication, data, lock, outside, frozen, spinning, gil, shutdown, dead, user, unknown. `lock` is a wait within the
+    process, `outside` one for a file, a socket or another process. `detail` reads after "in", `awaits` after "waits for".
     """
 
     kind: str
     detail: str = ""
     frame: Frame | None = None
+    awaits: str = ""
 
 
 def _name(frame: Frame) -> tuple[str, str]:
-    return frame.file.rsplit("/", 1)[-1], frame.function
+    return frame.file.rsplit("/", 1)[-1].strip("<>").removeprefix("frozen importlib."), frame.function
 
 
-def in_communication(stack: ThreadStack) -> bool:
-    """Whether a thread sits in a call that waits for other ranks."""
+def in_communication(stack: ThreadStack, is_open: bool = True) -> bool:
+    """Whether a thread sits in a call that waits for other ranks. `is_open`: the rank may have issued one that is not done."""
     for frame in stack.frames[:6]:
         if any(part in frame.file for part in _NOT_A_WAIT):
             return False
@@ -79,22 +113,69 @@ def in_communication(stack: ThreadStack) -> bool:
             return True
         if "/torch/" in f"/{frame.file}" and frame.function in _WAITS_INSIDE:
             return stack.is_active is not True
+        if frame.function == "synchronize" and any(part in frame.file for part in _SYNCHRONIZES):
+            return is_open
         if frame.is_user:
-            text = line_text(frame.file, frame.line)
-            return frame is stack.frames[0] and bool(_WAITING_LINE.search(text))
+            return is_open and frame is stack.frames[0] and _may_wait_in_c(stack)
     return False
 
 
-def _lock(stack: ThreadStack) -> str:
-    for frame in stack.frames[:4]:
+def _may_wait_in_c(stack: ThreadStack) -> bool:
+    """Whether the line may stand in a wait of torch's C++ code; a wait of the kernel for something else excludes it."""
+    frame = stack.frames[0]
+    return not _in_kernel(stack) and bool(_WAITS_IN_C.search(line_text(frame.file, frame.line)))
+
+
+def _in_kernel(stack: ThreadStack) -> str:
+    """What the thread waits for in the kernel, where that is outside of the process; empty if it is not."""
+    wait = stack.kernel
+    if wait is None:
+        return ""
+    kind, _, path = wait.file.partition(" ")
+    name = path.rsplit("/", 1)[-1]
+    what = {
+        "socket": "a socket",
+        "pipe": "a pipe",
+        "terminal": "the terminal",
+        "FIFO": f"the FIFO {name}".strip(),
+        "file": f"the file {name}",
+    }
+    if wait.call in ("wait4", "waitid"):
+        return "a child process"
+    if wait.call == "flock" or (wait.call == "fcntl" and path):
+        return f"the lock on the file {name}" if name else "the lock on a file"
+    if wait.call == "open" and kind == "FIFO":
+        return "the other end of a FIFO"
+    if wait.call in ("accept", "connect"):
+        return "a connection"
+    if wait.call in _OF_A_FILE:
+        return what.get(kind, "")
+    return f"room in {what[kind]}" if wait.call in _TO_A_FILE and kind in ("socket", "pipe", "FIFO") else ""
+
+
+def _named_wait(stack: ThreadStack) -> tuple[str, str]:
+    """(kind, what is awaited): the outermost wait of the standard library above the user's frame, else what the kernel says."""
+    found = "", ""
+    for frame in stack.frames[:_MOST_LIBRARY_FRAMES]:
         if frame.is_user:
-            text = line_text(frame.file, frame.line)
-            if re.search(r"\.acquire\(|\bwith\b.*lock", text, re.IGNORECASE):
-                return "lock"
-            return "child process" if "waitpid" in text else ""
-        if _name(frame) in _LOCKS:
-            return _LOCKS[_name(frame)]
-    return ""
+            break
+        name = _name(frame)
+        if name in _NAMED and _DIRECTORIES.get(name[0], "") in frame.file:
+            found = ("lock" if name in _WITHIN else "outside"), _NAMED[name]
+    outside = _in_kernel(stack)
+    if found[1]:
+        return found
+    if outside:
+        return "outside", outside
+    top = stack.frames[0] if stack.frames else None
+    if top is not None and top.is_user and _TAKES_A_LOCK.search(line_text(top.file, top.line)) and _is_asleep(stack):
+        return "lock", "a lock"
+    return "", ""
+
+
+def _is_asleep(stack: ThreadStack) -> bool:
+    """Whether the thread may wait for a lock: the kernel, where it is asked, says so."""
+    return stack.is_active is not True and (stack.kernel is None or stack.kernel.call == "futex")
 
 
 def _fetches_data(frames: tuple[Frame, ...]) -> Frame | None:
@@ -120,11 +201,11 @@ def _process_kind(evidence: RankEvidence) -> Activity | None:
     return None
 
 
-def activity_of(evidence: RankEvidence) -> Activity:
-    """What a rank is doing at capture."""
+def activity_of(evidence: RankEvidence, is_open: bool = True, thread: ThreadStack | None = None) -> Activity:
+    """What a rank is doing at capture. `is_open`: it may have issued a call that is not done. `thread`: instead of the main one."""
     process = _process_kind(evidence)
-    stack = evidence.main_stack
-    mine = user_frames(stack.frames) if stack else ()
+    stack = thread or evidence.main_stack
+    mine = (user_frames(stack.frames) or stack.given) if stack else ()
     frame = mine[0] if mine else None
     if process is not None:
         return Activity(process.kind, process.detail, frame)
@@ -132,7 +213,7 @@ def activity_of(evidence: RankEvidence) -> Activity:
         return Activity("unknown", "no stack could be taken")
     if any(f.function in _SHUTDOWN for f in stack.frames) or (evidence.exit and evidence.exit.kind == "exit"):
         return Activity("shutdown", "the end of the program", frame)
-    if in_communication(stack):
+    if in_communication(stack, is_open):
         return Activity("communication", "a call that waits for other ranks", frame)
     return _user_kind(evidence, stack, frame)
 
@@ -140,11 +221,23 @@ def activity_of(evidence: RankEvidence) -> Activity:
 def _user_kind(evidence: RankEvidence, stack: ThreadStack, frame: Frame | None) -> Activity:
     if _fetches_data(stack.frames) is not None:
         return Activity("data", "the data loader", frame)
-    lock = _lock(stack)
-    if lock:
-        return Activity("lock", f"a wait for a {lock}", frame)
+    kind, awaits = _named_wait(stack)
+    if kind:
+        return Activity(kind, f"a wait for {awaits}", frame, awaits)
+    if _ASYNCIO in next((f.file for f in stack.frames if f.is_user or _ASYNCIO in f.file), ""):
+        return _of_tasks(evidence.tasks, frame)
     share = evidence.state.cpu_share if evidence.state else None
     if share is not None and share >= SPINNING_SHARE:
         kind = "gil" if stack.owns_gil and (evidence.heartbeat_age_s or 0) > 1.0 else "spinning"
         return Activity(kind, f"Python or C code that uses {share:.0%} of a core", frame)
     return Activity("user", "its own code", frame)
+
+
+def _of_tasks(tasks: Sequence[WaitingTask], frame: Frame | None) -> Activity:
+    """An event loop in which nothing runs: the place is that of the task that awaits no other one, if there is one."""
+    last = [t for t in tasks if not t.awaits and user_frames(t.frames)]
+    if len(last) != 1:
+        return Activity("lock", "a wait for its tasks", frame, "its tasks")
+    found = next((_WITHIN[_name(f)] for f in last[0].frames if _name(f) in _WITHIN and "/asyncio/" in f.file), "")
+    awaits = found or "something"
+    return Activity("lock", f"a wait for {awaits} in the task {last[0].name}", user_frames(last[0].frames)[0], awaits)

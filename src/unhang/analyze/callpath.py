@@ -50,6 +50,15 @@ def fork_of(left: Path, right: Path) -> Fork | None:
     return None if parent is None else Fork(*parent, min(len(left), len(right)) - 1, same_line=True)
 
 
+def extension(left: Path, right: Path) -> Path:
+    """What the longer of two paths has below the shorter one, which ends on its way; empty where neither does.
+
+    So it is where one call was made by a function that the other passed without it: a callback of a framework, a handler.
+    """
+    short, long = sorted((left, right), key=len)
+    return long[len(short) :] if short and long[: len(short)] == short else ()
+
+
 def innermost(path: Path) -> Frame | None:
     """The frame that made the call."""
     return path[-1] if path else None

@@ -20,9 +20,8 @@ from unhang.analyze.schedule import group_labels
 from unhang.model import CollectiveTable, ProcessGroup
 from unhang.model.calls import empty_progress
 from unhang.read.bundle import Evidence, open_paths
-from unhang.read.dumps.assemble import settle_groups, stale_ranks, with_world
 from unhang.read.dumps.engine import merge_ordered
-from unhang.read.dumps.shard import DumpFile, RankDump, Shard
+from unhang.read.dumps.shard import DumpFile, RankDump, Shard, stale_ranks, unify_groups, with_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,12 +51,12 @@ def compare_runs(ours: Sequence[Path | str], theirs: Sequence[Path | str], reade
     Raises:
         UnhangError: nothing of a run can be read.
     """
-    runs = [open_paths(paths, reader=partial(_unread, reader)) for paths in (ours, theirs)]
+    runs = [open_paths(paths, read_dumps=partial(_unread, reader)) for paths in (ours, theirs)]
     found = _compare_parts(*runs)
     if found is not None:
         return found
     runs = [
-        open_paths(paths, reader=reader) if run.dumps is not None and run.dumps.given is not None else run
+        open_paths(paths, read_dumps=reader) if run.dumps is not None and run.dumps.given is not None else run
         for run, paths in zip(runs, (ours, theirs), strict=True)
     ]
     our_dumps, their_dumps = (run.dumps.seen if run.dumps else None for run in runs)
@@ -108,7 +107,7 @@ def _decoded(files: Sequence[DumpFile], ranks: Collection[int]) -> Shard:
     from unhang.read.dumps.decode import decode_shard
 
     shard = decode_shard(files, last=None, frames=False)
-    return replace(shard, table=with_world(settle_groups(shard.table), set(ranks)))
+    return replace(shard, table=with_world(unify_groups(shard.table), set(ranks)))
 
 
 def sketch(shard: Shard) -> Shard:

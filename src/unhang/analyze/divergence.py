@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from unhang.analyze.align import StuckCollective, calls_at, majority, signature
-from unhang.analyze.callpath import Fork, Path, fork_of
+from unhang.analyze.callpath import Fork, Path, extension, fork_of
 from unhang.analyze.habits import Habits
 from unhang.analyze.positions import CallIndex
-from unhang.analyze.source import Loop, surroundings
+from unhang.analyze.source import Loop, ends_by_raising, handles_signal, surroundings
 from unhang.analyze.streams import Streams
+from unhang.analyze.ties import Side, Told, told_by_condition
 from unhang.model import Case, CollectiveCall, Frame, ProcessGroup
 
 
@@ -34,7 +35,8 @@ class Divergence:
     """Where the programs of the `odd` ranks part from those of the `reference` ranks.
 
     `seq` is the first different position, `stuck_seq` the one that cannot complete. `differs`: op, size or path.
-    `has_majority`: it is sure who is wrong, by majority or by habit. `skipped`: the odd ranks left out the reference's call and went on to what follows it.
+    `has_majority`: it is sure who is wrong, by majority or by habit. `told`: where it is not, the rank condition that tells it.
+    `skipped`: the odd ranks left out the reference's call and went on to what follows it.
     `added`: they made a call more of a round that the program fixes.
     """
 
@@ -44,6 +46,7 @@ class Divergence:
     reference: tuple[int, ...]
     odd: tuple[int, ...]
     has_majority: bool
+    told: Told | None
     reference_call: CollectiveCall
     odd_call: CollectiveCall
     reference_path: Path
@@ -55,17 +58,51 @@ class Divergence:
     added: bool = False
 
     @property
+    def is_decided(self) -> bool:
+        """Whether it is known which side is wrong."""
+        return self.has_majority or self.told is not None
+
+    @property
     def culprits(self) -> tuple[int, ...]:
         """The odd ranks; all of them where nothing tells which side is wrong."""
-        return self.odd if self.has_majority else tuple(sorted((*self.reference, *self.odd)))
+        return self.odd if self.is_decided else tuple(sorted((*self.reference, *self.odd)))
 
     @property
     def location(self) -> Frame | None:
-        """The line to look at: the skipped call's where one was skipped, else where the odd rank went."""
+        """The line to look at: that of a rank condition, the skipped call's where one was skipped, else where the odd rank went."""
+        if self.told is not None:
+            return self.told.frame
         if self.fork is None:
             return self.odd_path[-1] if self.odd_path else None
+        below = extension(self.reference_path, self.odd_path)
+        if below and self.skipped == (len(self.reference_path) > len(self.odd_path)):
+            return _guarded(below) or below[0]
+        handler = next((f for f in self.odd_path[self.fork.depth + 1 :] if handles_signal(f)), None)
+        if handler is not None:
+            return handler
         path, frame = (self.reference_path, self.fork.left) if self.skipped else (self.odd_path, self.fork.right)
-        return _guarded(path[self.fork.depth :]) or frame
+        return _guarded(path[self.fork.depth + self.fork.same_line :]) or frame
+
+    @property
+    def in_library(self) -> tuple[Frame, Frame] | None:
+        """The innermost library frames of the odd and of the reference's call, where the line to look at is one that both passed.
+
+        The user's own line then tells nothing: what it called, a framework's loop, went two ways.
+        """
+        where = self.location
+        if where is None or where not in self.odd_path or where not in self.reference_path:
+            return None
+        found = [_library_frame(call.frames or (), where) for call in (self.odd_call, self.reference_call)]
+        return (found[0], found[1]) if found[0] and found[1] and found[0] != found[1] else None
+
+
+_API = ("/torch/distributed/distributed_c10d.py", "/torch/distributed/c10d_logger.py")
+
+
+def _library_frame(frames: Sequence[Frame], above: Frame) -> Frame | None:
+    """The innermost frame of a call that stands below a line, without torch.distributed's own function."""
+    below = frames[: frames.index(above)] if above in frames else ()
+    return next((f for f in below if not f.file.endswith(_API)), None)
 
 
 def _runs(streams: Streams, rank: int, upto: int, fork: Fork, prefix: Path) -> list[int]:
@@ -80,9 +117,18 @@ def _runs(streams: Streams, rank: int, upto: int, fork: Fork, prefix: Path) -> l
     return lines
 
 
-def _was_skipped(streams: Streams, reference: int, seq: int, fork: Fork | None, path: Path) -> bool:
-    """Whether, in the reference's history, the odd rank's call normally follows the one that it did not make."""
-    if fork is None or fork.same_line:
+def _was_skipped(
+    streams: Streams, ranks: tuple[int, int], seq: int, fork: Fork | None, paths: tuple[Path, Path]
+) -> bool:
+    """Whether, in the reference's history, the odd rank's call normally follows the one that it did not make.
+
+    `ranks`, `paths`: of the reference and of an odd rank. One that passed a function without the call which the reference
+    made below it has left that out.
+    """
+    (reference, odd), (path, odd_path) = ranks, paths
+    if fork is None or extension(path, odd_path):
+        return (fork is not None and len(odd_path) < len(path)) or streams.have_followed(reference, seq, odd)
+    if fork.same_line:
         return False
     lines = _runs(streams, reference, seq, fork, path[: fork.depth])
     follows = (fork.left.line, fork.right.line) in pairwise(lines)
@@ -99,16 +145,26 @@ def _left_loop_between(
     for depth in range(len(stay) - 1, -1, -1):
         frame = stay[depth]
         for loop in reversed(surroundings(frame.file, frame.line).loops):
-            if _is_in(before, stay, depth, loop) and not _is_in(left, stay, depth, loop):
+            if is_in(before, stay, depth, loop) and not is_in(left, stay, depth, loop):
                 return LeftLoop(leavers, stayers, frame, loop.header)
     return None
 
 
-def _is_in(path: Path, stay: Path, depth: int, loop: Loop) -> bool:
+def is_in(path: Path, stay: Path, depth: int, loop: Loop) -> bool:
+    """Whether a path goes through a loop of another one, as far as `depth` on the same way."""
     if len(path) <= depth or path[:depth] != stay[:depth]:
         return False
     frame = path[depth]
     return (frame.file, frame.function) == (stay[depth].file, stay[depth].function) and frame.line in loop
+
+
+def _is_guarded_in(left: LeftLoop, path: Path) -> bool:
+    """Whether a condition on rank or data within the loop decides over the call of those who stayed."""
+    inner = path[path.index(left.frame) :]
+    conditions = [(f, c) for f in inner for c in surroundings(f.file, f.line).conditions]
+    return any(
+        c.suspicion > 1 and (f != left.frame or c.line > left.header) and not ends_by_raising(c) for f, c in conditions
+    )
 
 
 def _previous_path(streams: Streams, rank: int, seq: int) -> Path:
@@ -219,7 +275,11 @@ def divergence_at(
     if not odd or (split[2] and not set(odd) <= set(split[1])):
         seq, shift, calls = stuck.seq, 0, dict(stuck.calls)
         reference, odd, has_majority = split
-    return _describe(stuck, streams, (seq, shift), calls, (reference, odd, has_majority))
+    found = _describe(case, stuck, streams, (seq, shift), calls, (reference, odd, has_majority))
+    if seq == stuck.seq or shift or found.is_decided or found.left_loop is not None:
+        return found
+    # Nor may one that tells nobody: equal calls from two lines are no fault by themselves.
+    return _describe(case, stuck, streams, (stuck.seq, 0), dict(stuck.calls), split)
 
 
 def silent_divergence_at(case: Case, index: CallIndex, stuck: StuckCollective) -> Divergence | None:
@@ -242,7 +302,7 @@ def silent_divergence_at(case: Case, index: CallIndex, stuck: StuckCollective) -
             right, odd, has_majority = _split_at(streams, calls, seq)
             side = stuck.missing if other == member else stuck.calls
             if has_majority and other in odd and set(odd) <= set(side):
-                return _describe(stuck, streams, (seq, shift), calls, (right, odd, has_majority))
+                return _describe(case, stuck, streams, (seq, shift), calls, (right, odd, has_majority))
     return None
 
 
@@ -260,7 +320,21 @@ def _those_with_a_path_first(streams: Streams, ranks: tuple[int, ...], seq: int)
     return tuple(sorted(ranks, key=lambda r: (not streams.path(r, seq), r)))
 
 
+def _told(case: Case, streams: Streams, seq: int, sides: tuple[tuple[int, ...], tuple[int, ...]]) -> Told | None:
+    """What a rank condition tells of two sides, each of which came there on one way."""
+    ways = [{streams.path(r, seq) or () for r in ranks} for ranks in sides]
+    if any(len(way) > 1 for way in ways):
+        return None
+    one, other = (way.pop() for way in ways)
+    fork = fork_of(one, other)
+    if fork is None:
+        return None
+    first, second = (Side(ranks, path[fork.depth :]) for ranks, path in zip(sides, (one, other), strict=True))
+    return told_by_condition(case, first, second)
+
+
 def _describe(
+    case: Case,
     stuck: StuckCollective,
     streams: Streams,
     where: tuple[int, int],
@@ -271,7 +345,11 @@ def _describe(
     reference, odd = (_those_with_a_path_first(streams, ranks, seq) for ranks in (reference, odd))
     ref_path, odd_path = (streams.path(ranks[0], seq) or () for ranks in (reference, odd))
     same_program = shift <= 0 and fork_of(ref_path, odd_path) is not None
-    left_loop = _find_left_loop(streams, seq, reference, odd, (ref_path, odd_path)) if same_program else None
+    told = None if has_majority else _told(case, streams, seq, (reference, odd))
+    if told is not None and told.odd == reference:
+        reference, odd, ref_path, odd_path = odd, reference, odd_path, ref_path
+    can_leave = same_program and told is None
+    left_loop = _find_left_loop(streams, seq, reference, odd, (ref_path, odd_path)) if can_leave else None
     if left_loop is not None and not has_majority and left_loop.leavers == odd:
         # Without a majority those with the extra iterations are named: they wait for calls that nobody else makes.
         reference, odd, ref_path, odd_path = odd, reference, odd_path, ref_path
@@ -287,6 +365,8 @@ def _describe(
         left_loop = None  # one line dispatched different orders: a loop within one of them is no loop of both
     if left_loop is not None and left_loop.leavers == odd and streams.always_follows(reference[0], seq):
         left_loop = None  # in the middle of what the loop always does: a call was left out
+    if left_loop is not None and left_loop.leavers == odd and _is_guarded_in(left_loop, ref_path):
+        left_loop = None  # a round may have left the call out
     added = False
     if left_loop is not None and left_loop.stayers == odd:
         is_no_round, added = _beyond_round(streams, seq, reference[0], odd[0], fork)
@@ -298,6 +378,7 @@ def _describe(
         reference=tuple(sorted(reference)),
         odd=tuple(sorted(odd)),
         has_majority=has_majority,
+        told=told,
         reference_call=calls[reference[0]],
         odd_call=calls[odd[0]],
         reference_path=ref_path,
@@ -305,6 +386,10 @@ def _describe(
         fork=fork,
         differs=_kind(calls[reference[0]], calls[odd[0]]),
         added=added,
-        skipped=shift <= 0 and not added and _was_skipped(streams, reference[0], seq, fork, ref_path),
+        skipped=told.is_left_out
+        if told is not None
+        else shift <= 0
+        and not added
+        and _was_skipped(streams, (reference[0], odd[0]), seq, fork, (ref_path, odd_path)),
         left_loop=left_loop,
     )

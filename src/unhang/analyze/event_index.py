@@ -7,6 +7,11 @@ from collections.abc import Iterable, Iterator
 from unhang.model import LogEvent
 
 
+def is_of_training(event: LogEvent) -> bool:
+    """Whether a line tells how a job trains, and not that it hangs or has failed."""
+    return event.kind.startswith("learn.") and not event.says
+
+
 class Events:
     """All events, in order. A kind may be given whole (`nccl.ecc`) or as a family (`nccl.`)."""
 

@@ -8,28 +8,17 @@ from dataclasses import dataclass
 from unhang.model import Case, ProcessExit, RaisedError, RankEvidence
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.model.lazy_pattern import lazy_pattern
+from unhang.read.logs.exceptions import is_echo
 
-_COMMUNICATION = lazy_pattern(
-    r"Connection closed by peer|Connection reset by peer|Timed out waiting \d+\s*ms|Application timeout caused pair closure|"
-    r"Read error|Write error|Broken pipe|DistBackendError|NCCL error|ncclRemoteError|ncclSystemError|ncclInternalError|"
-    r"Failed to recv, got 0 bytes|Connection was likely closed|wait timeout after|Socket Timeout|watchdog|"
-    r"recvValue failed|sendBytes failed|Socket is not connected|SIGABRT|Socket closed|gloo.*[Tt]imeout|"
-    r"Connection closed by remote peer|collective operation timeout|failed to pass monitoredBarrier|monitoredBarrier|"
-    r"Caught collective operation|Rank \d+ (?:timed out|is unreachable)|NCCL communicator was aborted|ncclUnhandledCudaError|"
-    r"Horovod has been shut down|Store is closed|Broken pipe",
-)
 _TIMEOUT = lazy_pattern(
     r"Timed out waiting|wait timeout after|Socket Timeout|Watchdog caught collective|[Tt]imeout caused"
 )
-UNUSED_PARAMETERS = lazy_pattern(r"Expected to have finished reduction in the prior iteration")
 _TOLD_TO_END = ("KeyboardInterrupt", "SystemExit", "SignalException")
 
 
 def is_communication_error(error: RaisedError) -> bool:
     """Whether an exception only says that a peer or the network is gone, or that a wait ran out."""
-    if "address already in use" in error.message.lower():
-        return False
-    return bool(_COMMUNICATION.search(f"{error.type}: {error.message}"))
+    return is_echo(error.text)
 
 
 def is_timeout(error: RaisedError) -> bool:
@@ -171,18 +160,27 @@ def failures_of(case: Case) -> tuple[Failure, ...]:
 def told_to_end(case: Case, failures: Sequence[Failure]) -> Failure | None:
     """The rank that a signal asked to end while every other process lived, and whose end the others merely felt.
 
-    Others that got such a signal later got it from a launcher, if a rank that had lost its peer had ended by then.
+    Others that got such a signal later got it from a launcher, if it says so, or if a rank that had lost its peer had ended by then.
     """
     if case.job.ended_by_us or any(not f.secondary and not _was_asked(f) for f in failures):
         return None
+    closed = {e.number("pid") for e in case.events if e.kind == "elastic.closing_signal"}
     asked = sorted((f for f in failures if _was_asked(f)), key=lambda f: f.exit.time_ns if f.exit else 0)
+    by_launcher = [f for f in asked if case.ranks[f.rank].identity.pid in closed]
+    asked = [f for f in asked if f not in by_launcher]
     ends = sorted((e.exit.time_ns, r, e.exit.kind) for r, e in case.ranks.items() if e.exit is not None)
     if not asked or not ends or ends[0][1] != asked[0].rank or not ends[0][0]:
         return None
     first_other = next((time_ns for time_ns, _, kind in ends if kind != "signal"), None)
     is_alone = all(first_other is not None and f.exit and f.exit.time_ns > first_other for f in asked[1:])
-    is_by_launcher = asked[0].exit is not None and asked[0].exit.text == SEEN_BY_LAUNCHER
-    return asked[0] if is_alone and asked[0].error is None and not is_by_launcher else None
+    is_seen = asked[0].exit is not None and asked[0].exit.text != SEEN_BY_LAUNCHER
+    return asked[0] if is_alone and asked[0].error is None and is_seen else None
+
+
+def ended_from_outside(case: Case, failures: Sequence[Failure]) -> bool:
+    """Whether every rank that ended was told to, and nothing tells that one of them failed: a time limit, a scheduler, a user."""
+    ends = [e for e in case.ranks.values() if e.exit is not None or e.error is not None]
+    return bool(failures) and all(_outside_signal(e) is not None for e in ends)
 
 
 def _was_asked(failure: Failure) -> bool:

@@ -10,6 +10,7 @@ from unhang.analyze.failures import is_communication_error
 from unhang.model import Frame, LogEvent, RaisedError, Source
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.model.lazy_pattern import lazy_pattern
+from unhang.read.logs.ending import moved_after
 
 if TYPE_CHECKING:
     from unhang.analyze.situation import Situation
@@ -21,7 +22,6 @@ _REPORTS = lazy_pattern(
     r"Engine core initialization failed|RPC call to \S+ timed out|EOFError: ?$|Engine loop (?:is not running|has died)"
 )
 _TOLD_TO_END = lazy_pattern(r"^(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|SignalException|SignalInterrupt)\b")
-_PROGRESS = ("progress.step", "progress.bar", "learn.loss_finite")
 _FATAL = (
     "ending.",
     "elastic.",
@@ -55,7 +55,7 @@ class SeenError(NamedTuple):
     @property
     def text(self) -> str:
         """Type and message."""
-        return f"{self.error.type}: {self.error.message}"
+        return self.error.text
 
     @property
     def frames(self) -> tuple[Frame, ...]:
@@ -78,7 +78,7 @@ def _bare(message: str) -> str:
 
 def kind_of_error(error: RaisedError) -> str:
     """Whether an exception may be where it began, reports what another process did, or was asked for."""
-    text = f"{error.type}: {error.message}"
+    text = error.text
     if _TOLD_TO_END.match(text):
         return "told"
     return "echo" if _REPORTS.search(text) or is_communication_error(error) else "primary"
@@ -96,8 +96,9 @@ def errors_of(s: Situation) -> tuple[SeenError, ...]:
 
 
 def first_error(s: Situation) -> SeenError | None:
-    """The first exception that is no echo of another and after which nobody went on as before."""
-    return next((e for e in errors_of(s) if e.kind == "primary" and not went_on(s, e)), None)
+    """The first exception that is no echo of another and after which nobody went on as before; one that says something, if any does."""
+    found = [e for e in errors_of(s) if e.kind == "primary" and not went_on(s, e)]
+    return next((e for e in found if e.error.message.strip() or e.error.type != "Exception"), next(iter(found), None))
 
 
 def like_it(s: Situation, first: SeenError) -> tuple[SeenError, ...]:
@@ -132,26 +133,27 @@ def has_fatal_end(s: Situation) -> bool:
 
 
 def is_log_only(s: Situation) -> bool:
-    """Whether nothing but logs is known: no recorded calls, no stacks, no watcher."""
-    if len(s.case.calls) or s.case.hang is not None or s.case.job.ended_by_us:
+    """Whether nothing but logs is known: no recorded calls, no stacks of their own, no watcher."""
+    if len(s.case.calls) or s.case.hang is not None or s.case.job.ended_by_us or has_own_stacks(s):
         return False
-    return not any(
-        e.stacks or e.initialized or (e.exit and e.exit.text != SEEN_BY_LAUNCHER) for e in s.case.ranks.values()
-    )
+    return not any(e.initialized or (e.exit and e.exit.text != SEEN_BY_LAUNCHER) for e in s.case.ranks.values())
+
+
+def has_own_stacks(s: Situation) -> bool:
+    """Whether there are stacks of ranks other than those that a process prints of itself, into a log or a file of its own."""
+    return any(e.stacks and e.stacks[0].source.reader != "faulthandler" for e in s.case.ranks.values())
 
 
 def went_on(s: Situation, error: SeenError) -> bool:
     """Whether the program went on after an exception: it was handled, whatever it was."""
     if error.error.source.reader not in ("output", "log"):
         return False
-    after = [
-        e for e in s.events.of(*_PROGRESS) if e.order > error.order and (error.rank is None or e.rank == error.rank)
-    ]
+    after = moved_after(s.events, error.order, error.rank)
     if error.rank is not None and after:
-        return len(after) > 1
+        return after > 1
     if not has_fatal_end(s) and s.events.has("work.ended") and _printed_on(s, error):
         return True
-    return len(after) > (_MOST_AFTER_FATAL if has_fatal_end(s) else _MOST_AFTER)
+    return after > (_MOST_AFTER_FATAL if has_fatal_end(s) else _MOST_AFTER)
 
 
 def _printed_on(s: Situation, error: SeenError) -> bool:

@@ -30,10 +30,11 @@ def tracks_a_batch(table: CollectiveTable) -> npt.NDArray[np.bool_]:
     return found
 
 
-def fronts(table: CollectiveTable) -> dict[int, tuple[int, ...]]:
+def fronts(table: CollectiveTable, old_counts: Collection[int] = ()) -> dict[int, tuple[int, ...]]:
     """Rank -> rows of the calls in which it waits: those that have started, else the first open one and its batch.
 
-    Without rows where the rank waits in a call that is not in its dump any more.
+    Without rows where the rank waits in a call that is not in its dump any more. `old_counts`: ranks whose own word is older
+    than their entries, and tells of no such call; nor does it tell whether the transfers in a dump of open calls are done.
     """
     rows = np.flatnonzero(is_open(table))
     if not len(rows):
@@ -50,9 +51,10 @@ def fronts(table: CollectiveTable) -> dict[int, tuple[int, ...]]:
     found: dict[int, list[int]] = {}
     for r, row in zip(rank[is_front].tolist(), rows[is_front].tolist(), strict=True):
         found.setdefault(r, []).append(row)
-    said = _say_that_theirs_is_lost(table) - set(rank[any_started].tolist())
+    said = _say_that_theirs_is_lost(table) - set(rank[any_started].tolist()) - {*old_counts}
     cut = _begin_with_the_end_of_a_batch(table)
     lost = said | cut | _may_have_lost_theirs(table, set(rank[~any_started].tolist()))
+    lost |= {r for r in table.active_ranks.intersection(old_counts, found) if table["is_p2p"][found[r][0]]}
     return {r: () if r in lost else tuple(found[r]) for r in sorted(found.keys() | said | cut)}
 
 

@@ -131,8 +131,8 @@ def _from_one_frame_on(left: Path, right: Path) -> tuple[Path, Path]:
 
 def _are_alternatives(fork: Fork) -> bool:
     """Whether a condition leads to one of the lines or to the other."""
-    left, right = (surroundings(f.file, f.line).tests for f in (fork.left, fork.right))
-    return any(f"not ({a})" in other for mine, other in ((left, right), (right, left)) for a in mine)
+    left, right = (surroundings(f.file, f.line).conditions for f in (fork.left, fork.right))
+    return any(a.is_opposite_of(b) for a in left for b in right)
 
 
 def _line_in(met: Path, missed: Path, fork: Fork) -> int:

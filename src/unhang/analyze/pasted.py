@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
-from unhang.analyze.first_errors import errors_of
-from unhang.model import Frame, LogLine
+from unhang.analyze.first_errors import errors_of, has_own_stacks
+from unhang.model import Frame, LogLine, ThreadStack
 from unhang.model.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ _WAITS = frozenset({"wait", "get", "select", "poll", "_poll", "acquire", "recv",
 _ENDING = frozenset(
     {"_shutdown", "_exit_function", "destroy_process_group", "_run_exitfuncs", "_python_exit", "exit_function"}
 )
+_NATIVE_END = frozenset({"__run_exit_handlers", "Py_FinalizeEx"})  # destructors run far above it
 # The others wait here until rank 0 has done what it does first.
 RANK_ZERO_FIRST = lazy_pattern(
     r"zero_first|main_process_first|rank_?(?:0|zero)_first|master_first|rank_zero_barrier|_goes_first|local_main_process_first"
@@ -67,14 +68,17 @@ _known: WeakKeyDictionary[Situation, tuple[Doing, ...]] = WeakKeyDictionary()
 
 
 def doings_of(s: Situation) -> tuple[Doing, ...]:
-    """All stacks of the log, pasted or left by an interrupt, in their order; none where the ranks' own stacks were taken."""
-    found = () if any(e.stacks for e in s.case.ranks.values()) else _known.get(s)
-    if found is None and not s.case.log:
+    """All stacks that processes or people wrote into logs and files, in their order; none where a watcher took stacks, or calls tell more."""
+    stacks = [(rank, stack) for rank, e in s.case.ranks.items() if (stack := e.main_stack) and e.exit is None]
+    is_known = len(s.case.calls) or s.case.hang is not None or s.case.job.exit_code is not None
+    found = () if stacks and (is_known or has_own_stacks(s)) else _known.get(s)
+    if found is None and not s.case.log and not stacks:
         return ()
     if found is None:
-        from unhang.read.logs.pasted_stacks import pasted_stacks  # most folders of dumps hold no log
+        from unhang.read.logs.pasted_stacks import pasted_stacks, telling  # most folders of dumps hold no log
 
-        pasted = [_doing(p.label, p.ranks, p.frames, p.line) for p in pasted_stacks(s.case.log)]
+        told = telling(pasted_stacks(s.case.log), s.case.log, s.events, s.is_hang)
+        pasted = [_doing(p.label, p.ranks, p.frames, p.line) for p in told]
         interrupted = [
             _doing(
                 f"rank {e.rank}" if e.rank is not None else "",
@@ -88,8 +92,17 @@ def doings_of(s: Situation) -> tuple[Doing, ...]:
             and e.order < len(s.case.log)
             and not _is_launcher(e.frames)
         ]
-        found = _known[s] = (*pasted, *interrupted)
+        found = _known[s] = (*_printed_alone(s, stacks), *pasted, *interrupted)
     return found
+
+
+def _printed_alone(s: Situation, stacks: Sequence[tuple[int, ThreadStack]]) -> list[Doing]:
+    """Of ranks whose stack is all that a file holds, and no log shows that the job moved and did not hang."""
+    logs = {line.source.path for line in s.case.log} if stacks else set()
+    if any(e.is_progress for e in s.events) and not s.is_hang:
+        return []
+    alone = ((rank, stack) for rank, stack in stacks if stack.source.path not in logs)
+    return [_doing(f"rank {rank}", (rank,), stack.frames, LogLine("", stack.source)) for rank, stack in alone]
 
 
 def _is_launcher(frames: Sequence[Frame]) -> bool:
@@ -112,7 +125,7 @@ def _doing(label: str, ranks: tuple[int, ...], frames: tuple[Frame, ...], line: 
 def _kind(frames: Sequence[Frame]) -> tuple[str, str]:
     top = frames[:_DEPTH]
     names = [f.function.split(" ")[0] for f in top]
-    if any(n in _ENDING for n in names):
+    if not (_ENDING | _NATIVE_END).isdisjoint(names) or any(f.function in _NATIVE_END for f in frames):
         return "ending", ""
     if any(_LOADER.search(f.file) and f.function in _FETCHES for f in frames[:14]) and (
         set(names[:6]) & (_WAITS | _FETCHES)

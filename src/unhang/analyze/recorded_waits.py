@@ -7,8 +7,8 @@ from functools import cache
 
 from unhang.analyze.align import StuckCollective, missing_at
 from unhang.analyze.fronts import fronts, matched_transfers, sends_without_a_receive, stalled
-from unhang.analyze.membership import ranks_with_dump
-from unhang.analyze.positions import CallIndex, bare_op, numels
+from unhang.analyze.frozen import frozen
+from unhang.analyze.positions import CallIndex, bare_op, numels, ranks_with_dump
 from unhang.model import CallState, Case, WaitEdge
 
 _OF_AN_EDGE = ("group", "seq", "created_ns", "op", "is_p2p")
@@ -19,10 +19,11 @@ class RecordedWaits:
 
     def __init__(self, case: Case, index: CallIndex) -> None:
         self._case, self._index, self._table = case, index, index.table
-        self.fronts: Mapping[int, Sequence[int]] = fronts(self._table)
+        self.frozen = frozen(self._table)
+        self.fronts: Mapping[int, Sequence[int]] = fronts(self._table, self.frozen.old_counts)
         self.transfers = matched_transfers(self._table)
         self._front_rows = frozenset(row for rows in self.fronts.values() for row in rows)
-        self.stalled = stalled(self._table, self.fronts)
+        self.stalled = stalled(self._table, self.fronts) | self.frozen.devices.keys()
         self._with_dump = ranks_with_dump(case)
         self._wait_of, self._not_arrived = cache(self._collective_wait), cache(self._find_not_arrived)
 
@@ -110,6 +111,8 @@ class RecordedWaits:
 
     def _is_behind(self, rank: int, row: int) -> bool:
         """Whether a call is issued and its rank's device has not come to it."""
+        if rank in self.frozen.devices:
+            return bool(self._table["state"][row] != CallState.COMPLETED)
         is_next = row in self._front_rows and rank not in self.stalled
         return bool(self._table["state"][row] == CallState.SCHEDULED) and not is_next
 
@@ -140,7 +143,8 @@ class RecordedWaits:
         for row in (*unanswered, *(r for r in sends_without_a_receive(self._table) if r not in self.transfers)):
             if row not in self._front_rows:
                 rank, peer = int(self._table["rank"][row]), int(self._table["peer"][row])
-                if rank in ranks and rank not in self.stalled and peer not in known and self.is_idle(peer):
+                is_told = rank not in self.stalled and rank not in self.frozen.old_counts
+                if rank in ranks and is_told and peer not in known and self.is_idle(peer):
                     yield from self._edges_of_row(rank, row)
         for s in stuck:
             idle = tuple(sorted(r for r in s.missing if r not in known and self.is_idle(r)))

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from unhang.analyze.positions import bare_op, numels
-from unhang.model import CollectiveCall, CollectiveTable, ProcessGroup, different, user_frames
+from unhang.analyze.same_place import Places
+from unhang.model import CollectiveCall, CollectiveTable, ProcessGroup, different
 
 Ints = npt.NDArray[np.int64]
 _ROOM = 1 << 62
@@ -25,6 +26,7 @@ class Divergence:
     """The first call in which ranks of two runs part. `ours` or `theirs` is empty where that run makes no call there.
 
     `is_place`: the call is the same, but it is made from another line. `seq` is of the group, or of its point-to-point calls.
+    Places name files as `Places` does.
     """
 
     ranks: tuple[int, ...]
@@ -252,7 +254,7 @@ class _Words:
         self.dtypes: dict[object, int] = {}
         self.places: dict[object, int] = {}
 
-    def of(self, table: CollectiveTable) -> tuple[Ints, Ints]:
+    def of(self, table: CollectiveTable, named: Places) -> tuple[Ints, Ints]:
         """`[N]` signatures (op, elements, dtype), and `[N]` places, -1 where the call's stack is not recorded."""
         op_O = _common([bare_op(op) for op in table.ops], self.ops) << 46
         numel_S = _common([numels(s) for s in table.sizes], self.numels) << 18
@@ -260,7 +262,7 @@ class _Words:
         signature_N = op_O[table["op"]]
         signature_N += numel_S[table["in_sizes"]]
         signature_N += dtype_D[table["dtype"]]
-        places = _common([(user_frames(stack) or (None,))[0] for stack in table.stacks], self.places)
+        places = _common([named.of(stack) for stack in table.stacks], self.places)
         return signature_N, np.append(places, -1)[np.maximum(table["frames"], -1)]
 
 
@@ -271,8 +273,8 @@ def first_differences(ours: CollectiveTable, theirs: CollectiveTable, pairs: Ali
     """
     if not len(pairs.our_rows) or not len(pairs.their_rows):
         return []
-    words = _Words()
-    (sig_a, place_a), (sig_b, place_b) = words.of(ours), words.of(theirs)
+    words, named = _Words(), (Places(ours.stacks, theirs.stacks), Places(theirs.stacks, ours.stacks))
+    (sig_a, place_a), (sig_b, place_b) = words.of(ours, named[0]), words.of(theirs, named[1])
     has = pairs.our_partners >= 0
     partner = np.maximum(pairs.our_partners, 0)
     # A dump of open calls alone has gaps.
@@ -296,17 +298,24 @@ def first_differences(ours: CollectiveTable, theirs: CollectiveTable, pairs: Ali
     order = np.lexsort((our_row < 0, at, kind, rank))
     firsts = order[np.append(True, np.diff(rank[order]) != 0)]
     rows = zip(*(column[firsts].tolist() for column in (our_row, their_row, at, kind)), strict=True)
-    return [_difference(ours, theirs, *row) for row in rows]
+    return [_difference(ours, theirs, named, *row) for row in rows]
 
 
 def _difference(
-    ours: CollectiveTable, theirs: CollectiveTable, our_row: int, their_row: int, at: int, is_place: int
+    ours: CollectiveTable,
+    theirs: CollectiveTable,
+    named: tuple[Places, Places],
+    our_row: int,
+    their_row: int,
+    at: int,
+    is_place: int,
 ) -> FirstDifference:
     a = ours.call(our_row) if our_row >= 0 else None
     b = theirs.call(their_row) if their_row >= 0 else None
     call = a or b
     assert call is not None
-    said = str(call.group), call.seq, _call_text(a), _call_text(b), _place(a), _place(b), bool(is_place)
+    places = (named[0].text(a), named[1].text(b))
+    said = str(call.group), call.seq, _call_text(a), _call_text(b), *places, bool(is_place)
     return FirstDifference(call.rank, int(ours["created_ns"][at]), *said)
 
 
@@ -330,11 +339,6 @@ def _call_text(call: CollectiveCall | None) -> str:
     if call is None:
         return ""
     return str(call).removeprefix(call.op.removesuffix(bare_op(call.op)))
-
-
-def _place(call: CollectiveCall | None) -> str:
-    user = user_frames(call.frames) if call is not None and call.frames else ()
-    return str(user[0]) if user else ""
 
 
 def by_description(groups: Sequence[ProcessGroup]) -> Mapping[str, list[ProcessGroup]]:

@@ -2,37 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from unhang.analyze.activity import Activity, activity_of
+from unhang.analyze.activity import Activity
 from unhang.analyze.align import StuckCollective, stuck_collectives
 from unhang.analyze.divergence import Divergence, divergence_at, silent_divergence_at
-from unhang.analyze.event_index import Events
-from unhang.analyze.failures import Failure, failures_of, is_timeout, told_to_end
+from unhang.analyze.doers import Doer, activity_in, doer
+from unhang.analyze.event_index import Events, is_of_training
+from unhang.analyze.failures import Failure, ended_from_outside, failures_of, is_timeout, told_to_end
 from unhang.analyze.graph import blocked_by, edges_on, never_ending
 from unhang.analyze.habits import Habits
-from unhang.analyze.membership import ranks_with_dump
-from unhang.analyze.positions import CallIndex
+from unhang.analyze.positions import CallIndex, ranks_with_dump
 from unhang.analyze.reading_index import Readings
 from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.stragglers import Straggler, stragglers
 from unhang.analyze.waits_for import main_waits_in_store, waits_for
 from unhang.analyze.watchdog import Watchdogs
-from unhang.model import Case, Outcome, WaitEdge, WaitsFor
+from unhang.model import Case, LogEvent, Outcome, RankEvidence, WaitEdge, WaitsFor
+from unhang.read.logs.exceptions import events_of_errors
 
 MOST_DIVERGENCES, _MOST_SILENT = 32, 8
+_LEAST_QUIET_S, _MOST_USUAL = 5.0, 3.0
+# Of a job that a signal has ended: from here on its log tells of nothing else.
+_SAYS_THAT_IT_ENDS = ("ending.told_to_end", "ending.death_signal", "ending.got_signal", "elastic.death_signal")
 
 
 @dataclass(frozen=True)
 class LateRank:
-    """A rank that others wait for and that waits for nobody: it has not issued the call."""
+    """A rank that others wait for and that waits for nobody: it has not issued the call. `doer`: its thread that would make it."""
 
     rank: int
     victims: tuple[int, ...]
     edge: WaitEdge
     activity: Activity
+    doer: Doer | None = None
 
 
 class Situation:
@@ -43,8 +48,21 @@ class Situation:
 
     @cached_property
     def events(self) -> Events:
-        """What the logs say; nothing of a job that ended well, whatever it printed."""
-        return Events(() if self.case.job.exit_code == 0 else self.case.events)
+        """What the logs say, and then what the exceptions say that ranks reported themselves.
+
+        Of a job that ended well the logs say only how it trained, of one that was ended nothing that it printed on that.
+        """
+        lines = tuple(self._events_of_logs())
+        raised = ((failure.rank, failure.error) for failure in self.failures if failure.error is not None)
+        return Events((*lines, *events_of_errors(raised, lines)))
+
+    def _events_of_logs(self) -> Iterator[LogEvent]:
+        events = self.case.events
+        if self.case.job.exit_code == 0:
+            return (e for e in events if is_of_training(e))
+        ends = _SAYS_THAT_IT_ENDS if self.case.job.interrupted_by else ()
+        end = next((e.order for e in events if e.kind in ends), None)
+        return (e for e in events if end is None or e.order < end)
 
     @cached_property
     def readings(self) -> Readings:
@@ -70,7 +88,7 @@ class Situation:
     @cached_property
     def activities(self) -> Mapping[int, Activity]:
         """What each rank does."""
-        return {rank: activity_of(evidence) for rank, evidence in self.case.ranks.items()}
+        return {rank: activity_in(self.case, rank) for rank in self.case.ranks}
 
     @cached_property
     def waits(self) -> WaitsFor:
@@ -140,8 +158,13 @@ class Situation:
 
     @cached_property
     def failures(self) -> tuple[Failure, ...]:
-        """Ends of ranks in the order of time."""
-        return failures_of(self.case)
+        """Ends of ranks in the order of time; none of a job that ended well: it took them for handled."""
+        return () if self.has_ended_well else failures_of(self.case)
+
+    @property
+    def has_ended_well(self) -> bool:
+        """Whether the job ended by itself, with exit code 0."""
+        return self.case.job.exit_code == 0 and not self.case.job.ended_by_us
 
     @cached_property
     def primary_failure(self) -> Failure | None:
@@ -155,13 +178,23 @@ class Situation:
 
     @cached_property
     def late(self) -> tuple[LateRank, ...]:
-        """Roots of the waits-for graph, the one with the most victims first."""
+        """Roots of the waits-for graph, the one with the most victims first; nobody of whom this evidence could not tell."""
+        return tuple(r for r in self._roots if r.rank not in self.case.out_of_sight)
+
+    @cached_property
+    def out_of_sight(self) -> tuple[LateRank, ...]:
+        """Ranks that others wait for and that run where nothing of this evidence comes from."""
+        return tuple(r for r in self._roots if r.rank in self.case.out_of_sight)
+
+    @cached_property
+    def _roots(self) -> tuple[LateRank, ...]:
         found = []
         waits_on, victims = edges_on(self.waits, self.waits.roots), blocked_by(self.waits, self.waits.roots)
         for root in self.waits.roots:
             edge = min(waits_on[root], key=lambda e: e.since_ns or 0)
-            activity = self.activities.get(root, Activity("unknown", "a process that never registered"))
-            found.append(LateRank(root, victims[root], edge, activity))
+            evidence = self.case.ranks.get(root)
+            who = doer(self.case, evidence, edge) if evidence is not None else None
+            found.append(LateRank(root, victims[root], edge, activity_in(self.case, root, who), who))
         return tuple(sorted(found, key=lambda r: (-len(r.victims), r.rank)))
 
     @cached_property
@@ -173,7 +206,11 @@ class Situation:
     def is_hang(self) -> bool:
         """Whether the job hung: the watcher said so and was right, or its own timeout ended it."""
         hang = self.case.hang
+        if self.has_ended_well:
+            return False
         if hang is not None and not hang.withdrawn:
+            return True
+        if self._ended_in_a_wait:
             return True
         first = self.failures[0] if self.failures else None
         if any(e.says == "hang" for e in self.events):
@@ -183,25 +220,72 @@ class Situation:
     @property
     def judges_waits(self) -> bool:
         """Whether waits are evidence: in a job that runs and is not suspected, somebody always waits for somebody."""
-        return self.is_hang or self.is_crash
+        return self.is_hang or (self.is_crash and not ended_from_outside(self.case, self.failures))
+
+    @cached_property
+    def _ended_in_a_wait(self) -> bool:
+        """Whether somebody outside ended a job that had stood still for much longer than it ever did: a limit of its own, `timeout 20`.
+
+        What is known of the waits comes from a look at the job, which may have moved after it.
+        """
+        if not ended_from_outside(self.case, self.failures):
+            return False
+        ranks = [self.case.ranks[r] for e in self.waits.edges for r in (e.waiter, *e.targets) if r in self.case.ranks]
+        return bool(ranks) and all(
+            e.quiet_s is not None and e.quiet_s >= max(_LEAST_QUIET_S, _MOST_USUAL * e.usual_quiet_s) for e in ranks
+        )
 
     @property
     def is_crash(self) -> bool:
         """Whether a rank failed or the job ended with an error of its own."""
         if self.failures or self.case.loose_errors or any(e.says == "crash" for e in self.events):
-            return self.case.job.exit_code != 0 or bool(self.failures)
-        return self.case.job.exit_code not in (0, None) and not self.case.job.ended_by_us
+            return not self.has_ended_well
+        return self.case.job.exit_code not in (0, None) and not (
+            self.case.job.ended_by_us or self.case.job.interrupted_by
+        )
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a signal ended a job that had neither failed nor provably hung."""
+        hang = self.case.hang
+        is_proven = hang is not None and not hang.withdrawn and hang.kind == "proven"
+        has_timed_out = any(e.says == "hang" for e in self.events)
+        return bool(self.case.job.interrupted_by) and not (is_proven or has_timed_out or self.is_crash)
 
     def outcome(self, straggling: bool) -> Outcome:
         """What became of the job."""
+        if self.is_interrupted:
+            return Outcome.INTERRUPTED
         if self.is_hang:
             return Outcome.HANG
         if self.is_crash:
-            return Outcome.CRASH
+            return Outcome.UNKNOWN if self._has_handled_all() else Outcome.CRASH
         if straggling:
             return Outcome.STRAGGLER
-        known = self.case.job.exit_code is not None or len(self.case.calls) or self.case.ranks
-        return Outcome.CLEAN if known else Outcome.UNKNOWN
+        known = (
+            self.case.job.exit_code is not None or len(self.case.calls) or any(map(_is_seen, self.case.ranks.values()))
+        )
+        if known:
+            return Outcome.CLEAN
+        return Outcome.CRASH if self._ends_in_an_error() else Outcome.UNKNOWN
+
+    def _ends_in_an_error(self) -> bool:
+        """Whether a line of an exception stands in a log, without its traceback, and the program did not go on after it."""
+        from unhang.analyze.first_errors import errors_of, went_on
+
+        return any(not went_on(self, error) for error in errors_of(self))
+
+    def _has_handled_all(self) -> bool:
+        """Whether only lines of logs speak of a failure, and the program went on after each of them."""
+        from unhang.analyze.first_errors import errors_of, has_fatal_end, is_log_only, went_on
+        from unhang.read.logs.ending import STILL_PRINTED, moved_after
+
+        if not is_log_only(self) or has_fatal_end(self):
+            return False
+        failed = [e for e in self.events if e.says]
+        return all(went_on(self, error) for error in errors_of(self)) and all(
+            moved_after(self.events, e.order) > STILL_PRINTED for e in failed
+        )
 
     def step_of(self, rank: int) -> int | None:
         """Optimizer steps that a rank has taken."""
@@ -211,3 +295,8 @@ class Situation:
     def others(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """Every rank but these."""
         return tuple(r for r in self.case.world if r not in ranks)
+
+
+def _is_seen(evidence: RankEvidence) -> bool:
+    """Whether there is more of a rank than its stacks, which are those of a moment."""
+    return not evidence.stacks or replace(evidence, stacks=(), unavailable=()) != RankEvidence(evidence.identity)

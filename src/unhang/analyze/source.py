@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from unhang.analyze.bindings import SCOPES, Names, Scopes, last_name
+from unhang.analyze.rank_conditions import Evaluation, RankView, Value, told_by_name
 from unhang.model import Frame
 from unhang.model.lazy_pattern import lazy_pattern
 
 _MOST_BYTES = 2_000_000
-_RANK_NAMES = lazy_pattern(
-    r"\b(global_|local_|world_|node_|dp_|tp_|pp_)?rank\b|get_rank|is_main|is_master|\bmaster\b|main_process|rank_zero|"
-    r"global_zero|process_index|is_chief|\bRANK\b|LOCAL_RANK",
-    re.IGNORECASE,
-)
-_RANK_ZERO = lazy_pattern(
-    r"rank\w*(\(\))?\s*(==|<=)\s*0\b|rank\w*(\(\))?\s*<\s*1\b|\bnot\s+[\w.]*rank\b|is_main|is_master|\bmaster\b|"
-    r"main_process|rank_zero|global_zero|is_chief|RANK[\"'\])]*\s*==\s*[\"']?0",
-    re.IGNORECASE,
-)
+_SOME_RANKS = 16
 _DATA_NAMES = lazy_pattern(
     r"nan|inf\b|isinf|finite|bad|skip|overflow|found|loss|grad|none|len\(|exists|isfile|isdir|empty|valid|error|fail|any\(|all\(",
     re.IGNORECASE,
 )
+_OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
 _STEP_NAMES = lazy_pattern(r"\b(step|epoch|it|iter|iteration|i|batch_idx|last|global_step|every)\b|%", re.IGNORECASE)
 
 
@@ -38,42 +35,83 @@ class Loop:
     header: int
     first: int
     last: int
-    is_for: bool
 
     def __contains__(self, line: int) -> bool:
         return self.first <= line <= self.last
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A test that must come out true for a line to run. `line`: where it stands; `text`: it, or its opposite, as it is written there."""
+
+    path: str
+    line: int
+    text: str
+    test: ast.expr = field(compare=False, repr=False)
+    scopes: Scopes = field(compare=False, repr=False)
+    names: Names = field(compare=False, repr=False)
+
+    def on(self, view: RankView) -> Value:
+        """What it gives on a rank."""
+        return Evaluation(self.names, view).of(self.test, self.scopes)
+
+    def is_opposite_of(self, other: Condition) -> bool:
+        """Whether both are the two outcomes of one test."""
+        at = (self.path, self.line) == (other.path, other.line)
+        return at and ast.unparse(_negated(self.test)) == ast.unparse(other.test)
+
+    @cached_property
+    def _on_some_ranks(self) -> tuple[Value, ...]:
+        return tuple(self.on(RankView(r, r, None)) for r in range(_SOME_RANKS))
+
+    @property
+    def depends_on_rank(self) -> bool:
+        """Whether it speaks of the rank, and not merely of what every rank's number fulfils."""
+        return self._on_some_ranks[0].by_rank and not all(v.passes for v in self._on_some_ranks)
+
+    @property
+    def only_on_rank_zero(self) -> bool:
+        """Whether it lets only rank 0 (a main, master, chief process) through."""
+        zero, *others = self._on_some_ranks
+        return zero.by_rank and zero.passes is not False and all(v.passes is False for v in others)
+
+    @property
+    def suspicion(self) -> int:
+        """How likely it comes out differently on different ranks: 2 for rank or data, 0 for a step counter, else 1."""
+        if _DATA_NAMES.search(self.text) or self.depends_on_rank:
+            return 2
+        return 0 if _STEP_NAMES.search(self.text) else 1
 
 
 class Surroundings(NamedTuple):
     """The loops (outermost first) and conditions that decide whether a line runs, within its function."""
 
     loops: tuple[Loop, ...] = ()
-    tests: tuple[str, ...] = ()
+    conditions: tuple[Condition, ...] = ()
     in_handler: bool = False
     fetches_next: bool = False
     text: str = ""
     function: str = "<module>"
 
     @property
+    def tests(self) -> tuple[str, ...]:
+        """The conditions as text."""
+        return tuple(c.text for c in self.conditions)
+
+    @property
     def depends_on_rank(self) -> bool:
         """Whether a condition around the line speaks of the rank."""
-        return any(_RANK_NAMES.search(t) for t in self.tests)
+        return any(c.depends_on_rank for c in self.conditions)
 
     @property
     def only_on_rank_zero(self) -> bool:
-        """Whether a condition lets only rank 0 (a main, master, chief process) through."""
-        return any(_RANK_ZERO.search(t) for t in self.tests)
+        """Whether a condition lets only rank 0 through."""
+        return any(c.only_on_rank_zero for c in self.conditions)
 
     @property
     def suspicion(self) -> int:
-        """How likely the conditions come out differently on different ranks: rank or data against step counters."""
-        score = 0
-        for test in self.tests:
-            if _RANK_NAMES.search(test) or _DATA_NAMES.search(test):
-                score = max(score, 2)
-            elif not _STEP_NAMES.search(test):
-                score = max(score, 1)
-        return score
+        """How likely the conditions come out differently on different ranks."""
+        return max((c.suspicion for c in self.conditions), default=0)
 
 
 @lru_cache(maxsize=64)
@@ -110,13 +148,13 @@ def _leaves(body: list[ast.stmt]) -> bool:
     return bool(body) and isinstance(body[-1], ast.Return | ast.Continue | ast.Break | ast.Raise)
 
 
-def _guards_before(body: list[ast.stmt], line: int) -> Iterator[str]:
+def _guards_before(body: list[ast.stmt], line: int) -> Iterator[ast.expr]:
     """Conditions of `if ...: return` that stand before the line in the same block."""
     for statement in body:
         if _covers(statement, line) or statement.lineno > line:
             return
         if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body):
-            yield f"not ({ast.unparse(statement.test)})"
+            yield _negated(statement.test)
 
 
 def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
@@ -126,17 +164,38 @@ def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
             yield block
 
 
-def _tests_of(node: ast.AST, line: int) -> Iterator[str]:
-    if isinstance(node, ast.If):
-        inside = any(_covers(s, line) for s in node.body)
-        otherwise = any(_covers(s, line) for s in node.orelse)
-        text = ast.unparse(node.test)
-        if inside or node.lineno == line:
-            yield text
-        elif otherwise:
-            yield f"not ({text})"
-    elif isinstance(node, ast.IfExp):
-        yield ast.unparse(node.test)
+def _negated(test: ast.expr) -> ast.expr:
+    """The opposite of a test, in the words that one would use."""
+    match test:
+        case ast.UnaryOp(op=ast.Not()):
+            return test.operand
+        case ast.Compare(ops=[op], left=left, comparators=sides) if (opposite := _OPPOSITES.get(type(op))) is not None:
+            found: ast.expr = ast.Compare(left, [opposite()], sides)
+        case _:
+            found = ast.UnaryOp(ast.Not(), test)
+    return ast.copy_location(found, test)
+
+
+def _calls_on(node: ast.AST, line: int) -> bool:
+    return any(isinstance(n, ast.Call) and _covers(n, line) for n in ast.walk(node))
+
+
+def _tests_of(node: ast.AST, line: int) -> Iterator[ast.expr]:
+    match node:
+        case ast.If():
+            if any(_covers(s, line) for s in node.body):
+                yield node.test
+            elif any(_covers(s, line) for s in node.orelse):
+                yield _negated(node.test)
+        case ast.IfExp():
+            first, second = (_calls_on(branch, line) for branch in (node.body, node.orelse))
+            if first is not second:
+                yield node.test if first else _negated(node.test)
+        case ast.BoolOp(op=op, values=[*conditions, last]) if _calls_on(last, line):
+            yield from map(_negated, conditions) if isinstance(op, ast.Or) else conditions
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            named = (d.func if isinstance(d, ast.Call) else d for d in node.decorator_list)
+            yield from (ast.copy_location(ast.Name(n), d) for d in named if told_by_name(n := last_name(d)))
     for block in _blocks(node):
         if any(_covers(s, line) for s in block):
             yield from _guards_before(block, line)
@@ -145,7 +204,7 @@ def _tests_of(node: ast.AST, line: int) -> Iterator[str]:
 def _loop_of(node: ast.AST) -> Loop | None:
     if isinstance(node, ast.For | ast.AsyncFor | ast.While):
         last = max(getattr(s, "end_lineno", s.lineno) or s.lineno for s in node.body)
-        return Loop(node.lineno, node.lineno, last, not isinstance(node, ast.While))
+        return Loop(node.lineno, node.lineno, last)
     return None
 
 
@@ -160,20 +219,142 @@ def _fetches_next(chain: list[ast.AST], line: int) -> bool:
     return False
 
 
+class WayOut(NamedTuple):
+    """What lets one rank make fewer rounds of a loop than others. `line`: of the test, or of the handler; `text`: as it is written there."""
+
+    line: int
+    text: str
+
+
+@lru_cache(maxsize=256)
+def ways_out(path: str, loop: Loop, line: int) -> tuple[WayOut, ...]:
+    """Tests before a `break` or `return` in a loop, but for those on a counter, and handlers around `line` after which it goes on."""
+    parsed = _tree(path)
+    nodes = _chain(parsed[0], loop.header) if parsed else ()
+    node = next((n for n in nodes if _loop_of(n) == loop), None)
+    return tuple(_ways(getattr(node, "body", []), line, None, in_loop=True)) if node is not None else ()
+
+
+def _ways(body: Iterable[ast.AST], line: int, test: ast.expr | None, in_loop: bool) -> Iterator[WayOut]:
+    """`test`: the innermost one around the body; `in_loop`: a `break` here would leave the loop."""
+    for node in body:
+        match node:
+            case ast.Break() | ast.Return() if test is not None and (in_loop or isinstance(node, ast.Return)):
+                if not _is_counted(test):
+                    yield WayOut(test.lineno, f"if {ast.unparse(test)}")
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                continue
+            case ast.If():
+                yield from _ways(node.body, line, node.test, in_loop)
+                yield from _ways(node.orelse, line, _negated(node.test), in_loop)
+            case ast.For() | ast.AsyncFor() | ast.While():
+                yield from _ways((*node.body, *node.orelse), line, test, in_loop=False)
+            case ast.Try():
+                yield from _ways((*node.body, *node.orelse, *node.finalbody), line, test, in_loop)
+                if any(_covers(s, line) for s in node.body):
+                    yield from (
+                        WayOut(h.lineno, _head(h)) for h in node.handlers if not isinstance(h.body[-1], ast.Raise)
+                    )
+            case ast.With() | ast.AsyncWith():
+                yield from _ways(node.body, line, test, in_loop)
+
+
+def _head(handler: ast.ExceptHandler) -> str:
+    return f"except {ast.unparse(handler.type)}" if handler.type is not None else "except"
+
+
+def _is_counted(test: ast.expr) -> bool:
+    """Whether a test only compares counters and settings: these are equal on all ranks."""
+    calls = (n for n in ast.walk(test) if isinstance(n, ast.Call))
+    return all(isinstance(c.func, ast.Name) and c.func.id in ("len", "int", "min", "max") for c in calls) and bool(
+        _STEP_NAMES.search(ast.unparse(test))
+    )
+
+
+@lru_cache(maxsize=64)
+def _names(path: str) -> Names:
+    parsed = _tree(path)
+    return Names.of(parsed[0] if parsed else ast.Module([], []))
+
+
 @lru_cache(maxsize=4096)
 def surroundings(path: str, line: int) -> Surroundings:
     """What decides whether `line` of `path` runs. Empty where the source cannot be read."""
     parsed = _tree(path)
     if parsed is None:
         return Surroundings()
-    chain = list(_chain(parsed[0], line))
-    starts = [i for i, n in enumerate(chain) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]
-    chain = chain[starts[-1] :] if starts else [parsed[0], *chain]
+    whole = [parsed[0], *_chain(parsed[0], line)]
+    starts = [i for i, n in enumerate(whole) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]
+    chain = whole[starts[-1] :] if starts else whole
     function = str(getattr(chain[0], "name", "<module>"))
     loops = tuple(loop for node in chain if (loop := _loop_of(node)) is not None and line in loop)
-    tests = tuple(text for node in chain for text in _tests_of(node, line))
+    scopes, names = tuple(n for n in whole if isinstance(n, SCOPES)), _names(path)
+    tests = (test for node in chain for test in _tests_of(node, line))
+    conditions = tuple(Condition(path, t.lineno, ast.unparse(t), t, scopes, names) for t in tests)
     handler = any(isinstance(node, ast.ExceptHandler) for node in chain)
-    return Surroundings(loops, tests, handler, _fetches_next(chain, line), line_text(path, line), function)
+    return Surroundings(loops, conditions, handler, _fetches_next(chain, line), line_text(path, line), function)
+
+
+def around(frame: Frame, since_ns: int = 0) -> Surroundings:
+    """What decides whether the frame's line runs; empty where the file is another one than that which ran.
+
+    It is another one if it was written after `since_ns`, or has another function there.
+    """
+    found, function = surroundings(frame.file, frame.line), frame.function.rpartition(".")[2]
+    if not found.text or (function != found.function and (function == "<module>" or not function.startswith("<"))):
+        return Surroundings()
+    return Surroundings() if _written_ns(frame.file) > since_ns > 0 else found
+
+
+def _written_ns(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
+def ends_by_raising(condition: Condition) -> bool:
+    """Whether the other outcome of a condition is an exception: then no round goes on without what it guards."""
+    parsed = _tree(condition.path)
+    tests = (n for n in ast.walk(parsed[0]) if isinstance(n, ast.If) and n.lineno == condition.line) if parsed else ()
+    return any(isinstance(n.body[-1], ast.Raise) and not n.orelse for n in tests)
+
+
+def handles_signal(frame: Frame) -> bool:
+    """Whether its file makes the frame's function the handler of a signal: it then runs at any line."""
+    parsed = _tree(frame.file)
+    calls = (
+        (n for n in ast.walk(parsed[0]) if isinstance(n, ast.Call)) if parsed and "signal" in "".join(parsed[1]) else ()
+    )
+    return any(
+        last_name(call.func) in ("signal", "add_signal_handler")
+        and any(last_name(a) == frame.function for a in call.args[1:])
+        for call in calls
+    )
+
+
+def ends_block(frame: Frame) -> bool:
+    """Whether an exception that stands at this line goes on from there: it is in a `finally`, or at the head of a `with`."""
+    parsed = _tree(frame.file)
+    for node in _chain(parsed[0], frame.line) if parsed else ():
+        if isinstance(node, ast.Try | ast.TryStar) and any(_covers(n, frame.line) for n in node.finalbody):
+            return True
+        if isinstance(node, ast.With | ast.AsyncWith) and node.lineno <= frame.line < node.body[0].lineno:
+            return True
+    return False
+
+
+def lines_that_call_the_same(frame: Frame) -> tuple[Frame, ...]:
+    """The other lines, in the frame's function or class, that call what the frame's line calls, by the last part of its name."""
+    parsed = _tree(frame.file)
+    if parsed is None:
+        return ()
+    scopes = [n for n in (parsed[0], *_chain(parsed[0], frame.line)) if isinstance(n, SCOPES)]
+    place = next((n for n in scopes if isinstance(n, ast.ClassDef)), scopes[-1])
+    calls = [(n.lineno, last_name(n.func)) for n in ast.walk(place) if isinstance(n, ast.Call)]
+    names = {name for line, name in calls if line == frame.line}
+    lines = sorted({line for line, name in calls if name in names and line != frame.line})
+    return tuple(Frame(frame.file, line, surroundings(frame.file, line).function) for line in lines)
 
 
 def catches_stop_iteration(path: str, line: int) -> int | None:

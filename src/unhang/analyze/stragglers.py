@@ -16,6 +16,9 @@ from unhang.analyze.positions import CallIndex, Ints
 from unhang.model import CallState, Case, ProcessGroup, different
 
 MIN_POSITIONS = 6
+MIN_LATE = (
+    10  # or in half of all: a few long waits are the work of a rank that others wait for, such as each epoch's saving
+)
 MIN_LATENESS_S = 0.05
 MIN_SHARE = 0.3
 _LEAST_OWN = 0.25  # calls issued ahead hide the greater part of a rank's own time
@@ -250,6 +253,8 @@ def _of_group(
     last_p = np.argmax(arrival_pm, axis=1)[late]
     counts = np.bincount(last_p, minlength=len(ranks_m))
     worst = int(np.argmax(counts))
+    if counts[worst] < min(MIN_LATE, len(arrival_pm) / 2):
+        return None
     lost, waits = _union_s(ordered[late][last_p == worst][:, -2:])
     # Who waits makes no call meanwhile. Waits that all run into each other are a clock that is ahead.
     if not is_one_clock and waits < MIN_POSITIONS // 2:

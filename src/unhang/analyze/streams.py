@@ -14,6 +14,7 @@ from unhang.model import Case
 _MOST_POSITIONS = 4000
 _LOOK_AHEAD = 48
 _MOST_SHIFT = 24
+_MOST_EDIT = 4
 _HABIT = 0.75
 _LEAST_ROUNDS, _LEAST_CALLS = 2, 3
 
@@ -117,6 +118,20 @@ class Streams:
         call = self._token(row, False)
         return call != done[0] or (call == done[-1] and not is_guarded)
 
+    def have_followed(self, rank: int, seq: int, other: int) -> bool:
+        """Whether, before this call of the rank, one like it was followed by one like the other rank's, library frames included."""
+        rows, table = self.rows[rank], self._case.calls
+        first, then = rows[seq], self.rows[other][seq]
+        wanted = [(self._token(row, False), table.call(row).frames) for row in (first, then)]
+        earlier = [(rows[s], rows[s + 1]) for s in rows if s + 1 in rows and s + 1 < seq]
+        return any(
+            all(
+                (self._token(row, False), table.call(row).frames) == like
+                for row, like in zip(pair, wanted, strict=True)
+            )
+            for pair in earlier
+        )
+
     def _calls(self, rank: int, upto: int) -> dict[int, tuple[Hashable, Path | None]]:
         """What the rank called at each position, and from where."""
         rows = self.rows.get(rank, {})
@@ -168,11 +183,20 @@ def _best_shift(reference: Sequence[Hashable], odd: Sequence[Hashable], at: int)
     return best
 
 
+def _explaining(reference: Sequence[Hashable], odd: Sequence[Hashable], at: int) -> int:
+    """The shift at this point by which everything fits that comes after it, the call that is stuck too; 0 if none does."""
+    for k in range(1, _MOST_EDIT + 1):
+        for left, right, shift in ((reference[at:], odd[at + k :], k), (reference[at + k :], odd[at:], -k)):
+            if len(right) > 1 < len(left) and all(a == b for a, b in zip(left, right, strict=False)):
+                return shift
+    return 0
+
+
 def first_difference(reference: Sequence[Hashable], odd: Sequence[Hashable]) -> tuple[int, int]:
     """(index, shift) of the first token from which on two streams of equal length stay different.
 
     A difference after which they agree again is a habit (source and receiver of a broadcast stand on different lines) and
-    is passed over. The last token is the call that is stuck. Source: edit distance, reduced to one edit.
+    is passed over, unless calls more or fewer at this point explain all that follows. The last token is the call that is stuck. Source: edit distance, reduced to one edit.
     """
     last = len(reference) - 1
     habits: set[tuple[Hashable, Hashable]] = set()
@@ -183,6 +207,9 @@ def first_difference(reference: Sequence[Hashable], odd: Sequence[Hashable]) -> 
         between = list(zip(reference[i + 1 : last], odd[i + 1 : last], strict=True))[:_LOOK_AHEAD]
         straight = _agreement(between, pair)
         share, shift = _best_shift(reference, odd, i)
+        edit = _explaining(reference, odd, i)
+        if edit:
+            return i, edit
         if between and straight >= _HABIT and straight >= share:
             habits.add(pair)
             continue

@@ -6,6 +6,7 @@ its targets.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 
 from unhang.analyze.activity import in_communication
@@ -13,11 +14,13 @@ from unhang.analyze.align import StuckCollective
 from unhang.analyze.graph import cycles
 from unhang.analyze.positions import bare_op
 from unhang.analyze.recorded_waits import RecordedWaits
-from unhang.model import Case, PendingCall, RankEvidence, WaitEdge, WaitsFor
+from unhang.model import Case, PendingCall, RankEvidence, ThreadStack, WaitEdge, WaitsFor, user_frames
+from unhang.read.logs.exceptions import kinds_in
 
 _P2P = {"send": "recv", "recv": "send", "isend": "irecv", "irecv": "isend"}
 _RECEIVES = ("recv", "irecv")
 _BLOCKING = ("send", "recv")
+_NUMBER = re.compile(r"\d+")
 
 
 def is_blocked(evidence: RankEvidence | None) -> bool:
@@ -109,7 +112,48 @@ def _start_up_edges(case: Case) -> Iterable[WaitEdge]:
             continue
         call = _under_way(evidence, "store_wait")
         if call is not None:
-            yield WaitEdge(rank, (), "store", f"key {call.detail!r} of the store", "", None, call.started_ns)
+            setter = setter_of(case, call)
+            targets = (setter[0],) if setter and setter[0] != rank else ()
+            yield WaitEdge(rank, targets, "store", f"key {call.detail!r} of the store", "", None, call.started_ns)
+
+
+def setter_of(case: Case, wait: PendingCall) -> tuple[int, PendingCall] | None:
+    """The one rank that has set keys like the awaited one more than once, all but for their numbers, with the last of them."""
+    if "," in wait.detail:
+        return None
+    sort = _NUMBER.sub("#", wait.detail)
+    found = [
+        (rank, call)
+        for rank, evidence in case.ranks.items()
+        for call in evidence.pending
+        if call.kind == "store_set" and _NUMBER.sub("#", call.detail) == sort
+    ]
+    return found[0] if len(found) == 1 and found[0][1].index > 1 and found[0][1].detail != wait.detail else None
+
+
+def _monitored_edges(case: Case) -> Iterable[WaitEdge]:
+    """Waits in a monitored barrier, also in one that has given up, for the members of its group that have not come to it."""
+    groups = {g.name: g for g in case.groups}
+    for rank, evidence in case.ranks.items():
+        call = next((c for c in reversed(evidence.pending) if c.kind == "monitored_barrier"), None)
+        if call is None or (call.ended_ns is not None and not _gave_up(evidence)):
+            continue
+        group = groups.get(call.group)
+        members = group.ranks if group else case.world
+        absent = tuple(r for r in members if r != rank and _barriers(case.ranks.get(r), call) < call.index)
+        if absent:
+            what = f"monitored_barrier #{call.index} of {group or 'its group'}"
+            yield WaitEdge(rank, absent, "barrier", what, call.group, None, call.started_ns)
+
+
+def _gave_up(evidence: RankEvidence) -> bool:
+    """Whether the rank failed in a monitored barrier."""
+    return evidence.error is not None and "peer.missed_barrier" in kinds_in(evidence.error.text)
+
+
+def _barriers(evidence: RankEvidence | None, like: PendingCall) -> int:
+    calls = evidence.pending if evidence else ()
+    return max((c.index for c in calls if (c.kind, c.group) == (like.kind, like.group)), default=0)
 
 
 def _new_group_edges(case: Case, rank: int, call: PendingCall) -> Iterable[WaitEdge]:
@@ -156,6 +200,7 @@ def waits_for(case: Case, stuck: Sequence[StuckCollective], recorded: RecordedWa
         *recorded.edges(plain, stuck),
         *_p2p_edges(case),
         *_start_up_edges(case),
+        *_monitored_edges(case),
     )
     edges = tuple(sorted(found, key=lambda e: (e.waiter, e.what)))
     waiting = {e.waiter for e in edges if e.targets} | (set(recorded.fronts) - recorded.stalled) & plain
@@ -168,6 +213,12 @@ def main_waits_in_store(case: Case, rank: int) -> bool:
     if not case.ranks[rank].pending:
         return False
     stack = case.ranks[rank].main_stack
-    waits = _under_way(case.ranks[rank], "store_wait") is not None
+    wait = _under_way(case.ranks[rank], "store_wait")
     starts = any(_under_way(case.ranks[rank], kind) for kind in ("new_group", "init_process_group"))
-    return waits and not starts and (stack is None or any(f.function == "store_wait" for f in stack.frames[:3]))
+    return wait is not None and not starts and (stack is None or _is_in(stack, wait))
+
+
+def _is_in(stack: ThreadStack, wait: PendingCall) -> bool:
+    """Whether a thread stands where a wait for a key began."""
+    is_told = any(f.function == "store_wait" for f in stack.frames[:3])
+    return is_told or (bool(wait.frames) and user_frames(stack.frames)[: len(wait.frames)] == wait.frames)

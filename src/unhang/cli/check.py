@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli.writing import wants_color, write_out
+from unhang.cli.own_process import need_torch
+from unhang.cli.streams import wants_color, write_out
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:
-    from unhang.preflight.checking import Checked
-    from unhang.preflight.context import CheckOptions
+    from unhang.check.areas import CheckOptions
+    from unhang.check.checking import Checked
 
 FORMATS = ("text", "json", "html", "junit")
 _CANNOT_JUDGE = 3
@@ -30,7 +31,7 @@ def _words(_: click.Context, __: click.Parameter, text: str | None) -> tuple[str
 
 
 def _collectives(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
-    from unhang.preflight.collectives.suite import check_names
+    from unhang.check.collectives.suite import check_names
 
     words = _words(context, option, text)
     if text is not None:
@@ -46,7 +47,7 @@ def _numbers(context: click.Context, option: click.Parameter, text: str | None) 
 
 
 def _size(_: click.Context, option: click.Parameter, text: str) -> int:
-    from unhang.preflight.planning import amount
+    from unhang.check.planning import amount
 
     size = amount(text)
     if size is None or size < 4:
@@ -55,13 +56,13 @@ def _size(_: click.Context, option: click.Parameter, text: str) -> int:
 
 
 def _plan(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, str]:
-    from unhang.preflight.planning import parse_plan
+    from unhang.check.planning import parse_plan
 
     return parse_plan(text or "")
 
 
 def _areas(context: click.Context, option: click.Parameter, text: str | None) -> tuple[str, ...]:
-    from unhang.preflight.areas import AREAS
+    from unhang.check.areas import AREAS
 
     words = _words(context, option, text)
     if unknown := [word for word in words if word not in AREAS]:
@@ -143,7 +144,7 @@ def command(
     meet, compare what they have read, and test what lies between them; rank 0 tells the result. Nothing is changed without a
     flag. Exit code: 0 nothing wrong, 1 findings, 2 wrong usage, 3 could not judge.
     """
-    from unhang.preflight.context import CheckOptions
+    from unhang.check.areas import CheckOptions
 
     if sizes := scale or ((ranks,) if ranks else ()):
         return _with_ranks_here(sizes)
@@ -151,7 +152,7 @@ def command(
     last: Checked | None = None
     for turn in count():
         checked = _checked(options, turn)
-        if checked.diagnosis is not None and (last is None or _told(last) != _told(checked)):
+        if checked.diagnosis is not None and (last is None or _shown(last) != _shown(checked)):
             write_out(rendered(checked, output_format, output is None and wants_color(1)), output)
             sys.stdout.flush()
         if checked.diagnosis is None and checked.exit_code == _CANNOT_JUDGE:
@@ -165,35 +166,35 @@ def command(
     raise AssertionError("count() has no end")
 
 
-def _told(checked: Checked) -> tuple[tuple[str, str], ...]:
-    """What is worth telling again when it changes."""
+def _shown(checked: Checked) -> tuple[tuple[str, str], ...]:
+    """What is worth showing again when it changes."""
     return tuple((f.rule, f.title) for f in checked.diagnosis.findings) if checked.diagnosis else ()
 
 
 def _checked(options: CheckOptions, turn: int) -> Checked:
     """One check, with its progress on stderr. With --watch the ranks meet anew in every turn."""
-    from unhang.preflight.checking import check
+    from unhang.check.checking import check
 
     environ = dict(os.environ)
     if turn:
         environ["TORCHELASTIC_RESTART_COUNT"] = f"{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{turn}"
-    with _progress() as tell:
-        return check(options, environ, tell)
+    with _progress() as on_progress:
+        return check(options, environ, on_progress)
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Tells what is going on: on a terminal in one line that is wiped out at the end, elsewhere a line each."""
+    """Shows what is going on: on a terminal in one line that is wiped out at the end, elsewhere a line each."""
     if os.environ.get("RANK", "0") != "0":
         yield lambda text: None
         return
     is_terminal = os.isatty(2)
 
-    def tell(text: str) -> None:
+    def show(text: str) -> None:
         click.echo(f"\r\x1b[K{text[:100]}" if is_terminal else f"unhang: {text}", err=True, nl=not is_terminal)
 
     try:
-        yield tell
+        yield show
     finally:
         if is_terminal:
             click.echo("\r\x1b[K", err=True, nl=False)
@@ -238,10 +239,11 @@ def _code(checked: Checked, require: tuple[str, ...]) -> int:
 
 def _with_ranks_here(sizes: Sequence[int]) -> int:
     """Starts this command once per rank, for each size in turn. The worst exit code of all."""
-    from unhang.preflight.local_ranks import run_ranks, without_options
+    from unhang.check.participants import run_ranks, without_options
 
     if "RANK" in os.environ:
         raise WrongUsage("--ranks and --scale start ranks of their own; leave them out under torchrun or srun")
+    need_torch()
     arguments = without_options(sys.argv[1:], ("--ranks", "--scale"))
     codes = []
     for size in sizes:
@@ -253,7 +255,7 @@ def _with_ranks_here(sizes: Sequence[int]) -> int:
 
 def _offer_to_end(checked: Checked) -> None:
     """Asks for each orphan of an earlier job whether to end it."""
-    from unhang.preflight.orphans import end_orphans
+    from unhang.check.network.ports import end_orphans
 
     for line in end_orphans(checked.case.readings, lambda text: click.confirm(text, err=True)):
         click.echo(f"unhang: {line}", err=True)

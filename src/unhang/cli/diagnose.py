@@ -2,59 +2,44 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from contextlib import suppress
+import os
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli.reading import (
-    ENGINES,
-    Given,
-    Progress,
-    Reader,
-    Timings,
-    closer_look,
-    given_path,
-    import_numpy,
-    reading,
-    stdin_as_file,
-    without_collector,
-)
-from unhang.cli.writing import CannotWrite, wants_color, write_out
+from unhang.cli.own_process import Timings, import_numpy
+from unhang.cli.streams import FILE, Progress, log, wants_color, write_out
+from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:
-    from unhang.model import Case, Diagnosis, WaitsFor
-    from unhang.read.bundle import Evidence
+    from collections.abc import Sequence
+
+    from unhang.read.bundle import ReadDumps
+    from unhang.read.given import Given, Opened
+    from unhang.read.runs import Job
 
 FORMATS = ("text", "json", "html")
 
 
-class Judged(NamedTuple):
-    """The evidence, what follows from it, and who waits for whom."""
+class NoReport(WrongUsage):
+    """Nothing was named, and no run left a report here."""
 
-    case: Case
-    diagnosis: Diagnosis
-    waits: WaitsFor
-    evidence: Evidence | None = None
+    help_text = "name what to judge, or start the job with 'unhang run -- COMMAND'"
 
 
 @click.command("diagnose")
-@click.argument("paths", nargs=-1, required=True, callback=lambda _, __, texts: tuple(map(given_path, texts)))
+@click.argument("paths", nargs=-1)
 @click.option("--output-format", type=click.Choice(FORMATS), default="text", show_default=True, help="What to write.")
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead of stdout.")
+@click.option("--output", type=FILE, help="Write to this file instead of stdout.")
 @click.option("--against", metavar="OTHER", help="Compare the run with another one: its dumps, or a bundle.")
-@click.option(
-    "--trace",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write all calls as a trace for Perfetto (.json.gz).",
-)
+@click.option("--trace", metavar="FILE", type=FILE, help="Also write all calls as a trace for Perfetto (.json.gz).")
 @click.option(
     "--engine",
-    type=click.Choice(ENGINES),
+    type=click.Choice(("local", "ray")),
     default="local",
     show_default=True,
     help="Who reads the dumps: this machine, or a Ray cluster.",
@@ -65,7 +50,7 @@ class Judged(NamedTuple):
 @click.option("--follow", is_flag=True, help="Watch one growing log, and judge again when it says something new.")
 @click.option("--no-cache", is_flag=True, help="Neither use nor leave a cache beside the dumps.")
 def command(
-    paths: tuple[Given, ...],
+    paths: tuple[str, ...],
     output_format: str,
     output: Path | None,
     against: str | None,
@@ -78,127 +63,107 @@ def command(
     """Say what went wrong in a job, from what it left behind.
 
     PATHS are bundles written by 'unhang run', flight-recorder dumps (folders, archives, files of any layout, or URLs such
-    as s3://bucket/dumps), or logs; - is the standard input. Exit code: 0 nothing wrong, 1 findings, 2 wrong usage or unreadable input, 3 the
-    evidence does not suffice.
+    as s3://bucket/dumps), or logs; - is the standard input. Without PATHS, the newest report in ./unhang-reports is judged.
+    A folder with the reports of several runs gives a list of their verdicts.
+
+    Exit code: 0 nothing wrong, 1 findings or a failure of unknown cause, 2 wrong usage or unreadable input, 3 the evidence does not suffice.
     """
+    import_numpy()
+    from unhang.read.bundle import dump_reader, without_collector
+    from unhang.read.given import given_paths, opened
+
+    found = given_paths(paths)
     if follow:
         from unhang.cli.following import follow_log
 
-        return follow_log(paths, output_format, output)
-    with without_collector(), reading(engine, ray_address, not no_cache) as reader, stdin_as_file(paths) as given:
+        return follow_log(found, output_format, output)
+    color = output is None and wants_color(1)
+    with ExitStack() as stack:
+        stack.enter_context(without_collector(is_last_act=True))
+        progress = stack.enter_context(Progress("dumps", 1))
+        read_dumps = stack.enter_context(dump_reader(engine, ray_address, not no_cache, progress))
+        given = stack.enter_context(opened(found or newest_report(os.environ), log))
         if against is not None:
-            content = compare(given, given_path(against), output_format, reader)
-            code = 0
+            content, code = _compare(given, against, output_format, read_dumps), 0
+        elif len(jobs := _jobs(given)) > 1 and trace is None:
+            content, code = _list(jobs, given, output_format, color, read_dumps)
         else:
-            judged = diagnose(given, reader)
-            if trace is not None:
-                write_trace(judged, trace)
-            color = output is None and wants_color(sys.stdout.fileno())
-            content, code = render(judged, output_format, color=color), judged.diagnosis.exit_code
+            content, code = _judge(given, len(jobs), trace, output_format, color, read_dumps)
     write_out(content, output)
     return code
 
 
-def diagnose(paths: Sequence[Given], reader: Reader | None = None) -> Judged:
-    """Reads the evidence and judges it. `reader`: how dumps are read; by default in processes of this machine.
+def _jobs(given: Opened) -> Sequence[Job]:
+    """The jobs in the one folder that was given."""
+    from unhang.read.runs import jobs_in
 
-    Raises:
-        UnhangError: nothing of it can be read.
-    """
+    return jobs_in(given[0]) if len(given) == 1 and isinstance(given[0], Path) else ()
+
+
+def _judge(
+    given: Opened,
+    jobs: int,
+    trace: Path | None,
+    output_format: str,
+    color: bool,
+    read_dumps: ReadDumps,
+) -> tuple[bytes, int]:
     timings = Timings()
-    import_numpy()
-    from unhang.analyze.situation import Situation
-    from unhang.read.bundle import open_paths
-    from unhang.rules.registry import judge
+    from unhang.diagnosis import judge_given
+    from unhang.read.given import check_one_job
+    from unhang.show.reports import render, write_trace
 
+    if jobs > 1 or len(given) > 1:
+        check_one_job(given, log)
     timings.mark("import")
-    progress = Progress("MB of logs", 1_000_000)
-    try:
-        evidence = open_paths(paths, reader=reader, tell=progress)
-    finally:
-        progress.clear()
-    timings.mark("read")
-    closer_look(evidence)
-    timings.mark("closer_look")
-    situation = Situation(evidence.case)
-    judged = Judged(evidence.case, judge(situation), situation.waits, evidence)
-    timings.mark("judge")
-    timings.tell()
-    return judged
+    with Progress() as progress:
+        judged = judge_given(given, read_dumps, progress, timings.mark, log)
+    timings.log()
+    if trace is not None:
+        write_trace(judged, trace)
+    return render(judged, output_format, color), judged.diagnosis.exit_code
 
 
-def write_trace(judged: Judged, output: Path) -> None:
-    """Writes all calls of all ranks as a trace for Perfetto."""
-    from unhang.show.perfetto import write_trace as write
+def _list(
+    jobs: Sequence[Job], given: Opened, output_format: str, color: bool, read_dumps: ReadDumps
+) -> tuple[bytes, int]:
+    from unhang.read.given import SeveralRuns
+    from unhang.show.run_list import exit_code_of, listed, render_run_list, run_list_json
 
-    dumps = judged.evidence.dumps if judged.evidence else None
-    whole = dumps is None or dumps.is_whole
-    findings = judged.diagnosis.findings
-    try:
-        if dumps is None or whole:
-            write([judged.case.calls], output, findings=findings)
-        else:
-            parts = (shard.table for shard in dumps.in_parts(frames=True))
-            write(parts, output, findings=findings, zero_ns=dumps.first_ns)
-    except OSError as error:
-        raise CannotWrite(f"{output}: {error.strerror}") from error
+    if output_format == "html":
+        raise SeveralRuns(f"{given.shown(str(given[0]))} holds {len(jobs)} runs, and a page shows one")
+    with Progress() as progress:
+        runs = [listed(job, given, read_dumps, progress) for job in jobs]
+    text = run_list_json(runs) if output_format == "json" else render_run_list(runs, color).encode(errors="replace")
+    return text + b"\n", exit_code_of(runs)
 
 
-def compare(paths: Sequence[Given], other: Given, output_format: str, reader: Reader) -> bytes:
-    """Two runs side by side."""
+def _compare(ours: Opened, other: str, output_format: str, read_dumps: ReadDumps) -> bytes:
     from unhang.analyze.compare_dumps import compare_runs
+    from unhang.read.given import check_one_job, given_paths, opened
     from unhang.show.comparison import comparison_json, render_comparison
 
-    found = compare_runs(paths, [other], reader)
+    with opened(given_paths([other]), log) as theirs:
+        for given in (ours, theirs):
+            check_one_job(given, log)
+        found = compare_runs(ours, theirs, read_dumps)
     return (comparison_json(found) if output_format == "json" else render_comparison(found).encode()) + b"\n"
 
 
-def render(judged: Judged, output_format: str, color: bool = False) -> bytes:
-    """The diagnosis in one of FORMATS, encoded; ends with a newline."""
-    case, diagnosis, waits, _ = judged
-    if output_format == "json":
-        from unhang.show.report_json import to_json
+def newest_report(environ: Mapping[str, str]) -> tuple[Given, ...]:
+    """The folder of the newest run where `unhang run` leaves its reports, named on stderr; several for a job of many nodes.
 
-        content = to_json(diagnosis)
-    elif output_format == "html":
-        from unhang.show.web_page import render_html
-
-        content = render_html(diagnosis, case, waits).encode(errors="replace")
-    else:
-        from unhang.show.text import render_text
-
-        content = render_text(diagnosis, case, waits, color=color).encode(errors="replace")
-    return content if content.endswith(b"\n") else content + b"\n"
-
-
-def write_reports(judged: Judged, report_dir: Path) -> list[OSError]:
-    """Writes report.json, report.html and report.txt, each whole or not at all. Returns what could not be written."""
-    failures: list[OSError] = []
-    for name, output_format in (("report.json", "json"), ("report.txt", "text"), ("report.html", "html")):
-        unfinished = report_dir / f".{name}.tmp"
-        try:
-            unfinished.write_bytes(render(judged, output_format))
-            unfinished.replace(report_dir / name)
-        except OSError as error:
-            failures.append(error)
-            with suppress(OSError):
-                unfinished.unlink(missing_ok=True)
-    return failures
-
-
-def diagnose_and_show(bundle: Path, report_dir: Path, is_quiet: bool = False) -> Diagnosis:
-    """Diagnoses a bundle, leaves the three reports in `report_dir`, and shows the verdict on stderr.
-
-    A clean job gets one line (none with `is_quiet`), any other the text of the verdict and where the report is.
+    Raises:
+        NoReport: there is none.
     """
-    judged = diagnose([bundle])
-    diagnosis = judged.diagnosis
-    failures = write_reports(judged, report_dir)
-    if diagnosis.findings or diagnosis.hang:
-        click.echo(b"\n" + render(judged, "text", color=wants_color(2)), err=True, nl=False)
-        click.echo(f"unhang: report in {report_dir / 'report.html'}", err=True)
-    elif not is_quiet:
-        click.echo(f"unhang: {diagnosis.outcome}; report in {report_dir}", err=True)
-    if failures:
-        click.echo(f"unhang: the report is not complete: {failures[0]}", err=True)
-    return diagnosis
+    from unhang.read.runs import began_ns, has_bundle, jobs_in, jobs_of
+    from unhang.watch.options import default_report_dir
+
+    folder = Path(environ.get("UNHANG_REPORT_DIR") or default_report_dir().parent)
+    jobs = jobs_of([folder]) if has_bundle(folder) else jobs_in(folder)
+    if not jobs:
+        raise NoReport(f"there is no report in {folder}")
+    newest = [run.path for run in jobs[0]]
+    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began_ns(jobs[0]) / 1e9))
+    log(f"{', '.join(map(str, newest))} is the newest report, of a run that began {began}")
+    return tuple(newest)

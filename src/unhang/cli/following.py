@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-import click
-
-from unhang.cli.reading import STDIN, Given, import_numpy
+from unhang.cli.streams import log
+from unhang.diagnosis import judge_case
 from unhang.errors import WrongUsage
+from unhang.read.given import STDIN, Given
+from unhang.read.logs.case import case_of_outputs
+from unhang.read.logs.follow import FollowedLog, follow
+from unhang.show.reports import render
 
 _PAUSE_S = 0.5
 
@@ -28,20 +31,19 @@ def follow_log(paths: Sequence[Given], output_format: str, output: Path | None) 
         raise WrongUsage("--follow takes exactly one file")
     if output is not None or output_format == "html":
         raise WrongUsage("--follow writes text or JSON to stdout, once for each verdict")
-    import_numpy()
-    from unhang.read.logs.follow import FollowedLog, follow
-
     path, shown, code = paths[0], "", 3
-    log = FollowedLog(str(path))
-    click.echo(f"unhang: following {path}; end with Ctrl-C", err=True)
+    followed = FollowedLog(str(path))
+    log(f"following {path}; end with Ctrl-C")
     with _until_interrupted() as stopped:
         for lines in follow(path, stopped.is_set, pause=lambda seconds: _pause(stopped, seconds)):
-            if not lines or not log.take(lines):
+            if not lines or not followed.take(lines):
                 continue
-            verdict, first, code = _judged(log, output_format)
+            judged = judge_case(case_of_outputs([followed.output()]))
+            code, findings = judged.diagnosis.exit_code, judged.diagnosis.findings
+            first = findings[0].title if findings else ""  # a log without trouble is not shown
             if first != shown:
                 shown = first
-                sys.stdout.buffer.write(verdict)
+                sys.stdout.buffer.write(render(judged, output_format))
                 sys.stdout.buffer.flush()
     return code
 
@@ -50,31 +52,16 @@ def _pause(stopped: threading.Event, seconds: float) -> None:
     stopped.wait(min(seconds, _PAUSE_S))
 
 
-def _judged(log: object, output_format: str) -> tuple[bytes, str, int]:
-    """(the report, its answer alone, the exit code). A log without trouble has an empty answer, which is not shown."""
-    from unhang.analyze.situation import Situation
-    from unhang.cli.diagnose import Judged, render
-    from unhang.read.logs.case import case_of_outputs
-    from unhang.read.logs.follow import FollowedLog
-    from unhang.rules.registry import judge
-
-    assert isinstance(log, FollowedLog)
-    case = case_of_outputs([log.output()])
-    situation = Situation(case)
-    diagnosis = judge(situation)
-    first = diagnosis.findings[0].title if diagnosis.findings else ""
-    return render(Judged(case, diagnosis, situation.waits), output_format), first, diagnosis.exit_code
-
-
 @contextmanager
 def _until_interrupted() -> Iterator[threading.Event]:
-    """An event that Ctrl-C or SIGTERM sets; the old handlers come back afterwards."""
+    """An event that Ctrl-C or SIGTERM sets, unless the caller ignores it; the old handlers come back afterwards."""
     stopped = threading.Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         stopped.set()
 
-    old = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    heard = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+    old = {number: signal.signal(number, stop) for number in heard}
     try:
         yield stopped
     finally:

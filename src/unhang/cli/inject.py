@@ -16,8 +16,8 @@ import click
 from unhang.errors import UnreadableInput, WrongUsage
 
 if TYPE_CHECKING:
-    from unhang.inject.fault import Fault
-    from unhang.inject.job import Wanted
+    from unhang.inside.inject.catalogue import Wanted
+    from unhang.inside.inject.fault import Fault
 
 NOTHING_HAPPENED = 3
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -60,7 +60,7 @@ def command(
 
     Example: unhang inject --fault skip_collective:rank=2,call=5 -- unhang run -- torchrun --nproc-per-node 8 train.py
     """
-    from unhang.inject.wanted import BadFault, read_faults
+    from unhang.inside.inject.catalogue import BadFault, read_faults
 
     if is_list:
         click.echo(_listed(output_format), nl=False)
@@ -81,7 +81,7 @@ def run_with(wanted: Wanted, seed: int, record: Path | None, command_line: Seque
 
     Blocks: as long as the job.
     """
-    from unhang.inject.job import environment_with, never_happened, read_events
+    from unhang.inside.inject.catalogue import environment_with, never_happened, read_events
 
     if record is not None:
         try:
@@ -122,7 +122,7 @@ def _run(command_line: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _listed(output_format: str) -> str:
-    from unhang.inject.catalogue import FAULTS
+    from unhang.inside.inject.catalogue import FAULTS
 
     if output_format == "json":
         return json.dumps({"schema": "unhang.faults/1", "faults": [_told(f) for f in FAULTS.values()]}, indent=2) + "\n"

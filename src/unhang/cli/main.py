@@ -5,14 +5,14 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 
 import click
 
 from unhang import __version__
-from unhang.errors import UnhangError
+from unhang.cli.streams import give_up_stdout, hold_streams
+from unhang.errors import NoTorch, UnhangError
 
 # Each is `command` of the module with its name, in the order in which they are useful.
 COMMANDS = ("run", "diagnose", "check", "reproduce", "verify", "inject", "demo", "env", "explain", "skill")
@@ -27,9 +27,18 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Imports one command."""
+        """Imports one command.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
         if cmd_name not in COMMANDS:
-            return None
+            import difflib
+
+            near = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
+            raise click.UsageError(
+                f"there is no command {cmd_name!r}{f'; did you mean {near[0]}?' if near else ''}", ctx
+            )
         command: click.Command = importlib.import_module(f"unhang.cli.{cmd_name}").command
         return command
 
@@ -40,27 +49,62 @@ def cli() -> None:
     """Find out why a distributed PyTorch job hangs: the rank, the line, the cause."""
 
 
-def _tell(error: UnhangError) -> int:
-    help_text = f" ({error.help_text})" if error.help_text else ""
-    click.echo(f"unhang: {error}{help_text}", err=True)
-    return error.exit_code
+def _report(text: str, help_text: str, code: int) -> int:
+    click.echo(f"unhang: {text}{f' ({help_text})' if help_text else ''}", err=True)
+    return code
+
+
+def _of_ours(error: UnhangError, name: str) -> int:
+    return _report(str(error), error.help_text.replace("unhang COMMAND", f"unhang {name}"), error.exit_code)
+
+
+def _of_click(error: click.ClickException) -> int:
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        error.show()
+        return error.exit_code
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    help_text = f"see '{context.command_path} --help'" if context else ""
+    return _report(error.format_message().rstrip("."), help_text, error.exit_code)
+
+
+def _of_the_machine(error: OSError) -> int:
+    """A full disk, a missing permission: one line with the file's name."""
+    give_up_stdout()
+    reason = error.strerror or str(error)
+    return _report(reason if error.filename is None else f"{error.filename}: {reason}", "", UnhangError.exit_code)
+
+
+def _of_unhang(error: Exception) -> int:
+    """What nobody foresaw. Its exit code must not be the interpreter's 1, which means findings."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":  # it belongs to the user, and may not be there
+        return _report("there is no torch here", NoTorch.help_text, NoTorch.exit_code)
+    import traceback
+
+    traceback.print_exc()
+    return _report(
+        "this is a fault of unhang, and no verdict", "please report it with the lines above", UnhangError.exit_code
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code. Without arguments it is the process's own command, and its last act."""
     if arguments is None:
+        hold_streams()
         atexit.register(gc.freeze)  # else the interpreter looks for cycles in all that goes with the process
     try:
         code = cli.main(arguments, prog_name="unhang", standalone_mode=False)
         sys.stdout.flush()
     except UnhangError as error:
-        return _tell(error)
+        return _of_ours(error, next(iter(sys.argv[1:] if arguments is None else arguments), ""))
     except click.ClickException as error:
-        error.show()
-        return error.exit_code
+        return _of_click(error)
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has seen enough; the interpreter must not flush into it again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        give_up_stdout()
         return 0
+    except Exception as error:
+        if arguments is not None:
+            raise
+        return _of_the_machine(error) if isinstance(error, OSError) and error.errno else _of_unhang(error)
     return code if isinstance(code, int) else 0

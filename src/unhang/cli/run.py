@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from unhang.cli.own_process import import_numpy
+from unhang.cli.streams import Progress, log, wants_color
 from unhang.watch.options import OnHang, RunOptions, parse_seconds, read_options
 
 if TYPE_CHECKING:
+    from unhang.model import Diagnosis
     from unhang.watch.supervise import JobEnd
 
 
@@ -38,9 +41,13 @@ def seconds(text: str) -> float:
     "--abort-after",
     type=seconds,
     metavar="SECONDS",
-    help="End a job that only is suspected to hang after this time [300].",
+    help="Also end a job that is only suspected to hang, when its wait has lasted this long [never].",
 )
-@click.option("--on-hang", type=click.Choice(["abort", "report"]), help="End a hung job, or only report it [abort].")
+@click.option(
+    "--on-hang",
+    type=click.Choice(["abort", "report"]),
+    help="End a job that provably hangs, or only report it [abort].",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end of a job that ran well.")
 @click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def command(
@@ -67,20 +74,35 @@ def command(
         abort_after_s=abort_after,
         on_hang=on_hang,
     )
-    return run_and_report(command_line, replace(options, render=_live_renderer()), is_quiet=quiet)
+    return run_and_report(command_line, replace(options, render=_live_renderer(options)), is_quiet=quiet)
 
 
-def _live_renderer() -> Callable[[Path], str]:
-    """Makes the text of the verdict in the watcher's process, coloured if our stderr is a terminal."""
-    from unhang.cli.diagnose import diagnose, render
-    from unhang.cli.writing import wants_color
+def _live_renderer(options: RunOptions) -> Callable[[Path], str]:
+    """Makes what is shown of a hang in the watcher's process, coloured if our stderr is a terminal."""
+    from unhang.diagnosis import judge_paths
+    from unhang.show.reports import render
+    from unhang.show.text import render_stall
 
     color = wants_color(2)
-    return lambda run_dir: render(diagnose([run_dir]), "text", color=color).decode()
+    ends = options.on_hang == "abort" and options.abort_after_s is not None
+    what_next = (
+        f"The job is ended when the wait has lasted {options.abort_after_s:g} s (--abort-after)."
+        if ends
+        else "The job is watched on and not ended (--abort-after SECONDS would end it); a line follows when it moves again."
+    )
+
+    def render_live(run_dir: Path) -> str:
+        judged = judge_paths([run_dir])
+        hang = judged.diagnosis.hang
+        if hang is not None and hang.kind == "suspected":
+            return render_stall(judged.case, judged.waits, hang, what_next, color)
+        return render(judged, "text", color=color).decode()
+
+    return render_live
 
 
-def _facts(command_line: tuple[str, ...], options: RunOptions) -> dict[str, Any]:
-    """What is known of the job before it starts, without secrets."""
+def _facts(command_line: tuple[str, ...], options: RunOptions, report_dir: Path | None) -> dict[str, Any]:
+    """What is known of the job before it starts, without secrets. `report_dir`: what to give to `unhang diagnose` later."""
     from unhang import __version__
     from unhang.read.redact import redact_command, stored_environment
 
@@ -88,6 +110,7 @@ def _facts(command_line: tuple[str, ...], options: RunOptions) -> dict[str, Any]
         "command": redact_command(command_line),
         "cwd": os.getcwd(),
         "unhang_version": __version__,
+        "report_dir": str(report_dir or ""),
         "environment": stored_environment(options.env),
     }
 
@@ -97,15 +120,16 @@ def run_and_report(command_line: tuple[str, ...], options: RunOptions, is_quiet:
 
     Blocks: as long as the job.
     """
-    from unhang.capture.bundle import save_bundle
-    from unhang.capture.folders import hold, make_report_dir, make_run_dir
+    from unhang.watch.folders import hold, make_report_dir, make_run_dir, save_bundle
     from unhang.watch.supervise import run_job, say
 
     run_dir = make_run_dir()
     with suppress(OSError):
         hold(run_dir)
     report_dir = make_report_dir(options.report_dir, options.has_default_report_dir, say)
-    end = run_job(command_line, options, run_dir, _facts(command_line, options))
+    shared = options.report_dir.absolute()
+    to_read = shared if report_dir and report_dir.parent == shared else report_dir
+    end = run_job(command_line, options, run_dir, _facts(command_line, options, to_read))
     try:
         bundle = save_bundle(run_dir, report_dir, say)
         _show(bundle, is_quiet)
@@ -119,11 +143,35 @@ def _show(bundle: Path, is_quiet: bool) -> None:
     from unhang.watch.supervise import say
 
     try:
-        from unhang.cli.diagnose import diagnose_and_show
-
-        diagnose_and_show(bundle, bundle.parent, is_quiet=is_quiet)
+        diagnose_and_show(bundle, bundle.parent, is_quiet)
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the job's own end
         say(f"the diagnosis failed ({type(error).__name__}: {error}); the evidence is in {bundle}")
+
+
+def diagnose_and_show(bundle: Path, report_dir: Path, is_quiet: bool = False) -> Diagnosis:
+    """Diagnoses a bundle, leaves the three reports in `report_dir`, and shows the verdict on stderr.
+
+    A clean job gets one line (none with `is_quiet`), any other the text of the verdict and where the report is.
+    """
+    import_numpy()
+    from unhang.diagnosis import judge_paths
+    from unhang.show.reports import render, write_reports
+
+    with Progress() as progress:
+        judged = judge_paths([bundle], on_progress=progress)
+    diagnosis = judged.diagnosis
+    failures = write_reports(judged, report_dir)
+    if diagnosis.findings or (diagnosis.hang and not diagnosis.hang.withdrawn):
+        click.echo(b"\n" + render(judged, "text", color=wants_color(2)), err=True, nl=False)
+        log(f"report in {report_dir / 'report.html'}")
+    elif not is_quiet:
+        from unhang.show.headline import headline
+
+        said = headline(diagnosis, judged.case, judged.waits) if diagnosis.earlier else ""
+        log(f"{': '.join(filter(None, (diagnosis.outcome, said)))}; report in {report_dir}")
+    if failures:
+        log(f"the report is not complete: {failures[0]}")
+    return diagnosis
 
 
 def _leave(end: JobEnd) -> int:

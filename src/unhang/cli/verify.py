@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,15 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from unhang.cli.run import seconds
-from unhang.cli.writing import write_out
+from unhang.cli.streams import FILE, log, write_out
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:
-    from unhang.verify.runs import HowToRun, Run
+    from unhang.verify.runs import HowToRun
 
 FORMATS = ("text", "json", "junit")
 _HERE = "--"
-_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 def _options(function: click.decorators.FC) -> click.decorators.FC:
@@ -47,9 +45,9 @@ def _options(function: click.decorators.FC) -> click.decorators.FC:
         click.option("--abort-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'."),
         click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap interval."),
         click.option("--show-output", is_flag=True, help="Show what the job prints, on stderr."),
-        click.option("--junit", type=_FILE, metavar="FILE", help="Also write the checks as JUnit XML."),
+        click.option("--junit", type=FILE, metavar="FILE", help="Also write the checks as JUnit XML."),
         click.option("--output-format", type=click.Choice(FORMATS), default="text", show_default=True),
-        click.option("--output", type=_FILE, help="Write to this file instead of stdout."),
+        click.option("--output", type=FILE, help="Write to this file instead of stdout."),
     )
     for option in reversed(options):
         function = option(function)
@@ -129,15 +127,16 @@ def _verify(
 ) -> int:
     from unhang.verify.before_after import compare_sides
     from unhang.verify.expectations import default_expectations, read_expectations
+    from unhang.verify.runs import can_start, runs_of
     from unhang.verify.verify_report import verified_json, verified_text
 
     expectations = read_expectations(expect) if expect else default_expectations()
     before_words = shlex.split(before[1]) if before[1] else []
     for words in (before_words, after[1]):
-        _can_start(words)
+        can_start(words)
     sides = [
-        _runs(before[0], before_words, "before", repeat, folder, how),
-        _runs(after[0], after[1], "after", repeat, folder, how),
+        runs_of("before", before[0], before_words, repeat, folder, how, log),
+        runs_of("after", after[0], after[1], repeat, folder, how, log),
     ]
     verified = compare_sides(sides[0], sides[1], expectations, seed)
     whole = verified_json(verified) if writing[0] == "json" else verified_text(verified)
@@ -153,15 +152,16 @@ def _soak(
     how: HowToRun,
     writing: tuple[str, Path | None, Path | None],
 ) -> int:
-    from unhang.verify.checks import exit_code
+    from unhang.verify.judging import exit_code_of
+    from unhang.verify.runs import can_start
     from unhang.verify.soak import known_faults, read_schedule, run_soak, soak_checks, soak_json, soak_text
 
     schedule = read_schedule(faults, known_faults(), soak_s)
-    _can_start(command_line)
-    stretches = run_soak(command_line, schedule, soak_s, folder, how, _tell)
+    can_start(command_line)
+    stretches = run_soak(command_line, schedule, soak_s, folder, how, log)
     checks = soak_checks(stretches)
     _write(soak_json(stretches, checks) if writing[0] == "json" else soak_text(stretches, checks), checks, writing)
-    return exit_code(checks)
+    return exit_code_of(checks)
 
 
 def _write(whole: str, checks: Sequence[object], writing: tuple[str, Path | None, Path | None]) -> None:
@@ -172,27 +172,3 @@ def _write(whole: str, checks: Sequence[object], writing: tuple[str, Path | None
     write_out((xml if output_format == "junit" else whole).encode(errors="replace"), output)
     if junit is not None:
         write_out(xml.encode(errors="replace"), junit)
-
-
-def _can_start(words: Sequence[str]) -> None:
-    if words and shutil.which(words[0]) is None:
-        raise WrongUsage(f"{words[0]}: there is no such program")
-
-
-def _runs(paths: Sequence[str], words: Sequence[str], side: str, repeat: int, folder: Path, how: HowToRun) -> list[Run]:
-    """The runs of one side: read, or made one after the other."""
-    from unhang.verify.runs import make_run, read_run
-
-    for path in map(Path, paths):
-        if not path.exists():
-            raise WrongUsage(f"{path} does not exist")
-    found = [read_run(Path(path)) for path in paths]
-    for number in range(1, repeat + 1 if words else 1):
-        run = make_run(words, folder / f"{side}-{number}", how)
-        _tell(f"{side}, run {number} of {repeat}: {run}")
-        found.append(run)
-    return found
-
-
-def _tell(text: str) -> None:
-    click.echo(f"unhang: {text}", err=True)

@@ -20,6 +20,7 @@ from unhang.model.evidence import (
     user_frames,
 )
 from unhang.model.findings import (
+    Attempt,
     Diagnosis,
     EvidenceLine,
     Finding,
@@ -38,6 +39,7 @@ __all__ = [
     "CALL_COLUMNS",
     "CAUSES",
     "PROGRESS_COLUMNS",
+    "Attempt",
     "CallState",
     "Case",
     "CollectiveCall",

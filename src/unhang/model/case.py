@@ -13,7 +13,12 @@ from unhang.model.readings import Reading
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What was run. `exit_code` is None while it runs or where it is not known."""
+    """What was run. `exit_code` is None while it runs or where it is not known.
+
+    `interrupted_by`: the signal to `unhang run` that ended the job (SIGINT: Ctrl-C), empty if none did; `interrupted_ns`: when it came.
+    `report_dirs`: where the reports of its `unhang run`s lie. `environment`: the variables that decide how ranks find each other.
+    `end_line`: the line of a log that tells how it ended, where nothing else does.
+    """
 
     world_size: int | None = None
     nodes: int = 1
@@ -23,20 +28,26 @@ class Job:
     exit_code: int | None = None
     ended_by_us: bool = False
     started_ns: int = 0
+    interrupted_by: str = ""
+    interrupted_ns: int = 0
+    report_dirs: tuple[str, ...] = ()
+    end_line: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class HangObservation:
     """What the watcher saw. `kind`: proven or suspected.
 
-    `onset_s`: seconds from the start of the job to the wait; `detected_after_s`: from the onset to the verdict.
+    `onset_s`: seconds from the start of the job to the wait; `detected_after_s`: from the onset to the verdict. None where
+    no clock of the job tells it: dumps tell neither when the job began nor when they were written, and a file's time is its copy's.
 
     `withdrawn`: the job moved again after the suspicion.
     """
 
     kind: str
-    onset_s: float
-    detected_after_s: float
+    onset_s: float | None
+    detected_after_s: float | None
     waiting_ranks: tuple[int, ...] = ()
     reason: str = ""
     withdrawn: bool = False
@@ -46,8 +57,11 @@ class HangObservation:
 class Case:
     """All evidence on one job at one moment. Rules read it and never change it.
 
+    `attempt`: how often the ranks had been started before; `earlier`: what there is of each of these attempts, oldest first.
+
     `events`: what the lines of `log` say; `loose_errors`: exceptions in it that no rank is known to have raised.
-    `readings`: what was read on the machines.
+    `readings`: what was read on the machines. `out_of_sight`: ranks that run on another node, or under another `unhang run`, of
+    which nothing was given. That nothing is known of them is no evidence on them.
     """
 
     job: Job = Job()
@@ -62,6 +76,19 @@ class Case:
     hang: HangObservation | None = None
     present: tuple[str, ...] = ()
     absent: tuple[Unavailable, ...] = ()
+    out_of_sight: tuple[int, ...] = ()
+    attempt: int = 0
+    earlier: tuple[Case, ...] = ()
+
+    def of_attempt(self, number: int | None) -> Case:
+        """What there is of an earlier attempt; all of this for None."""
+        return next((case for case in self.earlier if case.attempt == number), self)
+
+    @property
+    def in_sight(self) -> tuple[int, ...]:
+        """The ranks that this evidence would show if they had started."""
+        unseen = set(self.out_of_sight)
+        return tuple(r for r in self.world if r not in unseen)
 
     @property
     def world(self) -> tuple[int, ...]:

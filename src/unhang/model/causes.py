@@ -51,6 +51,7 @@ CAUSES: Mapping[str, str] = {
     # Wrong without a hang.
     "silent-desync": "replicas diverge without an error",
     "not-learning": "the job runs, but trains nothing",
+    "slow-steps": "the job goes on, but its steps take far too long",
     "shutdown-hang": "all work is done, the process cannot end",
     # Nothing is established.
     "unknown": "the evidence does not suffice",

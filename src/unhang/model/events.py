@@ -29,6 +29,11 @@ class LogEvent:
     fields: Mapping[str, str] = field(default_factory=dict)
     says: str = ""
 
+    @property
+    def is_progress(self) -> bool:
+        """Whether it shows that the training moves."""
+        return self.kind in ("progress.step", "progress.bar", "learn.loss_finite")
+
     def number(self, name: str) -> int | None:
         """A field as a whole number; None where it is absent or no number of a sane length."""
         value = self.fields.get(name, "").strip()

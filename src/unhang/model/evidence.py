@@ -14,7 +14,8 @@ _NOT_USER = (
     "<frozen ",
     "<string>",
     "<__array_function__",
-    "/unhang/recorder/",
+    "/unhang/inside/",
+    "/unhang/recorder/",  # where the parts of inside/ lay when older runs were recorded
     "/unhang/guard/",
     "/unhang/integrations/",
     "/unhang/inject/",
@@ -69,9 +70,41 @@ def user_frames(frames: Iterable[Frame]) -> tuple[Frame, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelWait:
+    """The system call in which a thread waits. `file`: socket, pipe, terminal, "FIFO PATH", "file PATH"; empty where unknown."""
+
+    call: str
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadWait:
+    """What a thread waits for within its process, as the recorder saw it. Threads are named by `ThreadStack.ident`.
+
+    `kind`: thread, result, queue, event. `by`: the threads that can end the wait; empty where none was found. `name`: of the thread.
+    """
+
+    thread: int
+    kind: str
+    by: tuple[int, ...] = ()
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingTask:
+    """A task of asyncio that awaits something. `frames` are innermost first; `awaits`: names of the tasks that it awaits."""
+
+    name: str
+    frames: tuple[Frame, ...]
+    awaits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ThreadStack:
     """What one thread was doing. `frames` are innermost first.
 
+    `ident`: its number in Python and in recorded calls. `kernel`: the system call in which it waits. `given`: the user's frames
+    that gave it its work, or started it.
     `variables`: (frame, name, value) of local numbers and booleans of the user's frames, where they could be read.
     """
 
@@ -82,6 +115,9 @@ class ThreadStack:
     owns_gil: bool | None = None
     os_thread_id: int | None = None
     process_id: int | None = None
+    ident: int | None = None
+    kernel: KernelWait | None = None
+    given: tuple[Frame, ...] = ()
     source: Source = Source("unknown")
     variables: tuple[tuple[Frame, str, str], ...] = ()
 
@@ -90,7 +126,7 @@ class ThreadStack:
 class RaisedError:
     """An exception: `handled` is true where the program caught it and went on. `frames` are innermost first.
 
-    `handler` is the frame that printed or logged a handled exception.
+    `handler` is the frame that printed or logged a handled exception, or that holds one which is still on its way.
     """
 
     type: str
@@ -101,6 +137,11 @@ class RaisedError:
     handler: Frame | None = None
     parameters: tuple[str, ...] = ()
     source: Source = Source("unknown")
+
+    @property
+    def text(self) -> str:
+        """Type and message, as Python prints them."""
+        return f"{self.type}: {self.message}"
 
 
 SEEN_BY_LAUNCHER = "seen by the launcher"  # the text of an end that only the launcher tells
@@ -152,7 +193,8 @@ class ProcessGroup:
 class PendingCall:
     """A call that the flight recorder does not show: point-to-point, group creation, store wait, initialisation.
 
-    `kind`: send recv isend irecv new_group store_wait init_process_group destroy_process_group. `peer`: a global rank.
+    `kind`: send recv isend irecv new_group store_wait init_process_group destroy_process_group store_set monitored_barrier.
+    `peer`: a global rank. Of keys that differ in numbers alone only the last `store_set` is kept; `index` counts them.
     `ended_ns` is None while the call is under way. `index` counts calls of that kind (and group) on this rank from 1.
     `detail`: the store's key, or the ranks of a new group.
     """
@@ -170,7 +212,10 @@ class PendingCall:
 
 @dataclass(frozen=True, slots=True)
 class RankIdentity:
-    """Who a training process is. Times are wall-clock nanoseconds."""
+    """Who a training process is. Times are wall-clock nanoseconds.
+
+    `local_world_size`: ranks that its launcher started here. `is_command`: `unhang run` itself started the process.
+    """
 
     rank: int
     world_size: int | None = None
@@ -181,6 +226,8 @@ class RankIdentity:
     torch_version: str = ""
     backend: str = ""
     started_ns: int = 0
+    local_world_size: int | None = None
+    is_command: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,20 +243,35 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class RankEvidence:
-    """All that is known of one rank apart from its collective calls, which are rows of the CollectiveTable."""
+    """All that is known of one rank apart from its collective calls, which are rows of the CollectiveTable.
+
+    `twins`: the pids of other processes that said at the same time that they are this rank.
+    `held`: the exception with which the main thread stood in an `except`, a `finally` or an `__exit__` at capture.
+    `skipped_steps`: optimizer steps that a loss scaler has left out since the last one that was taken. `quiet_s`: how long it had not moved
+    when it ended; `usual_quiet_s`: the longest such time in this job that had ended by itself.
+    `in_handler`: the signal whose handler the main thread is in.
+    """
 
     identity: RankIdentity
     stacks: tuple[ThreadStack, ...] = ()
     state: ProcessState | None = None
     error: RaisedError | None = None
     handled: tuple[RaisedError, ...] = ()
+    held: RaisedError | None = None
+    twins: tuple[int, ...] = ()
     exit: ProcessExit | None = None
     pending: tuple[PendingCall, ...] = ()
     steps: int | None = None
+    skipped_steps: int = 0
+    thread_waits: tuple[ThreadWait, ...] = ()
+    tasks: tuple[WaitingTask, ...] = ()
+    in_handler: str = ""
     phase: str = ""
     phase_s: float | None = None
     initialized: bool | None = None
     heartbeat_age_s: float | None = None
+    quiet_s: float | None = None
+    usual_quiet_s: float = 0.0
     unavailable: tuple[Unavailable, ...] = field(default=())
 
     @property

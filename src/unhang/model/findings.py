@@ -27,6 +27,7 @@ class Outcome(StrEnum):
     HANG = "hang"
     CRASH = "crash"
     STRAGGLER = "straggler"
+    INTERRUPTED = "interrupted"
     CLEAN = "clean"
     UNKNOWN = "unknown"
 
@@ -86,7 +87,8 @@ class Fix:
 class Finding:
     """An opinion with its evidence. `confidence` is 0..1. `consequence_of` is the id of the finding that caused it.
 
-    `is_root`: it is no consequence of a more certain finding, but a fault of its own.
+    `is_root`: it is no consequence of a more certain finding, but a fault of its own. `attempt`: where it was found in an earlier
+    attempt of a job that was started again.
     """
 
     rule: str
@@ -104,6 +106,7 @@ class Finding:
     id: str = ""
     consequence_of: str | None = None
     is_root: bool = False
+    attempt: int | None = None
 
     def __post_init__(self) -> None:
         if self.cause not in CAUSES:
@@ -134,9 +137,18 @@ class Inventory:
     absent: tuple[Unavailable, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The verdict on an attempt after which the ranks were started again. `number`: how often they had been started before it."""
+
+    number: int
+    outcome: Outcome
+    findings: tuple[Finding, ...] = ()
+
+
 @dataclass(frozen=True)
 class Diagnosis:
-    """All outcomes; findings ordered cause first."""
+    """All outcomes; findings ordered cause first. `earlier`: the verdicts on the attempts before the last, oldest first."""
 
     outcome: Outcome
     job: Job
@@ -145,10 +157,11 @@ class Diagnosis:
     outcomes: tuple[RuleOutcome, ...]
     inventory: Inventory
     notes: tuple[str, ...] = field(default=())
+    earlier: tuple[Attempt, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """0 nothing wrong, 1 findings, 3 could not judge."""
-        if self.findings:
+        """0 nothing wrong, 1 findings or a job that hung or failed for an unknown reason, 3 could not judge."""
+        if self.findings or self.outcome in (Outcome.HANG, Outcome.CRASH):
             return 1
-        return 3 if self.outcome is Outcome.UNKNOWN else 0
+        return 0 if self.outcome is Outcome.CLEAN else 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -40,3 +41,9 @@ class Reading:
         """Who read it, for people."""
         parts = [self.host, f"rank {self.rank}" if self.rank is not None else ""]
         return ", ".join(p for p in parts if p) or "this machine"
+
+
+def as_numbers(version: str | None) -> tuple[int, ...]:
+    """`2.7.0+cu126` as (2, 7, 0), to compare; empty where it is none."""
+    match = re.match(r"v?(\d+(?:\.\d+)*)", version or "")
+    return tuple(int(n) for n in match[1].split(".")) if match else ()

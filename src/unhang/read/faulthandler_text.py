@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,11 @@ _FATAL = re.compile(r"Fatal Python error: (.*)")
 _THREAD = re.compile(r"(Current thread|Thread) 0x([0-9a-fA-F]+) ?(?:\[(.*)\] )?\(most recent call first\):")
 _BARE = re.compile(r"Stack \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
+_BEGINNINGS = ('  File "', "Current thread 0x", "Thread 0x", "Stack (")
+_WRITTEN = re.compile(
+    r"\s*$|Fatal Python error: |Windows fatal exception: |Python runtime state: |Timeout \(\d|(?:Current thread|Thread) 0x|"
+    r"Stack \(most|Current thread's C stack|  (?:Binary f|F)ile \"|  <|  Garbage-collecting|(?:  )?\.\.\.$|<Cannot show|Extension modules: "
+)
 
 SIGNALS = {
     "Aborted": 6,
@@ -82,6 +88,26 @@ def parse_faulthandler(
     return tuple(_frozen(dump, main_thread_id, source or Source("faulthandler")) for dump in dumps)
 
 
+def is_faulthandler(lines: Iterable[str]) -> bool:
+    """Whether a text is nothing but what faulthandler writes."""
+    has_stack = False
+    for line in lines:
+        if not _WRITTEN.match(line):
+            return False
+        has_stack = has_stack or is_header(line)
+    return has_stack
+
+
+def is_header(line: str) -> bool:
+    """Whether the stack of a thread begins with a line."""
+    return line.startswith(_BEGINNINGS[1:]) and _thread_header(line) is not None
+
+
+def is_part(line: str) -> bool:
+    """Whether a line is a frame, or begins the stack of a thread."""
+    return line.startswith(_BEGINNINGS) and (_FRAME.match(line) is not None or is_header(line))
+
+
 def _thread_header(line: str) -> _Thread | None:
     if match := _THREAD.match(line):
         return _Thread(int(match[2], 16), (match[3] or "").strip(), match[1] == "Current thread", [])
@@ -105,6 +131,7 @@ def _frozen(dump: _Dump, main_thread_id: int | None, source: Source) -> FaultDum
             name=t.name or ("MainThread" if t.ident == main else f"thread {t.ident:#x}"),
             frames=without_recorder(t.frames),
             is_main=t.ident == main,
+            ident=t.ident or None,
             source=source,
         )
         for t in dump.threads
@@ -116,4 +143,4 @@ def _frozen(dump: _Dump, main_thread_id: int | None, source: Source) -> FaultDum
 
 def _is_ours(thread: _Thread) -> bool:
     """Whether it is the recorder's own thread."""
-    return any(f.file.endswith(RECORDER + "control.py") for f in thread.frames)
+    return any(f.file.endswith(tuple(mark + "control.py" for mark in RECORDER)) for f in thread.frames)

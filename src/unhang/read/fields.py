@@ -8,7 +8,8 @@ from typing import Any
 from unhang.model import Frame
 
 INT64_MAX = (1 << 63) - 1
-RECORDER = "/unhang/recorder/"
+RECORDER = ("/unhang/inside/recorder/", "/unhang/recorder/")  # the second one in older runs
+_WRAPS_WAITS = ("/calls.py", "/waiting.py")  # the second one in older runs
 WAIT_IN_TORCH = "site-packages/torch/distributed/c10d.so"
 
 
@@ -79,9 +80,9 @@ def without_recorder(frames: Iterable[Frame]) -> tuple[Frame, ...]:
     """The frames without the recorder's own; where it wraps a wait, the wait stays, under torch's name."""
     kept = []
     for frame in frames:
-        is_wait = frame.file.endswith("/waiting.py") and frame.function in ("wait", "get", "store_wait")
-        if RECORDER not in frame.file:
+        is_wait = frame.file.endswith(_WRAPS_WAITS) and frame.function in ("wait", "get", "store_wait")
+        if not any(mark in frame.file for mark in RECORDER):
             kept.append(frame)
         elif is_wait:
-            kept.append(Frame(WAIT_IN_TORCH, 0, frame.function))
+            kept.append(Frame(WAIT_IN_TORCH, 0, "store_wait" if frame.function == "get" else frame.function))
     return tuple(kept)

@@ -6,8 +6,6 @@ import json
 import stat
 from pathlib import Path
 
-import msgspec
-
 from unhang.errors import UnreadableInput
 
 MAX_BYTES = 256 << 20
@@ -60,6 +58,8 @@ def decode_json(data: bytes, name: str) -> object:
     Raises:
         UnreadableInput: it is no JSON, or cut.
     """
+    import msgspec  # costs more than reading a log that needs none of it
+
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):

@@ -1,47 +1,128 @@
-"""All that was read of one job, before it is put together as a Case."""
+"""All files of one job, wherever they lie, before they are put together as a Case."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from unhang.errors import UnreadableInput
-from unhang.model import LogEvent, LogLine, RankIdentity, ThreadStack, Unavailable
+from unhang.model import RankIdentity, ThreadStack, Unavailable
 from unhang.read.dumps.shard import DumpFile
-from unhang.read.fields import text
+from unhang.read.fields import whole
 from unhang.read.files import read_object
 from unhang.read.rank_folder import FOLDER_NAME, RankRecord, read_rank_folder
+from unhang.read.restarts import Processes, attempts_of, began_ns, outputs_of
+from unhang.read.runs import joined_job, joined_verdict, ran_together
 
 if TYPE_CHECKING:
-    from unhang.read.logs.source import Tell
     from unhang.read.output_log import OutputLog
     from unhang.read.sniff import Kind
 
 MAX_FILES = 50_000
 MAX_DEPTH = 8
-OWN_FILES = frozenset(("job.json", "verdict.json", "output.log", "launcher.json"))
+_OF_A_RUN = ("job.json", "verdict.json")
+OWN_FILES = frozenset((*_OF_A_RUN, "output.log", "launcher.json"))
 
 T = TypeVar("T")
+Progress = Callable[[int, int], None]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Gathered:
-    """Everything read so far. Nothing here raises for a file: what cannot be read is noted in `absent`."""
+    """All that was read of one job. Nothing is weighed yet.
 
-    job: dict[str, object] = field(default_factory=dict)
-    verdict: dict[str, object] = field(default_factory=dict)
+    Args:
+        job: job.json; of several runs of one job joined. `verdict`: the same of verdict.json.
+        runs: job.json of each run directory, by folder.
+        records: what its own files say of each rank, in the last attempt.
+        has_processes: whether any of them has a folder of its own, as the recorder leaves it.
+        logs: the outputs, ours first.
+        dumps: those that lie outside of the ranks' folders, unread.
+        absent: what could not be read, and why.
+        earlier: the same of each attempt before the last, where the ranks were started again; oldest first.
+    """
+
+    job: Mapping[str, object] = field(default_factory=dict)
+    verdict: Mapping[str, object] = field(default_factory=dict)
+    runs: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     launcher_stacks: tuple[ThreadStack, ...] = ()
-    output_paths: list[tuple[Path, int | None]] = field(default_factory=list)
-    attempts: dict[int, list[RankRecord]] = field(default_factory=dict)
-    loose: dict[int, RankRecord] = field(default_factory=dict)
-    absent: list[Unavailable] = field(default_factory=list)
-    files_seen: int = 0
-    dumps: list[DumpFile] = field(default_factory=list)
-    tell: Tell | None = None
+    records: Mapping[int, RankRecord] = field(default_factory=dict)
+    has_processes: bool = False
+    logs: tuple[OutputLog, ...] = ()
+    dumps: tuple[DumpFile, ...] = ()
+    absent: tuple[Unavailable, ...] = ()
+    earlier: tuple[Gathered, ...] = ()
+
+
+def gather(paths: Sequence[Path | str], on_progress: Progress | None = None) -> Gathered:
+    """Reads all files at some paths but the dumps. Nothing here raises for a file: what cannot be read is noted in `absent`.
+
+    `on_progress`: called while logs are read.
+    """
+    walk = _Walk()
+    elsewhere = []
+    for path in paths:
+        if isinstance(path, Path) and holds_run_directory(path):
+            walk.add(path)
+        else:
+            elsewhere.append(path)
+    if elsewhere:
+        walk.add_located(elsewhere)
+    attempts = walk.chosen()
+    own, others = walk.outputs(attempts, on_progress)
+    logs = outputs_of(own, attempts) if len(attempts) > 1 else [tuple(log for _, log in own)]
+    last = Gathered(
+        walk.job,
+        walk.verdict,
+        walk.runs,
+        walk.launcher_stacks,
+        attempts[-1],
+        bool(walk.processes),
+        (*logs[-1], *others),
+        tuple(walk.dumps),
+        tuple(walk.absent),
+    )
+    return _with_earlier(last, attempts, logs) if len(attempts) > 1 else last
+
+
+def _with_earlier(last: Gathered, attempts: Sequence[Processes], logs: Sequence[tuple[OutputLog, ...]]) -> Gathered:
+    """With what there is of the attempts before. A hang was seen in the attempt that ran at that moment."""
+    seen_ns = whole(last.verdict, "detected_ns") or 0
+    starts = [began_ns(attempt) for attempt in attempts]
+    hung = max((i for i, began in enumerate(starts) if began <= seen_ns), default=0)
+    command = {name: last.job[name] for name in ("command",) if name in last.job}
+    earlier = tuple(
+        Gathered(
+            {**command, "started_ns": starts[i]},
+            last.verdict if i == hung else {},
+            last.runs,
+            records=records,
+            has_processes=True,
+            logs=logs[i],
+        )
+        for i, records in enumerate(attempts[:-1])
+    )
+    return replace(last, verdict=last.verdict if hung == len(attempts) - 1 else {}, earlier=earlier)
+
+
+class _Walk:
+    """Goes through folders and files, and keeps what each of them gives."""
+
+    def __init__(self) -> None:
+        self.job: dict[str, object] = {}
+        self.verdict: dict[str, object] = {}
+        self.runs: dict[str, dict[str, object]] = {}
+        self.launcher_stacks: tuple[ThreadStack, ...] = ()
+        self.processes: dict[int, list[RankRecord]] = {}
+        self.loose: dict[int, RankRecord] = {}
+        self.dumps: list[DumpFile] = []
+        self.absent: list[Unavailable] = []
+        self._output_paths: list[tuple[Path, int | None]] = []
+        self._files_seen = 0
 
     def attempt(self, what: str, read: Callable[[], T]) -> T | None:
         """Reads one thing; a failure is noted."""
@@ -59,6 +140,7 @@ class Gathered:
             self._add_run_directory(path)
         elif (path / "bundle").is_dir():
             self._add_run_directory(path / "bundle")
+            self._add_runs_beside(path)
         elif FOLDER_NAME.match(path.name):
             self._add_rank_folder(path)
         else:
@@ -75,18 +157,27 @@ class Gathered:
             if isinstance(other, Path) or "://" not in other:
                 self._add_file(Path(other))
 
+    def _add_runs_beside(self, folder: Path) -> None:
+        """Reads the runs that found the report folder taken, where they ran beside the one that has it: one on each node."""
+        for other in sorted(p for p in folder.iterdir() if (p / "bundle" / "job.json").is_file()):
+            job = self.attempt("job.json", partial(read_object, other / "bundle" / "job.json")) or {}
+            if ran_together(self.job, job):
+                self._add_run_directory(other / "bundle")
+            else:
+                self.absent.append(Unavailable(f"folder {other}", "it holds another run, of another time"))
+
     def _add_run_directory(self, folder: Path) -> None:
-        for file, kept in (("job.json", self.job), ("verdict.json", self.verdict)):
-            path = folder / file
-            if path.exists() and not kept:
-                kept.update(self.attempt(file, partial(read_object, path)) or {})
+        found = {n: self.attempt(n, partial(read_object, folder / n)) or {} for n in _OF_A_RUN if (folder / n).exists()}
+        self.runs[str(folder)] = job = found.get("job.json", {})
+        self.job = joined_job(self.job, job)
+        self.verdict = joined_verdict(self.verdict, found.get("verdict.json", {}))
         launcher = folder / "launcher.json"
         if launcher.exists():
             from unhang.read.pyspy import read_pyspy
 
             self.launcher_stacks = self.attempt("stack of the launcher", lambda: read_pyspy(launcher)) or ()
         if (folder / "output.log").exists():
-            self.output_paths.append((folder / "output.log", None))
+            self._output_paths.append((folder / "output.log", None))
         ranks = folder / "ranks"
         for rank_folder in sorted(ranks.iterdir()) if ranks.is_dir() else ():
             if rank_folder.is_dir():
@@ -99,7 +190,7 @@ class Gathered:
                 Unavailable(f"folder {folder.name}", "neither its name nor identity.json tells the rank")
             )
         else:
-            self.attempts.setdefault(record.rank, []).append(record)
+            self.processes.setdefault(record.rank, []).append(record)
 
     def _add_loose_folder(self, folder: Path, depth: int) -> None:
         try:
@@ -112,7 +203,7 @@ class Gathered:
                 continue
             if path.is_dir():
                 self._add_subfolder(path, depth)
-            elif self.files_seen >= MAX_FILES:
+            elif self._files_seen >= MAX_FILES:
                 self.absent.append(Unavailable(f"files of {folder}", f"more than {MAX_FILES} files were given"))
                 return
             elif path.is_file():
@@ -121,23 +212,29 @@ class Gathered:
     def _add_subfolder(self, path: Path, depth: int) -> None:
         if depth <= 0:
             self.absent.append(Unavailable(f"folder {path}", f"it lies more than {MAX_DEPTH} folders deep"))
-        elif (path / "ranks").is_dir() or FOLDER_NAME.match(path.name) or (path / "bundle").is_dir():
+        elif FOLDER_NAME.match(path.name) or any(os.path.isdir(path / name) for name in ("ranks", "bundle")):
             self.add(path)
         else:
             self._add_loose_folder(path, depth - 1)
 
     def _add_file(self, path: Path) -> None:
-        from unhang.read.sniff import Kind, kind_of, rank_from_name, rank_of_log  # a folder of dumps never needs it
+        from unhang.read.sniff import (  # a folder of dumps never needs it
+            Kind,
+            kind_of,
+            rank_from_name,
+            rank_of_log,
+            why_no_evidence,
+        )
 
-        self.files_seen += 1
+        self._files_seen += 1
         kind = self.attempt(str(path), lambda: kind_of(path))
         if kind is None:
             return
         rank = rank_from_name(path)
         if kind is Kind.OUTPUT:
-            self.output_paths.append((path, rank_of_log(path) if path.name not in OWN_FILES else None))
+            self._output_paths.append((path, rank_of_log(path) if path.name not in OWN_FILES else None))
         elif kind is Kind.OTHER:
-            self.absent.append(Unavailable(str(path), "its format is not known to unhang"))
+            self.absent.append(Unavailable(str(path), why_no_evidence(path)))
         elif rank is None:
             reason = f"the {kind.value}'s name does not tell the rank; name it like trace_rank_3"
             self.absent.append(Unavailable(str(path), reason))
@@ -146,7 +243,6 @@ class Gathered:
 
     def _add_rank_file(self, path: Path, kind: Kind, record: RankRecord) -> None:
         from unhang.read.elastic_error import read_elastic_error
-        from unhang.read.faulthandler_text import read_faulthandler
         from unhang.read.page import read_page
         from unhang.read.pyspy import read_pyspy
         from unhang.read.sniff import Kind
@@ -155,52 +251,48 @@ class Gathered:
             record.dump_paths.append(path)
         elif kind is Kind.STACKS:
             record.stacks = record.attempt(path.name, lambda: read_pyspy(path)) or record.stacks
-        elif kind is Kind.FAULTS:
-            record.fault_dumps = record.attempt(path.name, lambda: read_faulthandler(path)) or record.fault_dumps
         elif kind is Kind.PAGE:
             record.page = record.attempt(path.name, lambda: read_page(path)) or record.page
         else:
             record.error = record.attempt(path.name, lambda: read_elastic_error(path)) or record.error
 
-    def chosen(self) -> dict[int, RankRecord]:
-        """One process per rank: the last attempt. Loose files fill in ranks that no folder describes."""
-        found = {}
-        for rank, records in self.attempts.items():
-            records.sort(key=lambda r: (r.identity.restart, r.identity.started_ns, r.path))
-            found[rank] = records[-1]
-            for old in records[:-1]:
-                is_same = old.identity == records[-1].identity
-                reason = "it was given twice" if is_same else f"earlier attempt (restart {old.identity.restart})"
-                self.absent.append(Unavailable(f"process {old.identity.pid} of rank {rank}", reason))
+    def chosen(self) -> list[Processes]:
+        """One process per rank, of each attempt. Loose files fill in ranks of the last one that no folder describes."""
+        attempts, absent = attempts_of(self.processes)
+        self.absent.extend(absent)
+        found = dict(attempts[-1]) if attempts else {}
         for rank, record in self.loose.items():
             known = found.setdefault(rank, record)
             if known is not record:
                 _fill(known, record)
-        return dict(sorted(found.items()))
+        return [*attempts[:-1], dict(sorted(found.items()))]
 
-    def outputs(self, records: Mapping[int, RankRecord]) -> list[OutputLog]:
-        """All outputs, read last because the processes' numbers tell the ranks in some of them."""
-        if not self.output_paths:
-            return []
-        from unhang.read.logs.source import read_outputs  # most folders of dumps hold no log
+    def outputs(
+        self, attempts: Sequence[Processes], on_progress: Progress | None
+    ) -> tuple[list[tuple[Path, OutputLog]], list[OutputLog]]:
+        """Our own outputs and all others, read last because the processes' numbers tell the ranks in some of them. The stacks in them complete the records."""
+        if not self._output_paths:
+            return [], []
+        from unhang.read.logs.printed_dumps import take_stacks  # most folders of dumps hold no log
+        from unhang.read.logs.source import read_outputs
 
-        ranks_by_pid = {record.identity.pid: rank for rank, record in records.items() if record.identity.pid}
-        logs = []
-        for path, log in read_outputs(self.output_paths, ranks_by_pid, self.tell):
+        ranks_by_pid = {r.identity.pid: rank for found in attempts for rank, r in found.items() if r.identity.pid}
+        own: list[tuple[Path, OutputLog]] = []
+        others: list[tuple[Path, OutputLog]] = []
+        for path, log in read_outputs(self._output_paths, ranks_by_pid, on_progress):
             if isinstance(log, UnreadableInput):
                 self.absent.append(Unavailable("output", str(log)))
                 continue
-            logs.append(log)
+            if path.name in OWN_FILES:
+                own.append((path, log))
+            else:
+                others.append((path, log))
             if log.omitted_lines:
                 reason = "only lines that speak of trouble and the last ones are kept"
                 self.absent.append(Unavailable(f"{log.omitted_lines} lines of {path.name}", reason))
-        return logs
-
-    def absences_of_job(self) -> list[Unavailable]:
-        """What the supervisor or the agent noted that they could not do."""
-        listed = self.job.get("absent")
-        fields = [f for f in listed if isinstance(f, dict)] if isinstance(listed, list) else []
-        return [Unavailable(text(f, "what", "something"), text(f, "reason")) for f in fields]
+        rest, nobodys = take_stacks(attempts[-1], others, bool(self.dumps))
+        self.absent.extend(nobodys)
+        return own, [log for _, log in rest]
 
 
 def _fill(known: RankRecord, loose: RankRecord) -> None:
@@ -212,20 +304,11 @@ def _fill(known: RankRecord, loose: RankRecord) -> None:
     known.absent.extend(loose.absent)
 
 
-def events_in(lines: Sequence[LogLine]) -> tuple[LogEvent, ...]:
-    """What the lines of all outputs tell."""
-    if not lines:
-        return ()
-    from unhang.read.logs.events import events_of
-
-    return events_of(lines)
-
-
 def holds_run_directory(path: Path, depth: int = 4) -> bool:
     """Whether a folder is, or holds, what `unhang run` or `unhang bundle` wrote."""
     if not path.is_dir():
         return False
-    if FOLDER_NAME.match(path.name) or any((path / name).exists() for name in ("job.json", "ranks", "bundle")):
+    if FOLDER_NAME.match(path.name) or any(os.path.exists(path / name) for name in ("job.json", "ranks", "bundle")):
         return True
     if depth <= 0:
         return False

@@ -9,6 +9,10 @@ from unhang.model import RankEvidence, Unavailable
 from unhang.read.rank_folder import RankRecord
 
 NO_DUMP = "no readable flight-recorder dump of it was given"
+NO_SIGN = "no process and no file of it was seen"
+OUT_OF_SIGHT = (
+    "not seen from here: it runs on another node, or under another 'unhang run', of which no report was given"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,8 @@ def _why_no_dump(record: RankRecord, evidence: RankEvidence) -> str:
     for note in record.absent:
         if "flight" in note.what.lower():
             return note.reason
+    if record.at_interrupt:
+        return "the signal had ended the process before its calls could be fetched"
     if evidence.initialized is False:
         return "it never left init_process_group, so there are no calls"
     if evidence.exit is not None:

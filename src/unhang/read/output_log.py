@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import PurePath
 
-from unhang.model import LogLine, RaisedError, Source
+from unhang.model import LogLine, RaisedError, Source, Unavailable
+from unhang.read.faulthandler_text import is_part
+from unhang.read.logs.attempts import Part, judged_part, others_named, parts_of, weight_of
 from unhang.read.logs.clock import FileClock, Stamp, read_stamp, resolve
 from unhang.read.logs.decode import TROUBLE, Wrapped, lines_of, numbered_lines, unwrap
+from unhang.read.logs.parts import joined
 from unhang.read.logs.prefix import Head, PrefixReader, split_glued
 from unhang.read.logs.whose import RankBook
-from unhang.read.torchrun_summary import RankExit, SummaryReader
+from unhang.read.torchrun_summary import RankExit, SummaryReader, by_rank
 from unhang.read.traceback_text import Traceback, TracebackReader
 
 __all__ = ["OutputLog", "lines_of", "parse_lines", "parse_output"]
@@ -22,6 +27,9 @@ LAST_LINES = 200
 MAX_LINE_CHARS = 4000
 _SAMPLE = 2000
 
+Where = Callable[[int], Source]
+"""Where the line of a number stands."""
+
 _SPAWN_RANK = re.compile(r"-- Process (\d{1,7}) terminated with the following error:")
 
 
@@ -29,7 +37,10 @@ _SPAWN_RANK = re.compile(r"-- Process (\d{1,7}) terminated with the following er
 class OutputLog:
     """What an output says. `errors`: tracebacks with the rank where a prefix tells it, in the order printed.
 
-    `clock`: how the times of its lines were made out; `host`: where most of its lines were printed, "" if not told.
+    `told`: all ends of processes in the order printed, of which `exits` has the fullest of each rank.
+
+    `clock`: how the times of its lines were made out; `host`: where most of its lines were printed, "" if not told. `others`: other jobs in the same
+    file, which are not judged.
     """
 
     lines: tuple[LogLine, ...]
@@ -38,6 +49,19 @@ class OutputLog:
     omitted_lines: int = 0
     clock: FileClock = field(default_factory=FileClock)
     host: str = ""
+    others: tuple[Unavailable, ...] = ()
+    told: tuple[RankExit, ...] = ()
+
+    def between(self, first: int, stop: int | None) -> OutputLog:
+        """The lines of the numbers `first` to before `stop`, and what they say."""
+
+        def is_in(line: int | None) -> bool:
+            return (line or 0) >= first and (stop is None or (line or 0) < stop)
+
+        lines = tuple(line for line in self.lines if is_in(line.source.line))
+        errors = tuple((rank, error) for rank, error in self.errors if is_in(error.source.line))
+        told = tuple(seen for seen in self.told if is_in(seen.line))
+        return replace(self, lines=lines, errors=errors, exits=by_rank(told), told=told)
 
 
 def parse_output(
@@ -57,33 +81,76 @@ def parse_lines(
     rank: int | None = None,
     ranks_by_pid: Mapping[int, int] | None = None,
     modified_ns: int | None = None,
+    where: Where | None = None,
 ) -> OutputLog:
-    """An output from its lines with their numbers, of which some may have been left out before."""
-    heads = list(_heads(lines))
+    """An output from its lines with their numbers, of which some may have been left out before.
+
+    `where`: the file and the number in it of a line, where the log lies in several.
+    """
+    at = where or partial(Source, "output", path)
+    heads = list(_heads(list(joined(lines))))
     book = RankBook([head for _, head in heads], rank, ranks_by_pid or {})
     times, clock = resolve([head.stamps for _, head in heads], modified_ns)
-    parts = _Parts()
-    kept: list[LogLine] = []
-    marked: list[bool] = []
-    for (number, head), time_ns in zip(heads, times, strict=True):
-        who, shown = book.rank(head), head.body[:MAX_LINE_CHARS]
-        marked.append(parts.take(who, book.writer(head), head.body, number))
-        kept.append(LogLine(shown, Source("output", path, number), who, time_ns, head.host or head.nccl_host))
-    chosen = _bounded(kept, marked)
-    hosts = Counter(line.host for line in kept if line.host).most_common(2)
+    pieces: list[_Piece] = []
+    parts = parts_of([head.body for _, head in heads], lambda i: _place(heads[i][1]))
+    for part in parts:
+        piece = _Piece()
+        for (number, head), time_ns in zip(heads[part.first : part.stop], times[part.first : part.stop], strict=True):
+            who, shown = book.rank(head), head.body[:MAX_LINE_CHARS]
+            piece.marked.append(piece.parts.take(who, book.writer(head), head.body, number) or is_part(head.body))
+            piece.lines.append(LogLine(shown, at(number), who, time_ns, head.host or head.nccl_host))
+        pieces.append(piece)
+    piece, others = _chosen(pieces, parts, at, path)
+    chosen = _bounded(piece.lines, piece.marked)
+    hosts = Counter(line.host for line in piece.lines if line.host).most_common(2)
+    told = piece.parts.summary.told()
     return OutputLog(
         chosen,
-        parts.errors(path),
-        parts.summary.by_rank(),
-        len(kept) - len(chosen),
+        piece.parts.errors(at),
+        by_rank(told),
+        len(piece.lines) - len(chosen),
         clock,
         hosts[0][0] if len(hosts) == 1 else "",
+        others,
+        told,
     )
+
+
+def _place(head: Head) -> Hashable:
+    return head.host, head.task
+
+
+class _Piece:
+    """What one start of a launcher left in a log."""
+
+    def __init__(self) -> None:
+        self.lines: list[LogLine] = []
+        self.marked: list[bool] = []
+        self.parts = _Parts()
+
+
+def _chosen(
+    pieces: Sequence[_Piece], parts: Sequence[Part], at: Where, path: str
+) -> tuple[_Piece, tuple[Unavailable, ...]]:
+    """The piece that is judged, and the others in words."""
+    if len(pieces) == 1:
+        return pieces[0], ()
+    weights = [
+        weight_of(
+            _bounded(p.lines, p.marked),
+            [error for _, error in p.parts.errors(at)],
+            sum(bool(exit_.code) for exit_ in by_rank(p.parts.summary.told()).values()),
+        )
+        for p in pieces
+    ]
+    judged = judged_part(weights, parts)
+    spans = [(p.lines[0].source.line or 0, p.lines[-1].source.line or 0) for p in pieces]
+    return pieces[judged], others_named(spans, weights, judged, PurePath(path).name or "the log")
 
 
 def _heads(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, Head]]:
     """Every line without its prefixes; a message behind a progress bar is a line of its own."""
-    reader = PrefixReader([line for _, line in lines[:_SAMPLE]])
+    reader = PrefixReader([line for _, line in _sample(lines)])
     inner = _inner_reader(lines, reader)
     pending: dict[str, str] = {}
     for number, line in lines:
@@ -101,9 +168,15 @@ def _heads(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, Head]]:
         yield lines[-1][0], inner.read(text)
 
 
+def _sample(lines: Sequence[tuple[int, str]]) -> Sequence[tuple[int, str]]:
+    """The first lines and the last: what was added later may have other labels."""
+    half = _SAMPLE // 2
+    return lines if len(lines) <= _SAMPLE else [*lines[:half], *lines[-half:]]
+
+
 def _inner_reader(lines: Sequence[tuple[int, str]], reader: PrefixReader) -> PrefixReader:
     """A reader for the lines inside JSON objects, which may have prefixes of their own."""
-    found = (unwrap(reader.read(line).body) for _, line in lines[:_SAMPLE] if "{" in line[:200])
+    found = (unwrap(reader.read(line).body) for _, line in _sample(lines) if "{" in line[:200])
     return PrefixReader([text for wrapped in found if wrapped for text in wrapped.text.split("\n")])
 
 
@@ -155,11 +228,11 @@ class _Parts:
             reader.owner = int(spawned[1])
         return reader.take(line, number)
 
-    def errors(self, path: str) -> tuple[tuple[int | None, RaisedError], ...]:
+    def errors(self, at: Where) -> tuple[tuple[int | None, RaisedError], ...]:
         """All exceptions in the order printed."""
         found = [tb for reader in self._readers.values() for tb in reader.found]
         found.sort(key=lambda tb: tb.first_line)
-        return tuple((tb.owner, _raised(tb, path)) for tb in found)
+        return tuple((tb.owner, _raised(tb, at)) for tb in found)
 
 
 def _bounded(lines: list[LogLine], marked: list[bool]) -> tuple[LogLine, ...]:
@@ -171,5 +244,5 @@ def _bounded(lines: list[LogLine], marked: list[bool]) -> tuple[LogLine, ...]:
     return (*early[: MAX_LINES - LAST_LINES], *lines[-LAST_LINES:])
 
 
-def _raised(tb: Traceback, path: str) -> RaisedError:
-    return RaisedError(tb.type, tb.text, 0, tuple(reversed(tb.frames)), source=Source("output", path, tb.first_line))
+def _raised(tb: Traceback, at: Where) -> RaisedError:
+    return RaisedError(tb.type, tb.text, 0, tuple(reversed(tb.frames)), source=at(tb.first_line))

@@ -23,8 +23,11 @@ KINDS = (
     "store_wait",
     "init_process_group",
     "destroy_process_group",
+    "store_set",
+    "monitored_barrier",
 )
 HEADER = struct.Struct("<12Q")
+SKIPPED_AT, SKIPPED = HEADER.size, struct.Struct("<Q")
 STATUS_AT, STATUS_SLOTS, STATUS = 4096, 128, struct.Struct("<Qqqq")
 RING_AT, RING_SLOTS, RECORD_BYTES = 8192, 256, 256
 RECORD = struct.Struct("<QQqqQQqq192s")
@@ -35,6 +38,7 @@ _FUTURE_NS = 1 << 62
 class Page:
     """What the page says. Times in ns, wall clock except `heartbeat_ns` (CLOCK_MONOTONIC); 0 where never written.
 
+    `skipped_steps`: optimizer steps that a loss scaler has left out since the last one that was taken.
     `groups`: numeric group id -> (last enqueued, last completed).
     """
 
@@ -51,6 +55,7 @@ class Page:
     groups: dict[int, tuple[int, int]]
     pending: tuple[PendingCall, ...]
     lost_records: int
+    skipped_steps: int = 0
 
 
 def read_page(path: Path) -> Page:
@@ -88,6 +93,7 @@ def parse_page(data: bytes, name: str = "page.bin") -> Page:
         groups=_groups(data),
         pending=pending,
         lost_records=max(0, written - RING_SLOTS),
+        skipped_steps=SKIPPED.unpack_from(data, SKIPPED_AT)[0] if len(data) >= SKIPPED_AT + SKIPPED.size else 0,
     )
 
 

@@ -35,6 +35,7 @@ def _thread(thread: dict[str, object], path: str) -> ThreadStack:
         owns_gil=owns_gil if isinstance(owns_gil, bool) else None,
         os_thread_id=os_id,
         process_id=pid,
+        ident=whole(thread, "thread_id"),
         source=Source("py-spy", path),
     )
 

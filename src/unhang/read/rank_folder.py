@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from unhang.errors import UnreadableInput
 from unhang.model import Frame, ProcessGroup, RaisedError, RankIdentity, Source, ThreadStack, Unavailable
-from unhang.read.fields import frame_triple, frame_triples, real, text, texts, whole, wholes
-from unhang.read.files import read_object, read_object_lines
+from unhang.read.fields import encodable, frame_triple, frame_triples, real, text, texts, whole, wholes
+from unhang.read.files import read_json, read_object, read_object_lines, unreadable
 
 if TYPE_CHECKING:
     from unhang.read.faulthandler_text import FaultDump
@@ -22,13 +22,19 @@ FOLDER_NAME = re.compile(r"r(\d{1,9})-(\d{1,9})$")
 DUMP_AT_EXIT = "flight_exit.pickle"
 FLIGHT_FILES = ("flight.json", "flight.pickle", DUMP_AT_EXIT)
 MAX_HANDLED = 64
+MAX_VARIABLES, LONGEST_VARIABLE = 2048, 80
 
 T = TypeVar("T")
 
 
 @dataclass
 class RankRecord:
-    """What the files of one process say, before it is weighed."""
+    """What the files of one process say, before it is weighed.
+
+    `twins`: the pids of other processes that said at the same time that they are this rank.
+    `at_interrupt`: the stacks when a signal came that ends a job. `forgotten`: an error that is only the echo of the job's end.
+    `output_bytes`: how much of the job's output had been kept when the process announced itself.
+    """
 
     identity: RankIdentity
     path: str = ""
@@ -38,11 +44,17 @@ class RankRecord:
     error: RaisedError | None = None
     error_thread: str = ""
     handled: tuple[RaisedError, ...] = ()
+    held: RaisedError | None = None
     exit_fields: dict[str, object] = field(default_factory=dict)
     proc_fields: dict[str, object] = field(default_factory=dict)
     fault_dumps: tuple[FaultDump, ...] = ()
+    at_interrupt: tuple[FaultDump, ...] = ()
+    forgotten: RaisedError | None = None
+    twins: tuple[int, ...] = ()
     stacks: tuple[ThreadStack, ...] = ()
     variables: tuple[tuple[Frame, str, str], ...] = ()
+    output_bytes: int | None = None
+    waits_fields: dict[str, object] = field(default_factory=dict)
     dump_paths: list[Path] = field(default_factory=list)
     absent: list[Unavailable] = field(default_factory=list)
 
@@ -82,6 +94,7 @@ def read_rank_folder(folder: Path) -> RankRecord | None:
         rank = int(name[1])
     record = RankRecord(_identity(fields, rank, int(name[2]) if name else None), str(folder), absent=noted)
     record.main_thread_id = whole(fields, "main_thread_id")
+    record.output_bytes = whole(fields, "output_bytes")
     _read_small_files(record, folder)
     record.dump_paths = [folder / file for file in FLIGHT_FILES if (folder / file).exists()]
     return record
@@ -98,6 +111,8 @@ def _identity(fields: dict[str, object], rank: int, pid: int | None) -> RankIden
         torch_version=text(fields, "torch_version"),
         backend=text(fields, "backend"),
         started_ns=whole(fields, "started_ns") or 0,
+        local_world_size=whole(fields, "local_world_size"),
+        is_command=fields.get("is_command") is True,
     )
 
 
@@ -105,7 +120,6 @@ def _read_small_files(record: RankRecord, folder: Path) -> None:
     from unhang.read.faulthandler_text import read_faulthandler
     from unhang.read.page import read_page  # none of these is needed for a folder of dumps
     from unhang.read.pyspy import read_pyspy
-    from unhang.read.variables import read_variables
 
     def read(file: str, reader: Callable[[Path], T]) -> T | None:
         path = folder / file
@@ -117,13 +131,19 @@ def _read_small_files(record: RankRecord, folder: Path) -> None:
         record.error, record.error_thread = raised_error(error, str(folder / "error.json")), text(error, "thread")
     handled = (read("handled.jsonl", read_object_lines) or [])[:MAX_HANDLED]
     record.handled = tuple(raised_error(f, str(folder / "handled.jsonl"), True) for f in handled)
+    if held := read("held.json", read_object):
+        record.held = raised_error(held, str(folder / "held.json"), True)
     record.exit_fields = read("exit.json", read_object) or {}
     record.proc_fields = read("proc.json", read_object) or {}
     record.stacks = read("pyspy.json", read_pyspy) or ()
     record.variables = read("variables.json", read_variables) or ()
+    record.waits_fields = read("waits.json", read_object) or {}
     faults = folder / "faulthandler.txt"
     if faults.exists() and faults.stat().st_size:  # It is there, and empty, from the start.
         record.fault_dumps = read(faults.name, lambda path: read_faulthandler(path, record.main_thread_id)) or ()
+    interrupted = folder / "interrupt.txt"
+    if interrupted.exists() and interrupted.stat().st_size:
+        record.at_interrupt = read(interrupted.name, lambda path: read_faulthandler(path, record.main_thread_id)) or ()
     for note in read("notes.jsonl", read_object_lines) or ():
         record.absent.append(
             Unavailable(f"{text(note, 'what', 'a facility')} of rank {record.rank}", text(note, "reason"))
@@ -149,3 +169,23 @@ def raised_error(fields: dict[str, object], path: str, handled: bool = False) ->
         parameters=texts(fields, "parameters"),
         source=Source("recorder", path),
     )
+
+
+def read_variables(path: Path) -> tuple[tuple[Frame, str, str], ...]:
+    """variables.json: (frame, name, value) of numbers and iterator states of the main thread's user frames.
+
+    Raises:
+        UnreadableInput: it is no such list.
+    """
+    entries = read_json(path)
+    if not isinstance(entries, list):
+        raise unreadable(str(path), "a list of frames with their variables is expected", "leave the file out")
+    found = []
+    for entry in entries:
+        if not isinstance(entry, list) or len(entry) != 4 or not isinstance(entry[3], dict):
+            continue
+        frame = frame_triple(entry[:3])
+        for name, value in entry[3].items() if frame else ():
+            if frame and isinstance(name, str) and isinstance(value, str):
+                found.append((frame, encodable(name)[:LONGEST_VARIABLE], encodable(value)[:LONGEST_VARIABLE]))
+    return tuple(found[:MAX_VARIABLES])

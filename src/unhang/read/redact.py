@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unhang.read.environment.settings import Assignment, Settings
 
 REDACTED = "<redacted>"
 _SECRET = re.compile(r"token|secret|passw|key|credential|auth", re.IGNORECASE)
@@ -14,7 +19,7 @@ _SECRET_IN_URL = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]*(?=@)")
 _SECRET_VALUE = re.compile(r"\b(hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abps]-|AKIA)[A-Za-z0-9_-]{12,}")
 _STORED = re.compile(
     r"(NCCL|TORCH|TORCHELASTIC|PYTORCH|GLOO|OMP|MKL|UCX|FI|RDMAV|UCC|ROCR|HIP)_\w+|CUDA_\w+|(LOCAL_|GROUP_|ROLE_|NODE_)?RANK"
-    r"|((LOCAL|GROUP|ROLE)_)?WORLD_SIZE|MASTER_(ADDR|PORT)|SLURM_(PROCID|LOCALID|NODEID|NTASKS|NNODES|JOB_ID|STEP_ID)"
+    r"|((LOCAL|GROUP|ROLE)_)?WORLD_SIZE|MASTER_(ADDR|PORT)|SLURM_(PROCID|LOCALID|NODEID|NTASKS|NNODES|JOB_ID|STEP_ID|STEP_NUM_TASKS)"
     r"|OMPI_COMM_WORLD_\w+|PMI_(RANK|SIZE)|TOKENIZERS_PARALLELISM|PYTHON(UNBUFFERED|FAULTHANDLER)|LD_PRELOAD"
 )
 
@@ -47,6 +52,24 @@ def redact_command(command: Sequence[str]) -> list[str]:
             kept.append(_without_secrets(word))
         hide_next = is_secret and not equals
     return kept
+
+
+def without_secrets(settings: Settings) -> Settings:
+    """The same settings without values that look like secrets."""
+    launches = tuple(
+        replace(x, options={k: _redacted(f"--{k}", v) for k, v in x.options.items()}) for x in settings.launches
+    )
+    return replace(settings, assignments=tuple(map(_assigned, settings.assignments)), launches=launches)
+
+
+def _assigned(assignment: Assignment) -> Assignment:
+    name, value = assignment.name, assignment.value
+    value = value if value is None else _redacted(name, value)
+    return replace(assignment, value=value, expression=_redacted(name, assignment.expression))
+
+
+def _redacted(name: str, value: str) -> str:
+    return redact_command([f"{name}={value}"])[0].partition("=")[2]
 
 
 def _without_secrets(text: str) -> str:

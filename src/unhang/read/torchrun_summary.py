@@ -7,6 +7,7 @@ it started last, whichever of them failed.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -130,16 +131,21 @@ class SummaryReader:
                 self.exits.append(RankExit(int(parts["rank"][:9]), pid=pid, code=code or None, line=number))
                 return
 
-    def by_rank(self) -> dict[int, RankExit]:
-        """The fullest record of each rank: the block's before a single line's, which knows only the local rank."""
-        found: dict[int, RankExit] = {}
-        for seen in (*self.exits, *(() if self._has_launcher else self._tasks)):
-            if seen.rank is None:
-                continue
-            known = found.get(seen.rank)
-            if known is None or (seen.time_ns and not known.time_ns):
-                found[seen.rank] = seen
-        return found
+    def told(self) -> tuple[RankExit, ...]:
+        """All ends, in the order printed; those that srun tells only where no launcher tells its own."""
+        return (*self.exits, *(() if self._has_launcher else self._tasks))
+
+
+def by_rank(exits: Iterable[RankExit]) -> dict[int, RankExit]:
+    """The fullest record of each rank: the block's before a single line's, which knows only the local rank."""
+    found: dict[int, RankExit] = {}
+    for seen in exits:
+        if seen.rank is None:
+            continue
+        known = found.get(seen.rank)
+        if known is None or (seen.time_ns and not known.time_ns):
+            found[seen.rank] = seen
+    return found
 
 
 def _tasks(text: str) -> list[int]:

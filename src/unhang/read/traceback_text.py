@@ -13,6 +13,8 @@ CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
+# Of an interpreter that goes, and of a logger that could not write: nothing ends by it.
+SWALLOWED = ("Exception ignored in", "Error in atexit._run_exitfuncs:", "--- Logging error ---")
 MAX_MESSAGE_LINES = 20
 _FRAME = lazy_pattern(r'\s*File "(.+)", line (\d+)(?:, in (.*))?$')
 _FRAME_ALONE = lazy_pattern(r' {0,4}File "(.+\.py)", line (\d+), in (\S.*)$')
@@ -73,7 +75,7 @@ class TracebackReader:
         if bare in CHAINED:
             self._open, self._chained = None, bool(self.found)
             return True
-        self._ignored = bare.startswith("Exception ignored in")
+        self._ignored = bare.startswith(SWALLOWED)
         if self._open is not None:
             return self._message(line) if self._open.type else self._inside(line)
         if _FRAME_ALONE.match(line):

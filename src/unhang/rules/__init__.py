@@ -1,1 +1,1 @@
-"""One file per rule. A rule is found by its folder, tested from its EXAMPLES, and documented from its docstring."""
+"""Rules: functions that find (`job/`, `machine/`), cards that speak (`cards/*.toml`), and the judge that asks them all."""

@@ -1,16 +1,17 @@
-"""What a rule is."""
+"""What a rule is: a function that finds, and a card that speaks."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import ClassVar
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
 
 from unhang.analyze.situation import Situation
-from unhang.model import Case, Finding
-from unhang.model.example import Fires, Quiet
+from unhang.model import Case, EvidenceLine, Finding, Fix, Location
+from unhang.rules.cards import OTHERWISE, Card, card_of, filled
 
-# What a rule may need, and how its absence is told.
+# What a rule may need, and how its absence is said.
 NEEDS: Mapping[str, tuple[Callable[[Case], bool], str]] = {
     "calls": (lambda c: len(c.calls) > 0, "no collective calls were recorded"),
     "ranks": (lambda c: bool(c.ranks), "no rank registered"),
@@ -19,27 +20,148 @@ NEEDS: Mapping[str, tuple[Callable[[Case], bool], str]] = {
 }
 
 
-class Rule(ABC):
-    """One way in which a job goes wrong.
+@dataclass(frozen=True)
+class Found:
+    """What a rule has found; its card puts it into words.
 
-    The docstring has the headings What it detects, Why it hangs, How to confirm, How to fix, Sources. `is_fallback`: it is
-    asked only where no other rule has found anything, to say what is known when the cause is not.
+    `confidence`: 0..1. `say`: the variant of the card's title and reason, or `title/reason` where they differ; `words`: what is
+    put in for {words}. `fixes`: the names of the card's fixes, in the order in which they are given, or whole fixes; None for all
+    of the card. `cause`: where it is another one than the card's. The other fields are those of `Finding`.
     """
 
-    id: ClassVar[str]
-    cause: ClassVar[str]
-    needs: ClassVar[tuple[str, ...]] = ()
-    is_fallback: ClassVar[bool] = False
-    EXAMPLES: ClassVar[tuple[Fires | Quiet, ...]] = ()
+    confidence: float
+    culprits: tuple[int, ...] = ()
+    evidence: Iterable[EvidenceLine] = ()
+    words: Mapping[str, object] = field(default_factory=dict)
+    say: str = ""
+    fixes: Iterable[str | Fix] | None = None
+    victims: tuple[int, ...] = ()
+    location: Location | None = None
+    group: Mapping[str, str] | None = None
+    collective: Mapping[str, Any] | None = None
+    cause: str = ""
+    is_root: bool = False
+    consequence_of: str | None = None
+
+    def in_words_of(self, card: Card) -> Finding:
+        """The finding in the words of a card."""
+        given, (title, reason) = self.words, (self.say.partition("/")[0], self.say.rpartition("/")[2])
+        fixes = card.fixes_for(None, given) if self.fixes is None else tuple(self._fixes(card))
+        return Finding(
+            rule=card.id,
+            cause=self.cause or card.cause,
+            title=filled(card.title.get(title, card.title.get(OTHERWISE, "")), given),
+            confidence=self.confidence,
+            culprit_ranks=self.culprits,
+            because=filled(card.because.get(reason, card.because.get(OTHERWISE, "")), given),
+            victim_ranks=self.victims,
+            process_group=self.group,
+            collective=self.collective,
+            location=self.location,
+            evidence=tuple(self.evidence),
+            fixes=fixes,
+            is_root=self.is_root,
+            consequence_of=self.consequence_of,
+        )
+
+    def _fixes(self, card: Card) -> Iterable[Fix]:
+        for fix in self.fixes or ():
+            yield from (fix,) if isinstance(fix, Fix) else card.fixes_for((fix,), self.words)
+
+
+class Names(IntEnum):
+    """What a rule can name. The lower is the better answer, and comes first whatever the confidence."""
+
+    CAUSE = 0
+    FAILURE = 1  # who failed, or is missing, and how: why is not established
+    NOTHING = 2  # what is known; asked only where no other rule has found anything
+
+
+Find = Callable[[Situation], Found | Iterable[Found] | None]
+Lacks = Callable[[Case], str]
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """One way in which a job goes wrong: a function that finds it, and the card of the same name that says it.
+
+    `needs`: names in NEEDS; `reads`: kinds of readings without which it cannot judge, or `lacks`, which says what is missing.
+    `names`: which findings it comes before; those of equal `names` are ordered by their confidence.
+    """
+
+    id: str
+    find: Find
+    needs: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    names: Names = Names.CAUSE
+    lacks: Lacks | None = None
+
+    @property
+    def card(self) -> Card:
+        """What it says."""
+        return card_of(self.id)
+
+    @property
+    def cause(self) -> str:
+        """The cause that it establishes."""
+        return self.card.cause
 
     def applies(self, case: Case) -> bool:
-        """Whether it judges cases of this sort at all; where not, it has no verdict."""
-        return True
+        """Whether it judges cases of this sort: one on readings only where something was read, else it has no verdict."""
+        return bool(case.readings) or not self.reads
 
     def missing(self, case: Case) -> str:
-        """The evidence without which it cannot judge and that is not there; empty: it can."""
-        return "; ".join(reason for need in self.needs for present, reason in [NEEDS[need]] if not present(case))
+        """Why it cannot judge: the evidence that is not there, or could not be read; empty: it can."""
+        if self.lacks is not None:
+            return self.lacks(case)
+        absent = [reason for need in self.needs for present, reason in [NEEDS[need]] if not present(case)]
+        return "; ".join(absent) or unread(case, self.reads)
 
-    @abstractmethod
     def check(self, s: Situation) -> Iterable[Finding]:
-        """The findings of this rule; none where it has nothing to say."""
+        """What the function finds, in the words of the card."""
+        found = self.find(s)
+        for one in (found,) if isinstance(found, Found) else found or ():
+            yield one.in_words_of(self.card)
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(
+    name: str,
+    *,
+    needs: tuple[str, ...] = (),
+    reads: tuple[str, ...] = (),
+    names: Names = Names.CAUSE,
+    lacks: Lacks | None = None,
+) -> Callable[[Find], Find]:
+    """Makes a function the rule `name`, see `Rule`.
+
+    The confidence of what a rule on readings finds is also its weight: 0.9 and more will break or stall the job, 0.7 and more
+    is a risk that should be looked at, less is a note.
+    """
+
+    def register(find: Find) -> Find:
+        if name in RULES and RULES[name].find.__module__ != find.__module__:
+            raise ValueError(f"there are two rules {name!r}")
+        RULES[name] = Rule(name, find, needs, reads, names, lacks)
+        return find
+
+    return register
+
+
+def unread(case: Case, kinds: Iterable[str]) -> str:
+    """Which of these kinds were not read, and why; empty: all were."""
+    present = {r.kind for r in case.readings}
+    return "; ".join(dict.fromkeys(_reason(kind, case) for kind in kinds if kind not in present))
+
+
+def _reason(kind: str, case: Case) -> str:
+    """The reason that was given for this kind, or for its whole area."""
+    area = kind.split(".", 1)[0]
+    given = {a.what: a.reason for a in case.absent}
+    if kind in given:
+        return f"{kind}: {given[kind]}"
+    if area in given:
+        return f"{area}: {given[area]}"
+    return f"{kind} was not read" if area in case.present else f"{area} was not asked for"

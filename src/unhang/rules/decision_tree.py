@@ -7,22 +7,15 @@ that are written later among them; a rule is named by its id where a symptom of 
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
 from unhang.model import CAUSES
-from unhang.model.example import Fires
 from unhang.rules.base import Rule
-from unhang.rules.line_rule import LineRule
-from unhang.rules.reading_rule import ReadingRule
 from unhang.rules.registry import all_rules
 
 FIRST = "job"
-HEADINGS = ("What it detects", "Why it hangs", "How to confirm", "How to fix", "Sources")
-_HEADING = re.compile(r"^([A-Z][^:]*):$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +104,7 @@ _SECTIONS = (
             "nccl-or-library-bug",
         ),
     ),
-    Section("E", "Wrong without a hang", ("silent-desync", "not-learning", "shutdown-hang")),
+    Section("E", "Wrong without a hang", ("silent-desync", "not-learning", "slow-steps", "shutdown-hang")),
 )
 _PLACED = {cause for section in _SECTIONS for cause in section.causes}
 SECTIONS = (*_SECTIONS, Section("F", "Nothing is established yet", tuple(c for c in CAUSES if c not in _PLACED)))
@@ -261,6 +254,7 @@ _QUESTIONS = (
         "wrong",
         "What is wrong?",
         _is("It is slow: a rank is late again and again.", "straggler"),
+        _is("It is slow: every step takes long, on all ranks.", "slow-steps"),
         _is("Losses or weights differ between ranks that should agree.", "silent-desync"),
         _is("It learns nothing: loss scale 0, skipped steps, NaN, a loss that does not move.", "not-learning"),
         Answer("A rank printed an exception, and the job went on.", rules=("swallowed-exception",)),
@@ -354,27 +348,17 @@ def section_of(cause: str) -> Section:
 
 
 def explanation(rule: Rule) -> Explanation:
-    """The docstring of a rule in its parts."""
-    text = inspect.getdoc(type(rule)) or ""
-    parts: dict[str, list[str]] = {}
-    lines = parts.setdefault("", [])
-    for line in text.splitlines():
-        heading = _HEADING.match(line)
-        if heading:
-            lines = parts.setdefault(heading[1], [])
-        else:
-            lines.append(line)
-    told = {name: inspect.cleandoc("\n".join(content)).strip() for name, content in parts.items()}
-    return Explanation(rule.id, rule.cause, " ".join(told.pop("").split()), told)
+    """What the card of a rule explains."""
+    card = rule.card
+    return Explanation(rule.id, card.cause, " ".join(card.what.split()), card.sections)
 
 
 def command_for(rule: Rule, available: Collection[str]) -> str:
     """What to type to have this rule judge. `available`: the commands that there are."""
     if rule.cause == "misconfigured-env" and "env" in available:
         return "unhang env"
-    if isinstance(rule, ReadingRule) and "check" in available:
+    if rule.reads and "check" in available:
         return "unhang check"
-    from_logs = any(isinstance(e, Fires) and e.case.log and not len(e.case.calls) for e in rule.EXAMPLES)
-    if isinstance(rule, LineRule) or (from_logs and not rule.needs):
+    if rule.card.from_log and not rule.needs:
         return "unhang diagnose LOG..."
     return "unhang run -- COMMAND..."

@@ -1,72 +1,63 @@
-"""The finding on a rank that failed first: shared by the rules that name the kind of failure."""
+"""The failure with which it began, and what a finding says of it: shared by the rules that name its kind."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 
-from unhang.analyze.failures import UNUSED_PARAMETERS, Failure
+from unhang.analyze.failures import Failure, early_leavers
 from unhang.analyze.first_errors import SeenError, errors_of, first_error, ranks_of
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, Finding, Fix, Frame, RaisedError, user_frames
+from unhang.model import EvidenceLine, Frame, RaisedError, user_frames
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.model.lazy_pattern import lazy_pattern
+from unhang.read.logs.exceptions import kinds_in
 from unhang.rules import wording as w
+from unhang.rules.base import Found
 
-if TYPE_CHECKING:
-    from unhang.rules.base import Rule
 
-GPU_OOM = lazy_pattern(
-    # More than any device has is a size that was never filled in.
-    r"^(?!.*more than 1EB)(?:.*)(?:(?:CUDA|HIP|NPU|XPU|MUSA) out of memory|cuda\.OutOfMemoryError|(?<![.\w])(?:torch\.)?OutOfMemoryError|CU\w+_STATUS_ALLOC_FAILED|"
-    r"CUDA error: out of memory|Cuda failure (?:\d+ )?'out of memory'|cuda runtime error \(2\)|CUDA_ERROR_OUT_OF_MEMORY)",
-    re.DOTALL,
-)
-KERNEL_ERROR = lazy_pattern(
-    r"device-side assert|illegal memory access|misaligned address|an illegal instruction was encountered|"
-    r"unspecified launch failure|hardware stack error|CU(?:BLAS|DNN)_STATUS_EXECUTION_FAILED|"
-    r"CUDA_ERROR_(?:ILLEGAL_ADDRESS|ASSERT|MISALIGNED_ADDRESS)|cudaError(?:IllegalAddress|Assert|MisalignedAddress)"
-)
-HOST_OOM = lazy_pattern(
-    r"^(?:\w+\.)*_?(?:Array)?MemoryError|DefaultCPUAllocator|Errno 12\b|bad_alloc|ray\.exceptions\.OutOfMemoryError|"
-    r"killed by signal: Killed|node running low on memory|memory pressure"
-)
-WORKER_DIED = lazy_pattern(r"DataLoader worker \(pid.{0,40}\) (?:is killed by signal|exited unexpectedly)")
-_WORKER_KILLED = lazy_pattern(r"DataLoader worker \(pid.{0,40}\) is killed by signal")
-FD_EXHAUSTED = lazy_pattern(r"Too many open files|Errno 24\b|EMFILE")
-FILE_RACE = lazy_pattern(
-    r"Parent directory .* does not exist|FileExistsError|FileNotFoundError|No such file or directory|Stale file handle|"
-    r"Errno (?:17|39|116)\b|Directory not empty"
-)
-MISSING_FILE = lazy_pattern(r"FileNotFoundError|No such file or directory|Parent directory .* does not exist")
-# Paths of which one rank's work is another's failure: renamed from a temporary name, made twice, removed by a rotation, an index
-# that one rank builds; and functions that build, download or rotate them.
-SURE_RACE = lazy_pattern(
-    r"\.(?:tmp|temp|incomplete|partial|lock)\b.{0,200}' -> '|tmp-checkpoint|Stale file handle|File exists|FileExistsError|Directory not empty|"
-    r"_(?:doc_idx|sample_idx|shuffle_idx|document_index|sample_index|shuffle_index)\.npy|\.(?:incomplete|lock)'|"
-    r"Parent directory .* does not exist|(?:cache|index)[^'\"]{0,200}\.(?:npy|arrow|idx|bin|json|lock|pt|so)\b"
-)
-MADE_BY_ONE = lazy_pattern(r"build|download|cache|rotate|_rotate_checkpoints|makedirs|index|prepare", re.IGNORECASE)
-PORT_TAKEN = lazy_pattern(r"address already in use|EADDRINUSE|errno: ?98\b", re.IGNORECASE)
-LOADER_TIMED_OUT = lazy_pattern(r"DataLoader timed out after")
-# What DDP says where the first collective never came to its end: whose fault that was, it does not tell.
-INCONSISTENT_PARAMETERS = lazy_pattern(
-    r"DDP expects same model across all ranks, but Rank \d+ has \d+ params, while rank \d+ has inconsistent 0 params"
+class Named(NamedTuple):
+    """A cause that an exception names, by the kind of what it says (the table `exceptions/causes`)."""
+
+    kind: str
+
+    def search(self, text: str) -> bool:
+        """Whether an exception, given as `Type: message`, names it."""
+        return self.kind in kinds_in(text)
+
+
+GPU_OOM = Named("cause.device_memory")
+KERNEL_ERROR = Named("cause.kernel")
+HOST_OOM = Named("cause.host_memory")
+WORKER_DIED = Named("cause.loader_worker")
+FD_EXHAUSTED = Named("cause.descriptors")
+FILE_RACE = Named("cause.file_race")
+MISSING_FILE = Named("cause.file_missing")
+SURE_RACE = Named("cause.file_of_others")
+PORT_TAKEN = Named("cause.port_taken")
+LOADER_TIMED_OUT = Named("cause.loader_timed_out")
+UNUSED_PARAMETERS = Named("cause.unused_parameters")
+# Functions that build, download, rotate or remove files of which one rank's work is another's failure.
+MADE_BY_ONE = lazy_pattern(
+    r"build|download|cache|rotate|_rotate_checkpoints|makedirs|index|prepare|rmtree|\brmdir$|\bunlink$|\brm$|\b_?(?:remove|delete)_",
+    re.IGNORECASE,
 )
 SPECIAL = (
     LOADER_TIMED_OUT,
     GPU_OOM,
     KERNEL_ERROR,
     HOST_OOM,
-    _WORKER_KILLED,
+    Named("cause.loader_killed"),
     FD_EXHAUSTED,
     PORT_TAKEN,
     UNUSED_PARAMETERS,
-    INCONSISTENT_PARAMETERS,
+    Named("cause.no_parameters"),
 )
+_KERNEL_OOM = re.compile(r"oom[-_ ]?kill|Out of memory: Killed process|Memory cgroup out of memory", re.IGNORECASE)
+NO_WORDS: Mapping[str, object] = {}
 
 
 @dataclass(frozen=True)
@@ -84,7 +75,7 @@ class FirstException:
     @property
     def text(self) -> str:
         """Type and message."""
-        return f"{self.error.type}: {self.error.message}"
+        return self.error.text
 
     @property
     def head(self) -> str:
@@ -121,28 +112,97 @@ def is_read_from_log(failure: Failure) -> bool:
     return failure.exit is not None and failure.exit.text == SEEN_BY_LAUNCHER
 
 
-def describe_first(
-    s: Situation, rule: Rule, first: FirstException, confidence: float, what: str, fixes: tuple[Fix, ...], why: str = ""
-) -> Finding:
-    """The finding on the first exception: whose, where, with what, and what only followed from it."""
+def found_at_first(
+    s: Situation, first: FirstException, confidence: float, words: Mapping[str, object] = NO_WORDS, **more: Any
+) -> Found:
+    """What is known of the first exception, with the words {who}, {at} (where, if known), {first} and {after} for the reason.
+
+    `more`: other fields of `Found`.
+    """
     if first.failures:
-        return describe_failure(s, rule, first.failures, confidence, what, fixes)
+        return found_at_failures(s, first.failures, confidence, words, **more)
     ranks, frame = first.ranks, first.frame
     later = [e for e in errors_of(s) if first.seen is not None and e.kind == "echo" and e.order > first.seen.order]
-    who = w.name_ranks(ranks) if ranks else "a rank"
-    return Finding(
-        rule=rule.id,
-        cause=rule.cause,
-        title=f"{who} {what}{f' at {w.place(frame)}' if frame else ''}",
-        confidence=confidence,
-        culprit_ranks=ranks,
-        victim_ranks=s.others(ranks) if ranks else (),
-        because=(why or "It is the first failure that the log shows.")
-        + (" What is printed after it about lost peers and timeouts is its echo." if later else "")
-        + ("" if ranks else " The lines do not tell which rank it was."),
+    after = " What is printed after it about lost peers and timeouts is its echo." if later else ""
+    after += "" if ranks else " The lines do not tell which rank it was."
+    return Found(
+        confidence,
+        ranks,
+        (*_seen_lines(first), *(_seen_line(e.rank, e.error, ", a consequence") for e in later[:4])),
+        {**_words(ranks, frame, "It is the first failure that the log shows.", after), **words},
+        victims=s.others(ranks) if ranks else (),
         location=w.location_of(frame),
-        evidence=(*_seen_lines(first), *(_seen_line(e.rank, e.error, ", a consequence") for e in later[:4])),
-        fixes=fixes,
+        **more,
+    )
+
+
+def found_at_failures(
+    s: Situation, failures: Sequence[Failure], confidence: float, words: Mapping[str, object] = NO_WORDS, **more: Any
+) -> Found:
+    """The same of ranks that failed first in the same way."""
+    first, ranks = failures[0], tuple(sorted({f.rank for f in failures}))
+    frame = frame_of(first)
+    echo = [f for f in s.failures if f.rank not in ranks]
+    after = f" What {w.name_ranks([f.rank for f in echo])} reported afterwards is its echo." if echo else ""
+    return Found(
+        confidence,
+        ranks,
+        (*_failure_lines(first), *_echo_lines(echo)),
+        {**_words(ranks, frame, f"It is the first failure of the job{_after(s, first)}.", after), **words},
+        victims=s.others(ranks),
+        location=w.location_of(frame),
+        **more,
+    )
+
+
+def _words(ranks: Sequence[int], frame: Frame | None, first: str, after: str) -> dict[str, object]:
+    return {"who": name_or(ranks, "a rank"), "at": w.at(frame), "first": first, "after": after}
+
+
+def name_or(ranks: Sequence[int], nobody: str) -> str:
+    """The ranks by name, or what is said where they are not known."""
+    return w.name_ranks(ranks) if ranks else nobody
+
+
+def first_crash(s: Situation) -> Failure | None:
+    """The first end by a signal, or without a word, that no exception or divergence explains."""
+    if s.divergence is not None or s.told_to_end is not None:
+        return None
+    for failure in s.failures:
+        if failure.kind == "exception" and not failure.secondary:
+            return None
+        asked = failure.exit is not None and failure.exit.code in (-1, -2, -15)
+        by_signal = failure.kind == "signal" and (not failure.secondary or (failure is s.failures[0] and not asked))
+        if by_signal or (failure.kind == "vanished" and not failure.secondary):
+            return None if left_before(s, failure) else failure
+    return None
+
+
+def killed_for_memory(s: Situation, failure: Failure) -> bool:
+    """Whether the kernel says that it killed for want of memory."""
+    evidence = s.case.ranks.get(failure.rank)
+    counted = bool(evidence and evidence.state and evidence.state.oom_kills)
+    return bool(failure.exit and failure.exit.code == -9) and (
+        counted or any(_KERNEL_OOM.search(x.text) for x in s.case.log)
+    )
+
+
+def left_before(s: Situation, failure: Failure) -> bool:
+    """Whether peers wait for a rank that had left when this process was killed, or gone unseen: what a launcher does.
+
+    Where the kernel killed it for want of memory, no launcher did.
+    """
+    code, evidence = failure.exit.code if failure.exit else None, s.case.ranks[failure.rank]
+    if failure.kind != "vanished" and (failure.kind != "signal" or code not in (-9, -15)):
+        return False
+    if evidence.state is not None and evidence.state.oom_kills:
+        return False
+    waited_for = {rank for edge in s.waits.edges for rank in edge.targets}
+    felt_ns = min((f.time_ns for f in s.failures if f.secondary and f.error is not None), default=0)
+    return any(
+        0 < e.exit.time_ns <= felt_ns <= failure.time_ns
+        for rank, e in s.case.ranks.items()
+        if e in early_leavers(s.case) and rank in waited_for and e.exit is not None
     )
 
 
@@ -161,7 +221,7 @@ def _seen_lines(first: FirstException) -> Iterable[EvidenceLine]:
 
 def text_of(failure: Failure) -> str:
     """Type and message of a failure's exception."""
-    return f"{failure.error.type}: {failure.error.message}" if failure.error else ""
+    return failure.error.text if failure.error else ""
 
 
 def frame_of(failure: Failure) -> Frame | None:
@@ -201,30 +261,6 @@ def is_missing_file(first: FirstException) -> bool:
     return bool(MISSING_FILE.search(first.text))
 
 
-def describe_failure(
-    s: Situation, rule: Rule, failures: Sequence[Failure], confidence: float, what: str, fixes: tuple[Fix, ...]
-) -> Finding:
-    """The finding: who failed first, where, with what, and who was only taken along."""
-    first = failures[0]
-    ranks = tuple(sorted({f.rank for f in failures}))
-    frame = frame_of(first)
-    echo = [f for f in s.failures if f.rank not in ranks]
-    where = f" at {w.place(frame)}" if frame else ""
-    return Finding(
-        rule=rule.id,
-        cause=rule.cause,
-        title=f"{w.name_ranks(ranks)} {what}{where}",
-        confidence=confidence,
-        culprit_ranks=ranks,
-        victim_ranks=s.others(ranks),
-        because=f"It is the first failure of the job{_after(s, first)}."
-        + (f" What {w.name_ranks([f.rank for f in echo])} reported afterwards is its echo." if echo else ""),
-        location=w.location_of(frame),
-        evidence=(*_failure_lines(first), *_echo_lines(echo)),
-        fixes=fixes,
-    )
-
-
 def _after(s: Situation, failure: Failure) -> str:
     started = s.case.job.started_ns
     return (
@@ -234,7 +270,9 @@ def _after(s: Situation, failure: Failure) -> str:
 
 def _failure_lines(failure: Failure) -> Iterable[EvidenceLine]:
     if failure.error is not None:
-        yield EvidenceLine(f"rank {failure.rank} exception", f"{failure.error.type}: {failure.error.message[:400]}")
+        line = failure.error.source.line if is_read_from_log(failure) else None
+        text = f"{failure.error.type}: {failure.error.message[:400]}"
+        yield EvidenceLine(f"rank {failure.rank} exception", text, line)
         for frame in user_frames(failure.error.frames)[:6]:
             yield EvidenceLine(f"rank {failure.rank} traceback", str(frame), frame.line)
         return

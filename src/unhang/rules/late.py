@@ -1,59 +1,49 @@
-"""The finding on a rank that its peers wait for: shared by the rules that tell what it is doing instead."""
+"""What is known of a rank that its peers wait for: shared by the rules that say what it is doing instead."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
 
 from unhang.analyze.callpath import user_path
+from unhang.analyze.doers import others_of
 from unhang.analyze.situation import LateRank, Situation
-from unhang.model import CollectiveCall, EvidenceLine, Finding, Fix, ProcessGroup
+from unhang.model import CollectiveCall, EvidenceLine, ProcessGroup, ThreadStack, user_frames
 from unhang.rules import wording as w
+from unhang.rules.base import Found
+from unhang.rules.failure import NO_WORDS
 
-if TYPE_CHECKING:
-    from unhang.rules.base import Rule
-
-
-def limit_s(s: Situation, late: LateRank) -> float | None:
-    """The timeout of the collective in which the victims wait."""
-    for stuck in s.stuck:
-        if stuck.group.name == late.edge.group and late.edge.waiter in stuck.calls:
-            timeout_ms = stuck.calls[late.edge.waiter].timeout_ms
-            return timeout_ms / 1000 if timeout_ms else None
-    return None
+_MOST_THREADS = 6
 
 
-def describe(
-    s: Situation,
-    rule: Rule,
-    late: LateRank,
-    confidence: float,
-    what: str,
-    fixes: tuple[Fix, ...],
-    more: Sequence[EvidenceLine] = (),
-) -> Finding:
-    """The finding: who is late, for whose call, and where it is instead."""
+def found_late(
+    s: Situation, late: LateRank, confidence: float, words: Mapping[str, object] = NO_WORDS, **more: Any
+) -> Found:
+    """Who is late, for whose call, and where it is instead, with the words {rank}, {at}, {owed} and {why}.
+
+    `more`: other fields of `Found`; `evidence` comes after the evidence for the wait.
+    """
     frame = late.activity.frame
     call, group = _awaited(s, late)
-    where = f" at {w.place(frame)}" if frame else ""
-    return Finding(
-        rule=rule.id,
-        cause=rule.cause,
-        title=f"rank {late.rank} {what}{where} and never reached {_owed(late)}",
-        confidence=confidence,
-        culprit_ranks=(late.rank,),
-        victim_ranks=late.victims,
-        because=_because(s, late),
-        process_group=w.group_of(group) if group else None,
+    at = w.at(frame)
+    return Found(
+        confidence,
+        (late.rank,),
+        (*_evidence(s, late, call), *more.pop("evidence", ())),
+        {"rank": late.rank, "at": at, "owed": _owed(late), "why": _why(s, late), **words},
+        victims=late.victims,
+        group=w.group_of(group) if group else None,
         collective=w.collective_of(call, call.seq) if call else None,
         location=w.location_of(frame),
-        evidence=(*_evidence(s, late, call), *more),
-        fixes=fixes,
+        **more,
     )
 
 
 def _owed(late: LateRank) -> str:
     """What the others wait for, as the late rank would have called it."""
+    if late.edge.kind == "store":
+        return f"the setting of {late.edge.what}"
     if late.edge.kind != "p2p":
         return late.edge.what
     return f"its {'send to' if 'recv' in late.edge.what else 'receive from'} rank {late.edge.waiter}"
@@ -67,18 +57,74 @@ def _awaited(s: Situation, late: LateRank) -> tuple[CollectiveCall | None, Proce
     return None, None
 
 
-def _because(s: Situation, late: LateRank) -> str:
+def _limit_s(s: Situation, late: LateRank) -> float | None:
+    """The timeout of the collective in which the victims wait."""
+    for stuck in s.stuck:
+        if stuck.group.name == late.edge.group and late.edge.waiter in stuck.calls:
+            timeout_ms = stuck.calls[late.edge.waiter].timeout_ms
+            return timeout_ms / 1000 if timeout_ms else None
+    return None
+
+
+def _why(s: Situation, late: LateRank) -> str:
     victims = w.name_ranks(late.victims)
-    text = f"{victims} {w.verb(late.victims, 'waits', 'wait')} for rank {late.rank}, which waits for no other rank: it is in {late.activity.detail}."
-    hang, limit = s.case.hang, limit_s(s, late)
-    if hang is not None:
+    text = f"{victims} {w.verb(late.victims, 'waits', 'wait')} for rank {late.rank}, which waits for no other rank: {_doing(s, late)}."
+    hang, limit = s.case.hang, _limit_s(s, late)
+    if hang is not None and hang.detected_after_s is not None:
         text += f" They had waited for {max(0.0, hang.detected_after_s):.0f} s"
         text += f"; the group's own limit is {limit:.0f} s." if limit else "."
+    elif hang is not None and limit:
+        text += f" The group's own limit is {limit:.0f} s."
     return text
 
 
-def _evidence(s: Situation, late: LateRank, call: CollectiveCall | None) -> Iterable[EvidenceLine]:
+def _doing(s: Situation, late: LateRank) -> str:
+    """What the late rank does, in which of its threads, and which others wait for that thread."""
+    who, evidence, activity = late.doer, s.case.ranks.get(late.rank), late.activity
+    does = f"waits for {activity.detail.removeprefix('a wait for ')}" if activity.awaits else f"is in {activity.detail}"
+    if who is None or evidence is None:
+        return f"it {does}"
+    first, last = who.stacks[0], who.stacks[-1]
+    text = f"it {does}" if last.is_main else f"its thread {last.name} {does}"
+    text += "".join(f"; {_thread(stack)} waits for that" for stack in reversed(who.stacks[:-1]))
+    if not first.is_main:
+        text += f"; {_thread(first) if len(who.stacks) > 1 else 'that thread'} makes these calls"
+    if last.given and not user_frames(last.frames):
+        text += f"; its work was given to it{w.at(last.given[0])}"
+    if who.gone:
+        text += "; the thread that made these calls has ended"
+    if who.is_unfed:
+        others = others_of(evidence, who)
+        text += "; no other thread is seen that has it" if others else "; no other thread of the program is left"
+    if evidence.in_handler and last.is_main:
+        text += f"; that is in the handler of {evidence.in_handler}"
+    elif any(f.function == "__del__" for f in last.frames):
+        text += "; Python runs a finalizer there"
+    return text
+
+
+def _thread(stack: ThreadStack) -> str:
+    frame = next(iter(user_frames(stack.frames)), None)
+    return f"{'the main thread' if stack.is_main else f'the thread {stack.name}'}{w.at(frame)}"
+
+
+def _thread_lines(s: Situation, late: LateRank) -> Iterator[EvidenceLine]:
+    """Where the late rank's other threads are, the one that keeps it first, and its tasks."""
+    evidence = s.case.ranks.get(late.rank)
+    if evidence is None or late.doer is None:
+        return
+    threads = [t for t in (*reversed(late.doer.stacks), *others_of(evidence, late.doer)) if not t.is_main]
+    for name, frames, more in (
+        *((f"thread {t.name}", t.frames, "") for t in threads),
+        *((f"task {t.name}", t.frames, f", awaits {', '.join(t.awaits)}" if t.awaits else "") for t in evidence.tasks),
+    ):
+        if mine := user_frames(frames)[:3]:
+            yield EvidenceLine(f"rank {late.rank} {name}", " < ".join(map(str, mine)) + more, mine[0].line)
+
+
+def _evidence(s: Situation, late: LateRank, call: CollectiveCall | None) -> Iterator[EvidenceLine]:
     yield from w.stack_lines(s.case.ranks.get(late.rank))
+    yield from islice(_thread_lines(s, late), _MOST_THREADS)
     yield from w.code_line(late.activity.frame, f"rank {late.rank} source")
     if call is not None:
         yield w.path_line(call.rank, f"#{call.seq} {w.name_call(call)} (waits)", user_path(call.frames))

@@ -2,18 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import importlib
+import pkgutil
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
 
+import unhang.rules
+from unhang.analyze.pace import Stall, stall
 from unhang.analyze.situation import Situation
-from unhang.model import Case, Diagnosis, Finding, Inventory, RuleOutcome, Verdict
-from unhang.rules.base import Rule
-from unhang.rules.registry_modules import load_rules
+from unhang.model import Attempt, Case, Diagnosis, Finding, Inventory, RuleOutcome, Verdict
+from unhang.rules.base import RULES, Names, Rule
+from unhang.rules.equal_findings import merged
+
+MACHINE = "unhang.rules.machine"  # the rules on readings, of which none has a verdict where nothing was read
+CANNOT_RESTART, _MOST_QUOTED = "stale-store", 2
+NO_RULES = "unhang.rules.env"  # what a rule judges settings with, and loads when it needs it
+
+
+class Loaded(NamedTuple):
+    """Every rule, ordered by id, and one line for each module that cannot be loaded: it costs its own rules alone."""
+
+    rules: tuple[Rule, ...]
+    broken: tuple[str, ...]
 
 
 def all_rules() -> tuple[Rule, ...]:
-    """One instance of every rule, ordered by id."""
+    """Every rule, ordered by id."""
     return load_rules().rules
+
+
+@cache
+def load_rules(with_readings: bool = True, /) -> Loaded:
+    """The rules, found by their folder; without those on readings, which are most, nothing of their modules is imported."""
+    broken: list[str] = []
+    for folder in pkgutil.iter_modules(unhang.rules.__path__, f"{unhang.rules.__name__}."):
+        is_wanted = folder.ispkg and folder.name != NO_RULES and (with_readings or folder.name != MACHINE)
+        if is_wanted and _is_imported(folder.name, broken):
+            for module in pkgutil.iter_modules(sys.modules[folder.name].__path__, f"{folder.name}."):
+                _is_imported(module.name, broken)
+    whole = [r for r in RULES.values() if r.find.__module__ in sys.modules]  # else its import has failed
+    chosen = [r for r in whole if with_readings or not r.reads]
+    return Loaded(tuple(sorted(chosen, key=lambda r: r.id)), tuple(broken))
+
+
+def _is_imported(name: str, broken: list[str]) -> bool:
+    try:
+        importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a file put beside the others may do anything
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        broken.append(f"the module of rules {name} cannot be loaded and was not asked ({why})")
+        return False
+    return True
 
 
 def _judge_one(rule: Rule, s: Situation) -> tuple[RuleOutcome, list[Finding]]:
@@ -29,9 +71,10 @@ def _judge_one(rule: Rule, s: Situation) -> tuple[RuleOutcome, list[Finding]]:
     return RuleOutcome(rule.id, Verdict.PASS), []
 
 
-def _ordered(findings: Iterable[Finding], independent: bool) -> tuple[Finding, ...]:
-    """The most certain finding is the root; the others are its consequences, unless they are faults of their own."""
-    ordered = sorted(findings, key=lambda f: (-f.confidence, f.rule))
+def _ordered(findings: Iterable[Finding], names: Mapping[str, Names], independent: bool) -> tuple[Finding, ...]:
+    """First what names most, then what is most certain. The first is the root; the others follow from it, unless they are faults of their own."""
+    ordered = sorted(findings, key=lambda f: (names[f.rule], -f.confidence, f.rule))
+    ordered = ordered if independent else merged(ordered)
     numbered = [replace(f, id=f"F{i + 1}") for i, f in enumerate(ordered)]
     return tuple(
         replace(f, consequence_of="F1") if i and f.consequence_of is None and not (f.is_root or independent) else f
@@ -52,29 +95,64 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
     if rules is None:
         rules, broken = load_rules(bool(case.readings))
     asked = [r for r in rules if r.applies(case)]
-    for rule in sorted(asked, key=lambda r: r.is_fallback):
-        if rule.is_fallback and findings:
+    for rule in sorted(asked, key=lambda r: r.names is Names.NOTHING):
+        if rule.names is Names.NOTHING and findings:
             outcomes.append(RuleOutcome(rule.id, Verdict.PASS))
             continue
         outcome, found = _judge_one(rule, situation)
         outcomes.append(outcome)
         findings.extend(found)
     straggling = any(f.cause == "straggler" for f in findings)
+    earlier = tuple(_attempt(c, asked) for c in case.earlier)
+    ordered = _ordered(findings, {r.id: r.names for r in asked}, independent)
     return Diagnosis(
         outcome=situation.outcome(straggling),
         job=case.job,
         hang=case.hang,
-        findings=_ordered(findings, independent),
+        findings=_after_first_failure(ordered, earlier),
         outcomes=tuple(outcomes),
         inventory=Inventory(case.present, case.absent),
         notes=(*_notes(situation, bool(findings)), *broken),
+        earlier=earlier,
     )
+
+
+def _attempt(case: Case, rules: Sequence[Rule]) -> Attempt:
+    """The verdict on an earlier attempt, of itself."""
+    judged = judge(case, rules)
+    return Attempt(case.attempt, judged.outcome, tuple(replace(f, attempt=case.attempt) for f in judged.findings))
+
+
+def _after_first_failure(findings: tuple[Finding, ...], earlier: Sequence[Attempt]) -> tuple[Finding, ...]:
+    """With the failure of the attempt before in front, where the ranks could not start again: it is what has to be mended."""
+    if not (findings and findings[0].rule == CANNOT_RESTART and earlier and earlier[-1].findings):
+        return findings
+    root, cannot = earlier[-1].findings[0], findings[0]
+    first = replace(
+        root,
+        id="F1",
+        consequence_of=None,
+        because=f"{root.because} {cannot.because}",
+        evidence=(*root.evidence, *cannot.evidence[:_MOST_QUOTED]),
+        fixes=(*root.fixes, *cannot.fixes[:1]),
+    )
+    later = (replace(f, consequence_of="F2" if f.consequence_of else None) for f in findings)
+    return first, *(replace(f, id=f"F{i}") for i, f in enumerate(later, 2))
+
+
+def _stall_note(wait: Stall) -> str:
+    event, usual = wait.events[0], f"a step takes {wait.usual_s:.2g} s otherwise"
+    if wait.is_reckoned:
+        return f"the bar's {event['rate']} s/it is a moving average: it comes from one wait of about {wait.wait_s:.0f} s; {usual}"
+    return f"the job stood still for about {wait.wait_s:.0f} s before step {event['done']}; {usual}"
 
 
 def _notes(s: Situation, found: bool) -> tuple[str, ...]:
     notes = []
     if s.case.hang is not None and s.case.hang.withdrawn:
         notes.append("a suspicion was withdrawn: the job moved again")
+    if (wait := stall(s.events)) is not None:
+        notes.append(_stall_note(wait))
     if s.is_hang and not found:
         notes.append("no rule could establish a cause; the waits and stacks show what is known")
     return tuple(notes)

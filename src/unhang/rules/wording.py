@@ -7,6 +7,7 @@ from typing import Any
 
 from unhang.analyze.callpath import Path, show
 from unhang.analyze.divergence import Divergence
+from unhang.analyze.pasted import Doing
 from unhang.analyze.positions import bare_op
 from unhang.analyze.source import line_text
 from unhang.model import (
@@ -17,6 +18,7 @@ from unhang.model import (
     ProcessGroup,
     RankEvidence,
     WaitEdge,
+    rank_sets,
     user_frames,
 )
 
@@ -25,20 +27,12 @@ _MOST_RANGES = 12
 
 def ranges(ranks: Iterable[int]) -> str:
     """`[0, 1, 2, 5]` -> `0-2, 5`."""
-    parts: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    shown = ", ".join(str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in parts[:_MOST_RANGES])
-    left_out = sum(b - a + 1 for a, b in parts[_MOST_RANGES:])
-    return f"{shown} and {left_out} more" if left_out else shown
+    return rank_sets.fold_ranks(ranks, _MOST_RANGES)
 
 
-def name_ranks(ranks: Sequence[int]) -> str:
+def name_ranks(ranks: Iterable[int]) -> str:
     """`rank 2` or `ranks 0-2, 5`."""
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranges(ranks)}"
+    return rank_sets.name_ranks(ranks, _MOST_RANGES)
 
 
 def verb(ranks: Sequence[int], one: str, many: str) -> str:
@@ -49,6 +43,11 @@ def verb(ranks: Sequence[int], one: str, many: str) -> str:
 def group_of(group: ProcessGroup) -> dict[str, str]:
     """The group as the report names it."""
     return {"pg_name": group.name, "pg_desc": group.desc}
+
+
+def group_named(name: str) -> dict[str, str]:
+    """The same of a group of which only the name is known."""
+    return {"pg_name": name, "pg_desc": ""}
 
 
 def collective_of(call: CollectiveCall, seq: int) -> dict[str, Any]:
@@ -66,6 +65,26 @@ def place(frame: Frame | None) -> str:
     return f"{frame.function} ({frame.file.rsplit('/', 1)[-1]}:{frame.line})" if frame else "an unknown line"
 
 
+def at(frame: Frame | None) -> str:
+    """` at evaluate (train.py:41)`; nothing where the line is not known."""
+    return f" at {place(frame)}" if frame else ""
+
+
+def at_end_of(path: Path) -> str:
+    """The same of the innermost line of a path."""
+    return at(path[-1] if path else None)
+
+
+def stack_of(doing: Doing) -> EvidenceLine:
+    """What ranks do as evidence: the four innermost frames, the innermost first."""
+    return EvidenceLine(f"{doing.who} stack", " < ".join(map(str, doing.frames[:4])), doing.line.source.line)
+
+
+def lead(frame: Frame | None) -> str:
+    """`evaluate (train.py:41): ` before what to change there; nothing where the line is not known."""
+    return f"{place(frame)}: " if frame else ""
+
+
 def code_line(frame: Frame | None, source: str) -> list[EvidenceLine]:
     """The source text of a frame as evidence, where it can be read."""
     text = line_text(frame.file, frame.line) if frame else ""
@@ -79,7 +98,14 @@ def stack_lines(evidence: RankEvidence | None, most: int = 6) -> list[EvidenceLi
         return []
     leaf = [f for f in stack.frames[:1] if not f.is_user]
     frames = [*leaf, *user_frames(stack.frames)[:most]]
-    return [EvidenceLine(f"rank {evidence.rank} stack", str(f), f.line) for f in frames]
+    lines = [EvidenceLine(f"rank {evidence.rank} stack", str(f), f.line) for f in frames]
+    for other in evidence.stacks:
+        if other.given and other.frames and not user_frames(other.frames):
+            text = f"{other.frames[0]}, given to it at {place(other.given[0])}"
+            lines.append(EvidenceLine(f"rank {evidence.rank} thread {other.name}", text, other.given[0].line))
+    if evidence.in_handler:
+        lines.append(EvidenceLine(f"rank {evidence.rank} signal", f"it is in the handler of {evidence.in_handler}"))
+    return lines
 
 
 def path_line(rank: int, what: str, path: Path) -> EvidenceLine:

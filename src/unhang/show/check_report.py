@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from unhang.model import Case, Diagnosis, Finding, Verdict
-from unhang.rules.reading_rule import ReadingRule
 from unhang.rules.registry import all_rules
 from unhang.show.headline import undecided
-from unhang.show.paper import Paper
-from unhang.show.printable import duration
+from unhang.show.paper import Paper, duration
 
-_STYLES = {"wrong": "bad", "doubtful": "warn", "note": "dim"}
+SEVERITIES = {"wrong": "bad", "doubtful": "warn", "note": "dim"}
 _MOST = 100
 _MOST_EVIDENCE = 6
 _MOST_RULES = 4
 
 
-def _count(number: int, what: str) -> str:
+def count(number: int, what: str) -> str:
+    """A number of things."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def count_findings(findings: Sequence[Finding]) -> str:
+    """How many, and how bad: `3 findings (1 wrong, 2 note)`."""
+    found = [f.severity for f in findings]
+    counted = ", ".join(f"{found.count(s)} {s}" for s in SEVERITIES if s in found)
+    return f"{count(len(found), 'finding')} ({counted})"
 
 
 def _areas() -> dict[str, str]:
     """Rule -> the area that it judges."""
-    return {rule.id: rule.reads[0].split(".")[0] for rule in all_rules() if isinstance(rule, ReadingRule)}
+    return {rule.id: rule.reads[0].split(".")[0] for rule in all_rules() if rule.reads}
 
 
 def skipped_areas(diagnosis: Diagnosis) -> tuple[str, ...]:
@@ -36,13 +44,11 @@ def skipped_areas(diagnosis: Diagnosis) -> tuple[str, ...]:
 def first_line(diagnosis: Diagnosis, case: Case) -> str:
     """The answer in one line."""
     verdicts = [o.verdict for o in diagnosis.outcomes]
-    who = f"{_count(len(case.world), 'rank')} on {_count(case.job.nodes, 'node')}"
-    judged = f"{_count(verdicts.count(Verdict.PASS), 'rule')} passed, {verdicts.count(Verdict.SKIPPED)} skipped"
+    who = f"{count(len(case.world), 'rank')} on {count(case.job.nodes, 'node')}"
+    judged = f"{count(verdicts.count(Verdict.PASS), 'rule')} passed, {verdicts.count(Verdict.SKIPPED)} skipped"
     if not diagnosis.findings:
         return f"{who}: {judged}" + ("" if Verdict.PASS in verdicts else "; nothing could be judged")
-    severities = [f.severity for f in diagnosis.findings]
-    told = ", ".join(f"{severities.count(s)} {s}" for s in _STYLES if s in severities)
-    return f"{_count(len(severities), 'finding')} ({told}) on {who}; {judged}"
+    return f"{count_findings(diagnosis.findings)} on {who}; {judged}"
 
 
 def render_check(diagnosis: Diagnosis, case: Case, seconds: float, color: bool = False, width: int = 100) -> str:
@@ -67,7 +73,7 @@ def render_check(diagnosis: Diagnosis, case: Case, seconds: float, color: bool =
 def _finding(paper: Paper, finding: Finding) -> None:
     paper.line()
     word = finding.severity
-    paper.line((word.ljust(8), _STYLES[word]), "  ", (finding.title, "strong"), (f"  [{finding.cause}]", "dim"))
+    paper.line((word.ljust(8), SEVERITIES[word]), "  ", (finding.title, "strong"), (f"  [{finding.cause}]", "dim"))
     for line in finding.evidence[:_MOST_EVIDENCE]:
         paper.prose(f"{line.source}: {line.text}", indent=10, style="dim", hang=2)
     paper.prose(finding.because, indent=10)

@@ -9,9 +9,8 @@ from dataclasses import asdict
 from unhang.analyze.compare import MUCH_SLOWER, Comparison, GroupChange, OpUse, StepTime
 from unhang.analyze.schedule import Divergence
 from unhang.model import ProcessGroup
-from unhang.show.paper import Paper
-from unhang.show.printable import duration
-from unhang.show.rank_sets import fold_ranks, name_ranks
+from unhang.model.rank_sets import fold_ranks, name_ranks
+from unhang.show.paper import Paper, duration
 from unhang.show.report_json import encoded
 
 SCHEMA = "unhang.comparison/1"

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
-from unhang.analyze.env_judge import EnvVerdict
+from unhang.errors import WrongUsage
 from unhang.model import Finding, Fix
-from unhang.read.environment.tables import Variable, beliefs, tables
+from unhang.read.environment.tables import Variable, beliefs, tables, variables
+from unhang.rules.env import EnvVerdict
+from unhang.show.check_report import SEVERITIES, count, count_findings
 from unhang.show.paper import Paper
-from unhang.show.report_json import encoded
+from unhang.show.report_json import encoded, evidence_json
 
 SCHEMA = "unhang.env/1"
 LIST_SCHEMA = "unhang.env-list/1"
-_STYLES = {"wrong": "bad", "doubtful": "warn", "note": "dim"}
 _MOST = 200
 _MOST_PLACES = 6
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 def first_line(verdict: EnvVerdict) -> str:
     """The answer in one line."""
-    looked_at = f"{_count(verdict.judged, 'setting')} in {_count(verdict.sources, 'place')}"
+    looked_at = f"{count(verdict.judged, 'setting')} in {count(verdict.sources, 'place')}"
     if not verdict.findings:
         return f"{looked_at}: nothing wrong found"
-    counts = [f.severity for f in verdict.findings]
-    told = ", ".join(f"{counts.count(s)} {s}" for s in _STYLES if s in counts)
-    return f"{_count(len(verdict.findings), 'finding')} ({told}) on {looked_at}"
+    return f"{count_findings(verdict.findings)} on {looked_at}"
 
 
 def render_env(verdict: EnvVerdict, unreadable: Sequence[str] = (), color: bool = False, width: int = 100) -> str:
@@ -51,7 +47,7 @@ def render_env(verdict: EnvVerdict, unreadable: Sequence[str] = (), color: bool 
 def _finding(paper: Paper, finding: Finding) -> None:
     paper.line()
     word = finding.severity
-    paper.line((word.ljust(8), _STYLES[word]), "  ", (finding.title, "strong"))
+    paper.line((word.ljust(8), SEVERITIES[word]), "  ", (finding.title, "strong"))
     for line in finding.evidence[:_MOST_PLACES]:
         where = f"{finding.location.file}:{line.line}" if finding.location and line.line else line.source
         paper.line((f"{where}  {line.text}", "dim"), indent=10)
@@ -84,7 +80,7 @@ def _finding_json(finding: Finding) -> dict[str, Any]:
         "confidence": finding.confidence,
         "location": place and {"file": place.file, "line": place.line},
         "because": finding.because,
-        "evidence": [{"source": e.source, "line": e.line, "text": e.text} for e in finding.evidence],
+        "evidence": evidence_json(finding),
         "fixes": [_fix_json(fix) for fix in finding.fixes],
     }
 
@@ -152,3 +148,22 @@ def list_json(chosen: Sequence[Variable]) -> bytes:
         for v in chosen
     ]
     return encoded({"schema": LIST_SCHEMA, "tables": _tables(), "variables": entries}) + b"\n"
+
+
+def chosen_variables(patterns: Sequence[str]) -> list[Variable]:
+    """The variables whose name contains one of the words, or matches a pattern; all without any.
+
+    Raises:
+        WrongUsage: there is none.
+    """
+    chosen = [v for v in variables().values() if not patterns or any(_matches(v, p.upper()) for p in patterns)]
+    if not chosen:
+        asked = " ".join(patterns)
+        if belief := beliefs().get(asked.upper()):
+            raise WrongUsage(f"no library reads {asked.upper()}; what does it: {belief.instead}")
+        raise WrongUsage(f"no variable matches {asked!r}")
+    return chosen
+
+
+def _matches(variable: Variable, pattern: str) -> bool:
+    return fnmatchcase(variable.name, pattern) if set(pattern) & set("*?[") else pattern in variable.name

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from unhang.model import CAUSES, LogEvent
-from unhang.model.example import Quiet
 from unhang.rules.base import Rule
+from unhang.rules.cards import HEADINGS
 from unhang.rules.decision_tree import (
     FIRST,
-    HEADINGS,
     Answer,
     Question,
     command_for,
@@ -24,8 +23,8 @@ from unhang.rules.decision_tree import (
     walk,
     without_rule,
 )
-from unhang.rules.line_rule import LineRule
-from unhang.show.printable import printable
+from unhang.show.message_text import Message, message_json, message_text
+from unhang.show.paper import printable
 
 SCHEMA = "unhang.explain/1"
 MAX_QUOTE = 300
@@ -40,7 +39,7 @@ class KnownLine:
     """Lines in a log that say the same. `kinds`: what they say; several where one line says several things.
 
     `printed_by`: which program prints it. `leads_to`: rules that speak on such a line alone. `weighed_by`: rules that use it
-    together with other evidence.
+    together with other evidence. `message`: what the catalogue says of the first of them.
     """
 
     kinds: tuple[str, ...]
@@ -51,6 +50,7 @@ class KnownLine:
     printed_by: str
     leads_to: tuple[Rule, ...]
     weighed_by: tuple[Rule, ...] = ()
+    message: Message | None = None
 
 
 @dataclass(frozen=True)
@@ -86,17 +86,17 @@ def _one_line(rule: Rule) -> str:
 
 
 def silent_when(rule: Rule) -> tuple[str, ...]:
-    """The look-alikes on which the rule says nothing, from its counter-examples."""
-    return tuple(dict.fromkeys(e.why for e in rule.EXAMPLES if isinstance(e, Quiet)))
+    """The look-alikes on which the rule says nothing, from its card."""
+    return rule.card.silent
 
 
 def rule_text(rule: Rule, available: Collection[str]) -> str:
     """All that a rule says of itself."""
-    told = explanation(rule)
-    out = [f"{told.id}  [cause {told.cause}: {CAUSES[told.cause]}]", "", told.summary]
-    for heading in HEADINGS:
-        if heading in told.sections:
-            out += ["", heading, *_indented(told.sections[heading])]
+    docs = explanation(rule)
+    out = [f"{docs.id}  [cause {docs.cause}: {CAUSES[docs.cause]}]", "", docs.summary]
+    for heading in HEADINGS.values():
+        if heading in docs.sections:
+            out += ["", heading, *_indented(docs.sections[heading])]
     if silent_when(rule):
         out += ["", "It says nothing on", *(f"  - {why}" for why in silent_when(rule))]
     out += ["", "To have it judged", f"  {command_for(rule, available)}"]
@@ -108,14 +108,14 @@ def rule_text(rule: Rule, available: Collection[str]) -> str:
 
 def rule_json(rule: Rule, available: Collection[str]) -> dict[str, Any]:
     """The same for programs."""
-    told = explanation(rule)
+    docs = explanation(rule)
     return {
-        "rule": told.id,
-        "cause": told.cause,
-        "summary": told.summary,
-        **{heading.lower().replace(" ", "_"): told.sections.get(heading, "") for heading in HEADINGS},
+        "rule": docs.id,
+        "cause": docs.cause,
+        "summary": docs.summary,
+        **{heading.lower().replace(" ", "_"): docs.sections.get(heading, "") for heading in HEADINGS.values()},
         "silent_on": silent_when(rule),
-        "lines": rule.kinds if isinstance(rule, LineRule) else (),
+        "lines": rule.card.lines,
         "command": command_for(rule, available),
     }
 
@@ -128,10 +128,10 @@ def cause_text(cause: str, available: Collection[str]) -> str:
     if not rules:
         out += ["", "No rule establishes it yet."]
     for rule in rules:
-        told = explanation(rule)
-        confirm = told.sections.get("How to confirm", "")
-        out += ["", f"{rule.id}: {told.summary}", "  How to confirm", *_indented(textwrap.indent(confirm, "  "))]
-        out += ["  How to fix", *_indented(textwrap.indent(told.sections.get("How to fix", ""), "  "))]
+        docs = explanation(rule)
+        confirm = docs.sections.get("How to confirm", "")
+        out += ["", f"{rule.id}: {docs.summary}", "  How to confirm", *_indented(textwrap.indent(confirm, "  "))]
+        out += ["  How to fix", *_indented(textwrap.indent(docs.sections.get("How to fix", ""), "  "))]
         out += [f"  To have it judged: {command_for(rule, available)}"]
     if rules:
         out += ["", f"All of it: unhang explain {rules[0].id}"]
@@ -154,9 +154,9 @@ def variable_text(variable: KnownVariable) -> str:
     facts = dict(variable.facts) or {"meaning": "no library reads a variable of this name"}
     width = max(len(name) for name in facts)
     out = [printable(variable.name)]
-    for name, told in facts.items():
+    for name, fact in facts.items():
         out += textwrap.wrap(
-            printable(told), 110, initial_indent=f"  {name.ljust(width)}  ", subsequent_indent=" " * (width + 4)
+            printable(fact), 110, initial_indent=f"  {name.ljust(width)}  ", subsequent_indent=" " * (width + 4)
         )
     for number, text in variable.lines:
         out += [f"  {f'line {number}: ' if number else ''}{printable(text.strip(), most=MAX_QUOTE)}"]
@@ -172,14 +172,16 @@ def variable_json(variable: KnownVariable) -> dict[str, Any]:
 
 def _known_text(known: KnownLine) -> list[str]:
     times = "once, at" if known.count == 1 else f"{known.count} times, first at"
-    told = {**({"rank": str(known.first.rank)} if known.first.rank is not None else {}), **known.fields}
-    tells = ", ".join(f"{name} {printable(v.strip(), most=80)}" for name, v in told.items() if v.strip())
-    out = [f"{', '.join(known.kinds)}  ({times} line {known.first.source.line})"]
+    fields = {**({"rank": str(known.first.rank)} if known.first.rank is not None else {}), **known.fields}
+    tells = ", ".join(f"{name} {printable(v.strip(), most=80)}" for name, v in fields.items() if v.strip())
+    out = [f"{', '.join(known.kinds) or 'a message'}  ({times} line {known.first.source.line})"]
     out += [f"  | {printable(known.first.text.strip(), most=MAX_QUOTE)}"]
+    out += message_text(known.message) if known.message else []
     out += [f"  printed by  {known.printed_by}"] if known.printed_by else []
     out += [f"  it tells    {tells}"] if tells else []
     out += [f"  it proves   {_PROVES[known.proves]}"] if known.proves in _PROVES else []
-    if all(rule.cause == "unknown" for rule in known.leads_to):
+    names_cause = known.message is not None and known.message.row is not None and known.message.row.cause
+    if not names_cause and all(rule.cause == "unknown" for rule in known.leads_to):
         out += ["  by itself it names no cause"]
     out += [f"  leads to    {_one_line(rule)}" for rule in known.leads_to]
     if known.weighed_by:
@@ -224,6 +226,7 @@ def lines_json(lines: Lines) -> dict[str, Any]:
                 "printed_by": k.printed_by,
                 "leads_to": [rule.id for rule in k.leads_to],
                 "weighed_by": [rule.id for rule in k.weighed_by],
+                "message": message_json(k.message) if k.message else None,
             }
             for k in lines.known
         ],

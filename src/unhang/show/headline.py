@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from unhang.model import Case, Diagnosis, Finding, Outcome, Verdict, WaitsFor
-from unhang.show.rank_sets import name_ranks
+from collections.abc import Iterator, Sequence
+
+from unhang.model import Attempt, Case, Diagnosis, Finding, Outcome, Verdict, WaitsFor
+from unhang.model.rank_sets import name_ranks
+
+MOST_CHARACTERS = 80
 
 
 def _with_place(finding: Finding) -> str:
@@ -18,9 +22,18 @@ def _without_finding(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:
     code = diagnosis.job.exit_code
     ended = "" if code is None else f" (exit code {code})"
     match diagnosis.outcome:
+        case Outcome.CLEAN if diagnosis.job.end_line:
+            from unhang.read.logs.attempts import ANOTHER_START  # a job that was watched never needs it
+
+            others = [f"{a.what}: {a.reason.partition('; ')[2]}" for a in case.absent if ANOTHER_START in a.reason]
+            more = f"; of other starts, {'; '.join(others)}" if others else ""
+            return f"its log says that the job ended well ({_short(diagnosis.job.end_line)}): nothing wrong found{more}"
         case Outcome.CLEAN:
-            count = len(case.world)
+            count, seen = len(case.world), len(case.in_sight)
             who = f"{count} rank{'' if count == 1 else 's'}" if count else "the job"
+            who = who if seen == count else f"{seen} of {who}"
+            if again := _after_restarts(diagnosis):
+                return f"{again}: {who} ran to the end{ended}"
             return f"{who} ran to the end{ended}: nothing wrong found" if ended else f"{who}: nothing wrong found"
         case Outcome.HANG:
             waiting = diagnosis.hang.waiting_ranks if diagnosis.hang else waits.waiting
@@ -28,18 +41,84 @@ def _without_finding(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:
             who = name_ranks(waiting) if waiting else "the ranks"
             return f"{who} {verb} no progress; the evidence does not suffice to name a cause"
         case Outcome.CRASH:
+            last = case.loose_errors[-1] if case.loose_errors else None
+            ended = ended or (f" ({_short(f'{last.type}: {last.message}')})" if last else "")
             return f"the job failed{ended}; the evidence does not suffice to name a cause"
         case Outcome.STRAGGLER:
             return "a rank is late, but makes progress; the evidence does not suffice to name a cause"
+        case _ if case.log and not len(case.calls):
+            text = next((line.text.strip() for line in reversed(case.log) if line.text.strip()), "")
+            read = f"{len(case.log)} line{'' if len(case.log) == 1 else 's'}, the last is {_short(text)}"
+            return f"the log tells neither that the job failed nor that it ended ({read})"
         case _:
             return "the evidence does not suffice to judge what became of the job"
 
 
+def _after_restarts(diagnosis: Diagnosis) -> str:
+    count = len(diagnosis.earlier)
+    return "" if not count else "after one restart" if count == 1 else f"after {count} restarts"
+
+
+def _short(text: str) -> str:
+    first = (text.splitlines() or [""])[0]
+    return f'"{first}"' if len(first) <= MOST_CHARACTERS else f'"{first[:MOST_CHARACTERS]} ..."'
+
+
 def headline(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:
     """What happened: the title of the first finding with its place, or what is known without one."""
-    if diagnosis.findings:
-        return _with_place(diagnosis.findings[0])
-    return _without_finding(diagnosis, case, waits)
+    found = diagnosis.findings
+    if not found:
+        said = _without_finding(diagnosis, case, waits)
+    elif found[0].attempt is not None and len(found) > 1:
+        return f"attempt {found[0].attempt}: {_with_place(found[0])}; {found[1].title}"
+    else:
+        said = _with_place(found[0])
+    return "; ".join((said, *_of_attempts(diagnosis)))
+
+
+def _of_attempts(diagnosis: Diagnosis) -> Iterator[str]:
+    """How the last of the attempts before ended, and how many there were."""
+    if not diagnosis.earlier:
+        return
+    last = diagnosis.earlier[-1]
+    found = diagnosis.findings[0] if diagnosis.findings else None
+    same = [a.number for a in diagnosis.earlier if found and a.findings and _is_same(a.findings[0], found)]
+    if len(same) == len(diagnosis.earlier):
+        yield f"also in {name_attempts(same)}"
+    else:
+        yield f"attempt {last.number}: {ended(last)}"
+
+
+def _is_same(one: Finding, other: Finding) -> bool:
+    return (one.rule, one.culprit_ranks, one.location) == (other.rule, other.culprit_ranks, other.location)
+
+
+def name_attempts(numbers: Sequence[int]) -> str:
+    """`attempt 0`, `attempts 0 and 1`."""
+    *first, last = map(str, numbers)
+    return f"attempts {', '.join(first)} and {last}" if first else f"attempt {last}"
+
+
+def ended(attempt: Attempt) -> str:
+    """What is known of the end of an attempt."""
+    return _with_place(attempt.findings[0]) if attempt.findings else "the evidence does not suffice to say why"
+
+
+def certainties(finding: Finding) -> tuple[tuple[str, str], ...]:
+    """(of what, how it is known) of a finding: its cause and how sure that is; or, where no cause is established, how sure it is who."""
+    sure = f"{finding.confidence:.0%}"
+    if finding.cause != "unknown":
+        return ("cause", finding.cause), ("confidence", sure)
+    why = ("why", "not established")
+    return (("who", sure), why) if finding.culprit_ranks else (why, ("confidence", sure))
+
+
+def certainty(finding: Finding) -> str:
+    """The same in a few words: `code-divergence, 93%`, or `who: 90%; why: not established`."""
+    parts = certainties(finding)
+    if finding.cause != "unknown":
+        return ", ".join(value for _, value in parts)
+    return "; ".join(f"{of}: {value}" for of, value in parts)
 
 
 def undecided(diagnosis: Diagnosis) -> list[tuple[str, tuple[str, ...]]]:

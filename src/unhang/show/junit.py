@@ -1,40 +1,57 @@
-"""A check as JUnit XML, for schedulers and CI: one test case per rule; skipped is skipped, with the reason."""
+"""Checks as JUnit XML, for schedulers and CI: one test case per rule or question; skipped is skipped, with the reason."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 from unhang.model import Diagnosis, Finding, Verdict
-from unhang.show.printable import printable
+from unhang.show.paper import printable
+
+_KINDS = {Verdict.FAIL: "failure", Verdict.SKIPPED: "skipped", Verdict.ERROR: "error"}
+
+
+class JUnitCase(NamedTuple):
+    """One test case. `kind`: failure, skipped, error, or "" for one that passed. `type`: of a failure, its cause."""
+
+    name: str
+    kind: str
+    message: str
+    type: str | None = None
+    text: str | None = None
+
+
+def junit(cases: Sequence[JUnitCase], suite: str, classname: str, seconds: float | None = None) -> str:
+    """The XML with a final newline, without a declaration."""
+    kinds = [case.kind for case in cases]
+    counts = {"tests": len(cases), "failures": kinds.count("failure"), "errors": kinds.count("error")}
+    about = {name: str(count) for name, count in {**counts, "skipped": kinds.count("skipped")}.items()}
+    about |= {} if seconds is None else {"time": f"{seconds:.3f}"}
+    root = ElementTree.Element("testsuite", {"name": suite, **about})
+    for case in cases:
+        element = ElementTree.SubElement(root, "testcase", name=case.name, classname=classname, time="0")
+        if case.kind:
+            found = ElementTree.SubElement(element, case.kind, message=case.message)
+            if case.type is not None:
+                found.set("type", case.type)
+            found.text = case.text
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
 def to_junit(diagnosis: Diagnosis, seconds: float, suite: str = "unhang check") -> bytes:
     """UTF-8 XML with a final newline. A rule with findings fails with its first title; all its findings are in the text."""
-    outcomes = diagnosis.outcomes
-    counts = {verdict: sum(o.verdict is verdict for o in outcomes) for verdict in Verdict}
-    root = ElementTree.Element(
-        "testsuite",
-        name=suite,
-        tests=str(len(outcomes)),
-        failures=str(counts[Verdict.FAIL]),
-        errors=str(counts[Verdict.ERROR]),
-        skipped=str(counts[Verdict.SKIPPED]),
-        time=f"{seconds:.3f}",
-    )
-    for outcome in outcomes:
-        case = ElementTree.SubElement(root, "testcase", name=outcome.rule, classname="unhang.rules", time="0")
-        reason = printable(outcome.reason)
+    cases = []
+    for outcome in diagnosis.outcomes:
+        kind, reason = _KINDS.get(outcome.verdict, ""), printable(outcome.reason)
         if outcome.verdict is Verdict.FAIL:
             found = [f for f in diagnosis.findings if f.rule == outcome.rule]
-            failure = ElementTree.SubElement(case, "failure", message=reason, type=found[0].cause if found else "")
-            failure.text = "\n\n".join(_text(f) for f in found)
-        elif outcome.verdict is Verdict.SKIPPED:
-            ElementTree.SubElement(case, "skipped", message=reason)
-        elif outcome.verdict is Verdict.ERROR:
-            ElementTree.SubElement(case, "error", message=reason)
-    ElementTree.indent(root)
-    content: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
-    return content + b"\n"
+            text = "\n\n".join(map(_text, found))
+            cases.append(JUnitCase(outcome.rule, kind, reason, found[0].cause if found else "", text))
+        else:
+            cases.append(JUnitCase(outcome.rule, kind, reason))
+    return b"<?xml version='1.0' encoding='utf-8'?>\n" + junit(cases, suite, "unhang.rules", seconds).encode()
 
 
 def _text(finding: Finding) -> str:

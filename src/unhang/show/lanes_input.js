@@ -150,7 +150,7 @@ class LanesInput {
       const end = data.end[n];
       lines.push(end === WAITING ? `waiting for ${took}, not completed` : end === FAILED ? `failed after ${took}` : end === ENDED ? `completed in ${took}` : "completed, when is not recorded");
       if (at) lines.push(at);
-      lines.push(`issued ${timeText(this.lanes.seconds(data.start[n]), 0.001)} after the start`);
+      lines.push(`issued at ${timeText(this.lanes.seconds(data.start[n]), 0.001)} of the time axis`);
     }
     const events = lanes.markers.filter((m) => m[0] === data.ranks[i] && Math.abs(this.lanes.x(m[1]) - this.lanes.x(time)) < 8);
     lines.push(...events.map((m) => m[3]));

@@ -178,7 +178,7 @@ function showFixes(fixes, useless) {
 // ---- 6, 7 the rest ---------------------------------------------------------------------------------------------
 
 function otherFinding(finding) {
-  const about = [finding.cause, finding.confidence, finding.ranks, finding.after && `follows from ${finding.after}`];
+  const about = [finding.certainty, finding.ranks, finding.after && `follows from ${finding.after}`];
   return make("div", { className: "other" }, make("b", null, finding.title),
     make("p", { className: "small" }, about.filter(Boolean).join(" · ")), make("p", null, finding.because));
 }

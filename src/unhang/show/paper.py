@@ -1,11 +1,48 @@
-"""Lines of plain or coloured text of a given width. No markup: what is written is what appears."""
+"""Lines of plain or coloured text of a given width. No markup: what is written is what appears, and foreign text is harmless."""
 
 from __future__ import annotations
 
+import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from unhang.show.printable import printable
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f"  # C0 and C1 control characters, ESC among them
+    "\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"  # invisible and bidirectional format characters
+    "\ud800-\udfff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def printable(text: str, keep: str = "", most: int = 4000) -> str:
+    r"""The text with control and direction characters spelled out (`\x1b`), at most `most` characters of it.
+
+    Args:
+        text: Anything that a job wrote.
+        keep: Characters that are wanted, such as a newline in a patch.
+        most: What is longer is cut, and the cut is stated.
+    """
+    cut = text if len(text) <= most else f"{text[:most]} [... {len(text) - most} more characters]"
+    return _UNSAFE.sub(lambda match: match[0] if match[0] in keep else _escape(match[0]), cut)
+
+
+def duration(seconds: float) -> str:
+    """A duration as a person says it: 12 ms, 4.2 s, 31 min 5 s, 2 h 3 min."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
 
 STYLES: Mapping[str, str] = {
     "bad": "1;31",
@@ -72,3 +109,10 @@ class Paper:
 
     def __str__(self) -> str:
         return "\n".join(self._lines) + "\n"
+
+
+def columns(rows: Sequence[Sequence[str]], most: int = 300) -> str:
+    """Rows as text, each column as wide as its widest cell, of which at most `most` characters are shown."""
+    shown = [[printable(cell, most=most) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in shown)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from unhang.model import Diagnosis, Finding, Fix, HangObservation, Job
+from unhang.model import Attempt, Diagnosis, Finding, Fix, HangObservation, Job
 
 SCHEMA = "unhang.report/1"
 _NUMBER_LIST = re.compile(r"\[\n\s*(-?\d+(?:,\n\s*-?\d+)*)\n\s*\]")  # JSON strings hold no raw newline
@@ -58,8 +58,8 @@ def _hang(hang: HangObservation | None) -> dict[str, Any] | None:
         return None
     return {
         "kind": hang.kind,
-        "onset_s": round(hang.onset_s, 6),
-        "detected_after_s": round(hang.detected_after_s, 6),
+        "onset_s": None if hang.onset_s is None else round(hang.onset_s, 6),
+        "detected_after_s": None if hang.detected_after_s is None else round(hang.detected_after_s, 6),
         "waiting_ranks": hang.waiting_ranks,
     }
 
@@ -68,6 +68,11 @@ def _fix(fix: Fix) -> dict[str, str]:
     change = {"patch": fix.patch, "command": fix.command, "setting": fix.setting}
     undo = {"undo": fix.undo} if fix.undo else {}
     return {"title": fix.title, **{k: v for k, v in change.items() if v}, "verify": fix.verify, **undo}
+
+
+def evidence_json(finding: Finding) -> list[dict[str, Any]]:
+    """The lines that prove a finding."""
+    return [{"source": e.source, "line": e.line, "text": e.text} for e in finding.evidence]
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -84,9 +89,18 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "collective": finding.collective,
         "location": location and {"file": location.file, "line": location.line, "function": location.function},
         "because": finding.because,
-        "evidence": [{"source": e.source, "line": e.line, "text": e.text} for e in finding.evidence],
+        "evidence": evidence_json(finding),
         "fixes": [_fix(fix) for fix in finding.fixes],
         "consequence_of": finding.consequence_of,
+        **({} if finding.attempt is None else {"attempt": finding.attempt}),
+    }
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "outcome": attempt.outcome.value,
+        "findings": [_finding(f) for f in attempt.findings],
     }
 
 
@@ -104,5 +118,6 @@ def to_json(diagnosis: Diagnosis) -> bytes:
             "absent": [{"what": a.what, "reason": a.reason} for a in diagnosis.inventory.absent],
         },
         "notes": diagnosis.notes,
+        **({"earlier": [_attempt(a) for a in diagnosis.earlier]} if diagnosis.earlier else {}),
     }
     return encoded(report) + b"\n"

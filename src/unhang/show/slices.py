@@ -8,16 +8,40 @@ Legend of shapes: N slices.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from unhang.show.tracks import Flags, Ints
+
+_FASTEST, _GZIP = 1, 31  # what is packed is much alike
+
+
+class Packer(Protocol):
+    """A gzip member in the making."""
+
+    def compress(self, data: bytes | memoryview, /) -> bytes:
+        """Takes text; returns what is packed by now."""
+
+    def flush(self) -> bytes:
+        """The rest."""
+
+
+def gzip_packer() -> Packer:
+    """A new gzip member, packed by whichever library is there."""
+    try:
+        isal_zlib = import_module("isal.isal_zlib")
+    except ImportError:
+        return zlib.compressobj(_FASTEST, zlib.DEFLATED, _GZIP)
+    return cast(Packer, isal_zlib.compressobj(_FASTEST, zlib.DEFLATED, _GZIP))
+
 
 _GROUP = 10_000  # four digits
 _ROWS_AT_ONCE = 4096  # rows that stay in the cache of a core

@@ -1,14 +1,26 @@
-"""Stacks to look at: the culprit's beside the call that it should have made, and all ranks' merged into one tree."""
+"""Where ranks are: stacks beside each other and merged into one tree, lines of the program, last recorded calls."""
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from unhang.model import Case, CollectiveCall, Finding, Frame, ProcessExit, RankEvidence, user_frames
+from unhang.model import (
+    CallState,
+    Case,
+    CollectiveCall,
+    Finding,
+    Frame,
+    Location,
+    ProcessExit,
+    RankEvidence,
+    user_frames,
+)
 
 Frames = tuple[Frame, ...]
 
@@ -90,9 +102,24 @@ def expected_call(case: Case, finding: Finding) -> CollectiveCall | None:
     return calls[0] if calls else None
 
 
+def _frames_at(evidence: RankEvidence | None, location: Location | None) -> tuple[str, Frames]:
+    """Where a rank is: in the thread that is at the location, if the main thread is not."""
+    how, frames = frames_of(evidence)
+    if evidence is None or location is None or evidence.error or (evidence.exit and evidence.exit.frames):
+        return how, frames
+    at = {(location.file, location.line)}
+    if at & {(f.file, f.line) for f in frames}:
+        return how, frames
+    threads = [(f"thread {t.name}", t.frames) for t in evidence.stacks]
+    for name, inner in (*threads, *((f"task {t.name}", t.frames) for t in evidence.tasks)):
+        if at & {(f.file, f.line) for f in inner}:
+            return f"{'was' if evidence.exit else 'is'} here in its {name}", inner
+    return how, frames
+
+
 def _culprit_stack(case: Case, finding: Finding) -> ShownStack | None:
     for rank in finding.culprit_ranks[:16]:
-        how, frames = frames_of(case.ranks.get(rank))
+        how, frames = _frames_at(case.ranks.get(rank), finding.location)
         if not frames:
             rows = case.calls.rows(rank=rank)
             call = case.calls.call(int(rows[-1])) if len(rows) else None
@@ -164,3 +191,90 @@ def flat_tree(nodes: Sequence[StackNode], depth: int = 0) -> list[tuple[int, Sta
         splits = len(children) > 1 or (len(children) == 1 and len(children[0].ranks) < len(node.ranks))
         lines.extend(flat_tree(children, depth + 1 if splits else depth))
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class LastCall:
+    """Ranks whose last recorded call is the same."""
+
+    what: str
+    state: str
+    ranks: tuple[int, ...]
+
+
+def last_calls(case: Case) -> tuple[LastCall, ...]:
+    """One entry per distinct last call, the largest set of ranks first."""
+    table = case.calls
+    if not len(table):
+        return ()
+    rank_N = table["rank"]
+    order = np.lexsort((table["record_id"], rank_N))
+    ends = order[np.flatnonzero(np.diff(rank_N[order], append=rank_N[order[-1]] + 1))]
+    found: dict[tuple[str, str], list[int]] = {}
+    for row in ends:
+        group = table.groups[int(table["group"][row])]
+        what = f"{table.ops[int(table['op'][row])]} #{int(table['seq'][row])} of {group}"
+        state = CallState(int(table["state"][row])).name.lower()
+        found.setdefault((what, state), []).append(int(rank_N[row]))
+    calls = [LastCall(what, state, tuple(ranks)) for (what, state), ranks in found.items()]
+    return tuple(sorted(calls, key=lambda c: (-len(c.ranks), c.ranks)))
+
+
+_MOST_BYTES = 1_000_000
+_KINDS = (".py", ".pyx", ".pyi")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """One line with its number; `is_it` marks the line that was asked for."""
+
+    number: int
+    text: str
+    is_it: bool
+
+
+def _read(path: str) -> Sequence[str]:
+    """The lines of a small regular Python file.
+
+    Paths come from dumps that others made: nothing but Python source is ever copied into a report, and never from
+    a device or a kernel file system.
+    """
+    real = os.path.realpath(path)
+    if not path.endswith(_KINDS) or not real.endswith(_KINDS) or not os.path.isabs(path):
+        return ()
+    if real.startswith(("/proc/", "/sys/", "/dev/")):
+        return ()
+    try:
+        status = os.stat(real)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
+            return ()
+        with open(real, "rb") as file:
+            data = file.read(_MOST_BYTES)
+    except (OSError, ValueError):
+        return ()
+    return () if b"\0" in data else data.decode("utf-8", "replace").splitlines()
+
+
+def source_around(path: str, line: int, around: int = 4) -> tuple[SourceLine, ...]:
+    """The line with its neighbours, or nothing where the file is not readable here.
+
+    Blocks: for the time of one read of at most 1 MB.
+    """
+    lines = _read(path) if line > 0 and "\0" not in path else ()
+    if not 0 < line <= len(lines):
+        return ()
+    first, last = max(1, line - around), min(len(lines), line + around)
+    return tuple(SourceLine(n, lines[n - 1][:300], n == line) for n in range(first, last + 1))
+
+
+def line_of(frame: Frame) -> str:
+    """The line of the user's code that a frame is in; "" for a library's, or where the file is not readable here."""
+    return next((s.text.strip() for s in source_around(frame.file, frame.line, 0)), "") if frame.is_user else ""
+
+
+def short_place(frame: Frame) -> str:
+    """File and line of a frame, of a library's within it."""
+    for mark in ("/site-packages/", "/dist-packages/"):
+        if mark in frame.file:
+            return f"{frame.file.split(mark, 1)[1]}:{frame.line}"
+    return f"{frame.file}:{frame.line}"

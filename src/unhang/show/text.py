@@ -1,21 +1,33 @@
-"""The report for a terminal. The first line is the answer; what follows is why, and what to do."""
+"""The report for a terminal, whose first line is the answer; and what is shown of a suspicion while the job still runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unhang.model import Case, Diagnosis, EvidenceLine, Finding, Fix, Frame, Outcome, WaitsFor
+from unhang.analyze.activity import Activity
+from unhang.analyze.doers import activity_in
+from unhang.model import (
+    Case,
+    Diagnosis,
+    EvidenceLine,
+    Finding,
+    Fix,
+    Frame,
+    HangObservation,
+    Outcome,
+    WaitsFor,
+    user_frames,
+)
 from unhang.model.findings import NO_HELP
-from unhang.show.headline import headline, undecided
-from unhang.show.last_calls import last_calls
-from unhang.show.paper import Paper
-from unhang.show.printable import duration
-from unhang.show.rank_sets import count_ranks, name_ranks
-from unhang.show.source_context import source_around
-from unhang.show.stacks import ShownStack, compared
-from unhang.show.wait_graph import WaitGraph, WaitNode, wait_graph
+from unhang.model.rank_sets import count_ranks, name_ranks
+from unhang.show.headline import certainty, ended, headline, undecided
+from unhang.show.paper import Paper, duration
+from unhang.show.stacks import ShownStack, compared, frames_of, last_calls, line_of, short_place
+from unhang.show.wait_graph import WaitGraph, WaitNode, wait_graph, without_wait
 
 _MOST = 12  # lines of one list: a report must stay readable at any number of ranks
+_BUSY_SHARE = 0.05
+_MOST_ROOTS, _MOST_FRAMES = 3, 4
 _BADGE = {Outcome.HANG: "bad", Outcome.CRASH: "bad", Outcome.STRAGGLER: "warn", Outcome.CLEAN: "good"}
 
 
@@ -29,8 +41,7 @@ def _first_line(paper: Paper, diagnosis: Diagnosis, case: Case, waits: WaitsFor)
         (headline(diagnosis, case, waits), "strong"),
     ]
     if diagnosis.findings:
-        first = diagnosis.findings[0]
-        parts.append((f"  [{first.cause}, {first.confidence:.0%}]", "dim"))
+        parts.append((f"  [{certainty(diagnosis.findings[0])}]", "dim"))
     paper.line(*parts)
 
 
@@ -40,10 +51,10 @@ def _facts(paper: Paper, diagnosis: Diagnosis) -> None:
     facts += [job.backend, f"torch {job.torch_version}" if job.torch_version else ""]
     facts += [f"exit code {job.exit_code}" if job.exit_code is not None else ""]
     if hang:
-        facts.append(
-            f"{hang.kind} hang {duration(hang.onset_s)} after the start, "
-            f"found {duration(hang.detected_after_s)} later" + (", withdrawn: it moved again" if hang.withdrawn else "")
-        )
+        began = "" if hang.onset_s is None else f" {duration(hang.onset_s)} after the start"
+        facts += [f"{hang.kind} hang{began}"]
+        facts += ["" if hang.detected_after_s is None else f"found {duration(hang.detected_after_s)} later"]
+        facts += ["withdrawn: it moved again" if hang.withdrawn else ""]
     if any(facts):
         paper.prose(", ".join(f for f in facts if f), style="dim")
 
@@ -53,10 +64,10 @@ def _why(paper: Paper, finding: Finding) -> None:
     paper.prose(finding.because)
 
 
-def _wait_line(node: WaitNode) -> list[tuple[str, str, str]]:
+def _wait_line(node: WaitNode, case: Case) -> list[tuple[str, str, str]]:
     who = count_ranks(node.ranks)
     if not node.waits:
-        return [(who, "waits for nobody" if len(node.ranks) == 1 else "wait for nobody", "")]
+        return [(who, without_wait(node.ranks, case), "")]
     verb = "waits for" if len(node.ranks) == 1 else "wait for"
     lines = []
     for wait in node.waits[:3]:
@@ -67,24 +78,17 @@ def _wait_line(node: WaitNode) -> list[tuple[str, str, str]]:
     return lines
 
 
-def _waits(paper: Paper, graph: WaitGraph, waits: WaitsFor) -> None:
+def _waits(paper: Paper, graph: WaitGraph, waits: WaitsFor, case: Case) -> None:
     if not waits.edges:
         return
     paper.heading("Who waits for whom")
-    lines = [line for node in graph.nodes for line in _wait_line(node)]
+    lines = [line for node in graph.nodes for line in _wait_line(node, case)]
     paper.table(lines[:_MOST])
     hidden = len({line[0] for line in lines[_MOST:]}) + graph.left_out
     if hidden:
         paper.line((f"... and {hidden} more sets of ranks", "dim"), indent=2)
     for cycle in waits.cycles[:3]:
         paper.prose(f"A cycle: {name_ranks(cycle)} wait for each other; it can never end.")
-
-
-def _short_path(frame: Frame) -> str:
-    for mark in ("/site-packages/", "/dist-packages/"):
-        if mark in frame.file:
-            return frame.file.split(mark, 1)[1]
-    return frame.file
 
 
 def _frames(paper: Paper, frames: Sequence[Frame]) -> None:
@@ -98,10 +102,9 @@ def _frames(paper: Paper, frames: Sequence[Frame]) -> None:
         if hidden:
             paper.line((f"    ... {hidden} library frame{'s' if hidden > 1 else ''}", "dim"), indent=2)
             hidden = 0
-        place = f"{_short_path(frame)}:{frame.line}  {frame.function}()"
+        place = f"{short_place(frame)}  {frame.function}()"
         paper.line(*([("> ", "user"), (place, "user")] if frame.is_user else [(f"  {place}", "dim")]), indent=4)
-        text = next((s.text.strip() for s in source_around(frame.file, frame.line, 0)), "") if frame.is_user else ""
-        if text:
+        if text := line_of(frame):
             paper.line(text, indent=10)
 
 
@@ -123,6 +126,17 @@ def _stacks(paper: Paper, case: Case, finding: Finding) -> None:
         _stack(paper, culprit)
     if expected:
         _stack(paper, expected, "while " if culprit else "of its peers, ")
+
+
+def _late_stacks(paper: Paper, case: Case, waits: WaitsFor) -> None:
+    """Where those are for whom the others wait, when nobody can say why."""
+    found = [(rank, *frames_of(case.ranks.get(rank))) for rank in waits.roots]
+    shown = [ShownStack(f"rank {rank} {how}", (rank,), frames[::-1]) for rank, how, frames in found if frames]
+    if shown:
+        paper.heading("Where")
+        paper.line(("most recent call last; > is your code", "dim"), indent=2)
+    for stack in shown[:_MOST_ROOTS]:
+        _stack(paper, stack)
 
 
 def _evidence(paper: Paper, lines: Sequence[EvidenceLine]) -> None:
@@ -171,7 +185,7 @@ def _others(paper: Paper, findings: Sequence[Finding]) -> None:
             paper.heading(title)
         for finding in members[:_MOST]:
             after = f", follows from {finding.consequence_of}" if finding.consequence_of else ""
-            paper.prose(f"{finding.title}  [{finding.cause}, {finding.confidence:.0%}{after}]", lead="- ")
+            paper.prose(f"{finding.title}  [{certainty(finding)}{after}]", lead="- ")
         if len(members) > _MOST:
             paper.line((f"... and {len(members) - _MOST} more", "dim"), indent=2)
 
@@ -198,6 +212,18 @@ def _deciding(paper: Paper, diagnosis: Diagnosis) -> None:
         paper.prose(f"{reason}: {names} could not judge", lead="- ")
 
 
+def _attempts(paper: Paper, diagnosis: Diagnosis) -> None:
+    """How each attempt before the last ended."""
+    told = diagnosis.findings[0].attempt if diagnosis.findings else None
+    others = [attempt for attempt in diagnosis.earlier if attempt.number != told]
+    if others:
+        paper.heading("Earlier attempts")
+    for attempt in others[-_MOST:]:
+        known = f"  [{certainty(attempt.findings[0])}]" if attempt.findings else ""
+        paper.prose(f"{ended(attempt)}{known}", lead=f"attempt {attempt.number}: ")
+        paper.table((line.source, line.text) for f in attempt.findings[:1] for line in f.evidence[:_MOST_FRAMES])
+
+
 def _missing(paper: Paper, diagnosis: Diagnosis) -> None:
     absent = diagnosis.inventory.absent
     if not absent:
@@ -216,7 +242,7 @@ def _notes(paper: Paper, notes: Sequence[str]) -> None:
 
 
 def render_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool = False, width: int = 100) -> str:
-    """The report as text with a final newline; a clean job is one line.
+    """The report as text with a final newline; a clean job is one line, and what there is of earlier attempts.
 
     Args:
         diagnosis: What was found.
@@ -228,20 +254,90 @@ def render_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool =
     paper = Paper(color, width)
     _first_line(paper, diagnosis, case, waits)
     if diagnosis.outcome is Outcome.CLEAN and not diagnosis.findings:
+        _attempts(paper, diagnosis)
         return str(paper)
     _facts(paper, diagnosis)
     if diagnosis.findings:
         first = diagnosis.findings[0]
+        seen = case.of_attempt(first.attempt)
         _why(paper, first)
-        _waits(paper, wait_graph(waits, first.culprit_ranks), waits)
-        _stacks(paper, case, first)
+        if seen is case:
+            _waits(paper, wait_graph(waits, first.culprit_ranks), waits, case)
+        _stacks(paper, seen, first)
         _evidence(paper, first.evidence)
         _fixes(paper, first)
         _others(paper, diagnosis.findings[1:])
     else:
-        _waits(paper, wait_graph(waits), waits)
+        _waits(paper, wait_graph(waits), waits, case)
+        _late_stacks(paper, case, waits)
         _shown(paper, case, diagnosis)
         _deciding(paper, diagnosis)
+    _attempts(paper, diagnosis)
     _missing(paper, diagnosis)
     _notes(paper, diagnosis.notes)
     return str(paper)
+
+
+def render_stall(case: Case, waits: WaitsFor, hang: HangObservation, what_next: str, color: bool = False) -> str:
+    """A few lines. `what_next`: what becomes of the job, as the user has asked for it."""
+    paper = Paper(color, 100)
+    lasted = f" {duration(hang.detected_after_s)}" if hang.detected_after_s is not None else ""
+    paper.line((f"STALLED{lasted}:", "warn"), " ", (_stalled(case, waits, hang), "strong"))
+    for node in wait_graph(waits).nodes:
+        for wait in node.waits[:1]:
+            paper.line(f"{name_ranks(node.ranks)} in {wait.what}", indent=2)
+    for rank in waits.roots[:_MOST_ROOTS]:
+        if stack := _one_line_stack(case, rank):
+            paper.line(f"rank {rank} in {stack}", indent=2)
+    paper.prose(f"Suspected, not proven. {what_next}", style="dim")
+    return str(paper)
+
+
+def _stalled(case: Case, waits: WaitsFor, hang: HangObservation) -> str:
+    waiting = tuple(sorted({edge.waiter for edge in waits.edges}))
+    if not waiting:
+        return hang.reason or f"{name_ranks(hang.waiting_ranks)} make no progress"
+    verb = "waits" if len(waiting) == 1 else "wait"
+    if not waits.roots:
+        return f"{name_ranks(waiting)} {verb}: {hang.reason}"
+    doing = {_doing(case, rank) for rank in waits.roots}
+    what = f" ({doing.pop()})" if len(doing) == 1 else ""
+    return f"{name_ranks(waiting)} {verb} for {name_ranks(waits.roots)}{what}"
+
+
+def _doing(case: Case, rank: int) -> str:
+    evidence = case.ranks.get(rank)
+    if evidence is None:
+        return "not seen from here" if rank in case.out_of_sight else "it has not registered"
+    activity = activity_in(case, rank)
+    share = evidence.state.cpu_share if evidence.state else None
+    return f"{_words(activity, share or 0.0)} {_place(activity)}".strip()
+
+
+def _words(activity: Activity, cpu_share: float) -> str:
+    match activity.kind:
+        case "data":
+            return "waits for its data"
+        case "lock" | "outside":
+            return f"waits for {activity.awaits}"
+        case "frozen":
+            return f"it is {activity.detail}"
+        case "shutdown":
+            return "at the end of its program"
+        case "dead":
+            return "it has ended"
+        case "unknown":
+            return activity.detail
+        case _:
+            return "busy" if cpu_share >= _BUSY_SHARE else ""
+
+
+def _place(activity: Activity) -> str:
+    frame = activity.frame
+    return f"in {frame.function}, {frame.file.rsplit('/', 1)[-1]}:{frame.line}" if frame else ""
+
+
+def _one_line_stack(case: Case, rank: int) -> str:
+    evidence = case.ranks.get(rank)
+    stack = evidence.main_stack if evidence else None
+    return " < ".join(map(str, user_frames(stack.frames)[:_MOST_FRAMES])) if stack else ""

@@ -104,7 +104,10 @@ def _sizes_text(table: CollectiveTable, sizes: int, dtype: int) -> str:
 
 
 def _kinds(table: CollectiveTable, rows: Ints) -> tuple[Ints, list[dict[str, str]]]:
-    """Numbers equal descriptions of calls equally; a job has thousands of groups, but few that are called differently."""
+    """Numbers equal descriptions of calls equally; a job has thousands of groups, but few that are called differently.
+
+    The numbers follow the descriptions, not the table's codes: those depend on which of the reading threads was first.
+    """
     group_G, groups = _numbered([str(group) for group in table.groups])
     user = [next(iter(user_frames(stack)), "") for stack in table.stacks]
     place_F, places = _numbered(["", *map(str, user)])
@@ -119,12 +122,14 @@ def _kinds(table: CollectiveTable, rows: Ints) -> tuple[Ints, list[dict[str, str
     for column in columns:
         key_N = np.unique(key_N * (int(column.max(initial=0)) + 1) + column, return_inverse=True)[1].astype(np.int64)
     _, first = np.unique(key_N, return_index=True)
-    kinds = []
+    abouts = []
     for row in first.tolist():
         op, group, sizes, dtype, place = (int(column[row]) for column in columns)
-        about = (table.ops[op], groups[group], _sizes_text(table, sizes, dtype), places[place])
-        kinds.append(dict(zip(("op", "group", "sizes", "at"), about, strict=True)))
-    return key_N, kinds
+        abouts.append((table.ops[op], groups[group], _sizes_text(table, sizes, dtype), places[place]))
+    kinds = sorted(set(abouts))
+    numbers = {about: number for number, about in enumerate(kinds)}
+    number_K: Ints = np.array([numbers[about] for about in abouts], dtype=np.int64)
+    return number_K[key_N], [dict(zip(("op", "group", "sizes", "at"), about, strict=True)) for about in kinds]
 
 
 def _numbered(texts: Sequence[str]) -> tuple[Ints, list[str]]:
@@ -224,7 +229,7 @@ def _events(case: Case) -> list[tuple[int, int, str, str]]:
         if evidence is None:
             continue
         if evidence.error and evidence.error.time_ns > 0:
-            found.append((rank, evidence.error.time_ns, "error", f"{evidence.error.type}: {evidence.error.message}"))
+            found.append((rank, evidence.error.time_ns, "error", evidence.error.text))
         timed = [h for h in evidence.handled[:8] if h.time_ns > 0]
         found.extend((rank, h.time_ns, "handled", f"handled {h.type}: {h.message}") for h in timed)
         if evidence.exit and evidence.exit.time_ns > 0:
@@ -234,7 +239,7 @@ def _events(case: Case) -> list[tuple[int, int, str, str]]:
 
 def _onset_ns(case: Case, calls: _Calls, errors: list[int]) -> tuple[int | None, str]:
     """When it began, and what to call that: what the watcher saw, the first error, the oldest call that never ended."""
-    if case.hang is not None and case.job.started_ns > 0:
+    if case.hang is not None and case.hang.onset_s is not None and case.job.started_ns > 0:
         return case.job.started_ns + int(case.hang.onset_s * 1e9), "onset"
     if errors and case.hang is None:
         return min(errors), "first error"
@@ -244,7 +249,7 @@ def _onset_ns(case: Case, calls: _Calls, errors: list[int]) -> tuple[int | None,
 
 def _last_ns(case: Case, calls: _Calls, times: list[int], onset_ns: int | None) -> int:
     last = max([*times, int(calls.start.max(initial=0)), int(calls.finish.max(initial=0))], default=0)
-    if case.hang is not None and onset_ns is not None:
+    if case.hang is not None and case.hang.detected_after_s is not None and onset_ns is not None:
         last = max(last, onset_ns + int(case.hang.detected_after_s * 1e9))
     return last
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from unhang.model import WaitEdge, WaitsFor
+from unhang.model import Case, WaitEdge, WaitsFor
+from unhang.model.rank_sets import count_ranks
 
 _MOST_NODES = 24
 
@@ -41,6 +42,17 @@ class WaitGraph:
     arrows: tuple[tuple[int, int, int], ...] = ()
     left_out: int = 0
     ranks_left_out: int = 0
+
+
+def without_wait(ranks: Sequence[int], case: Case) -> str:
+    """What is said of ranks of which no wait is known: only of one that was seen it is known that it waits for nobody."""
+    unknown = [r for r in ranks if r not in case.ranks]
+    if not set(ranks).difference(case.out_of_sight):
+        return "not seen from here"
+    if len(unknown) == len(ranks):
+        return "nothing is known of it" if len(ranks) == 1 else "nothing is known of them"
+    nobody = "waits for nobody" if len(ranks) == 1 else "wait for nobody"
+    return f"{nobody}; nothing is known of {count_ranks(unknown)}" if unknown else nobody
 
 
 def _edge_key(edge: WaitEdge) -> Hashable:

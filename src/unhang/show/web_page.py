@@ -11,10 +11,299 @@ import hashlib
 import html
 import json
 import re
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from importlib.resources import files
+from typing import Any
 
-from unhang.model import Case, Diagnosis, WaitsFor
-from unhang.show.page_data import page_data
+import numpy as np
+import numpy.typing as npt
+
+from unhang.model import Case, Diagnosis, Finding, HangObservation, Job, Location, Outcome, WaitsFor
+from unhang.model.findings import NO_HELP
+from unhang.model.rank_sets import count_ranks, fold_ranks, name_ranks
+from unhang.show.headline import certainties, certainty, headline, undecided
+from unhang.show.paper import duration, printable
+from unhang.show.stacks import (
+    ShownStack,
+    compared,
+    flat_tree,
+    last_calls,
+    line_of,
+    merged_stacks,
+    short_place,
+    source_around,
+    where,
+)
+from unhang.show.timeline import Timeline, timeline
+from unhang.show.wait_graph import WaitNode, wait_graph, without_wait
+
+View = dict[str, Any]
+_MOST = 200  # entries of one list
+_MOST_TREE = 300
+
+
+def _source(location: Location | None) -> View | None:
+    if location is None:
+        return None
+    lines = source_around(location.file, location.line)
+    return {
+        "file": location.file,
+        "line": location.line,
+        "function": location.function,
+        "lines": [[line.number, line.text, line.is_it] for line in lines],
+    }
+
+
+def _what_is_missing(diagnosis: Diagnosis) -> str:
+    absent = diagnosis.inventory.absent
+    if diagnosis.outcome is Outcome.CLEAN or not absent:
+        return ""
+    shown = ", ".join(f"{a.what} ({a.reason})" for a in absent[:5])
+    return f"Missing: {shown}" + (f" and {len(absent) - 5} more." if len(absent) > 5 else ".")
+
+
+def _chips(diagnosis: Diagnosis) -> list[list[str]]:
+    """[kind, label, value] of the short facts below the headline."""
+    chips: list[list[str]] = []
+    if diagnosis.findings:
+        first = diagnosis.findings[0]
+        if first.culprit_ranks:
+            chips.append(["culprit", "culprit", name_ranks(first.culprit_ranks, 4)])
+        if first.victim_ranks:
+            chips.append(["victim", "held up", name_ranks(first.victim_ranks, 4)])
+        chips += [["fact", *pair] for pair in certainties(first)]
+    hang = diagnosis.hang
+    if hang:
+        chips.append(["fact", "hang", hang.kind + (", withdrawn" if hang.withdrawn else "")])
+        if hang.detected_after_s is not None:
+            chips.append(["fact", "found after", duration(hang.detected_after_s)])
+    return chips
+
+
+def _graph(case: Case, waits: WaitsFor, culprits: Sequence[int]) -> View:
+    graph = wait_graph(waits, culprits)
+    accused = set(culprits)
+    return {
+        "nodes": [_node(case, node, accused) for node in graph.nodes],
+        "arrows": [list(arrow) for arrow in graph.arrows],
+        "cycles": [name_ranks(c) for c in waits.cycles[:3]],
+        "more": f"{graph.left_out} more sets ({graph.ranks_left_out} ranks) are not drawn" if graph.left_out else "",
+    }
+
+
+def _node(case: Case, node: WaitNode, accused: set[int]) -> View:
+    places = list(dict.fromkeys(where(case.ranks.get(rank)) for rank in node.ranks[:64]))
+    lines = [f"waits in {w.what}" if len(node.ranks) == 1 else f"wait in {w.what}" for w in node.waits[:2]]
+    if len(node.waits) > 2:
+        lines.append(f"and {len(node.waits) - 2} more waits")
+    return {
+        "title": count_ranks(node.ranks),
+        "count": len(node.ranks),
+        "lines": lines or [without_wait(node.ranks, case)],
+        "where": (places[0] + (" and elsewhere" if len(places) > 1 else "")) if places and places[0] else "",
+        "targets": [f"{w.what}: for {name_ranks(w.targets)}" + (", in another call" if w.mismatch else "")
+                    for w in node.waits[:6]],
+        "root": node.is_root,
+        "cycle": node.in_cycle,
+        "culprit": bool(accused & set(node.ranks)),
+        "layer": node.layer,
+        "slot": node.slot,
+    }  # fmt: skip
+
+
+def _shared(left: ShownStack | None, right: ShownStack | None) -> int:
+    """How many outer frames two stacks share: what follows is where they parted."""
+    pairs = zip(left.frames if left else (), right.frames if right else (), strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), 0)
+
+
+def _stack(shown: ShownStack | None, shared: int) -> View | None:
+    if shown is None:
+        return None
+    frames = []
+    first = max(0, len(shown.frames) - 80)
+    for number, frame in enumerate(shown.frames[first:], first):
+        kind = "lib" if not frame.is_user else "same" if number < shared else "user"
+        frames.append({"place": short_place(frame), "function": frame.function, "kind": kind, "text": line_of(frame)})
+    return {"title": shown.title, "frames": frames}
+
+
+def _tree(case: Case, culprits: Sequence[int]) -> View:
+    nodes, without = merged_stacks(case)
+    accused = set(culprits)
+    lines = flat_tree(nodes)
+    return {
+        "lines": [
+            {
+                "depth": depth,
+                "place": short_place(node.frame),
+                "function": node.frame.function,
+                "user": node.frame.is_user,
+                "ranks": fold_ranks(node.ranks, 4),
+                "count": len(node.ranks),
+                "culprit": bool(accused) and set(node.ranks) <= accused,
+                "leaf": not node.children,
+            }
+            for depth, node in lines[:_MOST_TREE]
+        ],
+        "more": max(0, len(lines) - _MOST_TREE),
+        "without": name_ranks(without) if without and lines else "",
+    }
+
+
+def _findings(findings: Sequence[Finding]) -> list[View]:
+    return [
+        {
+            "id": f.id if f.attempt is None else f"attempt {f.attempt}",
+            "title": f.title,
+            "rule": f.rule,
+            "certainty": certainty(f),
+            "because": f.because,
+            "after": f.consequence_of or "",
+            "ranks": name_ranks(f.culprit_ranks, 4) if f.culprit_ranks else "",
+        }
+        for f in findings[:_MOST]
+    ]
+
+
+def _moment(time_ns: int) -> str:
+    try:
+        return datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ns} ns"
+
+
+def _group_counts(case: Case) -> str:
+    """`default_pg (16), 2 x TENSOR_MODEL_PARALLEL_GROUP (8)`."""
+    counts = Counter((str(g), len(g.ranks)) for g in case.groups)
+    shown = [f"{n} x {name} ({size})" if n > 1 else f"{name} ({size})" for (name, size), n in counts.items()]
+    return ", ".join(shown[:12]) + (f" and {len(shown) - 12} other kinds" if len(shown) > 12 else "")
+
+
+def _found(hang: HangObservation) -> str:
+    after = "" if hang.detected_after_s is None else f"{duration(hang.detected_after_s)} after the onset: "
+    return after + (hang.reason or hang.kind)
+
+
+def _facts(job: Job, diagnosis: Diagnosis, case: Case) -> list[list[str]]:
+    hang = diagnosis.hang
+    rows = [
+        ("Command", " ".join(job.command)),
+        ("Ranks", f"{job.world_size or len(case.world)}" + (f" on {job.nodes} nodes" if job.nodes > 1 else "")),
+        ("Backend", job.backend),
+        ("torch", job.torch_version),
+        ("Started", _moment(job.started_ns) if job.started_ns > 0 else ""),
+        ("Onset", f"{duration(hang.onset_s)} after the start" if hang and hang.onset_s is not None else ""),
+        ("Found", _found(hang) if hang else ""),
+        ("Exit code", "" if job.exit_code is None else str(job.exit_code)),
+        ("Ended by", "unhang" if job.ended_by_us else ""),
+        ("Groups", _group_counts(case)),
+        ("Calls recorded", str(len(case.calls)) if len(case.calls) else ""),
+    ]
+    return [[label, value] for label, value in rows if value]
+
+
+def _pack(arrays: Sequence[tuple[str, bool, npt.NDArray[np.uint32]]]) -> View:
+    """32-bit arrays as one base64 text: differences where values grow, bytes of equal weight side by side, deflated."""
+    parts = []
+    for _, is_delta, array in arrays:
+        values = np.diff(array, prepend=np.uint32(0)) if is_delta and len(array) else array
+        parts.append(np.ascontiguousarray(values.astype("<u4").view(np.uint8).reshape(-1, 4).T).tobytes())
+    data = base64.b64encode(zlib.compress(b"".join(parts), 6)).decode("ascii")
+    return {"columns": [[name, len(array), is_delta] for name, is_delta, array in arrays], "data": data}
+
+
+def _lanes(shown: Timeline) -> View:
+    places = {text: number for number, text in enumerate(dict.fromkeys(shown.wheres))}
+    per_rank = {
+        "ranks": np.array(shown.ranks, dtype=np.uint32),
+        "places": np.array([places[text] for text in shown.wheres], dtype=np.uint32),
+        "steps": np.array([0 if s is None else s + 1 for s in shown.steps], dtype=np.uint32),
+        "offsets": shown.offsets,
+    }
+    arrays = [(name, True, array) for name, array in per_rank.items()]
+    arrays += [(name, name != "length", array) for name, array in shown.columns.items()]
+    return {
+        "packed": _pack(arrays),
+        "kinds": [[k["op"], k["group"], k["sizes"], k["at"]] for k in shown.kinds],
+        "wheres": list(places),
+        "markers": [[m.rank, m.at, m.kind, printable(m.text, most=300)] for m in shown.markers],
+        "unit": shown.unit_ns,
+        "end": shown.end,
+        "onset": shown.onset,
+        "onsetName": shown.onset_name,
+        "focus": list(shown.focus),
+        "most": shown.most_per_rank,
+        "leftOut": shown.left_out,
+        "calls": len(shown),
+    }
+
+
+def _fixes(finding: Finding | None) -> list[View]:
+    names = ("title", "setting", "command", "patch", "verify", "undo")
+    remedies = [fix for fix in (finding.fixes if finding else ()) if fix.helps]
+    return [{name: getattr(fix, name) for name in names} for fix in remedies]
+
+
+def _useless(finding: Finding | None) -> list[View]:
+    """What is often tried, and why it does not help."""
+    warnings = [fix for fix in (finding.fixes if finding else ()) if not fix.helps]
+    return [{"title": fix.title.removeprefix(NO_HELP), "why": fix.verify} for fix in warnings]
+
+
+def _of_attempts(diagnosis: Diagnosis) -> list[Finding]:
+    """Why each attempt before the last ended, but for the one that is told first."""
+    first = diagnosis.findings[0].attempt if diagnosis.findings else None
+    return [f for a in diagnosis.earlier for f in a.findings[:1] if a.number != first]
+
+
+def _clean(value: Any) -> Any:
+    """The same data with every text made printable; lines and tabs stay."""
+    if isinstance(value, str):
+        return printable(value, keep="\n\t", most=20_000)
+    if isinstance(value, Mapping):
+        return {key: item if key == "data" else _clean(item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_clean(item) for item in value]
+    return value
+
+
+def page_data(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> View:
+    """Everything that the page shows, printable and bounded in size."""
+    first = diagnosis.findings[0] if diagnosis.findings else None
+    culprits = first.culprit_ranks if first else ()
+    left, right = compared(case.of_attempt(first.attempt), first) if first else (None, None)
+    shared = _shared(left, right)
+    view: View = {
+        "outcome": "check" if case.readings and first else diagnosis.outcome.value,
+        "isCheck": bool(case.readings),
+        "headline": headline(diagnosis, case, waits),
+        "rule": first.rule if first else "",
+        "because": first.because if first else _what_is_missing(diagnosis),
+        "chips": _chips(diagnosis),
+        "culprits": list(culprits),
+        "place": _source(first.location) if first else None,
+        "evidence": [[e.source, e.text] for e in (first.evidence[:_MOST] if first else ())],
+        "fixes": _fixes(first),
+        "useless": _useless(first),
+        "others": _findings([*diagnosis.findings[1:], *_of_attempts(diagnosis)]),
+        "lastCalls": [[name_ranks(c.ranks), c.what, c.state] for c in last_calls(case)[:40]] if not first else [],
+        "undecided": [[reason, ", ".join(rules)] for reason, rules in undecided(diagnosis)[:40]] if not first else [],
+        "lanes": _lanes(timeline(case)),
+        "graph": _graph(case, waits, culprits),
+        "stacks": {"left": _stack(left, shared), "right": _stack(right, shared), "tree": _tree(case, culprits)},
+        "outcomes": [[o.rule, o.verdict.value, o.reason] for o in diagnosis.outcomes],
+        "present": list(diagnosis.inventory.present[:_MOST]),
+        "absent": [[a.what, a.reason] for a in diagnosis.inventory.absent[:_MOST]],
+        "notes": list(diagnosis.notes[:_MOST]),
+        "facts": _facts(diagnosis.job, diagnosis, case),
+    }
+    cleaned: View = _clean(view)
+    return cleaned
+
 
 _SCRIPTS = ("page.js", "graph.js", "lanes.js", "lanes_input.js", "start.js")
 _SLOT = re.compile(r"\{\{(\w+)\}\}")

@@ -14,7 +14,7 @@ from typing import Any
 from unhang.errors import UnreadableInput, WrongUsage
 from unhang.model import CAUSES
 from unhang.verify import judging
-from unhang.verify.checks import Check
+from unhang.verify.judging import Check
 from unhang.verify.runs import Run
 
 Kind = Callable[[object], bool]

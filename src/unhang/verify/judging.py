@@ -1,4 +1,4 @@
-"""Judges a run by what it left: one function for each expectation. What the evidence does not tell is skipped."""
+"""Judges a run by what it left: one function for each expectation. What the evidence does not show is skipped."""
 
 from __future__ import annotations
 
@@ -6,12 +6,64 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from unhang.model import LogEvent, Outcome
-from unhang.verify.checks import Check, failed, passed, skipped
+from unhang.model import LogEvent, Outcome, Verdict
 from unhang.verify.runs import BAD_ENDS, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The answer to one question. `is_required`: skipped counts as failed. `is_own`: asked without having been written."""
+
+    name: str
+    verdict: Verdict
+    reason: str
+    is_required: bool = False
+    is_own: bool = False
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it speaks against the run."""
+        return self.verdict is Verdict.FAIL or (self.verdict is Verdict.SKIPPED and self.is_required)
+
+
+def passed(name: str, reason: str) -> Check:
+    """It is as it should be."""
+    return Check(name, Verdict.PASS, reason)
+
+
+def failed(name: str, reason: str) -> Check:
+    """It is not."""
+    return Check(name, Verdict.FAIL, reason)
+
+
+def skipped(name: str, reason: str) -> Check:
+    """The evidence does not tell."""
+    return Check(name, Verdict.SKIPPED, reason)
+
+
+def of_all_runs(checks: Sequence[Check]) -> Check:
+    """The same question to several runs as one answer: the first failure, else what was skipped, else the first answer."""
+    for verdict in (Verdict.FAIL, Verdict.SKIPPED):
+        found = [(number, check) for number, check in enumerate(checks, 1) if check.verdict is verdict]
+        if found and len(checks) > 1:
+            number, check = found[0]
+            return replace(check, reason=f"{len(found)} of {len(checks)} runs, first run {number}: {check.reason}")
+        if found:
+            return found[0][1]
+    return checks[0] if len(checks) == 1 else replace(checks[0], reason=f"all {len(checks)} runs: {checks[0].reason}")
+
+
+def exit_code_of(checks: Sequence[Check]) -> int:
+    """1 if one failed, 3 if a question of our own has no answer, or none has one; else 0."""
+    if any(check.has_failed for check in checks):
+        return 1
+    unanswered = [check for check in checks if check.verdict is Verdict.SKIPPED]
+    return 3 if any(check.is_own for check in unanswered) or len(unanswered) == len(checks) else 0
+
 
 Settings = Mapping[str, Any]
 
@@ -55,6 +107,9 @@ def steps(run: Run, settings: Settings) -> Check:
     """Every rank did so many optimizer steps."""
     if run.steps is None:
         return skipped("steps", "no rank was recorded")
+    left_out = min((e.skipped_steps for e in run.case.ranks.values()), default=0)
+    if run.steps == 0 and left_out and settings["min"]:
+        return failed("steps", f"no step was taken: the loss scaler left out all {left_out}")
     if run.steps == 0 and settings["min"]:
         return skipped("steps", "no optimizer of torch made a step, so that steps cannot be counted")
     judged = passed if run.steps >= settings["min"] else failed
@@ -159,10 +214,10 @@ def epochs(run: Run, settings: Settings) -> Check:
 def replicas_equal(run: Run, _: Settings) -> Check:
     """`unhang.check_replicas` compared the replicas, and found no difference."""
     name = "replicas_equal"
-    told = [text.partition(_REPLICAS)[2] for text in _texts(run) if _REPLICAS in text]
-    if differ := [text for text in told if text.startswith("replicas differ")]:
+    printed = [text.partition(_REPLICAS)[2] for text in _texts(run) if _REPLICAS in text]
+    if differ := [text for text in printed if text.startswith("replicas differ")]:
         return failed(name, differ[0])
-    if unanswered := [text for text in told if text.startswith(_UNANSWERED)]:
+    if unanswered := [text for text in printed if text.startswith(_UNANSWERED)]:
         return skipped(name, unanswered[0])
     if not any(group.desc == _REPLICAS_GROUP for group in run.case.groups):
         return skipped(name, "nothing shows that the script called unhang.check_replicas()")

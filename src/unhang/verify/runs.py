@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
+from unhang.diagnosis import judge_paths
 from unhang.errors import UnhangError, WrongUsage
 from unhang.model import Case, CollectiveTable, Diagnosis, Finding, Outcome
-from unhang.probe.process import children_of
 from unhang.verify.step_times import StepTrace, StepWatch, add_last_looks, job_of, read_trace
+from unhang.watch.process import children_of
 
-BAD_ENDS = (Outcome.HANG, Outcome.CRASH, Outcome.STRAGGLER)
+BAD_ENDS = (Outcome.HANG, Outcome.CRASH, Outcome.STRAGGLER, Outcome.INTERRUPTED)
 _END_S = 30.0
 _LAST_LINES = 20
 
@@ -60,9 +62,9 @@ class Run:
 
     @property
     def steps(self) -> int | None:
-        """Optimizer steps that every rank has done; None where no rank has told."""
-        told = [rank.steps for rank in self.case.ranks.values() if rank.steps is not None]
-        return min(told) if told else None
+        """Optimizer steps that every rank has done; None where no rank was recorded."""
+        known = [rank.steps for rank in self.case.ranks.values() if rank.steps is not None]
+        return min(known) if known else None
 
     @property
     def has_failed(self) -> bool:
@@ -146,8 +148,8 @@ def make_run(command: Sequence[str], folder: Path, how: HowToRun) -> Run:
         process.stderr.close()
     seconds = time.monotonic() - began
     if not (bundle / "job.json").exists():
-        told = next((line.strip() for line in reversed(last) if line.strip()), "it said nothing")
-        raise RunFailed(f"the run left no evidence (exit code {process.returncode}): {told}")
+        reason = next((line.strip() for line in reversed(last) if line.strip()), "it said nothing")
+        raise RunFailed(f"the run left no evidence (exit code {process.returncode}): {reason}")
     add_last_looks(watch.trace, bundle)
     watch.trace.write(folder)
     return _judged(bundle, folder, watch.trace, seconds, overran)
@@ -229,13 +231,41 @@ def read_run(path: Path) -> Run:
     return _judged(evidence, folder, trace, None, False)
 
 
-def _judged(evidence: Path, folder: Path, trace: StepTrace | None, seconds: float | None, overran: bool) -> Run:
-    from unhang.analyze.closer_look import ranks_that_matter
-    from unhang.analyze.situation import Situation
-    from unhang.read.bundle import open_paths
-    from unhang.rules.registry import judge
+def can_start(words: Sequence[str]) -> None:
+    """Refuses a command before any run is made.
 
-    found = open_paths([evidence])
-    if found.dumps is not None and not found.dumps.is_whole:
-        found.closer(ranks_that_matter(Situation(found.case)))
-    return Run(folder, found.case, judge(Situation(found.case)), trace, seconds, overran)
+    Raises:
+        WrongUsage: there is no such program.
+    """
+    if words and shutil.which(words[0]) is None:
+        raise WrongUsage(f"{words[0]}: there is no such program")
+
+
+def runs_of(
+    side: str,
+    paths: Sequence[str],
+    words: Sequence[str],
+    repeat: int,
+    folder: Path,
+    how: HowToRun,
+    log: Callable[[str], None],
+) -> list[Run]:
+    """The runs of one side of a comparison: read from paths, and made of a command one after the other.
+
+    Raises:
+        WrongUsage: a path does not exist.
+        UnhangError: nothing of a run can be read.
+    """
+    for path in map(Path, paths):
+        if not path.exists():
+            raise WrongUsage(f"{path} does not exist")
+    found = [read_run(Path(path)) for path in paths]
+    for number in range(1, repeat + 1 if words else 1):
+        found.append(make_run(words, folder / f"{side}-{number}", how))
+        log(f"{side}, run {number} of {repeat}: {found[-1]}")
+    return found
+
+
+def _judged(evidence: Path, folder: Path, trace: StepTrace | None, seconds: float | None, overran: bool) -> Run:
+    judged = judge_paths([evidence])
+    return Run(folder, judged.case, judged.diagnosis, trace, seconds, overran)

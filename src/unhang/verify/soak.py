@@ -18,8 +18,12 @@ from typing import Any
 
 from unhang.errors import UnhangError, UnreadableInput, WrongUsage
 from unhang.model import CAUSES
-from unhang.verify.checks import Check, failed, passed, skipped
+from unhang.model.rank_sets import name_ranks
+from unhang.show.paper import duration
+from unhang.verify.before_after import Share
+from unhang.verify.judging import Check, exit_code_of, failed, passed, skipped
 from unhang.verify.runs import HowToRun, Run, make_run
+from unhang.verify.verify_report import checks_text
 
 SCHEMA = "unhang.soak/1"
 _INJECT = (sys.executable, "-m", "unhang", "inject")
@@ -62,7 +66,7 @@ def known_faults() -> dict[str, str]:
     Blocks: up to a minute.
 
     Raises:
-        UnreadableInput: it does not tell.
+        UnreadableInput: it does not say.
     """
     try:
         listed = subprocess.run(
@@ -124,7 +128,7 @@ def run_soak(
     soak_s: float,
     folder: Path,
     how: HowToRun,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
     make: MakeRun = make_run,
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Stretch]:
@@ -141,8 +145,8 @@ def run_soak(
         is_due = bool(left) and left[0].at_minute * 60 <= at_s and not was_fault
         stretch = Stretch(len(stretches) + 1, at_s, left.pop(0) if is_due else None)
         stretches.append(_run_stretch(stretch, command, folder, how, make))
-        told = stretches[-1]
-        tell(f"{told.name}: {told.run or told.problem}")
+        last = stretches[-1]
+        log(f"{last.name}: {last.run or last.problem}")
     return [*stretches, *(Stretch(len(stretches) + n, soak_s, fault) for n, fault in enumerate(left, 1))]
 
 
@@ -206,15 +210,11 @@ def _judge(stretch: Stretch) -> Check:
         return failed(name, f"{run.cause} is right, but rank {named[0]} was named, and rank {hit[0]} was struck")
     if hit and set(named) > set(hit) and set(named) >= set(run.case.world):
         return failed(name, f"{run.cause} is right, but every rank was named, and rank {hit[0]} was struck")
-    return passed(name, f"{run}, rank {', '.join(map(str, named)) or 'not named'}")
+    return passed(name, f"{run}, {name_ranks(named) if named else 'rank not named'}")
 
 
 def soak_text(stretches: Sequence[Stretch], checks: Sequence[Check]) -> str:
     """The whole as text."""
-    from unhang.show.printable import duration
-    from unhang.verify.compare_runs import Share
-    from unhang.verify.verify_report import checks_text
-
     pairs = list(zip(stretches, checks, strict=True))
     said = []
     for what, chosen in (
@@ -233,8 +233,6 @@ def soak_text(stretches: Sequence[Stretch], checks: Sequence[Check]) -> str:
 
 def soak_json(stretches: Sequence[Stretch], checks: Sequence[Check]) -> str:
     """The whole for programs."""
-    from unhang.verify.checks import exit_code
-
     runs = [
         {
             "number": s.number,
@@ -251,4 +249,4 @@ def soak_json(stretches: Sequence[Stretch], checks: Sequence[Check]) -> str:
         }
         for s, c in zip(stretches, checks, strict=True)
     ]
-    return json.dumps({"schema": SCHEMA, "exit_code": exit_code(checks), "runs": runs}, indent=2) + "\n"
+    return json.dumps({"schema": SCHEMA, "exit_code": exit_code_of(checks), "runs": runs}, indent=2) + "\n"

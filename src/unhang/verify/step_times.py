@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from unhang.errors import UnhangError
-from unhang.probe.process import children_of
 from unhang.read.page import HEADER, MAGIC, read_page
+from unhang.watch.process import children_of
 
 SCHEMA = "unhang.steps/1"
 FILE = "steps.json"

@@ -1,4 +1,4 @@
-"""The stories that `unhang demo` plays: small trainings that go wrong as real ones did, and the truth about each."""
+"""The stories that `unhang demo` plays: small trainings that go wrong as real ones did, the truth about each, and the play."""
 
 from __future__ import annotations
 
@@ -7,18 +7,26 @@ import shlex
 import shutil
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import unhang
 from unhang.errors import UnreadableInput, WrongUsage
+from unhang.model.rank_sets import name_ranks
+from unhang.verify import runs
+from unhang.verify.before_after import compare_sides, where
+from unhang.verify.expectations import default_expectations
+from unhang.verify.runs import HowToRun, Run
+from unhang.verify.verify_report import verified_text
 
 SCHEMA = "unhang.stories/1"
 DEFAULT = "demo"
 _PACKAGE = Path(unhang.__file__).parent
 _AROUND = 3
+_VERDICT_LINES = 45
+Show = Callable[[str], None]
 # The one story whose folder holds no repaired program: what is to be changed in it.
 _DEMO_PATCH = (
     "evaluation.py",
@@ -181,3 +189,54 @@ def choose(name: str, stories: Mapping[str, Story]) -> Story:
     raise WrongUsage(
         f"there is no story {name!r}; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(stories)}")
     )
+
+
+def play(story: Story, folder: Path, how: HowToRun, show: Show = print) -> int:
+    """Plays it, with both reports in `folder`; returns the exit code. That the verdict is wrong is said on stderr.
+
+    Blocks: as long as two short trainings, each up to the limit of `how`.
+    """
+    show(_head(story.title))
+    show(f"What the team believed: {story.believed}")
+    show(_head(f"$ unhang run -- {story.broken}"))
+    broken = _run(story, folder / "broken", how, is_fixed=False)
+    show(_verdict(folder / "broken"))
+    named = broken.findings[0] if broken.findings else None
+    is_right = broken.cause == story.cause and named is not None and set(named.culprit_ranks) == set(story.culprits)
+    if not is_right:
+        got = f"{broken.cause}, {where(named)}" if named else "nothing"
+        print(f"\nunhang names {got}; the truth is {story.cause}, {name_ranks(story.culprits)}", file=sys.stderr)
+    show(_head("The fix"))
+    show(f"{story.fix}\n\n{story.diff().rstrip()}")
+    show(_head(f"$ unhang verify --before {_short(folder / 'broken')} --after -- {story.fixed}"))
+    fixed = _run(story, folder / "fixed", how, is_fixed=True)
+    verified = compare_sides([broken], [fixed], default_expectations())
+    show(verified_text(verified))
+    show(f"The reports: {_short(folder / 'broken' / 'report.html')}, {_short(folder / 'fixed' / 'report.html')}")
+    return verified.exit_code or (0 if is_right else 1)
+
+
+def _run(story: Story, folder: Path, how: HowToRun, is_fixed: bool) -> Run:
+    """Runs one version in a copy of its folder, which stays beside the report that names its lines."""
+    program = folder / "program"
+    story.copy(program, is_fixed)
+    return runs.make_run(command_of(story.fixed if is_fixed else story.broken), folder, replace(how, cwd=program))
+
+
+def _verdict(folder: Path) -> str:
+    try:
+        lines = (folder / "report.txt").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return "(there is no report)"
+    left = len(lines) - _VERDICT_LINES
+    more = [f"... {left} more lines in {_short(folder / 'report.txt')}"] if left > 0 else []
+    return "\n".join([*lines[:_VERDICT_LINES], *more])
+
+
+def _head(text: str) -> str:
+    return f"\n{text}\n{'-' * min(len(text), 100)}"
+
+
+def _short(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
-from xml.etree import ElementTree
 
 from unhang.model import Verdict
-from unhang.show.printable import duration, printable
+from unhang.show.junit import JUnitCase, junit
+from unhang.show.paper import columns, duration, printable
 from unhang.verify.before_after import Side, Verified, where
-from unhang.verify.checks import Check
+from unhang.verify.judging import Check
 from unhang.verify.runs import Run
 
 SCHEMA = "unhang.verify/1"
@@ -43,13 +43,6 @@ def _each(side: Side, what: Callable[[Run], str]) -> str:
     return ", ".join(dict.fromkeys(what(run) for run in side.runs))
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows as text in columns."""
-    shown = [[printable(cell, most=60) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in shown)
-
-
 def checks_text(checks: Sequence[Check]) -> str:
     """One line for each check."""
     width = max((len(check.name) for check in checks), default=0)
@@ -72,7 +65,7 @@ def headline(verified: Verified) -> str:
 def verified_text(verified: Verified) -> str:
     """The whole as text."""
     sides = [side for side in (verified.before, verified.after) if side.runs]
-    parts = [headline(verified), "", table(side_rows(sides)), "", checks_text(verified.checks)]
+    parts = [headline(verified), "", columns(side_rows(sides), 60), "", checks_text(verified.checks)]
     if verified.ratio is not None:
         meaning = "" if verified.ratio.is_certain else ": no difference is established"
         parts += ["", f"step time, after over before: {verified.ratio}{meaning}"]
@@ -143,13 +136,9 @@ def verified_json(verified: Verified) -> str:
 
 def checks_junit(checks: Sequence[Check], suite: str = "unhang verify") -> str:
     """JUnit XML: one test case for each check; a required one that was skipped is a failure."""
-    skips = [c for c in checks if c.verdict is Verdict.SKIPPED and not c.has_failed]
-    counts = {"tests": len(checks), "failures": sum(c.has_failed for c in checks), "errors": 0, "skipped": len(skips)}
-    root = ElementTree.Element("testsuite", {"name": suite, **{name: str(count) for name, count in counts.items()}})
-    for check in checks:
-        case = ElementTree.SubElement(root, "testcase", name=check.name, classname="unhang.verify", time="0")
-        kind = "failure" if check.has_failed else "skipped" if check.verdict is Verdict.SKIPPED else None
-        if kind is not None:
-            ElementTree.SubElement(case, kind, message=printable(check.reason))
-    ElementTree.indent(root)
-    return ElementTree.tostring(root, encoding="unicode", xml_declaration=False) + "\n"
+    cases = [JUnitCase(c.name, _junit_kind(c), printable(c.reason)) for c in checks]
+    return junit(cases, suite, "unhang.verify")
+
+
+def _junit_kind(check: Check) -> str:
+    return "failure" if check.has_failed else "skipped" if check.verdict is Verdict.SKIPPED else ""

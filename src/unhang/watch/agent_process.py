@@ -24,7 +24,7 @@ class Agent:
     """The watcher's process, as the supervisor sees it.
 
     It is in the job's process group and reports every signal number that reaches it (`telltale`): that is how a signal
-    sent to the whole group, which the job already has, is told from one sent only to us.
+    sent to the whole group, which the job already has, is distinguished from one sent only to us.
     """
 
     def __init__(self, options: RunOptions, run_dir: Path, root_pid: int) -> None:
@@ -82,5 +82,12 @@ class Agent:
 
     def tell_end(self) -> None:
         """Asks it to finish."""
+        self._tell(b"end\n")
+
+    def tell_interrupted(self) -> None:
+        """Asks it to keep what every rank does now; it answers with `secured`."""
+        self._tell(b"interrupted\n")
+
+    def _tell(self, order: bytes) -> None:
         with suppress(OSError):
-            os.write(self._orders, b"end\n")
+            os.write(self._orders, order)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import unhang
 
-ABORT_AFTER_S = 300.0
 CALLS_KEPT = "2000"
 OLD_BUFFER_SIZE_NAME = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 BUFFER_SIZE_NAMES = ("TORCH_FR_BUFFER_SIZE", OLD_BUFFER_SIZE_NAME)
-BOOTSTRAP = Path(unhang.__file__).parent / "recorder" / "bootstrap"
+BOOTSTRAP = Path(unhang.__file__).parent / "inside" / "recorder" / "bootstrap"
 
 OnHang = Literal["abort", "report"]
 Value = TypeVar("Value")
@@ -23,14 +23,16 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The settings of one run. `stall_after_s` None: adaptive, at least 15. `env`: the job's without our part.
+    """The settings of one run. `env`: the job's without our part.
+
+    `stall_after_s` None: adaptive, at least 15. `abort_after_s` None: a hang that is only suspected is never ended.
 
     `render`: makes the text of the verdict from the run directory, for a hang that is shown while the job still stands.
     """
 
     report_dir: Path
     stall_after_s: float | None = None
-    abort_after_s: float = ABORT_AFTER_S
+    abort_after_s: float | None = None
     on_hang: OnHang = "abort"
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     has_default_report_dir: bool = False
@@ -52,8 +54,10 @@ def parse_seconds(text: str) -> float:
     Raises:
         ValueError: it is none.
     """
-    seconds = float(text)
-    if not math.isfinite(seconds) or seconds <= 0:
+    seconds = math.nan
+    with suppress(ValueError):
+        seconds = float(text)
+    if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError("not a positive number of seconds")
     return seconds
 
@@ -89,9 +93,8 @@ def choose(
         return default if given is None else given
     try:
         return parse(env[variable])
-    except ValueError:
-        shown = "the adaptive limit" if default is None else f"{default:g}" if isinstance(default, float) else default
-        complain(f"{variable}={env[variable]!r} is ignored, {shown} is used")
+    except ValueError as error:
+        complain(f"{variable}={env[variable]!r} is ignored: it is {error}")
         return default
 
 
@@ -109,7 +112,7 @@ def read_options(
         report_dir=choose("REPORT_DIR", report_dir, env, Path, default_report_dir(), complain),
         has_default_report_dir=report_dir is None and not env.get("UNHANG_REPORT_DIR"),
         stall_after_s=choose("STALL_AFTER", stall_after_s, env, parse_seconds, None, complain),
-        abort_after_s=choose("ABORT_AFTER", abort_after_s, env, parse_seconds, ABORT_AFTER_S, complain),
+        abort_after_s=choose("ABORT_AFTER", abort_after_s, env, parse_seconds, None, complain),
         on_hang=choose("ON_HANG", on_hang, env, parse_on_hang, "abort", complain),
         env=env,
     )

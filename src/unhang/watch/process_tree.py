@@ -17,6 +17,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15
 TERM_GRACE_S = 3.0
 KILL_WAIT_S = 5.0
+HOLD_S = 2.0
 
 
 class Process(NamedTuple):
@@ -45,6 +46,12 @@ def identify(pid: int) -> Process | None:
     """The process that has this pid now, None if there is none (a zombie is none)."""
     stat = _read_stat(pid)
     return stat.process if stat and stat.state not in "ZX" else None
+
+
+def parent_of(pid: int) -> int:
+    """The process above it now, 0 if there is none."""
+    stat = _read_stat(pid)
+    return stat.parent if stat else 0
 
 
 def _children() -> dict[int, list[_Stat]]:
@@ -128,7 +135,7 @@ def end(
 
     Blocks: up to `grace_s` + `last_s`.
     """
-    told: set[Process] = set()
+    terminated: set[Process] = set()
     kill_at = time.monotonic() + grace_s
     while left := members():
         now = time.monotonic()
@@ -137,8 +144,8 @@ def end(
         for process in left:
             if now >= kill_at:
                 send(process, signal.SIGKILL)
-            elif process not in told:
-                told.add(process)
+            elif process not in terminated:
+                terminated.add(process)
                 send(process, signal.SIGTERM)
                 send(process, signal.SIGCONT)
         time.sleep(0.02)
@@ -192,3 +199,54 @@ def fork_worker(name: str, body: Callable[[], None], keep: Collection[int], erro
             os.write(2, traceback.format_exc().encode())
     finally:
         os._exit(code)
+
+
+def rank_pids(run_dir: Path) -> set[int]:
+    """The processes that have registered as ranks, whether they still live or not."""
+    with suppress(OSError):
+        return {int(pid) for name in os.listdir(run_dir / "ranks") if (pid := name.rpartition("-")[2]).isdigit()}
+    return set()
+
+
+def launchers_of(ranks: Collection[int], root: int) -> list[Process]:
+    """The job's first process and all between it and its ranks, the first one first; none where it is a rank itself."""
+    found: dict[int, Process] = {}
+    for rank in ranks:
+        above: list[Process] = []
+        pid = parent_of(rank)
+        while pid and pid not in ranks and pid not in found and (process := identify(pid)):
+            above.append(process)
+            if pid == root:
+                break
+            pid = parent_of(pid)
+        if above and (above[-1].pid == root or parent_of(above[-1].pid) in found):
+            found.update({process.pid: process for process in reversed(above)})
+    return list(found.values())
+
+
+class Hold:
+    """A signal held back. The launchers are stopped meanwhile: a signal to the whole group has come to them already.
+
+    Ranks go on: they must answer. Whoever makes it lets the launchers go, whatever happens. `root`: our unreaped child.
+    """
+
+    def __init__(self, run_dir: Path, root: int) -> None:
+        self._ranks = rank_pids(run_dir)
+        self.passed_on: list[int] = []
+        self.until = time.monotonic() + HOLD_S
+        self._stopped: list[Process] = []
+        if self._ranks and root not in self._ranks:
+            os.kill(root, signal.SIGSTOP)  # at once: it would hand the signal down within a millisecond or two
+            self._stopped += [first] if (first := identify(root)) else []
+        others = (p for p in launchers_of(self._ranks, root) if p.pid != root)
+        self._stopped += [p for p in others if send(p, signal.SIGSTOP)]
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether there is a rank of which anything could be kept."""
+        return any(identify(pid) for pid in self._ranks)
+
+    def let_launchers_go(self) -> None:
+        """Lets them go on. Blocks: never."""
+        while self._stopped:
+            send(self._stopped.pop(), signal.SIGCONT)

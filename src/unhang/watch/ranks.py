@@ -5,14 +5,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import signal
 import struct
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from unhang.probe.process import ProcessProbe, exit_code_of_zombie
+from unhang.watch.process import ProcessProbe, exit_code_of_zombie
 
 _HEADER_BYTES = 96
 _STATUS_AT, _STATUS_BYTES = 4096, 4096
@@ -20,6 +22,12 @@ _TURNS_PER_SAMPLE = 3
 _PIDFD_INFO = struct.Struct("=Q52xi")  # what is given, then ids; the wait status
 _PIDFD_GET_INFO, _PIDFD_INFO_EXIT = 0xC040FF0B, 1 << 3
 _MOVEMENT = slice(32, 40), slice(64, 88)  # optimizer steps; ring position, initialised, ended
+_STEPS = struct.Struct("<Q")
+_GROUP = struct.Struct("<Qqqq")  # of the status: number + 1, last enqueued, last completed, unused
+# Jobs without an optimizer of torch: more calls on one group than setting up makes.
+_CALLS_OF_A_START = 32
+_TURN_S = 0.5
+DEATH_GRACE_S, _MOST_BUSY = 2.0, 5.0
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -28,6 +36,12 @@ def write_whole(path: Path, content: bytes) -> None:
         unfinished = path.with_suffix(path.suffix + ".tmp")
         unfinished.write_bytes(content)
         unfinished.replace(path)
+
+
+def death_grace_s() -> float:
+    """How long peers and launcher may take to follow a rank that ended; on a machine with more work than cores it is longer."""
+    busy = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return DEATH_GRACE_S * min(max(busy, 1.0), _MOST_BUSY)
 
 
 def exit_code_of_reaped(pidfd: int) -> int | None:
@@ -56,11 +70,13 @@ class WatchedRank:
         self.pidfd: int | None = None
         self.is_alive, self.moved_at = True, now
         self.died_at = float("-inf")
+        self.is_earlier = False  # of an attempt after which the ranks were started again
         self.seen_end: tuple[int, int | None] | None = None
         self.moved_ns = time.time_ns()
         self._last, self._turns = b"", 0
         self._page: int | None = None
         self._fault_bytes = 0
+        self._kept_state: dict[str, Any] = {}
         self._has_aborted = False
         try:
             self.pidfd = os.pidfd_open(self.pid)
@@ -90,6 +106,28 @@ class WatchedRank:
         quiet = now - self.moved_at
         self._last, self.moved_at, self.moved_ns = seen, now, time.time_ns()
         return quiet
+
+    def moves(self) -> bool:
+        """Whether it has moved since it was last polled."""
+        return self._movement() != self._last
+
+    def has_failed(self) -> bool:
+        """Whether it raised an exception that nobody caught, or left with an error code."""
+        if (self.folder / "error.json").exists():
+            return True
+        with suppress(OSError, ValueError, AttributeError):
+            return json.loads((self.folder / "exit.json").read_bytes()).get("code") not in (0, None)
+        return False
+
+    def has_stepped(self) -> bool:
+        """Whether it has taken an optimizer step, or made more calls than a start-up does."""
+        if len(self._last) < _STEPS.size:
+            return False
+        if _STEPS.unpack_from(self._last)[0]:
+            return True
+        status = self._last[sum(part.stop - part.start for part in _MOVEMENT) :]
+        padded = status.ljust(-(-len(status) // _GROUP.size) * _GROUP.size, b"\0")
+        return any(completed >= _CALLS_OF_A_START for _, _, completed, _ in _GROUP.iter_unpack(padded))
 
     @property
     def movement(self) -> bytes:
@@ -139,7 +177,13 @@ class WatchedRank:
 
     def write_state(self, fields: dict[str, Any]) -> None:
         """Writes proc.json."""
-        write_whole(self.folder / "proc.json", json.dumps(fields).encode())
+        write_whole(self.folder / "proc.json", json.dumps({**fields, **self._kept_state}).encode())
+
+    def keep_state(self, fields: dict[str, Any]) -> None:
+        """Writes proc.json, whose fields no later one replaces: only how the process ends is added. {} lets them go."""
+        self._kept_state = fields
+        if fields:
+            self.write_state({})
 
     def close(self) -> None:
         """Releases the descriptors."""
@@ -147,3 +191,34 @@ class WatchedRank:
             if descriptor is not None:
                 with suppress(OSError):
                     os.close(descriptor)
+
+
+class DeathClock(threading.Thread):
+    """Notes the time and the exit code of each rank that ends, at once: the watcher may be busy with a look for a second.
+
+    Which of two ends came first tells a signal from outside from the launcher's answer to a failed rank.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name="unhang-deaths", daemon=True)
+        self._epoll, self._ranks = select.epoll(), dict[int, WatchedRank]()
+        self._is_over = False
+
+    def add(self, rank: WatchedRank) -> None:
+        """Watches one more process; one without a descriptor has ended already."""
+        if rank.pidfd is not None:
+            self._ranks[rank.pidfd] = rank
+            with suppress(OSError):  # not possible here: the watcher's own loop sees the end, later
+                self._epoll.register(rank.pidfd, select.EPOLLIN)
+
+    def run(self) -> None:
+        """Notes ends until `stop`."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they shall wake the main thread
+        while not self._is_over:
+            for descriptor, _ in self._epoll.poll(_TURN_S):
+                self._ranks[descriptor].see_end()
+                self._epoll.unregister(descriptor)
+
+    def stop(self) -> None:
+        """Lets the thread end with its present turn. Blocks: never."""
+        self._is_over = True

@@ -25,8 +25,9 @@ TAIL_BYTES = 7 << 20
 SLACK_BYTES = 2 << 20
 CHUNK_BYTES = 1 << 16
 GAP = b"\n... unhang: output left out here ...\n"
+INTERRUPTED = b"\n... unhang: the job was told to end here ...\n"
 LOG_INCOMPLETE = 3
-_RESIZE, _STOP_LOG = b"w", b"x"
+_RESIZE, _STOP_LOG, _MARK = b"w", b"x", b"m"
 _READER_IS_GONE = (errno.EPIPE, errno.EIO, errno.EBADF)
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGTSTP", "SIGTTOU", "SIGTTIN", "SIGPIPE", "SIGUSR1", "SIGUSR2")
 
@@ -192,6 +193,8 @@ def _obey(control: socket.socket, channels: list[Channel], log: OutputLog) -> No
     while order := control.recv(1):
         if order == _STOP_LOG:
             log.close()
+        elif order == _MARK:
+            log.write(INTERRUPTED)
         elif order == _RESIZE:
             for channel in channels:
                 if channel.is_terminal:
@@ -245,6 +248,11 @@ class Relay:
             self.control.settimeout(timeout_s)
             self.control.send(_RESIZE)
             self.control.recv(1)
+
+    def mark_interruption(self) -> None:
+        """Notes in the log that a signal came: what is printed from now on is its doing."""
+        with suppress(OSError):
+            self.control.send(_MARK)
 
     def stop_log(self) -> None:
         """The run directory goes away: from now on the output is only passed through."""

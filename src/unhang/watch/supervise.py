@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
@@ -13,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from unhang.watch.agent_process import ENDING, FORWARDED, Agent
+from unhang.watch.folders import ended_well_before, withdraw_verdict, write_job_file
 from unhang.watch.options import RunOptions, job_environment
 from unhang.watch.process_tree import (
+    Hold,
     JobTree,
     Process,
     become_subreaper,
     descendants_of,
     end,
     identify,
+    rank_pids,
 )
 from unhang.watch.relay import LOG_INCOMPLETE, Relay, start_relay
 
@@ -55,21 +57,6 @@ class JobEnd:
     died_of_interrupt: bool = False
 
 
-def write_job_file(run_dir: Path, content: Mapping[str, Any]) -> None:
-    """Writes `job.json` whole. A full disk loses it, not the job."""
-    with suppress(OSError):
-        (run_dir / "job.json.tmp").write_text(json.dumps(content, indent=1), encoding="utf-8")
-        (run_dir / "job.json.tmp").replace(run_dir / "job.json")
-
-
-def withdraw_verdict(run_dir: Path) -> None:
-    """Takes back what the watcher suspected: the job has come to a good end by itself."""
-    with suppress(OSError, ValueError):
-        verdict = json.loads((run_dir / "verdict.json").read_bytes())
-        (run_dir / "verdict.json.tmp").write_text(json.dumps({**verdict, "withdrawn": True}), encoding="utf-8")
-        (run_dir / "verdict.json.tmp").replace(run_dir / "verdict.json")
-
-
 @contextmanager
 def _signals_kept_for_us() -> Iterator[tuple[frozenset[int], set[int]]]:
     """Blocks the signals that the supervisor waits for; yields them and the mask that the job must get.
@@ -102,6 +89,7 @@ class Supervisor:
         self.interrupted_twice = False
         self._last_interrupt = float("-inf")
         self._has_been_ended = self._had_orphans = False
+        self._hold: Hold | None = None
         self._spared: set[Process] = set()
 
     # Start
@@ -115,6 +103,7 @@ class Supervisor:
         become_subreaper()
         self._spared.update(descendants_of(os.getpid()))
         with _signals_kept_for_us() as (waited, mask_of_job):
+            self.note_ignored(waited)
             self.start_relay()
             try:
                 self.start_job(command, mask_of_job)
@@ -122,14 +111,25 @@ class Supervisor:
                 say(f"{command[0]}: {error.strerror}")
                 return self.finish(126 if isinstance(error, PermissionError) else 127)
             self.start_agent()
-            while not self.is_over:
-                self.on_signal(signal.sigtimedwait(waited, TICK_S))
-                self.reap()
-                self.read_agent()
+            try:
+                while not self.is_over:
+                    self.on_signal(signal.sigtimedwait(waited, TICK_S))
+                    self.reap()
+                    self.read_agent()
+                    self.release_if_due()
+            finally:
+                self.release()
             self.take_pending(waited)
             job_end = self.finish(os.waitstatus_to_exitcode(self.statuses.get(self.root, signal.SIGKILL)))
             self.take_pending(waited)
             return job_end
+
+    def note_ignored(self, waited: frozenset[int]) -> None:
+        """Writes into the watcher's log which signals the caller ignores: they reach neither us nor the job."""
+        names = [name for name in FORWARDED if getattr(signal, name) not in waited]
+        if names:
+            with suppress(OSError), (self.run_dir / "agent.log").open("a") as log:
+                log.write(f"ignored by whoever started us, and so by us and the job: {', '.join(names)}\n")
 
     def start_relay(self) -> None:
         """Puts the relay between the job and our stdout and stderr; without it the job writes there itself."""
@@ -198,18 +198,54 @@ class Supervisor:
         if info.si_signo == signal.SIGWINCH and self.relay and self.relay.has_terminal:
             self.relay.resize()
             self.tell_job(info.si_signo)  # again: the first time it may have seen the old size
-        elif self.note_interruption(info.si_signo):
+            return
+        was_interrupted, is_second = self.interrupted_by is not None, self.note_interruption(info.si_signo)
+        hold = self._hold if was_interrupted or self.interrupted_by is None else self.hold()
+        if is_second:
             self.interrupted_twice = True
             say("interrupted twice: all processes of the job are ended")
+            self.release()
             self.end_job()
         elif info.si_code != _SI_KERNEL and not (self.agent and self.agent.saw(info.si_signo)):
-            self.tell_job(info.si_signo)
+            if hold is None:
+                self.tell_job(info.si_signo)
+            else:
+                hold.passed_on.append(info.si_signo)
+                hold.let_launchers_go()  # it came to us alone
+
+    def hold(self) -> Hold | None:
+        """Holds the first signal that would end the job until the watcher has kept what every rank does."""
+        if self.agent is None:
+            return None
+        self._hold = hold = Hold(self.run_dir, self.root)
+        if not hold.is_needed:
+            self.release()
+            return None
+        self.agent.tell_interrupted()
+        if self.relay:
+            self.relay.mark_interruption()
+        self.write_job_file()
+        return hold
+
+    def release_if_due(self) -> None:
+        """Lets go of a signal that the watcher was not quick enough for."""
+        if self._hold is not None and time.monotonic() >= self._hold.until:
+            self.release()
+
+    def release(self) -> None:
+        """Lets the job go on, and have the signals that were held back."""
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.let_launchers_go()
+            for signo in hold.passed_on:
+                self.tell_job(signo)
 
     def note_interruption(self, signo: int) -> bool:
         """Remembers what ended the job; True for the second Ctrl-C."""
         name = signal.Signals(signo).name
-        if name in ENDING:
-            self.interrupted_by = self.interrupted_by or name
+        if name in ENDING and self.interrupted_by is None:
+            self.interrupted_by = name
+            self.job_file["interrupted_ns"] = time.time_ns()  # what happens from now on is the signal's doing
         if signo != signal.SIGINT:
             return False
         before, self._last_interrupt = self._last_interrupt, time.monotonic()
@@ -242,10 +278,21 @@ class Supervisor:
             show(f"\n{str(message.get('text', '')).rstrip()}\n")
         elif event == "absent":
             self.absent.append({"what": str(message.get("what")), "reason": str(message.get("reason"))})
-        elif event == "verdict" and message.get("end") and self.options.on_hang == "abort" and not self.is_over:
+        elif event == "secured":
+            self.release()
+        elif event == "goes-on":
+            self.interrupted_by = None
+            self.job_file.pop("interrupted_ns", None)
+        elif event == "verdict" and message.get("end") and self.may_end():
             self.ended_by_us = True
             say(f"the job hangs ({message.get('kind')}); ending it")
             self.end_job()
+
+    def may_end(self) -> bool:
+        """Whether a hung job is to be ended: not if it has come to its end in the meantime, or somebody else ends it."""
+        ranks = rank_pids(self.run_dir)
+        is_ending = self.is_over or self.interrupted_by or (ranks and not any(map(identify, ranks)))
+        return self.options.on_hang == "abort" and not is_ending
 
     def end_job(self) -> None:
         """Ends every process of the job.
@@ -272,6 +319,9 @@ class Supervisor:
         self.wait_for_output()
         self.end_orphaned_ranks()
         self.stop_agent()
+        if self.ended_by_us and ended_well_before(self.run_dir, self.job_file["aborted_ns"]):
+            self.ended_by_us, code = False, max(code, 0)  # we came too late: only the launcher was still there
+            del self.job_file["aborted_ns"]
         if code == 0 and not (self.ended_by_us or self._had_orphans):
             withdraw_verdict(self.run_dir)
         if self.relay:

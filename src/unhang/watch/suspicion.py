@@ -1,8 +1,22 @@
-"""What a situation says of a suspected hang: who is concerned, and why in one line."""
+"""When to look and when to suspect a hang; then who is concerned, and why in one line.
+
+A look costs the ranks some ten milliseconds. Every quiet of a second may be looked at as long as there are looks left; they
+come back one by one. Without one, a quiet has to outlast those that ended by themselves. So a hang is seen after a second, and
+a job whose every step is long and quiet pays for a few looks a minute.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from unhang.analyze.situation import Situation
+
+FIRST_LOOK_S = 1.0
+MOST_LOOKS = 4
+ONE_LOOK_EVERY_S = 30.0
+LEAST_STALL_S = 15.0
+START_UP_STALL_S = 60.0
+STALL_FACTOR = 3.0
 
 
 def waits_for_stopped(s: Situation) -> bool:
@@ -35,3 +49,49 @@ def reason(s: Situation) -> str:
 def missing_in_rendezvous(s: Situation) -> set[int]:
     """Ranks that the others wait for in init_process_group."""
     return {t for e in s.waits.edges if e.kind == "rendezvous" for t in e.targets}
+
+
+@dataclass
+class Patience:
+    """What the watcher has learnt of this job. Pure; the clock is passed in. `asked_s`: the user's own `--stall-after`, which is not adapted.
+
+    `has_stepped`: the job is past its first step; what comes before it (data sets, compilers) has no habit yet.
+    Times named `now` are seconds of one clock that starts with the job.
+    """
+
+    asked_s: float | None = None
+    longest_quiet_s: float = 0.0
+    usual_quiet_s: float = FIRST_LOOK_S
+    has_stepped: bool = False
+    looks_left: float = MOST_LOOKS
+    refilled_at: float = 0.0
+
+    def stall_after_s(self) -> float:
+        """How long a wait may last before it is suspected."""
+        if self.asked_s is not None:
+            return self.asked_s
+        least = LEAST_STALL_S if self.has_stepped else START_UP_STALL_S
+        return max(least, STALL_FACTOR * self.longest_quiet_s)
+
+    def quiet_of(self, quiet_s: float) -> dict[str, float]:
+        """What the files keep of a quiet of this length: it, and the longest that had ended by itself."""
+        return {"quiet_s": round(quiet_s, 3), "usual_quiet_s": round(self.longest_quiet_s, 3)}
+
+    def quiet_ended(self, quiet_s: float, was_looked_at: bool) -> None:
+        """Learns from a quiet that ended by itself."""
+        self.longest_quiet_s = max(self.longest_quiet_s, quiet_s)
+        if was_looked_at:
+            self.usual_quiet_s = max(self.usual_quiet_s, 1.5 * quiet_s)
+
+    def looked(self) -> None:
+        """Counts a look."""
+        self.looks_left = max(0.0, self.looks_left - 1)
+
+    def is_time_to_look(self, quiet_s: float, last_look_at_s: float | None, now: float) -> bool:
+        """Whether a quiet is worth a look: the first after a second, later ones at three times the age of the last."""
+        self.looks_left = min(MOST_LOOKS, self.looks_left + (now - self.refilled_at) / ONE_LOOK_EVERY_S)
+        self.refilled_at = now
+        if last_look_at_s is None:
+            after = FIRST_LOOK_S if self.looks_left >= 1 else self.usual_quiet_s
+            return quiet_s >= min(after, self.stall_after_s())
+        return last_look_at_s < self.stall_after_s() <= quiet_s or quiet_s >= 3 * last_look_at_s

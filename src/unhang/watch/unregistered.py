@@ -97,6 +97,6 @@ def is_adopted(folder: Path) -> bool:
 
 
 def disown(folder: Path) -> None:
-    """The job went on: who the process is, it will tell itself."""
+    """The job went on: the process will register itself."""
     if is_adopted(folder):
         shutil.rmtree(folder, ignore_errors=True)

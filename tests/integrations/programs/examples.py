@@ -13,17 +13,14 @@ import unhang
 module_name, object_name = sys.argv[1:3]
 for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
     assert os.environ[name]
-if module_name.endswith("deepspeed"):
+if object_name == "deepspeed_initialize":
     import deepspeed
 
     # Else it compiles a kernel for half a minute first.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-makes_its_own = module_name.rpartition(".")[2] in ("lightning", "transformers", "accelerate", "deepspeed")
-if not makes_its_own:
+if object_name in ("install", "Training", "ray_train_loop"):  # the others make their own
     dist.init_process_group("gloo")
 documented = getattr(importlib.import_module(module_name), object_name)
-if object_name == "install":
-    unhang.install = documented
 blocks = documented.__doc__.split("```python\n")[1:]
 assert blocks, "no example"
 for block in blocks:

@@ -10,7 +10,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from unhang.guard.installing import install
+from unhang.inside.guards.installing import install
 
 folder, how = sys.argv[1:3]
 if how in ("early", "healthy"):

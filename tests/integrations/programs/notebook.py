@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from unhang.guard.installing import install
+from unhang.inside.guards.installing import install
 
 PORT_FILE = f"file://{sys.argv[1]}/meeting"
 

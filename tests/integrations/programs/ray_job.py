@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ray.train import RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer, prepare_model
 
-from unhang.integrations.ray_train import current, guarded
+from unhang.integrations import ray_train_loop, ray_training
 
 FOLDER = sys.argv[1]
 
@@ -24,14 +24,14 @@ def train_loop(config: dict[str, Any]) -> None:
         optimizer.zero_grad()
         model(torch.ones(3, 2)).sum().backward()
         optimizer.step()
-        current().step()
-    Path(FOLDER, f"steps-{dist.get_rank()}").write_text(str(current().steps))
+        ray_training().step()
+    Path(FOLDER, f"steps-{dist.get_rank()}").write_text(str(ray_training().steps))
 
 
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=True, object_store_memory=100 << 20)
 for fault in ("healthy", "fault"):
     trainer = TorchTrainer(
-        guarded(train_loop, f"{FOLDER}/{fault}"),
+        ray_train_loop(train_loop, f"{FOLDER}/{fault}"),
         train_loop_config={"fault": fault},
         scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
         run_config=RunConfig(storage_path=FOLDER + "/ray", name=fault),

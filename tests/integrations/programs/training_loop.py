@@ -42,7 +42,7 @@ class Samples(torch.utils.data.Dataset[Any]):
 
 
 def plain() -> None:
-    from unhang.integrations.training import Training
+    from unhang.integrations import Training
 
     training = Training(**SETTINGS)
     dist.init_process_group("gloo", timeout=LIMIT)
@@ -65,7 +65,7 @@ def plain() -> None:
 def lightning() -> None:
     import lightning.pytorch as pl
 
-    from unhang.integrations.lightning import UnhangCallback
+    from unhang.integrations import LightningCallback
 
     class Module(pl.LightningModule):
         def __init__(self) -> None:
@@ -79,7 +79,7 @@ def lightning() -> None:
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
-    callback = UnhangCallback(**SETTINGS)
+    callback = LightningCallback(**SETTINGS)
     trainer = pl.Trainer(
         accelerator="cpu", devices=2, strategy=pl.strategies.DDPStrategy(process_group_backend="gloo", timeout=LIMIT),
         max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
@@ -94,7 +94,7 @@ def lightning() -> None:
 def transformers() -> None:
     from transformers import Trainer, TrainingArguments
 
-    from unhang.integrations.transformers import UnhangCallback
+    from unhang.integrations import TransformersCallback
 
     class Model(torch.nn.Module):
         def __init__(self) -> None:
@@ -110,7 +110,7 @@ def transformers() -> None:
         def __getitem__(self, index: int) -> Any:
             return {"x": torch.ones(2)}
 
-    callback = UnhangCallback(**SETTINGS)
+    callback = TransformersCallback(**SETTINGS)
     arguments = TrainingArguments(
         output_dir=FOLDER + "/out", use_cpu=True, ddp_backend="gloo", ddp_timeout=10, report_to=[], save_strategy="no",
         disable_tqdm=True, per_device_train_batch_size=1, num_train_epochs=1,
@@ -126,13 +126,13 @@ def accelerate() -> None:
     from accelerate import Accelerator
     from accelerate.utils import InitProcessGroupKwargs
 
-    from unhang.integrations.accelerate import watch
+    from unhang.integrations import watch_accelerator
 
     accelerator = Accelerator(cpu=True, kwargs_handlers=[InitProcessGroupKwargs(backend="gloo", timeout=LIMIT)])
     model: Any = torch.nn.Linear(2, 1)
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
     loader: Any = torch.utils.data.DataLoader(Samples(), batch_size=1)
-    training = watch(accelerator, **SETTINGS)
+    training = watch_accelerator(accelerator, **SETTINGS)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     for step, batch in enumerate(loader):
         maybe_fail(step)
@@ -146,14 +146,14 @@ def accelerate() -> None:
 def deepspeed() -> None:
     import deepspeed as library
 
-    from unhang.integrations.deepspeed import initialize
+    from unhang.integrations import deepspeed_initialize
 
     # Else it compiles a kernel for half a minute first.
     library.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     module = torch.nn.Linear(2, 1)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     config = {"train_micro_batch_size_per_gpu": 3, "zero_allow_untested_optimizer": True}
-    engine, *_ = initialize(
+    engine, *_ = deepspeed_initialize(
         settings=SETTINGS, model=module, optimizer=optimizer, config=config, dist_init_required=True
     )
     for step in range(6):

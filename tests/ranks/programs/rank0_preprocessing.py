@@ -5,13 +5,13 @@ import time
 import torch.distributed as dist
 import toy
 
-# Both lines are right: the call under the condition, and the line on which rank 0 is.
+# Right are the call under the condition, and every line on which rank 0 may be meanwhile.
 
 
 def tokenize(documents):
     tokens = []
     for text in documents:
-        tokens += [hash(word) % 5000 for word in text.split()]
+        tokens += [hash(word) % 5000 for word in text.split()]  # culprit
         time.sleep(0.1)  # culprit
     return tokens
 

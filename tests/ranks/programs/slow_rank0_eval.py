@@ -6,15 +6,15 @@ import torch
 import torch.distributed as dist
 import toy
 
-# Both lines are right: the call under the condition, and the loop in which rank 0 is.
+# Right are the call under the condition, and every line on which rank 0 may be meanwhile.
 
 
 @torch.no_grad()
 def evaluate(weights):
     errors = []
     for seed in range(4000):
-        rows = toy.batch(seed, rows=64)
-        errors.append((rows @ weights - rows.sum(1, keepdim=True)).abs().mean().item())
+        rows = toy.batch(seed, rows=64)  # culprit
+        errors.append((rows @ weights - rows.sum(1, keepdim=True)).abs().mean().item())  # culprit
         time.sleep(0.01)  # culprit
     return sum(errors) / len(errors)
 

@@ -7,14 +7,14 @@ import torch
 import torch.distributed as dist
 import toy
 
-# Both lines are right: the call under the condition, and the place where rank 0 is.
+# Right are the call under the condition, and every line on which rank 0 may be meanwhile.
 
 
 def save(weights, path):
     torch.save(weights, path)
     for _ in range(400):
-        with path.open("ab") as file:
-            file.write(b"shard")
+        with path.open("ab") as file:  # culprit
+            file.write(b"shard")  # culprit
         time.sleep(0.1)  # culprit
 
 

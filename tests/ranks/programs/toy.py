@@ -1,4 +1,7 @@
-"""What the small programs share: a model whose gradients are averaged by hand, and a clean start and end."""
+"""What the small programs share: a model whose gradients are averaged by hand, and a clean start and end.
+
+The mark is for the program that evaluates alone, and may be met in here.
+"""
 
 import datetime
 
@@ -16,7 +19,7 @@ def begin() -> int:
 
 
 def batch(rank: int, rows: int = 8) -> torch.Tensor:
-    return torch.randn(rows, 4, generator=torch.Generator().manual_seed(rank))
+    return torch.randn(rows, 4, generator=torch.Generator().manual_seed(rank))  # culprit
 
 
 def train_step(weights: torch.Tensor, inputs: torch.Tensor) -> float:

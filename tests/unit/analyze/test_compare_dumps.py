@@ -17,9 +17,8 @@ from unhang.analyze.compare_dumps import OtherFile, compare_runs
 from unhang.analyze.compare_parts import _equal_at
 from unhang.analyze.schedule import Ints
 from unhang.read.bundle import open_paths
-from unhang.read.dumps import decode, engine, reader
-from unhang.read.dumps.engine import LocalEngine, plan
-from unhang.read.dumps.engine_worker import Task
+from unhang.read.dumps import engine, reader
+from unhang.read.dumps.engine import LocalEngine, Task, plan
 from unhang.read.dumps.reader import DumpReader
 from unhang.read.dumps.shard import DumpFile, Shard
 
@@ -34,11 +33,7 @@ PAIRS = {"TP": (0, 1), "TP ": (2, 3)}
 
 @pytest.fixture(autouse=True)
 def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small jobs are treated as large ones, of which a process takes two ranks of both runs at a time.
-
-    Even of so few dumps, some take over what others say.
-    """
-    monkeypatch.setattr(decode, "FEWEST_FILES", 1)
+    """Small jobs are treated as large ones, of which a process takes two ranks of both runs at a time."""
     monkeypatch.setattr(reader, "WHOLE_BYTES", -1)
     monkeypatch.setattr(engine, "FEWEST_FILES", 2)
 
@@ -64,7 +59,7 @@ def dumps(files: Sequence[DumpFile]) -> DumpReader:
 
 def both_ways(ours: Path, theirs: Path) -> tuple[Comparison, Comparison]:
     """The comparison, and that of the whole tables."""
-    wholes = [open_paths([path], reader=dumps) for path in (ours, theirs)]
+    wholes = [open_paths([path], read_dumps=dumps) for path in (ours, theirs)]
     a, b = (run.dumps.seen if run.dumps else None for run in wholes)
     return compare_runs([ours], [theirs], dumps), compare(wholes[0].whole(), wholes[1].whole(), a, b)
 

@@ -8,8 +8,8 @@ from unhang.analyze.first_errors import errors_of, first_error, is_log_only, ran
 from unhang.analyze.laggards import behind_in_steps
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
-from unhang.model.example import make_case
 from unhang.read.logs.case import log_case
+from unhang.testing import make_case
 
 TRACE = 'Traceback (most recent call last):\n  File "/app/t.py", line 3, in f\n    g()\n'
 END = "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: 1) local_rank: 3 (pid: 7) of binary: python\n"

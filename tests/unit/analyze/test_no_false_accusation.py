@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from unhang.analyze.situation import Situation
 from unhang.model import Case, PendingCall, ProcessState, Verdict
-from unhang.model.example import ended, make_case, path
 from unhang.rules.registry import judge
+from unhang.testing import ended, make_case, path
 
 START_NS = 1_000_000_000_000
 TICK_NS = 1_000_000

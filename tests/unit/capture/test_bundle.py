@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.capture.bundle import copy_bundle, save_bundle
 from unhang.read.redact import REDACTED
+from unhang.watch.folders import copy_bundle, save_bundle
 
 
 @pytest.fixture
@@ -53,11 +53,14 @@ def test_a_cut_identity_is_copied_as_it_is(run_dir: Path, tmp_path: Path) -> Non
     assert (tmp_path / "bundle/ranks/r0-17/identity.json").read_bytes() == b'{"rank": \xff'
 
 
-def test_an_older_bundle_makes_room_and_other_folders_do_not(run_dir: Path, tmp_path: Path) -> None:
+def test_nothing_makes_room_but_the_empty_folder_that_was_made_for_it(run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "bundle").mkdir()
     copy_bundle(run_dir, tmp_path / "bundle")
+    before = names(tmp_path / "bundle")
     (run_dir / "ranks/r0-17/page.bin").unlink()
-    copy_bundle(run_dir, tmp_path / "bundle")
-    assert "ranks/r0-17/page.bin" not in names(tmp_path / "bundle")
+    with pytest.raises(OSError, match="not empty"):
+        copy_bundle(run_dir, tmp_path / "bundle")
+    assert names(tmp_path / "bundle") == before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis").touch()
     with pytest.raises(OSError, match="not empty"):

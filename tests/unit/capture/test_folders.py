@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from unhang.capture import folders
-from unhang.capture.folders import LOCK, hold, make_report_dir, make_run_dir, sweep
+from unhang.watch import folders
+from unhang.watch.folders import LOCK, hold, make_report_dir, make_run_dir, sweep
 
 
 @pytest.fixture
@@ -57,8 +58,20 @@ def test_old_folders_of_dead_runs_are_removed(tmp_path: Path) -> None:
 def test_the_report_dir_is_made_and_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert make_report_dir(Path("a/b"), False, pytest.fail) == tmp_path / "a/b"
-    assert make_report_dir(Path("a/b"), False, pytest.fail) == tmp_path / "a/b"
-    assert list((tmp_path / "a/b").iterdir()) == []
+
+
+def test_a_report_dir_that_another_run_has_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders.platform, "node", lambda: "b")
+    wanted, lines = tmp_path / "shared", list[str]()
+    names = [make_report_dir(wanted, False, lines.append) for _ in range(3)]
+    assert names == [wanted, wanted / "b", wanted / "b-2"]
+    assert lines == [f"{wanted} holds the report of another run; this one goes to {name}" for name in names[1:]]
+
+
+def test_runs_that_start_at_one_moment_never_share_a_report_dir(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda _: make_report_dir(tmp_path / "shared", False, lambda _: None), range(64)))
+    assert len(set(found)) == 64
 
 
 def test_default_report_dirs_of_the_same_second_differ(tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from unhang.cli import diagnose as command_file
-from unhang.cli import writing
-from unhang.cli.diagnose import Judged, diagnose_and_show
+from unhang.cli import streams
 from unhang.cli.main import main
+from unhang.cli.run import diagnose_and_show
+from unhang.diagnosis import Judged
 from unhang.model import Case, Diagnosis, Finding, Inventory, Job, Outcome, WaitsFor
+from unhang.show import reports
 
 
 def judged(outcome: Outcome, *findings: Finding) -> Judged:
@@ -26,11 +27,11 @@ def rendered_simply(monkeypatch: pytest.MonkeyPatch) -> None:
     def render(it: Judged, output_format: str, color: bool = False) -> bytes:
         return f"{output_format} of {it.diagnosis.outcome}{' in colour' * color}\n".encode()
 
-    monkeypatch.setattr(command_file, "render", render)
+    monkeypatch.setattr("unhang.show.reports.render", render)
 
 
 def use(monkeypatch: pytest.MonkeyPatch, result: Judged) -> None:
-    monkeypatch.setattr(command_file, "diagnose", lambda paths, reader=None: result)
+    monkeypatch.setattr("unhang.diagnosis.judge_paths", lambda *_, **__: result)
 
 
 @pytest.mark.parametrize(("result", "code"), [(CLEAN, 0), (HANG, 1), (UNKNOWN, 3)])
@@ -99,11 +100,11 @@ def test_colour_is_for_terminals(environment: dict[str, str], expected: bool, mo
     def is_terminal(_: Any) -> bool:
         return True
 
-    monkeypatch.setattr(writing.os, "isatty", is_terminal)
-    monkeypatch.setattr(writing.os, "environ", environment)
-    assert writing.wants_color(1) is expected
+    monkeypatch.setattr(streams.os, "isatty", is_terminal)
+    monkeypatch.setattr(streams.os, "environ", environment)
+    assert streams.wants_color(1) is expected
 
 
 def test_json_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert json.loads(command_file.render(HANG, "json"))["outcome"] == "hang"
+    assert json.loads(reports.render(HANG, "json"))["outcome"] == "hang"

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from unhang.analyze.env_judge import judge_settings
-from unhang.analyze.env_names import distance, nearest
 from unhang.cli.env import command
 from unhang.errors import NothingToJudge, UnreadableInput, WrongUsage
 from unhang.model import Finding
@@ -19,6 +17,8 @@ from unhang.read.environment.log_text import read_log
 from unhang.read.environment.python_code import read_python
 from unhang.read.environment.shell import read_shell
 from unhang.read.environment.sources import of_process
+from unhang.rules.env import judge_settings
+from unhang.rules.env.names import distance, nearest
 
 
 def env(*arguments: str | Path) -> tuple[int, str]:

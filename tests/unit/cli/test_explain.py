@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.logs import corpus
 
 from unhang.cli import explain
 from unhang.cli import main as cli_main
@@ -142,8 +143,9 @@ def test_an_exception_without_its_traceback_leads_to_a_rule(capsys: TOLD) -> Non
 
 def test_every_family_of_lines_is_explained(capsys: TOLD) -> None:
     first = {pattern.kind.split(".")[0]: pattern for pattern in reversed(all_patterns())}
+    examples = corpus.examples()
     for pattern in first.values():
-        told = as_json(capsys, pattern.examples[0])
+        told = as_json(capsys, examples[pattern.kind][0])
         known = next(k for k in told["known"] if pattern.kind in k["kinds"])
         assert known["printed_by"]
 
@@ -292,3 +294,23 @@ def test_a_real_terminal_is_asked() -> None:
         assert process.wait(30) == 0
     os.close(ours)
     assert QUESTIONS["message"].text.encode() in seen
+
+
+def test_a_line_is_explained_from_the_catalogue(capsys: TOLD) -> None:
+    shown = text(capsys, "NVRM: Xid (PCI:0000:3b:00): 94, pid=1, Contained: SM")
+    assert "emitter     xid (layer: driver)" in shown
+    assert "cause       gpu-hardware" in shown
+    assert "do first" in shown
+    told = as_json(capsys, "Bootstrap : no socket interface found")["known"][0]["message"]
+    assert (told["emitter"], told["layer"], told["role"], told["cause"]) == (
+        "nccl",
+        "nccl",
+        "root",
+        "network-interface",
+    )
+
+
+def test_of_an_unknown_line_its_emitter_is_told(capsys: TOLD) -> None:
+    shown = text(capsys, "slurmstepd: error: words that are new")
+    assert "slurm (layer: scheduler)" in shown
+    assert "by itself it names no cause" in shown

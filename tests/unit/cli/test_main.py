@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -41,7 +43,6 @@ def test_run_does_not_load_what_is_heavy() -> None:
         ["run", "--stall-after", "nan", "--", "true"],
         ["run", "--abort-after", "-5", "--", "true"],
         ["run", "--on-hang", "kill", "--", "true"],
-        ["diagnose"],
         ["diagnose", "--output-format", "pdf", __file__],
         ["diagnose", "/no/such/file"],
     ],
@@ -50,7 +51,65 @@ def test_wrong_usage_is_2(arguments: list[str], capsys: pytest.CaptureFixture[st
     assert main(arguments) == 2
     seen = capsys.readouterr()
     assert seen.out == ""
-    assert "Error: " in seen.err or "Usage: " in seen.err
+    assert seen.err.startswith("unhang: ")
+    assert len(seen.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["diagnos", "x"], "unhang: there is no command 'diagnos'; did you mean diagnose? (see 'unhang --help')\n"),
+        (["diagnose", "--outpt", "x"], "see 'unhang diagnose --help')\n"),
+        (["reproduce"], "(see 'unhang reproduce --help')\n"),
+        (["check", "--only", "nonsense"], "(see 'unhang check --help')\n"),
+    ],
+)
+def test_wrong_usage_says_where_help_is(arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.endswith(line)
+
+
+@pytest.mark.parametrize("arguments", [["demo"], ["check", "--ranks", "2"], ["check", "--scale", "2,4"]])
+def test_without_torch_what_needs_it_is_one_line(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert main(arguments) == 2
+    line = "unhang: there is no torch here (install torch into the environment of unhang)\n"
+    assert capsys.readouterr() == ("", line)
+
+
+FAULTY = """if 1:
+    import sys, click
+    from unhang.cli import main as m
+    @click.command()
+    def faulty(): {}
+    m.LazyGroup.get_command = lambda *_: faulty
+    sys.argv = ["unhang", "env"]
+    sys.exit(m.main())"""
+
+
+def test_a_fault_of_ours_is_no_finding() -> None:
+    done = subprocess.run([sys.executable, "-c", FAULTY.format("[][1]")], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 2
+    assert "IndexError" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("unhang: this is a fault of unhang, and no verdict (")
+
+
+@pytest.mark.parametrize(
+    ("act", "line"),
+    [
+        ("open('/no/such/file')", "unhang: /no/such/file: No such file or directory\n"),
+        ("__import__('torch')", "unhang: there is no torch here (install torch into the environment of unhang)\n"),
+    ],
+)
+def test_what_is_missing_on_the_machine_is_one_line(act: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('No module named torch', name='torch')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTY.format(act)], capture_output=True, text=True, timeout=30, env=environment
+    )
+    assert (done.returncode, done.stderr) == (2, line)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ module = types.ModuleType("unhang.watch.agent")
 module.watch = lambda options, run_dir, root, reports, orders: os.read(orders, 100)
 sys.modules["unhang.watch.agent"] = module
 from pathlib import Path
-import unhang.capture.folders as folders
-import unhang.cli.diagnose as diagnose
+import unhang.watch.folders as folders
+import unhang.cli.run as run
 from unhang.cli.main import main
 folders.SHARED_MEMORY = Path({memory!r})
 folders.make_run_dir.__defaults__ = (folders.SHARED_MEMORY,)
@@ -26,7 +26,7 @@ folders.LONGEST_PATH = 1000
 def show(bundle, report_dir, is_quiet):
     {show}
     os.write(2, f"shown {{bundle}} {{is_quiet}}\\n".encode())
-diagnose.diagnose_and_show = show
+run.diagnose_and_show = show
 sys.exit(main(["run", *sys.argv[1:]]))
 """
 
@@ -91,7 +91,7 @@ def test_the_default_folder_is_named_by_the_time(run: Run, tmp_path: Path) -> No
 
 def test_nonsense_in_the_environment_is_one_line(run: Run, tmp_path: Path) -> None:
     done = run("--", "true", UNHANG_STALL_AFTER="-5", UNHANG_REPORT_DIR="there", UNHANG_ABORT_AFTER="9")
-    expected = "unhang: UNHANG_STALL_AFTER='-5' is ignored, the adaptive limit is used\n"
+    expected = "unhang: UNHANG_STALL_AFTER='-5' is ignored: it is not a positive number of seconds\n"
     assert done.returncode == 0
     assert done.stderr == f"{expected}shown {tmp_path}/there/bundle False\n"
     assert job_file(tmp_path / "there")["options"]["abort_after_s"] == 9
@@ -109,7 +109,7 @@ def test_a_report_dir_that_cannot_be_written_does_not_harm_the_job(run: Run, tmp
 
 def test_a_disk_that_fills_up_does_not_harm_the_job(run: Run, tmp_path: Path) -> None:
     # What cannot be replaced by a fake: the folder vanishes from under the running job, and a file takes its name.
-    done = run("--report-dir", "out", "--", "sh", "-c", "rmdir out; touch out; exit 5")
+    done = run("--report-dir", "out", "--", "sh", "-c", "rm -r out; touch out; exit 5")
     assert done.returncode == 5
     assert "; it goes to " in done.stderr.splitlines()[0]
 

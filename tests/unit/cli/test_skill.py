@@ -14,13 +14,13 @@ from unhang import __version__
 from unhang.cli import main as cli_main
 from unhang.cli.skill import commands_with_help
 from unhang.model import CAUSES, Diagnosis, Inventory, Job, Outcome, RuleOutcome, Unavailable, Verdict
-from unhang.model.example import make_case
 from unhang.rules.decision_tree import QUESTIONS, rules_by_id
 from unhang.rules.registry import judge
 from unhang.show.report_json import to_json
 from unhang.skill.advice import ADVICE
 from unhang.skill.folder import MAIN, NAME, default_target, skill_files
 from unhang.skill.validate import MAX_BODY_LINES, front_matter, split, validate
+from unhang.testing import make_case
 
 TOLD = pytest.CaptureFixture[str]
 GOOD = "---\nname: a-skill\ndescription: Does something. Use when needed.\n---\n\n# Text\n"

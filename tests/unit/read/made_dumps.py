@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import pickle
 import struct
+from collections.abc import Mapping
 from typing import Any
+
+from unhang.model import ProcessGroup, TableBuilder, Unavailable
+from unhang.read.dumps.objects import RecordedCalls, add_calls, lost_entries
 
 # The version that added a field; older dumps lack it.
 ADDED = {
@@ -116,3 +120,14 @@ BOMBS = {
     "zeros": b"\0" * 100_000,
     "random": bytes((i * 7919 + 13) % 251 for i in range(5000)),
 }
+
+
+def add_to_table(
+    made: Mapping[str, Any], rank: int, builder: TableBuilder, membership: Mapping[str, ProcessGroup] | None = None
+) -> tuple[Unavailable, ...]:
+    """Adds the calls of a loaded dump; returns what of it was lost. `membership` wins over what the dump says."""
+    recorded = RecordedCalls(made, f"dump of rank {rank}")
+    add_calls(recorded.calls, rank, builder, {**recorded.groups, **(membership or {})})
+    if recorded.wrapped:
+        builder.mark_wrapped(rank)
+    return lost_entries(recorded, rank)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.logs import corpus
 
 from unhang.errors import UnreadableInput
 from unhang.read.logs import source
@@ -34,7 +35,8 @@ PREFIXES = [
     "(W pid=9, ip=10.0.0.2) ",
     "2025-02-18T02:54:01.123Z ",
 ]
-EXAMPLES = sorted({line for pattern in all_patterns() for line in pattern.examples})
+OF_KIND = corpus.examples()
+EXAMPLES = sorted({line for of_kind in OF_KIND.values() for line in of_kind})
 LITERALS = [anchor.word for anchor in anchors()]
 GARBAGE = st.one_of(
     st.binary(max_size=200),
@@ -114,7 +116,7 @@ def test_any_lines_can_be_followed(texts: list[tuple[int, str]]) -> None:
 def adversarial(pattern: Pattern) -> Iterable[str]:
     """Lines that lead an expression astray that can be led astray, as long as lines get: they are cut before they are matched."""
     found = []
-    for example in pattern.examples:
+    for example in (e for e in OF_KIND[pattern.kind] if pattern.compiled.search(e)):
         found.append(example * (MAX_LINE // len(example) + 1))
         found += [
             example[:cut] + filler * MAX_LINE

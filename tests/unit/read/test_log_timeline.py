@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+import pytest
+
+from unhang.read import read_paths
 from unhang.read.logs.case import case_of_outputs
 from unhang.read.logs.timeline import merged, timeline
 from unhang.read.output_log import OutputLog, parse_output
@@ -51,6 +57,18 @@ def test_a_clock_ahead_is_found_and_corrected() -> None:
         "b.log's clock is 3.4 s ahead (+-1.0 s, estimated from 2 events) against a.log; its times are corrected",
     )
     assert found.absent() == ()
+
+
+@pytest.mark.parametrize("prefix", ["", "[I609 "], ids=["the time of day", "the day without the year"])
+def test_logs_that_were_copied_at_other_times_are_not_thought_apart(tmp_path: Path, prefix: str) -> None:
+    for i, name in enumerate("ab"):
+        path = tmp_path / f"node-{name}.log"
+        path.write_text(f"{prefix}22:03:0{i}.100 {barrier(1, i)}\n{prefix}22:13:03.100 {name} fails\n")
+        os.utime(path, (1_700_000_000 + i * 500 * 86_400,) * 2)
+    assert read_paths([tmp_path]).present == (
+        "output (4 lines)",
+        "clocks of 2 machines agree within 1.0 s (estimated from what they logged)",
+    )
 
 
 def test_clocks_that_agree_are_left_alone() -> None:

@@ -60,6 +60,20 @@ def test_gdb():
     assert stack.frames[2].line == 12
 
 
+def test_a_backtrace_of_cpp_is_none_of_gdb():
+    assert (
+        read(
+            "C++ CapturedTraceback:\n#4 c10d::f() from ??:0\n#5 c10d::ProcessGroupNCCL::ncclCommWatchdog() from ??:0\n"
+        )
+        == ()
+    )
+
+
+def test_one_thread_alone():
+    (stack,) = read('Stack (most recent call first):\n  File "/app/train.py", line 12 in main\n')
+    assert (stack.is_printed, str(stack.frames[0])) == (True, "train.py:12 in main")
+
+
 def test_ranks_by_the_prefix_of_the_lines():
     lines = ["Current thread 0x00007f02 (most recent call first):", '  File "/app/train.py", line 12 in main']
     text = "\n".join(f"[rank{rank}]: {line}" for rank in (0, 3) for line in lines)

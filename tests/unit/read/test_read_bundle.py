@@ -114,6 +114,22 @@ def test_everything_of_one_rank(run):
     assert "stacks of 1 rank (py-spy)" in case.present
 
 
+@pytest.mark.parametrize(
+    ("job", "verdict", "told"),
+    [
+        ({"started_ns": T0}, {"onset_ns": T0 + 9 * S, "detected_ns": T0 + 11 * S}, (9.0, 2.0)),
+        ({"started_ns": T0}, {"detected_ns": T0 + 11 * S}, (None, None)),
+        ({"started_ns": T0}, {"onset_ns": T0 + 9 * S}, (9.0, None)),
+        ({"command": ["x"]}, {"onset_ns": T0 + 9 * S, "detected_ns": T0 + 11 * S}, (None, 2.0)),
+    ],
+)
+def test_what_no_clock_told_is_unknown(tmp_path, job, verdict, told):
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    (tmp_path / "verdict.json").write_text(json.dumps({"kind": "proven", **verdict}))
+    hang = read_bundle(tmp_path).hang
+    assert (hang.onset_s, hang.detected_after_s) == told
+
+
 def test_files_that_are_empty_cut_or_garbage_cost_only_themselves(run):
     names = ("groups_jsonl", "page_bin", "error_json", "exit_json", "proc_json", "pyspy_json", "flight_pickle")
     names += ("flight_json", "flight_exit_pickle", "handled_jsonl", "notes_jsonl", "faulthandler_txt")
@@ -211,12 +227,145 @@ def test_what_happens_while_we_end_the_job_is_no_evidence(run):
     assert (case.ranks[1].state.state, case.job.ended_by_us) == ("S", True)
 
 
+FELT = 'Thread 0x0000000000000001 (most recent call first):\n  File "/app/train.py", line 8 in rest\n'
+
+
+def interrupted(run, **files):
+    """A job that Ctrl-C ended at T0 + 50 s, and what lies in the folder of its rank 0."""
+    ends = {"ended_ns": T0 + 52 * S, "exit_code": 130, "interrupted_by": "SIGINT", "interrupted_ns": T0 + 50 * S}
+    write(run, job_json={"started_ns": T0, "ended_by_us": False, **ends})
+    rank(run, 0, **files)
+    return read_bundle(run).ranks[0]
+
+
+def test_what_a_signal_does_to_a_rank_is_no_evidence(run):
+    """Also where the rank had it, and had left, a moment before a busy supervisor noticed it."""
+    exits = {"kind": "exit", "code": None, "time_ns": T0 + 50 * S - 500_000}
+    died = {"state": "gone", "died_ns": T0 + 51 * S, "exit_code": -2}
+    evidence = interrupted(run, exit_json=exits, proc_json=died, interrupt_txt=FELT)
+    assert (evidence.exit, evidence.error) == (None, None)
+    assert evidence.main_stack.frames[0].line == 8
+
+
+def test_what_a_signal_does_to_a_rank_that_was_not_ready_for_it_is_no_evidence_either(run):
+    """It came before the recorder could mark it: the end by that signal, or a peer that is gone, is mark enough."""
+    died = {"state": "gone", "died_ns": T0 + 49 * S + 900_000_000, "exit_code": -2}
+    assert interrupted(run, proc_json=died).exit is None
+    error = {"type": "RuntimeError", "message": CLOSED, "time_ns": T0 + 49 * S + 900_000_000, "frames": []}
+    rank(run, 1, error_json=error, proc_json=died | {"exit_code": 1})
+    evidence = read_bundle(run).ranks[1]
+    assert (evidence.error, evidence.exit) == (None, None)
+
+
+def test_what_a_rank_did_before_the_signal_is(run):
+    error = {"type": "ValueError", "message": "a bad sample", "time_ns": T0 + 49 * S, "frames": []}
+    died = {"state": "gone", "died_ns": T0 + 49 * S + 1, "exit_code": 1}
+    evidence = interrupted(run, error_json=error, proc_json=died)
+    assert (evidence.error.type, evidence.exit.code) == ("ValueError", 1)
+
+
+def test_a_moment_before_we_ended_the_job_is_evidence(run):
+    """Our own signal leaves its mark in each rank as well, but its moment is known."""
+    write(run, job_json={"started_ns": T0, "aborted_ns": T0 + 50 * S, "exit_code": 124, "ended_by_us": True})
+    error = {"type": "ValueError", "message": "a bad sample", "time_ns": T0 + 49 * S, "frames": []}
+    exits = {"kind": "exit", "code": None, "time_ns": T0 + 49 * S}
+    rank(run, 0, handled_jsonl=[error], interrupt_txt=FELT)
+    rank(run, 1, error_json=error, exit_json=exits, interrupt_txt=FELT)
+    ranks = read_bundle(run).ranks
+    assert [e.message for e in ranks[0].handled] == ["a bad sample"]
+    assert (ranks[1].error.type, ranks[1].exit.kind) == ("ValueError", "exit")
+
+
 def test_the_last_attempt_counts(run):
     for restart in (0, 1):
         rank(run, 0, 100 + restart, identity={"restart": restart}, exit_json={"kind": "exit", "code": restart})
     case = read_bundle(run)
     assert (case.ranks[0].identity.restart, case.ranks[0].exit.code) == (1, 1)
-    assert absences(case)["process 100 of rank 0"] == "earlier attempt (restart 0)"
+    assert [(c.attempt, c.ranks[0].identity.pid, c.ranks[0].exit.code) for c in case.earlier] == [(0, 100, 0)]
+    assert case.attempt == 1
+
+
+def started(number: int, second: float, ended: float | None = None, code: int = 1, **more: object) -> dict[str, object]:
+    """What is written of a process that started, and ended, so many seconds after T0."""
+    proc = {} if ended is None else {"proc_json": {"died_ns": T0 + int(ended * S), "exit_code": code, "state": "gone"}}
+    return {"identity": {"started_ns": T0 + int(second * S), "world_size": number, **more}, **proc}
+
+
+def test_attempts_without_a_launchers_count_are_told_apart_by_time(run):
+    """A program that starts its ranks again by itself. Rank 2 had not come in the first attempt, rank 0 not in the second."""
+    rank(run, 0, 100, **started(3, 1, 5))
+    rank(run, 1, 101, **started(3, 1, 5))
+    rank(run, 1, 111, **started(3, 8))
+    rank(run, 2, 112, **started(3, 8))
+    case = read_bundle(run)
+    assert {r: e.identity.pid for r, e in case.ranks.items()} == {1: 111, 2: 112}
+    assert [{r: e.identity.pid for r, e in c.ranks.items()} for c in case.earlier] == [{0: 100, 1: 101}]
+
+
+def test_a_rank_that_goes_on_while_another_is_started_again_is_of_the_last_attempt(run):
+    rank(run, 0, 100, **started(2, 1))
+    rank(run, 1, 101, **started(2, 1, 5))
+    rank(run, 1, 111, **started(2, 8))
+    case = read_bundle(run)
+    assert {r: e.identity.pid for r, e in case.ranks.items()} == {0: 100, 1: 111}
+    assert [sorted(c.ranks) for c in case.earlier] == [[1]]
+
+
+def test_two_processes_of_a_rank_at_once_are_no_attempts(run):
+    """A helper that inherits RANK and makes a group of its own."""
+    rank(run, 0, 100, **started(1, 1))
+    rank(run, 0, 101, **started(1, 3))
+    case = read_bundle(run)
+    assert (case.attempt, case.earlier, case.ranks[0].identity.pid) == (0, (), 101)
+    assert absences(case)["process 100 of rank 0"] == "another process of this rank started while it ran"
+
+
+def test_a_rank_that_left_early_is_no_attempt_of_its_own(run):
+    rank(run, 0, 100, **started(2, 1, 2))
+    rank(run, 1, 101, **started(2, 4))
+    assert (read_bundle(run).attempt, sorted(read_bundle(run).ranks)) == (0, [0, 1])
+
+
+LAUNCHER = "E1123 15:07:59 7 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: {}) local_rank: {} (pid: {}) of binary: python"
+
+
+def test_what_the_output_says_of_an_earlier_process_is_not_said_of_the_last(run):
+    raised = '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/w/train.py", line 3, in f\n[rank0]: OSError: gone\n'
+    write(run, output_log=f"{raised}{LAUNCHER.format(1, 0, 100)}\nstep 1 loss 3.0\n")
+    rank(run, 0, 100, **started(1, 1, 5, restart=0))
+    rank(run, 0, 101, **started(1, 8, restart=1))
+    case = read_bundle(run)
+    assert (case.ranks[0].error, case.ranks[0].exit) == (None, None)
+    assert [line.text for line in case.log] == ["step 1 loss 3.0"]
+    (before,) = case.earlier
+    assert (before.ranks[0].error.text, before.ranks[0].exit.code) == ("OSError: gone", 1)
+
+
+def test_where_no_launcher_speaks_the_size_of_the_output_tells_the_attempt(run):
+    before = "epoch 0\nattempt 0 failed, trying again\n"
+    write(run, output_log=f"{before}epoch 0\n")
+    rank(run, 0, 100, **started(1, 1, 5, output_bytes=0))
+    rank(run, 0, 101, **started(1, 8, output_bytes=len(before)))
+    case = read_bundle(run)
+    assert ([x.source.line for x in case.log], [x.source.line for x in case.earlier[0].log]) == ([3], [1, 2])
+
+
+def test_a_hang_is_of_the_attempt_in_which_it_was_seen(run):
+    """Its own limit ended the first attempt, and the second one runs."""
+    seen = {"kind": "suspected", "onset_ns": T0 + 2 * S, "detected_ns": T0 + 4 * S, "waiting_ranks": [0]}
+    write(run, verdict_json=seen)
+    rank(run, 0, 100, **started(1, 1, 5))
+    rank(run, 0, 101, **started(1, 8))
+    case = read_bundle(run)
+    assert (case.hang, case.earlier[0].hang.kind) == (None, "suspected")
+
+
+def test_an_exception_of_a_thread_is_survived_by_a_process_that_ended_with_0(run):
+    error = {"type": "ValueError", "message": "x", "time_ns": T0, "frames": [], "thread": "writer"}
+    rank(run, 0, 100, error_json=error, **started(1, 1, 5, code=0))
+    rank(run, 1, 101, error_json=error, **started(1, 1, 5, code=1))
+    ranks = read_bundle(run).ranks
+    assert (ranks[0].error, ranks[0].handled[0].type, ranks[1].error.type) == (None, "ValueError", "ValueError")
 
 
 def test_two_groups_of_one_name_stay_apart(run):
@@ -312,7 +461,7 @@ def test_a_mixture_of_recognised_files(tmp_path):
     assert {(line.text, line.rank) for line in case.log} == {("late", 2), ("hello", 1)}
     assert case.calls.wrapped_ranks == {1}
     gone = absences(case)
-    assert "format is not known" in gone[str(tmp_path / "core")]
+    assert gone[str(tmp_path / "core")] == "it is not a log, a dump or a report"
     assert "nor its content tells the rank" in gone[str(tmp_path / "trace.pickle")]
     assert "more memory" in gone["dump of rank 3"]
 
@@ -327,5 +476,5 @@ def test_nothing_to_judge(tmp_path):
         read_paths([tmp_path / "trace_rank_3"])
     (tmp_path / "trace_rank_3").unlink()
     (tmp_path / "x.bin").write_bytes(b"\0" * 100)
-    with pytest.raises(NothingToJudge, match="format is not known"):
+    with pytest.raises(NothingToJudge, match=r"x\.bin: it is not a log, a dump or a report"):
         read_paths([tmp_path])

@@ -9,13 +9,12 @@ import pytest
 from made_dumps import dump, entry
 
 from unhang.model import CallState, Frame, ProcessGroup, RaisedError, TableBuilder
-from unhang.read.flight_merge import mark_failed, unite
-from unhang.read.flight_recorder import RecordedCalls, add_to_table, decode
+from unhang.read.dumps.objects import RecordedCalls, load, mark_failed, unite
 
 
 def table(made, rank=0, membership=None):
     builder = TableBuilder()
-    assert add_to_table(made, rank, builder, membership) == ()
+    assert made_dumps.add_to_table(made, rank, builder, membership) == ()
     return builder.build()
 
 
@@ -27,7 +26,7 @@ def calls(made, **more):
 @pytest.mark.parametrize("write", [made_dumps.pickled, made_dumps.as_json])
 def test_every_version_of_both_formats(minor, write, guard):
     made = dump([entry(0, minor=minor), entry(1, "nccl:broadcast", minor=minor, state="started", retired=False)], minor)
-    first, second = calls(decode(write(made), guard=guard))
+    first, second = calls(load(write(made), guard=guard))
     assert (first.op, second.op) == ("all_reduce", "broadcast")
     assert (first.state, second.state) == (CallState.COMPLETED, CallState.STARTED)
     assert (first.seq, second.seq) == (1, 2)
@@ -135,7 +134,7 @@ def test_dtypes_of_many_tensors_are_joined_once():
 
 def test_status_without_calls_is_a_dump():
     made = made_dumps.as_json({**dump([])})
-    assert decode(json.dumps({k: v for k, v in json.loads(made).items() if k != "entries"}).encode())["entries"] == []
+    assert load(json.dumps({k: v for k, v in json.loads(made).items() if k != "entries"}).encode())["entries"] == []
 
 
 def test_equal_stacks_are_one():

@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 
 from unhang.errors import UnreadableInput
 from unhang.model import TableBuilder
+from unhang.read.dumps.objects import RecordedCalls, load
 from unhang.read.elastic_error import read_elastic_error
 from unhang.read.faulthandler_text import read_faulthandler
-from unhang.read.flight_recorder import RecordedCalls, add_to_table, decode
 from unhang.read.logs.source import read_output
 from unhang.read.output_log import parse_output
 from unhang.read.page import read_page
 from unhang.read.pickle_guard import PickleGuard
 from unhang.read.pyspy import read_pyspy
 
-READERS = (decode, read_pyspy, read_elastic_error, read_page, read_faulthandler, read_output)
+READERS = (load, read_pyspy, read_elastic_error, read_page, read_faulthandler, read_output)
 
 
 @pytest.mark.parametrize("name", made_dumps.BOMBS)
@@ -37,7 +37,7 @@ def test_attacks_are_refused_cheaply(name, guard, tmp_path, monkeypatch):
     path.write_bytes(made_dumps.BOMBS[name])
     start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(UnreadableInput) as caught:
-        decode(path, guard=guard)
+        load(path, guard=guard)
     message = str(caught.value)
     assert "trace_rank_0" in message
     assert "\n" not in message
@@ -50,7 +50,7 @@ def test_attacks_are_refused_cheaply(name, guard, tmp_path, monkeypatch):
 def test_endless_decoding_is_cut_off():
     with PickleGuard(timeout_s=0.5) as guard:
         with pytest.raises(UnreadableInput, match="takes longer than"):
-            decode(made_dumps.doubling_key(), guard=guard)
+            load(made_dumps.doubling_key(), guard=guard)
         assert guard.refusal(made_dumps.pickled({})) is None, "the next pickle gets a new child"
 
 
@@ -62,7 +62,7 @@ def test_an_exponential_value_costs_its_entry_only(guard):
     fields = ("process_group", "profiling_name", "input_sizes", "input_dtypes", "frames", "state", "record_id")
     entries = [made_dumps.entry(0)] + [made_dumps.entry(i, **{f: value}) for i, f in enumerate(fields, 1)]
     entries += [made_dumps.entry(20, input_sizes=[value]), made_dumps.entry(21, frames=[value])]
-    dump = decode(made_dumps.pickled(made_dumps.dump(entries)), guard=guard)
+    dump = load(made_dumps.pickled(made_dumps.dump(entries)), guard=guard)
     recorded = RecordedCalls(dump)
     assert (len(recorded.calls), len(recorded.bad)) == (1, len(entries) - 1)
 
@@ -70,7 +70,7 @@ def test_an_exponential_value_costs_its_entry_only(guard):
 @pytest.mark.parametrize("tenth", range(10))
 def test_a_cut_dump_is_refused(real_dump, guard, tenth):
     with pytest.raises(UnreadableInput, match=r"cut short|empty|not a"):
-        decode(real_dump[: len(real_dump) * tenth // 10], guard=guard)
+        load(real_dump[: len(real_dump) * tenth // 10], guard=guard)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,10 @@ def test_a_cut_dump_is_refused(real_dump, guard, tenth):
 )
 def test_other_shapes_are_refused(made, guard):
     with pytest.raises(UnreadableInput, match=r"^here: .*; "):
-        decode(made_dumps.pickled(made), guard=guard, name="here")
+        load(made_dumps.pickled(made), guard=guard, name="here")
     if isinstance(made, dict):
         with pytest.raises(UnreadableInput, match=r"^here: .*; "):
-            decode(json.dumps(made).encode(), name="here")
+            load(json.dumps(made).encode(), name="here")
 
 
 BAD_ENTRIES = [
@@ -127,17 +127,17 @@ BAD_ENTRIES = [
 def test_one_bad_entry_does_not_lose_the_others(bad, guard):
     good = [made_dumps.entry(0), made_dumps.entry(2)]
     builder = TableBuilder()
-    dump = decode(made_dumps.pickled(made_dumps.dump([good[0], bad, good[1]])), guard=guard)
-    (lost,) = add_to_table(dump, 0, builder)
+    dump = load(made_dumps.pickled(made_dumps.dump([good[0], bad, good[1]])), guard=guard)
+    (lost,) = made_dumps.add_to_table(dump, 0, builder)
     assert lost.what == "1 of 3 calls of rank 0"
     assert builder.build()["record_id"].tolist() == [0, 2]
     with pytest.raises(UnreadableInput, match="none of its 1 entries"):
-        add_to_table(made_dumps.dump([bad]), 0, TableBuilder())
+        made_dumps.add_to_table(made_dumps.dump([bad]), 0, TableBuilder())
 
 
 @pytest.mark.parametrize("ranks", ["[-1, 0]", [-1], "[0, 1", 3, None, [2**40], ["0"], "{}"], ids=repr)
 def test_senseless_membership_is_no_membership(ranks, guard):
-    recorded = RecordedCalls(decode(made_dumps.pickled(made_dumps.dump([], ranks=ranks)), guard=guard))
+    recorded = RecordedCalls(load(made_dumps.pickled(made_dumps.dump([], ranks=ranks)), guard=guard))
     assert recorded.groups["0"].ranks == ()
 
 
@@ -196,7 +196,7 @@ FUZZED = settings(max_examples=150, deadline=None, suppress_health_check=list(He
 @given(data=st.data())
 def test_only_unreadable_input_escapes_a_damaged_pickle(data, real_dump, guard):
     content = data.draw(mutations(real_dump))
-    message = refusal(lambda: add_to_table(decode(content, guard=guard), 0, TableBuilder()))
+    message = refusal(lambda: made_dumps.add_to_table(load(content, guard=guard), 0, TableBuilder()))
     assert "\n" not in message
 
 
@@ -205,7 +205,7 @@ def test_only_unreadable_input_escapes_a_damaged_pickle(data, real_dump, guard):
 def test_only_unreadable_input_escapes_damaged_json(data, gloo_job):
     content = next(gloo_job.glob("ranks/r0-*/flight.json")).read_bytes()
     content = data.draw(mutations(content))
-    assert "\n" not in refusal(lambda: add_to_table(decode(content), 0, TableBuilder()))
+    assert "\n" not in refusal(lambda: made_dumps.add_to_table(load(content), 0, TableBuilder()))
 
 
 @FUZZED
@@ -221,7 +221,7 @@ def test_no_reader_falls_over_random_bytes(content, tmp_path_factory, guard):
 def test_pickles_of_python_itself_are_read(guard):
     made = made_dumps.dump([made_dumps.entry(0)])
     for protocol in range(6):
-        assert decode(pickle.dumps(made, protocol), guard=guard) == made
+        assert load(pickle.dumps(made, protocol), guard=guard) == made
 
 
 def test_text_that_cannot_be_printed_is_replaced(guard):
@@ -229,6 +229,6 @@ def test_text_that_cannot_be_printed_is_replaced(guard):
         [made_dumps.entry(0, "nccl:a\udc80", process_group=("\udc80", "\udc80"), thread_name="\udc80")]
     )
     builder = TableBuilder()
-    add_to_table(decode(made_dumps.pickled({**made, "pg_config": "\udc80"}), guard=guard), 0, builder)
+    made_dumps.add_to_table(load(made_dumps.pickled({**made, "pg_config": "\udc80"}), guard=guard), 0, builder)
     call = builder.build().call(0)
     (call.op + call.group.name + call.group.desc + call.thread).encode()

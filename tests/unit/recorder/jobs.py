@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import unhang.recorder
+import unhang.inside.recorder
 
-BOOTSTRAP = Path(unhang.recorder.__file__).parent / "bootstrap"
+BOOTSTRAP = Path(unhang.inside.recorder.__file__).parent / "bootstrap"
 LIMIT_S = 40
 
 FORK_LAUNCHER = """

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from jobs import environment, header, python, rank_folder, write
 
-from unhang.recorder import page
+from unhang.inside.recorder import page
 
 COMPILED = """
 import torch, torch.distributed as dist

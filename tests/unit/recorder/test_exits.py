@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from jobs import environment, forked, header, python, rank_folder, read_json, read_lines, write
 
-from unhang.recorder import page
+from unhang.inside.recorder import page
 
 INIT = """
 import os, sys, time, threading
@@ -186,6 +186,7 @@ def test_multiprocessing_children(tmp_path: Path, run_dir: Path, how: str, metho
     assert len(list(run_dir.glob("ranks/*"))) == 2
 
 
+@pytest.mark.whole
 @pytest.mark.torchrun
 def test_torchrun(tmp_path: Path, run_dir: Path) -> None:
     script = """
@@ -242,3 +243,76 @@ def test_disk_that_becomes_full_or_read_only(tmp_path: Path, run_dir: Path) -> N
     """
     ended = python(write(tmp_path, "t.py", script), env=environment(run_dir, RANK="0"))
     assert (ended.stdout, ended.stderr, ended.code) == ("fine\n", "", 0)
+
+
+TRACEBACKS = (
+    INIT
+    + """
+import datetime, traceback
+store, short = dist.HashStore(), datetime.timedelta(milliseconds=50)
+def told(call):
+    try:
+        call()
+    except Exception as error:
+        print(type(error).__name__, error.__context__)
+        traceback.print_exc(file=sys.stdout)
+batches = torch.utils.data.DataLoader([1, "x"], batch_size=2)
+if rank == 0:
+    told(lambda: store.wait(["never"], short))
+    told(lambda: dist.init_process_group("gloo"))
+    told(lambda: dist.new_group([7]))
+    told(lambda: dist.send(torch.ones(1), 0))
+    told(lambda: dist.isend(torch.ones(1), 0))
+    told(lambda: next(iter(batches)))
+    told(lambda: torch.ones(1).backward())
+    told(lambda: dist.all_reduce(torch.ones(1), async_op=True).wait())
+    sys.stdout.flush()
+os._exit(0)
+"""
+)
+
+
+def test_no_frame_of_ours_is_in_a_traceback(tmp_path: Path, run_dir: Path) -> None:
+    ended = forked(tmp_path, run_dir, TRACEBACKS)
+    assert ended.codes == [0, 0], ended.stderr
+    assert ended.stdout.count("Traceback (most recent call last)") == 8, ended.stdout
+    assert ended.stdout.count(" None\n") == 8, "and nothing is chained to what is raised"
+    assert "/recorder/" not in ended.stdout
+
+
+HELD = (
+    INIT
+    + """
+class Shy(ValueError):
+    def __str__(self):
+        print("asked")
+        return "secret"
+def ask():
+    import socket
+    page = os.path.join(os.environ["UNHANG_RUN_DIR"], "ranks", f"r{rank}-{os.getpid()}")
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    if os.path.exists(page + "/held.json"): os.unlink(page + "/held.json")
+    link.sendto(b"dump", page + "/ctl.sock")
+    time.sleep(0.5)
+    return os.path.exists(page + "/held.json")
+if rank == 0:
+    assert not ask()
+    try:
+        try:
+            raise Shy("bad", "sample")
+        finally:
+            ask()
+    except Shy:
+        os._exit(0)
+os._exit(0)
+"""
+)
+
+
+def test_an_exception_that_waits_in_a_finally_is_told_and_not_asked(tmp_path: Path, run_dir: Path) -> None:
+    ended = forked(tmp_path, run_dir, HELD)
+    assert ended.codes == [0, 0], ended.stderr
+    held = read_json(rank_folder(run_dir, 0) / "held.json")
+    assert (held["type"], held["message"]) == ("Shy", "bad sample")
+    assert (held["frames"][0][1] + 2, held["handler"][2]) == (held["handler"][1], "<module>")
+    assert "asked" not in ended.stdout

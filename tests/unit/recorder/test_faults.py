@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from jobs import ask_server, environment, header, rank_folder, read_lines, started, wait_for, write
 
-from unhang.recorder import page
-from unhang.recorder.faults import stacks_signal
+from unhang.inside.recorder import page
+from unhang.inside.recorder.exits import stacks_signal
 
 ALONE = """
 import ctypes, os, signal, sys, time

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.recorder.first_raised import first_raised
+from unhang.inside.recorder.errors_seen import first_raised
 
 
 class Folder:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.recorder import frames
-from unhang.recorder.writing import append_json, write_json
+from unhang.inside.recorder import frames
+from unhang.inside.recorder.recording import append_json, write_json
 
 
 def test_user_frames_are_not_the_librarys() -> None:

@@ -4,12 +4,14 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from unhang.recorder.imports import act_after_import
+from unhang.inside.imports import act_after_import
+from unhang.inside.recorder.recording import attempt
 
 
 @pytest.fixture
@@ -45,7 +47,7 @@ def test_failing_action_does_not_reach_the_import(module_name: str) -> None:
     def fail(_: ModuleType) -> None:
         raise RuntimeError("ours")
 
-    act_after_import({module_name: fail})
+    act_after_import({module_name: partial(attempt, "hook", fail)})
     assert importlib.import_module(module_name).VALUE == 1
 
 
@@ -57,3 +59,14 @@ def test_module_that_does_not_exist() -> None:
             importlib.import_module("no_such_module_anywhere")
     finally:
         sys.meta_path[:] = before
+
+
+def test_two_watchers_of_one_module_both_act(module_name: str) -> None:
+    """The recorder's, the faults' and the guards' ask each other: none may ask for ever, and each acts once."""
+    seen: list[str] = []
+    for name in ("recorder", "faults", "guards"):
+        act_after_import({module_name: lambda module, name=name: seen.append(name)})  # type: ignore[misc]
+    module = importlib.import_module(module_name)
+    assert sorted(seen) == ["faults", "guards", "recorder"]
+    assert module.__spec__ is not None
+    assert type(module.__spec__.loader).__name__ == type(module.__loader__).__name__ == "SourceFileLoader"

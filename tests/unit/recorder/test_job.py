@@ -6,7 +6,7 @@ from pathlib import Path
 
 from jobs import forked, header, rank_folder, read_json, read_lines, ring
 
-from unhang.recorder import page
+from unhang.inside.recorder import page
 
 TRAIN = """
 import inspect, os, pickle, sys, time
@@ -106,7 +106,15 @@ def test_training_job(tmp_path: Path, run_dir: Path) -> None:
     assert (zero / "flight_exit.pickle").stat().st_size > 1000
     assert read_json(zero / "exit.json")["kind"] == "os._exit"
     assert {p.name for p in zero.iterdir()} == {
-        *("identity.json", "groups.jsonl", "page.bin", "handled.jsonl", "exit.json", "faulthandler.txt"),
+        *(
+            "identity.json",
+            "groups.jsonl",
+            "page.bin",
+            "handled.jsonl",
+            "exit.json",
+            "faulthandler.txt",
+            "interrupt.txt",
+        ),
         *("flight_exit.pickle", "ctl.sock", "fr.sock"),
     }
     assert (zero / "faulthandler.txt").read_text() == ""

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from jobs import header, ring
 
-from unhang.recorder import page
-from unhang.recorder.frames import encode
-from unhang.recorder.page import Page
+from unhang.inside.recorder import page
+from unhang.inside.recorder.frames import encode
+from unhang.inside.recorder.page import Page
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from unhang.recorder import rank
+from unhang.inside import rank
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from unhang.recorder import rank
     ],
 )
 def test_rank_of_the_environment(environ: dict[str, str], expected: int | None) -> None:
-    assert rank.rank_of(environ) == expected
+    assert rank.number_from(rank.RANK, environ) == expected
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_launchers(command: str, expected: bool) -> None:
 
 def _at_import(monkeypatch: pytest.MonkeyPatch, command: str, **environ: str) -> int | None:
     monkeypatch.setattr(rank, "command_line", lambda: command.split(" ", 2))
-    for name in (*rank._RANK, rank.MARK):
+    for name in (*rank.RANK, rank.MARK):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)

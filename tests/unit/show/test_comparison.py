@@ -45,7 +45,7 @@ def more(**fields: object) -> Comparison:
         (
             more(groups=(GroupChange("TP", tuple(ProcessGroup(str(i), "TP", (i, i + 1)) for i in (0, 2)),
                                      (ProcessGroup("1", "TP", (0, 1, 2, 3)),)),)),
-            "DIFFERENT  the process groups differ: TP: 2 groups of 2 ranks (group 0: 0-1) against group 1 of ranks 0-3",
+            "DIFFERENT  the process groups differ: TP: 2 groups of 2 ranks (group 0: 0, 1) against group 1 of ranks 0-3",
         ),
         (
             more(sizes=(SizeChange("DP", "all_gather", ("4 Float",), ("8 Float",)),)),

@@ -12,9 +12,8 @@ import pytest
 
 from tests.unit.show.cases import SAMPLES, Sample, hang
 from tests.unit.show.odd_cases import HOSTILE, hostile, large
-from unhang.show.page_data import page_data
 from unhang.show.timeline import timeline
-from unhang.show.web_page import render_html
+from unhang.show.web_page import page_data, render_html
 
 ALL = {**SAMPLES, "hostile": hostile}
 

@@ -17,11 +17,11 @@ from unhang.model import (
     WaitEdge,
     WaitsFor,
 )
-from unhang.show.page_data import page_data
-from unhang.show.rank_sets import count_ranks
+from unhang.model.rank_sets import count_ranks
 from unhang.show.text import render_text
 from unhang.show.timeline import timeline
 from unhang.show.wait_graph import wait_graph
+from unhang.show.web_page import page_data
 
 MS = 1_000_000
 
@@ -68,8 +68,8 @@ def test_the_first_view_goes_on_until_most_ranks_wait_unless_that_is_far(spread:
 
 def test_sets_of_ranks_have_names_of_bounded_length() -> None:
     assert count_ranks([4]) == "rank 4"
-    assert count_ranks([0, 1, 2, 5]) == "ranks 0-2,5"
-    assert count_ranks(range(3, 16384, 8)) == "2048 ranks (3,11,19, ...)"
+    assert count_ranks([0, 1, 2, 5]) == "ranks 0-2, 5"
+    assert count_ranks(range(3, 16384, 8)) == "2048 ranks (3, 11, 19, ...)"
 
 
 def test_what_a_rank_has_waited_for_longest_comes_first() -> None:
@@ -83,4 +83,4 @@ def test_what_a_rank_has_waited_for_longest_comes_first() -> None:
     assert [wait.what for wait in node.waits] == ["all_reduce #56 of TP", "all_reduce #4 of default_pg"]
     case = pairs(40)
     text = render_text(Diagnosis(Outcome.HANG, case.job, None, (), (), Inventory()), case, waits)
-    assert re.search(r"20 ranks \(0,2,4, \.\.\.\) +wait for rank 5 +in all_reduce #56 of TP", text)
+    assert re.search(r"20 ranks \(0, 2, 4, \.\.\.\) +wait for rank 5 +in all_reduce #56 of TP", text)

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from unhang.errors import UnreadableInput
 from unhang.model import CallState, CollectiveTable, Finding, Frame, ProcessGroup, TableBuilder
-from unhang.show.packing import gzip_packer
 from unhang.show.perfetto import write_trace
-from unhang.show.slices import digits
+from unhang.show.slices import digits, gzip_packer
 
 MS = 1_000_000
 ZERO = 1_790_000_000_000_000_000

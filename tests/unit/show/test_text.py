@@ -79,7 +79,7 @@ def test_a_large_job_stays_short() -> None:
     finding = replace(sample.diagnosis.findings[0], evidence=many)
     text = text_of(replace(sample, diagnosis=replace(sample.diagnosis, findings=(finding,))))
     assert text.count("\n") < 80
-    assert "ranks 0-2710,2712-4095  wait for rank 2711" in text
+    assert "ranks 0-2710, 2712-4095  wait for rank 2711" in text
     assert "... and 4988 more lines" in text
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from tests.unit.show.cases import START_NS, clean, crash, cycle, evidence, hang
-from unhang.model import CallState, Case, Job, PendingCall, ProcessGroup, TableBuilder
+from unhang.model import CallState, Case, Frame, Job, PendingCall, ProcessGroup, TableBuilder
 from unhang.show.timeline import ENDED, ENDED_ABOUT, WAITING, Timeline, most_per_rank, timeline
 
 SECOND = 1_000_000_000
@@ -69,6 +69,28 @@ def test_old_calls_are_left_out_but_not_an_open_one() -> None:
     assert of_rank(shown, 0, "seq") == [3, *range(600, 1000)]
     assert shown.left_out == 599
     assert of_rank(shown, 0, "end")[0] == WAITING
+
+
+def test_what_is_drawn_does_not_depend_on_the_codes_of_the_table() -> None:
+    """Several threads read dumps; which stack gets the first code depends on which of them is first."""
+    builder = TableBuilder()
+    group = builder.group(ME)
+    for n in range(6):
+        frames = (Frame("train.py", 10 + n % 3, "train"),)
+        builder.add(
+            rank=0, group=group, seq=n, op="all_reduce", created_ns=(n + 1) * SECOND, record_id=n, frames=frames
+        )
+    table = builder.build()
+    last = len(table.stacks) - 1
+    assert last > 0
+    turned = replace(
+        table,
+        columns={**table.columns, "frames": (last - table["frames"]).astype(table["frames"].dtype)},
+        stacks=table.stacks[::-1],
+    )
+    first, second = (timeline(Case(calls=calls)) for calls in (table, turned))
+    assert first.kinds == second.kinds
+    assert of_rank(first, 0, "kind") == of_rank(second, 0, "kind")
 
 
 def test_the_number_of_calls_per_rank_falls_with_the_number_of_ranks() -> None:

@@ -7,17 +7,15 @@ import pytest
 from tests.unit.show.cases import crash, hang
 from tests.unit.show.odd_cases import large
 from unhang.model import Frame, ProcessExit
-from unhang.show.last_calls import last_calls
-from unhang.show.printable import duration, printable
-from unhang.show.rank_sets import fold_ranks, name_ranks
-from unhang.show.source_context import source_around
-from unhang.show.stacks import compared, flat_tree, how_it_ended, interesting, merged_stacks
+from unhang.model.rank_sets import fold_ranks, name_ranks
+from unhang.show.paper import duration, printable
+from unhang.show.stacks import compared, flat_tree, how_it_ended, interesting, last_calls, merged_stacks, source_around
 
 
 def test_ranks_are_folded() -> None:
-    assert fold_ranks([5, 0, 1, 2]) == "0-2,5"
-    assert fold_ranks(range(0, 4096, 2), most=3) == "0,2,4 and 2045 more"
-    assert [name_ranks(r) for r in ([], [3], [3, 3], [3, 4])] == ["no rank", "rank 3", "rank 3", "ranks 3-4"]
+    assert fold_ranks([5, 0, 1, 2]) == "0-2, 5"
+    assert fold_ranks(range(0, 4096, 2), most=3) == "0, 2, 4 and 2045 more"
+    assert [name_ranks(r) for r in ([], [3], [3, 3], [3, 4])] == ["no rank", "rank 3", "rank 3", "ranks 3, 4"]
 
 
 def test_control_and_direction_characters_are_spelled_out() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.slowness import slowness
 
 TIMEOUT_S = 20.0
 
@@ -49,7 +50,7 @@ sys.exit(end.exit_code)
 
 def until(condition: Callable[[], Any], timeout_s: float = TIMEOUT_S) -> Any:
     """Waits until something is so, and returns it."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + timeout_s * slowness()
     while not (value := condition()):
         assert time.monotonic() < deadline, "it did not become so in time"
         time.sleep(0.005)
@@ -98,7 +99,7 @@ class Jobs:
 
     def run(self, command: list[str], **how: Any) -> subprocess.CompletedProcess[bytes]:
         process = self.start(command, **how)
-        out, err = process.communicate(timeout=TIMEOUT_S)
+        out, err = process.communicate(timeout=TIMEOUT_S * slowness())
         return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     def pid_in(self, name: str) -> int:
@@ -122,7 +123,7 @@ class Jobs:
         for process in self.started:
             if process.poll() is None:
                 process.kill()
-            process.wait(TIMEOUT_S)
+            process.wait(TIMEOUT_S * slowness())
             for stream in (process.stdout, process.stderr):
                 if stream:
                     stream.close()

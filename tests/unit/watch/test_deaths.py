@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.watch.deaths import DeathClock
-from unhang.watch.ranks import WatchedRank, exit_code_of_reaped
+from unhang.watch.ranks import DeathClock, WatchedRank, exit_code_of_reaped
 
 # PIDFD_INFO_EXIT came with this version.
 _SHOWS_REAPED = tuple(int("0" + "".join(filter(str.isdigit, n))) for n in platform.release().split(".")[:2]) >= (6, 15)

@@ -9,7 +9,7 @@ from unhang.watch.options import BOOTSTRAP, job_environment, parse_seconds, read
 
 def test_defaults() -> None:
     options = read_options({}, pytest.fail)
-    assert (options.stall_after_s, options.abort_after_s, options.on_hang) == (None, 300, "abort")
+    assert (options.stall_after_s, options.abort_after_s, options.on_hang) == (None, None, "abort")
     assert options.report_dir.parent == Path("unhang-reports")
     assert options.has_default_report_dir
 
@@ -45,17 +45,17 @@ def test_the_command_line_counts_most() -> None:
 def test_nonsense_in_the_environment_is_ignored_with_one_line(value: str) -> None:
     lines: list[str] = []
     options = read_options({"UNHANG_STALL_AFTER": value, "UNHANG_ABORT_AFTER": value}, lines.append)
-    assert (options.stall_after_s, options.abort_after_s) == (None, 300)
+    assert (options.stall_after_s, options.abort_after_s) == (None, None)
     assert lines == [
-        f"UNHANG_STALL_AFTER={value!r} is ignored, the adaptive limit is used",
-        f"UNHANG_ABORT_AFTER={value!r} is ignored, 300 is used",
+        f"UNHANG_STALL_AFTER={value!r} is ignored: it is not a positive number of seconds",
+        f"UNHANG_ABORT_AFTER={value!r} is ignored: it is not a positive number of seconds",
     ]
 
 
 def test_an_unknown_action_is_ignored_and_an_empty_one_is_none() -> None:
     lines: list[str] = []
     assert read_options({"UNHANG_ON_HANG": "kill", "UNHANG_ABORT_AFTER": ""}, lines.append).on_hang == "abort"
-    assert lines == ["UNHANG_ON_HANG='kill' is ignored, abort is used"]
+    assert lines == ["UNHANG_ON_HANG='kill' is ignored: it is neither abort nor report"]
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1", "0", "nan", "-inf"])

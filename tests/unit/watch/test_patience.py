@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unhang.watch.patience import Patience
+from unhang.watch.suspicion import Patience
 
 
 def test_a_regular_long_step_costs_a_few_looks_a_minute() -> None:
@@ -26,7 +26,7 @@ def test_without_looks_left_a_quiet_must_outlast_the_usual_ones() -> None:
 
 
 def test_the_stall_limit_grows_with_what_the_job_needs() -> None:
-    patience = Patience()
+    patience = Patience(has_stepped=True)
     patience.quiet_ended(1.0, was_looked_at=False)
     assert patience.stall_after_s() == 15.0
     patience.quiet_ended(40.0, was_looked_at=True)
@@ -40,12 +40,14 @@ def test_the_users_own_limit_is_kept() -> None:
     assert patience.is_time_to_look(2.0, 1.0, 9.0)
 
 
-def test_start_up_may_take_longer() -> None:
-    assert Patience().stall_after_s() == 60.0
+def test_what_comes_before_the_first_step_may_take_longer() -> None:
+    patience = Patience()
+    patience.quiet_ended(1.0, was_looked_at=False)
+    assert patience.stall_after_s() == 60.0
 
 
 def test_a_quiet_is_looked_at_again_at_the_limit_and_ever_more_rarely() -> None:
-    patience = Patience(has_moved=True)
+    patience = Patience(has_stepped=True)
     assert patience.is_time_to_look(1.0, None, 9.0)
     assert not patience.is_time_to_look(2.9, 1.0, 9.0)
     assert patience.is_time_to_look(3.0, 1.0, 9.0)

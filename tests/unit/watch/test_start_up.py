@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.slowness import slowness
 
 from unhang.analyze.situation import Situation
 from unhang.model import Case
-from unhang.model.example import make_case, pending
+from unhang.testing import make_case, pending
 from unhang.watch.agent import Agent
 from unhang.watch.options import RunOptions
 from unhang.watch.ranks import WatchedRank
@@ -107,7 +108,13 @@ def test_only_a_launcher_that_waits_in_its_rendezvous_is_suspected(does: str, tm
     out, told = os.pipe()
     try:
         with job(does, str(program)) as (launcher, _):
-            agent = Agent(RunOptions(report_dir=tmp_path, stall_after_s=0.1), tmp_path, launcher, told, -1)
+            agent = Agent(
+                RunOptions(report_dir=tmp_path, stall_after_s=0.1 if does == "waits" else 0.3 * slowness()),
+                tmp_path,
+                launcher,
+                told,
+                -1,
+            )
             for _ in range(60 if does == "waits" else 8):
                 agent._look_at_launcher(0.2)
                 if agent.verdict is not None:

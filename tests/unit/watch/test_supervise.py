@@ -67,6 +67,50 @@ def test_a_good_end_takes_a_suspicion_back(jobs: Jobs, code: int, is_withdrawn: 
     assert json.loads(verdict.read_text()) == {"withdrawn": is_withdrawn, "kind": "suspected"}
 
 
+GOES_ON = """
+def watch(options, run_dir, root_pid, to_supervisor, from_supervisor):
+    import time
+    time.sleep(1)
+    os.write(to_supervisor, b'{"event": "goes-on"}\\n')
+    time.sleep(0.5)
+    os.kill(root_pid, signal.SIGUSR1)
+    os.read(from_supervisor, 100)
+"""
+LAST_WORD = [{"event": "verdict", "kind": "suspected", "end": True}]
+
+
+def test_a_job_whose_ranks_have_ended_is_not_ended(jobs: Jobs) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    (jobs.run_dir / "ranks" / f"r0-{gone.pid}").mkdir(parents=True)
+    done = jobs.run(python("import time; time.sleep(1)"), watcher=SAYS.format(messages=LAST_WORD))
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert jobs.job_file()["ended_by_us"] is False
+
+
+def test_an_end_that_came_too_late_is_no_hang(jobs: Jobs) -> None:
+    """The ranks had ended well a moment before, and the watcher says so; only the launcher was still there."""
+    folder = jobs.run_dir / "ranks" / f"r0-{os.getpid()}"
+    folder.mkdir(parents=True)
+    (folder / "proc.json").write_text(json.dumps({"state": "gone", "died_ns": 1, "exit_code": 0}))
+    (jobs.run_dir / "verdict.json").write_text('{"withdrawn": false, "kind": "suspected"}')
+    done = jobs.run(["sleep", "60"], watcher=SAYS.format(messages=LAST_WORD))
+    assert done.returncode == 0
+    assert jobs.job_file()["ended_by_us"] is False
+    assert json.loads((jobs.run_dir / "verdict.json").read_text())["withdrawn"] is True
+
+
+def test_a_signal_that_the_job_took_did_not_end_it(jobs: Jobs) -> None:
+    process = jobs.start(python(NOISY, jobs.file("pid")), GOES_ON)
+    read_until(process, b"ready")
+    process.terminate()
+    read_until(process, b"<SIGTERM>")
+    read_until(process, b"<SIGUSR1>")
+    os.kill(jobs.pid_in("pid"), signal.SIGKILL)
+    assert process.wait(20) == 137
+    assert jobs.job_file()["interrupted_by"] is None
+
+
 @pytest.mark.parametrize(("command", "expected"), [("/no/such/program", 127), ("/etc/passwd", 126)])
 def test_a_command_that_cannot_be_started(jobs: Jobs, command: str, expected: int) -> None:
     done = jobs.run([command])
@@ -76,10 +120,12 @@ def test_a_command_that_cannot_be_started(jobs: Jobs, command: str, expected: in
 
 
 def test_the_job_gets_its_environment_and_an_unblocked_mask(jobs: Jobs) -> None:
-    code = """if 1:
+    inherited = set(os.environ)  # torch may have added to it, if a test before this one has imported it
+    code = f"""if 1:
         import os, signal
         print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), signal.getsignal(signal.SIGINT).__name__)
-        print([k for k in os.environ if k.startswith(('UNHANG', 'TORCH'))], os.getpgrp() == os.getpgid(os.getppid()))
+        names = sorted(k for k in os.environ if k.startswith(('UNHANG', 'TORCH')) and k not in {inherited!r})
+        print(names, os.getpgrp() == os.getpgid(os.getppid()))
         print(sorted(map(int, os.listdir('/proc/self/fd')))[:-1])"""
     done = jobs.run(python(code))
     ours = ["UNHANG_ADDED", "UNHANG_RUN_DIR", "UNHANG_TRACER_PID"]

@@ -132,7 +132,7 @@ def _some_of(plain: IO[bytes], size: int) -> bytes:
 
 
 def first_bytes(head: bytes, name: str) -> bytes:
-    """What compressed data that begins with `head` holds at its beginning, as far as that can be told."""
+    """What compressed data that begins with `head` holds at its beginning, as far as that can be said."""
     try:
         with decompressing(io.BytesIO(head), head, name) as plain:
             return _some_of(plain, HEAD_BYTES)
@@ -191,7 +191,7 @@ def list_archive(open_file: Opener, name: str, size: int, wanted: Wanted) -> Arc
         open_file: opens the archive for reading.
         name: how to call it in messages.
         size: its size in bytes.
-        wanted: tells by a member's name and, if it asks, its first bytes, whether it is a dump.
+        wanted: says by a member's name and, if it asks, its first bytes, whether it is a dump.
 
     Raises:
         UnreadableInput: it is no archive that can be read, or an attack.
@@ -346,6 +346,15 @@ def read_member(archive: Archive, member: str, open_file: Opener, max_bytes: int
     Raises:
         UnreadableInput: there is none of that name, it is damaged or larger than `max_bytes`.
     """
+    return decompress(packed_member(archive, member, open_file, max_bytes), f"{archive.name}:{member}", max_bytes)
+
+
+def packed_member(archive: Archive, member: str, open_file: Opener, max_bytes: int) -> bytes:
+    """The content of a member, as it is.
+
+    Raises:
+        UnreadableInput: see `read_member`.
+    """
     name = f"{archive.name}:{member}"
     place = archive.members.get(member)
     if place is None:
@@ -365,7 +374,7 @@ def read_member(archive: Archive, member: str, open_file: Opener, max_bytes: int
         raise unreadable(name, f"it cannot be read ({error})") from error
     if len(data) != place.size:
         raise unreadable(name, "it is cut short")
-    return decompress(data, name, max_bytes)
+    return data
 
 
 def _pread(number: int, place: Member) -> bytes:

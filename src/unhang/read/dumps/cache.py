@@ -78,8 +78,8 @@ class CacheEntry:
             return None
         if not status:
             return None
-        told = [(f.rank, os.fsencode(f.path), os.fsencode(f.member), *_identity(status[f.path])) for f in files]
-        key = ascii((_FORMAT, __version__, last, frames, told))
+        described = [(f.rank, os.fsencode(f.path), os.fsencode(f.member), *_identity(status[f.path])) for f in files]
+        key = ascii((_FORMAT, __version__, last, frames, described))
         newest = max(s.st_mtime_ns for s in status.values())
         is_settled = time.time_ns() - newest > SETTLED_S * 1e9
         name = f"{zlib.crc32(key.encode()):08x}-{len(key):x}{_SUFFIX}"
@@ -230,6 +230,6 @@ def _unpack(data: bytearray, key: str, files: Sequence[DumpFile]) -> Shard | Non
             active_ranks=head.active_ranks,
             progress=dict(zip(PROGRESS_COLUMNS, arrays[len(CALL_COLUMNS) :], strict=True)),
         ),
-        {told[0]: RankDump(by_rank[told[0]], *told[1:]) for told in head.dumps},
+        {described[0]: RankDump(by_rank[described[0]], *described[1:]) for described in head.dumps},
         head.absent,
     )

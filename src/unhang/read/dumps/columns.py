@@ -9,21 +9,17 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from unhang.model.calls import Sizes
-from unhang.read.dumps.decode_header import Head
-from unhang.read.dumps.definitions import NAMELESS, PAD, Defined, Texts, make_plain, random_words
-from unhang.read.dumps.layouts import INT4, INTS, LONG, Layout, Number, Quirk, keys_of, strided
+from unhang.read.dumps.arrays import FACTORS, PAD, Bytes, Ints, digest, strided, words_at
+from unhang.read.dumps.definitions import NAMELESS, Defined, Memos, Texts, make_plain
+from unhang.read.dumps.head import Head
+from unhang.read.dumps.layouts import INT4, INTS, LONG, Irregular, Layout, Number, keys_of
 
-if TYPE_CHECKING:
-    from unhang.read.dumps.decode_texts import Memos
-
-Bytes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
 MISSING = -1
 NUMBERS = {  # name: what stands for a missing one
     "record_id": 0,
@@ -37,12 +33,9 @@ NUMBERS = {  # name: what stands for a missing one
 }
 _MAX_LAYOUTS = 4096
 _MAX_NEW = 128  # in one batch, and one more for as many entries
-_FEW_WORDS = 3
 _AT_ONCE = 2048  # entries that fit in the processor's cache
 _DEFINES = re.compile(rb"X..\0\0|u[qr]", re.DOTALL)
 _LAYOUTS: dict[tuple[tuple[str, ...], int], list[Layout]] = {}
-# Odd numbers of its own for each process, so that nobody can write two spans that look equal.
-FACTORS = random_words(1 << 12) | np.uint64(1)
 
 
 @dataclass
@@ -62,7 +55,7 @@ class Batch:
     length_N: Ints
     dump_N: Ints
     known: Texts
-    quirky_F: npt.NDArray[np.bool_] = field(init=False)
+    irregular_F: npt.NDArray[np.bool_] = field(init=False)
     memos: Memos | None = None
     first_F: Ints | None = None
     limit_N: Ints = field(init=False)
@@ -78,7 +71,7 @@ class Batch:
 
     def __post_init__(self) -> None:
         count = len(self.start_N)
-        self.quirky_F = np.zeros(len(self.heads), bool)
+        self.irregular_F = np.zeros(len(self.heads), bool)
         self.is_moved_N = np.zeros(count, bool)
         self.limit_N = np.zeros(count, np.int64)
         self.layout_N = np.full(count, -1, np.int32)
@@ -89,15 +82,15 @@ class Batch:
         self._expected: dict[int, npt.NDArray[np.uint64]] = {}
 
     def decode(self) -> None:
-        """Fills the columns. Dumps that need the slow way become quirky."""
+        """Fills the columns. Dumps that need the slow way become irregular."""
         if self.memos is not None:
             self._decode_tails(self.memos)
             return
         is_first = np.diff(self.dump_N, prepend=-1) != 0
-        firsts = np.flatnonzero(is_first & ~self.quirky_F[self.dump_N])
+        firsts = np.flatnonzero(is_first & ~self.irregular_F[self.dump_N])
         self._move(firsts)
         self._read_names(firsts)
-        rest = np.flatnonzero(~is_first & ~self.quirky_F[self.dump_N])
+        rest = np.flatnonzero(~is_first & ~self.irregular_F[self.dump_N])
         self._fit_moved(self._fit(rest, self.buffer))
         limit = self.limit_N + (self.dump_N << 32)
         self.limit_N = np.maximum.accumulate(limit) & 0xFFFFFFFF
@@ -105,26 +98,26 @@ class Batch:
     def _fit_moved(self, rows: Ints) -> None:
         """Reads entries that define something, and what was moved before."""
         self._move(np.sort(rows))
-        moved = np.flatnonzero(self.is_moved_N & ~self.quirky_F[self.dump_N])
-        self.quirky_F[self.dump_N[self._fit(moved, self.extra)]] = True
+        moved = np.flatnonzero(self.is_moved_N & ~self.irregular_F[self.dump_N])
+        self.irregular_F[self.dump_N[self._fit(moved, self.extra)]] = True
 
     def _decode_tails(self, memos: Memos) -> None:
         """The same where only tails were read. Their first entries are as plain as most."""
         firsts = np.flatnonzero(np.diff(self.dump_N, prepend=-1) != 0)
         self._set_forms()
-        while len(firsts := firsts[~self.quirky_F[self.dump_N[firsts]] & (self._form_F[self.dump_N[firsts]] < 0)]):
+        while len(firsts := firsts[~self.irregular_F[self.dump_N[firsts]] & (self._form_F[self.dump_N[firsts]] < 0)]):
             dump = int(self.dump_N[firsts[0]])
             try:
                 numbers = keys_of(self._row(int(firsts[0])))
-            except Quirk:
-                self.quirky_F[dump] = True
+            except Irregular:
+                self.irregular_F[dump] = True
                 continue
             texts = memos.texts_of(dump, numbers)
             if -1 in texts or len({*texts}) != len(texts):
-                self.quirky_F[dump] = True
+                self.irregular_F[dump] = True
                 continue
             self._add_form(tuple(self.known.values_S[t] for t in texts), memos, texts)
-        rows = np.flatnonzero(~self.quirky_F[self.dump_N])
+        rows = np.flatnonzero(~self.irregular_F[self.dump_N])
         self._fit_moved(self._fit(rows, self.buffer))
         self.limit_N[:] = memos.width
 
@@ -146,13 +139,13 @@ class Batch:
         known: dict[int, Layout] = {}
         for row in firsts.tolist():
             dump = int(self.dump_N[row])
-            if self.quirky_F[dump]:
+            if self.irregular_F[dump]:
                 continue
             at = self.start_N[row]
             try:
                 self.heads[dump].read_first(self.extra[at : at + self.length_N[row]].tobytes(), known)
-            except Quirk:
-                self.quirky_F[dump] = True
+            except Irregular:
+                self.irregular_F[dump] = True
         self._form_F = np.array([self._forms.setdefault(h.names, len(self._forms)) for h in self.heads])
         self._keys = [np.zeros((len(self.heads), len(names)), np.uint32) for names in self._forms]
         for dump, head in enumerate(self.heads):
@@ -168,7 +161,7 @@ class Batch:
             [head.memo for head in self.heads],
             self.known,
             self.defined,
-            self.quirky_F,
+            self.irregular_F,
         )
         begin = len(self.extra)
         self.extra, self.made = np.concatenate([self.extra, plain.data]), np.concatenate([self.made, plain.made])
@@ -266,7 +259,7 @@ class Batch:
             return None
         try:
             layout = Layout.of(sample, names)
-        except Quirk:
+        except Irregular:
             return None
         if sum(map(len, _LAYOUTS.values())) >= _MAX_LAYOUTS:
             _LAYOUTS.clear()
@@ -318,7 +311,7 @@ class Batch:
         for name, number in layout.numbers.items():
             values = _ints(raw, number)
             if number.op in (INT4, LONG) and values.min() < 0:
-                self.quirky_F[self.dump_N[rows[values < 0]]] = True
+                self.irregular_F[self.dump_N[rows[values < 0]]] = True
             if name in NUMBERS:
                 self.numbers[name][slots] = values
         kind = FACTORS[-1:] * np.uint64(2 * id(layout) + int(self.is_moved_N[rows[0]]))
@@ -333,34 +326,9 @@ class Batch:
         highest = np.maximum.accumulate(numbers, axis=1)
         late = is_made[:, 1:] & (numbers[:, 1:] <= highest[:, :-1]) & (numbers[:, 1:] >= 0)
         bad = late.any(axis=1) | (is_made.sum(axis=1) != made.sum(axis=1, dtype=np.int64))
-        self.quirky_F[self.dump_N[rows[bad]]] = True
-
-
-def words_at(buffer: Bytes, start_n: Ints, length: int) -> npt.NDArray[np.uint64]:
-    """The entries that begin at these places as rows of words, of shape [n, W / 8]; bytes beyond `length` are others'."""
-    width = -(-length // 8) * 8
-    rows: npt.NDArray[Any] = np.ndarray((len(buffer) - width + 1,), f"V{width}", buffer, strides=(1,))
-    return rows[start_n].view(np.uint64).reshape(len(start_n), width // 8)
+        self.irregular_F[self.dump_N[rows[bad]]] = True
 
 
 def _ints(raw: Bytes, number: Number) -> npt.NDArray[Any]:
     start, kind, _ = INTS[number.op]
     return strided(raw, number.offset + start, kind)
-
-
-def digest(words: npt.NDArray[np.uint64], mask: Bytes) -> npt.NDArray[np.uint64]:
-    """A number for the bytes of entries under a mask: equal ones have equal numbers, others have not (to 2**-33)."""
-    masks = mask.view(np.uint64)
-    used = np.flatnonzero(masks)
-    if not len(used):
-        return np.zeros(len(words), np.uint64)
-    first, last = int(used[0]), int(used[-1]) + 1
-    if len(used) > _FEW_WORDS:
-        part = words[:, first:last] & masks[first:last]
-        part ^= part >> np.uint64(32)
-        return np.asarray(part @ FACTORS[first:last])
-    made = np.zeros(len(words), np.uint64)
-    for i in used.tolist():  # word by word is faster
-        word = words[:, i] & masks[i]
-        made += (word ^ word >> np.uint64(32)) * FACTORS[i]
-    return made

@@ -1,7 +1,7 @@
 """Flight-recorder dumps as columns: what an engine runs on a part of the files.
 
-Dumps that torch's C++ pickler has written are decoded many at a time, column by column, without an object per call; where
-one is much like another, it takes over what is the same. All others go through Python objects, with the same result.
+Dumps that torch's C++ pickler has written are decoded many at a time, column by column, without an object per call.
+All others go through Python objects, with the same result.
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ from unhang.errors import UnreadableInput
 from unhang.model import CollectiveTable, Unavailable, join
 from unhang.model.calls import CALL_COLUMNS, PROGRESS_COLUMNS
 from unhang.read import restricted_pickle
+from unhang.read.dumps.batch import BatchReading, Part, table_columns
 from unhang.read.dumps.columns import Batch
-from unhang.read.dumps.decode_batch import BatchReading, Dumps, Part, columns_of, decoded
-from unhang.read.dumps.decode_rows import Columns, Names
-from unhang.read.dumps.decode_slow import Decoded, decode_slowly, lengths
-from unhang.read.dumps.decode_whole import WholeDumps
-from unhang.read.dumps.decode_window import WindowReader, loaded
-from unhang.read.dumps.layouts import Quirk
+from unhang.read.dumps.layouts import Irregular
 from unhang.read.dumps.locate import read_dump
+from unhang.read.dumps.objects import Decoded, decode_objects, lengths
+from unhang.read.dumps.rows import Names
 from unhang.read.dumps.shard import DumpFile, Shard
+from unhang.read.dumps.windows import Loaded, WindowReader, gathered, loaded
 from unhang.read.files import unreadable
 
 Read = Callable[[DumpFile], bytes]
 BATCH_BYTES, BATCH_FILES, WINDOWS_AT_ONCE = 8 << 20, 64, 128
-FEWEST_FILES = 4  # of which some may be much alike
 
 
 def decode_shard(
@@ -75,23 +73,20 @@ class _Shards:
         if batch is None:
             return left
         more = self._tails(batch, found, count)
-        if self.windows.learn(int(batch.quirky_F.sum()), len(found)):
+        if self.windows.learn(int(batch.irregular_F.sum()), len(found)):
             return [*left, *self._windows(more, count)]
         return [*left, *more]
 
     def _tails(self, batch: Batch, files: Sequence[DumpFile], count: int) -> list[DumpFile]:
         """Takes the last calls of dumps; returns the files of those that need another way."""
         try:
-            rows = decoded(batch, self.names)
-            dumps = Dumps(batch.heads, batch.quirky_F, batch.first_F)
-            reading = BatchReading(dumps, files, self.names, (count,), is_whole=False)
-            return self._read(reading, columns_of(rows, frames=False, is_whole=False))
+            return self._take(batch, files, (count,), is_whole=False)
         except MemoryError:
             return list(files)
 
     def _whole(self, files: Sequence[DumpFile], last: int | None) -> None:
-        """Reads whole files."""
-        batch = WholeDumps(self.names, self.frames, len(files) >= FEWEST_FILES)
+        """Reads whole files, some at a time."""
+        dumps: list[Loaded] = []
         size = 0
         for file in files:
             try:
@@ -100,39 +95,42 @@ class _Shards:
                 self._lost(file, str(error))
                 continue
             try:
-                dump = loaded(file, data)
-            except Quirk:
+                dumps.append(loaded(file, data))
+            except Irregular:
                 self._slowly(file, data, last)
                 continue
-            batch.add(dump)
             size += len(data)
-            if size >= BATCH_BYTES or len(batch.dumps) >= BATCH_FILES:
-                self._flush(batch, last)
-                size = 0
-        self._flush(batch, last)
+            if size >= BATCH_BYTES or len(dumps) >= BATCH_FILES:
+                self._flush(dumps, last)
+                dumps, size = [], 0
+        self._flush(dumps, last)
 
-    def _flush(self, batch: WholeDumps, last: int | None) -> None:
-        dumps, files = batch.dumps, [dump.file for dump in batch.dumps]
+    def _flush(self, dumps: Sequence[Loaded], last: int | None) -> None:
         if not dumps:
             return
+        files = [dump.file for dump in dumps]
         try:
-            found, columns = batch.take()
-            left = {f.rank for f in self._read(BatchReading(found, files, self.names, lengths(last), True), columns)}
+            left = self._take(gathered(dumps, self.names.texts), files, lengths(last), is_whole=True)
         except MemoryError:
-            left = {f.rank for f in files}
+            left = files
+        ranks = {file.rank for file in left}
         for dump in dumps:
-            if dump.file.rank in left:
+            if dump.file.rank in ranks:
                 self._slowly(dump.file, dump.data, last)
 
-    def _read(self, reading: BatchReading, columns: Columns) -> list[DumpFile]:
+    def _take(
+        self, batch: Batch, files: Sequence[DumpFile], counts: Sequence[int | None], *, is_whole: bool
+    ) -> list[DumpFile]:
         """Takes the calls of a batch; returns the files of those that need another way."""
+        columns = table_columns(batch, self.names, frames=self.frames and is_whole, is_whole=is_whole)
+        reading = BatchReading(batch, files, self.names, counts, is_whole)
         self.parts.append(reading.read(columns))
-        left = reading.batch.quirky_F | reading.short_F
-        return [reading.files[i] for i in np.flatnonzero(left).tolist()]
+        left = batch.irregular_F | reading.short_F
+        return [files[i] for i in np.flatnonzero(left).tolist()]
 
     def _slowly(self, file: DumpFile, data: bytes, last: int | None) -> None:
         try:
-            self.slow.append(decode_slowly(file, data, last, self.frames))
+            self.slow.append(decode_objects(file, data, last, self.frames))
         except UnreadableInput as error:
             self._lost(file, str(error))
         except MemoryError as error:

@@ -9,24 +9,32 @@ Legend of shapes: R bytes of all defining entries, n such entries, F dumps, X te
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from unhang.read.dumps.arrays import (
+    FACTORS,
+    PAD,
+    Bools,
+    Bytes,
+    Ints,
+    distinct,
+    numbers_at,
+    places,
+    wide,
+    words_at,
+)  # fmt: skip
 from unhang.read.dumps.layouts import GET, INTS, LONG, LONG_GET, LONG_PUT, PUT, SETITEMS, TEXT
 from unhang.read.fields import encodable
 
-Ints = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
-Bools = npt.NDArray[np.bool_]
 NAMELESS = 1 << 24  # numbers from here on stand for frames that the pickle does not memoise
 MAX_MEMO = 1 << 18
 MAX_TEXT = 1000
-PAD = 16
+MAX_NUMBER = 1 << 16  # texts that entries of tails use again have low numbers
+_FIRST_BYTES = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)  # of a little-endian word
 
 
 class Texts(dict[str, int]):
@@ -88,28 +96,28 @@ def text_table(memos: Sequence[Memo], texts: Texts) -> tuple[Ints, Ints]:
 
 
 def make_plain(
-    rows: Sequence[bytes], dump_n: Ints, memos: Sequence[Memo], texts: Texts, defined: Defined, quirky_F: Bools
+    rows: Sequence[bytes], dump_n: Ints, memos: Sequence[Memo], texts: Texts, defined: Defined, irregular_F: Bools
 ) -> Plain:
     """The entries with GETs for definitions; what they define goes to the memos and to `defined`.
 
-    `rows` are in the order of the pickles. Dumps that fill their memo otherwise than torch does become quirky.
+    `rows` are in the order of the pickles. Dumps that fill their memo otherwise than torch does become irregular.
     """
     before_F = np.array([memo.end for memo in memos])
     step = _Step(
         np.frombuffer(b"".join((*rows, bytes(PAD))), np.uint8).copy(), np.array([len(r) for r in rows]), dump_n
     )
-    places, numbers, dumps = step.replace_texts(memos, quirky_F)
+    places, numbers, dumps = step.replace_texts(memos, irregular_F)
     places, frames = step.renumbered(places), step.find_frames()
     table, base_F = text_table(memos, texts)
     frames.resolve(table, base_F, texts)
-    quirky_F[frames.drop_overlapping()] = True
+    irregular_F[frames.drop_overlapping()] = True
     frames.number_nameless(len(defined.numbers))
     order = np.argsort(np.concatenate([places, frames.put]), kind="stable")
     place = np.concatenate([places, frames.put])[order]
     number = np.concatenate([numbers, np.where(frames.is_named, frames.number, -1)])[order]
     dump = np.concatenate([dumps, frames.dump])[order]
     named = number >= 0
-    limit = _check_order(place[named], number[named], dump[named], before_F, quirky_F)
+    limit = _check_order(place[named], number[named], dump[named], before_F, irregular_F)
     owner = np.append(-1, dump[named])
 
     def ends_before(at: Ints, dump: Ints) -> Ints:
@@ -117,7 +125,7 @@ def make_plain(
         ends: Ints = np.maximum(np.where(owner[known] == dump, limit[known], 0), before_F[dump])
         return ends
 
-    quirky_F[frames.dump[frames.highest >= ends_before(frames.put, frames.dump)]] = True
+    irregular_F[frames.dump[frames.highest >= ends_before(frames.put, frames.dump)]] = True
     limit_n = ends_before(step.ends(), dump_n)
     for f, end in zip(dump_n.tolist(), limit_n.tolist(), strict=True):
         memos[f].end = max(memos[f].end, end)
@@ -128,12 +136,12 @@ def make_plain(
     return Plain(step.data, step.made, step.size_n, limit_n)
 
 
-def _check_order(place: Ints, number: Ints, dump: Ints, before_F: Ints, quirky_F: Bools) -> Ints:
-    """The memo's end behind each definition, after a 0. A dump whose numbers do not rise is quirky."""
+def _check_order(place: Ints, number: Ints, dump: Ints, before_F: Ints, irregular_F: Bools) -> Ints:
+    """The memo's end behind each definition, after a 0. A dump whose numbers do not rise is irregular."""
     previous = np.append(-1, number[:-1])
     is_first = np.diff(dump, prepend=-1) != 0
     low = np.where(is_first, before_F[dump] - 1, previous)
-    quirky_F[dump[(number <= low) | (number >= MAX_MEMO)]] = True
+    irregular_F[dump[(number <= low) | (number >= MAX_MEMO)]] = True
     return np.append(0, np.minimum(number, MAX_MEMO) + 1)
 
 
@@ -198,7 +206,7 @@ class _Step:
     def _row(self, at: Ints) -> Ints:
         return np.searchsorted(self.ends(), at, side="right")
 
-    def replace_texts(self, memos: Sequence[Memo], quirky_F: Bools) -> tuple[Ints, Ints, Ints]:
+    def replace_texts(self, memos: Sequence[Memo], irregular_F: Bools) -> tuple[Ints, Ints, Ints]:
         """Replaces texts; returns where their PUTs stood, their numbers, and their dumps."""
         at = np.flatnonzero(self.data[:-PAD] == TEXT)
         row = self._row(at)
@@ -218,10 +226,10 @@ class _Step:
             try:
                 text = data[a + 5 : b].decode()
             except UnicodeDecodeError:
-                quirky_F[f] = True
+                irregular_F[f] = True
                 continue
             if n >= MAX_MEMO:
-                quirky_F[f] = True
+                irregular_F[f] = True
                 continue
             texts[n] = text
             memos[f].end = max(memos[f].end, n + 1)
@@ -264,7 +272,7 @@ class _Step:
         op, line, width = data[place], np.full(len(at), -1), np.zeros(len(at), np.int64)
         for kind, (start, form, size) in INTS.items():
             here = np.flatnonzero(op == kind)
-            line[here] = _numbers(data, place[here] + start, form, size)
+            line[here] = numbers_at(data, place[here] + start, form, size)
             width[here] = start + size
         good &= (width > 0) & ((op != LONG) | (data[place + 1] == 8))
         put = np.minimum(place + width, last)
@@ -290,26 +298,92 @@ class _Step:
         self._cut(frames.at, get, get)
 
 
-def places(is_it: Bools) -> Ints:
-    """Where an array is true, when that is seldom: whole words are looked at first."""
-    size = len(is_it) // 8 * 8
-    words = is_it[:size].view(np.uint64)
-    found = np.flatnonzero(words != 0)
-    inside = np.flatnonzero(words[found].view(bool))
-    return np.concatenate([found[inside // 8] * 8 + inside % 8, size + np.flatnonzero(is_it[size:])])
+@dataclass(frozen=True)
+class Memos:
+    """Which text has which number in the memo of which dump. `conflict_F`: dumps that give a number to two texts."""
+
+    dump_X: Ints
+    number_X: Ints
+    text_X: Ints
+    conflict_F: npt.NDArray[np.bool_]
+
+    @property
+    def width(self) -> int:
+        """One more than the highest number."""
+        return int(self.number_X.max(initial=0)) + 1
+
+    def table(self) -> tuple[Ints, Ints]:
+        """Like `text_table`: the text of each number, one dump behind the other, and where each dump begins."""
+        width = self.width
+        table = np.full(1 + width * len(self.conflict_F), -1, np.int64)
+        table[1 + self.dump_X * width + self.number_X] = self.text_X
+        return table, 1 + width * np.arange(len(self.conflict_F) + 1)
+
+    def numbers_of(self, text: int) -> Ints:
+        """The number of a text in each dump, -1 where it has none; of shape [F]."""
+        found = np.full(len(self.conflict_F), -1, np.int64)
+        here = self.text_X == text
+        found[self.dump_X[here]] = self.number_X[here]
+        return found
+
+    def texts_of(self, dump: int, numbers: Sequence[int]) -> list[int]:
+        """The texts with these numbers in a dump, -1 where there is none."""
+        mine = np.flatnonzero(self.dump_X == dump)
+        known = dict(zip(self.number_X[mine].tolist(), self.text_X[mine].tolist(), strict=True))
+        return [known.get(number, -1) for number in numbers]
 
 
-def random_words(count: int) -> npt.NDArray[np.uint64]:
-    """Numbers that nobody foresees. Importing numpy's generators would take longer than reading a hundred dumps."""
-    return np.frombuffer(os.urandom(8 * count), np.uint64)
+@dataclass
+class TextFinder:
+    """Finds texts. Equal ones are looked at once: of the others only a digest is taken."""
 
+    texts: Texts
+    _of_digest: dict[int, int] = field(default_factory=dict)
 
-def wide(data: Bytes, at: Ints) -> Ints:
-    """Little-endian numbers of four bytes."""
-    return _numbers(data, at, "<u4", 4)
+    def find(self, buffer: Bytes, ends: Ints, dumps: int) -> Memos:
+        """The texts in parts of `dumps` dumps, which end at `ends`: the first part of each one, then its second."""
+        at = places(buffer[:-PAD] == TEXT)
+        at = at[(buffer[at + 2] | buffer[at + 3] | buffer[at + 4]) == 0]
+        part = np.searchsorted(ends, at, side="right")
+        length = buffer[at + 1].astype(np.int64)
+        put = np.minimum(at + 5 + length, len(buffer) - PAD)
+        is_long = buffer[put] == LONG_PUT
+        good = (is_long | (buffer[put] == PUT)) & (put + np.where(is_long, 5, 2) <= ends[part])
+        at, length, put, part, is_long = (column[good] for column in (at, length, put, part, is_long))
+        number = np.where(is_long, wide(buffer, put + 1), buffer[put + 1])
+        low = number < MAX_NUMBER
+        at, length, number, dump = at[low], length[low], number[low], part[low] % dumps
+        text = self._texts_at(buffer, at + 5, length)
+        memos = Memos(dump, number, text, np.zeros(dumps, bool))
+        table, base_F = memos.table()
+        memos.conflict_F[dump[table[base_F[dump] + number] != text]] = True
+        return memos
 
+    def _texts_at(self, buffer: Bytes, at: Ints, length: Ints) -> Ints:
+        """The numbers of texts, -1 for those that must be read the slow way."""
+        digest = np.zeros(len(at), np.uint64)
+        words = -(-length // 8)
+        for count in np.flatnonzero(np.bincount(words)).tolist():
+            some = np.flatnonzero(words == count)
+            if count:
+                part = words_at(buffer, at[some], 8 * count)
+                part[:, -1] &= _FIRST_BYTES[length[some] - 8 * (count - 1)]
+                part ^= part >> np.uint64(32)
+                digest[some] = part @ FACTORS[:count]
+        digest += length.astype(np.uint64)
+        firsts, codes = distinct(digest)
+        found = []
+        for value, begin, size in zip(
+            digest[firsts].tolist(), at[firsts].tolist(), length[firsts].tolist(), strict=True
+        ):
+            text = self._of_digest.get(value)
+            if text is None:
+                text = self._of_digest[value] = self._number(buffer[begin : begin + size].tobytes())
+            found.append(text)
+        return np.array(found, np.int64)[codes]
 
-def _numbers(data: Bytes, at: Ints, form: str, size: int) -> Ints:
-    at = np.minimum(at, len(data) - size)
-    everywhere: npt.NDArray[Any] = np.ndarray((len(data) - size + 1,), form, data, strides=(1,))
-    return everywhere[at].astype(np.int64)
+    def _number(self, raw: bytes) -> int:
+        try:
+            return self.texts[raw.decode()]
+        except UnicodeDecodeError:
+            return -1

@@ -1,26 +1,50 @@
-"""Runs `partial(files) -> Shard` over all dumps, in processes that may fall, and makes one Shard of their answers."""
+"""Runs `partial(files) -> Shard` over all dumps, in processes that may fall, and makes one Shard of their answers.
+
+A worker is forked, because it then starts in a millisecond or two with all modules loaded, and may run any function. It
+works under limits of memory and time, and leaves when we are gone: at the end of the file that it has in hand, or when
+the time limit of that shard is over.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import io
 import os
+import pickle
+import resource
+import select
+import signal
+import socket
+import struct
+import time
+import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from unhang.errors import UnhangError
-from unhang.model import ProcessGroup, Unavailable
-from unhang.read.dumps.engine_worker import Fell, Task, Worker, wait
-from unhang.read.dumps.shard import DumpFile, Shard, merge
+from unhang.model import Frame, ProcessGroup, Unavailable
+from unhang.read import restricted_pickle
+from unhang.read.dumps.shard import DumpFile, RankDump, Shard, merge
 
-MOST_FILES, FEWEST_FILES = (
-    64,
-    16,
-)  # of a shard: numpy's cost per call is shared by its files, its memory grows with them
+# Of a shard: numpy's cost per call is shared by its files, its memory grows with them.
+MOST_FILES, FEWEST_FILES = 64, 16
 MOST_BYTES = 64 << 20
 MOST_PROCESSES = 32
 
 Progress = Callable[[int, int], None]
+Task = Callable[[Sequence[DumpFile]], Shard]
+
+GRACE_S = 1.0  # a worker's own alarm comes first; we end the one that is stopped
+BUFFER_BYTES = 1 << 20
+_COUNT = struct.Struct("<q")
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_KEPT_BYTES = 32 << 20  # the most that glibc takes for the second
 
 
 class Engine(Protocol):
@@ -152,3 +176,200 @@ class LocalEngine:
             tried, worker = todo.popleft(), idle.pop()
             busy[worker] = tried
             worker.ask(tried.files)
+
+
+def _reducer(kind: type) -> Callable[[Any], tuple[Any, ...]]:
+    values = attrgetter(*(field.name for field in fields(kind)))
+    return lambda item: (kind, values(item))
+
+
+# What a shard holds many of. What dataclasses do by themselves takes four times as long to read back.
+_REDUCERS: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+    kind: _reducer(kind) for kind in (Frame, ProcessGroup, DumpFile, RankDump)
+}
+
+
+class Fell(NamedTuple):
+    """Why a worker has no answer."""
+
+    reason: str
+
+
+class Worker:
+    """A forked process that runs `task` on the files it is asked for. `siblings`: the other workers alive."""
+
+    def __init__(self, task: Task, memory_bytes: int, timeout_s: float, siblings: Sequence[Worker]) -> None:
+        self.alive = True
+        self._timeout_s = timeout_s
+        self._deadline = 0.0
+        self._channel, theirs = socket.socketpair()
+        # An interrupt must neither lose the number of the child nor unwind into our code within it.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+        try:
+            self._pid = _fork()
+            if self._pid == 0:
+                ours = [worker._channel for worker in (self, *siblings)]
+                _serve(theirs, ours, blocked, partial(_attempt, task, memory_bytes), timeout_s)
+        except OSError:
+            self._channel.close()
+            raise
+        finally:
+            theirs.close()
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+    def fileno(self) -> int:
+        """What becomes readable when there is an answer."""
+        return self._channel.fileno()
+
+    @property
+    def seconds_left(self) -> float:
+        """Until the limit, not below 0."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    def ask(self, files: Sequence[DumpFile]) -> None:
+        """Starts on these files."""
+        self._deadline = time.monotonic() + self._timeout_s + GRACE_S
+        self._channel.settimeout(self._timeout_s + GRACE_S)
+        try:
+            _send(self._channel, files)
+        except OSError:
+            pass  # it is gone; `answer` says so
+
+    def answer(self) -> Shard | Fell:
+        """What it answers; a worker that does not is ended."""
+        self._channel.settimeout(max(self.seconds_left, GRACE_S))
+        late = False
+        try:
+            answer = _receive(self._channel)
+            if isinstance(answer, (Shard, Fell)):
+                return answer
+        except OSError as error:
+            late = isinstance(error, TimeoutError)
+        status = self.end()
+        if late or (os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM):
+            return Fell(f"decoding it takes longer than {self._timeout_s:g} s: it is damaged or an attack")
+        return Fell("the process that decoded it fell: it is damaged or an attack")
+
+    def end(self) -> int:
+        """Ends the process at once; its exit status as of `os.waitpid`."""
+        if not self.alive:
+            return 0
+        self.alive = False
+        self._channel.close()
+        try:
+            os.kill(self._pid, signal.SIGKILL)
+            return os.waitpid(self._pid, 0)[1]
+        except (ProcessLookupError, ChildProcessError):  # where SIGCHLD is ignored, the kernel has reaped it
+            return 0
+
+
+def wait(workers: Sequence[Worker]) -> list[Worker]:
+    """Those that have an answer or are over their limit; waits for the first."""
+    poll = select.poll()
+    for worker in workers:
+        poll.register(worker, select.POLLIN)
+    ready = {fd for fd, _ in poll.poll(1000 * min(w.seconds_left for w in workers) + 1)}
+    return [w for w in workers if w.fileno() in ready or not w.seconds_left]
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # Python warns of threads. numpy's hold no lock that the child needs: it calls no BLAS.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
+
+
+def _serve(
+    channel: socket.socket,
+    not_ours: Sequence[socket.socket],
+    mask: Iterable[int],
+    attempt: Callable[[Sequence[DumpFile]], Shard | Fell],
+    timeout_s: float,
+) -> NoReturn:
+    code = 1
+    try:
+        for other in not_ours:  # else they would stay open after the parent is gone
+            other.close()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which then ends us
+        for number in (signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
+        gc.freeze()
+        _keep_freed_memory()
+        while isinstance(files := _receive(channel), tuple):
+            signal.setitimer(signal.ITIMER_REAL, timeout_s)  # its default action ends even a loop in C
+            answer = attempt(files)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            _send(channel, answer)
+            del answer
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _attempt(task: Task, memory_bytes: int, files: Sequence[DumpFile]) -> Shard | Fell:
+    limit_memory(memory_bytes + restricted_pickle.BYTES_PER_BYTE * sum(file.size for file in files))
+    try:
+        return task(files)
+    except UnhangError as error:
+        return Fell(str(error))
+    except Exception as error:  # noqa: BLE001  one dump must not cost the others, whatever is wrong with it
+        return Fell(f"decoding it failed ({type(error).__name__}: {restricted_pickle.describe(error)})")
+
+
+def _keep_freed_memory() -> None:
+    """Columns are made and freed by the thousand: to give each back to the kernel and get it again, page by page, takes longer than to fill it."""
+    with suppress(OSError, AttributeError):  # another libc
+        set_option = ctypes.CDLL(None).mallopt
+        for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+            set_option(option, _KEPT_BYTES)
+
+
+def limit_memory(spare_bytes: int) -> None:
+    """Lets this process allocate so many bytes more than it has."""
+    with open("/proc/self/statm", "rb") as f:
+        in_use = int(f.read().split()[0]) * resource.getpagesize()
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    wanted = in_use + spare_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (wanted if hard < 0 else min(wanted, hard), hard))
+
+
+def _send(channel: socket.socket, message: object) -> None:
+    """Arrays travel beside the pickle, uncopied."""
+    buffers: list[pickle.PickleBuffer] = []
+    stream = io.BytesIO()
+    pickler = pickle.Pickler(stream, protocol=5, buffer_callback=buffers.append)
+    pickler.dispatch_table = _REDUCERS
+    pickler.dump(message)
+    parts = [stream.getbuffer(), *(buffer.raw() for buffer in buffers)]
+    channel.sendall(b"".join(_COUNT.pack(n) for n in (len(parts), *(part.nbytes for part in parts))))
+    for part in parts:
+        channel.sendall(part)
+
+
+def _receive(channel: socket.socket) -> object:
+    """The next message; False at the end of the channel.
+
+    Raises:
+        OSError: it does not come in time, or the channel is broken.
+    """
+    head = _exactly(channel, _COUNT.size)
+    if head is None:
+        return False
+    lengths = _exactly(channel, _COUNT.size * _COUNT.unpack(head)[0])
+    parts = [_exactly(channel, n) for (n,) in _COUNT.iter_unpack(lengths or b"")]
+    if not parts or None in parts:
+        return False
+    return pickle.loads(parts[0] or b"", buffers=parts[1:])
+
+
+def _exactly(channel: socket.socket, size: int) -> bytearray | None:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        got = channel.recv_into(view)
+        if not got:
+            return None
+        view = view[got:]
+    return data

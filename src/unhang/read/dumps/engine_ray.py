@@ -13,8 +13,16 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from unhang.errors import UnhangError
-from unhang.read.dumps.engine import MOST_FILES, LocalEngine, Progress, merge_ordered, plan, run_all, unreadable_shard
-from unhang.read.dumps.engine_worker import Task
+from unhang.read.dumps.engine import (
+    MOST_FILES,
+    LocalEngine,
+    Progress,
+    Task,
+    merge_ordered,
+    plan,
+    run_all,
+    unreadable_shard,
+)  # fmt: skip
 from unhang.read.dumps.shard import DumpFile, Shard
 
 MERGED_AT_ONCE = 8

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from unhang.read.flight_entry import MAX_DIMENSIONS, MAX_FRAMES
+from unhang.read.dumps.entries import MAX_DIMENSIONS, MAX_FRAMES
 
 DICT, LIST, MARK, SETITEMS, APPENDS, PAIR, NONE, FALSE, TRUE = b"}](ue\x86N\x89\x88"
 GET, LONG_GET, PUT, LONG_PUT, TEXT = b"hjqrX"
@@ -29,19 +29,19 @@ MAX_ROW = 1 << 15
 EMPTY = 3  # bytes of a list without members
 
 
-class Quirk(Exception):
-    """Something that torch's pickler does not write, or that Python objects tell better: the slow way reads it."""
+class Irregular(Exception):
+    """Something that torch's pickler does not write, or that that columns cannot hold: it is read through Python objects."""
 
 
 def int_at(row: bytes, at: int) -> int:
     """The integer that begins here.
 
     Raises:
-        Quirk: it is written otherwise than torch does.
+        Irregular: it is written otherwise than torch does.
     """
     start, _, size = INTS[row[at]]
     if row[at] == LONG and row[at + 1] != 8:
-        raise Quirk("a number of another width")
+        raise Irregular("a number of another width")
     return int.from_bytes(row[at + start : at + start + size], "little", signed=row[at] in (INT4, LONG))
 
 
@@ -49,7 +49,7 @@ def entry_end(data: bytes, at: int) -> int:
     """Where the entry that begins here ends.
 
     Raises:
-        Quirk: it does not, or holds other opcodes.
+        Irregular: it does not, or holds other opcodes.
     """
     depth, size = 0, len(data)
     while at < size:
@@ -70,7 +70,7 @@ def entry_end(data: bytes, at: int) -> int:
                     return at
         else:
             break
-    raise Quirk("the last entry does not end")
+    raise Irregular("the last entry does not end")
 
 
 class Got(NamedTuple):
@@ -114,26 +114,26 @@ def values_of(row: bytes) -> list[tuple[Got, Value]]:
     """Keys and values of a normalised entry.
 
     Raises:
-        Quirk: it defines something, or holds other opcodes.
+        Irregular: it defines something, or holds other opcodes.
     """
     at, pairs = 2, []
     if row[:2] != b"}(" or len(row) > MAX_ROW:
-        raise Quirk("no entry")
+        raise Irregular("no entry")
     try:
         while row[at] != SETITEMS:
             key, at = _value(row, at, 0)
             value, at = _value(row, at, 0)
             if not isinstance(key, Got):
-                raise Quirk("a key that is no string")
+                raise Irregular("a key that is no string")
             if isinstance(value, Got) and row[at] in (GET, LONG_GET):
                 second, after = _value(row, at, 0)
                 if row[after] == PAIR:
                     value, at = Items([value, second], value.offset, after + 1, True), after + 1
             pairs.append((key, value))
     except IndexError as error:
-        raise Quirk("an entry is cut") from error
+        raise Irregular("an entry is cut") from error
     if at + 1 != len(row):
-        raise Quirk("an entry is no dictionary alone")
+        raise Irregular("an entry is no dictionary alone")
     return pairs
 
 
@@ -141,7 +141,7 @@ def keys_of(row: bytes) -> tuple[int, ...]:
     """The memo's numbers of the fields of a normalised entry.
 
     Raises:
-        Quirk: it is none.
+        Irregular: it is none.
     """
     return tuple(_number(row, key) for key, _ in values_of(row))
 
@@ -167,7 +167,7 @@ def _value(row: bytes, at: int, depth: int) -> tuple[Value, int]:
             item, at = _value(row, at, depth + 1)
             items.append(item)
         return Items(items, start, at + 1), at + 1
-    raise Quirk(f"opcode {op} in an entry")
+    raise Irregular(f"opcode {op} in an entry")
 
 
 _NUMBERS = (
@@ -206,12 +206,12 @@ class Layout:
         """The layout of a normalised entry whose fields have these names.
 
         Raises:
-            Quirk: a field is missing or of another type.
+            Irregular: a field is missing or of another type.
         """
         pairs = values_of(row)
         made = cls._blank(row, pairs)
         if len(names) != len(pairs):
-            raise Quirk("entries with other fields")
+            raise Irregular("entries with other fields")
         for name, (key, value) in zip(names, pairs, strict=True):
             made.gets.append(key)
             made._loosen(value)
@@ -224,7 +224,7 @@ class Layout:
         if "collective_seq_id" not in names and "seq_id" in made.numbers:
             made.numbers["collective_seq_id"] = made.numbers["seq_id"]
         if not {"profiling_name", "state", "group", "desc"} <= made.texts.keys() or "record_id" not in made.numbers:
-            raise Quirk("entries lack a field")
+            raise Irregular("entries lack a field")
         return made
 
     @classmethod
@@ -241,7 +241,7 @@ class Layout:
         """Where the names of fields stand in a normalised entry, whatever they are.
 
         Raises:
-            Quirk: it is none.
+            Irregular: it is none.
         """
         pairs = values_of(row)
         made = cls._blank(row, pairs)
@@ -303,7 +303,7 @@ class Layout:
             self.spans[name] = (value.start, value.end)
             self.frames = [v for v in value.values if isinstance(v, Got)]
         elif name in _CHECKED and (value is not None or name in ("profiling_name", "state", "process_group")):
-            raise Quirk(f"{name} of another type")
+            raise Irregular(f"{name} of another type")
         else:
             self._pass(value)
 
@@ -313,11 +313,6 @@ class Layout:
         elif isinstance(value, Items):
             for item in value.values:
                 self._pass(item)
-
-
-def strided(raw: npt.NDArray[np.uint8], offset: int, kind: str) -> npt.NDArray[Any]:
-    """A value that stands in each of the rows."""
-    return np.ndarray((len(raw),), kind, raw, offset, (raw.shape[1],))
 
 
 _CHECKED = {

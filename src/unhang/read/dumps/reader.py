@@ -9,11 +9,18 @@ from functools import partial
 import numpy as np
 
 from unhang.model import Unavailable
-from unhang.read.dumps.assemble import settle_batches, settle_groups, stale_ranks, with_world
 from unhang.read.dumps.cache import CacheEntry
-from unhang.read.dumps.engine import MOST_FILES, Engine, LocalEngine, run_all
-from unhang.read.dumps.engine_worker import Task
-from unhang.read.dumps.shard import DumpFile, RankDump, Shard, merge
+from unhang.read.dumps.engine import MOST_FILES, Engine, LocalEngine, Task, run_all
+from unhang.read.dumps.shard import (
+    DumpFile,
+    RankDump,
+    Shard,
+    complete_batches,
+    merge,
+    stale_ranks,
+    unify_groups,
+    with_world,
+)  # fmt: skip
 
 TAIL, TAILS_AT_ONCE = 32, 512
 TAILS_OF_ONE, BYTES_OF_ONE = 1024, 24 << 20  # what one process alone reads
@@ -50,18 +57,18 @@ class DumpReader:
             self._seen = self._read(self.files, None, True)
         else:
             self._seen = self._read(self.files, TAIL, False)
-        return self._settled(self._seen)
+        return self._consistent(self._seen)
 
     def closer(self, ranks: Collection[int]) -> Shard:
         """What was seen, with all calls of these ranks and their stacks."""
         wanted = [f for f in self.files if f.rank in ranks]
         if wanted and not self.is_whole:
             self._seen = merge([_without(self._seen, {f.rank for f in wanted}), self._read(wanted, None, True)])
-        return self._settled(self._seen)
+        return self._consistent(self._seen)
 
     def everything(self, frames: bool = False) -> Shard:
         """All calls of all ranks."""
-        return self._settled(self.given or self._read(self.files, None, frames))
+        return self._consistent(self.given or self._read(self.files, None, frames))
 
     def run(self, task: Task, files: Sequence[DumpFile]) -> Shard:
         """What a task gives on files, run where these dumps are read."""
@@ -83,17 +90,17 @@ class DumpReader:
 
         task = partial(decode_shard, last=None, frames=frames)
         for shard in self._engine_for(self.files, None).run(task, self.files, self._progress):
-            yield self._settled(shard)
+            yield self._consistent(shard)
 
-    def _settled(self, shard: Shard) -> Shard:
+    def _consistent(self, shard: Shard) -> Shard:
         """With one number for each group, and without what is of an earlier run."""
         stale = stale_ranks(shard)
         if stale:
             reason = "its calls end before those of the other ranks begin: it is of an earlier run"
             notes = tuple(Unavailable(f"dump of rank {rank}", reason) for rank in stale)
             shard = replace(_without(shard, stale), absent=(*shard.absent, *notes))
-        table = with_world(settle_groups(shard.table), {f.rank for f in self.files})
-        return replace(shard, table=settle_batches(table))
+        table = with_world(unify_groups(shard.table), {f.rank for f in self.files})
+        return replace(shard, table=complete_batches(table))
 
     def _read(self, files: Sequence[DumpFile], last: int | None, frames: bool) -> Shard:
         from unhang.read.dumps.decode import decode_shard
@@ -121,12 +128,12 @@ class DumpReader:
 
 def _without(shard: Shard, ranks: Collection[int]) -> Shard:
     table = shard.table
-    kept, told = (~np.isin(part["rank"], list(ranks)) for part in (table.columns, table.progress))
+    kept, kept_progress = (~np.isin(part["rank"], list(ranks)) for part in (table.columns, table.progress))
     return Shard(
         replace(
             table,
             columns={name: column[kept] for name, column in table.columns.items()},
-            progress={name: column[told] for name, column in table.progress.items()},
+            progress={name: column[kept_progress] for name, column in table.progress.items()},
             wrapped_ranks=table.wrapped_ranks - set(ranks),
             active_ranks=table.active_ranks - set(ranks),
         ),

@@ -1,1 +1,1 @@
-"""Logs of any program around a distributed job -> events. One file in `families` for each program that prints."""
+"""Logs of any program around a distributed job -> events. One table in `lines` for each program that prints."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from unhang.model import Case, Job, LogEvent, LogLine, ProcessExit, RaisedError, RankEvidence, RankIdentity, Unavailable
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.read.inventory import present_evidence
+from unhang.read.logs.ending import end_of
 from unhang.read.logs.events import events_of
 from unhang.read.logs.timeline import merged
 from unhang.read.output_log import OutputLog, parse_output
+from unhang.read.ras import ras_evidence
 from unhang.read.torchrun_summary import RankExit
 
 MAX_WORLD = 1 << 20
@@ -22,8 +24,10 @@ def log_case(text: str, path: str = "job.log") -> Case:
     return case_of_outputs([parse_output(text.encode(), path)])
 
 
-def case_of_outputs(outputs: Sequence[OutputLog], absent: Sequence[Unavailable] = ()) -> Case:
-    """The case in nothing but logs."""
+def case_of_outputs(
+    outputs: Sequence[OutputLog], absent: Sequence[Unavailable] = (), known: Mapping[int, RankEvidence] | None = None
+) -> Case:
+    """The case in logs. `known`: ranks of which there are files of their own; what the logs say of them is in it."""
     order = merged(outputs)
     lines = order.lines
     events = events_of(lines)
@@ -34,16 +38,29 @@ def case_of_outputs(outputs: Sequence[OutputLog], absent: Sequence[Unavailable] 
         exits.update(output.exits)
     for rank, error in _errors_in_order(outputs, lines):
         (loose if rank is None else raised.setdefault(rank, [])).append(error)
+    place = {(line.source.path, line.source.line): i for i, line in enumerate(lines)}
+    errors = [error for _, error in _errors_in_order(outputs, lines)]
+    troubles = [place.get((error.source.path, error.source.line), len(lines)) for error in errors]
+    end = None if known or any(x.code for x in exits.values()) else end_of(events, troubles, len(lines))
+    is_well = end is not None and end.code == 0
+    if is_well:  # whatever was raised was handled
+        loose.clear()
     world = world_told(events)
-    ranks = {rank: _evidence(rank, world, raised.get(rank, []), exits.get(rank)) for rank in sorted({*raised, *exits})}
+    ranks = {rank: _evidence(rank, world, raised.get(rank, []), exits.get(rank), is_well) for rank in {*raised, *exits}}
+    ranks = dict(sorted({**ranks, **(known or {})}.items()))
     return Case(
-        job=Job(world_size=world, backend=_backend(events)),
+        job=Job(
+            world_size=world,
+            backend=_backend(events),
+            exit_code=end.code if end else None,
+            end_line=end.line if end else "",
+        ),
         ranks=ranks,
         log=lines,
         events=events,
         loose_errors=tuple(loose),
-        present=(*present_evidence({}, ranks, len(lines)), *order.notes()),
-        absent=(*absent, *order.absent()),
+        present=(*present_evidence({}, ranks, len(lines)), *ras_evidence(events, lines), *order.notes()),
+        absent=(*absent, *(other for output in outputs for other in output.others), *order.absent()),
     )
 
 
@@ -68,14 +85,16 @@ def world_told(events: Sequence[LogEvent]) -> int | None:
     return told.most_common(1)[0][0] if told else None
 
 
-def _evidence(rank: int, world: int | None, raised: Sequence[RaisedError], end: RankExit | None) -> RankEvidence:
+def _evidence(
+    rank: int, world: int | None, raised: Sequence[RaisedError], end: RankExit | None, is_well: bool
+) -> RankEvidence:
     left = None
     if end is not None and end.code is not None:
         left = ProcessExit("signal" if end.code < 0 else "exit", end.code, end.time_ns, text=SEEN_BY_LAUNCHER)
     return RankEvidence(
         identity=RankIdentity(rank, world, end.local_rank if end else None, end.pid if end else None),
-        error=raised[-1] if raised else None,
-        handled=tuple(replace(e, handled=True) for e in raised[:-1]),
+        error=raised[-1] if raised and not is_well else None,
+        handled=tuple(replace(e, handled=True) for e in (raised if is_well else raised[:-1])),
         exit=left,
     )
 

@@ -64,12 +64,15 @@ class FileClock:
     """How the times of one log were made out. `step_ns`: how fine they are.
 
     `year_known`, `zone_known`: whether the log (or the file's date) tells them; else times are comparable only within the log.
+    `date_known`: its lines tell the day. `is_dated_by_file`: they do not tell the year, or the day, and the file's date may be
+    that of a copy, so the times are not comparable with those of another log before they are brought near to them.
     """
 
     year_known: bool = False
     date_known: bool = False
     zone_known: bool = False
     step_ns: int = SECOND_NS
+    is_dated_by_file: bool = False
 
 
 def read_stamp(text: str, at: int = 0) -> tuple[Stamp, int] | None:
@@ -171,12 +174,13 @@ def resolve(
     anchor, known = _anchor(used, modified_ns)
     resolver = _Resolver(anchor, zone_s or 0)
     times = tuple(None if s is None else resolver.take(s) for s in chosen)
-    date_known = any(s.has_date for s in used) or modified_ns is not None
-    if modified_ns is not None and not any(s.has_date for s in used):
+    date_known = any(s.has_date for s in used)
+    by_file = modified_ns is not None and all(s.year is None for s in used)
+    if modified_ns is not None and not date_known:
         times = _ending_at(times, modified_ns)
     zoned = zone_s is not None or all(s.zone_s is not None for s in used)
     steps = Counter(s.step_ns for s in used).most_common(1)
-    return times, FileClock(known, date_known, zoned, steps[0][0])
+    return times, FileClock(known, date_known, zoned, steps[0][0], by_file)
 
 
 def year_of(time_ns: int) -> int:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from unhang.read.logs.ras_json import ras_lines
+
 MAX_STATES = 50
 MAX_JSON_CHARS = 1 << 20
 
@@ -61,13 +63,43 @@ def numbered_lines(data: bytes) -> Iterator[tuple[int, str]]:
     content = _text(data).replace("\0", "").replace("\r\n", "\n")
     if "\n" not in content and "\r" in content and not _BAR.search(content):
         content = content.replace("\r", "\n")
-    for number, line in enumerate(content.removesuffix("\n").split("\n") if content else (), 1):
+    if report := ras_lines(content):
+        yield from report
+        return
+    for number, line in enumerate(exported(content) or content.removesuffix("\n").split("\n") if content else (), 1):
         bare = _ANSI.sub("", line) if "\x1b" in line else line
         if "\r" not in bare:
             yield number, bare
             continue
         for part in _last_states(bare):
             yield number, part
+
+
+def exported(content: str) -> list[str]:
+    """The records of a log that a collector exported as one JSON value, each as a line; [] where it is none."""
+    start = content[:64].lstrip()[:1]
+    if start not in ("[", "{") or not content.rstrip().endswith("]" if start == "[" else "}"):
+        return []
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        return []
+    return [record if isinstance(record, str) else json.dumps(record) for record in records_of(value)]
+
+
+def records_of(value: object, depth: int = 3) -> list[object]:
+    """The records of an export: in a list, or in the longest list of an object; those of Loki are pairs of a time and a line."""
+    if isinstance(value, dict) and depth:
+        return max((records_of(inner, depth - 1) for inner in value.values()), key=len, default=[])
+    if not isinstance(value, list) or not value:
+        return []
+    if all(isinstance(v, list) and len(v) == 2 and all(isinstance(text, str) for text in v) for v in value):
+        return [{"time": time, "message": text} for time, text in value]
+    if all(isinstance(v, dict) for v in value):
+        if all(isinstance(v.get("values"), list) for v in value) and depth:
+            return [record for v in value for record in records_of(v["values"], depth - 1)]
+        return list(value) if any(unwrap(json.dumps(v)) for v in value[:MAX_STATES]) else []
+    return []
 
 
 def _text(data: bytes) -> str:

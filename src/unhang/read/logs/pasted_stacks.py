@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from unhang.model import Frame, LogLine
+from unhang.model import Frame, LogEvent, LogLine
+from unhang.read.faulthandler_text import is_faulthandler
 
 MAX_STACKS = 4096
-_FAULT_NAMES = {"Current thread": "MainThread", "Thread": "of faulthandler"}
+_FAULT_NAMES = {"Current thread": "MainThread", "Stack": "MainThread", "Thread": "of faulthandler"}
+_FATAL = "Fatal Python error: "
+BY_WATCHDOG = "Aborted"  # so it ends a process whose collective timed out
+_STILL_PRINTED = 2
 MAX_FRAMES = 400
 _RANKS = r"(?P<first>\d{1,7})(?:\s?(?:-|to|\.\.)\s?(?P<last>\d{1,7}))?(?P<more>(?:,\s?\d{1,7})+)?"
 _HEADING = re.compile(
@@ -19,11 +24,15 @@ _HEADING = re.compile(
 _PROCESS = re.compile(r"^\s*Process (?P<pid>\d+): (?P<command>.+)$")
 _COMMAND_RANK = re.compile(r"(?:--local[_-]rank[= ]|\bRANK=|--rank[= ]|_?TP)(\d{1,7})\b")
 _THREAD = re.compile(r'^\s*Thread (?:0x)?[0-9A-Fa-f]* ?\((?:active|idle)[^)]*\)(?:: "?(?P<name>[^"]*)"?)?\s*$')
-_FAULT_THREAD = re.compile(r"^\s*(?P<current>Current thread|Thread) 0x[0-9a-fA-F]+ .*\(most recent call first\):")
+_FAULT_THREAD = re.compile(
+    r"^\s*(?P<current>Current thread(?= 0x)|Thread(?= 0x)|Stack(?= \()) ?(?:0x[0-9a-fA-F]+ .*)?\(most recent call first\):"
+)
 _FAULT_FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>\S+)')
 _GDB_FRAME = re.compile(
-    r"^#\d+\s+(?:0x[0-9a-f]+ in )?(?P<function>[\w:~<>@.]+) ?\(.*?(?:at (?P<file>\S+?):(?P<line>\d+)|from (?P<library>\S+))?\s*$"
+    r"^#\d+\s+(?:0x[0-9a-f]+ in )?(?P<function>[\w:~<>@.]+|[\w:~<>@., *&]+?(?:\(anonymous namespace\)[\w:~]+)?) ?\("
+    r".*?(?:at (?P<file>\S+?):(?P<line>\d+)|from (?P<library>\S+))?\s*$"
 )
+_LAUNCHER = re.compile(r"torch/distributed/(?:elastic/agent/|launcher/|run\.py)")
 _SPY_FRAME = re.compile(r"^\s*(?P<function>[\w<>.:]+(?: \[\w+\])?) \((?P<file>[^()\s]+?)(?::(?P<line>\d+))?\)\s*$")
 
 
@@ -31,50 +40,100 @@ _SPY_FRAME = re.compile(r"^\s*(?P<function>[\w<>.:]+(?: \[\w+\])?) \((?P<file>[^
 class PastedStack:
     """What the main thread under one heading was doing. `frames` are innermost first.
 
-    `label`: the heading, empty where there is none. `ranks`: those that it names; () where it names none.
+    `label`: the heading, empty where there is none. `ranks`: those that it names; () where it names none. `order`: the place
+    of `line` among all. `is_printed`: the process itself wrote it, by faulthandler; `fatal`: at this error of Python.
     """
 
     label: str
     ranks: tuple[int, ...]
     frames: tuple[Frame, ...]
     line: LogLine
+    order: int = 0
+    is_printed: bool = False
+    fatal: str = ""
 
 
 @dataclass
 class _Open:
     label: str = ""
     ranks: tuple[int, ...] = ()
-    threads: list[tuple[str, list[Frame], LogLine]] = field(default_factory=list)
+    fatal: str = ""
+    is_printed: bool = False
+    threads: list[tuple[str, list[Frame], LogLine, int]] = field(default_factory=list)
 
 
 def pasted_stacks(lines: Sequence[LogLine]) -> tuple[PastedStack, ...]:
     """The stacks in a log, in the order given; a heading without frames under it is none."""
     found: list[PastedStack] = []
-    current = _Open()
-    for line in lines:
-        text = line.text
-        if heading := _heading(line):
+    opened: dict[int | None, _Open] = {}  # ranks whose lines bear their names may write at the same time
+    for order, line in enumerate(lines):
+        text, current = line.text, opened.get(line.rank)
+        if current is None:
+            current = opened[line.rank] = _Open()
+        if heading := _heading(line) or _fatal(line):
             _finish(current, found)
-            current = heading
+            opened[line.rank] = heading
         elif thread := _THREAD.match(text) or _FAULT_THREAD.match(text):
             named = thread.groupdict()
             name = _FAULT_NAMES.get(named.get("current") or "", named.get("name") or "")
             if line.rank is not None and current.ranks != (line.rank,):
                 _finish(current, found)
-                current = _Open(f"rank {line.rank}", (line.rank,))
-            current.threads.append((name, [], line))
+                current = opened[line.rank] = _Open(f"rank {line.rank}", (line.rank,))
+            current.is_printed = thread.re is _FAULT_THREAD
+            current.threads.append((name, [], line, order))
         elif frame := _frame(text, bool(current.threads or current.label)):
             if not current.threads or (text.startswith("#0 ") and current.threads[-1][1]):
-                current.threads.append(("", [], line))
+                current.threads.append(("", [], line, order))
             if len(current.threads[-1][1]) < MAX_FRAMES:
                 current.threads[-1][1].append(frame)
         elif text.strip() and not _is_part(text) and current.threads and current.threads[-1][1]:
             _finish(current, found)
-            current = _Open()
+            opened[line.rank] = _Open()
         if len(found) >= MAX_STACKS:
             break
-    _finish(current, found)
-    return tuple(found)
+    for current in opened.values():
+        _finish(current, found)
+    return tuple(sorted(found, key=lambda stack: stack.order))
+
+
+def telling(
+    stacks: Sequence[PastedStack], lines: Sequence[LogLine], events: Iterable[LogEvent], is_hang: bool
+) -> list[PastedStack]:
+    """The stacks that tell where a rank waits.
+
+    What a person pasted does. A stack that the process printed, as a healthy one does that dumps itself every few minutes,
+    does where the job hung, if it is the rank's last and nothing moved after it; or if it is all that there is.
+    """
+    last = {(s.line.source.path, s.ranks) if s.is_printed and s.ranks else s.order: s for s in stacks}
+    moves, alone = [e for e in events if e.is_progress], _alone(stacks, lines)
+    return [
+        stack
+        for stack in last.values()
+        if not stack.is_printed
+        or (stack in alone and not moves and not stack.fatal)
+        or (is_hang and stack.fatal in ("", BY_WATCHDOG) and not went_on(moves, stack.order, stack.line.source.path))
+    ]
+
+
+def went_on(events: Iterable[LogEvent], order: int, path: str) -> bool:
+    """Whether the job moved after a line of a log, by more than what its ranks had still to print."""
+    return sum(e.is_progress and e.order > order and e.source.path == path for e in events) > _STILL_PRINTED
+
+
+def _alone(stacks: Sequence[PastedStack], lines: Sequence[LogLine]) -> list[PastedStack]:
+    """The printed stacks that are all that their files hold."""
+    texts: dict[str, list[str]] = {}
+    for line in lines if any(s.is_printed for s in stacks) else ():
+        texts.setdefault(line.source.path, []).append(line.text)
+    counts = Counter(s.line.source.path for s in stacks)
+    return [s for s in stacks if counts[s.line.source.path] == 1 and is_faulthandler(texts.get(s.line.source.path, ()))]
+
+
+def _fatal(line: LogLine) -> _Open | None:
+    if not line.text.startswith(_FATAL):
+        return None
+    ranks = () if line.rank is None else (line.rank,)
+    return _Open(f"rank {line.rank}" if ranks else "", ranks, line.text.removeprefix(_FATAL).strip())
 
 
 def _heading(line: LogLine) -> _Open | None:
@@ -92,8 +151,8 @@ def _heading(line: LogLine) -> _Open | None:
 
 
 def _frame(text: str, in_stack: bool) -> Frame | None:
-    """A frame; a line that merely looks like py-spy's counts only below a heading or a thread."""
-    match = _FAULT_FRAME.match(text) or _GDB_FRAME.match(text)
+    """A frame; a line that merely looks like py-spy's, or like gdb's from the middle on as in C++'s traces, counts only in a stack."""
+    match = _FAULT_FRAME.match(text) or (_GDB_FRAME.match(text) if in_stack or text.startswith("#0 ") else None)
     if match is None and in_stack:
         match = _SPY_FRAME.match(text)
     if match is None:
@@ -110,10 +169,13 @@ def _is_part(text: str) -> bool:
 
 
 def _finish(current: _Open, found: list[PastedStack]) -> None:
-    """Adds the main thread of what is open: by name; faulthandler prints it last, py-spy and gdb first."""
+    """Adds the main thread of what is open: by name; faulthandler prints it last, py-spy and gdb first. A launcher is no rank."""
     threads = [t for t in current.threads if t[1]]
     if not threads:
         return
     other = threads[-1] if all(t[0] == "of faulthandler" for t in threads) else threads[0]
-    _, frames, line = next((t for t in threads if t[0] == "MainThread"), other)
-    found.append(PastedStack(current.label, current.ranks, tuple(frames), line))
+    if any(_LAUNCHER.search(frame.file) for thread in threads for frame in thread[1]):
+        return
+    _, frames, line, order = next((t for t in threads if t[0] == "MainThread"), other)
+    where = (line, order, current.is_printed, current.fatal)
+    found.append(PastedStack(current.label, current.ranks, tuple(frames), *where))

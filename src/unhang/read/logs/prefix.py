@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from unhang.read.logs.clock import Stamp, read_stamp
+from unhang.read.logs.voted import FORMS, Elected, Form, elected, site_labels
 
 MAX_DEPTH = 10
 MAX_SAMPLE = 2000
@@ -16,7 +16,6 @@ MAX_BAR_CHARS = 400
 _TORCH_RANK = re.compile(r"\[rank(\d{1,7})\]: ?|rank(\d{1,7}): ")
 _TOLD_RANK = re.compile(r"\[rank(?:: |=)(\d{1,7})\]:? ")
 _LOCAL_RANK = re.compile(r"\[(?:default|trainer|worker)(\d{1,5})\]:")
-_ROLE_RANK = re.compile(r"\[[a-z][a-z_-]{0,30}?(\d{1,5})\]:")
 _MPIRUN = re.compile(
     r"\[(?:(?:[\w.-]{1,80}@)?\d{1,9},)?(?:mpirank:)?(\d{1,7})(?:,([\w.-]{1,80}))?\](?:\[[^\]\s]{1,80}\])?<std(?:out|err|diag)>: ?"
 )
@@ -43,18 +42,10 @@ _LOGGER_TIME = re.compile(
 _GLUED = re.compile(
     r"\[rank\d{1,7}\]:(?=\[[DIWEFC][ \d]| )|\[[DIWEFC](?:\d{3,4} [\d:.]+)? \w+\.(?:cpp|cc|cu|h|hpp):\d+\]"
 )
-_BAR = re.compile(r"\d%\||\d(?:it|ex|examples)? ?\[\d|(?:it/s|s/it|/s)\]?$|\?\]$")
-_NO_HOST = re.compile(
-    r"(?:.*(?:Error|Exception|Warning|Interrupt|Iteration|Exit|Expired|Timeout|error|warning)|[A-Z]{2,}|.*\.(?:py|cpp|cc|cu|h|c|so|sh|yaml|json))$"
+_RAN_INTO = re.compile(
+    r"(?<=[^\s(\[{<\"'=,:])(?:\[rank\d{1,7}\]: |\[rank\d{1,7}\]:(?=\[[DIWEFC][ \d])|\[default\d{1,5}\]:)"
 )
-_SRUN = re.compile(r" {0,6}(\d{1,7}): ")
-_HYDRA = re.compile(r"\[(\d{1,6})\] ")
-_BARE_LOCAL = re.compile(r"\[(\d{1,5})\]:(?=.)")
-_TORCHX = re.compile(r"[a-z]\w{0,30}/(\d{1,5}) ")
-_HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,100}):(?: |$)")
-_COMPOSE = re.compile(r"([a-z0-9][\w.-]{0,60}?) {1,30}\| ?")
-_STERN = re.compile(r"([a-z0-9](?:[a-z0-9.-]{0,120})-[a-z0-9-]{1,60}) [a-z0-9][a-z0-9-]{0,62} ")
-_MILABENCH = re.compile(r"([A-Za-z][\w.-]{0,60}) \[(?:stdout|stderr|message|data|start|end|config[\w.]*)\] ?")
+_BAR = re.compile(r"\d%\||\d(?:it|ex|examples)? ?\[\d|(?:it/s|s/it|/s)\]?$|\?\]$")
 
 
 @dataclass(slots=True)
@@ -63,7 +54,7 @@ class Head:
 
     `torch_ranks`: ranks in torch's own form, the outermost first; the innermost is global. `rank`: a global rank told in
     another form. `task`: number of the launcher's task (mpirun, srun), a rank where a task is one. `local_rank` counts
-    within a node; `tensor_rank` within a tensor-parallel group.
+    within a node; `tensor_rank` within a tensor-parallel group. `taken`: the elected forms that were taken off, as bits.
     """
 
     body: str
@@ -77,64 +68,9 @@ class Head:
     device: int | None = None
     nccl_host: str = ""
     stamps: list[Stamp] = field(default_factory=list)
+    taken: int = 0
 
 
-Taker = Callable[[Head, re.Match[str]], None]
-
-
-def _take_task(head: Head, match: re.Match[str]) -> None:
-    head.task = int(match[1])
-
-
-def _take_local(head: Head, match: re.Match[str]) -> None:
-    head.local_rank = int(match[1])
-
-
-def _take_host(head: Head, match: re.Match[str]) -> None:
-    head.host = head.host or match[1]
-
-
-def _few(names: Counter[str], lines: int) -> bool:
-    return len(names) <= max(2, lines // 3)
-
-
-def _are_tasks(names: Counter[str], lines: int) -> bool:
-    """Whether numbers before lines are ranks; steps of a loop come once each and in order."""
-    numbers = [int(n) for n in names]
-    in_a_row = len(numbers) > 2 and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-    return lines > 1 and not (in_a_row and len(numbers) == names.total())
-
-
-def _are_hosts(names: Counter[str], lines: int) -> bool:
-    good = [n for n in names if any(c.isdigit() for c in n) and not _NO_HOST.match(n) and not n.isdigit()]
-    return len(good) == len(names) and _few(names, lines) and lines > 1
-
-
-def _are_pods(names: Counter[str], lines: int) -> bool:
-    return _few(names, lines) and lines > 2
-
-
-@dataclass(frozen=True)
-class _Voted:
-    """A prefix that counts only where a share of all lines has it, because ordinary text may look the same."""
-
-    regex: re.Pattern[str]
-    share: float
-    take: Taker
-    accept: Callable[[Counter[str], int], bool]
-
-
-_VOTED = (
-    _Voted(_SRUN, 0.9, _take_task, _are_tasks),
-    _Voted(_HYDRA, 0.9, _take_task, _are_tasks),
-    _Voted(_BARE_LOCAL, 0.8, _take_local, _are_tasks),
-    _Voted(_ROLE_RANK, 0.6, _take_local, _are_tasks),
-    _Voted(_TORCHX, 0.8, _take_local, _are_tasks),
-    _Voted(_HOST, 0.6, _take_host, _are_hosts),
-    _Voted(_COMPOSE, 0.8, _take_host, _are_pods),
-    _Voted(_STERN, 0.8, _take_host, _are_pods),
-    _Voted(_MILABENCH, 0.8, _take_host, _are_pods),
-)
 _CLOCK_SHARE = 0.8
 _ROUNDS = 3
 
@@ -143,19 +79,23 @@ class PrefixReader:
     """Takes the prefixes off the lines of one log. The first lines decide which of the doubtful forms are prefixes."""
 
     def __init__(self, sample: Sequence[str]) -> None:
-        self._voted: tuple[_Voted, ...] = ()
+        self._voted: tuple[Elected, ...] = ()
         self._strips_clock = False
         lines = [line for line in sample[:MAX_SAMPLE] if line.strip()]
+        forms: list[Form | None] = []
         for _ in range(_ROUNDS):
             bodies = [self.read(line).body for line in lines]
             full = [body for body in bodies if body.strip()]
-            chosen = next((v for v in _VOTED if v not in self._voted and _elected(v, full)), None)
+            candidates = (elected(form, full) for form in FORMS if form not in forms)
+            chosen = next((found for found in candidates if found is not None), None)
             clocks = sum(body[:1].isdigit() and _is_clock(read_stamp(body)) for body in full)
             strips = not self._strips_clock and len(full) > 2 and clocks >= _CLOCK_SHARE * len(full)
-            if chosen is None and not strips:
+            label = None if chosen or strips else site_labels(full)
+            if not (chosen or strips or label):
                 break
             self._strips_clock |= strips
-            self._voted += (chosen,) if chosen else ()
+            forms += [chosen.form] if chosen else []
+            self._voted += tuple(found for found in (chosen, label) if found is not None)
 
     def read(self, line: str) -> Head:
         """What the prefixes of a line tell, in any order of stacking."""
@@ -189,9 +129,13 @@ class PrefixReader:
         return taken or self._elected_step(head)
 
     def _elected_step(self, head: Head) -> bool:
-        for voted in self._voted:
-            if match := voted.regex.match(head.body):
-                voted.take(head, match)
+        for bit, voted in enumerate(self._voted):
+            if not head.taken & 1 << bit and (match := voted.match(head.body)):
+                head.taken |= 1 << bit
+                if voted.field == "host":
+                    head.host = head.host or match[1]
+                elif voted.field:
+                    setattr(head, voted.field, int(match[1]))
                 head.body = head.body[match.end() :]
                 return True
         return False
@@ -241,7 +185,9 @@ class PrefixReader:
 
 
 def split_glued(body: str) -> tuple[str, str]:
-    """A progress bar and the message that a rank wrote behind it on the same line; no bar: ("", the line)."""
+    """A progress bar, or what another process wrote, and the message that a rank wrote behind it on the same line; else ("", the line)."""
+    if "]:" in body and (match := _RAN_INTO.search(body)):
+        return body[: match.start()].rstrip(), body[match.start() :]
     if "%|" not in body and "it/s" not in body and "s/it" not in body and "/s]" not in body:
         return "", body
     for match in _GLUED.finditer(body):
@@ -249,12 +195,6 @@ def split_glued(body: str) -> tuple[str, str]:
         if start and _BAR.search(body, max(0, start - MAX_BAR_CHARS), start):
             return body[:start].rstrip(), body[start:]
     return "", body
-
-
-def _elected(voted: _Voted, bodies: Sequence[str]) -> bool:
-    names = Counter(match[1] for body in bodies if (match := voted.regex.match(body)))
-    lines = names.total()
-    return lines > 0 and lines >= voted.share * len(bodies) and voted.accept(names, lines)
 
 
 def _is_clock(found: tuple[Stamp, int] | None) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import codecs
 import errno
 import os
+import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,14 +15,17 @@ from pathlib import Path
 from typing import IO, Any
 
 from unhang.errors import UnreadableInput
+from unhang.model import Source
 from unhang.read.dumps.archive import MAX_ARCHIVE_BYTES, compression, decompressing, is_broken, too_large
 from unhang.read.files import regular_size, unreadable
+from unhang.read.logs.decode import numbered_lines
 from unhang.read.logs.scan import Read, scan
-from unhang.read.output_log import OutputLog, lines_of, parse_lines, parse_output
+from unhang.read.output_log import OutputLog, lines_of, parse_lines
 
 WHOLE_BYTES = 4 << 20
 MAX_UNPACKED_BYTES = MAX_ARCHIVE_BYTES
 _SAMPLE = 4096
+_ROTATED = re.compile(r"(?P<name>.+?)[.-](?:(?P<date>20\d{6})|(?P<number>\d{1,3}))(?:\.(?:gz|xz|bz2|zst|lz4))?")
 
 Tell = Callable[[int, int], None]
 """Progress: bytes of the files done, bytes of all."""
@@ -31,50 +36,99 @@ def read_output(
     rank: int | None = None,
     ranks_by_pid: Mapping[int, int] | None = None,
     tell: Tell | None = None,
+    older: Sequence[Path] = (),
 ) -> OutputLog:
     """An output from a file, which may be compressed. `rank`: whose output it is, where it is one rank's alone.
 
+    `older`: the files that hold what was written before, in this order, where a log was rotated.
+
     Raises:
-        UnreadableInput: the file cannot be read.
+        UnreadableInput: a file cannot be read.
     """
-    size = regular_size(path)
+    size = sum(map(_size, older)) + regular_size(path)
+    lines: list[tuple[int, str]] = []
+    begins: list[tuple[int, str]] = []
+    omitted = done = modified_ns = 0
+    for part in (*older, path):
+
+        def told(here: int, done: int = done) -> None:
+            if tell is not None:
+                tell(min(done + here, size), size)
+
+        found, left_out, modified_ns = _numbered(part, told)
+        before = lines[-1][0] if lines else 0
+        begins.append((before, str(part)))
+        lines += [(before + number, line) for number, line in found] if before else found
+        omitted, done = omitted + left_out, done + _size(part)
+    where = _Where(begins) if older else None
+    log = parse_lines(lines, str(path), rank, ranks_by_pid, modified_ns, where)
+    if tell is not None:
+        tell(size, size)
+    return replace(log, omitted_lines=log.omitted_lines + omitted)
+
+
+class _Where:
+    """The file and the number in it of a line that is counted through several. `begins`: the number before each file's first."""
+
+    def __init__(self, begins: Sequence[tuple[int, str]]) -> None:
+        self._begins = begins
+
+    def __call__(self, number: int) -> Source:
+        before, path = self._begins[max(0, bisect_left([begin for begin, _ in self._begins], number) - 1)]
+        return Source("output", path, number - before)
+
+
+def _numbered(path: Path, tell: Callable[[int], None]) -> tuple[list[tuple[int, str]], int, int]:
+    """The lines of a file that may matter, how many there are besides, and when it was last written."""
+    regular_size(path)
     try:
         modified_ns = path.stat().st_mtime_ns
         with path.open("rb", buffering=0) as source, _plain(source, str(path)) as read:
-
-            def told(_done: int) -> None:
-                if tell is not None:
-                    tell(min(source.tell(), size), size)
-
-            log = _read(_Again(read), told, (str(path), rank, ranks_by_pid, modified_ns))
+            return *_read(_Again(read), lambda _: tell(source.tell())), modified_ns
     except UnreadableInput:
         raise
     except Exception as error:
         if not is_broken(error):
             raise
         raise unreadable(str(path), getattr(error, "strerror", None) or str(error), "check its permissions") from error
-    if tell is not None:
-        tell(size, size)
-    return log
+
+
+def rotated(paths: Sequence[Path]) -> dict[Path, list[Path]]:
+    """Of each log the files into which its older lines were moved, the oldest first: `job.log.2.gz`, `job.log.1`, `job.log-20260301`.
+
+    Only beside a file with the name itself: `out.0` and `out.1` alone are those of two ranks.
+    """
+    names = set(paths)
+    older: dict[Path, list[tuple[tuple[int, int], Path]]] = {}
+    for path in paths:
+        match = _ROTATED.fullmatch(path.name)
+        if match is None or (newest := path.with_name(match["name"])) not in names or newest == path:
+            continue
+        key = (-1, int(match["date"])) if match["date"] else (0, -int(match["number"]))
+        older.setdefault(newest, []).append((key, path))
+    return {newest: [path for _, path in sorted(found)] for newest, found in older.items()}
 
 
 def read_outputs(
     files: Sequence[tuple[Path, int | None]], ranks_by_pid: Mapping[int, int] | None = None, tell: Tell | None = None
 ) -> Iterator[tuple[Path, OutputLog | UnreadableInput]]:
-    """Many files, each with the rank whose output it is; for one that cannot be read the error."""
-    sizes = [_size(path) for path, _ in files]
-    total, before = sum(sizes), 0
-    for (path, rank), size in zip(files, sizes, strict=True):
+    """Many files, each with the rank whose output it is; for one that cannot be read the error. Rotated ones are one log."""
+    older = rotated([path for path, _ in files])
+    parts = {part for found in older.values() for part in found}
+    total, before = sum(_size(path) for path, _ in files), 0
+    for path, rank in files:
+        if path in parts:
+            continue
 
         def told(done: int, _of: int, before: int = before) -> None:
             if tell is not None:
                 tell(before + done, total)
 
         try:
-            yield path, read_output(path, rank, ranks_by_pid, told)
+            yield path, read_output(path, rank, ranks_by_pid, told, older.get(path, ()))
         except UnreadableInput as error:
             yield path, error
-        before += size
+        before += sum(map(_size, (path, *older.get(path, ()))))
 
 
 def _size(path: Path) -> int:
@@ -84,17 +138,13 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _read(
-    stream: _Again, told: Callable[[int], None], whose: tuple[str, int | None, Mapping[int, int] | None, int]
-) -> OutputLog:
+def _read(stream: _Again, told: Callable[[int], None]) -> tuple[list[tuple[int, str]], int]:
     start = stream.peek(WHOLE_BYTES + 1)
     if len(start) <= WHOLE_BYTES:
-        return parse_output(start, *whose)
+        return list(numbered_lines(start)), 0
     encoding = wide_encoding(start)
     scanned = scan(_Recoded(stream.read, encoding).read if encoding else stream.read, tell=told)
-    lines = [(number, line) for number, text in scanned.lines for line in lines_of(text + b"\n")]
-    log = parse_lines(lines, *whose)
-    return replace(log, omitted_lines=log.omitted_lines + scanned.omitted_lines)
+    return [(number, line) for number, text in scanned.lines for line in lines_of(text + b"\n")], scanned.omitted_lines
 
 
 def wide_encoding(start: bytes) -> str:

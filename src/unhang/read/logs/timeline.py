@@ -165,11 +165,12 @@ def _keys(lines: Sequence[LogLine]) -> list[int]:
 
 
 def _with_common_year(outputs: Sequence[OutputLog]) -> list[OutputLog]:
-    """Times without a year, or without a date, come near to those of a log that tells it."""
-    known = next((t for o in outputs if o.clock.year_known and (t := _first_time(o)) is not None), None)
+    """Times without a year, or without a date, come near to those of a log that tells it, else of the first that has times."""
+    dated = sorted(outputs, key=lambda o: (o.clock.is_dated_by_file, not o.clock.year_known))
+    known = next((t for o in dated if o.clock.year_known and (t := _first_time(o)) is not None), None)
     if known is None:
         return list(outputs)
-    return [o if o.clock.year_known else _brought_near(o, known) for o in outputs]
+    return [o if o.clock.year_known and not o.clock.is_dated_by_file else _brought_near(o, known) for o in outputs]
 
 
 def _brought_near(output: OutputLog, to_ns: int) -> OutputLog:

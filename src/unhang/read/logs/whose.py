@@ -8,8 +8,12 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from unhang.read.logs.prefix import Head
 
 _NCCL_RANK = re.compile(r"\brank (\d{1,7}) n[rR]anks (\d{1,7})\b")
+_OWN_RANK = re.compile(r"\[Rank (\d{1,7})\]")
 _GLOBAL_RANKS = re.compile(r"\bglobal_ranks=\[(\d{1,7})")
 _SEVERAL_NODES = re.compile(r"\bgroup_world_size=(?:[2-9]|[1-9]\d+)\b|\bgroup_rank=[1-9]|--nnodes[= ](?:[2-9]|[1-9]\d)")
+_MANY_A_TASK = re.compile(
+    r"\(local_rank: [1-9]|--nproc[-_]per[-_]node[= ](?!1\b)\w"
+)  # a launcher in a task holds several ranks
 
 
 class RankBook:
@@ -68,10 +72,22 @@ def _local(head: Head, outer_is_local: bool) -> int | None:
     return head.local_rank
 
 
-def _tasks_are_ranks(heads: Iterable[Head]) -> bool:
-    return all(
-        h.task is None or (h.local_rank is None and (not h.torch_ranks or h.torch_ranks[-1] == h.task)) for h in heads
-    )
+def _tasks_are_ranks(heads: Sequence[Head]) -> bool:
+    """Whether no line contradicts it. Where all lines are of task 0 it tells nobody apart: it may hold the whole job."""
+    tasks = {h.task for h in heads if h.task is not None}
+    if tasks in (set(), {0}) or any(
+        _MANY_A_TASK.search(h.body) for h in heads if "local_rank" in h.body or "--nproc" in h.body
+    ):
+        return False
+    return all(h.task is None or (h.local_rank is None and _told(h) in (None, h.task)) for h in heads)
+
+
+def _told(head: Head) -> int | None:
+    """The rank that a line tells of itself."""
+    if head.torch_ranks:
+        return head.torch_ranks[-1]
+    match = _OWN_RANK.search(head.body) if "Rank " in head.body else None
+    return int(match[1]) if match else head.rank
 
 
 def _ranks_of_locals(heads: Sequence[Head], outer_is_local: bool) -> dict[Hashable, int]:
@@ -116,13 +132,20 @@ def _told_by_agents(heads: Iterable[Head]) -> tuple[dict[Hashable, int], bool]:
 
 
 def _ranks_of_pids(heads: Iterable[Head]) -> dict[Hashable, int]:
-    """Processes whose lines sometimes tell their rank."""
-    found: dict[Hashable, set[int]] = {}
+    """Processes whose lines sometimes tell their rank. The only one that a collector names is the launcher or a service, not a rank."""
+    found: dict[Hashable, set[int | None]] = {}
+    of_collector: set[Hashable] = set()
     for head in heads:
-        if head.pid is not None and (head.torch_ranks or head.rank is not None):
-            rank = head.torch_ranks[-1] if head.torch_ranks else head.rank
-            found.setdefault((head.nccl_host or head.host, head.pid), set()).add(rank or 0)
-    return {who: next(iter(ranks)) for who, ranks in found.items() if len(ranks) == 1}
+        if head.pid is None:
+            continue
+        who = (head.nccl_host or head.host, head.pid)
+        if not head.nccl_host:
+            of_collector.add(who)
+        if head.torch_ranks or head.rank is not None:
+            found.setdefault(who, set()).add(head.torch_ranks[-1] if head.torch_ranks else head.rank)
+    only = of_collector if len(of_collector) == 1 else set()
+    told = {who: next(iter(ranks)) for who, ranks in found.items() if len(ranks) == 1 and who not in only}
+    return {who: rank for who, rank in told.items() if rank is not None}
 
 
 def _ranks_of_devices(heads: Sequence[Head]) -> dict[Hashable, int]:

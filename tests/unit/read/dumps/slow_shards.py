@@ -9,8 +9,8 @@ from made_dumps import dump, entry, pickled
 
 from unhang.errors import UnreadableInput
 from unhang.model import CollectiveTable, TableBuilder, Unavailable
+from unhang.read.dumps.objects import RecordedCalls, add_calls, load, lost_entries
 from unhang.read.dumps.shard import DumpFile, RankDump, Shard
-from unhang.read.flight_recorder import RecordedCalls, add_calls, decode, lost_entries
 
 NAMES = ("nccl:all_reduce", "nccl:broadcast", "nccl:all_gather")
 
@@ -45,7 +45,7 @@ def slow_shard(files: Sequence[DumpFile]) -> Shard:
     absent: list[Unavailable] = []
     for file in files:
         try:
-            recorded = RecordedCalls(decode(Path(file.path).read_bytes(), trusted=True, name=file.path), file.path)
+            recorded = RecordedCalls(load(Path(file.path).read_bytes(), trusted=True, name=file.path), file.path)
         except UnreadableInput as error:
             absent.append(Unavailable(f"dump of rank {file.rank}", str(error)))
             continue

@@ -20,11 +20,11 @@ from torch_pickles import FRAMES, odd_dumps, regular_dumps, torch_pickled
 
 from unhang.errors import UnreadableInput
 from unhang.model import CallState, Unavailable, join
-from unhang.read.dumps import decode, decode_window
+from unhang.read.dumps import decode, windows
 from unhang.read.dumps.decode import decode_shard
-from unhang.read.dumps.decode_slow import decode_slowly
 from unhang.read.dumps.engine import LocalEngine, run_all
 from unhang.read.dumps.layouts import Layout, keys_of
+from unhang.read.dumps.objects import decode_objects
 from unhang.read.dumps.shard import DumpFile, Shard
 
 FUZZED = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -41,7 +41,7 @@ def only_fast() -> Iterator[None]:
         raise AssertionError(f"{file} is decoded slowly")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode, "decode_slowly", fail)
+        patch.setattr(decode, "decode_objects", fail)
         yield
 
 
@@ -49,9 +49,9 @@ def only_fast() -> Iterator[None]:
 def short_windows() -> Iterator[None]:
     """Heads and tails so short that small dumps have a part that is not read."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decode_window, "HEAD_BYTES", 1500)
-        patch.setattr(decode_window, "DEFINING_BYTES", 800)
-        patch.setattr(decode_window, "ENTRY_BYTES", 300)
+        patch.setattr(windows, "HEAD_BYTES", 1500)
+        patch.setattr(windows, "DEFINING_BYTES", 800)
+        patch.setattr(windows, "ENTRY_BYTES", 300)
         yield
 
 
@@ -64,7 +64,7 @@ def slow(datas: Sequence[bytes], last: int | None = None, frames: bool = True) -
     decoded, absent = [], []
     for rank, data in enumerate(datas):
         try:
-            decoded.append(decode_slowly(DumpFile(rank, f"dump {rank}"), data, last, frames))
+            decoded.append(decode_objects(DumpFile(rank, f"dump {rank}"), data, last, frames))
         except UnreadableInput as error:
             absent.append(Unavailable(f"dump of rank {rank}", str(error)))
     shard = Shard(absent=(*absent, *(a for d in decoded for a in d.absent)))
@@ -115,7 +115,7 @@ def test_head_and_tail_tell_what_the_whole_tells(
     Path(file.path).write_bytes(data)
     with short_windows():
         got = decode_shard([file], last=last, frames=frames)
-    expected = decode_slowly(file, data, last, frames)
+    expected = decode_objects(file, data, last, frames)
     rows, progress, *marks, _ = resolved(got.table)
     expected_rows, expected_progress, *expected_marks, _ = resolved(expected.table)
     assert (rows, marks) == (expected_rows[len(expected_rows) - len(rows) :], expected_marks)
@@ -131,7 +131,7 @@ def test_most_of_a_file_is_not_read(tmp_path: Path) -> None:
     file = DumpFile(0, str(tmp_path / "nccl_trace_rank_0"))
     Path(file.path).write_bytes(data)
     read = 0
-    pread = decode_window.os.pread
+    pread = windows.os.pread
 
     def counting(*arguments: Any) -> bytes:
         nonlocal read
@@ -140,7 +140,7 @@ def test_most_of_a_file_is_not_read(tmp_path: Path) -> None:
         return got
 
     with pytest.MonkeyPatch.context() as patch, only_fast():
-        patch.setattr(decode_window.os, "pread", counting)
+        patch.setattr(windows.os, "pread", counting)
         patch.setattr(decode._Shards, "_whole", lambda self, files, last: pytest.fail(str(files)) if files else None)
         got = decode_shard([file], last=64, frames=False)
     assert len(got.table) == 64
@@ -340,12 +340,12 @@ def test_entries_are_found_whatever_dump_is_read_before() -> None:
     ]
     no = np.zeros(0, np.int64)
     for data in map(torch_pickled, made):
-        head = decode_window.loaded(DumpFile(0, "dump 0"), data).head
-        cuts = decode_window._cuts(data, head, no)
+        head = windows.loaded(DumpFile(0, "dump 0"), data).head
+        cuts = windows._cuts(data, head, no)
         assert len(cuts) == data.count(b"u}(" + head.get) > 50
         jumped = cuts + 7 * (np.arange(len(cuts)) >= 30)
         for others in (cuts, cuts + 5, cuts[:3], cuts[20:], jumped, np.arange(len(data)), np.array([0])):
-            assert decode_window._cuts(data, head, others).tolist() == cuts.tolist()
+            assert windows._cuts(data, head, others).tolist() == cuts.tolist()
 
 
 def test_names_of_fields_are_found_by_a_layout_that_fits_only() -> None:

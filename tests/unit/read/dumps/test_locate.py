@@ -11,7 +11,7 @@ import pytest
 import zstandard
 from made_dumps import as_json, dump, entry, pickled
 
-from unhang.read.dumps import locate_walk
+from unhang.read.dumps import locate as locate_module
 from unhang.read.dumps.locate import Located, locate, read_dump
 
 DUMP = pickled(dump([entry(0)]))
@@ -291,6 +291,6 @@ def test_of_many_files_with_names_that_tell_none_is_opened(tmp_path: Path, monke
     def opened(path: str) -> bytes:
         raise AssertionError(f"{path} was opened")
 
-    monkeypatch.setattr(locate_walk, "_head_of", opened)
+    monkeypatch.setattr(locate_module, "_head_of", opened)
     found = locate([tmp_path])
     assert [f.rank for f in found.files] == list(range(4096))

@@ -1,0 +1,90 @@
+"""What the names of a source file are bound to: variables by scope, attributes and functions in the whole file."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+SCOPES = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+Scopes = tuple[ast.AST, ...]  # the module, classes and functions around a place, outermost first
+
+
+@dataclass
+class Names:
+    """What a file binds to names: by scope for variables, for the whole file for attributes and functions."""
+
+    variables: dict[tuple[ast.AST, str], list[tuple[ast.expr | None, Scopes]]] = field(default_factory=dict)
+    attributes: dict[str, list[tuple[ast.expr | None, Scopes]]] = field(default_factory=dict)
+    functions: dict[str, list[tuple[Function, Scopes]]] = field(default_factory=dict)
+    calls: dict[str, list[tuple[ast.Call, Scopes]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tree: ast.Module) -> Names:
+        """The names of a file."""
+        names = cls()
+        names._walk(tree, (tree,))
+        return names
+
+    def _walk(self, node: ast.AST, scopes: Scopes) -> None:
+        todo: list[tuple[ast.AST, Scopes]] = [(node, scopes)]
+        while todo:
+            node, scopes = todo.pop()
+            self._note(node, scopes)
+            inner = (*scopes, node) if isinstance(node, Function | ast.Lambda | ast.ClassDef) else scopes
+            todo += [(child, inner) for child in ast.iter_child_nodes(node)]
+
+    def _note(self, node: ast.AST, scopes: Scopes) -> None:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self.functions.setdefault(node.name, []).append((node, scopes))
+            case ast.Call():
+                self.calls.setdefault(last_name(node.func), []).append((node, scopes))
+            case ast.Assign():
+                for target in node.targets:
+                    self._bind(target, node.value, scopes)
+            case ast.AnnAssign() | ast.NamedExpr():
+                self._bind(node.target, node.value, scopes)
+            case ast.For() | ast.AsyncFor() | ast.comprehension() | ast.AugAssign():
+                self._bind(node.target, None, scopes)
+            case ast.withitem() if node.optional_vars is not None:
+                self._bind(node.optional_vars, None, scopes)
+
+    def _bind(self, target: ast.expr, value: ast.expr | None, scopes: Scopes) -> None:
+        match target, value:
+            case (ast.Tuple(), ast.Tuple()) if len(target.elts) == len(value.elts):
+                for t, v in zip(target.elts, value.elts, strict=True):
+                    self._bind(t, v, scopes)
+            case (ast.Tuple() | ast.List(), _):
+                for t in target.elts:
+                    self._bind(t, None, scopes)
+            case (ast.Name(id=name), _):
+                scope = next(s for s in reversed(scopes) if not isinstance(s, ast.Lambda))
+                if any(isinstance(n, ast.Global) and name in n.names for n in getattr(scope, "body", ())):
+                    scope = scopes[0]
+                self.variables.setdefault((scope, name), []).append((value, scopes))
+                if isinstance(scope, ast.ClassDef):
+                    self.attributes.setdefault(name, []).append((value, scopes))
+            case (ast.Attribute(attr=name), _):
+                self.attributes.setdefault(name, []).append((value, scopes))
+
+
+def last_name(node: ast.expr) -> str:
+    """`a.b.c` -> `c`."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def parameters_of(function: Function) -> list[str]:
+    """The names of its parameters, in order."""
+    a = function.args
+    return [p.arg for p in (*a.posonlyargs, *a.args, *a.kwonlyargs)]
+
+
+def argument_of(call: ast.Call, function: Function, name: str) -> ast.expr | None:
+    """What a call gives for a parameter, None for nothing."""
+    parameters = parameters_of(function)
+    if parameters[:1] in (["self"], ["cls"]):
+        parameters = parameters[1:]
+    named = next((k.value for k in call.keywords if k.arg == name), None)
+    at = parameters.index(name) if name in parameters else len(call.args)
+    return named or (call.args[at] if at < len(call.args) else None)

@@ -1,0 +1,264 @@
+"""How ranks left their peers: by an exception that they handled, at the end of a loop, or at the end of their program."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from unhang.analyze.align import StuckCollective
+from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.divergence import Divergence, is_in
+from unhang.analyze.failures import early_leavers, is_communication_error
+from unhang.analyze.order import is_dispatch_race, is_thread_race
+from unhang.analyze.situation import Situation
+from unhang.analyze.source import Loop, WayOut, catches_stop_iteration, ends_block, surroundings, ways_out
+from unhang.analyze.streams import stack_path
+from unhang.analyze.ties import Side, Told, told_by_condition
+from unhang.analyze.variables import differing
+from unhang.model import CallState, CollectiveCall, Frame, RaisedError, RankEvidence, user_frames
+
+_MOST_COMPARED = 8
+
+
+@dataclass(frozen=True)
+class EndedBefore:
+    """Ranks that came to the end of their program before a call in which the others wait for them.
+
+    `call`: of one that waits. `path`: of the one call that those have made more often; None where it is not known, or not one.
+    `told`: what a condition on the rank around it tells.
+    """
+
+    ended: tuple[int, ...]
+    waiting: tuple[int, ...]
+    call: CollectiveCall
+    path: Path | None
+    told: Told | None
+
+    @property
+    def odd(self) -> tuple[int, ...]:
+        """Those who went another way: by a condition on the rank, or since fewer wait than have ended; else nobody."""
+        return self.told.odd if self.told else self.waiting if len(self.waiting) < len(self.ended) else ()
+
+    @property
+    def shows_a_call(self) -> bool:
+        """Whether it tells more than that ranks ended: a call that one side made, and who is odd, or that it is not the awaited one."""
+        is_another = self.path is not None and self.path != user_path(self.call.frames)
+        is_even = len(self.waiting) == len(self.ended)
+        return bool(self.path) and (bool(self.odd) or (is_even and is_another))
+
+
+def ended_before(s: Situation) -> EndedBefore | None:
+    """The first call that lacks none but ranks which came to the end of their program."""
+    gone = {e.rank for e in early_leavers(s.case) if e.exit and e.exit.kind == "exit" and not e.exit.code}
+    for stuck in s.stuck if gone and s.divergence is None else ():
+        if stuck.missing and not stuck.is_mismatch and stuck.waiting and gone.issuperset(stuck.missing):
+            return _described(s, stuck)
+    return None
+
+
+def _described(s: Situation, stuck: StuckCollective) -> EndedBefore:
+    ended, waiting = tuple(sorted(stuck.missing)), stuck.waiting
+    mine, theirs = _ways(s, stuck.index, waiting[0]), _ways(s, stuck.index, ended[0])
+    is_whole = s.case.calls.wrapped_ranks.isdisjoint((*ended, *waiting))
+    more = mine - theirs
+    path = next(iter(more)) if is_whole and more.total() == 1 and not theirs - mine else None
+    told = None
+    if path:
+        others = tuple(f for f in dict.fromkeys(chain.from_iterable(theirs)) if f not in path)
+        told = told_by_condition(s.case, Side(waiting, path), Side(ended, others))
+        if told is not None and theirs[path] and not told.is_left_out:
+            told = None  # those that ended have passed it before
+    return EndedBefore(ended, waiting, stuck.calls[waiting[0]], path, told)
+
+
+def _ways(s: Situation, group: int, rank: int) -> Counter[Path]:
+    """How often the rank came to a call of the group on each way."""
+    table = s.case.calls
+    frames = table["frames"][table.rows(rank=rank, group=group, is_p2p=0)].tolist()
+    return Counter(user_path(table.stacks[i]) if i >= 0 else () for i in frames)
+
+
+def swallowed_by(s: Situation, ranks: Sequence[int]) -> RaisedError | None:
+    """The first exception that one of the ranks handled before it parted from its peers, apart from transport errors."""
+    handled = [error for rank in ranks if rank in s.case.ranks for error in s.case.ranks[rank].handled]
+    found = [error for error in handled if not is_communication_error(error) and _matters(s, error)]
+    return min(found, key=lambda e: e.time_ns, default=None)
+
+
+@dataclass(frozen=True)
+class Parted:
+    """Ranks that an exception led away from their peers: one that they hold on to, see `RankEvidence.held`, or have handled."""
+
+    ranks: tuple[int, ...]
+    error: RaisedError
+    is_held: bool
+
+
+def parted_with_exception(s: Situation) -> Parted | None:
+    """The ranks that stand in an `except`, a `finally` or an `__exit__` with an exception that no other rank holds there.
+
+    Of those that parted from their peers, or closed a circle of waits: where all hold it, it is how the program runs. So it is
+    where the rank has already completed calls from within its `except`.
+    """
+    d = s.divergence
+    concerned = {*d.odd, *(() if d.has_majority else d.reference)} if d else {r for c in s.waits.cycles for r in c}
+    late = {r.rank for r in s.late} if d is None else set()
+    found: dict[tuple[str, Frame | None], list[int]] = {}
+    for rank, evidence in s.case.ranks.items():
+        error = evidence.held
+        if error is not None and not is_communication_error(error) and user_frames(error.frames):
+            found.setdefault((error.type, user_frames(error.frames)[0]), []).append(rank)
+    for ranks in found.values():
+        error = s.case.ranks[ranks[0]].held
+        is_apart = all(r in concerned or (r in late and _is_on_its_way(s, r)) for r in ranks)
+        if error and is_apart and 2 * len(ranks) <= len(s.case.world) and not any(_goes_on_there(s, r) for r in ranks):
+            return Parted(tuple(sorted(ranks)), error, is_held=True)
+    return None
+
+
+def _is_on_its_way(s: Situation, rank: int) -> bool:
+    """Whether the exception that the rank holds will go on: a `finally` or the end of a `with` holds it, no `except`."""
+    held = s.case.ranks[rank].held
+    return held is not None and held.handler is not None and ends_block(held.handler)
+
+
+def _goes_on_there(s: Situation, rank: int) -> bool:
+    """Whether the rank has completed a call from the `except` that holds its exception. Other blocks run without one too."""
+    held, table = s.case.ranks[rank].held, s.case.calls
+    if held is None or held.handler is None or ends_block(held.handler):
+        return False
+    there = {i for i, stack in enumerate(table.stacks) if held.handler in stack}
+    rows = table.rank_rows(rank)
+    done = table["state"][rows] == CallState.COMPLETED
+    return any(int(i) in there for i in table["frames"][rows][done])
+
+
+def caught_in_circle(s: Situation) -> Parted | None:
+    """A rank of a circle of sends and receives that caught an exception in the function from which its peers wait for it.
+
+    Not where all of the circle did, and not where they stand in the same call of the same line: then their order is at fault.
+    """
+    for cycle in s.waits.cycles if s.divergence is None and s.judges_waits else ():
+        edges = {r: s.waits.edges_of(r)[0] for r in cycle}
+        handled = {r: e for r in cycle if (e := swallowed_by(s, (r,))) is not None and e.handler is not None}
+        ways = {(e.kind, e.what.split(" ")[0], stack_path(s.case, r)) for r, e in edges.items()}
+        if len(handled) != 1 or len(ways) < 2 or not any(e.kind == "p2p" for e in edges.values()):
+            continue
+        (rank, error), *_ = handled.items()
+        waits = [e for r, e in edges.items() if rank in e.targets]
+        paths = [stack_path(s.case, e.waiter) or () for e in waits]
+        if paths and all(error.handler and passes(path, error.handler) for path in paths):
+            return Parted((rank,), error, is_held=False)
+    return None
+
+
+def passes(path: Path, frame: Frame) -> bool:
+    """Whether a path leads through the function of a frame."""
+    return any((f.file, f.function) == (frame.file, frame.function) for f in path)
+
+
+def _matters(s: Situation, error: RaisedError) -> bool:
+    """Whether the exception came before the difference, and from the user's code rather than from a probe in a library."""
+    d = s.divergence
+    limit = max(d.odd_call.created_ns, d.reference_call.created_ns) if d else 0
+    return bool(user_frames(error.frames)) and (not limit or error.time_ns <= limit)
+
+
+def exhausted_by(s: Situation, d: Divergence) -> tuple[int | None, str] | None:
+    """(line of the handler, name) of an iterator that has ended on the odd ranks and not on the others."""
+    if d.fork is None or d.fork.same_line or d.left_loop is not None:
+        return None
+    for name, ours, theirs in differing(s.case, d.odd, d.reference, d.fork.right):
+        if ours.startswith("exhausted") and not theirs.startswith("exhausted"):
+            handler = catches_stop_iteration(d.fork.right.file, d.fork.right.line)
+            return handler, name
+    return None
+
+
+def made_other_rounds(s: Situation) -> bool:
+    """Whether the ranks made another number of rounds of the same loop, which `uneven-inputs` then says."""
+    d = s.divergence
+    if d is None:
+        return ended_in_loop(s) is not None
+    is_of_another_kind = (
+        is_dispatch_race(d) or is_thread_race(s, d) or swallowed_by(s, d.odd) or parted_with_exception(s)
+    )
+    if is_of_another_kind or (s.primary_failure is not None and s.primary_failure.kind == "exception"):
+        return False
+    return d.left_loop is not None or exhausted_by(s, d) is not None
+
+
+def lead_of_waiting(s: Situation, leaver: RankEvidence) -> int:
+    """How many more ranks wait for the call than came to a normal end without it; a rank that called exit chose to leave."""
+    leads = [1]
+    for stuck in s.stuck if leaver.exit is not None and leaver.exit.kind == "exit" else ():
+        if leaver.rank in stuck.missing:
+            ended = [r for r in stuck.missing if (e := s.case.ranks.get(r)) and e.exit and e.exit.kind == "exit"]
+            leads.append(len(stuck.calls) - len(ended))
+    return min(leads)
+
+
+def _last_call(s: Situation, rank: int) -> CollectiveCall | None:
+    rows = s.case.calls.rows(rank=rank, is_p2p=0)
+    return s.case.calls.call(int(rows[-1])) if len(rows) else None
+
+
+def ended_in_loop(s: Situation) -> tuple[RankEvidence, CollectiveCall, Frame, Loop] | None:
+    """A rank whose program came to its end after a call in a loop that a waiting peer is still in."""
+    for evidence in early_leavers(s.case):
+        if evidence.exit is None or evidence.exit.kind != "exit" or evidence.exit.frames:
+            continue
+        last = _last_call(s, evidence.rank)
+        for stuck in s.stuck:
+            waiting = [c for r, c in stuck.calls.items() if r in stuck.waiting and evidence.rank in stuck.missing]
+            if last is not None and waiting:
+                found = _shared_loop(waiting[0], last)
+                if found is not None and _times(s, evidence.rank, waiting[0]):
+                    return evidence, waiting[0], *found
+    return None
+
+
+def _times(s: Situation, rank: int, like: CollectiveCall) -> int:
+    """How often a rank made this call, from this place."""
+    table, path = s.case.calls, user_path(like.frames)
+    rows = table.rows(rank=rank, group=table.groups.index(like.group), is_p2p=0).tolist()
+    stacks = [i for i, stack in enumerate(table.stacks) if user_path(stack) == path]
+    return sum(int(table["frames"][row]) in stacks for row in rows)
+
+
+def made_as_often(s: Situation, rank: int, stuck: StuckCollective) -> bool:
+    """Whether a missing rank has made the call as often as those that wait in it: they made another one more, before."""
+    calls = [stuck.calls[r] for r in stuck.waiting if stuck.calls[r].frames]
+    is_whole = s.case.calls.wrapped_ranks.isdisjoint({rank, *stuck.waiting})
+    return (
+        bool(calls) and is_whole and all(_times(s, rank, c) >= _times(s, c.rank, c) > 0 for c in calls[:_MOST_COMPARED])
+    )
+
+
+def _shared_loop(waiting: CollectiveCall, last: CollectiveCall) -> tuple[Frame, Loop] | None:
+    mine, theirs = user_path(waiting.frames), user_path(last.frames)
+    for a, b in zip(mine, theirs, strict=False):
+        if (a.file, a.function) != (b.file, b.function):
+            return None
+        for loop in surroundings(a.file, a.line).loops:
+            if b.line in loop:
+                return None if _is_guarded_in(loop, a, mine) else (a, loop)
+    return None
+
+
+def _is_guarded_in(loop: Loop, frame: Frame, path: Path) -> bool:
+    """Whether a condition on rank or data within the loop decides over the call: a round may have left it out."""
+    inner = path[path.index(frame) :]
+    conditions = [(f, c) for f in inner for c in surroundings(f.file, f.line).conditions]
+    return any(c.suspicion > 1 and (f != frame or c.line > loop.header) for f, c in conditions)
+
+
+def way_out_of(stay: Path, left: Path) -> tuple[Frame, WayOut] | None:
+    """What let a rank leave a loop in which others are once more: in the outermost loop that it left and that has such a place."""
+    for depth, frame in enumerate(stay):
+        for loop in surroundings(frame.file, frame.line).loops:
+            if not is_in(left, stay, depth, loop) and (ways := ways_out(frame.file, loop, frame.line)):
+                return Frame(frame.file, ways[0].line, frame.function), ways[0]
+    return None

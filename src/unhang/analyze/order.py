@@ -1,0 +1,185 @@
+"""Tells a different order of the same calls from a different program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from unhang.analyze.align import majority
+from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.divergence import Divergence
+from unhang.analyze.overtaking import Overtaking, overtakings
+from unhang.analyze.positions import bare_op
+from unhang.analyze.shifted import Shift, shift_at
+from unhang.analyze.situation import Situation
+from unhang.analyze.source import line_text
+from unhang.analyze.waits_for import awaited_transfer, unmatched_p2p
+from unhang.model import CollectiveCall, PendingCall, WaitEdge
+
+SENDS, RECEIVES = ("send", "isend"), ("recv", "irecv")
+_LEAST_PAST = 3
+_API = "torch/distributed/distributed_c10d.py"
+
+
+def is_dispatch_race(d: Divergence) -> bool:
+    """Whether one line, fed from a queue or by name, called different functions on the ranks.
+
+    A line that names both functions runs them one after the other; that is no dispatch.
+    """
+    if d.fork is None or not d.fork.same_line:
+        return False
+    names = [p[d.fork.depth + 1].function for p in (d.reference_path, d.odd_path) if len(p) > d.fork.depth + 1]
+    text = line_text(d.fork.left.file, d.fork.left.line)
+    return len(names) == 2 and bool(text) and not any(f"{name}(" in text for name in names)
+
+
+def is_of_size_alone(s: Situation, d: Divergence) -> bool:
+    """Whether the ranks made the same call from the same place with other sizes, and no neighbouring call explains the size."""
+    if d.differs != "size" or d.fork is not None:
+        return False
+    return shift_at(s.case, d) is Shift.NONE and functions_called(s, d) is None
+
+
+def functions_called(s: Situation, d: Divergence) -> tuple[str, str] | None:
+    """The functions of torch.distributed that the odd ranks and the others called, if they are not the same one.
+
+    A backend may record several functions as one op: for gloo `reduce_scatter_tensor` is an all_reduce.
+    """
+    odd, reference = _function_called(s, d.odd_call), _function_called(s, d.reference_call)
+    return (odd, reference) if odd and reference and odd != reference else None
+
+
+def _function_called(s: Situation, call: CollectiveCall) -> str:
+    """The function that the program called; "" where that is not known. The last call of a rank also has its stack."""
+    frames = call.frames
+    if not frames and call.row == s.case.calls.rank_rows(call.rank).stop - 1:
+        evidence = s.case.ranks.get(call.rank)
+        stack = evidence.main_stack if evidence else None
+        frames = stack.frames if stack else ()
+    below = takewhile(lambda frame: not frame.is_user, frames or ())
+    return next((f.function for f in reversed(list(below)) if f.file.endswith(_API)), "")
+
+
+def is_thread_race(s: Situation, d: Divergence) -> bool:
+    """Whether a call that differs came from another thread than the rank's other calls on the group, or both sides use it from two threads."""
+    table = s.case.calls
+    group = table.groups.index(d.group)
+    begins = {path[0].function for path in (d.odd_path, d.reference_path) if path}
+    if len(begins) == 2 and all(begins <= _begins(s, c.rank, group) for c in (d.odd_call, d.reference_call)):
+        return "autograd" not in d.odd_call.thread + d.reference_call.thread
+    for call in (d.odd_call, d.reference_call):
+        if "autograd" in call.thread:
+            continue
+        rows = table.rows(rank=call.rank, group=group)
+        names = [table.threads[int(table["thread"][row])] for row in rows if int(row) != call.row]
+        if names and call.thread not in names and not all("autograd" in n for n in names):
+            return True
+    return False
+
+
+def _begins(s: Situation, rank: int, group: int) -> set[str]:
+    """The functions in which the ways to a rank's calls on a group begin: each thread has one of its own."""
+    table = s.case.calls
+    stacks = {int(table["frames"][row]) for row in table.rows(rank=rank, group=group)} - {-1}
+    return {path[0].function for stack in stacks if (path := user_path(table.stacks[stack]))}
+
+
+def receive_first(s: Situation, ranks: Sequence[int]) -> Path:
+    """The line at which all of these ranks wait in a receive before any of them has sent in that group; else nothing.
+
+    No rank is told from the others then: it is the order in the program that they share. Nothing is said where calls are lost.
+    """
+    table, lines = s.case.calls, set[Path]()
+    if not (table.wrapped_ranks | table.active_ranks).isdisjoint(ranks):
+        return ()
+    for rank in ranks:
+        rows, fronts = table.rank_rows(rank), s.recorded.fronts.get(rank, ())
+        transfers = [row for row in range(rows.start, rows.stop) if table["is_p2p"][row]]
+        first = [row for row in transfers if fronts and table["group"][row] == table["group"][fronts[0]]][:1]
+        if not first or first != [*fronts] or bare_op(table.call(first[0]).op) != "recv":
+            return ()
+        lines.add(user_path(table.call(first[0]).frames))
+    return lines.pop() if len(lines) == 1 else ()
+
+
+_NEVER = 1 << 62
+
+
+def out_of_order(s: Situation, edges: Sequence[WaitEdge]) -> tuple[int, ...]:
+    """The minority that issued the two calls of a cycle in another order than the others; empty without a majority.
+
+    Witnesses are the members of both groups that issued one of the calls: "first" is one that has the first call and not
+    the second yet, or had it before the second.
+    """
+    positions = sorted({(e.group, e.seq or 0) for e in edges if e.kind == "collective"})
+    if len(positions) != 2 or any(e.kind != "collective" for e in edges):
+        return ()
+    first, second = (_issued(s, group, seq) for group, seq in positions)
+    members = [{r for g in s.case.groups if g.name == name for r in g.ranks} for name, _ in positions]
+    order = {
+        r: first.get(r, _NEVER) < second.get(r, _NEVER) for r in set.intersection(*members) if r in first or r in second
+    }
+    if not order:
+        return ()
+    _, other, has_majority = majority(order)
+    return other if has_majority else ()
+
+
+def _issued(s: Situation, group: str, seq: int) -> dict[int, int]:
+    """Rank -> its own count of calls when it issued this one."""
+    for stuck in s.stuck:
+        if (stuck.group.name, stuck.seq) == (group, seq):
+            return {rank: call.record_id for rank, call in stuck.calls.items()}
+    return {}
+
+
+def left_out(s: Situation, cycle: tuple[int, ...]) -> tuple[Overtaking, ...]:
+    """The calls that ranks of a circle left out, where more than the recorded calls tells where each of them is."""
+    if not all(is_seen_elsewhere(s, r) for r in cycle):
+        return ()
+    return overtakings(s.case, s.stuck, s.waits.edges, cycle)
+
+
+def is_seen_elsewhere(s: Situation, rank: int) -> bool:
+    """Whether more than the recorded calls tells what the rank does."""
+    evidence = s.case.ranks.get(rank)
+    return evidence is not None and bool(evidence.stacks or evidence.pending)
+
+
+def wrong_peers(s: Situation) -> tuple[tuple[int, PendingCall, int], ...]:
+    """(rank, its call, the rank that waits for the other side of it) of calls whose peer expects nothing of the kind."""
+    open_calls = {e.waiter: unmatched_p2p(s.case, e.waiter) for e in s.waits.edges if e.kind == "p2p"}
+    found = []
+    for rank, calls in open_calls.items():
+        for call in calls[:1]:
+            wanted = RECEIVES if call.kind in SENDS else SENDS
+            peer_expects = any(c.peer == rank for c in open_calls.get(call.peer if call.peer is not None else -1, ()))
+            others = [
+                r
+                for r, theirs in open_calls.items()
+                if r != call.peer and any(c.kind in wanted and c.peer == rank for c in theirs[:1])
+            ]
+            if others and not peer_expects:
+                found.append((rank, call, others[0]))
+    new = with_new_transfer(s, [rank for rank, _, _ in found])
+    return tuple(f for f in found if not new or f[0] in new)
+
+
+def with_new_transfer(s: Situation, ranks: Sequence[int]) -> tuple[int, ...]:
+    """Those of the ranks that wait in a send or receive with a peer, or in a direction, that they have not had before.
+
+    Nothing where that tells nobody from the others: where it is new to all, or the past of one is too short to tell.
+    """
+    is_new = {rank: _is_new(s, rank) for rank in ranks}
+    new = tuple(rank for rank, is_so in is_new.items() if is_so)
+    return new if None not in is_new.values() and 0 < len(new) < len(is_new) else ()
+
+
+def _is_new(s: Situation, rank: int) -> bool | None:
+    """Whether the rank made no transfer like the one in which it waits before; None where its past is too short."""
+    call = awaited_transfer(s.case, rank)
+    made = [c for c in s.case.ranks[rank].pending if c.kind in (*SENDS, *RECEIVES) and c.ended_ns is not None]
+    if call is None or len(made) < _LEAST_PAST:
+        return None
+    side = SENDS if call.kind in SENDS else RECEIVES
+    return not any(c.kind in side and c.peer == call.peer for c in made)

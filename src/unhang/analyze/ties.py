@@ -1,0 +1,87 @@
+"""Which of two sides that differ is the odd one, where neither is in the majority: that whose line stands under a rank condition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from unhang.analyze.rank_conditions import RankView, Value
+from unhang.analyze.source import Condition, around, lines_that_call_the_same
+from unhang.model import Case, Frame
+
+
+class Side(NamedTuple):
+    """Ranks that do the same, and the frames of the user's code that led them there, from where the sides part."""
+
+    ranks: tuple[int, ...]
+    frames: tuple[Frame, ...]
+
+
+class Told(NamedTuple):
+    """What a rank condition tells. `is_left_out`: all but the `odd` ranks pass it, whatever else it asks; else they alone may."""
+
+    odd: tuple[int, ...]
+    frame: Frame
+    condition: Condition
+    is_left_out: bool
+
+
+def told_by_condition(case: Case, one: Side, other: Side) -> Told | None:
+    """The odd one of two sides, or None where rank conditions say nothing, or stand around the lines of both.
+
+    A condition that every rank passes, or that stands around the other side's lines too, proves nothing. Nor does one with a
+    counterpart: a line under the opposite condition that makes the same call for the other side.
+    """
+    found = {side: tuple(_conditions(case, side, against)) for side, against in ((one, other), (other, one))}
+    if bool(found[one]) is bool(found[other]):
+        return None
+    side, against = (one, other) if found[one] else (other, one)
+    frame, condition = found[side][0]
+    if any(_has_counterpart(case, f, side, against) for f, _ in found[side]):
+        return None
+    always = all(v.passes for v in _values(case, condition, side.ranks))
+    is_seen = all(_view(case, r).local_rank is not None for r in against.ranks)
+    is_left_out = always and is_seen and all(v.is_open for v in _values(case, condition, against.ranks))
+    return Told(against.ranks if is_left_out else side.ranks, frame, condition, is_left_out)
+
+
+def started_ns(case: Case) -> int:
+    """When the job had read its source, as far as it is known: at its start, else at the first call that is recorded."""
+    created = case.calls["created_ns"]
+    return case.job.started_ns or (int(created.min()) if len(created) else 0)
+
+
+def _conditions(case: Case, side: Side, against: Side) -> Iterator[tuple[Frame, Condition]]:
+    """The conditions that the ranks of a side pass and those of the other do not, with the line that they guard."""
+    since_ns = started_ns(case)
+    theirs = {c for frame in against.frames for c in around(frame, since_ns).conditions}
+    for frame in side.frames:
+        for condition in around(frame, since_ns).conditions:
+            if condition not in theirs and _parts(case, condition, side.ranks, against.ranks):
+                yield frame, condition
+
+
+def _parts(case: Case, condition: Condition, passing: Iterable[int], failing: Iterable[int]) -> bool:
+    """Whether it asks for the rank, and may be passed by all of the former and by none of the latter."""
+    mine, theirs = _values(case, condition, passing), _values(case, condition, failing)
+    is_asked = all(v.by_rank for v in (*mine, *theirs))
+    return is_asked and not any(v.passes is False for v in mine) and not any(v.passes for v in theirs)
+
+
+def _has_counterpart(case: Case, frame: Frame, side: Side, against: Side) -> bool:
+    return any(
+        _parts(case, condition, against.ranks, side.ranks)
+        for line in lines_that_call_the_same(frame)
+        for condition in around(line).conditions
+    )
+
+
+def _values(case: Case, condition: Condition, ranks: Iterable[int]) -> list[Value]:
+    return [condition.on(_view(case, r)) for r in ranks]
+
+
+def _view(case: Case, rank: int) -> RankView:
+    identities = [e.identity for e in case.ranks.values()]
+    local_rank = next((i.local_rank for i in identities if i.rank == rank), None)
+    is_on_first_node = rank == 0 or len({i.host or i.rank for i in identities}) == 1
+    return RankView(rank, rank if local_rank is None and is_on_first_node else local_rank, case.job.world_size)

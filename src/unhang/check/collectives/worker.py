@@ -1,0 +1,231 @@
+"""The process that makes the collective calls: one per rank, started and ended by the runner.
+
+It writes one JSON line to stdout when a case is entered and one when it has ended; what libraries print goes to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from unhang.check.collectives.suite import Case, State, Stuck, as_fields, group_of, make_plan
+
+if TYPE_CHECKING:
+    from unhang.check.collectives.patterns import Bench
+
+# What torch says when a backend has no such operation. Everything else that is raised is an error.
+_REFUSAL = re.compile(
+    r"(not|n't) (currently |yet )?support|unsupported|only (be )?(implemented|supported)|not implemented|invalid scalar type"
+    r"|does not implement|cannot use reduceop|has no attribute|unconvertible", re.IGNORECASE,
+)  # fmt: skip
+_UNEVEN_REFUSAL = re.compile(r"invalid tensor size|same (size|shape)", re.IGNORECASE)
+_MOST_TEXT = 500
+_MOST_RANKS = 64
+# The group's own limit is only a last resort: it must not end a call that the runner is about to call hung.
+_GROUP_TIMEOUT_MARGIN_S = 30.0
+
+
+class Reporter:
+    """Writes the lines, and reports from a thread of its own where the main thread stands when a case takes too long."""
+
+    def __init__(self, descriptor: int, limit_s: float) -> None:
+        self._descriptor, self._case_limit_s, self._limit_s = descriptor, limit_s, limit_s
+        self._before: int | None = None
+        self._case: int | None = None
+        self._since = 0.0
+        self._main = threading.get_ident()
+        threading.Thread(target=self._watch, name="limit", daemon=True).start()
+
+    def line(self, **fields: Any) -> None:
+        """Writes one line, whole."""
+        os.write(self._descriptor, json.dumps(fields).encode() + b"\n")
+
+    def begin(self, case: int, limit_s: float | None = None) -> None:
+        """The time of this case counts from now on."""
+        self._limit_s, self._before = limit_s or self._case_limit_s, _issued()
+        self._since, self._case = time.monotonic(), case
+
+    def _watch(self) -> None:
+        reported = None
+        while True:
+            time.sleep(min(0.2, self._case_limit_s / 4))
+            case = self._case
+            if case is not None and case != reported and time.monotonic() - self._since > self._limit_s:
+                reported, now = case, _issued()
+                issued = now - self._before if now is not None and self._before is not None else None
+                self.line(event="stuck", case=case, stuck=as_fields(Stuck(self._stack(), issued)))
+
+    def _stack(self) -> tuple[str, ...]:
+        frame = sys._current_frames().get(self._main)
+        lines = [f"{f.filename}:{f.lineno} in {f.name}" for f in traceback.extract_stack(frame)] if frame else []
+        return tuple(line for line in lines if not line.startswith("<frozen"))
+
+
+def _issued() -> int | None:
+    """How many collectives torch says it has been given in this process, in all groups; None where it keeps no record."""
+    module = sys.modules.get("torch._C._distributed_c10d")
+    dump = getattr(module, "_dump_fr_trace_json", None) or getattr(module, "_dump_nccl_trace_json", None)
+    if dump is None:
+        return None
+    try:
+        groups = json.loads(dump(includeCollectives=False)).get("pg_status", {})
+        return sum(max(int(status["last_enqueued_collective"]), 0) for status in groups.values())
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _is_refusal(error: Exception, case: Case) -> bool:
+    text = str(error)
+    if isinstance(error, NotImplementedError) or _REFUSAL.search(text):
+        return True
+    if case.op.endswith("uneven") and _UNEVEN_REFUSAL.search(text):
+        return True
+    return case.reduction == "avg" and "can't be cast" in text
+
+
+def _first_line(error: Exception) -> str:
+    """Torch's own words, without the guesses that gloo adds to them."""
+    text = f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
+    return text.split(" This is typically caused by")[0][:_MOST_TEXT]
+
+
+def run_plan(bench: Bench, plan: Sequence[Case], reporter: Reporter) -> bool:
+    """All cases but the first, which was the joining. False if one raised: what follows would only hang."""
+    from unhang.check.collectives.operations import keep_group_count
+
+    for number, case in enumerate(plan[1:], 1):
+        reporter.begin(number)
+        if group_of(case.group, bench.rank, bench.world_size):
+            state, found = _run_case(bench, case, number, reporter)
+        else:
+            if case.op == "new_group":
+                keep_group_count(bench)
+            state, found = State.OUTSIDE, {"reason": f"this rank is in none of the {case.group}"}
+        reporter.line(event="end", case=number, state=state, **found)
+        if state is State.ERROR:
+            return False
+    return True
+
+
+def _run_case(bench: Bench, case: Case, number: int, reporter: Reporter) -> tuple[State, dict[str, Any]]:
+    from unhang.check.collectives.operations import prepare
+
+    try:
+        prepared = prepare(bench, case, number)
+        bench.sync()
+        reporter.line(event="start", case=number)
+        started = time.perf_counter()
+        prepared.call()
+        bench.sync()
+        seconds = time.perf_counter() - started
+        wrong = prepared.check()
+    except Exception as error:  # noqa: BLE001 - whatever torch raises is the case's result
+        return State.SKIPPED if _is_refusal(error, case) else State.ERROR, {"reason": _first_line(error)}
+    found = {"seconds": seconds, "wrong": as_fields(wrong), "figures": as_fields(prepared.figures)}
+    return State.WRONG if wrong else State.OK, {**found, "reason": str(wrong or "")}
+
+
+def _join(options: argparse.Namespace, reporter: Reporter) -> Bench:
+    """Meets the other workers in the store, names those that do not come, and makes the default group."""
+    import torch
+    import torch.distributed as dist
+
+    from unhang.check.collectives.patterns import Bench
+
+    start_limit = timedelta(seconds=options.start_limit)
+    host, port = options.store.rsplit(":", 1)
+    tcp = dist.TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=start_limit)
+    store = dist.PrefixStore(options.prefix, tcp)
+    _wait_for_all(store, "came", options.rank, options.world, options.start_limit, reporter)
+    reporter.line(event="start", case=0)
+    device = torch.device("cpu")
+    if options.device == "cuda":
+        device = torch.device("cuda", options.local_rank % max(torch.cuda.device_count(), 1))
+        torch.cuda.set_device(device)
+    timeout = timedelta(seconds=options.limit + _GROUP_TIMEOUT_MARGIN_S)
+    dist.init_process_group(
+        options.backend, store=store, rank=options.rank, world_size=options.world, timeout=timeout
+    )  # fmt: skip
+    return Bench(options.rank, options.world, device, store, timeout)
+
+
+def _wait_for_all(store: Any, key: str, rank: int, world_size: int, limit_s: float, reporter: Reporter) -> None:
+    """Signs and waits until all ranks have signed. One who waits for long says for whom.
+
+    Raises:
+        TimeoutError: somebody did not come within the limit.
+    """
+    store.set(f"{key}/{rank}", b"1")
+    store.add(key, 1)
+    started, pause_s, missing = time.monotonic(), 0.01, []
+    while store.add(key, 0) < world_size:
+        waited_s = time.monotonic() - started
+        if waited_s > 1:
+            missing = [r for r in range(world_size) if not store.check([f"{key}/{r}"])][:_MOST_RANKS]
+            reporter.line(event="waiting", ranks=missing)
+        if waited_s > limit_s:
+            raise TimeoutError(f"ranks {missing} did not come within {limit_s:g} s")
+        time.sleep(pause_s)
+        pause_s = min(pause_s * 1.5, 0.5)
+    reporter.line(event="waiting", ranks=[])
+
+
+def own_stdout() -> int:
+    """A descriptor for our lines alone: what anybody else prints to stdout goes to stderr from now on."""
+    ours = os.dup(1)
+    os.dup2(2, 1)
+    return ours
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m unhang.check.collectives.worker", description=__doc__)
+    for name in ("rank", "world", "local-rank", "largest"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    for name in ("backend", "store", "prefix", "device", "names"):
+        parser.add_argument(f"--{name}", required=True)
+    for name in ("limit", "start-limit"):
+        parser.add_argument(f"--{name}", type=float, required=True)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Joins, runs, leaves. The exit code is 0 when the plan was run to its end, whatever its results."""
+    options = _parse(arguments)
+    reporter = Reporter(own_stdout(), options.limit)
+    plan = make_plan(options.world, options.names.split(","), options.largest)
+    started = time.monotonic()
+    reporter.begin(0, options.start_limit)
+    try:
+        bench = _join(options, reporter)
+    except Exception as error:  # noqa: BLE001 - reported, whatever it is
+        reporter.line(event="end", case=0, state=State.ERROR, reason=_first_line(error))
+        reporter.line(event="done")
+        return 1
+    reporter.line(event="end", case=0, state=State.OK, seconds=time.monotonic() - started)
+    is_complete = run_plan(bench, plan, reporter)
+    reporter.line(event="done")
+    if is_complete:  # all are through before anybody leaves: nobody loses a peer in its last case
+        import torch.distributed as dist
+
+        with suppress(Exception):
+            _wait_for_all(bench.store, "done", options.rank, options.world, options.limit, reporter)
+            dist.destroy_process_group()
+    return 0 if is_complete else 1
+
+
+if __name__ == "__main__":
+    code = main()
+    with suppress(OSError, ValueError):
+        sys.stderr.flush()
+    # Not through the destructors: a group with calls under way can hang or abort there, and all has been said.
+    os._exit(code)

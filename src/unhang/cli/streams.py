@@ -1,0 +1,130 @@
+"""What a command writes, and where: streams that may be closed, a line on stderr, progress, the result."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from unhang.errors import CannotWrite
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+_EVERY_S = 0.2
+_SLOW_S = 1.0
+
+
+class _Stdout(io.FileIO):
+    """Its errors say whose they are."""
+
+    def write(self, data: ReadableBuffer) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, "the standard output") from error
+
+
+class _Stderr(io.FileIO):
+    """What cannot be told is no reason to stop."""
+
+    def write(self, data: ReadableBuffer) -> int:
+        with suppress(OSError):
+            return super().write(data)
+        return len(memoryview(data))
+
+
+def hold_streams() -> None:
+    """Has every stream there, with its number. What is written to a closed stdout fails, to a closed stderr it is lost.
+
+    A file that is opened later would get the number of a closed one, and in it what a library prints.
+    """
+    if sys.stdout is None:
+        _occupy(1, os.O_RDONLY)
+    if sys.stderr is None:
+        _occupy(2, os.O_WRONLY)
+    sys.stdout = _text(_Stdout(1, "wb", closefd=False), "surrogateescape", sys.stdout)
+    sys.stderr = _text(_Stderr(2, "wb", closefd=False), "backslashreplace", sys.stderr)
+
+
+def _occupy(number: int, how: int) -> None:
+    nothing = os.open(os.devnull, how)
+    if nothing != number:
+        os.dup2(nothing, number)
+        os.close(nothing)
+
+
+def _text(raw: io.FileIO, errors: str, old: TextIO | None) -> io.TextIOWrapper:
+    """As the interpreter would have made it; stderr, and a terminal, show each line at once."""
+    known = old if isinstance(old, io.TextIOWrapper) else None
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding=known.encoding if known else None,
+        errors=(known and known.errors) or errors,
+        line_buffering=known.line_buffering if known else False,
+    )
+
+
+def give_up_stdout() -> None:
+    """Lets what is still to be written go nowhere, so that the interpreter's last flush cannot fail."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def wants_color(descriptor: int) -> bool:
+    """Whether text written to this descriptor may be coloured."""
+    return os.isatty(descriptor) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def write_out(content: bytes, output: Path | None) -> None:
+    """Writes to a file, or to stdout where none is given.
+
+    Raises:
+        CannotWrite: the file cannot be written.
+    """
+    if output is None:
+        sys.stdout.buffer.write(content)
+        return
+    try:
+        output.write_bytes(content)
+    except OSError as error:
+        raise CannotWrite(f"{output}: {error.strerror}") from error
+
+
+def log(text: str) -> None:
+    """Writes one line on stderr, in our name."""
+    click.echo(f"unhang: {text}", err=True)
+
+
+class Progress:
+    """One line on the terminal that is overwritten, from the second on that the work takes; gone when it is left."""
+
+    def __init__(self, what: str = "MB of logs", unit: int = 1_000_000) -> None:
+        """`what` is counted in steps of `unit`."""
+        self._began = self._shown = time.monotonic()
+        self._is_shown = False
+        self._what, self._unit = what, unit
+
+    def __call__(self, done: int, total: int) -> None:
+        """Shows how far it is, at most five times a second."""
+        now = time.monotonic()
+        if not sys.stderr.isatty() or now - self._began < _SLOW_S or now - self._shown < _EVERY_S:
+            return
+        self._shown, self._is_shown = now, True
+        text = f"{done // self._unit} of {total // self._unit} {self._what} read"
+        click.echo(f"\r\x1b[Kunhang: {text}", nl=False, err=True)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+            self._is_shown = False

@@ -1,5 +1,0 @@
-"""What a training script may import: an initialisation that cannot be got wrong, and guards that stop a hang before it starts.
-
-Lives in the user's process: the standard library, and torch where the script has imported it already. A guard acts on the
-job only where it was asked to; what fails inside a guard is told, and never raised into training.
-"""

@@ -1,0 +1,336 @@
+"""Faults of calls: left out, added, swapped, made with other arguments, in another order of threads, or with a wrong result."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from . import points, progress
+from .fault import CALL, OP, RANK, STEP, Armed, Fault, Parameter, rank_of, seconds
+from .points import COLLECTIVES, TRANSFERS, Call
+
+_CALLS = "explicit collective call (those inside DDP are made by C++ and cannot be reached)"
+_CALLED = (RANK, STEP, CALL, OP)
+_DIVERGED = ("rank-dependent-collective", "stacks-disagree")
+
+
+def is_wanted(armed: Armed, call: Call) -> bool:
+    """Whether a call is of the functions that the fault counts."""
+    op = armed.value("op") or "any"
+    return call.name in COLLECTIVES if op == "any" else call.name == op
+
+
+def strike_calls(
+    armed: Armed, act: Callable[[Armed, Call], None], can: Callable[[Call], bool] = lambda call: True
+) -> None:
+    """Hands the call whose turn it is, among those that the fault can strike, to `act`."""
+
+    def listen(call: Call) -> None:
+        if is_wanted(armed, call) and can(call) and armed.is_due:
+            act(armed, call)
+
+    points.calls.append(listen)
+
+
+def named(armed: Armed, call: Call) -> str:
+    """The call, in words."""
+    return f"{call.name} #{armed.visits}"
+
+
+def _torch() -> Any:
+    return sys.modules["torch"]
+
+
+def _dist() -> Any:
+    return sys.modules["torch.distributed"]
+
+
+def numbers(fill: float = 0.0) -> Any:
+    """A tensor of one element, where the backend of the program wants it."""
+    return _torch().full((1,), fill, device="cuda" if "nccl" in str(_dist().get_backend()) else "cpu")
+
+
+def _skip(armed: Armed, call: Call) -> None:
+    armed.strikes(f"skips {named(armed, call)}")
+    call.is_skipped = True
+
+
+def _extra(armed: Armed, call: Call) -> None:
+    """As large as the struck call where that is a reduction too: the first pair then fits, and only what follows is shifted."""
+    armed.strikes(f"makes an all_reduce more, before {named(armed, call)}")
+    tensor = call.get("tensor") if call.name == "all_reduce" else None
+    extra = numbers() if tensor is None else tensor.detach().clone()
+    _dist().all_reduce(extra, group=call.get("group"))
+
+
+def _reorder(armed: Armed) -> None:
+    held: list[Call] = []
+
+    def listen(call: Call) -> None:
+        if held and call.name in COLLECTIVES:
+            late = held.pop()
+            armed.strikes(f"makes {late.name} only after {call.name}")
+            call.then(late.make)
+        elif call.name in COLLECTIVES and armed.is_due:
+            held.append(call)
+            call.is_skipped = True
+
+    points.calls.append(listen)
+
+
+def _make_unlike(act: Callable[[Armed, Call], None]) -> Callable[[Armed], None]:
+    """Strikes reductions unless another function is given: some backends let a receiver of a broadcast get less than it expects."""
+
+    def make(armed: Armed) -> None:
+        kinds = ("all_reduce", "reduce") if armed.value("op") == "any" else (armed.value("op"),)
+        strike_calls(armed, act, lambda call: call.name in kinds and call.get("tensor") is not None)
+
+    return make
+
+
+def _shape(armed: Armed, call: Call) -> None:
+    flat = call.get("tensor").detach().reshape(-1)
+    armed.strikes(f"makes {named(armed, call)} with {flat.numel() + 1} elements instead of {flat.numel()}")
+    call.put(tensor=_torch().cat([flat, flat[:1]]))
+
+
+def _dtype(armed: Armed, call: Call) -> None:
+    tensor = call.get("tensor").detach()
+    other = _torch().float32 if tensor.dtype == _torch().float64 else _torch().float64
+    armed.strikes(f"makes {named(armed, call)} with {other} instead of {tensor.dtype}")
+    call.put(tensor=tensor.to(other))
+
+
+def _other_group(call: Call) -> Any:
+    """Another group of the program that this rank is a member of, or None."""
+    c10d = sys.modules["torch.distributed.distributed_c10d"]
+    used = call.get("group") or _dist().group.WORLD
+    mine = [g for g in c10d._world.pg_map if g is not used and not c10d._rank_not_in_group(g)]
+    return mine[0] if mine else None
+
+
+def _strike_group(armed: Armed, call: Call) -> None:
+    armed.strikes(f"makes {named(armed, call)} in another group")
+    call.put(group=_other_group(call))
+
+
+def _root_name(call: Call) -> str:
+    return next((name for name in ("src", "dst") if call.get(name) is not None), "")
+
+
+def _root(armed: Armed, call: Call) -> None:
+    name = _root_name(call)
+    before = call.get(name)
+    after = (before + 1) % _dist().get_world_size()
+    armed.strikes(f"makes {named(armed, call)} with {name}={after} instead of {before}")
+    call.put(**{name: after})
+
+
+def _reduce_op(armed: Armed, call: Call) -> None:
+    kinds = _dist().ReduceOp
+    after = kinds.SUM if call.get("op") == kinds.MAX else kinds.MAX
+    armed.strikes(f"makes {named(armed, call)} with another reduction")
+    call.put(op=after)
+
+
+def _raise() -> None:
+    raise ValueError("a sample cannot be decoded (injected)")
+
+
+def _swallow(armed: Armed, call: Call) -> None:
+    armed.strikes(f"swallows an exception in the place of {named(armed, call)}")
+    call.is_skipped = True
+    try:
+        progress.at_line(progress.program_line(), _raise)
+    except ValueError as error:
+        print(f"ignored: {error}", file=sys.stderr, flush=True)
+
+
+def _no_wait(armed: Armed, call: Call) -> None:
+    armed.strikes(f"does not wait for {named(armed, call)}")
+    kept: list[Any] = []
+
+    def hide(work: Any) -> points.Done:
+        kept.append(work)
+        done = points.Done()
+        done.work = work  # type: ignore[attr-defined]
+        return done
+
+    call.change_result = hide
+
+
+def _no_group(armed: Armed, call: Call) -> None:
+    armed.strikes("does not take part in new_group")
+    call.is_skipped = True
+
+
+def _make_no_group(armed: Armed) -> None:
+    def listen(call: Call) -> None:
+        if call.name == "new_group" and armed.is_due:
+            _no_group(armed, call)
+
+    points.calls.append(listen)
+
+
+def _made(act: Callable[[Armed, Call], None], can: Callable[[Call], bool] = lambda call: True) -> Any:
+    return lambda armed: strike_calls(armed, act, can)
+
+
+_CALL_FAMILY = "collectives"
+OF_CALLS = (
+    Fault("skip_collective", _CALL_FAMILY, "leaves a collective out", _CALLED, (*_DIVERGED, "skipped-step"),
+          "code-divergence", True, _CALLS, _made(_skip)),
+    Fault("extra_collective", _CALL_FAMILY, "makes an all_reduce too many", _CALLED, _DIVERGED,
+          "code-divergence", True, _CALLS, _made(_extra)),
+    Fault("reorder_collective", _CALL_FAMILY, "swaps a collective with the next one", _CALLED,
+          _DIVERGED, "code-divergence", True, _CALLS, _reorder),
+    Fault("wrong_shape", _CALL_FAMILY, "gives a tensor one element too many", _CALLED, ("size-mismatch", "gloo-sizes"),
+          "size-mismatch", False, _CALLS, _make_unlike(_shape)),
+    Fault("wrong_dtype", _CALL_FAMILY, "gives a tensor of another type", _CALLED, ("size-mismatch", "gloo-sizes"),
+          "size-mismatch", False, _CALLS, _make_unlike(_dtype)),
+    Fault("wrong_group", _CALL_FAMILY, "uses another group of the program", _CALLED, ("collective-order-race", *_DIVERGED),
+          "collective-order-race", True, "second group, whose members make explicit collective calls",
+          _made(_strike_group, lambda call: _other_group(call) is not None)),
+    Fault("wrong_root", _CALL_FAMILY, "broadcasts from, or reduces to, another rank", _CALLED,
+          (*_DIVERGED, "roots-disagree"),
+          "code-divergence", True, "explicit collective with a root", _made(_root, lambda call: bool(_root_name(call)))),
+    Fault("wrong_reduce_op", _CALL_FAMILY, "takes the maximum instead of the sum", _CALLED, ("silent-desync",),
+          "", False, "explicit reduction", _made(_reduce_op, lambda call: call.get("op") is not None)),
+    Fault("missing_wait", _CALL_FAMILY, "does not wait for an asynchronous call", _CALLED, ("silent-desync",),
+          "", False, "asynchronous collective", _made(_no_wait, lambda call: bool(call.get("async_op")))),
+    Fault("swallowed_exception", _CALL_FAMILY, "raises, prints and forgets in the place of a collective", _CALLED,
+          ("swallowed-exception",), "code-divergence", True, _CALLS, _made(_swallow)),
+    Fault("subgroup_not_created_by_all", _CALL_FAMILY, "leaves new_group out", (RANK, CALL),
+          ("subgroup-not-created-by-all",), "code-divergence", True, "call of new_group", _make_no_group),
+)  # fmt: skip
+
+
+def _race(armed: Armed) -> None:
+    """A second thread of every rank gathers something, in the same group; only on the struck rank it comes first."""
+
+    def listen(call: Call) -> None:
+        if not is_wanted(armed, call) or not armed.is_turn:
+            return
+        is_first = armed.is_here
+        if is_first:
+            armed.strikes(f"lets a second thread gather before {named(armed, call)}, and not after it as the others")
+        place, has_begun = progress.program_line(), threading.Event()
+
+        def gather() -> None:
+            dist = _dist()
+            parts = [numbers() for _ in range(dist.get_world_size(call.get("group")))]
+            time.sleep(0 if is_first else armed.value("seconds"))
+            has_begun.set()
+            points.in_the_dark(
+                lambda: progress.at_line(place, lambda: dist.all_gather(parts, numbers(1.0), call.get("group")))
+            )
+
+        threading.Thread(target=gather, name="gathers in the background", daemon=True).start()
+        if is_first:
+            has_begun.wait()
+            time.sleep(armed.value("seconds") / 2)
+
+    points.calls.append(listen)
+
+
+def _cycle(armed: Armed, call: Call) -> None:
+    """Every rank receives from its left neighbour, and nobody sends."""
+    dist = _dist()
+    left = (dist.get_rank() - 1) % dist.get_world_size()
+    armed.strikes(f"receives from rank {left} before it sends, before {named(armed, call)}")
+    dist.recv(numbers(), src=left)
+
+
+def _peer(armed: Armed, call: Call) -> None:
+    dist = _dist()
+    word = "dst" if call.get("dst") is not None else "src"
+    before, size, mine = call.get(word), dist.get_world_size(), dist.get_rank()
+    after = next((r % size for r in range(before + 1, before + size) if r % size != mine), None)
+    if after is not None:
+        armed.strikes(f"makes {named(armed, call)} with {word}={after} instead of {before}")
+        call.put(**{word: after})
+
+
+def _make_peer(armed: Armed) -> None:
+    def listen(call: Call) -> None:
+        has_peer = call.name in TRANSFERS and (call.get("dst") is not None or call.get("src") is not None)
+        if has_peer and armed.is_due:
+            _peer(armed, call)
+
+    points.calls.append(listen)
+
+
+_ORDER_FAMILY = "order"
+_EXPLICIT = "explicit collective call"
+OF_ORDER = (
+    Fault("two_threads_one_group", _ORDER_FAMILY, "a second thread's collective comes first",
+          (RANK, STEP, CALL, OP, seconds(0.5, "how much later it comes on the others, in seconds")),
+          ("collective-order-race",), "collective-order-race", True, _EXPLICIT,
+          _race),
+    Fault("p2p_cycle", _ORDER_FAMILY, "every rank receives before anyone sends", (rank_of("all"), STEP, CALL, OP),
+          ("collective-order-race",), "collective-order-race", True, _EXPLICIT,
+          lambda armed: strike_calls(armed, _cycle)),
+    Fault("p2p_wrong_peer", _ORDER_FAMILY, "sends to, or receives from, another rank", (RANK, CALL), ("wrong-peer",),
+          "code-divergence", True, "send or receive between more than two ranks", _make_peer),
+)  # fmt: skip
+
+
+def _corrupt(armed: Armed, call: Call) -> None:
+    armed.strikes(f"gets a wrong result from {named(armed, call)}")
+
+    def spoil(result: Any) -> Any:
+        if call.get("async_op"):
+            result.wait()
+        with sys.modules["torch"].no_grad():
+            call.get("tensor").detach().reshape(-1)[0].add_(armed.value("error"))
+        return result
+
+    call.change_result = spoil
+
+
+def _can_corrupt(call: Call) -> bool:
+    tensor = call.get("tensor")
+    return (
+        call.name in ("all_reduce", "broadcast")
+        and tensor is not None
+        and tensor.is_contiguous()
+        and tensor.numel() > 0
+    )
+
+
+def _flip(armed: Armed) -> None:
+    def listen(optimizer: Any) -> None:
+        if armed.is_due:
+            armed.strikes("has a weight that is not what the optimizer made of it")
+            with sys.modules["torch"].no_grad():
+                optimizer.param_groups[0]["params"][0].view(-1)[0].add_(armed.value("error"))
+
+    points.stepped.append(listen)
+
+
+def _no_training(armed: Armed) -> None:
+    def listen(optimizer: Any) -> None:
+        if not armed.has_struck and armed.is_due:
+            armed.strikes("has no gradients from now on: the optimizer changes nothing")
+        if armed.has_struck:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
+
+    points.steps.append(listen)
+
+
+_RESULT_FAMILY = "results"
+_ERROR = Parameter("error", "what is added to one number", 1.0, -1e6, 1e6, is_whole=False)
+OF_RESULTS = (
+    Fault("wrong_result", _RESULT_FAMILY, "a collective gives one rank another number", (RANK, STEP, CALL, OP, _ERROR),
+          ("silent-desync",), "", False, "explicit all_reduce or broadcast",
+          lambda armed: strike_calls(armed, _corrupt, _can_corrupt)),
+    Fault("wrong_weight", _RESULT_FAMILY, "one weight of one rank changes", (RANK, STEP, _ERROR), ("silent-desync",), "", False,
+          "optimizer step", _flip),
+    Fault("not_learning", _RESULT_FAMILY, "the optimizer gets no gradients any more", (rank_of("all"), STEP), ("not-learning",),
+          "", False, "optimizer step", _no_training),
+)  # fmt: skip

@@ -1,0 +1,227 @@
+"""The places of a program at which a fault can strike. Faults put listeners here; the calls are replaced once, for all of them."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from . import progress
+
+TRANSFERS = ("send", "recv", "isend", "irecv")
+COLLECTIVES = (
+    "all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather", "scatter", "reduce_scatter",
+    "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "barrier", "monitored_barrier", "broadcast_object_list",
+    "all_gather_object", "gather_object", "scatter_object_list", "batch_isend_irecv",
+    "all_gather_single", "reduce_scatter_single",  # where this torch has them
+)  # fmt: skip
+_OTHERS = ("new_group", "init_process_group")
+
+Listener = Callable[[Any], None]
+calls: list[Callable[[Call], None]] = []
+"""Asked before every call of the functions above that the program makes."""
+steps: list[Listener] = []
+"""Asked when an optimizer is about to step, with the optimizer."""
+stepped: list[Listener] = []
+"""Asked when an optimizer has stepped."""
+batches: list[Callable[[Callable[[], Any]], Callable[[], Any]]] = []
+"""Each may put something around the function that gets the next batch."""
+items: list[Listener] = []
+"""Asked in the process that reads the samples of a batch."""
+writes: list[Callable[[str], None]] = []
+"""Asked before torch.save, and before the program opens a file to write, with the name of the function."""
+forwards: list[Listener] = []
+"""Asked before a module computes."""
+_here = threading.local()
+
+
+class Call:
+    """One call of a function of torch.distributed, before it is made."""
+
+    def __init__(self, name: str, original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.name = name
+        self._original = original
+        self._args = args
+        self._kwargs = kwargs
+        self._after: list[Callable[[], Any]] = []
+        self.is_skipped = False
+        self.change_result: Callable[[Any], Any] | None = None
+
+    def get(self, name: str) -> Any:
+        """An argument by its name; None where the function has none of that name."""
+        bound = inspect.signature(self._original).bind(*self._args, **self._kwargs)
+        bound.apply_defaults()
+        return bound.arguments.get(name)
+
+    def put(self, **changed: Any) -> None:
+        """Replaces arguments."""
+        bound = inspect.signature(self._original).bind(*self._args, **self._kwargs)
+        bound.arguments.update(changed)
+        self._args, self._kwargs = bound.args, bound.kwargs
+
+    def then(self, action: Callable[[], Any]) -> None:
+        """Has something done after the call."""
+        self._after.append(action)
+
+    def make(self) -> Any:
+        """Makes the call itself."""
+        return self._original(*self._args, **self._kwargs)
+
+    def run(self) -> Any:
+        """Makes the call unless it is skipped, and what was put after it."""
+        if self.is_skipped:
+            result: Any = Done() if self.name in ("isend", "irecv") or self.get("async_op") else None
+        else:
+            result = self.make()
+        for action in self._after:
+            action()
+        return self.change_result(result) if self.change_result else result
+
+
+class Done:
+    """Stands for the work of a call that was not made, or that nobody waits for."""
+
+    def wait(self, *_: Any, **__: Any) -> bool:
+        """Returns at once."""
+        return True
+
+    def is_completed(self) -> bool:
+        """Claims to be done."""
+        return True
+
+
+def in_the_dark(action: Callable[[], Any]) -> Any:
+    """Calls a function whose collectives are not the program's own."""
+    before, _here.is_inside = getattr(_here, "is_inside", False), True
+    try:
+        return action()
+    finally:
+        _here.is_inside = before
+
+
+def _is_guard() -> bool:
+    """Whether the caller of the replaced function is one of our guards: its calls are not the program's."""
+    return "/unhang/inside/guards/" in sys._getframe(2).f_code.co_filename
+
+
+def _listened(name: str, original: Any) -> Any:
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if getattr(_here, "is_inside", False) or (progress.is_helper and name != "init_process_group") or _is_guard():
+            return original(*args, **kwargs)
+        made = Call(name, original, args, kwargs)
+        if name == "init_process_group":
+            progress.joined(made.get("rank"), made.get("world_size"))
+        _here.is_inside = True
+        try:
+            for listener in calls:
+                listener(made)
+            return made.run()
+        finally:
+            _here.is_inside = False
+
+    return call
+
+
+def watch_distributed(dist: Any) -> None:
+    """Replaces the functions of torch.distributed, in both modules that have them: P2POp compares them by identity."""
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    for name in (*TRANSFERS, *COLLECTIVES, *_OTHERS):
+        original = getattr(dist, name, None)
+        if original is not None and c10d is not None:
+            replacement = _listened(name, original)
+            for module in (dist, c10d):
+                if getattr(module, name, None) is original:
+                    setattr(module, name, replacement)
+
+
+def watch_optimizers(module: Any) -> None:
+    """Counts the steps of the program's optimizers."""
+    module.register_optimizer_step_pre_hook(_before_step)
+    module.register_optimizer_step_post_hook(_after_step)
+
+
+def _before_step(optimizer: Any, *_: Any) -> None:
+    for listener in steps:
+        in_the_dark(functools.partial(listener, optimizer))
+
+
+def _after_step(optimizer: Any, *_: Any) -> None:
+    progress.count_step()
+    for listener in stepped:
+        listener(optimizer)
+
+
+def watch_loaders(module: Any) -> None:
+    """Stands between the loop over a loader and the loader."""
+    for kind in (module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter):
+        kind._next_data = _fetched(kind._next_data)
+
+
+def _fetched(original: Any) -> Any:
+    @functools.wraps(original)
+    def _next_data(self: Any) -> Any:
+        fetch: Callable[[], Any] = functools.partial(original, self)
+        for wrap in batches:
+            fetch = wrap(fetch)
+        return fetch()
+
+    return _next_data
+
+
+def watch_fetchers(module: Any) -> None:
+    """Stands before the samples of a batch are read, in the worker if the loader has some."""
+    for kind in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
+        kind.fetch = _read(kind.fetch)
+
+
+def _read(original: Any) -> Any:
+    @functools.wraps(original)
+    def fetch(self: Any, *args: Any) -> Any:
+        for listener in items:
+            listener(self)
+        return original(self, *args)
+
+    return fetch
+
+
+def watch_files(serialization: Any) -> None:
+    """Stands before torch.save, and before open() where the program itself opens a file to write."""
+    serialization.save = _written("torch.save", serialization.save)
+    builtins.open = _opened(builtins.open)
+
+
+def _written(name: str, original: Any) -> Any:
+    @functools.wraps(original)
+    def save(*args: Any, **kwargs: Any) -> Any:
+        for listener in writes:
+            listener(name)
+        return original(*args, **kwargs)
+
+    return save
+
+
+def _opened(original: Any) -> Any:
+    @functools.wraps(original)
+    def open(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if set(mode) & set("wax+") and progress.is_program(sys._getframe(1).f_code.co_filename):
+            for listener in writes:
+                listener("open")
+        return original(file, mode, *args, **kwargs)
+
+    return open
+
+
+def watch_modules(module: Any) -> None:
+    """Stands before the forward of every module; only where a fault wants to know."""
+    if forwards:
+        module.register_module_forward_pre_hook(_before_forward)
+
+
+def _before_forward(module: Any, _inputs: Any) -> None:
+    for listener in forwards:
+        listener(module)

@@ -1,0 +1,142 @@
+"""Makes this process a recorded rank: its folder, page, files, sockets and thread."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import threading
+import time
+from typing import Any
+
+from .. import rank
+from . import errors_seen, exits, recording
+from .control import Control, start_server
+from .page import Page
+from .recording import Recording, attempt
+
+_watched: set[str] = set()
+
+
+def announce_at_import() -> None:
+    """Announce early, while the rank may still hang before init_process_group, where it is certain to be a rank."""
+    found = rank.rank_at_import()
+    if found is not None:
+        _announce(found)
+
+
+def announce_at_init(explicit: Any) -> Recording | None:
+    """Announce at init_process_group if that has not happened; an explicit rank is the truth from here on."""
+    number = explicit if isinstance(explicit, int) and explicit >= 0 else rank.number_from(rank.RANK)
+    if number is None:
+        return recording.current
+    rec = recording.current or _announce(number)
+    if rec is not None and number != rec.identity["rank"] and isinstance(explicit, int) and explicit >= 0:
+        _change_rank(rec, number)
+    return rec
+
+
+def complete_identity(rec: Recording) -> None:
+    """Write what is known only after init_process_group."""
+    torch = sys.modules.get("torch")
+    rec.identity["torch_version"] = str(getattr(torch, "__version__", ""))
+    rec.identity["argv"] = list(getattr(sys, "argv", []))
+    rec.write_identity()
+
+
+def _folder_of(number: int) -> str:
+    return os.path.join(os.path.abspath(os.environ["UNHANG_RUN_DIR"]), "ranks", f"r{number}-{os.getpid()}")
+
+
+def _announce(number: int) -> Recording | None:
+    """Without a folder there is no recording, and nothing is printed: the supervisor sees that the rank is absent."""
+    if not os.environ.get("UNHANG_RUN_DIR"):
+        return None
+    folder = _folder_of(number)
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError:
+        return None
+    rec = Recording(folder, Page(os.path.join(folder, "page.bin")), _identity_of(number))
+    recording.current = rec
+    os.environ[rank.MARK] = f"{number}:{rec.pid}"
+    rec.write_identity()
+    if rec.page.problem:
+        rec.note("page.bin", rec.page.problem)
+    _start(rec)
+    return rec
+
+
+def _start(rec: Recording) -> None:
+    attempt("spare descriptors", recording.reserve_descriptors)
+    attempt("faulthandler.txt", exits.start_faulthandler, rec)
+    attempt("interrupt.txt", exits.keep_end, rec)
+    attempt("permission to trace", exits.allow_tracer, rec)
+    attempt("fr.sock", start_server, rec)
+    control = attempt("control thread", Control, rec)
+    if control is not None:
+        attempt("control thread", control.start)
+    attempt("exit.json", exits.watch, control.stop if control is not None else _nothing)
+    # A forked child inherits these three; wrapped twice they would only be slower.
+    if not _watched:
+        _watched.add("hooks")
+        attempt("error.json", errors_seen.watch_hooks)
+        attempt("handled.jsonl", errors_seen.watch_handlers)
+
+
+def _nothing() -> None:
+    """There is no thread to stop."""
+
+
+def _change_rank(rec: Recording, number: int) -> None:
+    """The environment and init_process_group(rank=...) disagree. Open files and sockets survive the renaming."""
+    folder = _folder_of(number)
+    try:
+        os.rename(rec.folder, folder)
+    except OSError as error:
+        rec.note("folder of the rank", str(error))
+    else:
+        rec.folder = folder
+    rec.identity["rank"] = number
+    os.environ[rank.MARK] = f"{number}:{rec.pid}"
+    rec.write_identity()
+
+
+def _identity_of(number: int) -> dict[str, Any]:
+    """The content of identity.json, as far as it is known before init_process_group."""
+    torch = sys.modules.get("torch")
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    return {
+        "rank": number,
+        "world_size": rank.number_from(rank.WORLD_SIZE),
+        "local_rank": rank.number_from(rank.LOCAL_RANK),
+        "local_world_size": rank.number_from(rank.LOCAL_WORLD_SIZE),
+        "is_command": os.environ.get("UNHANG_TRACER_PID") == str(os.getppid()),
+        "pid": os.getpid(),
+        "host": platform.node(),
+        "restart": int(restart) if restart.isdigit() else 0,
+        "torch_version": str(getattr(torch, "__version__", "")),
+        "backend": "",
+        "python_version": platform.python_version(),
+        "started_ns": time.time_ns(),
+        "argv": list(getattr(sys, "argv", [])),
+        "cwd": _working_folder(),
+        "main_thread_id": threading.main_thread().ident,
+        "page_format": 1,
+        "output_bytes": _output_bytes(),
+    }
+
+
+def _output_bytes() -> int | None:
+    """How much of the job's output has been kept: what was there before is of an earlier attempt."""
+    try:
+        return os.stat(os.path.join(os.environ["UNHANG_RUN_DIR"], "output.log")).st_size
+    except (KeyError, OSError):
+        return None
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""

@@ -1,0 +1,63 @@
+"""First on the job's PYTHONPATH: start the recorder as soon as the program imports torch, and stay out of the way.
+
+Every Python process below the job reads this file, so it imports nothing that the interpreter has not loaded already.
+"""
+
+import os
+import sys
+
+# Known to type checkers by its name; importing it from typing would cost each interpreter a millisecond.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_PACKAGE = "_unhang_inside"
+
+
+def _load_recorder() -> None:
+    """Import the recorder from beside this file: unhang itself need not be importable in the user's environment."""
+    from importlib import import_module
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    folder = os.path.dirname(os.path.dirname(_HERE))
+    if _PACKAGE not in sys.modules:  # the faults of `unhang inject` come from the same folder
+        spec = spec_from_file_location(
+            _PACKAGE, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+        )
+        if spec is None or spec.loader is None:
+            return
+        package = module_from_spec(spec)
+        sys.modules[_PACKAGE] = package
+        spec.loader.exec_module(package)
+    import_module(_PACKAGE + ".recorder.install").install()
+
+
+class _TorchImport:
+    """Finds nothing: it only notices that torch is about to be imported."""
+
+    def find_spec(self, name: str, path: "Sequence[str] | None" = None, target: object = None) -> None:
+        if name != "torch":
+            return
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        try:
+            _load_recorder()
+        except Exception:  # noqa: BLE001
+            # A broken recorder must never become a broken training job.
+            return
+
+
+def _hand_over() -> None:
+    """Import the sitecustomize that would have been found without us; what it raises is reported by `site`, as always.
+
+    Without another one the ImportError for 'sitecustomize' rises to `site`, which ignores exactly this error.
+    """
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder or ".") != _HERE]
+    sys.modules.pop("sitecustomize", None)
+    __import__("sitecustomize")
+
+
+if __name__ == "sitecustomize":
+    if os.environ.get("UNHANG_RUN_DIR"):
+        sys.meta_path.insert(0, _TorchImport())
+    _hand_over()

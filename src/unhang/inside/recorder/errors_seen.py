@@ -1,0 +1,353 @@
+"""Exceptions: the first one that nobody caught (error.json), and those that the program caught and only printed (handled.jsonl)."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dis
+import functools
+import linecache
+import logging
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from types import FrameType, TracebackType
+from typing import Any
+
+from . import flight, recording
+from .frames import traceback_places, user_places
+from .recording import Recording, append_json, attempt, do_not_trace, step_aside, write_json
+
+_MOST_TEXT = 65536
+_MOST_MESSAGE = 8192
+_MOST_FRAMES = 64
+_UNUSED = "Expected to have finished reduction in the prior iteration"
+_INDICES = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
+_NAMES = re.compile(r"Parameters which did not receive grad for rank \d+: ([^\n]+)")
+_MOST_EARLIER = 8
+_LARGEST_BYTES = 2_000_000
+_MOST_HANDLED = 64
+_MOST_PRINTED = 2000
+_PLAIN = (str, bytes, int, float, bool, type(None), BaseException)
+_NO_ERRORS = (GeneratorExit, StopIteration, SystemExit, KeyboardInterrupt)
+_seen: dict[int, set[tuple[object, ...]]] = {}
+
+
+def describe(error: BaseException, thread: str) -> dict[str, Any]:
+    """The content of error.json."""
+    message = str(attempt("message of an exception", str, error) or "")
+    lines = attempt("text of an exception", _format, error) or []
+    return {
+        "type": type(error).__name__,
+        "message": message[:_MOST_MESSAGE],
+        "time_ns": time.time_ns(),
+        "thread": thread,
+        "frames": traceback_places(error.__traceback__),
+        "text": "".join(lines)[-_MOST_TEXT:],
+        "parameters": attempt("unused parameters", _unused_parameters, error, message) or [],
+    }
+
+
+def _format(error: BaseException) -> list[str]:
+    return traceback.format_exception(type(error), error, error.__traceback__)
+
+
+def record(error: BaseException | None, thread: str) -> None:
+    """Write error.json and flight_exit.pickle for the first uncaught exception; later ones are its consequences."""
+    rec = recording.current
+    if rec is None or error is None or rec.has_error or isinstance(error, (SystemExit, KeyboardInterrupt)):
+        return
+    rec.has_error = True
+    content = describe(error, thread)
+    first, frames = attempt("the first exception of a chain", first_raised, error) or (error, content["frames"])
+    if first is not error:
+        content |= {**describe(first, thread), "frames": frames[:_MOST_FRAMES], "text": content["text"]}
+    if not write_json(rec.path("error.json"), content):
+        rec.note("error.json", "the file could not be written")
+    flight.dump_at_end(rec)
+
+
+def watch_hooks() -> None:
+    """Chain to the exception hooks of the interpreter and of threads; who replaces ours later is free to do so."""
+    sys.excepthook = _chained_excepthook(sys.excepthook)
+    threading.excepthook = _chained_thread_hook(threading.excepthook)
+
+
+def _chained_excepthook(before: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(before)
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
+        attempt("error.json", record, error, "MainThread")
+        return before(kind, error, trace)
+
+    return excepthook
+
+
+def _chained_thread_hook(before: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(before)
+    def thread_excepthook(args: Any) -> Any:
+        attempt("error.json", record, args.exc_value, getattr(args.thread, "name", ""))
+        return before(args)
+
+    return thread_excepthook
+
+
+def watch_processes(process_module: Any) -> None:
+    """See what escapes from a multiprocessing target: Process._bootstrap prints it, no exception hook is called."""
+    process_module.BaseProcess.run = _recorded(process_module.BaseProcess.run)
+
+
+def watch_spawn(spawn_module: Any) -> None:
+    """See what torch.multiprocessing.spawn catches around the user's function and pickles for the parent."""
+    original = spawn_module._wrap
+
+    @functools.wraps(original)
+    def _wrap(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return original(_recorded(fn), *args, **kwargs)
+
+    spawn_module._wrap = _wrap
+
+
+def _recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            attempt("error.json", record, error, threading.current_thread().name)
+            step_aside(error)
+            raise
+
+    # A functools.partial or a callable object has no __name__; wraps() copies what there is.
+    return functools.wraps(function)(call)
+
+
+def _unused_parameters(error: BaseException, message: str) -> list[str]:
+    """Names for the indices in DDP's complaint about parameters without a gradient."""
+    if _UNUSED not in message:
+        return []
+    named = _NAMES.search(message)
+    if named:
+        return [name.strip() for name in named.group(1).split(",")]
+    indices = _INDICES.search(message)
+    model = _ddp_on_stack(error.__traceback__)
+    if indices is None or model is None:
+        return []
+    names = list(_reduced_parameters(model))
+    return [names[int(index)] for index in indices.group(1).split() if int(index) < len(names)]
+
+
+def _ddp_on_stack(trace: TracebackType | None) -> Any:
+    """The DistributedDataParallel instance in whose forward the exception rose: the innermost in any frame's locals."""
+    found = None
+    while trace is not None:
+        for value in list(trace.tb_frame.f_locals.values()):
+            if type(value).__name__ == "DistributedDataParallel" and hasattr(value, "parameters_to_ignore"):
+                found = value
+        trace = trace.tb_next
+    return found
+
+
+def _reduced_parameters(model: Any) -> Iterable[str]:
+    """The names in the order in which DDP numbers its parameters."""
+    for name, parameter in model.module.named_parameters():
+        if parameter.requires_grad and name not in model.parameters_to_ignore:
+            yield name
+
+
+def first_raised(error: BaseException) -> tuple[BaseException, list[list[object]]]:
+    """The first exception of the chain that nobody had handled, and all its frames, innermost first.
+
+    One that was raised while the program handled another is the program's own, and stays.
+    """
+    outer: list[list[object]] = []
+    for _ in range(_MOST_EARLIER):
+        earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        common = _common(earlier, error)
+        if earlier is None or common is None or not _was_on_its_way(earlier, common):
+            break
+        outer = traceback_places(error.__traceback__)[_depth(common) :] + outer
+        error = earlier
+    return error, traceback_places(error.__traceback__) + outer
+
+
+def _common(earlier: BaseException | None, later: BaseException) -> TracebackType | None:
+    """Where the later exception passed the frame in which the earlier one was last seen."""
+    seen = earlier.__traceback__ if earlier is not None else None
+    at = later.__traceback__
+    while seen is not None and at is not None and at.tb_frame is not seen.tb_frame:
+        at = at.tb_next
+    return at if seen is not None else None
+
+
+def _depth(trace: TracebackType) -> int:
+    """How many frames there are from here to the innermost."""
+    found, at = 0, trace.tb_next
+    while at is not None:
+        found, at = found + 1, at.tb_next
+    return found + 1
+
+
+def _was_on_its_way(earlier: BaseException, common: TracebackType) -> bool:
+    """Whether the later exception replaced the earlier in the end of a `with`, in a `finally`, or said anew what a collective said."""
+    if common.tb_next is None:
+        if _is_raise(common) and _is_of_distributed(earlier):
+            return True
+    elif common.tb_next.tb_frame.f_code.co_name in ("__exit__", "__aexit__"):
+        return True
+    first = earlier.__traceback__
+    file = common.tb_frame.f_code.co_filename
+    return first is not None and _is_in_finally(file, first.tb_lineno, common.tb_lineno)
+
+
+def _is_raise(trace: TracebackType) -> bool:
+    """Whether the program itself raised here, and not a function that was written in C."""
+    code, at = trace.tb_frame.f_code.co_code, trace.tb_lasti
+    return 0 <= at < len(code) and code[at] == dis.opmap["RAISE_VARARGS"]
+
+
+def _is_of_distributed(error: BaseException) -> bool:
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    file = at.tb_frame.f_code.co_filename if at is not None else ""
+    return "torch/distributed/" in file or recording.is_out_of_torch(error)
+
+
+def _is_in_finally(file: str, first: int, later: int) -> bool:
+    """Whether the later line lies in the `finally` of a `try` that holds the first."""
+    text = "".join(linecache.getlines(file))
+    if not 0 < len(text) < _LARGEST_BYTES:
+        return False
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Try) and node.finalbody:
+            begin, end = node.finalbody[0].lineno, node.finalbody[-1].end_lineno or 0
+            if node.lineno <= first < begin <= later <= end:
+                return True
+    return False
+
+
+def _active() -> BaseException | None:
+    return sys.exc_info()[1]
+
+
+def _record_handled(rec: Recording, error: BaseException, printed: str) -> None:
+    """Append the exception, once for each handler that prints it."""
+    seen = _seen.setdefault(rec.pid, set())
+    if len(seen) >= _MOST_HANDLED or isinstance(error, _NO_ERRORS):
+        return
+    places = user_places(1)
+    handler = places[0] if places else ("", 0, "")
+    # An id alone is not enough: the next exception may get the memory of the one before.
+    key = (id(error), id(error.__traceback__), type(error), str(error)[:200], handler)
+    if key in seen:
+        return
+    seen.add(key)
+    entry = describe(error, threading.current_thread().name)
+    entry["handler"] = list(handler)
+    entry["printed"] = printed[:_MOST_PRINTED]
+    append_json(rec.path("handled.jsonl"), entry)
+
+
+def write_held(rec: Recording) -> None:
+    """Write held.json: the exception that the main thread has not done with, as in an `except`, a `finally` or an `__exit__`.
+
+    Asked by another thread: no code of the program's own runs for it, such as the `__str__` of its exception.
+    """
+    found: Any = sys._current_exceptions().get(rec.main_thread_id)
+    error = found[1] if isinstance(found, tuple) else found  # before Python 3.12 it is what sys.exc_info() gives
+    if error is None or isinstance(error, _NO_ERRORS):
+        recording.remove(rec.path("held.json"))
+        return
+    holder = _holder(error, sys._current_frames().get(rec.main_thread_id))
+    error, frames = attempt("the first exception of a chain", first_raised, error) or (error, [])
+    content = {"type": type(error).__name__, "message": _message_of(error), "frames": frames[:_MOST_FRAMES]}
+    write_json(rec.path("held.json"), {**content, "handler": holder})
+
+
+def _holder(error: BaseException, frame: FrameType | None) -> list[object] | None:
+    """Where the frame that holds an exception stands now; None where it is not on the stack."""
+    trace = error.__traceback__
+    while frame is not None and trace is not None:
+        if frame is trace.tb_frame:
+            return [frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name]
+        frame = frame.f_back
+    return None
+
+
+def _message_of(error: BaseException) -> str:
+    """What the exception says, without calling a `__str__` that the program has written."""
+    is_own = any("__str__" in vars(c) for c in type(error).__mro__ if c.__module__ != "builtins")
+    is_plain = not is_own and all(isinstance(value, _PLAIN) for value in error.args)
+    return (str(error) if is_plain else _plain_text(error.args))[:_MOST_MESSAGE]
+
+
+def _saw(printed: str) -> None:
+    """Called with an exception being handled, or not."""
+    error = _active()
+    if error is not None and recording.current is not None:
+        attempt("handled.jsonl", _record_handled, recording.current, error, printed)
+
+
+def _plain_text(values: tuple[object, ...]) -> str:
+    """What print will write, without calling the str() of objects that might be expensive (a tensor on a device)."""
+    return " ".join(str(v) if isinstance(v, _PLAIN) else f"<{type(v).__name__}>" for v in values)
+
+
+def watch_handlers() -> None:
+    """Wrap print, logging and traceback printing. Without an exception being handled this costs about 100 ns."""
+    builtins.print = _watched_print(builtins.print)
+    logging.Logger.handle = _watched_handle(logging.Logger.handle)  # type: ignore[method-assign]
+    for name in ("print_exc", "print_exception"):
+        setattr(traceback, name, _watched_traceback(getattr(traceback, name)))
+
+
+def _watched_print(original: Any) -> Any:
+    active = getattr(sys, "exception", _active)
+
+    @functools.wraps(original)
+    def print(*args: Any, **kwargs: Any) -> None:
+        if active() is not None:
+            attempt("handled.jsonl", _saw_print, args)
+        try:
+            if kwargs:
+                return original(*args, **kwargs)  # type: ignore[no-any-return]
+            return original(*args)  # type: ignore[no-any-return]
+        except BaseException as error:
+            step_aside(error)
+            raise
+
+    return do_not_trace(print)
+
+
+def _saw_print(args: tuple[object, ...]) -> None:
+    if recording.current is not None:
+        _saw(_plain_text(args))
+
+
+def _watched_handle(original: Any) -> Any:
+    @functools.wraps(original)
+    def handle(self: logging.Logger, record: logging.LogRecord) -> Any:
+        if _active() is not None and recording.current is not None:
+            _saw(attempt("text of a log record", record.getMessage) or str(record.msg))
+        try:
+            return original(self, record)
+        except BaseException as error:
+            step_aside(error)
+            raise
+
+    return do_not_trace(handle)
+
+
+def _watched_traceback(original: Any) -> Any:
+    @functools.wraps(original)
+    def print_traceback(*args: Any, **kwargs: Any) -> Any:
+        _saw("(traceback)")
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            step_aside(error)
+            raise
+
+    return do_not_trace(print_traceback)

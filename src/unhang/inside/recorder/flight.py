@@ -1,0 +1,76 @@
+"""Asks torch's flight recorder: how far each group is, and all recorded calls with their frames."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from .recording import Recording, attempt, write_whole
+
+_BINDINGS = "torch._C._distributed_c10d"
+
+
+def _binding(*names: str) -> Callable[..., Any] | None:
+    """The first of these functions that this torch has (newest name first)."""
+    module = sys.modules.get(_BINDINGS)
+    return next((found for name in names if (found := getattr(module, name, None)) is not None), None)
+
+
+def poll_status(recording: Recording) -> None:
+    """Copy `pg_status` into the page. Costs about 4 us in torch plus the parsing of one short JSON text."""
+    ask = _binding("_dump_fr_trace_json", "_dump_nccl_trace_json")
+    if ask is None:
+        recording.note("progress of the groups", "this torch has no _dump_fr_trace_json")
+        return
+    status = json.loads(ask(includeCollectives=False)).get("pg_status") or {}
+    for pg_id, counts in status.items():
+        enqueued = int(counts.get("last_enqueued_collective", -1))
+        completed = int(counts.get("last_completed_collective", -1))
+        if not recording.page.set_status(int(pg_id), enqueued, completed):
+            recording.note("progress of the groups", "only the first 128 groups fit into the page")
+
+
+@contextmanager
+def _without_inductor() -> Iterator[None]:
+    """For the moment of a dump, an empty module in the place of torch._inductor.codecache, unless it is loaded.
+
+    To name its frames the flight recorder imports that module, to ask for frames of compiled code: a second of CPU time under
+    the GIL, in a process that compiled nothing.
+    """
+    name, parent = "torch._inductor.codecache", "torch._inductor"
+    if name in sys.modules:
+        yield
+        return
+    empty = ModuleType(name)
+    empty.PyCodeCache = type("PyCodeCache", (), {"stack_frames_for_code": staticmethod(lambda *_: None)})  # type: ignore[attr-defined]
+    added = {n: m for n, m in ((parent, ModuleType(parent)), (name, empty)) if n not in sys.modules}
+    sys.modules.update(added)
+    try:
+        yield
+    finally:
+        for key, module in added.items():
+            if sys.modules.get(key) is module:
+                del sys.modules[key]
+
+
+def dump(recording: Recording, name: str) -> None:
+    """Write all recorded calls with frames. Takes up to 75 ms with 2000 entries, during which the GIL is held."""
+    ask = _binding("_dump_fr_trace", "_dump_nccl_trace")
+    if ask is None:
+        recording.note(name, "this torch has no _dump_fr_trace")
+        return
+    with _without_inductor():
+        data = ask()
+    if not write_whole(recording.path(name), data):
+        recording.note(name, "the file could not be written")
+
+
+def dump_at_end(recording: Recording) -> None:
+    """Write flight_exit.pickle once groups existed: asking earlier would create the flight recorder."""
+    if recording.page.words[9] and not recording.has_flight:
+        recording.has_flight = True
+        attempt("flight_exit.pickle", dump, recording, "flight_exit.pickle")

@@ -1,1 +1,0 @@
-"""`unhang check`: what is wrong with the machines, before a job starts on them."""

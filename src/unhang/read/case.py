@@ -1,0 +1,271 @@
+"""The one place where evidence becomes a Case: what `unhang run` left, dumps of any origin, logs, and mixtures of them."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from unhang.model import Case, HangObservation, Job, LogEvent, LogLine, RaisedError, RankEvidence, Unavailable
+from unhang.read.fields import text, texts, whole, wholes
+from unhang.read.gathered import Gathered
+from unhang.read.inventory import NO_SIGN, OUT_OF_SIGHT, RankCalls, absent_calls, present_evidence
+from unhang.read.logs.exceptions import is_echo
+from unhang.read.rank_evidence import evidence_of
+from unhang.read.rank_folder import DUMP_AT_EXIT, RankRecord
+from unhang.read.ras import ras_evidence
+from unhang.read.runs import out_of_sight
+
+if TYPE_CHECKING:
+    from unhang.read.dumps.objects import FlightTable
+    from unhang.read.dumps.shard import Shard
+    from unhang.read.torchrun_summary import RankExit
+
+MAX_WORLD = 1 << 20
+MAX_NAMED_RANKS = 16
+_GRACE_NS = 15_000_000_000
+# A signal from outside may have reached a rank before a busy supervisor noticed it.
+FELT_BEFORE_NS = 2_000_000_000
+
+Records = Mapping[int, RankRecord]
+
+
+def assemble(gathered: Gathered, dumps: Shard | None = None, trusted: bool = False) -> Case:
+    """The case in all that was gathered.
+
+    Args:
+        gathered: the evidence. What its dumps lack is noted in its records.
+        dumps: what was read of the dumps that lie outside of the ranks' folders.
+        trusted: our own job writes the dumps in the ranks' folders at this moment.
+    """
+    if dumps is not None:
+        return _of_dumps(gathered, dumps)
+    if gathered.logs and not gathered.has_processes and not gathered.job:
+        from unhang.read.logs.case import case_of_outputs
+
+        absent = (*gathered.absent, *(a for record in gathered.records.values() for a in record.absent))
+        return case_of_outputs(gathered.logs, absent, ranks_of_records(gathered))
+    return _of_processes(gathered, trusted)
+
+
+def _of_dumps(gathered: Gathered, shard: Shard) -> Case:
+    """The case in dumps and in whatever was given with them."""
+    from unhang.read.dumps.shard import observed_hang, ranks_of, unseen, world_size  # a job's watcher never needs it
+
+    ranks = ranks_of(shard) | ranks_of_records(gathered)
+    lines = _lines(gathered)
+    events = _events_in(lines)
+    counts = {r: RankCalls(d.entries, d.has_frames, d.backend) for r, d in shard.dumps.items()}
+    backend = next((d.backend for d in shard.dumps.values() if d.backend), "")
+    return Case(
+        job=Job(world_size=world_size(shard) or None, backend=backend),
+        ranks=ranks,
+        groups=shard.table.groups,
+        calls=shard.table,
+        log=lines,
+        events=events,
+        hang=observed_hang(shard),
+        present=(*present_evidence(counts, ranks, len(lines)), *ras_evidence(events, lines)),
+        absent=(*gathered.absent, *shard.absent, *unseen(shard)),
+    )
+
+
+def _of_processes(gathered: Gathered, trusted: bool) -> Case:
+    """The case in the folders of ranks, with the dumps that lie in them."""
+    from unhang.read.dumps.objects import FlightTable  # a log never needs these
+    from unhang.read.membership import Membership
+    from unhang.read.pickle_guard import PickleGuard
+
+    records = gathered.records
+    began_ns = ending_began_ns(gathered.job, gathered.verdict)
+    if began_ns is not None:
+        for record in records.values():
+            forget_since(record, began_ns, by_signal=ended_by_signal(gathered.job))
+    ranks = ranks_of_records(gathered, began_ns)
+    membership = Membership(
+        {r: record.groups for r, record in records.items()}, _known_world(records) or tuple(records)
+    )
+    with PickleGuard() as guard:
+        flights = FlightTable(membership, guard, trusted)
+        for rank, record in records.items():
+            flights.add(record, ranks[rank].error)
+    # Reading the dumps has noted more.
+    ranks = {rank: replace(e, unavailable=tuple(records[rank].absent)) for rank, e in ranks.items()}
+    calls, lines = flights.build(), _lines(gathered)
+    earlier = () if trusted else gathered.earlier  # while the job runs nobody asks for the attempts that are over
+    events = _events_in(lines)
+    known = {group.name: group for group in (*calls.groups, *membership.all_groups())}
+    job = _job(gathered, flights, _known_world(records) or membership.world())
+    unseen = out_of_sight(gathered.runs, records, range(job.world_size or 0))
+    return Case(
+        job=job,
+        ranks=ranks,
+        groups=tuple({**known, **{group.name: group for group in calls.groups}}.values()),
+        calls=calls,
+        log=lines,
+        events=events,
+        launcher_stacks=gathered.launcher_stacks,
+        hang=_hang(gathered.verdict, job.started_ns),
+        present=(*present_evidence(flights.ranks, ranks, len(lines)), *ras_evidence(events, lines)),
+        absent=(
+            *_absent_by_the_watcher(gathered.job),
+            *gathered.absent,
+            *absent_calls(flights.ranks, records, ranks),
+            *_absent_ranks(set(range(job.world_size or 0)) - {*records, *unseen}, job, NO_SIGN),
+            *_absent_ranks(unseen, job, OUT_OF_SIGHT),
+            *(absence for record in records.values() for absence in record.absent),
+        ),
+        out_of_sight=unseen,
+        attempt=len(gathered.earlier),
+        earlier=tuple(replace(_of_processes(g, trusted), attempt=i) for i, g in enumerate(earlier)),
+    )
+
+
+def _lines(gathered: Gathered) -> tuple[LogLine, ...]:
+    return tuple(line for log in gathered.logs for line in log.lines)
+
+
+def _events_in(lines: Sequence[LogLine]) -> tuple[LogEvent, ...]:
+    if not lines:
+        return ()
+    from unhang.read.logs.events import events_of
+
+    return events_of(lines)
+
+
+def _absent_by_the_watcher(job: Mapping[str, object]) -> list[Unavailable]:
+    """What the supervisor or the agent noted that they could not do."""
+    listed = job.get("absent")
+    fields = [f for f in listed if isinstance(f, dict)] if isinstance(listed, list) else []
+    return [Unavailable(text(f, "what", "something"), text(f, "reason")) for f in fields]
+
+
+def _absent_ranks(ranks: Collection[int], job: Job, reason: str) -> list[Unavailable]:
+    """Ranks of the job of which there is nothing; named one by one only while they are few."""
+    if len(ranks) > MAX_NAMED_RANKS:
+        shown = ", ".join(map(str, sorted(ranks)[:MAX_NAMED_RANKS]))
+        return [Unavailable(f"{len(ranks)} of {job.world_size} ranks ({shown}, ...)", reason)]
+    return [Unavailable(f"rank {rank}", reason) for rank in sorted(ranks)]
+
+
+def ranks_of_records(gathered: Gathered, began_ns: int | None = None) -> dict[int, RankEvidence]:
+    """What the files and logs say of each process. `began_ns`: the moment from which we ended the job."""
+    exits: dict[int, RankExit] = {}
+    logged: dict[int, list[RaisedError]] = {}
+    gone = {r.identity.pid for attempt in gathered.earlier for r in attempt.records.values()}
+    for log in gathered.logs:
+        exits.update({rank: e for rank, e in log.exits.items() if not _is_ours(e, began_ns) and e.pid not in gone})
+        for rank, error in log.errors:
+            if rank is not None and began_ns is None:
+                logged.setdefault(rank, []).append(error)
+    now_ns = whole(gathered.verdict, "detected_ns") or whole(gathered.job, "ended_ns") or 0
+    return {
+        rank: evidence_of(record, exits.get(rank), logged.get(rank, ()), now_ns)
+        for rank, record in gathered.records.items()
+    }
+
+
+def _is_ours(seen: RankExit, began_ns: int | None) -> bool:
+    """Whether the launcher reports an end that we brought about. Its times are whole seconds."""
+    if began_ns is None:
+        return False
+    return seen.time_ns + 1_000_000_000 > began_ns if seen.time_ns else seen.code in (-9, -15)
+
+
+def _known_world(records: Records) -> tuple[int, ...]:
+    """All ranks of the job, by the ranks' own word; empty where none tells."""
+    sizes = [r.identity.world_size for r in records.values() if r.identity.world_size]
+    return tuple(range(max(sizes))) if sizes and max(sizes) <= MAX_WORLD else ()
+
+
+def _started_ns(gathered: Gathered) -> int:
+    known = [r.identity.started_ns for r in gathered.records.values() if r.identity.started_ns]
+    return whole(gathered.job, "started_ns") or min(known, default=0)
+
+
+def _job(gathered: Gathered, flights: FlightTable, world: tuple[int, ...]) -> Job:
+    identities = [r.identity for r in gathered.records.values()]
+    backends = [i.backend for i in identities] + [calls.backend for calls in flights.ranks.values()]
+    return Job(
+        world_size=max(world) + 1 if world and max(world) < MAX_WORLD else None,
+        nodes=len({i.host for i in identities if i.host}) or 1,
+        command=texts(gathered.job, "command"),
+        backend=next((b for b in backends if b), ""),
+        torch_version=next((i.torch_version for i in identities if i.torch_version), ""),
+        exit_code=whole(gathered.job, "exit_code"),
+        ended_by_us=gathered.job.get("ended_by_us") is True,
+        interrupted_by=ended_by_signal(gathered.job),
+        interrupted_ns=whole(gathered.job, "interrupted_ns") or 0,
+        started_ns=_started_ns(gathered),
+        environment={n: v for n, v in _environment(gathered.job).items() if isinstance(v, str)},
+        report_dirs=tuple(d for job in gathered.runs.values() if (d := text(job, "report_dir"))),
+    )
+
+
+def _environment(job: Mapping[str, object]) -> Mapping[str, object]:
+    stored = job.get("environment")
+    return stored if isinstance(stored, dict) else {}
+
+
+def _hang(verdict: Mapping[str, object], started_ns: int) -> HangObservation | None:
+    onset, detected = whole(verdict, "onset_ns"), whole(verdict, "detected_ns")
+    kind = text(verdict, "kind")
+    if not kind or (onset is None and detected is None):
+        return None
+    return HangObservation(
+        kind=kind,
+        onset_s=max(0.0, (onset - started_ns) / 1e9) if onset and started_ns else None,
+        detected_after_s=max(0.0, (detected - onset) / 1e9) if onset and detected else None,
+        waiting_ranks=wholes(verdict.get("waiting_ranks")),
+        reason=text(verdict, "reason"),
+        withdrawn=verdict.get("withdrawn") is True,
+    )
+
+
+def ending_began_ns(job: Mapping[str, object], verdict: Mapping[str, object]) -> int | None:
+    """The moment from which we, or a signal, ended the job; None where it ended by itself. A proven hang is ended at once."""
+    if job.get("ended_by_us") is not True:
+        return whole(job, "interrupted_ns") if ended_by_signal(job) else None
+    if began := whole(job, "aborted_ns"):
+        return began
+    detected, ended = whole(verdict, "detected_ns") or 0, whole(job, "ended_ns") or 0
+    return detected if text(verdict, "kind") == "proven" else max(detected, ended - _GRACE_NS) or None
+
+
+def ended_by_signal(job: Mapping[str, object]) -> str:
+    """The signal that ended the job, "" if none did: one that the job took, and ended well after it, did not."""
+    return text(job, "interrupted_by") if whole(job, "exit_code") != 0 and job.get("ended_by_us") is not True else ""
+
+
+def _felt(record: RankRecord, name: str) -> bool:
+    """Whether a rank shows the mark of a signal from outside: its stack at that moment, its end by it, or the loss of a peer."""
+    code = whole(record.proc_fields, "exit_code")
+    number = signal.Signals[name].value if name in signal.Signals.__members__ else 0
+    error = record.error
+    is_echoed = error is not None and (error.type == "KeyboardInterrupt" or is_echo(error.text))
+    return bool(record.at_interrupt) or (number > 0 and code in (-number, 128 + number)) or is_echoed
+
+
+def forget_since(record: RankRecord, began_ns: int, by_signal: str = "") -> None:
+    """Drops errors and ends that began after `began_ns`, and the dump that was written because of them.
+
+    `by_signal`: the signal from outside that ended the job, if one did: a rank that felt it may have ended a little earlier.
+    """
+    record.handled = tuple(e for e in record.handled if e.time_ns <= began_ns)
+    if by_signal and _felt(record, by_signal):
+        began_ns -= FELT_BEFORE_NS
+    was_ended = False
+    left_ns = whole(record.exit_fields, "time_ns") or whole(record.proc_fields, "died_ns") or 0
+    if record.page is not None and not 0 < left_ns <= began_ns:
+        record.page = replace(record.page, ended=False)
+    if (whole(record.proc_fields, "died_ns") or 0) > began_ns:
+        of_end = {"died_ns", "exit_code", *(("state",) if record.proc_fields.get("state") == "gone" else ())}
+        record.proc_fields = {name: value for name, value in record.proc_fields.items() if name not in of_end}
+        record.fault_dumps = tuple(dump for dump in record.fault_dumps if dump.reason is None)
+    if record.error is not None and record.error.time_ns > began_ns:
+        record.error, record.forgotten, was_ended = None, record.error, True
+    if (whole(record.exit_fields, "time_ns") or 0) > began_ns:
+        record.exit_fields, was_ended = {}, True
+    if was_ended and len(record.dump_paths) > 1:
+        record.dump_paths = [p for p in record.dump_paths if p.name != DUMP_AT_EXIT]

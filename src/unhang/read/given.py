@@ -1,0 +1,148 @@
+"""What was given to be judged: paths, patterns, URLs, `-`, archives, reports."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from unhang.errors import NotEvidence, UnhangError, WrongUsage
+from unhang.read.runs import BUNDLE, REPORTS, has_bundle, is_own_file, jobs_in, jobs_of, report_beside
+
+Given = Path | str
+Log = Callable[[str], None]
+STDIN = "-"
+
+
+def ignore(_: str) -> None:
+    """Takes a line of which nobody wants to hear."""
+
+
+class SeveralRuns(WrongUsage):
+    """A folder holds runs of several jobs where one is wanted."""
+
+    help_text = "name one of them; 'unhang diagnose FOLDER' alone lists them"
+
+
+def given_paths(texts: Sequence[str]) -> tuple[Given, ...]:
+    """Paths of this machine, of which patterns that no shell expanded may give several, and URLs for fsspec.
+
+    Raises:
+        NotEvidence: there is none, or it may not be read.
+    """
+    return tuple(path for text in texts for path in _paths(text))
+
+
+def _paths(text: str) -> list[Given]:
+    if "://" in text or text == STDIN:
+        return [text]
+    path = Path(text)
+    try:
+        path.stat()
+    except (OSError, ValueError) as error:
+        if found := sorted(glob.glob(text, recursive=True)):
+            return [Path(name) for name in found]
+        if any(name.startswith(path.name) for name in _names(path.parent)):  # torch's own setting is such a beginning
+            return [path]
+        reason = getattr(error, "strerror", None) or str(error)
+        raise NotEvidence(f"{text}: {'nothing matches' if glob.has_magic(text) else reason}") from None
+    if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+        raise NotEvidence(f"{text}: Permission denied")
+    return [path]
+
+
+def _names(folder: Path) -> Sequence[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return ()
+
+
+class Opened(list[Given]):
+    """What is to be read. `shown` gives a text that speaks of copies and unpacked files the names that were given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: dict[str, str] = {}
+
+    def shown(self, text: str) -> str:
+        """The text with the names that were given."""
+        for path, name in self.names.items():
+            text = text.replace(path, name)
+        return text
+
+
+@contextmanager
+def opened(paths: Sequence[Given], log: Log = ignore) -> Iterator[Opened]:
+    """The evidence: `-` is copied and archives of runs are unpacked for as long; a report leads to the bundle beside it.
+
+    `log` takes a line on what is damaged.
+
+    Raises:
+        UnreadableInput: one of them is empty, damaged or too large.
+    """
+    found = Opened()
+    with ExitStack() as stack:
+        try:
+            found.extend(dict.fromkeys([_evidence(path, stack, found.names, log) for path in paths]))
+            yield found
+        except UnhangError as error:
+            error.args = (found.shown(str(error)),)
+            raise
+
+
+def _evidence(path: Given, stack: ExitStack, names: dict[str, str], log: Log) -> Given:
+    from unhang.read.dumps.unpack import is_packed_run, unpack
+
+    def temporary() -> Path:
+        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unhang-")))
+
+    if path == STDIN:
+        copy = temporary() / "stdin"
+        names[str(copy)] = "the standard input"
+        return _stdin(copy)
+    if not isinstance(path, Path):
+        return path
+    if path.name in REPORTS and path.is_file():  # whole or damaged
+        beside = path.parent / BUNDLE
+        if beside.is_dir() or has_bundle(path.parent):
+            return beside if beside.is_dir() else path.parent
+    if is_own_file(path):
+        return report_beside(path)
+    if is_packed_run(path):
+        folder = temporary()
+        names[str(folder)] = str(path)
+        if damage := unpack(path, folder):
+            log(f"{path}: {damage}")
+        return folder
+    return path
+
+
+def _stdin(copy: Path) -> Path:
+    with copy.open("wb") as f:
+        if sys.stdin is not None:
+            shutil.copyfileobj(sys.stdin.buffer, f)
+    if not copy.stat().st_size:
+        raise NotEvidence(f"{copy} is empty")
+    return copy
+
+
+def check_one_job(paths: Sequence[Given], log: Log = ignore) -> None:
+    """Refuses folders with the runs of several jobs; of runs that were named together `log` only takes that they look so.
+
+    Raises:
+        SeveralRuns: a folder holds them.
+    """
+    folders = [path for path in paths if isinstance(path, Path) and path.is_dir()]
+    for folder in folders:
+        if len(jobs := jobs_in(folder)) > 1:
+            raise SeveralRuns(f"{folder} holds {len(jobs)} runs")
+    runs = [folder for folder in folders if has_bundle(folder)]
+    if len(runs) > 1 and len(jobs := jobs_of(runs)) > 1:
+        doubt = "they do not look like nodes of one job, and are judged as one because they were named together"
+        log(f"{doubt}: {', '.join(map(str, runs[:3]))}{', ...' if len(runs) > 3 else ''}")

@@ -1,1 +1,0 @@
-"""What each program prints: a file has `PATTERNS`, and is found by being here."""

@@ -1,1 +1,0 @@
-"""Rules about settings: environment variables that break a job."""

@@ -1,0 +1,305 @@
+"""Rules on ranks whose programs part at a collective: another branch, a call left out, an exception that was caught."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from unhang.analyze.align import calls_at
+from unhang.analyze.callpath import Path, innermost, user_path
+from unhang.analyze.divergence import Divergence
+from unhang.analyze.leaving import (
+    EndedBefore,
+    ended_before,
+    exhausted_by,
+    made_other_rounds,
+    parted_with_exception,
+    swallowed_by,
+)
+from unhang.analyze.order import functions_called, is_dispatch_race, is_of_size_alone, is_thread_race, left_out
+from unhang.analyze.overtaking import Overtaking, line_passed
+from unhang.analyze.pasted import Doing, doings_of
+from unhang.analyze.shifted import shift_at
+from unhang.analyze.situation import Situation
+from unhang.analyze.source import Condition, around, calls_only_on_rank_zero, line_text, surroundings
+from unhang.analyze.ties import started_ns
+from unhang.analyze.variables import differing
+from unhang.model import EvidenceLine, Fix, Frame
+from unhang.rules import wording as w
+from unhang.rules.base import Found, rule
+from unhang.rules.same_calls import deciding, fixes_inside, fixes_of, say_what_tells
+
+_FORWARD = ("_pre_forward", "_sync_buffers", "forward")
+
+
+@rule("rank-dependent-collective", needs=("calls",))
+def rank_dependent_collective(s: Situation) -> Found | None:
+    """The first divergence that no more specific rule explains; without one, a call that only the waiting ranks made."""
+    d = s.divergence
+    if d is None:
+        return None if made_other_rounds(s) else _call_of_some(s)
+    if d.left_loop or is_of_size_alone(s, d) or is_dispatch_race(d) or is_thread_race(s, d):
+        return None
+    if swallowed_by(s, d.odd) or exhausted_by(s, d) or parted_with_exception(s):
+        return None
+    if s.primary_failure is not None and s.primary_failure.kind == "exception":
+        return None
+    return _parted(s, _as_skip(s, d))
+
+
+def _call_of_some(s: Situation) -> Found | None:
+    """A call that only the waiting ranks made, before the others came to the end of their program.
+
+    Where as many wait as have ended, and no condition on the rank tells who is odd, either may be wrong.
+    """
+    found = ended_before(s) if s.primary_failure is None else None
+    return _made_by_some(s, found, found.path) if found and found.path and found.shows_a_call else None
+
+
+def _made_by_some(s: Situation, e: EndedBefore, path: Path) -> Found:
+    odd, frame = e.odd, e.told.frame if e.told else path[-1]
+    call = w.name_call(e.call)
+    words = {
+        "ended": w.name_ranks(e.ended),
+        "waiting": w.name_ranks(e.waiting),
+        "wait": w.verb(e.waiting, "waits", "wait"),
+        "their": w.verb(e.ended, "its", "their"),
+        "line": w.place(frame),
+        "call": f"{call} #{e.call.seq} of {e.call.group}",
+        "why": "There is no majority: which side is wrong has to be read from the line."
+        if not odd
+        else say_what_tells(e.told)
+        if e.told
+        else "Fewer ranks made it than did not.",
+    }
+    evidence = (
+        w.path_line(e.call.rank, f"#{e.call.seq} {call} (waits)", user_path(e.call.frames)),
+        *w.code_line(frame, f"rank {e.waiting[0]} source"),
+        *(EvidenceLine(f"rank {rank} exit", "end of the program") for rank in e.ended[:3]),
+    )
+    return Found(
+        0.85 if odd else 0.45,
+        odd or tuple(sorted((*e.ended, *e.waiting))),
+        evidence,
+        words,
+        "left out before the end" if odd == e.ended else "made before the end",
+        fixes_of(frame, e.told.condition if e.told else None, w.name_ranks(odd)) if odd else (),
+        s.others(odd) if odd else (),
+        w.location_of(frame) if odd else None,
+        w.group_of(e.call.group),
+        w.collective_of(e.call, e.call.seq),
+    )
+
+
+def _as_skip(s: Situation, d: Divergence) -> Divergence:
+    """The same, as a call left out where the odd ranks stand behind the line at which the others wait."""
+    if d.skipped or d.added or not d.has_majority or d.fork is None:
+        return d
+    if not line_text(d.fork.left.file, d.fork.left.line):
+        return d
+    return replace(d, skipped=line_passed(d.reference_path, d.odd_path, _met(s, d)) is not None)
+
+
+def _met(s: Situation, d: Divergence) -> Path:
+    """The way to the call that the odd ranks made just before."""
+    before = calls_at(s.index, s.case.calls.groups.index(d.group), d.seq - 1).get(d.odd[0])
+    return user_path(before.frames) if before is not None else ()
+
+
+def _left_out_inside(s: Situation, d: Divergence) -> Frame | None:
+    """The line of the call left out, where the odd ranks made the one before it there too: they did go the way to it."""
+    is_inside = d.skipped and d.fork is not None and d.location == d.fork.left and _met(s, d) == d.reference_path
+    return d.reference_path[-1] if is_inside else None
+
+
+def _hidden_forward(d: Divergence) -> Frame | None:
+    """The forward through a DDP wrapper on rank 0 alone that explains an extra broadcast of buffers, if there is just one.
+
+    Such a forward issues no collective itself in evaluation; it makes the next forward on that rank broadcast the buffers.
+    """
+    frames = d.odd_call.frames or ()
+    in_forward = any(f.file.endswith("nn/parallel/distributed.py") and f.function in _FORWARD for f in frames)
+    around_odd = [surroundings(f.file, f.line) for f in d.odd_path]
+    theirs = {test for f in d.reference_path for test in surroundings(f.file, f.line).tests}
+    if not in_forward or d.odd != (0,) or any(a.depends_on_rank and not set(a.tests) <= theirs for a in around_odd):
+        return None  # that it went elsewhere by its rank explains more than a forward that nobody saw
+    found = {f for frame in d.odd_path for f in calls_only_on_rank_zero(frame.file, frame.line)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _parted(s: Situation, d: Divergence) -> Found:
+    hidden = _hidden_forward(d) if d.is_decided else None
+    frame = hidden or _left_out_inside(s, d) or d.location
+    decisive = d.told.condition if d.told else deciding(_own_conditions(s, d, frame))
+    inside = d.in_library if d.is_decided and not hidden else None
+    fixes: Sequence[str | Fix] = ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd))
+    if inside is not None:
+        fixes = fixes_inside(frame, inside, w.name_ranks(d.odd), d.skipped)
+    say, more = _did(s, d, hidden) if d.is_decided else ("side by side", {"sides": _side_by_side(d)})
+    words = {
+        "who": w.name_ranks(d.odd),
+        "others": w.name_ranks(d.reference),
+        "mine": w.name_call(d.odd_call),
+        "theirs": w.name_call(d.reference_call),
+        "line": f"{w.place(inside[d.skipped])}, below {w.place(frame)}" if inside else w.place(frame),
+        "lead": w.lead(frame),
+        "are": w.verb(d.odd, "is", "are"),
+        "first": f"Call #{d.seq} of {d.group} is the first in which the ranks differ.",
+        "paired": _paired(d),
+        "why": _why(s, d),
+        **more,
+    }
+    return Found(
+        0.93 if d.has_majority else 0.85 if d.is_decided else 0.45,
+        d.culprits,
+        _evidence(s, d),
+        words,
+        say,
+        fixes if d.is_decided else (),
+        s.others(d.culprits),
+        w.location_of(frame) if d.is_decided else None,
+        w.group_of(d.group),
+        w.collective_of(d.reference_call, d.seq),
+    )
+
+
+def _did(s: Situation, d: Divergence, hidden: Frame | None) -> tuple[str, dict[str, object]]:
+    """What the odd ranks did: the variant of the card, and its words."""
+    if hidden is not None:
+        return "hidden forward", {"runs": w.verb(d.odd, "runs", "run")}
+    if d.differs == "size" and d.fork is None:
+        functions = functions_called(s, d)
+        if functions:
+            return "another function", {"called": functions[0], "their_function": functions[1]}
+        return "shifted", {"shift": shift_at(s.case, d).value, "give": w.verb(d.reference, "gives", "give")}
+    return "once more" if d.added else "left out" if d.skipped else "another way", {}
+
+
+def _own_conditions(s: Situation, d: Divergence, frame: Frame | None) -> Iterable[Condition]:
+    """The conditions around a line of one side that the other side's lines do not stand under."""
+    since_ns = started_ns(s.case)
+    against = d.reference_path if frame in d.odd_path else d.odd_path
+    theirs = {c for f in against for c in around(f, since_ns).conditions}
+    return [c for c in around(frame, since_ns).conditions if c not in theirs] if frame else ()
+
+
+def _side_by_side(d: Divergence) -> str:
+    """What either side does, where nothing tells which is wrong."""
+    sides = ((d.odd, d.odd_call, d.odd_path), (d.reference, d.reference_call, d.reference_path))
+    return " and ".join(
+        f"{w.name_ranks(ranks)} {w.verb(ranks, 'is', 'are')} in {w.name_call(call)} from {w.place(innermost(path))}"
+        for ranks, call, path in sorted(sides, key=lambda side: side[0])
+    )
+
+
+def _paired(d: Divergence) -> str:
+    if d.seq >= d.stuck_seq:
+        return ""
+    return f" The calls #{d.seq} to #{d.stuck_seq - 1} paired silently, since op and size are equal; #{d.stuck_seq} cannot complete."
+
+
+def _why(s: Situation, d: Divergence) -> str:
+    """By which conditions the lines run, and whether there is a majority."""
+    since_ns = started_ns(s.case)
+    if d.is_decided and d.told is not None:
+        return f" There is no majority. {say_what_tells(d.told)}"
+    if d.is_decided:
+        tests = around(d.location, since_ns).tests if d.location else ()
+        return f" The line runs only if {' and '.join(tests[-2:])}." if tests else ""
+    text = " There is no majority: which side is wrong has to be read from the two lines."
+    for line in (f for f in ((d.fork.right, d.fork.left) if d.fork else ()) if f.line):
+        tests = around(line, since_ns).tests
+        text += f" Line {line.line} runs only if {' and '.join(tests[-2:])}." if tests else ""
+    return text
+
+
+def _evidence(s: Situation, d: Divergence) -> Iterator[EvidenceLine]:
+    yield from w.both_sides(d)
+    for rank, inner in zip((d.odd[0], d.reference[0]), d.in_library or (), strict=False):
+        yield EvidenceLine(f"rank {rank} in the library", str(inner), inner.line)
+    if d.fork is not None:
+        taken, other = (d.fork.right, d.location) if d.skipped else (d.location, d.fork.left)
+        yield from w.code_line(taken, f"rank {d.odd[0]} source")
+        yield from w.code_line(other, f"rank {d.reference[0]} source")
+        for name, ours, theirs in differing(s.case, d.odd, d.reference, d.fork.right)[:6]:
+            text = f"{name} = {ours} on {w.name_ranks(d.odd)}, {theirs} on {w.name_ranks(d.reference)}"
+            yield EvidenceLine("variables that differ", text)
+    yield from w.stack_lines(s.case.ranks.get(d.odd[0]))
+
+
+@rule("call-left-out", needs=("ranks",))
+def call_left_out(s: Situation) -> Iterator[Found]:
+    """Each circle that ranks closed by going past a call."""
+    for cycle in s.waits.cycles if s.divergence is None and s.judges_waits else ():
+        if set(cycle) <= set(s.proven) and (found := left_out(s, cycle)):
+            yield _went_past(s, found)
+
+
+def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
+    culprits, first = tuple(sorted({o.rank for o in found})), found[0]
+    call = (first.edge.kind, first.edge.group, first.edge.seq)
+    is_shared = first.edge.kind == "collective"
+    waits = [e for e in s.waits.edges if (e.kind, e.group, e.seq) == call] if is_shared else [first.edge]
+    waiters = tuple(sorted({e.waiter for e in waits}))
+    mine = [e for r in culprits for e in s.waits.edges_of(r)[:1]]
+    words = {
+        "who": w.name_ranks(culprits),
+        "call": first.edge.what,
+        "line": w.place(first.passed),
+        "waiters": w.name_ranks(waiters),
+        "wait": w.verb(waiters, "waits", "wait"),
+        "function": first.passed.function,
+        "stand": w.verb(culprits, "stands", "stand"),
+        "waits": "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in mine[:4]),
+    }
+    stacks = [
+        line
+        for e in (*mine[:2], *waits[:2])
+        for line in (w.waiting_line(e), *w.stack_lines(s.case.ranks.get(e.waiter), 2))
+    ]
+    return Found(
+        0.85,
+        culprits,
+        (*w.code_line(first.passed, f"rank {waiters[0]} source"), *stacks),
+        words,
+        fixes=fixes_of(first.passed, deciding(around(first.passed).conditions), w.name_ranks(culprits)),
+        victims=s.others(culprits),
+        location=w.location_of(first.passed),
+        group=w.group_named(first.edge.group),
+        collective={"op": first.edge.what.split(" ")[0], "seq": first.edge.seq},
+    )
+
+
+@rule("stacks-disagree")
+def stacks_disagree(s: Situation) -> Found | None:
+    """Named ranks whose stacks in a log end in different calls."""
+    named = [d for d in doings_of(s) if d.ranks]
+    waiting = [d for d in named if d.kind == "collective"]
+    ways: dict[tuple[str, str], list[Doing]] = {}
+    for d in waiting:
+        ways.setdefault((d.what, d.caller.function if d.caller else ""), []).append(d)
+    calls = {what for what, _ in ways}
+    if len(named) != len(waiting) or len(ways) < 2 or (len(calls) < 2 and any(not place for _, place in ways)):
+        return None
+    ranks_of = {way: sorted({r for d in found for r in d.ranks}) for way, found in ways.items()}
+    fewest = min(map(len, ranks_of.values()))
+    odd = [way for way, ranks in ranks_of.items() if len(ranks) == fewest]
+    culprits = tuple(ranks_of[odd[0]]) if len(odd) == 1 else ()
+    words = {
+        "sides": "; ".join(
+            f"{w.name_ranks(ranks)} {w.verb(ranks, 'waits', 'wait')} in {what}{f', called by {place}' if place else ''}"
+            for (what, place), ranks in ranks_of.items()
+        ),
+        "odd": f"{w.name_ranks(culprits)} left the way that most ranks took."
+        if culprits
+        else "No way has fewer ranks than the others.",
+    }
+    evidence = [w.stack_of(d) for d in waiting[:6]]
+    return Found(
+        0.85 if len(calls) > 1 else 0.7,
+        culprits,
+        evidence,
+        words,
+        victims=s.others(culprits) if culprits else (),
+        location=w.location_of(ways[odd[0]][0].caller) if culprits else None,
+    )

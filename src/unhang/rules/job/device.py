@@ -1,0 +1,231 @@
+"""Rules on devices and the node they sit in, from what a job and the kernel printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from unhang.analyze.situation import Situation
+from unhang.model import LogEvent
+from unhang.rules.base import Found, rule
+from unhang.rules.died_first import in_trouble, somebody_died
+from unhang.rules.log_lines import found_in, in_order, on_nodes, ranks_in
+
+# The driver's error numbers (Xid) that accuse device, bus or link, not the program: how surely, and what they mean.
+# Source: NVIDIA, Xid catalogue.
+XIDS = {
+    48: (0.95, "uncorrectable (double bit) ECC error"),
+    61: (0.7, "breakpoint of the internal micro-controller"),
+    62: (0.75, "the internal micro-controller halted"),
+    63: (0.6, "a row of memory was marked for remapping"),
+    64: (0.93, "remapping of a row of memory failed"),
+    74: (0.88, "error of an NVLink"),
+    79: (0.96, "the device has fallen off the bus"),
+    92: (0.7, "high rate of single bit ECC errors"),
+    94: (0.93, "contained uncorrectable memory error"),
+    95: (0.95, "uncontained uncorrectable memory error"),
+    121: (0.75, "error of the chip-to-chip link"),
+    136: (0.8, "error of an NVLink"),
+    140: (0.93, "unrecovered ECC error"),
+    145: (0.85, "error of an NVLink"),
+    149: (0.8, "error of an NVLink"),
+    155: (0.8, "an NVLink could not be trained"),
+}
+_OF_FIRMWARE = (119, 120)
+_ACCUSING = {
+    "kernel.ecc_uncorrectable": 0.97,
+    "kernel.ecc_rank": 0.97,
+    "kernel.nvlink_uncorrectable": 0.9,
+    "kernel.amd_uncorrectable": 0.9,
+    "kernel.off_the_bus": 0.97,
+    "kernel.device_lost": 0.93,
+    "kernel.driver_init_failed": 0.8,
+    "nccl.nvlink_p2p_disabled": 0.66,
+}
+_STORM = 3
+_ALONE = 0.74  # what is no more certain than this a device may report and go on
+_CAUSED_BY = re.compile(r"previous Xid (\d{1,3})")
+
+_BIG = 1_000_000  # elements; a barrier or a flag is smaller, and waits for ranks that are late
+_BUS = ("kernel.iommu_fault", "kernel.p2p_wrong_data")
+_SETTINGS = ("kernel.acs_redirect", "kernel.iommu_on")
+_BULK = frozenset({"BROADCAST", "ALLREDUCE", "_ALLGATHER_BASE", "ALLGATHER", "_REDUCE_SCATTER_BASE", "REDUCE"})
+_OTHER = ("fabric.", "rdma.", "shm.", "kernel.xid", "kernel.off_the_bus", "nccl.result", "nccl.channel_net", "work.")
+
+_SHM_NAMED = ("shm.no_space", "shm.worker_bus_error")
+_SHM_FAILED = ("shm.segment_failed", "shm.torch_failed")
+_SHM_SIGNALS = ("shm.bus_error", "shm.bus_error_exit")
+_NEAR = 4  # lines within which a full file system was met by the semaphore that was just made
+_BESIDE = 20  # lines within which another error of CUDA explains that a segment could not be made
+
+
+@rule("gpu-hardware")
+def gpu_hardware(s: Situation) -> Found | None:
+    """Lines that accuse the device, errors of its port only beside them; the clearest line decides."""
+    least = 0.0 if in_trouble(s) else _ALONE
+    accusing = [e for e in s.events.of(*_ACCUSING, "kernel.xid", "kernel.sxid") if _weight(e) > least]
+    ports, fields = s.events.of("kernel.pcie_error"), s.events.of("kernel.smi_error_field")
+    if not accusing and not _is_storm(s, ports, fields):
+        return None
+    events = in_order(accusing, ports, fields)
+    best = max(events, key=_weight)
+    code = _code(best) or 0
+    words = {
+        "where": f" ({best['bus']})" if best["bus"] else "",
+        "nodes": on_nodes([best]),
+        "code": code,
+        "meaning": XIDS.get(code, (0.0, ""))[1],
+        "first": best["first"],
+        "second": best["second"],
+    }
+    say = f"{best.kind}/{'' if ranks_in(events) else 'nobody'}"
+    return found_in(s, events, _weight(best) or 0.75, _users(s, events), say=say, words=words)
+
+
+def _users(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
+    """The ranks on the device, where a line tells them. Of torch's own lines the rank may stand in the text only."""
+    pids = {e.number("pid") for e in events} - {None}
+    ranks = {*ranks_in(events), *(r for r, evidence in s.case.ranks.items() if evidence.identity.pid in pids)}
+    if not ranks:
+        ranks = {r for e in events if "PG " not in e.text and (r := e.number("group_rank")) is not None}
+    return tuple(sorted(ranks))
+
+
+def _weight(event: LogEvent) -> float:
+    if event.kind == "kernel.xid":
+        return 0.0 if "Nonfatal" in event["detail"] else XIDS.get(_code(event) or 0, (0.0, ""))[0]
+    if event.kind == "kernel.sxid":
+        return 0.85 if event["severity"] == "Fatal" else 0.0
+    return _ACCUSING.get(event.kind, 0.0)
+
+
+def _code(event: LogEvent) -> int | None:
+    """The error number; of a clean-up (45) the number of what it cleans up after."""
+    caused = _CAUSED_BY.search(event.text)
+    return int(caused[1]) if caused else event.number("code")
+
+
+def _is_storm(s: Situation, ports: Sequence[LogEvent], fields: Sequence[LogEvent]) -> bool:
+    """Whether the bus is in trouble and the device shows it."""
+    is_fatal = any(e["severity"].startswith("Uncorrect") for e in ports)
+    shows = bool(fields) or s.events.has("kernel.device_unknown_error")
+    return shows and (is_fatal or len(ports) >= _STORM)
+
+
+@rule("driver-bug")
+def driver_bug(s: Situation) -> Found | None:
+    """Lines about the GSP, unless the device itself is accused."""
+    xids = s.events.of("kernel.xid")
+    is_accused = any(e.number("code") in XIDS for e in xids)
+    if is_accused or s.events.has("kernel.off_the_bus", "kernel.ecc_uncorrectable"):
+        return None
+    events = in_order((e for e in xids if e.number("code") in _OF_FIRMWARE), s.events.of("kernel.gsp_timeout"))
+    return found_in(s, events, 0.82) if events else None
+
+
+@rule("fabric-manager")
+def fabric_manager(s: Situation) -> Found | None:
+    """The full message names it; a bare code is weaker, and want of memory may be want of multicast slots."""
+    events = s.events.of("fabric.multicast_failed", "fabric.system_not_ready", "fabric.manager_failed")
+    if not events:
+        return None
+    kinds, codes = {e.kind for e in events}, {e["code"] for e in events}
+    if kinds != {"fabric.multicast_failed"} or "401" in codes:
+        confidence = 0.96
+    elif "2" in codes:
+        confidence = 0.75
+    else:
+        confidence = 0.9 if any("Failed to bind" in e.text for e in events) else 0.82
+    multicast = "multicast" if "fabric.multicast_failed" in kinds else ""
+    say = multicast or ("not_ready" if "fabric.system_not_ready" in kinds else "failed")
+    return found_in(s, events, confidence, (), say=say)
+
+
+@rule("nccl-or-library-bug")
+def nccl_or_library_bug(s: Situation) -> Found | None:
+    """Failed checks; those with a fallback only beside an error of NCCL, and none where something else came first."""
+    found = s.events.of("nccl.internal_assert")
+    other = (*_SHM_NAMED, *_SHM_FAILED, *_SHM_SIGNALS, "fabric.connect_failed", "rdma.")
+    if not found or somebody_died(s, found) or s.events.has(*other):
+        return None
+    has_error = s.events.has("nccl.error", "nccl.result")
+    events = [e for e in found if has_error or not e["assertion"].startswith(("Could not", "Attribute"))]
+    if not events:
+        return None
+    version = s.events.first("nccl.version")
+    words = {"version": f" {version['version']}" if version else "", "check": events[0]["assertion"][:80]}
+    # One check is known; the others may be the machine's.
+    confidence = 0.85 if any("maxSharedMem" in e["assertion"] for e in events) else 0.66
+    return found_in(s, events, confidence, (), words=words)
+
+
+@rule("p2p-acs-iommu")
+def p2p_acs_iommu(s: Situation) -> Found | None:
+    """What the bus says; else a first bulk transfer that never moved, with nothing else to explain it."""
+    bus, settings = s.events.of(*_BUS), s.events.of(*_SETTINGS) if s.is_hang else ()
+    if bus and (s.is_hang or s.events.has("kernel.p2p_wrong_data", "nccl.")):
+        kinds = {e.kind for e in bus}
+        say = "fault" if "kernel.iommu_fault" in kinds else "wrong"
+        confidence = 0.9 if "kernel.p2p_wrong_data" in kinds else 0.84
+        return found_in(s, in_order(bus, settings), confidence, (), say=say)
+    first = _first_bulk(s)
+    is_direct = s.events.has("nccl.channel_p2p")
+    if not (first or (settings and is_direct)) or somebody_died(s, (*first, *settings)):
+        return None
+    weak = 0.62 if len({e.rank for e in first}) > 1 or is_direct else 0.55
+    return found_in(s, in_order(settings, first), 0.68 if settings else weak, (), say="first")
+
+
+def _first_bulk(s: Situation) -> tuple[LogEvent, ...]:
+    """The timeouts, where all are of the very first call, and of many elements or of every rank: nobody is late then."""
+    timeouts = s.events.of("watchdog.timeout")
+    if not timeouts or s.events.has(*_OTHER) or len({e.host for e in timeouts}) > 1:
+        return ()
+    calls = {(e.number("seq"), e["op"], e.number("numel_in")) for e in timeouts}
+    ranks = {e.rank for e in timeouts}
+    if len(calls) != 1 or (len(ranks) > 1 and ranks != set(range(len(ranks)))):
+        return ()  # a rank among them did not time out: it may never have come
+    seq, op, numel = calls.pop()
+    is_first = seq == 1 and op in _BULK and ((numel or 0) >= _BIG or _is_everyone(s, timeouts))
+    return timeouts if is_first else ()
+
+
+def _is_everyone(s: Situation, timeouts: Sequence[LogEvent]) -> bool:
+    """Whether every rank of the job is known to have issued the call."""
+    sizes = [n for e in s.events.of("nccl.init_complete") if (n := e.number("group_size")) is not None]
+    world = s.case.job.world_size or max(sizes, default=0)
+    return world > 1 and {e.rank for e in timeouts} == set(range(world))
+
+
+@rule("shm-too-small")
+def shm_too_small(s: Situation) -> Found | None:
+    """Segments that could not be made, and bus errors: of a launcher's line the local rank is the rank on one node."""
+    cuda = [e.order for e in s.events.of("nccl.cuda_failure")]
+    failed = [e for e in s.events.of(*_SHM_FAILED) if not any(0 <= e.order - c <= _BESIDE for c in cuda)]
+    found = (*s.events.of(*_SHM_NAMED, *_SHM_SIGNALS), *failed, *_semaphores(s))
+    if not found:
+        return None
+    events = in_order(found, s.events.of("shm.default_limit"))
+    kinds = {e.kind for e in events}
+    segment = "segment" if kinds & {"shm.no_space", *_SHM_FAILED, "shm.errno_28"} else "bus"
+    say = "worker" if "shm.worker_bus_error" in kinds else segment
+    numbers = {e.number("local_rank" if e["local_rank"] else "failed") for e in s.events.of("shm.bus_error_local_rank")}
+    ranks = tuple(sorted({*ranks_in(events), *(n for n in numbers if n is not None)}))
+    return found_in(s, events, _sureness_of_shm(s, kinds), ranks, say=say)
+
+
+def _sureness_of_shm(s: Situation, kinds: set[str]) -> float:
+    """Where the line names shared memory it is sure; a bare bus error is an inference."""
+    if kinds & set(_SHM_NAMED):
+        return 0.97
+    if kinds & {"shm.torch_failed", "shm.errno_28"}:
+        return 0.93
+    if "shm.segment_failed" in kinds or ("shm.default_limit" in kinds and kinds & set(_SHM_SIGNALS)):
+        return 0.9
+    return 0.88 if "shm.bus_error" in kinds and s.events.has("shm.frame", "nccl.") else 0.8
+
+
+def _semaphores(s: Situation) -> list[LogEvent]:
+    """A full file system met by a semaphore, which is a file in /dev/shm; anything else may have filled a disk."""
+    made = [e.order for e in s.events.of("shm.semaphore")]
+    return [e for e in s.events.of("shm.errno_28") if any(0 < e.order - m <= _NEAR for m in made)]

@@ -1,0 +1,398 @@
+"""Rules on how processes ended, or cannot: crashes, signals from outside, a silent end, an end that does not come."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from unhang.analyze.failures import is_communication_error
+from unhang.analyze.first_errors import errors_of, first_error, is_log_only
+from unhang.analyze.pasted import doings_of
+from unhang.analyze.situation import Situation
+from unhang.model import EvidenceLine, LogEvent, ProcessExit, RankEvidence, WaitEdge, user_frames
+from unhang.rules import wording as w
+from unhang.rules.base import Found, Names, rule
+from unhang.rules.failure import (
+    WORKER_DIED,
+    first_crash,
+    first_exception,
+    found_at_failures,
+    is_read_from_log,
+    killed_for_memory,
+    name_or,
+)
+from unhang.rules.log_lines import found_in, quote, ranks_in, seconds_between
+
+# Signals that say what went wrong in the process itself; SIGABRT is how gloo and the watchdog end a process, too.
+_OF_ITS_OWN = (-4, -8, -11)
+_CRASH_LINES = (
+    "python.fatal", "ending.fatal_signal", "ending.lightning_child", "loader.worker_killed", "loader.worker_exited",
+    "ending.ray_worker", "ending.deepspeed", "ending.called_process",
+)  # fmt: skip
+_CRASH_CODES = ("-4", "-8", "-9", "-11", "132", "136", "137", "139")
+_CRASH_SIGNALS = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGKILL")
+_SIGNALS = ("ending.death_signal", "ending.got_signal", "launchers.death_signal", "elastic.death_signal")
+_SIGINT = ("2", "SIGINT")
+# What says that a process failed, or that somebody waited in vain, before the signal came.
+_FAILED = (
+    "oom.",
+    "cuda.",
+    "loader.",
+    "python.fatal",
+    "python.unhandled",
+    "shm.",
+    *("ending.torchrun", "ending.srun_task", "ending.spawned"),
+    "ending.fatal_signal",
+    "ending.killed",
+    "ending.lightning_child",
+    "ending.mpirun",
+    "ending.deepspeed",
+    "ending.ray_worker",
+)
+_END_TAKES_S = 240.0  # writers of checkpoints and trackers may take minutes
+_END_CALLS = ("destroy_process_group", "_shutdown", "_exit_function", "_python_exit", "_run_exitfuncs")
+_MOST_LISTED = 3
+
+
+def signal_name(number: int | None) -> str:
+    """`SIGKILL` for 9."""
+    try:
+        return signal.Signals(number or 0).name
+    except ValueError:
+        return f"signal {number}"
+
+
+@rule("rank-crashed", names=Names.FAILURE)
+def rank_crashed(s: Situation) -> Found | None:
+    """The first crash that the kernel does not explain by memory; else what a launcher saw."""
+    failure = first_crash(s)
+    if failure is None or is_read_from_log(failure):
+        return _crash_in_log(s)
+    if killed_for_memory(s, failure):
+        return None
+    by_signal = failure.kind == "signal" and failure.exit
+    name = signal_name(-(failure.exit.code or 0)) if by_signal and failure.exit else ""
+    return found_at_failures(s, (failure,), 0.85, {"signal": name}, say="signal" if by_signal else "vanished")
+
+
+def _crash_in_log(s: Situation) -> Found | None:
+    """A launcher or the process itself says how it ended, and no exception tells why."""
+    if not is_log_only(s):
+        return None
+    first = first_exception(s)
+    if s.events.has("oom.", "shm.", "cuda.", "nccl.cuda_oom") or (first and not WORKER_DIED.search(first.text)):
+        return None
+    rank, end = _crashed(s)
+    waited = next((e.order for e in s.events if e.says == "hang"), None)
+    lines = [e for e in s.events.of(*_CRASH_LINES) if _is_crash(e) and not _is_end_of_wait(e, waited)]
+    if end is None and not lines:
+        return None
+    ranks = (rank,) if rank is not None else ranks_in(lines)
+    seen = [] if end is None else [EvidenceLine(f"rank {rank} exit", f"code {end.code}, seen by the launcher")]
+    return Found(
+        0.8 if end is not None and (end.code or 0) in _OF_ITS_OWN else 0.65,
+        ranks,
+        (*seen, *quote(lines or s.events.of("ending."))),
+        {"who": name_or(ranks, "a process"), "how": "crashed" if end is None else _how(end)},
+        say="log",
+        victims=s.others(ranks) if ranks else (),
+    )
+
+
+def _is_crash(event: LogEvent) -> bool:
+    """Whether a line tells of a process that ended by a fault of its own, or by a SIGKILL of which nothing else is known.
+
+    Bus errors are left to the rule on shared memory.
+    """
+    if event.kind in ("ending.deepspeed", "ending.called_process", "ending.lightning_child"):
+        return event["code"] in _CRASH_CODES or event["signal"] in _CRASH_SIGNALS
+    return event["signal"] not in ("Killed", "Bus error", "Terminated")
+
+
+def _is_end_of_wait(event: LogEvent, waited: int | None) -> bool:
+    """Whether it is the abort that torch's watchdog makes of a wait that ran out."""
+    is_abort = (event["signal"] or event["shell"]) in ("Aborted", "SIGABRT", "6")
+    return is_abort and waited is not None and event.order > waited
+
+
+def _how(end: ProcessExit) -> str:
+    code = end.code or 0
+    return f"was ended by {signal_name(-code)}" if code < 0 else f"ended with exit code {end.code}"
+
+
+def _crashed(s: Situation) -> tuple[int | None, ProcessExit | None]:
+    """The rank that a launcher saw end first by a signal of its own or an exit code that Python's exceptions do not give."""
+    ends = sorted(
+        ((e.exit.time_ns, rank, e.exit) for rank, e in s.case.ranks.items() if e.exit and e.error is None),
+        key=lambda end: (end[0], end[1]),
+    )
+    by_signal = [(rank, end) for _, rank, end in ends if end.code in _OF_ITS_OWN]
+    if by_signal:
+        return by_signal[0]
+    killed = [(rank, end) for _, rank, end in ends if end.code == -9]
+    if len(killed) == 1 and killed[0][1] is ends[0][2]:
+        return killed[0]
+    own = [(rank, end) for _, rank, end in ends if (end.code or 0) > 1]
+    echoes = any(e.kind == "echo" for e in errors_of(s))
+    return own[0] if len(own) == 1 and echoes else (None, None)
+
+
+@rule("external-signal")
+def external_signal(s: Situation) -> Found | None:
+    """What a launcher or scheduler said; else the one rank that was told to end."""
+    events = _came_from_outside(s)
+    if not events:
+        failure = s.told_to_end
+        if failure is None or failure.exit is None:
+            return None
+        words = {"signal": signal_name(-(failure.exit.code or 0))}
+        return found_at_failures(s, (failure,), 0.85, words, say="one", fixes=("who",))
+    why = next((e["why"] for e in events if e["why"]), "")
+    number = next((n for e in events if (n := e.number("signal")) is not None), None)
+    is_hangup = any(e.number("signal") == 1 for e in events)
+    sure = 0.93 if why or is_hangup else 0.85 if any(e.kind in _SIGNALS for e in events) else 0.6
+    fixes = ("tmux", "nohup") if is_hangup else ("limits", "who") if why else ("who", "limits")
+    words = {"why": why.lower(), "by": f" by {signal_name(number)}" if number else ""}
+    return found_in(s, events, sure, (), words=words, say="scheduler" if why else "outside", fixes=fixes)
+
+
+def _came_from_outside(s: Situation) -> Sequence[LogEvent]:
+    """The signals, if nothing failed before, and it was not us who ended a job that hung."""
+    if s.case.hang is not None or s.case.job.ended_by_us:
+        return ()
+    events = s.events.of(*_SIGNALS, "ending.cancelled", "ending.preempted")
+    found = [e for e in events if e["signal"] not in _SIGINT]
+    if not found or any(e.says == "hang" for e in s.events):
+        return ()
+    first = found[0].order
+    if any(e.order < first and e.says for e in s.events.of(*_FAILED)):
+        return ()
+    errors = [e for e in errors_of(s) if e.kind != "told" and e.order <= first]
+    return () if _last_word(s) or any(e.kind == "primary" or e.order < first for e in errors) else found
+
+
+@rule("stopped-by-signal")
+def stopped_by_signal(s: Situation) -> Found | None:
+    """The rank that the guards' line names."""
+    events = s.events.of("guards.stopped")
+    ranks = tuple(sorted({rank for e in events if (rank := e.number("failed")) is not None}))
+    return found_in(s, events, 0.97, ranks, words={"who": name_or(ranks[:1], "a rank")}) if events else None
+
+
+@rule("left-without-error", names=Names.FAILURE)
+def left_without_error(s: Situation) -> Found | None:
+    """The ranks that a launcher does not list among those that lost a peer."""
+    ended = {r: e for r, e in s.case.ranks.items() if e.exit is not None and e.identity.local_rank is not None}
+    if len(ended) < 2 or s.primary_failure is not None or first_error(s) is not None or len(s.case.calls):
+        return None
+    echoes = [e for e in ended.values() if e.error is not None]
+    if not echoes or not all(e.error and is_communication_error(e.error) for e in echoes):
+        return None
+    if any(e.exit and e.exit.code not in (1, -6, -15) for e in ended.values()) or any(
+        e.says == "hang" for e in s.events
+    ):
+        return None
+    missing = tuple(_left_out(ended))
+    if not missing or len(missing) > len(ended) or any(r in s.case.ranks for r in missing):
+        return None
+    if len({e["pid"] for e in s.events.of("elastic.closing_signal")}) >= len(missing):
+        return None  # the launcher had to end as many: they were alive
+    words = {
+        "who": w.name_ranks(missing),
+        "it": w.verb(missing, "it", "them"),
+        "are": w.verb(missing, "is", "are"),
+        "ended": w.name_ranks(sorted(ended)),
+    }
+    return Found(0.85, missing, tuple(_end_lines(ended)), words, victims=tuple(ended))
+
+
+def _left_out(ended: Mapping[int, RankEvidence]) -> Iterator[int]:
+    """Ranks between two of the same node that are not listed."""
+    for low, high in pairwise(sorted(ended)):
+        offsets = {r - (ended[r].identity.local_rank or 0) for r in (low, high)}
+        if len(offsets) == 1:
+            yield from range(low + 1, high)
+
+
+def _end_lines(ended: Mapping[int, RankEvidence]) -> Iterator[EvidenceLine]:
+    for rank, evidence in sorted(ended.items())[:6]:
+        error = evidence.error
+        if error is not None:
+            yield EvidenceLine(f"rank {rank} exception", f"{error.type}: {error.message[:200]}", error.source.line)
+        elif evidence.exit is not None:
+            yield EvidenceLine(f"rank {rank} exit", f"code {evidence.exit.code}, seen by the launcher")
+
+
+@rule("not-in-sight", needs=("ranks",), names=Names.NOTHING)
+def not_in_sight(s: Situation) -> Found | None:
+    """What the ranks that can be seen wait for, or have lost; nobody is accused."""
+    if not s.case.out_of_sight or s.late or s.primary_failure is not None:
+        return None
+    unseen = tuple(late.rank for late in sorted(s.out_of_sight, key=lambda late: late.rank))
+    waiting = tuple(sorted({v for late in s.out_of_sight for v in late.victims} - set(unseen)))
+    if s.is_hang and waiting:
+        return _unseen(s, waiting, unseen, w.verb(waiting, "waits for", "wait for"))
+    failed = tuple(sorted(f.rank for f in s.failures))
+    return _unseen(s, failed, s.case.out_of_sight, "lost a peer; what failed first may be") if failed else None
+
+
+def _unseen(s: Situation, ranks: tuple[int, ...], unseen: tuple[int, ...], what: str) -> Found:
+    others = w.name_ranks(unseen)
+    hosts = sorted({e.identity.host for e in s.case.ranks.values() if e.identity.host})
+    words = {
+        "who": w.name_ranks(ranks),
+        "what": what,
+        "others": others,
+        "Others": others[0].upper() + others[1:],
+        "are": w.verb(unseen, "is", "are"),
+        "run": w.verb(unseen, "runs", "run"),
+        "they": w.verb(unseen, "it", "they"),
+        "seen": w.name_ranks(s.case.in_sight) + (f" on {', '.join(hosts[:4])}" if hosts else ""),
+        "reports": " ".join(s.case.job.report_dirs) or "THIS_REPORT",
+    }
+    raised = [(f.rank, f.error) for f in s.failures[:4] if f.error]
+    evidence = (
+        *(w.waiting_line(late.edge) for late in s.out_of_sight[:4]),
+        *(EvidenceLine(f"rank {rank} exception", f"{e.type}: {e.message}"[:200]) for rank, e in raised),
+    )
+    return Found(0.3, (), evidence, words, victims=ranks)
+
+
+@rule("interrupted", names=Names.NOTHING)
+def interrupted(s: Situation) -> Found | None:
+    """What the ranks were doing when a signal ended the job; nobody is accused."""
+    if not s.is_interrupted:
+        return None
+    places, by = _places(s), s.case.job.interrupted_by
+    doing = [*_working(places), *_waiting(s)]
+    if len(doing) > _MOST_LISTED:
+        doing[_MOST_LISTED:] = [f"{len(doing) - _MOST_LISTED} more sets of ranks elsewhere"]
+    words = {
+        "ended": "you ended it (Ctrl-C)" if by == "SIGINT" else f"{by} ended it",
+        "when": f"while {_listed(doing)}" if doing else "before a rank had registered",
+        "oldest": _oldest(s),
+    }
+    first = [ranks[0] for ranks in list(places.values())[:_MOST_LISTED]]
+    evidence = (
+        *(w.waiting_line(edge) for edge in s.waits.edges[:_MOST_LISTED]),
+        *(line for rank in first for line in w.stack_lines(s.case.ranks[rank])),
+    )
+    return Found(0.97, (), evidence, words, fixes=None if s.waits.edges else ())
+
+
+def _oldest(s: Situation) -> str:
+    """How long the oldest wait had lasted, by the job's own clock."""
+    began_ns = min((edge.since_ns for edge in s.waits.edges if edge.since_ns), default=0)
+    lasted_s = (s.case.job.interrupted_ns - began_ns) / 1e9 if began_ns else 0.0
+    return f" The oldest wait had lasted {lasted_s:.1f} s." if lasted_s > 0 else ""
+
+
+def _places(s: Situation) -> dict[str, list[int]]:
+    """The ranks that wait for nobody, by the line in which they were; "" where no stack could be taken."""
+    waiting = {edge.waiter for edge in s.waits.edges}
+    found: dict[str, list[int]] = {}
+    for rank, evidence in s.case.ranks.items():
+        if rank not in waiting:
+            stack = evidence.main_stack
+            frame = next(iter(user_frames(stack.frames)), None) if stack else None
+            found.setdefault(f"{frame.file.rsplit('/', 1)[-1]}:{frame.line}" if frame else "", []).append(rank)
+    return found
+
+
+def _working(places: Mapping[str, list[int]]) -> Iterator[str]:
+    for place, ranks in places.items():
+        where = f"in {place}" if place else "where no stack could be taken"
+        yield f"{w.name_ranks(ranks)} {w.verb(ranks, 'was', 'were')} {where}"
+
+
+def _waiting(s: Situation) -> Iterator[str]:
+    """What the others wait in, by call."""
+    oldest: dict[int, WaitEdge] = {}
+    for edge in sorted(s.waits.edges, key=lambda e: e.since_ns or 0):
+        oldest.setdefault(edge.waiter, edge)
+    calls: dict[str, list[int]] = {}
+    for rank, edge in sorted(oldest.items()):
+        calls.setdefault(edge.what.removesuffix(" of default_pg"), []).append(rank)
+    yield from (f"{w.name_ranks(ranks)} waited in {call}" for call, ranks in calls.items())
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+@rule("shutdown-hang")
+def shutdown_hang(s: Situation) -> Iterator[Found]:
+    """The ranks that sit in their end, by a log and live."""
+    yield from _ending_in_log(s)
+    if s.case.hang is None or s.failures or any(e.targets for e in s.waits.edges):
+        return
+    ranks = tuple(
+        sorted(r for r, a in s.activities.items() if a.kind == "shutdown" and s.case.ranks[r].main_stack is not None)
+    )
+    if not ranks:
+        return
+    evidence, frame = s.case.ranks[ranks[0]], s.activities[ranks[0]].frame
+    threads = [(t, user_frames(t.frames)[0]) for t in evidence.stacks if not t.is_main and user_frames(t.frames)]
+    joins = evidence.main_stack is not None and any(f.function == "_shutdown" for f in evidence.main_stack.frames)
+    if threads and (joins or frame is None):
+        frame = threads[0][1]
+    words = {
+        "who": w.name_ranks(ranks),
+        "have": w.verb(ranks, "has", "have"),
+        "at": f": {w.place(frame)}" if frame else "",
+        "thread": f" and waits for the thread {threads[0][0].name!r}." if threads else ".",
+    }
+    lines = [EvidenceLine(f"rank {ranks[0]} thread {t.name}", str(f), f.line) for t, f in threads[:4]]
+    yield Found(
+        0.9,
+        ranks,
+        (*w.stack_lines(evidence), *lines),
+        words,
+        say="live",
+        victims=s.others(ranks),
+        location=w.location_of(frame),
+    )
+
+
+def _ending_in_log(s: Situation) -> Iterator[Found]:
+    """The stacks in a log are all in the end of the program, or the log ends in it and then a limit is hit."""
+    if s.case.hang is not None or first_exception(s) is not None:
+        return
+    if any(e.kind == "echo" and not e.error.frames for e in errors_of(s)):
+        return
+    doings, last = doings_of(s), _last_word(s)
+    ending = [d for d in doings if d.kind == "ending"]
+    if ending and len(ending) == len(doings):
+        ranks = tuple(sorted({r for d in ending for r in d.ranks}))
+        frames = ending[0].frames
+        frame = next((f for f in frames if f.function in _END_CALLS), frames[0])
+        lines: Iterable[EvidenceLine] = [w.stack_of(d) for d in ending[:4]]
+        words = {"who": name_or(ranks, "the job"), "at": f": {w.place(frame)}"}
+        yield Found(0.8, ranks, lines, words, say="log")
+    elif last and not doings:
+        sure = 0.7 if last[1].says == "hang" else 0.88
+        yield Found(sure, (), quote(last), {"who": "the job", "at": ""}, say="log")
+
+
+def _last_word(s: Situation) -> tuple[LogEvent, ...]:
+    """The line that says that the process group is being destroyed, with the limit that was hit after it, and no work between.
+
+    Where only the end of the training is told, the limit has to be the watchdog's own: a collective that times out there is one
+    that some ranks still made.
+    """
+    start, hung = s.events.of("ending.destroying"), [e for e in s.events if e.says == "hang"]
+    if start and not hung:
+        hung = list(s.events.of(*_SIGNALS, "ending.cancelled", "python.interrupted"))  # somebody had to end it
+    elif not start:
+        start = s.events.of("ending.finished", "work.ended")
+        if any(e.kind != "watchdog.stuck" for e in hung):
+            return ()
+        hung = hung or [
+            e for e in s.events.of("ending.cancelled") if start and seconds_between(start[0], e) > _END_TAKES_S
+        ]
+    if not start or not hung or hung[0].order < start[-1].order:
+        return ()
+    work = s.events.of("work.", "progress.", "learn.")
+    between = [e for e in work if start[-1].order < e.order < hung[0].order and e.kind != "work.ended"]
+    return () if between else (start[-1], hung[0])

@@ -1,0 +1,291 @@
+"""Rules on the exception with which it began: memory, files, kernels of a device, or the program's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from unhang.analyze.callpath import user_path
+from unhang.analyze.first_errors import has_fatal_end, is_log_only
+from unhang.analyze.laggards import behind_in_steps
+from unhang.analyze.overtaking import LeftOut, left_out_before
+from unhang.analyze.situation import Situation
+from unhang.model import LogEvent
+from unhang.read.logs.ending import moved_after
+from unhang.read.logs.patterns import matches
+from unhang.rules import wording as w
+from unhang.rules.base import Found, rule
+from unhang.rules.died_first import in_trouble
+from unhang.rules.failure import (
+    FD_EXHAUSTED,
+    GPU_OOM,
+    HOST_OOM,
+    KERNEL_ERROR,
+    SPECIAL,
+    FirstException,
+    comes_late,
+    first_crash,
+    first_exception,
+    found_at_failures,
+    found_at_first,
+    is_file_race,
+    is_missing_file,
+    is_read_from_log,
+    killed_for_memory,
+    name_or,
+    same_failures,
+    text_of,
+)
+from unhang.rules.known_causes import is_not_of_the_program
+from unhang.rules.log_lines import found_in, ranks_in
+
+_OF_DEVICE_MEMORY = ("oom.device", "oom.device_library", "nccl.cuda_oom")
+_WORK_IN_MEMORY = ("work.preparing", "oom.loading")
+_KILLED = (-9, 137)
+# Families whose lines say that something failed, but not what; all others name a cause that has a rule of its own.
+_GENERIC = (
+    "python.",
+    "progress.",
+    "work.",
+    "learn.",
+    "ending.",
+    "elastic.",
+    "launchers.",
+    "watchdog.",
+    "loader.worker_error",
+    "ddp.ready_twice",
+    "ddp.static_graph",
+    "shm.errno_28",  # a full disk as well
+    "failure.",
+    "catalogue.",  # see `is_not_of_the_program`
+)
+_BUT = ("learn.desync",)  # of these families, what a rule speaks of
+
+
+def _is_before(event: LogEvent, first: FirstException | None, by: int = 0) -> bool:
+    return first is None or (first.seen is not None and event.order <= first.seen.order + by)
+
+
+@rule("cuda-kernel-error")
+def cuda_kernel_error(s: Situation) -> Found | None:
+    """The first exception, else a line of the watchdog or of the kernel itself that came before it."""
+    events = s.events.of("cuda.assertion", "cuda.watchdog_error", "cuda.kernel_error")
+    first = first_exception(s)
+    assertion = next((e["assertion"] for e in events if e["assertion"]), "")
+    sure, words = (0.97 if assertion else 0.92), {"assertion": f": assertion `{assertion}`" if assertion else ""}
+    if first is not None and KERNEL_ERROR.search(first.text):
+        seen = FirstException(first.error, first.ranks or _watched(events), first.failures, first.seen)
+        weak = "EXECUTION_FAILED" in first.text and len(events) < 2
+        return found_at_first(s, seen, 0.75 if weak else sure, words, say="failed" if first.failures else "seen")
+    if events and _is_before(events[0], first) and not (first and GPU_OOM.search(first.text)):
+        ranks = _watched(events)
+        words |= {"who": name_or(ranks, "a rank"), "at": "", "after": ""}
+        sure = sure if any(e["what"] or assertion for e in events) else 0.75
+        return found_in(s, events, sure, ranks, words=words, say="seen")
+    return None
+
+
+def _watched(events: Sequence[LogEvent]) -> tuple[int, ...]:
+    """The ranks by prefix, else by the watchdog's own number, which is the global one in the default group."""
+    by_number = {
+        n
+        for e in events
+        if (n := e.number("group_rank")) is not None and ("default_pg" in e.text or "[PG" not in e.text)
+    }
+    return ranks_in(events) or tuple(sorted(by_number))
+
+
+@rule("fd-exhaustion")
+def fd_exhaustion(s: Situation) -> Found | None:
+    """The primary failure; else a line, of a program that merely mentions it only in a job that failed."""
+    first = s.primary_failure
+    if first is not None and FD_EXHAUSTED.search(text_of(first)):
+        return found_at_failures(s, same_failures(s, first), 0.95, say="failed")
+    seen = first_exception(s)
+    if seen is not None and FD_EXHAUSTED.search(seen.text):
+        return found_at_first(s, seen, 0.95, say="failed")
+    if first is not None:
+        return None
+    events = s.events.of("fabric.too_many_files")
+    if events and (in_trouble(s) or any(e["failed"] for e in events)):
+        return found_in(s, events, 0.95, say="line")
+    return None
+
+
+@rule("filesystem-race")
+def filesystem_race(s: Situation) -> Found | None:
+    """Some ranks, and not all, failed on a path."""
+    first = first_exception(s)
+    if first is None or not is_file_race(s, first):
+        return None
+    return found_at_first(s, first, 0.93 if first.failures else 0.78, {"head": first.head})
+
+
+@rule("gpu-out-of-memory")
+def gpu_out_of_memory(s: Situation) -> Found | None:
+    """The first failure, as an exception or as a line of a library; not a step that was skipped."""
+    first = first_exception(s)
+    skipped = {e.order for e in s.events.of("learn.step_skipped")}
+    if first is not None and first.seen is not None and first.seen.order in skipped:
+        return None
+    events = s.events.of(*_OF_DEVICE_MEMORY)
+    if first is not None and GPU_OOM.search(first.text):
+        seen = FirstException(first.error, first.ranks or _by_device(events), first.failures, first.seen)
+        return found_at_first(s, seen, 0.7 if comes_late(s, first) else 0.96, say="error")
+    events = tuple(e for e in events if e.order not in skipped and "1EB" not in e.text)
+    if events and _is_before(events[0], first, by=1) and _is_the_end(s, events):
+        ranks = ranks_in(events) or _by_device(events)
+        return found_in(s, events, 0.95, ranks, words={"who": name_or(ranks, "a rank"), "at": ""}, say="line")
+    return None
+
+
+def _is_the_end(s: Situation, events: Sequence[LogEvent]) -> bool:
+    """Whether nobody went on after it: a step that was skipped is no end."""
+    after = moved_after(s.events, events[-1].order)
+    return after <= 2 or (has_fatal_end(s) and after <= 40)
+
+
+def _by_device(events: Sequence[LogEvent]) -> tuple[int, ...]:
+    """The ranks by the devices' numbers, where one of them is not 0.
+
+    Processes that each see one device call it 0: then the number tells nothing.
+    """
+    devices = {n for e in events if (n := e.number("device")) is not None}
+    return tuple(sorted(devices)) if devices and devices != {0} and max(devices) < 8 else ()
+
+
+@rule("host-out-of-memory")
+def host_out_of_memory(s: Situation) -> Found | None:
+    """The first crash, if the kernel or a scheduler says why; an exception; or a SIGKILL while something was loaded."""
+    failure = first_crash(s)
+    if failure is not None and not is_read_from_log(failure):
+        return found_at_failures(s, (failure,), 0.93, say="crash") if killed_for_memory(s, failure) else None
+    first = first_exception(s)
+    if first is not None and GPU_OOM.search(first.text):
+        return None
+    sure = s.events.of("oom.kernel", "oom.slurm", "oom.pod", "oom.ray")
+    if sure:
+        return _killed(s, sure, 0.95, "sure")
+    if first is not None and HOST_OOM.search(first.text):
+        killed = "killed by signal" in first.text
+        return found_at_first(s, first, 0.8 if killed else 0.9, say="worker" if killed else "error")
+    guess = _killed_while_loading(s) if first is None else ()
+    return _killed(s, guess, 0.62, "guess") if guess else None
+
+
+def _killed(s: Situation, events: Sequence[LogEvent], confidence: float, say: str) -> Found:
+    killed = tuple(r for r, e in sorted(s.case.ranks.items()) if e.exit is not None and e.exit.code in _KILLED)
+    ranks = ranks_in(events) or killed
+    return found_in(s, events, confidence, ranks, words={"who": name_or(ranks, "a process")}, say=say)
+
+
+def _killed_while_loading(s: Situation) -> tuple[LogEvent, ...]:
+    """A death by SIGKILL before any step, or after a line on loading or preparing data, with no word of another reason."""
+    deaths = [
+        e
+        for e in s.events.of("ending.", "elastic.worker_failed")
+        if e["code"] in ("-9", "137")
+        or e["signal"] in ("SIGKILL", "9")
+        or e.kind == "ending.killed"
+        or e["what"] == "Killed"
+    ]
+    others = [e for e in s.events.of("ending.lightning_child") if e["code"] not in ("-9", "137")]
+    if not deaths or others or s.events.has("watchdog.", "shm.", "cuda."):
+        return ()
+    before = [
+        e for e in s.events.of("work.", "progress.", "oom.loading", "learn.loss_finite") if e.order < deaths[0].order
+    ]
+    if not before:
+        return tuple(e for e in deaths if e.kind == "elastic.worker_failed")
+    last = [e for e in before if e.order == before[-1].order]
+    return (last[0], *deaths) if any(e.kind in _WORK_IN_MEMORY for e in last) else ()
+
+
+@rule("user-exception")
+def user_exception(s: Situation) -> Found | None:
+    """The first exception, unless a more specific rule names it."""
+    first = first_exception(s)
+    if first is None:
+        return _unhandled(s)
+    if any(p.search(first.text) for p in SPECIAL) or is_file_race(s, first) or is_not_of_the_program(first.text):
+        return None
+    confidence = _confidence(s, first)
+    if comes_late(s, first):
+        confidence *= 0.75
+    if confidence < 0.5:
+        return None
+    words = {"type": first.error.type, "head": first.head}
+    found = found_at_first(s, first, confidence, words, say="raised", fixes=("mend", "no timeout"))
+    left_out = _left_out(s, first)
+    return _consequence_of(found, left_out) if left_out else found
+
+
+def _unhandled(s: Situation) -> Found | None:
+    """The note of an unhandled exception, whose traceback is not in the log: the steps tell the rank."""
+    noted = [e for e in s.events.of("python.unhandled") if not any(p.search(e.text) for p in SPECIAL)]
+    if not noted or s.primary_failure is not None:
+        return None
+    behind = behind_in_steps(s, before=noted[0].order)
+    own = noted[0].rank
+    ranks = (own,) if own is not None else (behind.rank,) if behind else ()
+    words = {
+        "who": name_or(ranks, "a rank"),
+        "type": noted[0]["type"] or "an exception",
+        "why": f"{behind.told} before the exception."
+        if behind and own is None
+        else "The log says so; it does not hold the traceback.",
+    }
+    events = [*(behind.events if behind else ()), *noted]
+    sure = 0.75 if ranks else 0.6
+    return found_in(s, events, sure, ranks, words=words, say="unhandled", fixes=("mend", "no timeout"))
+
+
+def _left_out(s: Situation, first: FirstException) -> LeftOut | None:
+    """The collective that the one rank with an exception had left out before."""
+    if len(first.failures) != 1 or len(first.ranks) != 1:
+        return None
+    return left_out_before(s.case, s.stuck, first.ranks[0], user_path(first.error.frames))
+
+
+def _consequence_of(found: Found, left_out: LeftOut) -> Found:
+    """An exception of a rank that had left its peers before it raised."""
+    call = left_out.call
+    line = next(reversed(user_path(call.frames)), left_out.passed)
+    words = {
+        "call": f"{call.op.split(':')[-1]} #{call.seq} of {call.group}",
+        "line": w.place(line),
+        "peers": w.name_ranks(left_out.waiting),
+        "passed": w.place(left_out.passed),
+        "file_line": f"{line.file}:{line.line}",
+    }
+    return replace(
+        found,
+        cause="code-divergence",
+        confidence=min(found.confidence, 0.85),
+        words={**found.words, **words},
+        say="left out",
+        group=w.group_of(call.group),
+        collective=w.collective_of(call, call.seq),
+        location=w.location_of(line),
+        fixes=("all or none", "mend", "no timeout"),
+    )
+
+
+def _confidence(s: Situation, first: FirstException) -> float:
+    """How far the exception is what went wrong: nothing where its text has a rule of its own, less where it is only a line."""
+    if all(map(is_read_from_log, first.failures)) and (first.failures or is_log_only(s)) and _is_explained(first.text):
+        return 0.0
+    if first.failures:
+        return 0.95
+    if is_missing_file(first):
+        return 0.6
+    if first.error.frames:
+        return 0.93 if first.ranks else 0.85
+    return 0.75 if has_fatal_end(s) else 0.65
+
+
+def _is_explained(text: str) -> bool:
+    """Whether a part of the message is a line that has a rule of its own."""
+    lines = text.splitlines()[:8]
+    kinds = {p.kind for line in lines for p, _ in matches(line)}
+    return any(kind in _BUT or not kind.startswith(_GENERIC) for kind in kinds)

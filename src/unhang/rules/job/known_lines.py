@@ -1,0 +1,156 @@
+"""What the catalogue of messages knows of a job that no rule explains: the line that names a cause by itself, or the failure's own words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, islice
+from typing import NamedTuple
+
+from unhang.analyze.first_errors import SeenError, errors_of, has_fatal_end
+from unhang.analyze.situation import Situation
+from unhang.model import Fix, LogEvent
+from unhang.read.logs.catalogue.emitters import emitter_of
+from unhang.read.logs.catalogue.rows import LAYERS, Row
+from unhang.read.logs.catalogue.search import best_cause, told
+from unhang.rules.base import Found, Names, rule
+from unhang.rules.died_first import in_trouble
+from unhang.rules.failure import comes_late, first_exception, found_at_first
+from unhang.rules.known_causes import row_of_exception
+from unhang.rules.log_lines import found_in
+from unhang.rules.wording import name_ranks
+
+_MOST_LINES = 3000
+_OF_WORK = ("progress.", "learn.", "work.")
+_SAY_THEMSELVES = ("scheduler", "launcher")  # such a line is printed where something has failed, and only there
+# Who sees that ranks differ is not who differs.
+_BETWEEN_RANKS = ("code-divergence", "uneven-inputs", "size-mismatch", "collective-order-race", "version-mismatch")
+_BELOW = ("kernel", "driver", "device")
+_MOST_AFTER, _MOST_AFTER_FATAL = 2, 40
+_PROBLEM = (
+    "failure.",
+    "nccl.error",
+    "nccl.result",
+    "python.unhandled",
+    "python.fatal",
+    "watchdog.",
+    "ending.",
+    "elastic.worker_failed",
+)
+
+
+class _Told(NamedTuple):
+    """A line that names a cause by itself."""
+
+    row: Row
+    event: LogEvent
+
+    @property
+    def depth(self) -> tuple[int, int]:
+        """What is lower in the machine comes first, then what is earlier."""
+        return LAYERS.index(self.row.layer), self.event.order
+
+
+@rule("known-message", names=Names.NOTHING)
+def known_message(s: Situation) -> Found | None:
+    """The first line of the lowest layer that names a cause by itself, or the first exception, in a job that went no further."""
+    told = min(_told(s), key=lambda t: t.depth, default=None)
+    first = first_exception(s)
+    row = row_of_exception(first.text) if first is not None else None
+    if first is not None and row is not None and not (told and told.depth[0] < LAYERS.index(row.layer)):
+        sure = 0.72 if first.failures else 0.5 if comes_late(s, first) else 0.68
+        found = found_at_first(s, first, sure, _words(row), cause=row.cause, say="raised", fixes=_fixes(row))
+        return replace(found, culprits=(), victims=()) if row.cause in _BETWEEN_RANKS else found
+    if told is None:
+        return None
+    row, event = told
+    same = [e for e in s.events if e.text == event.text or best_cause(e.text) == row][:_MOST_LINES]
+    sure = 0.74 if row.layer in _BELOW else 0.7
+    if any(e.says == "hang" and e.order < event.order for e in s.events):
+        sure = 0.5  # it may be what became of a wait that had run out
+    whose = () if row.cause in _BETWEEN_RANKS else None
+    return found_in(s, same, sure, whose, words={**_words(row), "who": _who(event)}, cause=row.cause, fixes=_fixes(row))
+
+
+def _words(row: Row) -> dict[str, object]:
+    return {"meaning": row.meaning or "the message names its cause", "emitter": row.emitter, "layer": row.layer}
+
+
+def _who(event: LogEvent) -> str:
+    if event.rank is not None:
+        return f"{name_ranks((event.rank,))}: "
+    return f"{event.host}: " if event.host else ""
+
+
+def _fixes(row: Row) -> tuple[str | Fix, ...]:
+    if not row.fix:
+        return ("look",)
+    verify = "unhang run -- <the same command>: the line does not come again"
+    return (Fix("Do first what the catalogue says of this message", verify, setting=row.fix), "look")
+
+
+def _told(s: Situation) -> Iterator[_Told]:
+    """The lines that name a cause, after which nobody went on, of a job that is in trouble or that they end themselves."""
+    is_trouble, ended = in_trouble(s), _last_moves(s)
+    seen: set[str] = set()
+    for event in s.events:
+        if event.text in seen or len(seen) > _MOST_LINES or event.kind.startswith(_OF_WORK):
+            continue
+        seen.add(event.text)
+        row = best_cause(event.text)
+        if row is None or not (is_trouble or row.layer in _SAY_THEMSELVES):
+            continue
+        if event.order >= ended:
+            yield _Told(row, event)
+
+
+def _last_moves(s: Situation) -> int:
+    """The place in the log after which the training moved no more, but for what other ranks print late."""
+    moves = [e.order for e in s.events if e.is_progress]
+    most = _MOST_AFTER_FATAL if has_fatal_end(s) else _MOST_AFTER
+    return moves[-most - 1] if len(moves) > most else -1
+
+
+@rule("unexplained-failure", names=Names.NOTHING)
+def unexplained_failure(s: Situation) -> Found | None:
+    """The line with which the job itself says that it failed; nobody is accused."""
+    if not s.is_crash or s.is_hang or s.is_interrupted:
+        return None
+    event = _own_words(s)
+    if event is None:
+        return None
+    emitter = emitter_of(event.text)
+    text = " ".join(event.text.split())[:160]
+    row = next(iter(told().rows_of(event.text)), None)
+    words = {"who": _who(event), "emitter": emitter.name, "layer": emitter.layer, "text": text}
+    words["meaning"] = f" {row.meaning[0].upper()}{row.meaning[1:]}" if row is not None and row.meaning else ""
+    return found_in(s, [event, *_next_line(s, event)], 0.3, (), words=words)
+
+
+def _own_words(s: Situation) -> LogEvent | None:
+    """The first exception of a rank's own; else the first line that says what failed, or that something did; launchers come last."""
+    ended = _last_moves(s)
+    words = [e for e in s.events.of("failure.") if e["message"] and e.order >= ended]
+    proving = [e for e in s.events if e.says == "crash" and e.order >= ended]
+    if not (words or proving):  # exceptions alone may have been handled
+        return None
+    errors = [e for e in errors_of(s) if e.kind != "told" and e.order >= ended]
+    own = (line for e in errors if e.kind == "primary" for line in _line_of(s, e))
+    raised = (line for e in errors for line in _line_of(s, e))
+    by_layer = [(emitter_of(e.text).layer in _SAY_THEMSELVES, e) for e in words]
+    below, above = ([e for is_above, e in by_layer if is_above is wanted] for wanted in (False, True))
+    problems = (e for e in proving if e.kind.startswith(_PROBLEM))
+    return next(chain(own, below, raised, above, problems, proving), None)
+
+
+def _line_of(s: Situation, error: SeenError) -> Iterator[LogEvent]:
+    """The line that ends its traceback, or is all that there is of it."""
+    lines = (e for e in s.events.of("python.error_line") if e.order >= error.order)
+    yield from islice((e for e in lines if error.error.type.rpartition(".")[2] in e.text), 1)
+
+
+def _next_line(s: Situation, event: LogEvent) -> Iterator[LogEvent]:
+    """What stands under a heading such as `Last error:`."""
+    if event.text.rstrip().endswith(":") and event.order + 1 < len(s.case.log):
+        line = s.case.log[event.order + 1]
+        yield LogEvent(event.kind, line.text, line.source, event.order + 1, line.rank, line.host, line.time_ns)

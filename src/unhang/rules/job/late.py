@@ -1,0 +1,368 @@
+"""Rules on a rank that its peers wait for, by what it is doing instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from unhang.analyze.align import StuckCollective
+from unhang.analyze.callpath import Path, fork_of, user_path
+from unhang.analyze.failures import is_timeout
+from unhang.analyze.first_errors import SeenError, errors_of
+from unhang.analyze.leaving import swallowed_by
+from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of
+from unhang.analyze.shifted import foretold, tokens_of
+from unhang.analyze.situation import LateRank, Situation
+from unhang.analyze.source import surroundings
+from unhang.analyze.streams import Streams, stack_path
+from unhang.analyze.waits_for import setter_of
+from unhang.model import CollectiveCall, EvidenceLine, LogEvent, ThreadStack, user_frames
+from unhang.rules import wording as w
+from unhang.rules.base import Found, rule
+from unhang.rules.failure import (
+    LOADER_TIMED_OUT,
+    first_exception,
+    found_at_first,
+    name_or,
+)
+from unhang.rules.late import found_late
+from unhang.rules.log_lines import quote
+
+_STARTS_WORKERS = (
+    "multiprocessing/popen_spawn_posix.py",
+    "multiprocessing/popen_forkserver.py",
+    "multiprocessing/popen_spawn_win32.py",
+)
+_AT_WORK = ("user", "spinning", "gil", "lock", "outside")
+_MOST_LINES = 60
+
+
+@rule("rank-frozen", needs=("states",))
+def rank_frozen(s: Situation) -> Iterator[Found]:
+    """One finding for each late rank that is stopped or sits in the kernel."""
+    for late in s.late if s.judges_waits else ():
+        if late.activity.kind == "frozen":
+            pid, state = s.case.ranks[late.rank].identity.pid, s.case.ranks[late.rank].state
+            seen = f"pid {pid} state {state.state if state else '?'} {state.wchan if state else ''}".strip()
+            line = EvidenceLine(f"rank {late.rank} /proc", seen)
+            yield found_late(s, late, 0.97, {"pid": pid}, evidence=(line,))
+
+
+@rule("dataloader-hang")
+def dataloader_hang(s: Situation) -> Iterator[Found]:
+    """The loader's own timeout, stacks in a log, and each late rank that fetches data."""
+    first = first_exception(s)
+    if first is not None and LOADER_TIMED_OUT.search(first.text):
+        yield found_at_first(s, first, 0.93, say="timed_out", fixes=_LOADER_FIXES)
+    elif first is None:
+        yield from _fetching_by_stacks(s)
+    for late in s.late if s.judges_waits else ():
+        if late.activity.kind == "data" and s.divergence is None:
+            is_start = _starts_workers(s, late)
+            fixes = ("open there", "start once", "no loader timeout") if is_start else _LOADER_FIXES
+            say = "starts" if is_start else "waits"
+            yield found_late(s, late, 0.93, say=say, fixes=fixes, evidence=_worker_lines(s, late))
+
+
+_LOADER_FIXES = ("no fork", "fail first")
+
+
+def _fetching_by_stacks(s: Situation) -> Iterator[Found]:
+    """Stacks in a log that show some ranks in their loader, and no named rank elsewhere but in a collective."""
+    doings = doings_of(s)
+    fetching = [d for d in doings if d.kind == "loader"]
+    others = [d for d in doings if d.kind != "loader" and d.ranks]
+    if not fetching or any(d.kind != "collective" for d in others):
+        return
+    if len({d.ranks for d in fetching}) > max(1, len(others)):
+        return
+    ranks, caller = tuple(sorted({r for d in fetching for r in d.ranks})), fetching[0].caller
+    words = {
+        "who": name_or(ranks, "a rank"),
+        "at": f" at {w.place(caller)}" if caller else "",
+        "others": ", while the others wait for it in a collective." if others else "; a worker does not deliver it.",
+    }
+    yield Found(
+        0.88 if ranks and others else 0.75,
+        ranks,
+        tuple(map(w.stack_of, (*fetching[:3], *others[:3]))),
+        words,
+        victims=tuple(sorted({r for d in others for r in d.ranks})),
+        location=w.location_of(caller),
+        say="stacks",
+        fixes=_LOADER_FIXES,
+    )
+
+
+def _starts_workers(s: Situation, late: LateRank) -> bool:
+    """Whether the rank pickles what its workers get: they are started by spawn or forkserver, not by fork."""
+    evidence = s.case.ranks.get(late.rank)
+    stack = evidence.main_stack if evidence else None
+    return stack is not None and any(f.file.endswith(_STARTS_WORKERS) for f in stack.frames)
+
+
+def _worker_lines(s: Situation, late: LateRank) -> tuple[EvidenceLine, ...]:
+    """The stacks of the rank's worker processes."""
+    evidence = s.case.ranks.get(late.rank)
+    own = evidence.identity.pid if evidence else None
+    others = [t for t in (evidence.stacks if evidence else ()) if t.process_id not in (None, own)]
+    return tuple(_worker_line(late.rank, t) for t in others[:4])
+
+
+def _worker_line(rank: int, stack: ThreadStack) -> EvidenceLine:
+    frames = user_frames(stack.frames) or stack.frames
+    where = " < ".join(str(f) for f in frames[:3]) or "no Python frame"
+    return EvidenceLine(f"rank {rank} loader worker {stack.process_id}", where, frames[0].line if frames else None)
+
+
+@rule("slow-rank0-work")
+def slow_rank0_work(s: Situation) -> Iterator[Found]:
+    """Rank 0 late inside a block of its own, live or by what the others' errors say."""
+    yield from _waited_for_rank0(s)
+    for late in s.late if s.judges_waits else ():
+        test = _works_alone(s, late)
+        if test and late.activity.kind in _AT_WORK and s.divergence is None:
+            words = {"test": test, "victims": w.name_ranks(late.victims)}
+            yield found_late(s, late, 0.92, words, say="late")
+
+
+def _works_alone(s: Situation, late: LateRank) -> str:
+    """The condition that lets only rank 0 do what this rank does, or an empty string."""
+    evidence = s.case.ranks.get(late.rank)
+    stack = evidence.main_stack if evidence else None
+    for frame in user_frames(stack.frames if stack else ()):
+        around = surroundings(frame.file, frame.line)
+        if around.only_on_rank_zero and late.rank == 0:
+            return around.tests[-1]
+    return ""
+
+
+def _waited_for_rank0(s: Situation) -> Iterator[Found]:
+    """Ranks that were interrupted, or gave up, while they waited for what rank 0 does first."""
+    waits = [e for e in errors_of(s) if e.error.type.endswith("KeyboardInterrupt") or is_timeout(e.error)]
+    first = [e for e in s.events.of("python.rank0_first") if any(_holds(x, e) for x in waits)]
+    stacks = [d for d in doings_of(s) if any(RANK_ZERO_FIRST.search(f.function) for f in d.frames)]
+    ranks = {*(r for d in stacks for r in d.ranks), *(e.rank for e in first if e.rank is not None)}
+    if not (stacks or first) or 0 in ranks or first_exception(s) is not None:
+        return
+    function = (
+        first[0]["function"]
+        if first
+        else next(f.function for f in stacks[0].frames if RANK_ZERO_FIRST.search(f.function))
+    )
+    words = {"function": function, "victims": "the other ranks"}
+    evidence = (*quote(first), *map(w.stack_of, stacks[:3]))
+    yield Found(0.82, (0,), evidence, words, say="log", victims=tuple(sorted(ranks)))
+
+
+def _holds(error: SeenError, event: LogEvent) -> bool:
+    """Whether a line is one of a traceback's own."""
+    return error.order <= event.order <= error.order + 4 * len(error.frames) + 2
+
+
+@rule("rank-stuck-in-user-code")
+def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
+    """Each late rank whose stack is in its own code, live or by stacks in a log."""
+    yield from _away_by_stacks(s)
+    if s.divergence is not None or s.primary_failure is not None or not s.judges_waits:
+        return
+    for late in s.late:
+        never_came = late.edge.kind in ("rendezvous", "new_group") and late.rank not in s.case.ranks
+        if never_came or late.edge.kind == "rendezvous" or late.activity.kind not in _AT_WORK:
+            continue
+        if not _works_alone(s, late) and not swallowed_by(s, (late.rank,)):
+            kind = late.activity.kind
+            bound = "bound a lock" if kind == "lock" else "bound a loop" if kind in ("spinning", "gil") else "bound"
+            words = {"awaits": late.activity.awaits}
+            yield found_late(s, late, 0.88, words, say=kind, fixes=(bound, "only delays"))
+
+
+def _away_by_stacks(s: Situation) -> Iterator[Found]:
+    """Pasted stacks that show named ranks in a collective and one elsewhere, or a guard against a hang that was lost."""
+    doings = doings_of(s)
+    away = [d for d in doings if d.kind in ("lock", "user") and d.ranks and d.caller is not None]
+    waiting = [d for d in doings if d.kind == "collective" and d.ranks]
+    lost = _lost_alarm(s)
+    if len({d.ranks for d in away}) == 1 and len(away) + len(waiting) == len(doings) and waiting:
+        ranks, frame = away[0].ranks, away[0].caller
+        evidence, confidence, say = tuple(map(w.stack_of, (*away[:3], *waiting[:3]))), 0.82, f"{away[0].kind}_by_stacks"
+    elif lost and not doings:
+        ranks, frame, evidence, confidence, say = _silent_rank(s), None, quote(lost), 0.62, "alarm"
+    else:
+        return
+    peers = w.name_ranks(sorted({r for d in waiting for r in d.ranks})) if waiting else ""
+    words = {"who": name_or(ranks, "a rank"), "at": w.at(frame), "peers": peers}
+    yield Found(
+        confidence,
+        ranks,
+        evidence,
+        words,
+        say,
+        ("bound anything", "no timeout"),
+        victims=s.others(ranks) if ranks else (),
+        location=w.location_of(frame),
+    )
+
+
+def _lost_alarm(s: Situation) -> Sequence[LogEvent]:
+    """An ignored TimeoutError, and the timeout of a collective after it."""
+    lines = s.events.of("python.error_line", "python.swallowed")
+    pairs = [
+        (a, b)
+        for a, b in pairwise(lines)
+        if a.kind == "python.swallowed" and b["type"].endswith("TimeoutError") and b.order - a.order < _MOST_LINES
+    ]
+    hung = next((e for e in s.events if pairs and e.says == "hang" and e.order > pairs[0][1].order), None)
+    return (*pairs[0], hung) if hung is not None and first_exception(s) is None else ()
+
+
+def _silent_rank(s: Situation) -> tuple[int, ...]:
+    """The one rank of the world whose watchdog said nothing, where the sizes of an all-gather tell the world."""
+    ratios = {
+        t.numel_out // t.numel_in
+        for t in s.watchdogs.timed_out
+        if "ALLGATHER" in t.op and t.numel_in and t.numel_out and t.numel_out % t.numel_in == 0
+    }
+    silent = set(range(min(ratios, default=0))) - set(s.watchdogs.ranks)
+    return tuple(silent) if len(ratios) == 1 and len(silent) == 1 else ()
+
+
+@rule("straggler", needs=("calls",))
+def straggler(s: Situation) -> Found | None:
+    """The rank that costs most, in a job that neither hung nor crashed."""
+    if s.is_hang or s.is_crash or not s.stragglers:
+        return None
+    late = s.stragglers[0]
+    words = {
+        "rank": late.rank,
+        "share": f"{late.last_share:.0%}",
+        "group": late.group,
+        "lost": f"{late.lost_s:.1f}",
+        "span": f"{late.span_s:.1f}",
+        "median": f"{late.median_lateness_s * 1000:.0f}",
+    }
+    seen = f"last in {late.last_share:.0%} of late positions, {late.lost_s:.2f} s lost in {late.span_s:.2f} s"
+    evidence, group = (EvidenceLine("arrival times", seen),), w.group_of(late.group)
+    return Found(0.85, (late.rank,), evidence, words, victims=s.others((late.rank,)), group=group)
+
+
+@rule("waits-for-store", needs=("stacks",))
+def waits_for_store(s: Situation) -> Iterator[Found]:
+    """Nobody is left who could set the key; or each call that was made twice or left out."""
+    if s.divergence is not None or s.primary_failure is not None or not s.judges_waits:
+        return
+    yield from (_made_twice(s, stuck) for stuck in s.stuck if _is_made_twice(s, stuck))
+    omitted = [_left_out(s, stuck) for stuck in s.stuck if _is_left_out(s, stuck)]
+    yield from omitted
+    for late in () if omitted else s.late:
+        keys = [e.what for e in s.waits.edges_of(late.rank) if e.kind == "store"]
+        if keys and late.activity.kind == "communication" and len(late.victims) == len(s.case.world) - 1:
+            lines = [EvidenceLine(f"rank {late.rank} waits", f"for {e.what}") for e in s.waits.edges_of(late.rank)]
+            if (found := _never_set(s, late, lines)) is not None:
+                yield found
+                return
+            yield found_late(s, late, 0.85, {"key": keys[0].removesuffix(" of the store")}, say="waits", evidence=lines)
+
+
+def _never_set(s: Situation, late: LateRank, lines: Sequence[EvidenceLine]) -> Found | None:
+    """All wait for a key, also the one rank that set every key like it before."""
+    waits = [c for c in s.case.ranks[late.rank].pending if c.kind == "store_wait" and c.ended_ns is None]
+    setter = setter_of(s.case, waits[0]) if waits else None
+    if setter is None or setter[0] != late.rank:
+        return None
+    last = setter[1]
+    frame = next(iter(last.frames), None)
+    words = {"key": waits[0].detail, "times": last.index, "last": last.detail, "line": w.place(frame)}
+    evidence = [*lines, EvidenceLine(f"rank {late.rank} last set", repr(last.detail), frame.line if frame else None)]
+    found = found_late(s, late, 0.85, words, say="never_set", evidence=evidence)
+    return replace(found, location=w.location_of(frame) or found.location)
+
+
+def _is_made_twice(s: Situation, stuck: StuckCollective) -> bool:
+    """Whether the few who wait have just made the same call, which nobody made twice before, and the others wait for a key."""
+    few, others = stuck.waiting, tuple(stuck.missing)
+    if not 0 < len(few) < len(others) or not all(_waits_for_key(s, r) for r in others):
+        return False
+    left = s.departures((*few, *others))
+    if left != {r: stuck.calls[r].row for r in few}:
+        return False
+    twice = {r: _repetitions(s, r, stuck.index) for r in (*few, *others)}
+    return all(rows == ([left[r]] if r in left else []) for r, rows in twice.items())
+
+
+def _repetitions(s: Situation, rank: int, group: int) -> list[int]:
+    """The rows of a rank's calls of a group that are like the one before."""
+    rows = s.case.calls.rows(rank=rank, group=group)
+    tokens = s.habits.tokens[rows]
+    return [int(row) for row in rows[1:][tokens[1:] == tokens[:-1]]]
+
+
+def _made_twice(s: Situation, stuck: StuckCollective) -> Found:
+    few, others = stuck.waiting, tuple(sorted(stuck.missing))
+    words = {"make": w.verb(few, "makes", "make"), "wait": w.verb(others, "waits", "wait")}
+    return _of_few(s, few, others, stuck.calls[few[0]], words, "twice", _awaited_lines(s, others))
+
+
+def _of_few(
+    s: Situation,
+    few: tuple[int, ...],
+    others: Sequence[int],
+    call: CollectiveCall,
+    words: Mapping[str, object],
+    say: str,
+    more: Iterable[EvidenceLine],
+) -> Found:
+    path = user_path(call.frames)
+    name = w.name_call(call)
+    return Found(
+        0.75,
+        few,
+        (w.path_line(call.rank, f"#{call.seq} {name} (waits)", path), *more),
+        {"few": w.name_ranks(few), "others": w.name_ranks(others), "call": name, "at": w.at_end_of(path), **words},
+        say,
+        victims=s.others(few),
+        location=w.location_of(path[-1] if path else None),
+        group=w.group_of(call.group),
+        collective=w.collective_of(call, call.seq),
+    )
+
+
+def _awaited_lines(s: Situation, ranks: Iterable[int]) -> list[EvidenceLine]:
+    return [w.waiting_line(e) for r in list(ranks)[:4] for e in s.waits.edges_of(r)[:1]]
+
+
+def _is_left_out(s: Situation, stuck: StuckCollective) -> bool:
+    """Whether the few who are missing always made this call next, and have left the function in which they did."""
+    few, others = tuple(stuck.missing), stuck.waiting
+    if not 0 < len(few) < len(others) or not all(_waits_for_key(s, r) for r in s.case.world if r not in others):
+        return False
+    here = tokens_of(s.case, {stuck.seq: stuck.calls[others[0]].row})[stuck.seq]
+    streams = Streams(s.case, stuck.index, stuck.seq)
+    for rank in few:
+        made, stack = tokens_of(s.case, streams.rows.get(rank, {})), stack_path(s.case, rank)
+        if stuck.seq - 1 not in made or not stack or foretold(made, stuck.seq)[:1] != [here]:
+            return False
+        if _shared(stack, here[1]) >= _shared(made[stuck.seq - 1][1], here[1]):
+            return False
+    return True
+
+
+def _shared(left: Path, right: Path) -> int:
+    """How many functions two paths share, from the outermost one on."""
+    if left == right:
+        return len(left)
+    fork = fork_of(left, right)
+    return fork.depth + 1 if fork is not None else 0
+
+
+def _waits_for_key(s: Situation, rank: int) -> bool:
+    edges = s.waits.edges_of(rank)
+    return bool(edges) and all(e.kind == "store" for e in edges)
+
+
+def _left_out(s: Situation, stuck: StuckCollective) -> Found:
+    few, others = tuple(sorted(stuck.missing)), stuck.waiting
+    words = {"few_wait": w.verb(few, "waits", "wait"), "they": w.verb(few, "it has", "they have")}
+    stacks = [line for r in few[:2] for line in w.stack_lines(s.case.ranks.get(r), 3)]
+    return _of_few(s, few, others, stuck.calls[others[0]], words, "left_out", (*stacks, *_awaited_lines(s, few)))

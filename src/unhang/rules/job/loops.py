@@ -1,0 +1,283 @@
+"""Rules on ranks that make another number of rounds, or come to the end of their program while others still need them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from unhang.analyze.callpath import user_path
+from unhang.analyze.divergence import Divergence
+from unhang.analyze.failures import Failure, early_leavers
+from unhang.analyze.first_errors import SeenError, errors_of, is_log_only
+from unhang.analyze.leaving import (
+    EndedBefore,
+    ended_before,
+    ended_in_loop,
+    exhausted_by,
+    lead_of_waiting,
+    made_as_often,
+    made_other_rounds,
+    way_out_of,
+)
+from unhang.analyze.situation import Situation
+from unhang.analyze.source import Loop, WayOut, around
+from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, LogEvent, RankEvidence, user_frames
+from unhang.rules import wording as w
+from unhang.rules.base import Found, rule
+from unhang.rules.failure import UNUSED_PARAMETERS, first_exception, found_at_failures, left_before, name_or
+from unhang.rules.log_lines import quote, ranks_in
+from unhang.rules.same_calls import decided_together
+
+_EVEN = ("agree", "join", "even")
+_CLOSED = re.compile(r"Connection closed by peer|Connection reset by peer|Socket closed")
+_TRANSFERS = ("recv", "send", "irecv", "isend", "recv_object_list", "send_object_list", "batch_isend_irecv")
+_PEER = re.compile(r"\b(?:i?recv|i?send)\([^,()]+,\s*(?:(?:src|dst|source|dest)\s*=\s*)?(?P<peer>\d{1,6})\b")
+# What says that a process failed, or that the job was ended: then a closed connection is its echo.
+_ENDS = ("ending.", "elastic.", "oom.", "cuda.", "python.fatal", "loader.", "watchdog.")
+
+
+@rule("uneven-inputs", needs=("calls",))
+def uneven_inputs(s: Situation) -> Found | None:
+    """A loop that some ranks left, by a call outside of it or by the end of their program."""
+    if not made_other_rounds(s):
+        return None
+    d = s.divergence
+    if d is not None:
+        return _left_loop(s, d) if d.left_loop is not None else _exhausted(s, d)
+    found = ended_in_loop(s)
+    return _ended(s, *found) if found is not None else None
+
+
+def _steps(s: Situation) -> str:
+    counts = {r: s.step_of(r) for r in s.case.ranks if s.step_of(r) is not None}
+    if len(set(counts.values())) < 2:
+        return ""
+    return "; optimizer steps: " + ", ".join(f"rank {r}: {n}" for r, n in counts.items())
+
+
+def _left_loop(s: Situation, d: Divergence) -> Found:
+    loop = d.left_loop
+    assert loop is not None
+    is_short = d.odd == loop.leavers
+    frame = (
+        d.odd_path[d.fork.depth] if d.fork is not None and is_short else (d.odd_path[-1] if d.odd_path else loop.frame)
+    )
+    words = {
+        "leavers": w.name_ranks(loop.leavers),
+        "stayers": w.name_ranks(loop.stayers),
+        "are": w.verb(loop.stayers, "is", "are"),
+        "loop": w.place(loop.frame),
+        "header": loop.header,
+        "before": d.seq - 1,
+        "seq": d.seq,
+        "group": d.group,
+        "steps": _steps(s),
+    }
+    header = Frame(loop.frame.file, loop.header, loop.frame.function)
+    found = Found(
+        0.94 if d.has_majority else 0.85,
+        d.odd,
+        (*w.both_sides(d), *w.code_line(header, "loop")),
+        words,
+        "left",
+        _EVEN,
+        s.others(d.odd),
+        w.location_of(frame),
+        w.group_of(d.group),
+        w.collective_of(d.reference_call, d.seq),
+    )
+    stay, left = (d.reference_path, d.odd_path) if loop.stayers == d.reference else (d.odd_path, d.reference_path)
+    return _by_way_out(found, way_out_of(stay, left), d.has_majority)
+
+
+def _by_way_out(found: Found, way: tuple[Frame, WayOut] | None, is_decided: bool) -> Found:
+    """Not the data but the program may have made the rounds fewer: a test that leaves the loop, or a handler that skips a round."""
+    if way is None:
+        return found
+    frame, out = way
+    words = {**found.words, "way": w.place(frame), "text": out.text, "out_line": out.line}
+    says = "skipped" if out.text.startswith("except") else "left early"
+    return replace(
+        found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say=f"{says}/{says}",
+        evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame), fixes=("together", "agree"),
+    )  # fmt: skip
+
+
+def _exhausted(s: Situation, d: Divergence) -> Found:
+    found = exhausted_by(s, d)
+    assert d.fork is not None
+    assert found is not None
+    line, variable = found
+    frame = d.fork.right
+    handler = Frame(frame.file, line, frame.function) if line else None
+    words = {
+        "who": w.name_ranks(d.odd),
+        "mine": w.name_call(d.odd_call),
+        "theirs": w.name_call(d.reference_call),
+        "line": w.place(frame),
+        "variable": repr(variable),
+        "caught": f"; StopIteration is caught at line {line}" if line else "",
+        "steps": _steps(s),
+    }
+    return Found(
+        0.9 if d.has_majority else 0.6,
+        d.odd,
+        (*w.both_sides(d), *(w.code_line(handler, "handler") if handler else ())),
+        words,
+        "exhausted",
+        _EVEN,
+        s.others(d.odd),
+        w.location_of(handler or frame),
+        w.group_of(d.group),
+        w.collective_of(d.reference_call, d.seq),
+    )
+
+
+def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Frame, loop: Loop) -> Found:
+    rank, header = evidence.rank, Frame(frame.file, loop.header, frame.function)
+    others = next(stuck.waiting for stuck in s.stuck if rank in stuck.missing)
+    culprits = (rank,) if lead_of_waiting(s, evidence) > 0 else others
+    words = {
+        "rank": rank,
+        "loop": w.place(header),
+        "others": w.name_ranks(others),
+        "call": f"{w.name_call(call)} #{call.seq} of {call.group}",
+        "steps": _steps(s),
+    }
+    evidence_lines = (
+        w.path_line(call.rank, f"#{call.seq} {w.name_call(call)}", user_path(call.frames)),
+        EvidenceLine(f"rank {rank} exit", "normal end of the program"),
+    )
+    return Found(
+        0.93 if culprits == (rank,) else 0.8,
+        culprits,
+        evidence_lines,
+        words,
+        "ended",
+        _EVEN,
+        s.others(culprits),
+        w.location_of(header),
+        w.group_of(call.group),
+        w.collective_of(call, call.seq),
+    )
+
+
+@rule("rank-exited-early")
+def rank_exited_early(s: Situation) -> Found | None:
+    """The first rank that left, if anyone needed it."""
+    if is_log_only(s):
+        return _closed_its_connection(s)
+    leaver = next((e for e in early_leavers(s.case) if _was_needed(s, e)), None)
+    first = s.primary_failure
+    if leaver is None or s.divergence is not None:
+        return None
+    if first is not None and first.rank != leaver.rank and not left_before(s, first):
+        return None
+    before = ended_before(s)
+    if made_other_rounds(s) or (before is not None and before.shows_a_call):
+        return None
+    end = leaver.exit
+    assert end is not None
+    failure = Failure(leaver.rank, end.kind, end.time_ns, None, end, secondary=False)
+    code = f" with code {end.code}" if end.code is not None else ""
+    how = ("came to the end of its program" if end.kind == "exit" else f"called {end.kind}") + code
+    is_sure = lead_of_waiting(s, leaver) > 0
+    found = found_at_failures(s, (failure,), 0.94 if is_sure else 0.6, {"how": how, "missed": ""}, say="left")
+    return found if before is None else _with_the_call(found, before, is_sure)
+
+
+def _closed_its_connection(s: Situation) -> Found | None:
+    """A receive in a log lost its sender, or a send its receiver, and no process is known to have failed."""
+    errors = errors_of(s)
+    lost = [e for e in errors if _CLOSED.search(e.text) and any(f.function in _TRANSFERS for f in e.frames[:6])]
+    others = [e for e in errors if e not in lost and e.kind != "echo"]
+    has_ended = s.events.has(*_ENDS) or any(e.exit and e.exit.code for e in s.case.ranks.values())
+    if not lost or others or s.case.out_of_sight or has_ended:
+        return None
+    peers = tuple(sorted({p for e in lost if (p := _peer_in_source(s, e)) is not None}))
+    return Found(
+        0.65,
+        peers,
+        (EvidenceLine("log", lost[0].text[:300], lost[0].source.line),),
+        {"who": name_or(peers, "a rank")},
+        "closed",
+        victims=tuple(sorted({e.rank for e in lost if e.rank is not None})),
+        location=w.location_of(next(iter(user_frames(lost[0].frames)), None)),
+    )
+
+
+def _with_the_call(found: Found, before: EndedBefore, is_sure: bool) -> Found:
+    """With the call that the rank which ended lacks; what it does not tell is why."""
+    who, path = w.name_ranks(before.waiting), user_path(before.call.frames)
+    text = f" {who} {w.verb(before.waiting, 'waits', 'wait')} in {w.name_call(before.call)} #{before.call.seq}"
+    text += f" of {w.place(path[-1])}" if path else ""
+    guarded = [(f, c) for f in path for c in around(f).conditions if c.suspicion > 1]
+    decide: Sequence[Fix] = (decided_together(*guarded[-1]),) if guarded else ()
+    text += f", which runs only if {guarded[-1][1].text}" if guarded else ""
+    text += (
+        ": the rank that ended left it out once, or had fewer rounds to make."
+        if is_sure
+        else ": the rank that ended left a call out or ended too early, or its peer made one more."
+    )
+    return replace(found, words={**found.words, "missed": text}, fixes=(*decide, "together", "transfers"))
+
+
+def _peer_in_source(s: Situation, error: SeenError) -> int | None:
+    """The peer that the line of source in the traceback names: `dist.recv(x, 0)`."""
+    lines = [x.text for x in s.case.log[max(0, error.order - 2) : error.order + 24]]
+    found = [m for text in lines if (m := _PEER.search(text))]
+    return int(found[0]["peer"]) if found else None
+
+
+def _was_needed(s: Situation, leaver: RankEvidence) -> bool:
+    """Whether a peer waits for the rank, or lost its connection after it had gone."""
+    missed = [stuck for stuck in s.stuck if leaver.rank in stuck.missing]
+    if missed and (lead_of_waiting(s, leaver) < 0 or any(made_as_often(s, leaver.rank, stuck) for stuck in missed)):
+        return False
+    if any(leaver.rank in e.targets for e in s.waits.edges):
+        return True
+    time_ns = leaver.exit.time_ns if leaver.exit else 0
+    return any(
+        f.rank != leaver.rank and f.secondary and f.error is not None and f.time_ns >= time_ns for f in s.failures
+    )
+
+
+@rule("unused-parameters")
+def unused_parameters(s: Situation) -> Found | None:
+    """DDP's error as the primary failure, or its lines alone."""
+    first = first_exception(s)
+    lines = s.events.of("ddp.unused", "ddp.unused_names", "ddp.unused_indices")
+    if first is None or not UNUSED_PARAMETERS.search(first.text):
+        first = None
+        if not lines or not is_log_only(s) or s.primary_failure is not None:
+            return None
+        if any(e.kind == "primary" for e in errors_of(s)[:1]):
+            return None
+    # Which parameters, and on which ranks, DDP says on lines of their own; else it is the ranks that raised.
+    named = ranks_in(e for e in lines if e.kind != "ddp.unused")
+    ranks = named or (first.ranks if first else ranks_in(lines))
+    frame = first.frame if first else None
+    names = first.error.parameters if first and first.error.parameters else tuple(_names(lines))
+    who = name_or(ranks, "a rank")
+    words = {
+        "who": who,
+        "names": f": {', '.join(names[:6])}" if names else "",
+        "at": w.at(frame),
+    }
+    message = first.error.message if first else lines[0].text
+    return Found(
+        0.96,
+        ranks,
+        (EvidenceLine(f"{who} exception", message[:400]), *quote(e for e in lines if e.source.line is not None)),
+        words,
+        victims=s.others(ranks) if ranks else (),
+        location=w.location_of(frame),
+    )
+
+
+def _names(lines: Sequence[LogEvent]) -> Iterable[str]:
+    """The parameters that DDP names, or their indices."""
+    for event in lines:
+        yield from (name.strip() for name in event["names"].split(",") if name.strip())
+        yield from (f"#{index}" for index in event["indices"].split())

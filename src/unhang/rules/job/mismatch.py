@@ -1,0 +1,361 @@
+"""Rules on calls that do not match: what the ranks, NCCL, torch or Horovod printed of both sides."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import PurePath
+
+from unhang.analyze.event_index import Events
+from unhang.analyze.fingerprints import Fingerprint, TracedCall, fingerprints, first_disagreement, values_of
+from unhang.analyze.first_errors import SeenError, errors_of
+from unhang.analyze.log_activity import failed_by_itself
+from unhang.analyze.situation import Situation
+from unhang.analyze.watchdog import BUCKET_ELEMENTS, UNEVEN_OPS, TimedOut, are_far_apart, lines_of, minority
+from unhang.model import EvidenceLine, Fix, Frame, LogEvent, user_frames
+from unhang.rules import wording as w
+from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, PAD, SEE_IT
+from unhang.rules.base import Found, rule
+from unhang.rules.log_lines import found_in, quote
+
+_NEEDS_EQUAL = frozenset({"ALLGATHER", "BROADCAST", "REDUCE"})
+# Of these the sizes are the program's own choice; of the others (buckets, shards) they follow from which tensor it is.
+_SIZED_BY_USER = _NEEDS_EQUAL
+_TRACED_SIZED_BY_USER = frozenset({"AllGather", "Broadcast", "Reduce"})
+# Nobody completes these before every member has brought its part.
+_TOGETHER = frozenset(
+    {"ALLREDUCE", "ALLREDUCE_COALESCED", "ALLGATHER", "_ALLGATHER_BASE", "BARRIER", "_REDUCE_SCATTER_BASE"}
+)
+_OF_THE_PROGRAM = (EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT)
+# Files of FSDP and ZeRO that gather parameters and scatter gradients: what they gather is a module, not the program's data.
+_OF_SHARDS = re.compile(r"/distributed/fsdp/|/fairscale/nn/data_parallel/|/deepspeed/runtime/zero/")
+_LEAST_DONE = 2
+_MOST_TENSORS = 200
+_EARLIER = 0.6
+_SAME_CHARACTERS = 40
+
+
+@rule("amounts-disagree")
+def amounts_disagree(s: Situation) -> Iterator[Found]:
+    """The first position with different amounts."""
+    for waits in s.watchdogs.positions:
+        known = [x for x in waits if x.rank is not None and x.numel_in is not None and x.op in _NEEDS_EQUAL]
+        amounts = {x.rank: x.numel_in for x in known if x.rank is not None and x.numel_in is not None}
+        op = known[0].op if known else ""
+        if len({x.op for x in known}) != 1 or len({*amounts.values()}) < 2:
+            continue
+        if op != "ALLGATHER" and are_far_apart(amounts.values()):
+            continue
+        odd = minority(amounts)
+        sizes = ", ".join(f"rank {rank} {n}" for rank, n in sorted(amounts.items())[:6])
+        yield Found(
+            0.85,
+            odd,
+            quote(lines_of(known)),
+            {"op": op, "sizes": sizes, "ranks": w.name_ranks(sorted(amounts))},
+            "odd" if odd else "nobody",
+            (PAD, NO_LONGER_TIMEOUT),
+            tuple(r for r in amounts if r not in odd) if odd else (),
+            collective={"op": op, "seq": waits[0].seq},
+        )
+        return
+
+
+@rule("calls-disagree")
+def calls_disagree(s: Situation) -> Iterator[Found]:
+    """The first position at which ranks were in different calls."""
+    for waits in s.watchdogs.positions:
+        known = [x for x in waits if x.op and x.op != "UNKNOWN"]
+        if len({x.op for x in known}) > 1:
+            yield _apart(known, {x.rank: x.op for x in known if x.rank is not None}, "operations")
+            return
+        if _amounts_differ(known):
+            yield _apart(known, {x.rank: x.numel_in for x in known if x.rank is not None}, "amounts")
+            return
+
+
+def _amounts_differ(waits: Sequence[TimedOut]) -> bool:
+    sizes = [(x.op, x.numel_in) for x in waits if x.numel_in is not None and x.op not in UNEVEN_OPS]
+    by_program = {n for op, n in sizes if op not in _SIZED_BY_USER}
+    return len(by_program) > 1 or are_far_apart(n for op, n in sizes if op != "ALLGATHER")
+
+
+def _apart(waits: Sequence[TimedOut], values: dict[int, object], what: str) -> Found:
+    odd, call = minority(values), {x.rank: x for x in waits}
+    others = tuple(sorted(r for r in values if r not in odd))
+    sides = ", ".join(f"rank {r} in {call[r]}" for r in sorted(values)[:4])
+    if odd:
+        was = w.verb(odd, "was", "were")
+        sides = f"{w.name_ranks(odd)} {was} in {call[odd[0]]}, {w.name_ranks(others)} in {call[others[0]]}"
+    return Found(
+        0.85 if odd else 0.75,
+        odd,
+        quote(lines_of(waits)),
+        {"sides": sides, "what": what},
+        "odd" if odd else "nobody",
+        _OF_THE_PROGRAM,
+        others if odd else (),
+        collective={"op": call[others[0] if odd else min(values)].op, "seq": waits[0].seq},
+    )
+
+
+@rule("fingerprint-mismatch")
+def fingerprint_mismatch(s: Situation) -> Iterator[Found]:
+    """Other operations, or the same on other tensors; one side alone where the other is not in the log."""
+    found = fingerprints(s.events)
+    say = "alone" if len(found) == 1 else "calls" if len({f.op for f in found.values()}) > 1 else "tensors"
+    if found and (say != "tensors" or (_sizes_differ(found) and _is_other_tensor(s, found.values()))):
+        odd = minority({r: (f.op, f.shape) for r, f in found.items()})
+        yield _of_prints(found, odd, 0.65 if say == "alone" else 0.9, say, (EVERY_RANK_CALLS, SEE_IT))
+
+
+@rule("fingerprint-shapes")
+def fingerprint_shapes(s: Situation) -> Iterator[Found]:
+    """Other sizes of what is meant to be the same tensor."""
+    found = fingerprints(s.events)
+    if len({f.op for f in found.values()}) == 1 and _sizes_differ(found) and not _is_other_tensor(s, found.values()):
+        odd = minority({rank: (f.shape, f.dtype) for rank, f in found.items()})
+        yield _of_prints(found, odd, 0.92, "odd" if odd else "nobody", (PAD,))
+
+
+def _of_prints(
+    found: Mapping[int, Fingerprint], odd: tuple[int, ...], confidence: float, say: str, fixes: tuple[Fix, ...]
+) -> Found:
+    first = next(iter(found.values()))
+    sides = ", ".join(f"rank {r} {f}" for r, f in sorted(found.items())[:4])
+    return Found(
+        confidence,
+        odd,
+        quote(f.event for f in found.values()),
+        {"sides": sides, "ranks": w.name_ranks(sorted(found))},
+        say,
+        fixes,
+        tuple(r for r in found if r not in odd) if odd else (),
+        collective={"op": first.op, "seq": first.seq},
+    )
+
+
+def _sizes_differ(found: Mapping[int, Fingerprint]) -> bool:
+    return len({(f.shape, f.dtype) for f in found.values()}) > 1
+
+
+def _is_other_tensor(s: Situation, found: Iterable[Fingerprint]) -> bool:
+    """Whether sizes differ because another bucket or shard is meant: flat and large, as only DDP and FSDP make them, or asked for by them."""
+    prints = tuple(found)
+    if not all(len(f.shape) == 1 for f in prints):
+        return False
+    if any(_OF_SHARDS.search(frame.file) for error in errors_of(s) for frame in error.frames):
+        return True
+    sizes = [f.shape[0] for f in prints]
+    is_gathered = any(f.op == "ALLGATHER" for f in prints)  # a program's own results may differ as much
+    return min(sizes) >= BUCKET_ELEMENTS or (are_far_apart(sizes) and not is_gathered)
+
+
+@rule("traced-calls-disagree")
+def traced_calls_disagree(s: Situation) -> Iterator[Found]:
+    """The first position at which NCCL's traces differ in more than the amount."""
+    calls = first_disagreement(s.events)
+    if calls and not _is_one_tensor(calls):
+        yield _of_traces(s, calls, ", ".join(f"{c.name} {c}" for c in calls[:4]), _OF_THE_PROGRAM)
+
+
+@rule("traced-amounts-disagree")
+def traced_amounts_disagree(s: Situation) -> Iterator[Found]:
+    """The first position at which NCCL's traces differ in the amount alone."""
+    calls = first_disagreement(s.events)
+    if calls and _is_one_tensor(calls):
+        yield _of_traces(s, calls, ", ".join(f"{c.name} {c.numel}" for c in calls[:6]), (PAD, NO_LONGER_TIMEOUT))
+
+
+def _of_traces(s: Situation, calls: tuple[TracedCall, ...], sides: str, fixes: tuple[Fix, ...]) -> Found:
+    odd, first = minority(values_of(calls)), calls[0]
+    return Found(
+        0.85,
+        odd,
+        quote(c.event for c in calls),
+        {"op": first.op, "position": f"{first.position:x}", "sides": sides},
+        fixes=fixes,
+        victims=s.others(odd) if odd else (),
+        collective={"op": first.op, "seq": first.position},
+    )
+
+
+def _is_one_tensor(calls: Sequence[TracedCall]) -> bool:
+    """Whether it is the same call with other amounts: of one type, of an operation whose sizes are the program's own choice."""
+    kinds = {(c.op, c.dtype) for c in calls}
+    return len(kinds) == 1 and calls[0].op in _TRACED_SIZED_BY_USER and not are_far_apart(c.numel for c in calls)
+
+
+@rule("nccl-mismatch")
+def nccl_mismatch(s: Situation) -> Iterator[Found]:
+    """Unless the transport failed: then the ranks stand where it left them."""
+    if (events := s.events.of("fingerprint.nccl")) and not s.events.has("rdma.completion_error"):
+        yield found_in(s, events, 0.85, fixes=(PAD, SEE_IT))
+
+
+@rule("ranks-compared")
+def ranks_compared(s: Situation) -> Iterator[Found]:
+    """Without the lines of DDP that compare with nothing; little where another exception came first."""
+    events = s.events.of("compared.forward_order", "compared.fetch_order", "ddp.inconsistent_params")
+    events = tuple(e for e in events if e.kind != "ddp.inconsistent_params" or e["other"] not in ("", "0"))
+    if events:
+        before = [e for e in errors_of(s) if e.kind == "primary" and e.order < events[0].order]
+        is_later = any(e.error.message[:_SAME_CHARACTERS] not in events[0].text for e in before)
+        yield found_in(s, events, _EARLIER if is_later else 0.96, (), fixes=("same-modules", SEE_IT))
+
+
+@rule("others-completed")
+def others_completed(s: Situation) -> Iterator[Found]:
+    """A single rank that waits in the first call."""
+    waits, alone = s.watchdogs.timed_out, s.watchdogs.ranks
+    if len(alone) != 1 or not waits or waits[0].seq not in (0, 1):
+        return
+    start = waits[0].events[0].order
+    done = [e for e in s.events.of("progress.rank_done") if e.rank not in (None, *alone) and e.order < start]
+    others = len({e.rank for e in done})
+    if others >= _LEAST_DONE:
+        yield Found(
+            0.7,
+            alone,
+            (*quote(lines_of(waits), 2), *quote(done, 3)),
+            {"rank": alone[0], "call": waits[0], "others": others},
+            fixes=(PAD, SEE_IT),
+            collective={"op": waits[0].op, "seq": waits[0].seq},
+        )
+
+
+@rule("ran-ahead")
+def ran_ahead(s: Situation) -> Iterator[Found]:
+    """The first pair of ranks."""
+    firsts = tuple({x.rank: x for x in reversed(s.watchdogs.timed_out) if x.rank is not None}.values())[::-1]
+    if len({x.group for x in firsts if x.group}) > 1 or s.watchdogs.has_subgroups or s.watchdogs.lagging[0]:
+        return
+    for behind, ahead in ((b, a) for b in firsts for a in firsts if _has_left(a, b)):
+        odd = minority({x.rank: (x.seq, x.op, x.numel_in) for x in firsts if x.rank is not None})
+        yield Found(
+            0.65,
+            odd,
+            quote(lines_of(firsts)),
+            {"rank": behind.rank, "call": behind, "ahead_rank": ahead.rank, "ahead_call": ahead},
+            fixes=_OF_THE_PROGRAM,
+            victims=s.others(odd) if odd else (),
+            collective={"op": behind.op, "seq": behind.seq},
+        )
+        return
+
+
+def _has_left(ahead: TimedOut, behind: TimedOut) -> bool:
+    if behind.seq is None or ahead.seq is None or not behind.keeps_cpu or {ahead.op, behind.op} - _TOGETHER:
+        return False
+    return ahead.seq > behind.seq and (ahead.op, ahead.numel_in) != (behind.op, behind.numel_in)
+
+
+@rule("submitted-apart")
+def submitted_apart(s: Situation) -> Iterator[Found]:
+    """The first report of Horovod in which each side misses something."""
+    for lines in _reports(s.events):
+        missing = _missed_by(lines)
+        if any(a - b and b - a for a, b in combinations(list(missing.values())[:_MOST_TENSORS], 2)):
+            ranks = sorted(set().union(*missing.values()))
+            odd = minority({r: frozenset(tensor for tensor, who in missing.items() if r in who) for r in ranks})
+            some = list(missing.items())[:3]
+            sides = "; ".join(f"{w.name_ranks(sorted(who))} did not submit {tensor}" for tensor, who in some)
+            victims = s.others(odd) if odd else ()
+            yield Found(0.85, odd, quote(lines), {"sides": sides}, fixes=_OF_THE_PROGRAM, victims=victims)
+            return
+
+
+def _reports(events: Events) -> Iterable[Sequence[LogEvent]]:
+    """The lines of each report."""
+    lines: list[LogEvent] = []
+    for event in events.of("horovod.stalled", "horovod.missing", "horovod.missing_for"):
+        if event.kind == "horovod.stalled":
+            yield tuple(lines)
+            lines = []
+        else:
+            lines.append(event)
+    yield tuple(lines)
+
+
+def _missed_by(lines: Sequence[LogEvent]) -> Mapping[str, frozenset[int]]:
+    """Tensor -> the ranks that did not submit it. A list that was cut short ("...") tells nothing of the rest."""
+    found: dict[str, set[int]] = {}
+    for event in lines:
+        if event.kind == "horovod.missing":
+            ranks = {int(r) for r in event["missing"].split(",") if r.strip().isdecimal()}
+            found.setdefault(event["tensor"], set()).update(ranks)
+        elif not event["tensors"].rstrip().endswith("...") and (rank := event.number("rank_")) is not None:
+            for tensor in event["tensors"].split(","):
+                found.setdefault(tensor.strip(), set()).add(rank)
+    return {tensor: frozenset(ranks) for tensor, ranks in found.items()}
+
+
+_RAN_OUT = re.compile(r"Timed out waiting \d+ ?ms for (?:recv|send) operation")
+_CLOSED = re.compile(r"Connection (?:closed|reset) by (?:remote )?peer")
+_BACKWARD = frozenset({"backward", "run_backward", "_engine_run_backward"})
+# Nobody leaves these before all have come: two of them cannot be under way in one group. The rest has a root that goes ahead.
+_TOGETHER_IN_CODE = re.compile(r"all_reduce\w*|all_gather\w*|reduce_scatter\w*|all_to_all\w*|barrier|backward")
+# In the start the store is waited for, and no call.
+_NO_CALL = ("", "init_process_group", "new_group", "split_group", "monitored_barrier")
+_MOST_WAITS = 6
+
+
+@rule("waits-ended-apart")
+def waits_ended_apart(s: Situation) -> Iterator[Found]:
+    """Waits that ran out in different calls; of some ranks alone only calls that cannot be under way at once."""
+    waits = [(e, call) for e in errors_of(s) if _has_waited(e) and (call := _call_of(e.frames)) not in _NO_CALL]
+    calls = {call for _, call in waits}
+    if len(calls) < 2 or not any(_RAN_OUT.search(e.error.message) for e, _ in waits):
+        return
+    failed = failed_by_itself(s.failures)
+    if (failed is not None and failed.error is None) or any(e.kind == "primary" for e in errors_of(s)):
+        return
+    named = {e.rank: (e, call) for e, call in reversed(waits) if e.rank is not None}
+    is_everybody = len(named) > 1 and set(named) >= _everybody(s)
+    if not is_everybody and not all(_TOGETHER_IN_CODE.fullmatch(call) for call in calls):
+        return
+    odd = minority({rank: call for rank, (_, call) in named.items()})
+    shown = {call: e for e, call in reversed(waits)}
+    ranks_in = {call: sorted(r for r, (_, c) in named.items() if c == call) for call in shown}
+    quoted = waits if len(waits) <= _MOST_WAITS else [(e, call) for call, e in shown.items()]
+    yield Found(
+        0.85 if is_everybody else 0.65,
+        odd,
+        tuple(_in_call(e, call) for e, call in quoted),
+        {"sides": ", ".join(_side(ranks_in[call], call, e) for call, e in shown.items())},
+        "all" if is_everybody else "some",
+        _OF_THE_PROGRAM,
+        s.others(odd) if odd else (),
+        w.location_of(next(iter(user_frames(named[odd[0]][0].frames)), None)) if odd else None,
+    )
+
+
+def _has_waited(error: SeenError) -> bool:
+    return bool(_RAN_OUT.search(error.error.message) or _CLOSED.search(error.error.message))
+
+
+def _everybody(s: Situation) -> set[int]:
+    """All ranks of the job; rank -1, which nobody is, where neither the program nor a launcher tells how many there are."""
+    is_known = s.case.job.world_size is not None or any(e.exit for e in s.case.ranks.values())
+    return set(s.case.world) if is_known else {-1}
+
+
+def _call_of(frames: Sequence[Frame]) -> str:
+    """The collective in which a traceback ends, as the program called it; empty where it ends elsewhere."""
+    names = [f.function for f in frames if PurePath(f.file).name == "distributed_c10d.py"]
+    if names:
+        return names[-1]
+    return "backward" if any(f.function in _BACKWARD and "torch" in f.file for f in frames) else ""
+
+
+def _side(ranks: Sequence[int], call: str, error: SeenError) -> str:
+    frame = next(iter(user_frames(error.frames)), None)
+    place = f" ({PurePath(frame.file).name}:{frame.line})" if frame else ""
+    return f"{w.name_ranks(ranks) if ranks else 'a rank'} in {call}{place}"
+
+
+def _in_call(error: SeenError, call: str) -> EvidenceLine:
+    who = f"rank {error.rank}" if error.rank is not None else "a rank"
+    place = f"{PurePath(error.source.path).name or 'log'}:{error.source.line}"
+    return EvidenceLine(f"{place}, {who}", f"in {call}: {error.text[:160]}", error.source.line)

@@ -1,0 +1,282 @@
+"""Rules on the network and its transports, from what a job printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from unhang.analyze.failures import Failure, is_timeout
+from unhang.analyze.situation import Situation
+from unhang.model import EvidenceLine, LogEvent
+from unhang.rules import wording as w
+from unhang.rules.base import Found, rule
+from unhang.rules.died_first import in_trouble, somebody_died
+from unhang.rules.log_lines import found_in, in_order, on_nodes, ranks_in
+
+# Of locked memory.
+_NOT_LOCKED = ("rdma.register_no_memory", "rdma.create_no_memory")
+_WARNING = "rdma.memlock_warning"
+# Of adapters and their links.
+_ADAPTER = ("rdma.device_fatal", "rdma.adapter_failed")
+_DOWN = ("rdma.port_error", "rdma.link_down")
+_RETRIES_EXCEEDED = "12"
+_FLAPPING = 3
+_MODIFY = {
+    "Network is unreachable": 0.95,
+    "No route to host": 0.95,
+    "Connection timed out": 0.88,
+    "Invalid argument": 0.86,
+    "No such device": 0.86,
+    "No data available": 0.9,
+    "No such file or directory": 0.8,
+}
+# Of interfaces and addresses.
+_NAMED = ("fabric.no_interface", "fabric.no_family", "fabric.bind_failed", "gloo.family_mismatch", "gloo.no_interface")
+_FAILED = ("fabric.connect_failed", "fabric.connect_exhausted", "fabric.gloo_connect_failed", "gloo.connect_failed")
+_UNREACHABLE = ("No route to host", "Network is unreachable", "Cannot assign requested address", "Host is down")
+_BLOCKED = ("Connection timed out", "Software caused connection abort", "Operation not permitted", "Network is down")
+_FELL_BACK = "gloo.unresolved"
+_OTHER = (
+    "rdma.",
+    "shm.",
+    "fabric.too_many_files",
+    "fabric.connection_reset",
+    "fabric.connection_lost",
+    "nccl.cuda_failure",
+)
+_LOOPBACK = ("127.", "::1", "localhost", "[127.")
+_LOCAL = ("169.254.", "fe80:", "172.17.0.")  # of a link or of Docker's bridge: no other node has a way there
+# Of open connections.
+_BROKEN = re.compile(r"Connection closed by peer|Connection reset by peer|Broken pipe")
+_SENDING = frozenset({"write", "writev", "send", "sendmsg"})
+
+
+@rule("memlock-limit")
+def memlock_limit(s: Situation) -> Found | None:
+    """Failed registrations; the warning alone only where the job is in trouble with RDMA."""
+    events = s.events.of(*_NOT_LOCKED, _WARNING)
+    kinds = {e.kind for e in events}
+    if (kinds == {_WARNING} and not _is_in_rdma_trouble(s)) or not kinds:
+        return None
+    if kinds == {_WARNING}:
+        confidence = 0.6
+    elif _WARNING in kinds:  # it names the limit
+        confidence = 0.96
+    else:
+        confidence = 0.88 if "rdma.register_no_memory" in kinds else 0.8
+    limit = next((e["limit"] or f"{e['kbytes']} kB" for e in events if e["limit"] or e["kbytes"]), "")
+    return found_in(s, events, confidence, words={"limit": f" ({limit})" if limit else ""})
+
+
+def _is_in_rdma_trouble(s: Situation) -> bool:
+    has_failed = s.events.has("nccl.error", "nccl.result") and s.events.has("rdma.ofi_failed", "nccl.ib_device")
+    return has_failed and in_trouble(s)
+
+
+def _retried(s: Situation) -> list[LogEvent]:
+    return [e for e in s.events.of("rdma.completion_error") if e["status"] == _RETRIES_EXCEEDED]
+
+
+@rule("ib-link")
+def ib_link(s: Situation) -> Found | None:
+    """Events of the adapter with retries exceeded beside them, or these alone on InfiniBand.
+
+    The ranks whose own adapter reports are the culprits; who only gets no answer is a victim.
+    """
+    fatal, down, retried = s.events.of(*_ADAPTER), s.events.of(*_DOWN), _retried(s)
+    events = in_order(fatal, down, retried)
+    if fatal:
+        culprits = ranks_in(fatal) or ranks_in(down)
+        return found_in(s, events, 0.96, culprits, say="fatal", words={"where": on_nodes(fatal)})
+    if down and (in_trouble(s) or not _came_back(s, down)):
+        words = {"where": on_nodes(down), "times": f" ({len(down)} times)" if len(down) > 1 else ""}
+        confidence = 0.92 if retried else 0.85 if len(down) >= _FLAPPING else 0.76
+        return found_in(s, events, confidence, ranks_in(down), say="down", words=words)
+    is_ib = s.events.has("nccl.ib_device") and not s.events.has("nccl.roce_device", "rdma.gid_change")
+    if not retried or not is_ib or somebody_died(s, retried) or not _has_worked(s, retried[0]):
+        return None
+    return found_in(s, retried, 0.6, (), say="retried")
+
+
+def _came_back(s: Situation, down: Sequence[LogEvent]) -> bool:
+    active = s.events.of("rdma.port_active", "rdma.link_up")
+    return bool(active) and active[-1].order > down[-1].order
+
+
+def _has_worked(s: Situation, event: LogEvent) -> bool:
+    """Whether steps of training were made before: the way that they took was right."""
+    return any(e.order < event.order for e in s.events.of("progress.step"))
+
+
+@rule("ib-roce-config")
+def ib_roce_config(s: Situation) -> Found | None:
+    """What speaks for the configuration, and not for a link or a dead peer."""
+    named, retried = s.events.of("rdma.modify_qp_failed", "rdma.wrong_type"), _retried(s)
+    if named:
+        return _not_connected(s, named)
+    if s.events.has(*_ADAPTER, *_DOWN):
+        return None
+    changed = s.events.of("rdma.gid_change")
+    if changed and (retried or in_trouble(s)):
+        events = in_order(changed, retried)
+        say = f"{'changed' if events[0].kind == 'rdma.gid_change' else 'retried'}/changed"
+        return found_in(s, events, 0.93 if retried else 0.62, (), say=say, fixes=("addresses", "gid", "timeout"))
+    is_known = bool(retried) and (_is_roce(s, retried) or s.events.has("nccl.ib_device"))
+    if is_known and not somebody_died(s, retried) and not _has_worked(s, retried[0]):
+        return found_in(s, retried, 0.68, (), say="retried", fixes=("gid", "same", "rails"))
+    networks = _different_networks(s) if in_trouble(s) and not retried else ()
+    if not networks:
+        return None
+    chosen = ", ".join(sorted({f"{e['network']} on {e['node']}" for e in networks})[:4])
+    return found_in(s, networks, 0.7, (), say="networks", words={"chosen": chosen}, fixes=("gid", "same", "rails"))
+
+
+def _not_connected(s: Situation, named: Sequence[LogEvent]) -> Found:
+    """Queue pairs that cannot be connected, or the marks of two kinds of network."""
+    modify = [e for e in named if e.kind == "rdma.modify_qp_failed"]
+    reason = "modify" if len(modify) == len(named) else "marks"
+    fixes = ("gid", "same", "rails")
+    if not modify:
+        return found_in(s, named, 0.85, (), say=reason, fixes=fixes)
+    gid = modify[0]["gid"]
+    words = {"gid": f" from GID {gid}" if gid else "", "error": modify[0]["error"]}
+    confidence = max(_MODIFY.get(e["error"], 0.75) for e in named)
+    return found_in(s, named, confidence, (), say=f"modify/{reason}", words=words, fixes=fixes)
+
+
+def _different_networks(s: Situation) -> tuple[LogEvent, ...]:
+    """The first choice of each node, where not all chose the same: InfiniBand (with or without a plugin) or another."""
+    chosen: dict[str, LogEvent] = {}
+    for event in s.events.of("nccl.network"):
+        chosen.setdefault(event["node"], event)
+    kinds = {"IB" if e["network"].startswith("IB") else e["network"] for e in chosen.values()}
+    is_failing = s.is_hang or s.events.has("nccl.error", "nccl.result", "nccl.echo_peer_closed", "nccl.echo_proxy")
+    alone = not s.events.has("fabric.connect_failed", "shm.", "cuda.", "oom.device", "fabric.too_many_files")
+    return tuple(chosen.values()) if len(kinds) > 1 and "IB" in kinds and is_failing and alone else ()
+
+
+def _is_roce(s: Situation, retried: Sequence[LogEvent]) -> bool:
+    """Whether the adapters are known to be RoCE: NCCL prints a GID for these only."""
+    return any(e["gid"] for e in retried) or (s.events.has("nccl.roce_device") and not s.events.has("nccl.ib_device"))
+
+
+@rule("network-interface")
+def network_interface(s: Situation) -> Found | None:
+    """Lines that name it, and failed connections that are not the echo of a death; the clearest line decides."""
+    failed = s.events.of(*_FAILED)
+    if somebody_died(s, failed):  # a dead process does not take the route away
+        failed = tuple(e for e in failed if e["error"] in _UNREACHABLE or _is_unreachable(e))
+    retries = [e for e in s.events.of("fabric.connect_retry") if _is_nearly_last(e)]
+    if s.case.attempt and any("Connection refused" in e["reason"] for e in failed):
+        return None
+    if s.events.has("elastic.restarting") and any(_has_worked(s, e) for e in (*failed, *retries)):
+        return None  # after a restart a peer that is not there is no wrong way to it
+    found = in_order(s.events.of(*_NAMED), failed, retries)
+    if any(e.kind == "gloo.connect_failed" for e in found):
+        found = in_order(found, (e for e in s.events.of(_FELL_BACK) if "loopback" in e.text))
+    events = found or _on_a_link_only(s)
+    if not events:
+        return None
+    best = max(events, key=_weight)
+    before = after = ""
+    if _is_loopback(best) or best.kind == _FELL_BACK:
+        before = (
+            "The peer advertised a loopback address: its host name resolves to 127.x, which no other node can reach. "
+        )
+    elif best["address"].startswith(_LOCAL):
+        before = "The peer advertised an address that is valid on its own link or bridge only. "
+    elif best["error"] == "Connection refused":
+        after = " A refusal may also mean that the peer had already ended; nothing in the log shows that it had."
+    words = {
+        "interface": best["interface"] or best["looked_up"],
+        "address": best["address"] or "the address of another node",
+        "error": best["error"] or "it gives up",
+        "before": before,
+        "after": after,
+    }
+    return found_in(s, events, _weight(best), (), say=best.kind, words=words)
+
+
+def _on_a_link_only(s: Situation) -> tuple[LogEvent, ...]:
+    """NCCL listens on an address of one link (fe80::), and a system call failed that nothing else explains."""
+    using = tuple(e for e in s.events.of("fabric.bootstrap_using") if e["address"].startswith("fe80:"))
+    errors = s.events.of("nccl.error", "nccl.result")
+    is_system = any(e["result"] == "SystemError" or e["what"] == "unhandled system error" for e in errors)
+    is_explained = not is_system or s.events.has(*_OTHER) or somebody_died(s, errors)
+    return () if is_explained else using
+
+
+def _is_loopback(event: LogEvent) -> bool:
+    return event["address"].startswith(_LOOPBACK) or "remote=[127." in event["reason"]
+
+
+def _is_unreachable(event: LogEvent) -> bool:
+    return any(e in event["reason"] for e in _UNREACHABLE)
+
+
+def _is_nearly_last(event: LogEvent) -> bool:
+    attempt, attempts = event.number("attempt"), event.number("attempts")
+    return attempt is not None and bool(attempts) and 2 * attempt >= (attempts or 0)
+
+
+def _weight(event: LogEvent) -> float:
+    if event.kind in _NAMED:
+        return 0.96
+    if event.kind == _FELL_BACK:
+        return 0.97  # taken up only where connections then failed
+    if event.kind == "fabric.bootstrap_using":
+        return 0.66
+    if event["error"] in _UNREACHABLE:
+        return 0.93 if event.kind != "fabric.connect_retry" else 0.9
+    if _is_loopback(event) or event["address"].startswith(_LOCAL):
+        return 0.88
+    if event.kind == "gloo.connect_failed" and _is_unreachable(event):
+        return 0.93
+    if event["error"] in _BLOCKED or event["what"]:
+        return 0.78
+    return 0.72 if event.kind == "gloo.connect_failed" else 0.62
+
+
+@rule("network-unstable")
+def network_unstable(s: Situation) -> Found | None:
+    """What NCCL said of open connections; else what all ranks say of theirs."""
+    lost, resets = s.events.of("fabric.connection_lost"), s.events.of("fabric.connection_reset")
+    both = {e["call"] in _SENDING for e in resets} == {True, False}
+    events = in_order(lost, resets if both or lost else ())
+    if s.events.has("nccl.echo_peer_closed") and not lost:
+        events = ()  # an orderly end of a connection: its process ended, and the resets may be that as well
+    if events and not somebody_died(s, events):
+        return found_in(s, events, 0.8 if lost else 0.72, (), say="seen")
+    broken = _broken_everywhere(s)
+    if not broken:
+        return None
+    words = {"who": w.name_ranks(sorted(f.rank for f in broken))}
+    return Found(0.72, (), _exceptions(broken[:4]), words, say="everywhere")
+
+
+def _exceptions(failures: Iterable[Failure]) -> tuple[EvidenceLine, ...]:
+    errors = [(f.rank, f.error) for f in failures if f.error]
+    return tuple(EvidenceLine(f"rank {rank} exception", f"{e.type}: {e.message[:200]}") for rank, e in errors)
+
+
+def _broken_everywhere(s: Situation) -> tuple[Failure, ...]:
+    """Two or more failures, if ranks lost connections while every process of the job lived.
+
+    Ranks that felt nothing were ended by the launcher, after the first that failed had ended.
+    """
+    broken = tuple(f for f in s.failures if f.kind == "exception" and f.error is not None and f.error.time_ns)
+    ends = {r: e.exit.time_ns for r, e in s.case.ranks.items() if e.exit is not None}
+    if len(broken) < 2 or sorted(ends) != list(s.case.world) or any(not f.secondary for f in s.failures):
+        return ()
+    first, first_end = min(f.error.time_ns for f in broken if f.error), min(ends.values())
+    lost = {f.rank for f in broken}
+    is_alive = first_end > first and all(r in lost or (ends[r] > first_end and _was_ended(s, r)) for r in s.case.world)
+    gave_up = any(is_timeout(h) for e in s.case.ranks.values() for h in e.handled)
+    is_broken = all(f.error and _BROKEN.search(f.error.message) for f in broken)
+    return broken if is_alive and is_broken and not gave_up else ()
+
+
+def _was_ended(s: Situation, rank: int) -> bool:
+    """Whether a signal that a launcher sends ended the rank."""
+    end = s.case.ranks[rank].exit
+    return end is not None and end.kind == "signal" and end.code == -15

@@ -1,0 +1,298 @@
+"""Rules on calls in another order, and on sends and receives whose other side is another one or nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.divergence import Divergence
+from unhang.analyze.graph import edges_on
+from unhang.analyze.order import (
+    SENDS,
+    is_dispatch_race,
+    is_seen_elsewhere,
+    is_thread_race,
+    left_out,
+    out_of_order,
+    receive_first,
+    with_new_transfer,
+    wrong_peers,
+)
+from unhang.analyze.situation import Situation
+from unhang.analyze.streams import stack_path
+from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, Frame, WaitEdge
+from unhang.rules import wording as w
+from unhang.rules.base import Found, rule
+
+_MOST_NAMED = 4
+_MOST_COMPANIONS = 256
+
+
+@rule("collective-order-race")
+def collective_order_race(s: Situation) -> Iterator[Found]:
+    """A race on one group, or a cycle over several."""
+    d = s.divergence
+    if d is not None and (is_thread_race(s, d) or (is_dispatch_race(d) and not d.left_loop)):
+        yield _race(s, d)
+    elif d is None and s.judges_waits:
+        for cycle in s.waits.cycles:
+            is_explained = _is_of_another_kind(s, cycle) or wrong_peers(s) or left_out(s, cycle)
+            if set(cycle) <= set(s.proven) and not is_explained:
+                yield _cycle(s, cycle)
+
+
+def _is_of_another_kind(s: Situation, cycle: tuple[int, ...]) -> bool:
+    """A circle at start-up, or of two sides of one transfer that differ."""
+    edges = [e for r in cycle for e in s.waits.edges_of(r)]
+    return any(e.kind in ("new_group", "rendezvous") or (e.kind == "p2p" and e.mismatch) for e in edges)
+
+
+def _race(s: Situation, d: Divergence) -> Found:
+    by_thread = is_thread_race(s, d)
+    frame = _race_frame(s, d) if by_thread else d.location
+    mine, theirs = w.name_call(d.odd_call), w.name_call(d.reference_call)
+    words = {
+        "odd": w.name_ranks(d.odd),
+        "others": w.name_ranks(d.reference),
+        "group": d.group,
+        "line": w.place(frame),
+        "call": f"Call #{d.seq} of {d.group}",
+        "mine": mine,
+        "theirs": theirs,
+        "paired": f" The calls up to #{d.stuck_seq - 1} paired silently." if d.seq < d.stuck_seq else "",
+    }
+    evidence = (
+        w.path_line(d.odd[0], f"#{d.seq} {mine} (thread {d.odd_call.thread})", d.odd_path),
+        w.path_line(d.reference[0], f"#{d.seq} {theirs} (thread {d.reference_call.thread})", d.reference_path),
+        *w.stack_lines(s.case.ranks.get(d.odd[0])),
+    )
+    return Found(
+        0.92 if d.has_majority else 0.8,
+        d.odd if d.has_majority else d.culprits,
+        evidence,
+        words,
+        "threads" if by_thread else "queue",
+        ("threads" if by_thread else "queue", "no barrier"),
+        s.others(d.odd),
+        w.location_of(frame),
+        w.group_of(d.group),
+        w.collective_of(d.reference_call, d.seq),
+    )
+
+
+def _race_frame(s: Situation, d: Divergence) -> Frame | None:
+    """The line of the call that came from the rarer thread."""
+    table = s.case.calls
+    group = table.groups.index(d.group)
+
+    def rarity(thread: str, rank: int) -> int:
+        return sum(table.threads[int(table["thread"][row])] == thread for row in table.rows(rank=rank, group=group))
+
+    rare = min((d.odd_call, d.reference_call), key=lambda c: rarity(c.thread, c.rank))
+    path = user_path(rare.frames)
+    return path[-1] if path else d.location
+
+
+def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
+    edges = [s.waits.edges_of(r)[0] for r in cycle]
+    p2p, is_mixed = all(e.kind == "p2p" for e in edges), len({e.kind for e in edges}) > 1
+    left = s.departures(cycle)
+    is_pattern = _all_do_the_same(edges) and all(is_seen_elsewhere(s, r) for r in cycle)
+    by_order = out_of_order(s, edges)
+    by_habit = () if by_order else _with_companions(s, cycle, left, _left_their_habit(left, cycle))
+    by_past = () if by_order or by_habit or not p2p else with_new_transfer(s, cycle)
+    odd = by_order or by_habit or by_past
+    is_known = all(r in left or (is_seen_elsewhere(s, r) and not is_mixed) for r in cycle)
+    line = () if odd or is_pattern else receive_first(s, cycle)
+    culprits = odd or (cycle if line or (len(cycle) <= _MOST_NAMED and is_known) else ())
+    path = (stack_path(s.case, culprits[0]) or _path_of_front(s, culprits[0])) if culprits else ()
+    more = ""
+    if by_habit:
+        call = s.case.calls.call(left[next(r for r in by_habit if r in left)])
+        path = user_path(call.frames) or path
+        more = f" {w.name_ranks(by_habit)} made {w.name_call(call)} #{call.seq} of {call.group}, which neither its own past nor a peer foretold."
+    elif by_past:
+        more = f" {w.name_ranks(by_past)} {w.verb(by_past, 'has', 'have')} not made such a transfer before; the others have."
+    elif line:
+        more = f" All receive first, at {w.place(line[-1])}, and none has sent anything before: their common order is at fault."
+    elif not (odd or is_pattern):
+        more = " Nothing tells which order is the right one."
+    awaited = _awaited(s, culprits, cycle) or edges[0]
+    kinds = (
+        "point-to-point calls" if p2p else "sends and collectives" if is_mixed else "collectives of different groups"
+    )
+    words = {
+        "ranks": w.name_ranks(cycle),
+        "calls": kinds,
+        "odd": f"; {w.name_ranks(odd)} left the order of the others" if odd else "",
+        "waits": "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6]),
+        "more": more,
+    }
+    return Found(
+        0.9 if odd or is_pattern else 0.7 if line else 0.45,
+        culprits,
+        _cycle_lines(s, cycle),
+        words,
+        "cycle",
+        ("receives" if p2p else "queue",),
+        s.others(culprits),
+        w.location_of(path[-1] if path else None),
+        w.group_named(awaited.group),
+        {"op": awaited.what.split(" ")[0], "seq": awaited.seq},
+        "code-divergence" if by_habit or by_past else "",
+    )
+
+
+def _cycle_lines(s: Situation, cycle: tuple[int, ...]) -> Iterator[EvidenceLine]:
+    """The waits and stacks of the circle."""
+    for rank in cycle[:4]:
+        yield from map(w.waiting_line, s.waits.edges_of(rank))
+        yield from w.stack_lines(s.case.ranks.get(rank), 2)
+
+
+def _all_do_the_same(edges: Sequence[WaitEdge]) -> bool:
+    """Whether all receive first, or all send first: then the pattern itself is at fault, not one of them."""
+    return all(e.kind == "p2p" for e in edges) and len({e.what.split(" ")[0] for e in edges}) == 1
+
+
+def _awaited(s: Situation, culprits: tuple[int, ...], cycle: tuple[int, ...]) -> WaitEdge | None:
+    """The oldest wait of the cycle for a culprit."""
+    waits = edges_on(s.waits, culprits) if len(culprits) < len(cycle) else {}
+    found = [e for edges in waits.values() for e in edges if e.waiter in cycle]
+    return min(found, key=lambda e: e.since_ns or 0, default=None)
+
+
+def _left_their_habit(left: Mapping[int, int], cycle: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of the cycle that made a call which nothing foretold, if that tells them from the others."""
+    return tuple(sorted(left)) if 0 < len(left) < len(cycle) else ()
+
+
+def _with_companions(
+    s: Situation, cycle: tuple[int, ...], left: Mapping[int, int], odd: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Those that left their habit, with those outside of the cycle that left it by the same collective."""
+    table = s.case.calls
+    places = {(int(table["group"][left[r]]), int(table["seq"][left[r]])) for r in odd if not table["is_p2p"][left[r]]}
+    position = s.index.position(*places.pop()) if len(places) == 1 else None
+    if position is None or len(position.ranks) > _MOST_COMPANIONS:
+        return odd
+    rows = dict(zip(position.ranks.tolist(), position.rows.tolist(), strict=True))
+    also = s.departures([*cycle, *rows]) if len(rows) > len(odd) else {}
+    return tuple(sorted({*odd, *(r for r, row in also.items() if rows.get(r) == row)}))
+
+
+def _path_of_front(s: Situation, rank: int) -> Path:
+    rows = s.recorded.fronts.get(rank, ())
+    return user_path(s.case.calls.call(rows[0]).frames) if rows else ()
+
+
+@rule("wrong-peer", needs=("ranks",))
+def wrong_peer(s: Situation) -> Iterator[Found]:
+    """Each call with a peer that expects nothing of it, while another rank waits for its rank."""
+    if s.divergence is not None or s.primary_failure is not None or s.late or not s.judges_waits:
+        return
+    for rank, call, waiter in wrong_peers(s):
+        if rank in s.proven:
+            frame = next(iter(call.frames), None)
+            words = {
+                "rank": rank,
+                "call": call.kind,
+                "side": "to" if call.kind in SENDS else "from",
+                "peer": call.peer,
+                "line": w.place(frame),
+                "lead": w.lead(frame),
+                "waiter": waiter,
+            }
+            yield Found(
+                0.92,
+                (rank,),
+                (*(w.waiting_line(e) for e in s.waits.edges[:4]), *w.stack_lines(s.case.ranks.get(rank), 3)),
+                words,
+                victims=s.others((rank,)),
+                location=w.location_of(frame),
+                group=w.group_named(call.group),
+                collective={"op": call.kind, "seq": call.index},
+            )
+
+
+def open_transfers(s: Situation) -> Iterator[CollectiveCall]:
+    """The sends and receives in which ranks without a stack wait."""
+    table = s.case.calls
+    for rows in s.recorded.fronts.values():
+        for row in rows:
+            if table["is_p2p"][row] and table["peer"][row] >= 0:
+                yield table.call(row)
+
+
+def _is_new_partner(table: CollectiveTable, call: CollectiveCall) -> bool:
+    """Whether the rank made this kind of call before, and never with this peer."""
+    if call.rank in table.active_ranks:
+        return False  # its history is not in the dump
+    rows = table.rank_rows(call.rank)
+    is_same = table["is_p2p"][rows] & (table["op"][rows] == table["op"][call.row])
+    peers = table["peer"][rows][is_same & (table["state"][rows] == CallState.COMPLETED)]
+    return len(peers) > 0 and call.peer not in peers.tolist()
+
+
+@rule("new-partner", needs=("calls",))
+def new_partner(s: Situation) -> Iterator[Found]:
+    """Each call with a peer that is new and does not answer."""
+    for call in open_transfers(s) if s.judges_waits and not s.failures else ():
+        is_answered = s.recorded.transfers.get(call.row) is not None
+        if is_answered or call.peer in s.case.out_of_sight or not _is_new_partner(s.case.calls, call):
+            continue
+        if s.departures([call.rank]).get(call.rank) == call.row:
+            path = user_path(call.frames)
+            side = "to" if call.op == "send" else "from"
+            at = f" at {w.place(path[-1])}" if path else ""
+            seen = w.path_line(call.rank, f"{w.name_call(call)} {side} rank {call.peer} (open)", path)
+            yield Found(
+                0.92,
+                (call.rank,),
+                (seen, *map(w.waiting_line, s.waits.edges_of(call.rank)[:2])),
+                {"rank": call.rank, "call": call.op, "side": side, "peer": call.peer, "at": at},
+                victims=s.others((call.rank,)),
+                location=w.location_of(path[-1] if path else None),
+                group=w.group_of(call.group),
+                collective=w.collective_of(call, call.seq),
+            )
+
+
+@rule("transfer-mismatch", needs=("calls",))
+def transfer_mismatch(s: Situation) -> Iterator[Found]:
+    """Each pair of a send and its receive that differ in size or dtype."""
+    seen: set[tuple[int, ...]] = set()
+    for call in open_transfers(s) if s.judges_waits else ():
+        edge = next((e for e in s.waits.edges_of(call.rank) if e.kind == "p2p" and e.mismatch), None)
+        other = s.recorded.transfers.get(call.row)
+        pair = tuple(sorted((call.rank, call.peer or 0)))
+        if edge is not None and other is not None and pair not in seen and edge.targets == (call.peer,):
+            seen.add(pair)
+            yield _mismatch(s, call, s.case.calls.call(other))
+
+
+def _mismatch(s: Situation, call: CollectiveCall, other: CollectiveCall) -> Found:
+    new = s.departures((call.rank, other.rank))
+    culprits = tuple(sorted(new)) if len(new) == 1 else tuple(sorted((call.rank, other.rank)))
+    wrong, right = (call, other) if call.rank == culprits[0] else (other, call)
+    path, is_sure = user_path(wrong.frames), len(culprits) == 1
+    words = {
+        "wrong": f"rank {wrong.rank} gives {w.name_call(wrong)}",
+        "right": f"rank {right.rank} gives {w.name_call(right)}",
+        "unsure": "" if is_sure else " Nothing tells which side is wrong.",
+    }
+    evidence = (
+        w.path_line(wrong.rank, f"{w.name_call(wrong)} (open)", path),
+        w.path_line(right.rank, f"{w.name_call(right)} (open)", user_path(right.frames)),
+        EvidenceLine("pair", f"rank {wrong.rank} and rank {right.rank} in {wrong.group}"),
+    )
+    return Found(
+        0.9 if is_sure else 0.6,
+        culprits,
+        evidence,
+        words,
+        victims=s.others(culprits),
+        location=w.location_of(path[-1] if path else None),
+        group=w.group_of(wrong.group),
+        collective=w.collective_of(wrong, wrong.seq),
+    )

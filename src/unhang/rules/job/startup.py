@@ -1,0 +1,267 @@
+"""Rules on what else ends a start: a port, an address, a device, a version, a file."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from unhang.analyze.situation import Situation
+from unhang.model import LogEvent
+from unhang.read.traceback_text import START as TRACEBACK
+from unhang.rules import wording as w
+from unhang.rules.base import Found, rule
+from unhang.rules.failure import PORT_TAKEN, first_exception, frame_of, is_file_race, text_of
+from unhang.rules.log_lines import found_in, ranks_in
+from unhang.rules.start import BESIDE_ANOTHER_ERROR, has_other_error, still_starting, sure_beside, was_killed
+
+_PORT = re.compile(r"port:? ?`?(\d{2,5})|\]:(\d{2,5})|:(\d{4,5})\b")
+_PORT_WARNINGS = ("store.listen_failed", "store.bind_failed")
+_LISTENING = ("watchdog.timeout", "store.barrier_done")
+
+
+@rule("port-in-use")
+def port_in_use(s: Situation) -> Iterator[Found]:
+    """Errors, or warnings after which nothing shows that the start went on; of a bind the other address family may have been free."""
+    events, confidence = still_starting(s, s.events.of("store.port_taken"), *_LISTENING), 0.96
+    if not events:
+        joined = max((e.order for e in s.events.of("elastic.rendezvous_done")), default=-1)
+        warned = still_starting(s, s.events.of(*_PORT_WARNINGS), *_LISTENING)
+        events = [e for e in warned if joined <= e.order]
+        confidence = 0.9 if any(e.kind == "store.listen_failed" for e in events) else 0.75
+    if events:
+        port = _port(events)
+        words = {"port": f" {port}" if port else "", "number": port or "29500"}
+        frame = next((frame_of(f) for f in s.failures if PORT_TAKEN.search(text_of(f))), None)
+        yield found_in(s, events, sure_beside(s, confidence), words=words, location=w.location_of(frame))
+
+
+def _port(events: Sequence[LogEvent]) -> str:
+    for event in events:
+        if port := event["port"]:
+            return port
+        if match := _PORT.search(event.text):
+            return next((g for g in match.groups() if g), "")
+    return ""
+
+
+# gloo connects all with all: each member publishes its address under its rank, below the number of the group's context. A later
+# group has a number of its own before the device; whoever is missing there has left the others' way, and not the start.
+_ADDRESS = re.compile(r"default_pg(?:/\d+)?/{1,2}(?:cpu|cuda|xpu|mps)//\d+/(?P<rank>\d{1,7})(?=$|[\s,\]])")
+
+
+@rule("no-address")
+def no_address(s: Situation) -> Iterator[Found]:
+    """Unless a process was killed or that very rank waited as well."""
+    waited = still_starting(s, s.events.of("store.wait_timed_out"), "watchdog.timeout")
+    events = [e for e in waited if _ADDRESS.search(e["keys"])]
+    missing = tuple(sorted({int(m["rank"]) for e in events for m in _ADDRESS.finditer(e["keys"])}))
+    if events and not was_killed(s) and not any(e.rank in missing for e in events):
+        words = {
+            "ranks": w.name_ranks(missing),
+            "addresses": w.verb(missing, "its address", "their addresses"),
+            "key": events[0]["keys"].strip(),
+        }
+        yield found_in(s, events, sure_beside(s, 0.88), missing, words=words)
+
+
+_DEVICES = ("device.invalid_ordinal", "device.duplicate", "device.too_few")
+
+
+@rule("device-mapping")
+def device_mapping(s: Situation) -> Iterator[Found]:
+    """What names devices; NCCL 2.10 and older only say "invalid usage"."""
+    events = still_starting(s, s.events.of(*_DEVICES))
+    if not events and not has_other_error(s):
+        events = still_starting(s, s.events.of("device.old_invalid_usage"))
+    if not events:
+        yield from _held_by_one(s)
+        return
+    kinds = {e.kind for e in events}
+    if kinds & {"device.invalid_ordinal", "device.duplicate"}:
+        confidence = 0.97
+    elif "device.too_few" in kinds:
+        confidence = 0.65 if all("no GPUs found" in e.text for e in events) else 0.9
+    else:
+        confidence = 0.6
+    ranks = _without_device(s, events)
+    pair = next((e for e in events if e.kind == "device.duplicate"), None)
+    say = "same" if pair is not None else "absent" if kinds & {*_DEVICES} else "old"
+    who = w.name_ranks(ranks) if ranks else "several ranks" if pair is not None else "a rank"
+    words = {"who": who, "device": pair["device"] if pair is not None else ""}
+    yield found_in(s, events, sure_beside(s, confidence), ranks, words=words, say=say)
+
+
+def _held_by_one(s: Situation) -> Iterator[Found]:
+    """Several processes to which a device was refused while others of the job lived on: one of these holds it, alone."""
+    refused = still_starting(s, s.events.of("device.busy"))
+    lived_on = any("Terminated" in e.text or "SIGTERM" in e.text for e in s.events.of("ending.", "elastic."))
+    if len(refused) > 1 and lived_on:
+        yield found_in(
+            s,
+            refused,
+            sure_beside(s, 0.7),
+            words={"who": "several ranks", "device": "which takes one only"},
+            say="same",
+        )
+
+
+def _without_device(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
+    """The ranks without a device; of shared ones all that NCCL refused."""
+    found = {e.rank for e in events if e.rank is not None and e.kind != "device.duplicate"}
+    pairs = [e for e in events if e.kind == "device.duplicate"]
+    for e in pairs:
+        found |= {n for name in ("first_rank", "second_rank") if (n := e.number(name)) is not None}
+    if pairs:
+        refused = s.events.of("device.init_invalid_usage")
+        if len({e["device"] for e in refused}) == 1:
+            found |= {e.rank for e in refused if e.rank is not None}
+    if not found and any(e.kind == "device.invalid_ordinal" for e in events):
+        found = {
+            r for r, x in s.case.ranks.items() if x.error is None and x.exit is not None and (x.exit.code or 0) > 0
+        }
+    return tuple(sorted(found))
+
+
+@rule("gpu-visibility-isolation")
+def gpu_visibility(s: Situation) -> Iterator[Found]:
+    """An IPC handle may fail to open for other reasons too."""
+    events = still_starting(s, s.events.of("device.no_peer_access", "device.peer_not_visible", "device.ipc_failed"))
+    if events:
+        confidence = 0.8 if all(e.kind == "device.ipc_failed" for e in events) else 0.95
+        yield found_in(s, events, sure_beside(s, confidence), ())
+
+
+_NAMED = ("version.nccl_differs", "version.symbol_missing", "version.cuda_differs")
+
+
+@rule("version-mismatch")
+def version_mismatch(s: Situation) -> Iterator[Found]:
+    """Lines that name it, else nodes of a failed job that print other versions."""
+    events = s.events.of(*_NAMED, "version.ofi_register") or _other_versions(s)
+    if events:
+        confidence = sure_beside(s, 0.96 if any(e.kind in _NAMED for e in events) else 0.7)
+        say = "inferred" if all(e.kind == "version.nccl" for e in events) else "named"
+        words = {"what": next(filter(None, map(_unfit, events)), "") or _printed(events)}
+        yield found_in(s, events, confidence, (), words=words, say=say)
+
+
+def _unfit(e: LogEvent) -> str:
+    """What a line says that does not fit."""
+    if e.kind == "version.nccl_differs":
+        first, second = _dotted(e["first"]), _dotted(e["second"])
+        return f"rank {e['first_rank']} runs NCCL {first}, rank {e['second_rank']} NCCL {second}"
+    if e.kind == "version.symbol_missing" and e["symbol"]:
+        return f"a library was built for another version: {e['symbol']} is missing"
+    if e.kind == "version.cuda_differs":
+        return "libraries were built for different versions of CUDA"
+    if e.kind == "version.ofi_register":
+        return "the OFI plugin of NCCL cannot register memory (-22): plugin, libfabric and NCCL do not fit"
+    return ""
+
+
+def _printed(events: Sequence[LogEvent]) -> str:
+    versions = ", ".join(sorted({e["version"] for e in events if e["version"]}))
+    if versions:
+        return f"the nodes run different versions of NCCL: {versions}"
+    return "the versions of NCCL, torch or a plugin do not fit together"
+
+
+def _other_versions(s: Situation) -> Sequence[LogEvent]:
+    if not (s.is_hang or s.is_crash):
+        return ()
+    by_host: dict[str, set[str]] = {}
+    events = [e for e in s.events.of("version.nccl") if e.host]
+    for e in events:
+        by_host.setdefault(e.host, set()).add(e["version"])
+    is_consistent = all(len(versions) == 1 for versions in by_host.values())
+    return events if is_consistent and len(set().union(*by_host.values())) > 1 else ()
+
+
+def _dotted(code: str) -> str:
+    """`21805` is 2.18.5; versions before 2.9 count in hundreds."""
+    if not code.isdecimal() or len(code) > 6:
+        return code
+    number = int(code)
+    base = 10_000 if number >= 10_000 else 1_000
+    return f"{number // base}.{number % base // 100}.{number % 100}"
+
+
+_LOST = (
+    "files.rename_lost",
+    "files.index_missing",
+    "files.stale_handle",
+    "files.lock_lost",
+    "files.extension",
+    "files.exists",
+)
+_LATER_NODE = re.compile(r"worker[-_]?0*[1-9]\d*$|(?:^|\D)0*(?:[2-9]|[1-9]\d+)$", re.IGNORECASE)
+
+
+@rule("shared-file")
+def shared_file(s: Situation) -> Iterator[Found]:
+    """Lost races; else a double rotation; else index building that failed on later nodes only.
+
+    Where the exception itself shows the race, the rule filesystem-race says so, with the rank and the line.
+    """
+    first = first_exception(s)
+    if first is not None and is_file_race(s, first):
+        return
+    lost = s.events.of(*_LOST) or (s.events.of("files.shards_missing") if s.is_crash else ())
+    events = lost or _deleted_twice(s) or _ends_in_a_rotation(s) or _index_on_other_nodes(s)
+    if not events:
+        return
+    kinds = {e.kind for e in events}
+    path = next((e["path"] or e["locked"] for e in events if e["path"] or e["locked"]), "")
+    say = "several"
+    if not path:
+        say = "index" if "files.index_frame" in kinds else "unnamed"
+    elif kinds & {"files.rename_lost", "files.index_missing"}:
+        say = "renamed" if "files.rename_lost" in kinds else "missing"
+    culprits = ranks_in(e for e in events if e.kind in _LOST)
+    yield found_in(s, events, _of_lost_race(s, kinds), culprits, words={"file": path}, say=say)
+
+
+def _of_lost_race(s: Situation, kinds: set[str]) -> float:
+    """By what was lost; an existing folder alone is often a plain mistake."""
+    if has_other_error(s):
+        return BESIDE_ANOTHER_ERROR
+    if kinds & {"files.rename_lost", "files.index_missing"}:
+        return 0.95
+    if kinds == {"files.rotating"}:
+        return BESIDE_ANOTHER_ERROR
+    if kinds & {"files.rotating", "files.stale_handle", "files.lock_lost", "files.extension"}:
+        return 0.85
+    return 0.7 if "files.exists" in kinds else BESIDE_ANOTHER_ERROR + 0.05
+
+
+def _deleted_twice(s: Situation) -> Sequence[LogEvent]:
+    rotated = s.events.of("files.rotating")
+    twice = {path for path, times in Counter(e["path"] for e in rotated).items() if times > 1}
+    gone = [e for e in s.events.of("files.gone_while_deleting") if any(e["path"].startswith(path) for path in twice)]
+    return [*(e for e in rotated if e["path"] in twice), *gone] if gone else ()
+
+
+def _ends_in_a_rotation(s: Situation) -> Sequence[LogEvent]:
+    """A traceback, of which the log holds only the head, right after a checkpoint was to be deleted."""
+    if first_exception(s) is not None:
+        return ()
+    texts = [line.text.strip() for line in s.case.log]
+    return [
+        e
+        for e in s.events.of("files.rotating")
+        if texts[e.order + 1 : e.order + 2] == [TRACEBACK]
+        and not "".join(texts[e.order + 2 : e.order + 3]).startswith('File "')
+    ]
+
+
+def _index_on_other_nodes(s: Situation) -> Sequence[LogEvent]:
+    """Traceback lines of the index builder on ranks or nodes that are told, the first not among them, with no other error told."""
+    frames = s.events.of("files.index_frame")
+    others_failed = any(error.message for error in s.case.loose_errors) or any(f.error for f in s.failures)
+    return frames if frames and not others_failed and all(map(_is_later, frames)) else ()
+
+
+def _is_later(event: LogEvent) -> bool:
+    """Whether a line is of a rank or a node that is not the first one."""
+    return event.rank > 0 if event.rank is not None else _LATER_NODE.search(event.host) is not None

@@ -1,0 +1,400 @@
+"""Rules on waits that ran out although the calls match: who was missing, and what it did instead, as far as logs and stacks show."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from unhang.analyze.align import calls_at, majority, members_of
+from unhang.analyze.callpath import user_path
+from unhang.analyze.failures import is_timeout
+from unhang.analyze.first_errors import errors_of, first_error
+from unhang.analyze.log_activity import (
+    DEFAULT_LIMIT_S,
+    bar_beside_the_wait,
+    elapsed_s,
+    failed_by_itself,
+    is_training_last,
+    trained_on_after,
+    work_before_the_wait,
+)
+from unhang.analyze.positions import bare_op
+from unhang.analyze.situation import Situation
+from unhang.analyze.streams import stack_path
+from unhang.analyze.watchdog import GroupCounters, TimedOut, Watchdogs, lines_of, minority
+from unhang.model import CallState, CollectiveCall, EvidenceLine, LogEvent
+from unhang.rules import wording as w
+from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, RECORD_IT, SEE_IT
+from unhang.rules.base import Found, Names, rule
+from unhang.rules.log_lines import found_in, quote, ranks_in
+
+_SMALL = 1024
+_LATE_WATCHDOG = 1.5
+
+
+def _missed(s: Situation) -> list[tuple[int, LogEvent]]:
+    """The ranks that rank 0 missed in a barrier, with the lines that say so."""
+    return [(n, e) for e in s.events.of("gloo.monitored_barrier_missing") if (n := e.number("missing")) is not None]
+
+
+@rule("no-data-left")
+def no_data_left(s: Situation) -> Iterator[Found]:
+    """If somebody waited too long and nobody had trained on before; accused is whom rank 0 missed, else who said it and did not wait."""
+    events = [e for e in s.events.of("progress.no_data") if not trained_on_after(s.events, e)]
+    if events and any(e.says == "hang" for e in s.events):
+        culprits = tuple(sorted({n for n, _ in _missed(s)}))
+        if not culprits:
+            culprits = ranks_in(events)
+            if set(culprits) & set(s.watchdogs.ranks) or len(culprits) >= len(s.case.world or (0, 0, 0)):
+                culprits = ()
+        yield found_in(s, events, 0.85, culprits, fixes=(EQUAL_BATCHES, NO_LONGER_TIMEOUT))
+
+
+@rule("unbounded-data")
+def unbounded_data(s: Situation) -> Iterator[Found]:
+    """The last such line, if ranks wait in the same call after it, and not in the first calls of the job."""
+    known, ranks = s.events.of("progress.unbounded"), s.watchdogs.ranks
+    waits = [x for x in s.watchdogs.timed_out if x.op]
+    if not known or not waits or len({(x.op, x.numel_in) for x in waits}) != 1 or s.watchdogs.lagging[0]:
+        return
+    if ranks == tuple(range(len(ranks))) or not 0 < (waits[0].numel_in or 0) <= _SMALL:
+        return
+    if known[-1].order < waits[0].events[0].order and (waits[0].seq or 0) > 10:
+        yield found_in(s, known[-1:], 0.65, (), fixes=(EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT))
+
+
+@rule("other-modules")
+def other_modules(s: Situation) -> Iterator[Found]:
+    """If ranks wait in an all-gather and nobody had trained on before; accused is who gathers something else than the majority."""
+    events = [e for e in s.events.of("progress.trace_cache") if not trained_on_after(s.events, e)]
+    if events and any("ALLGATHER" in x.op for x in s.watchdogs.timed_out):
+        odd = (minority({x.rank: x.numel_in for x in at if x.rank is not None}) for at in s.watchdogs.positions)
+        fixes = ("same-modules", SEE_IT, NO_LONGER_TIMEOUT)
+        yield found_in(s, events, 0.8, next(filter(None, odd), ()), fixes=fixes)
+
+
+@rule("rank-lags", names=Names.FAILURE)
+def rank_lags(s: Situation) -> Iterator[Found]:
+    """A rank that is one behind, where nothing tells what it does instead."""
+    by, late, others = _behind(s.watchdogs)
+    if by != 1 or len(late) + len(others) < 3 or work_before_the_wait(s.events) is not None:
+        return
+    if failed_by_itself(s.failures) is None:
+        ranks, lines = _ranks(late), quote(c.event for c in (*late, *others))
+        words = {"ranks": w.name_ranks(ranks), "are": w.verb(ranks, "is", "are"), "issued": late[0].enqueued}
+        words["others"] = others[0].enqueued
+        fixes = (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT)
+        yield Found(0.65, ranks, lines, words, fixes=fixes, victims=_ranks(others))
+
+
+def _behind(watchdogs: Watchdogs) -> tuple[int, Sequence[GroupCounters], Sequence[GroupCounters]]:
+    """(by how many calls, the ranks that are behind, the others) in the first group in which most agree; by 0 if none is."""
+    groups: dict[str, list[GroupCounters]] = {}
+    for counters in watchdogs.counters:
+        groups.setdefault(counters.group, []).append(counters)
+    for known in groups.values():
+        (most, count), *_ = Counter(c.enqueued for c in known).most_common()
+        late = [c for c in known if c.enqueued < most and c.completed in (None, c.enqueued)]
+        if late and count > len(late) and count + len(late) == len(known):
+            return most - max(c.enqueued for c in late), late, [c for c in known if c not in late]
+    return 0, (), ()
+
+
+def _ranks(counters: Sequence[GroupCounters]) -> tuple[int, ...]:
+    return tuple(sorted(c.rank for c in counters))
+
+
+@rule("rank0-alone")
+def rank0_alone(s: Situation) -> Iterator[Found]:
+    """If rank 0 is the only one that waited."""
+    waits = s.watchdogs.timed_out
+    if s.watchdogs.ranks != (0,) or s.watchdogs.seen not in ((), (0,)) or s.watchdogs.lagging[0]:
+        return
+    if s.events.has("watchdog.dump_signal", "progress.rank_done") or failed_by_itself(s.failures) is not None:
+        return
+    work = work_before_the_wait(s.events) or s.events.first("work.ended")
+    if work is not None or any(x.keeps_cpu and not x.is_barrier for x in waits):
+        yield Found(
+            0.75 if work and work.kind != "work.evaluating" else 0.6,
+            (0,),
+            (*(quote([work]) if work else ()), *quote(lines_of(waits))),
+            {"call": waits[0], "after": f", after it printed: {work.text.strip()[:80]}" if work else ""},
+            fixes=(EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT),
+            collective={"op": waits[0].op, "seq": waits[0].seq},
+        )
+
+
+_SAVES_TOGETHER = re.compile(r"FSDP|ZeRO|DeepSpeed|[Ss]harded")
+_GONE = ("rdma.completion_error", "nccl.echo_peer_closed", "nccl.cuda_failure")
+_WHAT = {
+    "work.preparing": "prepares data",
+    "work.saving": "saves",
+    "work.evaluating": "evaluates",
+    "progress.bar": "works on something that the others take no part in",
+}
+# In evaluation they gather what a sharded model needs: there all ranks evaluate, and one of them is missing.
+_SHARDED = frozenset({"_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLTOALL_BASE"})
+
+
+@rule("rank0-works-alone")
+def rank0_works_alone(s: Situation) -> Iterator[Found]:
+    """Rank 0, where it is at work, or says nothing while the others wait in what may be a barrier."""
+    waits, ranks, first = s.watchdogs.timed_out, s.watchdogs.ranks, s.watchdogs.first
+    if 0 in ranks or s.watchdogs.lagging[0] or failed_by_itself(s.failures) is not None or _failed_before(s):
+        return
+    blamed = [n for n, _ in _missed(s)]
+    if blamed and 0 not in blamed:
+        return
+    work = work_before_the_wait(s.events) or _foreign_bar(s, waits)
+    if work is not None and _all_take_part(s, work, waits):
+        return
+    is_barrier = any(x.is_barrier for x in waits)
+    if work is not None and (first is not None or _outlasts_every_limit(work)):
+        say = "before" if not waits else "waited" if is_barrier or work.kind != "work.saving" else "saves"
+        confidence = 0.85 if is_barrier else 0.7 if first is not None else 0.6
+        evidence = (*quote([work]), *quote(lines_of(waits), 4))
+    elif work is None and waits and _looks_like_barrier(s, waits) and not is_training_last(s.events):
+        say, confidence, evidence = "silent", 0.6, quote(lines_of(waits))
+    else:
+        return
+    limit_ms = next((x.limit_ms for x in waits if x.limit_ms), None)
+    words = {
+        "what": _WHAT[work.kind] if work else "",
+        "elapsed": f" (after {work['elapsed']}, {work['left']} left)"
+        if work and work["elapsed"] and work["left"]
+        else "",
+        "waiters": f"{w.name_ranks(ranks)} {w.verb(ranks, 'waits', 'wait')}" if waits else "",
+        "call": waits[0] if waits else "",
+        "limit": f" (it is {limit_ms // 1000} s)" if limit_ms else "",
+    }
+    call = {"op": waits[0].op, "seq": waits[0].seq} if waits else None
+    fixes = ("once", "limit", "no-network", SEE_IT)
+    yield Found(confidence, (0,), evidence, words, say, fixes, ranks, collective=call)
+
+
+def _outlasts_every_limit(work: LogEvent) -> bool:
+    elapsed = elapsed_s(work) if work["elapsed"] else None
+    return work.kind == "work.preparing" and elapsed is not None and elapsed >= DEFAULT_LIMIT_S
+
+
+def _failed_before(s: Situation) -> bool:
+    """Whether something else had failed before anybody's wait ran out: an exception, a peer that was gone, the transport."""
+    first, waited = first_error(s), s.watchdogs.first
+    failed = [*([first.order] if first else ()), *(e.order for e in s.events.of(*_GONE))]
+    return any(waited is None or order < waited.order for order in failed)
+
+
+def _all_take_part(s: Situation, work: LogEvent, waits: Sequence[TimedOut]) -> bool:
+    """Whether all ranks may take part in it, so that the call in which others wait may belong to it."""
+    if work.kind == "work.evaluating":
+        gathers = any("gather" in f.function for e in errors_of(s) for f in e.frames)
+        return gathers or any("GATHER" in x.op or x.op in _SHARDED for x in waits)
+    is_shared = work.kind == "work.saving" and bool(_SAVES_TOGETHER.search(work.text))
+    return work.kind == "work.saving" and any(x.op in _SHARDED or (is_shared and "GATHER" in x.op) for x in waits)
+
+
+def _foreign_bar(s: Situation, waits: Sequence[TimedOut]) -> LogEvent | None:
+    limits = [x.limit_ms for x in waits if x.limit_ms]
+    positions = [x.seq for x in waits if x.seq is not None]
+    return bar_beside_the_wait(s.events, min(limits) // 1000, max(positions, default=None)) if limits else None
+
+
+def _looks_like_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
+    """Whether all wait in a barrier or the first small call, and rank 0 may be the only one that does not.
+
+    In the very first call two ranks may as well have no connection to each other: there all but rank 0 must be known to wait.
+    """
+    for wait in waits:
+        is_first = wait.seq is not None and wait.seq <= 2 and wait.numel_in is not None
+        is_small = is_first and (wait.numel_in or 0) <= _SMALL
+        if wait.op and not wait.is_barrier and not (is_small and wait.op == "BROADCAST"):
+            return False
+    ranks = set(s.watchdogs.ranks)
+    if not any(x.op for x in waits) or not ranks or 0 in s.watchdogs.seen or s.watchdogs.has_subgroups:
+        return False
+    all_but_0 = ranks == set(range(1, max(ranks) + 1))
+    if all(x.seq is None or x.seq <= 1 for x in waits):
+        return all_but_0 and len(ranks) > 1
+    return len(ranks) <= 2 or all_but_0
+
+
+_WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
+_ROOT_NAMES = ("src", "dst", "group_src", "group_dst")
+_BUSY_SHARE = 0.3
+
+
+@rule("roots-disagree", needs=("calls", "stacks"))
+def roots_disagree(s: Situation) -> Iterator[Found]:
+    """Accused is the minority, where the roots are known."""
+    if s.divergence is not None or s.primary_failure is not None or s.case.hang is None or not s.waits.roots:
+        return
+    found = [call for rank in s.waits.roots if (call := _held_in(s, rank)) is not None]
+    if len(found) < 2 or len(found) < len(s.waits.roots) or len({(c.group.name, c.seq) for c in found}) > 1:
+        return
+    ranks, first = tuple(sorted(c.rank for c in found)), found[0]
+    roots = _roots(s, ranks)
+    differ = len({*roots.values()}) > 1
+    _, odd, has_majority = majority(roots) if differ else ((), (), False)
+    culprits = odd if has_majority else ()
+    frames = user_path(first.frames) or stack_path(s.case, first.rank) or ()
+    frame = frames[-1] if frames else None
+    calls = calls_at(s.index, s.case.calls.groups.index(first.group), first.seq)
+    done = [r for r, c in calls.items() if c.state is CallState.COMPLETED]
+    words = {
+        "who": w.name_ranks(ranks),
+        "wait": w.verb(ranks, "waits", "wait"),
+        "op": f"{bare_op(first.op)} #{first.seq} of {first.group}",
+        "group": first.group,
+        "roots": "; ".join(f"rank {r} names {root}" for r, root in sorted(roots.items())),
+        "others": f", while {w.name_ranks(done)} {w.verb(done, 'is', 'are')} through" if done else "",
+        "lead": w.lead(frame),
+    }
+    yield Found(
+        0.92 if differ else 0.65,
+        culprits,
+        tuple(line for r in ranks[:3] for line in _in_call(s, r, words["op"], roots)),
+        words,
+        "known" if differ else "inferred",
+        victims=s.others(culprits) if culprits else (),
+        location=w.location_of(frame),
+        group=w.group_of(first.group),
+        collective=w.collective_of(first, first.seq),
+    )
+
+
+def _held_in(s: Situation, rank: int) -> CollectiveCall | None:
+    """The rooted call in which the rank waits although all have come to it."""
+    evidence = s.case.ranks.get(rank)
+    if evidence is None or s.activities[rank].kind != "communication":
+        return None
+    if (state := evidence.state) and (state.state == "T" or (state.cpu_share or 0) > _BUSY_SHARE):
+        return None
+    for row in s.recorded.fronts.get(rank, ()):
+        call = s.case.calls.call(row)
+        group = int(s.case.calls["group"][row])
+        calls = calls_at(s.index, group, call.seq)
+        has_all = set(calls) >= set(members_of(s.index, group))
+        if bare_op(call.op) in _WITH_ROOT and has_all and {bare_op(c.op) for c in calls.values()} == {bare_op(call.op)}:
+            return call
+    return None
+
+
+def _roots(s: Situation, ranks: Sequence[int]) -> Mapping[int, str]:
+    """The root that each of these ranks names, where the variables of torch's own frame are known.
+
+    By one name for all: a rank of the job (`src`) and a rank of the group (`group_src`) are different numbers.
+    """
+    found: dict[str, dict[int, str]] = {name: {} for name in _ROOT_NAMES}
+    for rank in ranks:
+        stack = s.case.ranks[rank].main_stack
+        for frame, name, value in stack.variables if stack else ():
+            if "torch/distributed/" in frame.file and name in found and value != "None":
+                found[name].setdefault(rank, value)
+    return max(found.values(), key=len)
+
+
+def _in_call(s: Situation, rank: int, op: object, roots: Mapping[int, str]) -> Iterable[EvidenceLine]:
+    yield EvidenceLine(f"rank {rank} calls", f"in {op}" + (f", root {roots[rank]}" if rank in roots else ""))
+    yield from w.stack_lines(s.case.ranks.get(rank), 2)
+
+
+@rule("timeout-unexplained", names=Names.NOTHING)
+def timeout_unexplained(s: Situation) -> Iterator[Found]:
+    """Who waited, in what, who was missing as far as it is known, and what would decide."""
+    hangs = [e for e in s.events if e.says == "hang"]
+    if not hangs or len(s.case.calls) or any(r.stacks for r in s.case.ranks.values()):
+        return
+    missing, why, lines = _missing(s)
+    waits, ranks = s.watchdogs.timed_out, s.watchdogs.ranks
+    who = w.name_ranks(ranks) if ranks else "a rank"
+    words = {
+        "who": f"{who} waited in {waits[0]}" if waits else "somebody waited",
+        "missing": f"{w.name_ranks(missing)} {why}" if missing else "the log does not say who was missing",
+        "remarks": "".join(f"{remark} " for remark in _remarks(s)),
+    }
+    yield Found(
+        0.3,
+        missing,
+        (*quote(lines, 3), *quote(lines_of(waits) or hangs, 5)),
+        words,
+        fixes=(SEE_IT, RECORD_IT),
+        victims=tuple(r for r in ranks if r not in missing),
+        collective={"op": waits[0].op, "seq": waits[0].seq} if waits else None,
+    )
+
+
+_Known = tuple[tuple[int, ...], str, Sequence[LogEvent]]
+
+
+def _missing(s: Situation) -> _Known:
+    """(ranks that were missing or behind, how that is known, the lines)."""
+    lagging, lines = s.watchdogs.lagging
+    if lagging:
+        return lagging, "had stopped before that call, as torch's own report says", lines
+    by, late, _ = _behind(s.watchdogs)
+    if by:
+        return _ranks(late), f"had issued {by} calls less", [c.event for c in late]
+    if accused := s.events.of("frtrace.culprit"):
+        return s.events.ranks("frtrace.culprit"), "differed, as torch's analyser says", accused
+    if missed := _missed(s):
+        return tuple(sorted({n for n, _ in missed})), "did not come to the barrier", [e for _, e in missed]
+    return _horovod(s) or _shorter_queue(s) or _only_silent_one(s) or ((), "", ())
+
+
+def _numbers(text: str) -> set[int]:
+    return {int(n) for n in text.split(",") if n.strip().isdecimal()}
+
+
+def _horovod(s: Situation) -> _Known | None:
+    if lines := s.events.of("horovod.missing"):
+        common = set.intersection(*(_numbers(e["missing"]) for e in lines))
+        return (tuple(sorted(common)), "did not submit it", lines) if common else None
+    lists = s.events.of("horovod.missing_for")
+    listed = {n for e in lists if (n := e.number("rank_")) is not None}
+    if 0 < len(listed) <= 2:
+        return tuple(sorted(listed)), "did not submit it", lists
+    lines = s.events.of("horovod.ready")
+    ready = [_numbers(e["ready"]) for e in lines]
+    if not ready or any(r != ready[0] for r in ready):
+        return None
+    absent = set(range(max(ready[0], default=0) + 1)) - ready[0]
+    return (tuple(sorted(absent)), "had not submitted it", lines) if absent else None
+
+
+def _shorter_queue(s: Situation) -> _Known | None:
+    """The heartbeat monitors tell how many works each rank has under way: the one with fewer has issued fewer."""
+    stuck = [(e.rank, e.number("queued"), e) for e in s.events.of("watchdog.stuck")]
+    queued = {rank: (n, e) for rank, n, e in stuck if rank is not None and n is not None}
+    most = max((n for n, _ in queued.values()), default=0)
+    fewer = sorted(rank for rank, (n, _) in queued.items() if n < most)
+    if len(queued) < 3 or not fewer or len(fewer) * 2 >= len(queued):
+        return None
+    return tuple(fewer), "had issued fewer calls", [queued[r][1] for r in fewer]
+
+
+def _only_silent_one(s: Situation) -> _Known | None:
+    """The one rank that the launcher ended while all others told that their wait had run out."""
+    ended = {r for r, e in s.case.ranks.items() if e.exit is not None}
+    waited = {e.rank for e in errors_of(s) if e.rank is not None and is_timeout(e.error)} | set(s.watchdogs.ranks)
+    silent = sorted(r for r in ended - waited if s.case.ranks[r].error is None)
+    if len(silent) != 1 or len(waited) < 2 or ended != waited | set(silent) or silent[0] in s.watchdogs.seen:
+        return None
+    return tuple(silent), "reported no wait", [e for e in s.events if e.says == "hang" and e.rank in waited]
+
+
+def _remarks(s: Situation) -> Iterator[str]:
+    """What the numbers show, without a cause."""
+    waits = s.watchdogs.timed_out
+    late = next((x for x in waits if x.limit_ms and x.ran_ms and x.ran_ms > _LATE_WATCHDOG * x.limit_ms), None)
+    if late is not None and late.ran_ms and late.limit_ms:
+        yield f"The watchdog spoke after {late.ran_ms // 1000} s although the limit is {late.limit_ms // 1000} s: it was held up itself."
+    if s.events.has("watchdog.stuck"):
+        yield "The heartbeat monitor says that the watchdog thread stood still: a CUDA call or the GIL held it, which is not the collective."
+    ahead = next((x for x in waits if x.enqueued and x.seq and x.enqueued > x.seq), None)
+    if ahead is not None and ahead.enqueued and ahead.seq:
+        yield f"Rank {ahead.rank} had issued {ahead.enqueued - ahead.seq} calls behind the one that waits: its program ran on."
+    if len({x.seq for x in waits if x.seq is not None}) > 1 and len(s.watchdogs.ranks) > 1:
+        yield "The ranks wait at different positions: a root of a broadcast may go on before the others, so this alone is no fault."
+    if s.events.has("ddp.inconsistent_params"):
+        yield '"0 params" is what a first collective that never ran leaves behind, not another model.'

@@ -1,0 +1,80 @@
+"""What rules on the lines of a log share: quoting them, whose they are, and the finding that they establish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import chain
+from pathlib import PurePath
+from typing import Any
+
+from unhang.analyze.first_errors import errors_of, ranks_of
+from unhang.analyze.situation import Situation
+from unhang.model import EvidenceLine, LogEvent
+from unhang.rules.base import Found
+
+MAX_QUOTED = 6
+MAX_QUOTE = 300
+_MOST_NODES = 3
+
+
+def quote(events: Iterable[LogEvent], most: int = MAX_QUOTED) -> tuple[EvidenceLine, ...]:
+    """The first lines, with file and line number; lines that read the same are quoted once."""
+    found: dict[str, EvidenceLine] = {}
+    for event in events:
+        if len(found) < most:
+            text = event.text.strip()[:MAX_QUOTE]
+            name = PurePath(event.source.path).name or "log"
+            place = f"{name}:{event.source.line}" if event.source.line else name
+            who = f"{place}, rank {event.rank}" if event.rank is not None else place
+            found.setdefault(text, EvidenceLine(who, text, event.source.line))
+    return tuple(found.values())
+
+
+def ranks_in(events: Iterable[LogEvent]) -> tuple[int, ...]:
+    """The ranks that printed these lines, in ascending order, as far as the lines say."""
+    return tuple(sorted({e.rank for e in events if e.rank is not None}))
+
+
+def in_order(*events: Iterable[LogEvent]) -> tuple[LogEvent, ...]:
+    """Events of several sorts as one, in the order of the log."""
+    return tuple(sorted(chain.from_iterable(events), key=lambda e: e.order))
+
+
+def on_nodes(events: Iterable[LogEvent]) -> str:
+    """` on node-a`, ` on node-a and 4 other nodes`; nothing where no line tells its host."""
+    hosts = list(dict.fromkeys(e.host for e in events if e.host))
+    if len(hosts) > _MOST_NODES:
+        return f" on {hosts[0]} and {len(hosts) - 1} other nodes"
+    return f" on {', '.join(hosts)}" if hosts else ""
+
+
+def found_in(
+    s: Situation, events: Sequence[LogEvent], confidence: float, culprits: tuple[int, ...] | None = None, **more: Any
+) -> Found:
+    """What lines of a log establish: they are quoted; the ranks that printed them are the culprits where nothing else is said.
+
+    Where the lines do not tell their rank, it is the one that the launcher saw fail, if it raised what they say.
+
+    `more`: other fields of `Found`.
+    """
+    ranks = (ranks_in(events) or _raised_by(s, events)) if culprits is None else culprits
+    victims = s.others(ranks) if ranks else ()
+    return Found(confidence, ranks, quote(events), victims=victims, **more)
+
+
+def _raised_by(s: Situation, events: Iterable[LogEvent]) -> tuple[int, ...]:
+    raised = [e for e in errors_of(s) if e.error.message.strip()]
+    for event in events:
+        for error in raised:
+            if error.order <= event.order and error.error.message.split("\n", 1)[0][:80] in event.text:
+                return ranks_of(s, error)
+    return ()
+
+
+def seconds_between(first: LogEvent, last: LogEvent) -> float:
+    """Seconds between the times that two lines tell in words; 0 where one of them does not."""
+    try:
+        return (datetime.fromisoformat(last["at"]) - datetime.fromisoformat(first["at"])).total_seconds()
+    except ValueError:
+        return 0.0

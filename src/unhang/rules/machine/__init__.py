@@ -1,0 +1,1 @@
+"""Rules on readings: what was read on the machines, by subject; loaded only where something was read."""

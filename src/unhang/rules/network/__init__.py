@@ -1,1 +1,0 @@
-"""Rules on the network between nodes: sockets, InfiniBand and RoCE."""

@@ -1,1 +1,0 @@
-"""Causes that the timeouts of the ranks show, side by side."""

@@ -1,1 +1,0 @@
-"""Rules on jobs that run, or end, without having trained."""

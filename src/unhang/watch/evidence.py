@@ -1,0 +1,351 @@
+"""Takes the calls, stacks and /proc of living ranks into their folders.
+
+Calls come from torch's C++ worker server as JSON (no GIL needed), or from the recorder's thread as a pickle; stacks from py-spy,
+else from faulthandler by a real-time signal, which needs no ptrace and no GIL.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from unhang.watch.process import children_of
+from unhang.watch.ranks import WatchedRank, write_whole
+
+MOST_WORKERS = 16
+CONFIRM_S = 0.35
+INTERRUPT_CALLS_S, INTERRUPT_STACKS_S, INTERRUPT_PATHS_S = 0.5, 1.2, 0.3
+_ENDED = ("Z", "X", "gone")
+AT_INTERRUPT = "interrupt.txt"  # the recorder's: the stacks at the moment at which the signal came to the rank
+_REST_S = 0.08  # a file that did not grow for so long is whole
+STACK_SIGNAL = signal.SIGRTMIN + 5
+
+
+def save_calls(rank: WatchedRank, timeout_s: float = 1.0) -> bytes | None:
+    """The rank's calls as JSON, also left in its folder; None where it does not answer. Blocks: up to `timeout_s`."""
+    dump = None if rank.probe.is_stopped() else fetch_calls(rank.folder, timeout_s)
+    if dump is not None:
+        write_whole(rank.folder / "flight.json", dump)
+    return dump
+
+
+def take_evidence(ranks: Sequence[WatchedRank], oom_kills: int | None, with_workers: bool = False) -> dict[int, bytes]:
+    """Calls, stacks and /proc of all `ranks`; the JSON dumps by rank. `with_workers`: see `save_stacks`. Blocks: some seconds at most."""
+    dumps = {}
+    for rank in ranks:
+        if (dump := save_calls(rank)) is not None:
+            dumps[rank.rank] = dump
+        rank.write_state({**rank.probe.read(), "oom_kills": oom_kills})
+    save_stacks(ranks, with_workers)
+    return dumps
+
+
+def save_stacks(ranks: Sequence[WatchedRank], with_workers: bool = False) -> None:
+    """Stacks by py-spy, else by faulthandler. Blocks: some seconds at most.
+
+    `with_workers`: of their children too; what was seen of those before stays where nothing more is seen of them now.
+    """
+    stopped = [r.pid for r in ranks if r.probe.is_stopped()]
+    found = take_stacks([r.pid for r in ranks], stopped)
+    for rank in ranks:
+        if rank.pid in found:
+            _write_stacks(rank, [*found[rank.pid], *(_of_workers(rank) if with_workers else ())])
+    if with_workers:
+        take_workers(ranks)
+    without = [r for r in ranks if r.pid not in found and r.pid not in stopped]
+    for rank in without:
+        drop_if_old(rank, "pyspy.json")
+        drop_if_old(rank, "faulthandler.txt")
+    ask_faulthandler({r.pid: r.folder / "faulthandler.txt" for r in without if listens_to_stack_signal(r.pid)})
+
+
+def _write_stacks(rank: WatchedRank, threads: list[Any]) -> None:
+    write_whole(rank.folder / "pyspy.json", json.dumps(_with_pid(threads, rank.pid)).encode())
+
+
+def take_workers(ranks: Sequence[WatchedRank]) -> None:
+    """Stacks of the children of each rank (loader workers), beside those of the rank itself. Blocks: 1 s a rank."""
+    for rank in ranks:
+        children = children_of(rank.pid)[:MOST_WORKERS]
+        found = take_stacks(children, timeout_s=1.0) if children else {}
+        if found:
+            with suppress(OSError, ValueError):
+                known = json.loads((rank.folder / "pyspy.json").read_bytes())
+                kept = [t for t in known if t.get("pid") not in found]
+                extra = [t for pid, threads in found.items() for t in _with_pid(threads, pid)]
+                write_whole(rank.folder / "pyspy.json", json.dumps(kept + extra).encode())
+
+
+def _of_workers(rank: WatchedRank) -> list[Any]:
+    """What was seen of the rank's children before."""
+    with suppress(OSError, ValueError, AttributeError):
+        known = json.loads((rank.folder / "pyspy.json").read_bytes())
+        return [t for t in known if t.get("pid") != rank.pid]
+    return []
+
+
+def take_at_abort(rank: WatchedRank, peers: Sequence[WatchedRank]) -> None:
+    """Calls and stacks of a rank that sleeps in its SIGABRT handler, and of its peers; then lets it die.
+
+    Blocks: some seconds at most.
+    """
+    for other in (rank, *peers):
+        save_calls(other)
+    save_stacks([rank, *peers])
+    request_pickles([other.folder for other in (rank, *peers)], timeout_s=0.5)
+    let_die(rank)
+
+
+def let_die(rank: WatchedRank) -> None:
+    """Lets a rank die that sleeps in its SIGABRT handler."""
+    rank.end_abort()
+    wake_sleeper(rank.pid)
+
+
+def is_unchanged(ranks: Sequence[WatchedRank], dumps: Mapping[int, bytes]) -> bool:
+    """Whether a proof still holds a moment later: same pages, same open calls. Blocks: CONFIRM_S and the answers."""
+    before = {r.rank: r.movement for r in ranks}
+    time.sleep(CONFIRM_S)
+    now = time.monotonic()
+    for rank in ranks:
+        if rank.poll(now) is not None or rank.movement != before[rank.rank]:
+            return False
+        again = None if rank.probe.is_stopped() else fetch_calls(rank.folder)
+        if rank.rank in dumps and (again is None or open_calls(again) != open_calls(dumps[rank.rank])):
+            return False
+    return True
+
+
+def take_before_end(ranks: Sequence[WatchedRank], oom_kills: int | None) -> None:
+    """What the ranks do at the moment at which a signal ends the job.
+
+    A signal to the whole group has come to them already: what they wrote themselves at that moment counts more than what is
+    seen of them a moment later. Blocks: up to 2 s.
+    """
+    spying = threading.Thread(target=_spy_before_end, args=(ranks,), daemon=True)
+    spying.start()
+    for rank in ranks:
+        state = rank.probe.read()
+        if state["state"] not in _ENDED:
+            rank.keep_state({**state, "oom_kills": oom_kills})
+    deadline = time.monotonic() + INTERRUPT_CALLS_S
+    for rank in ranks:
+        if save_calls(rank, max(0.05, deadline - time.monotonic())) is None:
+            drop_if_old(rank, "flight.json")
+    request_pickles([r.folder for r in ranks if not r.probe.is_stopped()], INTERRUPT_PATHS_S)
+    spying.join(INTERRUPT_STACKS_S)
+
+
+def let_go(rank: WatchedRank) -> None:
+    """The signal did not end the rank: what was kept of that moment counts no more."""
+    rank.keep_state({})
+    with suppress(OSError):
+        os.truncate(rank.folder / AT_INTERRUPT, 0)  # the rank holds it open
+
+
+def _spy_before_end(ranks: Sequence[WatchedRank]) -> None:
+    untouched = [r.pid for r in ranks if not _has_felt_it(r)]
+    stopped = [r.pid for r in ranks if r.probe.is_stopped()]
+    found = take_stacks(untouched, stopped, INTERRUPT_STACKS_S)
+    for rank in ranks:
+        if _has_felt_it(rank):
+            drop_if_old(rank, "pyspy.json")
+        elif rank.pid in found:
+            _write_stacks(rank, found[rank.pid])
+
+
+def _has_felt_it(rank: WatchedRank) -> bool:
+    with suppress(OSError):
+        return (rank.folder / AT_INTERRUPT).stat().st_size > 0
+    return False
+
+
+def drop_if_old(rank: WatchedRank, name: str) -> None:
+    """What was taken before the rank last moved is not of this moment; to move on being ended does not count."""
+    with suppress(OSError):
+        if (rank.folder / name).stat().st_mtime_ns < rank.moved_ns:
+            if name == "faulthandler.txt":
+                os.truncate(rank.folder / name, 0)  # the rank holds it open
+            else:
+                (rank.folder / name).unlink()
+
+
+def _with_pid(threads: list[Any], pid: int) -> list[Any]:
+    return [{**t, "pid": t.get("pid") or pid} for t in threads if isinstance(t, dict)]
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path, self._timeout_s = path, timeout_s
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self._timeout_s)
+        self.sock.connect(self._path)
+
+
+def fetch_calls(folder: Path, timeout_s: float = 1.0) -> bytes | None:
+    """The JSON dump of all calls of the rank in `folder`, or None where the server does not answer.
+
+    Blocks: up to about `timeout_s`.
+    """
+    connection = _UnixConnection(str(folder / "fr.sock"), timeout_s)
+    try:
+        connection.request("POST", "/handler/fr_trace_json")
+        answer = connection.getresponse()
+        body = answer.read()
+        return body if answer.status == 200 and body[:1] == b"{" else None
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def open_calls(dump: bytes) -> list[tuple[str, int, str]]:
+    """(group, sequence number, op) of the calls that have not completed, for a cheap comparison of two dumps."""
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        entries: list[dict[str, Any]] = json.loads(dump).get("entries", [])
+        return [
+            (str(e["process_group"][0]), int(e["collective_seq_id"]), str(e["profiling_name"]))
+            for e in entries
+            if not (e.get("retired") or e.get("state") == "completed")
+        ]
+    return []
+
+
+def request_pickles(folders: Sequence[Path], timeout_s: float = 1.0) -> list[Path]:
+    """Makes the recorders write flight.pickle anew; returns the folders that did not answer (the GIL is held).
+
+    Blocks: up to `timeout_s`.
+    """
+    waiting = [folder for folder in folders if _ask(folder)]
+    silent = [folder for folder in folders if folder not in waiting]
+    deadline = time.monotonic() + timeout_s
+    while waiting and time.monotonic() < deadline:
+        waiting = [folder for folder in waiting if not (folder / "flight.pickle").exists()]
+        if waiting:
+            time.sleep(0.01)
+    return silent + waiting
+
+
+def drop_answers(folder: Path) -> None:
+    """Removes what the recorder wrote when it was last asked."""
+    for name in ("flight.pickle", "held.json", "waits.json"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _ask(folder: Path) -> bool:
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sender.setblocking(False)
+    try:
+        drop_answers(folder)
+        sender.sendto(b"dump", str(folder / "ctl.sock"))
+        return True
+    except OSError:
+        return False
+    finally:
+        sender.close()
+
+
+@cache
+def py_spy() -> str | None:
+    """The py-spy program beside our interpreter or on the path; `UNHANG_NO_PTRACE` leaves it unused."""
+    if os.environ.get("UNHANG_NO_PTRACE"):
+        return None
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy")
+
+
+def _start(pid: int, is_stopped: bool) -> subprocess.Popen[bytes] | None:
+    program = py_spy()
+    if program is None:
+        return None
+    # A stopped process cannot be paused once more: it is read as it stands.
+    how = ["--nonblocking"] if is_stopped else []
+    with suppress(OSError):
+        return subprocess.Popen(
+            [program, "dump", "--json", "--full-filenames", *how, "--pid", str(pid)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+    return None
+
+
+def take_stacks(pids: Sequence[int], stopped: Sequence[int] = (), timeout_s: float = 3.0) -> dict[int, list[Any]]:
+    """py-spy's threads of each process, all taken at the same time; a process without stacks is left out.
+
+    Blocks: up to `timeout_s`.
+    """
+    running = {pid: _start(pid, pid in stopped) for pid in pids}
+    deadline = time.monotonic() + timeout_s
+    found: dict[int, list[Any]] = {}
+    for pid, process in running.items():
+        if process is None:
+            continue
+        try:
+            out, _ = process.communicate(timeout=max(0.05, deadline - time.monotonic()))
+            with suppress(ValueError):
+                threads = json.loads(out)
+                if isinstance(threads, list) and threads:
+                    found[pid] = threads
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+    return found
+
+
+def ask_faulthandler(files: Mapping[int, Path], wait_s: float = 1.0) -> None:
+    """Makes the recorder's faulthandler write all stacks, by pid to its file. Only for processes in which it is registered.
+
+    Blocks: until all files have grown and rest, `wait_s` at most: a process that gets no processor writes late.
+    """
+    sizes = before = {pid: _size(path) for pid, path in files.items()}
+    for pid in files:
+        with suppress(OSError):
+            os.kill(pid, STACK_SIGNAL)
+    end = time.monotonic() + wait_s
+    while files and time.monotonic() < end:
+        time.sleep(_REST_S)
+        sizes, last = {pid: _size(path) for pid, path in files.items()}, sizes
+        if sizes == last and all(sizes[pid] > before[pid] for pid in files):
+            return
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        return path.stat().st_size
+    return 0
+
+
+def listens_to_stack_signal(pid: int) -> bool:
+    """Whether a handler for the stack signal is installed; without one the signal would end the process."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        caught = int(next(x for x in lines if x.startswith("SigCgt:")).split()[1], 16)
+        return bool(caught >> (STACK_SIGNAL - 1) & 1)
+    return False
+
+
+def wake_sleeper(pid: int) -> None:
+    """Interrupts every thread of an aborting process, so that the sleep in its SIGABRT handler ends."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            libc.tgkill(pid, int(task), int(STACK_SIGNAL))

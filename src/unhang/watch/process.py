@@ -1,0 +1,145 @@
+"""What /proc tells of one process: state, CPU use, descriptors, memory, exit code."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unhang.watch.kernel_waits import kernel_waits
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_WORKING_SHARE = 0.05
+_STATE, _UTIME, _STIME, _START, _EXIT_CODE = 0, 11, 12, 19, 49
+
+
+def _stat(pid: int) -> list[str] | None:
+    with suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return None
+
+
+def children_of(pid: int) -> list[int]:
+    """The direct children of all threads of a process."""
+    found: list[int] = []
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return found
+
+
+def exit_code_of_zombie(pid: int) -> int | None:
+    """The exit code (negative: signal) of a process that ended and is not reaped yet, where the kernel shows it."""
+    stat = _stat(pid)
+    if stat is None or stat[_STATE] not in "ZX" or len(stat) <= _EXIT_CODE:
+        return None
+    status = int(stat[_EXIT_CODE])
+    return os.waitstatus_to_exitcode(status) if status or stat[_STATE] == "Z" else None
+
+
+def are_at_work(pids: Iterable[int], over_s: float) -> bool:
+    """Whether one of these processes works, or would if it had a core or its disk answered. Blocks: up to `over_s`."""
+    probes = [ProcessProbe(pid) for pid in pids]
+    wanting = {probe.pid for probe in probes}
+    for pause_s in (over_s, 0.0) if probes else ():
+        for probe in probes:
+            probe.sample()
+        wanting &= {probe.pid for probe in probes if probe.wants_to_run()}
+        time.sleep(pause_s)
+    return bool(wanting) or any((probe.cpu_share() or 0.0) >= _WORKING_SHARE for probe in probes)
+
+
+def oom_kills() -> int | None:
+    """How often the kernel killed in our control group for want of memory."""
+    with suppress(OSError, ValueError, StopIteration):
+        own = next(x for x in Path("/proc/self/cgroup").read_text().splitlines() if x.startswith("0::"))[3:]
+        for line in Path(f"/sys/fs/cgroup{own}/memory.events").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return None
+
+
+def _open_files(pid: int) -> tuple[int | None, int | None]:
+    count = limit = None
+    with suppress(OSError):
+        count = len(os.listdir(f"/proc/{pid}/fd"))
+    with suppress(OSError, ValueError, StopIteration):
+        line = next(x for x in Path(f"/proc/{pid}/limits").read_text().splitlines() if x.startswith("Max open files"))
+        limit = int(line.split()[3])
+    return count, limit
+
+
+@dataclass
+class ProcessProbe:
+    """Follows one process. CPU use is measured between the oldest sample kept (about a second) and now."""
+
+    pid: int
+    _samples: list[tuple[float, float]] = field(default_factory=list)
+
+    def sample(self) -> None:
+        """Notes the CPU time used so far."""
+        stat = _stat(self.pid)
+        if stat is not None:
+            self._samples.append((time.monotonic(), (int(stat[_UTIME]) + int(stat[_STIME])) / _TICKS_PER_S))
+            del self._samples[:-3]
+
+    def cpu_share(self) -> float | None:
+        """Cores used over the last second or so."""
+        if len(self._samples) < 2:
+            return None
+        (t0, c0), (t1, c1) = self._samples[0], self._samples[-1]
+        return round((c1 - c0) / (t1 - t0), 2) if t1 > t0 else None
+
+    def wants_to_run(self) -> bool:
+        """Whether it would run if it got a core, or waits for a disk."""
+        stat = _stat(self.pid)
+        return stat is not None and stat[_STATE] in "RD"
+
+    def is_stopped(self) -> bool:
+        """Whether the process is stopped (SIGSTOP, a debugger): it answers nobody."""
+        stat = _stat(self.pid)
+        return stat is not None and stat[_STATE] in "Tt"
+
+    def read(self) -> dict[str, Any]:
+        """The fields of proc.json."""
+        self.sample()
+        stat = _stat(self.pid)
+        files, limit = _open_files(self.pid)
+        wchan, rss = "", None
+        with suppress(OSError):
+            wchan = Path(f"/proc/{self.pid}/wchan").read_text().strip("0")
+        with suppress(OSError, ValueError, IndexError):
+            rss = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return {
+            "state": stat[_STATE] if stat else "gone",
+            "cpu_share": self.cpu_share(),
+            "wchan": wchan,
+            "open_fds": files,
+            "fd_limit": limit,
+            "rss_bytes": rss,
+            "threads": kernel_waits(self.pid),
+            "taken_ns": time.time_ns(),
+            "taken_monotonic_ns": time.monotonic_ns(),
+        }
+
+
+class WorkProbe:
+    """Whether any of some processes works, from one look to the next. Never blocks."""
+
+    def __init__(self) -> None:
+        self._probes: dict[int, ProcessProbe] = {}
+
+    def is_at_work(self, pids: Iterable[int]) -> bool:
+        """Whether one of them works now, has worked since the last looks, or is seen for the first time."""
+        self._probes = {pid: self._probes.get(pid) or ProcessProbe(pid) for pid in pids}
+        for probe in self._probes.values():
+            probe.sample()
+        shares = [probe.cpu_share() for probe in self._probes.values()]
+        return any(share is None or share >= _WORKING_SHARE for share in shares) or any(
+            probe.wants_to_run() for probe in self._probes.values()
+        )

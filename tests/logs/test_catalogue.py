@@ -1,0 +1,204 @@
+"""The catalogue of messages: its tables parse, each row finds itself, and no row claims more than its words hold."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.logs import corpus
+from tests.slowness import slowness
+from unhang.diagnosis import diagnose
+from unhang.model import CAUSES
+from unhang.read.logs.catalogue.emitters import PROGRAM, emitter_of
+from unhang.read.logs.catalogue.rows import (
+    BULK,
+    FOLDER,
+    LAYERS,
+    ROLES,
+    SEARCHED,
+    Row,
+    anchor_of,
+    bulk_rows,
+    example_of,
+    literals,
+    read_rows,
+    searched_rows,
+    told_rows,
+)
+from unhang.read.logs.catalogue.search import best_cause, compiled, whole
+from unhang.read.logs.patterns import all_anchors, all_patterns, by_anchor, matches, of_catalogue, searched_text
+
+HEALTHY = sorted((Path(__file__).parent / "healthy").glob("*.log"))
+
+
+def test_the_tables_are_whole() -> None:
+    wrong = [
+        row
+        for row in (*told_rows(), *bulk_rows())
+        if row.layer not in LAYERS
+        or row.role not in ROLES
+        or (row.cause and row.cause not in CAUSES)
+        or not re.fullmatch(r"[\w.]+", row.emitter)
+        or (row.versions and not re.fullmatch(r"[\d.]*-[\d.]*", row.versions))
+    ]
+    assert wrong == []
+
+
+def test_only_a_root_that_was_weighed_names_a_cause() -> None:
+    assert [row for row in told_rows() if row.cause and row.role != "root"] == []
+    assert [row for row in bulk_rows() if row.cause or row.role == "root"] == []
+    assert [row for row in told_rows() if row.cause and not (row.meaning or row.fix)] == []
+
+
+def test_there_are_many() -> None:
+    """As many as the emitters can print, and hundreds that establish a cause."""
+    assert sum(len(row.templates) for row in told_rows() if row.cause) >= 700
+    assert len(told_rows()) + len(bulk_rows()) >= 8000
+    xids = {int(m[1]) for row in told_rows() if (m := re.search(r"^Xid.*: (\d+),", row.templates[0]))}
+    assert len(xids) >= 155
+    assert {13, 31, 43, 45, 48, 63, 64, 74, 79, 94, 95, 119, 120, 140, 149, 155, 171, 172} <= xids
+
+
+def test_no_message_stands_twice_among_those_that_were_weighed() -> None:
+    counts = Counter(template for row in told_rows() for template in row.templates)
+    assert [template for template, count in counts.items() if count > 1] == []
+
+
+def own(row: Row, template: str) -> bool:
+    """Whether a row finds an example of its own template, by anchor and by expression."""
+    example = example_of(template)
+    return anchor_of(template) in example and compiled(row).search(example) is not None
+
+
+def test_each_template_is_found_by_its_own_row() -> None:
+    lost = [template for row in (*told_rows(), *bulk_rows()) for template in row.templates if not own(row, template)]
+    assert lost == []
+
+
+def test_each_weighed_template_leads_to_a_row_of_its_cause() -> None:
+    """The most special row of a line may be another one, but never one that claims another cause."""
+    wrong = []
+    for row in told_rows():
+        for template in row.templates:
+            best = whole().rows_of(example_of(template))
+            if not best or (best[0].cause or row.cause) != row.cause:
+                wrong.append((template, row.cause, best[0].templates[0] if best else None))
+    assert wrong == []
+
+
+def test_what_names_a_cause_holds_enough_words() -> None:
+    """A cause is not established by a text of three letters."""
+    short = [t for row in told_rows() if row.cause for t in row.templates if sum(map(len, literals(t))) < 6]
+    assert short == []
+
+
+def test_what_is_searched_of_it_is_new() -> None:
+    assert SEARCHED.read_text(encoding="utf-8") == searched_text(), "run `make docs`"
+
+
+def test_a_search_of_logs_finds_them() -> None:
+    """One search for all: the anchors of the catalogue are among those of the lines."""
+    assert len(of_catalogue()) == len(searched_rows()) > 50
+    known = by_anchor()
+    for line in SEARCHED.read_text(encoding="utf-8").splitlines():
+        anchor, _, template = line.partition("\t")
+        assert anchor in known
+        assert anchor in all_anchors()
+        kinds = {pattern.kind for pattern, _ in matches(example_of(template))}
+        assert any(kind.startswith("catalogue.") for kind in kinds), template
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in HEALTHY])
+def test_healthy_logs_draw_nothing_from_it(path: Path) -> None:
+    said = [f.rule for f in diagnose(path).findings]
+    assert "known-message" not in said
+    assert "unexplained-failure" not in said
+
+
+def test_echoes_of_the_tables_of_lines_name_no_cause() -> None:
+    """What a line's own table calls an echo, the catalogue does not call a root."""
+    echoes = {p.kind for p in all_patterns() if p.role == "echo"}
+    wrong = [
+        (x.kind, x.text, row.cause)
+        for x in corpus.lines()
+        if x.is_of_kind and x.kind in echoes
+        if (row := best_cause(x.text))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "gpu-hardware"),
+        ("RuntimeError: CUDA error: out of memory", "gpu-oom"),
+        ("Cuda failure 'out of memory'", "gpu-oom"),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.", "gpu-hardware"),
+        ("NVRM: Xid (PCI:0000:3b:00): 45, pid=1, Ch 00000008", None),
+        ("NVRM: Xid (PCI:0000:3b:00): 31, pid=1, MMU Fault", None),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=5.batch. Some of the step tasks have been OOM Killed.", "host-oom"),
+        ("socketProgress: Connection closed by remote peer node-b<47494>", None),
+        ("[E ProcessGroupNCCL.cpp:607] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=3)", None),
+        ("NCCL WARN Connect to 10.0.0.2<4000> failed : Connection refused", None),
+        ("my_out_of_memory_counter = 3", None),
+        ("the word exit code 1270 is no code", None),
+    ],
+)  # fmt: skip
+def test_causes_of_lines(line: str, cause: str | None) -> None:
+    row = best_cause(line)
+    assert (row.cause if row else None) == cause
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "layer"),
+    [
+        ("node-a:97:221 [1] misc/socket.cc:49 NCCL WARN words that are new", "nccl", "nccl"),
+        ("[W1123 10:00:00.1 ProcessGroupNCCL.cpp:12] words that are new", "c10d", "c10d"),
+        ("[W1123 10:00:00.1 socket.cpp:12] [c10d] words that are new", "store", "store"),
+        ("slurmstepd: error: words that are new", "slurm", "scheduler"),
+        ("NVRM: words that are new", "nvrm", "driver"),
+        ("[1700000000.1] [node:1:0] ib_mlx5.c:1 UCX  ERROR words that are new", "ucx", "transport"),
+        ("(raylet) words that are new", "ray", "launcher"),
+        ("bash: line 3: words that are new", "shell", "launcher"),
+        ("the weather is fine today", PROGRAM.name, PROGRAM.layer),
+    ],
+)
+def test_the_emitter_of_an_unknown_line(line: str, name: str, layer: str) -> None:
+    assert emitter_of(line) == (name, layer)
+
+
+def test_a_table_is_read_quickly() -> None:
+    """5,000 rows cost 30 ms at most."""
+    texts = [
+        path.read_text(encoding="utf-8") for path in (*sorted(FOLDER.glob("*.rows")), *sorted(BULK.glob("*.rows")))
+    ]
+    spent = []
+    for _ in range(3):
+        began = time.process_time()
+        count = sum(1 for text in texts for _ in read_rows(text))
+        spent.append((time.process_time() - began) * 5000 / count)
+    assert min(spent) <= 0.03 * slowness()
+
+
+def test_how_a_table_is_written() -> None:
+    text = """# A title.
+@ some nccl raised
+root gpu-oom 2.3-2.9 The device %s has %d bytes
+    = Device %x is full
+    It has no memory
+    left.
+    -> use less
+# a remark
+echo - - The peer is gone
+"""
+    first, second = read_rows(text)
+    assert first == Row(
+        "some", "nccl", "root", "gpu-oom", "2.3-2.9", ("The device %s has %d bytes", "Device %x is full"), "It has no memory left.", "use less", True
+    )  # fmt: skip
+    assert (second.cause, second.versions, second.is_raised) == ("", "", True)
+    assert compiled(first).search("[0] Device 0xff is full")
+    assert not compiled(first).search("MyDevice 0xff is full")

@@ -1,0 +1,153 @@
+"""One job under several `unhang run`s, as on several nodes: none accuses what it cannot see, and their reports can be joined."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .faults import HERE
+from .harness import HUNG_JOB_ENDED, _unhang
+
+PROGRAM = HERE / "programs" / "rank0_sleeps.py"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def _runs(
+    commands: Sequence[Sequence[str]], environments: Sequence[dict[str, str]], cwd: Path, stall_after_s: int = 4
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """Starts each command under an `unhang run` of its own, and leaves none behind."""
+    limits = ["--stall-after", str(stall_after_s), "--abort-after", str(stall_after_s + 8)]
+    started = [
+        subprocess.Popen(
+            [*_unhang(), "run", *limits, "--", *command],
+            cwd=cwd,
+            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+        )
+        for command, environment in zip(commands, environments, strict=True)
+    ]
+    try:
+        yield started
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in started:
+            process.communicate(timeout=30)
+
+
+def _tasks(report_dirs: Sequence[Path]) -> list[dict[str, str]]:
+    """What srun gives each task, in the names that torch reads."""
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    return [{**common, "RANK": str(r), "UNHANG_REPORT_DIR": str(d)} for r, d in enumerate(report_dirs)]
+
+
+def _report(folder: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return report
+
+
+def _diagnose(*folders: Path) -> dict[str, Any]:
+    done = subprocess.run(
+        [*_unhang(), "diagnose", *map(str, folders), "--output-format", "json"], capture_output=True, text=True
+    )
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+@pytest.mark.timeout(120)
+def test_a_rank_of_another_run_is_not_accused(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    command = [sys.executable, str(PROGRAM), "--sleep"]
+    with _runs([command, command], _tasks(folders), tmp_path) as (sleeper, waiter):
+        _, told = waiter.communicate(timeout=80)
+        assert waiter.returncode == HUNG_JOB_ENDED, told
+        sleeper.send_signal(signal.SIGTERM)
+        sleeper.communicate(timeout=30)
+    report = _report(folders[1])
+    first = report["findings"][0]
+    assert (report["outcome"], report["hang"]["kind"]) == ("hang", "suspected")
+    assert (first["title"], first["culprit_ranks"]) == ("rank 1 waits for rank 0, which is not seen from here", [])
+    assert first["fixes"][0]["command"].startswith(f"unhang diagnose {folders[1]} ")
+    assert "left no dump" not in told
+    assert "rank 0  not seen from here" in told
+    joined = _diagnose(*folders)
+    assert (joined["findings"][0]["cause"], joined["findings"][0]["culprit_ranks"]) == ("slow-rank0-work", [0])
+    assert Path(joined["findings"][0]["location"]["file"]).name == PROGRAM.name
+
+
+@pytest.mark.timeout(120)
+def test_a_healthy_pair_is_clean_and_a_second_job_overwrites_nothing(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    command = [sys.executable, str(PROGRAM)]
+    for _ in range(2):
+        with _runs([command, command], _tasks([shared, shared]), tmp_path) as pair:
+            texts = [process.communicate(timeout=60)[1] for process in pair]
+            assert [process.returncode for process in pair] == [0, 0], texts
+    folders = [p.parent.parent for p in shared.glob("**/bundle/job.json")]
+    assert len(folders) == 4
+    assert {_report(folder)["outcome"] for folder in folders} == {"clean"}
+    assert "1 of 2 ranks ran to the end" in (shared / "report.txt").read_text()
+    assert len([line for text in texts for line in text.splitlines() if "holds the report of another run" in line]) == 2
+    joined = _diagnose(shared)
+    assert (joined["outcome"], joined["job"]["world_size"], joined["findings"]) == ("clean", 2, [])
+
+
+@pytest.mark.timeout(120)
+def test_a_peer_that_died_elsewhere_is_not_made_up(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    command = [sys.executable, str(PROGRAM), "--sleep"]
+    with _runs([command, command], _tasks(folders), tmp_path, stall_after_s=30) as (victim, other):
+        assert victim.stdout
+        os.kill(int(victim.stdout.readline()), signal.SIGKILL)
+        _, told = other.communicate(timeout=60)
+        victim.communicate(timeout=30)
+    report = _report(folders[1])
+    assert report["outcome"] == "crash", told
+    assert not [f for f in report["findings"] if f["culprit_ranks"]]
+    assert "rank 0, which is not seen from here" in report["findings"][0]["title"]
+    joined = _diagnose(*folders)
+    assert (joined["findings"][0]["cause"], joined["findings"][0]["culprit_ranks"]) == ("rank-crashed-earlier", [0])
+
+
+@pytest.mark.whole
+@pytest.mark.torchrun
+@pytest.mark.timeout(180)
+def test_two_nodes_under_torchrun_accuse_only_what_they_see(tmp_path: Path) -> None:
+    program = HERE / "programs" / "event_wait.py"  # rank 3, on the second node, waits for itself
+    folders = [tmp_path / f"node{n}" for n in range(2)]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
+    master = ["--master-addr", "127.0.0.1", "--master-port", str(_free_port())]
+    commands = [[*launch, "--node-rank", str(n), *master, str(program)] for n in range(2)]
+    environments = [{"UNHANG_REPORT_DIR": str(folder)} for folder in folders]
+    with _runs(commands, environments, tmp_path, stall_after_s=8) as pair:
+        texts = [process.communicate(timeout=150)[1] for process in pair]
+    here = _report(folders[0])
+    assert here["findings"][0]["culprit_ranks"] == [], texts[0]
+    assert "not seen from here" in here["findings"][0]["title"], texts[0]
+    assert not [f for f in here["findings"] if f["cause"] == "rank-crashed-earlier"]
+    there = _report(folders[1])["findings"][0]
+    joined = _diagnose(*folders)
+    for first in (there, joined["findings"][0]):
+        assert (first["culprit_ranks"], Path(first["location"]["file"]).name) == ([3], program.name)
+    assert joined["job"]["world_size"] == 4

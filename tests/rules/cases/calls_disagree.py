@@ -1,0 +1,48 @@
+"""The cases of calls-disagree."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case
+from unhang.testing import Fires, Quiet
+
+_LINE = (
+    "[rank{0}]:[E ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={1}, "
+    "OpType={2}, NumelIn={3}, NumelOut={3}, Timeout(ms)=600000) ran for 600010 milliseconds before timing out."
+)
+
+
+def timeouts(*waits: tuple[int, int, str, int]) -> str:
+    """A log of timeouts, for examples: (rank, seq, op, numel)."""
+    return "\n".join(_LINE.format(*wait) for wait in waits)
+
+
+CASES = {
+    "calls-disagree": (
+        Fires(
+            log_case(timeouts((0, 7, "REDUCE", 1), (1, 7, "_ALLGATHER_BASE", 64), (2, 7, "_ALLGATHER_BASE", 64))), (0,)
+        ),
+        Fires(
+            log_case(timeouts((0, 9, "ALLREDUCE", 900), (1, 9, "ALLREDUCE", 512), (2, 9, "ALLREDUCE", 900))),
+            (1,),
+        ),
+        Fires(log_case(timeouts((0, 9, "ALLREDUCE", 900), (1, 9, "BROADCAST", 1))), ()),
+        Fires(log_case(timeouts((0, 9, "BROADCAST", 24084544), (1, 9, "BROADCAST", 64))), ()),
+        Quiet(
+            log_case(
+                timeouts((0, 9, "ALLREDUCE", 9))
+                + "\n"
+                + timeouts((1, 9, "_ALLGATHER_BASE", 5)).replace("[rank1]", "[rank5]")
+            ),
+            "rank 5 is rank 1 of another group",
+        ),
+        Quiet(log_case(timeouts((0, 9, "ALLTOALL_BASE", 9), (1, 9, "ALLTOALL_BASE", 5))), "parts may be uneven"),
+        Quiet(
+            log_case(timeouts((1, 9, "BROADCAST", 9), (0, 11, "_ALLGATHER_BASE", 5))),
+            "a root may go on before the others",
+        ),
+        Quiet(
+            log_case(timeouts((0, 9, "ALLREDUCE", 9), (1, 9, "ALLREDUCE", 9))),
+            "they agree: the missing one is elsewhere",
+        ),
+    ),
+}

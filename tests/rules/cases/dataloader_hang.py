@@ -1,0 +1,58 @@
+"""The cases of dataloader-hang."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case, make_case
+from unhang.model import Frame, ThreadStack
+from unhang.testing import Fires, Quiet, path
+
+_WAIT = {r: ["all_reduce[8]@main:10 !"] for r in (0, 2, 3)}
+
+_PASTED = """\
+rank 0:
+Thread 0x7FA6E7C01740 (idle): "MainThread"
+    wait (threading.py:302)
+    get (queue.py:170)
+    _try_get_data (torch/utils/data/dataloader.py:1310)
+    _next_data (torch/utils/data/dataloader.py:1524)
+    __next__ (torch/utils/data/dataloader.py:741)
+    train (app/train.py:274)
+rank 1:
+Thread 0x7FA6E7C01740 (idle): "MainThread"
+    all_reduce (torch/distributed/distributed_c10d.py:3075)
+    train (app/train.py:280)
+"""
+
+_PICKLES = ThreadStack(
+    "MainThread",
+    (
+        Frame("/usr/lib/python3.11/multiprocessing/reduction.py", 60, "dump"),
+        Frame("/usr/lib/python3.11/multiprocessing/popen_spawn_posix.py", 47, "_launch"),
+        *path("main:8>~loader"),
+    ),
+    is_main=True,
+)
+
+_COMM = dict.fromkeys((0, 2, 3), "main:10>~backward")
+
+CASES = {
+    "dataloader-hang": (
+        Fires(log_case(_PASTED), (0,)),
+        Fires(log_case("[rank2]: RuntimeError: DataLoader timed out after 120 seconds"), (2,)),
+        Quiet(
+            log_case(_PASTED.replace("torch/utils/data/dataloader.py", "app/tokens.py")),
+            "a wait of another kind",
+        ),
+        Fires(make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: "main:8>~loader"}), (1,), 8),
+        Fires(make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: _PICKLES}), (1,), 8),
+        Quiet(make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: "main:8>save:40"}), "the rank is in other code"),
+        Quiet(
+            make_case(
+                {r: ["all_reduce[8]@main:10"] for r in range(4)},
+                hang=None,
+                stacks=dict.fromkeys(range(4), "main:8>~loader"),
+            ),
+            "nobody waits for the rank",
+        ),
+    ),
+}

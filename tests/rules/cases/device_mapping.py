@@ -1,0 +1,30 @@
+"""The cases of device-mapping."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case, make_case
+from unhang.testing import Fires, Quiet
+
+_TWICE = (
+    "node-a:86771:21784 [0] init.cc:497 NCCL WARN Duplicate GPU detected : rank {} and rank {} both on CUDA device 1000"
+)
+
+_ORDINAL = "RuntimeError: CUDA error: invalid device ordinal"
+
+CASES = {
+    "device-mapping": (
+        Fires(log_case("\n".join(_TWICE.format(r, 0) for r in (1, 2))), (0, 1, 2)),
+        Fires(log_case(f"[rank6]: Traceback (most recent call last):\n[rank6]: {_ORDINAL}"), (6,)),
+        Fires(make_case({}, errors={3: f"{_ORDINAL}@main:9"}, hang=None, exit_code=1), (3,)),
+        Quiet(
+            log_case(
+                "[W ProcessGroupNCCL.cpp:1856] [Rank 3] using GPU 3 to perform barrier as devices used by this process are currently unknown."
+            ),
+            "a warning that healthy jobs print",
+        ),
+        Quiet(
+            log_case("node-a:1:9 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'"),
+            "the device of another process, hidden from this one",
+        ),
+    ),
+}

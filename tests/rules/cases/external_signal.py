@@ -1,0 +1,72 @@
+"""The cases of external-signal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.rules.notation import log_case, make_case
+from unhang.testing import Fires, Quiet, ended
+
+_TERM = """\
+[default0]:INFO Waiting for training batch to arrive
+W1122 04:29:04.631636 247807 torch/distributed/elastic/agent/server/api.py:723] Received 15 death signal, shutting down workers
+W1122 04:29:04.913115 247807 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 550084 closing signal SIGTERM
+"""
+
+_HUNG = """\
+[rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)
+WARNING:torch.distributed.elastic.agent.server.api:Received 15 death signal, shutting down workers
+"""
+
+_LOST = dict.fromkeys((0, 2, 3), "RuntimeError: Connection closed by peer [127.0.0.1]:4242@main:10")
+
+_EXIT = ended("os._exit", 1, at_s=11)
+
+_OPEN = "all_reduce[8]@main:10 !"
+
+_ENDED: dict[str, Any] = {"hang": None, "exit_code": 143}
+
+_LIMIT = "slurmstepd: error: *** JOB 494583 ON node-a CANCELLED AT 2024-04-20T09:09:37 DUE TO TIME LIMIT ***"
+
+CASES = {
+    "external-signal": (
+        Fires(log_case(_TERM), ()),
+        Fires(
+            log_case("torch.distributed.elastic.multiprocessing.api.SignalException: Process 8401 got signal: 1"), ()
+        ),
+        Fires(log_case(_LIMIT), ()),
+        Fires(
+            make_case(
+                {}, errors=_LOST, exits={1: ended("signal", -15, at_s=10.1), 0: _EXIT, 2: _EXIT, 3: _EXIT}, **_ENDED
+            ),
+            (1,),
+        ),
+        Fires(
+            make_case(
+                {1: ["all_reduce[8]@main:10"], **{r: ["all_reduce[8]@main:10"] * 2 + [_OPEN] for r in (0, 2, 3)}},
+                errors=_LOST,
+                exits={1: ended("signal", -15, at_s=10.1), 0: _EXIT, 2: _EXIT, 3: ended("signal", -15, at_s=11.5)},
+                stacks={1: "main:8>load:33>~lock"},
+                **_ENDED,
+            ),
+            (1,),
+        ),
+        Quiet(
+            make_case(
+                {}, errors=_LOST, exits={1: ended("signal", -15, at_s=12), 0: _EXIT, 2: _EXIT, 3: _EXIT}, **_ENDED
+            ),
+            "a rank had ended before: the signal may be the launcher's answer",
+        ),
+        Quiet(
+            make_case({}, exits={r: ended("signal", -15, at_s=10 + r / 100) for r in range(4)}, **_ENDED),
+            "somebody ended all of them",
+        ),
+        Quiet(
+            make_case({}, errors={0: "ValueError: x@main:3"}, exits={1: ended("signal", -15, at_s=10.1)}, **_ENDED),
+            "a rank that failed by itself, and has not ended yet",
+        ),
+        Quiet(log_case(_HUNG), "somebody ended a job that hung"),
+        Quiet(log_case("[rank2]: ValueError: x\n" + _TERM), "one node ends the others because a rank failed"),
+        Quiet(log_case(_TERM.replace("15", "2")), "somebody pressed Ctrl-C, mostly because it hung"),
+    ),
+}

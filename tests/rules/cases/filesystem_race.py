@@ -1,0 +1,42 @@
+"""The cases of filesystem-race."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case, make_case
+from unhang.testing import Fires, Quiet
+
+_ERROR = "RuntimeError: Parent directory runs/ck does not exist.@main:30>save:7"
+
+_MADE_TWICE = """\
+[rank3]: Traceback (most recent call last):
+[rank3]:   File "/app/data.py", line 12, in rotate
+[rank3]:     shutil.rmtree(old)
+[rank3]: OSError: [Errno 39] Directory not empty: 'checkpoint-500'
+"""
+
+_REMOVED_TWICE = "".join(
+    f"[rank{r}]: Traceback (most recent call last):\n"
+    f'[rank{r}]:   File "/w/train.py", line 10, in main\n'
+    f"[rank{r}]:     shutil.rmtree(folder)\n"
+    f'[rank{r}]:   File "/usr/lib/python3.11/shutil.py", line 742, in rmtree\n'
+    f"[rank{r}]:     os.rmdir(path)\n"
+    f"[rank{r}]: FileNotFoundError: [Errno 2] No such file or directory: '3000'\n"
+    for r in (1, 3)
+)
+
+CASES = {
+    "filesystem-race": (
+        Fires(make_case({}, errors=dict.fromkeys((1, 2, 3), _ERROR), hang=None, exit_code=1), (1, 2, 3), 7),
+        Fires(log_case(_MADE_TWICE), (3,), 12),
+        Fires(log_case(_REMOVED_TWICE), (1, 3), 10),
+        Quiet(log_case(_MADE_TWICE.replace("[Errno 39] Directory not empty", "[Errno 28] no space")), "another error"),
+        Quiet(
+            log_case("[rank0]: FileNotFoundError: [Errno 2] No such file or directory: 'train.json'"),
+            "a path that was never there",
+        ),
+        Quiet(
+            make_case({}, errors=dict.fromkeys(range(4), _ERROR), hang=None, exit_code=1),
+            "a path that is missing everywhere is no race",
+        ),
+    ),
+}

@@ -1,0 +1,40 @@
+"""The cases of gpu-out-of-memory."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case, make_case
+from unhang.testing import Fires, Quiet
+
+_LOG = """\
+[rank11]:     out = attention(q, k, v)
+[rank11]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4.35 GiB. GPU 3 has a total capacity of 63.42 GiB of which 1.70 GiB is free.
+W1017 16:21:57.292678 2124525 torch/distributed/elastic/multiprocessing/api.py:908] Sending process 4568363 closing signal SIGTERM
+"""
+
+_SKIPPED = """\
+step 10, loss 0.5
+CUDA out of memory. Tried to allocate 2.00 GiB
+step 11, loss 0.4
+step 12, loss 0.4
+step 13, loss 0.3
+"""
+
+CASES = {
+    "gpu-out-of-memory": (
+        Fires(
+            make_case(
+                {},
+                errors={0: "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB@main:40"},
+                hang=None,
+                exit_code=1,
+            ),
+            (0,),
+            40,
+        ),
+        Fires(log_case(_LOG), (11,)),
+        Quiet(log_case(_SKIPPED), "the step was skipped and the job went on"),
+        Quiet(
+            make_case({}, errors={0: "MemoryError: @main:40"}, hang=None, exit_code=1), "host memory is another thing"
+        ),
+    ),
+}

@@ -1,0 +1,49 @@
+"""The cases of host-out-of-memory."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case, make_case
+from unhang.testing import Fires, Quiet, ended
+
+_ECHO = "RuntimeError: Connection closed by peer [127.0.0.1]:4242@main:10"
+
+_SLURM = """\
+slurmstepd: error: Detected 1 oom_kill event in StepId=440575.0. Some of the step tasks have been OOM Killed.
+srun: error: node-a: task 3: Out Of Memory
+slurmstepd: error: *** STEP 440575.0 ON node-a CANCELLED AT 2023-12-05T07:16:01 ***
+"""
+
+_WORKER = "RuntimeError: DataLoader worker (pid 71810) is killed by signal: Killed. "
+
+_LOADING = """\
+Loading checkpoint shards:  50%|#####     | 2/4 [00:27<00:27, 13.69s/it]
+[2023-04-14 13:11:27,879] [INFO] [launch.py:428:sigkill_handler] Killing subprocess 13266
+[2023-04-14 13:11:27,885] [ERROR] [launch.py:434:sigkill_handler] ['python', '-u', 'main.py', '--local_rank=0'] exits with return code = -9
+"""
+
+CASES = {
+    "host-out-of-memory": (
+        Fires(
+            make_case(
+                {},
+                errors={0: _ECHO},
+                exits={2: ended("signal", -9, at_s=5)},
+                hang=None,
+                exit_code=1,
+                log=["Out of memory: Killed process 4242 (python)"],
+            ),
+            (2,),
+        ),
+        Fires(log_case(_SLURM), (3,)),
+        Fires(log_case(_WORKER), ()),
+        Fires(log_case(_LOADING), ()),
+        Quiet(
+            make_case({}, exits={2: ended("signal", -9, at_s=5)}, hang=None, exit_code=1),
+            "a SIGKILL alone proves nothing",
+        ),
+        Quiet(
+            log_case(_LOADING.replace("Loading checkpoint shards", "Epoch 3")), "a SIGKILL in the middle of training"
+        ),
+        Quiet(log_case("torch.OutOfMemoryError: CUDA out of memory."), "the memory of the device"),
+    ),
+}

@@ -1,0 +1,51 @@
+"""The cases of ib-roce-config."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case
+from unhang.testing import Fires, Quiet
+
+CASES = {
+    "ib-roce-config": (
+        Fires(
+            log_case(
+                "node-c:862:485 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp failed with error Network is unreachable\n"
+                "node-c:862:485 [0] proxy.cc:1519 NCCL WARN [Proxy Service 1] Failed to execute operation Connect from rank 1, retcode 2\n"
+                "node-c:862:607 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer node-c<49657>\n"
+            ),
+            (),
+        ),
+        Fires(
+            log_case(
+                "vm-14:165:607 [0] transport/net_ib.cc:73 NCCL WARN NET/IB : Got async event : GID table change\n"
+                "vm-14:706:640 [0] transport/net_ib.cc:816 NCCL WARN NET/IB : Got completion with error 12, opcode 0, len 32633, vendor "
+                "err 129\n"
+            ),
+            (),
+        ),
+        Fires(log_case("node-a:3:4 [0] misc/socket.cc:343 NCCL WARN socketFinalizeAccept: wrong type 3 != 4\n"), ()),
+        Fires(
+            log_case(
+                "node-a:1:2 [0] NCCL INFO Using network IB\nnode-b:3:4 [0] NCCL INFO Using network Socket\n"
+                "torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:1333, internal error, NCCL version 2.18.1\n"
+            ),
+            (),
+        ),
+        Quiet(
+            log_case(
+                "node-a:1:2 [0] NCCL INFO Using network IB\nnode-b:3:4 [0] NCCL INFO Using network IBext_v8\nstep 3 loss 0.1\n"
+            ),
+            "InfiniBand on both, and a job that works",
+        ),
+        Quiet(
+            log_case(
+                "NET/IB : Got async event : port error\nNET/IB : Got completion with error 12, opcode 0, len 0, vendor err 129\n"
+            ),
+            "a link that goes down is another cause",
+        ),
+        Quiet(
+            log_case("NET/IB : Got completion with error 5, opcode 0, len 0, vendor err 249\n"),
+            "flushed requests (5) follow from an earlier failure",
+        ),
+    ),
+}

@@ -1,0 +1,54 @@
+"""The cases of known-message."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case
+from unhang.testing import Fires, Quiet
+
+_FAILED = "failed (exitcode: 1) local_rank: 0 (pid: 4242) of binary: /usr/bin/python\n"
+_STEPS = "".join(f"[rank0]: step {n} loss: 2.{n} lr: 1e-4\n" for n in range(60))
+
+CASES = {
+    "known-message": (
+        Fires(
+            log_case(
+                "node-a:97:221 [1] graph/topo.cc:254 NCCL WARN TOPO/NET : Could not force merge NICs mlx5_0,mlx5_1. "
+                f"Please specify a valid NCCL_NET_FORCE_MERGE string\n{_FAILED}"
+            ),
+            (),
+            cause="misconfigured-env",
+        ),
+        Fires(
+            log_case(
+                "node-a:97:221 [1] NCCL WARN Connection closed by remote peer node-b<4000>\n"
+                f"kernel: nf_conntrack: nf_conntrack: table full, dropping packet\n{_FAILED}"
+            ),
+            (),
+            cause="network-unstable",
+        ),
+        Fires(
+            log_case("slurmstepd: error: execve(): /opt/train/run.sh: Permission denied\n"),
+            (),
+            cause="launcher-misuse",
+        ),
+        Fires(
+            log_case(
+                "[rank3]: Traceback (most recent call last):\n"
+                '[rank3]:   File "train.py", line 8, in main\n'
+                "[rank3]:     load()\n"
+                "[rank3]: RuntimeError: CUDA error: MPS client failed to connect to the MPS control daemon or the MPS server\n"
+            ),
+            (3,),
+            cause="misconfigured-env",
+        ),
+        Quiet(
+            log_case(f"kernel: nf_conntrack: nf_conntrack: table full, dropping packet\n{_STEPS}"),
+            "the training went on after it",
+        ),
+        Quiet(
+            log_case(f"node-a:97:221 [1] NCCL WARN Connection closed by remote peer node-b<4000>\n{_FAILED}"),
+            "a message that only says that a peer is gone",
+        ),
+        Quiet(log_case("kernel: nf_conntrack: nf_conntrack: table full, dropping packet"), "the job is not in trouble"),
+    ),
+}

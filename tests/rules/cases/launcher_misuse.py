@@ -1,0 +1,51 @@
+"""The cases of launcher-misuse."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case, make_case
+from unhang.testing import Fires, Quiet
+
+_BARRIER = (
+    "RuntimeError: Timed out initializing process group in store based barrier on rank: {}, for key: store_based_barrier_key:1 "
+    "(world_size=2, worker_count={}, timeout=0:30:00)"
+)
+
+_NOT_SET = "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK expected, but not set@main:3"
+
+_ARGUMENT = "train.py: error: unrecognized arguments: --local-rank=0"
+
+_KILLED = "slurmstepd: error: *** STEP 71120.0 ON wn12 CANCELLED AT 2020-10-14T15:02:37 ***\n"
+
+
+def _members(*ranks: int) -> str:
+    return "".join(f"initializing distributed: GLOBAL_RANK: {r}, MEMBER: {r + 1}/4\n" for r in ranks)
+
+
+CASES = {
+    "launcher-misuse": (
+        Fires(log_case(f"-- Process 1 terminated with the following error:\n{_BARRIER.format(2, 4)}"), (2,)),
+        Fires(log_case("KeyError: 'LOCAL_RANK'"), ()),
+        Fires(log_case(f"usage: train.py [-h] [--local_rank LOCAL_RANK]\n{_ARGUMENT}"), ()),
+        Fires(
+            make_case(
+                {},
+                world=2,
+                errors=dict.fromkeys((0, 1), _NOT_SET),
+                hang=None,
+                exit_code=1,
+            ),
+            (),
+        ),
+        Fires(make_case({}, errors={2: _NOT_SET}, hang=None, exit_code=1), (2,), 3),
+        Fires(log_case(_members(0, 1, 0, 1) + "Traceback (most recent call last):\nKeyboardInterrupt\n" + _KILLED), ()),
+        Quiet(log_case(_members(0, 1, 2, 3) + _KILLED), "every rank once"),
+        Quiet(log_case(_members(0, 1) + "epoch 1 step 3 loss 0.3\n" + _members(0, 1) + _KILLED), "a second start"),
+        Quiet(log_case(_BARRIER.format(0, 1)), "a member is missing; those that came are numbered rightly"),
+        Quiet(
+            log_case(
+                "Failed: environment variable RANK expected, but not set, falling back to single GPU\nstep 1 loss 2.0"
+            ),
+            "a program that goes on alone",
+        ),
+    ),
+}

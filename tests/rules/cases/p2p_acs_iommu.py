@@ -1,0 +1,57 @@
+"""The cases of p2p-acs-iommu."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case
+from unhang.testing import Fires, Quiet
+
+CASES = {
+    "p2p-acs-iommu": (
+        Fires(
+            log_case(
+                "nvidia 0000:41:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0035 address=0xf1000000 flags=0x0030]\n"
+                "[rank1]:[E913 22:30:08.1 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: "
+                "WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=600000) ran for 600023 milliseconds before "
+                "timing out.\n"
+            ),
+            (),
+        ),
+        Fires(
+            log_case(
+                "[rank0]:[E913 22:30:08.1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: "
+                "WorkNCCL(SeqNum=1, OpType=BROADCAST, NumelIn=233373696, NumelOut=233373696, Timeout(ms)=600000) ran for 600023 "
+                "milliseconds before timing out.\n"
+                "[rank1]:[E913 22:30:08.1 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: "
+                "WorkNCCL(SeqNum=1, OpType=BROADCAST, NumelIn=233373696, NumelOut=233373696, Timeout(ms)=600000) ran for 600023 "
+                "milliseconds before timing out.\n"
+            ),
+            (),
+        ),
+        Quiet(
+            log_case(
+                "[rank1]:[E913 22:30:08.1 ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: "
+                "WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600023 milliseconds before timing "
+                "out.\n"
+            ),
+            "a barrier waits for a rank that is late",
+        ),
+        Quiet(
+            log_case(
+                "".join(
+                    f"[rank{r}]:[E913 22:30:08.1 ProcessGroupNCCL.cpp:632] [Rank {r}] Watchdog caught collective operation timeout: "
+                    "WorkNCCL(SeqNum=1, OpType=BROADCAST, NumelIn=233373696, NumelOut=233373696, Timeout(ms)=600000) ran for 600023 "
+                    "milliseconds before timing out.\n"
+                    for r in (1, 2, 3)
+                )
+            ),
+            "rank 0 did not time out: it may still be at work",
+        ),
+        Quiet(
+            log_case(
+                'node:9:9 [0] /rccl/src/init.cc:283 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to system '
+                "instablity or hang!\nepoch 1 done\n"
+            ),
+            "a warning of a job that works",
+        ),
+    ),
+}

@@ -1,0 +1,40 @@
+"""The cases of port-in-use."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case, make_case
+from unhang.testing import Fires, Quiet
+
+_ERROR = "DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, EADDRINUSE, address already in use@main:3"
+
+_BIND = (
+    "[W socket.cpp:401] [c10d] The server socket has failed to bind to [::]:29400 (errno: 98 - Address already in use)."
+)
+
+_LISTEN = "[E socket.cpp:435] [c10d] The server socket has failed to listen on any local network address."
+
+CASES = {
+    "port-in-use": (
+        Fires(make_case({}, errors={0: _ERROR}, hang=None, exit_code=1), (0,), 3),
+        Fires(log_case("RuntimeError: The server socket has failed to listen ... port: 29500 ... EADDRINUSE"), ()),
+        Fires(log_case(f"Start training ...\n{_BIND}\n{_LISTEN}"), ()),
+        Quiet(
+            make_case({}, errors={0: "ConnectionRefusedError: [Errno 111]@main:3"}, hang=None, exit_code=1),
+            "nobody listens there: another cause",
+        ),
+        Quiet(
+            make_case({}, hang=None, exit_code=0, log=["warning: address already in use, trying next port"]),
+            "a warning in a job that ended well",
+        ),
+        Quiet(
+            log_case(
+                f"{_BIND}\n{_LISTEN}\nRendezvous complete for workers. Result:\nRuntimeError: CUDA error: unknown error"
+            ),
+            "a second agent on the host that then joined as a client",
+        ),
+        Quiet(
+            log_case(f"{_BIND}\nepoch 1 step 10 loss 2.31"),
+            "the other address family was free",
+        ),
+    ),
+}

@@ -1,0 +1,77 @@
+"""The cases of rank0-works-alone."""
+
+from __future__ import annotations
+
+from tests.rules.cases.calls_disagree import timeouts
+from tests.rules.notation import log_case
+from unhang.testing import Fires, Quiet
+
+_BAR = "Running tokenizer on dataset:  {0}%|##   | {1}/49703 [{2}<02:06, 122.64 examples/s]\n"
+
+_LATENTS = " 87%|####6 | 1582/1818 [30:02<04:26,  1.13s/it]\n"
+
+_LOST = "node-a:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.1<54862> with status=12 opcode=0 len=0 vendor err 129\n"
+
+CASES = {
+    "rank0-works-alone": (
+        Fires(log_case(_BAR.format(9, 2800, "29:55") + timeouts((2, 2, "ALLREDUCE", 1), (1, 2, "ALLREDUCE", 1))), (0,)),
+        Fires(log_case("INFO Saving model checkpoint to out\n" + timeouts((4, 28956, "ALLREDUCE", 1))), (0,)),
+        Fires(log_case(_BAR.format(70, 34947, "10:21")), (0,)),
+        Fires(log_case(timeouts((7, 460631, "ALLREDUCE", 1))), (0,)),
+        Fires(log_case("building the indices on rank 0 ...\nRuntimeError: Socket Timeout"), (0,)),
+        Fires(log_case(_LATENTS + timeouts((1, 3, "ALLREDUCE", 1))), (0,)),
+        Fires(log_case(_LATENTS + timeouts((1, 3, "ALLREDUCE", 900))), (0,)),
+        Quiet(log_case(_LATENTS + timeouts((1, 1500, "ALLREDUCE", 900))), "the bar counts steps of training"),
+        Quiet(
+            log_case("Evaluating:  12%|#2 | 12/100 [00:10<01:20]\n" + timeouts((1, 88, "_ALLGATHER_BASE", 9))),
+            "all evaluate",
+        ),
+        Quiet(
+            log_case("Saving FSDP model\n" + timeouts((2, 18364, "ALLGATHER", 9))),
+            "all save: rank 0 may be alone in it",
+        ),
+        Quiet(
+            log_case(
+                "Saving model checkpoint to out\nsuccessfully saved checkpoint\n" + timeouts((6, 880, "ALLREDUCE", 900))
+            ),
+            "the save is done",
+        ),
+        Quiet(
+            log_case(timeouts((3, 70, "ALLREDUCE", 1)).replace("[rank3]", "[rank7]")),
+            "a group of its own, in which rank 0 need not be",
+        ),
+        Quiet(log_case(timeouts((7, 1, "ALLREDUCE", 1))), "one rank alone in the first call: perhaps no connection"),
+        Quiet(log_case(timeouts((2, 1, "ALLREDUCE", 1), (3, 1, "ALLREDUCE", 1))), "nor do two tell of the others"),
+        Quiet(log_case(_BAR.format(100, 49703, "10:21") + timeouts((1, 880, "ALLREDUCE", 900))), "the work is done"),
+        Quiet(log_case(_BAR.format(20, 9947, "01:21")), "it is still within every limit"),
+        Quiet(
+            log_case("Saving model checkpoint to out\n{'loss': 1.2}\n" + timeouts((1, 880, "ALLREDUCE", 900))),
+            "it trained on after the save",
+        ),
+        Quiet(
+            log_case(timeouts((1, 5, "ALLREDUCE", 1), (4, 5, "ALLREDUCE", 1), (5, 5, "ALLREDUCE", 1))),
+            "rank 0 is not the only one that is silent",
+        ),
+        Quiet(
+            log_case(
+                "epoch finished, saving last checkpoint to out\n" + timeouts((9, 88112, "_ALLGATHER_BASE", 20316160))
+            ),
+            "the sharded model is gathered: all may take part",
+        ),
+        Quiet(
+            log_case(_LOST + "Saving model checkpoint to out\n" + timeouts((6, 880, "ALLREDUCE", 1))),
+            "the network failed",
+        ),
+        Quiet(
+            log_case(
+                "Saving model checkpoint to out\nOSError: [Errno 28] No space left on device\n"
+                + timeouts((6, 8, "ALLREDUCE", 1))
+            ),
+            "the work failed",
+        ),
+        Quiet(
+            log_case("INFO Saving model checkpoint to out\n" + timeouts((0, 140, "ALLREDUCE", 1))),
+            "rank 0 itself waits",
+        ),
+    ),
+}

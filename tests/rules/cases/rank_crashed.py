@@ -1,0 +1,105 @@
+"""The cases of rank-crashed."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case, make_case
+from unhang.testing import Fires, Quiet, ended
+
+_ECHO = "RuntimeError: Connection closed by peer [127.0.0.1]:4242@main:10"
+
+_LOG = """\
+RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.2]:16786
+Process 2 terminated with exit code 10, terminating remaining processes.
+"""
+
+_SEGFAULT = """\
+step 10, loss 0.4
+[rank0]: torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error
+ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -11) local_rank: 3 (pid: 711) of binary: /usr/bin/python
+"""
+
+_ABORTED = """\
+[rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)
+ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -6) local_rank: 1 (pid: 711) of binary: /usr/bin/python
+"""
+
+CASES = {
+    "rank-crashed": (
+        Fires(log_case(_LOG), (2,)),
+        Fires(log_case(_SEGFAULT), (3,)),
+        Quiet(log_case(_ABORTED), "the watchdog aborts a process that has waited too long"),
+        Quiet(log_case("ValueError: x\n" + _SEGFAULT), "an exception that comes before"),
+        Fires(
+            make_case(
+                {},
+                errors={0: _ECHO},
+                exits={2: ended("signal", -9, at_s=5), 3: ended("signal", -15, at_s=11)},
+                hang=None,
+                exit_code=1,
+            ),
+            (2,),
+        ),
+        Fires(
+            make_case(
+                {},
+                errors={0: _ECHO, 1: _ECHO},
+                exits={2: ended("signal", -9, at_s=10.3)},
+                hang=None,
+                exit_code=137,
+            ),
+            (2,),
+        ),
+        Fires(
+            make_case(
+                {},
+                errors={0: _ECHO},
+                exits={0: ended("signal", -15, at_s=10.6), 1: ended("signal", -11, at_s=10.3)},
+                hang=None,
+                exit_code=139,
+            ),
+            (1,),
+        ),
+        Quiet(
+            make_case(
+                {},
+                errors={0: _ECHO},
+                exits={r: ended("signal", -9, at_s=10.3) for r in (1, 2, 3)},
+                hang=None,
+                exit_code=137,
+            ),
+            "a launcher that kills everybody when one rank has lost its connection",
+        ),
+        Fires(
+            make_case(
+                {},
+                errors={0: _ECHO},
+                exits={0: ended("os._exit", 1, at_s=10.5), 3: ended("vanished", None, at_s=10.2)},
+                hang=None,
+                exit_code=1,
+            ),
+            (3,),
+        ),
+        Quiet(
+            make_case(
+                {},
+                errors={0: _ECHO, 1: _ECHO},
+                exits={0: ended("os._exit", 1, at_s=10.1), 3: ended("vanished", None, at_s=10.6)},
+                hang=None,
+                exit_code=1,
+            ),
+            "gone unseen after another rank had ended: the launcher ends them all",
+        ),
+        Quiet(
+            make_case(
+                {}, exits={r: ended("signal", -15, at_s=100 + r * 0.001) for r in range(4)}, hang=None, exit_code=143
+            ),
+            "a scheduler that ends the whole job",
+        ),
+        Quiet(
+            make_case(
+                {}, errors={1: "ValueError: x@main:3"}, exits={2: ended("signal", -15, at_s=12)}, hang=None, exit_code=1
+            ),
+            "the launcher's SIGTERM",
+        ),
+    ),
+}

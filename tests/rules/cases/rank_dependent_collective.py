@@ -1,0 +1,137 @@
+"""The cases of rank-dependent-collective."""
+
+from __future__ import annotations
+
+from tests.rules.notation import make_case
+from unhang.model import Frame, ThreadStack
+from unhang.testing import Fires, Quiet, ended
+
+_STEP = ["all_reduce[8]@main:10", "all_reduce[1]@main:12"]
+
+_OPEN = "all_reduce[8]@main:10 !"
+
+_VISIT = ["all_reduce[7]@main:4", "all_reduce[3]@main:4", "all_reduce[1]@main:5"]
+
+_STEPS = """\
+def main():
+    for batch in loader:
+        gather(model)
+        for parameter in model:
+            reduce(parameter)
+"""
+
+_ROUNDS = ["all_gather[4]@main:3", *(f"all_reduce[{size}]@main:5" for size in (2, 7, 2))] * 3
+
+_ONE_MORE = {r: [*_ROUNDS, "all_reduce[2]@main:5 !" if r == 1 else "all_gather[4]@main:3 !"] for r in range(4)}
+
+_SCATTERS = (
+    Frame("/site-packages/torch/distributed/distributed_c10d.py", 4936, "reduce_scatter_tensor"),
+    Frame("/site-packages/torch/distributed/c10d_logger.py", 83, "wrapper"),
+    Frame("train.py", 14, "main"),
+)
+
+_CHOSEN = """\
+class State:
+    @property
+    def is_chosen(self):
+        return dist.get_rank() == 0
+
+def main():
+    if State().is_chosen:
+        dist.barrier()
+    reduce(x)
+"""
+
+_PLAIN = _CHOSEN.replace("if State().is_chosen", "with record()")
+
+_BARRIER_OF_0 = {0: ["barrier@main:8 !"], 1: ["all_reduce[8]@main:9 !"]}
+
+_LAYERS = ["all_reduce[2]@main:9", "all_reduce[7]@main:9", "all_reduce[3]@main:9", "all_reduce[5]@main:9"]
+
+CASES = {
+    "rank-dependent-collective": (
+        Fires(make_case({0: [*_STEP, "barrier@main:11 !"], **{r: [*_STEP, _OPEN] for r in (1, 2, 3)}}), (0,), 11),
+        Fires(
+            make_case(
+                {
+                    2: [*_STEP, *_STEP, "all_reduce[1]@main:12 !"],
+                    **{r: [*_STEP, *_STEP, _OPEN] for r in (0, 1, 3)},
+                }
+            ),
+            (2,),
+            10,
+        ),
+        Fires(
+            make_case(
+                {
+                    r: [*_LAYERS, *_LAYERS, "all_reduce[2]@main:9", f"all_reduce[{7 if r else 3}]@main:9 !"]
+                    for r in range(4)
+                }
+            ),
+            (0,),
+            9,
+        ),
+        Fires(
+            make_case(
+                {0: ["barrier@main:3 !"], 1: ["barrier@main:3 !"], 2: ["all_gather[1]@main:4>train:9 !"]},
+                world=3,
+                source="def main():\n    init()\n    barrier()\n    train()\n",
+            ),
+            (2,),
+            3,
+        ),
+        Fires(
+            make_case(
+                {
+                    2: [*_VISIT, *_VISIT, _VISIT[0], "all_reduce[1]@main:5 !"],
+                    **{r: [*_VISIT, *_VISIT, _VISIT[0], "all_reduce[3]@main:4 !"] for r in range(2)},
+                },
+                world=3,
+                source="def main():\n    step()\n    for parameter in model:\n        reduce(parameter)\n    reduce(count)\n",
+            ),
+            (2,),
+            4,
+        ),
+        Fires(
+            make_case(
+                {
+                    r: [*_VISIT, *(f"all_reduce[{n}]@main:4 !" for n in ((3, 7, 5) if r == 1 else (7, 3, 5)))]
+                    for r in range(4)
+                }
+            ),
+            (1,),
+            4,
+        ),
+        Fires(make_case(_ONE_MORE, source=_STEPS), (1,), 5),
+        Fires(
+            make_case(_ONE_MORE, source=_STEPS.replace("gather(model)", "gather(model) if finite(loss) else 0")),
+            (1,),
+            3,
+        ),
+        Fires(
+            make_case(
+                {1: [*_STEP, "all_reduce[1] !"], **{r: [*_STEP, "all_reduce[32]@main:14>~comm !"] for r in (0, 2, 3)}},
+                stacks={1: ThreadStack("main", _SCATTERS, is_main=True)},
+            ),
+            (1,),
+            14,
+        ),
+        Fires(make_case(_BARRIER_OF_0, world=2, source=_CHOSEN), (0,), 8),
+        Fires(make_case({0: _BARRIER_OF_0[0], 1: []}, world=2, source=_CHOSEN, exits={1: ended("exit", 0)}), (0,), 8),
+        Quiet(make_case({r: [*_STEP, _OPEN] for r in range(3)} | {3: _STEP}), "a rank that is late has not diverged"),
+        Quiet(
+            make_case({0: _BARRIER_OF_0[0], 1: []}, world=2, source=_PLAIN, exits={1: ended("exit", 0)}),
+            "no condition tells whether rank 1 left the call out or rank 0 made one more",
+        ),
+        Quiet(
+            make_case(
+                {
+                    0: ["broadcast[4]@main:5", *_STEP, _OPEN],
+                    **{r: ["broadcast[4]@main:7", *_STEP, _OPEN] for r in (1, 2, 3)},
+                }
+            ),
+            "source and receivers of a broadcast may stand on different lines",
+        ),
+        Quiet(make_case(dict.fromkeys(range(4), _STEP), hang=None, exit_code=0), "a healthy job"),
+    ),
+}

@@ -1,0 +1,94 @@
+"""The cases of rank-exited-early."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case, make_case
+from unhang.model import ProcessState
+from unhang.testing import Fires, Quiet, ended
+
+_LOG = """\
+  File "/app/test.py", line 20, in main_worker
+    dist.recv(x, 0)
+  File "/venv/site-packages/torch/distributed/distributed_c10d.py", line 1002, in recv
+    pg.recv([tensor], src, tag).wait()
+RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.250.133.2]:30872
+"""
+
+_WAIT = {r: ["all_reduce[8]@main:10 !"] for r in (0, 1, 3)}
+
+_SUM = "learners/all_reduce[4]@main:9"
+
+_LOST = "RuntimeError: Connection closed by peer [127.0.0.1]:29345@main:9"
+
+_MORE = ["all_reduce[4]@main:9", "barrier@main:11"]
+
+CASES = {
+    "rank-exited-early": (
+        Fires(log_case(_LOG), (0,), 20),
+        Quiet(log_case(_LOG + "process 0 terminated with signal SIGSEGV"), "the peer crashed"),
+        Quiet(
+            log_case(_LOG.replace("in recv", "in barrier").replace("recv(", "barrier(")),
+            "in a collective anybody may be the peer",
+        ),
+        Fires(
+            make_case(_WAIT, exits={2: ended("sys.exit", 0, where="main:7")}, states={2: ProcessState("gone")}), (2,), 7
+        ),
+        Fires(make_case(_WAIT, hang=None, exit_code=1, exits={2: ended("os._exit", 9, where="main:7")}), (2,), 7),
+        *(
+            Fires(
+                make_case(
+                    {0: [_SUM, f"{_SUM} !"], 1: [_SUM], 2: [_SUM, f"{_SUM} !"], 3: []},
+                    groups={"learners": (0, 1, 2)},
+                    hang=None,
+                    exit_code=1,
+                    errors=dict.fromkeys((0, 2), _LOST),
+                    exits={1: ended("os._exit", 0, at_s=9.9, where="main:7"), 3: last},
+                ),
+                (1,),
+                7,
+            )
+            for last in (ended("vanished", None, at_s=11.9), ended("signal", -9, at_s=11.9))
+        ),
+        Quiet(
+            make_case(
+                {0: [_SUM, f"{_SUM} !"], 1: [_SUM, _SUM], 2: [_SUM, f"{_SUM} !"], 3: []},
+                groups={"learners": (0, 1, 2)},
+                hang=None,
+                exit_code=137,
+                errors={0: _LOST},
+                exits={1: ended("exit", 0, at_s=9.9), 2: ended("signal", -9, at_s=10.9)},
+            ),
+            "nobody waits for the rank that left",
+        ),
+        Fires(make_case({0: [*_MORE[:1], f"{_MORE[0]} !"], 1: _MORE[:1]}, world=2, exits={1: ended("exit", 0)}), (1,)),
+        Quiet(
+            make_case(
+                {
+                    0: ["all_reduce[4]@main:17", "all_reduce[4]@main:18 !"],
+                    **{r: ["all_reduce[4]@main:17"] for r in (1, 2, 3)},
+                },
+                exits={r: ended("exit", 0) for r in (1, 2, 3)},
+                states={r: ProcessState("gone") for r in (1, 2, 3)},
+            ),
+            "three came to the end of the program; the fourth makes a call more than they",
+        ),
+        Quiet(
+            make_case(
+                {0: ["all_reduce[4]@main:9", "barrier@main:12"], 1: [*_MORE, "barrier@main:12 !"]},
+                world=2,
+                exits={0: ended("exit", 0)},
+                states={0: ProcessState("gone")},
+            ),
+            "it made that last call, too: its peer made another one more, before",
+        ),
+        Quiet(
+            make_case(
+                {r: ["barrier@main:10"] for r in range(4)},
+                hang=None,
+                exit_code=0,
+                exits={r: ended("exit", 0, at_s=10 + r) for r in range(4)},
+            ),
+            "all ended, one after the other",
+        ),
+    ),
+}

@@ -1,0 +1,48 @@
+"""The cases of rendezvous-incomplete."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case, make_case
+from unhang.testing import Fires, Quiet, pending
+
+_BARRIER = (
+    "RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for key: store_based_barrier_key:{} "
+    "(world_size=2, worker_count={}, timeout=0:10:00)"
+)
+
+_CLIENTS = "torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients. 1/3 clients joined."
+
+_MEMBER = "initializing ddp: GLOBAL_RANK: {}, MEMBER: {}/4"
+
+_INIT = {r: [pending("init_process_group", where="main:3")] for r in (0, 1, 2)}
+
+CASES = {
+    "rendezvous-incomplete": (
+        Fires(make_case({}, hang="suspected", pending=_INIT, absent=(3,)), (3,)),
+        Fires(
+            make_case({}, hang="suspected", pending=_INIT, stacks={3: "main:2"}, more={3: {"initialized": False}}),
+            (3,),
+            2,
+        ),
+        Fires(make_case({}, world=6, hang="suspected", pending=_INIT, absent=(3,), out_of_sight=(4, 5)), (3,)),
+        Quiet(
+            make_case({}, hang="suspected", pending=_INIT, out_of_sight=(3,)), "a rank of another node may have come"
+        ),
+        Fires(make_case({}, world=0, hang="suspected", launcher="~rendezvous"), ()),
+        Fires(log_case(_BARRIER.format(1, 1)), (1,)),
+        Fires(log_case(_CLIENTS), ()),
+        Fires(log_case("\n".join(_MEMBER.format(r, r + 1) for r in (1, 0))), (2, 3)),
+        Quiet(log_case("\n".join([*(_MEMBER.format(r, r + 1) for r in range(4)), "All came"])), "all came"),
+        Quiet(log_case(_BARRIER.format(1, 3)), "more than expected: another cause"),
+        Quiet(
+            log_case("ValueError: bad config\n" + _CLIENTS.replace("1/3", "3/3")),
+            "all came",
+        ),
+        Quiet(
+            make_case(
+                {}, pending={r: [pending("init_process_group", done=True)] for r in range(4)}, hang=None, exit_code=0
+            ),
+            "all came",
+        ),
+    ),
+}

@@ -1,0 +1,54 @@
+"""The cases of shutdown-hang."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case, make_case
+from unhang.testing import Fires, Quiet, ended
+
+_PASTED = """\
+rank 0:
+Thread 0x7F81445A8440 (active): "MainThread"
+    destroy_process_group (torch/distributed/distributed_c10d.py:2184)
+    <module> (app/train.py:554)
+"""
+
+_TIMEOUT = "[rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)\n"
+
+_STUCK = "[rank2]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank 2] ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress\n"
+
+_DONE = {r: ["barrier@main:20"] for r in range(4)}
+
+_INTERRUPTED = "WARNING:torch.distributed.elastic.agent.server.api:Received 2 death signal, shutting down workers\n"
+
+CASES = {
+    "shutdown-hang": (
+        Fires(log_case(_PASTED), (0,)),
+        Fires(log_case("Training finished\nDestroying process group... \n" + _TIMEOUT), ()),
+        Fires(log_case("Training completed.\n" + _STUCK), ()),
+        Quiet(log_case("Training completed.\n" + _TIMEOUT), "some ranks still made a collective"),
+        Quiet(
+            log_case("Training completed.\nSaving model checkpoint to out\n" + _STUCK),
+            "the model was still being saved",
+        ),
+        Quiet(log_case("Destroying process group... \nSaving model\n" + _TIMEOUT), "there was work after it"),
+        Fires(log_case("Results saved to runs\nDestroying process group... \n" + _INTERRUPTED), ()),
+        Quiet(
+            log_case("Destroying process group... \nSaving model\n" + _INTERRUPTED), "there was work before the signal"
+        ),
+        Quiet(log_case(_TIMEOUT + "Destroying process group... \n"), "the end came after the timeout"),
+        Fires(
+            make_case(_DONE, hang="suspected", stacks={1: "~shutdown"}, exits={r: ended("exit") for r in (0, 2, 3)}),
+            (1,),
+        ),
+        Fires(make_case(_DONE, hang="suspected", stacks=dict.fromkeys((0, 2), "main:22>~destroy")), (0, 2), 22),
+        Quiet(
+            make_case(
+                {**_DONE, 0: ["barrier@main:20", "all_reduce[4]@main:21 !"]},
+                hang="suspected",
+                stacks={0: "main:21>~comm", 1: "~shutdown"},
+            ),
+            "a peer still waits: the rank left early",
+        ),
+        Quiet(make_case(_DONE, hang=None, exit_code=0, stacks={1: "~shutdown"}), "a job that ended"),
+    ),
+}

@@ -1,0 +1,43 @@
+"""The cases of slow-steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.rules.notation import log_case
+from unhang.testing import Fires, Quiet
+
+_TIMEOUT = (
+    "[rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=4096, NumelOut=4096, Timeout(ms)=600000) ran for 600050 milliseconds\n"
+)
+
+
+def _meters(step_s: float, data_s: float, count: int = 8) -> str:
+    return "".join(
+        f"Epoch: [0][{i * 10}/5005]\tTime {step_s:.3f} ({step_s:.3f})\tData {data_s:.3f} ({data_s:.3f})\tLoss 2.{9 - i}\n"
+        for i in range(count)
+    )
+
+
+def _bar(seconds: Sequence[float], steps: int = 10) -> str:
+    """A bar that is drawn every `steps` steps, which take so long each."""
+    text, elapsed = "", 0.0
+    for i, step_s in enumerate(seconds, 1):
+        elapsed += step_s * steps
+        minutes, second = divmod(round(elapsed), 60)
+        text += f"{i:3}%|#         | {i * steps}/10000 [{minutes:02}:{second:02}<9:00:00, 1.00s/it]\n"
+    return text
+
+
+CASES = {
+    "slow-steps": (
+        Fires(log_case(_meters(33.1, 32.8)), ()),
+        Fires(log_case(_bar([0.3] * 20 + [9.0] * 6)), ()),
+        Quiet(log_case(_meters(33.1, 0.02)), "a loader that keeps up"),
+        Quiet(log_case(_meters(0.031, 0.028)), "fast steps"),
+        Quiet(log_case(_meters(33.1, 32.8, count=1) + _meters(0.9, 0.01)), "a first step that is slow"),
+        Quiet(log_case(_bar(([0.3] * 10 + [9.0]) * 3)), "a slow step now and then"),
+        Quiet(log_case(_meters(33.1, 32.8) + _TIMEOUT), "a job that hangs"),
+    ),
+}

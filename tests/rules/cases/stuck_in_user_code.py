@@ -1,0 +1,64 @@
+"""The cases of rank-stuck-in-user-code."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case, make_case
+from unhang.model import ProcessState
+from unhang.testing import Fires, Quiet
+
+_PASTED = """\
+rank 0:
+    all_gather (torch/distributed/distributed_c10d.py:3075)
+    step (app/train.py:41)
+rank 1:
+    grade (app/reward.py:33)
+    step (app/train.py:40)
+"""
+
+_LOST_ALARM = """\
+Exception ignored in: <finalize object at 0xc02a81d4646d; dead>
+Traceback (most recent call last):
+  File "/opt/env/lib/python3.12/weakref.py", line 585, in __call__
+    def __call__(self, _=None):
+  File "/app/verify.py", line 43, in handler
+    raise TimeoutError("Operation timed out!")
+TimeoutError: Operation timed out!
+[rank2]:[E ProcessGroupNCCL.cpp:629] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=_ALLGATHER_BASE, NumelIn=192, NumelOut=576)
+[rank1]:[E ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=_ALLGATHER_BASE, NumelIn=192, NumelOut=576)
+"""
+
+_WAIT = {r: ["all_reduce[8]@main:10 !"] for r in (0, 2, 3)}
+
+_COMM = dict.fromkeys((0, 2, 3), "main:10>~comm")
+
+CASES = {
+    "rank-stuck-in-user-code": (
+        Fires(log_case(_PASTED), (1,), 33),
+        Fires(log_case(_LOST_ALARM), (0,)),
+        Quiet(
+            log_case(_PASTED.replace("grade (app/reward.py", "all_reduce (torch/distributed/distributed_c10d.py")),
+            "all in a collective",
+        ),
+        Quiet(log_case(_LOST_ALARM.split("[rank2]")[0]), "nothing hangs"),
+        Fires(make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: "main:8>load:33>~lock"}), (1,), 33),
+        Fires(
+            make_case(
+                _WAIT, hang="suspected", stacks={**_COMM, 1: "main:8>spin:60"}, states={1: ProcessState("R", 1.0)}
+            ),
+            (1,),
+            60,
+        ),
+        Quiet(
+            make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: "main:8"}, states={1: ProcessState("T")}),
+            "a stopped process",
+        ),
+        Quiet(
+            make_case(
+                {r: ["all_reduce[8]@main:10"] for r in range(4)},
+                hang="suspected",
+                stacks=dict.fromkeys(range(4), "main:8"),
+            ),
+            "all ranks pause together: nobody waits",
+        ),
+    ),
+}

@@ -1,0 +1,19 @@
+"""The cases of submitted-apart."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case
+from unhang.testing import Fires, Quiet
+
+_STALL = (
+    "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks\nMissing ranks:\n"
+)
+
+CASES = {
+    "submitted-apart": (
+        Fires(log_case(_STALL + "0: [allgather.metric]\n1: [allreduce.w]\n2: [allreduce.w]"), (0,)),
+        Fires(log_case("Stalled ops:\nallgather.metric [missing ranks: 0]\nallreduce.w [missing ranks: 1]"), ()),
+        Quiet(log_case(_STALL + "1: [allreduce.w]\n2: [allreduce.w]"), "only one side misses something"),
+        Quiet(log_case(_STALL + "1: [allreduce.w]\n" + _STALL + "0: [allreduce.w]"), "two reports, at two times"),
+    ),
+}

@@ -1,0 +1,22 @@
+"""The cases of timeout-unexplained."""
+
+from __future__ import annotations
+
+from tests.rules.cases.calls_disagree import timeouts
+from tests.rules.notation import log_case
+from unhang.testing import Fires, Quiet
+
+CASES = {
+    "timeout-unexplained": (
+        Fires(log_case(timeouts((0, 808, "ALLREDUCE", 9801523), (1, 808, "ALLREDUCE", 9801523))), ()),
+        Fires(
+            log_case(
+                "   - [7] finished collective #182, but didn't join collective #183 (count from 1)\n"
+                + timeouts((0, 241, "ALLREDUCE", 6))
+            ),
+            (7,),
+        ),
+        Fires(log_case("Stalled ops:\nallreduce.conv1.weight [missing ranks: 0]"), (0,)),
+        Quiet(log_case("INFO NCCL timeout is set to 1800000 ms"), "a setting"),
+    ),
+}

@@ -1,0 +1,109 @@
+"""The cases of uneven-inputs."""
+
+from __future__ import annotations
+
+from tests.rules.notation import Later, make_case
+from unhang.testing import Fires, Quiet, ended
+
+_SOURCE = (
+    "def main():\n    for batch in loader:\n        loss = model(batch)\n        loss.backward()\n    dist.barrier()\n"
+)
+_LOOP = ["all_reduce[8]@main:4", "all_reduce[8]@main:4"]
+_EPOCH = [*_LOOP, "all_reduce[8]@main:4", "barrier@main:5"]
+_EPOCHS = [*_EPOCH * 3, *_EPOCH[:-1]]
+# Line 4 makes the call, line 8 the barrier behind the loop.
+_STOPS = """def main():
+    for epoch in range(epochs):
+        loss = model(batch)
+        loss.backward()
+        if stopper.step(validate(model)):
+            log("early")
+            break
+    dist.barrier()
+"""
+_SKIPS = """def main():
+    for step in range(steps):
+        try:
+            loss.backward()
+        except IndexError:
+            skipped += 1
+            continue
+    dist.barrier()
+"""
+_COUNTS = """def main():
+    for step, batch in enumerate(loader):
+        loss = model(batch)
+        loss.backward()
+        if step + 1 >= args.max_steps:
+            log("enough")
+            break
+    dist.barrier()
+"""
+
+
+def _leaves(source: str) -> Later:
+    """Rank 3 is in the barrier behind the loop, the others made another round."""
+    others: dict[int, list[str]] = {r: [*_LOOP, "all_reduce[8]@main:4 !"] for r in range(3)}
+    return make_case({3: [*_LOOP, "barrier@main:8 !"], **others}, source=source)
+
+
+CASES = {
+    "uneven-inputs": (
+        Fires(
+            make_case(
+                {3: [*_LOOP, "barrier@main:5 !"], **{r: [*_LOOP, "all_reduce[8]@main:4 !"] for r in range(3)}},
+                source=_SOURCE,
+            ),
+            (3,),
+            5,
+        ),
+        Fires(
+            make_case(
+                {
+                    3: [*_EPOCH, *_EPOCH, *_LOOP, "barrier@main:5 !"],
+                    **{r: [*_EPOCH, *_EPOCH, *_LOOP, "all_reduce[8]@main:4 !"] for r in range(3)},
+                },
+                source=_SOURCE,
+            ),
+            (3,),
+            5,
+        ),
+        Fires(
+            make_case(
+                {3: [*_EPOCHS, "all_reduce[8]@main:4 !"], **{r: [*_EPOCHS, "barrier@main:5 !"] for r in range(3)}},
+                source=_SOURCE,
+            ),
+            (3,),
+            4,
+        ),
+        Fires(
+            make_case(
+                {3: _LOOP, **{r: [*_LOOP, "all_reduce[8]@main:4 !"] for r in range(3)}},
+                source=_SOURCE,
+                exits={3: ended("exit", 0)},
+            ),
+            (3,),
+            2,
+        ),
+        Fires(_leaves(_STOPS), (3,), 5, cause="code-divergence"),
+        Fires(_leaves(_SKIPS), (3,), 5, cause="code-divergence"),
+        Fires(_leaves(_COUNTS), (3,), 8),
+        Quiet(
+            make_case(
+                {r: [*_LOOP, "barrier@main:5"] for r in range(4)},
+                source=_SOURCE,
+                hang=None,
+                exit_code=0,
+            ),
+            "all ranks leave the loop together",
+        ),
+        Quiet(
+            make_case(
+                {3: _LOOP, **{r: [*_LOOP, "barrier@main:3 !"] for r in range(3)}},
+                source=_SOURCE,
+                exits={3: ended("exit", 0)},
+            ),
+            "what the others wait in, though it is in the loop, is no call that the rank ever made there",
+        ),
+    ),
+}

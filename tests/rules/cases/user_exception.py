@@ -1,0 +1,61 @@
+"""The cases of user-exception."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case, make_case
+from unhang.testing import Fires, Quiet
+
+_ECHO = "RuntimeError: Connection closed by peer [127.0.0.1]:4242@main:10"
+
+_LOG = """\
+[rank2]: Traceback (most recent call last):
+[rank2]:   File "/app/train.py", line 88, in <module>
+[rank2]:     train()
+[rank2]:   File "/app/train.py", line 41, in collate
+[rank2]:     raise ValueError("empty batch")
+[rank2]: ValueError: empty batch
+[rank0]:[E ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=41, OpType=ALLREDUCE)
+"""
+
+_STEPS = """\
+step 177, loss 0.1, cuda:0 7.4GB
+step 177, loss 0.1, cuda:1 7.4GB
+step 177, loss 0.2, cuda:2 7.4GB
+step 178, loss 0.2, cuda:2 7.4GB
+step 178, loss 0.2, cuda:0 7.4GB
+Unhandled exception <class 'ValueError'> in thread <_MainThread(MainThread)>
+"""
+
+_HANDLED = """\
+Traceback (most recent call last):
+  File "/app/data.py", line 12, in load
+    raise ValueError("bad image")
+ValueError: bad image
+step 10, loss 0.5
+step 11, loss 0.4
+step 12, loss 0.4
+step 13, loss 0.3
+"""
+
+_DRIVER = """\
+Traceback (most recent call last):
+  File "/venv/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+"""
+
+CASES = {
+    "user-exception": (
+        Fires(
+            make_case({}, errors={1: "ValueError: corrupt@main:9>load:31", 0: _ECHO, 2: _ECHO}, hang=None, exit_code=1),
+            (1,),
+            31,
+        ),
+        Fires(log_case(_LOG), (2,), 41),
+        Fires(log_case(_STEPS), (1,)),
+        Quiet(make_case({}, errors={0: _ECHO, 2: _ECHO}, hang=None, exit_code=1), "lost peers are echoes"),
+        Quiet(make_case({r: ["all_reduce[8]@main:10"] for r in range(4)}, hang=None, exit_code=0), "no failure"),
+        Quiet(log_case(_HANDLED), "an exception that was handled: the steps went on"),
+        Quiet(log_case(_DRIVER), "what the launcher raises because a rank failed"),
+    ),
+}

@@ -1,0 +1,25 @@
+"""The cases of version-mismatch."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case
+from unhang.testing import Fires, Quiet
+
+_DIFFERS = (
+    "node-a:1:1 [0] init.cc:810 NCCL WARN Mismatched NCCL version detected : rank 0 version 21805 rank 8 version 22005"
+)
+
+_OFI = "register_rail_mr_buffer:617 NCCL WARN NET/OFI Unable to register memory (type = 2) for device 4. RC: -22, Error: Invalid argument"
+
+CASES = {
+    "version-mismatch": (
+        Fires(log_case(_DIFFERS), ()),
+        Fires(log_case("ImportError: /opt/env/lib/libtorch_cuda.so: undefined symbol: ncclCommRegister"), ()),
+        Fires(log_case(_OFI), ()),
+        Quiet(log_case("NCCL version 2.19.3+cuda12.3\nNCCL version 2.19.3+cuda12.3"), "one version"),
+        Quiet(
+            log_case("NCCL error in: ProcessGroupNCCL.cpp:1727, internal error, NCCL version 2.19.3"),
+            "a version is no fault",
+        ),
+    ),
+}

@@ -1,0 +1,60 @@
+"""The cases of wrong-peer."""
+
+from __future__ import annotations
+
+from tests.rules.notation import make_case
+from unhang.model import PendingCall
+from unhang.testing import Fires, Quiet, pending
+
+_COMM = dict.fromkeys(range(4), "main:9>~comm")
+
+
+def _made(kind: str, *peers: int) -> list[PendingCall]:
+    return [pending(kind, peer=peer, done=True, where="main:5") for peer in (*peers, *peers)]
+
+
+CASES = {
+    "wrong-peer": (
+        Fires(
+            make_case(
+                {0: ["barrier@main:12 !"], 1: ["barrier@main:12 !"]},
+                pending={2: [pending("send", peer=0, where="main:9")], 3: [pending("recv", peer=2, where="main:7")]},
+                stacks=_COMM,
+            ),
+            (2,),
+            9,
+        ),
+        Fires(
+            make_case(
+                {},
+                world=3,
+                pending={
+                    0: [*_made("send", 1, 2, 1, 2), pending("send", peer=2, where="main:5")],
+                    1: [*_made("recv", 0, 0), pending("recv", peer=0, where="main:7")],
+                    2: [*_made("recv", 0, 0), pending("recv", peer=1, where="main:7")],
+                },
+                stacks=_COMM,
+            ),
+            (2,),
+            7,
+        ),
+        Quiet(
+            make_case(
+                {},
+                world=2,
+                pending={r: [pending("recv", peer=1 - r, where="main:9")] for r in range(2)},
+                stacks=dict.fromkeys(range(2), "main:9>~comm"),
+            ),
+            "two receivers that name each other have the right peer and the wrong order",
+        ),
+        Quiet(
+            make_case(
+                {},
+                world=2,
+                pending={1: [pending("recv", peer=0, where="main:9")]},
+                stacks={0: "main:3", 1: "main:9>~comm"},
+            ),
+            "a sender that is late",
+        ),
+    ),
+}

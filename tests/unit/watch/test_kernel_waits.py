@@ -1,0 +1,54 @@
+"""In which system call a thread waits, on what."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.slowness import slowness
+
+from unhang.watch.kernel_waits import kernel_waits
+
+BEGIN = "import fcntl, os, socket, sys, time; a, b = socket.socketpair(); r, w = os.pipe(); "
+PROGRAMS = {
+    "a.recv(1)": {"call": "recvfrom", "file": "socket"},
+    "a.settimeout(99); a.recv(1)": {"call": "poll", "file": "socket"},
+    "os.read(r, 1)": {"call": "read", "file": "pipe"},
+    "os.mkfifo('f'); open('f')": {"call": "open", "file": "FIFO"},
+    "time.sleep(99)": {"call": "nanosleep"},
+    "fcntl.flock(open('held', 'w'), fcntl.LOCK_EX)": {"call": "flock", "file": "file {folder}/held"},
+    "os.fork() or time.sleep(99); os.wait()": {"call": "wait4"},
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_call_and_its_file_are_told(program: str, tmp_path: Path) -> None:
+    wanted = {k: v.format(folder=tmp_path) for k, v in PROGRAMS[program].items()}
+    with open(tmp_path / "held", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        process = subprocess.Popen([sys.executable, "-S", "-c", BEGIN + program], cwd=tmp_path, start_new_session=True)
+        try:
+            assert _comes(process.pid, wanted), kernel_waits(process.pid)
+        finally:
+            os.killpg(process.pid, 9)
+            process.wait()
+
+
+def _comes(pid: int, wanted: dict[str, str]) -> bool:
+    until = time.monotonic() + 10 * slowness()
+    while time.monotonic() < until:
+        if kernel_waits(pid).get(str(pid)) == wanted:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_of_a_process_that_is_gone_nothing_is_told() -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    assert kernel_waits(process.pid) == {}

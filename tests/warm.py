@@ -1,0 +1,360 @@
+"""Starts jobs from a process that has imported torch: a second and a half of CPU time less for each. One such process per worker of pytest.
+
+    test --(one request per job)--> server (torch, one thread) --fork--> keeper --fork--> launcher --fork--> ranks
+
+The keeper adopts whatever the launcher leaves behind, so that nothing of a job can hide. The launcher leads a session of its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import json
+import os
+import resource
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NoReturn
+
+# Beside the package, not beside this file: jobs are recorded from a copy of the tests alone.
+BOOTSTRAP = Path(str(find_spec("unhang.inside.recorder").origin)).parent / "bootstrap"  # type: ignore[union-attr]
+UNHANG = [str(Path(sys.executable).with_name("unhang"))]
+FORKRUN = Path(__file__).parent / "ranks" / "forkrun.py"
+_LAUNCHER = [sys.executable, str(FORKRUN)]
+_PR_SET_CHILD_SUBREAPER = 36
+# What the interpreter, torch and the recorder read when they start cannot be changed afterwards.
+_AT_START = ("PYTHON", "TORCH_", "OMP_", "MKL_", "LD_", "UNHANG_RUN_DIR")
+BUFFER_SIZE_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # read when the first call is made
+# The lines of several ranks come through one pipe: they are written whole.
+_ALWAYS = {"OMP_NUM_THREADS": "1"}
+_OF_PLAIN = {"PYTHONFAULTHANDLER": "1"}  # the recorder has its own use for it
+_NEVER = "PYTHONUNBUFFERED"
+# CPU seconds of the jobs that have ended: they are no children of this process.
+_used_s = [0.0]
+_servers: list[subprocess.Popen[bytes]] = []
+
+
+class WarmJob:
+    """A job that the server started: the part of `subprocess.Popen` that the tests use, for text."""
+
+    def __init__(self, answers: int, streams: Sequence[int]) -> None:
+        self._answers, self._streams = answers, streams
+        self._read = dict.fromkeys((answers, *streams), b"")
+        self._selector = selectors.DefaultSelector()
+        for descriptor in self._read:
+            self._selector.register(descriptor, selectors.EVENT_READ)
+        self.keeper = self.pid = 0
+        self.returncode: int | None = None
+        self.ended_at = 0.0  # when the launcher ended, on the clock of the day
+        while not self.pid:
+            self._listen(60)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """All that the job writes until the last of its processes closes the streams.
+
+        Blocks: up to `timeout`. Raises: subprocess.TimeoutExpired.
+        """
+        until = time.monotonic() + timeout if timeout is not None else float("inf")
+        while self.returncode is None or any(map(self._selector.get_map().__contains__, self._streams)):
+            if (left_s := until - time.monotonic()) <= 0:
+                raise subprocess.TimeoutExpired("a job", timeout or 0.0)
+            self._listen(min(left_s, 1))
+        stdout, stderr = (self._read[stream].decode(errors="replace") for stream in self._streams)
+        return stdout, stderr
+
+    def poll(self) -> int | None:
+        """The exit code of the launcher, None while it runs."""
+        self._listen(0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """To the launcher."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def left(self) -> dict[int, str]:
+        """What lives of the job: pids with their commands."""
+        return dict(_descendants(self.keeper))
+
+    def close(self) -> None:
+        """Ends what is left, and counts what the job cost. Blocks: until the last process is gone, 5 s at most."""
+        until = time.monotonic() + 5
+        while self._answers in self._selector.get_map() and time.monotonic() < until:
+            for pid in self.left():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._listen(0.1)
+        for descriptor in list(self._selector.get_map()):
+            self._forget(descriptor)
+
+    def _listen(self, patience_s: float) -> None:
+        for key, _ in self._selector.select(patience_s):
+            data = os.read(key.fd, 65536)
+            self._read[key.fd] += data
+            if not data:
+                self._forget(key.fd)
+            elif key.fd == self._answers:
+                *lines, self._read[key.fd] = self._read[key.fd].split(b"\n")
+                for line in lines:
+                    said: dict[str, Any] = json.loads(line)
+                    _used_s[0] += said.pop("cpu_s", 0.0)
+                    vars(self).update(said)
+
+    def _forget(self, descriptor: int) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        if descriptor == self._answers and self.returncode is None:
+            raise RuntimeError("the server of the jobs has gone")
+
+
+Job = WarmJob | subprocess.Popen[str]
+
+
+def _descendants(pid: int) -> list[tuple[int, str]]:
+    """The living processes below one, with their command lines."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                children.setdefault(int(parent), []).append(int(folder.name))
+    found, wanted = [], [pid]
+    while wanted:
+        for child in children.get(wanted.pop(), ()):
+            wanted.append(child)
+            with suppress(OSError):
+                command = Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found.append((child, command))
+    return found
+
+
+def used_s() -> float:
+    """CPU seconds of the jobs that have ended, and of the servers."""
+    ticks = sum(
+        sum(map(int, Path(f"/proc/{p.pid}/stat").read_text().rpartition(")")[2].split()[11:13])) for p in _servers
+    )
+    return _used_s[0] + ticks / os.sysconf("SC_CLK_TCK")
+
+
+@cache
+def _server(is_recorded: bool) -> socket.socket:
+    """Starts a server; it goes when this process does. `is_recorded`: torch is imported with the recorder, as under `unhang run`."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = {name: value for name, value in os.environ.items() if name != _NEVER} | _ALWAYS
+    if not is_recorded:
+        environment |= _OF_PLAIN
+    else:
+        environment |= {"PYTHONPATH": str(BOOTSTRAP), "UNHANG_RUN_DIR": os.devnull}
+    code = f"from tests import warm; warm.serve({is_recorded}, {theirs.fileno()})"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[1], env=environment, stdin=subprocess.DEVNULL,
+        pass_fds=[theirs.fileno()], start_new_session=True,
+    )  # fmt: skip
+    theirs.close()
+    _servers.append(process)
+    return ours
+
+
+def _kind(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """What the server can be for a command: "forkrun", "unhang" for `unhang run` of it or of a script, or nothing."""
+    ours = {**os.environ, **_ALWAYS, **(_OF_PLAIN if list(command[:2]) == _LAUNCHER else {})}
+    names = {name for name in (*ours, *environment) if name.startswith(_AT_START)} - {_NEVER, *BUFFER_SIZE_NAMES}
+    if any(environment.get(name) not in (None, ours.get(name)) for name in names):
+        return ""
+    if list(command[:2]) == _LAUNCHER:
+        return "forkrun"
+    own, _, of_job = " ".join(command).partition(" -- ")
+    is_run = own.startswith(f"{' '.join(UNHANG)} run ") and of_job.startswith(f"{sys.executable} /")
+    return "unhang" if is_run else ""
+
+
+def _start(
+    kind: str, command: Sequence[str], cwd: Path, environment: Mapping[str, str], output: int | None = None
+) -> WarmJob:
+    request = {"kind": kind, "command": list(command), "cwd": str(cwd), "environment": dict(environment)}
+    pipes = [os.pipe() for _ in range(4 if output is None else 2)]
+    (asked, ask), (answers, answer), *streams = pipes
+    given = [asked, answer, *(write for _, write in streams)]
+    socket.send_fds(_server(kind == "unhang"), [b"job"], given if output is None else [*given, output, output])
+    for descriptor in given:
+        os.close(descriptor)
+    with os.fdopen(ask, "w") as file:
+        json.dump(request, file)
+    return WarmJob(answers, [read for read, _ in streams])
+
+
+def forkrun(*arguments: object) -> list[str]:
+    """The command of the launcher of the tests."""
+    return [*_LAUNCHER, *map(str, arguments)]
+
+
+def start(command: Sequence[str], cwd: Path, output: int) -> WarmJob:
+    """Starts `forkrun` with both streams in one file."""
+    return _start("forkrun", command, cwd, os.environ, output)
+
+
+def popen(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> Job:
+    """Starts a command in a session of its own, without input; `forkrun`, and `unhang run` of it, come from the warm server."""
+    environment = dict(os.environ if env is None else env)
+    if kind := _kind(command, environment):
+        return _start(kind, command, cwd, environment)
+    return subprocess.Popen(
+        command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, errors="replace", start_new_session=True,
+    )  # fmt: skip
+
+
+def run(
+    command: Sequence[str], cwd: Path, timeout: float, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Like `subprocess.run`, for text. Blocks: up to `timeout`. Raises: subprocess.TimeoutExpired."""
+    job = popen(command, cwd, env)
+    try:
+        stdout, stderr = job.communicate(timeout=timeout)
+    finally:
+        end(job)
+    return subprocess.CompletedProcess(command, job.returncode or 0, stdout, stderr)
+
+
+def end(job: Job) -> None:
+    """Ends what is left of a job."""
+    if isinstance(job, WarmJob):
+        job.close()
+        return
+    with suppress(ProcessLookupError):
+        os.killpg(job.pid, signal.SIGKILL)
+    job.communicate()
+
+
+# In the server
+
+
+def serve(is_recorded: bool, asked_by: int) -> None:
+    """Forks a keeper for each request, until nobody can ask any more."""
+    from tests.ranks import forkrun
+
+    forkrun.warm_up_for_any()
+    if is_recorded:
+        import unhang.cli.diagnose
+        import unhang.cli.main
+        import unhang.cli.run
+        import unhang.watch.agent
+        import unhang.watch.supervise  # noqa: F401
+    requests = socket.socket(fileno=asked_by)
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(requests, 16, 4)
+        if not data:
+            os._exit(0)  # an interpreter takes half a second to take torch apart
+        if os.fork() == 0:
+            requests.close()
+            _keep(*descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        with suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _keep(asked: int, answers: int, stdout: int, stderr: int) -> NoReturn:
+    """The life of a keeper: until the last process of its job has ended."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    with os.fdopen(asked) as file:
+        request = json.load(file)
+    first = os.fork()
+    if first == 0:
+        os.close(answers)
+        _become(request, stdout, stderr)
+    os.close(stdout)
+    os.close(stderr)
+    _answer(answers, keeper=os.getpid(), pid=first)
+    with suppress(ChildProcessError):
+        while True:
+            ended, status = os.waitpid(-1, 0)
+            if ended == first:
+                _answer(answers, returncode=os.waitstatus_to_exitcode(status), ended_at=time.time())
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    _answer(answers, cpu_s=usage.ru_utime + usage.ru_stime)
+    os._exit(0)
+
+
+def _answer(answers: int, **said: object) -> None:
+    with suppress(BrokenPipeError):
+        os.write(answers, json.dumps(said).encode() + b"\n")
+
+
+def _become(request: dict[str, Any], stdout: int, stderr: int) -> NoReturn:
+    """The life of the command, in a process that is as an interpreter would be that was started with it."""
+    os.setsid()
+    os.chdir(request["cwd"])
+    for number, descriptor in enumerate((stdout, stderr), start=1):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    if request["kind"] == "forkrun":
+        _be_forkrun(request["command"], request["environment"])
+    _set_environment(request["environment"])
+    os.posix_spawnp = _fork_instead
+    from unhang.cli.main import main
+
+    sys.argv = ["unhang", *request["command"][len(UNHANG) :]]
+    code = main()
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _be_forkrun(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    from tests.ranks import forkrun
+
+    _set_environment({"OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1"} | dict(environment))
+    sys.argv, sys.path[0] = list(command[1:]), str(FORKRUN.parent)
+    forkrun.main()
+    raise AssertionError("it ends the process")
+
+
+def _set_environment(environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def _fork_instead(
+    path: str, argv: Sequence[str], env: Mapping[str, str], *,
+    file_actions: Sequence[tuple[int, int, int]], setsigmask: Collection[int], setsigdef: Collection[int],
+) -> int:  # fmt: skip
+    """`os.posix_spawnp` for a script: a child that has torch and the recorder already."""
+    del path, setsigdef  # an interpreter ignores these signals again
+    if pid := os.fork():
+        return pid
+    gc.freeze()
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)) and number != signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)
+    for _, source, target in file_actions:
+        os.dup2(source, target)
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if not os.get_inheritable(int(name)):
+                os.close(int(name))
+    signal.pthread_sigmask(signal.SIG_SETMASK, setsigmask)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.modules["_unhang_inside.recorder.install"].drop_old_names()
+    if list(argv[:2]) == _LAUNCHER:
+        _be_forkrun(argv, dict(os.environ))
+    from tests.ranks import forkrun
+
+    sys.modules["_unhang_inside.recorder.announce"].announce_at_import()
+    forkrun.be_script(argv[1], list(argv[2:]))
+    raise AssertionError("it ends the process")
