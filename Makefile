@@ -34,7 +34,7 @@ check: setup  ## Before each commit, a minute: lint of what changed, and the tes
 	@$(BIN)/python -m pytest -q $(WORKERS) $(QUICK)
 
 test: setup  ## Run all tests
-	@$(BIN)/python -m pytest -q $(WORKERS)
+	@$(BIN)/python -m pytest -q --rerun-show-tracebacks $(WORKERS)
 
 record: setup  ## Run every job of the tests' table anew, and keep what it leaves for the tests to judge (ten minutes)
 	@$(BIN)/python -m tests.ranks.recordings

@@ -32,7 +32,8 @@ RANK = """if 1:
     signal.signal(signal.SIGTERM, end)
     os.makedirs(f"{sys.argv[1]}/ranks/r0-{os.getpid()}")
     os.write(1, b'ready')
-    time.sleep(60)
+    for _ in range(1200):  # a signal just before a long sleep would be handled after it
+        time.sleep(0.05)
 """
 SECURES = """
 def watch(options, run_dir, root_pid, to_supervisor, from_supervisor):

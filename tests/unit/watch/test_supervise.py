@@ -23,7 +23,8 @@ NOISY = """if 1:
         signal.signal(getattr(signal, name), seen)
     file.write(str(os.getpid())), file.flush()
     os.write(1, b'ready')
-    time.sleep(60)
+    for _ in range(1200):  # a signal just before a long sleep would be handled after it
+        time.sleep(0.05)
 """
 SAYS = """
 def watch(options, run_dir, root_pid, to_supervisor, from_supervisor):
