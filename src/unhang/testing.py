@@ -153,8 +153,16 @@ def _stacks(spec: str | ThreadStack, rank: int, file: str = "train.py") -> Threa
     if isinstance(spec, ThreadStack):
         return spec
     text, _, flags = spec.partition(" ")
+    frames = path(text, file)
+    at = next((f for f in frames if f.file == file), None)
+    values = tuple((at, *flag.split("=")) for flag in flags.split() if at and "=" in flag)
     return ThreadStack(
-        "MainThread", path(text, file), is_main=True, owns_gil="gil" in flags, source=Source("stack", f"rank {rank}")
+        "MainThread",
+        frames,
+        is_main=True,
+        owns_gil="gil" in flags.split(),
+        source=Source("stack", f"rank {rank}"),
+        variables=values,  # type: ignore[arg-type]
     )
 
 

@@ -125,6 +125,22 @@ def _tree(path: str) -> tuple[ast.Module, tuple[str, ...]] | None:
         return None
 
 
+def tree_of(path: str) -> ast.Module | None:
+    """The file as a tree, or None where it cannot be read."""
+    parsed = _tree(path)
+    return parsed[0] if parsed else None
+
+
+def loop_at(path: str, header: int) -> ast.For | ast.AsyncFor | ast.While | None:
+    """The loop whose head stands at this line."""
+    loops = (
+        (n for n in _chain(tree, header) if isinstance(n, ast.For | ast.AsyncFor | ast.While))
+        if (tree := tree_of(path))
+        else ()
+    )
+    return next((n for n in loops if n.lineno == header), None)
+
+
 def line_text(path: str, line: int) -> str:
     """The source line, stripped, or an empty string where it cannot be read."""
     parsed = _tree(path)
@@ -229,10 +245,8 @@ class WayOut(NamedTuple):
 @lru_cache(maxsize=256)
 def ways_out(path: str, loop: Loop, line: int) -> tuple[WayOut, ...]:
     """Tests before a `break` or `return` in a loop, but for those on a counter, and handlers around `line` after which it goes on."""
-    parsed = _tree(path)
-    nodes = _chain(parsed[0], loop.header) if parsed else ()
-    node = next((n for n in nodes if _loop_of(n) == loop), None)
-    return tuple(_ways(getattr(node, "body", []), line, None, in_loop=True)) if node is not None else ()
+    node = loop_at(path, loop.header)
+    return tuple(_ways(node.body, line, None, in_loop=True)) if node is not None else ()
 
 
 def _ways(body: Iterable[ast.AST], line: int, test: ast.expr | None, in_loop: bool) -> Iterator[WayOut]:

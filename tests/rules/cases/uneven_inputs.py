@@ -39,6 +39,22 @@ _COUNTS = """def main():
             break
     dist.barrier()
 """
+_RESUMES = """def main():
+    start = read_checkpoint(args.folder)
+    epochs = len(loader)
+    for epoch in range(start, epochs):
+        loss.backward()
+    dist.barrier()
+"""
+
+
+def _resumed(**start: int) -> Later:
+    """Rank 2 is in the barrier behind the loop; `start`: what it and the others began with."""
+    loop = ["all_reduce[8]@main:5", "all_reduce[8]@main:5"]
+    others: dict[int, list[str]] = {r: [*loop, "all_reduce[8]@main:5 !"] for r in range(2)}
+    stacks = dict.fromkeys(range(2), f"main:5>~comm start={start['theirs']} epochs=7")
+    stacks[2] = f"main:6>~comm start={start['mine']} epochs=7"
+    return make_case({2: [*loop, "barrier@main:6 !"], **others}, world=3, source=_RESUMES, stacks=stacks)
 
 
 def _leaves(source: str) -> Later:
@@ -88,6 +104,8 @@ CASES = {
         Fires(_leaves(_STOPS), (3,), 5, cause="code-divergence"),
         Fires(_leaves(_SKIPS), (3,), 5, cause="code-divergence"),
         Fires(_leaves(_COUNTS), (3,), 8),
+        Fires(_resumed(mine=2, theirs=0), (2,), 2, cause="code-divergence"),
+        Fires(_resumed(mine=0, theirs=0), (2,), 6),
         Quiet(
             make_case(
                 {r: [*_LOOP, "barrier@main:5"] for r in range(4)},

@@ -10,6 +10,7 @@ from unhang.analyze.callpath import user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.failures import Failure, early_leavers
 from unhang.analyze.first_errors import SeenError, errors_of, is_log_only
+from unhang.analyze.first_round import Start, other_start
 from unhang.analyze.leaving import (
     EndedBefore,
     ended_before,
@@ -87,8 +88,26 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
     )
+    if (start := other_start(s.case, d)) is not None:
+        return _began_elsewhere(found, d, start)
     stay, left = (d.reference_path, d.odd_path) if loop.stayers == d.reference else (d.odd_path, d.reference_path)
     return _by_way_out(found, way_out_of(stay, left), d.has_majority)
+
+
+def _began_elsewhere(found: Found, d: Divergence, start: Start) -> Found:
+    """Not the data but the first round differs: read from a checkpoint, a file or a setting that not all ranks had."""
+    words = {
+        **found.words,
+        "who": w.name_ranks(d.odd),
+        "others": w.name_ranks(d.reference),
+        **{"name": start.name, "mine": start.mine, "theirs": start.theirs, "text": start.text},
+        "set": w.place(start.frame),
+        "begin_loop": w.place(replace(start.frame, line=start.header)),
+    }
+    return replace(
+        found, cause="code-divergence", confidence=0.93 if d.has_majority else 0.85, words=words, say="began elsewhere/began elsewhere",
+        evidence=(*found.evidence, *w.code_line(start.frame, "first round")), location=w.location_of(start.frame), fixes=("begin",),
+    )  # fmt: skip
 
 
 def _by_way_out(found: Found, way: tuple[Frame, WayOut] | None, is_decided: bool) -> Found:

@@ -1,0 +1,77 @@
+"""Where a loop begins: a first round that is read from somewhere, so that ranks may begin at different ones."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from unhang.analyze.bindings import last_name
+from unhang.analyze.divergence import Divergence, is_in
+from unhang.analyze.source import line_text, loop_at, surroundings, tree_of
+from unhang.analyze.variables import differing
+from unhang.model import Case, Frame
+
+
+class Start(NamedTuple):
+    """Ranks that began a loop elsewhere. `frame`: the line that sets `name`, `header`: of the loop; `mine`, `theirs`: its value on the odd ranks, on the others."""
+
+    frame: Frame
+    header: int
+    name: str
+    text: str
+    mine: str
+    theirs: str
+
+
+def other_start(case: Case, d: Divergence) -> Start | None:
+    """The first round of a loop that some ranks left, where the two sides began at different ones. The outermost such loop."""
+    if d.left_loop is None:
+        return None
+    is_odd_gone = d.left_loop.leavers == d.odd
+    stay, left = (d.reference_path, d.odd_path) if is_odd_gone else (d.odd_path, d.reference_path)
+    for depth, frame in enumerate(stay):
+        values = {name: (mine, theirs) for name, mine, theirs in differing(case, d.odd, d.reference, frame)}
+        for loop in surroundings(frame.file, frame.line).loops if values else ():
+            for name, line in starts_of(frame.file, loop.header) if not is_in(left, stay, depth, loop) else ():
+                if name in values:
+                    at = Frame(frame.file, line, frame.function)
+                    return Start(at, loop.header, name, line_text(frame.file, line), *values[name])
+    return None
+
+
+@lru_cache(maxsize=64)
+def starts_of(path: str, header: int) -> tuple[tuple[str, int], ...]:
+    """(variable, line that sets it last before the loop) of the first round of the loop at line `header`, where it is not a constant."""
+    loop, tree = loop_at(path, header), tree_of(path)
+    if loop is None or tree is None:
+        return ()
+    names = list(dict.fromkeys(_first_of(loop)))
+    places = ((name, max(_set_before(tree, name, header), default=0)) for name in names)
+    return tuple((name, line) for name, line in places if line)
+
+
+def _first_of(loop: ast.AST) -> Iterator[str]:
+    """START of `for e in range(START, n)`, in whatever wraps the range."""
+    for call in ast.walk(loop.iter) if isinstance(loop, ast.For) else ():
+        if isinstance(call, ast.Call):
+            match last_name(call.func), call.args:
+                case ("range" | "trange", [ast.Name(id=name), _, *_]) | ("count", [ast.Name(id=name), *_]):
+                    yield name
+                case ("islice", [_, ast.Name(id=name), _, *_]):
+                    yield name
+
+
+def _set_before(tree: ast.AST, name: str, header: int) -> Iterator[int]:
+    """Lines before the loop that give the variable what a call or another variable holds."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr)
+            and node.lineno < header
+            and node.value is not None
+        ):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            bound = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
+            if name in bound and any(isinstance(n, ast.Call | ast.Subscript) for n in ast.walk(node.value)):
+                yield node.lineno
