@@ -194,6 +194,10 @@ def _prime(source: str) -> str:
     return name
 
 
+def _in_file(frames: tuple[Frame, ...], file: str) -> tuple[Frame, ...]:
+    return tuple(replace(f, file=file) if f.file == "train.py" else f for f in frames)
+
+
 @dataclass
 class _Parts:
     """The per-rank arguments of `make_case`."""
@@ -216,7 +220,7 @@ class _Parts:
             handled=(self.handled[rank],) if rank in self.handled else (),
             exit=self.exits.get(rank),
             state=self.states.get(rank, ProcessState("S", cpu_share=0.0)),
-            pending=tuple(self.pending.get(rank, ())),
+            pending=tuple(replace(c, frames=_in_file(c.frames, file)) for c in self.pending.get(rank, ())),
             steps=self.steps.get(rank),
             initialized=True,
         )

@@ -181,7 +181,7 @@ def made_other_rounds(s: Situation) -> bool:
     """Whether the ranks made another number of rounds of the same loop, which `uneven-inputs` then says."""
     d = s.divergence
     if d is None:
-        return ended_in_loop(s) is not None
+        return ended_in_loop(s) is not None or left_transfers(s) is not None
     is_of_another_kind = (
         is_dispatch_race(d) or is_thread_race(s, d) or swallowed_by(s, d.odd) or parted_with_exception(s)
     )
@@ -218,6 +218,57 @@ def ended_in_loop(s: Situation) -> tuple[RankEvidence, CollectiveCall, Frame, Lo
                 if found is not None and _times(s, evidence.rank, waiting[0]):
                     return evidence, waiting[0], *found
     return None
+
+
+@dataclass(frozen=True)
+class LeftTransfers:
+    """Ranks that left a loop in which they made transfers, one of which `waiter` still waits for."""
+
+    leavers: tuple[int, ...]
+    stayers: tuple[int, ...]
+    waiter: int
+    what: str
+    frame: Frame
+    loop: Loop
+
+
+def left_transfers(s: Situation) -> LeftTransfers | None:
+    """The first transfer whose other side has left the loop in which it took part before: it waits outside of it, or has ended."""
+    for edge in s.waits.edges if s.divergence is None and s.primary_failure is None and s.judges_waits else ():
+        peer = edge.targets[0] if edge.kind == "p2p" and len(edge.targets) == 1 else None
+        evidence, stay = s.case.ranks.get(-1 if peer is None else peer), stack_path(s.case, edge.waiter)
+        if peer is None or evidence is None or not stay:
+            continue
+        has_ended = evidence.exit is not None and evidence.exit.kind == "exit" and not evidence.exit.code
+        left = () if has_ended else stack_path(s.case, peer) if peer in s.proven else None
+        before = _last_transfer(s, peer, edge.waiter)
+        found = _loop_left(stay, left, before) if left is not None and before else None
+        if found is not None:
+            depth, loop = found
+            paths = {r: stack_path(s.case, r) or () for r in s.case.ranks}
+            stayers = tuple(r for r, path in sorted(paths.items()) if is_in(path, stay, depth, loop))
+            leavers = tuple(r for r in sorted(paths) if r not in stayers)
+            return LeftTransfers(leavers, stayers, edge.waiter, edge.what, stay[depth], loop)
+    return None
+
+
+def _loop_left(stay: Path, left: Path, before: Path) -> tuple[int, Loop] | None:
+    """(depth in `stay`, loop) of the outermost loop in which a rank was, and no longer is."""
+    for depth, frame in enumerate(stay):
+        for loop in surroundings(frame.file, frame.line).loops:
+            if is_in(before, stay, depth, loop) and not is_in(left, stay, depth, loop):
+                return depth, loop
+    return None
+
+
+def _last_transfer(s: Situation, rank: int, peer: int) -> Path:
+    """From where a rank made its last transfer with a peer that ended."""
+    evidence, table = s.case.ranks[rank], s.case.calls
+    made = [c for c in evidence.pending if c.peer == peer and c.ended_ns is not None and c.frames]
+    if made:
+        return user_path(max(made, key=lambda c: c.started_ns).frames)
+    rows = table.rows(rank=rank, is_p2p=1, peer=peer, state=int(CallState.COMPLETED))
+    return user_path(table.call(int(rows[-1])).frames) if len(rows) else ()
 
 
 def _times(s: Situation, rank: int, like: CollectiveCall) -> int:

@@ -147,7 +147,10 @@ def is_seen_elsewhere(s: Situation, rank: int) -> bool:
 
 
 def wrong_peers(s: Situation) -> tuple[tuple[int, PendingCall, int], ...]:
-    """(rank, its call, the rank that waits for the other side of it) of calls whose peer expects nothing of the kind."""
+    """(rank, its call, the rank that waits for the other side of it) of calls whose peer expects nothing of the kind.
+
+    Not where the rank has made such a transfer with this peer before: then the peer is the right one, and has gone elsewhere.
+    """
     open_calls = {e.waiter: unmatched_p2p(s.case, e.waiter) for e in s.waits.edges if e.kind == "p2p"}
     found = []
     for rank, calls in open_calls.items():
@@ -159,7 +162,7 @@ def wrong_peers(s: Situation) -> tuple[tuple[int, PendingCall, int], ...]:
                 for r, theirs in open_calls.items()
                 if r != call.peer and any(c.kind in wanted and c.peer == rank for c in theirs[:1])
             ]
-            if others and not peer_expects:
+            if others and not peer_expects and _is_new(s, rank) is not False:
                 found.append((rank, call, others[0]))
     new = with_new_transfer(s, [rank for rank, _, _ in found])
     return tuple(f for f in found if not new or f[0] in new)

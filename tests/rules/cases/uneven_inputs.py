@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.rules.notation import Later, make_case
-from unhang.testing import Fires, Quiet, ended
+from unhang.testing import Fires, Quiet, ended, pending
 
 _SOURCE = (
     "def main():\n    for batch in loader:\n        loss = model(batch)\n        loss.backward()\n    dist.barrier()\n"
@@ -46,6 +46,31 @@ _RESUMES = """def main():
         loss.backward()
     dist.barrier()
 """
+
+
+_PIPE = """def main():
+    for batch in batches:
+        if rank == 0:
+            dist.send(forward(batch), 1)
+        else:
+            dist.recv(batch, 0)
+    dist.barrier()
+"""
+
+
+def _pipe(*received: str) -> Later:
+    """Rank 0 sends to rank 1 once more, which is in the barrier behind the loop."""
+    sent = [pending("send", peer=1, done=True, where="main:4", index=i) for i in range(3)]
+    return make_case(
+        {1: ["barrier@main:7 !"]},
+        world=2,
+        source=_PIPE,
+        pending={
+            0: [*sent, pending("send", peer=1, where="main:4", index=4)],
+            1: [pending("recv", peer=0, done=True, where=x) for x in received],
+        },
+        stacks={0: "main:4>~comm", 1: "main:7>~comm"},
+    )
 
 
 def _resumed(**start: int) -> Later:
@@ -104,6 +129,7 @@ CASES = {
         Fires(_leaves(_STOPS), (3,), 5, cause="code-divergence"),
         Fires(_leaves(_SKIPS), (3,), 5, cause="code-divergence"),
         Fires(_leaves(_COUNTS), (3,), 8),
+        Fires(_pipe("main:6", "main:6", "main:6"), (1,), 2),
         Fires(_resumed(mine=2, theirs=0), (2,), 2, cause="code-divergence"),
         Fires(_resumed(mine=0, theirs=0), (2,), 6),
         Quiet(
@@ -123,5 +149,6 @@ CASES = {
             ),
             "what the others wait in, though it is in the loop, is no call that the rank ever made there",
         ),
+        Quiet(_pipe(), "the receiver is behind the loop, and never took part in it"),
     ),
 }

@@ -13,10 +13,12 @@ from unhang.analyze.first_errors import SeenError, errors_of, is_log_only
 from unhang.analyze.first_round import Start, other_start
 from unhang.analyze.leaving import (
     EndedBefore,
+    LeftTransfers,
     ended_before,
     ended_in_loop,
     exhausted_by,
     lead_of_waiting,
+    left_transfers,
     made_as_often,
     made_other_rounds,
     way_out_of,
@@ -46,8 +48,10 @@ def uneven_inputs(s: Situation) -> Found | None:
     d = s.divergence
     if d is not None:
         return _left_loop(s, d) if d.left_loop is not None else _exhausted(s, d)
-    found = ended_in_loop(s)
-    return _ended(s, *found) if found is not None else None
+    if (found := ended_in_loop(s)) is not None:
+        return _ended(s, *found)
+    transfers = left_transfers(s)
+    return _left_transfers(s, transfers) if transfers is not None else None
 
 
 def _steps(s: Situation) -> str:
@@ -150,6 +154,36 @@ def _exhausted(s: Situation, d: Divergence) -> Found:
         w.location_of(handler or frame),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
+    )
+
+
+def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
+    is_even = len(gone.leavers) == len(gone.stayers)
+    culprits = gone.stayers if len(gone.stayers) < len(gone.leavers) else gone.leavers
+    header = Frame(gone.frame.file, gone.loop.header, gone.frame.function)
+    words = {
+        "leavers": w.name_ranks(gone.leavers),
+        "stayers": w.name_ranks(gone.stayers),
+        "are": w.verb(gone.stayers, "is", "are"),
+        "loop": w.place(header),
+        "waiter": gone.waiter,
+        "what": gone.what,
+        "steps": _steps(s),
+    }
+    edges = [e for r in (gone.waiter, *gone.leavers[:1]) for e in s.waits.edges_of(r)]
+    return Found(
+        0.75 if is_even else 0.9,
+        culprits,
+        (
+            *map(w.waiting_line, edges),
+            *w.code_line(header, "loop"),
+            *w.stack_lines(s.case.ranks.get(gone.leavers[0]), 3),
+        ),
+        words,
+        "transfers/transfers",
+        ("agree", "even"),
+        s.others(culprits),
+        w.location_of(header),
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.graph import edges_on
+from unhang.analyze.leaving import left_transfers
 from unhang.analyze.order import (
     SENDS,
     is_dispatch_race,
@@ -36,7 +37,7 @@ def collective_order_race(s: Situation) -> Iterator[Found]:
         yield _race(s, d)
     elif d is None and s.judges_waits:
         for cycle in s.waits.cycles:
-            is_explained = _is_of_another_kind(s, cycle) or wrong_peers(s) or left_out(s, cycle)
+            is_explained = _is_of_another_kind(s, cycle) or wrong_peers(s) or left_out(s, cycle) or left_transfers(s)
             if set(cycle) <= set(s.proven) and not is_explained:
                 yield _cycle(s, cycle)
 
