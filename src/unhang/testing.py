@@ -60,6 +60,7 @@ _CALL = lazy_pattern(
 )
 _LIBRARY = {
     "lock": ("/usr/lib/python3.11/threading.py", 320, "wait"),
+    "child": ("/usr/lib/python3.11/subprocess.py", 1264, "wait"),
     "queue": ("/usr/lib/python3.11/queue.py", 171, "get"),
     "loader": ("/site-packages/torch/utils/data/dataloader.py", 1283, "_try_get_data"),
     "comm": ("/site-packages/torch/distributed/distributed_c10d.py", 3252, "all_reduce"),

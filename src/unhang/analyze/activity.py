@@ -178,10 +178,15 @@ def _is_asleep(stack: ThreadStack) -> bool:
     return stack.is_active is not True and (stack.kernel is None or stack.kernel.call == "futex")
 
 
+def goes_through_loader(frames: tuple[Frame, ...]) -> bool:
+    """Whether a stack goes through a library's data loader."""
+    return any(part in f.file for f in frames for part in _LOADER)
+
+
 def _fetches_data(frames: tuple[Frame, ...]) -> Frame | None:
     """The frame that asks for the next batch, where the stack goes through a loader or a loop's iterator."""
     mine = user_frames(frames)
-    if any(part in f.file for f in frames for part in _LOADER):
+    if goes_through_loader(frames):
         return mine[0] if mine else None
     for outer in mine[1:]:
         if surroundings(outer.file, outer.line).fetches_next:

@@ -164,10 +164,14 @@ class ProcessExit:
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """/proc at capture. `state` is the kernel's letter (R S D T Z), "gone" for a dead process."""
+    """/proc at capture. `state` is the kernel's letter (R S D T Z), "gone" for a dead process.
+
+    `cpu_share`: cores used by the process; `children_share`: by all that it started, None where it started none or was looked at once.
+    """
 
     state: str
     cpu_share: float | None = None
+    children_share: float | None = None
     wchan: str = ""
     open_fds: int | None = None
     fd_limit: int | None = None

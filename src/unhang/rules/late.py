@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from unhang.analyze.activity import goes_through_loader
 from unhang.analyze.callpath import user_path
 from unhang.analyze.doers import others_of
 from unhang.analyze.situation import LateRank, Situation
@@ -15,6 +16,8 @@ from unhang.rules.base import Found
 from unhang.rules.failure import NO_WORDS
 
 _MOST_THREADS = 6
+# What works gets more, also on a machine with ten times the load. Our looks cost the rank itself some of a second.
+_IDLE_SHARE, _LOOKED_AT_SHARE = 0.01, 0.1
 
 
 def found_late(
@@ -57,6 +60,23 @@ def _awaited(s: Situation, late: LateRank) -> tuple[CollectiveCall | None, Proce
     return None, None
 
 
+def waits_idly(s: Situation, late: LateRank) -> bool:
+    """Whether the rank waits for something, and neither it nor anything that it started has used the processor of late."""
+    evidence = s.case.ranks.get(late.rank)
+    state = evidence.state if evidence else None
+    if state is None or state.cpu_share is None or not late.activity.awaits:
+        return False
+    by_children = state.children_share
+    is_known = by_children is not None or late.activity.awaits != "a child process"
+    return is_known and state.cpu_share < _LOOKED_AT_SHARE and (by_children or 0.0) < _IDLE_SHARE
+
+
+def has_loader(s: Situation, late: LateRank) -> bool:
+    """Whether the rank's stack goes through a data loader, and not merely through a generator of the program's own."""
+    evidence = s.case.ranks.get(late.rank)
+    return evidence is not None and any(goes_through_loader(stack.frames) for stack in evidence.stacks)
+
+
 def _limit_s(s: Situation, late: LateRank) -> float | None:
     """The timeout of the collective in which the victims wait."""
     for stuck in s.stuck:
@@ -69,6 +89,8 @@ def _limit_s(s: Situation, late: LateRank) -> float | None:
 def _why(s: Situation, late: LateRank) -> str:
     victims = w.name_ranks(late.victims)
     text = f"{victims} {w.verb(late.victims, 'waits', 'wait')} for rank {late.rank}, which waits for no other rank: {_doing(s, late)}."
+    if waits_idly(s, late) and late.activity.awaits == "a child process":
+        text += " The processes that it started use no processor."
     hang, limit = s.case.hang, _limit_s(s, late)
     if hang is not None and hang.detected_after_s is not None:
         text += f" They had waited for {max(0.0, hang.detected_after_s):.0f} s"

@@ -14,7 +14,9 @@ from unhang.watch.kernel_waits import kernel_waits
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _WORKING_SHARE = 0.05
-_STATE, _UTIME, _STIME, _START, _EXIT_CODE = 0, 11, 12, 19, 49
+_STATE, _UTIME, _STIME, _CUTIME, _CSTIME, _START, _EXIT_CODE = 0, 11, 12, 13, 14, 19, 49
+_MOST_DESCENDANTS = 64
+_LEAST_SPAN_S = 0.5
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -31,6 +33,19 @@ def children_of(pid: int) -> list[int]:
             with suppress(OSError):
                 found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
     return found
+
+
+def _children_used_s(pid: int) -> float | None:
+    """CPU time of all that a process started, also of what has ended; None where it started nothing."""
+    stat, todo, seen, ticks = _stat(pid), [pid], 0, 0
+    while todo and seen < _MOST_DESCENDANTS:
+        for child in children_of(todo.pop()):
+            if (of_child := _stat(child)) is not None:
+                ticks += sum(int(of_child[i]) for i in (_UTIME, _STIME, _CUTIME, _CSTIME))
+                todo.append(child)
+                seen += 1
+    ended = sum(int(stat[i]) for i in (_CUTIME, _CSTIME)) if stat else 0
+    return (ticks + ended) / _TICKS_PER_S if seen or ended else None
 
 
 def exit_code_of_zombie(pid: int) -> int | None:
@@ -80,6 +95,7 @@ class ProcessProbe:
 
     pid: int
     _samples: list[tuple[float, float]] = field(default_factory=list)
+    _of_children: list[tuple[float, float]] = field(default_factory=list)
 
     def sample(self) -> None:
         """Notes the CPU time used so far."""
@@ -94,6 +110,16 @@ class ProcessProbe:
             return None
         (t0, c0), (t1, c1) = self._samples[0], self._samples[-1]
         return round((c1 - c0) / (t1 - t0), 2) if t1 > t0 else None
+
+    def children_share(self) -> float | None:
+        """Cores used since the look before by all that it started; None where that is nothing, or nobody had looked."""
+        if (used_s := _children_used_s(self.pid)) is None:
+            return None
+        now, seen = time.monotonic(), self._of_children
+        if not seen or now - seen[-1][0] >= _LEAST_SPAN_S:
+            self._of_children = seen = [*seen[-1:], (now, used_s)]
+        (began, before_s), since = seen[0], now - seen[0][0]
+        return round((used_s - before_s) / since, 3) if since >= _LEAST_SPAN_S and began < now else None
 
     def wants_to_run(self) -> bool:
         """Whether it would run if it got a core, or waits for a disk."""
@@ -118,6 +144,7 @@ class ProcessProbe:
         return {
             "state": stat[_STATE] if stat else "gone",
             "cpu_share": self.cpu_share(),
+            "children_share": self.children_share(),
             "wchan": wchan,
             "open_fds": files,
             "fd_limit": limit,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.rules.notation import log_case, make_case
+from tests.rules.notation import Later, log_case, make_case
+from unhang.model import ProcessState
 from unhang.testing import Fires, Quiet
 
 _SOURCE = """def main():
@@ -26,6 +27,13 @@ _WAIT = {r: ["barrier@main:4 !"] for r in (1, 2, 3)}
 
 _COMM = dict.fromkeys((1, 2, 3), "main:4>~comm")
 
+
+def _in_child(share: float) -> Later:
+    """Rank 0 waits for a program that it started, which uses so much of a core."""
+    state = {0: ProcessState("S", cpu_share=0.03, children_share=share)}
+    return make_case(_WAIT, hang="suspected", stacks={**_COMM, 0: "main:3>~child"}, source=_SOURCE, states=state)
+
+
 CASES = {
     "slow-rank0-work": (
         Fires(log_case(_INTERRUPTED), (0,)),
@@ -39,5 +47,7 @@ CASES = {
             make_case(_WAIT, hang="suspected", stacks={**_COMM, 0: "main:5"}, source=_SOURCE),
             "work that every rank does",
         ),
+        Fires(_in_child(0.4), (0,), 3),
+        Quiet(_in_child(0.0), "a wait for a program that does nothing"),
     ),
 }
