@@ -61,8 +61,12 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
         if late.activity.kind == "data" and s.divergence is None and (has_loader(s, late) or not _works_alone(s, late)):
             is_start = _starts_workers(s, late)
             fixes = ("open there", "start once", "no loader timeout") if is_start else _LOADER_FIXES
-            say = "starts" if is_start else "waits"
-            yield found_late(s, late, 0.93, say=say, fixes=fixes, evidence=_worker_lines(s, late))
+            workers = _workers(s, late)
+            place = next((user_frames(t.frames)[0] for t in workers if user_frames(t.frames)), None)
+            words = {"worker": f", whose worker stands{w.at(place)}," if place is not None and not is_start else ""}
+            lines = tuple(_worker_line(late.rank, t) for t in workers[:4])
+            found = found_late(s, late, 0.93, words, say="starts" if is_start else "waits", fixes=fixes, evidence=lines)
+            yield found if is_start or place is None else replace(found, location=w.location_of(place))
 
 
 _LOADER_FIXES = ("no fork", "fail first")
@@ -102,12 +106,12 @@ def _starts_workers(s: Situation, late: LateRank) -> bool:
     return stack is not None and any(f.file.endswith(_STARTS_WORKERS) for f in stack.frames)
 
 
-def _worker_lines(s: Situation, late: LateRank) -> tuple[EvidenceLine, ...]:
-    """The stacks of the rank's worker processes."""
+def _workers(s: Situation, late: LateRank) -> Sequence[ThreadStack]:
+    """The stacks of the rank's worker processes, those that stand in the program's own code first."""
     evidence = s.case.ranks.get(late.rank)
     own = evidence.identity.pid if evidence else None
     others = [t for t in (evidence.stacks if evidence else ()) if t.process_id not in (None, own)]
-    return tuple(_worker_line(late.rank, t) for t in others[:4])
+    return sorted(others, key=lambda t: not user_frames(t.frames))
 
 
 def _worker_line(rank: int, stack: ThreadStack) -> EvidenceLine:
