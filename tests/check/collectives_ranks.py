@@ -5,13 +5,14 @@ from __future__ import annotations
 import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from unhang.check.collectives.runner import Progress, Rendezvous, run_collectives
-from unhang.check.collectives.suite import CaseResult, Limits
+from unhang.check.collectives.suite import CaseResult, Limits, Stuck
 
 SMALL_BYTES = 1 << 16
 _FAULT = """
@@ -45,6 +46,10 @@ def run_members(
         member = Rendezvous(rank, world_size, address, "test")
         results[rank] = run_collectives(member, names, SMALL_BYTES, limits, tell)
 
+    # msgspec makes a type ready at its first use; two threads that do so at the same time crash the process.
+    for kind in (CaseResult, Stuck):
+        with suppress(msgspec.ValidationError):
+            msgspec.convert({}, kind)
     with store() as address:
         threads = [threading.Thread(target=be, args=(rank, address)) for rank in range(world_size)]
         for thread in threads:
