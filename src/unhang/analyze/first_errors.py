@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from unhang.analyze.failures import is_communication_error
-from unhang.model import Frame, LogEvent, RaisedError, Source
+from unhang.model import Frame, LogEvent, ProcessExit, RaisedError, Source
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.read.logs.ending import moved_after
@@ -112,12 +113,17 @@ def ranks_of(s: Situation, first: SeenError) -> tuple[int, ...]:
     ranks = {e.rank for e in same if e.rank is not None}
     if ranks:
         return tuple(sorted(ranks))
-    failed = {r: e.exit for r, e in s.case.ranks.items() if e.exit and e.error is None and (e.exit.code or 0) > 0}
+    failed = {r: e.exit for r, e in s.case.ranks.items() if e.exit and e.error is None and _may_have_raised(e.exit)}
     times = sorted(x.time_ns for x in failed.values() if x.time_ns)
     if len(failed) == 1 or 0 < len(failed) <= len(same):
         return tuple(sorted(failed))
     earliest = [r for r, x in failed.items() if times and x.time_ns == times[0]]
     return tuple(earliest) if len(earliest) == 1 and len(times) > 1 and times[1] > times[0] else ()
+
+
+def _may_have_raised(end: ProcessExit) -> bool:
+    """Python leaves with a code of its own; an exception of C++, also at the end of a process that has raised one, aborts it."""
+    return (end.code or 0) > 0 or end.code == -signal.SIGABRT
 
 
 def has_fatal_end(s: Situation) -> bool:

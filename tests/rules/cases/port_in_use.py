@@ -13,11 +13,19 @@ _BIND = (
 
 _LISTEN = "[E socket.cpp:435] [c10d] The server socket has failed to listen on any local network address."
 
+_OWN_STORE = """Traceback (most recent call last):
+  File "train.py", line 12, in main
+    dist.init_process_group("nccl")
+  File "/opt/env/lib/python3.8/site-packages/torch/distributed/rendezvous.py", line 179, in _env_rendezvous_handler
+    store = TCPStore(master_addr, master_port, world_size, start_daemon, timeout)
+RuntimeError: Address already in use"""
+
 CASES = {
     "port-in-use": (
         Fires(make_case({}, errors={0: _ERROR}, hang=None, exit_code=1), (0,), 3),
         Fires(log_case("RuntimeError: The server socket has failed to listen ... port: 29500 ... EADDRINUSE"), ()),
         Fires(log_case(f"Start training ...\n{_BIND}\n{_LISTEN}"), ()),
+        Fires(log_case(_OWN_STORE), (0,)),
         Quiet(
             make_case({}, errors={0: "ConnectionRefusedError: [Errno 111]@main:3"}, hang=None, exit_code=1),
             "nobody listens there: another cause",

@@ -79,7 +79,7 @@ def gpu_hardware(s: Situation) -> Found | None:
         "second": best["second"],
     }
     say = f"{best.kind}/{'' if ranks_in(events) else 'nobody'}"
-    return found_in(s, events, _weight(best) or 0.75, _users(s, events), say=say, words=words)
+    return found_in(s, events, _weight(best) or 0.75, _users(s, events) or None, say=say, words=words)
 
 
 def _users(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:

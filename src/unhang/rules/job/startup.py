@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from unhang.analyze.first_errors import errors_of
 from unhang.analyze.situation import Situation
 from unhang.model import LogEvent
 from unhang.read.traceback_text import START as TRACEBACK
@@ -17,6 +19,7 @@ from unhang.rules.start import BESIDE_ANOTHER_ERROR, has_other_error, still_star
 
 _PORT = re.compile(r"port:? ?`?(\d{2,5})|\]:(\d{2,5})|:(\d{4,5})\b")
 _PORT_WARNINGS = ("store.listen_failed", "store.bind_failed")
+_LISTENER = "_env_rendezvous_handler"
 _LISTENING = ("watchdog.timeout", "store.barrier_done")
 
 
@@ -33,7 +36,18 @@ def port_in_use(s: Situation) -> Iterator[Found]:
         port = _port(events)
         words = {"port": f" {port}" if port else "", "number": port or "29500"}
         frame = next((frame_of(f) for f in s.failures if PORT_TAKEN.search(text_of(f))), None)
-        yield found_in(s, events, sure_beside(s, confidence), words=words, location=w.location_of(frame))
+        found = found_in(s, events, sure_beside(s, confidence), words=words, location=w.location_of(frame))
+        yield (
+            found
+            if found.culprits or not _is_in_rendezvous(s)
+            else replace(found, culprits=(0,), victims=s.others((0,)))
+        )
+
+
+def _is_in_rendezvous(s: Situation) -> bool:
+    """Whether the error came from the ranks' own rendezvous, where rank 0 alone listens."""
+    errors = [e for e in errors_of(s) if PORT_TAKEN.search(e.text)]
+    return any(f.function == _LISTENER for e in errors for f in e.frames)
 
 
 def _port(events: Sequence[LogEvent]) -> str:
