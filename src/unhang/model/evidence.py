@@ -127,6 +127,7 @@ class RaisedError:
     """An exception: `handled` is true where the program caught it and went on. `frames` are innermost first.
 
     `handler` is the frame that printed or logged a handled exception, or that holds one which is still on its way.
+    `file`: what it could not read, of so many `file_bytes`, last written at `file_written_ns`; "" where that is not known.
     """
 
     type: str
@@ -137,6 +138,9 @@ class RaisedError:
     handler: Frame | None = None
     parameters: tuple[str, ...] = ()
     source: Source = Source("unknown")
+    file: str = ""
+    file_bytes: int = 0
+    file_written_ns: int = 0
 
     @property
     def text(self) -> str:

@@ -159,6 +159,8 @@ def _group(fields: dict[str, object]) -> ProcessGroup | None:
 
 def raised_error(fields: dict[str, object], path: str, handled: bool = False) -> RaisedError:
     """An exception as the recorder writes it."""
+    given = fields.get("file")
+    file: dict[str, object] = given if isinstance(given, dict) else {}
     return RaisedError(
         type=text(fields, "type", "Exception"),
         message=text(fields, "message"),
@@ -168,6 +170,9 @@ def raised_error(fields: dict[str, object], path: str, handled: bool = False) ->
         handler=frame_triple(fields.get("handler")),
         parameters=texts(fields, "parameters"),
         source=Source("recorder", path),
+        file=text(file, "path"),
+        file_bytes=whole(file, "bytes") or 0,
+        file_written_ns=whole(file, "written_ns") or 0,
     )
 
 

@@ -34,6 +34,7 @@ KERNEL_ERROR = Named("cause.kernel")
 HOST_OOM = Named("cause.host_memory")
 WORKER_DIED = Named("cause.loader_worker")
 FD_EXHAUSTED = Named("cause.descriptors")
+_FRESH_NS = 120_000_000_000
 FILE_RACE = Named("cause.file_race")
 MISSING_FILE = Named("cause.file_missing")
 SURE_RACE = Named("cause.file_of_others")
@@ -246,7 +247,9 @@ def same_failures(s: Situation, first: Failure) -> tuple[Failure, ...]:
 
 
 def is_file_race(s: Situation, first: FirstException) -> bool:
-    """Whether some but not all ranks failed on a file that another rank makes, renames or removes."""
+    """Whether some but not all ranks failed on a file that another rank makes, renames or removes, or is still writing."""
+    if is_half_written(s, first):
+        return True
     if not FILE_RACE.search(first.text):
         return False
     if first.failures:
@@ -254,6 +257,14 @@ def is_file_race(s: Situation, first: FirstException) -> bool:
     return bool(SURE_RACE.search(first.text)) or (
         is_missing_file(first) and any(MADE_BY_ONE.search(f"{f.file} {f.function}") for f in first.error.frames)
     )
+
+
+def is_half_written(s: Situation, first: FirstException) -> bool:
+    """Whether some but not all ranks could not read a file that was written while the job ran, a moment before."""
+    started, error = s.case.job.started_ns or 0, first.error
+    is_of_this_run = bool(error.file) and 0 < started < error.file_written_ns
+    is_fresh = abs(error.time_ns - error.file_written_ns) < _FRESH_NS
+    return is_of_this_run and is_fresh and bool(first.failures) and 0 < len(first.ranks) < len(s.case.world)
 
 
 def is_missing_file(first: FirstException) -> bool:

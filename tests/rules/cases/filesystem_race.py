@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.rules.notation import log_case, make_case
-from unhang.testing import Fires, Quiet
+from tests.rules.notation import Later, log_case, make_case
+from unhang.testing import Fires, Quiet, raised
 
 _ERROR = "RuntimeError: Parent directory runs/ck does not exist.@main:30>save:7"
 
@@ -24,6 +24,15 @@ _REMOVED_TWICE = "".join(
     for r in (1, 3)
 )
 
+
+def _half(ago_s: float) -> Later:
+    """Rank 1 could not read a file that was written so many seconds before."""
+    text = "JSONDecodeError: Expecting value@main:9>load:4"
+    written_ns = raised(text).time_ns - int(ago_s * 1e9)
+    error = raised(text, file="/data/vocab.json", file_bytes=812, file_written_ns=written_ns)
+    return make_case({}, errors={1: error}, hang=None, exit_code=1)
+
+
 CASES = {
     "filesystem-race": (
         Fires(make_case({}, errors=dict.fromkeys((1, 2, 3), _ERROR), hang=None, exit_code=1), (1, 2, 3), 7),
@@ -38,5 +47,7 @@ CASES = {
             make_case({}, errors=dict.fromkeys(range(4), _ERROR), hang=None, exit_code=1),
             "a path that is missing everywhere is no race",
         ),
+        Fires(_half(0.2), (1,), 4),
+        Quiet(_half(90), "a file from before the job that one rank cannot read"),
     ),
 }

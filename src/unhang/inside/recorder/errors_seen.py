@@ -18,6 +18,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from . import flight, recording
+from .file_read import file_of
 from .frames import traceback_places, user_places
 from .recording import Recording, append_json, attempt, do_not_trace, step_aside, write_json
 
@@ -48,6 +49,7 @@ def describe(error: BaseException, thread: str) -> dict[str, Any]:
         "frames": traceback_places(error.__traceback__),
         "text": "".join(lines)[-_MOST_TEXT:],
         "parameters": attempt("unused parameters", _unused_parameters, error, message) or [],
+        "file": attempt("the file of an exception", file_of, error, message),
     }
 
 

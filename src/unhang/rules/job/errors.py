@@ -29,6 +29,7 @@ from unhang.rules.failure import (
     found_at_failures,
     found_at_first,
     is_file_race,
+    is_half_written,
     is_missing_file,
     is_read_from_log,
     killed_for_memory,
@@ -118,7 +119,13 @@ def filesystem_race(s: Situation) -> Found | None:
     first = first_exception(s)
     if first is None or not is_file_race(s, first):
         return None
-    return found_at_first(s, first, 0.93 if first.failures else 0.78, {"head": first.head})
+    if is_half_written(s, first):
+        error = first.error
+        words = {"head": first.head, "file": error.file, "bytes": error.file_bytes}
+        return found_at_first(s, first, 0.88, words, say="half", fixes=("whole", "wait"))
+    return found_at_first(
+        s, first, 0.93 if first.failures else 0.78, {"head": first.head}, say="path", fixes=("folder", "wait")
+    )
 
 
 @rule("gpu-out-of-memory")
