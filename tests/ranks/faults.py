@@ -133,6 +133,8 @@ HANGS = [
     _hang("logs_in_a_framework", "code-divergence", (1,), "proven", files=("site-packages/loops.py",)),
     _hang("saves_in_a_framework", "code-divergence", (2,), "proven", files=("site-packages/loops.py",)),
     _hang("expert_without_tokens", "code-divergence", (1,), "proven"),
+    _hang("resumed_elsewhere", "code-divergence", (1,), "proven"),
+    _hang("receiver_stops_first", "uneven-inputs", (1,), "proven"),
     # The line is right both at the condition and at the collective that it guards, three calls and one file away.
     Case(
         "demo",
@@ -155,6 +157,7 @@ CRASHES = [
     _crash("dtype_mismatch", "size-mismatch", (1,)),  # SIGABRT of rank 0: doubles are twice as long
     _crash("unused_parameters", "unused-parameters", (1,)),  # RuntimeError of DDP on rank 1 in the next forward
     _crash("user_exception", "user-exception", (2,)),  # peers: connection closed
+    _crash("half_written_file", "filesystem-race", (1,)),  # peers: connection closed
     _crash("exited_early", "rank-exited-early", (3,)),  # peers: connection closed; the culprit's exit code is 0
     _crash("os__exit", "rank-exited-early", (1,)),  # exit code 3
     _crash("sigkill", "rank-crashed-earlier", (2,), location="optional"),  # exit code -9

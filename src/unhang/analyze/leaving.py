@@ -244,21 +244,34 @@ def left_transfers(s: Situation) -> LeftTransfers | None:
         before = _last_transfer(s, peer, edge.waiter)
         found = _loop_left(stay, left, before) if left is not None and before else None
         if found is not None:
-            depth, loop = found
+            frame, loop = found
             paths = {r: stack_path(s.case, r) or () for r in s.case.ranks}
-            stayers = tuple(r for r, path in sorted(paths.items()) if is_in(path, stay, depth, loop))
-            leavers = tuple(r for r in sorted(paths) if r not in stayers)
-            return LeftTransfers(leavers, stayers, edge.waiter, edge.what, stay[depth], loop)
+            stayers = tuple(r for r, path in sorted(paths.items()) if _goes_through(path, frame, loop))
+            leavers = tuple(r for r in sorted(paths) if r not in stayers and _has_been_in(s, r, frame, loop))
+            return LeftTransfers(leavers, stayers, edge.waiter, edge.what, frame, loop)
     return None
 
 
-def _loop_left(stay: Path, left: Path, before: Path) -> tuple[int, Loop] | None:
-    """(depth in `stay`, loop) of the outermost loop in which a rank was, and no longer is."""
-    for depth, frame in enumerate(stay):
+def _loop_left(stay: Path, left: Path, before: Path) -> tuple[Frame, Loop] | None:
+    """(a frame of `stay`, the loop around its line): the outermost loop in which a rank was, and no longer is."""
+    for frame in stay:
         for loop in surroundings(frame.file, frame.line).loops:
-            if is_in(before, stay, depth, loop) and not is_in(left, stay, depth, loop):
-                return depth, loop
+            if _goes_through(before, frame, loop) and not _goes_through(left, frame, loop):
+                return frame, loop
     return None
+
+
+def _goes_through(path: Path, frame: Frame, loop: Loop) -> bool:
+    """Whether a path, of which the outer frames may be missing, goes through a loop in the frame's function."""
+    return any((f.file, f.function) == (frame.file, frame.function) and f.line in loop for f in path)
+
+
+def _has_been_in(s: Situation, rank: int, frame: Frame, loop: Loop) -> bool:
+    """Whether the rank made a call from within a loop."""
+    table, rows = s.case.calls, s.case.calls.rank_rows(rank)
+    stacks = [table.stacks[i] for i in {int(i) for i in table["frames"][rows]} if i >= 0]
+    stacks += [c.frames for c in s.case.ranks[rank].pending]
+    return any(_goes_through(user_path(frames), frame, loop) for frames in stacks)
 
 
 def _last_transfer(s: Situation, rank: int, peer: int) -> Path:
