@@ -56,7 +56,7 @@ TOLD = {
     "one after the other": (
         program("if rank != 0:", "    dist.barrier()", "dist.all_reduce(x)", "if rank == 0:", "    dist.barrier()"),
         (6, 5), None, None),
-    "a condition on data": (program("if loss > 3:", "    dist.barrier()", "dist.all_reduce(x)"), (5, 6), None, None),
+    "a condition on data": (program("if loss > 3:", "    dist.barrier()", "dist.all_reduce(x)"), (5, 6), None, 5),
     "no condition": (program("dist.barrier()", "dist.all_reduce(x)"), (4, 5), None, None),
     "one that this rank would not pass": (
         program("if rank == 1:", "    dist.barrier()", "dist.all_reduce(x)"), (5, 6), None, None),
@@ -73,7 +73,8 @@ def test_the_side_under_a_rank_condition_is_named_and_else_nobody(name: str) -> 
     assert (found.rule, found.cause) == (DIVERGED, "code-divergence")
     if culprits is None:
         assert (found.culprit_ranks, found.victim_ranks) == ((0, 1), ())
-        assert (found.location, found.fixes) == (None, ())
+        assert (found.location and found.location.line, found.fixes) == (line, ())
+        assert ("Only one of them is conditional" in found.because) == (line is not None)
         assert found.confidence < 0.5
         assert found.title == (
             f"rank 0 is in barrier() from main (train.py:{lines[0]}) and rank 1 is in all_reduce(8) from main (train.py:{lines[1]})"
@@ -103,7 +104,8 @@ def test_equal_calls_from_two_lines_are_passed_over_for_those_that_differ() -> N
                      "if bad:", "    dist.barrier()", "dist.all_reduce(x)")  # fmt: skip
     calls = {0: ["broadcast[8]@main:5", "all_reduce[8]@main:10 !"], 1: ["broadcast[8]@main:7", "barrier@main:9 !"]}
     found = only(make_case(calls, world=2, source=source))
-    assert (found.culprit_ranks, found.location) == ((0, 1), None)
+    assert (found.culprit_ranks, found.location and found.location.line) == ((0, 1), 9)
+    assert "Only one of them is conditional" in found.because
     assert "main (train.py:10) and rank 1 is in barrier() from main (train.py:9)" in found.title
 
 

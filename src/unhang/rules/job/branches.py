@@ -135,7 +135,8 @@ def _parted(s: Situation, d: Divergence) -> Found:
     fixes: Sequence[str | Fix] = ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd))
     if inside is not None:
         fixes = fixes_inside(frame, inside, w.name_ranks(d.odd), d.skipped)
-    say, more = _did(s, d, hidden) if d.is_decided else ("side by side", {"sides": _side_by_side(d)})
+    one_sided = None if d.is_decided else _one_sided(s, d)
+    say, more = _did(s, d, hidden) if d.is_decided else ("side by side", _undecided(d, one_sided))
     words = {
         "who": w.name_ranks(d.odd),
         "others": w.name_ranks(d.reference),
@@ -157,10 +158,33 @@ def _parted(s: Situation, d: Divergence) -> Found:
         say,
         fixes if d.is_decided else (),
         s.others(d.culprits),
-        w.location_of(frame) if d.is_decided else None,
+        w.location_of(frame if d.is_decided else one_sided[0] if one_sided else None),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
     )
+
+
+def _one_sided(s: Situation, d: Divergence) -> tuple[Frame, Condition] | None:
+    """The line and the condition of the one side whose call hangs on the data, where the other side's hangs on nothing of the kind."""
+    since_ns = started_ns(s.case)
+    conditions = [
+        {(f, c) for f in path for c in around(f, since_ns).conditions} for path in (d.odd_path, d.reference_path)
+    ]
+    found = []
+    for mine, theirs in (conditions, conditions[::-1]):
+        shared = {c for _, c in theirs}
+        found.append([(f, c) for f, c in mine if c not in shared and c.suspicion > 1 and not c.depends_on_rank])
+    own = [side for side in found if side]
+    return own[0][0] if len(own) == 1 and len(own[0]) == 1 else None
+
+
+def _undecided(d: Divergence, one_sided: tuple[Frame, Condition] | None) -> dict[str, object]:
+    """What either side does, and the condition that may have come out differently."""
+    of_data = ""
+    if one_sided is not None:
+        frame, condition = one_sided
+        of_data = f" Only one of them is conditional: {w.place(frame)} runs if `{condition.text}`."
+    return {"sides": _side_by_side(d), "conditional": of_data}
 
 
 def _did(s: Situation, d: Divergence, hidden: Frame | None) -> tuple[str, dict[str, object]]:
