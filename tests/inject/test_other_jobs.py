@@ -139,10 +139,10 @@ def test_a_stopped_rank_is_told_before_any_patience_runs_out(tmp_path: Path) -> 
     ("fault", "timeout_s", "cause", "culprit", "is_named"),
     [
         ("late_rank:rank=1", 600, "rendezvous-incomplete", 1, True),
-        ("unset_variable:rank=1", 600, "launcher-misuse", 1, True),
+        pytest.param("unset_variable:rank=1", 600, "launcher-misuse", 1, True, marks=pytest.mark.whole),
         ("port_in_use", 600, "port-in-use", 0, True),
         ("refused_port:rank=2", 3, "rendezvous-endpoint", 2, False),
-        ("refused_port:rank=2", 600, "rendezvous-endpoint", 2, True),
+        pytest.param("refused_port:rank=2", 600, "rendezvous-endpoint", 2, True, marks=pytest.mark.whole),
     ],
 )
 def test_faults_of_the_start_are_found(

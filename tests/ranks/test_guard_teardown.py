@@ -138,6 +138,7 @@ def test_one_rank_with_fewer_steps_is_found_by_the_others_that_wait(tmp_path: Pa
     assert "train.py" in _told(ended)[0], ended
 
 
+@pytest.mark.whole
 def test_without_the_guard_the_others_wait(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="no end within"):
         run(UNGUARDED, tmp_path, limit_s=15)

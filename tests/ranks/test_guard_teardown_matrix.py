@@ -82,7 +82,9 @@ def test_torchrun(how: str, tmp_path: Path) -> None:
 
 
 # A fork spares the imports; all else of torch.multiprocessing is the same.
-@pytest.mark.parametrize(("how", "method"), [*((how, "fork") for how in TOLD), ("stopped", "spawn")])
+@pytest.mark.parametrize(
+    ("how", "method"), [*((how, "fork") for how in TOLD), pytest.param("stopped", "spawn", marks=pytest.mark.whole)]
+)
 def test_multiprocessing(how: str, method: str, tmp_path: Path) -> None:
     ended = run(PROGRAM, tmp_path, method, how, str(tmp_path), "{port}", launcher="none")
     check(how, tmp_path, ended, is_spawned=method == "spawn")
@@ -109,6 +111,7 @@ def after_ray() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+@pytest.mark.whole
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("how", TOLD)
 def test_ray(how: str, after_ray: Path) -> None:

@@ -72,6 +72,7 @@ def _attempts(report: dict[str, Any]) -> list[tuple[str, list[int]]]:
     return [(f["cause"], f["culprit_ranks"]) for f in first]
 
 
+@pytest.mark.whole
 @pytest.mark.torchrun
 @pytest.mark.timeout(120)
 def test_a_program_that_spawns_its_ranks_again_and_recovers_is_clean(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.slowness import slowness
 from unhang.cli.verify import command
 from unhang.errors import UnhangError, WrongUsage
 
@@ -75,7 +76,7 @@ def test_before_and_after_by_runs(tmp_path: Path) -> None:
 
 
 def test_a_run_that_takes_too_long_is_ended(tmp_path: Path) -> None:
-    result = verify("--run-limit", "6", "--report-dir", str(tmp_path), "--", *JOB, "--endless")
+    result = verify("--run-limit", str(6 * slowness()), "--report-dir", str(tmp_path), "--", *JOB, "--endless")
     assert result.return_value == 1, result.output
     assert "it took too long, and was ended" in result.stdout
     assert "before" not in result.stdout
