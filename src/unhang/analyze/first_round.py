@@ -1,4 +1,4 @@
-"""Where a loop begins: a first round that is read from somewhere, so that ranks may begin at different ones."""
+"""Why ranks make another number of rounds, though not for their data: where the loop begins or ends is not the same on all."""
 
 from __future__ import annotations
 
@@ -39,6 +39,48 @@ def other_start(case: Case, d: Divergence) -> Start | None:
                     at = Frame(frame.file, line, frame.function)
                     return Start(at, loop.header, name, line_text(frame.file, line), *values[name])
     return None
+
+
+class Bound(NamedTuple):
+    """A number of rounds that the program changes as it goes. `frame`: the line that does, `header`: of the loop; `text`: the condition."""
+
+    frame: Frame
+    header: int
+    name: str
+    text: str
+
+
+def changed_bound(d: Divergence) -> Bound | None:
+    """Of a loop that some ranks left: the number of its rounds, where one rank may have changed it alone."""
+    if d.left_loop is None:
+        return None
+    frame, header = d.left_loop.frame, d.left_loop.header
+    name, line, text = _bound_of(frame.file, header)
+    return Bound(Frame(frame.file, line, surroundings(frame.file, line).function), header, name, text) if line else None
+
+
+@lru_cache(maxsize=64)
+def _bound_of(path: str, header: int) -> tuple[str, int, str]:
+    loop, tree = loop_at(path, header), tree_of(path)
+    calls = [n for n in ast.walk(loop.iter) if isinstance(n, ast.Call)] if isinstance(loop, ast.For) else []
+    bounds = [c.args[-1] for c in calls if last_name(c.func) in ("range", "trange") and 0 < len(c.args) < 3]
+    names = {last_name(b): ast.unparse(b) for b in bounds if last_name(b)}
+    for test in (n for n in ast.walk(tree) if isinstance(n, ast.If)) if tree is not None and names else ():
+        for node in (n for statement in test.body for n in ast.walk(statement)):
+            for name in _grows(node) & names.keys():
+                return names[name], node.lineno, f"if {ast.unparse(test.test)}"  # type: ignore[attr-defined]
+    return "", 0, ""
+
+
+def _grows(node: ast.AST) -> set[str]:
+    """The variables and attributes that a statement makes from themselves: `a.n *= 2`, `n = n + 1`."""
+    if isinstance(node, ast.AugAssign):
+        return {last_name(node.target)} - {""}
+    if not isinstance(node, ast.Assign):
+        return set()
+    targets = {last_name(n) for t in node.targets for n in ([*t.elts] if isinstance(t, ast.Tuple) else [t])}
+    used = {last_name(n) for n in ast.walk(node.value) if isinstance(n, ast.Name | ast.Attribute)}
+    return targets & used - {""}
 
 
 @lru_cache(maxsize=64)

@@ -48,6 +48,15 @@ _RESUMES = """def main():
 """
 
 
+_RAMPS = """def main():
+    passes = 1
+    for step in range(steps):
+        for _ in range(passes):
+            loss.backward()
+        if mean(losses) < mark:
+            passes = passes * 2
+        dist.barrier()
+"""
 _PIPE = """def main():
     for batch in batches:
         if rank == 0:
@@ -129,6 +138,19 @@ CASES = {
         Fires(_leaves(_STOPS), (3,), 5, cause="code-divergence"),
         Fires(_leaves(_SKIPS), (3,), 5, cause="code-divergence"),
         Fires(_leaves(_COUNTS), (3,), 8),
+        Fires(
+            make_case(
+                {
+                    2: ["all_reduce[8]@main:5", "all_reduce[8]@main:5 !"],
+                    **{r: ["all_reduce[8]@main:5", "barrier@main:8 !"] for r in range(2)},
+                },
+                world=3,
+                source=_RAMPS,
+            ),
+            (2,),
+            7,
+            cause="code-divergence",
+        ),
         Fires(_pipe("main:6", "main:6", "main:6"), (1,), 2),
         Fires(_resumed(mine=2, theirs=0), (2,), 2, cause="code-divergence"),
         Fires(_resumed(mine=0, theirs=0), (2,), 6),

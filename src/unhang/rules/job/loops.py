@@ -10,7 +10,7 @@ from unhang.analyze.callpath import user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.failures import Failure, early_leavers
 from unhang.analyze.first_errors import SeenError, errors_of, is_log_only
-from unhang.analyze.first_round import Start, other_start
+from unhang.analyze.first_round import Bound, Start, changed_bound, other_start
 from unhang.analyze.leaving import (
     EndedBefore,
     LeftTransfers,
@@ -94,6 +94,8 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
     )
     if (start := other_start(s.case, d)) is not None:
         return _began_elsewhere(found, d, start)
+    if (bound := changed_bound(d)) is not None:
+        return _by_changed_bound(found, bound, d.has_majority)
     stay, left = (d.reference_path, d.odd_path) if loop.stayers == d.reference else (d.odd_path, d.reference_path)
     return _by_way_out(found, way_out_of(stay, left), d.has_majority)
 
@@ -111,6 +113,15 @@ def _began_elsewhere(found: Found, d: Divergence, start: Start) -> Found:
     return replace(
         found, cause="code-divergence", confidence=0.93 if d.has_majority else 0.85, words=words, say="began elsewhere/began elsewhere",
         evidence=(*found.evidence, *w.code_line(start.frame, "first round")), location=w.location_of(start.frame), fixes=("begin",),
+    )  # fmt: skip
+
+
+def _by_changed_bound(found: Found, bound: Bound, is_decided: bool) -> Found:
+    """The rounds are counted by a number that the program changes as it goes, where a condition came true."""
+    words = {**found.words, "name": bound.name, "text": bound.text, "set": w.place(bound.frame)}
+    return replace(
+        found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say="other bound/other bound",
+        evidence=(*found.evidence, *w.code_line(bound.frame, "rounds")), location=w.location_of(bound.frame), fixes=("together", "agree"),
     )  # fmt: skip
 
 

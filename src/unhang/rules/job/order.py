@@ -99,9 +99,10 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
     p2p, is_mixed = all(e.kind == "p2p" for e in edges), len({e.kind for e in edges}) > 1
     left = s.departures(cycle)
     is_pattern = _all_do_the_same(edges) and all(is_seen_elsewhere(s, r) for r in cycle)
+    is_one_line = is_pattern and len({stack_path(s.case, r) for r in cycle}) == 1  # then nobody went another way
     by_order = out_of_order(s, edges)
-    by_habit = () if by_order else _with_companions(s, cycle, left, _left_their_habit(left, cycle))
-    by_past = () if by_order or by_habit or not p2p else with_new_transfer(s, cycle)
+    by_habit = () if by_order or is_one_line else _with_companions(s, cycle, left, _left_their_habit(left, cycle))
+    by_past = () if by_order or by_habit or not p2p or is_one_line else with_new_transfer(s, cycle)
     odd = by_order or by_habit or by_past
     is_known = all(r in left or (is_seen_elsewhere(s, r) and not is_mixed) for r in cycle)
     line = () if odd or is_pattern else receive_first(s, cycle)
