@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _REPORTS = lazy_pattern(
     r"^(?:[\w.]*\.)?(?:ChildFailedError|ProcessExitedException|ProcessRaisedException|EngineDeadError|EngineGenerationError|CalledProcessError|PeerFailed|RayActorError|Rendezvous(?:Connection|Closed)Error|ActorDiedError|"
     r"ActorUnavailableError|WorkerCrashedError|HorovodInternalError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError)\b|"
-    r"Engine core initialization failed|RPC call to \S+ timed out|EOFError: ?$|Engine loop (?:is not running|has died)"
+    r"Engine core initialization failed|RPC call to \S+ timed out|EOFError: ?$|Engine loop (?:is not running|has died)|"
+    r"\bProcess \d+ (?:exited|terminated) with (?:error|exit) code\b"
 )
 _TOLD_TO_END = lazy_pattern(r"^(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|SignalException|SignalInterrupt)\b")
 _FATAL = (

@@ -40,7 +40,8 @@ def bar_beside_the_wait(events: Events, limit_s: int, position: int | None) -> L
     """An unfinished bar that had run for as long as the limit of the wait, and counts no steps of training.
 
     Training makes at least one collective per step: a bar that counted to more than `position`, the number of the collective in
-    which the others wait, counts something that one rank does without them. So does one that counts bytes.
+    which the others wait, counts something that one rank does without them. So does one that counts bytes, and one that goes
+    on when the others have waited for so long.
     """
     waited = _waited(events)
     bars = [e for e in events.of("progress.bar") if waited is not None and e.order <= waited]
@@ -51,7 +52,9 @@ def bar_beside_the_wait(events: Events, limit_s: int, position: int | None) -> L
     if ran_s is None or ran_s < _ALMOST * limit_s:
         return None
     counts_more = done is not None and position is not None and done > _CLEARLY * position
-    return last if counts_more or _BYTES.search(last.text) else None
+    later = [e for e in events.of("progress.bar") if e.order > last.order and e["total"] == last["total"] != ""]
+    goes_on = done is not None and any((e.number("done") or 0) > done for e in later)
+    return last if counts_more or goes_on or _BYTES.search(last.text) else None
 
 
 def is_training_last(events: Events) -> bool:

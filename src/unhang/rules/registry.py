@@ -124,10 +124,14 @@ def _attempt(case: Case, rules: Sequence[Rule]) -> Attempt:
 
 
 def _after_first_failure(findings: tuple[Finding, ...], earlier: Sequence[Attempt]) -> tuple[Finding, ...]:
-    """With the failure of the attempt before in front, where the ranks could not start again: it is what has to be mended."""
-    if not (findings and findings[0].rule == CANNOT_RESTART and earlier and earlier[-1].findings):
+    """With the failure of the attempt before in front, where the ranks could not start again: it is what has to be mended.
+
+    Not of one that could not start either.
+    """
+    failed = [a.findings[0] for a in earlier if a.findings and a.findings[0].cause not in ("unknown", CANNOT_RESTART)]
+    if not (findings and findings[0].rule == CANNOT_RESTART and failed):
         return findings
-    root, cannot = earlier[-1].findings[0], findings[0]
+    root, cannot = failed[-1], findings[0]
     first = replace(
         root,
         id="F1",

@@ -31,6 +31,7 @@ _LIMIT = "slurmstepd: error: *** JOB 494583 ON node-a CANCELLED AT 2024-04-20T09
 CASES = {
     "external-signal": (
         Fires(log_case(_TERM), ()),
+        Fires(log_case("RuntimeError: DataLoader worker (pid 41956) is killed by signal: Hangup. "), ()),
         Fires(
             log_case("torch.distributed.elastic.multiprocessing.api.SignalException: Process 8401 got signal: 1"), ()
         ),

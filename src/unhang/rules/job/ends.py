@@ -107,7 +107,7 @@ def _is_crash(event: LogEvent) -> bool:
     """
     if event.kind in ("ending.deepspeed", "ending.called_process", "ending.lightning_child"):
         return event["code"] in _CRASH_CODES or event["signal"] in _CRASH_SIGNALS
-    return event["signal"] not in ("Killed", "Bus error", "Terminated")
+    return event["signal"] not in ("Killed", "Bus error", "Terminated", "Hangup")
 
 
 def _is_end_of_wait(event: LogEvent, waited: int | None) -> bool:
@@ -141,6 +141,10 @@ def _crashed(s: Situation) -> tuple[int | None, ProcessExit | None]:
 @rule("external-signal")
 def external_signal(s: Situation) -> Found | None:
     """What a launcher or scheduler said; else the one rank that was told to end."""
+    if hung_up := _loader_hung_up(s):
+        return found_in(
+            s, hung_up, 0.85, (), words={"why": "", "by": " by SIGHUP"}, say="outside", fixes=("tmux", "nohup")
+        )
     events = _came_from_outside(s)
     if not events:
         failure = s.told_to_end
@@ -155,6 +159,13 @@ def external_signal(s: Situation) -> Found | None:
     fixes = ("tmux", "nohup") if is_hangup else ("limits", "who") if why else ("who", "limits")
     words = {"why": why.lower(), "by": f" by {signal_name(number)}" if number else ""}
     return found_in(s, events, sure, (), words=words, say="scheduler" if why else "outside", fixes=fixes)
+
+
+def _loader_hung_up(s: Situation) -> Sequence[LogEvent]:
+    """A loader's worker that got SIGHUP, before anything else failed: a terminal or a session sends that, no part of a training."""
+    lines = [e for e in s.events.of("loader.worker_killed") if e["signal"] == "Hangup"]
+    first = first_error(s)
+    return lines[:1] if lines and is_log_only(s) and (first is None or lines[0]["signal"] in first.text) else ()
 
 
 def _came_from_outside(s: Situation) -> Sequence[LogEvent]:
