@@ -8,6 +8,7 @@ from typing import NamedTuple
 from unhang.model import LogEvent
 
 STILL_PRINTED = 2
+SUMMED_UP = 1  # a launcher may tell the result of the last step once more
 MAX_BEHIND = 60  # lines of a summary, and what interpreters print when they go
 _BEGINS = ("launchers.started", "elastic.launch_config", "elastic.rendezvous_done", "elastic.restart")
 _OF_TRAINING = ("ending.finished", "work.ended")
@@ -30,15 +31,15 @@ def end_of(events: Sequence[LogEvent], troubles: Iterable[int], lines: int) -> E
     fail, and a helper before the job begins.
     """
     last = max([*troubles, *(e.order for e in events if e.says)], default=-1)
-    final = max(
-        last, lines - 1 - MAX_BEHIND, *(e.order for e in events if e.is_progress or e.kind.startswith(_BEGINS)), -1
-    )
+    final = max(last, lines - 1 - MAX_BEHIND, *(e.order for e in events if e.kind.startswith(_BEGINS)), -1)
     codes = [e for e in events if e.kind == _CODE and e.order > max(last, lines - 1 - MAX_BEHIND)]
     if codes:
         return End(_code(codes[-1]), codes[-1].text.strip()[:200])
-    marks = [
+    told = [
         e for e in events if e.order >= final and e.order > last and (e.kind == _OF_WORKERS or e.kind in _OF_TRAINING)
     ]
+    steps = {e.order for e in events if e.is_progress}
+    marks = [e for e in told if sum(order > e.order for order in steps) <= SUMMED_UP]
     if not marks or (last >= 0 and moved_after(events, last) <= STILL_PRINTED):
         return None
     return End(0, marks[-1].text.strip()[:200])

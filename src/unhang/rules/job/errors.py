@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -208,6 +209,10 @@ def _killed_while_loading(s: Situation) -> tuple[LogEvent, ...]:
     return (last[0], *deaths) if any(e.kind in _WORK_IN_MEMORY for e in last) else ()
 
 
+# What the watchdog throws after a wait, to end the process.
+_OF_A_WATCHDOG = re.compile(r"DistBackendError|watchdog thread terminated")
+
+
 @rule("user-exception")
 def user_exception(s: Situation) -> Found | None:
     """The first exception, unless a more specific rule names it."""
@@ -230,6 +235,7 @@ def user_exception(s: Situation) -> Found | None:
 def _unhandled(s: Situation) -> Found | None:
     """The note of an unhandled exception, whose traceback is not in the log: the steps tell the rank."""
     noted = [e for e in s.events.of("python.unhandled") if not any(p.search(e.text) for p in SPECIAL)]
+    noted = [e for e in noted if not _OF_A_WATCHDOG.search(e.text)]
     if not noted or s.primary_failure is not None:
         return None
     behind = behind_in_steps(s, before=noted[0].order)
