@@ -49,7 +49,11 @@ def test_without_a_condition_that_tells_both_lines_are_shown_and_no_fix(
     case = of_two(fault, culprits=(0, 1))
     result = judged(case, tmp_path)
     first = result.report["findings"][0]
-    assert (first["location"], first["fixes"], first["victim_ranks"]) == (None, [], [])
+    assert (first["fixes"], first["victim_ranks"]) == ([], [])
+    # A condition on the data is shown, though it does not tell who is wrong.
+    assert (first["location"] and first["location"]["line"]) == (
+        line_of(case, texts[0]) if fault == "no_condition" else None
+    )
     for rank, text in enumerate(texts):
         assert f"rank {rank} is in " in first["title"]
         assert f"(two_ranks.py:{line_of(case, text)})" in first["title"]

@@ -36,20 +36,9 @@ _SIGNALS = ("ending.death_signal", "ending.got_signal", "launchers.death_signal"
 _SIGINT = ("2", "SIGINT")
 # What says that a process failed, or that somebody waited in vain, before the signal came.
 _FAILED = (
-    "oom.",
-    "cuda.",
-    "loader.",
-    "python.fatal",
-    "python.unhandled",
-    "shm.",
-    *("ending.torchrun", "ending.srun_task", "ending.spawned"),
-    "ending.fatal_signal",
-    "ending.killed",
-    "ending.lightning_child",
-    "ending.mpirun",
-    "ending.deepspeed",
-    "ending.ray_worker",
-)
+    "oom.", "cuda.", "loader.", "python.fatal", "python.unhandled", "shm.", "ending.torchrun", "ending.srun_task", "ending.spawned",
+    "ending.fatal_signal", "ending.killed", "ending.lightning_child", "ending.mpirun", "ending.deepspeed", "ending.ray_worker",
+)  # fmt: skip
 _END_TAKES_S = 240.0  # writers of checkpoints and trackers may take minutes
 _END_CALLS = ("destroy_process_group", "_shutdown", "_exit_function", "_python_exit", "_run_exitfuncs")
 _MOST_LISTED = 3
