@@ -62,6 +62,7 @@ _LIBRARY = {
     "lock": ("/usr/lib/python3.11/threading.py", 320, "wait"),
     "child": ("/usr/lib/python3.11/subprocess.py", 1264, "wait"),
     "queue": ("/usr/lib/python3.11/queue.py", 171, "get"),
+    "join": ("/usr/lib/python3.11/queue.py", 90, "join"),
     "loader": ("/site-packages/torch/utils/data/dataloader.py", 1283, "_try_get_data"),
     "comm": ("/site-packages/torch/distributed/distributed_c10d.py", 3252, "all_reduce"),
     "backward": ("/site-packages/torch/autograd/graph.py", 979, "_engine_run_backward"),

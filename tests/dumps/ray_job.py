@@ -21,6 +21,7 @@ from unhang.read.dumps.engine_ray import RayEngine
 from unhang.read.dumps.shard import DumpFile, Shard
 
 RANKS = 40
+LIMIT_S = 3  # for a shard of small files: on a busy machine one takes more than a second
 NODE = {
     "num_cpus": 1,
     "object_store_memory": 80 << 20,
@@ -44,14 +45,14 @@ def lose_process(files: Sequence[DumpFile]) -> Shard:
 def compare(address: str, files: list[DumpFile], notes: str) -> dict[str, object]:
     """What both engines say."""
     progress: list[tuple[int, int]] = []
-    with RayEngine(address, timeout_s=1, in_flight=2) as engine:
+    with RayEngine(address, timeout_s=LIMIT_S, in_flight=2) as engine:
         task = partial(decode_noting, folder=notes)
         got = run_all(engine, task, files, lambda done, of: progress.append((done, of)))
         again = run_all(engine, slow_shards.slow_shard, files[:17][::-1])
         lost = run_all(engine, lose_process, files[:1])
         nodes = len({path.read_text() for path in Path(notes).iterdir()})
     connected = ray.is_initialized()
-    local = run_all(LocalEngine(2, timeout_s=1), slow_shards.slow_shard, files)
+    local = run_all(LocalEngine(2, timeout_s=LIMIT_S), slow_shards.slow_shard, files)
     part = run_all(LocalEngine(2), slow_shards.slow_shard, files[:17])
     return {
         "same": slow_shards.same(got, local),

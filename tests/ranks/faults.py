@@ -113,6 +113,7 @@ HANGS = [
     _hang("rendezvous_incomplete", "rendezvous-incomplete", (3,), location="optional"),
     _hang("one_rank_twice", "rendezvous-incomplete", (3,), location="optional"),
     _hang("shutdown_hang", "shutdown-hang", (1,), "suspected"),
+    _hang("queue_never_done", "shutdown-hang", (0,), "suspected"),
     _restarted(
         "hangs",
         "--own-stores",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from unhang.analyze.activity import activity_of
 from unhang.analyze.align import StuckCollective
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence, is_in
@@ -20,6 +21,7 @@ from unhang.analyze.variables import differing
 from unhang.model import CallState, CollectiveCall, Frame, RaisedError, RankEvidence, user_frames
 
 _MOST_COMPARED = 8
+_MOST_IDLE_SHARE = 0.02
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,32 @@ def ended_before(s: Situation) -> EndedBefore | None:
         if stuck.missing and not stuck.is_mismatch and stuck.waiting and gone.issuperset(stuck.missing):
             return _described(s, stuck)
     return None
+
+
+def cannot_end(s: Situation) -> tuple[int, ...]:
+    """Ranks that nobody waits for and that do not end: those in the end of their program, else those that wait for themselves.
+
+    These stand alone, all others having ended well, and each of their threads waits for another one of the same process: a queue
+    whose workers have nothing to do, an event that nobody is left to set.
+    """
+    if any(e.targets for e in s.waits.edges):
+        return ()
+    ending = tuple(
+        r for r, a in s.activities.items() if a.kind == "shutdown" and s.case.ranks[r].main_stack is not None
+    )
+    ended = {e.rank for e in early_leavers(s.case) if e.exit and not e.exit.code}
+    alone = tuple(r for r in s.case.ranks if r not in ended)
+    if ending or not ended or not alone or not ended.union(alone).issuperset(s.case.world):
+        return ending
+    return alone if all(_waits_for_itself(s.case.ranks[r]) for r in alone) else ()
+
+
+def _waits_for_itself(evidence: RankEvidence) -> bool:
+    """Whether all threads of the process wait within it."""
+    shares = (evidence.state.cpu_share, evidence.state.children_share) if evidence.state else ()
+    own = [t for t in evidence.stacks if t.process_id is None or t.process_id == evidence.identity.pid]
+    is_idle = not any(share and share > _MOST_IDLE_SHARE for share in shares)
+    return is_idle and bool(evidence.main_stack) and all(activity_of(evidence, thread=t).kind == "lock" for t in own)
 
 
 def _described(s: Situation, stuck: StuckCollective) -> EndedBefore:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from unhang.analyze.leaving import cannot_end
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.read.bundle import read_bundle
@@ -321,8 +322,7 @@ class Agent:
         """Somebody waits, and neither it nor what it waits for has moved for longer than this job ever needed."""
         limit = min(self.patience.stall_after_s(), STOPPED_STALL_S if suspicion.waits_for_stopped(s) else float("inf"))
         concerned = {e.waiter for e in s.waits.edges if e.targets} | {r for r in s.waits.roots if r in s.case.ranks}
-        shutting_down = {r for r, a in s.activities.items() if a.kind == "shutdown"} if not concerned else set()
-        ranks = concerned or shutting_down or suspicion.all_in_init(s)
+        ranks = concerned or set(cannot_end(s)) or suspicion.all_in_init(s)
         live = {r.rank for r in self._live()}
         if not ranks & live or all(a.kind == "frozen" for r, a in s.activities.items() if r in live):
             return

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tests.rules.notation import log_case, make_case
-from unhang.testing import Fires, Quiet, ended
+from unhang.model import ThreadStack
+from unhang.testing import Fires, Quiet, ended, path
 
 _PASTED = """\
 rank 0:
@@ -19,6 +20,14 @@ _STUCK = "[rank2]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank 2] ProcessGroupNCCL's
 _DONE = {r: ["barrier@main:20"] for r in range(4)}
 
 _INTERRUPTED = "WARNING:torch.distributed.elastic.agent.server.api:Received 2 death signal, shutting down workers\n"
+
+_OTHERS_ENDED = {r: ended("exit") for r in (1, 2, 3)}
+
+_JOINS = ThreadStack("MainThread", path("main:30>flush:44>~join"), is_main=True)
+
+_GETS = ThreadStack("Thread-1", path("_work:12>~queue"))
+
+_SENDS = ThreadStack("Thread-2", path("_work:15>put:9"))
 
 CASES = {
     "shutdown-hang": (
@@ -50,5 +59,14 @@ CASES = {
             "a peer still waits: the rank left early",
         ),
         Quiet(make_case(_DONE, hang=None, exit_code=0, stacks={1: "~shutdown"}), "a job that ended"),
+        Fires(make_case(_DONE, hang="suspected", exits=_OTHERS_ENDED, more={0: {"stacks": (_JOINS, _GETS)}}), (0,), 44),
+        Quiet(
+            make_case(_DONE, hang="suspected", exits=_OTHERS_ENDED, more={0: {"stacks": (_JOINS, _GETS, _SENDS)}}),
+            "a thread of the process is still at work",
+        ),
+        Quiet(
+            make_case(_DONE, hang="suspected", exits={1: ended("exit")}, more={0: {"stacks": (_JOINS, _GETS)}}),
+            "another rank is still at work",
+        ),
     ),
 }

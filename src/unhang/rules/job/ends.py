@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from unhang.analyze.failures import is_communication_error
 from unhang.analyze.first_errors import errors_of, first_error, is_log_only
+from unhang.analyze.leaving import cannot_end
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent, ProcessExit, RankEvidence, WaitEdge, user_frames
@@ -325,14 +326,11 @@ def _listed(parts: Sequence[str]) -> str:
 def shutdown_hang(s: Situation) -> Iterator[Found]:
     """The ranks that sit in their end, by a log and live."""
     yield from _ending_in_log(s)
-    if s.case.hang is None or s.failures or any(e.targets for e in s.waits.edges):
-        return
-    ranks = tuple(
-        sorted(r for r, a in s.activities.items() if a.kind == "shutdown" and s.case.ranks[r].main_stack is not None)
-    )
+    ranks = tuple(sorted(cannot_end(s))) if s.case.hang is not None and not s.failures else ()
     if not ranks:
         return
     evidence, frame = s.case.ranks[ranks[0]], s.activities[ranks[0]].frame
+    say = "live" if s.activities[ranks[0]].kind == "shutdown" else "alone"
     threads = [(t, user_frames(t.frames)[0]) for t in evidence.stacks if not t.is_main and user_frames(t.frames)]
     joins = evidence.main_stack is not None and any(f.function == "_shutdown" for f in evidence.main_stack.frames)
     if threads and (joins or frame is None):
@@ -342,6 +340,8 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
         "have": w.verb(ranks, "has", "have"),
         "at": f": {w.place(frame)}" if frame else "",
         "thread": f" and waits for the thread {threads[0][0].name!r}." if threads else ".",
+        "waits": w.verb(ranks, "waits", "wait"),
+        "awaits": s.activities[ranks[0]].awaits,
     }
     lines = [EvidenceLine(f"rank {ranks[0]} thread {t.name}", str(f), f.line) for t, f in threads[:4]]
     yield Found(
@@ -349,7 +349,8 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
         ranks,
         (*w.stack_lines(evidence), *lines),
         words,
-        say="live",
+        say=say,
+        fixes=("wait",) if say == "alone" else ("order", "threads"),
         victims=s.others(ranks),
         location=w.location_of(frame),
     )
@@ -369,10 +370,10 @@ def _ending_in_log(s: Situation) -> Iterator[Found]:
         frame = next((f for f in frames if f.function in _END_CALLS), frames[0])
         lines: Iterable[EvidenceLine] = [w.stack_of(d) for d in ending[:4]]
         words = {"who": name_or(ranks, "the job"), "at": f": {w.place(frame)}"}
-        yield Found(0.8, ranks, lines, words, say="log")
+        yield Found(0.8, ranks, lines, words, say="log", fixes=("order", "threads"))
     elif last and not doings:
         sure = 0.7 if last[1].says == "hang" else 0.88
-        yield Found(sure, (), quote(last), {"who": "the job", "at": ""}, say="log")
+        yield Found(sure, (), quote(last), {"who": "the job", "at": ""}, say="log", fixes=("order", "threads"))
 
 
 def _last_word(s: Situation) -> tuple[LogEvent, ...]:
