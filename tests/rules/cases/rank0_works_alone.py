@@ -70,6 +70,17 @@ CASES = {
             "the work failed",
         ),
         Quiet(
+            log_case(
+                "[Gloo] Rank 3 is connected to 31 peer ranks. Expected number of connected peer ranks is : 31\n"
+                + timeouts((3, 26, "ALLREDUCE", 1))
+            ),
+            "one of many speaks: thirty others may be the missing ones",
+        ),
+        Quiet(
+            log_case("Running validation...\n" + timeouts((1, 3271, "BROADCAST", 2984960), (3, 3271, "BROADCAST", 9))),
+            "all may evaluate, and it is no barrier",
+        ),
+        Quiet(
             log_case("INFO Saving model checkpoint to out\n" + timeouts((0, 140, "ALLREDUCE", 1))),
             "rank 0 itself waits",
         ),

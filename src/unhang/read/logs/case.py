@@ -80,9 +80,12 @@ def _errors_in_order(
 
 
 def world_told(events: Sequence[LogEvent]) -> int | None:
-    """The number of ranks that most lines tell (field `world_size`)."""
+    """The number of ranks that most lines tell (field `world_size`), else that of the largest group of gloo."""
     told = Counter(n for e in events if (n := e.number("world_size")) is not None and 0 < n <= MAX_WORLD)
-    return told.most_common(1)[0][0] if told else None
+    if told:
+        return told.most_common(1)[0][0]
+    largest = max((n for e in events if e.kind == "gloo.connected" and (n := e.number("peers"))), default=0)
+    return largest + 1 if 0 < largest < MAX_WORLD else None
 
 
 def _evidence(
