@@ -99,6 +99,10 @@ class Watchdogs:
         """The ranks that waited."""
         return tuple(sorted({w.rank for w in self.timed_out if w.rank is not None}))
 
+    def all_but_0_of(self, world_size: int | None) -> bool:
+        """Whether all ranks but 0 that are known of waited: of a large job, most of all."""
+        return 2 * len(self.ranks) >= (world_size or 1) - 1 and {0, *self.ranks} == {*range(len(self.ranks) + 1)}
+
     @cached_property
     def seen(self) -> tuple[int, ...]:
         """Every rank of which there is any line of the watchdog."""

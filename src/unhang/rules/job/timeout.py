@@ -189,7 +189,7 @@ def _all_take_part(s: Situation, work: LogEvent, waits: Sequence[TimedOut]) -> b
     """Whether all ranks may take part in it, so that the call in which others wait may belong to it."""
     if work.kind == "work.evaluating":
         gathers = any("gather" in f.function for e in errors_of(s) for f in e.frames)
-        is_left_to_0 = not waits or any(x.is_barrier for x in waits) or _all_but_0_wait(s)
+        is_left_to_0 = not waits or any(x.is_barrier for x in waits) or s.watchdogs.all_but_0_of(s.case.job.world_size)
         return gathers or not is_left_to_0 or any("GATHER" in x.op or x.op in _SHARDED for x in waits)
     is_shared = work.kind == "work.saving" and bool(_SAVES_TOGETHER.search(work.text))
     return work.kind == "work.saving" and any(x.op in _SHARDED or (is_shared and "GATHER" in x.op) for x in waits)
@@ -215,15 +215,8 @@ def _looks_like_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
     if not any(x.op for x in waits) or not ranks or 0 in s.watchdogs.seen or s.watchdogs.has_subgroups:
         return False
     if all(x.seq is None or x.seq <= 1 for x in waits):
-        return _all_but_0_wait(s) and len(ranks) > 1
-    return _all_but_0_wait(s) or (s.case.job.world_size is None and len(ranks) <= 2)
-
-
-def _all_but_0_wait(s: Situation) -> bool:
-    """Whether all ranks but 0 that are known of say that they wait: of a large job, most of all."""
-    ranks = s.watchdogs.ranks
-    is_most = 2 * len(ranks) >= (s.case.job.world_size or 1) - 1
-    return is_most and {*ranks} == {*range(1, max(ranks, default=0) + 1)}
+        return s.watchdogs.all_but_0_of(s.case.job.world_size) and len(ranks) > 1
+    return s.watchdogs.all_but_0_of(s.case.job.world_size) or (s.case.job.world_size is None and len(ranks) <= 2)
 
 
 _WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
