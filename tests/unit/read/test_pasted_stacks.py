@@ -35,6 +35,15 @@ def test_the_main_thread_of_py_spy_wherever_it_stands():
     assert [str(f) for f in stack.frames] == ["train.py:41 in step", "train.py:9 in main"]
 
 
+def test_an_actor_of_ray_trains_in_another_thread_than_the_one_that_serves_its_calls():
+    (stack,) = read(
+        'Process 9: ray::RayTrainWorker\nThread 9 (idle): "MainThread"\n    main_loop (ray/_private/worker.py:946)\n'
+        'Thread 10 (idle): "Thread-1"\n    push (metrics.py:223)\n'
+        'Thread 11 (idle): "TrainingThread"\n    get (multiprocessing/queues.py:113)\n    step (train.py:41)\n    run (threading.py:917)\n'
+    )
+    assert [f.function for f in stack.frames] == ["get", "step", "run"]
+
+
 def test_faulthandler_and_its_current_thread():
     (stack,) = read(
         "Fatal Python error: Aborted\n\nThread 0x00007f01 (most recent call first):\n"

@@ -33,6 +33,8 @@ _GDB_FRAME = re.compile(
     r".*?(?:at (?P<file>\S+?):(?P<line>\d+)|from (?P<library>\S+))?\s*$"
 )
 _LAUNCHER = re.compile(r"torch/distributed/(?:elastic/agent/|launcher/|run\.py)")
+# An actor of Ray whose main thread only serves calls, so that another one trains.
+_SERVES = ("ray/_private/worker.py", "main_loop")
 _SPY_FRAME = re.compile(r"^\s*(?P<function>[\w<>.:]+(?: \[\w+\])?) \((?P<file>[^()\s]+?)(?::(?P<line>\d+))?\)\s*$")
 
 
@@ -169,13 +171,19 @@ def _is_part(text: str) -> bool:
 
 
 def _finish(current: _Open, found: list[PastedStack]) -> None:
-    """Adds the main thread of what is open: by name; faulthandler prints it last, py-spy and gdb first. A launcher is no rank."""
+    """Adds the main thread of what is open: by name; faulthandler prints it last, py-spy and gdb first. A launcher is no rank.
+
+    Where that only serves the calls of an actor, the one that is deepest in its work.
+    """
     threads = [t for t in current.threads if t[1]]
     if not threads:
         return
     other = threads[-1] if all(t[0] == "of faulthandler" for t in threads) else threads[0]
     if any(_LAUNCHER.search(frame.file) for thread in threads for frame in thread[1]):
         return
-    _, frames, line, order = next((t for t in threads if t[0] == "MainThread"), other)
+    chosen = next((t for t in threads if t[0] == "MainThread"), other)
+    if any(f.file.endswith(_SERVES[0]) and f.function == _SERVES[1] for f in chosen[1]):
+        chosen = max(threads, key=lambda t: len(t[1]))
+    _, frames, line, order = chosen
     where = (line, order, current.is_printed, current.fatal)
     found.append(PastedStack(current.label, current.ranks, tuple(frames), *where))
