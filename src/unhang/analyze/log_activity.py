@@ -45,7 +45,7 @@ def bar_beside_the_wait(events: Events, limit_s: int, position: int | None) -> L
     """
     waited = _waited(events)
     bars = [e for e in events.of("progress.bar") if waited is not None and e.order <= waited]
-    if not bars or _is_done(bars[-1]) or _LOADING.search(bars[-1].text):
+    if not bars or _is_done(bars[-1]):
         return None
     last = bars[-1]
     done, ran_s = last.number("done"), elapsed_s(last) if last["elapsed"] else None
@@ -54,7 +54,8 @@ def bar_beside_the_wait(events: Events, limit_s: int, position: int | None) -> L
     counts_more = done is not None and position is not None and done > _CLEARLY * position
     later = [e for e in events.of("progress.bar") if e.order > last.order and e["total"] == last["total"] != ""]
     goes_on = done is not None and any((e.number("done") or 0) > done for e in later)
-    return last if counts_more or goes_on or _BYTES.search(last.text) else None
+    is_foreign = goes_on or (not _LOADING.search(last.text) and (counts_more or bool(_BYTES.search(last.text))))
+    return last if is_foreign else None
 
 
 def is_training_last(events: Events) -> bool:

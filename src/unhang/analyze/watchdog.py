@@ -12,6 +12,7 @@ from typing import Any
 from unhang.analyze.event_index import Events
 from unhang.model import LogEvent
 from unhang.model.events import MAX_DIGITS
+from unhang.model.lazy_pattern import lazy_pattern
 
 # The members of these may bring different amounts, and of the last two another call may be meant.
 UNEVEN_OPS = frozenset({"COALESCED", "ALLTOALL", "ALLTOALL_BASE", "GATHER", "SCATTER", "SEND", "RECV", "UNKNOWN"})
@@ -20,6 +21,7 @@ MAX_COUNTER = 1 << 40
 # As large are gradient buckets and shards; two of them may differ by far more than two batches do.
 BUCKET_ELEMENTS = 1 << 16
 _FAR = 256
+_WAITED_FOR = lazy_pattern(r"[Tt]imeout after (\d{1,12}) ?ms")
 _NEAR = 4
 
 
@@ -81,8 +83,10 @@ class Watchdogs:
         """Every wait that hit its limit, one per rank, group and call, in the order printed."""
         found: list[TimedOut] = []
         latest = -1
-        for event in self._events.of("watchdog.timeout", "watchdog.work", "watchdog.counters"):
-            wait = _wait_of(event)
+        for event in self._events.of("watchdog.timeout", "watchdog.work", "watchdog.counters", "store.unique_id"):
+            wait = _wait_of(event) if event.kind != "store.unique_id" else _wait_for_rank_0(event)
+            if wait is None:
+                continue
             if event.kind == "watchdog.work":  # the second half of a line that was broken
                 if found and not found[latest].op and event.order - found[latest].events[-1].order <= _NEAR:
                     found[latest] = _merged(found[latest], wait)
@@ -206,6 +210,13 @@ def _wait_of(event: LogEvent) -> TimedOut:
         in_subgroup=event.rank is not None and event.number("group_rank") not in (None, event.rank),
         events=(event,),
     )
+
+
+def _wait_for_rank_0(event: LogEvent) -> TimedOut | None:
+    """The first call of a group does not get further than to the store, where rank 0 has left nothing within the limit."""
+    limit = _WAITED_FOR.search(event["reason"])
+    rank = event.rank if event.rank is not None else event.number("rank")
+    return TimedOut(rank, "", None, limit_ms=int(limit[1]), events=(event,)) if limit and event["from_rank"] == "0" else None
 
 
 def _is_same(known: TimedOut, other: TimedOut) -> bool:

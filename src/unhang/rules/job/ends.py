@@ -101,8 +101,9 @@ def _is_crash(event: LogEvent) -> bool:
 
 
 def _is_end_of_wait(event: LogEvent, waited: int | None) -> bool:
-    """Whether it is the abort that torch's watchdog makes of a wait that ran out."""
-    is_abort = (event["signal"] or event["shell"]) in ("Aborted", "SIGABRT", "6")
+    """Whether it is the abort that torch's watchdog makes of a wait that ran out, or Ray's word on a process of which that was the end."""
+    is_abort = event.text.endswith("error: Aborted") or (event["signal"] or event["shell"]) in ("Aborted", "SIGABRT", "6")
+    is_abort = is_abort or (event.kind == "ending.ray_worker" and not event["signal"])
     return is_abort and waited is not None and event.order > waited
 
 
