@@ -38,6 +38,8 @@ _ERROR_LINE = lazy_pattern(
     r"Traceback \(|[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)\b|During handling|The above exception"
 )
 _NUMBERS = lazy_pattern(r"0x[0-9a-f]+|\d+")
+# torch's checkpoints raise on every rank what some ranks met, and name these.
+_GATHERED = lazy_pattern(r"^CheckpointException ranks:dict_keys\(\[((?:\d{1,7}(?:, )?)+)\]\)")
 # Lines of other ranks may still come after the last line of a rank whose lines bear no name.
 _MOST_AFTER, _MOST_AFTER_FATAL = 2, 40
 
@@ -109,8 +111,10 @@ def like_it(s: Situation, first: SeenError) -> tuple[SeenError, ...]:
 
 
 def ranks_of(s: Situation, first: SeenError) -> tuple[int, ...]:
-    """The ranks that raised it: told by the lines, or by the launcher where it saw no more failures than there were errors."""
+    """The ranks that raised it: told by itself or by the lines, or by the launcher where it saw no more failures than there were errors."""
     same = like_it(s, first)
+    if gathered := _GATHERED.search(first.error.message):
+        return tuple(sorted({int(n) for n in gathered[1].split(",") if n.strip()}))
     ranks = {e.rank for e in same if e.rank is not None}
     if ranks:
         return tuple(sorted(ranks))

@@ -216,7 +216,11 @@ def _wait_for_rank_0(event: LogEvent) -> TimedOut | None:
     """The first call of a group does not get further than to the store, where rank 0 has left nothing within the limit."""
     limit = _WAITED_FOR.search(event["reason"])
     rank = event.rank if event.rank is not None else event.number("rank")
-    return TimedOut(rank, "", None, limit_ms=int(limit[1]), events=(event,)) if limit and event["from_rank"] == "0" else None
+    return (
+        TimedOut(rank, "", None, limit_ms=int(limit[1]), events=(event,))
+        if limit and event["from_rank"] == "0"
+        else None
+    )
 
 
 def _is_same(known: TimedOut, other: TimedOut) -> bool:

@@ -250,13 +250,18 @@ def is_file_race(s: Situation, first: FirstException) -> bool:
     """Whether some but not all ranks failed on a file that another rank makes, renames or removes, or is still writing."""
     if is_half_written(s, first):
         return True
-    if not FILE_RACE.search(first.text):
+    if not FILE_RACE.search(first.text) or _is_of_the_program(first.error):
         return False
     if first.failures:
         return 0 < len(first.ranks) < len(s.case.world)
     return bool(SURE_RACE.search(first.text)) or (
         is_missing_file(first) and any(MADE_BY_ONE.search(f"{f.file} {f.function}") for f in first.error.frames)
     )
+
+
+def _is_of_the_program(error: RaisedError) -> bool:
+    """Whether the program found a path that it does not want, and said so in its own words: the system's have a number."""
+    return error.type.startswith("File") and bool(error.message) and not error.message.startswith("[")
 
 
 def is_half_written(s: Situation, first: FirstException) -> bool:

@@ -47,6 +47,10 @@ CASES = {
             make_case({}, errors=dict.fromkeys(range(4), _ERROR), hang=None, exit_code=1),
             "a path that is missing everywhere is no race",
         ),
+        Quiet(
+            make_case({}, errors={0: "FileExistsError: ck-1000 already exists@main:30>save:7"}, hang=None, exit_code=1),
+            "the program itself refuses a path that it finds",
+        ),
         Fires(_half(0.2), (1,), 4),
         Quiet(_half(90), "a file from before the job that one rank cannot read"),
     ),

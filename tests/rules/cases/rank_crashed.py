@@ -23,11 +23,19 @@ _ABORTED = """\
 ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -6) local_rank: 1 (pid: 711) of binary: /usr/bin/python
 """
 
+# Ray's word on a process whose watchdog aborted it.
+_ABORTED_IN_RAY = """\
+(W pid=7) [rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)
+(W pid=7) Fatal Python error: Aborted
+(raylet) A worker died or was killed while executing a task by an unexpected system error.
+"""
+
 CASES = {
     "rank-crashed": (
         Fires(log_case(_LOG), (2,)),
         Fires(log_case(_SEGFAULT), (3,)),
         Quiet(log_case(_ABORTED), "the watchdog aborts a process that has waited too long"),
+        Quiet(log_case(_ABORTED_IN_RAY), "so it does in an actor of Ray, which calls that an unexpected system error"),
         Quiet(log_case("ValueError: x\n" + _SEGFAULT), "an exception that comes before"),
         Fires(
             make_case(

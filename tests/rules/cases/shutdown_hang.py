@@ -34,6 +34,7 @@ CASES = {
         Fires(log_case(_PASTED), (0,)),
         Fires(log_case("Training finished\nDestroying process group... \n" + _TIMEOUT), ()),
         Fires(log_case("Training completed.\n" + _STUCK), ()),
+        Fires(log_case("WARNING: destroy_process_group() was not called before program exit\n" + _STUCK), ()),
         Quiet(log_case("Training completed.\n" + _TIMEOUT), "some ranks still made a collective"),
         Quiet(
             log_case("Training completed.\nSaving model checkpoint to out\n" + _STUCK),

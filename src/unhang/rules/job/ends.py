@@ -102,7 +102,11 @@ def _is_crash(event: LogEvent) -> bool:
 
 def _is_end_of_wait(event: LogEvent, waited: int | None) -> bool:
     """Whether it is the abort that torch's watchdog makes of a wait that ran out, or Ray's word on a process of which that was the end."""
-    is_abort = event.text.endswith("error: Aborted") or (event["signal"] or event["shell"]) in ("Aborted", "SIGABRT", "6")
+    is_abort = event.text.endswith("error: Aborted") or (event["signal"] or event["shell"]) in (
+        "Aborted",
+        "SIGABRT",
+        "6",
+    )
     is_abort = is_abort or (event.kind == "ending.ray_worker" and not event["signal"])
     return is_abort and waited is not None and event.order > waited
 
@@ -387,7 +391,7 @@ def _last_word(s: Situation) -> tuple[LogEvent, ...]:
     if start and not hung:
         hung = list(s.events.of(*_SIGNALS, "ending.cancelled", "python.interrupted"))  # somebody had to end it
     elif not start:
-        start = s.events.of("ending.finished", "work.ended")
+        start = s.events.of("ending.finished", "work.ended", "ending.not_destroyed")
         if any(e.kind != "watchdog.stuck" for e in hung):
             return ()
         hung = hung or [
