@@ -72,7 +72,7 @@ def cannot_end(s: Situation) -> tuple[int, ...]:
         r for r, a in s.activities.items() if a.kind == "shutdown" and s.case.ranks[r].main_stack is not None
     )
     ended = {e.rank for e in early_leavers(s.case) if e.exit and not e.exit.code}
-    alone = tuple(r for r in s.case.ranks if r not in ended)
+    alone = tuple(r for r in sorted(s.case.ranks) if r not in ended)
     if ending or not ended or not alone or not ended.union(alone).issuperset(s.case.world):
         return ending
     return alone if all(_waits_for_itself(s.case.ranks[r]) for r in alone) else ()

@@ -40,6 +40,11 @@ def verb(ranks: Sequence[int], one: str, many: str) -> str:
     return one if len(ranks) == 1 else many
 
 
+def listed(parts: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
 def group_of(group: ProcessGroup) -> dict[str, str]:
     """The group as the report names it."""
     return {"pg_name": group.name, "pg_desc": group.desc}

@@ -276,7 +276,7 @@ def interrupted(s: Situation) -> Found | None:
         doing[_MOST_LISTED:] = [f"{len(doing) - _MOST_LISTED} more sets of ranks elsewhere"]
     words = {
         "ended": "you ended it (Ctrl-C)" if by == "SIGINT" else f"{by} ended it",
-        "when": f"while {_listed(doing)}" if doing else "before a rank had registered",
+        "when": f"while {w.listed(doing)}" if doing else "before a rank had registered",
         "oldest": _oldest(s),
     }
     first = [ranks[0] for ranks in list(places.values())[:_MOST_LISTED]]
@@ -323,15 +323,11 @@ def _waiting(s: Situation) -> Iterator[str]:
     yield from (f"{w.name_ranks(ranks)} waited in {call}" for call, ranks in calls.items())
 
 
-def _listed(parts: Sequence[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
-
-
 @rule("shutdown-hang")
 def shutdown_hang(s: Situation) -> Iterator[Found]:
     """The ranks that sit in their end, by a log and live."""
     yield from _ending_in_log(s)
-    ranks = tuple(sorted(cannot_end(s))) if s.case.hang is not None and not s.failures else ()
+    ranks = cannot_end(s) if s.case.hang is not None and not s.failures else ()
     if not ranks:
         return
     evidence, frame = s.case.ranks[ranks[0]], s.activities[ranks[0]].frame
@@ -365,7 +361,7 @@ def _ending_in_log(s: Situation) -> Iterator[Found]:
     """The stacks in a log are all in the end of the program, or the log ends in it and then a limit is hit."""
     if s.case.hang is not None or first_exception(s) is not None:
         return
-    if any(e.kind == "echo" and not e.error.frames for e in errors_of(s)):
+    if any(e.kind == "echo" and not (e.error.frames or "ChildFailedError" in e.error.type) for e in errors_of(s)):
         return
     doings, last = doings_of(s), _last_word(s)
     ending = [d for d in doings if d.kind == "ending"]
