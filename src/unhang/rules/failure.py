@@ -58,6 +58,9 @@ SPECIAL = (
     Named("cause.no_parameters"),
 )
 _KERNEL_OOM = re.compile(r"oom[-_ ]?kill|Out of memory: Killed process|Memory cgroup out of memory", re.IGNORECASE)
+_NO_PICKLE = re.compile(r"UnpicklingError|EOFError: Ran out of input|pickle data was truncated")
+_UNPICKLES = frozenset({"_tensor_to_object", "all_gather_list", "all_gather_object", "broadcast_object_list", "gather_object",
+                        "broadcast_object", "recv_object_list", "scatter_object_list"})  # fmt: skip
 NO_WORDS: Mapping[str, object] = {}
 
 
@@ -262,6 +265,11 @@ def is_file_race(s: Situation, first: FirstException) -> bool:
 def _is_of_the_program(error: RaisedError) -> bool:
     """Whether the program found a path that it does not want, and said so in its own words: the system's have a number."""
     return error.type.startswith("File") and bool(error.message) and not error.message.startswith("[")
+
+
+def is_of_objects(first: FirstException) -> bool:
+    """Whether what another rank sent could not be unpickled: another object than the one that was awaited, or a tensor."""
+    return bool(_NO_PICKLE.search(first.text)) and any(f.function in _UNPICKLES for f in first.error.frames)
 
 
 def is_half_written(s: Situation, first: FirstException) -> bool:

@@ -32,6 +32,7 @@ from unhang.rules.failure import (
     is_file_race,
     is_half_written,
     is_missing_file,
+    is_of_objects,
     is_read_from_log,
     killed_for_memory,
     name_or,
@@ -220,6 +221,8 @@ def user_exception(s: Situation) -> Found | None:
     if first is None:
         return _unhandled(s)
     if any(p.search(first.text) for p in SPECIAL) or is_file_race(s, first) or is_not_of_the_program(first.text):
+        return None
+    if is_of_objects(first):
         return None
     confidence = _confidence(s, first)
     if comes_late(s, first):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import PurePath
 
@@ -16,7 +17,8 @@ from unhang.analyze.watchdog import BUCKET_ELEMENTS, UNEVEN_OPS, TimedOut, are_f
 from unhang.model import EvidenceLine, Fix, Frame, LogEvent, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, PAD, SEE_IT
-from unhang.rules.base import Found, rule
+from unhang.rules.base import Found, Names, rule
+from unhang.rules.failure import first_exception, found_at_first, is_of_objects
 from unhang.rules.log_lines import found_in, quote
 
 _NEEDS_EQUAL = frozenset({"ALLGATHER", "BROADCAST", "REDUCE"})
@@ -192,6 +194,16 @@ def nccl_mismatch(s: Situation) -> Iterator[Found]:
     """Unless the transport failed: then the ranks stand where it left them."""
     if (events := s.events.of("fingerprint.nccl")) and not s.events.has("rdma.completion_error"):
         yield found_in(s, events, 0.85, fixes=(PAD, SEE_IT))
+
+
+@rule("objects-disagree", names=Names.FAILURE)
+def objects_disagree(s: Situation) -> Found | None:
+    """The first exception, unless memory or a device failed before. The rank that read the object need not be the one that erred."""
+    first = first_exception(s)
+    if first is None or not is_of_objects(first) or s.events.has("oom.", "cuda."):
+        return None
+    found = found_at_first(s, first, 0.7, {"head": first.head}, fixes=(EVERY_RANK_CALLS, SEE_IT))
+    return replace(found, culprits=(), victims=())
 
 
 @rule("ranks-compared")

@@ -1,0 +1,26 @@
+"""The cases of objects-disagree."""
+
+from __future__ import annotations
+
+from tests.rules.notation import log_case
+from unhang.testing import Fires, Quiet
+
+_GATHERED = """\
+Traceback (most recent call last):
+  File "/w/train.py", line 12, in main
+    stats = all_gather_list(mine)
+  File "/w/fairseq/distributed_utils.py", line 174, in all_gather_list
+    result.append(pickle.loads(bytes(out)))
+_pickle.UnpicklingError: invalid load key, '\\x00'.
+"""
+
+CASES = {
+    "objects-disagree": (
+        Fires(log_case(_GATHERED), (), 12),
+        Quiet(log_case(_GATHERED.replace("all_gather_list", "load_cache")), "a file that cannot be unpickled"),
+        Quiet(
+            log_case("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 MiB\n" + _GATHERED),
+            "a rank ran out of memory before",
+        ),
+    ),
+}
