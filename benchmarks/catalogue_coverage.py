@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from unhang.read.logs.catalogue.rows import Row, bulk_rows, example_of, told_rows
+from unhang.read.logs.catalogue.rows import Row, bulk_rows, example_of, weighed_rows
 from unhang.read.logs.catalogue.search import whole
 
 _TEXT = re.compile(rb"[\x20-\x7e\t]{12,}")
@@ -130,7 +130,7 @@ def _literal(node: ast.expr) -> str:
 @cache
 def _all_templates() -> str:
     """Every template, so that a part of a longer message is found in it."""
-    rows: Iterable[Row] = (*told_rows(), *bulk_rows())
+    rows: Iterable[Row] = (*weighed_rows(), *bulk_rows())
     return _bare("\n".join(t for row in rows for t in row.templates))
 
 
@@ -179,7 +179,7 @@ def main() -> int:
     )
     given = options.parse_args()
     roots: Sequence[Path] = given.folders or [Path(p) for p in sys.path if p.endswith("site-packages")]
-    told, bulk = told_rows(), bulk_rows()
+    told, bulk = weighed_rows(), bulk_rows()
     print(f"rows: {len(told)} weighed ({sum(map(len, (r.templates for r in told)))} messages), {len(bulk)} others")
     with_cause = [row for row in told if row.cause]
     print(f"with a cause: {len(with_cause)} rows, {sum(len(row.templates) for row in with_cause)} messages\n")

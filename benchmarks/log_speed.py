@@ -194,7 +194,7 @@ def many_files(folder: Path, count: int, mib: int) -> dict[str, object]:
             print(f"\r[{bar:40s}] {done / 1e9:.2f} of {total / 1e9:.2f} GB", end="", file=sys.stderr)
 
     kept = 0
-    for path, log in read_outputs(files, tell=tell):
+    for path, log in read_outputs(files, on_progress=tell):
         if isinstance(log, UnreadableInput):
             raise log
         kept += len(log.lines)

@@ -27,7 +27,7 @@ from unhang.read.logs.catalogue.rows import (
     literals,
     read_rows,
     searched_rows,
-    told_rows,
+    weighed_rows,
 )
 from unhang.read.logs.catalogue.search import best_cause, compiled, whole
 from unhang.read.logs.patterns import all_anchors, all_patterns, by_anchor, matches, of_catalogue, searched_text
@@ -38,7 +38,7 @@ HEALTHY = sorted((Path(__file__).parent / "healthy").glob("*.log"))
 def test_the_tables_are_whole() -> None:
     wrong = [
         row
-        for row in (*told_rows(), *bulk_rows())
+        for row in (*weighed_rows(), *bulk_rows())
         if row.layer not in LAYERS
         or row.role not in ROLES
         or (row.cause and row.cause not in CAUSES)
@@ -49,22 +49,22 @@ def test_the_tables_are_whole() -> None:
 
 
 def test_only_a_root_that_was_weighed_names_a_cause() -> None:
-    assert [row for row in told_rows() if row.cause and row.role != "root"] == []
+    assert [row for row in weighed_rows() if row.cause and row.role != "root"] == []
     assert [row for row in bulk_rows() if row.cause or row.role == "root"] == []
-    assert [row for row in told_rows() if row.cause and not (row.meaning or row.fix)] == []
+    assert [row for row in weighed_rows() if row.cause and not (row.meaning or row.fix)] == []
 
 
 def test_there_are_many() -> None:
     """As many as the emitters can print, and hundreds that establish a cause."""
-    assert sum(len(row.templates) for row in told_rows() if row.cause) >= 700
-    assert len(told_rows()) + len(bulk_rows()) >= 8000
-    xids = {int(m[1]) for row in told_rows() if (m := re.search(r"^Xid.*: (\d+),", row.templates[0]))}
+    assert sum(len(row.templates) for row in weighed_rows() if row.cause) >= 700
+    assert len(weighed_rows()) + len(bulk_rows()) >= 8000
+    xids = {int(m[1]) for row in weighed_rows() if (m := re.search(r"^Xid.*: (\d+),", row.templates[0]))}
     assert len(xids) >= 155
     assert {13, 31, 43, 45, 48, 63, 64, 74, 79, 94, 95, 119, 120, 140, 149, 155, 171, 172} <= xids
 
 
 def test_no_message_stands_twice_among_those_that_were_weighed() -> None:
-    counts = Counter(template for row in told_rows() for template in row.templates)
+    counts = Counter(template for row in weighed_rows() for template in row.templates)
     assert [template for template, count in counts.items() if count > 1] == []
 
 
@@ -75,14 +75,14 @@ def own(row: Row, template: str) -> bool:
 
 
 def test_each_template_is_found_by_its_own_row() -> None:
-    lost = [template for row in (*told_rows(), *bulk_rows()) for template in row.templates if not own(row, template)]
+    lost = [template for row in (*weighed_rows(), *bulk_rows()) for template in row.templates if not own(row, template)]
     assert lost == []
 
 
 def test_each_weighed_template_leads_to_a_row_of_its_cause() -> None:
     """The most special row of a line may be another one, but never one that claims another cause."""
     wrong = []
-    for row in told_rows():
+    for row in weighed_rows():
         for template in row.templates:
             best = whole().rows_of(example_of(template))
             if not best or (best[0].cause or row.cause) != row.cause:
@@ -92,7 +92,7 @@ def test_each_weighed_template_leads_to_a_row_of_its_cause() -> None:
 
 def test_what_names_a_cause_holds_enough_words() -> None:
     """A cause is not established by a text of three letters."""
-    short = [t for row in told_rows() if row.cause for t in row.templates if sum(map(len, literals(t))) < 6]
+    short = [t for row in weighed_rows() if row.cause for t in row.templates if sum(map(len, literals(t))) < 6]
     assert short == []
 
 

@@ -189,8 +189,8 @@ def _group_changes(ours: Sequence[ProcessGroup], theirs: Sequence[ProcessGroup])
     changes = []
     for desc in dict.fromkeys([*left, *right]):
         one, two = left.get(desc, []), right.get(desc, [])
-        told = all(g.ranks for g in (*one, *two))
-        if told or {g.name for g in one} != {g.name for g in two}:
+        known = all(g.ranks for g in (*one, *two))
+        if known or {g.name for g in one} != {g.name for g in two}:
             changes.append(GroupChange(desc, tuple(one), tuple(two)))
     return tuple(changes)
 
@@ -237,8 +237,8 @@ def _use(runs: Sequence[RunPart]) -> dict[str, tuple[float, float]]:
     """Calls per rank and calls per second of each use, medians over the ranks that make such calls."""
     found = {}
     for name in dict.fromkeys(name for run in runs for name in run.uses):
-        told = [run.uses[name] for run in runs if name in run.uses]
-        count, span = (np.concatenate(column) for column in zip(*told, strict=True))
+        known = [run.uses[name] for run in runs if name in run.uses]
+        count, span = (np.concatenate(column) for column in zip(*known, strict=True))
         timed = span > 0
         rate = float(np.median(count[timed] / span[timed])) if timed.any() else 0.0
         found[name] = (float(np.median(count)), rate)

@@ -16,7 +16,7 @@ from unhang.analyze.habits import Habits
 from unhang.analyze.positions import CallIndex
 from unhang.analyze.source import Loop, ends_by_raising, handles_signal, surroundings
 from unhang.analyze.streams import Streams
-from unhang.analyze.ties import Side, Told, told_by_condition
+from unhang.analyze.ties import ByCondition, Side, decided_by_condition
 from unhang.model import Case, CollectiveCall, Frame, ProcessGroup
 
 
@@ -35,7 +35,7 @@ class Divergence:
     """Where the programs of the `odd` ranks part from those of the `reference` ranks.
 
     `seq` is the first different position, `stuck_seq` the one that cannot complete. `differs`: op, size or path.
-    `has_majority`: it is sure who is wrong, by majority or by habit. `told`: where it is not, the rank condition that tells it.
+    `has_majority`: it is sure who is wrong, by majority or by habit. `by_condition`: where it is not, the rank condition that tells it.
     `skipped`: the odd ranks left out the reference's call and went on to what follows it.
     `added`: they made a call more of a round that the program fixes.
     """
@@ -46,7 +46,7 @@ class Divergence:
     reference: tuple[int, ...]
     odd: tuple[int, ...]
     has_majority: bool
-    told: Told | None
+    by_condition: ByCondition | None
     reference_call: CollectiveCall
     odd_call: CollectiveCall
     reference_path: Path
@@ -60,7 +60,7 @@ class Divergence:
     @property
     def is_decided(self) -> bool:
         """Whether it is known which side is wrong."""
-        return self.has_majority or self.told is not None
+        return self.has_majority or self.by_condition is not None
 
     @property
     def culprits(self) -> tuple[int, ...]:
@@ -70,8 +70,8 @@ class Divergence:
     @property
     def location(self) -> Frame | None:
         """The line to look at: that of a rank condition, the skipped call's where one was skipped, else where the odd rank went."""
-        if self.told is not None:
-            return self.told.frame
+        if self.by_condition is not None:
+            return self.by_condition.frame
         if self.fork is None:
             return self.odd_path[-1] if self.odd_path else None
         below = extension(self.reference_path, self.odd_path)
@@ -213,7 +213,7 @@ def _split(
     if not is_sure or is_narrow or is_open:
         reached = {r: min(row, max(fronts.get(r) or (row,))) for r, row in rows.items()}
         not_come = 0 if set(awaited).isdisjoint(reference) else len(stuck.missing)
-        is_sure, suspects = is_open and habits.are_told(rows) and not is_narrow, habits.departures(reached, not_come)
+        is_sure, suspects = is_open and habits.are_known(rows) and not is_narrow, habits.departures(reached, not_come)
         wrong = [c for c in stuck.classes if not suspects.keys().isdisjoint(c)]
         if 0 < len(wrong) < len(stuck.classes):
             reference, others, is_sure = next(c for c in stuck.classes if c not in wrong), tuple(wrong), True
@@ -320,7 +320,9 @@ def _those_with_a_path_first(streams: Streams, ranks: tuple[int, ...], seq: int)
     return tuple(sorted(ranks, key=lambda r: (not streams.path(r, seq), r)))
 
 
-def _told(case: Case, streams: Streams, seq: int, sides: tuple[tuple[int, ...], tuple[int, ...]]) -> Told | None:
+def _by_condition(
+    case: Case, streams: Streams, seq: int, sides: tuple[tuple[int, ...], tuple[int, ...]]
+) -> ByCondition | None:
     """What a rank condition tells of two sides, each of which came there on one way."""
     ways = [{streams.path(r, seq) or () for r in ranks} for ranks in sides]
     if any(len(way) > 1 for way in ways):
@@ -330,7 +332,7 @@ def _told(case: Case, streams: Streams, seq: int, sides: tuple[tuple[int, ...], 
     if fork is None:
         return None
     first, second = (Side(ranks, path[fork.depth :]) for ranks, path in zip(sides, (one, other), strict=True))
-    return told_by_condition(case, first, second)
+    return decided_by_condition(case, first, second)
 
 
 def _describe(
@@ -345,10 +347,10 @@ def _describe(
     reference, odd = (_those_with_a_path_first(streams, ranks, seq) for ranks in (reference, odd))
     ref_path, odd_path = (streams.path(ranks[0], seq) or () for ranks in (reference, odd))
     same_program = shift <= 0 and fork_of(ref_path, odd_path) is not None
-    told = None if has_majority else _told(case, streams, seq, (reference, odd))
-    if told is not None and told.odd == reference:
+    by_condition = None if has_majority else _by_condition(case, streams, seq, (reference, odd))
+    if by_condition is not None and by_condition.odd == reference:
         reference, odd, ref_path, odd_path = odd, reference, odd_path, ref_path
-    can_leave = same_program and told is None
+    can_leave = same_program and by_condition is None
     left_loop = _find_left_loop(streams, seq, reference, odd, (ref_path, odd_path)) if can_leave else None
     if left_loop is not None and not has_majority and left_loop.leavers == odd:
         # Without a majority those with the extra iterations are named: they wait for calls that nobody else makes.
@@ -378,7 +380,7 @@ def _describe(
         reference=tuple(sorted(reference)),
         odd=tuple(sorted(odd)),
         has_majority=has_majority,
-        told=told,
+        by_condition=by_condition,
         reference_call=calls[reference[0]],
         odd_call=calls[odd[0]],
         reference_path=ref_path,
@@ -386,8 +388,8 @@ def _describe(
         fork=fork,
         differs=_kind(calls[reference[0]], calls[odd[0]]),
         added=added,
-        skipped=told.is_left_out
-        if told is not None
+        skipped=by_condition.is_left_out
+        if by_condition is not None
         else shift <= 0
         and not added
         and _was_skipped(streams, (reference[0], odd[0]), seq, fork, (ref_path, odd_path)),

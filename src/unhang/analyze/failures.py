@@ -13,7 +13,7 @@ from unhang.read.logs.exceptions import is_echo
 _TIMEOUT = lazy_pattern(
     r"Timed out waiting|wait timeout after|Socket Timeout|Watchdog caught collective|[Tt]imeout caused"
 )
-_TOLD_TO_END = ("KeyboardInterrupt", "SystemExit", "SignalException")
+_ASKED_TO_END = ("KeyboardInterrupt", "SystemExit", "SignalException")
 
 
 def is_communication_error(error: RaisedError) -> bool:
@@ -51,7 +51,7 @@ def _kind(evidence: RankEvidence) -> str:
 
 def _ended_by_its_error(end: ProcessExit, error: RaisedError) -> bool:
     """Whether a process that aborted, or was told to end, had failed before: its own exception is what came first."""
-    is_own = not is_communication_error(error) and error.type.rsplit(".", 1)[-1] not in _TOLD_TO_END
+    is_own = not is_communication_error(error) and error.type.rsplit(".", 1)[-1] not in _ASKED_TO_END
     return end.kind == "signal" and end.code in (-6, -15) and is_own
 
 
@@ -157,7 +157,7 @@ def failures_of(case: Case) -> tuple[Failure, ...]:
     return tuple(failures)
 
 
-def told_to_end(case: Case, failures: Sequence[Failure]) -> Failure | None:
+def asked_to_end(case: Case, failures: Sequence[Failure]) -> Failure | None:
     """The rank that a signal asked to end while every other process lived, and whose end the others merely felt.
 
     Others that got such a signal later got it from a launcher, if it says so, or if a rank that had lost its peer had ended by then.

@@ -30,7 +30,7 @@ class Fingerprint(NamedTuple):
 
 def fingerprints(events: Events) -> Mapping[int, Fingerprint]:
     """The first fingerprint of each rank; of a rank that only another one quotes, the quoted one."""
-    told: dict[int, Fingerprint] = {}
+    own: dict[int, Fingerprint] = {}
     quoted: dict[int, Fingerprint] = {}
     wrapped: LogEvent | None = None
     for event in events.of("fingerprint."):
@@ -40,17 +40,17 @@ def fingerprints(events: Events) -> Mapping[int, Fingerprint]:
             wrapped = event
         elif event.kind == "fingerprint.wrapped_shape":
             if wrapped is not None and wrapped.rank is not None and event.order - wrapped.order <= _NEAR:
-                told[wrapped.rank] = _of(wrapped, wrapped.rank, wrapped["op"], event["shape"], event["dtype"])
+                own[wrapped.rank] = _of(wrapped, wrapped.rank, wrapped["op"], event["shape"], event["dtype"])
             wrapped = None
         else:
             if event.rank is not None:
-                told.setdefault(event.rank, _of(event, event.rank, event["op"], event["shape"], event["dtype"]))
+                own.setdefault(event.rank, _of(event, event.rank, event["op"], event["shape"], event["dtype"]))
             other = event.number("other_rank")
             if other is not None:
                 quoted.setdefault(
                     other, _of(event, other, event["other_op"], event["other_shape"], event["other_dtype"])
                 )
-    return {**quoted, **told}
+    return {**quoted, **own}
 
 
 def _of(event: LogEvent, rank: int, op: str, shape: str, dtype: str) -> Fingerprint:
@@ -94,9 +94,9 @@ def first_disagreement(events: Events) -> tuple[TracedCall, ...]:
             calls.setdefault(call.position, {}).setdefault(call.who, call)
     sure = {who for who, found in comms.items() if len(found) == 1}
     for _, at in sorted(calls.items()):
-        told = tuple(call for who, call in at.items() if who in sure)
-        if len({(c.op, c.numel, c.dtype) for c in told}) > 1:
-            return told
+        known = tuple(call for who, call in at.items() if who in sure)
+        if len({(c.op, c.numel, c.dtype) for c in known}) > 1:
+            return known
     return ()
 
 

@@ -23,7 +23,7 @@ _REPORTS = lazy_pattern(
     r"Engine core initialization failed|RPC call to \S+ timed out|EOFError: ?$|Engine loop (?:is not running|has died)|"
     r"\bProcess \d+ (?:exited|terminated) with (?:error|exit) code\b"
 )
-_TOLD_TO_END = lazy_pattern(r"^(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|SignalException|SignalInterrupt)\b")
+_ASKED_TO_END = lazy_pattern(r"^(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|SignalException|SignalInterrupt)\b")
 _FATAL = (
     "ending.",
     "elastic.",
@@ -83,7 +83,7 @@ def _bare(message: str) -> str:
 def kind_of_error(error: RaisedError) -> str:
     """Whether an exception may be where it began, reports what another process did, or was asked for."""
     text = error.text
-    if _TOLD_TO_END.match(text):
+    if _ASKED_TO_END.match(text):
         return "told"
     return "echo" if _REPORTS.search(text) or is_communication_error(error) else "primary"
 
@@ -200,9 +200,9 @@ def _order(error: RaisedError, place: Mapping[tuple[str, int | None], int]) -> i
 def _lines(s: Situation, raised: Sequence[RaisedError]) -> Iterable[SeenError]:
     """Exceptions of which the log holds only the last line."""
     known = {(e.type.rsplit(".", 1)[-1], e.message.split("\n", 1)[0][:60]) for e in raised}
-    told = s.events.of("python.error_line", "python.interrupted", "python.swallowed")
-    for i, event in enumerate(told):
-        if event.kind == "python.swallowed" or (i and told[i - 1].kind == "python.swallowed"):
+    lines = s.events.of("python.error_line", "python.interrupted", "python.swallowed")
+    for i, event in enumerate(lines):
+        if event.kind == "python.swallowed" or (i and lines[i - 1].kind == "python.swallowed"):
             continue  # Python could not raise it
         error = _error_of(event)
         if (error.type.rsplit(".", 1)[-1], error.message[:60]) not in known:

@@ -13,7 +13,7 @@ from functools import cache, partial
 import numpy as np
 import numpy.typing as npt
 
-from unhang.analyze.positions import is_complete, of_both_kinds, own_words, told_completed
+from unhang.analyze.positions import is_complete, of_both_kinds, own_words, reported_completed
 from unhang.model import CallState, CollectiveTable, different
 
 
@@ -109,10 +109,10 @@ def stalled(table: CollectiveTable, fronts: Mapping[int, Sequence[int]]) -> froz
     first = np.array(
         [f[0] for f in fronts.values() if f and table["state"][f[0]] == CallState.SCHEDULED], dtype=np.int64
     )
-    told = table.progress
-    is_unclear = of_both_kinds(table)[told["group"]] & (told["enqueued"] != told["completed"])
-    said = told_completed(table, first) >= np.maximum(table["seq"][first] - 1, 0)
-    said &= ~np.isin(table["rank"][first], told["rank"][is_unclear])
+    progress = table.progress
+    is_unclear = of_both_kinds(table)[progress["group"]] & (progress["enqueued"] != progress["completed"])
+    said = reported_completed(table, first) >= np.maximum(table["seq"][first] - 1, 0)
+    said &= ~np.isin(table["rank"][first], progress["rank"][is_unclear])
     found = set()
     for row, is_said in zip(first.tolist(), said.tolist(), strict=True):
         rank = int(table["rank"][row])

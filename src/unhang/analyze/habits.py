@@ -39,7 +39,7 @@ class Habits:
         self._by_program: dict[Hashable, Sequence[int]] = {}
         self._round_of = cache(self._calls_in_a_round)
 
-    def are_told(self, ranks: Collection[int]) -> bool:
+    def are_known(self, ranks: Collection[int]) -> bool:
         """Whether there is a past in all dumps of these ranks, and not only what is open now."""
         return self._table.active_ranks.isdisjoint(ranks)
 
@@ -50,7 +50,7 @@ class Habits:
         said where the past of one of them is not in its dump: it could not be told from the others. `not_come`: how many more
         ranks ought to make the call in question: they may join any side.
         """
-        if not self.are_told(last_rows):
+        if not self.are_known(last_rows):
             return {}
         party = _Party(last_rows, {r: self._call_at(row) for r, row in last_rows.items()}, not_come, self._whole)
         for rank, row in last_rows.items():
@@ -63,7 +63,7 @@ class Habits:
 
         At most a few of the ranks, those with the lowest numbers, are looked at. Where nothing is told of their past, it may be all.
         """
-        if not self.are_told(rows):
+        if not self.are_known(rows):
             return len(self._programs.ranks - set(party))
         found = 0
         for rank in sorted(rows)[:_MOST_WITNESSES]:
@@ -171,7 +171,7 @@ class Habits:
             side = {rank}  # the greater part may clear its members; a smaller one that waits in one call may not
         rows = self._table.rank_rows(rank)
         first = max(rows.start, last_row + 1 - _MOST_ROWS)
-        foretelling, clearing = (
+        predicting, clearing = (
             [self._stream(p) for p in self._peers(rank, last_rows, is_one, side)] for is_one in (False, True)
         )
         is_whole = first == rows.start and rank not in self._table.wrapped_ranks
@@ -187,7 +187,7 @@ class Habits:
             party.alike(rank),
             self._unseen,
         )
-        found, period = _departures(past, foretelling, clearing)
+        found, period = _departures(past, predicting, clearing)
         lately = [i for i in found if i >= len(past.stream) - max(period, _LEAST_PERIOD)]
         return first + lately[0] if lately else None
 
@@ -367,24 +367,24 @@ def _departures(past: _Past, peers: Sequence[Keys], clearing: Sequence[Keys]) ->
     found, distances = [], []
     for i, token in enumerate(stream):
         own_run[0] = 0 < past.restart == i  # the begin of a repetition counts as a call
-        told = own_run[:i]
-        longest = int(told.max(initial=0))
-        at = np.flatnonzero(told == longest)
+        equal_before = own_run[:i]
+        longest = int(equal_before.max(initial=0))
+        at = np.flatnonzero(equal_before == longest)
         if longest < _LEAST_STRETCH and not past.goes_back(at, longest, i):
             at = at[:0]
-        is_foretold = bool((stream[at] == token).any())
-        is_round = is_foretold and past.has_all_groups(int(at[-1]), i)
+        is_predicted = bool((stream[at] == token).any())
+        is_round = is_predicted and past.has_all_groups(int(at[-1]), i)
         if is_round:
             distances.append(i - int(at[-1]))
-        if not is_foretold or (not is_round and past.is_outvoted(i)):
-            is_told = len(at) > 0 and not is_foretold and past.repeats(int(at[0]), i) and not past.is_cut_loop(at, i)
+        if not is_predicted or (not is_round and past.is_outvoted(i)):
+            is_known = len(at) > 0 and not is_predicted and past.repeats(int(at[0]), i) and not past.is_cut_loop(at, i)
             if not len(at):
                 longest = max((int(run[:-1].max(initial=0)) for run in runs[: len(peers)]), default=0)
                 is_from_begin = past.is_whole and longest == i
-                is_told = longest >= _LEAST_STRETCH and (is_from_begin or past.repeats(i - longest, i))
-            if not is_told and past.is_outvoted(i):
-                longest, is_told = max(i, _LEAST_STRETCH), True  # what follows a shorter one elsewhere tells nothing
-            if is_told and not past.is_shared(i, longest) and not _is_made(token, longest, others, runs):
+                is_known = longest >= _LEAST_STRETCH and (is_from_begin or past.repeats(i - longest, i))
+            if not is_known and past.is_outvoted(i):
+                longest, is_known = max(i, _LEAST_STRETCH), True  # what follows a shorter one elsewhere tells nothing
+            if is_known and not past.is_shared(i, longest) and not _is_made(token, longest, others, runs):
                 found.append(i)
         for reference, run in zip([stream, *others], [own_run, *runs], strict=True):
             run[1:] = np.where(reference == token, run[:-1] + 1, 0)

@@ -16,10 +16,10 @@ _WHO = lazy_pattern(r"\bcuda:(\d{1,3})\b|\b(?:global[_ ])?rank[ _:=#\]\[]*(\d{1,
 
 
 class Behind(NamedTuple):
-    """A rank whose last step is older than everybody else's. `told` reads before "before the exception"."""
+    """A rank whose last step is older than everybody else's. `words` reads before "before the exception"."""
 
     rank: int
-    told: str
+    words: str
     events: tuple[LogEvent, ...]
 
 
@@ -43,5 +43,5 @@ def behind_in_steps(s: Situation, before: int | None = None) -> Behind | None:
         return None
     last_step, event = last[late[0]]
     others = [e for rank, (_, e) in sorted(last.items()) if rank != late[0]]
-    told = f"Rank {late[0]} came to step {last_step}, all others to step {newest},"
-    return Behind(late[0], told, (event, *others[:3]))
+    words = f"Rank {late[0]} came to step {last_step}, all others to step {newest},"
+    return Behind(late[0], words, (event, *others[:3]))

@@ -16,7 +16,7 @@ from unhang.analyze.order import is_dispatch_race, is_thread_race
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop, WayOut, catches_stop_iteration, ends_block, surroundings, ways_out
 from unhang.analyze.streams import stack_path
-from unhang.analyze.ties import Side, Told, told_by_condition
+from unhang.analyze.ties import ByCondition, Side, decided_by_condition
 from unhang.analyze.variables import differing
 from unhang.model import CallState, CollectiveCall, Frame, RaisedError, RankEvidence, user_frames
 
@@ -29,19 +29,21 @@ class EndedBefore:
     """Ranks that came to the end of their program before a call in which the others wait for them.
 
     `call`: of one that waits. `path`: of the one call that those have made more often; None where it is not known, or not one.
-    `told`: what a condition on the rank around it tells.
+    `by_condition`: what a condition on the rank around it tells.
     """
 
     ended: tuple[int, ...]
     waiting: tuple[int, ...]
     call: CollectiveCall
     path: Path | None
-    told: Told | None
+    by_condition: ByCondition | None
 
     @property
     def odd(self) -> tuple[int, ...]:
         """Those who went another way: by a condition on the rank, or since fewer wait than have ended; else nobody."""
-        return self.told.odd if self.told else self.waiting if len(self.waiting) < len(self.ended) else ()
+        return (
+            self.by_condition.odd if self.by_condition else self.waiting if len(self.waiting) < len(self.ended) else ()
+        )
 
     @property
     def shows_a_call(self) -> bool:
@@ -92,13 +94,13 @@ def _described(s: Situation, stuck: StuckCollective) -> EndedBefore:
     is_whole = s.case.calls.wrapped_ranks.isdisjoint((*ended, *waiting))
     more = mine - theirs
     path = next(iter(more)) if is_whole and more.total() == 1 and not theirs - mine else None
-    told = None
+    by_condition = None
     if path:
         others = tuple(f for f in dict.fromkeys(chain.from_iterable(theirs)) if f not in path)
-        told = told_by_condition(s.case, Side(waiting, path), Side(ended, others))
-        if told is not None and theirs[path] and not told.is_left_out:
-            told = None  # those that ended have passed it before
-    return EndedBefore(ended, waiting, stuck.calls[waiting[0]], path, told)
+        by_condition = decided_by_condition(s.case, Side(waiting, path), Side(ended, others))
+        if by_condition is not None and theirs[path] and not by_condition.is_left_out:
+            by_condition = None  # those that ended have passed it before
+    return EndedBefore(ended, waiting, stuck.calls[waiting[0]], path, by_condition)
 
 
 def _ways(s: Situation, group: int, rank: int) -> Counter[Path]:

@@ -61,8 +61,8 @@ def bar_beside_the_wait(events: Events, limit_s: int, position: int | None) -> L
 def is_training_last(events: Events) -> bool:
     """Whether a training step is the last thing told before the wait."""
     waited = _waited(events)
-    told = [e for e in events.of("progress.step", "progress.unbounded", "work.") if waited is None or e.order < waited]
-    return bool(told) and told[-1].kind.startswith("progress.")
+    shown = [e for e in events.of("progress.step", "progress.unbounded", "work.") if waited is None or e.order < waited]
+    return bool(shown) and shown[-1].kind.startswith("progress.")
 
 
 def trained_on_after(events: Events, event: LogEvent) -> bool:
@@ -88,10 +88,10 @@ def failed_by_itself(failures: Sequence[Failure]) -> Failure | None:
     own = [f for f in failures if not f.secondary]
     if len(failures) < 2:
         return next(iter(own), None)
-    return next((f for f in own if not _was_told_to_end(f)), None)
+    return next((f for f in own if not _was_asked_to_end(f)), None)
 
 
-def _was_told_to_end(failure: Failure) -> bool:
+def _was_asked_to_end(failure: Failure) -> bool:
     end = failure.exit
     return failure.kind == "signal" and end is not None and end.code == _TERMINATED and end.text == SEEN_BY_LAUNCHER
 

@@ -75,10 +75,10 @@ def doings_of(s: Situation) -> tuple[Doing, ...]:
     if found is None and not s.case.log and not stacks:
         return ()
     if found is None:
-        from unhang.read.logs.pasted_stacks import pasted_stacks, telling  # most folders of dumps hold no log
+        from unhang.read.logs.pasted_stacks import of_the_wait, pasted_stacks  # most folders of dumps hold no log
 
-        told = telling(pasted_stacks(s.case.log), s.case.log, s.events, s.is_hang)
-        pasted = [_doing(p.label, p.ranks, p.frames, p.line) for p in told]
+        chosen = of_the_wait(pasted_stacks(s.case.log), s.case.log, s.events, s.is_hang)
+        pasted = [_doing(p.label, p.ranks, p.frames, p.line) for p in chosen]
         interrupted = [
             _doing(
                 f"rank {e.rank}" if e.rank is not None else "",

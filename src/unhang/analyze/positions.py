@@ -68,15 +68,15 @@ def own_words(table: CollectiveTable) -> tuple[Ints, Ints, Ints]:
 
     Without groups that have both collectives and transfers (one counter is of both kinds), and without gloo.
     """
-    told = {name: table.progress[name].astype(np.int64) for name in ("rank", "group", "enqueued", "completed")}
+    progress = {name: table.progress[name].astype(np.int64) for name in ("rank", "group", "enqueued", "completed")}
     is_apart = np.array([g.backend != "gloo" for g in table.groups] or [False]) & ~of_both_kinds(table)
-    rows = np.flatnonzero((told["enqueued"] >= 0) & is_apart[told["group"]])
-    key = told["rank"][rows] * len(is_apart) + told["group"][rows]
+    rows = np.flatnonzero((progress["enqueued"] >= 0) & is_apart[progress["group"]])
+    key = progress["rank"][rows] * len(is_apart) + progress["group"][rows]
     rows, key = rows[np.argsort(key)], np.sort(key)
-    return key, told["enqueued"][rows], np.maximum(told["completed"][rows], 0)
+    return key, progress["enqueued"][rows], np.maximum(progress["completed"][rows], 0)
 
 
-def told_completed(table: CollectiveTable, rows: Ints) -> Ints:
+def reported_completed(table: CollectiveTable, rows: Ints) -> Ints:
     """The last call of its group that the rank of each row says it completed, 0 where none, -1 where that is not told."""
     key, _, completed = own_words(table)
     if not len(key) or not len(rows):
@@ -90,7 +90,7 @@ def is_complete(table: CollectiveTable) -> npt.NDArray[np.bool_]:
     """`[N]`: calls that have completed, by their state or by their rank's own word."""
     found: npt.NDArray[np.bool_] = table["state"] == CallState.COMPLETED
     rows = np.flatnonzero(~found)
-    found[rows] = told_completed(table, rows) >= np.maximum(table["seq"][rows], 1)
+    found[rows] = reported_completed(table, rows) >= np.maximum(table["seq"][rows], 1)
     return found
 
 
@@ -188,13 +188,13 @@ class CallIndex:
     @cached_property
     def _last(self) -> dict[int, dict[int, int]]:
         """Group -> rank -> the last sequence number that it issued, by its calls and by its own word."""
-        table, told = self.table, self.table.progress
+        table, progress = self.table, self.table.progress
         # Where a group has point-to-point calls as well, and on gloo, the rank's own count is of both kinds.
         is_apart = np.array([g.backend != "gloo" for g in table.groups] or [False])
         is_apart[table["group"][table["is_p2p"]]] = False
-        is_told = (told["enqueued"] >= 0) & is_apart[told["group"]]
+        is_known = (progress["enqueued"] >= 0) & is_apart[progress["group"]]
         group, rank, seq = (
-            np.concatenate((table[mine][self._rows_N], told[theirs][is_told]))
+            np.concatenate((table[mine][self._rows_N], progress[theirs][is_known]))
             for mine, theirs in (("group", "group"), ("rank", "rank"), ("seq", "enqueued"))
         )
         order = np.lexsort((seq, rank, group))
@@ -353,7 +353,7 @@ def members_by_exclusion(table: CollectiveTable, everybody: Collection[int]) -> 
         lacking = [g for g in groups if len(seen[g]) < size]
         others = set(everybody) - placed
         is_divided = sum(len(seen[g]) for g in groups) == len(placed) and size * len(groups) == len(placed | others)
-        is_told = len(lacking) == 1 or others.isdisjoint(with_calls)
-        if is_told and is_divided and others.isdisjoint(table.wrapped_ranks | table.active_ranks):
+        is_known = len(lacking) == 1 or others.isdisjoint(with_calls)
+        if is_known and is_divided and others.isdisjoint(table.wrapped_ranks | table.active_ranks):
             found.update({g: tuple(sorted(seen[g] | others)) for g in lacking})
     return found

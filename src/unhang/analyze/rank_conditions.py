@@ -84,7 +84,7 @@ def _kind(name: str) -> str | None:
     return next((kind for kind, pattern in _VOCABULARY.items() if pattern.fullmatch(plain)), None)
 
 
-def told_by_name(name: str) -> bool:
+def named_like_a_rank(name: str) -> bool:
     """Whether a name says which process it means: the main one, the first of a node, the last."""
     return _kind(name) in ("zero", "local zero", "last")
 
@@ -129,7 +129,7 @@ class Evaluation:
             case ast.Subscript(value=ast.expr() as of, slice=ast.Constant(value=str() as key)) if (
                 last_name(of) == "environ"
             ):
-                return _as_text(self._told(key))
+                return _as_text(self._of_the_view(key))
             case ast.NamedExpr():
                 return self.of(node.value, scopes)
             case ast.UnaryOp(op=ast.Not()):
@@ -165,7 +165,7 @@ class Evaluation:
                 return Value(_OPEN if any(v.is_open for v in values) else tuple(v.value for v in values), by_rank)
         return Value()
 
-    def _told(self, name: str, has_arguments: bool = False) -> Value:
+    def _of_the_view(self, name: str, has_arguments: bool = False) -> Value:
         """What a name stands for that the file does not define."""
         kind = _kind(name)
         rank, local_rank, world_size = self._view
@@ -173,14 +173,14 @@ class Evaluation:
             return Value()
         if kind == "world":
             return Value(_OPEN if world_size is None or has_arguments else world_size)
-        told = {
+        values = {
             "zero": rank == 0,
             "rank": rank,
             "local": local_rank,
             "local zero": None if local_rank is None else local_rank == 0,
             "last": None if world_size is None else rank == world_size - 1,
         }.get(kind)
-        return Value(_OPEN if told is None or has_arguments else told, by_rank=True)
+        return Value(_OPEN if values is None or has_arguments else values, by_rank=True)
 
     def _name(self, name: str, scopes: Scopes) -> Value:
         for scope in reversed(scopes):
@@ -193,17 +193,17 @@ class Evaluation:
                 if any(e is not None and _NO_RANKS.search(ast.unparse(e)) for e, _ in bound):
                     return Value()
                 found = self._any_of(bound, ("name", scope, name))
-                return self._told(name) if found.is_open and not found.by_rank else found
-        return self._told(name)
+                return self._of_the_view(name) if found.is_open and not found.by_rank else found
+        return self._of_the_view(name)
 
     def _argument(self, function: Function, name: str) -> Value:
         for called, given in reversed(self._given):
             value: Value = given.get(name, Value())
             if called is function and (value.by_rank or not value.is_open):
                 return value
-        told = self._told("local_rank" if self._is_number_in_spawn(function, name) else name)
-        if told.by_rank:
-            return told
+        values = self._of_the_view("local_rank" if self._is_number_in_spawn(function, name) else name)
+        if values.by_rank:
+            return values
         return self._once(("argument", function, name), partial(self._from_callers, function, name)) or Value()
 
     def _is_number_in_spawn(self, function: Function, name: str) -> bool:
@@ -227,7 +227,7 @@ class Evaluation:
         if not found.by_rank and node.attr in self._names.attributes:
             found = self._any_of(self._names.attributes[node.attr], ("attribute", node.attr))
         # A constant is what it was before somebody set it.
-        return found if found.by_rank else self._told(node.attr)
+        return found if found.by_rank else self._of_the_view(node.attr)
 
     def _call(self, node: ast.Call, scopes: Scopes) -> Value:
         name = last_name(node.func)
@@ -237,16 +237,16 @@ class Evaluation:
             return inner if inner.is_open else Value(_CONVERSIONS[name](inner.value), inner.by_rank)
         first = node.args[0] if node.args else None
         if name in ("get", "getenv") and isinstance(first, ast.Constant) and "env" in ast.unparse(node.func):
-            return _as_text(self._told(str(first.value)))
+            return _as_text(self._of_the_view(str(first.value)))
         if name == "getattr" and len(node.args) > 1 and isinstance(node.args[1], ast.Constant):
-            return self._told(str(node.args[1].value))
+            return self._of_the_view(str(node.args[1].value))
         if name in _ALWAYS:
             return Value(value=True)
         if name in self._names.functions:
             found = self._returned(name, node, scopes)
             if found.by_rank:
                 return found
-        return Value() if _NO_RANKS.search(name) else self._told(name, has_arguments=bool(arguments))
+        return Value() if _NO_RANKS.search(name) else self._of_the_view(name, has_arguments=bool(arguments))
 
     def _returned(self, name: str, call: ast.Call | None, scopes: Scopes) -> Value:
         """What the functions of this name return."""

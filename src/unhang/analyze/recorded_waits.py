@@ -143,8 +143,8 @@ class RecordedWaits:
         for row in (*unanswered, *(r for r in sends_without_a_receive(self._table) if r not in self.transfers)):
             if row not in self._front_rows:
                 rank, peer = int(self._table["rank"][row]), int(self._table["peer"][row])
-                is_told = rank not in self.stalled and rank not in self.frozen.old_counts
-                if rank in ranks and is_told and peer not in known and self.is_idle(peer):
+                is_known = rank not in self.stalled and rank not in self.frozen.old_counts
+                if rank in ranks and is_known and peer not in known and self.is_idle(peer):
                     yield from self._edges_of_row(rank, row)
         for s in stuck:
             idle = tuple(sorted(r for r in s.missing if r not in known and self.is_idle(r)))

@@ -45,11 +45,11 @@ def shift_at(case: Case, d: Divergence) -> Shift:
         is_more = all(odd[d.seq + i + 1] == ref[d.seq + i] for i in ahead)
         is_left_out = all(odd[d.seq + i] == ref[d.seq + i + 1] for i in ahead)
     else:
-        told = foretold(ref, d.seq)
-        is_regular = bool(told) and told[0] == ref.get(d.seq)
+        expected = predicted(ref, d.seq)
+        is_regular = bool(expected) and expected[0] == ref.get(d.seq)
         is_more = is_regular and odd.get(d.seq) == ref.get(d.seq - 1)
         is_next = odd.get(d.seq) == ref.get(d.seq + 1) != ref.get(d.seq)
-        is_left_out = (is_regular and told[1:] == [odd.get(d.seq)]) or is_next
+        is_left_out = (is_regular and expected[1:] == [odd.get(d.seq)]) or is_next
     if is_more and is_left_out:
         return Shift.EITHER
     return Shift.ONE_MORE if is_more else Shift.LEFT_OUT if is_left_out else Shift.NONE
@@ -67,7 +67,7 @@ def _is_swapped(ref: Tokens, odd: Tokens, seq: int) -> bool:
     return None not in theirs and theirs[0] != theirs[1] and mine == [theirs[1], theirs[0], theirs[2]]
 
 
-def foretold(stream: Tokens, seq: int) -> list[Hashable]:
+def predicted(stream: Tokens, seq: int) -> list[Hashable]:
     """What followed, twice, the longest earlier stretch that is like the one before `seq`, the latest of them.
 
     A short one counts if both reach back to where the rank came to the place of this call.

@@ -11,7 +11,7 @@ from unhang.analyze.align import StuckCollective, stuck_collectives
 from unhang.analyze.divergence import Divergence, divergence_at, silent_divergence_at
 from unhang.analyze.doers import Doer, activity_in, doer
 from unhang.analyze.event_index import Events, is_of_training
-from unhang.analyze.failures import Failure, ended_from_outside, failures_of, is_timeout, told_to_end
+from unhang.analyze.failures import Failure, asked_to_end, ended_from_outside, failures_of, is_timeout
 from unhang.analyze.graph import blocked_by, edges_on, never_ending
 from unhang.analyze.habits import Habits
 from unhang.analyze.positions import CallIndex, ranks_with_dump
@@ -169,12 +169,12 @@ class Situation:
     @cached_property
     def primary_failure(self) -> Failure | None:
         """The first failure that is not merely the echo of another."""
-        return next((f for f in self.failures if not f.secondary), self.told_to_end)
+        return next((f for f in self.failures if not f.secondary), self.asked_to_end)
 
     @cached_property
-    def told_to_end(self) -> Failure | None:
+    def asked_to_end(self) -> Failure | None:
         """The rank that somebody outside the job asked to end."""
-        return None if self.is_hang else told_to_end(self.case, self.failures)
+        return None if self.is_hang else asked_to_end(self.case, self.failures)
 
     @cached_property
     def late(self) -> tuple[LateRank, ...]:

@@ -12,7 +12,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from unhang.analyze.bindings import SCOPES, Names, Scopes, last_name
-from unhang.analyze.rank_conditions import Evaluation, RankView, Value, told_by_name
+from unhang.analyze.rank_conditions import Evaluation, RankView, Value, named_like_a_rank
 from unhang.model import Frame
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -211,7 +211,7 @@ def _tests_of(node: ast.AST, line: int) -> Iterator[ast.expr]:
             yield from map(_negated, conditions) if isinstance(op, ast.Or) else conditions
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             named = (d.func if isinstance(d, ast.Call) else d for d in node.decorator_list)
-            yield from (ast.copy_location(ast.Name(n), d) for d in named if told_by_name(n := last_name(d)))
+            yield from (ast.copy_location(ast.Name(n), d) for d in named if named_like_a_rank(n := last_name(d)))
     for block in _blocks(node):
         if any(_covers(s, line) for s in block):
             yield from _guards_before(block, line)

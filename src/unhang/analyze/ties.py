@@ -17,7 +17,7 @@ class Side(NamedTuple):
     frames: tuple[Frame, ...]
 
 
-class Told(NamedTuple):
+class ByCondition(NamedTuple):
     """What a rank condition tells. `is_left_out`: all but the `odd` ranks pass it, whatever else it asks; else they alone may."""
 
     odd: tuple[int, ...]
@@ -26,7 +26,7 @@ class Told(NamedTuple):
     is_left_out: bool
 
 
-def told_by_condition(case: Case, one: Side, other: Side) -> Told | None:
+def decided_by_condition(case: Case, one: Side, other: Side) -> ByCondition | None:
     """The odd one of two sides, or None where rank conditions say nothing, or stand around the lines of both.
 
     A condition that every rank passes, or that stands around the other side's lines too, proves nothing. Nor does one with a
@@ -42,7 +42,7 @@ def told_by_condition(case: Case, one: Side, other: Side) -> Told | None:
     always = all(v.passes for v in _values(case, condition, side.ranks))
     is_seen = all(_view(case, r).local_rank is not None for r in against.ranks)
     is_left_out = always and is_seen and all(v.is_open for v in _values(case, condition, against.ranks))
-    return Told(against.ranks if is_left_out else side.ranks, frame, condition, is_left_out)
+    return ByCondition(against.ranks if is_left_out else side.ranks, frame, condition, is_left_out)
 
 
 def started_ns(case: Case) -> int:

@@ -220,5 +220,5 @@ def main_waits_in_store(case: Case, rank: int) -> bool:
 
 def _is_in(stack: ThreadStack, wait: PendingCall) -> bool:
     """Whether a thread stands where a wait for a key began."""
-    is_told = any(f.function == "store_wait" for f in stack.frames[:3])
-    return is_told or (bool(wait.frames) and user_frames(stack.frames)[: len(wait.frames)] == wait.frames)
+    is_known = any(f.function == "store_wait" for f in stack.frames[:3])
+    return is_known or (bool(wait.frames) and user_frames(stack.frames)[: len(wait.frames)] == wait.frames)

@@ -125,7 +125,9 @@ def _listed(output_format: str) -> str:
     from unhang.inside.inject.catalogue import FAULTS
 
     if output_format == "json":
-        return json.dumps({"schema": "unhang.faults/1", "faults": [_told(f) for f in FAULTS.values()]}, indent=2) + "\n"
+        return (
+            json.dumps({"schema": "unhang.faults/1", "faults": [_as_json(f) for f in FAULTS.values()]}, indent=2) + "\n"
+        )
     lines = []
     family = ""
     for fault in FAULTS.values():
@@ -138,7 +140,7 @@ def _listed(output_format: str) -> str:
     return "\n".join(lines).lstrip() + "\n"
 
 
-def _told(fault: Fault) -> dict[str, object]:
+def _as_json(fault: Fault) -> dict[str, object]:
     return {
         "name": fault.name,
         "family": fault.family,

@@ -37,7 +37,7 @@ _SPAWN_RANK = re.compile(r"-- Process (\d{1,7}) terminated with the following er
 class OutputLog:
     """What an output says. `errors`: tracebacks with the rank where a prefix tells it, in the order printed.
 
-    `told`: all ends of processes in the order printed, of which `exits` has the fullest of each rank.
+    `ends`: all ends of processes in the order printed, of which `exits` has the fullest of each rank.
 
     `clock`: how the times of its lines were made out; `host`: where most of its lines were printed, "" if not told. `others`: other jobs in the same
     file, which are not judged.
@@ -50,7 +50,7 @@ class OutputLog:
     clock: FileClock = field(default_factory=FileClock)
     host: str = ""
     others: tuple[Unavailable, ...] = ()
-    told: tuple[RankExit, ...] = ()
+    ends: tuple[RankExit, ...] = ()
 
     def between(self, first: int, stop: int | None) -> OutputLog:
         """The lines of the numbers `first` to before `stop`, and what they say."""
@@ -60,8 +60,8 @@ class OutputLog:
 
         lines = tuple(line for line in self.lines if is_in(line.source.line))
         errors = tuple((rank, error) for rank, error in self.errors if is_in(error.source.line))
-        told = tuple(seen for seen in self.told if is_in(seen.line))
-        return replace(self, lines=lines, errors=errors, exits=by_rank(told), told=told)
+        ends = tuple(seen for seen in self.ends if is_in(seen.line))
+        return replace(self, lines=lines, errors=errors, exits=by_rank(ends), ends=ends)
 
 
 def parse_output(
@@ -103,16 +103,16 @@ def parse_lines(
     piece, others = _chosen(pieces, parts, at, path)
     chosen = _bounded(piece.lines, piece.marked)
     hosts = Counter(line.host for line in piece.lines if line.host).most_common(2)
-    told = piece.parts.summary.told()
+    ends = piece.parts.summary.ends()
     return OutputLog(
         chosen,
         piece.parts.errors(at),
-        by_rank(told),
+        by_rank(ends),
         len(piece.lines) - len(chosen),
         clock,
         hosts[0][0] if len(hosts) == 1 else "",
         others,
-        told,
+        ends,
     )
 
 
@@ -139,7 +139,7 @@ def _chosen(
         weight_of(
             _bounded(p.lines, p.marked),
             [error for _, error in p.parts.errors(at)],
-            sum(bool(exit_.code) for exit_ in by_rank(p.parts.summary.told()).values()),
+            sum(bool(exit_.code) for exit_ in by_rank(p.parts.summary.ends()).values()),
         )
         for p in pieces
     ]

@@ -131,7 +131,7 @@ class SummaryReader:
                 self.exits.append(RankExit(int(parts["rank"][:9]), pid=pid, code=code or None, line=number))
                 return
 
-    def told(self) -> tuple[RankExit, ...]:
+    def ends(self) -> tuple[RankExit, ...]:
         """All ends, in the order printed; those that srun tells only where no launcher tells its own."""
         return (*self.exits, *(() if self._has_launcher else self._tasks))
 

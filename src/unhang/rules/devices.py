@@ -54,11 +54,11 @@ def found_on(
 
 def majority(values: Iterable[str]) -> str:
     """What more than half have, of three or more; else nothing: of two nobody knows which is the odd one."""
-    told = list(values)
-    if len(told) < 3:
+    known = list(values)
+    if len(known) < 3:
         return ""
-    value, count = Counter(told).most_common(1)[0]
-    return value if 2 * count > len(told) else ""
+    value, count = Counter(known).most_common(1)[0]
+    return value if 2 * count > len(known) else ""
 
 
 def less_than_peers(devices: Iterable[Reading], name: str) -> tuple[tuple[Reading, ...], float]:

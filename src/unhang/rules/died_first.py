@@ -38,7 +38,7 @@ def somebody_died(s: Situation, events: Sequence[LogEvent]) -> bool:
         return True
     raised = [f.error for f in s.failures if not f.secondary and f.error is not None]
     raised += [e for e in s.case.loose_errors if not is_communication_error(e)]
-    return any(not _is_after(error, first) and not _is_told_by(error, events) for error in raised)
+    return any(not _is_after(error, first) and not _is_reported_by(error, events) for error in raised)
 
 
 def in_trouble(s: Situation) -> bool:
@@ -46,7 +46,7 @@ def in_trouble(s: Situation) -> bool:
     return s.is_hang or s.is_crash
 
 
-def _is_told_by(error: RaisedError, events: Sequence[LogEvent]) -> bool:
+def _is_reported_by(error: RaisedError, events: Sequence[LogEvent]) -> bool:
     """Whether an exception is one of these events itself."""
     head = (error.message.splitlines() or [""])[0].strip()[:MOST_COMPARED]
     return bool(head) and any(head in e.text for e in events)

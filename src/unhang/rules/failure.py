@@ -170,7 +170,7 @@ def name_or(ranks: Sequence[int], nobody: str) -> str:
 
 def first_crash(s: Situation) -> Failure | None:
     """The first end by a signal, or without a word, that no exception or divergence explains."""
-    if s.divergence is not None or s.told_to_end is not None:
+    if s.divergence is not None or s.asked_to_end is not None:
         return None
     for failure in s.failures:
         if failure.kind == "exception" and not failure.secondary:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unhang.read.logs.catalogue.rows import Row
-from unhang.read.logs.catalogue.search import best_cause, told
+from unhang.read.logs.catalogue.search import best_cause, weighed
 
 USER = "user-exception"
 _OF_ITS_OWN = ("user",)  # the layer of what a program, its loader or Python itself says
@@ -21,5 +21,5 @@ def is_not_of_the_program(text: str) -> bool:
 
 
 def _is_witness(line: str) -> bool:
-    row = next(iter(told().rows_of(line)), None)
+    row = next(iter(weighed().rows_of(line)), None)
     return row is not None and row.role == "witness" and row.layer not in _OF_ITS_OWN

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from unhang.analyze.source import Condition
-from unhang.analyze.ties import Told
+from unhang.analyze.ties import ByCondition
 from unhang.model import Fix, Frame
 from unhang.model.findings import NO_HELP
 from unhang.rules import wording as w
@@ -41,10 +41,10 @@ def fixes_inside(frame: Frame | None, inside: tuple[Frame, Frame], who: str, is_
     )
 
 
-def say_what_tells(told: Told) -> str:
+def say_the_condition(by: ByCondition) -> str:
     """Why a condition on the rank tells who is odd."""
-    who, condition = w.name_ranks(told.odd), told.condition
-    outcome = f"only {who} may fail it" if told.is_left_out else f"only {who} {w.verb(told.odd, 'passes', 'pass')} it"
+    who, condition = w.name_ranks(by.odd), by.condition
+    outcome = f"only {who} may fail it" if by.is_left_out else f"only {who} {w.verb(by.odd, 'passes', 'pass')} it"
     return f"The line runs only if {condition.text} (line {condition.line}), and that depends on the rank: {outcome}."
 
 

@@ -173,12 +173,12 @@ def variable_json(variable: KnownVariable) -> dict[str, Any]:
 def _known_text(known: KnownLine) -> list[str]:
     times = "once, at" if known.count == 1 else f"{known.count} times, first at"
     fields = {**({"rank": str(known.first.rank)} if known.first.rank is not None else {}), **known.fields}
-    tells = ", ".join(f"{name} {printable(v.strip(), most=80)}" for name, v in fields.items() if v.strip())
+    fields_shown = ", ".join(f"{name} {printable(v.strip(), most=80)}" for name, v in fields.items() if v.strip())
     out = [f"{', '.join(known.kinds) or 'a message'}  ({times} line {known.first.source.line})"]
     out += [f"  | {printable(known.first.text.strip(), most=MAX_QUOTE)}"]
     out += message_text(known.message) if known.message else []
     out += [f"  printed by  {known.printed_by}"] if known.printed_by else []
-    out += [f"  it tells    {tells}"] if tells else []
+    out += [f"  it tells    {fields_shown}"] if fields_shown else []
     out += [f"  it proves   {_PROVES[known.proves]}"] if known.proves in _PROVES else []
     names_cause = known.message is not None and known.message.row is not None and known.message.row.cause
     if not names_cause and all(rule.cause == "unknown" for rule in known.leads_to):

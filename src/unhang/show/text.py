@@ -214,8 +214,8 @@ def _deciding(paper: Paper, diagnosis: Diagnosis) -> None:
 
 def _attempts(paper: Paper, diagnosis: Diagnosis) -> None:
     """How each attempt before the last ended."""
-    told = diagnosis.findings[0].attempt if diagnosis.findings else None
-    others = [attempt for attempt in diagnosis.earlier if attempt.number != told]
+    shown = diagnosis.findings[0].attempt if diagnosis.findings else None
+    others = [attempt for attempt in diagnosis.earlier if attempt.number != shown]
     if others:
         paper.heading("Earlier attempts")
     for attempt in others[-_MOST:]:

@@ -159,7 +159,7 @@ class Agent:
         """A signal is about to end the job: keeps what every rank does, and says so; nothing is looked at after it."""
         self._interrupted = (time.monotonic(), self._live())
         take_before_end(self._live(), self._oom_kills())
-        self._tell({"event": "secured"})
+        self._send({"event": "secured"})
 
     def _seal(self) -> None:
         self._is_sealed = True
@@ -222,7 +222,7 @@ class Agent:
         self._interrupted = None
         for rank in self._live():
             let_go(rank)
-        self._tell({"event": "goes-on"})
+        self._send({"event": "goes-on"})
 
     def _withdraw(self) -> None:
         assert self.verdict is not None
@@ -233,7 +233,7 @@ class Agent:
         stood_s = (time.time_ns() - self.verdict["onset_ns"]) / 1e9
         self.verdict = None
         self._last_look_at_s = self._look_again_at = None
-        self._tell({"event": "note", "text": f"it moves again after {stood_s:.0f} s: no hang"})
+        self._send({"event": "note", "text": f"it moves again after {stood_s:.0f} s: no hang"})
 
     def _on_quiet(self, now: float) -> None:
         quiet = max((r.quiet_s(now) for r in self._live()), default=now - self._started)
@@ -267,7 +267,7 @@ class Agent:
         if any(rank.seen_end is not None or rank.moves() for rank in stalled):
             return  # it has come to life, or to its end, in the meantime
         self._seal()
-        self._tell({"event": "verdict", "kind": "suspected", "end": True})
+        self._send({"event": "verdict", "kind": "suspected", "end": True})
 
     def _look_at_launcher(self, quiet: float) -> None:
         """No rank has registered: the launcher may wait for other nodes."""
@@ -381,7 +381,7 @@ class Agent:
         self._write_verdict(verdict)
         if end:
             self._seal()
-        self._tell({"event": "verdict", "kind": kind, "end": end})
+        self._send({"event": "verdict", "kind": kind, "end": end})
         if not end:
             self._show()
 
@@ -389,11 +389,11 @@ class Agent:
         """Lets the verdict appear while the job still stands."""
         if self.options.render is not None:
             with suppress(Exception):
-                self._tell({"event": "show", "text": self.options.render(self.run_dir)})
+                self._send({"event": "show", "text": self.options.render(self.run_dir)})
 
     def _write_verdict(self, verdict: dict[str, Any]) -> None:
         write_whole(self.run_dir / "verdict.json", json.dumps(verdict).encode())
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         with suppress(OSError):
             os.write(self._out, json.dumps(message).encode() + b"\n")

@@ -23,15 +23,15 @@ GROUP_SIGNAL_WAIT_S = 0.05
 class Agent:
     """The watcher's process, as the supervisor sees it.
 
-    It is in the job's process group and reports every signal number that reaches it (`telltale`): that is how a signal
+    It is in the job's process group and reports every signal number that reaches it (`signal_pipe`): that is how a signal
     sent to the whole group, which the job already has, is distinguished from one sent only to us.
     """
 
     def __init__(self, options: RunOptions, run_dir: Path, root_pid: int) -> None:
         reports, to_us = os.pipe()
         from_us, orders = os.pipe()
-        telltale, signal_seen = os.pipe()
-        self._orders, self._telltale, self._reports = orders, telltale, reports
+        signal_pipe, signal_seen = os.pipe()
+        self._orders, self._signal_pipe, self._reports = orders, signal_pipe, reports
         self._seen_at: dict[int, float] = {}
         self._buffer = b""
 
@@ -72,22 +72,22 @@ class Agent:
         deadline = time.monotonic() + GROUP_SIGNAL_WAIT_S
         while True:
             wait_s = max(0.0, deadline - time.monotonic())
-            if select.select([self._telltale], [], [], 0 if signo in self._seen_at else wait_s)[0]:
-                data = os.read(self._telltale, 4096)
+            if select.select([self._signal_pipe], [], [], 0 if signo in self._seen_at else wait_s)[0]:
+                data = os.read(self._signal_pipe, 4096)
                 self._seen_at.update(dict.fromkeys(data, time.monotonic()))
                 if not data:  # it is dead
                     return False
             elif signo in self._seen_at or wait_s <= 0:
                 return time.monotonic() - self._seen_at.pop(signo, float("-inf")) < 1
 
-    def tell_end(self) -> None:
+    def order_end(self) -> None:
         """Asks it to finish."""
-        self._tell(b"end\n")
+        self._order(b"end\n")
 
-    def tell_interrupted(self) -> None:
+    def report_interruption(self) -> None:
         """Asks it to keep what every rank does now; it answers with `secured`."""
-        self._tell(b"interrupted\n")
+        self._order(b"interrupted\n")
 
-    def _tell(self, order: bytes) -> None:
+    def _order(self, order: bytes) -> None:
         with suppress(OSError):
             os.write(self._orders, order)

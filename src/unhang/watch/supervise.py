@@ -197,7 +197,7 @@ class Supervisor:
             return
         if info.si_signo == signal.SIGWINCH and self.relay and self.relay.has_terminal:
             self.relay.resize()
-            self.tell_job(info.si_signo)  # again: the first time it may have seen the old size
+            self.signal_job(info.si_signo)  # again: the first time it may have seen the old size
             return
         was_interrupted, is_second = self.interrupted_by is not None, self.note_interruption(info.si_signo)
         hold = self._hold if was_interrupted or self.interrupted_by is None else self.hold()
@@ -208,7 +208,7 @@ class Supervisor:
             self.end_job()
         elif info.si_code != _SI_KERNEL and not (self.agent and self.agent.saw(info.si_signo)):
             if hold is None:
-                self.tell_job(info.si_signo)
+                self.signal_job(info.si_signo)
             else:
                 hold.passed_on.append(info.si_signo)
                 hold.let_launchers_go()  # it came to us alone
@@ -221,7 +221,7 @@ class Supervisor:
         if not hold.is_needed:
             self.release()
             return None
-        self.agent.tell_interrupted()
+        self.agent.report_interruption()
         if self.relay:
             self.relay.mark_interruption()
         self.write_job_file()
@@ -238,7 +238,7 @@ class Supervisor:
         if hold is not None:
             hold.let_launchers_go()
             for signo in hold.passed_on:
-                self.tell_job(signo)
+                self.signal_job(signo)
 
     def note_interruption(self, signo: int) -> bool:
         """Remembers what ended the job; True for the second Ctrl-C."""
@@ -251,7 +251,7 @@ class Supervisor:
         before, self._last_interrupt = self._last_interrupt, time.monotonic()
         return SECOND_INTERRUPT_S[0] <= self._last_interrupt - before <= SECOND_INTERRUPT_S[1]
 
-    def tell_job(self, signo: int) -> None:
+    def signal_job(self, signo: int) -> None:
         """Sends a signal to the job's first process, which is our unreaped child: the pid cannot be another's."""
         self.reap()
         if self.root not in self.statuses:
@@ -371,7 +371,7 @@ class Supervisor:
         """Asks the watcher to finish, and ends it if it does not."""
         if self.agent is None:
             return
-        self.agent.tell_end()
+        self.agent.order_end()
         if self.wait_until_reaped(self.agent.pid, AGENT_WAIT_S) is None:
             self.absent.append({"what": "watcher", "reason": f"it did not finish within {AGENT_WAIT_S:g} s"})
             with suppress(ProcessLookupError):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from unhang.analyze.failures import told_to_end
+from unhang.analyze.failures import asked_to_end
 from unhang.analyze.situation import Situation
 from unhang.model import Case, LogEvent, Outcome, Source
 from unhang.testing import ended, judge, make_case
@@ -60,4 +60,4 @@ def test_who_was_told_alone_is_told_from_those_whom_the_launcher_ended() -> None
         for r in (0, 2)
     ]
     told = replace(case, events=tuple(said))
-    assert [f and f.rank for f in (told_to_end(c, Situation(c).failures) for c in (told, case))] == [1, None]
+    assert [f and f.rank for f in (asked_to_end(c, Situation(c).failures) for c in (told, case))] == [1, None]

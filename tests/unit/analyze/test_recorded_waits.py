@@ -312,17 +312,17 @@ def test_a_device_does_not_stand_still_where_an_open_transfer_before_the_call_ma
 def test_an_idle_rank_that_says_it_has_completed_all_is_awaited_in_a_batch_that_has_not_begun() -> None:
     cp = ProcessGroup("1", "cp", (1, 2), backend="nccl")
 
-    def targets(batches: int, is_told: bool) -> list[tuple[int, ...]]:
+    def targets(batches: int, is_known: bool) -> list[tuple[int, ...]]:
         sends = [call for n in range(batches) for call in batch(send(2, OPEN, group="1"), 6 + n)]
         calls = {0: [reduce_()], 1: [reduce_(seq=2), recv(0, OPEN), *sends], 2: [reduce_()], 3: [reduce_()]}
         table = table_of(calls, WORLD, cp)
         table = replace(table, wrapped_ranks=frozenset((1, 2)))
-        told = saying(table, 2, 5, 5, group=1) if is_told else table
+        told = saying(table, 2, 5, 5, group=1) if is_known else table
         return [e.targets for e in Situation(case_of(told)).waits.edges]
 
-    assert targets(batches=2, is_told=True) == [(0,), (2,)]
-    assert targets(batches=1, is_told=True) == [(0,)]  # its side may be done
-    assert targets(batches=2, is_told=False) == [(0,)]
+    assert targets(batches=2, is_known=True) == [(0,), (2,)]
+    assert targets(batches=1, is_known=True) == [(0,)]  # its side may be done
+    assert targets(batches=2, is_known=False) == [(0,)]
 
 
 def test_an_idle_rank_is_awaited_in_a_transfer_behind_the_one_in_which_a_rank_waits() -> None:

@@ -196,7 +196,7 @@ def test_a_log_tells_the_same_setting_once() -> None:
         ("NCCL_IB_DISABLE", "1", 3),
         ("NCCL_TIMEOUT", "3600", 4),
     ]
-    assert settings.assignments[0].told_by == "node-1"
+    assert settings.assignments[0].reported_by == "node-1"
 
 
 def test_the_environment_of_a_process() -> None:

@@ -251,7 +251,7 @@ def test_a_large_log_is_read_as_a_small_one_would_be(tmp_path: Path, encoding: s
     path = tmp_path / "job.log"
     path.write_bytes(gzip.compress(content) if packed else content)
     told: list[tuple[int, int]] = []
-    log = read_output(path, tell=lambda done, of: told.append((done, of)))
+    log = read_output(path, on_progress=lambda done, of: told.append((done, of)))
     assert [(rank, error.type) for rank, error in log.errors] == [(2, "ValueError")]
     assert any("SeqNum=532339" in line.text and line.source.line == 9001 for line in log.lines)
     assert len(log.lines) + log.omitted_lines == 18_001 + 6
@@ -297,7 +297,9 @@ def test_many_files_and_how_far_they_are(tmp_path: Path) -> None:
     for i, path in enumerate(paths[:2]):
         path.write_bytes(b"[rank%d]: start\n" % i)
     told: list[tuple[int, int]] = []
-    found = dict(read_outputs([(p, i) for i, p in enumerate(paths)], tell=lambda done, of: told.append((done, of))))
+    found = dict(
+        read_outputs([(p, i) for i, p in enumerate(paths)], on_progress=lambda done, of: told.append((done, of)))
+    )
     assert isinstance(found[paths[2]], UnreadableInput)
     assert [(p, line.rank) for p in paths[:2] for line in found[p].lines] == [(paths[0], 0), (paths[1], 1)]
     assert told[-1] == (30, 30)

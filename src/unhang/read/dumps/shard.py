@@ -202,8 +202,8 @@ def complete_batches(table: CollectiveTable) -> CollectiveTable:
     is_tracked, is_batched = np.zeros(len(size), dtype=bool), np.zeros(int(channel.max()) + 1, dtype=bool)
     is_tracked[batch[tracks]] = True
     is_batched[channel[is_p2p & ((size > 1)[batch] | tracks)]] = True  # a ring may have lost half of a batch
-    told = _completed_transfers(table)[table["rank"][partial], table["group"][partial]]
-    is_batched[channel[is_p2p & (table["seq"][partial] == told) & ~is_tracked[batch]]] = True
+    counted = _completed_transfers(table)[table["rank"][partial], table["group"][partial]]
+    is_batched[channel[is_p2p & (table["seq"][partial] == counted) & ~is_tracked[batch]]] = True
     is_done = ~is_tracked[batch] & ((size > 1)[batch] | is_batched[channel])
     state[partial[is_done]] = CallState.COMPLETED
     return replace(table, columns={**table.columns, "state": state})

@@ -39,4 +39,4 @@ def _found(text: str) -> Iterator[Assignment]:
         if match is None or not in_scope(match["name"]):
             continue
         host = match.groupdict().get("host") or ""
-        yield Assignment(match["name"], unquoted(match["value"])[:MAX_VALUE], number, told_by=host)
+        yield Assignment(match["name"], unquoted(match["value"])[:MAX_VALUE], number, reported_by=host)

@@ -13,7 +13,7 @@ class Assignment:
     """A variable that is set in one place.
 
     `value` is None where it is computed when the job runs; `expression` is then what computes it. `is_default`: it counts
-    only where the variable is not set already. `told_by`: who tells it (the process, a script's line, a host in a log).
+    only where the variable is not set already. `reported_by`: who tells it (the process, a script's line, a host in a log).
     """
 
     name: str
@@ -21,7 +21,7 @@ class Assignment:
     line: int | None = None
     expression: str = ""
     is_default: bool = False
-    told_by: str = ""
+    reported_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ _ENVIRON = re.compile(rb"(?:[A-Za-z_][^=\0]{0,200}=[^\0]*(?:\0|$))+", re.DOTALL)
 
 def of_process(environment: Mapping[str, str], path: str = "this process") -> Settings:
     """The environment of a process."""
-    found = [Assignment(n, v[:MAX_VALUE], told_by=path) for n, v in sorted(environment.items()) if in_scope(n)]
+    found = [Assignment(n, v[:MAX_VALUE], reported_by=path) for n, v in sorted(environment.items()) if in_scope(n)]
     return Settings(path, "process", tuple(found))
 
 

@@ -18,7 +18,7 @@ MAX_NAMED = 4
 _STARTED = "launchers.started"
 ANOTHER_START = "start of a launcher"
 _MARKS = ("+ ", "$ ", "# ", "> ")
-_TELLING = ("root", "witness")
+_SPEAKING = ("root", "witness")
 _OVER = ("ending.finished", "work.ended", "ending.succeeded")
 
 
@@ -37,7 +37,7 @@ class Weight(NamedTuple):
     failed: str
     is_over: bool
     moved: bool
-    tells: bool
+    speaks: bool
 
 
 def parts_of(bodies: Sequence[str], writers: Callable[[int], Hashable]) -> list[Part]:
@@ -89,17 +89,17 @@ def weight_of(lines: Sequence[LogLine], errors: Sequence[RaisedError], exits: in
     failed = raised or said or ("a process failed" if exits else "")
     is_over = any(e.kind in _OVER for e in events)
     moved = sum(e.is_progress for e in events) > 1
-    tells = any(_roles().get(e.kind) in _TELLING for e in events)
-    return Weight(failed, is_over, moved, tells)
+    speaks = any(_roles().get(e.kind) in _SPEAKING for e in events)
+    return Weight(failed, is_over, moved, speaks)
 
 
 def judged_part(weights: Sequence[Weight], parts: Sequence[Part]) -> int:
     """The last one that says anything; one that ended well leaves the judgement to a job that was launched after it."""
     last = len(parts) - 1
-    telling = next((i for i in range(last, -1, -1) if any(weights[i])), last)
-    if weights[telling].is_over and not weights[telling].failed:
-        return next((i for i in range(last, telling, -1) if parts[i].is_launched), telling)
-    return telling
+    chosen = next((i for i in range(last, -1, -1) if any(weights[i])), last)
+    if weights[chosen].is_over and not weights[chosen].failed:
+        return next((i for i in range(last, chosen, -1) if parts[i].is_launched), chosen)
+    return chosen
 
 
 def others_named(

@@ -45,7 +45,7 @@ def case_of_outputs(
     is_well = end is not None and end.code == 0
     if is_well:  # whatever was raised was handled
         loose.clear()
-    world = world_told(events)
+    world = reported_world(events)
     ranks = {rank: _evidence(rank, world, raised.get(rank, []), exits.get(rank), is_well) for rank in {*raised, *exits}}
     ranks = dict(sorted({**ranks, **(known or {})}.items()))
     return Case(
@@ -72,18 +72,18 @@ def _errors_in_order(
     if len(outputs) < 2:
         return found
     times = {(line.source.path, line.source.line): line.time_ns for line in lines}
-    told = [times.get((error.source.path, error.source.line)) for _, error in found]
-    timed = [(t, rank, error) for t, (rank, error) in zip(told, found, strict=True) if t is not None]
+    moments = [times.get((error.source.path, error.source.line)) for _, error in found]
+    timed = [(t, rank, error) for t, (rank, error) in zip(moments, found, strict=True) if t is not None]
     if len(timed) < len(found):
         return found
     return [(rank, replace(error, time_ns=t)) for t, rank, error in sorted(timed, key=lambda item: item[0])]
 
 
-def world_told(events: Sequence[LogEvent]) -> int | None:
+def reported_world(events: Sequence[LogEvent]) -> int | None:
     """The number of ranks that most lines tell (field `world_size`), else that of the largest group of gloo."""
-    told = Counter(n for e in events if (n := e.number("world_size")) is not None and 0 < n <= MAX_WORLD)
-    if told:
-        return told.most_common(1)[0][0]
+    counts = Counter(n for e in events if (n := e.number("world_size")) is not None and 0 < n <= MAX_WORLD)
+    if counts:
+        return counts.most_common(1)[0][0]
     largest = max((n for e in events if e.kind == "gloo.connected" and (n := e.number("peers"))), default=0)
     return largest + 1 if 0 < largest < MAX_WORLD else None
 

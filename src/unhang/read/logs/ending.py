@@ -35,11 +35,11 @@ def end_of(events: Sequence[LogEvent], troubles: Iterable[int], lines: int) -> E
     codes = [e for e in events if e.kind == _CODE and e.order > max(last, lines - 1 - MAX_BEHIND)]
     if codes:
         return End(_code(codes[-1]), codes[-1].text.strip()[:200])
-    told = [
+    marks_found = [
         e for e in events if e.order >= final and e.order > last and (e.kind == _OF_WORKERS or e.kind in _OF_TRAINING)
     ]
     steps = {e.order for e in events if e.is_progress}
-    marks = [e for e in told if sum(order > e.order for order in steps) <= SUMMED_UP]
+    marks = [e for e in marks_found if sum(order > e.order for order in steps) <= SUMMED_UP]
     if not marks or (last >= 0 and moved_after(events, last) <= STILL_PRINTED):
         return None
     return End(0, marks[-1].text.strip()[:200])

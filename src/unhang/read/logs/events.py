@@ -22,8 +22,8 @@ def events_of(lines: Iterable[LogLine]) -> tuple[LogEvent, ...]:
         if count > MAX_EVENTS_OF_A_KIND:
             continue
         fields = {name: value for name, value in match.groupdict().items() if value is not None}
-        told = fields.get("rank", "")
-        rank = int(told) if told.isdecimal() and len(told) <= 7 else line.rank
+        printed = fields.get("rank", "")
+        rank = int(printed) if printed.isdecimal() and len(printed) <= 7 else line.rank
         found.append(
             LogEvent(pattern.kind, line.text, line.source, order, rank, line.host, line.time_ns, fields, pattern.says)
         )

@@ -98,7 +98,7 @@ def pasted_stacks(lines: Sequence[LogLine]) -> tuple[PastedStack, ...]:
     return tuple(sorted(found, key=lambda stack: stack.order))
 
 
-def telling(
+def of_the_wait(
     stacks: Sequence[PastedStack], lines: Sequence[LogLine], events: Iterable[LogEvent], is_hang: bool
 ) -> list[PastedStack]:
     """The stacks that tell where a rank waits.

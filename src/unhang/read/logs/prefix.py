@@ -14,7 +14,7 @@ MAX_SAMPLE = 2000
 MAX_BAR_CHARS = 400
 
 _TORCH_RANK = re.compile(r"\[rank(\d{1,7})\]: ?|rank(\d{1,7}): ")
-_TOLD_RANK = re.compile(r"\[rank(?:: |=)(\d{1,7})\]:? ")
+_PRINTED_RANK = re.compile(r"\[rank(?:: |=)(\d{1,7})\]:? ")
 _LOCAL_RANK = re.compile(r"\[(?:default|trainer|worker)(\d{1,5})\]:")
 _MPIRUN = re.compile(
     r"\[(?:(?:[\w.-]{1,80}@)?\d{1,9},)?(?:mpirank:)?(\d{1,7})(?:,([\w.-]{1,80}))?\](?:\[[^\]\s]{1,80}\])?<std(?:out|err|diag)>: ?"
@@ -23,7 +23,7 @@ _POD = re.compile(r"\[pod/([\w.-]{1,253})/[\w.-]{1,63}\] ?")
 _KAIL = re.compile(r"[a-z0-9][\w.-]{0,62}/([a-z0-9][\w.-]{0,252})\[[a-z0-9][\w.-]{0,62}\]: ")
 _ADDRESS = re.compile(r"(\d{1,3}(?:\.\d{1,3}){3}):(?: |$)")
 _PAREN = re.compile(r"\(([^()\n]{0,100}(?:\([^()\n]{0,60}\)[^()\n]{0,60})?)\) ?")
-_PAREN_TELLS = re.compile(r"\b(?:pid|rank|ip)=")
+_PAREN_NAMES = re.compile(r"\b(?:pid|rank|ip)=")
 _PAREN_PID = re.compile(r"\bpid=(\d{1,9})")
 _PAREN_RANK = re.compile(r"\brank=(\d{1,7})")
 _PAREN_IP = re.compile(r"\bip=([\w.:-]{1,80})")
@@ -209,7 +209,7 @@ def _bracket(head: Head, body: str) -> bool:
     elif (match := _MPIRUN.match(body)) is not None:
         head.task = int(match[1])
         head.host = head.host or match[2] or ""
-    elif match := _TOLD_RANK.match(body):
+    elif match := _PRINTED_RANK.match(body):
         head.rank = int(match[1])
     elif match := _POD.match(body):
         head.host = head.host or match[1]
@@ -254,7 +254,7 @@ def _after_stamp(head: Head, stamp: Stamp, rest: str, is_syslog: bool = False) -
 
 def _paren(head: Head, body: str) -> bool:
     match = _PAREN.match(body)
-    if match is None or not _PAREN_TELLS.search(match[1]):
+    if match is None or not _PAREN_NAMES.search(match[1]):
         return False
     inside = match[1]
     pid, rank, address = _PAREN_PID.search(inside), _PAREN_RANK.search(inside), _PAREN_IP.search(inside)

@@ -35,15 +35,15 @@ def take_stacks(records: dict[int, RankRecord], logs: Logs, has_calls: bool) -> 
     with_stacks = [pair for pair in logs if any(is_header(line.text) for line in pair[1].lines)]
     if not with_stacks:
         return logs, []
-    told = {id(log): events_of(log.lines) for _, log in logs}
-    waited = has_calls or any(e.says == "hang" for events in told.values() for e in events)
+    events = {id(log): events_of(log.lines) for _, log in logs}
+    waited = has_calls or any(e.says == "hang" for events in events.values() for e in events)
     is_mixture = bool(records) or has_calls
     taken: set[int] = set()
     nobodys: list[Unavailable] = []
     for path, log in with_stacks:
         is_bare = len({line.rank for line in log.lines}) == 1 and is_faulthandler(line.text for line in log.lines)
         if not is_bare:
-            for rank, dumps in _last_dumps(log, told[id(log)]).items():
+            for rank, dumps in _last_dumps(log, events[id(log)]).items():
                 _add(records, rank, _judged(dumps, waited), is_mixture)
         elif (owner := _owner(path, log)) is None:
             reason = "neither the file's name nor its lines tell it; name the file like rank_3_stacks.txt"

@@ -47,16 +47,16 @@ def fastest_engine() -> Make:
     return HyperscanEngine if has_hyperscan() else GramEngine
 
 
-def scan(read: Read, make: Make | None = None, tell: Callable[[int], None] | None = None) -> Scanned:
-    """Scans a stream of UTF-8. `tell` gets the number of bytes of each block.
+def scan(read: Read, make: Make | None = None, on_progress: Callable[[int], None] | None = None) -> Scanned:
+    """Scans a stream of UTF-8. `on_progress` gets the number of bytes of each block.
 
     Blocks: as long as `read` does.
     """
     scanner = Scanner(make)
     for data, end in blocks(read):
         scanner.take(data, end)
-        if tell is not None:
-            tell(end)
+        if on_progress is not None:
+            on_progress(end)
     return scanner.result()
 
 
@@ -157,14 +157,14 @@ class Scanner:
     def _take_hits(self, block: Block, hits: Sequence[tuple[int, int]]) -> list[Piece]:
         taken: list[Piece] = []
         new_floods: set[int] = set()
-        told: dict[int, int] = {}
+        printed: dict[int, int] = {}
         for place, number in hits:
             kept, anchor = self._kept[number], self._wanted[number]
             line = block.line_at(place)
             piece = block.piece_at(place, line)
-            if told.get(number) == piece[1] or number in new_floods or (kept.is_flood and number in told):
+            if printed.get(number) == piece[1] or number in new_floods or (kept.is_flood and number in printed):
                 continue
-            told[number] = piece[1]
+            printed[number] = piece[1]
             before = [block.piece(i) for i in range(max(0, line - anchor.before), line)]
             bundle = _Bundle([*before, piece], anchor.after, anchor.until)
             taken.append(piece)

@@ -32,7 +32,7 @@ class Anchor:
 
 _RULE = b"=" * 20
 # Of lines that tell of a failure every rank's is wanted.
-_TELLING, _OTHER = (2000, 500), (600, 200)
+_SPEAKING, _OTHER = (2000, 500), (600, 200)
 _TRACEBACK_LINES, _STACK_LINES, _SUMMARY_LINES = 120, 60, 8000
 _LAUNCHERS = (
     b"torch.distributed.elastic",
@@ -81,5 +81,5 @@ def anchors() -> tuple[Anchor, ...]:
     found = {anchor.word: anchor for anchor in _READERS}
     for text, patterns in by_anchor().items():
         says = any(pattern.says for pattern in patterns)
-        found.setdefault(text.encode(), Anchor(text.encode(), *(_TELLING if says else _OTHER)))
+        found.setdefault(text.encode(), Anchor(text.encode(), *(_SPEAKING if says else _OTHER)))
     return tuple(found[word] for word in sorted(found))

@@ -27,7 +27,7 @@ MAX_UNPACKED_BYTES = MAX_ARCHIVE_BYTES
 _SAMPLE = 4096
 _ROTATED = re.compile(r"(?P<name>.+?)[.-](?:(?P<date>20\d{6})|(?P<number>\d{1,3}))(?:\.(?:gz|xz|bz2|zst|lz4))?")
 
-Tell = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Progress: bytes of the files done, bytes of all."""
 
 
@@ -35,7 +35,7 @@ def read_output(
     path: Path,
     rank: int | None = None,
     ranks_by_pid: Mapping[int, int] | None = None,
-    tell: Tell | None = None,
+    on_progress: OnProgress | None = None,
     older: Sequence[Path] = (),
 ) -> OutputLog:
     """An output from a file, which may be compressed. `rank`: whose output it is, where it is one rank's alone.
@@ -51,19 +51,19 @@ def read_output(
     omitted = done = modified_ns = 0
     for part in (*older, path):
 
-        def told(here: int, done: int = done) -> None:
-            if tell is not None:
-                tell(min(done + here, size), size)
+        def report(here: int, done: int = done) -> None:
+            if on_progress is not None:
+                on_progress(min(done + here, size), size)
 
-        found, left_out, modified_ns = _numbered(part, told)
+        found, left_out, modified_ns = _numbered(part, report)
         before = lines[-1][0] if lines else 0
         begins.append((before, str(part)))
         lines += [(before + number, line) for number, line in found] if before else found
         omitted, done = omitted + left_out, done + _size(part)
     where = _Where(begins) if older else None
     log = parse_lines(lines, str(path), rank, ranks_by_pid, modified_ns, where)
-    if tell is not None:
-        tell(size, size)
+    if on_progress is not None:
+        on_progress(size, size)
     return replace(log, omitted_lines=log.omitted_lines + omitted)
 
 
@@ -78,13 +78,13 @@ class _Where:
         return Source("output", path, number - before)
 
 
-def _numbered(path: Path, tell: Callable[[int], None]) -> tuple[list[tuple[int, str]], int, int]:
+def _numbered(path: Path, on_progress: Callable[[int], None]) -> tuple[list[tuple[int, str]], int, int]:
     """The lines of a file that may matter, how many there are besides, and when it was last written."""
     regular_size(path)
     try:
         modified_ns = path.stat().st_mtime_ns
         with path.open("rb", buffering=0) as source, _plain(source, str(path)) as read:
-            return *_read(_Again(read), lambda _: tell(source.tell())), modified_ns
+            return *_read(_Again(read), lambda _: on_progress(source.tell())), modified_ns
     except UnreadableInput:
         raise
     except Exception as error:
@@ -110,7 +110,9 @@ def rotated(paths: Sequence[Path]) -> dict[Path, list[Path]]:
 
 
 def read_outputs(
-    files: Sequence[tuple[Path, int | None]], ranks_by_pid: Mapping[int, int] | None = None, tell: Tell | None = None
+    files: Sequence[tuple[Path, int | None]],
+    ranks_by_pid: Mapping[int, int] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Iterator[tuple[Path, OutputLog | UnreadableInput]]:
     """Many files, each with the rank whose output it is; for one that cannot be read the error. Rotated ones are one log."""
     older = rotated([path for path, _ in files])
@@ -120,12 +122,12 @@ def read_outputs(
         if path in parts:
             continue
 
-        def told(done: int, _of: int, before: int = before) -> None:
-            if tell is not None:
-                tell(before + done, total)
+        def report(done: int, _of: int, before: int = before) -> None:
+            if on_progress is not None:
+                on_progress(before + done, total)
 
         try:
-            yield path, read_output(path, rank, ranks_by_pid, told, older.get(path, ()))
+            yield path, read_output(path, rank, ranks_by_pid, report, older.get(path, ()))
         except UnreadableInput as error:
             yield path, error
         before += sum(map(_size, (path, *older.get(path, ()))))
@@ -138,12 +140,12 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _read(stream: _Again, told: Callable[[int], None]) -> tuple[list[tuple[int, str]], int]:
+def _read(stream: _Again, report: Callable[[int], None]) -> tuple[list[tuple[int, str]], int]:
     start = stream.peek(WHOLE_BYTES + 1)
     if len(start) <= WHOLE_BYTES:
         return list(numbered_lines(start)), 0
     encoding = wide_encoding(start)
-    scanned = scan(_Recoded(stream.read, encoding).read if encoding else stream.read, tell=told)
+    scanned = scan(_Recoded(stream.read, encoding).read if encoding else stream.read, on_progress=report)
     return [(number, line) for number, text in scanned.lines for line in lines_of(text + b"\n")], scanned.omitted_lines
 
 

@@ -134,13 +134,13 @@ def _in_rows(found: Sequence[re.Match[str] | None]) -> Iterator[str]:
 
 def site_labels(bodies: Sequence[str]) -> Elected | None:
     """Labels that nobody knows: the same text but for its numbers before most lines, also before what only begins a line."""
-    told: Counter[str] = Counter()
+    votes: Counter[str] = Counter()
     for body in bodies:
         if body[0] != "{" and (match := _BEGINS.search(body, 1, MAX_LABEL + 40)) and match.start() <= MAX_LABEL:
             label = body[: match.start()]  # behind it the line may be indented
-            told[_shape(label if label[-2:].strip() else f"{label.rstrip()} ")] += 1
+            votes[_shape(label if label[-2:].strip() else f"{label.rstrip()} ")] += 1
     labels = []
-    for label, _ in told.most_common(MAX_LABELS):
+    for label, _ in votes.most_common(MAX_LABELS):
         if label.strip() and label.strip()[-1:].isprintable() and not anchors_in(label):
             labels.append(re.sub("0", r"\\d+", re.escape(label)))
     if not labels:

@@ -58,8 +58,8 @@ class RankBook:
         rank = self.rank(head)
         if rank is not None:
             return rank
-        told = (head.host, head.task, _local(head, self._outer_is_local), head.pid if not head.nccl_host else None)
-        return None if told == ("", None, None, None) else told
+        known = (head.host, head.task, _local(head, self._outer_is_local), head.pid if not head.nccl_host else None)
+        return None if known == ("", None, None, None) else known
 
 
 def _node(head: Head) -> Hashable:
@@ -79,10 +79,10 @@ def _tasks_are_ranks(heads: Sequence[Head]) -> bool:
         _MANY_A_TASK.search(h.body) for h in heads if "local_rank" in h.body or "--nproc" in h.body
     ):
         return False
-    return all(h.task is None or (h.local_rank is None and _told(h) in (None, h.task)) for h in heads)
+    return all(h.task is None or (h.local_rank is None and _own_rank(h) in (None, h.task)) for h in heads)
 
 
-def _told(head: Head) -> int | None:
+def _own_rank(head: Head) -> int | None:
     """The rank that a line tells of itself."""
     if head.torch_ranks:
         return head.torch_ranks[-1]
@@ -104,7 +104,7 @@ def _ranks_of_locals(heads: Sequence[Head], outer_is_local: bool) -> dict[Hashab
             first_of.setdefault(_node(head), set()).add(head.torch_ranks[-1] - head.torch_ranks[0])
     if not locals_of:
         return {}
-    listed, several = _told_by_agents(heads)
+    listed, several = _reported_by_agents(heads)
     if len(listed) == len(locals_of) == 1:  # an agent's own lines may bear another prefix than its workers'
         listed = {node: next(iter(listed.values())) for node in locals_of}
     for node, first in listed.items():
@@ -119,7 +119,7 @@ def _ranks_of_locals(heads: Sequence[Head], outer_is_local: bool) -> dict[Hashab
     return found
 
 
-def _told_by_agents(heads: Iterable[Head]) -> tuple[dict[Hashable, int], bool]:
+def _reported_by_agents(heads: Iterable[Head]) -> tuple[dict[Hashable, int], bool]:
     """The first global rank of each node, from the agents' lists, and whether there are several nodes."""
     listed: dict[Hashable, int] = {}
     several = False
@@ -144,8 +144,8 @@ def _ranks_of_pids(heads: Iterable[Head]) -> dict[Hashable, int]:
         if head.torch_ranks or head.rank is not None:
             found.setdefault(who, set()).add(head.torch_ranks[-1] if head.torch_ranks else head.rank)
     only = of_collector if len(of_collector) == 1 else set()
-    told = {who: next(iter(ranks)) for who, ranks in found.items() if len(ranks) == 1 and who not in only}
-    return {who: rank for who, rank in told.items() if rank is not None}
+    known = {who: next(iter(ranks)) for who, ranks in found.items() if len(ranks) == 1 and who not in only}
+    return {who: rank for who, rank in known.items() if rank is not None}
 
 
 def _ranks_of_devices(heads: Sequence[Head]) -> dict[Hashable, int]:

@@ -50,7 +50,7 @@ def finding_of(s: Settings, assignments: Sequence[Assignment], opinion: Opinion)
         because=opinion.because,
         location=Location(s.path, first.line, "") if first.line else None,
         evidence=tuple(
-            EvidenceLine(f"{name}, {a.told_by}" if first.line and a.told_by else name, shown(a), a.line)
+            EvidenceLine(f"{name}, {a.reported_by}" if first.line and a.reported_by else name, shown(a), a.line)
             for a in assignments
         ),
         fixes=tuple(fixes),

@@ -27,7 +27,7 @@ from unhang.analyze.variables import differing
 from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
-from unhang.rules.same_calls import deciding, fixes_inside, fixes_of, say_what_tells
+from unhang.rules.same_calls import deciding, fixes_inside, fixes_of, say_the_condition
 
 _FORWARD = ("_pre_forward", "_sync_buffers", "forward")
 
@@ -57,7 +57,7 @@ def _call_of_some(s: Situation) -> Found | None:
 
 
 def _made_by_some(s: Situation, e: EndedBefore, path: Path) -> Found:
-    odd, frame = e.odd, e.told.frame if e.told else path[-1]
+    odd, frame = e.odd, e.by_condition.frame if e.by_condition else path[-1]
     call = w.name_call(e.call)
     words = {
         "ended": w.name_ranks(e.ended),
@@ -68,8 +68,8 @@ def _made_by_some(s: Situation, e: EndedBefore, path: Path) -> Found:
         "call": f"{call} #{e.call.seq} of {e.call.group}",
         "why": "There is no majority: which side is wrong has to be read from the line."
         if not odd
-        else say_what_tells(e.told)
-        if e.told
+        else say_the_condition(e.by_condition)
+        if e.by_condition
         else "Fewer ranks made it than did not.",
     }
     evidence = (
@@ -83,7 +83,7 @@ def _made_by_some(s: Situation, e: EndedBefore, path: Path) -> Found:
         evidence,
         words,
         "left out before the end" if odd == e.ended else "made before the end",
-        fixes_of(frame, e.told.condition if e.told else None, w.name_ranks(odd)) if odd else (),
+        fixes_of(frame, e.by_condition.condition if e.by_condition else None, w.name_ranks(odd)) if odd else (),
         s.others(odd) if odd else (),
         w.location_of(frame) if odd else None,
         w.group_of(e.call.group),
@@ -130,7 +130,7 @@ def _hidden_forward(d: Divergence) -> Frame | None:
 def _parted(s: Situation, d: Divergence) -> Found:
     hidden = _hidden_forward(d) if d.is_decided else None
     frame = hidden or _left_out_inside(s, d) or d.location
-    decisive = d.told.condition if d.told else deciding(_own_conditions(s, d, frame))
+    decisive = d.by_condition.condition if d.by_condition else deciding(_own_conditions(s, d, frame))
     inside = d.in_library if d.is_decided and not hidden else None
     fixes: Sequence[str | Fix] = ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd))
     if inside is not None:
@@ -225,8 +225,8 @@ def _paired(d: Divergence) -> str:
 def _why(s: Situation, d: Divergence) -> str:
     """By which conditions the lines run, and whether there is a majority."""
     since_ns = started_ns(s.case)
-    if d.is_decided and d.told is not None:
-        return f" There is no majority. {say_what_tells(d.told)}"
+    if d.is_decided and d.by_condition is not None:
+        return f" There is no majority. {say_the_condition(d.by_condition)}"
     if d.is_decided:
         tests = around(d.location, since_ns).tests if d.location else ()
         return f" The line runs only if {' and '.join(tests[-2:])}." if tests else ""

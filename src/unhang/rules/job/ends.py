@@ -142,7 +142,7 @@ def external_signal(s: Situation) -> Found | None:
         )
     events = _came_from_outside(s)
     if not events:
-        failure = s.told_to_end
+        failure = s.asked_to_end
         if failure is None or failure.exit is None:
             return None
         words = {"signal": signal_name(-(failure.exit.code or 0))}

@@ -247,7 +247,7 @@ def _unhandled(s: Situation) -> Found | None:
     words = {
         "who": name_or(ranks, "a rank"),
         "type": noted[0]["type"] or "an exception",
-        "why": f"{behind.told} before the exception."
+        "why": f"{behind.words} before the exception."
         if behind and own is None
         else "The log says so; it does not hold the traceback.",
     }

@@ -12,7 +12,7 @@ from unhang.analyze.situation import Situation
 from unhang.model import Fix, LogEvent
 from unhang.read.logs.catalogue.emitters import emitter_of
 from unhang.read.logs.catalogue.rows import LAYERS, Row
-from unhang.read.logs.catalogue.search import best_cause, told
+from unhang.read.logs.catalogue.search import best_cause, weighed
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.died_first import in_trouble
 from unhang.rules.failure import comes_late, first_exception, found_at_first
@@ -39,7 +39,7 @@ _PROBLEM = (
 )
 
 
-class _Told(NamedTuple):
+class _KnownLine(NamedTuple):
     """A line that names a cause by itself."""
 
     row: Row
@@ -54,16 +54,16 @@ class _Told(NamedTuple):
 @rule("known-message", names=Names.NOTHING)
 def known_message(s: Situation) -> Found | None:
     """The first line of the lowest layer that names a cause by itself, or the first exception, in a job that went no further."""
-    told = min(_told(s), key=lambda t: t.depth, default=None)
+    best = min(_known_lines(s), key=lambda t: t.depth, default=None)
     first = first_exception(s)
     row = row_of_exception(first.text) if first is not None else None
-    if first is not None and row is not None and not (told and told.depth[0] < LAYERS.index(row.layer)):
+    if first is not None and row is not None and not (best and best.depth[0] < LAYERS.index(row.layer)):
         sure = 0.72 if first.failures else 0.5 if comes_late(s, first) else 0.68
         found = found_at_first(s, first, sure, _words(row), cause=row.cause, say="raised", fixes=_fixes(row))
         return replace(found, culprits=(), victims=()) if row.cause in _BETWEEN_RANKS else found
-    if told is None:
+    if best is None:
         return None
-    row, event = told
+    row, event = best
     same = [e for e in s.events if e.text == event.text or best_cause(e.text) == row][:_MOST_LINES]
     sure = 0.74 if row.layer in _BELOW else 0.7
     if any(e.says == "hang" and e.order < event.order for e in s.events):
@@ -89,7 +89,7 @@ def _fixes(row: Row) -> tuple[str | Fix, ...]:
     return (Fix("Do first what the catalogue says of this message", verify, setting=row.fix), "look")
 
 
-def _told(s: Situation) -> Iterator[_Told]:
+def _known_lines(s: Situation) -> Iterator[_KnownLine]:
     """The lines that name a cause, after which nobody went on, of a job that is in trouble or that they end themselves."""
     is_trouble, ended = in_trouble(s), _last_moves(s)
     seen: set[str] = set()
@@ -101,7 +101,7 @@ def _told(s: Situation) -> Iterator[_Told]:
         if row is None or not (is_trouble or row.layer in _SAY_THEMSELVES):
             continue
         if event.order >= ended:
-            yield _Told(row, event)
+            yield _KnownLine(row, event)
 
 
 def _last_moves(s: Situation) -> int:
@@ -121,7 +121,7 @@ def unexplained_failure(s: Situation) -> Found | None:
         return None
     emitter = emitter_of(event.text)
     text = " ".join(event.text.split())[:160]
-    row = next(iter(told().rows_of(event.text)), None)
+    row = next(iter(weighed().rows_of(event.text)), None)
     words = {"who": _who(event), "emitter": emitter.name, "layer": emitter.layer, "text": text}
     words["meaning"] = f" {row.meaning[0].upper()}{row.meaning[1:]}" if row is not None and row.meaning else ""
     return found_in(s, [event, *_next_line(s, event)], 0.3, (), words=words)

@@ -12,7 +12,7 @@ from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import SeenError, errors_of
 from unhang.analyze.leaving import swallowed_by
 from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of
-from unhang.analyze.shifted import foretold, tokens_of
+from unhang.analyze.shifted import predicted, tokens_of
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import surroundings
 from unhang.analyze.streams import Streams, stack_path
@@ -346,7 +346,7 @@ def _is_left_out(s: Situation, stuck: StuckCollective) -> bool:
     streams = Streams(s.case, stuck.index, stuck.seq)
     for rank in few:
         made, stack = tokens_of(s.case, streams.rows.get(rank, {})), stack_path(s.case, rank)
-        if stuck.seq - 1 not in made or not stack or foretold(made, stuck.seq)[:1] != [here]:
+        if stuck.seq - 1 not in made or not stack or predicted(made, stuck.seq)[:1] != [here]:
             return False
         if _shared(stack, here[1]) >= _shared(made[stuck.seq - 1][1], here[1]):
             return False

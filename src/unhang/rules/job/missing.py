@@ -86,13 +86,13 @@ def _may_be_ahead(s: Situation, a: Awaited) -> bool:
         return False
     table = s.case.calls
     names = {e.group for e in a.edges}
-    told = zip(table.progress["rank"].tolist(), table.progress["group"].tolist(), strict=True)
-    is_untold = not any(rank in a.ranks and table.groups[group].name in names for rank, group in told)
+    counted = zip(table.progress["rank"].tolist(), table.progress["group"].tolist(), strict=True)
+    is_unnamed = not any(rank in a.ranks and table.groups[group].name in names for rank, group in counted)
     is_collective = all(e.kind == "collective" for e in a.edges)
     waits_alone = (
         len(s.recorded.fronts) == 1 and len(s.case.world) > 2
     )  # all others hold nothing: who stopped keeps more
-    return is_untold or waits_alone or (is_collective and len(a.ranks) > 1)
+    return is_unnamed or waits_alone or (is_collective and len(a.ranks) > 1)
 
 
 def _awaited(s: Situation) -> list[Awaited]:

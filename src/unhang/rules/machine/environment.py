@@ -217,7 +217,7 @@ def environment_settings(s: Situation) -> Iterator[Found]:
     found: dict[tuple[str, str], tuple[Finding, set[int]]] = {}
     for ranks, readings in _environments(s):
         set_here = [r for r in readings if in_scope(r.subject)]
-        assignments = tuple(Assignment(r.subject, r.text("value"), told_by=r.where) for r in set_here)
+        assignments = tuple(Assignment(r.subject, r.text("value"), reported_by=r.where) for r in set_here)
         for finding in judge_settings([Settings("the environment", "process", assignments)]).findings:
             named = {name for e in finding.evidence for name in re.findall(r"[A-Za-z_]\w*", e.text.partition("=")[0])}
             evidence = cite([r for r in readings if r.subject in named]) or finding.evidence

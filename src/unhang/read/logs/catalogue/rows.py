@@ -123,7 +123,7 @@ def _row(
 
 
 @cache
-def told_rows() -> tuple[Row, ...]:
+def weighed_rows() -> tuple[Row, ...]:
     """The rows that were weighed one by one: all that have a cause are among them."""
     return _tables(FOLDER)
 
@@ -142,7 +142,7 @@ def _tables(folder: Path) -> tuple[Row, ...]:
 @cache
 def speaking_rows() -> tuple[Row, ...]:
     """The rows that establish a cause."""
-    return tuple(row for row in told_rows() if row.cause)
+    return tuple(row for row in weighed_rows() if row.cause)
 
 
 @cache

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 
 from unhang.read.logs.anchor_index import AnchorIndex
-from unhang.read.logs.catalogue.rows import Row, anchor_of, bulk_rows, literals, row_regex, told_rows
+from unhang.read.logs.catalogue.rows import Row, anchor_of, bulk_rows, literals, row_regex, weighed_rows
 
 _MOST_CHARS = 4000
 _MOST_TEXT_LINES = 12
@@ -54,15 +54,15 @@ def _weight(row: Row, match: re.Match[str], line: str) -> int:
 
 
 @cache
-def told() -> Catalogue:
+def weighed() -> Catalogue:
     """The rows that were weighed one by one."""
-    return Catalogue(told_rows())
+    return Catalogue(weighed_rows())
 
 
 @cache
 def whole() -> Catalogue:
     """All rows. To read them takes some tens of milliseconds."""
-    return Catalogue((*told_rows(), *bulk_rows()))
+    return Catalogue((*weighed_rows(), *bulk_rows()))
 
 
 @lru_cache(maxsize=4096)
@@ -72,7 +72,7 @@ def best_cause(text: str) -> Row | None:
     Of a text of several lines, such as that of an exception, the first line that has a row with a cause.
     """
     for line in text.splitlines()[:_MOST_TEXT_LINES]:
-        rows = told().rows_of(line)
+        rows = weighed().rows_of(line)
         if rows and rows[0].cause and rows[0].role == "root":
             return rows[0]
     return None
