@@ -18,6 +18,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
+import tempfile
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -33,6 +35,7 @@ UNHANG = [str(Path(sys.executable).with_name("unhang"))]
 FORKRUN = Path(__file__).parent / "ranks" / "forkrun.py"
 _LAUNCHER = [sys.executable, str(FORKRUN)]
 _PR_SET_CHILD_SUBREAPER = 36
+_JUDGED_ONCE = "lock_deadlock"
 # What the interpreter, torch and the recorder read when they start cannot be changed afterwards.
 _AT_START = ("PYTHON", "TORCH_", "OMP_", "MKL_", "LD_", "UNHANG_RUN_DIR")
 BUFFER_SIZE_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # read when the first call is made
@@ -251,6 +254,8 @@ def serve(is_recorded: bool, asked_by: int) -> None:
         import unhang.cli.run
         import unhang.watch.agent
         import unhang.watch.supervise  # noqa: F401
+
+        _judge_once()
     requests = socket.socket(fileno=asked_by)
     while True:
         data, descriptors, _, _ = socket.recv_fds(requests, 16, 4)
@@ -264,6 +269,21 @@ def serve(is_recorded: bool, asked_by: int) -> None:
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+
+
+def _judge_once() -> None:
+    """Judges a recorded job, so that every job finds the rules, their tables and the pages of reports loaded."""
+    from tests.ranks.recordings import ARCHIVE
+    from unhang.diagnosis import judge_paths
+    from unhang.show.reports import render
+
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(ARCHIVE) as archive:
+            members = [m for m in archive.getmembers() if m.name.split("/")[0] == _JUDGED_ONCE]
+            archive.extractall(folder, members, filter="data")
+        judged = judge_paths([Path(folder, _JUDGED_ONCE)])
+    for form in ("json", "text", "html"):
+        render(judged, form)
 
 
 def _keep(asked: int, answers: int, stdout: int, stderr: int) -> NoReturn:

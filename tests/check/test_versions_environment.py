@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.slowness import slowness
 from unhang.check import environment, versions
 from unhang.check import versions as packages
 from unhang.check.areas import CheckOptions, Context
@@ -63,7 +64,7 @@ def revision(folder: Path, line: str, when: str = "2026-01-01T00:00:00Z") -> Non
         ["add", "."],
         ["-c", "user.name=n", "-c", "user.email=e@example.org", "commit", "-qm", "one"],
     ):
-        subprocess.run(["git", "-C", str(folder), *command], check=True, env=environ, timeout=20)
+        subprocess.run(["git", "-C", str(folder), *command], check=True, env=environ, timeout=20 * slowness())
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

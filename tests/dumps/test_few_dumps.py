@@ -7,11 +7,14 @@ import sys
 from pathlib import Path
 
 from tests.dumps.conftest import BENCHMARKS
+from tests.slowness import slowness
 
 
 def test_the_first_line_says_how_many_dumps_were_given(tmp_path: Path) -> None:
     some = ["--ranks", "64", "--fault", "missing", "--last-rank", "2", str(tmp_path)]
-    subprocess.run([sys.executable, BENCHMARKS / "make_dumps.py", *some], check=True, capture_output=True, timeout=50)
+    subprocess.run(
+        [sys.executable, BENCHMARKS / "make_dumps.py", *some], check=True, capture_output=True, timeout=50 * slowness()
+    )
     done = subprocess.run(
         [sys.executable, "-m", "unhang", "diagnose", str(tmp_path)], capture_output=True, text=True, timeout=50
     )

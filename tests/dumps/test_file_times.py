@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.dumps.small_dumps import STARTED, call, job
+from tests.slowness import slowness
 from unhang.cli.main import main
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "make_dumps.py"
@@ -43,7 +44,9 @@ def dumps(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         return job({r: [*c, call("all_reduce", state=STARTED)] if r != 3 else c for r, c in calls.items()}).write(
             folder
         )
-    subprocess.run([sys.executable, SCRIPT, folder, "--entries", "60"], check=True, capture_output=True, timeout=50)
+    subprocess.run(
+        [sys.executable, SCRIPT, folder, "--entries", "60"], check=True, capture_output=True, timeout=50 * slowness()
+    )
     return folder
 
 

@@ -22,6 +22,7 @@ from dumpgen.simulate import LOOK_AHEAD, meeting_keys
 
 from tests.dumps import frtrace
 from tests.dumps.conftest import BENCHMARKS
+from tests.slowness import slowness
 
 SEEDS = range(120)
 REAL_DUMP = """
@@ -45,7 +46,7 @@ def real_dump(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A dump of torch, of 301 calls."""
     path = tmp_path_factory.mktemp("real") / "dump"
     environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "400"}
-    subprocess.run([sys.executable, "-c", REAL_DUMP, path], env=environment, check=True, timeout=50)
+    subprocess.run([sys.executable, "-c", REAL_DUMP, path], env=environment, check=True, timeout=50 * slowness())
     return path.read_bytes()
 
 
@@ -284,10 +285,12 @@ def test_the_command_writes_dumps_and_their_truth(tmp_path: Path) -> None:
     out = tmp_path / "job"
     options = ["--ranks", "16", "--entries", "60", "--fault", "missing", "--tp", "2", "--lose", "3,7", "--layers", "1"]
     command = [sys.executable, BENCHMARKS / "make_dumps.py", out, *options]
-    subprocess.run(command, check=True, capture_output=True, timeout=50)
+    subprocess.run(command, check=True, capture_output=True, timeout=50 * slowness())
     truth = json.loads((tmp_path / "job.truth.json").read_text())
     assert truth["kind"] == "missing"
     assert len(truth["culprits"]) == 1
     assert {p.name for p in out.iterdir()} == {f"nccl_trace_rank_{r}" for r in range(16) if r not in (3, 7)}
-    listed = subprocess.run([*command[:2], "--list"], check=True, capture_output=True, text=True, timeout=50).stdout
+    listed = subprocess.run(
+        [*command[:2], "--list"], check=True, capture_output=True, text=True, timeout=50 * slowness()
+    ).stdout
     assert all(fault in listed for fault in FAULTS)

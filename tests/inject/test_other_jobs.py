@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.ranks.faults import HERE as RANKS
+from tests.slowness import slowness
 
 from .jobs import TRAINING, UNHANG, Done, inject, job, line_of, unhang_run
 from .test_faults import HUNG_JOB_ENDED, check_happened
@@ -222,6 +223,6 @@ def test_a_signal_reaches_the_job(tmp_path: Path) -> None:
     while not (tmp_path / "up").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=20)  # the job would last longer
+    _, stderr = process.communicate(timeout=20 * slowness())  # the job would last longer
     assert process.returncode == 3, stderr
     assert "never happened" in stderr

@@ -44,7 +44,7 @@ def run(command: list[str], cwd: Path, limit_s: float = 50, **environment: str) 
         output, _ = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate(timeout=5)
+        output, _ = process.communicate(timeout=5 * slowness())
         raise AssertionError(f"no end within {limit_s} s\n{output[-4000:]}") from None
     return Ended(process.returncode, output)
 

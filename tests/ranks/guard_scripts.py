@@ -72,10 +72,10 @@ def ended(command: list[str], limit_s: float) -> Ended:
         was_ended = True
         process.send_signal(signal.SIGTERM)
         try:
-            out, err = process.communicate(timeout=8)
+            out, err = process.communicate(timeout=8 * slowness())
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            out, err = process.communicate(timeout=5)
+            out, err = process.communicate(timeout=5 * slowness())
     warm.end(process)
     return Ended(process.returncode or 0, out, err, time.monotonic() - started, was_ended)
 

@@ -390,7 +390,7 @@ for how in ("clean", "raises", "killed"):
     actors = [Learner.remote() for _ in range(2)]
     for rank, answer in enumerate([a.train.remote(r, address, how) for r, a in enumerate(actors)]):
         try:
-            print(how, rank, "result", ray.get(answer, timeout=90), flush=True)
+            print(how, rank, "result", ray.get(answer, timeout=float(sys.argv[1])), flush=True)
         except Exception as error:
             print(how, rank, type(error).__name__, " | ".join(str(error).splitlines()), flush=True)
     for actor in actors:
@@ -405,7 +405,7 @@ def test_ray_actors(tmp_path: Path) -> None:
     script = tmp_path / "driver.py"
     script.write_text(RAY)
     ended = subprocess.run(
-        [sys.executable, str(script)],
+        [sys.executable, str(script), str(30 * slowness())],
         capture_output=True,
         text=True,
         timeout=110 * slowness(),

@@ -55,7 +55,7 @@ class Running:
     def ends(self) -> Result:
         """Waits for the end, and reads what was left."""
         began = time.monotonic()
-        stdout, stderr = self.process.communicate(timeout=40)
+        stdout, stderr = self.process.communicate(timeout=40 * slowness())
         seconds = time.monotonic() - began
         return result_of(self.report_dir, self.process.returncode, stdout, stderr, seconds)
 

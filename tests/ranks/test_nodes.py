@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.slowness import slowness
+
 from .faults import HERE
 from .harness import HUNG_JOB_ENDED, _unhang
 
@@ -53,7 +55,7 @@ def _runs(
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
         for process in started:
-            process.communicate(timeout=30)
+            process.communicate(timeout=30 * slowness())
 
 
 def _tasks(report_dirs: Sequence[Path]) -> list[dict[str, str]]:
@@ -80,10 +82,10 @@ def test_a_rank_of_another_run_is_not_accused(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     command = [sys.executable, str(PROGRAM), "--sleep"]
     with _runs([command, command], _tasks(folders), tmp_path) as (sleeper, waiter):
-        _, told = waiter.communicate(timeout=80)
+        _, told = waiter.communicate(timeout=80 * slowness())
         assert waiter.returncode == HUNG_JOB_ENDED, told
         sleeper.send_signal(signal.SIGTERM)
-        sleeper.communicate(timeout=30)
+        sleeper.communicate(timeout=30 * slowness())
     report = _report(folders[1])
     first = report["findings"][0]
     assert (report["outcome"], report["hang"]["kind"]) == ("hang", "suspected")
@@ -102,7 +104,7 @@ def test_a_healthy_pair_is_clean_and_a_second_job_overwrites_nothing(tmp_path: P
     command = [sys.executable, str(PROGRAM)]
     for _ in range(2):
         with _runs([command, command], _tasks([shared, shared]), tmp_path) as pair:
-            texts = [process.communicate(timeout=60)[1] for process in pair]
+            texts = [process.communicate(timeout=60 * slowness())[1] for process in pair]
             assert [process.returncode for process in pair] == [0, 0], texts
     folders = [p.parent.parent for p in shared.glob("**/bundle/job.json")]
     assert len(folders) == 4
@@ -120,8 +122,8 @@ def test_a_peer_that_died_elsewhere_is_not_made_up(tmp_path: Path) -> None:
     with _runs([command, command], _tasks(folders), tmp_path, stall_after_s=30) as (victim, other):
         assert victim.stdout
         os.kill(int(victim.stdout.readline()), signal.SIGKILL)
-        _, told = other.communicate(timeout=60)
-        victim.communicate(timeout=30)
+        _, told = other.communicate(timeout=60 * slowness())
+        victim.communicate(timeout=30 * slowness())
     report = _report(folders[1])
     assert report["outcome"] == "crash", told
     assert not [f for f in report["findings"] if f["culprit_ranks"]]
@@ -141,7 +143,7 @@ def test_two_nodes_under_torchrun_accuse_only_what_they_see(tmp_path: Path) -> N
     commands = [[*launch, "--node-rank", str(n), *master, str(program)] for n in range(2)]
     environments = [{"UNHANG_REPORT_DIR": str(folder)} for folder in folders]
     with _runs(commands, environments, tmp_path, stall_after_s=8) as pair:
-        texts = [process.communicate(timeout=150)[1] for process in pair]
+        texts = [process.communicate(timeout=150 * slowness())[1] for process in pair]
     here = _report(folders[0])
     assert here["findings"][0]["culprit_ranks"] == [], texts[0]
     assert "not seen from here" in here["findings"][0]["title"], texts[0]

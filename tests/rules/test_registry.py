@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import unhang.rules
+from tests.slowness import slowness
 from unhang.check.checking import judged
 from unhang.model import Reading
 from unhang.rules.base import Found, Names, Rule
@@ -114,7 +115,9 @@ def test_what_names_the_cause_comes_before_what_is_surer_of_less() -> None:
 
 def test_what_is_left_out_without_readings_are_rules_that_would_not_apply() -> None:
     code = "from unhang.rules.registry import load_rules; print(*(rule.id for rule in load_rules(False).rules))"
-    fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    fresh = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60 * slowness()
+    )
     loaded, case = set(fresh.stdout.split()), make_case()
     assert {rule.id for rule in all_rules() if rule.applies(case)} <= loaded
     assert len({rule.id for rule in all_rules()} - loaded) > 40
@@ -122,6 +125,8 @@ def test_what_is_left_out_without_readings_are_rules_that_would_not_apply() -> N
 
 def test_judging_a_case_reads_no_tables_of_variables() -> None:
     code = "import sys; from unhang.rules.registry import load_rules; load_rules(False); print(*sys.modules)"
-    fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    fresh = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60 * slowness()
+    )
     assert "unhang.rules.job.environment" in fresh.stdout.split()
     assert not {"unhang.rules.env", "unhang.read.environment.tables"} & set(fresh.stdout.split())

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import unhang
+from tests.slowness import slowness
 from unhang.errors import NotEvidence, NothingToJudge, UnhangError, WrongUsage
 from unhang.model import Outcome
 
@@ -81,5 +82,7 @@ def test_what_cannot_be_judged_is_one_line(tmp_path: Path) -> None:
 
 def test_it_needs_neither_torch_nor_the_command_line(log: Path) -> None:
     code = f"import sys, unhang; unhang.diagnose({str(log)!r}); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=50 * slowness(), check=True
+    )
     assert not {"torch", "click", "rich", "unhang.cli", "unhang.show"} & set(done.stdout.split())

@@ -178,9 +178,9 @@ def known_lines(case: Case) -> Iterator[KnownLine]:
         fields = {key: value for event in first for key, value in event.fields.items()}
         proves = next((event.says for event in first if event.says), "")
         count = len({event.order for name in names for event in kinds[name]})
-        kinds, message = tuple(name for name in names if not name.startswith(_CATALOGUE)), message_of(first[0].text)
+        named, message = tuple(name for name in names if not name.startswith(_CATALOGUE)), message_of(first[0].text)
         yield KnownLine(
-            kinds, first[0], fields, proves, count, _printer(names), leads, weighed, message if message.row else None
+            named, first[0], fields, proves, count, _printer(names), leads, weighed, message if message.row else None
         )
 
 

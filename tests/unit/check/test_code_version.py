@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.slowness import slowness
 from unhang.check import versions as module
 from unhang.check.versions import NoVersion, code_version, content, head
 
@@ -19,7 +20,9 @@ needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def git(folder: Path, *arguments: str) -> str:
     environ = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
     command = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=e@example.org", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=20, env=environ).stdout.strip()
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=20 * slowness(), env=environ
+    ).stdout.strip()
 
 
 @needs_git

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.slowness import slowness
 
 from unhang.cli.main import main
 
@@ -55,7 +56,9 @@ def test_a_log_is_read_from_the_standard_input() -> None:
 
 
 def test_an_empty_standard_input_is_one_line() -> None:
-    done = subprocess.run([sys.executable, "-m", "unhang", "diagnose", "-"], input=b"", capture_output=True, timeout=50)
+    done = subprocess.run(
+        [sys.executable, "-m", "unhang", "diagnose", "-"], input=b"", capture_output=True, timeout=50 * slowness()
+    )
     assert done.returncode in (2, 3)
     assert len(done.stderr.splitlines()) == 1
 
@@ -83,7 +86,7 @@ def test_a_growing_log_is_judged_when_it_says_something(tmp_path: Path) -> None:
             log.write(LOG)
         assert following.stdout.readline().startswith(b"HANG  rank 0 was in REDUCE #7")
         following.send_signal(signal.SIGINT)
-        rest, _ = following.communicate(timeout=30)
+        rest, _ = following.communicate(timeout=30 * slowness())
         assert rest.count(b"HANG") == 0
         assert following.returncode == 1
     finally:

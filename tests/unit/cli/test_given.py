@@ -12,6 +12,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from tests.slowness import slowness
 
 from unhang.cli.diagnose import NoReport, newest_report
 from unhang.cli.main import main
@@ -120,7 +121,9 @@ def test_a_folder_that_may_not_be_read(path: str, code: int, line: str, tmp_path
     for folder in ("locked", "mixed/locked"):
         (tmp_path / folder).mkdir(mode=0)
     command = [sys.executable, "-m", "unhang", "diagnose", path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=50, preexec_fn=_without_root_rights)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=50 * slowness(), preexec_fn=_without_root_rights
+    )
     assert (done.returncode, done.stderr) == (code, line)
 
 

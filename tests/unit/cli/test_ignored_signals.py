@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.slowness import slowness
 
 UNHANG = [sys.executable, "-m", "unhang"]
 LATE = (
@@ -41,7 +42,7 @@ def test_a_job_under_nohup_outlives_the_hangup_of_its_terminal(under: list[str],
         os.killpg(job.pid, signal.SIGHUP)
         os.kill(job.pid, signal.SIGHUP)
         (tmp_path / "go").touch()
-        out, _ = job.communicate(timeout=30)
+        out, _ = job.communicate(timeout=30 * slowness())
     assert (job.returncode, out.decode()) == (5, "1 0\n")
     if under:
         assert "so by us and the job: SIGHUP\n" in (tmp_path / "out" / "bundle" / "agent.log").read_text()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from tests.slowness import slowness
 
 from unhang.cli import main as cli_main
 from unhang.cli.main import COMMANDS, main
@@ -21,14 +22,18 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_does_not_load_what_is_heavy() -> None:
     code = "import sys; from unhang.cli.main import main; main(['--help']); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30 * slowness(), check=True
+    )
     loaded = set(done.stdout.splitlines()[-1].split())
     assert not loaded & {"numpy", "rich", "msgspec", "unhang.model", "unhang.watch.supervise", "ctypes", "subprocess"}
 
 
 def test_run_does_not_load_what_is_heavy() -> None:
     code = "import sys, unhang.cli.run, unhang.watch.supervise; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30 * slowness(), check=True
+    )
     assert not set(done.stdout.split()) & {"numpy", "rich", "msgspec", "unhang.model"}
 
 
@@ -90,7 +95,9 @@ FAULTY = """if 1:
 
 
 def test_a_fault_of_ours_is_no_finding() -> None:
-    done = subprocess.run([sys.executable, "-c", FAULTY.format("[][1]")], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTY.format("[][1]")], capture_output=True, text=True, timeout=30 * slowness()
+    )
     assert done.returncode == 2
     assert "IndexError" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("unhang: this is a fault of unhang, and no verdict (")
@@ -153,5 +160,7 @@ def test_a_reader_that_has_seen_enough_is_no_error() -> None:
         m.LazyGroup.get_command = lambda *_: much
         sys.exit(m.main(["run"]))"""
     shell = '"$@" | head -1; echo "${PIPESTATUS[0]}"'
-    done = subprocess.run(["bash", "-c", shell, "bash", sys.executable, "-c", code], capture_output=True, timeout=30)
+    done = subprocess.run(
+        ["bash", "-c", shell, "bash", sys.executable, "-c", code], capture_output=True, timeout=30 * slowness()
+    )
     assert (done.stdout, done.stderr) == (b"line\n0\n", b"")

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.slowness import slowness
 
 LOG = "[rank0]: RuntimeError: out of luck\n"
 FULL = "unhang: the standard output: No space left on device\n"
@@ -28,7 +29,9 @@ def shell(command: str, folder: Path) -> tuple[int, str, str]:
     """(exit code, stdout, stderr) of `unhang COMMAND` with its redirections."""
     (folder / "LOG").write_text(LOG)
     line = f'"{sys.executable}" -m unhang {command}'
-    done = subprocess.run(["sh", "-c", line], cwd=folder, capture_output=True, text=True, timeout=50, env=_environ())
+    done = subprocess.run(
+        ["sh", "-c", line], cwd=folder, capture_output=True, text=True, timeout=50 * slowness(), env=_environ()
+    )
     return done.returncode, done.stdout, done.stderr
 
 
@@ -62,7 +65,9 @@ def test_all_closed_leaves_the_exit_code(tmp_path: Path) -> None:
 
 def test_no_file_takes_the_number_of_a_closed_stream(tmp_path: Path) -> None:
     code = "import os, sys; from unhang.cli.streams import hold_streams; hold_streams(); print(os.open('f', os.O_CREAT), file=open('n', 'w'))"
-    subprocess.run(["sh", "-c", f'"{sys.executable}" -c "{code}" >&- 2>&-'], cwd=tmp_path, check=True, timeout=30)
+    subprocess.run(
+        ["sh", "-c", f'"{sys.executable}" -c "{code}" >&- 2>&-'], cwd=tmp_path, check=True, timeout=30 * slowness()
+    )
     assert int((tmp_path / "n").read_text()) > 2
 
 

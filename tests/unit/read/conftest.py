@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.slowness import slowness
 
 from unhang.read.pickle_guard import PickleGuard
 
@@ -82,7 +83,7 @@ def gloo_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (run / "job.json").write_text('{"command": ["python", "train.py"], "started_ns": 1}')
     script = run / "job.py"
     script.write_text(JOB)
-    subprocess.run([sys.executable, script, run / "ranks", run / "store"], check=True, timeout=50)
+    subprocess.run([sys.executable, script, run / "ranks", run / "store"], check=True, timeout=50 * slowness())
     return run
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from jobs import ask_server, environment, header, rank_folder, read_lines, started, wait_for, write
+from tests.slowness import slowness
 
 from unhang.inside.recorder import page
 from unhang.inside.recorder.exits import stacks_signal
@@ -62,8 +63,8 @@ def test_aborted_process_dies_by_itself(tmp_path: Path, run_dir: Path) -> None:
         os.kill(second.pid, signal.SIGABRT)
         wait_for(lambda: (folder / "faulthandler.txt").read_text())
         aborted_s = (folder / "faulthandler.txt").stat().st_mtime
-        steps, _ = second.communicate(timeout=20)
-        own_steps, _ = third.communicate(timeout=20)
+        steps, _ = second.communicate(timeout=20 * slowness())
+        own_steps, _ = third.communicate(timeout=20 * slowness())
         assert first.wait(20) == second.returncode == third.returncode == -signal.SIGABRT
     last_step = "".join([*begun, steps]).split()[-1]
     assert float(last_step) <= aborted_s + 0.5, "the program went on after its death"
@@ -103,7 +104,7 @@ def test_flight_record_on_request(tmp_path: Path, run_dir: Path) -> None:
 def test_what_the_program_set_up_itself_stays(tmp_path: Path, run_dir: Path, own: str) -> None:
     script = write(tmp_path, "t.py", f"import faulthandler, os, signal\n{own}\n{ALONE}os.abort()\n")
     with started(script, env=environment(run_dir)) as process:
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=20 * slowness())
         assert process.returncode == -signal.SIGABRT
     noted = {n["what"] for n in read_lines(rank_folder(run_dir, 0) / "notes.jsonl")}
     if "enable" in own:
@@ -116,6 +117,6 @@ def test_what_the_program_set_up_itself_stays(tmp_path: Path, run_dir: Path, own
 def test_path_too_long_for_a_socket(tmp_path: Path, run_dir: Path) -> None:
     deep = run_dir / ("d" * 90)
     with started(write(tmp_path, "t.py", ALONE), env=environment(deep)) as process:
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=20 * slowness())
     assert (out, err, process.returncode) == ("ready\n", "", 0)
     assert {n["what"] for n in read_lines(rank_folder(deep, 0) / "notes.jsonl")} == {"ctl.sock", "fr.sock"}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.slowness import slowness
 
 from unhang.watch import relay
 from unhang.watch.relay import GAP, Channel, OutputLog, pump
@@ -126,7 +127,7 @@ def test_the_job_sees_the_end_of_its_reader(jobs: Jobs) -> None:
 
 def test_closed_stdout_is_survived(jobs: Jobs) -> None:
     line = jobs.line(python("import os; os.write(2, b'still here')"))
-    done = subprocess.run(["sh", "-c", '"$@" >&- <&-', "sh", *line], capture_output=True, timeout=20)
+    done = subprocess.run(["sh", "-c", '"$@" >&- <&-', "sh", *line], capture_output=True, timeout=20 * slowness())
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"still here")
 
 

@@ -61,7 +61,7 @@ def job(does: str, *program: str) -> Iterator[tuple[int, int]]:
     try:
         yield process.pid, int(process.stdout.readline())
     finally:
-        process.communicate(timeout=20)
+        process.communicate(timeout=20 * slowness())
 
 
 def start_up(absent: tuple[int, ...]) -> Case:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.slowness import slowness
 
 Jobs = Any
 Terminal = Any
@@ -174,7 +175,9 @@ def test_a_job_that_ends_at_sigterm_ends_us(jobs: Jobs) -> None:
 
 def test_ignored_signals_stay_ignored(jobs: Jobs) -> None:
     line = jobs.line(python("import signal; print(signal.getsignal(1), signal.getsignal(2))"))
-    done = subprocess.run(["sh", "-c", "trap '' HUP INT; exec \"$@\"", "sh", *line], capture_output=True, timeout=20)
+    done = subprocess.run(
+        ["sh", "-c", "trap '' HUP INT; exec \"$@\"", "sh", *line], capture_output=True, timeout=20 * slowness()
+    )
     assert done.stdout == b"1 1\n"
 
 
@@ -375,5 +378,5 @@ def test_without_a_relay_or_watcher_the_job_runs(jobs: Jobs) -> None:
 def test_a_run_dir_that_is_gone_does_not_harm_the_job(jobs: Jobs) -> None:
     line = jobs.line(python("import os; os.write(1, b'out')"))
     line[2] = line[2].replace(str(jobs.run_dir), "/proc/nowhere").replace("(run_dir / ", "0 and (run_dir / ")
-    done = subprocess.run(line, capture_output=True, timeout=20)
+    done = subprocess.run(line, capture_output=True, timeout=20 * slowness())
     assert (done.returncode, done.stdout) == (0, b"out")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.slowness import slowness
 
 from unhang.watch.process_tree import descendants_of
 from unhang.watch.unregistered import adopt, disown, is_adopted, unregistered
@@ -65,7 +66,7 @@ def start() -> Iterator[Started]:
     started = Started()
     yield started
     for process in started.processes:
-        process.communicate(timeout=20)
+        process.communicate(timeout=20 * slowness())
 
 
 def members(launcher: int) -> list[int]:
