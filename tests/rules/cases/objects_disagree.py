@@ -16,7 +16,7 @@ _pickle.UnpicklingError: invalid load key, '\\x00'.
 
 CASES = {
     "objects-disagree": (
-        Fires(log_case(_GATHERED), (), 12),
+        Fires(log_case(_GATHERED), (), 174),
         Quiet(log_case(_GATHERED.replace("all_gather_list", "load_cache")), "a file that cannot be unpickled"),
         Quiet(
             log_case("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 MiB\n" + _GATHERED),

@@ -151,8 +151,8 @@ def test_a_signal_sent_to_us_reaches_the_job(jobs: Jobs, name: str) -> None:
 def test_a_signal_sent_to_the_group_reaches_the_job_once(jobs: Jobs, name: str) -> None:
     # Were it passed on, it would come so late that the two are not taken for one.
     patch = """if 1:
-        tell_job = supervise.Supervisor.tell_job
-        supervise.Supervisor.tell_job = lambda *a: (time.sleep(0.1), tell_job(*a))"""
+        signal_job = supervise.Supervisor.signal_job
+        supervise.Supervisor.signal_job = lambda *a: (time.sleep(0.1), signal_job(*a))"""
     process = jobs.start(python(NOISY, jobs.file("pid")), patch=patch, start_new_session=True)
     seen = read_until(process, b"ready")
     jobs.agent_pid()
@@ -184,8 +184,8 @@ def test_ignored_signals_stay_ignored(jobs: Jobs) -> None:
 @pytest.mark.parametrize("is_watched", [True, False])
 def test_ctrl_c_reaches_the_job_exactly_once(jobs: Jobs, terminal: Terminal, is_watched: bool) -> None:
     patch = """if 1:
-        tell_job = supervise.Supervisor.tell_job
-        supervise.Supervisor.tell_job = lambda *a: (time.sleep(0.1), tell_job(*a))
+        signal_job = supervise.Supervisor.signal_job
+        supervise.Supervisor.signal_job = lambda *a: (time.sleep(0.1), signal_job(*a))
         def none(*_): raise BlockingIOError(11, "Resource temporarily unavailable")"""
     patch += "" if is_watched else "\n        supervise.Agent = none"
     process = jobs.start(python(NOISY, jobs.file("pid")), patch=patch, **terminal.how())
