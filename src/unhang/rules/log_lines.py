@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import chain
 from pathlib import PurePath
 from typing import Any
@@ -73,8 +73,15 @@ def _raised_by(s: Situation, events: Iterable[LogEvent]) -> tuple[int, ...]:
 
 
 def seconds_between(first: LogEvent, last: LogEvent) -> float:
-    """Seconds between the times that two lines tell in words; 0 where one of them does not."""
+    """Seconds between two lines, by the times that they tell in words, else by their stamps; 0 where one has neither."""
+    since, until = _time_of(first), _time_of(last)
+    return (until - since).total_seconds() if since and until else 0.0
+
+
+def _time_of(event: LogEvent) -> datetime | None:
+    """By the clock that the line itself shows."""
     try:
-        return (datetime.fromisoformat(last["at"]) - datetime.fromisoformat(first["at"])).total_seconds()
+        return datetime.fromisoformat(event["at"])
     except ValueError:
-        return 0.0
+        stamp_ns = event.time_ns
+    return None if stamp_ns is None else datetime(1970, 1, 1) + timedelta(microseconds=stamp_ns // 1000)

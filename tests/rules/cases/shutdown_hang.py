@@ -29,11 +29,17 @@ _GETS = ThreadStack("Thread-1", path("_work:12>~queue"))
 
 _SENDS = ThreadStack("Thread-2", path("_work:15>put:9"))
 
+_STEPS = "2025-06-25 04:18:45 iteration 799/800 | loss: 1.228\n`Trainer.fit` stopped: `max_steps=800` reached.\n"
+
+_LIMIT = "slurmstepd: error: *** JOB 602263 ON node-1 CANCELLED AT {} DUE TO TIME LIMIT ***\n"
+
 CASES = {
     "shutdown-hang": (
         Fires(log_case(_PASTED), (0,)),
         Fires(log_case("Training finished\nDestroying process group... \n" + _TIMEOUT), ()),
         Fires(log_case("Training completed.\n" + _STUCK), ()),
+        Fires(log_case(_STEPS + _LIMIT.format("2025-06-25T05:58:06")), ()),
+        Quiet(log_case(_STEPS + _LIMIT.format("2025-06-25T04:20:06")), "the limit came a minute after the training"),
         Fires(log_case("WARNING: destroy_process_group() was not called before program exit\n" + _STUCK), ()),
         Quiet(log_case("Training completed.\n" + _TIMEOUT), "some ranks still made a collective"),
         Quiet(
