@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -198,15 +199,21 @@ def _order(error: RaisedError, place: Mapping[tuple[str, int | None], int]) -> i
 
 
 def _lines(s: Situation, raised: Sequence[RaisedError]) -> Iterable[SeenError]:
-    """Exceptions of which the log holds only the last line."""
-    known = {(e.type.rsplit(".", 1)[-1], e.message.split("\n", 1)[0][:60]) for e in raised}
+    """Exceptions of which the log holds only the last line, and those that others followed in a chain."""
+    known, chained = {_key(e) for e in raised}, {_key(e): e for last in raised for e in last.before}
     lines = s.events.of("python.error_line", "python.interrupted", "python.swallowed")
     for i, event in enumerate(lines):
         if event.kind == "python.swallowed" or (i and lines[i - 1].kind == "python.swallowed"):
             continue  # Python could not raise it
         error = _error_of(event)
-        if (error.type.rsplit(".", 1)[-1], error.message[:60]) not in known:
-            yield SeenError(event.rank, error, event.order, kind_of_error(error), is_line=True)
+        if (key := _key(error)) not in known:
+            frames = chained[key].frames if key in chained else ()
+            seen = replace(error, frames=frames)
+            yield SeenError(event.rank, seen, event.order, kind_of_error(seen), is_line=not frames)
+
+
+def _key(error: RaisedError) -> tuple[str, str]:
+    return error.type.rsplit(".", 1)[-1], error.message.split("\n", 1)[0][:60]
 
 
 def _error_of(event: LogEvent) -> RaisedError:

@@ -245,4 +245,5 @@ def _bounded(lines: list[LogLine], marked: list[bool]) -> tuple[LogLine, ...]:
 
 
 def _raised(tb: Traceback, at: Where) -> RaisedError:
-    return RaisedError(tb.type, tb.text, 0, tuple(reversed(tb.frames)), source=at(tb.first_line))
+    before = tuple(_raised(earlier, at) for earlier in tb.before)
+    return RaisedError(tb.type, tb.text, 0, tuple(reversed(tb.frames)), source=at(tb.first_line), before=before)

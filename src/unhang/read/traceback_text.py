@@ -16,6 +16,7 @@ CHAINED = (
 # Of an interpreter that goes, and of a logger that could not write: nothing ends by it.
 SWALLOWED = ("Exception ignored in", "Error in atexit._run_exitfuncs:", "--- Logging error ---")
 MAX_MESSAGE_LINES = 20
+MAX_CHAINED = 8
 _FRAME = lazy_pattern(r'\s*File "(.+)", line (\d+)(?:, in (.*))?$')
 _FRAME_ALONE = lazy_pattern(r' {0,4}File "(.+\.py)", line (\d+), in (\S.*)$')
 _ERROR = lazy_pattern(r"([A-Za-z_][\w.]*)(?:: ?(.*))?$")
@@ -34,7 +35,7 @@ _BOX_LINE = lazy_pattern(r"^[│|╰└+]")
 class Traceback:
     """One exception. `frames` are outermost first, as in the text. `owner`: the rank that raised it, where known.
 
-    `has_head`: the text began with the line that every traceback begins with. `is_ignored`: Python printed it for an
+    `before`: those that it followed in a chain, the first ones. `has_head`: the text began with the line that every traceback begins with. `is_ignored`: Python printed it for an
     exception that it could not raise.
     """
 
@@ -43,6 +44,7 @@ class Traceback:
     frames: list[Frame] = field(default_factory=list)
     first_line: int = 0
     owner: int | None = None
+    before: list[Traceback] = field(default_factory=list)
     has_head: bool = True
     is_ignored: bool = False
     in_box: bool = False
@@ -104,7 +106,8 @@ class TracebackReader:
         if current.is_ignored:
             return
         if self._chained:
-            self.found.pop()
+            last = self.found.pop()
+            current.before = [*last.before, last][:MAX_CHAINED]
         self._chained = False
         self.found.append(current)
 

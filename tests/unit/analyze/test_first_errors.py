@@ -122,3 +122,15 @@ def test_what_a_pasted_stack_shows(function, place, kind):
 def test_an_interrupted_launcher_shows_nothing():
     text = 'Traceback (most recent call last):\n  File "/env/torch/multiprocessing/spawn.py", line 78, in join\nKeyboardInterrupt\n'
     assert doings_of(situation(text)) == ()
+
+
+def test_of_a_chain_each_exception_keeps_its_place():
+    chained = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    text = TRACE + "KeyError: 'w'\n" + chained + TRACE.replace("line 3", "line 8") + "ValueError: no such weight\n"
+    seen = errors_of(situation(text))
+    assert [(e.error.type, [f.line for f in e.error.frames], e.is_line) for e in seen] == [
+        ("KeyError", [3], False),
+        ("ValueError", [8], False),
+    ]
+    many = chained.join(TRACE + f"KeyError: 'w{i}'\n" for i in range(3000))
+    assert len(errors_of(situation(many))) > 1
