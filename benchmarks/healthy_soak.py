@@ -171,6 +171,8 @@ def main() -> int:
     options.add_argument("--stall-after", type=float, default=3.0, help="0: the adaptive limit")
     options.add_argument("--only", default="")
     given = options.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)  # a script's background ignores some, and so would every job
     run = [*UNHANG, "run", *(["--stall-after", f"{given.stall_after:g}"] if given.stall_after else []), "--"]
     draw = random.Random(given.seed)
     kinds = [kind for kind in KINDS if given.only in kind]

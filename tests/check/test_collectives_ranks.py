@@ -145,3 +145,29 @@ def test_the_worker_dies_with_its_member(signo: signal.Signals) -> None:
     finally:
         member.kill()
         member.wait()
+
+
+_BESIDE_OTHERS = """
+import os, subprocess, sys
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import torch
+torch.set_num_threads(1)
+from unhang.check.collectives.operations import compute_speed
+alone = compute_speed()
+others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3)]
+try:
+    beside = [compute_speed() for _ in range(3)]
+finally:
+    for other in others:
+        other.kill()
+        other.wait()
+print(min(one.median_s for one in beside) / alone.median_s)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="this kernel does not count who waits")
+def test_a_rank_whose_processor_others_use_as_well_is_not_slow() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _BESIDE_OTHERS], capture_output=True, text=True, timeout=60 * slowness(), check=True
+    )
+    assert float(done.stdout) < 1.5

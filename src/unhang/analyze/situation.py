@@ -238,11 +238,16 @@ class Situation:
     @property
     def is_crash(self) -> bool:
         """Whether a rank failed or the job ended with an error of its own."""
-        if self.failures or self.case.loose_errors or any(e.says == "crash" for e in self.events):
+        failed = [f for f in self.failures if not self._is_of_ctrl_c(f)]
+        if failed or self.case.loose_errors or any(e.says == "crash" for e in self.events):
             return not self.has_ended_well
         return self.case.job.exit_code not in (0, None) and not (
             self.case.job.ended_by_us or self.case.job.interrupted_by
         )
+
+    def _is_of_ctrl_c(self, failure: Failure) -> bool:
+        raised = failure.error.type if failure.error else ""
+        return self.case.job.interrupted_by == "SIGINT" and raised == "KeyboardInterrupt"
 
     @property
     def is_interrupted(self) -> bool:

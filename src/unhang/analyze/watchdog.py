@@ -17,6 +17,7 @@ from unhang.model.lazy_pattern import lazy_pattern
 # The members of these may bring different amounts, and of the last two another call may be meant.
 UNEVEN_OPS = frozenset({"COALESCED", "ALLTOALL", "ALLTOALL_BASE", "GATHER", "SCATTER", "SEND", "RECV", "UNKNOWN"})
 _BARRIERS = frozenset({"BARRIER", "ALLREDUCE"})
+_TELL_A_WAIT = ("watchdog.timeout", "watchdog.work", "watchdog.counters", "watchdog.dump_signal", "store.unique_id")
 MAX_COUNTER = 1 << 40
 # As large are gradient buckets and shards; two of them may differ by far more than two batches do.
 BUCKET_ELEMENTS = 1 << 16
@@ -83,9 +84,9 @@ class Watchdogs:
         """Every wait that hit its limit, one per rank, group and call, in the order printed."""
         found: list[TimedOut] = []
         latest = -1
-        for event in self._events.of("watchdog.timeout", "watchdog.work", "watchdog.counters", "store.unique_id"):
-            wait = _wait_of(event) if event.kind != "store.unique_id" else _wait_for_rank_0(event)
-            if wait is None:
+        for event in self._events.of(*_TELL_A_WAIT):
+            wait = _wait_for_rank_0(event) if event.kind == "store.unique_id" else _wait_of(event)
+            if wait is None or (event.kind == "watchdog.dump_signal" and not event["own"]):
                 continue
             if event.kind == "watchdog.work":  # the second half of a line that was broken
                 if found and not found[latest].op and event.order - found[latest].events[-1].order <= _NEAR:
@@ -109,14 +110,20 @@ class Watchdogs:
 
     @cached_property
     def seen(self) -> tuple[int, ...]:
-        """Every rank of which there is any line of the watchdog."""
-        return self._events.ranks("watchdog.")
+        """Every rank of whose own calls the watchdog says anything: that it heard of the others' says nothing of them."""
+        kinds = {e.kind for e in self._events.of("watchdog.")} - {"watchdog.observed"}
+        return self._events.ranks(*kinds)
+
+    @cached_property
+    def only_observed(self) -> tuple[int, ...]:
+        """The ranks whose watchdog heard of the others' waits, and had none of its own that ran out."""
+        return tuple(r for r in self._events.ranks("watchdog.observed") if r not in self.seen)
 
     @cached_property
     def counters(self) -> tuple[GroupCounters, ...]:
         """The last counters of each rank and group."""
         found: dict[tuple[int, str], GroupCounters] = {}
-        for event in self._events.of("watchdog.counters", "watchdog.counters_of"):
+        for event in self._events.of("watchdog.counters", "watchdog.counters_of", "watchdog.dump_signal"):
             enqueued, completed = _sane(event.number("enqueued")), _completed(event)
             if enqueued is None:
                 continue

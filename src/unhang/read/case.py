@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_WORLD = 1 << 20
 MAX_NAMED_RANKS = 16
+_INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 _GRACE_NS = 15_000_000_000
 # A signal from outside may have reached a rank before a busy supervisor noticed it.
 FELT_BEFORE_NS = 2_000_000_000
@@ -234,8 +235,14 @@ def ending_began_ns(job: Mapping[str, object], verdict: Mapping[str, object]) ->
 
 
 def ended_by_signal(job: Mapping[str, object]) -> str:
-    """The signal that ended the job, "" if none did: one that the job took, and ended well after it, did not."""
-    return text(job, "interrupted_by") if whole(job, "exit_code") != 0 and job.get("ended_by_us") is not True else ""
+    """The signal that ended the job, "" if none did: one that the job took, and ended well after it, did not.
+
+    A job that somebody started in the background may get a Ctrl-C that `unhang run` itself ignores: its exit code tells.
+    """
+    code = whole(job, "exit_code")
+    if code == 0 or job.get("ended_by_us") is True:
+        return ""
+    return text(job, "interrupted_by") or ("SIGINT" if code in _INTERRUPTED else "")
 
 
 def _felt(record: RankRecord, name: str) -> bool:

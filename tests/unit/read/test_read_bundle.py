@@ -14,6 +14,7 @@ from test_read_texts import ASKED, FATAL, RECORDS, made_page
 from unhang.errors import NothingToJudge, UnreadableInput
 from unhang.model import CallState, Case, Frame
 from unhang.read import read_bundle, read_paths
+from unhang.read.case import ended_by_signal
 
 S = 10**9
 T0 = 1_795_000_000 * S
@@ -478,3 +479,11 @@ def test_nothing_to_judge(tmp_path):
     (tmp_path / "x.bin").write_bytes(b"\0" * 100)
     with pytest.raises(NothingToJudge, match=r"x\.bin: it is not a log, a dump or a report"):
         read_paths([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("code", "ended_by_us", "by"), [(130, False, "SIGINT"), (1, False, ""), (0, False, ""), (130, True, "")]
+)
+def test_the_exit_code_tells_of_a_ctrl_c_that_went_past_us(code, ended_by_us, by):
+    """As for a job in a script's background: there `unhang run` ignores the signal, and the job's processes may not."""
+    assert ended_by_signal({"exit_code": code, "ended_by_us": ended_by_us, "interrupted_by": None}) == by

@@ -1,17 +1,23 @@
-"""Rules on collectives whose tensors do not fit each other."""
+"""Rules on collectives whose tensors or roots do not fit each other."""
 
 from __future__ import annotations
 
-from unhang.analyze.align import StuckCollective
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from unhang.analyze.align import StuckCollective, calls_at, majority, members_of
 from unhang.analyze.callpath import user_path
 from unhang.analyze.order import is_of_size_alone, is_thread_race
 from unhang.analyze.positions import bare_op, numels
 from unhang.analyze.situation import Situation
+from unhang.analyze.streams import stack_path
 from unhang.model import CallState, CollectiveCall, EvidenceLine
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.log_lines import found_in
 
+_WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
+_ROOT_NAMES = ("src", "dst", "group_src", "group_dst")
+_BUSY_SHARE = 0.3
 _GATHERS = ("_all_gather_base", "all_gather_into_tensor")
 _SCATTERS = ("_reduce_scatter_base", "reduce_scatter_tensor")
 
@@ -99,3 +105,78 @@ def gloo_sizes(s: Situation) -> Found | None:
     """Gloo's failed check, where no recorded calls tell more; it does not tell which rank is wrong."""
     events = s.events.of("gloo.size_mismatch") if not len(s.case.calls) else ()
     return found_in(s, events, 0.8, ()) if events else None
+
+
+@rule("roots-disagree", needs=("calls", "stacks"))
+def roots_disagree(s: Situation) -> Iterator[Found]:
+    """Accused is the minority, where the roots are known."""
+    if s.divergence is not None or s.primary_failure is not None or s.case.hang is None or not s.waits.roots:
+        return
+    found = [call for rank in s.waits.roots if (call := _held_in(s, rank)) is not None]
+    if len(found) < 2 or len(found) < len(s.waits.roots) or len({(c.group.name, c.seq) for c in found}) > 1:
+        return
+    ranks, first = tuple(sorted(c.rank for c in found)), found[0]
+    roots = _roots(s, ranks)
+    differ = len({*roots.values()}) > 1
+    _, odd, has_majority = majority(roots) if differ else ((), (), False)
+    culprits = odd if has_majority else ()
+    frames = user_path(first.frames) or stack_path(s.case, first.rank) or ()
+    frame = frames[-1] if frames else None
+    calls = calls_at(s.index, s.case.calls.groups.index(first.group), first.seq)
+    done = [r for r, c in calls.items() if c.state is CallState.COMPLETED]
+    words = {
+        "who": w.name_ranks(ranks),
+        "wait": w.verb(ranks, "waits", "wait"),
+        "op": f"{bare_op(first.op)} #{first.seq} of {first.group}",
+        "group": first.group,
+        "roots": "; ".join(f"rank {r} names {root}" for r, root in sorted(roots.items())),
+        "others": f", while {w.name_ranks(done)} {w.verb(done, 'is', 'are')} through" if done else "",
+        "lead": w.lead(frame),
+    }
+    yield Found(
+        0.92 if differ else 0.65,
+        culprits,
+        tuple(line for r in ranks[:3] for line in _in_call(s, r, words["op"], roots)),
+        words,
+        "known" if differ else "inferred",
+        victims=s.others(culprits) if culprits else (),
+        location=w.location_of(frame),
+        group=w.group_of(first.group),
+        collective=w.collective_of(first, first.seq),
+    )
+
+
+def _held_in(s: Situation, rank: int) -> CollectiveCall | None:
+    """The rooted call in which the rank waits although all have come to it."""
+    evidence = s.case.ranks.get(rank)
+    if evidence is None or s.activities[rank].kind != "communication":
+        return None
+    if (state := evidence.state) and (state.state == "T" or (state.cpu_share or 0) > _BUSY_SHARE):
+        return None
+    for row in s.recorded.fronts.get(rank, ()):
+        call = s.case.calls.call(row)
+        group = int(s.case.calls["group"][row])
+        calls = calls_at(s.index, group, call.seq)
+        has_all = set(calls) >= set(members_of(s.index, group))
+        if bare_op(call.op) in _WITH_ROOT and has_all and {bare_op(c.op) for c in calls.values()} == {bare_op(call.op)}:
+            return call
+    return None
+
+
+def _roots(s: Situation, ranks: Sequence[int]) -> Mapping[int, str]:
+    """The root that each of these ranks names, where the variables of torch's own frame are known.
+
+    By one name for all: a rank of the job (`src`) and a rank of the group (`group_src`) are different numbers.
+    """
+    found: dict[str, dict[int, str]] = {name: {} for name in _ROOT_NAMES}
+    for rank in ranks:
+        stack = s.case.ranks[rank].main_stack
+        for frame, name, value in stack.variables if stack else ():
+            if "torch/distributed/" in frame.file and name in found and value != "None":
+                found[name].setdefault(rank, value)
+    return max(found.values(), key=len)
+
+
+def _in_call(s: Situation, rank: int, op: object, roots: Mapping[int, str]) -> Iterable[EvidenceLine]:
+    yield EvidenceLine(f"rank {rank} calls", f"in {op}" + (f", root {roots[rank]}" if rank in roots else ""))
+    yield from w.stack_lines(s.case.ranks.get(rank), 2)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from unhang.analyze.align import calls_at, majority, members_of
-from unhang.analyze.callpath import user_path
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import errors_of, first_error
 from unhang.analyze.log_activity import (
@@ -19,11 +17,9 @@ from unhang.analyze.log_activity import (
     trained_on_after,
     work_before_the_wait,
 )
-from unhang.analyze.positions import bare_op
 from unhang.analyze.situation import Situation
-from unhang.analyze.streams import stack_path
 from unhang.analyze.watchdog import GroupCounters, TimedOut, Watchdogs, lines_of, minority
-from unhang.model import CallState, CollectiveCall, EvidenceLine, LogEvent
+from unhang.model import LogEvent
 from unhang.rules import wording as w
 from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, RECORD_IT, SEE_IT
 from unhang.rules.base import Found, Names, rule
@@ -111,7 +107,9 @@ def rank0_alone(s: Situation) -> Iterator[Found]:
     waits = s.watchdogs.timed_out
     if s.watchdogs.ranks != (0,) or s.watchdogs.seen not in ((), (0,)) or s.watchdogs.lagging[0]:
         return
-    if s.events.has("watchdog.dump_signal", "progress.rank_done") or failed_by_itself(s.failures) is not None:
+    if any(e["from_rank"] not in ("", "0") for e in s.events.of("watchdog.dump_signal")):
+        return
+    if s.events.has("progress.rank_done") or failed_by_itself(s.failures) is not None:
         return
     work = work_before_the_wait(s.events) or s.events.first("work.ended")
     if work is not None or any(x.keeps_cpu and not x.is_barrier for x in waits):
@@ -219,86 +217,6 @@ def _looks_like_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
     return s.watchdogs.all_but_0_of(s.case.job.world_size) or (s.case.job.world_size is None and len(ranks) <= 2)
 
 
-_WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
-_ROOT_NAMES = ("src", "dst", "group_src", "group_dst")
-_BUSY_SHARE = 0.3
-
-
-@rule("roots-disagree", needs=("calls", "stacks"))
-def roots_disagree(s: Situation) -> Iterator[Found]:
-    """Accused is the minority, where the roots are known."""
-    if s.divergence is not None or s.primary_failure is not None or s.case.hang is None or not s.waits.roots:
-        return
-    found = [call for rank in s.waits.roots if (call := _held_in(s, rank)) is not None]
-    if len(found) < 2 or len(found) < len(s.waits.roots) or len({(c.group.name, c.seq) for c in found}) > 1:
-        return
-    ranks, first = tuple(sorted(c.rank for c in found)), found[0]
-    roots = _roots(s, ranks)
-    differ = len({*roots.values()}) > 1
-    _, odd, has_majority = majority(roots) if differ else ((), (), False)
-    culprits = odd if has_majority else ()
-    frames = user_path(first.frames) or stack_path(s.case, first.rank) or ()
-    frame = frames[-1] if frames else None
-    calls = calls_at(s.index, s.case.calls.groups.index(first.group), first.seq)
-    done = [r for r, c in calls.items() if c.state is CallState.COMPLETED]
-    words = {
-        "who": w.name_ranks(ranks),
-        "wait": w.verb(ranks, "waits", "wait"),
-        "op": f"{bare_op(first.op)} #{first.seq} of {first.group}",
-        "group": first.group,
-        "roots": "; ".join(f"rank {r} names {root}" for r, root in sorted(roots.items())),
-        "others": f", while {w.name_ranks(done)} {w.verb(done, 'is', 'are')} through" if done else "",
-        "lead": w.lead(frame),
-    }
-    yield Found(
-        0.92 if differ else 0.65,
-        culprits,
-        tuple(line for r in ranks[:3] for line in _in_call(s, r, words["op"], roots)),
-        words,
-        "known" if differ else "inferred",
-        victims=s.others(culprits) if culprits else (),
-        location=w.location_of(frame),
-        group=w.group_of(first.group),
-        collective=w.collective_of(first, first.seq),
-    )
-
-
-def _held_in(s: Situation, rank: int) -> CollectiveCall | None:
-    """The rooted call in which the rank waits although all have come to it."""
-    evidence = s.case.ranks.get(rank)
-    if evidence is None or s.activities[rank].kind != "communication":
-        return None
-    if (state := evidence.state) and (state.state == "T" or (state.cpu_share or 0) > _BUSY_SHARE):
-        return None
-    for row in s.recorded.fronts.get(rank, ()):
-        call = s.case.calls.call(row)
-        group = int(s.case.calls["group"][row])
-        calls = calls_at(s.index, group, call.seq)
-        has_all = set(calls) >= set(members_of(s.index, group))
-        if bare_op(call.op) in _WITH_ROOT and has_all and {bare_op(c.op) for c in calls.values()} == {bare_op(call.op)}:
-            return call
-    return None
-
-
-def _roots(s: Situation, ranks: Sequence[int]) -> Mapping[int, str]:
-    """The root that each of these ranks names, where the variables of torch's own frame are known.
-
-    By one name for all: a rank of the job (`src`) and a rank of the group (`group_src`) are different numbers.
-    """
-    found: dict[str, dict[int, str]] = {name: {} for name in _ROOT_NAMES}
-    for rank in ranks:
-        stack = s.case.ranks[rank].main_stack
-        for frame, name, value in stack.variables if stack else ():
-            if "torch/distributed/" in frame.file and name in found and value != "None":
-                found[name].setdefault(rank, value)
-    return max(found.values(), key=len)
-
-
-def _in_call(s: Situation, rank: int, op: object, roots: Mapping[int, str]) -> Iterable[EvidenceLine]:
-    yield EvidenceLine(f"rank {rank} calls", f"in {op}" + (f", root {roots[rank]}" if rank in roots else ""))
-    yield from w.stack_lines(s.case.ranks.get(rank), 2)
-
-
 @rule("timeout-unexplained", names=Names.NOTHING)
 def timeout_unexplained(s: Situation) -> Iterator[Found]:
     """Who waited, in what, who was missing as far as it is known, and what would decide."""
@@ -339,7 +257,7 @@ def _missing(s: Situation) -> _Known:
         return s.events.ranks("frtrace.culprit"), "differed, as torch's analyser says", accused
     if missed := _missed(s):
         return tuple(sorted({n for n, _ in missed})), "did not come to the barrier", [e for _, e in missed]
-    return _horovod(s) or _shorter_queue(s) or _only_silent_one(s) or ((), "", ())
+    return _horovod(s) or _shorter_queue(s) or _only_observer(s) or _only_silent_one(s) or ((), "", ())
 
 
 def _numbers(text: str) -> set[int]:
@@ -371,6 +289,15 @@ def _shorter_queue(s: Situation) -> _Known | None:
     if len(queued) < 3 or not fewer or len(fewer) * 2 >= len(queued):
         return None
     return tuple(fewer), "had issued fewer calls", [queued[r][1] for r in fewer]
+
+
+def _only_observer(s: Situation) -> _Known | None:
+    """The one rank that heard of the others' waits and had none itself: it came to their call later than all, or never."""
+    waited, late = s.watchdogs.ranks, s.watchdogs.only_observed
+    if len(late) != 1 or len(waited) < 2 or s.case.job.world_size not in (None, len(waited) + 1):
+        return None
+    lines = [e for e in s.events.of("watchdog.observed") if e.rank in late]
+    return late, "heard of it from the others and had no wait of its own that ran out", lines
 
 
 def _only_silent_one(s: Situation) -> _Known | None:
