@@ -3,6 +3,7 @@
 from unhang.model.calls import CALL_COLUMNS, PROGRESS_COLUMNS, CallState, CollectiveCall, CollectiveTable, TableBuilder
 from unhang.model.case import Case, HangObservation, Job
 from unhang.model.causes import CAUSES
+from unhang.model.course import Course, PassedStall, SlowStep
 from unhang.model.events import LogEvent
 from unhang.model.evidence import (
     Frame,
@@ -44,6 +45,7 @@ __all__ = [
     "Case",
     "CollectiveCall",
     "CollectiveTable",
+    "Course",
     "Diagnosis",
     "EvidenceLine",
     "Finding",
@@ -56,6 +58,7 @@ __all__ = [
     "LogEvent",
     "LogLine",
     "Outcome",
+    "PassedStall",
     "PendingCall",
     "ProcessExit",
     "ProcessGroup",
@@ -65,6 +68,7 @@ __all__ = [
     "RankIdentity",
     "Reading",
     "RuleOutcome",
+    "SlowStep",
     "Source",
     "TableBuilder",
     "ThreadStack",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from unhang.model.calls import CollectiveTable
+from unhang.model.course import Course
 from unhang.model.events import LogEvent
 from unhang.model.evidence import LogLine, ProcessGroup, RaisedError, RankEvidence, ThreadStack, Unavailable
 from unhang.model.readings import Reading
@@ -17,6 +18,7 @@ class Job:
 
     `interrupted_by`: the signal to `unhang run` that ended the job (SIGINT: Ctrl-C), empty if none did; `interrupted_ns`: when it came.
     `report_dirs`: where the reports of its `unhang run`s lie. `environment`: the variables that decide how ranks find each other.
+    `added`: what `unhang run` was asked to set for it.
     `end_line`: the line of a log that tells how it ended, where nothing else does.
     """
 
@@ -33,6 +35,7 @@ class Job:
     report_dirs: tuple[str, ...] = ()
     end_line: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    added: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,7 @@ class Case:
     present: tuple[str, ...] = ()
     absent: tuple[Unavailable, ...] = ()
     out_of_sight: tuple[int, ...] = ()
+    course: Course | None = None
     attempt: int = 0
     earlier: tuple[Case, ...] = ()
 

@@ -6,6 +6,7 @@ showGraph(view.graph);
 showStacks(view.stacks);
 showFixes(view.fixes, view.useless);
 showWithoutFinding(view);
+showCourse(view.course);
 showFolds(view);
 showLanes(view).catch((problem) => {
   byId("lanes-note").textContent = `The lanes cannot be drawn here: ${problem.message}`;
