@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from unhang.model import Case, Course, Finding, PassedStall, SlowStep, user_frames
+from unhang.model import Case, Course, Finding, NextStep, PassedStall, SlowStep, user_frames
 from unhang.model.rank_sets import name_ranks
 from unhang.show.paper import duration
 
@@ -107,6 +107,28 @@ def cost_in_words(cost: Mapping[str, Any]) -> str:
         hours = cost["ranks"] * limit_s / 3600
         said += f"; the job's own limit of {duration(limit_s)} would have made it {hours:.1f} rank-hours"
     return said
+
+
+def cost_of_step(step: NextStep) -> str:
+    """`2 min`; for a run how long it has to last, and what that costs."""
+    if step.minutes is not None:
+        return f"{step.minutes} min"
+    if not step.run_s:
+        return "a run, several times as long as it took to fail"
+    times = ", ".join(_roughly(seconds) for _, seconds in step.run_s)
+    sure = ", ".join(f"{100 * sure:.0f}" for sure, _ in step.run_s)
+    cost = f"; the second costs {step.ranks * step.run_s[1][1] / 3600:.0f} rank-hours" if step.ranks else ""
+    return f"a run: {times} without a failure make it {sure} % sure{cost}"
+
+
+def _roughly(seconds: float) -> str:
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 90
+        else f"{seconds / 60:.0f} min"
+        if seconds < 5400
+        else f"{seconds / 3600:.1f} h"
+    )
 
 
 def course_lines(case: Case) -> list[tuple[str, str]]:

@@ -144,6 +144,7 @@ def to_json(diagnosis: Diagnosis, case: Case | None = None) -> bytes:
         },
         "notes": diagnosis.notes,
         **({"earlier": [_attempt(a) for a in diagnosis.earlier]} if diagnosis.earlier else {}),
+        **({"next_steps": [asdict(step) for step in diagnosis.next_steps]} if diagnosis.next_steps else {}),
         **(_course(case, diagnosis) if case is not None else {}),
     }
     return encoded(report) + b"\n"

@@ -4,7 +4,7 @@ const view = JSON.parse(byId("data").textContent);
 showAnswer(view);
 showGraph(view.graph);
 showStacks(view.stacks);
-showFixes(view.fixes, view.useless);
+showFixes(view.fixes, view.useless, view.steps);
 showWithoutFinding(view);
 showCourse(view.course);
 showFolds(view);

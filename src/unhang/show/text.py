@@ -14,13 +14,14 @@ from unhang.model import (
     Fix,
     Frame,
     HangObservation,
+    NextStep,
     Outcome,
     WaitsFor,
     user_frames,
 )
 from unhang.model.findings import NO_HELP
 from unhang.model.rank_sets import count_ranks, name_ranks
-from unhang.show.course import cost_in_words, cost_of, course_lines, is_remarkable, stop_in_words, stop_of
+from unhang.show.course import cost_in_words, cost_of, cost_of_step, course_lines, is_remarkable, stop_in_words, stop_of
 from unhang.show.headline import certainty, ended, headline, undecided
 from unhang.show.paper import Paper, duration
 from unhang.show.run_card import run_card
@@ -230,6 +231,17 @@ def _deciding(paper: Paper, diagnosis: Diagnosis) -> None:
         paper.prose(f"{reason}: {names} could not judge", lead="- ")
 
 
+def _next_steps(paper: Paper, steps: Sequence[NextStep]) -> None:
+    if steps:
+        paper.heading("What to do now, in this order")
+    for number, step in enumerate(steps, 1):
+        paper.prose(f"{step.title} ({cost_of_step(step)})", style="strong", lead=f"{number}. ")
+        paper.verbatim("$ " + step.do, indent=5)
+        for seen, means in step.outcomes:
+            paper.prose(f"{seen} -> {means}", indent=5, lead="- ")
+        paper.prose(step.undo, indent=5, lead="undo: ")
+
+
 def _attempts(paper: Paper, diagnosis: Diagnosis) -> None:
     """How each attempt before the last ended."""
     shown = diagnosis.findings[0].attempt if diagnosis.findings else None
@@ -285,13 +297,15 @@ def render_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool =
             _waits(paper, wait_graph(waits, first.culprit_ranks), waits, case)
         _stacks(paper, seen, first)
         _evidence(paper, first.evidence)
-        _fixes(paper, first)
+        if not diagnosis.next_steps:  # which say the same, and more
+            _fixes(paper, first)
         _others(paper, diagnosis.findings[1:])
     else:
         _waits(paper, wait_graph(waits), waits, case)
         _late_stacks(paper, case, waits)
         _shown(paper, case, diagnosis)
         _deciding(paper, diagnosis)
+    _next_steps(paper, diagnosis.next_steps)
     _attempts(paper, diagnosis)
     _course(paper, case)
     _card(paper, case)

@@ -14,6 +14,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
@@ -24,7 +25,7 @@ import numpy.typing as npt
 from unhang.model import Case, Diagnosis, Finding, HangObservation, Job, Location, Outcome, WaitsFor
 from unhang.model.findings import NO_HELP
 from unhang.model.rank_sets import count_ranks, fold_ranks, name_ranks
-from unhang.show.course import cost_in_words, cost_of, course_lines, panels, stop_in_words, stop_of
+from unhang.show.course import cost_in_words, cost_of, cost_of_step, course_lines, panels, stop_in_words, stop_of
 from unhang.show.headline import certainties, certainty, headline, undecided
 from unhang.show.paper import duration, printable
 from unhang.show.run_card import run_card
@@ -295,6 +296,7 @@ def page_data(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> View:
         "evidence": [[e.source, e.text] for e in (first.evidence[:_MOST] if first else ())],
         "fixes": _fixes(first),
         "useless": _useless(first),
+        "steps": [{**asdict(step), "cost": cost_of_step(step)} for step in diagnosis.next_steps],
         "others": _findings([*diagnosis.findings[1:], *_of_attempts(diagnosis)]),
         "lastCalls": [[name_ranks(c.ranks), c.what, c.state] for c in last_calls(case)[:40]] if not first else [],
         "undecided": [[reason, ", ".join(rules)] for reason, rules in undecided(diagnosis)[:40]] if not first else [],
