@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from unhang.model.readings import Reading, Value
+from unhang.model.evidence import Reading, Value
 
 
 class Readings:

@@ -11,7 +11,7 @@ from typing import Any
 
 from unhang.analyze.event_index import Events
 from unhang.model import LogEvent
-from unhang.model.events import MAX_DIGITS
+from unhang.model.evidence import MAX_DIGITS
 from unhang.model.lazy_pattern import lazy_pattern
 
 # The members of these may bring different amounts, and of the last two another call may be meant.

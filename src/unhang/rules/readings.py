@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from unhang.analyze.situation import Situation
 from unhang.model import Case, EvidenceLine
-from unhang.model.readings import Reading
+from unhang.model.evidence import Reading
 from unhang.rules.base import unread
 
 _MOST_QUOTED = 8

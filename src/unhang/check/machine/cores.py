@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from unhang.model import Reading
-from unhang.model.readings import Value
+from unhang.model.evidence import Value
 
 _UNLIMITED = 1 << 60  # version 1 of control groups writes a number near 2^63 where there is no limit
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from unhang.check.children import TookTooLong, limited
 from unhang.check.machine.cores import groups_of, number_in
 from unhang.model import Reading
-from unhang.model.readings import Value
+from unhang.model.evidence import Value
 
 LIMITS = {
     "nofile": resource.RLIMIT_NOFILE,

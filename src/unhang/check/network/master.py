@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from unhang.check.areas import Context
 from unhang.check.network.interfaces import Interface, family_of, holder_of, is_loopback, is_of_use
 from unhang.model import Reading, Unavailable
-from unhang.model.readings import Value
+from unhang.model.evidence import Value
 
 _ANY_PORT = 9  # a UDP socket that is connected sends nothing
 _RESOLVE_LIMIT_S, _CONNECT_LIMIT_S = 3.0, 2.0

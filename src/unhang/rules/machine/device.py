@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from unhang.analyze.situation import Situation
 from unhang.model import Reading
-from unhang.model.readings import as_numbers
+from unhang.model.evidence import as_numbers
 from unhang.rules.base import Found, rule
 from unhang.rules.devices import devices_of, found_on, less_than_peers, majority, users_of
 from unhang.rules.forecast import NEIGHBOUR_BYTES, SHARE, Needs, ago, needs_of, size
