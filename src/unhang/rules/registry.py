@@ -11,7 +11,7 @@ from functools import cache
 from typing import NamedTuple
 
 import unhang.rules
-from unhang.analyze.pace import Stall, stall
+from unhang.analyze.log_progress import Stall, stall
 from unhang.analyze.situation import Situation
 from unhang.model import Attempt, Case, Diagnosis, Finding, Inventory, RuleOutcome, Verdict
 from unhang.rules.base import RULES, Names, Rule

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from unhang.analyze.sides import ByCondition
 from unhang.analyze.source import Condition
-from unhang.analyze.ties import ByCondition
 from unhang.model import Fix, Frame
 from unhang.model.findings import NO_HELP
 from unhang.rules import wording as w

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from unhang.analyze.callpath import user_path
 from unhang.analyze.first_errors import has_fatal_end, is_log_only
-from unhang.analyze.laggards import behind_in_steps
+from unhang.analyze.log_progress import behind_in_steps
 from unhang.analyze.overtaking import LeftOut, left_out_before
 from unhang.analyze.situation import Situation
 from unhang.model import LogEvent
