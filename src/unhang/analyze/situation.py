@@ -18,7 +18,7 @@ from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.stragglers import Straggler, stragglers
 from unhang.analyze.waits_for import blocked_by, edges_on, main_waits_in_store, never_ending, waits_for
 from unhang.model import Case, LogEvent, Outcome, RankEvidence, WaitEdge, WaitsFor
-from unhang.read.logs.exceptions import events_of_errors
+from unhang.read.logs.events import events_of_errors
 
 MOST_DIVERGENCES, _MOST_SILENT = 32, 8
 _LEAST_QUIET_S, _MOST_USUAL = 5.0, 3.0
@@ -282,7 +282,7 @@ class Situation:
     def _has_handled_all(self) -> bool:
         """Whether only lines of logs speak of a failure, and the program went on after each of them."""
         from unhang.analyze.first_errors import errors_of, has_fatal_end, is_log_only, went_on
-        from unhang.read.logs.ending import STILL_PRINTED, moved_after
+        from unhang.read.logs.attempts import STILL_PRINTED, moved_after
 
         if not is_log_only(self) or has_fatal_end(self):
             return False

@@ -16,7 +16,7 @@ from unhang.analyze.align import StuckCollective
 from unhang.analyze.positions import bare_op
 from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.model import Case, PendingCall, RankEvidence, ThreadStack, WaitEdge, WaitsFor, user_frames
-from unhang.read.logs.exceptions import kinds_in
+from unhang.read.logs.events import kinds_in
 
 
 def _shared(edges: Iterable[WaitEdge]) -> dict[int, tuple[int, ...]]:

@@ -273,7 +273,7 @@ class _Walk:
         """Our own outputs and all others, read last because the processes' numbers tell the ranks in some of them. The stacks in them complete the records."""
         if not self._output_paths:
             return [], []
-        from unhang.read.logs.printed_dumps import take_stacks  # most folders of dumps hold no log
+        from unhang.read.logs.pasted_stacks import take_stacks  # most folders of dumps hold no log
         from unhang.read.logs.source import read_outputs
 
         ranks_by_pid = {r.identity.pid: rank for found in attempts for rank, r in found.items() if r.identity.pid}

@@ -18,10 +18,8 @@ from unhang.read.logs import scan as scan_module
 from unhang.read.logs import source
 from unhang.read.logs.decode import lines_of
 from unhang.read.logs.patterns import matches
-from unhang.read.logs.scan import Scanned, Scanner, blocks, scan
-from unhang.read.logs.scan_anchors import Anchor, anchors
-from unhang.read.logs.scan_engines import Finder, GramEngine, HyperscanEngine, Make, has_hyperscan
-from unhang.read.logs.scan_lines import words_in_lines
+from unhang.read.logs.scan import Anchor, Scanned, Scanner, anchors, blocks, scan
+from unhang.read.logs.scan_engines import Finder, GramEngine, HyperscanEngine, Make, has_hyperscan, words_in_lines
 from unhang.read.logs.source import read_output, read_outputs
 from unhang.read.output_log import parse_lines, parse_output
 

@@ -34,7 +34,7 @@ from unhang.read.dumps.torchcomms import is_of_torchcomms, with_meaning
 from unhang.read.fields import INT64_MAX, text
 from unhang.read.files import decode_json, read_bytes, unreadable
 from unhang.read.inventory import RankCalls
-from unhang.read.logs.exceptions import is_echo
+from unhang.read.logs.events import is_echo
 from unhang.read.membership import Membership
 from unhang.read.pickle_guard import PickleGuard
 from unhang.read.rank_folder import RankRecord

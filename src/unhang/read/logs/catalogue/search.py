@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 
-from unhang.read.logs.anchor_index import AnchorIndex
+from unhang.read.logs.anchors import AnchorIndex
 from unhang.read.logs.catalogue.rows import Row, anchor_of, bulk_rows, literals, row_regex, weighed_rows
 
 _MOST_CHARS = 4000
