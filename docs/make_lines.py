@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unhang.inside.guards.echoes import ROWS
-from unhang.read.logs.catalogue.rows import SEARCHED
+from unhang.read.logs.catalogue import SEARCHED
 from unhang.read.logs.events import guards_text
 from unhang.read.logs.patterns import INDEX, index_text, searched_text
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from unhang.read.logs.catalogue.rows import Row
-from unhang.read.logs.catalogue.search import best_cause, weighed
+from unhang.read.logs.catalogue import Row, best_cause, weighed
 
 USER = "user-exception"
 _OF_ITS_OWN = ("user",)  # the layer of what a program, its loader or Python itself says

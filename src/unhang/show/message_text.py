@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unhang.model import CAUSES
-from unhang.read.logs.catalogue.emitters import PROGRAM, Emitter
-from unhang.read.logs.catalogue.rows import Row
+from unhang.read.logs.catalogue import PROGRAM, Emitter, Row
 from unhang.show.paper import printable
 
 _WIDTH = 110

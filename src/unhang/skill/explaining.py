@@ -15,8 +15,7 @@ from unhang.errors import NothingToJudge, UnreadableInput, WrongUsage
 from unhang.model import CAUSES, Case, LogEvent
 from unhang.read.environment.settings import Assignment, Settings
 from unhang.read.logs.case import case_of_outputs, log_case
-from unhang.read.logs.catalogue.emitters import emitter_of
-from unhang.read.logs.catalogue.search import whole
+from unhang.read.logs.catalogue import emitter_of, whole
 from unhang.read.logs.patterns import all_patterns
 from unhang.read.output_log import OutputLog, parse_output
 from unhang.rules.base import Rule

@@ -10,9 +10,7 @@ from typing import NamedTuple
 from unhang.analyze.first_errors import SeenError, errors_of, has_fatal_end
 from unhang.analyze.situation import Situation
 from unhang.model import Fix, LogEvent
-from unhang.read.logs.catalogue.emitters import emitter_of
-from unhang.read.logs.catalogue.rows import LAYERS, Row
-from unhang.read.logs.catalogue.search import best_cause, weighed
+from unhang.read.logs.catalogue import LAYERS, Row, best_cause, emitter_of, weighed
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.died_first import in_trouble
 from unhang.rules.failure import comes_late, first_exception, found_at_first
