@@ -173,7 +173,7 @@ class _Walk:
         self.verdict = joined_verdict(self.verdict, found.get("verdict.json", {}))
         launcher = folder / "launcher.json"
         if launcher.exists():
-            from unhang.read.pyspy import read_pyspy
+            from unhang.read.stack_texts import read_pyspy
 
             self.launcher_stacks = self.attempt("stack of the launcher", lambda: read_pyspy(launcher)) or ()
         if (folder / "output.log").exists():
@@ -242,10 +242,10 @@ class _Walk:
             self._add_rank_file(path, kind, self.loose.setdefault(rank, RankRecord(RankIdentity(rank))))
 
     def _add_rank_file(self, path: Path, kind: Kind, record: RankRecord) -> None:
-        from unhang.read.elastic_error import read_elastic_error
+        from unhang.read.launchers import read_elastic_error
         from unhang.read.page import read_page
-        from unhang.read.pyspy import read_pyspy
         from unhang.read.sniff import Kind
+        from unhang.read.stack_texts import read_pyspy
 
         if kind is Kind.DUMP:
             record.dump_paths.append(path)

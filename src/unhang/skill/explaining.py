@@ -223,7 +223,7 @@ def variable_facts(name: str) -> dict[str, str] | None:
 
 def variable_in(word: str) -> KnownVariable | None:
     """A variable that the tables know, or the judged setting `NAME=value` of one."""
-    from unhang.read.environment.shell import read_shell
+    from unhang.read.environment.texts import read_shell
 
     name, equals, _ = word.partition("=")
     facts = variable_facts(name.strip())

@@ -11,13 +11,11 @@ import pytest
 
 from unhang.errors import UnreadableInput
 from unhang.read.environment import rebuild
-from unhang.read.environment.config_text import read_config, read_json_text
-from unhang.read.environment.log_text import read_log
 from unhang.read.environment.python_code import read_notebook, read_python
 from unhang.read.environment.settings import Settings
-from unhang.read.environment.shell import read_shell
 from unhang.read.environment.sources import files_below, of_pid, of_process, read_source, read_sources
 from unhang.read.environment.tables import beliefs, foreign, in_scope, tables, variables
+from unhang.read.environment.texts import read_config, read_json_text, read_log, read_shell
 
 
 def pairs(settings: Settings) -> list[tuple[str, str | None, int | None]]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from unhang.read.logs.ras_json import ras_lines
+from unhang.read.ras import ras_lines
 
 MAX_JOINED_CHARS = 1 << 20
 # So much of a line a launcher's buffer holds; of a line that is longer the rest comes behind the same label.

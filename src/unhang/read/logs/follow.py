@@ -17,7 +17,7 @@ from unhang.read.logs.patterns import matches
 from unhang.read.logs.scan import Read, Scanner, blocks
 from unhang.read.logs.scan_engines import Make
 from unhang.read.output_log import OutputLog, parse_lines
-from unhang.read.traceback_text import START
+from unhang.read.stack_texts import START
 
 POLL_S = 0.5
 BATCH_BYTES = 1 << 20

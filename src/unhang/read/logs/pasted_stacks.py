@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from unhang.model import Frame, LogEvent, LogLine, RankIdentity, Source, Unavailable
-from unhang.read.faulthandler_text import FaultDump, is_faulthandler, is_header, parse_faulthandler
 from unhang.read.logs.events import events_of
 from unhang.read.output_log import OutputLog
 from unhang.read.rank_folder import RankRecord
 from unhang.read.sniff import rank_of_stacks
+from unhang.read.stack_texts import FaultDump, is_faulthandler, is_header, parse_faulthandler
 
 MAX_STACKS = 4096
 _FAULT_NAMES = {"Current thread": "MainThread", "Stack": "MainThread", "Thread": "of faulthandler"}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from unhang.read.logs.patterns import by_anchor
 from unhang.read.logs.scan_engines import Finder, GramEngine, HyperscanEngine, Make, has_hyperscan
-from unhang.read.traceback_text import CHAINED, START
+from unhang.read.stack_texts import CHAINED, START
 
 Piece = tuple[int, int, bytes]
 """The number of a line, where in the log the text begins, and the text."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 from unhang.analyze.first_errors import errors_of
 from unhang.analyze.situation import Situation
 from unhang.model import LogEvent
-from unhang.read.traceback_text import START as TRACEBACK
+from unhang.read.stack_texts import START as TRACEBACK
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import PORT_TAKEN, first_exception, frame_of, is_file_race, text_of
