@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unhang.model import CAUSES, LogEvent
-from unhang.rules.base import Rule
-from unhang.rules.cards import HEADINGS
+from unhang.rules.base import HEADINGS, Rule
 from unhang.rules.decision_tree import (
     FIRST,
     Answer,

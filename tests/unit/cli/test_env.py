@@ -16,7 +16,7 @@ from unhang.read.environment.python_code import read_python
 from unhang.read.environment.sources import of_process
 from unhang.read.environment.texts import read_config, read_log, read_shell
 from unhang.rules.env import judge_settings
-from unhang.rules.env.names import distance, nearest
+from unhang.rules.env.known import distance, nearest
 
 
 def env(*arguments: str | Path) -> tuple[int, str]:

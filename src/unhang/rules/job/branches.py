@@ -31,8 +31,8 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, calls_only_on_rank_zero, line_text, surroundings
 from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w
+from unhang.rules.advice import deciding, fixes_inside, fixes_of, say_the_condition
 from unhang.rules.base import Found, rule
-from unhang.rules.same_calls import deciding, fixes_inside, fixes_of, say_the_condition
 
 _FORWARD = ("_pre_forward", "_sync_buffers", "forward")
 
