@@ -12,9 +12,8 @@ from unhang.analyze.situation import Situation
 from unhang.model import Case, Finding, WaitEdge, WaitsFor
 from unhang.reproduce.program import render
 from unhang.reproduce.reproducing import describe, write_only
-from unhang.reproduce.schedule import Schedule, Step
+from unhang.reproduce.schedule import MOST_RANKS, Schedule, Step, few_ranks, leap, minimize, shrink
 from unhang.reproduce.schedule_cut import NotReproducible, cut
-from unhang.reproduce.shrink import MOST_RANKS, few_ranks, leap, minimize, shrink
 from unhang.testing import judge, make_case
 
 STEP = "all_reduce[8]@main:10>step:20"

@@ -22,8 +22,7 @@ from unhang.rules.base import Rule
 from unhang.rules.decision_tree import Explanation, explanation, rules_by_id
 from unhang.rules.registry import all_rules
 from unhang.show import explain_text as show
-from unhang.show.explain_text import KnownLine, KnownVariable, Lines
-from unhang.show.message_text import Message
+from unhang.show.explain_text import KnownLine, KnownVariable, Lines, Message
 from unhang.show.paper import printable
 from unhang.skill.advice import ADVICE, advice_json, advice_text
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from unhang.model import Verdict
-from unhang.show.junit import JUnitCase, junit
+from unhang.show.check_report import JUnitCase, junit
 from unhang.show.paper import columns, duration, printable
 from unhang.verify.before_after import Side, Verified, where
 from unhang.verify.judging import Check
