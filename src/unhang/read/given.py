@@ -1,22 +1,17 @@
-"""What was given to be judged: paths, patterns, URLs, `-`, archives, which are unpacked, and reports."""
+"""What was given to be judged: paths, patterns, URLs, `-`, archives, reports."""
 
 from __future__ import annotations
 
 import glob
 import os
-import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from unhang.errors import NotEvidence, UnhangError, UnreadableInput, WrongUsage
-from unhang.read.dumps import archive
-from unhang.read.dumps.locate import archive_at, opener
-from unhang.read.dumps.names import is_archive
-from unhang.read.files import unreadable
+from unhang.errors import NotEvidence, UnhangError, WrongUsage
 from unhang.read.runs import BUNDLE, REPORTS, has_bundle, is_own_file, jobs_in, jobs_of, report_beside
 
 Given = Path | str
@@ -102,6 +97,7 @@ def opened(paths: Sequence[Given], log: Log = ignore) -> Iterator[Opened]:
 
 
 def _evidence(path: Given, stack: ExitStack, names: dict[str, str], log: Log) -> Given:
+    from unhang.read.dumps.unpack import is_packed_run, unpack
 
     def temporary() -> Path:
         return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unhang-")))
@@ -150,53 +146,3 @@ def check_one_job(paths: Sequence[Given], log: Log = ignore) -> None:
     if len(runs) > 1 and len(jobs := jobs_of(runs)) > 1:
         doubt = "they do not look like nodes of one job, and are judged as one because they were named together"
         log(f"{doubt}: {', '.join(map(str, runs[:3]))}{', ...' if len(runs) > 3 else ''}")
-
-
-MAX_UNPACKED_BYTES = 8 << 30
-_OF_A_RUN = re.compile(r"(^|/)(job\.json|report\.json|ranks/r\d{1,9}-\d{1,9}/[^/]+)$")
-
-
-def is_packed_run(path: Path) -> bool:
-    """Whether a file is an archive with runs in it, not with dumps alone. One that cannot be read is none."""
-    if not is_archive(path.name) or not path.is_file():
-        return False
-    try:
-        content = archive_at(os.path.abspath(path))  # which reads the dumps in it at the same time
-    except UnreadableInput:
-        try:
-            content = _everything(path)  # it may be cut
-        except UnreadableInput:
-            return False
-    return any(_OF_A_RUN.search(name) for name in (*content.others, *content.members))
-
-
-def _everything(path: Path) -> archive.Archive:
-    return archive.list_archive(opener(str(path)), str(path), path.stat().st_size, lambda *_: True)
-
-
-def unpack(path: Path, folder: Path) -> str:
-    """Writes the plain files of an archive below `folder`; what `list_archive` leaves out is left out.
-
-    Returns:
-        What of it is damaged; empty if all could be read.
-
-    Raises:
-        UnreadableInput: it is damaged, too large, or an attack.
-        OSError: there is no room.
-    """
-    name = str(path)
-    content = _everything(path)
-    if sum(member.size for member in content.members.values()) > MAX_UNPACKED_BYTES:
-        raise archive.too_large(name, MAX_UNPACKED_BYTES)
-    for inner, member in content.members.items():
-        data = archive.packed_member(content, inner, opener(name), archive.MAX_DUMP_BYTES)
-        target = folder / inner
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
-        except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
-            raise unreadable(name, f"{inner} is a file and a folder in it", "unpack it by hand") from error
-        if member.written_ns:
-            with suppress(OSError, OverflowError):
-                os.utime(target, ns=(member.written_ns, member.written_ns))
-    return content.damage
