@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
-from xml.etree import ElementTree
 
 from unhang.model import Case, Diagnosis, Finding, Verdict
 from unhang.rules.registry import all_rules
@@ -128,6 +127,8 @@ def junit(cases: Sequence[JUnitCase], suite: str, classname: str, seconds: float
     counts = {"tests": len(cases), "failures": kinds.count("failure"), "errors": kinds.count("error")}
     about = {name: str(count) for name, count in {**counts, "skipped": kinds.count("skipped")}.items()}
     about |= {} if seconds is None else {"time": f"{seconds:.3f}"}
+    from xml.etree import ElementTree
+
     root = ElementTree.Element("testsuite", {"name": suite, **about})
     for case in cases:
         element = ElementTree.SubElement(root, "testcase", name=case.name, classname=classname, time="0")
