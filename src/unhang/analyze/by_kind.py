@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Generic, TypeVar
 
 from unhang.model import LogEvent
 from unhang.model.evidence import Reading, Value
@@ -13,30 +14,40 @@ def is_of_training(event: LogEvent) -> bool:
     return event.kind.startswith("learn.") and not event.says
 
 
-class Events:
-    """All events, in order. A kind may be given whole (`nccl.ecc`) or as a family (`nccl.`)."""
+T = TypeVar("T", bound=LogEvent | Reading)
 
-    def __init__(self, events: Iterable[LogEvent]) -> None:
-        self._all = tuple(events)
-        self._kinds: dict[str, list[LogEvent]] = {}
-        for event in self._all:
-            self._kinds.setdefault(event.kind, []).append(event)
 
-    def __iter__(self) -> Iterator[LogEvent]:
+class _ByKind(Generic[T]):
+    """All of them, in order. A kind may be given whole (`nccl.ecc`) or as a family (`nccl.`)."""
+
+    def __init__(self, all_: Iterable[T]) -> None:
+        self._all = tuple(all_)
+        self._kinds: dict[str, list[T]] = {}
+        for one in self._all:
+            self._kinds.setdefault(one.kind, []).append(one)
+
+    def __iter__(self) -> Iterator[T]:
         return iter(self._all)
 
     def __len__(self) -> int:
         return len(self._all)
 
+    def _of(self, kinds: Sequence[str]) -> list[T]:
+        """Those of these kinds, one kind after the other."""
+        return [
+            one
+            for kind, found in self._kinds.items()
+            if any(kind == k or (k.endswith(".") and kind.startswith(k)) for k in kinds)
+            for one in found
+        ]
+
+
+class Events(_ByKind[LogEvent]):
+    """All events of a job's logs."""
+
     def of(self, *kinds: str) -> tuple[LogEvent, ...]:
         """The events of these kinds, in order."""
-        found = [
-            e
-            for kind, events in self._kinds.items()
-            if any(kind == k or (k.endswith(".") and kind.startswith(k)) for k in kinds)
-            for e in events
-        ]
-        return tuple(sorted(found, key=lambda e: e.order))
+        return tuple(sorted(self._of(kinds), key=lambda e: e.order))
 
     def has(self, *kinds: str) -> bool:
         """Whether there is any of these kinds."""
@@ -51,30 +62,12 @@ class Events:
         return tuple(sorted({e.rank for e in self.of(*kinds) if e.rank is not None}))
 
 
-class Readings:
-    """All readings. A kind may be given whole (`machine.limit`) or as an area (`machine.`)."""
-
-    def __init__(self, readings: Iterable[Reading]) -> None:
-        self._all = tuple(readings)
-        self._kinds: dict[str, list[Reading]] = {}
-        for reading in self._all:
-            self._kinds.setdefault(reading.kind, []).append(reading)
-
-    def __iter__(self) -> Iterator[Reading]:
-        return iter(self._all)
-
-    def __len__(self) -> int:
-        return len(self._all)
+class Readings(_ByKind[Reading]):
+    """All readings of a job's machines."""
 
     def of(self, *kinds: str, subject: str | None = None) -> tuple[Reading, ...]:
         """The readings of these kinds, in the order in which they were taken."""
-        found = [
-            reading
-            for kind, readings in self._kinds.items()
-            if any(kind == k or (k.endswith(".") and kind.startswith(k)) for k in kinds)
-            for reading in readings
-        ]
-        return tuple(r for r in found if subject is None or r.subject == subject)
+        return tuple(r for r in self._of(kinds) if subject is None or r.subject == subject)
 
     def first(self, *kinds: str, subject: str | None = None) -> Reading | None:
         """The first of these kinds."""

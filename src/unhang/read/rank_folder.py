@@ -177,7 +177,7 @@ def raised_error(fields: dict[str, object], path: str, handled: bool = False) ->
         type=text(fields, "type", "Exception"),
         message=text(fields, "message"),
         time_ns=whole(fields, "time_ns") or 0,
-        frames=frame_triples(fields, "frames"),
+        frames=frame_triples(fields),
         handled=handled,
         handler=frame_triple(fields.get("handler")),
         parameters=texts(fields, "parameters"),
@@ -278,11 +278,9 @@ def _complete(stack: ThreadStack, record: RankRecord, kernel: Mapping[object, ob
     wait = KernelWait(text(fields, "call"), text(fields, "file")) if isinstance(fields, dict) else None
     ident = stack.ident or (record.main_thread_id if stack.is_main else None)
     work = next((g for g in _objects(record.waits_fields, "given") if whole(g, "thread") == ident), {})
-    is_own = ident is not None and stack.process_id in (
-        None,
-        record.identity.pid,
-    )  # a fork's threads have the same numbers
-    given = frame_triples({"frames": work.get("frames")}, "frames") if is_own else ()
+    # A fork's threads have the same numbers.
+    is_own = ident is not None and stack.process_id in (None, record.identity.pid)
+    given = frame_triples(work) if is_own else ()
     return replace(stack, ident=ident, kernel=wait, given=given, variables=record.variables if stack.is_main else ())
 
 
@@ -305,7 +303,7 @@ def _idents(value: object) -> tuple[int, ...]:
 def _tasks(fields: Mapping[str, object]) -> Iterator[WaitingTask]:
     for task in _objects(fields, "tasks"):
         found = {str(k): v for k, v in task.items()}
-        yield WaitingTask(text(task, "name"), frame_triples(found, "frames"), texts(task, "awaits"))
+        yield WaitingTask(text(task, "name"), frame_triples(found), texts(task, "awaits"))
 
 
 def _age_s(now_ns: int | None, then_ns: int) -> float | None:
@@ -381,7 +379,7 @@ def _recorded(record: RankRecord, kind: str) -> ProcessExit:
     code = whole(fields, "code")
     if code is None and kind == "exit" and record.error is not None and record.error_thread == "MainThread":
         code = 1
-    return ProcessExit(kind, code, whole(fields, "time_ns") or _died_ns(record), frame_triples(fields, "frames"))
+    return ProcessExit(kind, code, whole(fields, "time_ns") or _died_ns(record), frame_triples(fields))
 
 
 def _without_witness(record: RankRecord) -> ProcessExit | None:

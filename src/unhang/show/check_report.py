@@ -123,12 +123,12 @@ class JUnitCase(NamedTuple):
 
 def junit(cases: Sequence[JUnitCase], suite: str, classname: str, seconds: float | None = None) -> str:
     """The XML with a final newline, without a declaration."""
+    from xml.etree import ElementTree
+
     kinds = [case.kind for case in cases]
     counts = {"tests": len(cases), "failures": kinds.count("failure"), "errors": kinds.count("error")}
     about = {name: str(count) for name, count in {**counts, "skipped": kinds.count("skipped")}.items()}
     about |= {} if seconds is None else {"time": f"{seconds:.3f}"}
-    from xml.etree import ElementTree
-
     root = ElementTree.Element("testsuite", {"name": suite, **about})
     for case in cases:
         element = ElementTree.SubElement(root, "testcase", name=case.name, classname=classname, time="0")
@@ -141,7 +141,7 @@ def junit(cases: Sequence[JUnitCase], suite: str, classname: str, seconds: float
     return ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def to_junit(diagnosis: Diagnosis, seconds: float, suite: str = "unhang check") -> bytes:
+def to_junit(diagnosis: Diagnosis, seconds: float) -> bytes:
     """UTF-8 XML with a final newline. A rule with findings fails with its first title; all its findings are in the text."""
     cases = []
     for outcome in diagnosis.outcomes:
@@ -152,7 +152,7 @@ def to_junit(diagnosis: Diagnosis, seconds: float, suite: str = "unhang check") 
             cases.append(JUnitCase(outcome.rule, kind, reason, found[0].cause if found else "", text))
         else:
             cases.append(JUnitCase(outcome.rule, kind, reason))
-    return b"<?xml version='1.0' encoding='utf-8'?>\n" + junit(cases, suite, "unhang.rules", seconds).encode()
+    return b"<?xml version='1.0' encoding='utf-8'?>\n" + junit(cases, "unhang check", "unhang.rules", seconds).encode()
 
 
 def _text(finding: Finding) -> str:

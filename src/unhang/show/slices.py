@@ -52,12 +52,12 @@ class Drawn:
     is_guess: Flags
 
 
-def rank_blocks(table: CollectiveTable, rows: int = _BLOCK_ROWS) -> Iterator[Ints]:
-    """The rows that have a time, whole ranks at once, about `rows` of them."""
+def rank_blocks(table: CollectiveTable) -> Iterator[Ints]:
+    """The rows that have a time, whole ranks at once, about `_BLOCK_ROWS` of them."""
     rank_N, timed_N = table["rank"], table["created_ns"] > 0
     first = 0
     while first < len(table):
-        last = min(first + rows, len(table)) - 1
+        last = min(first + _BLOCK_ROWS, len(table)) - 1
         end = int(np.searchsorted(rank_N, rank_N[last], side="right"))
         yield first + np.flatnonzero(timed_N[first:end])
         first = end

@@ -134,10 +134,10 @@ def verified_json(verified: Verified) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def checks_junit(checks: Sequence[Check], suite: str = "unhang verify") -> str:
+def checks_junit(checks: Sequence[Check]) -> str:
     """JUnit XML: one test case for each check; a required one that was skipped is a failure."""
     cases = [JUnitCase(c.name, _junit_kind(c), printable(c.reason)) for c in checks]
-    return junit(cases, suite, "unhang.verify")
+    return junit(cases, "unhang verify", "unhang.verify")
 
 
 def _junit_kind(check: Check) -> str:

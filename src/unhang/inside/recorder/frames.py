@@ -97,14 +97,14 @@ def _learn(code: CodeType) -> tuple[CodeType, bool]:
     return known
 
 
-def traceback_places(trace: TracebackType | None, limit: int = 64) -> list[list[object]]:
-    """All frames of a traceback, innermost first."""
+def traceback_places(trace: TracebackType | None) -> list[list[object]]:
+    """The frames of a traceback, innermost first; at most 64."""
     found: list[list[object]] = []
     while trace is not None:
         code = trace.tb_frame.f_code
         found.append([code.co_filename, trace.tb_lineno, code.co_name])
         trace = trace.tb_next
-    return found[::-1][:limit]
+    return found[::-1][:64]
 
 
 def encode(group: str, detail: str, places: tuple[Place, ...]) -> bytes:

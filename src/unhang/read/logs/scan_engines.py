@@ -271,11 +271,9 @@ def has_hyperscan() -> bool:
 _BATCH_CHARS = 128 << 10
 
 
-def words_in_lines(
-    lines: Sequence[str], words: Sequence[str], make: Make = GramEngine
-) -> Iterator[tuple[int, tuple[str, ...]]]:
+def words_in_lines(lines: Sequence[str], words: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """The index of each line that holds one of the words, and these in the order in which they begin."""
-    finder = Finder([word.encode() for word in words], make)
+    finder = Finder([word.encode() for word in words], GramEngine)
     first, size = 0, 0
     for i, line in enumerate(lines):
         size += len(line) + 1
