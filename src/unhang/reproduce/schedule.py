@@ -105,7 +105,7 @@ class Schedule:
         """The ranks of a group."""
         return self.groups.get(group, self.ranks)
 
-    def is_deferred(self, rank: int, step: Step) -> bool:
+    def is_left_open(self, rank: int, step: Step) -> bool:
         """Whether the rank went on although calls had not completed: they were asynchronous, or another thread's."""
         is_open = not step.is_done and step.op not in _BLOCKING
         return is_open and sum(not s.is_done for s in self.steps[rank]) > 1
@@ -117,9 +117,9 @@ class Schedule:
 
     def fronts_only(self) -> Schedule:
         """Without the calls that ranks started after the one that did not complete."""
-        return self.cut_after_fronts(dict.fromkeys(self.ranks, 0))
+        return self.keep_after_front(dict.fromkeys(self.ranks, 0))
 
-    def cut_after_fronts(self, left: Mapping[int, int]) -> Schedule:
+    def keep_after_front(self, left: Mapping[int, int]) -> Schedule:
         """With only so many of the calls that each rank started after the one that did not complete."""
         steps = {}
         for rank, of_rank in self.steps.items():
@@ -272,15 +272,15 @@ def _fewer_after_fronts(schedule: Schedule, fails: Fails) -> Schedule:
     low, high = 1, max(after.values())
     while low < high:
         middle = (low + high) // 2
-        if fails(schedule.cut_after_fronts(dict.fromkeys(after, middle))):
+        if fails(schedule.keep_after_front(dict.fromkeys(after, middle))):
             high = middle
         else:
             low = middle + 1
     left = {rank: min(count, high) for rank, count in after.items()}
     for rank in [rank for rank, count in left.items() if count]:
-        if fails(schedule.cut_after_fronts({**left, rank: 0})):
+        if fails(schedule.keep_after_front({**left, rank: 0})):
             left[rank] = 0
-    return schedule.cut_after_fronts(left)
+    return schedule.keep_after_front(left)
 
 
 def _fewer_calls(schedule: Schedule, fails: Fails) -> Schedule:

@@ -205,7 +205,7 @@ def _printer(kinds: Sequence[str]) -> str:
 
 def variable_facts(name: str) -> dict[str, str] | None:
     """What is known of an environment variable, by the names of the facts; None for a name that is not known."""
-    from unhang.read.environment.tables import beliefs, foreign, variables
+    from unhang.read.environment.tables import beliefs, variables, whose_variable
 
     if name in variables():
         v = variables()[name]
@@ -216,7 +216,7 @@ def variable_facts(name: str) -> dict[str, str] | None:
     if name in beliefs():
         belief = beliefs()[name]
         return {"meaning": f"no library reads it; meant is {belief.meant}", "instead": belief.instead}
-    whose = foreign(name)
+    whose = whose_variable(name)
     return {"meaning": whose} if whose else None
 
 

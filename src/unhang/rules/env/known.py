@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 from unhang.model import Fix
 from unhang.read.environment.settings import Assignment, Settings
-from unhang.read.environment.tables import STRICT, Variable, beliefs, foreign, tables, variables
+from unhang.read.environment.tables import STRICT, Variable, beliefs, tables, variables, whose_variable
 from unhang.rules.env.opinion import VALUE, WITHOUT, Opinion, instead
 
 _UNKNOWN, _OLD = "env-unknown", "env-deprecated"
@@ -68,7 +68,7 @@ def judge_name(s: Settings, a: Assignment, used_elsewhere: Collection[str]) -> O
         fix = Fix(what, f"unhang env: no finding on {name}", setting=belief.instead, undo="-")
         because = f"It is set for {belief.meant}. No library reads a variable of that name, so the job runs as if it were not set; {belief.instead} is what does it."
         return Opinion(_UNKNOWN, 0.92, nothing, because, (fix, WITHOUT))
-    if foreign(name):
+    if whose_variable(name):
         return None
     near = nearest(name)
     if _TIME_LIMIT.fullmatch(name) and not near:
