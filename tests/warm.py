@@ -76,6 +76,15 @@ class WarmJob:
         stdout, stderr = (self._read[stream].decode(errors="replace") for stream in self._streams)
         return stdout, stderr
 
+    def first_line(self, timeout: float) -> str:
+        """The first line that the job prints. Blocks: up to `timeout`. Raises: subprocess.TimeoutExpired."""
+        until = time.monotonic() + timeout
+        while b"\n" not in self._read[self._streams[0]]:
+            if (left_s := until - time.monotonic()) <= 0:
+                raise subprocess.TimeoutExpired("a job", timeout)
+            self._listen(min(left_s, 1))
+        return self._read[self._streams[0]].split(b"\n")[0].decode()
+
     def poll(self) -> int | None:
         """The exit code of the launcher, None while it runs."""
         self._listen(0)
@@ -170,7 +179,7 @@ def _server(is_recorded: bool) -> socket.socket:
 
 
 def _kind(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """What the server can be for a command: "forkrun", "unhang" for `unhang run` of it or of a script, or nothing."""
+    """What the server can be for a command: "forkrun", "unhang" for `unhang run` of it or of a script and for `unhang diagnose`, or nothing."""
     ours = {**os.environ, **_ALWAYS, **(_OF_PLAIN if list(command[:2]) == _LAUNCHER else {})}
     names = {name for name in (*ours, *environment) if name.startswith(_AT_START)} - {_NEVER, *BUFFER_SIZE_NAMES}
     if any(environment.get(name) not in (None, ours.get(name)) for name in names):
@@ -179,7 +188,7 @@ def _kind(command: Sequence[str], environment: Mapping[str, str]) -> str:
         return "forkrun"
     own, _, of_job = " ".join(command).partition(" -- ")
     is_run = own.startswith(f"{' '.join(UNHANG)} run ") and of_job.startswith(f"{sys.executable} /")
-    return "unhang" if is_run else ""
+    return "unhang" if is_run or list(command[:2]) == [*UNHANG, "diagnose"] else ""
 
 
 def _start(
@@ -208,7 +217,7 @@ def start(command: Sequence[str], cwd: Path, output: int) -> WarmJob:
 
 
 def popen(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> Job:
-    """Starts a command in a session of its own, without input; `forkrun`, and `unhang run` of it, come from the warm server."""
+    """Starts a command in a session of its own, without input; `forkrun`, `unhang run` of it and `unhang diagnose` come from the warm server."""
     environment = dict(os.environ if env is None else env)
     if kind := _kind(command, environment):
         return _start(kind, command, cwd, environment)
