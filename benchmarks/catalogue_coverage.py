@@ -16,8 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from unhang.read.logs.catalogue.rows import Row, bulk_rows, example_of, weighed_rows
-from unhang.read.logs.catalogue.search import whole
+from unhang.read.logs.catalogue import Row, bulk_rows, example_of, weighed_rows, whole
 
 _TEXT = re.compile(rb"[\x20-\x7e\t]{12,}")
 _SOURCE = re.compile(r"distributed/c10d/([\w/]+)\.[ch]pp$")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from unhang.inside.guards.echoes import ROWS
-from unhang.read.logs.catalogue.rows import SEARCHED
-from unhang.read.logs.exceptions import guards_text
+from unhang.read.logs.catalogue import SEARCHED
+from unhang.read.logs.events import guards_text
 from unhang.read.logs.patterns import INDEX, index_text, searched_text
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import gc
 import json
 import os
 import resource
+import runpy
 import selectors
 import signal
 import socket
@@ -27,7 +28,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 # Beside the package, not beside this file: jobs are recorded from a copy of the tests alone.
 BOOTSTRAP = Path(str(find_spec("unhang.inside.recorder").origin)).parent / "bootstrap"  # type: ignore[union-attr]
@@ -75,6 +76,15 @@ class WarmJob:
             self._listen(min(left_s, 1))
         stdout, stderr = (self._read[stream].decode(errors="replace") for stream in self._streams)
         return stdout, stderr
+
+    def first_line(self, timeout: float) -> str:
+        """The first line that the job prints. Blocks: up to `timeout`. Raises: subprocess.TimeoutExpired."""
+        until = time.monotonic() + timeout
+        while b"\n" not in self._read[self._streams[0]]:
+            if (left_s := until - time.monotonic()) <= 0:
+                raise subprocess.TimeoutExpired("a job", timeout)
+            self._listen(min(left_s, 1))
+        return self._read[self._streams[0]].split(b"\n")[0].decode()
 
     def poll(self) -> int | None:
         """The exit code of the launcher, None while it runs."""
@@ -170,26 +180,30 @@ def _server(is_recorded: bool) -> socket.socket:
 
 
 def _kind(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """What the server can be for a command: "forkrun", "unhang" for `unhang run` of it or of a script, or nothing."""
-    ours = {**os.environ, **_ALWAYS, **(_OF_PLAIN if list(command[:2]) == _LAUNCHER else {})}
+    """What the server can be for a command: "forkrun", "script", "unhang" for `unhang run` of them and for `unhang diagnose`, or nothing."""
+    is_plain = command[0] == sys.executable and command[1].startswith("/")
+    ours = {**os.environ, **_ALWAYS, **(_OF_PLAIN if is_plain else {})}
     names = {name for name in (*ours, *environment) if name.startswith(_AT_START)} - {_NEVER, *BUFFER_SIZE_NAMES}
     if any(environment.get(name) not in (None, ours.get(name)) for name in names):
         return ""
     if list(command[:2]) == _LAUNCHER:
         return "forkrun"
+    if is_plain:
+        return "script"
     own, _, of_job = " ".join(command).partition(" -- ")
     is_run = own.startswith(f"{' '.join(UNHANG)} run ") and of_job.startswith(f"{sys.executable} /")
-    return "unhang" if is_run else ""
+    return "unhang" if is_run or list(command[:2]) == [*UNHANG, "diagnose"] else ""
 
 
 def _start(
-    kind: str, command: Sequence[str], cwd: Path, environment: Mapping[str, str], output: int | None = None
+    kind: str, command: Sequence[str], cwd: Path, environment: Mapping[str, str], own: Sequence[int] = ()
 ) -> WarmJob:
+    """`own`: its stdout, stderr and stdin, where they are not to be pipes to us, and nothing."""
     request = {"kind": kind, "command": list(command), "cwd": str(cwd), "environment": dict(environment)}
-    pipes = [os.pipe() for _ in range(4 if output is None else 2)]
+    pipes = [os.pipe() for _ in range(2 if own else 4)]
     (asked, ask), (answers, answer), *streams = pipes
     given = [asked, answer, *(write for _, write in streams)]
-    socket.send_fds(_server(kind == "unhang"), [b"job"], given if output is None else [*given, output, output])
+    socket.send_fds(_server(kind == "unhang"), [b"job"], [*given, *own])
     for descriptor in given:
         os.close(descriptor)
     with os.fdopen(ask, "w") as file:
@@ -204,11 +218,40 @@ def forkrun(*arguments: object) -> list[str]:
 
 def start(command: Sequence[str], cwd: Path, output: int) -> WarmJob:
     """Starts `forkrun` with both streams in one file."""
-    return _start("forkrun", command, cwd, os.environ, output)
+    return _start("forkrun", command, cwd, os.environ, (output, output))
+
+
+def get_ready() -> None:
+    """Starts the server of what is not recorded, before several threads ask for it."""
+    _server(False)
+
+
+class WarmModule:
+    """The part of `subprocess.Popen` that speaks with a process of ours: a module that is run in a fork that has torch already."""
+
+    def __init__(self, command: Sequence[str], *, stderr: IO[bytes], env: Mapping[str, str], **_: object) -> None:
+        (inner_in, outer_in), (outer_out, inner_out) = os.pipe(), os.pipe()
+        self._job = _start("module", command, Path.cwd(), env, (inner_out, stderr.fileno(), inner_in))
+        os.close(inner_in)
+        os.close(inner_out)
+        self.stdin, self.stdout, self.pid = os.fdopen(outer_in, "wb"), os.fdopen(outer_out, "rb"), self._job.pid
+        self.poll, self.end = self._job.poll, self._job.close
+
+    def wait(self, timeout: float) -> None:
+        """Blocks: up to `timeout`. Raises: subprocess.TimeoutExpired."""
+        until = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > until:
+                raise subprocess.TimeoutExpired("a module", timeout)
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """Ends it."""
+        self._job.send_signal(signal.SIGKILL)
 
 
 def popen(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> Job:
-    """Starts a command in a session of its own, without input; `forkrun`, and `unhang run` of it, come from the warm server."""
+    """Starts a command in a session of its own, without input; scripts, `unhang run` of them and `unhang diagnose` come from the warm server."""
     environment = dict(os.environ if env is None else env)
     if kind := _kind(command, environment):
         return _start(kind, command, cwd, environment)
@@ -258,7 +301,7 @@ def serve(is_recorded: bool, asked_by: int) -> None:
         _judge_once()
     requests = socket.socket(fileno=asked_by)
     while True:
-        data, descriptors, _, _ = socket.recv_fds(requests, 16, 4)
+        data, descriptors, _, _ = socket.recv_fds(requests, 16, 5)
         if not data:
             os._exit(0)  # an interpreter takes half a second to take torch apart
         if os.fork() == 0:
@@ -286,7 +329,7 @@ def _judge_once() -> None:
         render(judged, form)
 
 
-def _keep(asked: int, answers: int, stdout: int, stderr: int) -> NoReturn:
+def _keep(asked: int, answers: int, *streams: int) -> NoReturn:
     """The life of a keeper: until the last process of its job has ended."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with os.fdopen(asked) as file:
@@ -294,9 +337,9 @@ def _keep(asked: int, answers: int, stdout: int, stderr: int) -> NoReturn:
     first = os.fork()
     if first == 0:
         os.close(answers)
-        _become(request, stdout, stderr)
-    os.close(stdout)
-    os.close(stderr)
+        _become(request, *streams)
+    for stream in streams:
+        os.close(stream)
     _answer(answers, keeper=os.getpid(), pid=first)
     with suppress(ChildProcessError):
         while True:
@@ -313,16 +356,23 @@ def _answer(answers: int, **said: object) -> None:
         os.write(answers, json.dumps(said).encode() + b"\n")
 
 
-def _become(request: dict[str, Any], stdout: int, stderr: int) -> NoReturn:
+def _become(request: dict[str, Any], stdout: int, stderr: int, stdin: int | None = None) -> NoReturn:
     """The life of the command, in a process that is as an interpreter would be that was started with it."""
     os.setsid()
     os.chdir(request["cwd"])
-    for number, descriptor in enumerate((stdout, stderr), start=1):
-        os.dup2(descriptor, number)
-        os.close(descriptor)
+    for number, descriptor in enumerate((stdin, stdout, stderr)):
+        if descriptor is not None:
+            os.dup2(descriptor, number)
+            os.close(descriptor)
     if request["kind"] == "forkrun":
         _be_forkrun(request["command"], request["environment"])
     _set_environment(request["environment"])
+    if request["kind"] == "script":
+        from tests.ranks import forkrun
+
+        forkrun.be_script(request["command"][1], request["command"][2:])
+    if request["kind"] == "module":
+        _be_module(request["command"])
     os.posix_spawnp = _fork_instead
     from unhang.cli.main import main
 
@@ -341,6 +391,16 @@ def _be_forkrun(command: Sequence[str], environment: Mapping[str, str]) -> NoRet
     _set_environment({"OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1"} | dict(environment))
     sys.argv, sys.path[0] = list(command[1:]), str(FORKRUN.parent)
     forkrun.main()
+    raise AssertionError("it ends the process")
+
+
+def _be_module(command: Sequence[str]) -> NoReturn:
+    """`python -m MODULE ...`, with the `sitecustomize` that stands on its path."""
+    sys.orig_argv, sys.argv = list(command), list(command[2:])
+    for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        if (site := Path(folder, "sitecustomize.py")).is_file():
+            runpy.run_path(str(site))
+    runpy.run_module(command[2], run_name="__main__", alter_sys=True)
     raise AssertionError("it ends the process")
 
 

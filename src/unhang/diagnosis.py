@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.analyze.situation import Situation
+from unhang.analyze.situation import Situation, ranks_that_matter
 from unhang.errors import NothingToJudge, UnreadableInput
 from unhang.model import Case, Diagnosis, WaitsFor
 from unhang.read.bundle import Evidence, ReadDumps, open_paths
@@ -112,8 +112,6 @@ def judge_paths(
 def look_closer(evidence: Evidence) -> None:
     """Reads the few dumps whole on which the verdict hangs, if only the last calls of each were read."""
     if evidence.is_partial:
-        from unhang.analyze.closer_look import ranks_that_matter
-
         evidence.closer(ranks_that_matter(Situation(evidence.case)))
 
 

@@ -31,12 +31,13 @@ from unhang.model.evidence import (
     RaisedError,
     RankEvidence,
     RankIdentity,
+    Reading,
     Source,
     ThreadStack,
     Unavailable,
+    Value,
 )
 from unhang.model.lazy_pattern import lazy_pattern
-from unhang.model.readings import Reading, Value
 from unhang.read.logs.case import log_case
 from unhang.rules.registry import judge
 

@@ -27,6 +27,8 @@ from unhang.check.collectives.merge import (
 from unhang.check.collectives.runner import Progress
 from unhang.check.collectives.suite import FAMILIES, CaseResult, Limits, State, as_fields
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 MEMBER = """
 import sys
 from unhang.check.collectives.suite import Limits

@@ -15,6 +15,8 @@ from unhang.check.links.worker import chunk_elements
 from unhang.check.participants import Member, Participants, meet
 from unhang.model import Reading
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 WORLD = 4
 FAULT = """
 import importlib.abc, sys

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from unhang.analyze.situation import Situation
 from unhang.inside.guards.loader import check
-from unhang.rules import forecast
-from unhang.rules.forecast import Needs, ago, needs_of, size
+from unhang.rules import readings
+from unhang.rules.readings import Needs, ago, needs_of, size
 from unhang.testing import read, readings_case
 
 
@@ -25,10 +25,10 @@ def test_batches_of_all_ranks_and_workers() -> None:
 
 
 def test_the_guards_count_alike() -> None:
-    assert forecast.SHARE == check._SHARE
-    assert forecast.LOADER_FILES == check._DESCRIPTORS
-    assert forecast.WORKER_FILES == check._DESCRIPTORS_PER_WORKER
-    assert forecast.HELD_BATCHES == check._HELD_BATCHES
+    assert readings.SHARE == check._SHARE
+    assert readings.LOADER_FILES == check._DESCRIPTORS
+    assert readings.WORKER_FILES == check._DESCRIPTORS_PER_WORKER
+    assert readings.HELD_BATCHES == check._HELD_BATCHES
 
 
 def test_a_plan_counts_only_where_it_gives_a_value() -> None:

@@ -13,9 +13,8 @@ from tests.check.test_participants import together
 from unhang.check.areas import CheckOptions
 from unhang.check.checking import check
 from unhang.check.network import pairs
-from unhang.check.network.choice import Choice, fits, gloo_choice, nccl_choice
+from unhang.check.network.addresses import Choice, Resolved, can_bind, fits, gloo_choice, nccl_choice
 from unhang.check.network.interfaces import Interface
-from unhang.check.network.master import Resolved, can_bind
 from unhang.check.network.measuring import TOKEN_BYTES, Endpoint, Listening, better, flat, measure, port_range
 from unhang.check.network.pairs import peers_of, read_pairs
 from unhang.check.participants import Member, Participants

@@ -14,7 +14,7 @@ from unhang.inside.guards import section as module
 from unhang.inside.guards import section_states
 from unhang.inside.guards.job import Job
 from unhang.inside.guards.section import Registry, SectionOverran, section, sections
-from unhang.inside.guards.section_states import Questions, summary
+from unhang.inside.guards.section_states import SectionQuestions, summary
 from unhang.inside.guards.transport.board import Board
 
 
@@ -265,12 +265,12 @@ def test_the_threads_watch_and_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     made.stop()
 
 
-def _questionss(monkeypatch: pytest.MonkeyPatch, states: dict[int, dict[str, Any]]) -> dict[int, Questions]:
+def _questionss(monkeypatch: pytest.MonkeyPatch, states: dict[int, dict[str, Any]]) -> dict[int, SectionQuestions]:
     """One questions per rank, on one board; `asking` decides who is meant by `live_job`."""
     store = DictStore()
     made = {}
     for rank, state in states.items():
-        questions = Questions(lambda state=state: state)  # type: ignore[misc]
+        questions = SectionQuestions(lambda state=state: state)  # type: ignore[misc]
         job = Job(rank, rank, 4, board=Board(store, rank, 4))
         questions._job_with_board = lambda job=job: (job, job.board)  # type: ignore[assignment, misc, method-assign]
         made[rank] = questions
@@ -321,7 +321,7 @@ def test_a_store_that_is_gone_is_asked_no_more() -> None:
         def check(self, keys: list[str]) -> bool:
             raise RuntimeError("Connection reset by peer")
 
-    questions = Questions(lambda: _state(1, 0))
+    questions = SectionQuestions(lambda: _state(1, 0))
     job = Job(0, 0, 4, board=Board(Gone(), 0, 4))
     section_states_live = section_states.live_job
     try:

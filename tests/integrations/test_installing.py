@@ -12,7 +12,7 @@ from unhang.inside.guards import installing
 from unhang.inside.recorder import page, recording
 from unhang.inside.recorder.page import Page
 
-from .jobs import PROGRAMS, UNHANG, diagnose, run, run_ranks
+from .jobs import PROGRAMS, diagnose, run, run_ranks
 
 
 @pytest.mark.parametrize("how", ["early", "late"])
@@ -63,7 +63,9 @@ def test_a_healthy_job_is_clean(tmp_path: Path) -> None:
 
 def test_under_unhang_run_nothing_new_is_made(tmp_path: Path) -> None:
     script = "import unhang.inside.guards.installing as i; print('DIR', i.install('elsewhere'))"
-    ended = run([*UNHANG, "run", "--report-dir", "report", "--", sys.executable, "-c", script], tmp_path)
+    ended = run(
+        [sys.executable, "-m", "unhang", "run", "--report-dir", "report", "--", sys.executable, "-c", script], tmp_path
+    )
     assert ended.exit_code == 0, ended.output
     assert "DIR /" in ended.output
     assert "recording into" not in ended.output

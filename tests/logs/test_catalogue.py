@@ -13,23 +13,26 @@ from tests.logs import corpus
 from tests.slowness import slowness
 from unhang.diagnosis import diagnose
 from unhang.model import CAUSES
-from unhang.read.logs.catalogue.emitters import PROGRAM, emitter_of
-from unhang.read.logs.catalogue.rows import (
+from unhang.read.logs.catalogue import (
     BULK,
     FOLDER,
     LAYERS,
+    PROGRAM,
     ROLES,
     SEARCHED,
     Row,
     anchor_of,
+    best_cause,
     bulk_rows,
+    compiled,
+    emitter_of,
     example_of,
     literals,
     read_rows,
     searched_rows,
     weighed_rows,
+    whole,
 )
-from unhang.read.logs.catalogue.search import best_cause, compiled, whole
 from unhang.read.logs.patterns import all_anchors, all_patterns, by_anchor, matches, of_catalogue, searched_text
 
 HEALTHY = sorted((Path(__file__).parent / "healthy").glob("*.log"))

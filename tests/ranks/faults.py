@@ -425,7 +425,8 @@ HEALTHY = [
 ]
 
 TORCHRUN = [
-    _hang("conditional_collective", "code-divergence", (0,), "proven", launcher="torchrun"),
-    _crash("user_exception", "user-exception", (2,), launcher="torchrun"),
-    _healthy("mild_straggler", launcher="torchrun"),
+    # Each rank costs two seconds of CPU time.
+    _hang("conditional_collective", "code-divergence", (0,), "proven", launcher="torchrun", ranks=3),
+    _crash("user_exception", "user-exception", (2,), launcher="torchrun", ranks=3),
+    _healthy("mild_straggler", launcher="torchrun", ranks=2),
 ]

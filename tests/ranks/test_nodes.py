@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests import warm
 from tests.slowness import slowness
 
 from .faults import HERE
@@ -32,19 +32,12 @@ def _free_port() -> int:
 @contextlib.contextmanager
 def _runs(
     commands: Sequence[Sequence[str]], environments: Sequence[dict[str, str]], cwd: Path, stall_after_s: int = 4
-) -> Iterator[list[subprocess.Popen[str]]]:
+) -> Iterator[list[warm.Job]]:
     """Starts each command under an `unhang run` of its own, and leaves none behind."""
     limits = ["--stall-after", str(stall_after_s), "--abort-after", str(stall_after_s + 8)]
     started = [
-        subprocess.Popen(
-            [*_unhang(), "run", *limits, "--", *command],
-            cwd=cwd,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
+        warm.popen(
+            [*_unhang(), "run", *limits, "--", *command], cwd, {**os.environ, "OMP_NUM_THREADS": "1", **environment}
         )
         for command, environment in zip(commands, environments, strict=True)
     ]
@@ -56,6 +49,7 @@ def _runs(
                 process.send_signal(signal.SIGTERM)
         for process in started:
             process.communicate(timeout=30 * slowness())
+            warm.end(process)
 
 
 def _tasks(report_dirs: Sequence[Path]) -> list[dict[str, str]]:
@@ -70,9 +64,8 @@ def _report(folder: Path) -> dict[str, Any]:
 
 
 def _diagnose(*folders: Path) -> dict[str, Any]:
-    done = subprocess.run(
-        [*_unhang(), "diagnose", *map(str, folders), "--output-format", "json"], capture_output=True, text=True
-    )
+    command = [*_unhang(), "diagnose", *map(str, folders), "--output-format", "json"]
+    done = warm.run(command, folders[0], 50 * slowness())
     report: dict[str, Any] = json.loads(done.stdout)
     return report
 
@@ -120,8 +113,7 @@ def test_a_peer_that_died_elsewhere_is_not_made_up(tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     command = [sys.executable, str(PROGRAM), "--sleep"]
     with _runs([command, command], _tasks(folders), tmp_path, stall_after_s=30) as (victim, other):
-        assert victim.stdout
-        os.kill(int(victim.stdout.readline()), signal.SIGKILL)
+        os.kill(int(victim.first_line(60 * slowness())), signal.SIGKILL)
         _, told = other.communicate(timeout=60 * slowness())
         victim.communicate(timeout=30 * slowness())
     report = _report(folders[1])

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.slowness import slowness
 
 from .faults import HERE
@@ -48,29 +49,36 @@ if dist.get_rank() == 0:
     time.sleep(3600)
 dist.barrier()
 """
-# As srun starts it: one task, and one `unhang run`, for each node.
-NODE = """\
-import os, subprocess, sys
+# As srun starts it: one task, and one `unhang run`, for each node. The ranks are forks, which have torch already.
+NODE = f"""\
+import os, sys
+
+sys.path.append({str(HERE)!r})
+import forkrun
 
 first = 2 * int(os.environ["NODE"])
-ranks = [
-    subprocess.Popen([sys.executable, "rank.py"], env={**os.environ, "RANK": str(first + i), "LOCAL_RANK": str(i)})
-    for i in range(2)
-]
-sys.exit(max(rank.wait() for rank in ranks))
+ranks = []
+for i in range(2):
+    if (pid := os.fork()) == 0:
+        os.environ.update(RANK=str(first + i), LOCAL_RANK=str(i))
+        forkrun.be_script("rank.py", [])
+    ranks.append(pid)
+sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks))
 """
 
 
-def start(
-    folder: Path, report: str, *command: str, options: tuple[str, ...] = (), **env: str
-) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*unhang(), "run", "-q", *options, "--report-dir", report, "--", sys.executable, *command],
-        cwd=folder,
-        env={**os.environ, **env},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+def start(folder: Path, report: str, *command: str, options: tuple[str, ...] = (), **env: str) -> warm.Job:
+    whole = [*unhang(), "run", "-q", *options, "--report-dir", report, "--", sys.executable, *command]
+    return warm.popen(whole, folder, {**os.environ, **env})
+
+
+def exit_code(job: warm.Job) -> int | None:
+    """Blocks: until it has ended."""
+    try:
+        job.communicate(timeout=50 * slowness())
+    finally:
+        warm.end(job)
+    return job.returncode
 
 
 @pytest.fixture(scope="module")
@@ -84,15 +92,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "node.py").write_text(NODE)
     (folder / "rank.py").write_text(RANK)
     jobs = [
-        start(folder, f"unhang-reports/nodes/node{node}", "node.py", options=("--stall-after", "5", "--abort-after", "2"),
+        start(folder, f"unhang-reports/nodes/node{node}", str(folder / "node.py"), options=("--stall-after", "5", "--abort-after", "2"),
               NODE=str(node), WORLD_SIZE="4", MEET=str(folder / "meet"))
         for node in range(2)
     ]  # fmt: skip
     for job in jobs:
-        job.wait(50)
+        exit_code(job)
     for name in ("one", "two", "three"):
         launcher = (str(HERE / "forkrun.py"), "2", str(folder / name / "train.py"))
-        assert start(folder, f"unhang-reports/{name}", *launcher, PYTHONPATH=str(folder / name)).wait(50) == 0
+        assert exit_code(start(folder, f"unhang-reports/{name}", *launcher)) == 0
     return folder
 
 
@@ -104,14 +112,7 @@ def diagnose(runs: Path) -> Diagnose:
     """Runs `unhang diagnose ARGUMENTS` beside the reports."""
 
     def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*unhang(), "diagnose", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=50,
-            cwd=runs,
-            env={**os.environ, **env},
-        )
+        return warm.run([*unhang(), "diagnose", *arguments], runs, 50 * slowness(), {**os.environ, **env})
 
     return run
 
@@ -128,13 +129,13 @@ def test_a_folder_of_runs_is_a_list_and_no_job(diagnose: Diagnose) -> None:
     assert "rank.py:8" in lines[3]
 
 
-def test_the_list_as_json(diagnose: Diagnose) -> None:
+def test_the_list_as_json(diagnose: Diagnose, runs: Path) -> None:
     found = json.loads(diagnose("unhang-reports", "--output-format", "json").stdout)
     assert found["schema"] == "unhang.runs/1"
     assert [run["outcome"] for run in found["runs"]] == ["clean", "clean", "clean", "hang"]
     hang = found["runs"][3]
     assert hang["paths"] == ["unhang-reports/nodes/node0", "unhang-reports/nodes/node1"]
-    assert (hang["exit_code"], hang["command"][-1]) == (124, "node.py")
+    assert (hang["exit_code"], hang["command"][-1]) == (124, str(runs / "node.py"))
 
 
 def test_a_stored_verdict_is_not_judged_again(diagnose: Diagnose, runs: Path, tmp_path: Path) -> None:
@@ -258,5 +259,5 @@ def test_reproduce_takes_a_pattern(runs: Path) -> None:
 def test_copies_under_torchrun_are_the_same(diagnose: Diagnose, runs: Path) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     for name in ("one", "two"):
-        assert start(runs, f"torchrun-{name}", *torchrun, f"{name}/train.py").wait(50) == 0
+        assert exit_code(start(runs, f"torchrun-{name}", *torchrun, f"{name}/train.py")) == 0
     assert diagnose("torchrun-one", "--against", "torchrun-two").stdout.startswith("SAME  ")

@@ -8,8 +8,7 @@ import pytest
 
 from unhang.model import CAUSES
 from unhang.rules import decision_tree as tree
-from unhang.rules.base import Rule
-from unhang.rules.cards import HEADINGS
+from unhang.rules.base import HEADINGS, Rule
 from unhang.rules.decision_tree import FIRST, QUESTIONS, SECTIONS, Answer, Question
 from unhang.rules.registry import all_rules
 from unhang.skill.folder import anchor, diagram

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unhang.model import CAUSES
-from unhang.rules.base import NEEDS, Rule
-from unhang.rules.cards import HEADINGS, OTHERWISE, Card, all_cards
+from unhang.rules.base import HEADINGS, NEEDS, OTHERWISE, Card, Rule, all_cards
 from unhang.rules.registry import all_rules, judge
 from unhang.testing import Fires, Quiet
 

@@ -12,9 +12,8 @@ from unhang.analyze.situation import Situation
 from unhang.model import Case, Finding, WaitEdge, WaitsFor
 from unhang.reproduce.program import render
 from unhang.reproduce.reproducing import describe, write_only
-from unhang.reproduce.schedule import Schedule, Step
+from unhang.reproduce.schedule import MOST_RANKS, Schedule, Step, few_ranks, leap, minimize, shrink
 from unhang.reproduce.schedule_cut import NotReproducible, cut
-from unhang.reproduce.shrink import MOST_RANKS, few_ranks, leap, minimize, shrink
 from unhang.testing import judge, make_case
 
 STEP = "all_reduce[8]@main:10>step:20"
@@ -99,7 +98,7 @@ def test_calls_after_the_open_one_go_as_far_as_the_failure_lets_them() -> None:
     small = shrink(schedule, fails)
     assert [len(small.steps[r]) for r in (0, 1)] == [1, 4]
     assert len(asked) < 12
-    assert schedule.cut_after_fronts({0: 20, 1: 0}).steps == {0: steps[0], 1: steps[1][:1]}
+    assert schedule.keep_after_front({0: 20, 1: 0}).steps == {0: steps[0], 1: steps[1][:1]}
 
 
 def test_the_victim_that_is_furthest_behind_is_kept_and_the_culprit_may_be_the_root() -> None:

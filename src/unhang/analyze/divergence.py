@@ -14,9 +14,9 @@ from unhang.analyze.align import StuckCollective, calls_at, majority, signature
 from unhang.analyze.callpath import Fork, Path, extension, fork_of
 from unhang.analyze.habits import Habits
 from unhang.analyze.positions import CallIndex
+from unhang.analyze.sides import ByCondition, Side, decided_by_condition
 from unhang.analyze.source import Loop, ends_by_raising, handles_signal, surroundings
 from unhang.analyze.streams import Streams
-from unhang.analyze.ties import ByCondition, Side, decided_by_condition
 from unhang.model import Case, CollectiveCall, Frame, ProcessGroup
 
 

@@ -12,7 +12,7 @@ from unhang.analyze.failures import is_communication_error
 from unhang.model import Frame, LogEvent, ProcessExit, RaisedError, Source
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.model.lazy_pattern import lazy_pattern
-from unhang.read.logs.ending import moved_after
+from unhang.read.logs.attempts import moved_after
 
 if TYPE_CHECKING:
     from unhang.analyze.situation import Situation

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
 from unhang.analyze.divergence import Divergence, is_in
+from unhang.analyze.sides import differing
 from unhang.analyze.source import line_text, loop_at, surroundings, tree_of
-from unhang.analyze.variables import differing
 from unhang.model import Case, Frame
 
 

@@ -292,7 +292,7 @@ class _Past:
         return found
 
     def goes_back(self, at: Ints, stretch: int, i: int) -> bool:
-        """Whether the stretch before `i` reaches back to the begin of what is known, or of the second repetition.
+        """Whether the stretch before `i` reaches back to the beginning of what is known, or of the second repetition.
 
         What is left of a past that is lost in part may be the end of a longer stretch.
         """
@@ -334,7 +334,7 @@ class _Past:
     def is_outvoted(self, i: int) -> bool:
         """Whether more than its companions, who made the same calls under the same numbers up to this one, all made another now.
 
-        Right after the begin of the program they must all have made the same other one: ranks may start differently. Where
+        Right after the beginning of the program they must all have made the same other one: ranks may start differently. Where
         it is a pipeline those at the same stage decide. Of two sides that blame each other the smaller may be larger by the
         ranks whose files are gone.
         """
@@ -366,7 +366,7 @@ def _departures(past: _Past, peers: Sequence[Keys], clearing: Sequence[Keys]) ->
     runs = [np.zeros(len(r) + 1, dtype=np.int64) for r in others]
     found, distances = [], []
     for i, token in enumerate(stream):
-        own_run[0] = 0 < past.restart == i  # the begin of a repetition counts as a call
+        own_run[0] = 0 < past.restart == i  # the beginning of a repetition counts as a call
         equal_before = own_run[:i]
         longest = int(equal_before.max(initial=0))
         at = np.flatnonzero(equal_before == longest)

@@ -13,11 +13,10 @@ from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence, is_in
 from unhang.analyze.failures import early_leavers, is_communication_error
 from unhang.analyze.order import is_dispatch_race, is_thread_race
+from unhang.analyze.sides import ByCondition, Side, decided_by_condition, differing
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop, WayOut, catches_stop_iteration, ends_block, surroundings, ways_out
 from unhang.analyze.streams import stack_path
-from unhang.analyze.ties import ByCondition, Side, decided_by_condition
-from unhang.analyze.variables import differing
 from unhang.model import CallState, CollectiveCall, Frame, RaisedError, RankEvidence, user_frames
 
 _MOST_COMPARED = 8

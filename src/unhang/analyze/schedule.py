@@ -5,16 +5,71 @@ Legend of shapes: N rows of one table, K of them within the stretch that both ru
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from os.path import dirname, isabs, relpath
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from unhang.analyze.positions import bare_op, numels
-from unhang.analyze.same_place import Places
-from unhang.model import CollectiveCall, CollectiveTable, ProcessGroup, different
+from unhang.model import CollectiveCall, CollectiveTable, Frame, ProcessGroup, different, user_frames
+
+Stack = tuple[Frame, ...]
+
+
+class Places:
+    """How the lines of one run are named, so that those of the same program elsewhere get the same names.
+
+    A file that both runs use is named by its path; any other one as it is seen from the folder of the run's script, so
+    that two files of one name in different sub-folders stay different ones.
+    """
+
+    def __init__(self, stacks: Sequence[Stack], others: Sequence[Stack]) -> None:
+        """`others`: those of the other run."""
+        self._shared = _files(stacks) & _files(others)
+        self._folder = _script_folder(stacks, self._shared)
+        self._is_elsewhere = self._folder != _script_folder(others, self._shared)
+        self._names: dict[str, str] = {}
+
+    def of(self, stack: Stack) -> Frame | None:
+        """The line of the user's code that makes the call."""
+        user = user_frames(stack)
+        if not user:
+            return None
+        file = user[0].file
+        if file not in self._names:
+            self._names[file] = self._name(file)
+        return Frame(self._names[file], user[0].line, user[0].function)
+
+    def _name(self, file: str) -> str:
+        is_absolute = isabs(file) and isabs(self._folder)  # of others nobody knows where they lie
+        return (
+            relpath(file, self._folder) if is_absolute and not (file in self._shared and self._is_elsewhere) else file
+        )
+
+    def text(self, call: CollectiveCall | None) -> str:
+        """The same for people; empty where no call or no stack is."""
+        place = self.of(call.frames) if call is not None and call.frames else None
+        return f"{place.file}:{place.line} in {place.function}" if place else ""
+
+
+def _files(stacks: Sequence[Stack]) -> set[str]:
+    return {frame.file for stack in stacks for frame in user_frames(stack)}
+
+
+def _script_folder(stacks: Sequence[Stack], shared: Collection[str]) -> str:
+    """Where most stacks begin: in a script, not in one that both runs use and that starts others."""
+    began: Counter[tuple[int, str]] = Counter()
+    for user in filter(None, map(user_frames, stacks)):
+        own = [f for f in user if f.function == "<module>" and f.file not in shared]
+        first = (own or user)[-1]
+        began[2 if own else int(first.function == "<module>"), first.file] += 1
+    (_, file), _ = max(began.items(), key=lambda item: (item[0][0], item[1], item[0][1]), default=((0, ""), 0))
+    return dirname(file)
+
 
 Ints = npt.NDArray[np.int64]
 _ROOM = 1 << 62
@@ -104,15 +159,12 @@ def group_labels(ours: CollectiveTable, theirs: CollectiveTable) -> tuple[Ints, 
 
 
 def _unmatched(table: CollectiveTable, other: CollectiveTable) -> set[int]:
-    left: dict[tuple[str, tuple[int, ...]], int] = {}
-    for group in other.groups:
-        left[group.desc, group.ranks] = left.get((group.desc, group.ranks), 0) + 1
+    left = Counter((group.desc, group.ranks) for group in other.groups)
     lone = set()
     for i, group in enumerate(table.groups):
-        count = left.get((group.desc, group.ranks), 0)
-        if count <= 0 or not group.ranks:
+        if left[group.desc, group.ranks] <= 0 or not group.ranks:
             lone.add(i)
-        left[group.desc, group.ranks] = count - 1
+        left[group.desc, group.ranks] -= 1
     return lone
 
 
@@ -321,14 +373,13 @@ def _difference(
 
 def divergences(firsts: Iterable[FirstDifference], most: int = 64) -> tuple[Divergence, ...]:
     """Equal first differences of several ranks as one, in the order of our run; changed lines come last."""
-    found: dict[tuple[str, int, str, str, str, str, bool], list[int]] = {}
-    when: dict[tuple[str, int, str, str, str, str, bool], int] = {}
+    found: dict[tuple[str, int, str, str, str, str, bool], list[FirstDifference]] = {}
     for first in firsts:
-        key = first[2:]
-        found.setdefault(key, []).append(first.rank)
-        when[key] = min(when.get(key, first.began_ns), first.began_ns)
-    ordered = sorted(found, key=lambda key: (key[-1], when[key], found[key]))
-    return tuple(Divergence(tuple(sorted(found[key])), *key) for key in ordered[:most])
+        found.setdefault(first[2:], []).append(first)
+    ordered = sorted(
+        found, key=lambda key: (key[-1], min(f.began_ns for f in found[key]), [f.rank for f in found[key]])
+    )
+    return tuple(Divergence(tuple(sorted(f.rank for f in found[key])), *key) for key in ordered[:most])
 
 
 def _among(table: CollectiveTable, rows: Ints, ranks: Collection[int]) -> npt.NDArray[np.bool_]:

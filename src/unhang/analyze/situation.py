@@ -6,25 +6,24 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from unhang.analyze.activity import Activity
+from unhang.analyze.activity import Activity, Doer, activity_in, doer
 from unhang.analyze.align import StuckCollective, stuck_collectives
+from unhang.analyze.by_kind import Events, Readings, is_of_training
 from unhang.analyze.divergence import Divergence, divergence_at, silent_divergence_at
-from unhang.analyze.doers import Doer, activity_in, doer
-from unhang.analyze.event_index import Events, is_of_training
 from unhang.analyze.failures import Failure, asked_to_end, ended_from_outside, failures_of, is_timeout
-from unhang.analyze.graph import blocked_by, edges_on, never_ending
 from unhang.analyze.habits import Habits
+from unhang.analyze.logged_calls import Watchdogs
 from unhang.analyze.positions import CallIndex, ranks_with_dump
-from unhang.analyze.reading_index import Readings
 from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.stragglers import Straggler, stragglers
-from unhang.analyze.waits_for import main_waits_in_store, waits_for
-from unhang.analyze.watchdog import Watchdogs
+from unhang.analyze.waits_for import blocked_by, edges_on, main_waits_in_store, never_ending, waits_for
 from unhang.model import Case, LogEvent, Outcome, RankEvidence, WaitEdge, WaitsFor
-from unhang.read.logs.exceptions import events_of_errors
+from unhang.read.logs.events import events_of_errors
 
 MOST_DIVERGENCES, _MOST_SILENT = 32, 8
 _LEAST_QUIET_S, _MOST_USUAL = 5.0, 3.0
+# Ranks whose dumps are read whole: at most so many, of each kind of suspect, and peers of each.
+_MOST_TO_READ, _OF_EACH, _PEERS = 96, 8, 3
 # Of a job that a signal has ended: from here on its log tells of nothing else.
 _SAYS_THAT_IT_ENDS = ("ending.told_to_end", "ending.death_signal", "ending.got_signal", "elastic.death_signal")
 
@@ -283,7 +282,7 @@ class Situation:
     def _has_handled_all(self) -> bool:
         """Whether only lines of logs speak of a failure, and the program went on after each of them."""
         from unhang.analyze.first_errors import errors_of, has_fatal_end, is_log_only, went_on
-        from unhang.read.logs.ending import STILL_PRINTED, moved_after
+        from unhang.read.logs.attempts import STILL_PRINTED, moved_after
 
         if not is_log_only(self) or has_fatal_end(self):
             return False
@@ -305,3 +304,28 @@ class Situation:
 def _is_seen(evidence: RankEvidence) -> bool:
     """Whether there is more of a rank than its stacks, which are those of a moment."""
     return not evidence.stacks or replace(evidence, stacks=(), unavailable=()) != RankEvidence(evidence.identity)
+
+
+def ranks_that_matter(s: Situation) -> tuple[int, ...]:
+    """Culprits in question and some of their peers, whose earlier calls and stacks decide what is said; at most 96."""
+    found: dict[int, None] = {}
+    for rank in _in_order_of_weight(s):
+        if len(found) >= _MOST_TO_READ:
+            break
+        found.setdefault(rank)
+    return tuple(sorted(found))
+
+
+def _in_order_of_weight(s: Situation) -> Iterable[int]:
+    for stuck in [x for x in s.stuck if x.is_mismatch][:_OF_EACH]:
+        for members in stuck.classes[::-1]:
+            yield from members[:_OF_EACH]
+    waits = edges_on(s.waits, [late.rank for late in s.late[:_OF_EACH]])
+    for late in s.late[:_OF_EACH]:
+        yield late.rank
+        edges = sorted(waits[late.rank], key=lambda e: (e.kind != "collective", e.since_ns or 0))
+        yield from (e.waiter for e in edges[:_PEERS])
+    for cycle in sorted(s.waits.cycles, key=len)[:_OF_EACH]:
+        yield from cycle[: 2 * _OF_EACH]
+    if not s.late:
+        yield from (rank for rank, _ in zip(s.recorded.fronts, range(_OF_EACH), strict=False))

@@ -47,7 +47,7 @@ def _numbers(context: click.Context, option: click.Parameter, text: str | None) 
 
 
 def _size(_: click.Context, option: click.Parameter, text: str) -> int:
-    from unhang.check.planning import amount
+    from unhang.check.checking import amount
 
     size = amount(text)
     if size is None or size < 4:
@@ -56,7 +56,7 @@ def _size(_: click.Context, option: click.Parameter, text: str) -> int:
 
 
 def _plan(_: click.Context, __: click.Parameter, text: str | None) -> dict[str, str]:
-    from unhang.check.planning import parse_plan
+    from unhang.check.checking import parse_plan
 
     return parse_plan(text or "")
 
@@ -220,7 +220,7 @@ def rendered(checked: Checked, output_format: str, color: bool = False) -> bytes
 
         return render_html(diagnosis, case, Situation(case).waits).encode(errors="replace")
     if output_format == "junit":
-        from unhang.show.junit import to_junit
+        from unhang.show.check_report import to_junit
 
         return to_junit(diagnosis, checked.seconds)
     from unhang.show.check_report import render_check

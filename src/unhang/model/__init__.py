@@ -1,12 +1,20 @@
 """The vocabulary: evidence, case, rule, finding, diagnosis. Standard library and numpy only; everything is frozen."""
 
-from unhang.model.calls import CALL_COLUMNS, PROGRESS_COLUMNS, CallState, CollectiveCall, CollectiveTable, TableBuilder
-from unhang.model.case import Case, HangObservation, Job
-from unhang.model.causes import CAUSES
+from unhang.model.calls import (
+    CALL_COLUMNS,
+    PROGRESS_COLUMNS,
+    CallState,
+    CollectiveCall,
+    CollectiveTable,
+    TableBuilder,
+    different,
+    join,
+)
+from unhang.model.case import Case, HangObservation, Job, WaitEdge, WaitsFor
 from unhang.model.course import Course, PassedStall, SlowStep
-from unhang.model.events import LogEvent
 from unhang.model.evidence import (
     Frame,
+    LogEvent,
     LogLine,
     PendingCall,
     ProcessExit,
@@ -15,12 +23,14 @@ from unhang.model.evidence import (
     RaisedError,
     RankEvidence,
     RankIdentity,
+    Reading,
     Source,
     ThreadStack,
     Unavailable,
     user_frames,
 )
 from unhang.model.findings import (
+    CAUSES,
     Attempt,
     Diagnosis,
     EvidenceLine,
@@ -33,9 +43,6 @@ from unhang.model.findings import (
     RuleOutcome,
     Verdict,
 )
-from unhang.model.joining import different, join
-from unhang.model.readings import Reading
-from unhang.model.waits import WaitEdge, WaitsFor
 
 __all__ = [
     "CALL_COLUMNS",

@@ -1,15 +1,23 @@
-"""All evidence on one job at one moment."""
+"""All evidence on one job at one moment, and who waits for whom by it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from unhang.model.calls import CollectiveTable
 from unhang.model.course import Course
-from unhang.model.events import LogEvent
-from unhang.model.evidence import LogLine, ProcessGroup, RaisedError, RankEvidence, ThreadStack, Unavailable
-from unhang.model.readings import Reading
+from unhang.model.evidence import (
+    LogEvent,
+    LogLine,
+    ProcessGroup,
+    RaisedError,
+    RankEvidence,
+    Reading,
+    ThreadStack,
+    Unavailable,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +107,49 @@ class Case:
         """Every rank that exists or should exist."""
         expected = range(self.job.world_size) if self.job.world_size else ()
         return tuple(sorted({*expected, *self.ranks}))
+
+
+@dataclass(frozen=True, slots=True)
+class WaitEdge:
+    """`waiter` cannot go on before every rank in `targets` has acted.
+
+    `kind`: collective, p2p, new_group, store, rendezvous. `what` reads as an object: "all_reduce #15 of default_pg".
+    `mismatch`: the targets did act, but with another call, so that the wait can never end.
+    """
+
+    waiter: int
+    targets: tuple[int, ...]
+    kind: str
+    what: str
+    group: str = ""
+    seq: int | None = None
+    since_ns: int | None = None
+    mismatch: bool = False
+
+
+@dataclass(frozen=True)
+class WaitsFor:
+    """The graph. `roots`: ranks that others wait for, directly or not, and that wait for nobody themselves.
+
+    `cycles`: sets of ranks that wait for each other. `victims`: for each root, the ranks that it blocks.
+    """
+
+    edges: tuple[WaitEdge, ...] = ()
+    roots: tuple[int, ...] = ()
+    cycles: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def waiting(self) -> tuple[int, ...]:
+        """Every rank that waits."""
+        return tuple(sorted({e.waiter for e in self.edges}))
+
+    def edges_of(self, rank: int) -> tuple[WaitEdge, ...]:
+        """The waits of one rank."""
+        return self._by_waiter.get(rank, ())
+
+    @cached_property
+    def _by_waiter(self) -> dict[int, tuple[WaitEdge, ...]]:
+        found: dict[int, list[WaitEdge]] = {}
+        for edge in self.edges:
+            found.setdefault(edge.waiter, []).append(edge)
+        return {rank: tuple(edges) for rank, edges in found.items()}

@@ -302,3 +302,82 @@ class RankEvidence:
     def main_stack(self) -> ThreadStack | None:
         """The stack of the main thread, where one was taken."""
         return next((s for s in self.stacks if s.is_main), None)
+
+
+MAX_DIGITS = 19
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """What one line of a log says. `kind` is `family.what`; `fields` are the named parts of the line, as printed.
+
+    `rank` is global, None where neither the line nor its file tells it. `order` counts the lines of all logs in the order
+    in which they are judged: by time where the lines have times, else as they were given. `says`: what such a line proves of
+    the job: "hang" (a limit of a wait was hit), "crash" (a process failed), or nothing.
+    """
+
+    kind: str
+    text: str
+    source: Source
+    order: int = 0
+    rank: int | None = None
+    host: str = ""
+    time_ns: int | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
+    says: str = ""
+
+    @property
+    def is_progress(self) -> bool:
+        """Whether it shows that the training moves."""
+        return self.kind in ("progress.step", "progress.bar", "learn.loss_finite")
+
+    def number(self, name: str) -> int | None:
+        """A field as a whole number; None where it is absent or no number of a sane length."""
+        value = self.fields.get(name, "").strip()
+        return int(value) if value.lstrip("-").isdecimal() and len(value) <= MAX_DIGITS else None
+
+    def __getitem__(self, name: str) -> str:
+        return self.fields.get(name, "")
+
+
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One thing as it is on one machine. `kind` is `area.what` (`machine.limit`, `network.port`, `device.state`).
+
+    `subject` is which one of its kind (`nofile`, `eth0`, `29500`, `GPU 3`); `fields` are its named values, with units in the
+    names (`size_bytes`, `delay_ms`). `rank` and `host` say who read it; `rank` is None where it does not belong to one rank.
+    """
+
+    kind: str
+    subject: str = ""
+    fields: Mapping[str, Value] = field(default_factory=dict)
+    rank: int | None = None
+    host: str = ""
+
+    def __getitem__(self, name: str) -> Value:
+        return self.fields.get(name)
+
+    def number(self, name: str) -> float | None:
+        """A field as a number; None where it is absent or none."""
+        value = self.fields.get(name)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def text(self, name: str) -> str:
+        """A field as text; empty where it is absent."""
+        value = self.fields.get(name)
+        return "" if value is None else str(value)
+
+    @property
+    def where(self) -> str:
+        """Who read it, for people."""
+        parts = [self.host, f"rank {self.rank}" if self.rank is not None else ""]
+        return ", ".join(p for p in parts if p) or "this machine"
+
+
+def as_numbers(version: str | None) -> tuple[int, ...]:
+    """`2.7.0+cu126` as (2, 7, 0), to compare; empty where it is none."""
+    match = re.match(r"v?(\d+(?:\.\d+)*)", version or "")
+    return tuple(int(n) for n in match[1].split(".")) if match else ()

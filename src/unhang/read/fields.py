@@ -70,9 +70,9 @@ def frame_triple(value: object) -> Frame | None:
     return Frame(encodable(file), good_line, encodable(function))
 
 
-def frame_triples(fields: Mapping[Any, Any], key: str) -> tuple[Frame, ...]:
-    """The list of `[file, line, function]` under `key`."""
-    value = fields.get(key)
+def frame_triples(fields: Mapping[Any, Any]) -> tuple[Frame, ...]:
+    """The list of `[file, line, function]` under "frames"."""
+    value = fields.get("frames")
     return without_recorder(f for f in map(frame_triple, value) if f) if isinstance(value, list) else ()
 
 

@@ -179,7 +179,7 @@ class _Walk:
             self.course = joined_course(self.course, self.attempt(COURSE, lambda: read_course(folder / COURSE)))
         launcher = folder / "launcher.json"
         if launcher.exists():
-            from unhang.read.pyspy import read_pyspy
+            from unhang.read.stack_texts import read_pyspy
 
             self.launcher_stacks = self.attempt("stack of the launcher", lambda: read_pyspy(launcher)) or ()
         if (folder / "output.log").exists():
@@ -248,10 +248,10 @@ class _Walk:
             self._add_rank_file(path, kind, self.loose.setdefault(rank, RankRecord(RankIdentity(rank))))
 
     def _add_rank_file(self, path: Path, kind: Kind, record: RankRecord) -> None:
-        from unhang.read.elastic_error import read_elastic_error
+        from unhang.read.launchers import read_elastic_error
         from unhang.read.page import read_page
-        from unhang.read.pyspy import read_pyspy
         from unhang.read.sniff import Kind
+        from unhang.read.stack_texts import read_pyspy
 
         if kind is Kind.DUMP:
             record.dump_paths.append(path)
@@ -279,7 +279,7 @@ class _Walk:
         """Our own outputs and all others, read last because the processes' numbers tell the ranks in some of them. The stacks in them complete the records."""
         if not self._output_paths:
             return [], []
-        from unhang.read.logs.printed_dumps import take_stacks  # most folders of dumps hold no log
+        from unhang.read.logs.pasted_stacks import take_stacks  # most folders of dumps hold no log
         from unhang.read.logs.source import read_outputs
 
         ranks_by_pid = {r.identity.pid: rank for found in attempts for rank, r in found.items() if r.identity.pid}

@@ -10,15 +10,13 @@ from functools import partial
 from pathlib import PurePath
 
 from unhang.model import LogLine, RaisedError, Source, Unavailable
-from unhang.read.faulthandler_text import is_part
+from unhang.read.launchers import RankExit, SummaryReader, by_rank
 from unhang.read.logs.attempts import Part, judged_part, others_named, parts_of, weight_of
 from unhang.read.logs.clock import FileClock, Stamp, read_stamp, resolve
-from unhang.read.logs.decode import TROUBLE, Wrapped, lines_of, numbered_lines, unwrap
-from unhang.read.logs.parts import joined
+from unhang.read.logs.decode import TROUBLE, Wrapped, joined, lines_of, numbered_lines, unwrap
 from unhang.read.logs.prefix import Head, PrefixReader, split_glued
 from unhang.read.logs.whose import RankBook
-from unhang.read.torchrun_summary import RankExit, SummaryReader, by_rank
-from unhang.read.traceback_text import Traceback, TracebackReader
+from unhang.read.stack_texts import Traceback, TracebackReader, is_part
 
 __all__ = ["OutputLog", "lines_of", "parse_lines", "parse_output"]
 

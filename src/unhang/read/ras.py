@@ -1,4 +1,4 @@
-"""What NCCL's RAS client reports of the communicators of a running job, put together from its lines.
+"""What NCCL's RAS client reports of the communicators of a running job: put together from its lines, and from its JSON.
 
 Its counts are those of *launches*: of what the host has issued, not of what the device has completed. A running job shows
 differences at any moment. Ranks are numbered within their communicator.
@@ -6,9 +6,12 @@ differences at any moment. Ranks are numbered within their communicator.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeGuard
 
 from unhang.model import LogEvent, LogLine
 
@@ -198,3 +201,156 @@ def ras_evidence(events: Iterable[LogEvent], lines: Sequence[LogLine]) -> tuple[
     of = f" of {last.communicators} communicator{s}" if last.communicators else ""
     found = f"{len(last.troubled)}{of}" if last.troubled else "some communicators"
     return (f"RAS: missing or differing ranks in {found}{more}",)
+
+
+_IS_RAS = ('"communicators_count"', '"ranks_count"')
+_HEAD = 4096
+_REPORT = re.compile(r'"nccl_version"\s*:')
+_COMMUNICATOR = re.compile(r'\{\s*"hash"\s*:')
+_STATED = re.compile(r'"communicators_count"\s*:\s*(\d{1,7})\b')
+_NO_COMMA = re.compile(r'("nvml_dev"\s*:\s*-?\d+)(\s+"status")')  # so NCCL 2.28 writes missing ranks
+_IN_PROGRESS = 7
+_Object = Mapping[str, Any]
+_Process = tuple[str, int, int]
+
+
+def is_ras(head: str) -> bool:
+    """Whether a text begins as such a report."""
+    return all(name in head[:_HEAD] for name in _IS_RAS) or ('"communicators_count": 0' in head[:_HEAD])
+
+
+def ras_lines(content: str) -> list[tuple[int, str]]:
+    """The reports in a file, one after the other, as text; [] where there is none. Of one that is cut off what is whole.
+
+    The number of a line is that of the line in the file where its report, or its communicator, begins.
+    """
+    if content[:64].lstrip()[:1] != "{" or not is_ras(content):
+        return []
+    text = _NO_COMMA.sub(r"\1,\2", content)
+    begins = [match.start() for match in _REPORT.finditer(text)] or [0]
+    found: list[tuple[int, str]] = []
+    for begin, end in zip(begins, [*begins[1:], len(text)], strict=True):
+        communicators, first = list(_communicators(text, begin, end)), text.count("\n", 0, begin) + 1
+        stated = _STATED.search(text, begin, end)
+        cut = max(0, int(stated[1]) - len(communicators)) if stated else 0
+        if communicators or (stated and not cut):
+            found += _report(first, communicators, cut)
+    return found
+
+
+def _communicators(text: str, begin: int, end: int) -> Iterator[tuple[int, _Object]]:
+    """Those that are whole, with the line where each begins."""
+    decoder, line, at = json.JSONDecoder(), text.count("\n", 0, begin) + 1, begin
+    for match in _COMMUNICATOR.finditer(text, begin, end):
+        line, at = line + text.count("\n", at, match.start()), match.start()
+        try:
+            found, _ = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            continue
+        if all(_is_rank(rank) for rank in [*_list(found, "ranks"), *_list(found, "missing_ranks")]):
+            yield line, found
+
+
+def _list(found: _Object, name: str) -> list[Any]:
+    value = found.get(name)
+    return value if isinstance(value, list) else []
+
+
+def _is_rank(rank: object) -> bool:
+    return isinstance(rank, dict) and all(_is_count(rank.get(name)) for name in ("rank", "pid")) and "host" in rank
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _process(rank: _Object) -> _Process:
+    return str(rank["host"]), rank["pid"], rank.get("nvml_dev", 0)
+
+
+def _report(line: int, communicators: Sequence[tuple[int, _Object]], cut: int) -> Iterator[tuple[int, str]]:
+    """One report: a communicator is a group of its own. `cut`: how many of them are not whole."""
+    if not communicators:
+        yield line, "No communicator data collected!"
+        return
+    everyone: dict[_Process, int | None] = {}
+    for _, c in communicators:
+        everyone.update(dict.fromkeys(map(_process, (*_list(c, "ranks"), *_list(c, "missing_ranks")))))
+    for _, c in () if cut else communicators:
+        members = [*_list(c, "ranks"), *_list(c, "missing_ranks")]
+        if len(members) == len(everyone):
+            everyone.update((_process(rank), rank["rank"]) for rank in members)
+            break
+    yield line, "  Nodes  Processes         GPUs  Processes     GPUs"
+    nodes, processes = len({p[0] for p in everyone}), len({p[:2] for p in everyone})
+    if not cut:
+        yield line, f"{nodes}  {-(-processes // max(nodes, 1))}  1  {processes}  {len(everyone)}"
+    yield line, "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors"
+    found = [(at, c, list(_troubles(c, i, everyone))) for i, (at, c) in enumerate(communicators)]
+    for i, (_, c, lines) in enumerate(found):
+        states = [s for s in ("INCOMPLETE", "ERROR", "MISMATCH") if any(text.endswith(f") {s}") for text in lines)]
+        ranks, size = _list(c, "ranks"), c.get("size")
+        size = size if _is_count(size) else len(ranks) + len(_list(c, "missing_ranks"))
+        hosts = len({r["host"] for r in ranks})
+        yield line, f"{i}  1  {hosts}  1  {size}  {len(ranks)}  RUNNING  {','.join(states) or 'OK'}"
+    if cut:
+        yield line, f"[{cut} communicators are cut off]"
+    yield from ((at, text) for at, _, lines in found for text in lines)
+
+
+def _troubles(c: _Object, group: int, everyone: Mapping[_Process, int | None]) -> Iterator[str]:
+    def whose(rank: _Object) -> str:
+        place = f"-- GPU {rank.get('cuda_dev', '?')} managed by process {rank['pid']} on node {rank['host']}"
+        known = everyone.get(_process(rank))
+        return place if known is None else f"{place}, rank {known} of the job"
+
+    name = f"#{group}-0 ({str(c.get('hash', '0')).removeprefix('0x')})"
+    missing = [r for r in _list(c, "missing_ranks") if _flag(r, "unresponsive") or _flag(r, "considered_dead")]
+    if missing:
+        yield f"{name} INCOMPLETE"
+        yield f"  Missing communicator data from {len(missing)} rank{'s' if len(missing) > 1 else ''}"
+        yield from (f"  Rank {r['rank']} {whose(r)}" for r in missing)
+        if dead := [r for r in missing if _flag(r, "considered_dead")]:
+            are = "es are" if len(dead) > 1 else " is"
+            yield f"  {len(dead)} job process{are} considered dead (unreachable via the RAS network)"
+            yield from (f"  Process {r['pid']} on node {r['host']} managing GPU {r.get('cuda_dev', '?')}" for r in dead)
+    failed = [r for r in _list(c, "ranks") if _error(r)]
+    if failed:
+        yield f"{name} ERROR"
+        yield from (f"  Rank {r['rank']} reported error {_error(r)} {whose(r)}" for r in failed)
+    if differing := [line for op in _operations(c) for line in _counts(c, op, whose)]:
+        yield f"{name} MISMATCH"
+        yield from differing
+
+
+def _flag(rank: _Object, name: str) -> bool:
+    status = rank.get("status")
+    return isinstance(status, dict) and status.get(name) is True
+
+
+def _error(rank: _Object) -> int:
+    status = rank.get("status")
+    codes = [status.get(n) for n in ("async_error", "init_state")] if isinstance(status, dict) else []
+    return next((code for code in codes if isinstance(code, int) and code not in (0, _IN_PROGRESS)), 0)
+
+
+def _operations(c: _Object) -> list[str]:
+    counts = (r.get("collective_counts") for r in _list(c, "ranks"))
+    return list(dict.fromkeys(op for found in counts if isinstance(found, dict) for op in found))
+
+
+def _counts(c: _Object, op: str, whose: Any) -> Iterator[str]:
+    """The counts of one operation, where they differ: how many ranks have launched most, and each of the others."""
+    counted = ((r, (r.get("collective_counts") or {}).get(op)) for r in _list(c, "ranks"))
+    launched: list[tuple[_Object, int]] = [(r, n) for r, n in counted if _is_count(n)]
+    shares = Counter(n for _, n in launched)
+    if len(shares) < 2:
+        return
+    yield f"  Communicator ranks have different {op} operation counts"
+    for n, count in shares.most_common():
+        is_listed = n != max(shares) or count == 1
+        what = f"launched up to operation {n}" if n else "not launched any operations"
+        if count > 1:
+            yield f"  {count} ranks have {what}"
+        for rank in (r for r, launches in launched if launches == n and is_listed):
+            yield f"  Rank {rank['rank']} {f'has {what} ' if count == 1 else ''}{whose(rank)}"

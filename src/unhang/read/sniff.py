@@ -14,10 +14,10 @@ from unhang.read.dumps.archive import compression
 from unhang.read.dumps.identity import is_dump
 from unhang.read.files import decode_json, regular_size
 from unhang.read.logs.decode import records_of, unwrap
-from unhang.read.logs.ras_json import is_ras
 from unhang.read.logs.source import wide_encoding
 from unhang.read.page import MAGIC_BYTES
 from unhang.read.rank_folder import FOLDER_NAME
+from unhang.read.ras import is_ras
 from unhang.read.runs import is_own, is_own_file
 
 HEAD_BYTES = 1 << 16

@@ -119,7 +119,7 @@ def render(schedule: Schedule, title: str, note: str = "", with_fix: bool = Fals
     keep_out = f"    if index in {absent} and steps:\n        at[index] = 1\n        time.sleep(120)\n"
     groups = {name: [schedule.ranks.index(m) for m in members] for name, members in schedule.groups.items()}
     core = set(schedule.core)
-    is_async = any(schedule.is_deferred(r, s) for r, of_rank in schedule.steps.items() for s in of_rank) or any(
+    is_async = any(schedule.is_left_open(r, s) for r, of_rank in schedule.steps.items() for s in of_rank) or any(
         s.op in P2P and len(of_rank) > 1 for of_rank in (fix or {}).values() for s in of_rank
     )
     return _PROGRAM.format(

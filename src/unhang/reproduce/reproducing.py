@@ -22,9 +22,8 @@ from unhang.errors import UnhangError
 from unhang.model import Diagnosis
 from unhang.model.rank_sets import name_ranks
 from unhang.reproduce.program import render
-from unhang.reproduce.schedule import ROOTED, Schedule, Step
+from unhang.reproduce.schedule import ROOTED, Schedule, Step, few_ranks, leap, shrink
 from unhang.reproduce.schedule_cut import NotReproducible, cut
-from unhang.reproduce.shrink import few_ranks, leap, shrink
 
 LIMIT_S = 60.0
 TRIAL_QUIET_S, _TRIAL_LIMIT_S = 0.8, 20.0

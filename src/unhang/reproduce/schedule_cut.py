@@ -240,9 +240,9 @@ class _Recorded:
                 continue
             edge = late[rank].edge if rank in late else None
             starts = edge is not None and (edge.kind == "rendezvous" or edge.what == "init_process_group")
-            self.steps[rank] = (*steps, self._instead(rank, bool(starts)))
+            self.steps[rank] = (*steps, self._what_it_does(rank, bool(starts)))
 
-    def _instead(self, rank: int, starts: bool) -> Step:
+    def _what_it_does(self, rank: int, starts: bool) -> Step:
         """What a rank does that others wait for."""
         if starts:
             return Step("does not come to init_process_group", "never_joins")

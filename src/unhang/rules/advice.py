@@ -1,8 +1,14 @@
-"""Fixes that several rules give."""
+"""Fixes that several rules give, among them that for a line with a collective that does not run on every rank."""
 
 from __future__ import annotations
 
-from unhang.model import Fix
+from collections.abc import Iterable
+
+from unhang.analyze.sides import ByCondition
+from unhang.analyze.source import Condition
+from unhang.model import Fix, Frame
+from unhang.model.findings import NO_HELP
+from unhang.rules import wording as w
 
 SEE_IT = Fix(
     "See the calls of every rank at the next stop",
@@ -40,4 +46,101 @@ PAD = Fix(
     patch="n = torch.tensor([x.shape[0]]); dist.all_reduce(n, op=MAX); x = F.pad(x, ...)   # then cut after the gather",
     verify="unhang run -- <the same command>: outcome clean",
     undo="revert the edit",
+)
+
+
+_LONGEST = 80
+
+
+def fixes_of(frame: Frame | None, condition: Condition | None, who: str) -> tuple[Fix, ...]:
+    """How the ranks come to the same calls. `condition`: what decides whether the frame's line runs; `who`: the odd ranks."""
+    remedies: tuple[Fix, ...]
+    if condition is None:
+        remedies = (_find_out(frame, who),)
+    elif condition.depends_on_rank:
+        remedies = _for_every_rank(_where(frame), condition)
+    else:
+        remedies = (decided_together(frame, condition),)
+    return (*remedies, _LONGER_TIMEOUT)
+
+
+def fixes_inside(frame: Frame | None, inside: tuple[Frame, Frame], who: str, is_skipped: bool) -> tuple[Fix, ...]:
+    """The same where all ranks run the frame's line, and a library went two ways below it. `inside`: where, on `who` and on the others."""
+    mine, theirs = (f"{f.function} ({f.file}:{f.line})" for f in inside)
+    did = f"the others made the call of {theirs}, {who} went on to {mine}"
+    return (
+        Fix(
+            title="Let the library come to the same calls on every rank",
+            patch=f"below {_where(frame)} {did if is_skipped else f'{who} went to {mine}, the others to {theirs}'}: look for the "
+            "setting, callback or value that is not the same on every rank there",
+            verify="unhang run -- <the same command>: all ranks pass this call",
+            undo="revert the edit",
+        ),
+        _LONGER_TIMEOUT,
+    )
+
+
+def say_the_condition(by: ByCondition) -> str:
+    """Why a condition on the rank tells who is odd."""
+    who, condition = w.name_ranks(by.odd), by.condition
+    outcome = f"only {who} may fail it" if by.is_left_out else f"only {who} {w.verb(by.odd, 'passes', 'pass')} it"
+    return f"The line runs only if {condition.text} (line {condition.line}), and that depends on the rank: {outcome}."
+
+
+def deciding(conditions: Iterable[Condition]) -> Condition | None:
+    """The condition that most likely comes out differently on the ranks: the innermost on the rank, else on data."""
+    return max(reversed(tuple(conditions)), key=lambda c: (c.depends_on_rank, c.suspicion), default=None)
+
+
+def decided_together(frame: Frame | None, condition: Condition) -> Fix:
+    """Every rank takes the branch that all can take."""
+    text = condition.text
+    is_short = len(text) <= _LONGEST and "\n" not in text
+    return Fix(
+        title="Let all ranks take the decision together: the line runs on all of them or on none",
+        patch=f"# {_where(frame)} runs only if this holds; agree on it over all ranks before:\n"
+        + ("" if is_short else f"holds = {text}\n")
+        + f"flag = torch.tensor(float(bool({text if is_short else 'holds'})))\n"
+        "dist.all_reduce(flag, op=dist.ReduceOp.MIN)   # on every rank\n"
+        "if flag.item() > 0: ...   # the same on every rank",
+        verify="unhang run -- <the same command>: all ranks pass this line",
+        undo="revert the edit",
+    )
+
+
+def _for_every_rank(where: str, condition: Condition) -> tuple[Fix, Fix]:
+    return (
+        Fix(
+            title="Let every rank make the call",
+            patch=f"{where}: take the call out of `{condition.text}` (line {condition.line}), so that every rank makes it; "
+            "what one rank alone does with the result (print, save) stays under the condition",
+            verify="unhang run -- <the same command>: all ranks pass this call",
+            undo="revert the edit",
+        ),
+        Fix(
+            title="Or let no rank make it",
+            patch=f"{where}: leave the call out, if nothing needs its result",
+            verify="unhang run -- <the same command>",
+            undo="revert the edit",
+        ),
+    )
+
+
+def _find_out(frame: Frame | None, who: str) -> Fix:
+    return Fix(
+        title="Let every rank make the same calls in the same order",
+        patch=f"{_where(frame)}: find what led {who} on another way than the other ranks, and let all of them go the same way",
+        verify="unhang run -- <the same command>: all ranks pass this call",
+        undo="revert the edit",
+    )
+
+
+def _where(frame: Frame | None) -> str:
+    return f"{frame.file}:{frame.line}" if frame else "the call"
+
+
+_LONGER_TIMEOUT = Fix(
+    f"{NO_HELP}a longer timeout, or other NCCL settings",
+    setting="leave them as they are",
+    verify="the call stays open with any timeout",
 )

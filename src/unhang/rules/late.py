@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from unhang.analyze.activity import goes_through_loader
+from unhang.analyze.activity import goes_through_loader, others_of
 from unhang.analyze.callpath import user_path
-from unhang.analyze.doers import others_of
 from unhang.analyze.situation import LateRank, Situation
 from unhang.model import CollectiveCall, EvidenceLine, ProcessGroup, ThreadStack, user_frames
 from unhang.rules import wording as w

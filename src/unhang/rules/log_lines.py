@@ -1,4 +1,4 @@
-"""What rules on the lines of a log share: quoting them, whose they are, and the finding that they establish."""
+"""What rules on the lines of a log share: quoting them, whose they are, the finding that they establish, and the cause that a text establishes by itself."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from unhang.analyze.first_errors import errors_of, ranks_of
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent
+from unhang.read.logs.catalogue import Row, best_cause, weighed
 from unhang.rules.base import Found
 
 MAX_QUOTED = 6
@@ -85,3 +86,23 @@ def _time_of(event: LogEvent) -> datetime | None:
     except ValueError:
         stamp_ns = event.time_ns
     return None if stamp_ns is None else datetime(1970, 1, 1) + timedelta(microseconds=stamp_ns // 1000)
+
+
+USER = "user-exception"
+_OF_ITS_OWN = ("user",)  # the layer of what a program, its loader or Python itself says
+
+
+def row_of_exception(text: str) -> Row | None:
+    """The message that an exception is, given as `Type: message`, if that names a cause which is not just that it was raised."""
+    row = best_cause(text)
+    return row if row is not None and row.cause != USER else None
+
+
+def is_not_of_the_program(text: str) -> bool:
+    """Whether an exception says by itself what went wrong, and that is not the program, or only that a library below it failed."""
+    return row_of_exception(text) is not None or _is_witness(text.partition("\n")[0])
+
+
+def _is_witness(line: str) -> bool:
+    row = next(iter(weighed().rows_of(line)), None)
+    return row is not None and row.role == "witness" and row.layer not in _OF_ITS_OWN

@@ -11,7 +11,7 @@ from typing import Any
 from unhang.analyze.situation import Situation
 from unhang.model import Finding, NextStep, Outcome
 from unhang.rules import wording as w
-from unhang.rules.cards import filled
+from unhang.rules.base import filled
 
 _MOST = 4
 # How much longer than the one failure that is known a run has to last, so that none in it means something: the time to a failure is

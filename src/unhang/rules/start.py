@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from unhang.analyze.failures import is_communication_error
 from unhang.analyze.situation import Situation
 from unhang.model import LogEvent, RaisedError
-from unhang.read.logs.exceptions import kinds_in
+from unhang.read.logs.events import kinds_in
 from unhang.rules.failure import first_exception
 
 BESIDE_ANOTHER_ERROR = 0.6

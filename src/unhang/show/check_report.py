@@ -1,13 +1,14 @@
-"""The result of a check as text: what is wrong, what could not be judged and why, what is fine."""
+"""The result of a check as text (what is wrong, what could not be judged and why, what is fine), and checks as JUnit XML."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from unhang.model import Case, Diagnosis, Finding, Verdict
 from unhang.rules.registry import all_rules
 from unhang.show.headline import undecided
-from unhang.show.paper import Paper, duration
+from unhang.show.paper import Paper, duration, printable
 
 SEVERITIES = {"wrong": "bad", "doubtful": "warn", "note": "dim"}
 _MOST = 100
@@ -105,3 +106,56 @@ def _not_read(paper: Paper, diagnosis: Diagnosis) -> None:
         paper.heading("Not read")
         for lack in lacks[:_MOST]:
             paper.prose(f"{lack.what}: {lack.reason}", lead="- ")
+
+
+_KINDS = {Verdict.FAIL: "failure", Verdict.SKIPPED: "skipped", Verdict.ERROR: "error"}
+
+
+class JUnitCase(NamedTuple):
+    """One test case. `kind`: failure, skipped, error, or "" for one that passed. `type`: of a failure, its cause."""
+
+    name: str
+    kind: str
+    message: str
+    type: str | None = None
+    text: str | None = None
+
+
+def junit(cases: Sequence[JUnitCase], suite: str, classname: str, seconds: float | None = None) -> str:
+    """The XML with a final newline, without a declaration."""
+    from xml.etree import ElementTree
+
+    kinds = [case.kind for case in cases]
+    counts = {"tests": len(cases), "failures": kinds.count("failure"), "errors": kinds.count("error")}
+    about = {name: str(count) for name, count in {**counts, "skipped": kinds.count("skipped")}.items()}
+    about |= {} if seconds is None else {"time": f"{seconds:.3f}"}
+    root = ElementTree.Element("testsuite", {"name": suite, **about})
+    for case in cases:
+        element = ElementTree.SubElement(root, "testcase", name=case.name, classname=classname, time="0")
+        if case.kind:
+            found = ElementTree.SubElement(element, case.kind, message=case.message)
+            if case.type is not None:
+                found.set("type", case.type)
+            found.text = case.text
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def to_junit(diagnosis: Diagnosis, seconds: float) -> bytes:
+    """UTF-8 XML with a final newline. A rule with findings fails with its first title; all its findings are in the text."""
+    cases = []
+    for outcome in diagnosis.outcomes:
+        kind, reason = _KINDS.get(outcome.verdict, ""), printable(outcome.reason)
+        if outcome.verdict is Verdict.FAIL:
+            found = [f for f in diagnosis.findings if f.rule == outcome.rule]
+            text = "\n\n".join(map(_text, found))
+            cases.append(JUnitCase(outcome.rule, kind, reason, found[0].cause if found else "", text))
+        else:
+            cases.append(JUnitCase(outcome.rule, kind, reason))
+    return b"<?xml version='1.0' encoding='utf-8'?>\n" + junit(cases, "unhang check", "unhang.rules", seconds).encode()
+
+
+def _text(finding: Finding) -> str:
+    evidence = [f"{e.source}: {e.text}" for e in finding.evidence]
+    fixes = [f"fix: {f.title}: {f.patch or f.command or f.setting}" for f in finding.fixes if f.helps]
+    return "\n".join(printable(line) for line in (finding.title, finding.because, *evidence, *fixes))

@@ -22,8 +22,19 @@ from unhang.analyze.positions import bare_op
 from unhang.model import CallState, CollectiveTable, Finding, user_frames
 from unhang.read.dumps.arrays import distinct
 from unhang.show.paper import printable
-from unhang.show.slices import Slices, gzip_packer
-from unhang.show.tracks import DIRECTIONS, LANES, Drawn, Ints, channels, drawn, longest_guess_ns, picked, rank_blocks
+from unhang.show.slices import (
+    DIRECTIONS,
+    LANES,
+    Drawn,
+    Ints,
+    Slices,
+    channels,
+    drawn,
+    gzip_packer,
+    longest_guess_ns,
+    picked,
+    rank_blocks,
+)
 
 _DAY_NS = 86_400_000_000_000
 _MOST_FLOWS = 64

@@ -1,4 +1,9 @@
-"""The text of millions of slices, put together as bytes: no slice is an object.
+"""Where each call is drawn when every group of a rank has its own track, and the text of millions of slices, put together as bytes.
+
+Perfetto drops a slice that overlaps another one of its track without lying within it. Calls in flight at once are therefore
+dealt out to up to LANES tracks of the group, and begin no earlier than the call before them on their track ended.
+
+Legend of shapes: N calls, S segments (the calls of one rank in one channel; a channel is a group and a direction).
 
 Slices of one kind come together: each is a row of bytes with what the kind shares, encoded once, and its numbers, padded
 with blanks.
@@ -19,7 +24,132 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
-from unhang.show.tracks import Flags, Ints
+from unhang.analyze.positions import bare_op
+from unhang.model import CallState, CollectiveTable
+
+LANES = 4
+DIRECTIONS = ("", "send", "recv")
+_BLOCK_ROWS = 1 << 15  # what is computed of them stays in the cache of a core
+_LEAST_GUESS_NS = 1_000_000
+_OPEN = (CallState.SCHEDULED, CallState.STARTED)
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Calls with their tracks, arrays `[N]`, in the order of the table. Times are wall-clock nanoseconds.
+
+    `end` of an open call is its start. `is_guess`: when it completed is not recorded. `track`: channel * LANES + lane.
+    """
+
+    rows: Ints
+    track: Ints
+    start: Ints
+    end: Ints
+    is_open: Flags
+    is_guess: Flags
+
+
+def rank_blocks(table: CollectiveTable) -> Iterator[Ints]:
+    """The rows that have a time, whole ranks at once, about `_BLOCK_ROWS` of them."""
+    rank_N, timed_N = table["rank"], table["created_ns"] > 0
+    first = 0
+    while first < len(table):
+        last = min(first + _BLOCK_ROWS, len(table)) - 1
+        end = int(np.searchsorted(rank_N, rank_N[last], side="right"))
+        yield first + np.flatnonzero(timed_N[first:end])
+        first = end
+
+
+def picked(column: npt.NDArray[Any], rows: Ints) -> npt.NDArray[Any]:
+    """The values of some rows, which rise; of rows without a gap nothing is copied, and nobody may change them."""
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+        return column[rows[0] : rows[-1] + 1]
+    return column[rows]
+
+
+def channels(table: CollectiveTable) -> Ints:
+    """`[N]` group * 3 + direction: sends and receives of one group are different streams."""
+    names = [bare_op(op).lower() for op in table.ops] or [""]
+    directions = np.array([1 if "send" in name else 2 if "recv" in name else 0 for name in names])
+    return table["group"].astype(np.int64) * len(DIRECTIONS) + np.where(table["is_p2p"], directions[table["op"]], 0)
+
+
+def longest_guess_ns(table: CollectiveTable) -> int:
+    """The longest that a call without a time of completion is drawn: four usual gaps between calls of a rank."""
+    created_N, rank_N = table["created_ns"], table["rank"]
+    if not (~np.isin(table["state"], _OPEN) & (table["completed_ns"] <= 0)).any():
+        return _LEAST_GUESS_NS  # nothing is to be guessed
+    gaps = np.diff(created_N)[(np.diff(rank_N) == 0) & (created_N[1:] > 0) & (created_N[:-1] > 0)]
+    gaps = gaps[gaps >= 0]
+    return max(_LEAST_GUESS_NS, 4 * int(np.median(gaps))) if len(gaps) else _LEAST_GUESS_NS
+
+
+def drawn(table: CollectiveTable, rows: Ints, channel_N: Ints, guess_ns: int) -> Drawn:
+    """The rows of whole ranks on their tracks. `channel_N`: of these rows; `guess_ns`: see `longest_guess_ns`."""
+    rank, created, started, completed = (
+        picked(table[name], rows).astype(np.int64, copy=False)
+        for name in ("rank", "created_ns", "started_ns", "completed_ns")
+    )
+    state = picked(table["state"], rows)
+    is_open = (state == _OPEN[0]) | (state == _OPEN[1])
+    is_guess = ~is_open & (completed <= 0)
+    start = np.maximum(created, started)
+    end = np.where(is_guess, np.minimum(_next_created(rank, created), start + guess_ns), completed)
+    end = np.where(is_open, start, np.maximum(end, start))
+    lane, start = _lanes(rank, channel_N, start, end)
+    return Drawn(rows, channel_N * LANES + lane, start, np.maximum(start, end), is_open, is_guess)
+
+
+def _next_created(rank_N: Ints, created_N: Ints) -> Ints:
+    """When the same rank issued its next call; of the last one, no bound."""
+    following = np.append(created_N[1:], np.iinfo(np.int64).max)[: len(rank_N)]
+    is_last = np.append(rank_N[1:] != rank_N[:-1], True)[: len(rank_N)]
+    return np.where(is_last, np.iinfo(np.int64).max, following)
+
+
+def _small(values_N: Ints) -> npt.NDArray[Any]:
+    """Numbers in the narrowest type that holds them: of those, sixteen bits and less are sorted in linear time."""
+    return values_N.astype(np.min_scalar_type(int(values_N.max(initial=0))))
+
+
+def _lanes(rank_N: Ints, channel_N: Ints, start_N: Ints, end_N: Ints) -> tuple[Ints, Ints]:
+    """(lane, start) so that the calls of one lane follow or enclose each other. Ranks are sorted.
+
+    An open call has the end of its start: what is issued later lies within it once it is drawn to the end of the trace.
+    """
+    if not len(rank_N):
+        return rank_N, start_N
+    order = np.argsort(_small(channel_N), kind="stable")
+    order = order[np.argsort(_small(rank_N - rank_N[0])[order], kind="stable")]
+    is_first = np.append(True, (np.diff(rank_N[order]) != 0) | (np.diff(channel_N[order]) != 0))
+    segment_N = np.cumsum(is_first) - 1
+    first_S = np.flatnonzero(is_first)
+    number = np.concatenate((start_N[order], end_N[order]))
+    least = int(number.min())
+    number -= least
+    room, times = int(number.max()) + 2, None
+    if room * len(first_S) >= 1 << 62:  # hardly ever: years, or dumps with senseless times
+        times, number = np.unique(number, return_inverse=True)
+        room = len(times) + 1
+    base_N = segment_N * room  # no segment's times reach into the next one's
+    begins_N = number[: len(order)] + base_N
+    until_N = np.maximum.accumulate(number[len(order) :] + base_N)
+    place_N = np.arange(len(order))
+    in_flight_N = np.zeros_like(place_N)
+    late = np.flatnonzero(until_N[:-1] > begins_N[1:]) + 1  # the others begin after all before them
+    in_flight_N[late] = np.maximum(late - np.searchsorted(until_N, begins_N[late], side="right"), 0)
+    lanes_N = np.minimum(np.maximum.reduceat(in_flight_N, first_S) + 1, LANES)[segment_N]
+    nth_N = place_N - first_S[segment_N]
+    before_N = np.where(nth_N >= lanes_N, until_N[place_N - lanes_N], 0)
+    lane, start = np.empty_like(place_N), np.empty_like(place_N)
+    lane[order] = nth_N % lanes_N
+    number = np.maximum(begins_N, before_N) - base_N
+    start[order] = (number if times is None else times[number]) + least
+    return lane, start
+
 
 _FASTEST, _GZIP = 1, 31  # what is packed is much alike
 

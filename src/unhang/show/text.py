@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unhang.analyze.activity import Activity
-from unhang.analyze.doers import activity_in
+from unhang.analyze.activity import Activity, activity_in
 from unhang.model import (
     Case,
     Diagnosis,

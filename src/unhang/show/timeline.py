@@ -254,11 +254,12 @@ def _last_ns(case: Case, calls: _Calls, times: list[int], onset_ns: int | None) 
     return last
 
 
-def _focus(calls: _Calls, onset_ns: int | None, zero_ns: int, last_ns: int, around: int = 12) -> tuple[int, int]:
+def _focus(calls: _Calls, onset_ns: int | None, zero_ns: int, last_ns: int) -> tuple[int, int]:
     """The last dozen calls of a usual rank before the onset, and half as long after it.
 
     Where ranks begin to wait one after the other, it goes on until most of them wait, though at most for as long again.
     """
+    around = 12
     before = calls.start if onset_ns is None else calls.start[calls.start <= onset_ns]
     ranks = len(different(calls.rank))
     if not len(before) or not ranks:

@@ -15,16 +15,14 @@ from unhang.errors import NothingToJudge, UnreadableInput, WrongUsage
 from unhang.model import CAUSES, Case, LogEvent
 from unhang.read.environment.settings import Assignment, Settings
 from unhang.read.logs.case import case_of_outputs, log_case
-from unhang.read.logs.catalogue.emitters import emitter_of
-from unhang.read.logs.catalogue.search import whole
+from unhang.read.logs.catalogue import emitter_of, whole
 from unhang.read.logs.patterns import all_patterns
 from unhang.read.output_log import OutputLog, parse_output
 from unhang.rules.base import Rule
 from unhang.rules.decision_tree import Explanation, explanation, rules_by_id
 from unhang.rules.registry import all_rules
 from unhang.show import explain_text as show
-from unhang.show.explain_text import KnownLine, KnownVariable, Lines
-from unhang.show.message_text import Message
+from unhang.show.explain_text import KnownLine, KnownVariable, Lines, Message
 from unhang.show.paper import printable
 from unhang.skill.advice import ADVICE, advice_json, advice_on, advice_text
 
@@ -229,7 +227,7 @@ def _printer(kinds: Sequence[str]) -> str:
 
 def variable_facts(name: str) -> dict[str, str] | None:
     """What is known of an environment variable, by the names of the facts; None for a name that is not known."""
-    from unhang.read.environment.tables import beliefs, foreign, variables
+    from unhang.read.environment.tables import beliefs, variables, whose_variable
 
     if name in variables():
         v = variables()[name]
@@ -240,13 +238,13 @@ def variable_facts(name: str) -> dict[str, str] | None:
     if name in beliefs():
         belief = beliefs()[name]
         return {"meaning": f"no library reads it; meant is {belief.meant}", "instead": belief.instead}
-    whose = foreign(name)
+    whose = whose_variable(name)
     return {"meaning": whose} if whose else None
 
 
 def variable_in(word: str) -> KnownVariable | None:
     """A variable that the tables know, or the judged setting `NAME=value` of one."""
-    from unhang.read.environment.shell import read_shell
+    from unhang.read.environment.texts import read_shell
 
     name, equals, _ = word.partition("=")
     facts = variable_facts(name.strip())

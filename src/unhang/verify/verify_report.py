@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from unhang.model import Verdict
-from unhang.show.junit import JUnitCase, junit
+from unhang.show.check_report import JUnitCase, junit
 from unhang.show.paper import columns, duration, printable
 from unhang.verify.before_after import Side, Verified, where
 from unhang.verify.judging import Check
@@ -23,10 +23,13 @@ def side_rows(sides: Sequence[Side]) -> list[tuple[str, ...]]:
         ("", lambda side: f"{side.name} ({len(side.runs)} runs)" if len(side.runs) > 1 else side.name),
         ("cause", lambda side: ", ".join(side.causes) or "none"),
         ("where", lambda side: next((where(run.findings[0]) for run in side.runs if run.findings), "") or _NOTHING),
-        ("outcome", lambda side: _each(side, lambda run: run.diagnosis.outcome.value)),
-        ("exit code", lambda side: _each(side, lambda run: _NOTHING if run.exit_code is None else str(run.exit_code))),
-        ("findings", lambda side: _each(side, lambda run: str(len(run.findings)))),
-        ("steps reached", lambda side: _each(side, lambda run: str(run.steps) if run.steps else _NOTHING)),
+        ("outcome", lambda side: _of_all_runs(side, lambda run: run.diagnosis.outcome.value)),
+        (
+            "exit code",
+            lambda side: _of_all_runs(side, lambda run: _NOTHING if run.exit_code is None else str(run.exit_code)),
+        ),
+        ("findings", lambda side: _of_all_runs(side, lambda run: str(len(run.findings)))),
+        ("steps reached", lambda side: _of_all_runs(side, lambda run: str(run.steps) if run.steps else _NOTHING)),
         ("step time, median", lambda side: duration(s.median_s) if (s := side.spread) else _NOTHING),
         (
             "  quartiles",
@@ -38,7 +41,7 @@ def side_rows(sides: Sequence[Side]) -> list[tuple[str, ...]]:
     return [(name, *(show(side) for side in sides)) for name, show in rows]
 
 
-def _each(side: Side, what: Callable[[Run], str]) -> str:
+def _of_all_runs(side: Side, what: Callable[[Run], str]) -> str:
     """The values of all runs, equal ones once."""
     return ", ".join(dict.fromkeys(what(run) for run in side.runs))
 
@@ -134,10 +137,10 @@ def verified_json(verified: Verified) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def checks_junit(checks: Sequence[Check], suite: str = "unhang verify") -> str:
+def checks_junit(checks: Sequence[Check]) -> str:
     """JUnit XML: one test case for each check; a required one that was skipped is a failure."""
     cases = [JUnitCase(c.name, _junit_kind(c), printable(c.reason)) for c in checks]
-    return junit(cases, suite, "unhang.verify")
+    return junit(cases, "unhang verify", "unhang.verify")
 
 
 def _junit_kind(check: Check) -> str:

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.rules.notation import make_case
-from unhang.analyze.activity import activity_of, in_communication
-from unhang.analyze.doers import doer
+from unhang.analyze.activity import activity_of, doer, in_communication
 from unhang.analyze.situation import Situation
 from unhang.model import Frame, RankEvidence, RankIdentity, ThreadStack
 from unhang.model.evidence import KernelWait, ThreadWait, WaitingTask
-from unhang.read.pyspy import read_pyspy
+from unhang.read.stack_texts import read_pyspy
 
 LIB = "/usr/lib/python3.11"
 TORCH = "/venv/lib/python3.11/site-packages/torch"

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.dumps.small_dumps import SCHEDULED, SmallJob, call, everybody, job
-from unhang.analyze import compare_dumps
-from unhang.analyze.compare import Comparison, GroupChange, compare
-from unhang.analyze.compare_dumps import OtherFile, compare_runs
+from unhang.analyze import compare as comparing
+from unhang.analyze.compare import Comparison, GroupChange, OtherFile, compare, compare_runs
 from unhang.analyze.compare_parts import _equal_at
 from unhang.analyze.schedule import Ints
 from unhang.read.bundle import open_paths
@@ -42,14 +41,14 @@ def many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def by_parts(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether the comparisons were made by parts."""
     told: list[bool] = []
-    real = compare_dumps._compare_parts
+    real = comparing._compare_parts
 
     def spy(*runs: object) -> Comparison | None:
         found = real(*runs)  # type: ignore[arg-type]
         told.append(found is not None)
         return found
 
-    monkeypatch.setattr(compare_dumps, "_compare_parts", spy)
+    monkeypatch.setattr(comparing, "_compare_parts", spy)
     return told
 
 

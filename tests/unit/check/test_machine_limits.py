@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from unhang.check.machine.cores import as_ranges, groups_of, quota, read
 from unhang.check.machine.limits import (
     CAP_IPC_LOCK,
     CAP_SYS_PTRACE,
+    as_ranges,
+    cores,
+    groups_of,
     has_capability,
     limits,
     open_files,
     processes,
+    quota,
     rdma_devices,
 )
 from unhang.check.machine.memory import memory
@@ -125,7 +128,7 @@ def test_only_rdma_ports_that_are_up_count(tmp_path: Path) -> None:
 
 
 def test_this_machine_can_be_read() -> None:
-    (found,) = read()
+    (found,) = cores()
     assert 1 <= (found.number("count") or 0) <= (found.number("online") or 0)
     assert [reading.subject for reading in limits()] == ["nofile", "memlock", "nproc", "core"]
     assert (open_files() or 0) >= 3

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from unhang.check.network.master import can_bind, connect_outcome, outcome_of, resolve, source_address
+from unhang.check.network.addresses import can_bind, connect_outcome, outcome_of, resolve, source_address
 from unhang.check.network.measuring import read_tcp_state
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.slowness import slowness
 from unhang.check.versions import driver, nccl_files, parse_torch, versions
-from unhang.model.readings import as_numbers
+from unhang.model.evidence import as_numbers
 
 
 def test_version_file_of_torch() -> None:

@@ -12,13 +12,11 @@ from click.testing import CliRunner
 from unhang.cli.env import command
 from unhang.errors import NothingToJudge, UnreadableInput, WrongUsage
 from unhang.model import Finding
-from unhang.read.environment.config_text import read_config
-from unhang.read.environment.log_text import read_log
 from unhang.read.environment.python_code import read_python
-from unhang.read.environment.shell import read_shell
 from unhang.read.environment.sources import of_process
+from unhang.read.environment.texts import read_config, read_log, read_shell
 from unhang.rules.env import judge_settings
-from unhang.rules.env.names import distance, nearest
+from unhang.rules.env.known import distance, nearest
 
 
 def env(*arguments: str | Path) -> tuple[int, str]:

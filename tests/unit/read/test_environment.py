@@ -11,13 +11,11 @@ import pytest
 
 from unhang.errors import UnreadableInput
 from unhang.read.environment import rebuild
-from unhang.read.environment.config_text import read_config, read_json_text
-from unhang.read.environment.log_text import read_log
 from unhang.read.environment.python_code import read_notebook, read_python
 from unhang.read.environment.settings import Settings
-from unhang.read.environment.shell import read_shell
 from unhang.read.environment.sources import files_below, of_pid, of_process, read_source, read_sources
-from unhang.read.environment.tables import beliefs, foreign, in_scope, tables, variables
+from unhang.read.environment.tables import beliefs, in_scope, tables, variables, whose_variable
+from unhang.read.environment.texts import read_config, read_json_text, read_log, read_shell
 
 
 def pairs(settings: Settings) -> list[tuple[str, str | None, int | None]]:
@@ -290,9 +288,9 @@ def test_the_tables() -> None:
 
 
 def test_names_of_builds_and_plug_ins_are_nobodys_mistake() -> None:
-    assert foreign("NCCL_HOME")
-    assert foreign("NCCL_FASTRAK_NUM_FLOWS")
-    assert not foreign("NCCL_TIMEOUT")
+    assert whose_variable("NCCL_HOME")
+    assert whose_variable("NCCL_FASTRAK_NUM_FLOWS")
+    assert not whose_variable("NCCL_TIMEOUT")
     assert in_scope("NCCL_WHATEVER")
     assert not in_scope("PATH")
 

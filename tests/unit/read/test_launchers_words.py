@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unhang.read.output_log import parse_output
-from unhang.read.traceback_text import TracebackReader
+from unhang.read.stack_texts import TracebackReader
 
 
 @pytest.mark.parametrize(

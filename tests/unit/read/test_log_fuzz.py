@@ -19,7 +19,7 @@ from unhang.read.logs import source
 from unhang.read.logs.case import log_case
 from unhang.read.logs.follow import FollowedLog
 from unhang.read.logs.patterns import Pattern, all_patterns, matches
-from unhang.read.logs.scan_anchors import anchors
+from unhang.read.logs.scan import anchors
 from unhang.read.logs.scan_engines import GramEngine
 from unhang.read.logs.source import read_output
 

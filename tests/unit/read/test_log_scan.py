@@ -18,10 +18,8 @@ from unhang.read.logs import scan as scan_module
 from unhang.read.logs import source
 from unhang.read.logs.decode import lines_of
 from unhang.read.logs.patterns import matches
-from unhang.read.logs.scan import Scanned, Scanner, blocks, scan
-from unhang.read.logs.scan_anchors import Anchor, anchors
-from unhang.read.logs.scan_engines import Finder, GramEngine, HyperscanEngine, Make, has_hyperscan
-from unhang.read.logs.scan_lines import words_in_lines
+from unhang.read.logs.scan import Anchor, Scanned, Scanner, anchors, blocks, scan
+from unhang.read.logs.scan_engines import Finder, GramEngine, HyperscanEngine, Make, has_hyperscan, words_in_lines
 from unhang.read.logs.source import read_output, read_outputs
 from unhang.read.output_log import parse_lines, parse_output
 
@@ -207,7 +205,7 @@ AROUND = 500  # more than are kept of the beginning and of the end
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.whole) for part in (1, 2, 3))])
 def test_incidents_in_the_middle_of_a_long_log_are_read_as_alone(part: int) -> None:
-    """Where this fails for a new wording: its text belongs to the anchors of a pattern, or to those of `scan_anchors`."""
+    """Where this fails for a new wording: its text belongs to the anchors of a pattern, or to those that `scan` has for readers."""
     around = filler(AROUND)
     for path in INCIDENTS[part::4]:
         log = json.loads(path.read_text())["log"].encode() + b"\n"

@@ -19,13 +19,12 @@ from hypothesis import strategies as st
 from unhang.errors import UnreadableInput
 from unhang.model import TableBuilder
 from unhang.read.dumps.objects import RecordedCalls, load
-from unhang.read.elastic_error import read_elastic_error
-from unhang.read.faulthandler_text import read_faulthandler
+from unhang.read.launchers import read_elastic_error
 from unhang.read.logs.source import read_output
 from unhang.read.output_log import parse_output
 from unhang.read.page import read_page
 from unhang.read.pickle_guard import PickleGuard
-from unhang.read.pyspy import read_pyspy
+from unhang.read.stack_texts import read_faulthandler, read_pyspy
 
 READERS = (load, read_pyspy, read_elastic_error, read_page, read_faulthandler, read_output)
 

@@ -9,10 +9,9 @@ import pytest
 from unhang.errors import UnreadableInput
 from unhang.model import Frame
 from unhang.read import page as page_module
-from unhang.read.elastic_error import read_elastic_error
-from unhang.read.faulthandler_text import parse_faulthandler
+from unhang.read.launchers import read_elastic_error
 from unhang.read.page import parse_page
-from unhang.read.pyspy import read_pyspy
+from unhang.read.stack_texts import parse_faulthandler, read_pyspy
 
 
 def test_pyspy(tmp_path):

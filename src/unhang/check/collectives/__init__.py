@@ -24,7 +24,7 @@ from unhang.check.collectives.suite import CaseResult, Limits, State, as_fields
 from unhang.check.devices import backend_and_device
 from unhang.errors import UnhangError
 from unhang.model import Reading, Unavailable
-from unhang.model.readings import Value
+from unhang.model.evidence import Value
 
 SCOPE = "rank"
 LIMIT_S = 1.0

@@ -11,7 +11,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from unhang.model.readings import Value
+from unhang.model.evidence import Value
 
 Fields = dict[str, Value]
 

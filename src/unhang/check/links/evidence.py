@@ -21,6 +21,7 @@ _CERTAIN = 1e-12  # the least probability that an answer is wrong: contradiction
 _LEAST_PAIRS = 20  # from which the rate of false alarms is learned
 _LEAST_PEERS = 8  # fewer groups of one size in a round give no yardstick
 _OUTLIER_DEVIATIONS, _MAD_TO_DEVIATION = 6.0, 1.4826
+_TIMES_SLOWER = 1.5
 
 
 class Answer(StrEnum):
@@ -290,11 +291,10 @@ def answers_from_times(
     groups: Sequence[Group],
     times_s: Sequence[float | None],
     known_s: Mapping[int, float] | None = None,
-    times_slower: float = 1.5,
 ) -> tuple[Answer, ...]:
     """Answers of one round from how long each group took; None stands for a group that did not end.
 
-    A group is bad if it took `times_slower` as long as the median of the groups of its size, and more than six deviations
+    A group is bad if it took one and a half times as long as the median of the groups of its size, and more than six deviations
     (by the median absolute deviation) longer. Fewer than eight groups of a size are judged by `known_s`, what a good group of
     that size takes, or not at all. More than half of them bad would pass for good: `Search(with_controls=True)` prevents it.
     For a bandwidth give bytes by bandwidth.
@@ -302,7 +302,7 @@ def answers_from_times(
     of_size: dict[int, list[float]] = {}
     for group, time_s in zip(groups, times_s, strict=True):
         of_size.setdefault(len(group), []).extend([] if time_s is None else [time_s])
-    limits = {size: _limit_s(found, (known_s or {}).get(size), times_slower) for size, found in of_size.items()}
+    limits = {size: _limit_s(found, (known_s or {}).get(size)) for size, found in of_size.items()}
     answers = []
     for group, time_s in zip(groups, times_s, strict=True):
         limit_s = limits[len(group)]
@@ -313,10 +313,10 @@ def answers_from_times(
     return tuple(answers)
 
 
-def _limit_s(times_s: Sequence[float], known_s: float | None, times_slower: float) -> float | None:
+def _limit_s(times_s: Sequence[float], known_s: float | None) -> float | None:
     """From which time on a group of these is bad; None if nothing tells."""
     if len(times_s) < _LEAST_PEERS:
-        return None if known_s is None else times_slower * known_s
+        return None if known_s is None else _TIMES_SLOWER * known_s
     median_s = float(np.median(times_s))
     deviation_s = _MAD_TO_DEVIATION * float(np.median(np.abs(np.array(times_s) - median_s)))
-    return max(times_slower * median_s, median_s + _OUTLIER_DEVIATIONS * deviation_s)
+    return max(_TIMES_SLOWER * median_s, median_s + _OUTLIER_DEVIATIONS * deviation_s)

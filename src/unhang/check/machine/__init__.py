@@ -1,18 +1,18 @@
-"""The area `machine`: cores, memory, limits, folders, clocks, and what the kernel has said. One file for each fact."""
+"""The area `machine`: limits, memory, folders, clocks, and what the kernel has said. One file for each fact."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
 from unhang.check.areas import Context
-from unhang.check.machine import clock, cores, folders, kernel_log, limits, memory
+from unhang.check.machine import clock, folders, kernel_log, limits, memory
 from unhang.model import Reading, Unavailable
 
 SCOPE = "rank"
 LIMIT_S = 25.0
 
 Read = Callable[[], Iterator[Reading]]
-OF_EACH_RANK: dict[str, Read] = {"machine.cores": cores.read, "machine.limit": limits.limits}
+OF_EACH_RANK: dict[str, Read] = {"machine.cores": limits.cores, "machine.limit": limits.limits}
 OF_THE_HOST: dict[str, Read] = {
     "machine.memory": memory.memory,
     "machine.shared_memory": memory.shared_memory,

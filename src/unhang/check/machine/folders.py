@@ -17,7 +17,7 @@ from typing import Any
 from unhang.check.areas import Context
 from unhang.check.children import TookTooLong, kept_while, limited
 from unhang.model import Reading, Unavailable
-from unhang.model.readings import Value
+from unhang.model.evidence import Value
 
 LIMIT_S = 4.0
 _ENOUGH_S, _WRITE_LIMIT_S = 0.7, 5.0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unhang.model import Reading
-from unhang.model.readings import Value
+from unhang.model.evidence import Value
 from unhang.read.logs.patterns import table
 
 DEVICE = Path("/dev/kmsg")

@@ -11,10 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from unhang.check.machine.cores import groups_of, number_in
-from unhang.check.machine.limits import gpu_count
+from unhang.check.machine.limits import gpu_count, groups_of, number_in
 from unhang.model import Reading
-from unhang.model.readings import Value
+from unhang.model.evidence import Value
 
 SHM = Path("/dev/shm")
 # torch_PID_RANDOM_COUNT are tensors of loader workers; nccl-XXXXXX bears no pid.

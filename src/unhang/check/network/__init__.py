@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from unhang.check.areas import Context
-from unhang.check.network.choice import own_addresses, read_choices
+from unhang.check.network.addresses import own_addresses, read_choices, read_master
 from unhang.check.network.interfaces import Interface, interface_reading, read_interfaces
-from unhang.check.network.master import read_master
 from unhang.check.network.pairs import read_pairs
 from unhang.check.network.ports import read_ports
 from unhang.model import Reading, Unavailable

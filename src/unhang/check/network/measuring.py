@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from unhang.check.network.master import outcome_of
+from unhang.check.network.addresses import outcome_of
 
 _CONNECTED = "connected"
 _CONNECT_LIMIT_S, _PING_LIMIT_S, _PING_USUAL_S, _STALL_S = 2.5, 1.2, 0.4, 1.5

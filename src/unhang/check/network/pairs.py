@@ -158,15 +158,15 @@ class _Tour:
         return True
 
 
-def peers_of(index: int, size: int, most: int = _ALL_PAIRS) -> tuple[int | None, ...]:
+def peers_of(index: int, size: int) -> tuple[int | None, ...]:
     """The peer of one of `size` hosts in each round; None: it pauses.
 
-    Up to `most` hosts every pair meets once, as in a round-robin tournament. More of them measure along a ring and at
+    Up to `_ALL_PAIRS` hosts every pair meets once, as in a round-robin tournament. More of them measure along a ring and at
     strides of 2, 4, 8 ... around it: a host is then in 2 log2(size) ways, and each round uses each host once either way.
     """
     if size < 2:
         return ()
-    if size <= most:
+    if size <= _ALL_PAIRS:
         return tuple(_opponent(index, turn, size + size % 2, size) for turn in range(size - 1 + size % 2))
     return tuple((index + (1 << k)) % size for k in range((size - 1).bit_length()))
 

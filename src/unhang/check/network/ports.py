@@ -20,7 +20,7 @@ from pathlib import Path
 
 from unhang.check.areas import Context
 from unhang.model import Reading, Unavailable
-from unhang.model.readings import Value
+from unhang.model.evidence import Value
 
 _DEFAULT_PORT, _SCAN_LIMIT_S = 29500, 1.5
 _LISTEN, _WORD_BYTES = "0A", 4

@@ -123,9 +123,9 @@ class Heartbeat:
         if self._worker is not None:
             self._worker.stop()
         if self._worker is not None or self._board is not None:
-            limited(self._last_turn, _CLOSE_LIMIT_S, None)
+            limited(self._announce, _CLOSE_LIMIT_S, None)
 
-    def _last_turn(self) -> None:
+    def _announce(self) -> None:
         if self._board is not None:
             self._board.put(self._key(self._rank), self._pulse())
         target = self._clock.steps // self.every * self.every
@@ -187,11 +187,7 @@ class Heartbeat:
                 board.put(self._key(self._rank), {**self._pulse(), "closed": True})
 
     def _beat(self) -> None:
-        if self._board is not None:
-            self._board.put(self._key(self._rank), self._pulse())
-        target = self._clock.steps // self.every * self.every
-        if self._rank == 0 and target > self._logged_step:
-            self._log_progress(target)
+        self._announce()
         now = self._time()
         if now - self._looked >= min(self.limit_s / 4, 10.0):
             self._looked = now

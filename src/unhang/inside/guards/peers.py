@@ -88,7 +88,7 @@ class Peers:
     def meet_neighbours(self) -> None:
         """All ranks have come, so the neighbours can be known. Never raises."""
         if self._neighbours is not None:
-            self._neighbours.meet()
+            self._neighbours.find()
 
     def _neighbour_failed(self, failure: dict[str, Any]) -> None:
         """Announces it to all ranks. Blocks, in the neighbours' thread, for up to four seconds, and then as `_peer_failed`."""

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from unhang.errors import SectionOverran
 from unhang.inside.guards.ending import leave_now
 from unhang.inside.guards.job import live_job
-from unhang.inside.guards.section_states import ANSWER_LIMIT_S, Questions, State
+from unhang.inside.guards.section_states import ANSWER_LIMIT_S, SectionQuestions, State
 from unhang.inside.guards.transport.worker import Worker, limited, main_thread_place, stack_of
 from unhang.inside.guards.words import Duration, log, seconds_of
 
@@ -76,7 +76,7 @@ class Registry:
         self._lock = threading.RLock()
         self._worker: Worker | None = None
         self._reported: dict[str, tuple[int, float]] = {}
-        self.questions = Questions(self.state)
+        self.questions = SectionQuestions(self.state)
 
     def numbers_of(self, name: str) -> itertools.count[int]:
         """The numbers of the stays under a name, which nobody has used yet."""

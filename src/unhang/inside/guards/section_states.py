@@ -25,7 +25,7 @@ _MOST_GROUPS = 12
 State = dict[str, Any]
 
 
-class Questions:
+class SectionQuestions:
     """Answers the questions of other ranks from a thread of its own, and asks.
 
     A question is a number: every rank then puts up the state of all its sections, so that two ranks that ask at the

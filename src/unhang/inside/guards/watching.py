@@ -101,7 +101,7 @@ class Neighbours:
         self._until = time.monotonic() + _ARRIVAL_S
         return True
 
-    def meet(self) -> None:
+    def find(self) -> None:
         """All ranks have come: finds the neighbours, while the store answers for sure. Blocks for less than six seconds."""
         if limited(self._still_unknown, 5.0, None) is not None:
             self._unknown = []

@@ -69,9 +69,9 @@ def is_program(file: str) -> bool:
     return not file.startswith(("<", *_STDLIB)) and not any(part in file for part in _FOREIGN)
 
 
-def program_line(frame: FrameType | None = None) -> tuple[str, int] | None:
+def program_line() -> tuple[str, int] | None:
     """File and line of the program that the calling thread executes."""
-    at: FrameType | None = frame or sys._getframe(1)
+    at: FrameType | None = sys._getframe(1)
     while at is not None:
         if is_program(at.f_code.co_filename):
             return at.f_code.co_filename, at.f_lineno

@@ -18,8 +18,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from . import flight, recording
-from .file_read import file_of
-from .frames import traceback_places, user_places
+from .frames import file_of, traceback_places, user_places
 from .recording import Recording, append_json, attempt, do_not_trace, step_aside, write_json
 
 _MOST_TEXT = 65536

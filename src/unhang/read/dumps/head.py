@@ -16,8 +16,8 @@ from unhang.errors import UnreadableInput
 from unhang.model import ProcessGroup
 from unhang.read import restricted_pickle
 from unhang.read.dumps.definitions import MAX_MEMO, Memo
+from unhang.read.dumps.entries import is_of_torchcomms
 from unhang.read.dumps.layouts import GET, INTS, LONG_GET, LONG_PUT, PUT, Irregular, Layout, int_at
-from unhang.read.dumps.torchcomms import is_of_torchcomms
 from unhang.read.fields import INT64_MAX, encodable, text, whole
 from unhang.read.files import decode_json
 from unhang.read.membership import DEFAULT_GROUP

@@ -19,7 +19,15 @@ from unhang.errors import UnreadableInput
 from unhang.model import CallState, CollectiveTable, Frame, ProcessGroup, RaisedError, TableBuilder, Unavailable
 from unhang.model.calls import PROGRESS_COLUMNS
 from unhang.read import restricted_pickle
-from unhang.read.dumps.entries import BadEntry, EntryParser, RecordedCall, group_name, infer_states
+from unhang.read.dumps.entries import (
+    BadEntry,
+    EntryParser,
+    RecordedCall,
+    group_name,
+    infer_states,
+    is_of_torchcomms,
+    with_meaning,
+)
 from unhang.read.dumps.head import (
     Status,
     completed_group,
@@ -30,11 +38,10 @@ from unhang.read.dumps.head import (
     status_of,
 )  # fmt: skip
 from unhang.read.dumps.shard import DumpFile, RankDump
-from unhang.read.dumps.torchcomms import is_of_torchcomms, with_meaning
 from unhang.read.fields import INT64_MAX, text
 from unhang.read.files import decode_json, read_bytes, unreadable
 from unhang.read.inventory import RankCalls
-from unhang.read.logs.exceptions import is_echo
+from unhang.read.logs.events import is_echo
 from unhang.read.membership import Membership
 from unhang.read.pickle_guard import PickleGuard
 from unhang.read.rank_folder import RankRecord
@@ -197,7 +204,7 @@ def decode_objects(file: DumpFile, data: bytes, last: int | None, frames: bool) 
     status = status_of(dump.get("pg_status"))
     kept = tail_of(calls, last)
     builder = TableBuilder()
-    add_calls(kept if frames else map(_without_frames, kept), file.rank, builder, recorded.groups)
+    add_calls(kept if frames else (replace(call, frames=None) for call in kept), file.rank, builder, recorded.groups)
     groups = _groups_of_status(dump["entries"], [*kept, *calls], recorded.groups, status)
     numbers = {number: builder.group(group) for number, group in groups.items()}
     total = len(dump["entries"])
@@ -213,10 +220,6 @@ def decode_objects(file: DumpFile, data: bytes, last: int | None, frames: bool) 
     has_frames = any(call.frames for call in kept)
     shown = RankDump(file, text(dump, "version"), recorded.backend, total, has_frames, first_ns, last_ns)
     return Decoded(table, shown, lost_entries(recorded, file.rank))
-
-
-def _without_frames(call: RecordedCall) -> RecordedCall:
-    return replace(call, frames=None)
 
 
 def tail_of(calls: Sequence[RecordedCall], last: int | None) -> Sequence[RecordedCall]:

@@ -1,15 +1,28 @@
-"""The dumps of a job, read as far as the question needs: first the tail of each, then all of the few that matter."""
+"""The dumps of a job, read as far as the question needs: first the tail of each, then all of the few that matter; and kept for the next look.
+
+An entry is a head of JSON and the columns as they are in memory, with a checksum: reading it runs no code of it. It is
+used only for exactly the same files and options, by the user who wrote it; what is damaged counts as not there.
+"""
 
 from __future__ import annotations
 
+import os
+import stat
+import time
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
+from pathlib import Path
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from unhang.model import Unavailable
-from unhang.read.dumps.cache import CacheEntry
+from unhang import __version__
+from unhang.model import CollectiveTable, Frame, ProcessGroup, Unavailable
+from unhang.model.calls import CALL_COLUMNS, PROGRESS_COLUMNS, Sizes
 from unhang.read.dumps.engine import MOST_FILES, Engine, LocalEngine, Task, run_all
 from unhang.read.dumps.shard import (
     DumpFile,
@@ -20,7 +33,7 @@ from unhang.read.dumps.shard import (
     stale_ranks,
     unify_groups,
     with_world,
-)  # fmt: skip
+)
 
 TAIL, TAILS_AT_ONCE = 32, 512
 TAILS_OF_ONE, BYTES_OF_ONE = 1024, 24 << 20  # what one process alone reads
@@ -139,4 +152,215 @@ def _without(shard: Shard, ranks: Collection[int]) -> Shard:
         ),
         {rank: dump for rank, dump in shard.dumps.items() if rank not in ranks},
         shard.absent,
+    )
+
+
+FOLDER = ".unhang-cache"
+MOST_ENTRIES = 4
+MOST_BYTES = 2 << 30
+SETTLED_S = 2.0  # a file changed later than this may change again without a newer modification time
+_FORMAT = 2
+_MAGIC = b"unhang\0\1"
+_SUFFIX = ".dumps"
+_COLUMNS = (*CALL_COLUMNS.items(), *PROGRESS_COLUMNS.items())
+
+
+class _Head(msgspec.Struct):
+    """All but the columns. A frame is (file, line, function), a stack the numbers of its frames, innermost first."""
+
+    key: str
+    rows: int
+    progress_rows: int
+    groups: tuple[ProcessGroup, ...]
+    ops: tuple[str, ...]
+    sizes: tuple[Sizes, ...]
+    dtypes: tuple[str, ...]
+    threads: tuple[str, ...]
+    frames: tuple[tuple[str, int, str], ...]
+    stacks: tuple[tuple[int, ...], ...]
+    wrapped_ranks: frozenset[int]
+    active_ranks: frozenset[int]
+    dumps: tuple[tuple[int, str, str, int, bool, int, int], ...]
+    absent: tuple[Unavailable, ...]
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """Where the shard of exactly these files, decoded in exactly this way, is or would be kept.
+
+    `key`: all that it depends on. It is in the entry too, so that a checksum suffices for the name.
+    """
+
+    files: Sequence[DumpFile]
+    key: str
+    name: str
+    folders: tuple[Path, ...]
+    is_settled: bool
+
+    @classmethod
+    def of(cls, files: Sequence[DumpFile], *, last: int | None, frames: bool) -> CacheEntry | None:
+        """The entry for the files as they are now, so ask before they are read; None where there can be none."""
+        status: dict[str, os.stat_result] = {}
+        try:
+            for file in files:
+                if file.path not in status:
+                    status[file.path] = os.stat(file.path)
+        except (OSError, ValueError):  # it is gone, or no local file
+            return None
+        if not status:
+            return None
+        described = [(f.rank, os.fsencode(f.path), os.fsencode(f.member), *_identity(status[f.path])) for f in files]
+        key = ascii((_FORMAT, __version__, last, frames, described))
+        newest = max(s.st_mtime_ns for s in status.values())
+        is_settled = time.time_ns() - newest > SETTLED_S * 1e9
+        name = f"{zlib.crc32(key.encode()):08x}-{len(key):x}{_SUFFIX}"
+        return cls(files, key, name, _folders(list(status)), is_settled)
+
+    def load(self) -> Shard | None:
+        """The shard, if it is there and whole."""
+        for folder in self.folders:
+            try:
+                if _is_own_folder(folder) and (data := _read(folder / self.name)) is not None:
+                    return _unpack(data, self.key, self.files)
+            except (OSError, ValueError, KeyError, IndexError, msgspec.MsgspecError):
+                continue
+        return None
+
+    def save(self, shard: Shard) -> bool:
+        """Keeps the shard, whole or not at all; says whether it is kept.
+
+        One that lacks a rank is not kept: the reason may pass, as a time limit does.
+        """
+        if not self.is_settled or len(shard.dumps) < len(self.files):
+            return False
+        try:
+            parts = _pack(shard, self.key)
+        except (ValueError, OverflowError, TypeError):  # text or numbers that JSON has no place for
+            return False
+        if sum(len(part) for part in parts) > MOST_BYTES:
+            return False
+        for folder in self.folders:
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if _is_own_folder(folder):
+                    _write(folder / self.name, parts)
+                    _prune(folder)
+                    return True
+            except OSError:
+                continue
+        return False
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev
+
+
+def _folders(paths: Sequence[str]) -> tuple[Path, ...]:
+    """Beside the dumps, and in the user's own cache."""
+    beside = Path(os.path.commonpath([os.path.abspath(folder) for folder in {*map(os.path.dirname, paths)}]))
+    xdg = os.environ.get("XDG_CACHE_HOME", "")
+    own = Path(xdg) if os.path.isabs(xdg) else Path(os.path.expanduser("~")) / ".cache"
+    folders = [beside / FOLDER] if beside != Path(beside.anchor) else []
+    return (*folders, own / "unhang") if own.is_absolute() else tuple(folders)
+
+
+def _is_own_folder(folder: Path) -> bool:
+    """In a folder like /tmp, others could have put a link or a folder of theirs there."""
+    status = folder.lstat()
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+
+
+def _read(path: Path) -> bytearray | None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(descriptor, "rb") as f:
+        status = os.fstat(descriptor)
+        own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+        if not own or not len(_MAGIC) < status.st_size <= MOST_BYTES:
+            return None
+        data = bytearray(status.st_size)
+        return data if f.readinto(data) == len(data) and data.startswith(_MAGIC) else None
+
+
+def _write(path: Path, parts: Sequence[bytes | memoryview]) -> None:
+    temporary = path.with_name(f"{path.stem}-{os.getpid():x}-{time.time_ns():x}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb") as f:
+            f.writelines(parts)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _prune(folder: Path) -> None:
+    """Removes all but the newest entries, and what a killed process left half written."""
+    found = [(entry.stat(), entry.path) for entry in os.scandir(folder) if entry.is_file(follow_symlinks=False)]
+    total = kept = 0
+    for status, path in sorted(found, key=lambda pair: pair[0].st_mtime_ns, reverse=True):
+        if path.endswith(_SUFFIX):
+            total, kept = total + status.st_size, kept + 1
+            if kept > MOST_ENTRIES or total > MOST_BYTES:
+                os.unlink(path)
+        elif path.endswith(".tmp") and time.time() - status.st_mtime > 3600:
+            os.unlink(path)
+
+
+def _pack(shard: Shard, key: str) -> list[bytes | memoryview]:
+    table = shard.table
+    frames = {frame: number for number, frame in enumerate(dict.fromkeys(chain.from_iterable(table.stacks)))}
+    head = _Head(
+        key=key,
+        rows=len(table),
+        progress_rows=len(table.progress["rank"]),
+        **{name: getattr(table, name) for name in ("groups", "ops", "sizes", "dtypes", "threads")},
+        frames=tuple((f.file, f.line, f.function) for f in frames),
+        stacks=tuple(tuple(frames[frame] for frame in stack) for stack in table.stacks),
+        wrapped_ranks=table.wrapped_ranks,
+        active_ranks=table.active_ranks,
+        dumps=tuple(
+            (rank, d.version, d.backend, d.entries, d.has_frames, d.first_ns, d.last_ns)
+            for rank, d in shard.dumps.items()
+        ),
+        absent=shard.absent,
+    )
+    text = msgspec.json.encode(head)
+    columns = [*(table[name] for name in CALL_COLUMNS), *(table.progress[name] for name in PROGRESS_COLUMNS)]
+    named = zip(columns, _COLUMNS, strict=True)
+    parts: list[bytes | memoryview] = [text]
+    parts += [np.ascontiguousarray(column, dtype=kind).view(np.uint8).data for column, (_, kind) in named]
+    check = 0
+    for part in parts:
+        check = zlib.crc32(part, check)
+    return [_MAGIC, check.to_bytes(8, "little"), len(text).to_bytes(8, "little"), *parts]
+
+
+def _unpack(data: bytearray, key: str, files: Sequence[DumpFile]) -> Shard | None:
+    view = memoryview(data)[len(_MAGIC) :]
+    check, length = (int.from_bytes(view[i : i + 8], "little") for i in (0, 8))
+    view = view[16:]
+    if zlib.crc32(view) != check:
+        return None
+    head = msgspec.json.decode(view[:length], type=_Head)
+    if head.key != key:
+        return None
+    arrays: list[npt.NDArray[np.generic]] = []
+    place = length
+    for i, (_, kind) in enumerate(_COLUMNS):
+        rows = head.rows if i < len(CALL_COLUMNS) else head.progress_rows
+        arrays.append(np.frombuffer(view, dtype=kind, count=rows, offset=place))
+        place += arrays[-1].nbytes
+    frames = [Frame(*frame) for frame in head.frames]
+    by_rank = {file.rank: file for file in files}
+    return Shard(
+        CollectiveTable(
+            columns=dict(zip(CALL_COLUMNS, arrays, strict=False)),
+            **{name: getattr(head, name) for name in ("groups", "ops", "sizes", "dtypes", "threads")},
+            stacks=tuple(tuple(frames[number] for number in stack) for stack in head.stacks),
+            wrapped_ranks=head.wrapped_ranks,
+            active_ranks=head.active_ranks,
+            progress=dict(zip(PROGRESS_COLUMNS, arrays[len(CALL_COLUMNS) :], strict=True)),
+        ),
+        {described[0]: RankDump(by_rank[described[0]], *described[1:]) for described in head.dumps},
+        head.absent,
     )

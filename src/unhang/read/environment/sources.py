@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from unhang.errors import UnreadableInput
-from unhang.read.environment.config_text import read_config, read_json_text
-from unhang.read.environment.log_text import read_log
 from unhang.read.environment.python_code import read_notebook, read_python
 from unhang.read.environment.settings import MAX_VALUE, Assignment, Settings
-from unhang.read.environment.shell import read_shell
 from unhang.read.environment.tables import in_scope
+from unhang.read.environment.texts import read_config, read_json_text, read_log, read_shell
 from unhang.read.files import regular_size, unreadable
 
 MAX_BYTES = 32 << 20

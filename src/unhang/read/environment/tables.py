@@ -104,7 +104,7 @@ def _foreign() -> tuple[tuple[re.Pattern[str], str], ...]:
     return tuple((re.compile(pattern), what) for pattern, what in _load("foreign.json"))
 
 
-def foreign(name: str) -> str:
+def whose_variable(name: str) -> str:
     """Whose variable a name is that these libraries do not read, such as a path of a build; "" where that is not known."""
     return next((what for pattern, what in _foreign() if pattern.fullmatch(name)), "")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -17,7 +17,7 @@ from unhang.read.logs.patterns import matches
 from unhang.read.logs.scan import Read, Scanner, blocks
 from unhang.read.logs.scan_engines import Make
 from unhang.read.output_log import OutputLog, parse_lines
-from unhang.read.traceback_text import START
+from unhang.read.stack_texts import START
 
 POLL_S = 0.5
 BATCH_BYTES = 1 << 20
@@ -157,14 +157,8 @@ class _Growing:
 class FollowedLog:
     """Of a growing log the lines that matter, within the same bounds as `scan`."""
 
-    def __init__(
-        self,
-        path: str = "",
-        rank: int | None = None,
-        ranks_by_pid: Mapping[int, int] | None = None,
-        make: Make | None = None,
-    ) -> None:
-        self._path, self._rank, self._ranks_by_pid, self._make = path, rank, ranks_by_pid, make
+    def __init__(self, path: str = "", make: Make | None = None) -> None:
+        self._path, self._make = path, make
         self._scanner = Scanner(make)
         self._last = 0
         self._earlier: list[tuple[int, bytes]] = []
@@ -187,7 +181,7 @@ class FollowedLog:
         scanned = self._scanner.result()
         found = [*self._earlier, *scanned.lines]
         lines = [(number, line) for number, text in found for line in lines_of(text + b"\n")]
-        log = parse_lines(lines, self._path, self._rank, self._ranks_by_pid)
+        log = parse_lines(lines, self._path)
         return replace(log, omitted_lines=log.omitted_lines + scanned.omitted_lines)
 
     def _attempts(self, lines: Lines) -> Iterator[Lines]:

@@ -9,8 +9,8 @@ from functools import cache, cached_property
 from hashlib import blake2b
 from pathlib import Path
 
-from unhang.read.logs.anchor_index import AnchorIndex
-from unhang.read.logs.catalogue.rows import anchor_of, example_of, literals, row_regex, searched_rows, speaking_rows
+from unhang.read.logs.anchors import AnchorIndex
+from unhang.read.logs.catalogue import anchor_of, example_of, literals, row_regex, searched_rows, speaking_rows
 
 FOLDER = Path(__file__).parent / "lines"
 INDEX = FOLDER / "anchors.tsv"

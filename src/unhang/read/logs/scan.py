@@ -6,12 +6,178 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from unhang.read.logs.scan_anchors import Anchor, anchors
-from unhang.read.logs.scan_block import Block, Piece, newlines_in
+from unhang.read.logs.patterns import by_anchor
 from unhang.read.logs.scan_engines import Finder, GramEngine, HyperscanEngine, Make, has_hyperscan
+from unhang.read.stack_texts import CHAINED, START
+
+Piece = tuple[int, int, bytes]
+"""The number of a line, where in the log the text begins, and the text."""
+
+LONG_LINE, BEFORE, AFTER, PREFIX = 16384, 1000, 6000, 128
+
+
+def newlines_in(data: bytes, end: int, scratch: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+    """Which bytes end a line. The answer is written to `scratch` if there is one: fresh memory costs more than the work."""
+    found = np.empty(end, np.bool_) if scratch is None or len(scratch) < end else scratch[:end]
+    return np.equal(np.frombuffer(data, np.uint8, end), 10, out=found)
+
+
+class Block:
+    """Lines as `piece` gives them: whole up to `LONG_LINE` bytes, of longer ones the parts that matter.
+
+    `number` and `begin`: number and place of the first line. `scratch`: see `newlines_in`.
+    """
+
+    def __init__(
+        self, data: bytes, end: int, number: int, begin: int, scratch: NDArray[np.bool_] | None = None
+    ) -> None:
+        self._data, self._end, self._number, self._begin = data, end, number, begin
+        self._is_newline = newlines_in(data, end, scratch)
+        self.newlines = int(np.count_nonzero(self._is_newline))
+        self.lines = self.newlines + (end > 0 and data[end - 1] != 10)
+        self._made: dict[tuple[int, int], Piece] = {}
+        self._counted_to = self._counted = 0
+        self._part = (0, 0)
+
+    @cached_property
+    def _ends(self) -> NDArray[np.intp]:
+        return np.flatnonzero(self._is_newline)
+
+    def line_at(self, place: int) -> int:
+        """The line in which a place lies."""
+        if place < self._counted_to:
+            self._counted_to = self._counted = 0
+        self._counted += int(np.count_nonzero(self._is_newline[self._counted_to : place]))
+        self._counted_to = place
+        return self._counted
+
+    def line_with(self, text: bytes, line: int) -> int:
+        """The first line from `line` on that holds a text; `lines` if there is none."""
+        start = self._span(line)[0] if line < self.lines else self._end
+        place = self._data.find(text, start, self._end)
+        return self.lines if place < 0 else self.line_at(place)
+
+    def pieces(self) -> list[Piece]:
+        """All lines."""
+        return [self.piece(line) for line in range(self.lines)]
+
+    def piece(self, line: int) -> Piece:
+        """A line; of a long one its ends."""
+        start, stop = self._span(line)
+        return self._piece(line, start, stop, start, stop)
+
+    def piece_at(self, place: int, line: int) -> Piece:
+        """The line in which a place lies; of a long one the part around it."""
+        start = self._data.rfind(b"\n", 0, place) + 1
+        stop = self._data.find(b"\n", place, self._end)
+        stop = self._end if stop < 0 else stop
+        if stop - start <= LONG_LINE:
+            return self._piece(line, start, stop, start, stop)
+        shown_from, shown_to = self._part
+        if not shown_from <= place < shown_to - BEFORE or shown_from < start:
+            shown_from = max(start, self._data.rfind(b"\r", start, place) + 1, place - BEFORE)
+            cut = self._data.find(b"\r", place, stop)
+            shown_to = min(cut if cut >= 0 else stop, shown_from + BEFORE + AFTER)
+            self._part = shown_from, shown_to
+        return self._piece(line, start, stop, shown_from, shown_to)
+
+    def _piece(self, line: int, start: int, stop: int, shown_from: int, shown_to: int) -> Piece:
+        known = self._made.get((line, shown_from))
+        if known is None:
+            known = self._number + line, self._begin + shown_from, self._text(start, stop, shown_from, shown_to)
+            self._made[line, shown_from] = known
+        return known
+
+    def _text(self, start: int, stop: int, shown_from: int, shown_to: int) -> bytes:
+        data = self._data
+        if shown_to - shown_from > LONG_LINE:
+            half = LONG_LINE // 4
+            return data[start : start + half] + b" ... " + data[stop - half : stop]
+        if shown_from > start and data.find(b"\r", start, shown_from) < 0:
+            prefix = data[start : min(shown_from, start + PREFIX)]
+            return prefix + b" ... " + data[shown_from:shown_to]
+        return data[shown_from:shown_to]
+
+    def _span(self, line: int) -> tuple[int, int]:
+        start = int(self._ends[line - 1]) + 1 if line else 0
+        return start, int(self._ends[line]) if line < self.newlines else self._end
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A literal text in a line that may matter.
+
+    Args:
+        word: the text.
+        first: so many lines that hold it are kept from the beginning of the log; of later ones only the first in each block.
+        last: so many of those later ones are kept, from the end of the log.
+        before: lines before it that are kept with it, as far as its block holds them.
+        after: lines that follow it and are kept with it.
+        until: the lines that follow end with the one that holds this.
+    """
+
+    word: bytes
+    first: int = 2000
+    last: int = 500
+    before: int = 0
+    after: int = 0
+    until: bytes = b""
+
+
+_RULE = b"=" * 20
+# Of lines that tell of a failure every rank's is wanted.
+_SPEAKING, _OTHER = (2000, 500), (600, 200)
+_TRACEBACK_LINES, _STACK_LINES, _SUMMARY_LINES = 120, 60, 8000
+_LAUNCHERS = (
+    *(f"torch{dot}distributed{dot}{part}".encode() for dot in "./" for part in ("elastic", "run", "launch")),
+    b"torchrun",
+    b"ChildFailedError",
+    b"[launch.py:",
+)
+
+# What the readers of tracebacks, stacks and launchers' summaries need; the events' own anchors come from their patterns.
+_READERS = (
+    Anchor(START.removesuffix(":").encode(), 300, 100, 1, _TRACEBACK_LINES),  # in a box there is no colon
+    Anchor(b'.py", line ', 1000, 400, 0, 4),  # a frame of a traceback whose beginning is lost
+    *(Anchor(text, 20, 5) for text in _LAUNCHERS),
+    *(Anchor(text.encode(), 300, 100, 0, 3) for text in CHAINED),
+    Anchor(b"Exception ignored in", 300, 100, 0, 2),
+    Anchor(b"(most recent call first):", 300, 100, 2, _STACK_LINES),
+    Anchor(b"Fatal Python error", 300, 100, 2, _STACK_LINES),
+    *(Anchor(text, 300, 100, 3, _STACK_LINES) for text in (b"(active): ", b"(active+gil", b"(idle): ", b"#0  0x")),
+    Anchor(b"terminate called after throwing", 300, 100, 0, 20),
+    Anchor(b"Caught signal ", 300, 100, 0, 30),
+    Anchor(b"*** Process received signal", 300, 100, 0, 30),
+    Anchor(b"terminated with the following error:", 300, 100, 0, _TRACEBACK_LINES),
+    Anchor(b"Failures:", 30, 20, 4, _SUMMARY_LINES, _RULE),
+    Anchor(b"Root Cause (first observed failure)", 30, 20, 0, 200, _RULE),
+    Anchor(b"failed (exitcode: "),
+    Anchor(b"terminated with signal "),
+    Anchor(b"terminated with exit code "),
+    Anchor(b"exits with return code"),
+    Anchor(b"Killing subprocess"),
+    Anchor(b"srun: error:"),
+    Anchor(b"slurmstepd: error:"),
+    Anchor(b"exited on signal"),
+    Anchor(b"Last error:", 300, 100, 0, 2),
+    Anchor(b"Error: ", 500, 200),
+)
+
+
+@cache
+def anchors() -> tuple[Anchor, ...]:
+    """All of them, each text once."""
+    found = {anchor.word: anchor for anchor in _READERS}
+    for text, patterns in by_anchor().items():
+        says = any(pattern.says for pattern in patterns)
+        found.setdefault(text.encode(), Anchor(text.encode(), *(_SPEAKING if says else _OTHER)))
+    return tuple(found[word] for word in sorted(found))
+
 
 BLOCK_BYTES = 256 << 10
 AHEAD_BYTES = 8 << 10
@@ -208,10 +374,8 @@ class Scanner:
         tail = [piece for block in self._recent for piece in Block(block[0], block[1], block[2] + 1, block[3]).pieces()]
         always = [*self._head, *tail[-TAIL_LINES:]]
         share = 1.0
-        found = self._chosen(always, share)
-        while len(found) > MAX_KEPT_LINES and share > 0.001:
+        while len(found := self._chosen(always, share)) > MAX_KEPT_LINES and share > 0.001:
             share /= 2
-            found = self._chosen(always, share)
         flooded = tuple(
             anchor.word.decode()
             for anchor, kept in zip(self._wanted, self._kept, strict=True)

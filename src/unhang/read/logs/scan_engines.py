@@ -1,8 +1,9 @@
-"""Finds many literal texts at once in blocks of bytes: with numpy alone, or with hyperscan. Both find the same."""
+"""Finds many literal texts at once in blocks of bytes, or in many lines: with numpy alone, or with hyperscan. Both find the same."""
 
 from __future__ import annotations
 
 import importlib
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Any, Protocol
@@ -265,3 +266,31 @@ def has_hyperscan() -> bool:
     except ImportError:
         return False
     return True
+
+
+_BATCH_CHARS = 128 << 10
+
+
+def words_in_lines(lines: Sequence[str], words: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The index of each line that holds one of the words, and these in the order in which they begin."""
+    finder = Finder([word.encode() for word in words], GramEngine)
+    first, size = 0, 0
+    for i, line in enumerate(lines):
+        size += len(line) + 1
+        if size >= _BATCH_CHARS or i == len(lines) - 1:
+            yield from _found(finder, lines, first, i + 1, words)
+            first, size = i + 1, 0
+
+
+def _found(
+    finder: Finder, lines: Sequence[str], first: int, end: int, words: Sequence[str]
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    encoded = [line.encode("utf-8", "replace") for line in lines[first:end]]
+    begins = [0]
+    for text in encoded:
+        begins.append(begins[-1] + len(text) + 1)
+    found: dict[int, dict[str, None]] = {}
+    for place, number in finder.hits(b"\n".join(encoded)):
+        found.setdefault(bisect_right(begins, place) - 1, {})[words[number]] = None
+    for line, here in found.items():
+        yield first + line, tuple(here)

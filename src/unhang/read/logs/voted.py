@@ -30,7 +30,7 @@ _INDENTED = re.compile(r"( {4}|\t)")
 _NO_HOST = re.compile(
     r"(?:.*(?:Error|Exception|Warning|Interrupt|Iteration|Exit|Expired|Timeout|error|warning)|[A-Z]{2,}|.*\.(?:py|cpp|cc|cu|h|c|so|sh|yaml|json))$"
 )
-# What stands at the begin of a line only: before it stands a label.
+# What stands at the beginning of a line only: before it stands a label.
 _BEGINS = re.compile(r"Traceback \(most recent call last\):| {2}File \"[^\"\n]+\", line \d|\[rank\d{1,7}\]:")
 
 

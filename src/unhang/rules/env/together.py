@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.model import EvidenceLine, Finding, Fix, Location
 from unhang.read.environment.settings import Assignment, Launch, Settings
+from unhang.rules.env.known import is_off, is_on, number
 from unhang.rules.env.opinion import AGAINST, CAUSE, USELESS, WITHOUT, Opinion, finding_of, without
-from unhang.rules.env.values import is_off, is_on, number
 
 _IB_SETTINGS = (
     "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", "NCCL_IB_SL", "NCCL_IB_TC", "NCCL_NET_GDR_LEVEL",

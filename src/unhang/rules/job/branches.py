@@ -16,18 +16,23 @@ from unhang.analyze.leaving import (
     parted_with_exception,
     swallowed_by,
 )
-from unhang.analyze.order import functions_called, is_dispatch_race, is_of_size_alone, is_thread_race, left_out
+from unhang.analyze.order import (
+    functions_called,
+    is_dispatch_race,
+    is_of_size_alone,
+    is_thread_race,
+    left_out,
+    shift_at,
+)
 from unhang.analyze.overtaking import Overtaking, line_passed
 from unhang.analyze.pasted import Doing, doings_of
-from unhang.analyze.shifted import shift_at
+from unhang.analyze.sides import differing, started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, calls_only_on_rank_zero, line_text, surroundings
-from unhang.analyze.ties import started_ns
-from unhang.analyze.variables import differing
 from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w
+from unhang.rules.advice import deciding, fixes_inside, fixes_of, say_the_condition
 from unhang.rules.base import Found, rule
-from unhang.rules.same_calls import deciding, fixes_inside, fixes_of, say_the_condition
 
 _FORWARD = ("_pre_forward", "_sync_buffers", "forward")
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from unhang.analyze.situation import Situation
 from unhang.model import LogEvent
 from unhang.rules.base import Found, rule
-from unhang.rules.died_first import in_trouble, somebody_died
+from unhang.rules.failure import in_trouble, somebody_died
 from unhang.rules.log_lines import found_in, in_order, on_nodes, ranks_in
 
 # The driver's error numbers (Xid) that accuse device, bus or link, not the program: how surely, and what they mean.

@@ -8,15 +8,14 @@ from dataclasses import replace
 
 from unhang.analyze.callpath import user_path
 from unhang.analyze.first_errors import has_fatal_end, is_log_only
-from unhang.analyze.laggards import behind_in_steps
+from unhang.analyze.log_progress import behind_in_steps
 from unhang.analyze.overtaking import LeftOut, left_out_before
 from unhang.analyze.situation import Situation
 from unhang.model import LogEvent
-from unhang.read.logs.ending import moved_after
+from unhang.read.logs.attempts import moved_after
 from unhang.read.logs.patterns import matches
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
-from unhang.rules.died_first import in_trouble
 from unhang.rules.failure import (
     FD_EXHAUSTED,
     GPU_OOM,
@@ -29,6 +28,7 @@ from unhang.rules.failure import (
     first_exception,
     found_at_failures,
     found_at_first,
+    in_trouble,
     is_file_race,
     is_half_written,
     is_missing_file,
@@ -39,8 +39,7 @@ from unhang.rules.failure import (
     same_failures,
     text_of,
 )
-from unhang.rules.known_causes import is_not_of_the_program
-from unhang.rules.log_lines import found_in, ranks_in
+from unhang.rules.log_lines import found_in, is_not_of_the_program, ranks_in
 
 _OF_DEVICE_MEMORY = ("oom.device", "oom.device_library", "nccl.cuda_oom")
 _WORK_IN_MEMORY = ("work.preparing", "oom.loading")

@@ -10,14 +10,10 @@ from typing import NamedTuple
 from unhang.analyze.first_errors import SeenError, errors_of, has_fatal_end
 from unhang.analyze.situation import Situation
 from unhang.model import Fix, LogEvent
-from unhang.read.logs.catalogue.emitters import emitter_of
-from unhang.read.logs.catalogue.rows import LAYERS, Row
-from unhang.read.logs.catalogue.search import best_cause, weighed
+from unhang.read.logs.catalogue import LAYERS, Row, best_cause, emitter_of, weighed
 from unhang.rules.base import Found, Names, rule
-from unhang.rules.died_first import in_trouble
-from unhang.rules.failure import comes_late, first_exception, found_at_first
-from unhang.rules.known_causes import row_of_exception
-from unhang.rules.log_lines import found_in
+from unhang.rules.failure import comes_late, first_exception, found_at_first, in_trouble
+from unhang.rules.log_lines import found_in, row_of_exception
 from unhang.rules.wording import name_ranks
 
 _MOST_LINES = 3000

@@ -11,8 +11,8 @@ from unhang.analyze.callpath import Path, fork_of, user_path
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import SeenError, errors_of
 from unhang.analyze.leaving import swallowed_by
+from unhang.analyze.order import predicted, tokens_of
 from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of
-from unhang.analyze.shifted import predicted, tokens_of
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import surroundings
 from unhang.analyze.streams import Streams, stack_path

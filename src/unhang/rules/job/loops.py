@@ -27,10 +27,10 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop, WayOut, around
 from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, LogEvent, RankEvidence, user_frames
 from unhang.rules import wording as w
+from unhang.rules.advice import decided_together
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import UNUSED_PARAMETERS, first_exception, found_at_failures, left_before, name_or
 from unhang.rules.log_lines import quote, ranks_in
-from unhang.rules.same_calls import decided_together
 
 _EVEN = ("agree", "join", "even")
 _CLOSED = re.compile(r"Connection closed by peer|Connection reset by peer|Socket closed")

@@ -8,12 +8,23 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import PurePath
 
-from unhang.analyze.event_index import Events
-from unhang.analyze.fingerprints import Fingerprint, TracedCall, fingerprints, first_disagreement, values_of
+from unhang.analyze.by_kind import Events
 from unhang.analyze.first_errors import SeenError, errors_of
-from unhang.analyze.log_activity import failed_by_itself
+from unhang.analyze.log_progress import failed_by_itself
+from unhang.analyze.logged_calls import (
+    BUCKET_ELEMENTS,
+    UNEVEN_OPS,
+    Fingerprint,
+    TimedOut,
+    TracedCall,
+    are_far_apart,
+    fingerprints,
+    first_disagreement,
+    lines_of,
+    minority,
+    values_of,
+)
 from unhang.analyze.situation import Situation
-from unhang.analyze.watchdog import BUCKET_ELEMENTS, UNEVEN_OPS, TimedOut, are_far_apart, lines_of, minority
 from unhang.model import EvidenceLine, Fix, Frame, LogEvent, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, PAD, SEE_IT

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 
 from unhang.analyze.align import majority
 from unhang.analyze.callpath import user_path
-from unhang.analyze.graph import edges_on
-from unhang.analyze.in_flight import STALLED, InFlight, in_flight
+from unhang.analyze.open_calls import STALLED, InFlight, awaited_call, in_flight
 from unhang.analyze.positions import bare_op, numels, ranks_with_dump
-from unhang.analyze.siblings import awaited_call
 from unhang.analyze.situation import LateRank, Situation
+from unhang.analyze.waits_for import edges_on
 from unhang.model import CollectiveCall, EvidenceLine, PendingCall, WaitEdge
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule

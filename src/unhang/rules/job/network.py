@@ -10,7 +10,7 @@ from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
-from unhang.rules.died_first import in_trouble, somebody_died
+from unhang.rules.failure import in_trouble, somebody_died
 from unhang.rules.log_lines import found_in, in_order, on_nodes, ranks_in
 
 # Of locked memory.

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
-from unhang.analyze.graph import edges_on
 from unhang.analyze.leaving import left_transfers
 from unhang.analyze.order import (
     SENDS,
@@ -21,6 +20,7 @@ from unhang.analyze.order import (
 )
 from unhang.analyze.situation import Situation
 from unhang.analyze.streams import stack_path
+from unhang.analyze.waits_for import edges_on
 from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, Frame, WaitEdge
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import errors_of, first_error
-from unhang.analyze.log_activity import (
+from unhang.analyze.log_progress import (
     DEFAULT_LIMIT_S,
     bar_beside_the_wait,
     elapsed_s,
@@ -17,8 +17,8 @@ from unhang.analyze.log_activity import (
     trained_on_after,
     work_before_the_wait,
 )
+from unhang.analyze.logged_calls import GroupCounters, TimedOut, Watchdogs, lines_of, minority
 from unhang.analyze.situation import Situation
-from unhang.analyze.watchdog import GroupCounters, TimedOut, Watchdogs, lines_of, minority
 from unhang.model import LogEvent
 from unhang.rules import wording as w
 from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, RECORD_IT, SEE_IT

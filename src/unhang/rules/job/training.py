@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from unhang.analyze.pace import slower, starved
+from unhang.analyze.log_progress import slower, starved
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Fix, LogEvent, LogLine
 from unhang.rules.base import Found, rule

@@ -7,12 +7,25 @@ from typing import NamedTuple
 
 from unhang.analyze.situation import Situation
 from unhang.model import Reading
-from unhang.model.readings import as_numbers
+from unhang.model.evidence import as_numbers
 from unhang.rules.base import Found, rule
-from unhang.rules.devices import devices_of, found_on, less_than_peers, majority, users_of
-from unhang.rules.forecast import NEIGHBOUR_BYTES, SHARE, Needs, ago, needs_of, size
 from unhang.rules.job.device import XIDS
-from unhang.rules.readings import cite, hosts_of, ranks_of
+from unhang.rules.readings import (
+    NEIGHBOUR_BYTES,
+    SHARE,
+    Needs,
+    ago,
+    cite,
+    devices_of,
+    found_on,
+    hosts_of,
+    less_than_peers,
+    majority,
+    needs_of,
+    ranks_of,
+    size,
+    users_of,
+)
 
 _LITTLE_BYTES = 256 << 20
 _MUCH = 0.5

@@ -9,14 +9,13 @@ from dataclasses import dataclass, replace
 
 from unhang.analyze.situation import Situation
 from unhang.model import Finding, Reading
-from unhang.model.readings import Value
+from unhang.model.evidence import Value
 from unhang.read.environment.settings import Assignment, Settings
 from unhang.read.environment.tables import in_scope
 from unhang.rules.base import Found, rule
 from unhang.rules.env import judge_settings
-from unhang.rules.forecast import size
 from unhang.rules.job.environment import MUST_AGREE
-from unhang.rules.readings import cite, compares, hosts_of, ranks_of
+from unhang.rules.readings import cite, compares, hosts_of, ranks_of, size
 from unhang.rules.wording import name_ranks
 
 _MOST_VALUES, _MOST_SHOWN = 3, 60

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from unhang.analyze.situation import Situation
 from unhang.model import Reading
 from unhang.rules.base import Found, rule
-from unhang.rules.forecast import SHARE, Needs, ago, needs_of, size
-from unhang.rules.readings import cite, hosts_of, ranks_of
+from unhang.rules.readings import SHARE, Needs, ago, cite, hosts_of, needs_of, ranks_of, size
 
 _BUSY, _CROWDED = 2, 4  # busy threads for each core: loader workers and main threads wait part of their time
 _LEAST_CORES = 4

@@ -1,4 +1,4 @@
-"""Rules on the network of each host: the addresses that backends choose, the links that were searched, what the kernel says."""
+"""Rules on the network of each host (chosen addresses, searched links, what the kernel says), and on the collectives that ran over it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from unhang.analyze.situation import Situation
 from unhang.model import Reading
 from unhang.rules.base import Found, rule
-from unhang.rules.forecast import ago, size
 from unhang.rules.machine.pairs import way_to_master
-from unhang.rules.readings import cite, hosts_of, is_only_planned, ranks_of, spans_hosts
+from unhang.rules.readings import ago, cite, hosts_of, is_only_planned, ranks_of, size, spans_hosts
 
 _BACKENDS = ("gloo", "nccl")
 _ANY = "<the interface that `ip route get OTHER_NODE` names>"
@@ -184,3 +183,23 @@ def _hosts_between(s: Situation, reading: Reading) -> list[str]:
 def _ranks_named(reading: Reading) -> tuple[int, ...]:
     """The ranks that a reading of the search names: `2`, or `1-3`."""
     return tuple(int(rank) for rank in reading.subject.split("-"))
+
+
+@rule("checked-collective-failed", reads=("collectives.suite",))
+def checked_collective_failed(s: Situation) -> Found | None:
+    """All failures: the first one, and whom they accuse together."""
+    failures = s.readings.of("collectives.failure")
+    if not failures:
+        return None
+    blamed = s.readings.of("collectives.blame")
+    ranks, first = ranks_of(blamed), failures[0]
+    why = [b.text("because") for b in blamed[:1]] or [first.text("because")]
+    words = {
+        "who": f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: " if ranks else "",
+        "which": first.subject,
+        "more": f" (and {len(failures) - 1} more)" if len(failures) > 1 else "",
+        "why": why[0] or "The ranks stand alike",
+        "unsure": "" if ranks else "The evidence does not tell which rank is at fault. ",
+    }
+    victims = s.others(ranks) if ranks else ()
+    return Found(0.96, ranks, cite((*failures, *blamed)), words, first.text("verdict"), victims=victims)

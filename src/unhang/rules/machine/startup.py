@@ -6,10 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.analyze.situation import Situation
 from unhang.model import Reading
-from unhang.model.readings import as_numbers
+from unhang.model.evidence import as_numbers
 from unhang.rules.base import Found, rule
-from unhang.rules.devices import devices_of, named, users_of
-from unhang.rules.readings import cite, compares, hosts_of, is_only_planned, ranks_of, spans_hosts
+from unhang.rules.readings import (
+    cite,
+    compares,
+    devices_of,
+    hosts_of,
+    is_only_planned,
+    named,
+    ranks_of,
+    spans_hosts,
+    users_of,
+)
 
 
 @rule("rank-never-came", reads=("party.size",))

@@ -14,8 +14,8 @@ from made_dumps import dump, entry, pickled
 from slow_shards import resolved, slow_shard, spoil, write_dumps
 
 from unhang.model import Unavailable
-from unhang.read.dumps import cache
-from unhang.read.dumps.cache import CacheEntry
+from unhang.read.dumps import reader
+from unhang.read.dumps.reader import CacheEntry
 from unhang.read.dumps.shard import DumpFile, Shard
 
 
@@ -133,7 +133,7 @@ def test_damage_of_any_kind_counts_as_not_there(files: list[DumpFile]) -> None:
 
 def test_only_the_newest_entries_stay(files: list[DumpFile]) -> None:
     shard = slow_shard(files)
-    folder = Path(files[0].path).parent / cache.FOLDER
+    folder = Path(files[0].path).parent / reader.FOLDER
     folder.mkdir()
     stale = folder / "half.tmp"
     stale.write_bytes(b"x")
@@ -150,10 +150,10 @@ def test_only_the_newest_entries_stay(files: list[DumpFile]) -> None:
 def test_the_size_of_all_entries_is_bounded(files: list[DumpFile], monkeypatch: pytest.MonkeyPatch) -> None:
     shard = slow_shard(files)
     assert entry_of(files, last=1).save(shard)
-    monkeypatch.setattr(cache, "MOST_BYTES", int(kept(files)[0].stat().st_size * 1.5))
+    monkeypatch.setattr(reader, "MOST_BYTES", int(kept(files)[0].stat().st_size * 1.5))
     assert entry_of(files, last=2).save(shard)
     assert len(kept(files)) == 1
-    monkeypatch.setattr(cache, "MOST_BYTES", 100)
+    monkeypatch.setattr(reader, "MOST_BYTES", 100)
     assert not entry_of(files, last=3).save(shard)
     assert entry_of(files, last=2).load() is None
 
@@ -161,7 +161,7 @@ def test_the_size_of_all_entries_is_bounded(files: list[DumpFile], monkeypatch: 
 def test_a_folder_that_is_not_ours_is_left_alone(files: list[DumpFile], tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (Path(files[0].path).parent / cache.FOLDER).symlink_to(elsewhere)
+    (Path(files[0].path).parent / reader.FOLDER).symlink_to(elsewhere)
     assert entry_of(files).save(slow_shard(files))
     assert list(elsewhere.iterdir()) == []
     assert len(list((tmp_path / "xdg" / "unhang").iterdir())) == 1
@@ -169,7 +169,7 @@ def test_a_folder_that_is_not_ours_is_left_alone(files: list[DumpFile], tmp_path
 
 
 def test_without_any_place_nothing_is_kept(files: list[DumpFile], monkeypatch: pytest.MonkeyPatch) -> None:
-    (Path(files[0].path).parent / cache.FOLDER).write_text("in the way")
+    (Path(files[0].path).parent / reader.FOLDER).write_text("in the way")
     monkeypatch.setenv("XDG_CACHE_HOME", files[0].path)
     assert not entry_of(files).save(slow_shard(files))
     assert entry_of(files).load() is None

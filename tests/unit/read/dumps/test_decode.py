@@ -20,7 +20,7 @@ from torch_pickles import FRAMES, odd_dumps, regular_dumps, torch_pickled
 
 from unhang.errors import UnreadableInput
 from unhang.model import CallState, Unavailable, join
-from unhang.read.dumps import decode, windows
+from unhang.read.dumps import decode
 from unhang.read.dumps.decode import decode_shard
 from unhang.read.dumps.engine import LocalEngine, run_all
 from unhang.read.dumps.layouts import Layout, keys_of
@@ -49,9 +49,9 @@ def only_fast() -> Iterator[None]:
 def short_windows() -> Iterator[None]:
     """Heads and tails so short that small dumps have a part that is not read."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(windows, "HEAD_BYTES", 1500)
-        patch.setattr(windows, "DEFINING_BYTES", 800)
-        patch.setattr(windows, "ENTRY_BYTES", 300)
+        patch.setattr(decode, "HEAD_BYTES", 1500)
+        patch.setattr(decode, "DEFINING_BYTES", 800)
+        patch.setattr(decode, "ENTRY_BYTES", 300)
         yield
 
 
@@ -131,7 +131,7 @@ def test_most_of_a_file_is_not_read(tmp_path: Path) -> None:
     file = DumpFile(0, str(tmp_path / "nccl_trace_rank_0"))
     Path(file.path).write_bytes(data)
     read = 0
-    pread = windows.os.pread
+    pread = decode.os.pread
 
     def counting(*arguments: Any) -> bytes:
         nonlocal read
@@ -140,7 +140,7 @@ def test_most_of_a_file_is_not_read(tmp_path: Path) -> None:
         return got
 
     with pytest.MonkeyPatch.context() as patch, only_fast():
-        patch.setattr(windows.os, "pread", counting)
+        patch.setattr(decode.os, "pread", counting)
         patch.setattr(decode._Shards, "_whole", lambda self, files, last: pytest.fail(str(files)) if files else None)
         got = decode_shard([file], last=64, frames=False)
     assert len(got.table) == 64
@@ -340,12 +340,12 @@ def test_entries_are_found_whatever_dump_is_read_before() -> None:
     ]
     no = np.zeros(0, np.int64)
     for data in map(torch_pickled, made):
-        head = windows.loaded(DumpFile(0, "dump 0"), data).head
-        cuts = windows._cuts(data, head, no)
+        head = decode.loaded(DumpFile(0, "dump 0"), data).head
+        cuts = decode._cuts(data, head, no)
         assert len(cuts) == data.count(b"u}(" + head.get) > 50
         jumped = cuts + 7 * (np.arange(len(cuts)) >= 30)
         for others in (cuts, cuts + 5, cuts[:3], cuts[20:], jumped, np.arange(len(data)), np.array([0])):
-            assert windows._cuts(data, head, others).tolist() == cuts.tolist()
+            assert decode._cuts(data, head, others).tolist() == cuts.tolist()
 
 
 def test_names_of_fields_are_found_by_a_layout_that_fits_only() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from unhang.model import CollectiveCall, CollectiveTable
-from unhang.read.dumps import decode, windows
+from unhang.read.dumps import decode
 from unhang.read.dumps.decode import decode_shard
 from unhang.read.dumps.shard import DumpFile, Shard
 
@@ -24,8 +24,8 @@ LAST, SHORTEST = 8, 6 << 10
 @pytest.fixture(autouse=True)
 def short_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heads so short that small dumps have a part that is not read."""
-    monkeypatch.setattr(windows, "HEAD_BYTES", 4 << 10)
-    monkeypatch.setattr(windows, "DEFINING_BYTES", 3 << 10)
+    monkeypatch.setattr(decode, "HEAD_BYTES", 4 << 10)
+    monkeypatch.setattr(decode, "DEFINING_BYTES", 3 << 10)
 
 
 def dumps_of(seed: int, folder: Path) -> list[DumpFile]:

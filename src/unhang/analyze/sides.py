@@ -1,8 +1,9 @@
-"""Which of two sides that differ is the odd one, where neither is in the majority: that whose line stands under a rank condition."""
+"""What tells two sides that differ apart: a condition by rank around the line of one of them, and variables that have other values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from unhang.analyze.rank_conditions import RankView, Value
@@ -85,3 +86,40 @@ def _view(case: Case, rank: int) -> RankView:
     local_rank = next((i.local_rank for i in identities if i.rank == rank), None)
     is_on_first_node = rank == 0 or len({i.host or i.rank for i in identities}) == 1
     return RankView(rank, rank if local_rank is None and is_on_first_node else local_rank, case.job.world_size)
+
+
+_RANK_ITSELF = re.compile(r"(global_|local_)?rank|rk|r|local_world_rank|pid|seed|port", re.IGNORECASE)
+
+
+def variables_of(case: Case, rank: int, frame: Frame) -> dict[str, str]:
+    """The numbers and booleans of a rank's main thread in the innermost call of the frame's function."""
+    evidence = case.ranks.get(rank)
+    stack = evidence.main_stack if evidence else None
+    found: dict[str, str] = {}
+    for seen, name, value in stack.variables if stack else ():
+        if (seen.file, seen.function) == (frame.file, frame.function):
+            found.setdefault(name, value)
+    return found
+
+
+def differing(
+    case: Case, odd: Sequence[int], reference: Sequence[int], frame: Frame
+) -> tuple[tuple[str, str, str], ...]:
+    """(name, value on the odd ranks, value on the others) of variables on which the sides disagree and each side agrees.
+
+    The rank's own number differs by nature and is left out.
+    """
+    left, right = ([variables_of(case, r, frame) for r in ranks] for ranks in (odd, reference))
+    if not left or not right:
+        return ()
+    found = []
+    for name in left[0]:
+        ours, theirs = {v.get(name) for v in left}, {v.get(name) for v in right}
+        if (
+            len(ours) == len(theirs) == 1
+            and None not in ours | theirs
+            and ours != theirs
+            and not _RANK_ITSELF.fullmatch(name)
+        ):
+            found.append((name, str(ours.pop()), str(theirs.pop())))
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""How ranks ended, as torchrun, torch.multiprocessing, mpirun and srun print it.
+"""How ranks ended, as torchrun, torch.multiprocessing, mpirun and srun print it, and as torch's `@record` writes it.
 
 DeepSpeed's launcher is left out on purpose: the command before its "exits with return code = N" is that of the process that
 it started last, whichever of them failed.
@@ -10,6 +10,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+
+from unhang.model import RaisedError, Source
+from unhang.read.fields import text, whole
+from unhang.read.files import read_object, unreadable
+from unhang.read.stack_texts import last_traceback
 
 _FIELD = re.compile(r"\s+(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")
 _RULE = re.compile(r"={20,}$")
@@ -164,3 +170,30 @@ def _wall_ns(value: str) -> int:
         return int(datetime.strptime(value, "%Y-%m-%d_%H:%M:%S").timestamp()) * 1_000_000_000
     except (ValueError, OverflowError):
         return 0
+
+
+def read_elastic_error(path: Path) -> RaisedError:
+    """The exception of one rank.
+
+    Raises:
+        UnreadableInput: it is no error file of torch.
+    """
+    message = read_object(path).get("message")
+    source = Source("torchelastic error file", str(path))
+    if isinstance(message, str):
+        return _error(message, "", 0, source)
+    if not isinstance(message, dict):
+        raise unreadable(str(path), "no 'message' in torch's error file", "leave it out")
+    extra = message.get("extraInfo")
+    extra = extra if isinstance(extra, dict) else {}
+    time_ns = (whole(extra, "timestamp") or 0) * 1_000_000_000
+    return _error(text(message, "message"), text(extra, "py_callstack"), time_ns, source)
+
+
+def _error(message: str, callstack: str, time_ns: int, source: Source) -> RaisedError:
+    found = last_traceback(callstack.splitlines())
+    if found is not None:
+        return RaisedError(found.type, found.text, time_ns, tuple(reversed(found.frames)), source=source)
+    kind, colon, rest = message.partition(": ")
+    known = bool(colon) and kind.replace(".", "").replace("_", "").isalnum()
+    return RaisedError(kind if known else "Error", rest if known else message, time_ns, (), source=source)
