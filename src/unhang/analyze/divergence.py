@@ -14,7 +14,7 @@ from unhang.analyze.align import StuckCollective, calls_at, majority, signature
 from unhang.analyze.callpath import Fork, Path, extension, fork_of
 from unhang.analyze.habits import Habits
 from unhang.analyze.positions import CallIndex
-from unhang.analyze.sides import ByCondition, Side, decided_by_condition
+from unhang.analyze.sides import ByCondition, Side, are_a_round_ahead, decided_by_condition
 from unhang.analyze.source import Loop, ends_by_raising, handles_signal, surroundings
 from unhang.analyze.streams import Streams
 from unhang.model import Case, CollectiveCall, Frame, ProcessGroup
@@ -352,6 +352,8 @@ def _describe(
         reference, odd, ref_path, odd_path = odd, reference, odd_path, ref_path
     can_leave = same_program and by_condition is None
     left_loop = _find_left_loop(streams, seq, reference, odd, (ref_path, odd_path)) if can_leave else None
+    if left_loop is not None and are_a_round_ahead(case, left_loop.stayers, left_loop.leavers, left_loop.frame):
+        left_loop = None  # they are in it again, a round of a loop around it later
     if left_loop is not None and not has_majority and left_loop.leavers == odd:
         # Without a majority those with the extra iterations are named: they wait for calls that nobody else makes.
         reference, odd, ref_path, odd_path = odd, reference, odd_path, ref_path

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from unhang.analyze.rank_conditions import RankView, Value
-from unhang.analyze.source import Condition, around, lines_that_call_the_same
+from unhang.analyze.source import Condition, around, lines_that_call_the_same, loop_at, surroundings
 from unhang.model import Case, Frame
 
 
@@ -123,3 +124,20 @@ def differing(
         ):
             found.append((name, str(ours.pop()), str(theirs.pop())))
     return tuple(found)
+
+
+def are_a_round_ahead(case: Case, ahead: Sequence[int], behind: Sequence[int], frame: Frame) -> bool:
+    """Whether by its own variable one of the loops around the frame's line is in a later round on all of `ahead`; not the innermost loop."""
+    for loop in surroundings(frame.file, frame.line).loops[:-1]:
+        head = loop_at(frame.file, loop.header)
+        names = [n.id for n in ast.walk(head.target) if isinstance(n, ast.Name)] if isinstance(head, ast.For) else []
+        for name in names:
+            mine, theirs = ([variables_of(case, r, frame).get(name, "") for r in ranks] for ranks in (ahead, behind))
+            if (
+                mine
+                and theirs
+                and all(v.isdecimal() for v in (*mine, *theirs))
+                and min(map(int, mine)) > max(map(int, theirs))
+            ):
+                return True
+    return False

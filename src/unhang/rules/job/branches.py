@@ -117,6 +117,14 @@ def _left_out_inside(s: Situation, d: Divergence) -> Frame | None:
     return d.reference_path[-1] if is_inside else None
 
 
+def _left_out_below(s: Situation, d: Divergence) -> Frame | None:
+    """The line of the call left out, where nothing decides whether a rank goes to the function that makes it, but a test within does."""
+    if not d.skipped or d.fork is None or d.location != d.fork.left or list(_own_conditions(s, d, d.location)):
+        return None
+    below = d.reference_path[d.fork.depth + 1 :]
+    return next((f for f in below if any(c.suspicion > 0 for c in _own_conditions(s, d, f))), None)
+
+
 def _hidden_forward(d: Divergence) -> Frame | None:
     """The forward through a DDP wrapper on rank 0 alone that explains an extra broadcast of buffers, if there is just one.
 
@@ -134,7 +142,7 @@ def _hidden_forward(d: Divergence) -> Frame | None:
 
 def _parted(s: Situation, d: Divergence) -> Found:
     hidden = _hidden_forward(d) if d.is_decided else None
-    frame = hidden or _left_out_inside(s, d) or d.location
+    frame = hidden or _left_out_inside(s, d) or _left_out_below(s, d) or d.location
     decisive = d.by_condition.condition if d.by_condition else deciding(_own_conditions(s, d, frame))
     inside = d.in_library if d.is_decided and not hidden else None
     fixes: Sequence[str | Fix] = ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd))
