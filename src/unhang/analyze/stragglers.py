@@ -5,6 +5,7 @@ Legend of shapes: P positions of one group, M members; `arrival_PM` in nanosecon
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from typing import NamedTuple
 
@@ -26,7 +27,20 @@ _LEAST_ENDS = 2
 WATCHDOG_NS = 100_000_000
 _ONE_LOOK_NS = 5_000_000  # the watchdog takes less to go through the open calls
 _MOST_ROWS, _MOST_PEERS = 1000, 8
+_LEAST_PACED, _LEAST_GAPS, _MOSTLY = 8, 3, 0.8
 _NEVER = np.iinfo(np.int64).max
+
+
+class Pace(NamedTuple):
+    """How lateness goes on. `kind`: constant, growing, periodic, or "" where it is none of these, or too little is known.
+
+    `first_s`, `last_s`: the lateness of the first and the last quarter; `every`: of how many calls alike one is late.
+    """
+
+    kind: str = ""
+    first_s: float = 0.0
+    last_s: float = 0.0
+    every: int = 1
 
 
 class Straggler(NamedTuple):
@@ -38,6 +52,7 @@ class Straggler(NamedTuple):
     median_lateness_s: float
     lost_s: float
     span_s: float
+    pace: Pace = Pace()
 
 
 def _matrix(index: CallIndex, group: int, column: Ints) -> tuple[Ints, Ints] | None:
@@ -126,7 +141,8 @@ def stragglers(case: Case, index: CallIndex | None = None) -> tuple[Straggler, .
         least_s = MIN_LATENESS_S + (len(clocks) > 1) * WATCHDOG_NS / 1e9
         straggler = _of_group(group, *matrix, least_s, is_one_clock=bool(offsets))
         if straggler is not None and straggler.rank not in kept:
-            candidates.append((straggler, matrix[0]))
+            paced = straggler._replace(pace=_pace_in(index, number, *matrix, straggler.rank))
+            candidates.append((paced, matrix[0]))
     all_came = _all_came(index, created) if candidates else created
     found = [s for s, ranks_m in candidates if _is_its_own_fault(index, created, all_came, ranks_m, s)]
     return tuple(sorted(found, key=lambda s: -s.lost_s))
@@ -223,6 +239,38 @@ def _seen_late_ns(ended: Ints) -> int:
 def _freed_of_the_lost(group: npt.NDArray[np.int32], free: Ints) -> int:
     """Until when calls that are no longer recorded may keep a rank: those of each group are over before its next one is."""
     return int(free[np.unique(group, return_index=True)[1]].max(initial=0))
+
+
+def _pace_in(index: CallIndex, group: int, ranks_m: Ints, arrival_pm: Ints, rank: int) -> Pace:
+    """How the lateness of a rank goes on, over those calls alike (operation, sizes) that cost most."""
+    table, me = index.table, int(np.searchsorted(ranks_m, rank))
+    kind = (table["op"].astype(np.int64) << 32) + table["in_sizes"] + 1
+    kinds = _matrix(index, group, kind)
+    if kinds is None or len(kinds[1]) != len(arrival_pm):
+        return Pace()
+    kind_p = kinds[1][:, me]
+    late_p = (arrival_pm[:, me] - np.delete(arrival_pm, me, axis=1).max(axis=1)) / 1e9
+    cost = {k: float(late_p[(kind_p == k) & (late_p > 0)].sum()) for k in different(kind_p).tolist()}
+    return pace_of(late_p[kind_p == max(cost, key=lambda k: cost[k])])
+
+
+def pace_of(late_p: npt.NDArray[np.float64]) -> Pace:
+    """How lateness goes on: `[P]` seconds behind the second-last rank, below 0 where another one was last."""
+    own = late_p[late_p >= MIN_LATENESS_S]
+    if len(late_p) < _LEAST_PACED or len(own) < _LEAST_PACED // 2:
+        return Pace()
+    is_late = late_p >= max(MIN_LATENESS_S, float(np.median(own)) / 2)
+    quarters = [float(np.median(part)) for part in np.array_split(own, 4)]
+    first_s, last_s = quarters[0], quarters[-1]
+    if (late_p >= MIN_LATENESS_S).mean() >= _MOSTLY:
+        if last_s >= 1.5 * first_s and all(b >= 1.08 * a for a, b in itertools.pairwise(quarters)):
+            return Pace("growing", first_s, last_s)
+        spread = float(np.median(np.abs(own - np.median(own))))
+        return Pace("constant", first_s, last_s) if spread <= 0.35 * float(np.median(own)) else Pace()
+    gaps = np.diff(np.flatnonzero(is_late))
+    every = int(np.median(gaps)) if len(gaps) >= _LEAST_GAPS else 1
+    is_regular = every >= 2 and float((np.abs(gaps - every) <= every // 10).mean()) >= _MOSTLY
+    return Pace("periodic", first_s, last_s, every) if is_regular else Pace()
 
 
 def _union_s(spans_p2: Ints) -> tuple[float, int]:

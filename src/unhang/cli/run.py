@@ -14,7 +14,7 @@ import click
 
 from unhang.cli.own_process import import_numpy
 from unhang.cli.streams import Progress, log, wants_color
-from unhang.watch.options import OnHang, RunOptions, parse_seconds, read_options
+from unhang.watch.options import OnHang, RunOptions, debug_nccl, parse_seconds, parse_variable, read_options
 
 if TYPE_CHECKING:
     from unhang.model import Diagnosis
@@ -27,6 +27,14 @@ def seconds(text: str) -> float:
         return parse_seconds(text)
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a positive number of seconds") from None
+
+
+def variable(text: str) -> tuple[str, str]:
+    """Reads NAME=VALUE of the command line, or ends with a usage error."""
+    try:
+        return parse_variable(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r}: {error}") from None
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
@@ -48,6 +56,20 @@ def seconds(text: str) -> float:
     type=click.Choice(["abort", "report"]),
     help="End a job that provably hangs, or only report it [abort].",
 )
+@click.option(
+    "--env",
+    "variables",
+    type=variable,
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set a variable for the job only; the report lists it.",
+)
+@click.option(
+    "--debug-nccl",
+    "debugs_nccl",
+    is_flag=True,
+    help="Have NCCL write what it does into files of the evidence, for this run only.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end of a job that ran well.")
 @click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def command(
@@ -55,6 +77,8 @@ def command(
     stall_after: float | None,
     abort_after: float | None,
     on_hang: OnHang | None,
+    variables: tuple[tuple[str, str], ...],
+    debugs_nccl: bool,
     quiet: bool,
     command_line: tuple[str, ...],
 ) -> int:
@@ -74,7 +98,8 @@ def command(
         abort_after_s=abort_after,
         on_hang=on_hang,
     )
-    return run_and_report(command_line, replace(options, render=_live_renderer(options)), is_quiet=quiet)
+    options = replace(options, render=_live_renderer(options), added=dict(variables), debugs_nccl=debugs_nccl)
+    return run_and_report(command_line, options, is_quiet=quiet)
 
 
 def _live_renderer(options: RunOptions) -> Callable[[Path], str]:
@@ -112,6 +137,7 @@ def _facts(command_line: tuple[str, ...], options: RunOptions, report_dir: Path 
         "unhang_version": __version__,
         "report_dir": str(report_dir or ""),
         "environment": stored_environment(options.env),
+        "added": stored_environment(options.added),
     }
 
 
@@ -124,6 +150,8 @@ def run_and_report(command_line: tuple[str, ...], options: RunOptions, is_quiet:
     from unhang.watch.supervise import run_job, say
 
     run_dir = make_run_dir()
+    if options.debugs_nccl:
+        options = replace(options, added={**debug_nccl(run_dir), **options.added})
     with suppress(OSError):
         hold(run_dir)
     report_dir = make_report_dir(options.report_dir, options.has_default_report_dir, say)
@@ -165,9 +193,10 @@ def diagnose_and_show(bundle: Path, report_dir: Path, is_quiet: bool = False) ->
         click.echo(b"\n" + render(judged, "text", color=wants_color(2)), err=True, nl=False)
         log(f"report in {report_dir / 'report.html'}")
     elif not is_quiet:
+        from unhang.show.course import in_brief
         from unhang.show.headline import headline
 
-        said = headline(diagnosis, judged.case, judged.waits) if diagnosis.earlier else ""
+        said = headline(diagnosis, judged.case, judged.waits) if diagnosis.earlier else in_brief(judged.case.course)
         log(f"{': '.join(filter(None, (diagnosis.outcome, said)))}; report in {report_dir}")
     if failures:
         log(f"the report is not complete: {failures[0]}")

@@ -11,6 +11,7 @@ from unhang.model.calls import (
     join,
 )
 from unhang.model.case import Case, HangObservation, Job, WaitEdge, WaitsFor
+from unhang.model.course import Course, PassedStall, SlowStep
 from unhang.model.evidence import (
     Frame,
     LogEvent,
@@ -37,6 +38,7 @@ from unhang.model.findings import (
     Fix,
     Inventory,
     Location,
+    NextStep,
     Outcome,
     RuleOutcome,
     Verdict,
@@ -51,6 +53,7 @@ __all__ = [
     "Case",
     "CollectiveCall",
     "CollectiveTable",
+    "Course",
     "Diagnosis",
     "EvidenceLine",
     "Finding",
@@ -62,7 +65,9 @@ __all__ = [
     "Location",
     "LogEvent",
     "LogLine",
+    "NextStep",
     "Outcome",
+    "PassedStall",
     "PendingCall",
     "ProcessExit",
     "ProcessGroup",
@@ -72,6 +77,7 @@ __all__ = [
     "RankIdentity",
     "Reading",
     "RuleOutcome",
+    "SlowStep",
     "Source",
     "TableBuilder",
     "ThreadStack",

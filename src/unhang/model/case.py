@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from unhang.model.calls import CollectiveTable
+from unhang.model.course import Course
 from unhang.model.evidence import (
     LogEvent,
     LogLine,
@@ -25,6 +26,7 @@ class Job:
 
     `interrupted_by`: the signal to `unhang run` that ended the job (SIGINT: Ctrl-C), empty if none did; `interrupted_ns`: when it came.
     `report_dirs`: where the reports of its `unhang run`s lie. `environment`: the variables that decide how ranks find each other.
+    `added`: what `unhang run` was asked to set for it.
     `end_line`: the line of a log that tells how it ended, where nothing else does.
     """
 
@@ -41,6 +43,7 @@ class Job:
     report_dirs: tuple[str, ...] = ()
     end_line: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    added: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,7 @@ class Case:
     present: tuple[str, ...] = ()
     absent: tuple[Unavailable, ...] = ()
     out_of_sight: tuple[int, ...] = ()
+    course: Course | None = None
     attempt: int = 0
     earlier: tuple[Case, ...] = ()
 

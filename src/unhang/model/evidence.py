@@ -187,13 +187,17 @@ class ProcessState:
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
-    """Ranks that communicate. `name` is `pg_name` of the flight recorder, `desc` its `pg_desc`. Ranks are global."""
+    """Ranks that communicate. `name` is `pg_name` of the flight recorder, `desc` its `pg_desc`. Ranks are global.
+
+    `timeout_set_at`: who gave the timeout, in the user's code or a library's; None where it is torch's default, or not known.
+    """
 
     name: str
     desc: str
     ranks: tuple[int, ...]
     timeout_s: float | None = None
     backend: str = ""
+    timeout_set_at: Frame | None = None
 
     def __str__(self) -> str:
         return self.desc if self.desc and self.desc != "undefined" else f"group {self.name}"
@@ -225,6 +229,8 @@ class RankIdentity:
     """Who a training process is. Times are wall-clock nanoseconds.
 
     `local_world_size`: ranks that its launcher started here. `is_command`: `unhang run` itself started the process.
+    `variables`: those that decide how ranks communicate, at the start of the process and when the default group stood.
+    `device`: that was current then; None where none was in use yet.
     """
 
     rank: int
@@ -238,6 +244,9 @@ class RankIdentity:
     started_ns: int = 0
     local_world_size: int | None = None
     is_command: bool = False
+    variables: Mapping[str, str] = field(default_factory=dict, compare=False)
+    variables_at_init: Mapping[str, str] | None = field(default=None, compare=False)
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

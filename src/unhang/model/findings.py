@@ -173,6 +173,23 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class NextStep:
+    """An experiment that decides where no cause is established.
+
+    `outcomes`: (what is seen, what it means). `minutes`: what it takes; for a whole run `run_s` instead: (how sure one is that a fault as rare as
+    the one that was seen is gone, how many seconds it has to run without a failure), and `ranks` that run so long.
+    """
+
+    title: str
+    do: str
+    outcomes: tuple[tuple[str, str], ...]
+    undo: str
+    minutes: int | None = None
+    run_s: tuple[tuple[float, float], ...] = ()
+    ranks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RuleOutcome:
     """What one rule said, and why (the missing evidence, for `skipped`)."""
 
@@ -200,7 +217,10 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All outcomes; findings ordered cause first. `earlier`: the verdicts on the attempts before the last, oldest first."""
+    """All outcomes; findings ordered cause first. `earlier`: the verdicts on the attempts before the last, oldest first.
+
+    `next_steps`: what decides, where no cause is established.
+    """
 
     outcome: Outcome
     job: Job
@@ -210,6 +230,7 @@ class Diagnosis:
     inventory: Inventory
     notes: tuple[str, ...] = field(default=())
     earlier: tuple[Attempt, ...] = ()
+    next_steps: tuple[NextStep, ...] = ()
 
     @property
     def exit_code(self) -> int:

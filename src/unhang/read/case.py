@@ -117,6 +117,7 @@ def _of_processes(gathered: Gathered, trusted: bool) -> Case:
             *(absence for record in records.values() for absence in record.absent),
         ),
         out_of_sight=unseen,
+        course=gathered.course,
         attempt=len(gathered.earlier),
         earlier=tuple(replace(_of_processes(g, trusted), attempt=i) for i, g in enumerate(earlier)),
     )
@@ -198,14 +199,15 @@ def _job(gathered: Gathered, flights: FlightTable, world: tuple[int, ...]) -> Jo
         interrupted_by=ended_by_signal(gathered.job),
         interrupted_ns=whole(gathered.job, "interrupted_ns") or 0,
         started_ns=_started_ns(gathered),
-        environment={n: v for n, v in _environment(gathered.job).items() if isinstance(v, str)},
+        environment=_texts_of(gathered.job, "environment"),
+        added=_texts_of(gathered.job, "added"),
         report_dirs=tuple(d for job in gathered.runs.values() if (d := text(job, "report_dir"))),
     )
 
 
-def _environment(job: Mapping[str, object]) -> Mapping[str, object]:
-    stored = job.get("environment")
-    return stored if isinstance(stored, dict) else {}
+def _texts_of(job: Mapping[str, object], name: str) -> dict[str, str]:
+    stored = job.get(name)
+    return {n: v for n, v in stored.items() if isinstance(v, str)} if isinstance(stored, dict) else {}
 
 
 def _hang(verdict: Mapping[str, object], started_ns: int) -> HangObservation | None:

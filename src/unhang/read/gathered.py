@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from unhang.errors import UnreadableInput
-from unhang.model import RankIdentity, ThreadStack, Unavailable
+from unhang.model import Course, RankIdentity, ThreadStack, Unavailable
 from unhang.read.dumps.shard import DumpFile
 from unhang.read.fields import whole
 from unhang.read.files import read_object
 from unhang.read.rank_folder import FOLDER_NAME, RankRecord, read_rank_folder
 from unhang.read.restarts import Processes, attempts_of, began_ns, outputs_of
-from unhang.read.runs import joined_job, joined_verdict, ran_together
+from unhang.read.runs import COURSE, joined_course, joined_job, joined_verdict, ran_together, read_course
 
 if TYPE_CHECKING:
     from unhang.read.output_log import OutputLog
@@ -44,6 +44,7 @@ class Gathered:
         dumps: those that lie outside of the ranks' folders, unread.
         absent: what could not be read, and why.
         earlier: the same of each attempt before the last, where the ranks were started again; oldest first.
+        course: how the job ran while it was watched.
     """
 
     job: Mapping[str, object] = field(default_factory=dict)
@@ -56,6 +57,7 @@ class Gathered:
     dumps: tuple[DumpFile, ...] = ()
     absent: tuple[Unavailable, ...] = ()
     earlier: tuple[Gathered, ...] = ()
+    course: Course | None = None
 
 
 def gather(paths: Sequence[Path | str], on_progress: Progress | None = None) -> Gathered:
@@ -85,6 +87,7 @@ def gather(paths: Sequence[Path | str], on_progress: Progress | None = None) -> 
         (*logs[-1], *others),
         tuple(walk.dumps),
         tuple(walk.absent),
+        course=walk.course,
     )
     return _with_earlier(last, attempts, logs) if len(attempts) > 1 else last
 
@@ -117,6 +120,7 @@ class _Walk:
         self.verdict: dict[str, object] = {}
         self.runs: dict[str, dict[str, object]] = {}
         self.launcher_stacks: tuple[ThreadStack, ...] = ()
+        self.course: Course | None = None
         self.processes: dict[int, list[RankRecord]] = {}
         self.loose: dict[int, RankRecord] = {}
         self.dumps: list[DumpFile] = []
@@ -171,6 +175,8 @@ class _Walk:
         self.runs[str(folder)] = job = found.get("job.json", {})
         self.job = joined_job(self.job, job)
         self.verdict = joined_verdict(self.verdict, found.get("verdict.json", {}))
+        if (folder / COURSE).exists():
+            self.course = joined_course(self.course, self.attempt(COURSE, lambda: read_course(folder / COURSE)))
         launcher = folder / "launcher.json"
         if launcher.exists():
             from unhang.read.stack_texts import read_pyspy

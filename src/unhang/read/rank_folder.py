@@ -126,7 +126,16 @@ def _identity(fields: dict[str, object], rank: int, pid: int | None) -> RankIden
         started_ns=whole(fields, "started_ns") or 0,
         local_world_size=whole(fields, "local_world_size"),
         is_command=fields.get("is_command") is True,
+        variables=_variables(fields.get("variables")) or {},
+        variables_at_init=_variables(fields.get("variables_at_init")),
+        device=whole(fields, "device"),
     )
+
+
+def _variables(value: object) -> dict[str, str] | None:
+    if not isinstance(value, dict):
+        return None
+    return {str(name): given for name, given in list(value.items())[:MAX_VARIABLES] if isinstance(given, str)}
 
 
 def _read_small_files(record: RankRecord, folder: Path) -> None:
@@ -166,7 +175,10 @@ def _group(fields: dict[str, object]) -> ProcessGroup | None:
     name, ranks = text(fields, "pg_name"), wholes(fields.get("ranks"))
     if not name or not ranks:
         return None
-    return ProcessGroup(name, text(fields, "pg_desc"), ranks, real(fields, "timeout_s"), text(fields, "backend"))
+    set_at = frame_triple(fields.get("timeout_set_at"))
+    return ProcessGroup(
+        name, text(fields, "pg_desc"), ranks, real(fields, "timeout_s"), text(fields, "backend"), set_at
+    )
 
 
 def raised_error(fields: dict[str, object], path: str, handled: bool = False) -> RaisedError:
@@ -291,8 +303,7 @@ def _objects(fields: Mapping[str, object], key: str) -> list[dict[object, object
 
 def _thread_waits(fields: Mapping[str, object]) -> Iterator[ThreadWait]:
     for wait in _objects(fields, "waits"):
-        thread = whole(wait, "thread")
-        if thread is not None:
+        if (thread := whole(wait, "thread")) is not None:
             yield ThreadWait(thread, text(wait, "kind"), _idents(wait.get("by")), text(wait, "name"))
 
 
@@ -302,8 +313,7 @@ def _idents(value: object) -> tuple[int, ...]:
 
 def _tasks(fields: Mapping[str, object]) -> Iterator[WaitingTask]:
     for task in _objects(fields, "tasks"):
-        found = {str(k): v for k, v in task.items()}
-        yield WaitingTask(text(task, "name"), frame_triples(found), texts(task, "awaits"))
+        yield WaitingTask(text(task, "name"), frame_triples(task), texts(task, "awaits"))
 
 
 def _age_s(now_ns: int | None, then_ns: int) -> float | None:

@@ -12,13 +12,13 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unhang.errors import NotEvidence, UnreadableInput
-from unhang.model import Diagnosis, RankIdentity
+from unhang.model import Course, Diagnosis, RankIdentity
 from unhang.read.fields import text, whole, wholes
-from unhang.read.files import read_object
+from unhang.read.files import read_bytes, read_object, unreadable
 from unhang.read.rank_folder import FOLDER_NAME, RankRecord
 
 SCHEMA = "unhang.report/1"
@@ -30,6 +30,7 @@ _OUR_PAGE = re.compile(rb"<!doctype html>.{0,200} content=\"default-src 'none'; 
 MAX_DEPTH = 3
 BUNDLE = "bundle"
 _JOB = "job.json"
+COURSE = "course.json"
 # The number of this task and how many there are, as the starter of `unhang run` itself tells.
 _TASK = (
     ("RANK", "WORLD_SIZE"),
@@ -252,6 +253,42 @@ def joined_verdict(one: dict[str, object], other: dict[str, object]) -> dict[str
 
 def _sureness(verdict: dict[str, object]) -> int:
     return 0 if verdict.get("withdrawn") is True else 2 if text(verdict, "kind") == "proven" else 1
+
+
+def read_course(path: Path) -> Course:
+    """course.json: how a job ran while it was watched.
+
+    Raises:
+        UnreadableInput: it is no such file.
+    """
+    import msgspec
+
+    data = read_bytes(path)
+    try:
+        found = msgspec.json.decode(data, type=Course, strict=False)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise unreadable(str(path), f"it does not say how a job ran ({error})", "leave the file out") from None
+    return found
+
+
+def joined_course(one: Course | None, other: Course | None) -> Course | None:
+    """That of the runs on two nodes: what was said of ranks is put together, of samples too; the machines' own are the first's."""
+    if one is None or other is None:
+        return one or other
+    longer = one if one.slow_count >= other.slow_count else other
+    stalls = {(round(s.onset_s), s.waiting_ranks): s for s in (*other.stalls, *one.stalls)}
+    return replace(
+        longer,
+        ran_s=max(one.ran_s, other.ran_s),
+        steps={**other.steps, **one.steps},
+        slower=one.slower or other.slower,
+        stalls=tuple(stalls.values()),
+        samples={**other.samples, **one.samples} if len(_at(one)) == len(_at(other)) else longer.samples,
+    )
+
+
+def _at(course: Course) -> tuple[float | None, ...]:
+    return course.samples.get("at_s", ())
 
 
 def out_of_sight(

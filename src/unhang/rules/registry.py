@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import unhang.rules
 from unhang.analyze.log_progress import Stall, stall
 from unhang.analyze.situation import Situation
-from unhang.model import Attempt, Case, Diagnosis, Finding, Fix, Inventory, RuleOutcome, Verdict
+from unhang.model import Attempt, Case, Diagnosis, Finding, Fix, Inventory, NextStep, Outcome, RuleOutcome, Verdict
 from unhang.rules import wording as w
 from unhang.rules.base import RULES, Names, Rule
 
@@ -191,8 +191,9 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
     straggling = any(f.cause == "straggler" for f in findings)
     earlier = tuple(_attempt(c, asked) for c in case.earlier)
     ordered = _ordered(findings, {r.id: r.names for r in asked}, independent)
+    outcome_of_job = situation.outcome(straggling)
     return Diagnosis(
-        outcome=situation.outcome(straggling),
+        outcome=outcome_of_job,
         job=case.job,
         hang=case.hang,
         findings=_after_first_failure(ordered, earlier),
@@ -200,7 +201,20 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
         inventory=Inventory(case.present, case.absent),
         notes=(*_notes(situation, bool(findings)), *broken),
         earlier=earlier,
+        next_steps=() if independent else _next_steps(situation, ordered, outcome_of_job),
     )
+
+
+def _next_steps(s: Situation, findings: Sequence[Finding], outcome: Outcome) -> tuple[NextStep, ...]:
+    """What decides. A fault in finding that out must not cost the verdict."""
+    if any(f.cause != "unknown" for f in findings) or s.case.readings:
+        return ()
+    from unhang.rules.next_steps import next_steps  # most verdicts never need it
+
+    try:
+        return next_steps(s, findings, outcome)
+    except Exception:  # noqa: BLE001
+        return ()
 
 
 def _attempt(case: Case, rules: Sequence[Rule]) -> Attempt:

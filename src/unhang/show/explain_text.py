@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from unhang.show.paper import printable
 SCHEMA = "unhang.explain/1"
 MAX_QUOTE = 300
 _PROVES = {
-    "hang": "a limit of a wait was hit; the rank that prints it waited, for another one",
+    "hang": "a wait went beyond its limit, here or on another rank",
     "crash": "a process failed",
 }
 
@@ -117,6 +117,19 @@ def rule_json(rule: Rule, available: Collection[str]) -> dict[str, Any]:
         "lines": rule.card.lines,
         "command": command_for(rule, available),
     }
+
+
+def messages_text(fragment: str, messages: Sequence[Message]) -> str:
+    """The messages that a fragment may be a part of."""
+    out = [f"Messages that contain {printable(fragment, most=MAX_QUOTE)!r}; the whole line tells more."]
+    for message in messages:
+        out += ["", printable(message.row.templates[0] if message.row else "", most=MAX_QUOTE), *message_text(message)]
+    return "\n".join(out) + "\n"
+
+
+def messages_json(messages: Sequence[Message]) -> dict[str, Any]:
+    """The same for programs."""
+    return {"messages": [message_json(message) for message in messages]}
 
 
 def cause_text(cause: str, available: Collection[str]) -> str:

@@ -194,7 +194,7 @@ class Lanes {
     const span = this.seconds(this.range[1] - this.range[0]);
     const raw = span / Math.max(2, this.plot / 120);
     const scale = 10 ** Math.floor(Math.log10(raw));
-    const step = raw < 20 ? [1, 2, 5, 10].map((n) => n * scale).find((n) => n >= raw) : [30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400].find((n) => n >= raw) || 86400;
+    const step = raw < 20 ? [1, 2, 5, 10].map((n) => n * scale).find((n) => n >= raw) : [30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400].find((n) => n >= raw) || 86400 * Math.ceil(raw / 86400);
     c.font = `12px ${this.colors.sans}`;
     c.textAlign = "center";
     for (let n = Math.ceil(this.seconds(this.range[0]) / step); n * step <= this.seconds(this.range[1]); n++) {

@@ -79,8 +79,9 @@ function showPlace(place) {
 
 function showSummary(view) {
   const cards = [];
-  if (view.fixes.length) {
-    const items = view.fixes.map((fix, i) => make("li", null, make("a", { href: `#fix-${i + 1}` }, fix.title)));
+  const todo = view.steps.length ? view.steps : view.fixes;
+  if (todo.length) {
+    const items = todo.map((fix, i) => make("li", null, make("a", { href: `#fix-${i + 1}` }, fix.title)));
     cards.push(make("div", { className: "card" }, make("p", { className: "eyebrow" }, "What to do"), make("ol", null, items)));
   }
   fill("summary", cards);
@@ -170,9 +171,16 @@ function uselessCard(useless) {
   return make("article", { className: "card useless" }, make("h3", null, "What does not help"), make("ul", null, items));
 }
 
-function showFixes(fixes, useless) {
-  if (!fixes.length && !useless.length) return hide("fix");
-  return fill("fixes", [...fixes.map(fixCard), ...(useless.length ? [uselessCard(useless)] : [])]);
+function stepCard(step, index) {
+  const body = make("div", null, make("h3", null, step.title), make("p", { className: "small" }, step.cost), changeBlock("Command", step.do),
+    table(["What is seen", "What it means"], step.outcomes), proseBlock("How to take it back", step.undo));
+  return make("article", { className: "card fix", id: `fix-${index + 1}` }, make("div", { className: "number" }, String(index + 1)), body);
+}
+
+function showFixes(fixes, useless, steps) {
+  if (!fixes.length && !useless.length && !steps.length) return hide("fix");
+  const cards = steps.length ? steps.map(stepCard) : fixes.map(fixCard);
+  return fill("fixes", [...cards, ...(useless.length ? [uselessCard(useless)] : [])]);
 }
 
 // ---- 6, 7 the rest ---------------------------------------------------------------------------------------------

@@ -6,9 +6,12 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
-from unhang.model import Attempt, Diagnosis, Finding, Fix, HangObservation, Job
+from unhang.model import Attempt, Case, Diagnosis, Finding, Fix, HangObservation, Job
+from unhang.show.course import cost_of, stop_of
+from unhang.show.run_card import run_card
 
 SCHEMA = "unhang.report/1"
 _NUMBER_LIST = re.compile(r"\[\n\s*(-?\d+(?:,\n\s*-?\d+)*)\n\s*\]")  # JSON strings hold no raw newline
@@ -104,8 +107,30 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
     }
 
 
-def to_json(diagnosis: Diagnosis) -> bytes:
-    """The report as UTF-8 JSON with a final newline; the same diagnosis gives the same bytes."""
+def _course(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
+    """Where the job stopped, what that cost, how it ran until then; only what is known, without the samples."""
+    course = case.course
+    found = {
+        "stop": stop_of(case, diagnosis.findings[0] if diagnosis.findings else None),
+        "cost": cost_of(case),
+        "set_up": [{"what": what, "value": value} for what, value in run_card(case)],
+        "course": {
+            "ran_s": course.ran_s,
+            "steps": {rank: asdict(pace) for rank, pace in course.steps.items()},
+            "slow_steps": [asdict(step) for step in course.slow_steps],
+            "slow_count": course.slow_count,
+            "slower": asdict(course.slower) if course.slower else None,
+            "stalls": [asdict(stall) for stall in course.stalls],
+            "contexts": course.contexts,
+        }
+        if course is not None
+        else {},
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def to_json(diagnosis: Diagnosis, case: Case | None = None) -> bytes:
+    """The report as UTF-8 JSON with a final newline; the same diagnosis gives the same bytes. `case`: for the course of the job."""
     report = {
         "schema": SCHEMA,
         "outcome": diagnosis.outcome.value,
@@ -119,5 +144,7 @@ def to_json(diagnosis: Diagnosis) -> bytes:
         },
         "notes": diagnosis.notes,
         **({"earlier": [_attempt(a) for a in diagnosis.earlier]} if diagnosis.earlier else {}),
+        **({"next_steps": [asdict(step) for step in diagnosis.next_steps]} if diagnosis.next_steps else {}),
+        **(_course(case, diagnosis) if case is not None else {}),
     }
     return encoded(report) + b"\n"

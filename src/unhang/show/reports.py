@@ -15,7 +15,7 @@ def render(judged: Judged, output_format: str, color: bool = False) -> bytes:
     if output_format == "json":
         from unhang.show.report_json import to_json
 
-        content = to_json(diagnosis)
+        content = to_json(diagnosis, case)
     elif output_format == "html":
         from unhang.show.web_page import render_html
 

@@ -13,14 +13,17 @@ from unhang.model import (
     Fix,
     Frame,
     HangObservation,
+    NextStep,
     Outcome,
     WaitsFor,
     user_frames,
 )
 from unhang.model.findings import NO_HELP
 from unhang.model.rank_sets import count_ranks, name_ranks
+from unhang.show.course import cost_in_words, cost_of, cost_of_step, course_lines, is_remarkable, stop_in_words, stop_of
 from unhang.show.headline import certainty, ended, headline, undecided
 from unhang.show.paper import Paper, duration
+from unhang.show.run_card import run_card
 from unhang.show.stacks import ShownStack, compared, frames_of, last_calls, line_of, short_place
 from unhang.show.wait_graph import WaitGraph, WaitNode, wait_graph, without_wait
 
@@ -44,7 +47,7 @@ def _first_line(paper: Paper, diagnosis: Diagnosis, case: Case, waits: WaitsFor)
     paper.line(*parts)
 
 
-def _facts(paper: Paper, diagnosis: Diagnosis) -> None:
+def _facts(paper: Paper, diagnosis: Diagnosis, case: Case) -> None:
     job, hang = diagnosis.job, diagnosis.hang
     facts = [f"{job.world_size} ranks" if job.world_size else "", f"{job.nodes} nodes" if job.nodes > 1 else ""]
     facts += [job.backend, f"torch {job.torch_version}" if job.torch_version else ""]
@@ -54,8 +57,24 @@ def _facts(paper: Paper, diagnosis: Diagnosis) -> None:
         facts += [f"{hang.kind} hang{began}"]
         facts += ["" if hang.detected_after_s is None else f"found {duration(hang.detected_after_s)} later"]
         facts += ["withdrawn: it moved again" if hang.withdrawn else ""]
+    facts += [stop_in_words(stop_of(case, diagnosis.findings[0] if diagnosis.findings else None))]
     if any(facts):
         paper.prose(", ".join(f for f in facts if f), style="dim")
+    if cost := cost_in_words(cost_of(case)):
+        paper.prose(cost, style="dim")
+
+
+def _course(paper: Paper, case: Case) -> None:
+    """How the job ran until then."""
+    if lines := course_lines(case):
+        paper.heading("How it ran")
+        paper.table(lines)
+
+
+def _card(paper: Paper, case: Case) -> None:
+    if lines := run_card(case):
+        paper.heading("How it was set up")
+        paper.table(lines)
 
 
 def _why(paper: Paper, finding: Finding) -> None:
@@ -211,6 +230,17 @@ def _deciding(paper: Paper, diagnosis: Diagnosis) -> None:
         paper.prose(f"{reason}: {names} could not judge", lead="- ")
 
 
+def _next_steps(paper: Paper, steps: Sequence[NextStep]) -> None:
+    if steps:
+        paper.heading("What to do now, in this order")
+    for number, step in enumerate(steps, 1):
+        paper.prose(f"{step.title} ({cost_of_step(step)})", style="strong", lead=f"{number}. ")
+        paper.verbatim("$ " + step.do, indent=5)
+        for seen, means in step.outcomes:
+            paper.prose(f"{seen} -> {means}", indent=5, lead="- ")
+        paper.prose(step.undo, indent=5, lead="undo: ")
+
+
 def _attempts(paper: Paper, diagnosis: Diagnosis) -> None:
     """How each attempt before the last ended."""
     shown = diagnosis.findings[0].attempt if diagnosis.findings else None
@@ -254,8 +284,10 @@ def render_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool =
     _first_line(paper, diagnosis, case, waits)
     if diagnosis.outcome is Outcome.CLEAN and not diagnosis.findings:
         _attempts(paper, diagnosis)
+        if is_remarkable(case.course):
+            _course(paper, case)
         return str(paper)
-    _facts(paper, diagnosis)
+    _facts(paper, diagnosis, case)
     if diagnosis.findings:
         first = diagnosis.findings[0]
         seen = case.of_attempt(first.attempt)
@@ -264,14 +296,18 @@ def render_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool =
             _waits(paper, wait_graph(waits, first.culprit_ranks), waits, case)
         _stacks(paper, seen, first)
         _evidence(paper, first.evidence)
-        _fixes(paper, first)
+        if not diagnosis.next_steps:  # which say the same, and more
+            _fixes(paper, first)
         _others(paper, diagnosis.findings[1:])
     else:
         _waits(paper, wait_graph(waits), waits, case)
         _late_stacks(paper, case, waits)
         _shown(paper, case, diagnosis)
         _deciding(paper, diagnosis)
+    _next_steps(paper, diagnosis.next_steps)
     _attempts(paper, diagnosis)
+    _course(paper, case)
+    _card(paper, case)
     _missing(paper, diagnosis)
     _notes(paper, diagnosis.notes)
     return str(paper)

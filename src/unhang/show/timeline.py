@@ -273,12 +273,12 @@ def _focus(calls: _Calls, onset_ns: int | None, zero_ns: int, last_ns: int) -> t
     return max(zero_ns, first - span // 20), min(last_ns, onset + after)
 
 
-def _origin(case: Case, calls: _Calls) -> int:
-    """Zero of the time axis: the start of the job, if it lies within an hour before the first call that is shown."""
+def _origin(case: Case, calls: _Calls, times: list[int]) -> int:
+    """Zero of the time axis: the start of the job, if it lies within an hour before the first call that is shown. `times`: of events."""
     first = int(calls.start.min(initial=np.iinfo(np.int64).max))
     started = case.job.started_ns
     if not len(calls.start):
-        return started
+        return started if started > 0 else min(times, default=0)
     return started if 0 < started <= first and first - started < 3_600_000_000_000 else first
 
 
@@ -295,8 +295,9 @@ def timeline(case: Case) -> Timeline:
     calls = _with_pending(calls, kinds, case)
     events = _events(case)
     onset_ns, onset_name = _onset_ns(case, calls, [time for _, time, kind, _ in events if kind == "error"])
-    zero_ns = _origin(case, calls)
-    last_ns = max(zero_ns, _last_ns(case, calls, [time for _, time, _, _ in events], onset_ns))
+    times = [time for _, time, _, _ in events]
+    zero_ns = _origin(case, calls, times)
+    last_ns = max(zero_ns, _last_ns(case, calls, times, onset_ns))
     last_ns += max((last_ns - zero_ns) // 50, 1_000_000)
     unit_ns = max(1000, (last_ns - zero_ns) // (2**32 - 2) + 1)
     finish_N, end_N = _ends(calls, _alive_until(case, calls, last_ns), last_ns)

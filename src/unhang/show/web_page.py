@@ -14,6 +14,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
@@ -24,8 +25,10 @@ import numpy.typing as npt
 from unhang.model import Case, Diagnosis, Finding, HangObservation, Job, Location, Outcome, WaitsFor
 from unhang.model.findings import NO_HELP
 from unhang.model.rank_sets import count_ranks, fold_ranks, name_ranks
+from unhang.show.course import cost_in_words, cost_of, cost_of_step, course_lines, panels, stop_in_words, stop_of
 from unhang.show.headline import certainties, certainty, headline, undecided
 from unhang.show.paper import duration, printable
+from unhang.show.run_card import run_card
 from unhang.show.stacks import (
     ShownStack,
     compared,
@@ -198,10 +201,14 @@ def _facts(job: Job, diagnosis: Diagnosis, case: Case) -> list[list[str]]:
         ("Started", _moment(job.started_ns) if job.started_ns > 0 else ""),
         ("Onset", f"{duration(hang.onset_s)} after the start" if hang and hang.onset_s is not None else ""),
         ("Found", _found(hang) if hang else ""),
+        ("Stopped", stop_in_words(stop_of(case, diagnosis.findings[0] if diagnosis.findings else None))),
+        ("Cost", cost_in_words(cost_of(case))),
         ("Exit code", "" if job.exit_code is None else str(job.exit_code)),
         ("Ended by", "unhang" if job.ended_by_us else ""),
         ("Groups", _group_counts(case)),
         ("Calls recorded", str(len(case.calls)) if len(case.calls) else ""),
+        *course_lines(case),
+        *run_card(case),
     ]
     return [[label, value] for label, value in rows if value]
 
@@ -289,6 +296,7 @@ def page_data(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> View:
         "evidence": [[e.source, e.text] for e in (first.evidence[:_MOST] if first else ())],
         "fixes": _fixes(first),
         "useless": _useless(first),
+        "steps": [{**asdict(step), "cost": cost_of_step(step)} for step in diagnosis.next_steps],
         "others": _findings([*diagnosis.findings[1:], *_of_attempts(diagnosis)]),
         "lastCalls": [[name_ranks(c.ranks), c.what, c.state] for c in last_calls(case)[:40]] if not first else [],
         "undecided": [[reason, ", ".join(rules)] for reason, rules in undecided(diagnosis)[:40]] if not first else [],
@@ -299,13 +307,14 @@ def page_data(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> View:
         "present": list(diagnosis.inventory.present[:_MOST]),
         "absent": [[a.what, a.reason] for a in diagnosis.inventory.absent[:_MOST]],
         "notes": list(diagnosis.notes[:_MOST]),
+        "course": panels(case.course),
         "facts": _facts(diagnosis.job, diagnosis, case),
     }
     cleaned: View = _clean(view)
     return cleaned
 
 
-_SCRIPTS = ("page.js", "graph.js", "lanes.js", "lanes_input.js", "start.js")
+_SCRIPTS = ("page.js", "graph.js", "lanes.js", "lanes_input.js", "course.js", "start.js")
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 

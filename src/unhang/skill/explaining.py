@@ -24,7 +24,7 @@ from unhang.rules.registry import all_rules
 from unhang.show import explain_text as show
 from unhang.show.explain_text import KnownLine, KnownVariable, Lines, Message
 from unhang.show.paper import printable
-from unhang.skill.advice import ADVICE, advice_json, advice_text
+from unhang.skill.advice import ADVICE, advice_json, advice_on, advice_text
 
 MAX_KINDS = 200
 _SCRIPTS = {".sh", ".bash", ".zsh", ".sbatch", ".slurm", ".pbs", ".lsf", ".env", ".py", ".yaml", ".yml", ".toml"}
@@ -32,6 +32,7 @@ _VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+")
 _EXCEPTION = re.compile(r"(?:[A-Za-z_][\w.]*\.)?\w*(?:Error|Exception|Interrupt|Exit): ")
 _MOST_WEIGHERS = 6
 _CATALOGUE = "catalogue."
+_LEAST_FRAGMENT, _MOST_MESSAGES = 8, 5
 
 
 class UnknownWord(WrongUsage):
@@ -75,9 +76,15 @@ def explained(word: str, commands: Sequence[str]) -> tuple[str, str, Mapping[str
     variable = variable_in(word)
     if variable is not None:
         return "variable", show.variable_text(variable), show.variable_json(variable)
-    if name in ADVICE:
-        return "advice", advice_text(ADVICE[name]), advice_json(ADVICE[name])
-    lines = _lines_of(word)
+    if (advice := advice_on(word)) is not None:
+        return "advice", advice_text(advice), advice_json(advice)
+    try:
+        lines = _lines_of(word)
+    except (UnknownWord, NoKnownLine):
+        is_name = " " not in word.strip() and bool(nearest(word))
+        if is_name or not (messages := messages_with(word)):
+            raise
+        return "messages", show.messages_text(word, messages), show.messages_json(messages)
     return "lines", show.lines_text(lines), show.lines_json(lines)
 
 
@@ -144,6 +151,21 @@ def explained_output(output: OutputLog, path: str) -> Lines:
         first = LogEvent("", output.lines[0].text, output.lines[0].source, 0, output.lines[0].rank)
         known = (KnownLine((), first, {}, "", 1, "", (), (), only),)
     return Lines(path, _line_count(output), known, (), together)
+
+
+def messages_with(fragment: str) -> tuple[Message, ...]:
+    """The messages of the catalogue that contain a fragment, those first of which more is known; none for a fragment that says little."""
+    wanted = " ".join(fragment.lower().split())
+    if len(wanted) < _LEAST_FRAGMENT or "\n" in fragment.strip():
+        return ()
+    found = {
+        row: None
+        for rows in whole().anchors.values()
+        for row in rows
+        if any(wanted in t.lower() for t in row.templates)
+    }
+    known = sorted(found, key=lambda row: (not row.cause, not row.meaning, len(row.templates[0])))
+    return tuple(Message(row, emitter_of(row.templates[0])) for row in known[:_MOST_MESSAGES])
 
 
 def message_of(line: str) -> Message:

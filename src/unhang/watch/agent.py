@@ -19,6 +19,7 @@ from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.read.bundle import read_bundle
 from unhang.watch import suspicion
+from unhang.watch.course import Course
 from unhang.watch.evidence import (
     CONFIRM_S,
     drop_answers,
@@ -66,12 +67,12 @@ class Agent:
         self.ranks: dict[str, WatchedRank] = {}
         self._deaths, self._launcher = DeathClock(), WorkProbe()
         self.patience = Patience(options.stall_after_s)
+        self.course = Course(run_dir, lambda text: self._send({"event": "note", "text": text}))
         self.verdict: dict[str, Any] | None = None
         self._last_look_at_s = self._look_again_at = _NO_TIME
         self._oom_kills_before = oom_kills()
         self._started = self._began = self._last_turn = self._newest_at = time.monotonic()
-        self._is_over = False
-        self._is_sealed = False  # we asked for the end: what happens from now on is our doing and no evidence
+        self._is_over = self._is_sealed = False  # sealed: we asked for the end; what happens now is no evidence
         # A signal is ending the job, since when, and these ranks: what happens from now on is its doing.
         self._interrupted: tuple[float, list[WatchedRank]] | None = None
 
@@ -92,6 +93,7 @@ class Agent:
             self._discover(poller)  # a rank may have come and gone since the last turn
         finally:
             self._deaths.stop()
+            self.course.write()
 
     def _pause_s(self) -> float:
         now = time.monotonic()
@@ -123,6 +125,7 @@ class Agent:
         if not any(rank.is_alive for rank in self._of_attempt()):
             self.verdict = self._last_look_at_s = self._look_again_at = None
             self.patience.has_stepped, self._began = False, time.monotonic()
+            self.course.begin_again()
 
     def _on_event(self, descriptor: int, poller: select.poll) -> None:
         if descriptor == self._in:
@@ -174,6 +177,7 @@ class Agent:
         if self._is_sealed:
             return
         ended = [q for rank in self._live() if (q := rank.poll(now)) is not None]
+        self.course.turn(self._live(), now)
         for rank in [rank for rank in self.ranks.values() if rank.is_aborting()]:
             if self._interrupted is None:
                 take_at_abort(rank, [other for other in self._live() if other is not rank])
@@ -231,6 +235,7 @@ class Agent:
             drop_answers(rank.folder)
             disown(rank.folder)
         stood_s = (time.time_ns() - self.verdict["onset_ns"]) / 1e9
+        self.course.passed(self.verdict, stood_s)
         self.verdict = None
         self._last_look_at_s = self._look_again_at = None
         self._send({"event": "note", "text": f"it moves again after {stood_s:.0f} s: no hang"})
@@ -369,16 +374,12 @@ class Agent:
         request_pickles([r.folder for r in self._running()])
         take_workers(self._live())
         end = kind == "proven" and self.options.on_hang == "abort"
-        verdict = {
-            "kind": kind,
-            "onset_ns": onset_ns,
-            "detected_ns": time.time_ns(),
-            "waiting_ranks": list(waiting),
-            "reason": reason,
-            "withdrawn": False,
-        }
-        self.verdict = verdict
+        self.verdict = verdict = {
+            "kind": kind, "onset_ns": onset_ns, "detected_ns": time.time_ns(), "waiting_ranks": list(waiting),
+            "reason": reason, "withdrawn": False,
+        }  # fmt: skip
         self._write_verdict(verdict)
+        self.course.write()
         if end:
             self._seal()
         self._send({"event": "verdict", "kind": kind, "end": end})

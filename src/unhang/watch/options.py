@@ -23,7 +23,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The settings of one run. `env`: the job's without our part.
+    """The settings of one run. `env`: the job's without our part; `added`: variables that the user wants set for it.
 
     `stall_after_s` None: adaptive, at least 15. `abort_after_s` None: a hang that is only suspected is never ended.
 
@@ -35,6 +35,8 @@ class RunOptions:
     abort_after_s: float | None = None
     on_hang: OnHang = "abort"
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    added: Mapping[str, str] = field(default_factory=dict, repr=False)
+    debugs_nccl: bool = False
     has_default_report_dir: bool = False
     render: Callable[[Path], str] | None = field(default=None, repr=False, compare=False)
 
@@ -60,6 +62,28 @@ def parse_seconds(text: str) -> float:
     if not (math.isfinite(seconds) and seconds > 0):
         raise ValueError("not a positive number of seconds")
     return seconds
+
+
+def parse_variable(text: str) -> tuple[str, str]:
+    """`NAME=VALUE` of the command line.
+
+    Raises:
+        ValueError: it is no such thing.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ValueError("write NAME=VALUE")
+    return name, value
+
+
+def debug_nccl(run_dir: Path) -> dict[str, str]:
+    """What makes NCCL say what it does, into files beside the evidence instead of the job's output."""
+    return {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH,ENV",
+        "NCCL_DEBUG_FILE": str(run_dir / "nccl.%h.%p.log"),
+        "TORCH_NCCL_DESYNC_DEBUG": "1",
+    }
 
 
 def parse_on_hang(text: str) -> OnHang:
@@ -118,8 +142,11 @@ def read_options(
     )
 
 
-def job_environment(env: Mapping[str, str], run_dir: Path, tracer_pid: int) -> dict[str, str]:
-    """The environment of the job: the user's own, with the recorder's bootstrap in front and the calls recorded."""
+def job_environment(
+    env: Mapping[str, str], run_dir: Path, tracer_pid: int, more: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment of the job: the user's own and `more`, with the recorder's bootstrap in front and the calls recorded."""
+    env = {**env, **(more or {})}
     user_size = next((env[name] for name in BUFFER_SIZE_NAMES if env.get(name)), CALLS_KEPT)
     sizes = {name: env.get(name) or user_size for name in BUFFER_SIZE_NAMES}
     # Newer torch warns about the old name: the recorder takes it back where it is not needed, unless it is the user's own.

@@ -107,6 +107,12 @@ class WatchedRank:
         self._last, self.moved_at, self.moved_ns = seen, now, time.time_ns()
         return quiet
 
+    def page(self, offset: int, size: int) -> bytes:
+        """A part of its shared-memory page, fewer bytes where there is none."""
+        with suppress(OSError):
+            return b"" if self._page is None else os.pread(self._page, size, offset)
+        return b""
+
     def moves(self) -> bool:
         """Whether it has moved since it was last polled."""
         return self._movement() != self._last

@@ -146,7 +146,7 @@ class Supervisor:
             self.root = os.posix_spawnp(
                 command[0],
                 list(command),
-                job_environment(self.options.env, self.run_dir, os.getpid()),
+                job_environment(self.options.env, self.run_dir, os.getpid(), self.options.added),
                 file_actions=[(os.POSIX_SPAWN_DUP2, source, number) for number, source in descriptors.items()],
                 setsigmask=mask,
                 setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from unhang.analyze.positions import CallIndex
-from unhang.analyze.stragglers import clock_offsets, stragglers
+from unhang.analyze.stragglers import Pace, clock_offsets, pace_of, stragglers
 from unhang.model import CallState, Case, CollectiveTable, Job, ProcessGroup, TableBuilder
 
 MS = 1_000_000
@@ -165,3 +167,30 @@ def test_what_kept_a_rank_and_is_overwritten_may_have_kept_it_until_the_next_cal
     assert [s.rank for s in stragglers(replace(case_of(cut), job=Job(3)))] == [1]
     wrapped = replace(cut, wrapped_ranks=frozenset((1, 2)))
     assert stragglers(replace(case_of(wrapped), job=Job(3))) == ()
+
+
+def _lateness(values_s: list[float]) -> Pace:
+    return pace_of(np.array(values_s))
+
+
+def test_how_lateness_goes_on() -> None:
+    even = [0.3, 0.31, 0.29, 0.33, 0.28, 0.3, 0.32, 0.3, 0.31, 0.3]
+    assert _lateness(even).kind == "constant"
+    growing = _lateness([0.1 + 0.05 * i for i in range(30)])
+    assert growing.kind == "growing"
+    assert growing.last_s > 4 * growing.first_s
+    saving = _lateness([0.4 if i % 10 == 9 else -0.01 for i in range(100)])
+    assert (saving.kind, saving.every) == ("periodic", 10)
+
+
+def test_lateness_without_a_pattern_is_given_none() -> None:
+    drawn = np.random.default_rng(1)
+    assert _lateness([*drawn.exponential(0.4, 60)]).kind == ""
+    assert _lateness([0.5 if drawn.random() < 0.2 else 0.0 for _ in range(100)]).kind == ""
+    assert _lateness([0.3] * 4).kind == ""
+    assert _lateness([-0.1] * 50).kind == ""
+
+
+def test_one_cooler_moment_is_no_growth_and_one_jump_neither() -> None:
+    assert _lateness([0.3] * 20 + [0.3, 0.9] + [0.3] * 20).kind == "constant"
+    assert _lateness([0.3] * 15 + [0.6] * 15).kind != "growing"

@@ -18,7 +18,7 @@ from unhang.model import CAUSES
 from unhang.read.logs.patterns import all_patterns
 from unhang.rules.decision_tree import QUESTIONS, explanation, rules_by_id
 from unhang.rules.registry import all_rules
-from unhang.skill.advice import ADVICE
+from unhang.skill.advice import ADVICE, Advice
 
 WATCHDOG = (
     "[rank1]:[E228 02:40:22.57 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: "
@@ -314,3 +314,72 @@ def test_of_an_unknown_line_its_emitter_is_told(capsys: TOLD) -> None:
     shown = text(capsys, "slurmstepd: error: words that are new")
     assert "slurm (layer: scheduler)" in shown
     assert "by itself it names no cause" in shown
+
+
+@pytest.mark.parametrize(
+    ("asked", "advice"),
+    [
+        ("retain_graph", "retain-graph"),
+        ("backward(retain_graph=True)", "retain-graph"),
+        ("torch.autograd.set_detect_anomaly(True)", "detect-anomaly"),
+        ("bucket_cap_mb=50", "bucket-cap-mb"),
+        ("forward_sync_buffers", "broadcast-buffers"),
+        ("static_graph", "static-graph"),
+        ("find_unused_parameters=True", "find-unused-parameters"),
+        ("gradient checkpointing", "gradient-checkpointing"),
+        ("gradient_as_bucket_view", "gradient-as-bucket-view"),
+        ("_DEFAULT_PG_TIMEOUT", "default-pg-timeout"),
+        ("sleep before destroy", "sleep-before-destroy"),
+        ("max_split_size_mb", "max-split-size-mb"),
+        ("num_workers=0", "fewer-workers"),
+        ("dataloader timeout", "dataloader-timeout"),
+        ("persistent_workers", "persistent-workers"),
+        ("prefetch_factor", "prefetch-factor"),
+        ("pin_memory", "pin-memory"),
+        ("spawn", "fork-or-spawn"),
+        ("ddp_timeout", "raise-the-timeout"),
+        ("broadcast_params", "no-parameter-broadcast"),
+        ("device_ids", "device-ids"),
+        ("800.85s/it", "slow-rate"),
+        ("0.02 it/s", "slow-rate"),
+        ("set_epoch", "drop-last"),
+    ],
+)
+def test_an_option_or_a_habit_leads_to_what_is_true_of_it(asked: str, advice: str, capsys: TOLD) -> None:
+    assert as_json(capsys, asked)["advice"] == advice
+
+
+def test_no_two_pieces_of_advice_have_the_same_name() -> None:
+    named = [name for advice in ADVICE.values() for name in _names_of(advice)]
+    assert len(named) == len(set(named))
+    assert all(a.heard and a.truth.endswith((".", '"')) and a.instead for a in ADVICE.values())
+
+
+def _names_of(advice: Advice) -> set[str]:
+    return {name.lower().replace("_", "-").replace(" ", "-") for name in (advice.id, *advice.names)}
+
+
+@pytest.mark.parametrize(
+    ("fragment", "emitter"),
+    [
+        ("collective operation timeout", "c10d"),
+        ("Address already in use", "store"),
+        ("Connection closed by peer", "gloo"),
+        ("watchdog got stuck", "c10d"),
+    ],
+)
+def test_a_fragment_leads_to_the_messages_that_contain_it(fragment: str, emitter: str, capsys: TOLD) -> None:
+    found = as_json(capsys, fragment)
+    assert found["kind"] == "messages"
+    assert found["messages"][0]["emitter"] == emitter
+
+
+def test_a_fragment_of_nothing_known_is_said_to_be_unknown(capsys: TOLD) -> None:
+    assert cli_main.main(["explain", "zqxj wvut kkkk"]) == 3
+    assert cli_main.main(["explain", "e"]) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_a_stuck_watchdog_is_not_told_to_wait_for_another_rank(capsys: TOLD) -> None:
+    assert cli_main.main(["explain", "ProcessGroupNCCL's watchdog got stuck for 480 seconds"]) == 0
+    assert "waited, for another" not in capsys.readouterr().out

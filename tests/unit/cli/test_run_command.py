@@ -129,3 +129,18 @@ def test_ctrl_c_during_the_diagnosis_keeps_the_exit_code(run: Run) -> None:
 def test_a_job_that_died_of_ctrl_c_lets_a_shells_loop_stop(run: Run) -> None:
     assert run("--", "sh", "-c", "kill -INT $$").returncode == -signal.SIGINT
     assert run("--", "sh", "-c", "kill -TERM $$").returncode == 128 + signal.SIGTERM
+
+
+def test_variables_are_set_for_the_job_and_noted(run: Run, tmp_path: Path) -> None:
+    done = run("--env", "NCCL_DEBUG=WARN", "--debug-nccl", "--", "sh", "-c", "echo $NCCL_DEBUG $NCCL_DEBUG_FILE")
+    assert done.stdout.startswith("WARN /"), done
+    assert "nccl.%h.%p.log" in done.stdout
+    [job] = tmp_path.glob("unhang-reports/*/bundle/job.json")
+    assert json.loads(job.read_text())["added"]["NCCL_DEBUG"] == "WARN"
+
+
+def test_a_variable_without_a_value_is_a_usage_error(run: Run) -> None:
+    done = run("--env", "NCCL_DEBUG", "--", "true")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "write NAME=VALUE" in done.stderr

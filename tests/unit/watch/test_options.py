@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from unhang.watch.options import BOOTSTRAP, job_environment, parse_seconds, read_options
+from unhang.watch.options import (
+    BOOTSTRAP,
+    debug_nccl,
+    job_environment,
+    parse_seconds,
+    parse_variable,
+    read_options,
+)
 
 
 def test_defaults() -> None:
@@ -85,3 +92,17 @@ def test_the_environment_of_the_job() -> None:
     assert (job["UNHANG_RUN_DIR"], job["UNHANG_TRACER_PID"], job["HOME"]) == ("/run", "42", "/home")
     assert job_environment({}, Path("/run"), 42)["PYTHONPATH"] == str(BOOTSTRAP)  # no empty entry: that is the cwd
     assert "TORCH_NCCL_DUMP_ON_TIMEOUT" not in job
+
+
+def test_variables_of_the_command_line_reach_the_job_alone() -> None:
+    env = job_environment({"NCCL_DEBUG": "WARN", "A": "1"}, Path("/run"), 1, {"NCCL_DEBUG": "INFO", "B": "2"})
+    assert (env["NCCL_DEBUG"], env["A"], env["B"]) == ("INFO", "1", "2")
+    assert parse_variable("NAME=a=b") == ("NAME", "a=b")
+    assert parse_variable("NAME=") == ("NAME", "")
+    for wrong in ("NAME", "=x", "9A=1", "A B=1", ""):
+        with pytest.raises(ValueError, match="NAME=VALUE"):
+            parse_variable(wrong)
+
+
+def test_what_nccl_says_goes_beside_the_evidence() -> None:
+    assert debug_nccl(Path("/run"))["NCCL_DEBUG_FILE"] == "/run/nccl.%h.%p.log"

@@ -16,13 +16,16 @@ from .page import Page
 from .recording import Recording, attempt
 
 _watched: set[str] = set()
+_VARIABLES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "OMP_", "PYTORCH_", "UCX_", "FI_")
+_MOST_VARIABLES, _LONGEST_VALUE = 100, 300
 
 
 def announce_at_import() -> None:
     """Announce early, while the rank may still hang before init_process_group, where it is certain to be a rank."""
     found = rank.rank_at_import()
-    if found is not None:
-        _announce(found)
+    if found is not None and (rec := _announce(found)) is not None:
+        rec.identity["variables"] = _variables()  # before the program could change them
+        rec.write_identity()
 
 
 def announce_at_init(explicit: Any) -> Recording | None:
@@ -41,6 +44,8 @@ def complete_identity(rec: Recording) -> None:
     torch = sys.modules.get("torch")
     rec.identity["torch_version"] = str(getattr(torch, "__version__", ""))
     rec.identity["argv"] = list(getattr(sys, "argv", []))
+    rec.identity["variables_at_init"] = _variables()
+    rec.identity["device"] = attempt("device of the rank", _device, torch)
     rec.write_identity()
 
 
@@ -125,6 +130,18 @@ def _identity_of(number: int) -> dict[str, Any]:
         "page_format": 1,
         "output_bytes": _output_bytes(),
     }
+
+
+def _variables() -> dict[str, str]:
+    """The variables that decide how ranks communicate, as they are at this moment."""
+    names = [name for name in sorted(os.environ) if name.startswith(_VARIABLES)][:_MOST_VARIABLES]
+    return {name: os.environ[name][:_LONGEST_VALUE] for name in names if not name.endswith(("KEY", "TOKEN", "SECRET"))}
+
+
+def _device(torch: Any) -> int | None:
+    """The device that is current now; None before the first use of any, which this must not be."""
+    cuda = getattr(torch, "cuda", None)
+    return int(cuda.current_device()) if cuda is not None and cuda.is_initialized() else None
 
 
 def _output_bytes() -> int | None:

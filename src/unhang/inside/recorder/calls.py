@@ -12,7 +12,7 @@ from threading import get_ident
 from typing import Any
 
 from . import announce, flight, page, recording
-from .frames import record_text
+from .frames import caller_of_torch, record_text
 from .recording import Recording, append_json, attempt, do_not_trace, failed_in_torch
 
 _PEER_WORD = {page.SEND: "dst", page.ISEND: "dst", page.RECV: "src", page.IRECV: "src"}
@@ -231,9 +231,7 @@ def _monitored_barrier(c10d: Any, original: Any) -> Any:
 
 def name_of(c10d: Any, group: Any) -> str:
     """The group's name as the flight recorder has it; '0' is the default group."""
-    if group is None:
-        group = c10d.GroupMember.WORLD
-    return str(c10d._world.pg_names.get(group, ""))
+    return str(c10d._world.pg_names.get(c10d.GroupMember.WORLD if group is None else group, ""))
 
 
 def write_new_groups(rec: Recording, c10d: Any, timeout: Any) -> None:
@@ -251,6 +249,7 @@ def _describe_group(c10d: Any, group: Any, name: str, timeout: Any) -> dict[str,
         "pg_desc": attempt("name of a group", lambda: str(group.group_desc)) or "",
         "ranks": attempt("ranks of a group", c10d.get_process_group_ranks, group) or [],
         "timeout_s": attempt("timeout of a group", _timeout_s, c10d, backend, timeout),
+        "timeout_set_at": None if timeout is None else attempt("who set a timeout", caller_of_torch),
         "backend": backend,
         "created_ns": time.time_ns(),
     }

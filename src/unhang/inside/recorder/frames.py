@@ -62,6 +62,19 @@ def user_places(limit: int = _MOST_FRAMES, frame: FrameType | None = None) -> tu
     return tuple(found)
 
 
+def caller_of_torch() -> Place | None:
+    """Who called torch, the user or a library: the innermost frame that is neither torch's nor ours nor an import's."""
+    at: FrameType | None = sys._getframe(1)
+    depth = _DEEPEST
+    while at is not None and depth:
+        file = at.f_code.co_filename
+        if not file.startswith(("<", _OWN)) and "/torch/" not in file:
+            return file, at.f_lineno, at.f_code.co_name
+        at = at.f_back
+        depth -= 1
+    return None
+
+
 def record_text(group: str, detail: str) -> bytes:
     """The text of a ring record for a call that the user makes now: `encode` with a memory of where calls come from.
 

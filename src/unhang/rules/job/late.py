@@ -246,10 +246,14 @@ def straggler(s: Situation) -> Found | None:
         "lost": f"{late.lost_s:.1f}",
         "span": f"{late.span_s:.1f}",
         "median": f"{late.median_lateness_s * 1000:.0f}",
+        "first": f"{late.pace.first_s * 1000:.0f}",
+        "last": f"{late.pace.last_s * 1000:.0f}",
+        "every": late.pace.every,
     }
     seen = f"last in {late.last_share:.0%} of late positions, {late.lost_s:.2f} s lost in {late.span_s:.2f} s"
     evidence, group = (EvidenceLine("arrival times", seen),), w.group_of(late.group)
-    return Found(0.85, (late.rank,), evidence, words, victims=s.others((late.rank,)), group=group)
+    say = f"/{late.pace.kind}"
+    return Found(0.85, (late.rank,), evidence, words, say=say, victims=s.others((late.rank,)), group=group)
 
 
 @rule("waits-for-store", needs=("stacks",))

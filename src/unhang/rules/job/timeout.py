@@ -320,7 +320,8 @@ def _remarks(s: Situation) -> Iterator[str]:
         yield "The heartbeat monitor says that the watchdog thread stood still: a CUDA call or the GIL held it, which is not the collective."
     ahead = next((x for x in waits if x.enqueued and x.seq and x.enqueued > x.seq), None)
     if ahead is not None and ahead.enqueued and ahead.seq:
-        yield f"Rank {ahead.rank} had issued {ahead.enqueued - ahead.seq} calls behind the one that waits: its program ran on."
+        more = ahead.enqueued - ahead.seq
+        yield f"Rank {ahead.rank} had issued {more} {'call' if more == 1 else 'calls'} behind the one that waits: its program ran on."
     if len({x.seq for x in waits if x.seq is not None}) > 1 and len(s.watchdogs.ranks) > 1:
         yield "The ranks wait at different positions: a root of a broadcast may go on before the others, so this alone is no fault."
     if s.events.has("ddp.inconsistent_params"):
