@@ -40,10 +40,9 @@ def run(command: list[str], cwd: Path, limit_s: float = 50, **environment: str) 
     return Ended(done.returncode, done.stdout + done.stderr)
 
 
-def run_ranks(ranks: int, program: str, *arguments: object, cwd: Path, needs: str = "", **environment: str) -> Ended:
-    """Runs a program of this folder in so many ranks. `needs`: what it imports that takes seconds."""
-    options = ["--eager", *(["--needs", needs] if needs else [])]
-    return run(warm.forkrun(*options, ranks, PROGRAMS / program, *arguments), cwd, **environment)
+def run_ranks(ranks: int, program: str, *arguments: object, cwd: Path, **environment: str) -> Ended:
+    """Runs a program of this folder in so many ranks."""
+    return run(warm.forkrun("--eager", ranks, PROGRAMS / program, *arguments), cwd, **environment)
 
 
 def diagnose(report_dir: Path) -> dict[str, Any]:

@@ -301,8 +301,7 @@ def _objects(fields: Mapping[str, object], key: str) -> list[dict[object, object
 
 def _thread_waits(fields: Mapping[str, object]) -> Iterator[ThreadWait]:
     for wait in _objects(fields, "waits"):
-        thread = whole(wait, "thread")
-        if thread is not None:
+        if (thread := whole(wait, "thread")) is not None:
             yield ThreadWait(thread, text(wait, "kind"), _idents(wait.get("by")), text(wait, "name"))
 
 
@@ -312,8 +311,7 @@ def _idents(value: object) -> tuple[int, ...]:
 
 def _tasks(fields: Mapping[str, object]) -> Iterator[WaitingTask]:
     for task in _objects(fields, "tasks"):
-        found = {str(k): v for k, v in task.items()}
-        yield WaitingTask(text(task, "name"), frame_triples(found), texts(task, "awaits"))
+        yield WaitingTask(text(task, "name"), frame_triples(task), texts(task, "awaits"))
 
 
 def _age_s(now_ns: int | None, then_ns: int) -> float | None:
