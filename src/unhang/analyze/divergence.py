@@ -178,13 +178,15 @@ def _below(fork: Fork, *paths: Path) -> set[Frame]:
 
 
 def _find_left_loop(
-    streams: Streams, seq: int, reference: tuple[int, ...], odd: tuple[int, ...], paths: tuple[Path, Path]
+    case: Case, streams: Streams, seq: int, sides: tuple[tuple[int, ...], tuple[int, ...]], paths: tuple[Path, Path]
 ) -> LeftLoop | None:
-    ref_path, odd_path = paths
+    (reference, odd), (ref_path, odd_path) = sides, paths
     before_odd, before_ref = (_previous_path(streams, ranks[0], seq) for ranks in (odd, reference))
-    return _left_loop_between(ref_path, odd_path, before_odd, reference, odd) or _left_loop_between(
+    found = _left_loop_between(ref_path, odd_path, before_odd, reference, odd) or _left_loop_between(
         odd_path, ref_path, before_ref, odd, reference
     )
+    is_later = found is not None and are_a_round_ahead(case, found.stayers, found.leavers, found.frame)
+    return None if is_later else found  # else they are in it again, a round of a loop around it later
 
 
 def _split(
@@ -351,9 +353,7 @@ def _describe(
     if by_condition is not None and by_condition.odd == reference:
         reference, odd, ref_path, odd_path = odd, reference, odd_path, ref_path
     can_leave = same_program and by_condition is None
-    left_loop = _find_left_loop(streams, seq, reference, odd, (ref_path, odd_path)) if can_leave else None
-    if left_loop is not None and are_a_round_ahead(case, left_loop.stayers, left_loop.leavers, left_loop.frame):
-        left_loop = None  # they are in it again, a round of a loop around it later
+    left_loop = _find_left_loop(case, streams, seq, (reference, odd), (ref_path, odd_path)) if can_leave else None
     if left_loop is not None and not has_majority and left_loop.leavers == odd:
         # Without a majority those with the extra iterations are named: they wait for calls that nobody else makes.
         reference, odd, ref_path, odd_path = odd, reference, odd_path, ref_path

@@ -251,7 +251,10 @@ def ended_in_loop(s: Situation) -> tuple[RankEvidence, CollectiveCall, Frame, Lo
 
 @dataclass(frozen=True)
 class LeftTransfers:
-    """Ranks that left a loop in which they made transfers, one of which `waiter` still waits for."""
+    """Ranks that left a loop in which they made transfers, one of which `waiter` still waits for.
+
+    `are_own`: the stayers are in loops of their own in the same function, as pipeline stages or two sides of a queue are.
+    """
 
     leavers: tuple[int, ...]
     stayers: tuple[int, ...]
@@ -259,6 +262,7 @@ class LeftTransfers:
     what: str
     frame: Frame
     loop: Loop
+    are_own: bool = False
 
 
 def left_transfers(s: Situation) -> LeftTransfers | None:
@@ -278,7 +282,30 @@ def left_transfers(s: Situation) -> LeftTransfers | None:
             stayers = tuple(r for r, path in sorted(paths.items()) if _goes_through(path, frame, loop))
             leavers = tuple(r for r in sorted(paths) if r not in stayers and _has_been_in(s, r, frame, loop))
             return LeftTransfers(leavers, stayers, edge.waiter, edge.what, frame, loop)
+        own = _own_loop_left(stay, left, before) if left is not None and before else None
+        if own is not None:
+            paths = {r: stack_path(s.case, r) or () for r in s.case.ranks if r != peer}
+            stayers = tuple(r for r, path in sorted(paths.items()) if _is_in_a_loop_of(path, own[0]))
+            return LeftTransfers((peer,), stayers, edge.waiter, edge.what, *own, are_own=True)
     return None
+
+
+def _own_loop_left(stay: Path, left: Path, before: Path) -> tuple[Frame, Loop] | None:
+    """The same of a peer whose role has a loop of its own in the function in which the waiter is in another one."""
+    for frame in before:
+        for loop in surroundings(frame.file, frame.line).loops:
+            if (
+                not _goes_through(left, frame, loop)
+                and not _goes_through(stay, frame, loop)
+                and _is_in_a_loop_of(stay, frame)
+            ):
+                return frame, loop
+    return None
+
+
+def _is_in_a_loop_of(path: Path, frame: Frame) -> bool:
+    same = (f for f in path if (f.file, f.function) == (frame.file, frame.function))
+    return any(surroundings(f.file, f.line).loops for f in same)
 
 
 def _loop_left(stay: Path, left: Path, before: Path) -> tuple[Frame, Loop] | None:

@@ -82,6 +82,30 @@ def _pipe(*received: str) -> Later:
     )
 
 
+_STAGES = """def main():
+    if rank == 0:
+        for batch in batches:
+            dist.send(forward(batch), 1)
+    else:
+        for labels in targets:
+            dist.recv(buffer, 0)
+    dist.barrier()
+"""
+
+
+def _stages(last: str) -> Later:
+    """Rank 0 sends once more in its own loop; the other role is at `last`."""
+    sent = [pending("send", peer=1, done=True, where="main:4", index=i) for i in range(3)]
+    received = [pending("recv", peer=0, done=True, where="main:7", index=i) for i in range(3)]
+    return make_case(
+        {1: ["barrier@main:8 !"]} if last == "main:8" else {},
+        world=2,
+        source=_STAGES,
+        pending={0: [*sent, pending("send", peer=1, where="main:4", index=4)], 1: received},
+        stacks={0: "main:4>~comm", 1: f"{last}>~comm" if last == "main:8" else last},
+    )
+
+
 def _resumed(**start: int) -> Later:
     """Rank 2 is in the barrier behind the loop; `start`: what it and the others began with."""
     loop = ["all_reduce[8]@main:5", "all_reduce[8]@main:5"]
@@ -152,6 +176,7 @@ CASES = {
             cause="code-divergence",
         ),
         Fires(_pipe("main:6", "main:6", "main:6"), (1,), 2),
+        Fires(_stages("main:8"), (1,), 6),
         Fires(_resumed(mine=2, theirs=0), (2,), 2, cause="code-divergence"),
         Fires(_resumed(mine=0, theirs=0), (2,), 6),
         Quiet(
@@ -172,5 +197,6 @@ CASES = {
             "what the others wait in, though it is in the loop, is no call that the rank ever made there",
         ),
         Quiet(_pipe(), "the receiver is behind the loop, and never took part in it"),
+        Quiet(_stages("main:6"), "each role is in its own loop, and one is late"),
     ),
 }

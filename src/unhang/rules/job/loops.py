@@ -191,7 +191,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
             *w.stack_lines(s.case.ranks.get(gone.leavers[0]), 3),
         ),
         words,
-        "transfers/transfers",
+        "own loops" if gone.are_own else "transfers",
         ("agree", "even"),
         s.others(culprits),
         w.location_of(header),

@@ -18,11 +18,14 @@ from unhang.analyze.order import (
     with_new_transfer,
     wrong_peers,
 )
+from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import Situation
+from unhang.analyze.source import Condition, around
 from unhang.analyze.streams import stack_path
 from unhang.analyze.waits_for import edges_on
-from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, Frame, WaitEdge
+from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, Frame, WaitEdge, user_frames
 from unhang.rules import wording as w
+from unhang.rules.advice import fixes_of
 from unhang.rules.base import Found, rule
 
 _MOST_NAMED = 4
@@ -120,6 +123,8 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
     elif not (odd or is_pattern):
         more = " Nothing tells which order is the right one."
     awaited = _awaited(s, culprits, cycle) or edges[0]
+    if (alone := _made_alone(s, cycle)) is not None:
+        return _made_by_its_rank(s, cycle, *alone)
     kinds = (
         "point-to-point calls" if p2p else "sends and collectives" if is_mixed else "collectives of different groups"
     )
@@ -142,6 +147,51 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         w.group_named(awaited.group),
         {"op": awaited.what.split(" ")[0], "seq": awaited.seq},
         "code-divergence" if by_habit or by_past else "",
+    )
+
+
+def _made_alone(s: Situation, cycle: tuple[int, ...]) -> tuple[CollectiveCall, Frame, Condition] | None:
+    """The call of a group that one rank alone has ever made, from a line that runs by a condition on the rank: no matter of order."""
+    table = s.case.calls
+    for stuck in s.stuck:
+        rank = stuck.waiting[0] if len(stuck.waiting) == 1 else -1
+        others = [r for r in stuck.group.ranks if r != rank]
+        if rank not in cycle or any(len(table.rows(rank=r, group=stuck.index)) for r in others):
+            continue
+        stacks = s.case.ranks[rank].stacks if rank in s.case.ranks else ()
+        frames = (*user_frames(stuck.calls[rank].frames or ()), *(f for t in stacks for f in user_frames(t.given)))
+        for frame in frames:
+            by_rank = [c for c in around(frame, started_ns(s.case)).conditions if c.depends_on_rank]
+            if by_rank:
+                return stuck.calls[rank], frame, by_rank[-1]
+    return None
+
+
+def _made_by_its_rank(
+    s: Situation, cycle: tuple[int, ...], call: CollectiveCall, frame: Frame, condition: Condition
+) -> Found:
+    culprits = (call.rank,)
+    awaited = _awaited(s, culprits, cycle)
+    words = {
+        "who": w.name_ranks(culprits),
+        "call": f"{w.name_call(call)} #{call.seq} of {call.group}",
+        "line": w.place(frame),
+        "test": condition.text,
+        "others": w.name_ranks(s.others(culprits)),
+        "what": awaited.what if awaited else "another call",
+    }
+    return Found(
+        0.9,
+        culprits,
+        (*_cycle_lines(s, culprits), *w.code_line(frame, f"{w.name_ranks(culprits)} source")),
+        words,
+        "alone",
+        fixes_of(frame, condition, w.name_ranks(culprits)),
+        s.others(culprits),
+        w.location_of(frame),
+        w.group_of(call.group),
+        w.collective_of(call, call.seq),
+        "code-divergence",
     )
 
 
