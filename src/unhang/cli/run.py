@@ -14,6 +14,7 @@ import click
 
 from unhang.cli.own_process import import_numpy
 from unhang.cli.streams import Progress, log, wants_color
+from unhang.watch.joining import JoinWishes, find_join
 from unhang.watch.options import OnHang, RunOptions, parse_seconds, read_options
 
 if TYPE_CHECKING:
@@ -48,6 +49,14 @@ def seconds(text: str) -> float:
     type=click.Choice(["abort", "report"]),
     help="End a job that provably hangs, or only report it [abort].",
 )
+@click.option(
+    "--join",
+    metavar="HOST[:PORT]|auto|off",
+    help="Judge together with the other nodes of this job; HOST is the first of them [auto where there are several].",
+)
+@click.option("--join-port", type=click.IntRange(1, 65535), help="The port at which they meet [29437].")
+@click.option("--join-cert", type=click.Path(path_type=Path), help="Encrypt it: one certificate for all nodes (PEM).")
+@click.option("--join-key", type=click.Path(path_type=Path), help="The certificate's private key (PEM).")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end of a job that ran well.")
 @click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def command(
@@ -55,6 +64,10 @@ def command(
     stall_after: float | None,
     abort_after: float | None,
     on_hang: OnHang | None,
+    join: str | None,
+    join_port: int | None,
+    join_cert: Path | None,
+    join_key: Path | None,
     quiet: bool,
     command_line: tuple[str, ...],
 ) -> int:
@@ -74,7 +87,20 @@ def command(
         abort_after_s=abort_after,
         on_hang=on_hang,
     )
-    return run_and_report(command_line, replace(options, render=_live_renderer(options)), is_quiet=quiet)
+    options = replace(options, render=_live_renderer(options), headline=_headline)
+    given = JoinWishes(join, join_port, join_cert, join_key)
+    token_folder = options.report_dir.parent if options.has_default_report_dir else options.report_dir
+    options = replace(options, join=find_join(given, options.env, command_line, token_folder, say))
+    return run_and_report(command_line, options, is_quiet=quiet)
+
+
+def _headline(run_dir: Path) -> str:
+    """One line on the hang, for the screens of other nodes."""
+    from unhang.diagnosis import judge_paths
+    from unhang.show.headline import headline
+
+    judged = judge_paths([run_dir])
+    return headline(judged.diagnosis, judged.case, judged.waits)
 
 
 def _live_renderer(options: RunOptions) -> Callable[[Path], str]:
@@ -132,7 +158,10 @@ def run_and_report(command_line: tuple[str, ...], options: RunOptions, is_quiet:
     end = run_job(command_line, options, run_dir, _facts(command_line, options, to_read))
     try:
         bundle = save_bundle(run_dir, report_dir, say)
-        _show(bundle, is_quiet)
+        if end.joint_line:
+            say(f"{end.joint_line}; the evidence of this node is in {bundle}")
+        else:
+            _show(bundle, is_quiet)
     except KeyboardInterrupt:
         say("interrupted while the report was made")
     return _leave(end)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from unhang.errors import UnreadableInput
 from unhang.model import RankIdentity, ThreadStack, Unavailable
 from unhang.read.dumps.shard import DumpFile
-from unhang.read.fields import whole
+from unhang.read.fields import text, whole
 from unhang.read.files import read_object
 from unhang.read.rank_folder import FOLDER_NAME, RankRecord, read_rank_folder
 from unhang.read.restarts import Processes, attempts_of, began_ns, outputs_of
@@ -178,18 +178,32 @@ class _Walk:
             self.launcher_stacks = self.attempt("stack of the launcher", lambda: read_pyspy(launcher)) or ()
         if (folder / "output.log").exists():
             self._output_paths.append((folder / "output.log", None))
+        self._add_ranks(folder)
+        nodes = folder / "nodes"
+        for node in sorted(nodes.iterdir()) if nodes.is_dir() else ():
+            if node.is_dir():
+                self._add_node(node)
+
+    def _add_node(self, folder: Path) -> None:
+        """Reads what the watcher of another node sent to the one that wrote this run directory."""
+        self.runs[str(folder)] = self.attempt("job.json", partial(read_object, folder / "job.json")) or {}
+        node = self.attempt("node.json", partial(read_object, folder / "node.json")) or {}
+        self._add_ranks(folder, whole(node, "clock_offset_ns") or 0, text(node, "unheard"))
+
+    def _add_ranks(self, folder: Path, clock_offset_ns: int = 0, unheard: str = "") -> None:
         ranks = folder / "ranks"
         for rank_folder in sorted(ranks.iterdir()) if ranks.is_dir() else ():
             if rank_folder.is_dir():
-                self._add_rank_folder(rank_folder)
+                self._add_rank_folder(rank_folder, clock_offset_ns, unheard)
 
-    def _add_rank_folder(self, folder: Path) -> None:
-        record = read_rank_folder(folder)
+    def _add_rank_folder(self, folder: Path, clock_offset_ns: int = 0, unheard: str = "") -> None:
+        record = read_rank_folder(folder, clock_offset_ns)
         if record is None:
             self.absent.append(
                 Unavailable(f"folder {folder.name}", "neither its name nor identity.json tells the rank")
             )
         else:
+            record.unheard = unheard
             self.processes.setdefault(record.rank, []).append(record)
 
     def _add_loose_folder(self, folder: Path, depth: int) -> None:

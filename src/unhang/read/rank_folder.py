@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -34,6 +34,8 @@ class RankRecord:
     `twins`: the pids of other processes that said at the same time that they are this rank.
     `at_interrupt`: the stacks when a signal came that ends a job. `forgotten`: an error that is only the echo of the job's end.
     `output_bytes`: how much of the job's output had been kept when the process announced itself.
+    `clock_offset_ns`: what was added to the times of its node, and is to be added to those in its dumps. `unheard`: why nothing
+    was heard of its node any more.
     """
 
     identity: RankIdentity
@@ -54,6 +56,8 @@ class RankRecord:
     stacks: tuple[ThreadStack, ...] = ()
     variables: tuple[tuple[Frame, str, str], ...] = ()
     output_bytes: int | None = None
+    clock_offset_ns: int = 0
+    unheard: str = ""
     waits_fields: dict[str, object] = field(default_factory=dict)
     dump_paths: list[Path] = field(default_factory=list)
     absent: list[Unavailable] = field(default_factory=list)
@@ -77,8 +81,8 @@ class RankRecord:
             return None
 
 
-def read_rank_folder(folder: Path) -> RankRecord | None:
-    """All that one folder holds, dumps unread; None if not even its name tells a rank."""
+def read_rank_folder(folder: Path, clock_offset_ns: int = 0) -> RankRecord | None:
+    """All that one folder holds, dumps unread; None if not even its name tells a rank. `clock_offset_ns` is added to its times."""
     name = FOLDER_NAME.match(folder.name)
     noted: list[Unavailable] = []
     fields: dict[str, object] = {}
@@ -97,7 +101,33 @@ def read_rank_folder(folder: Path) -> RankRecord | None:
     record.output_bytes = whole(fields, "output_bytes")
     _read_small_files(record, folder)
     record.dump_paths = [folder / file for file in FLIGHT_FILES if (folder / file).exists()]
+    if clock_offset_ns:
+        _shift(record, clock_offset_ns)
     return record
+
+
+def _shift(record: RankRecord, by_ns: int) -> None:
+    """Brings the times of another node's clock to that of the node that wrote the run directory."""
+    record.clock_offset_ns = by_ns
+    record.identity = replace(record.identity, started_ns=_shifted(record.identity.started_ns, by_ns))
+    record.handled = tuple(replace(e, time_ns=_shifted(e.time_ns, by_ns)) for e in record.handled)
+    if record.error is not None:
+        record.error = replace(record.error, time_ns=_shifted(record.error.time_ns, by_ns))
+    for fields in (record.proc_fields, record.exit_fields):
+        for name in ("died_ns", "taken_ns", "time_ns"):
+            if (time_ns := whole(fields, name)) is not None:
+                fields[name] = _shifted(time_ns, by_ns)
+    if page := record.page:
+        calls = (
+            replace(c, started_ns=_shifted(c.started_ns, by_ns), ended_ns=c.ended_ns and _shifted(c.ended_ns, by_ns))
+            for c in page.pending
+        )
+        since, last = _shifted(page.phase_since_ns, by_ns), _shifted(page.last_step_ns, by_ns)
+        record.page = replace(page, pending=tuple(calls), phase_since_ns=since, last_step_ns=last)
+
+
+def _shifted(time_ns: int, by_ns: int) -> int:
+    return time_ns + by_ns if time_ns else 0
 
 
 def _identity(fields: dict[str, object], rank: int, pid: int | None) -> RankIdentity:

@@ -10,6 +10,7 @@ import json
 import os
 import select
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,12 @@ def watch(options: RunOptions, run_dir: Path, root_pid: int, to_supervisor: int,
 
     Blocks: as long as the job.
     """
-    Agent(options, run_dir, root_pid, to_supervisor, from_supervisor).run()
+    if options.join is None:
+        Agent(options, run_dir, root_pid, to_supervisor, from_supervisor).run()
+        return
+    from unhang.watch.joined_agent import JoinedAgent
+
+    JoinedAgent(options, run_dir, root_pid, to_supervisor, from_supervisor).run()
 
 
 class Agent:
@@ -114,7 +120,7 @@ class Agent:
                         self._note_death(rank)
 
     def _of_attempt(self) -> list[WatchedRank]:
-        return [rank for rank in self.ranks.values() if not rank.is_earlier]
+        return [rank for rank in self._everyone() if not rank.is_earlier]
 
     def _begin_again(self) -> None:
         """Ranks are started again: what was seen of those that have ended says nothing of this attempt."""
@@ -157,18 +163,18 @@ class Agent:
 
     def _on_interruption(self) -> None:
         """A signal is about to end the job: keeps what every rank does, and says so; nothing is looked at after it."""
-        self._interrupted = (time.monotonic(), self._live())
-        take_before_end(self._live(), self._oom_kills())
+        self._interrupted = (time.monotonic(), self._here())
+        take_before_end(self._here(), self._oom_kills())
         self._send({"event": "secured"})
 
     def _seal(self) -> None:
         self._is_sealed = True
-        for rank in self._live():
+        for rank in self._here():
             rank.keep_state({**rank.probe.read(), "oom_kills": self._oom_kills()})
 
     def _turn(self, now: float) -> None:
         if now - self._last_turn > CLOCK_GAP_S:  # we were stopped, and so was the job (Ctrl-Z, a suspended machine)
-            for rank in self._live():
+            for rank in self._here():
                 rank.moved_at = now
         self._last_turn = now
         if self._is_sealed:
@@ -176,7 +182,7 @@ class Agent:
         ended = [q for rank in self._live() if (q := rank.poll(now)) is not None]
         for rank in [rank for rank in self.ranks.values() if rank.is_aborting()]:
             if self._interrupted is None:
-                take_at_abort(rank, [other for other in self._live() if other is not rank])
+                take_at_abort(rank, [other for other in self._here() if other is not rank])
             else:
                 let_die(rank)
         if self._interrupted is not None:
@@ -188,12 +194,19 @@ class Agent:
         elif self.verdict is None or self.verdict["kind"] == "suspected":
             self._on_quiet(now)
 
+    def _everyone(self) -> list[WatchedRank]:
+        return list(self.ranks.values())
+
     def _live(self) -> list[WatchedRank]:
+        return [rank for rank in self._everyone() if rank.is_alive]
+
+    def _here(self) -> list[WatchedRank]:
+        """Those of this node."""
         return [rank for rank in self.ranks.values() if rank.is_alive]
 
     def _running(self) -> list[WatchedRank]:
-        """Those that can answer: a stopped process cannot."""
-        return [rank for rank in self._live() if not rank.probe.is_stopped()]
+        """Those of this node that can answer: a stopped process cannot."""
+        return [rank for rank in self._here() if not rank.probe.is_stopped()]
 
     def _on_movement(self, quiet_s: float, now: float) -> None:
         was_looked_at = self._last_look_at_s is not None
@@ -220,7 +233,7 @@ class Agent:
     def _go_on(self) -> None:
         """The job took the signal and goes on."""
         self._interrupted = None
-        for rank in self._live():
+        for rank in self._here():
             let_go(rank)
         self._send({"event": "goes-on"})
 
@@ -262,10 +275,11 @@ class Agent:
         if self.options.on_hang != "abort" or limit_s is None or lasted_s < limit_s:
             return
         stalled = self._live()
-        take_evidence(stalled, self._oom_kills(), with_workers=True)
+        self._take_evidence(with_workers=True)
         request_pickles([r.folder for r in self._running()])
         if any(rank.seen_end is not None or rank.moves() for rank in stalled):
             return  # it has come to life, or to its end, in the meantime
+        self._tell(self.verdict, will_end=True)
         self._seal()
         self._send({"event": "verdict", "kind": "suspected", "end": True})
 
@@ -287,7 +301,7 @@ class Agent:
         return time.time_ns() - int((time.monotonic() - self._started) * 1e9)
 
     def _look(self, now: float) -> None:
-        dumps = take_evidence(self._live(), self._oom_kills(), with_workers=self.verdict is not None)
+        dumps = self._take_evidence(with_workers=self.verdict is not None)
         situation = self._situation()
         if situation is None:
             return
@@ -297,17 +311,31 @@ class Agent:
             if quiet < least:
                 self._look_again_at = now + least - quiet
                 return
-            if len(ranks) == len(situation.proven) and is_unchanged(ranks, dumps):
+            if len(ranks) == len(situation.proven) and self._is_unchanged(ranks, dumps):
                 self._declare("proven", situation.waits.waiting, self._onset_ns(situation), suspicion.reason(situation))
                 return
             self._look_again_at = now + 1.0
         if self.verdict is None:
             self._maybe_suspect(situation, now)
 
+    def _take_evidence(self, with_workers: bool) -> dict[int, bytes]:
+        return take_evidence(self._here(), self._oom_kills(), with_workers)
+
+    def _is_unchanged(self, ranks: Sequence[WatchedRank], dumps: Mapping[int, bytes]) -> bool:
+        return is_unchanged(ranks, dumps)
+
+    def _secure(self) -> None:
+        """Takes what a look leaves out: the calls with their paths, and the loaders' workers."""
+        request_pickles([r.folder for r in self._running()])
+        take_workers(self._here())
+
+    def _tell(self, verdict: Mapping[str, Any], will_end: bool) -> None:
+        """Lets others know; `will_end`: the job is about to be ended for it."""
+
     def _peer_just_died(self, now: float) -> bool:
         """Whether a rank ended a moment ago: with gloo the others then fail by themselves, and the launcher ends them."""
         grace_s = death_grace_s()
-        if any(not r.is_alive and now - r.died_at < grace_s for r in self.ranks.values()):
+        if any(not r.is_alive and now - r.died_at < grace_s for r in self._everyone()):
             self._look_again_at = now + DEATH_GRACE_S
             return True
         return False
@@ -343,7 +371,7 @@ class Agent:
         """Whether processes were found that must be ranks that never announced themselves: their stacks are wanted."""
         missing = suspicion.missing_in_rendezvous(s) - {r.rank for r in self._of_attempt()}
         members = [p.pid for p in descendants_of(self.root_pid)] if missing else []
-        found = unregistered(missing, [r.pid for r in self._live()], members)
+        found = unregistered(missing, [r.pid for r in self._here()], members)
         adopt(self.run_dir, found)
         return bool(found)
 
@@ -353,7 +381,7 @@ class Agent:
         Where all have come to it, whether they work there. Blocks: up to CONFIRM_S.
         """
         missing = suspicion.missing_in_rendezvous(s)
-        known = {r.rank: r.pid for r in self._live()}
+        known = {r.rank: r.pid for r in self._here()}
         pids = [known[r] for r in missing or suspicion.all_in_init(s) if r in known]
         if not missing <= known.keys():
             pids += [p.pid for p in descendants_of(self.root_pid) if p.pid not in known.values()]
@@ -366,8 +394,7 @@ class Agent:
 
     def _declare(self, kind: str, waiting: tuple[int, ...], onset_ns: int, reason: str) -> None:
         """Takes the calls with their paths, writes the verdict, tells the supervisor."""
-        request_pickles([r.folder for r in self._running()])
-        take_workers(self._live())
+        self._secure()
         end = kind == "proven" and self.options.on_hang == "abort"
         verdict = {
             "kind": kind,
@@ -379,6 +406,7 @@ class Agent:
         }
         self.verdict = verdict
         self._write_verdict(verdict)
+        self._tell(verdict, end)
         if end:
             self._seal()
         self._send({"event": "verdict", "kind": kind, "end": end})

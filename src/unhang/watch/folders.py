@@ -39,7 +39,7 @@ def _has_room(folder: Path) -> bool:
     return room.f_bavail * room.f_frsize >= ROOM_NEEDED_BYTES and os.access(folder, os.W_OK | os.X_OK)
 
 
-def _own_folder(parent: Path) -> Path | None:
+def own_folder(parent: Path) -> Path | None:
     """`parent`/unhang-<uid>, made if need be; None if it is not ours alone (somebody may have made it before us)."""
     folder = parent / f"unhang-{os.getuid()}"
     try:
@@ -75,7 +75,7 @@ def make_run_dir(shared_memory: Path = SHARED_MEMORY) -> Path:
         NoFolder: nothing can be written.
     """
     for parent in (shared_memory, Path(tempfile.gettempdir()), Path("/tmp")):
-        folder = _own_folder(parent) if _has_room(parent) and len(str(parent)) < LONGEST_PATH else None
+        folder = own_folder(parent) if _has_room(parent) and len(str(parent)) < LONGEST_PATH else None
         with suppress(OSError):
             if folder:
                 sweep(folder, time.time())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import unhang
+from unhang.watch.joining import Join
 
 CALLS_KEPT = "2000"
 OLD_BUFFER_SIZE_NAME = "TORCH_NCCL_TRACE_BUFFER_SIZE"
@@ -27,7 +28,8 @@ class RunOptions:
 
     `stall_after_s` None: adaptive, at least 15. `abort_after_s` None: a hang that is only suspected is never ended.
 
-    `render`: makes the text of the verdict from the run directory, for a hang that is shown while the job still stands.
+    `render`: makes the text of the verdict from the run directory, for a hang that is shown while the job still stands;
+    `headline`: one line of it, for other nodes. `join`: how to meet the watchers of other nodes, if there are any.
     """
 
     report_dir: Path
@@ -37,6 +39,8 @@ class RunOptions:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     has_default_report_dir: bool = False
     render: Callable[[Path], str] | None = field(default=None, repr=False, compare=False)
+    headline: Callable[[Path], str] | None = field(default=None, repr=False, compare=False)
+    join: Join | None = None
 
     def as_json(self) -> dict[str, object]:
         """The form that `job.json` keeps; the environment is not part of it."""
@@ -45,6 +49,7 @@ class RunOptions:
             "stall_after_s": self.stall_after_s,
             "abort_after_s": self.abort_after_s,
             "on_hang": self.on_hang,
+            "join": str(self.join.hub) if self.join else None,
         }
 
 

@@ -49,12 +49,16 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How it ended. `exit_code` is the job's own (128 + n for signal n), 124 where we ended a hung one."""
+    """How it ended. `exit_code` is the job's own (128 + n for signal n), 124 where we ended a hung one.
+
+    `joint_line`: the verdict of the watcher of another node, for which it was ended.
+    """
 
     exit_code: int
     ended_by_us: bool = False
     interrupted_by: str | None = None
     died_of_interrupt: bool = False
+    joint_line: str = ""
 
 
 @contextmanager
@@ -85,6 +89,8 @@ class Supervisor:
         self.relay: Relay | None = None
         self.agent: Agent | None = None
         self.ended_by_us = False
+        self.is_condemned = False  # all nodes end their ranks for a hang, whoever is first
+        self.joint_line = ""
         self.interrupted_by: str | None = None
         self.interrupted_twice = False
         self._last_interrupt = float("-inf")
@@ -283,10 +289,34 @@ class Supervisor:
         elif event == "goes-on":
             self.interrupted_by = None
             self.job_file.pop("interrupted_ns", None)
+        elif event == "joint":
+            self.on_joint_verdict(message)
+        elif event == "condemned":
+            self.condemn()
         elif event == "verdict" and message.get("end") and self.may_end():
             self.ended_by_us = True
             say(f"the job hangs ({message.get('kind')}); ending it")
             self.end_job()
+
+    def on_joint_verdict(self, message: Mapping[str, Any]) -> None:
+        """What the watcher of another node has found over all of them."""
+        kind, line = message.get("kind"), " ".join(str(message.get("line", "")).split())
+        if message.get("is_withdrawn"):
+            say("it moves again: no hang")
+            return
+        word = "HANG" if kind == "proven" else "STALLED"
+        said = f"{word} over all nodes ({kind}): {line}; report on {message.get('report')}"
+        say(said)
+        if message.get("will_end"):
+            self.joint_line = said
+            self.condemn()
+
+    def condemn(self) -> None:
+        """From now on the end of a rank may be the doing of another node, which ends its own."""
+        if self.may_end() and not self.is_condemned:
+            self.is_condemned = True
+            self.job_file["aborted_ns"] = time.time_ns()
+            self.write_job_file()
 
     def may_end(self) -> bool:
         """Whether a hung job is to be ended: not if it has come to its end in the meantime, or somebody else ends it."""
@@ -300,7 +330,7 @@ class Supervisor:
         Blocks: up to 8 s.
         """
         self._has_been_ended = True
-        self.job_file["aborted_ns"] = time.time_ns()  # what happens from now on is our doing
+        self.job_file.setdefault("aborted_ns", time.time_ns())  # what happens from now on is our doing
         self.write_job_file()
         self.end_processes([])
 
@@ -319,9 +349,11 @@ class Supervisor:
         self.wait_for_output()
         self.end_orphaned_ranks()
         self.stop_agent()
+        self.ended_by_us = self.ended_by_us or (self.is_condemned and code != 0)
         if self.ended_by_us and ended_well_before(self.run_dir, self.job_file["aborted_ns"]):
             self.ended_by_us, code = False, max(code, 0)  # we came too late: only the launcher was still there
-            del self.job_file["aborted_ns"]
+        if not self.ended_by_us:
+            self.job_file.pop("aborted_ns", None)
         if code == 0 and not (self.ended_by_us or self._had_orphans):
             withdraw_verdict(self.run_dir)
         if self.relay:
@@ -333,9 +365,12 @@ class Supervisor:
             exit_code = 128 + signal.SIGINT
         self.job_file |= {"ended_ns": time.time_ns(), "exit_code": exit_code, "ended_by_us": self.ended_by_us}
         self.job_file |= {"interrupted_by": self.interrupted_by}
+        if self.joint_line and self.ended_by_us:
+            self.job_file["judged_elsewhere"] = self.joint_line
         self.write_job_file()
         is_interrupt = not self.ended_by_us and (self.interrupted_twice or code == -signal.SIGINT)
-        return JobEnd(exit_code, self.ended_by_us, self.interrupted_by, died_of_interrupt=is_interrupt)
+        line = self.joint_line if self.ended_by_us else ""
+        return JobEnd(exit_code, self.ended_by_us, self.interrupted_by, is_interrupt, line)
 
     def wait_until_reaped(self, pid: int, timeout_s: float) -> int | None:
         """The exit status of a child, None if it still runs.
