@@ -10,10 +10,10 @@ import json
 import os
 import select
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from unhang.analyze.leaving import cannot_end
 from unhang.analyze.situation import Situation
@@ -21,7 +21,6 @@ from unhang.errors import UnhangError
 from unhang.read.bundle import read_bundle
 from unhang.watch import suspicion
 from unhang.watch.evidence import (
-    CONFIRM_S,
     drop_answers,
     drop_if_old,
     is_unchanged,
@@ -31,23 +30,20 @@ from unhang.watch.evidence import (
     take_at_abort,
     take_before_end,
     take_evidence,
-    take_stacks,
     take_workers,
 )  # fmt: skip
 from unhang.watch.options import RunOptions
-from unhang.watch.process import WorkProbe, are_at_work, children_of, oom_kills
-from unhang.watch.process_tree import descendants_of
+from unhang.watch.process import WorkProbe, children_of, oom_kills
 from unhang.watch.ranks import DEATH_GRACE_S, DeathClock, WatchedRank, death_grace_s, write_whole
 from unhang.watch.suspicion import FIRST_LOOK_S, START_UP_STALL_S, Patience
-from unhang.watch.unregistered import adopt, disown, is_adopted, unregistered
+from unhang.watch.unregistered import adopt_missing, disown, is_adopted, may_still_come, rendezvous_stacks
 
 POLL_S = 0.2
 # Of a rank that has come and gone between two looks not even the exit code is known.
 NEW_RANKS_POLL_S, NEW_RANKS_S, START_S = 0.03, 2.0, 60.0
-CLOCK_GAP_S = 3.0
+CLOCK_GAP_S, VERDICT = 3.0, "verdict.json"
 GOES_ON_S = 10.0  # a job that still makes steps so long after a signal has not been ended by it
-STOPPED_STALL_S = 1.5
-_NO_TIME: float | None = None
+STOPPED_STALL_S, _NO_TIME = 1.5, cast("float | None", None)
 
 
 def watch(options: RunOptions, run_dir: Path, root_pid: int, to_supervisor: int, from_supervisor: int) -> None:
@@ -76,8 +72,7 @@ class Agent:
         self._last_look_at_s = self._look_again_at = _NO_TIME
         self._oom_kills_before = oom_kills()
         self._started = self._began = self._last_turn = self._newest_at = time.monotonic()
-        self._is_over = False
-        self._is_sealed = False  # we asked for the end: what happens from now on is our doing and no evidence
+        self._is_over = self._is_sealed = False  # sealed: we asked for the end; what happens from now on is no evidence
         # A signal is ending the job, since when, and these ranks: what happens from now on is its doing.
         self._interrupted: tuple[float, list[WatchedRank]] | None = None
 
@@ -149,8 +144,8 @@ class Agent:
     def _note_death(self, rank: WatchedRank) -> None:
         """Keeps how a rank ended. One that ended well shows that the job moves."""
         died_ns, code = rank.note_death()
-        end = {"state": "gone", "died_ns": died_ns, "exit_code": code, "oom_kills": self._oom_kills()}
-        rank.write_state({**end, **self.patience.quiet_of(rank.quiet_s(rank.died_at))})
+        end: dict[str, Any] = {"state": "gone", "died_ns": died_ns, "exit_code": code, "oom_kills": self._oom_kills()}
+        rank.write_state(end | self.patience.quiet_of(rank.quiet_s(rank.died_at)))
         if self.verdict is None and not self._is_sealed:
             drop_if_old(rank, "pyspy.json")  # of a quiet that ended by itself
         if code == 0 and not self._is_sealed and self._interrupted is None:
@@ -239,7 +234,7 @@ class Agent:
 
     def _withdraw(self) -> None:
         assert self.verdict is not None
-        self._write_verdict({**self.verdict, "withdrawn": True})
+        write_whole(self.run_dir / VERDICT, json.dumps({**self.verdict, "withdrawn": True}).encode())
         for rank in self.ranks.values():
             drop_answers(rank.folder)
             disown(rank.folder)
@@ -292,8 +287,7 @@ class Agent:
         if quiet < limit_s + START_UP_STALL_S and self._launcher.is_at_work(pids):
             return  # a busy launcher passes through its rendezvous, and its ranks import
         self._last_look_at_s = quiet
-        threads = [t for found in take_stacks(pids[:8]).values() for t in found]
-        if any("rendezvous" in str(f.get("filename")) for t in threads for f in t.get("frames", ())):
+        if threads := rendezvous_stacks(pids):
             write_whole(self.run_dir / "launcher.json", json.dumps(threads).encode())
             self._declare("suspected", (), self._started_ns(), "the launcher waits in its rendezvous")
 
@@ -319,10 +313,9 @@ class Agent:
             self._maybe_suspect(situation, now)
 
     def _take_evidence(self, with_workers: bool) -> dict[int, bytes]:
-        return take_evidence(self._here(), self._oom_kills(), with_workers)
+        return take_evidence(self._here(), self._oom_kills(), with_workers=with_workers)
 
-    def _is_unchanged(self, ranks: Sequence[WatchedRank], dumps: Mapping[int, bytes]) -> bool:
-        return is_unchanged(ranks, dumps)
+    _is_unchanged = staticmethod(is_unchanged)
 
     def _secure(self) -> None:
         """Takes what a look leaves out: the calls with their paths, and the loaders' workers."""
@@ -330,7 +323,7 @@ class Agent:
         take_workers(self._here())
 
     def _tell(self, verdict: Mapping[str, Any], will_end: bool) -> None:
-        """Lets others know; `will_end`: the job is about to be ended for it."""
+        """Lets other nodes know."""
 
     def _peer_just_died(self, now: float) -> bool:
         """Whether a rank ended a moment ago: with gloo the others then fail by themselves, and the launcher ends them."""
@@ -370,22 +363,11 @@ class Agent:
     def _adopt_missing(self, s: Situation) -> bool:
         """Whether processes were found that must be ranks that never announced themselves: their stacks are wanted."""
         missing = suspicion.missing_in_rendezvous(s) - {r.rank for r in self._of_attempt()}
-        members = [p.pid for p in descendants_of(self.root_pid)] if missing else []
-        found = unregistered(missing, [r.pid for r in self._here()], members)
-        adopt(self.run_dir, found)
-        return bool(found)
+        return adopt_missing(self.run_dir, self.root_pid, missing, [r.pid for r in self._here()])
 
     def _may_still_come(self, s: Situation) -> bool:
-        """Whether ranks that the others wait for in the rendezvous, or processes that are no rank yet, still work: they import.
-
-        Where all have come to it, whether they work there. Blocks: up to CONFIRM_S.
-        """
-        missing = suspicion.missing_in_rendezvous(s)
         known = {r.rank: r.pid for r in self._here()}
-        pids = [known[r] for r in missing or suspicion.all_in_init(s) if r in known]
-        if not missing <= known.keys():
-            pids += [p.pid for p in descendants_of(self.root_pid) if p.pid not in known.values()]
-        return are_at_work(pids, CONFIRM_S)
+        return may_still_come(self.root_pid, known, suspicion.missing_in_rendezvous(s), suspicion.all_in_init(s))
 
     def _onset_ns(self, s: Situation) -> int:
         """When the oldest wait began."""
@@ -396,16 +378,10 @@ class Agent:
         """Takes the calls with their paths, writes the verdict, tells the supervisor."""
         self._secure()
         end = kind == "proven" and self.options.on_hang == "abort"
-        verdict = {
-            "kind": kind,
-            "onset_ns": onset_ns,
-            "detected_ns": time.time_ns(),
-            "waiting_ranks": list(waiting),
-            "reason": reason,
-            "withdrawn": False,
-        }
+        times = {"onset_ns": onset_ns, "detected_ns": time.time_ns()}
+        verdict = {"kind": kind, **times, "waiting_ranks": list(waiting), "reason": reason, "withdrawn": False}
         self.verdict = verdict
-        self._write_verdict(verdict)
+        write_whole(self.run_dir / VERDICT, json.dumps(verdict).encode())
         self._tell(verdict, end)
         if end:
             self._seal()
@@ -418,9 +394,6 @@ class Agent:
         if self.options.render is not None:
             with suppress(Exception):
                 self._send({"event": "show", "text": self.options.render(self.run_dir)})
-
-    def _write_verdict(self, verdict: dict[str, Any]) -> None:
-        write_whole(self.run_dir / "verdict.json", json.dumps(verdict).encode())
 
     def _send(self, message: dict[str, Any]) -> None:
         with suppress(OSError):

@@ -163,8 +163,8 @@ class Server:
         except Refused as refusal:
             with suppress(OSError):
                 _answer(writer, refusal.status, str(refusal).encode())
-        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, TimeoutError):
-            pass
+        except (OSError, EOFError, ValueError, KeyError, asyncio.LimitOverrunError, asyncio.CancelledError):
+            pass  # hung up, too slow, no HTTP, or we end
         finally:
             self._connections -= 1
             self._strangers -= not node
@@ -214,9 +214,8 @@ def _parsed(head: bytes) -> tuple[list[str], dict[str, str]]:
     """
     first, *rest = head.decode("latin-1").split("\r\n")
     words = first.split()
-    if len(words) != 3 or not (words[0].startswith("HTTP/1.") or words[2].startswith("HTTP/1.")):
-        if not words or not words[0].startswith("HTTP/1."):
-            raise Refused(400, "no HTTP")
+    if len(words) < 2 or not any(words[i].startswith("HTTP/1.") for i in (0, -1)):
+        raise Refused(400, "no HTTP")
     pairs = (field.partition(":") for field in rest if field)
     fields = {name.strip().lower(): value.strip() for name, _, value in pairs}
     return words, {"content-length": "0", **fields}

@@ -12,23 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from unhang.errors import UnreadableInput
-from unhang.watch.exchange import Address
 from unhang.watch.meeting import Push, RankState, Said, State
 from unhang.watch.ranks import WatchedRank, write_whole
 
 NODES, NODE_FILE = "nodes", "node.json"
 MOST_RANKS, MOST_BYTES, MOST_FILE = 4096, 64 << 20, 32 << 20
 PAGE = "page.bin"
-_TRAVEL = (PAGE, "identity.json", "groups.jsonl", "error.json", "handled.jsonl", "held.json", "exit.json", "notes.jsonl") + (
-    "faulthandler.txt",
-    "interrupt.txt",
-    "flight.json",
-    "flight.pickle",
-    "flight_exit.pickle",
-    "waits.json",
-    "variables.json",
-    "pyspy.json",
-    "proc.json",
+_TRAVEL = (
+    *(PAGE, "identity.json", "groups.jsonl", "proc.json", "pyspy.json", "waits.json", "variables.json", "notes.jsonl"),
+    *("error.json", "handled.jsonl", "held.json", "exit.json", "faulthandler.txt", "interrupt.txt"),
+    *("flight.json", "flight.pickle", "flight_exit.pickle"),
 )
 _PATH = re.compile(rf"job\.json|ranks/(r\d{{1,9}}-\d{{1,9}})/({'|'.join(map(re.escape, _TRAVEL))})")
 _MOVED_S = 0.05
@@ -186,7 +179,7 @@ class FarNode:
         self.address = said.address
         self.state, self.heard_at, self.closed_at = State(), said.at, 0.0
         self.unheard = ""
-        self._clock = (0, 0)
+        self._clock: tuple[int, int] | None = None
 
     def hear(self, push: Push, said: Said, hub: str, keep_files: bool) -> list[FarRank]:
         """Takes a message; returns the ranks that are new. `hub`: our nonce. `keep_files`: not what comes after the job was ended by us."""
@@ -228,8 +221,8 @@ class FarNode:
         fields: Mapping[str, object] = {
             "host": self.name,
             "unheard": self.unheard,
-            "clock_offset_ns": self._clock[0],
-            "round_trip_ns": self._clock[1],
+            "clock_offset_ns": self._clock[0] if self._clock else 0,
+            "round_trip_ns": self._clock[1] if self._clock else 0,
         }
         write_whole(self.folder / NODE_FILE, json.dumps(fields).encode())
 

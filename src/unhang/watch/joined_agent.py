@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,16 @@ import msgspec
 from unhang.watch.agent import Agent
 from unhang.watch.evidence import is_unchanged, request_pickles, take_evidence, take_workers
 from unhang.watch.far import FarNode, FarRank, Packer
-from unhang.watch.meeting import LEAST_PAUSE_S, MESSAGES_PER_S, MOST_SUCCESSORS, JointVerdict, Meeting, Orders, RankState, State
+from unhang.watch.meeting import (
+    LEAST_PAUSE_S,
+    MESSAGES_PER_S,
+    MOST_SUCCESSORS,
+    JointVerdict,
+    Meeting,
+    Orders,
+    RankState,
+    State,
+)
 from unhang.watch.options import RunOptions
 from unhang.watch.ranks import WatchedRank
 
@@ -44,7 +54,7 @@ class JoinedAgent(Agent):
         self._told: set[str] = set()
         self._given = 0  # the last number that was given to an order or a verdict
         self._promised: JointVerdict | None = None  # for which the hub will have the job ended
-        self._has_ended = False
+        self._has_ended = self._hears = False
 
     def run(self) -> None:
         """Turns until the job is over, and lets the others know."""
@@ -54,6 +64,19 @@ class JoinedAgent(Agent):
             self._last_words()
         finally:
             self.meeting.stop()
+
+    def _discover(self, poller: select.poll) -> None:
+        if not self._hears:
+            poller.register(self.meeting.woken, select.POLLIN)
+            self._hears = True
+        super()._discover(poller)
+
+    def _on_event(self, descriptor: int, poller: select.poll) -> None:
+        if descriptor == self.meeting.woken:
+            with suppress(OSError):
+                os.eventfd_read(descriptor)
+            return
+        super()._on_event(descriptor, poller)
 
     # Whom we speak of
 
@@ -177,12 +200,11 @@ class JoinedAgent(Agent):
             return super()._is_unchanged(ranks, dumps)
         if any(node.state.looked < look for node in self._heard()):
             return False
-        before = [rank.movement for rank in self._far()]
         self._order(confirm=look)
         here = [rank for rank in ranks if not isinstance(rank, FarRank)]
         is_still = is_unchanged(here, dumps) and self._await(lambda node: node.state.still >= look, CONFIRM_WAIT_S)
         nodes = [n for n in self._heard() if any(r in ranks for r in n.ranks.values())]
-        return is_still and all(n.state.is_still for n in nodes) and before == [rank.movement for rank in self._far()]
+        return is_still and all(n.state.is_still for n in nodes)
 
     def _secure(self) -> None:
         self._given += 1

@@ -24,9 +24,9 @@ LEAST_TOKEN = 16
 NO_TOKEN = "give all nodes one UNHANG_TOKEN (16 characters or more), or a --report-dir that all of them can write"
 _OFF = ("off", "no", "0", "")
 _LAUNCHERS = re.compile(r"(torchrun|accelerate|deepspeed)$|^torch\.distributed\.(run|launch)$")
-_TASKS = (("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")) + (
-    ("PMI_SIZE", "PMI_RANK"),
-    ("WORLD_SIZE", "RANK"),
+_TASKS = (
+    *(("SLURM_STEP_NUM_TASKS", "SLURM_PROCID"), ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")),
+    *(("PMI_SIZE", "PMI_RANK"), ("WORLD_SIZE", "RANK")),
 )
 _FIRST = ("NODE_RANK", "GROUP_RANK", "SLURM_NODEID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK")
 _TLS = ("UNHANG_JOIN_CERT", "UNHANG_JOIN_KEY")
@@ -98,7 +98,9 @@ def find_join(
     hub = _address(given) if given else _found_hub(env, launch)
     if hub is None:
         if asked is not None:
-            raise WrongUsage("--join auto: neither the command nor the environment tells a first node; give --join HOST:PORT")
+            raise WrongUsage(
+                "--join auto: neither the command nor the environment tells a first node; give --join HOST:PORT"
+            )
         return None
     hub = Address(hub.host, port or (hub.port if given and hub.port else PORT))
     job = _job(env, launch)
@@ -141,7 +143,12 @@ def _launch(command: Sequence[str]) -> dict[str, str]:
     rest = list(command[start + 1 :]) if start is not None else []
     while rest and rest[0].startswith("-"):
         name, equals, value = rest.pop(0).lstrip("-").replace("_", "-").partition("=")
-        if not equals and rest and not rest[0].startswith("-") and name not in ("standalone", "no-python", "module", "m"):
+        if (
+            not equals
+            and rest
+            and not rest[0].startswith("-")
+            and name not in ("standalone", "no-python", "module", "m")
+        ):
             value = rest.pop(0)
         found[name] = value
     return found
@@ -166,7 +173,9 @@ def _found_hub(env: Mapping[str, str], launch: Mapping[str, str]) -> Address | N
     named = _address(launch.get("rdzv-endpoint", ""))
     if named is not None and named.host:
         return named
-    first = first_host(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
+    first = first_host(
+        env.get("SLURM_STEP_NODELIST") or env.get("SLURM_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
+    )
     host = launch.get("master-addr") or env.get("MASTER_ADDR") or first
     return Address(host, 0) if host else None
 

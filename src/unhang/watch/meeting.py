@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import random
 import secrets
 import signal
@@ -15,7 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 
@@ -116,6 +117,12 @@ class Said:
 _decode_push = msgspec.msgpack.Decoder(Push).decode
 _decode_orders = msgspec.msgpack.Decoder(Orders).decode
 _encode = msgspec.msgpack.Encoder().encode
+
+
+def _demands(orders: Orders) -> tuple[object, ...]:
+    return orders.hub, orders.look, orders.confirm, orders.secure, orders.verdict
+
+
 PackFiles = Callable[[bool], tuple[dict[str, bytes], list[str], bool]]
 
 
@@ -132,11 +139,12 @@ class Meeting(threading.Thread):
         self.inbox: SimpleQueue[Said] = SimpleQueue()
         self.state, self.orders, self.heard_at = State(), Orders(), 0.0
         self.hub: Address | None = None
-        self._join, self._pack, self._say_line = join, pack, say
+        self._how, self._pack, self._say_line = join, pack, say
         self._key = key_of(join.token, join.job)
         self._addresses: dict[str, Address] = {}
         self._loop = asyncio.new_event_loop()
         self._wake = asyncio.Event()
+        self.woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # readable when there are new orders
         self._is_over, self._said = False, set[str]()
         self._name = socket.gethostname()
         self._own: Address | None = None
@@ -157,12 +165,8 @@ class Meeting(threading.Thread):
         self._is_over = True
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._wake.set)
-        self.join_thread(0.5)
-
-    def join_thread(self, limit_s: float) -> None:
-        """Waits for the thread's end."""
         if self.is_alive():
-            super().join(limit_s)
+            self.join(0.5)
 
     # The thread
 
@@ -170,15 +174,11 @@ class Meeting(threading.Thread):
         """Meets, and stays together until `stop`."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            self._loop.run_until_complete(self._meet())
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._meet())
         except Exception as error:  # noqa: BLE001 - the watch goes on alone
             self.role = "alone"
-            self._say(f"the watchers of the other nodes are lost ({type(error).__name__}: {error}); this node judges alone")
-        finally:
-            self._server.close()
-            with suppress(Exception):
-                self._loop.run_until_complete(asyncio.sleep(0))
-                self._loop.close()
+            self._say(f"the other nodes are lost ({type(error).__name__}: {error}); this node judges alone")
 
     def _say(self, line: str) -> None:
         if line not in self._said and not self._is_over:
@@ -186,18 +186,25 @@ class Meeting(threading.Thread):
             self._say_line(line)
 
     async def _meet(self) -> None:
-        if await self._bound():
-            self._become_hub()
+        try:
+            if await self._bound():
+                self._become_hub()
+            await self._stay_together()
+        finally:
+            self._server.close()
+
+    async def _stay_together(self) -> None:
         began = time.monotonic()
         while not self._is_over:
             if self.role == "hub":
                 await self._pause(TRY_EVERY_S)
             elif client := await self._found():
-                await self._speak(client)
+                with closing(client):
+                    await self._speak(client)
                 await self._follow()
             else:
                 if time.monotonic() - began > SAID_AFTER_S:
-                    self._say(f"no watcher answers at {self._join.hub}; this node judges alone until one does")
+                    self._say(f"no watcher answers at {self._how.hub}; this node judges alone until one does")
                 await self._pause(TRY_EVERY_S)
 
     async def _pause(self, pause_s: float) -> None:
@@ -207,9 +214,9 @@ class Meeting(threading.Thread):
 
     async def _bound(self) -> bool:
         """Whether the hub's address is ours to listen at. One that another job listens at is left to it, and the next port tried."""
-        host, first = self._join.hub
+        host, first = self._how.hub
         for port in range(first, first + PORTS):
-            for where in (host, None) if self._join.may_bind_all else (host,):
+            for where in (host, None) if self._how.may_bind_all else (host,):
                 try:
                     self._own = await self._server.start(await self._name_for_all(where), port)
                     return True
@@ -244,11 +251,11 @@ class Meeting(threading.Thread):
             client.close()
 
     def _client(self, address: Address) -> Client:
-        return Client(address, self._key, self._join.job, self.node, self._join.tls(is_server=False))
+        return Client(address, self._key, self._how.job, self.node, self._how.tls(is_server=False))
 
     async def _found(self) -> Client | None:
         """The hub of this job: at its address, at one of the next ports, or where another one has followed it."""
-        first, refusal = self._join.hub, ""
+        first, refusal = self._how.hub, ""
         known = [Address(host, port) for _, host, port in self.orders.successors if (host, port) != self._own]
         for address in (*known, *(Address(first.host, first.port + i) for i in range(PORTS))):
             client = self._client(address)
@@ -306,7 +313,10 @@ class Meeting(threading.Thread):
         orders = _decode_orders(answer)
         if not self._clock[1] or trip_ns < self._clock[1]:
             self._clock = (orders.now_ns - (sent_ns + trip_ns // 2), trip_ns)
+        is_new = _demands(orders) != _demands(self.orders)
         self.orders, self.heard_at, self.role = orders, time.monotonic(), "member"
+        if is_new:
+            os.eventfd_write(self.woken, 1)
 
     async def _follow(self) -> None:
         """The hub does not answer any more: the first of its successors that can be reached is the next one."""
@@ -347,7 +357,9 @@ class Meeting(threading.Thread):
         except msgspec.DecodeError as error:
             raise Refused(400, f"a message that makes no sense ({error})") from error
         if push.version != VERSION:
-            raise Refused(426, f"version {push.version} of the exchange, here it is {VERSION}: install one unhang on all nodes")
+            raise Refused(
+                426, f"version {push.version} of the exchange, here it is {VERSION}: install one unhang on all nodes"
+            )
         is_new = node not in self._addresses
         self._addresses[node] = Address(push.host, push.port)
         self.inbox.put(Said(node, self._addresses[node], push, time.monotonic()))

@@ -49,7 +49,7 @@ class RunOptions:
             "stall_after_s": self.stall_after_s,
             "abort_after_s": self.abort_after_s,
             "on_hang": self.on_hang,
-            "join": str(self.join.hub) if self.join else None,
+            **({"join": str(self.join.hub)} if self.join else {}),
         }
 
 

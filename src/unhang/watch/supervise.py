@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unhang.watch.agent_process import ENDING, FORWARDED, Agent
+from unhang.watch.agent_process import ENDING, FORWARDED, Agent, joint_line, signals_kept_for_us
 from unhang.watch.folders import ended_well_before, withdraw_verdict, write_job_file
 from unhang.watch.options import RunOptions, job_environment
 from unhang.watch.process_tree import (
@@ -61,22 +61,6 @@ class JobEnd:
     joint_line: str = ""
 
 
-@contextmanager
-def _signals_kept_for_us() -> Iterator[tuple[frozenset[int], set[int]]]:
-    """Blocks the signals that the supervisor waits for; yields them and the mask that the job must get.
-
-    What the caller ignores (nohup, background jobs) stays ignored.
-    """
-    numbers = {getattr(signal, name) for name in (*FORWARDED, "SIGWINCH")}
-    waited = {n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN} | {signal.SIGCHLD}
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
-    try:
-        yield frozenset(int(n) for n in waited), {int(n) for n in before}
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 class Supervisor:
     """One run of one job; `facts` are the fields of `job.json` that are known before it starts."""
 
@@ -84,12 +68,10 @@ class Supervisor:
         self.options, self.run_dir = options, run_dir
         self.job_file: dict[str, Any] = {**facts, "started_ns": time.time_ns(), "options": options.as_json()}
         self.absent: list[dict[str, str]] = list(facts.get("absent", ()))
-        self.statuses: dict[int, int] = {}
-        self.root = 0
+        self.statuses, self.root = dict[int, int](), 0
         self.relay: Relay | None = None
         self.agent: Agent | None = None
-        self.ended_by_us = False
-        self.is_condemned = False  # all nodes end their ranks for a hang, whoever is first
+        self.ended_by_us = self.is_condemned = False  # condemned: each node ends its ranks, whoever is first
         self.joint_line = ""
         self.interrupted_by: str | None = None
         self.interrupted_twice = False
@@ -108,7 +90,7 @@ class Supervisor:
         self.write_job_file()
         become_subreaper()
         self._spared.update(descendants_of(os.getpid()))
-        with _signals_kept_for_us() as (waited, mask_of_job):
+        with signals_kept_for_us() as (waited, mask_of_job):
             self.note_ignored(waited)
             self.start_relay()
             try:
@@ -289,33 +271,21 @@ class Supervisor:
         elif event == "goes-on":
             self.interrupted_by = None
             self.job_file.pop("interrupted_ns", None)
-        elif event == "joint":
+        elif event in ("joint", "condemned"):
             self.on_joint_verdict(message)
-        elif event == "condemned":
-            self.condemn()
         elif event == "verdict" and message.get("end") and self.may_end():
             self.ended_by_us = True
             say(f"the job hangs ({message.get('kind')}); ending it")
             self.end_job()
 
     def on_joint_verdict(self, message: Mapping[str, Any]) -> None:
-        """What the watcher of another node has found over all of them."""
-        kind, line = message.get("kind"), " ".join(str(message.get("line", "")).split())
-        if message.get("is_withdrawn"):
-            say("it moves again: no hang")
-            return
-        word = "HANG" if kind == "proven" else "STALLED"
-        said = f"{word} over all nodes ({kind}): {line}; report on {message.get('report')}"
-        say(said)
-        if message.get("will_end"):
-            self.joint_line = said
-            self.condemn()
-
-    def condemn(self) -> None:
-        """From now on the end of a rank may be the doing of another node, which ends its own."""
-        if self.may_end() and not self.is_condemned:
-            self.is_condemned = True
-            self.job_file["aborted_ns"] = time.time_ns()
+        """A verdict over all nodes. Where they end their ranks for it, the end of ours may be another node's doing from now on."""
+        line = joint_line(message) if message["event"] == "joint" else ""
+        if line:
+            say(line)
+        if message.get("will_end", not line) and self.may_end():
+            self.is_condemned, self.joint_line = True, line
+            self.job_file.setdefault("aborted_ns", time.time_ns())
             self.write_job_file()
 
     def may_end(self) -> bool:
@@ -364,12 +334,10 @@ class Supervisor:
         elif self.interrupted_twice:
             exit_code = 128 + signal.SIGINT
         self.job_file |= {"ended_ns": time.time_ns(), "exit_code": exit_code, "ended_by_us": self.ended_by_us}
-        self.job_file |= {"interrupted_by": self.interrupted_by}
-        if self.joint_line and self.ended_by_us:
-            self.job_file["judged_elsewhere"] = self.joint_line
+        line = self.joint_line if self.ended_by_us else ""
+        self.job_file |= {"interrupted_by": self.interrupted_by, "judged_elsewhere": line}
         self.write_job_file()
         is_interrupt = not self.ended_by_us and (self.interrupted_twice or code == -signal.SIGINT)
-        line = self.joint_line if self.ended_by_us else ""
         return JobEnd(exit_code, self.ended_by_us, self.interrupted_by, is_interrupt, line)
 
     def wait_until_reaped(self, pid: int, timeout_s: float) -> int | None:
@@ -394,9 +362,7 @@ class Supervisor:
 
     def end_orphaned_ranks(self) -> None:
         """Ends training processes that outlived their launcher. Whatever else the job left behind is the user's."""
-        folders = [p.name for p in (self.run_dir / "ranks").glob("r*-*")]
-        ranks = {int(name.rsplit("-", 1)[1]) for name in folders if name.rsplit("-", 1)[1].isdigit()}
-        orphans = ranks & {p.pid for p in JobTree(os.getpid(), self._spared).members()}
+        orphans = rank_pids(self.run_dir) & {p.pid for p in JobTree(os.getpid(), self._spared).members()}
         self._had_orphans = bool(orphans)
         if orphans:
             say(f"{len(orphans)} training process{'es' * (len(orphans) > 1)} outlived the launcher: ended")
