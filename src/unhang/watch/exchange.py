@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from unhang.errors import UnhangError
+from unhang.watch.joining import Address
 
 VERSION = 1
 MOST_HEAD, MOST_BODY, MOST_PLAIN, MOST_ANSWER = 4096, 32 << 20, 256 << 20, 1 << 20
@@ -40,16 +41,6 @@ class Refused(UnhangError):
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
-
-
-class Address(NamedTuple):
-    """Where a watcher listens."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Hello(NamedTuple):

@@ -8,15 +8,16 @@ import os
 import re
 import secrets
 import socket
-import ssl
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.errors import WrongUsage
-from unhang.watch.exchange import Address
+
+if TYPE_CHECKING:
+    import ssl
 
 PORT, PORTS = 29437, 8
 TOKEN_FILE = ".unhang-token"
@@ -31,6 +32,16 @@ _TASKS = (
 _FIRST = ("NODE_RANK", "GROUP_RANK", "SLURM_NODEID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK")
 _TLS = ("UNHANG_JOIN_CERT", "UNHANG_JOIN_KEY")
 _JOB = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
+
+
+class Address(NamedTuple):
+    """Where a watcher listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,8 @@ class Join:
         """The context for one side; None where no certificate was given. The hub's certificate is the one that members trust."""
         if self.cert is None:
             return None
+        import ssl
+
         if is_server:
             context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
             context.load_cert_chain(self.cert, self.key)

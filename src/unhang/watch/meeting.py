@@ -22,8 +22,8 @@ from queue import SimpleQueue
 
 import msgspec
 
-from unhang.watch.exchange import VERSION, Address, Client, Refused, Server, key_of
-from unhang.watch.joining import PORTS, Join
+from unhang.watch.exchange import VERSION, Client, Refused, Server, key_of
+from unhang.watch.joining import PORTS, Address, Join, is_loopback
 
 FIRST_TRY_S, TRY_EVERY_S, SAID_AFTER_S = 0.2, 1.0, 30.0
 HUB_LOST_S, SETTLE_S = 3.0, 8.0
@@ -231,8 +231,6 @@ class Meeting(threading.Thread):
 
     async def _name_for_all(self, host: str | None) -> str | None:
         """Some machines have their own name as a loopback address: nobody else could reach them there."""
-        from unhang.watch.joining import is_loopback
-
         if host is None or is_loopback(host):
             return host
         with suppress(OSError):

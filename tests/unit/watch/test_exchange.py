@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from unhang.watch import exchange
-from unhang.watch.exchange import Address, Client, Refused, Server, key_of, pack, unpack
+from unhang.watch.exchange import Client, Refused, Server, key_of, pack, unpack
+from unhang.watch.joining import Address
 
 TOKEN = "a token that nobody knows"
 JOB = "MASTER_ADDR=node0"

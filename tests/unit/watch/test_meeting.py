@@ -17,9 +17,9 @@ from tests.unit.watch.conftest import until
 
 from unhang.errors import WrongUsage
 from unhang.watch import meeting as meetings
-from unhang.watch.exchange import Address, Refused
+from unhang.watch.exchange import Refused
 from unhang.watch.far import FarNode, Packer
-from unhang.watch.joining import TOKEN_FILE, Join, JoinWishes, find_join, first_host
+from unhang.watch.joining import TOKEN_FILE, Address, Join, JoinWishes, find_join, first_host
 from unhang.watch.meeting import Meeting, Push, RankState, Said, State
 
 TOKEN = "a token that nobody knows"
