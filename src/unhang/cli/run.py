@@ -15,7 +15,7 @@ import click
 from unhang.cli.own_process import import_numpy
 from unhang.cli.streams import Progress, log, wants_color
 from unhang.watch.joining import JoinWishes, find_join
-from unhang.watch.options import OnHang, RunOptions, parse_seconds, read_options
+from unhang.watch.options import Headline, OnHang, RunOptions, parse_seconds, parse_url, read_options
 
 if TYPE_CHECKING:
     from unhang.model import Diagnosis
@@ -28,6 +28,14 @@ def seconds(text: str) -> float:
         return parse_seconds(text)
     except ValueError:
         raise click.BadParameter(f"{text!r} is not a positive number of seconds") from None
+
+
+def url(text: str) -> str:
+    """Reads a URL of the command line, or ends with a usage error."""
+    try:
+        return parse_url(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is {error}") from None
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
@@ -57,6 +65,8 @@ def seconds(text: str) -> float:
 @click.option("--join-port", type=click.IntRange(1, 65535), help="The port at which they meet [29437].")
 @click.option("--join-cert", type=click.Path(path_type=Path), help="Encrypt it: one certificate for all nodes (PEM).")
 @click.option("--join-key", type=click.Path(path_type=Path), help="The certificate's private key (PEM).")
+@click.option("--metrics", type=click.IntRange(1, 65535), metavar="PORT", help="Answer Prometheus at this port.")
+@click.option("--webhook", type=url, metavar="URL", help="Send a small JSON message there on a hang.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end of a job that ran well.")
 @click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def command(
@@ -68,6 +78,8 @@ def command(
     join_port: int | None,
     join_cert: Path | None,
     join_key: Path | None,
+    metrics: int | None,
+    webhook: str | None,
     quiet: bool,
     command_line: tuple[str, ...],
 ) -> int:
@@ -86,6 +98,8 @@ def command(
         stall_after_s=stall_after,
         abort_after_s=abort_after,
         on_hang=on_hang,
+        metrics_port=metrics,
+        webhook=webhook,
     )
     options = replace(options, render=_live_renderer(options), headline=_headline)
     given = JoinWishes(join, join_port, join_cert, join_key)
@@ -94,13 +108,14 @@ def command(
     return run_and_report(command_line, options, is_quiet=quiet)
 
 
-def _headline(run_dir: Path) -> str:
-    """One line on the hang, for the screens of other nodes."""
+def _headline(run_dir: Path) -> Headline:
+    """One line on the hang, for the screens of other nodes, and for machines."""
     from unhang.diagnosis import judge_paths
     from unhang.show.headline import headline
 
     judged = judge_paths([run_dir])
-    return headline(judged.diagnosis, judged.case, judged.waits)
+    line, found = headline(judged.diagnosis, judged.case, judged.waits), judged.diagnosis.findings
+    return Headline(line, found[0].cause, tuple(found[0].culprit_ranks)) if found else Headline(line)
 
 
 def _live_renderer(options: RunOptions) -> Callable[[Path], str]:

@@ -51,12 +51,12 @@ def watch(options: RunOptions, run_dir: Path, root_pid: int, to_supervisor: int,
 
     Blocks: as long as the job.
     """
-    if options.join is None:
-        Agent(options, run_dir, root_pid, to_supervisor, from_supervisor).run()
-        return
-    from unhang.watch.joined_agent import JoinedAgent
-
-    JoinedAgent(options, run_dir, root_pid, to_supervisor, from_supervisor).run()
+    kind = Agent
+    if options.join is not None:
+        from unhang.watch.joined_agent import JoinedAgent as kind
+    elif options.metrics_port or options.webhook:
+        from unhang.watch.outward import OutwardAgent as kind
+    kind(options, run_dir, root_pid, to_supervisor, from_supervisor).run()
 
 
 class Agent:

@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from unhang.watch.agent import Agent
 from unhang.watch.evidence import is_unchanged, request_pickles, take_evidence, take_workers
 from unhang.watch.far import FarNode, FarRank, Packer
 from unhang.watch.meeting import (
@@ -32,6 +31,7 @@ from unhang.watch.meeting import (
     State,
 )
 from unhang.watch.options import RunOptions
+from unhang.watch.outward import OutwardAgent
 from unhang.watch.ranks import WatchedRank
 
 LOOK_S, CONFIRM_WAIT_S, SECURE_S, ACKNOWLEDGE_S = 5.0, 3.0, 4.0, 2.0
@@ -40,7 +40,7 @@ CLOSED_S, LINGER_S, LAST_WORDS_S = 1.5, 1.0, 1.0
 _PUMP_S, _PROBE_S = 0.05, 0.5
 
 
-class JoinedAgent(Agent):
+class JoinedAgent(OutwardAgent):
     """The state of the watch, with what other nodes say."""
 
     def __init__(self, options: RunOptions, run_dir: Path, root_pid: int, out: int, orders: int) -> None:
@@ -126,6 +126,9 @@ class JoinedAgent(Agent):
         self.meeting.publish(state, is_urgent or is_new)
 
     # As the hub
+
+    def _values(self, now: float) -> dict[str, float]:
+        return {**super()._values(now), "unhang_nodes_unheard": sum(bool(n.unheard) for n in self.nodes.values())}
 
     def _take_in(self) -> None:
         while not self.meeting.inbox.empty():
@@ -214,13 +217,13 @@ class JoinedAgent(Agent):
         self._await(lambda node: node.state.secured >= number, SECURE_S)
 
     def _tell(self, verdict: Mapping[str, Any], will_end: bool) -> None:
+        if self.meeting.role == "hub" and self.nodes:
+            self._judge()
+        super()._tell(verdict, will_end)
         if self.meeting.role != "hub" or not self.nodes:
             return
         self._given += 1
-        number, line = self._given, str(verdict.get("reason", ""))
-        if self.options.headline is not None:
-            with suppress(Exception):
-                line = self.options.headline(self.run_dir)
+        number, line = self._given, self._headline.line or str(verdict.get("reason", ""))
         joint = JointVerdict(
             number,
             str(verdict["kind"]),
