@@ -212,12 +212,12 @@ class Case:
     earlier: str = ""
 
 
-UNSEEN = "ranks 6-7"
+UNSEEN = r"rank 6 +its node node3 was not heard any more"
 CASES = (
     Case("healthy", _go_on, "clean"),
     Case("divergence", _diverge, "hang", "code-divergence", (5,)),
-    Case("killed node", _kill_node, "crash", told=UNSEEN),
-    Case("partition", _cut, "hang", told=r"node node3 \(ranks 6-7\) has not been heard for \d+ s: its machine is down"),
+    Case("killed node", _kill_node, "crash hang", told=UNSEEN),
+    Case("partition", _cut, "hang", told=r"node node3 \(ranks 6, 7\) has not been heard for \d+ s: its machine is down"),
     Case("delay 100 ms, healthy", _slow(_go_on, delay_ms=100.0), "clean"),
     Case("delay 100 ms, divergence", _slow(_diverge, delay_ms=100.0), "hang", "code-divergence", (5,)),
     Case("loss 3 %, healthy", _slow(_go_on, drop=0.03), "clean"),
@@ -287,7 +287,7 @@ def _judged(case: Case, run: Run, codes: list[int | None], told_s: float | None)
     )
     said = any(re.search(case.told, run.screen(n)) for n in run.nodes) if case.told else True
     is_right = (
-        report["outcome"] == case.outcome
+        report["outcome"] in case.outcome.split()
         and accused == list(case.ranks)
         and said
         and (not case.cause or (first.get("cause") == case.cause and line.get("line") == wanted_line))

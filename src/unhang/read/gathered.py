@@ -161,6 +161,8 @@ class _Walk:
         """Reads the runs that found the report folder taken, where they ran beside the one that has it: one on each node."""
         for other in sorted(p for p in folder.iterdir() if (p / "bundle" / "job.json").is_file()):
             job = self.attempt("job.json", partial(read_object, other / "bundle" / "job.json")) or {}
+            if text(job, "judged_elsewhere") and (folder / "bundle" / "nodes").is_dir():
+                continue  # its ranks came with those of the node that judged
             if ran_together(self.job, job):
                 self._add_run_directory(other / "bundle")
             else:

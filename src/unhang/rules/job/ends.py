@@ -12,6 +12,7 @@ from unhang.analyze.leaving import cannot_end
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent, ProcessExit, RankEvidence, WaitEdge, user_frames
+from unhang.read.inventory import OUT_OF_SIGHT
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import (
@@ -258,7 +259,9 @@ def _unseen(s: Situation, ranks: tuple[int, ...], unseen: tuple[int, ...], what:
         "reports": " ".join(s.case.job.report_dirs) or "THIS_REPORT",
     }
     raised = [(f.rank, f.error) for f in s.failures[:4] if f.error]
+    names = {f"rank {rank}" for rank in unseen}
     evidence = (
+        *[EvidenceLine(a.what, a.reason) for a in s.case.absent if a.what in names and a.reason != OUT_OF_SIGHT][:4],
         *(w.waiting_line(late.edge) for late in s.out_of_sight[:4]),
         *(EvidenceLine(f"rank {rank} exception", f"{e.type}: {e.message}"[:200]) for rank, e in raised),
     )
