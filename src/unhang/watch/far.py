@@ -17,7 +17,7 @@ from unhang.watch.ranks import WatchedRank, write_whole
 
 NODES, NODE_FILE = "nodes", "node.json"
 MOST_RANKS, MOST_BYTES, MOST_FILE = 4096, 64 << 20, 32 << 20
-PAGE = "page.bin"
+PAGE, UNKNOWN_WHY = "page.bin", "no message came any more"
 _TRAVEL = (
     *(PAGE, "identity.json", "groups.jsonl", "proc.json", "pyspy.json", "waits.json", "variables.json", "notes.jsonl"),
     *("error.json", "handled.jsonl", "held.json", "exit.json", "faulthandler.txt", "interrupt.txt"),
@@ -28,27 +28,31 @@ _MOVED_S = 0.05
 
 
 class Packer:
-    """The files of this node's ranks, each time those that are new. `with_pages`: the shared-memory pages too, which always change."""
+    """The files of this node's ranks, each time those that are new.
+
+    The shared-memory pages, which always change, only where `pages_wanted` has grown since; another thread makes it grow.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
         self._sent: dict[str, tuple[int, int]] = {}
-        self.with_pages = True
+        self.pages_wanted, self._pages_given = 1, 0
 
     def pack(self, everything: bool) -> tuple[dict[str, bytes], list[str], bool]:
         """What changed, what is gone, and whether that is all: the rest comes next time."""
         if everything:
-            self._sent, self.with_pages = {}, True
-        with_pages, self.with_pages = self.with_pages, False
+            self._sent, self._pages_given = {}, 0
+        wanted, before = self.pages_wanted, self._pages_given
+        self._pages_given = wanted
         found: dict[str, bytes] = {}
         seen, size = set(), 0
         for name, path, mark in self._files():
             seen.add(name)
             is_page = path.name == PAGE
-            if (is_page and not with_pages) or (not is_page and self._sent.get(name) == mark):
+            if (is_page and wanted == before) or (not is_page and self._sent.get(name) == mark):
                 continue
             if size > MOST_BYTES:
-                self.with_pages |= with_pages
+                self._pages_given = before
                 return found, [], False
             self._sent[name] = mark
             if (data := _content(path)) is not None:
@@ -178,7 +182,7 @@ class FarNode:
         self.ranks: dict[str, FarRank] = {}
         self.address = said.address
         self.state, self.heard_at, self.closed_at = State(), said.at, 0.0
-        self.unheard = ""
+        self.unheard, self.is_probed = "", False
         self._clock: tuple[int, int] | None = None
 
     def hear(self, push: Push, said: Said, hub: str, keep_files: bool) -> list[FarRank]:
@@ -208,8 +212,9 @@ class FarNode:
         ended = {s.folder for s in self.state.ranks if s.dead_s >= 0}
         return [rank for name, rank in self.ranks.items() if rank.is_alive and name in ended]
 
-    def lose(self, reason: str) -> None:
+    def lose(self, reason: str = UNKNOWN_WHY) -> None:
         """Nothing is known any more of what its ranks do."""
+        self.is_probed = reason != UNKNOWN_WHY
         self.unheard = reason
         for rank in self.ranks.values():
             rank.is_unheard = True
@@ -228,7 +233,8 @@ class FarNode:
 
     def _keep(self, push: Push) -> None:
         for name, data in push.files.items():
-            if not _PATH.fullmatch(name) or (name.endswith(".pickle") and data[:1] != b"{"):
+            is_odd = len(data) > MOST_FILE or (name.endswith(".pickle") and data[:1] != b"{")
+            if is_odd or not _PATH.fullmatch(name):
                 continue
             with suppress(OSError):
                 (self.folder / name).parent.mkdir(parents=True, exist_ok=True)

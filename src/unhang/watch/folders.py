@@ -247,6 +247,15 @@ def write_job_file(run_dir: Path, content: Mapping[str, Any]) -> None:
         (run_dir / "job.json.tmp").replace(run_dir / "job.json")
 
 
+def forget_nodes(run_dir: Path) -> None:
+    """Marks what was heard of other nodes as out of date: the watcher that heard them is gone."""
+    for path in run_dir.glob("nodes/*/node.json"):
+        with suppress(OSError, ValueError, TypeError):
+            fields = {**json.loads(path.read_bytes()), "unheard": "the watcher that heard it ended while the job ran"}
+            path.with_suffix(".tmp").write_text(json.dumps(fields), encoding="utf-8")
+            path.with_suffix(".tmp").replace(path)
+
+
 def withdraw_verdict(run_dir: Path) -> None:
     """Takes back what the watcher suspected: the job has come to a good end by itself."""
     with suppress(OSError, ValueError):

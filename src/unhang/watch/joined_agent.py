@@ -18,8 +18,9 @@ from typing import Any
 
 import msgspec
 
-from unhang.watch.evidence import is_unchanged, request_pickles, take_evidence, take_workers
-from unhang.watch.far import FarNode, FarRank, Packer
+from unhang.model.rank_sets import name_ranks
+from unhang.watch.evidence import drop_answers, is_unchanged, request_pickles, take_evidence, take_workers
+from unhang.watch.far import UNKNOWN_WHY, FarNode, FarRank, Packer
 from unhang.watch.meeting import (
     LEAST_PAUSE_S,
     MESSAGES_PER_S,
@@ -38,6 +39,7 @@ LOOK_S, CONFIRM_WAIT_S, SECURE_S, ACKNOWLEDGE_S = 5.0, 3.0, 4.0, 2.0
 UNHEARD_S, TOLD_AFTER_S, HUB_SILENT_S = 4.0, 8.0, 6.0
 CLOSED_S, LINGER_S, LAST_WORDS_S = 1.5, 1.0, 1.0
 _PUMP_S, _PROBE_S = 0.05, 0.5
+MOST_LINES = 4
 
 
 class JoinedAgent(OutwardAgent):
@@ -121,7 +123,7 @@ class JoinedAgent(OutwardAgent):
         before = {r.folder: (r.dead_s >= 0, r.has_failed) for r in self._published.ranks}
         is_new = before != {r.folder: (r.dead_s >= 0, r.has_failed) for r in ranks}
         if is_new:
-            self.packer.with_pages = True
+            self.packer.pages_wanted += 1
         self._published = state
         self.meeting.publish(state, is_urgent or is_new)
 
@@ -172,22 +174,22 @@ class JoinedAgent(OutwardAgent):
     def _listen_for_silence(self, now: float) -> None:
         patience_s = UNHEARD_S + 3 * self.meeting.orders.pause_s
         for node in self.nodes.values():
-            silent_s = now - node.heard_at
             is_closed = node.closed_at and now - node.closed_at > CLOSED_S
-            if node.unheard or node.state.is_over or not (is_closed or silent_s > patience_s):
-                if node.unheard and silent_s > TOLD_AFTER_S and node.id not in self._told and not self._is_sealed:
-                    self._told.add(node.id)
-                    self._send({"event": "note", "text": self._words_on(node, silent_s)})
-                continue
+            if not node.unheard and not node.state.is_over and (is_closed or now - node.heard_at > patience_s):
+                node.lose()
+                if any(rank.is_alive for rank in node.ranks.values()):
+                    self._look_again_at = now
+        lost = [node for node in self.nodes.values() if node.unheard]
+        for node in [node for node in lost if not node.is_probed][:1]:  # one each turn: it takes its time
             node.lose(_why_silent(node.address, bool(node.closed_at)))
-            if any(rank.is_alive for rank in node.ranks.values()):
-                self._look_again_at = now
-
-    def _words_on(self, node: FarNode, silent_s: float) -> str:
-        from unhang.model.rank_sets import name_ranks
-
-        ranks = name_ranks(tuple(sorted({r.rank for r in node.ranks.values() if r.is_alive and not r.is_earlier})))
-        return f"node {node.name} ({ranks or 'no ranks'}) has not been heard for {silent_s:.0f} s: {node.unheard}"
+        due = [node for node in lost if now - node.heard_at > TOLD_AFTER_S and node.id not in self._told]
+        if due and not self._is_sealed:
+            self._told.update(node.id for node in due)
+            for node in due[:MOST_LINES]:
+                self._send({"event": "note", "text": _words_on(node, now)})
+            if len(due) > MOST_LINES:
+                more = f"{len(due) - MOST_LINES} more nodes have not been heard for as long"
+                self._send({"event": "note", "text": more})
 
     def _take_evidence(self, with_workers: bool) -> dict[int, bytes]:
         self._given += 1
@@ -274,7 +276,7 @@ class JoinedAgent(OutwardAgent):
             self._done = msgspec.structs.replace(done, secured=orders.secure)
         self._hear_verdict(orders.verdict)
         if self._done is not done:
-            self.packer.with_pages = True
+            self.packer.pages_wanted += 1
             self._publish(time.monotonic(), is_urgent=True)
 
     def _hear_verdict(self, verdict: JointVerdict | None) -> None:
@@ -282,7 +284,10 @@ class JoinedAgent(OutwardAgent):
             return
         if verdict.number > self._done.seen:
             self._done = msgspec.structs.replace(self._done, seen=verdict.number)
-            self._send({"event": "joint", **msgspec.structs.asdict(verdict)})
+            said = {name: getattr(verdict, name) for name in ("kind", "line", "report", "is_withdrawn", "will_end")}
+            self._send({"event": "joint", **said})
+            for rank in self.ranks.values() if verdict.is_withdrawn else ():
+                drop_answers(rank.folder)
             if verdict.will_end:
                 self._promised = verdict
                 self._seal()
@@ -294,6 +299,11 @@ class JoinedAgent(OutwardAgent):
         if not self._has_ended:
             self._has_ended = True
             self._send({"event": "verdict", "kind": verdict.kind, "end": True})
+
+    def _on_interruption(self) -> None:
+        super()._on_interruption()
+        self.packer.pages_wanted += 1
+        self._publish(time.monotonic(), is_urgent=True)
 
     # The end
 
@@ -307,9 +317,9 @@ class JoinedAgent(OutwardAgent):
         while any(not n.state.is_over and not n.closed_at for n in self._heard()) and time.monotonic() < until:
             time.sleep(_PUMP_S)
             self._take_in()
-        for node in self.nodes.values():
-            if node.closed_at and not node.state.is_over and not node.unheard and not self._is_sealed:
-                node.lose(_why_silent(node.address, is_closed=True))
+        lost = [n for n in self.nodes.values() if n.closed_at and not n.state.is_over and not n.unheard]
+        for node in () if self._is_sealed else lost:
+            node.lose(_why_silent(node.address, is_closed=True) if node in lost[:MOST_LINES] else UNKNOWN_WHY)
 
 
 def _state_of(rank: WatchedRank, now: float) -> RankState:
@@ -317,6 +327,13 @@ def _state_of(rank: WatchedRank, now: float) -> RankState:
     code = rank.seen_end[1] if rank.seen_end else None
     quiet_s = max(0.0, rank.quiet_s(now if rank.is_alive else rank.died_at))
     return RankState(rank.folder.name, quiet_s, dead_s, code, rank.has_stepped(), rank.has_failed())
+
+
+def _words_on(node: FarNode, now: float) -> str:
+    ranks = name_ranks(sorted({r.rank for r in node.ranks.values() if r.is_alive and not r.is_earlier}))
+    return (
+        f"node {node.name} ({ranks or 'no ranks'}) has not been heard for {now - node.heard_at:.0f} s: {node.unheard}"
+    )
 
 
 def _why_silent(address: tuple[str, int], is_closed: bool) -> str:

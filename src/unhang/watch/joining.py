@@ -31,7 +31,7 @@ _TASKS = (
 )
 _FIRST = ("NODE_RANK", "GROUP_RANK", "SLURM_NODEID", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "RANK")
 _TLS = ("UNHANG_JOIN_CERT", "UNHANG_JOIN_KEY")
-_JOB = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
+_JOB = ("MASTER_PORT", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
 
 
 class Address(NamedTuple):
@@ -125,8 +125,10 @@ def find_join(
     if not token:
         complain(f"the watchers of other nodes at {hub} are not joined without a token: {NO_TOKEN}")
         return None
-    first = next((env[name] for name in _FIRST if name in env), launch.get("node-rank", ""))
-    return Join(hub, job, token, first == "0", cert, key)
+    first = next(
+        (env[name] for name in _FIRST if name in env), launch.get("node-rank") or launch.get("machine-rank", "")
+    )
+    return Join(hub, job, token, first == "0" and not given, cert, key)
 
 
 def _with_environment(wishes: JoinWishes, env: Mapping[str, str]) -> JoinWishes:
@@ -154,6 +156,7 @@ def _launch(command: Sequence[str]) -> dict[str, str]:
     start = next((i for i, word in enumerate(words) if _LAUNCHERS.search(word)), None)
     found: dict[str, str] = {}
     rest = list(command[start + 1 :]) if start is not None else []
+    rest = rest[1:] if rest[:1] == ["launch"] else rest
     while rest and rest[0].startswith("-"):
         name, equals, value = rest.pop(0).lstrip("-").replace("_", "-").partition("=")
         if (
@@ -175,8 +178,8 @@ def _whole(text: str | None) -> int:
 
 def has_several(env: Mapping[str, str], launch: Mapping[str, str]) -> bool:
     """Whether several `unhang run`s run this job: several nodes of the launcher, or several tasks of which this is one."""
-    if "nnodes" in launch:
-        return _whole(launch["nnodes"]) > 1
+    if nodes := launch.get("nnodes") or launch.get("num-machines"):
+        return _whole(nodes) > 1
     if any(_whole(env.get(size)) > 1 and env.get(number, "").isdecimal() for size, number in _TASKS):
         return True
     return _whole(env.get("SLURM_NNODES")) > 1 and "SLURM_PROCID" in env
@@ -189,7 +192,7 @@ def _found_hub(env: Mapping[str, str], launch: Mapping[str, str]) -> Address | N
     first = first_host(
         env.get("SLURM_STEP_NODELIST") or env.get("SLURM_NODELIST") or env.get("SLURM_JOB_NODELIST") or ""
     )
-    host = launch.get("master-addr") or env.get("MASTER_ADDR") or first
+    host = launch.get("master-addr") or launch.get("main-process-ip") or env.get("MASTER_ADDR") or first
     return Address(host, 0) if host else None
 
 
@@ -213,10 +216,14 @@ def _address(text: str) -> Address | None:
 
 
 def _job(env: Mapping[str, str], launch: Mapping[str, str]) -> str:
-    """What the nodes of a job know in common, and other jobs do not."""
-    names = ("rdzv-endpoint", "rdzv-id", "master-addr", "master-port", "nnodes")
-    own = [f"{name}={launch[name]}" for name in names if name in launch]
-    return " ".join([*own, *(f"{name}={env[name]}" for name in _JOB if name in env and not (own and name[0] == "M"))])
+    """What the nodes of a job know in common, and other jobs on the same first node do not. No names of hosts: they have several."""
+    port = _address(launch.get("rdzv-endpoint", ""))
+    own = {
+        "rdzv-id": launch.get("rdzv-id"),
+        "port": launch.get("master-port") or launch.get("main-process-port") or (str(port.port) if port else ""),
+    }
+    found = {**own, **{name: env.get(name) for name in _JOB if name != "MASTER_PORT" or not launch}}
+    return " ".join(f"{name}={value}" for name, value in found.items() if value)
 
 
 def _own_folder(hub: Address, job: str) -> Path | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang.watch.agent_process import ENDING, FORWARDED, Agent, joint_line, signals_kept_for_us
-from unhang.watch.folders import ended_well_before, withdraw_verdict, write_job_file
+from unhang.watch.folders import ended_well_before, forget_nodes, withdraw_verdict, write_job_file
 from unhang.watch.options import RunOptions, job_environment
 from unhang.watch.process_tree import (
     Hold,
@@ -252,9 +252,9 @@ class Supervisor:
         for message in self.agent.messages():
             self.on_message(message)
         if self.agent is not None and self.agent.pid in self.statuses and not is_finishing:
-            code = os.waitstatus_to_exitcode(self.statuses[self.agent.pid])
+            code, self.agent = os.waitstatus_to_exitcode(self.statuses[self.agent.pid]), None
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            self.agent = None
+            forget_nodes(self.run_dir)
             self.do_without("watcher", f"the watcher ended unexpectedly ({how}); the job goes on unwatched")
 
     def on_message(self, message: Mapping[str, Any]) -> None:

@@ -209,7 +209,7 @@ def test_what_travels_is_what_changed(tmp_path: Path) -> None:
     (folder / "error.json").unlink()
     (folder / "exit.json").write_text("[]")
     assert packer.pack(False) == ({"ranks/r0-5/exit.json": b"[]"}, ["ranks/r0-5/error.json"], True)
-    packer.with_pages = True
+    packer.pages_wanted += 1
     assert list(packer.pack(False)[0]) == ["ranks/r0-5/page.bin"]
 
 
@@ -244,6 +244,11 @@ TASKS = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT
         (["python", "t.py", "--nnodes", "2"], {}, None),
         (["torchrun", "--standalone", "--nproc-per-node", "8", "t.py"], {"SLURM_NODELIST": "a"}, None),
         (["torchrun", "--nnodes", "1", "t.py"], {}, None),
+        (
+            ["accelerate", "launch", "--num_machines", "2", "--main_process_ip", "n0", "--machine_rank", "1", "t"],
+            {},
+            "n0:29437",
+        ),
         (["sbatch", "x"], {"SLURM_NODELIST": "gpu[1-4]", "SLURM_NNODES": "4"}, None),
     ],
 )
