@@ -154,8 +154,10 @@ class Server:
         except Refused as refusal:
             with suppress(OSError):
                 _answer(writer, refusal.status, str(refusal).encode())
-        except (OSError, EOFError, ValueError, KeyError, asyncio.LimitOverrunError, asyncio.CancelledError):
-            pass  # hung up, too slow, no HTTP, or we end
+        except (OSError, EOFError, ValueError, KeyError, asyncio.LimitOverrunError):
+            pass  # hung up, too slow, or no HTTP
+        except asyncio.CancelledError:
+            writer.transport.abort()  # we end
         finally:
             self._connections -= 1
             self._strangers -= not node
@@ -294,5 +296,5 @@ class Client:
     def close(self) -> None:
         """Hangs up."""
         if self._streams is not None:
-            self._streams[1].close()
+            self._streams[1].transport.abort()
             self._streams = None

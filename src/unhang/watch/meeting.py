@@ -192,6 +192,9 @@ class Meeting(threading.Thread):
             await self._stay_together()
         finally:
             self._server.close()
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await asyncio.sleep(0.01)  # connections are torn down
 
     async def _stay_together(self) -> None:
         began = time.monotonic()

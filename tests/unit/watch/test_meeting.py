@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import stat
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -302,3 +304,24 @@ def test_an_address_that_is_none_is_told(asked: str) -> None:
     with contextlib.suppress(WrongUsage):
         find_join(JoinWishes(asked), {"UNHANG_TOKEN": TOKEN}, ["t"], None, pytest.fail)
         pytest.fail("it was taken")
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="a certificate is made with openssl")
+def test_with_a_certificate_nobody_reads_along_or_stands_in_for_the_hub(nodes: Nodes, tmp_path: Path) -> None:
+    certs = []
+    for name in ("ours", "theirs"):
+        cert, key = tmp_path / f"{name}.pem", tmp_path / f"{name}.key"
+        make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=unhang"]
+        subprocess.run([*make, "-out", str(cert), "-keyout", str(key)], check=True, capture_output=True)
+        certs.append({"cert": cert, "key": key})
+    hub = nodes.add(**certs[0])
+    until(lambda: hub.role == "hub")
+    friend = nodes.add(**certs[0])
+    until(lambda: friend.role == "member")
+    plain, wrong = nodes.add(), nodes.add(**certs[1])
+    until(lambda: friend.node in _heard(hub))
+    assert {plain.role, wrong.role} <= {
+        "seeking",
+        "hub",
+    }  # never a member: each judges alone, or meets others at the next port
+    assert {node for node in (plain.node, wrong.node) if node in _heard(hub)} == set()
