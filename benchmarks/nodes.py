@@ -112,6 +112,8 @@ class Run:
         reports = ["--report-dir", str(self.folder / f"report{node}")]
         unhang = [str(Path(sys.executable).with_name("unhang")), "run", *limits, *reports, "--", *command]
         rendezvous = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "eth0"}
+        if is_elastic:  # else the second attempt finds the addresses of the first
+            rendezvous["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         env = {**os.environ, "OMP_NUM_THREADS": "1", "UNHANG_TOKEN": TOKEN, **rendezvous}
         self.nodes[node] = subprocess.Popen(
             self.cluster.on(node, *unhang), env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, text=True
@@ -333,8 +335,8 @@ def _judged(case: Case, run: Run, codes: list[int | None], told_s: float | None)
 
 def _weight(report: dict[str, Any], bundle: Path) -> tuple[bool, int]:
     """The report of a hub that judged comes first, then the one that has most ranks."""
-    is_proven = (report.get("hang") or {}).get("kind") == "proven"
-    return is_proven, len(list(bundle.glob("ranks/r*"))) + len(list(bundle.glob("nodes/*/ranks/r*")))
+    hung = report.get("hang") is not None and not (report["hang"].get("withdrawn") or report["outcome"] == "crash")
+    return hung, len(list(bundle.glob("ranks/r*"))) + len(list(bundle.glob("nodes/*/ranks/r*")))
 
 
 def main() -> None:
