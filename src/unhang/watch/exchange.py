@@ -243,6 +243,8 @@ class Client:
             )
             self.own_host = self._streams[1].get_extra_info("sockname")[0]
             status, _, body = await self._asked("GET /hello", b"")
+        if status == 503:
+            raise ConnectionError("it is busy")
         try:
             fields: dict[str, Any] = json.loads(body)
             hello = Hello(**{name: fields[name] for name in Hello._fields})

@@ -324,22 +324,21 @@ class Meeting(threading.Thread):
         if self.role == "alone" or self._is_over:
             await self._pause(TRY_EVERY_S)
             return
-        until, lost, self.role = time.monotonic() + SETTLE_S, str(self.hub), "seeking"
-        while time.monotonic() < until and not self._is_over:
-            for node, host, port in self.orders.successors:
+        until, lost, self.role = time.monotonic() + SETTLE_S, self.hub, "seeking"
+        while time.monotonic() < until and not self._is_over and lost is not None:
+            for node, host, port in (("", *lost), *self.orders.successors):
                 if node == self.node:
                     self._say(f"the hub at {lost} is gone; this node takes over")
                     self._become_hub()
                     return
-                client = self._client(Address(host, port))
-                try:
-                    is_hub = (await client.connect(limit_s=1.0)).is_hub
-                except (OSError, Refused):
-                    continue  # it is gone, too
-                finally:
-                    client.close()
+                with closing(self._client(Address(host, port))) as client:
+                    try:
+                        is_hub = (await client.connect(limit_s=1.0)).is_hub
+                    except (OSError, Refused):
+                        continue  # it is gone, too
                 if is_hub:
-                    self._say(f"the hub at {lost} is gone; {Address(host, port)} has taken over")
+                    if node:
+                        self._say(f"the hub at {lost} is gone; {client.address} has taken over")
                     return
                 break  # it has not noticed yet
             await self._pause(FIRST_TRY_S)
