@@ -303,9 +303,8 @@ def _judged(case: Case, run: Run, codes: list[int | None], told_s: float | None)
     detected = [json.loads(v.read_text())["detected_ns"] / 1e9 - began for v in verdicts if v.exists()]
     accused = sorted({r for rep in reports.values() for f in rep["findings"] for r in f["culprit_ranks"]})
     line = first.get("location") or {}
-    wanted_line = next(
-        i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.endswith("# culprit")
-    )
+    mark = MARKS.get(case.cause, "# culprit")
+    wanted_line = next(i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if text.endswith(mark))
     said = any(re.search(case.told, run.screen(n)) for n in run.nodes) if case.told else True
     is_right = (
         report["outcome"] in case.outcome.split()

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,7 @@ class JoinedAgent(OutwardAgent):
         first = sorted((n for n in self.nodes.values() if not n.unheard), key=lambda n: n.number)[:MOST_SUCCESSORS]
         successors = [(n.id, *n.address) for n in first]
         self.meeting.orders = msgspec.structs.replace(
-            self.meeting.orders, pause_s=pause_s, successors=successors, **changes
+            self.meeting.orders, pause_s=pause_s, successors=successors, report=self._where_to, **changes
         )
 
     def _await(self, is_done: Callable[[FarNode], bool], limit_s: float) -> bool:
@@ -230,7 +231,7 @@ class JoinedAgent(OutwardAgent):
             number,
             str(verdict["kind"]),
             line,
-            f"{socket.gethostname()}:{self._report_dir()}",
+            self._where_to,
             list(verdict["waiting_ranks"]),
             int(verdict["onset_ns"]),
             bool(verdict["withdrawn"]),
@@ -242,10 +243,13 @@ class JoinedAgent(OutwardAgent):
             self._send({"event": "condemned"})
             self._order(verdict=msgspec.structs.replace(joint, is_end=True))
 
-    def _report_dir(self) -> str:
+    @cached_property
+    def _where_to(self) -> str:
+        """Where the report on all nodes will be."""
+        folder: object = self.options.report_dir
         with suppress(OSError, ValueError, AttributeError):
-            return str(json.loads((self.run_dir / "job.json").read_bytes()).get("report_dir", ""))
-        return str(self.options.report_dir)
+            folder = json.loads((self.run_dir / "job.json").read_bytes()).get("report_dir") or folder
+        return f"{socket.gethostname()}:{folder}"
 
     def _withdraw(self) -> None:
         verdict = self.verdict
@@ -311,6 +315,9 @@ class JoinedAgent(OutwardAgent):
         """Tells the hub how our ranks ended; as the hub, hears that of the others. Blocks: up to a second or so."""
         self._done = msgspec.structs.replace(self._done, is_over=True)
         self._publish(time.monotonic(), is_urgent=True)
+        report = self.meeting.orders.report
+        if self.meeting.role == "member" and self._has_failed() and not self._is_sealed and report:
+            self._send({"event": "note", "text": f"the report on the ranks of all nodes is on {report}"})
         if self.meeting.role != "hub":
             return
         until = time.monotonic() + (LAST_WORDS_S if self._has_failed() or self._is_sealed else LINGER_S / 2)

@@ -90,7 +90,7 @@ class JointVerdict(msgspec.Struct, array_like=True):
 
 
 class Orders(msgspec.Struct, array_like=True):
-    """The hub's answer: numbers of what is to be done, how often to speak, who follows it."""
+    """The hub's answer: numbers of what is to be done, how often to speak, who follows it, where its report will be."""
 
     version: int = VERSION
     hub: str = ""
@@ -102,6 +102,7 @@ class Orders(msgspec.Struct, array_like=True):
     verdict: JointVerdict | None = None
     successors: list[tuple[str, str, int]] = []
     needs_all: bool = False
+    report: str = ""
 
 
 @dataclass
