@@ -1,4 +1,4 @@
-"""One job under several `unhang run`s, as on several nodes: none accuses what it cannot see, and their reports can be joined."""
+"""One job under several `unhang run`s, as on several nodes: they judge together; alone, none accuses what it cannot see."""
 
 from __future__ import annotations
 
@@ -31,10 +31,14 @@ def _free_port() -> int:
 
 @contextlib.contextmanager
 def _runs(
-    commands: Sequence[Sequence[str]], environments: Sequence[dict[str, str]], cwd: Path, stall_after_s: int = 4
+    commands: Sequence[Sequence[str]],
+    environments: Sequence[dict[str, str]],
+    cwd: Path,
+    stall_after_s: int = 4,
+    join: str = "off",
 ) -> Iterator[list[warm.Job]]:
     """Starts each command under an `unhang run` of its own, and leaves none behind."""
-    limits = ["--stall-after", str(stall_after_s), "--abort-after", str(stall_after_s + 8)]
+    limits = ["--stall-after", str(stall_after_s), "--abort-after", str(stall_after_s + 8), "--join", join]
     started = [
         warm.popen(
             [*_unhang(), "run", *limits, "--", *command], cwd, {**os.environ, "OMP_NUM_THREADS": "1", **environment}
@@ -145,3 +149,92 @@ def test_two_nodes_under_torchrun_accuse_only_what_they_see(tmp_path: Path) -> N
     for first in (there, joined["findings"][0]):
         assert (first["culprit_ranks"], Path(first["location"]["file"]).name) == ([3], program.name)
     assert joined["job"]["world_size"] == 4
+
+
+def _launches(program: Path, *arguments: str) -> list[list[str]]:
+    """Torchrun on two nodes of two ranks each."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
+    master = ["--master-addr", "127.0.0.1", "--master-port", str(_free_port())]
+    return [[*launch, "--node-rank", str(n), *master, str(program), *arguments] for n in range(2)]
+
+
+def _watchers(process: warm.Job) -> list[int]:
+    """The pids of the watchers of one `unhang run`."""
+    found = []
+    for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().startswith("unhang-watcher"):
+                found.append(int(pid))
+    return found
+
+
+@pytest.mark.torchrun
+@pytest.mark.timeout(180)
+def test_two_nodes_find_a_divergence_together(tmp_path: Path) -> None:
+    program = HERE / "programs" / "conditional_collective.py"
+    folders = [tmp_path / f"node{n}" for n in range(2)]
+    environments = [{"UNHANG_REPORT_DIR": str(folder)} for folder in folders]
+    with _runs(_launches(program), environments, tmp_path, stall_after_s=60, join="auto") as pair:
+        texts = [process.communicate(timeout=150 * slowness())[1] for process in pair]
+    assert [process.returncode for process in pair] == [HUNG_JOB_ENDED] * 2, texts
+    (report_dir,) = [folder for folder in folders if (folder / "report.json").exists()]
+    report = _report(report_dir)
+    first = report["findings"][0]
+    assert (report["hang"]["kind"], first["cause"], first["culprit_ranks"]) == ("proven", "code-divergence", [0]), texts
+    assert Path(first["location"]["file"]).name == program.name
+    assert report["job"]["world_size"] == 4
+    assert report["hang"]["waiting_ranks"] == [0, 1, 2, 3]
+    other = texts[1 - folders.index(report_dir)]
+    line = next(x for x in other.splitlines() if x.startswith("unhang: HANG over all nodes (proven): "))
+    assert "rank 0 is in all_reduce(1 Float)" in line
+    assert line.endswith(f":{report_dir}")
+    again = _diagnose(report_dir)["findings"][0]  # the one bundle holds the ranks of both nodes
+    assert (again["title"], again["culprit_ranks"]) == (first["title"], [0])
+
+
+@pytest.mark.torchrun
+@pytest.mark.timeout(180)
+def test_a_healthy_job_on_two_nodes_is_left_alone(tmp_path: Path) -> None:
+    folders = [tmp_path / f"node{n}" for n in range(2)]
+    environments = [{"UNHANG_REPORT_DIR": str(folder)} for folder in folders]
+    program = HERE / "programs" / "rank0_sleeps.py"
+    with _runs(_launches(program), environments, tmp_path, join="auto") as pair:
+        texts = [process.communicate(timeout=150 * slowness())[1] for process in pair]
+    assert [process.returncode for process in pair] == [0, 0], texts
+    reports = [_report(folder) for folder in folders]
+    assert {report["outcome"] for report in reports} == {"clean"}
+    assert "4 ranks ran to the end" in "".join((f / "report.txt").read_text() for f in folders)
+    for text in texts:
+        assert len([x for x in text.splitlines() if x.startswith("unhang:")]) == 1, text
+
+
+@pytest.mark.timeout(180)
+def test_a_rank_that_others_wait_for_is_found_on_the_other_node(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    command = [sys.executable, str(PROGRAM), "--sleep"]
+    with _runs([command, command], _tasks(folders), tmp_path, join="auto") as pair:
+        texts = [process.communicate(timeout=80 * slowness())[1] for process in pair]
+    assert [process.returncode for process in pair] == [HUNG_JOB_ENDED] * 2, texts
+    (report_dir,) = [folder for folder in folders if (folder / "report.json").exists()]
+    first = _report(report_dir)["findings"][0]
+    assert (first["cause"], first["culprit_ranks"]) == ("slow-rank0-work", [0]), texts
+    told = texts[1 - folders.index(report_dir)]
+    assert "STALLED over all nodes (suspected): rank 0 " in told
+    assert "not seen from here" not in "".join(texts)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.timeout(180)
+def test_a_watcher_that_is_killed_leaves_the_job_alone(victim: int, tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    command = [sys.executable, str(HERE / "programs" / "steps_of_seconds.py"), "8"]
+    with _runs([command, command], _tasks(folders), tmp_path, join="auto") as pair:
+        assert pair[victim].stdout
+        assert pair[victim].stdout.readline()
+        (watcher,) = _watchers(pair[victim])
+        os.kill(watcher, signal.SIGKILL)
+        texts = [process.communicate(timeout=80 * slowness())[1] for process in pair]
+    assert [process.returncode for process in pair] == [0, 0], texts
+    assert "the watcher ended unexpectedly (signal 9); the job goes on unwatched" in texts[victim]
+    for folder in folders:
+        assert _report(folder)["findings"] == []

@@ -14,7 +14,17 @@ import click
 
 from unhang.cli.own_process import import_numpy
 from unhang.cli.streams import Progress, log, wants_color
-from unhang.watch.options import OnHang, RunOptions, debug_nccl, parse_seconds, parse_variable, read_options
+from unhang.watch.joining import JoinWishes, find_join
+from unhang.watch.options import (
+    Headline,
+    OnHang,
+    RunOptions,
+    debug_nccl,
+    parse_seconds,
+    parse_url,
+    parse_variable,
+    read_options,
+)
 
 if TYPE_CHECKING:
     from unhang.model import Diagnosis
@@ -35,6 +45,14 @@ def variable(text: str) -> tuple[str, str]:
         return parse_variable(text)
     except ValueError as error:
         raise click.BadParameter(f"{text!r}: {error}") from None
+
+
+def url(text: str) -> str:
+    """Reads a URL of the command line, or ends with a usage error."""
+    try:
+        return parse_url(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is {error}") from None
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
@@ -70,6 +88,16 @@ def variable(text: str) -> tuple[str, str]:
     is_flag=True,
     help="Have NCCL write what it does into files of the evidence, for this run only.",
 )
+@click.option(
+    "--join",
+    metavar="HOST[:PORT]|auto|off",
+    help="Judge together with the other nodes of this job; HOST is the first of them [auto where there are several].",
+)
+@click.option("--join-port", type=click.IntRange(1, 65535), help="The port at which they meet [29437].")
+@click.option("--join-cert", type=click.Path(path_type=Path), help="Encrypt it: one certificate for all nodes (PEM).")
+@click.option("--join-key", type=click.Path(path_type=Path), help="The certificate's private key (PEM).")
+@click.option("--metrics", type=click.IntRange(1, 65535), metavar="PORT", help="Answer Prometheus at this port.")
+@click.option("--webhook", type=url, metavar="URL", help="Send a small JSON message there on a hang.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end of a job that ran well.")
 @click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def command(
@@ -79,6 +107,12 @@ def command(
     on_hang: OnHang | None,
     variables: tuple[tuple[str, str], ...],
     debugs_nccl: bool,
+    join: str | None,
+    join_port: int | None,
+    join_cert: Path | None,
+    join_key: Path | None,
+    metrics: int | None,
+    webhook: str | None,
     quiet: bool,
     command_line: tuple[str, ...],
 ) -> int:
@@ -97,9 +131,25 @@ def command(
         stall_after_s=stall_after,
         abort_after_s=abort_after,
         on_hang=on_hang,
+        metrics_port=metrics,
+        webhook=webhook,
     )
-    options = replace(options, render=_live_renderer(options), added=dict(variables), debugs_nccl=debugs_nccl)
+    options = replace(options, added=dict(variables), debugs_nccl=debugs_nccl)
+    options = replace(options, render=_live_renderer(options), headline=_headline)
+    given = JoinWishes(join, join_port, join_cert, join_key)
+    token_folder = options.report_dir.parent if options.has_default_report_dir else options.report_dir
+    options = replace(options, join=find_join(given, options.env, command_line, token_folder, say))
     return run_and_report(command_line, options, is_quiet=quiet)
+
+
+def _headline(run_dir: Path) -> Headline:
+    """One line on the hang, for the screens of other nodes, and for machines."""
+    from unhang.diagnosis import judge_paths
+    from unhang.show.headline import headline
+
+    judged = judge_paths([run_dir])
+    line, found = headline(judged.diagnosis, judged.case, judged.waits), judged.diagnosis.findings
+    return Headline(line, found[0].cause, tuple(found[0].culprit_ranks)) if found else Headline(line)
 
 
 def _live_renderer(options: RunOptions) -> Callable[[Path], str]:
@@ -160,7 +210,10 @@ def run_and_report(command_line: tuple[str, ...], options: RunOptions, is_quiet:
     end = run_job(command_line, options, run_dir, _facts(command_line, options, to_read))
     try:
         bundle = save_bundle(run_dir, report_dir, say)
-        _show(bundle, is_quiet)
+        if end.joint_line:
+            say(f"{end.joint_line}; the evidence of this node is in {bundle}")
+        else:
+            _show(bundle, is_quiet)
     except KeyboardInterrupt:
         say("interrupted while the report was made")
     return _leave(end)

@@ -77,7 +77,8 @@ def _of_processes(gathered: Gathered, trusted: bool) -> Case:
     from unhang.read.membership import Membership
     from unhang.read.pickle_guard import PickleGuard
 
-    records = gathered.records
+    records, unheard = _heard(gathered.records)
+    gathered = replace(gathered, records=records)
     began_ns = ending_began_ns(gathered.job, gathered.verdict)
     if began_ns is not None:
         for record in records.values():
@@ -97,7 +98,7 @@ def _of_processes(gathered: Gathered, trusted: bool) -> Case:
     events = _events_in(lines)
     known = {group.name: group for group in (*calls.groups, *membership.all_groups())}
     job = _job(gathered, flights, _known_world(records) or membership.world())
-    unseen = out_of_sight(gathered.runs, records, range(job.world_size or 0))
+    unseen = tuple(sorted({*out_of_sight(gathered.runs, records, range(job.world_size or 0)), *unheard}))
     return Case(
         job=job,
         ranks=ranks,
@@ -113,7 +114,8 @@ def _of_processes(gathered: Gathered, trusted: bool) -> Case:
             *gathered.absent,
             *absent_calls(flights.ranks, records, ranks),
             *_absent_ranks(set(range(job.world_size or 0)) - {*records, *unseen}, job, NO_SIGN),
-            *_absent_ranks(unseen, job, OUT_OF_SIGHT),
+            *_absent_ranks([rank for rank in unseen if rank not in unheard], job, OUT_OF_SIGHT),
+            *(Unavailable(f"rank {rank}", reason) for rank, reason in list(unheard.items())[:MAX_NAMED_RANKS]),
             *(absence for record in records.values() for absence in record.absent),
         ),
         out_of_sight=unseen,
@@ -121,6 +123,16 @@ def _of_processes(gathered: Gathered, trusted: bool) -> Case:
         attempt=len(gathered.earlier),
         earlier=tuple(replace(_of_processes(g, trusted), attempt=i) for i, g in enumerate(earlier)),
     )
+
+
+def _heard(records: Records) -> tuple[dict[int, RankRecord], dict[int, str]]:
+    """The ranks whose node was heard to the end, and of the others why not: what they did when it mattered is unknown."""
+    unheard = {
+        rank: f"its node {r.identity.host} was not heard any more: {r.unheard}"
+        for rank, r in records.items()
+        if r.unheard and "died_ns" not in r.proc_fields
+    }
+    return {rank: r for rank, r in records.items() if rank not in unheard}, unheard
 
 
 def _lines(gathered: Gathered) -> tuple[LogLine, ...]:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 from unhang.errors import UnreadableInput
 from unhang.model import Course, RankIdentity, ThreadStack, Unavailable
 from unhang.read.dumps.shard import DumpFile
-from unhang.read.fields import whole
+from unhang.read.fields import text, whole
 from unhang.read.files import read_object
 from unhang.read.rank_folder import FOLDER_NAME, RankRecord, read_rank_folder
 from unhang.read.restarts import Processes, attempts_of, began_ns, outputs_of
-from unhang.read.runs import COURSE, joined_course, joined_job, joined_verdict, ran_together, read_course
+from unhang.read.runs import COURSE, joined_course, joined_job, joined_verdict, ran_together, read_course, shift_clock
 
 if TYPE_CHECKING:
     from unhang.read.output_log import OutputLog
@@ -165,6 +165,8 @@ class _Walk:
         """Reads the runs that found the report folder taken, where they ran beside the one that has it: one on each node."""
         for other in sorted(p for p in folder.iterdir() if (p / "bundle" / "job.json").is_file()):
             job = self.attempt("job.json", partial(read_object, other / "bundle" / "job.json")) or {}
+            if text(job, "judged_elsewhere") and (folder / "bundle" / "nodes").is_dir():
+                continue  # its ranks came with those of the node that judged
             if ran_together(self.job, job):
                 self._add_run_directory(other / "bundle")
             else:
@@ -184,18 +186,34 @@ class _Walk:
             self.launcher_stacks = self.attempt("stack of the launcher", lambda: read_pyspy(launcher)) or ()
         if (folder / "output.log").exists():
             self._output_paths.append((folder / "output.log", None))
+        self._add_ranks(folder)
+        nodes = folder / "nodes"
+        for node in sorted(nodes.iterdir()) if nodes.is_dir() else ():
+            if node.is_dir():
+                self._add_node(node)
+
+    def _add_node(self, folder: Path) -> None:
+        """Reads what the watcher of another node sent to the one that wrote this run directory."""
+        self.runs[str(folder)] = self.attempt("job.json", partial(read_object, folder / "job.json")) or {}
+        node = self.attempt("node.json", partial(read_object, folder / "node.json")) or {}
+        self._add_ranks(folder, whole(node, "clock_offset_ns") or 0, text(node, "unheard"))
+
+    def _add_ranks(self, folder: Path, clock_offset_ns: int = 0, unheard: str = "") -> None:
         ranks = folder / "ranks"
         for rank_folder in sorted(ranks.iterdir()) if ranks.is_dir() else ():
             if rank_folder.is_dir():
-                self._add_rank_folder(rank_folder)
+                self._add_rank_folder(rank_folder, clock_offset_ns, unheard)
 
-    def _add_rank_folder(self, folder: Path) -> None:
+    def _add_rank_folder(self, folder: Path, clock_offset_ns: int = 0, unheard: str = "") -> None:
         record = read_rank_folder(folder)
         if record is None:
             self.absent.append(
                 Unavailable(f"folder {folder.name}", "neither its name nor identity.json tells the rank")
             )
         else:
+            record.unheard = unheard
+            if clock_offset_ns:
+                shift_clock(record, clock_offset_ns)
             self.processes.setdefault(record.rank, []).append(record)
 
     def _add_loose_folder(self, folder: Path, depth: int) -> None:

@@ -47,6 +47,7 @@ class RankRecord:
     `twins`: the pids of other processes that said at the same time that they are this rank.
     `at_interrupt`: the stacks when a signal came that ends a job. `forgotten`: an error that is only the echo of the job's end.
     `output_bytes`: how much of the job's output had been kept when the process announced itself.
+    `clock_offset_ns`: was added to its times, and is to be added to those in its dumps. `unheard`: why its node is heard no more.
     """
 
     identity: RankIdentity
@@ -67,6 +68,8 @@ class RankRecord:
     stacks: tuple[ThreadStack, ...] = ()
     variables: tuple[tuple[Frame, str, str], ...] = ()
     output_bytes: int | None = None
+    clock_offset_ns: int = 0
+    unheard: str = ""
     waits_fields: dict[str, object] = field(default_factory=dict)
     dump_paths: list[Path] = field(default_factory=list)
     absent: list[Unavailable] = field(default_factory=list)
@@ -92,8 +95,7 @@ class RankRecord:
 
 def read_rank_folder(folder: Path) -> RankRecord | None:
     """All that one folder holds, dumps unread; None if not even its name tells a rank."""
-    name = FOLDER_NAME.match(folder.name)
-    noted: list[Unavailable] = []
+    name, noted = FOLDER_NAME.match(folder.name), list[Unavailable]()
     fields: dict[str, object] = {}
     if (folder / "identity.json").exists():
         try:

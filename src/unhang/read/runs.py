@@ -362,3 +362,27 @@ def _launched_here(seen: Sequence[RankIdentity]) -> Collection[int] | None:
     places = {at for _, at, _ in reported}
     is_whole = all(places == set(range(size or 0)) for _, _, size in reported)
     return [i.rank for i in seen] if is_whole else None  # dealt out by turns over the nodes, and all of these came
+
+
+def shift_clock(record: RankRecord, by_ns: int) -> None:
+    """Brings the times of another node's clock to that of the node that wrote the run directory."""
+    record.clock_offset_ns = by_ns
+    record.identity = replace(record.identity, started_ns=_shifted(record.identity.started_ns, by_ns))
+    record.handled = tuple(replace(e, time_ns=_shifted(e.time_ns, by_ns)) for e in record.handled)
+    if record.error is not None:
+        record.error = replace(record.error, time_ns=_shifted(record.error.time_ns, by_ns))
+    for fields in (record.proc_fields, record.exit_fields):
+        for name in ("died_ns", "taken_ns", "time_ns"):
+            if (time_ns := whole(fields, name)) is not None:
+                fields[name] = _shifted(time_ns, by_ns)
+    if page := record.page:
+        calls = (
+            replace(c, started_ns=_shifted(c.started_ns, by_ns), ended_ns=c.ended_ns and _shifted(c.ended_ns, by_ns))
+            for c in page.pending
+        )
+        since, last = _shifted(page.phase_since_ns, by_ns), _shifted(page.last_step_ns, by_ns)
+        record.page = replace(page, pending=tuple(calls), phase_since_ns=since, last_step_ns=last)
+
+
+def _shifted(time_ns: int, by_ns: int) -> int:
+    return time_ns + by_ns if time_ns else 0

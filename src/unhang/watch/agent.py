@@ -10,44 +10,29 @@ import json
 import os
 import select
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from unhang.analyze.leaving import cannot_end
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.read.bundle import read_bundle
-from unhang.watch import suspicion
+from unhang.watch import evidence, suspicion
 from unhang.watch.course import Course
-from unhang.watch.evidence import (
-    CONFIRM_S,
-    drop_answers,
-    drop_if_old,
-    is_unchanged,
-    let_die,
-    let_go,
-    request_pickles,
-    take_at_abort,
-    take_before_end,
-    take_evidence,
-    take_stacks,
-    take_workers,
-)  # fmt: skip
 from unhang.watch.options import RunOptions
-from unhang.watch.process import WorkProbe, are_at_work, children_of, oom_kills
-from unhang.watch.process_tree import descendants_of
+from unhang.watch.process import WorkProbe, children_of, oom_kills
 from unhang.watch.ranks import DEATH_GRACE_S, DeathClock, WatchedRank, death_grace_s, write_whole
 from unhang.watch.suspicion import FIRST_LOOK_S, START_UP_STALL_S, Patience
-from unhang.watch.unregistered import adopt, disown, is_adopted, unregistered
+from unhang.watch.unregistered import adopt_missing, disown, is_adopted, may_still_come, rendezvous_stacks
 
 POLL_S = 0.2
 # Of a rank that has come and gone between two looks not even the exit code is known.
 NEW_RANKS_POLL_S, NEW_RANKS_S, START_S = 0.03, 2.0, 60.0
-CLOCK_GAP_S = 3.0
+CLOCK_GAP_S, VERDICT = 3.0, "verdict.json"
 GOES_ON_S = 10.0  # a job that still makes steps so long after a signal has not been ended by it
-STOPPED_STALL_S = 1.5
-_NO_TIME: float | None = None
+STOPPED_STALL_S, _NO_TIME = 1.5, cast("float | None", None)
 
 
 def watch(options: RunOptions, run_dir: Path, root_pid: int, to_supervisor: int, from_supervisor: int) -> None:
@@ -55,7 +40,12 @@ def watch(options: RunOptions, run_dir: Path, root_pid: int, to_supervisor: int,
 
     Blocks: as long as the job.
     """
-    Agent(options, run_dir, root_pid, to_supervisor, from_supervisor).run()
+    kind = Agent
+    if options.join is not None:
+        from unhang.watch.joined_agent import JoinedAgent as kind
+    elif options.metrics_port or options.webhook:
+        from unhang.watch.outward import OutwardAgent as kind
+    kind(options, run_dir, root_pid, to_supervisor, from_supervisor).run()
 
 
 class Agent:
@@ -72,7 +62,7 @@ class Agent:
         self._last_look_at_s = self._look_again_at = _NO_TIME
         self._oom_kills_before = oom_kills()
         self._started = self._began = self._last_turn = self._newest_at = time.monotonic()
-        self._is_over = self._is_sealed = False  # sealed: we asked for the end; what happens now is no evidence
+        self._is_over = self._is_sealed = False  # sealed: we asked for the end; what happens from now on is no evidence
         # A signal is ending the job, since when, and these ranks: what happens from now on is its doing.
         self._interrupted: tuple[float, list[WatchedRank]] | None = None
 
@@ -116,7 +106,7 @@ class Agent:
                         self._note_death(rank)
 
     def _of_attempt(self) -> list[WatchedRank]:
-        return [rank for rank in self.ranks.values() if not rank.is_earlier]
+        return [rank for rank in self._everyone() if not rank.is_earlier]
 
     def _begin_again(self) -> None:
         """Ranks are started again: what was seen of those that have ended says nothing of this attempt."""
@@ -146,10 +136,10 @@ class Agent:
     def _note_death(self, rank: WatchedRank) -> None:
         """Keeps how a rank ended. One that ended well shows that the job moves."""
         died_ns, code = rank.note_death()
-        end = {"state": "gone", "died_ns": died_ns, "exit_code": code, "oom_kills": self._oom_kills()}
-        rank.write_state({**end, **self.patience.quiet_of(rank.quiet_s(rank.died_at))})
+        end: dict[str, Any] = {"state": "gone", "died_ns": died_ns, "exit_code": code, "oom_kills": self._oom_kills()}
+        rank.write_state(end | self.patience.quiet_of(rank.quiet_s(rank.died_at)))
         if self.verdict is None and not self._is_sealed:
-            drop_if_old(rank, "pyspy.json")  # of a quiet that ended by itself
+            evidence.drop_if_old(rank, "pyspy.json")  # of a quiet that ended by itself
         if code == 0 and not self._is_sealed and self._interrupted is None:
             for other in self._live():
                 other.moved_at = max(other.moved_at, rank.died_at)
@@ -160,29 +150,29 @@ class Agent:
 
     def _on_interruption(self) -> None:
         """A signal is about to end the job: keeps what every rank does, and says so; nothing is looked at after it."""
-        self._interrupted = (time.monotonic(), self._live())
-        take_before_end(self._live(), self._oom_kills())
+        self._interrupted = (time.monotonic(), self._here())
+        evidence.take_before_end(self._here(), self._oom_kills())
         self._send({"event": "secured"})
 
     def _seal(self) -> None:
         self._is_sealed = True
-        for rank in self._live():
+        for rank in self._here():
             rank.keep_state({**rank.probe.read(), "oom_kills": self._oom_kills()})
 
     def _turn(self, now: float) -> None:
         if now - self._last_turn > CLOCK_GAP_S:  # we were stopped, and so was the job (Ctrl-Z, a suspended machine)
-            for rank in self._live():
+            for rank in self._here():
                 rank.moved_at = now
         self._last_turn = now
         if self._is_sealed:
             return
         ended = [q for rank in self._live() if (q := rank.poll(now)) is not None]
-        self.course.turn(self._live(), now)
+        self.course.turn(self._here(), now)
         for rank in [rank for rank in self.ranks.values() if rank.is_aborting()]:
             if self._interrupted is None:
-                take_at_abort(rank, [other for other in self._live() if other is not rank])
+                evidence.take_at_abort(rank, [other for other in self._here() if other is not rank])
             else:
-                let_die(rank)
+                evidence.let_die(rank)
         if self._interrupted is not None:
             if not ended or not self._has_survived(*self._interrupted, now):
                 return
@@ -192,12 +182,19 @@ class Agent:
         elif self.verdict is None or self.verdict["kind"] == "suspected":
             self._on_quiet(now)
 
+    def _everyone(self) -> list[WatchedRank]:
+        return list(self.ranks.values())
+
     def _live(self) -> list[WatchedRank]:
+        return [rank for rank in self._everyone() if rank.is_alive]
+
+    def _here(self) -> list[WatchedRank]:
+        """Those of this node."""
         return [rank for rank in self.ranks.values() if rank.is_alive]
 
     def _running(self) -> list[WatchedRank]:
-        """Those that can answer: a stopped process cannot."""
-        return [rank for rank in self._live() if not rank.probe.is_stopped()]
+        """Those of this node that can answer: a stopped process cannot."""
+        return [rank for rank in self._here() if not rank.probe.is_stopped()]
 
     def _on_movement(self, quiet_s: float, now: float) -> None:
         was_looked_at = self._last_look_at_s is not None
@@ -224,15 +221,15 @@ class Agent:
     def _go_on(self) -> None:
         """The job took the signal and goes on."""
         self._interrupted = None
-        for rank in self._live():
-            let_go(rank)
+        for rank in self._here():
+            evidence.let_go(rank)
         self._send({"event": "goes-on"})
 
     def _withdraw(self) -> None:
         assert self.verdict is not None
-        self._write_verdict({**self.verdict, "withdrawn": True})
+        write_whole(self.run_dir / VERDICT, json.dumps({**self.verdict, "withdrawn": True}).encode())
         for rank in self.ranks.values():
-            drop_answers(rank.folder)
+            evidence.drop_answers(rank.folder)
             disown(rank.folder)
         stood_s = (time.time_ns() - self.verdict["onset_ns"]) / 1e9
         self.course.passed(self.verdict, stood_s)
@@ -267,24 +264,23 @@ class Agent:
         if self.options.on_hang != "abort" or limit_s is None or lasted_s < limit_s:
             return
         stalled = self._live()
-        take_evidence(stalled, self._oom_kills(), with_workers=True)
-        request_pickles([r.folder for r in self._running()])
+        self._take_evidence(with_workers=True)
+        evidence.request_pickles([r.folder for r in self._running()])
         if any(rank.seen_end is not None or rank.moves() for rank in stalled):
             return  # it has come to life, or to its end, in the meantime
+        self._tell(self.verdict, will_end=True)
         self._seal()
         self._send({"event": "verdict", "kind": "suspected", "end": True})
 
     def _look_at_launcher(self, quiet: float) -> None:
         """No rank has registered: the launcher may wait for other nodes."""
-        limit_s = self.patience.stall_after_s()
+        limit_s, pids = self.patience.stall_after_s(), [self.root_pid, *children_of(self.root_pid)]
         if self.ranks or quiet < limit_s or self._last_look_at_s is not None:
             return
-        pids = [self.root_pid, *children_of(self.root_pid)]
         if quiet < limit_s + START_UP_STALL_S and self._launcher.is_at_work(pids):
             return  # a busy launcher passes through its rendezvous, and its ranks import
         self._last_look_at_s = quiet
-        threads = [t for found in take_stacks(pids[:8]).values() for t in found]
-        if any("rendezvous" in str(f.get("filename")) for t in threads for f in t.get("frames", ())):
+        if threads := rendezvous_stacks(pids):
             write_whole(self.run_dir / "launcher.json", json.dumps(threads).encode())
             self._declare("suspected", (), self._started_ns(), "the launcher waits in its rendezvous")
 
@@ -292,7 +288,7 @@ class Agent:
         return time.time_ns() - int((time.monotonic() - self._started) * 1e9)
 
     def _look(self, now: float) -> None:
-        dumps = take_evidence(self._live(), self._oom_kills(), with_workers=self.verdict is not None)
+        dumps = self._take_evidence(with_workers=self.verdict is not None)
         situation = self._situation()
         if situation is None:
             return
@@ -302,17 +298,30 @@ class Agent:
             if quiet < least:
                 self._look_again_at = now + least - quiet
                 return
-            if len(ranks) == len(situation.proven) and is_unchanged(ranks, dumps):
+            if len(ranks) == len(situation.proven) and self._is_unchanged(ranks, dumps):
                 self._declare("proven", situation.waits.waiting, self._onset_ns(situation), suspicion.reason(situation))
                 return
             self._look_again_at = now + 1.0
         if self.verdict is None:
             self._maybe_suspect(situation, now)
 
+    def _take_evidence(self, with_workers: bool) -> dict[int, bytes]:
+        return evidence.take_evidence(self._here(), self._oom_kills(), with_workers=with_workers)
+
+    _is_unchanged = staticmethod(evidence.is_unchanged)
+
+    def _secure(self) -> None:
+        """Takes what a look leaves out: the calls with their paths, and the loaders' workers."""
+        evidence.request_pickles([r.folder for r in self._running()])
+        evidence.take_workers(self._here())
+
+    def _tell(self, verdict: Mapping[str, Any], will_end: bool) -> None:
+        """Lets other nodes know."""
+
     def _peer_just_died(self, now: float) -> bool:
         """Whether a rank ended a moment ago: with gloo the others then fail by themselves, and the launcher ends them."""
         grace_s = death_grace_s()
-        if any(not r.is_alive and now - r.died_at < grace_s for r in self.ranks.values()):
+        if any(not r.is_alive and now - r.died_at < grace_s for r in self._everyone()):
             self._look_again_at = now + DEATH_GRACE_S
             return True
         return False
@@ -347,22 +356,11 @@ class Agent:
     def _adopt_missing(self, s: Situation) -> bool:
         """Whether processes were found that must be ranks that never announced themselves: their stacks are wanted."""
         missing = suspicion.missing_in_rendezvous(s) - {r.rank for r in self._of_attempt()}
-        members = [p.pid for p in descendants_of(self.root_pid)] if missing else []
-        found = unregistered(missing, [r.pid for r in self._live()], members)
-        adopt(self.run_dir, found)
-        return bool(found)
+        return adopt_missing(self.run_dir, self.root_pid, missing, [r.pid for r in self._here()])
 
     def _may_still_come(self, s: Situation) -> bool:
-        """Whether ranks that the others wait for in the rendezvous, or processes that are no rank yet, still work: they import.
-
-        Where all have come to it, whether they work there. Blocks: up to CONFIRM_S.
-        """
-        missing = suspicion.missing_in_rendezvous(s)
-        known = {r.rank: r.pid for r in self._live()}
-        pids = [known[r] for r in missing or suspicion.all_in_init(s) if r in known]
-        if not missing <= known.keys():
-            pids += [p.pid for p in descendants_of(self.root_pid) if p.pid not in known.values()]
-        return are_at_work(pids, CONFIRM_S)
+        known = {r.rank: r.pid for r in self._here()}
+        return may_still_come(self.root_pid, known, suspicion.missing_in_rendezvous(s), suspicion.all_in_init(s))
 
     def _onset_ns(self, s: Situation) -> int:
         """When the oldest wait began."""
@@ -371,15 +369,15 @@ class Agent:
 
     def _declare(self, kind: str, waiting: tuple[int, ...], onset_ns: int, reason: str) -> None:
         """Takes the calls with their paths, writes the verdict, tells the supervisor."""
-        request_pickles([r.folder for r in self._running()])
-        take_workers(self._live())
+        self._secure()
         end = kind == "proven" and self.options.on_hang == "abort"
+        times = {"onset_ns": onset_ns, "detected_ns": time.time_ns()}
         self.verdict = verdict = {
-            "kind": kind, "onset_ns": onset_ns, "detected_ns": time.time_ns(), "waiting_ranks": list(waiting),
-            "reason": reason, "withdrawn": False,
+            "kind": kind, **times, "waiting_ranks": list(waiting), "reason": reason, "withdrawn": False
         }  # fmt: skip
-        self._write_verdict(verdict)
+        write_whole(self.run_dir / VERDICT, json.dumps(verdict).encode())
         self.course.write()
+        self._tell(verdict, end)
         if end:
             self._seal()
         self._send({"event": "verdict", "kind": kind, "end": end})
@@ -391,9 +389,6 @@ class Agent:
         if self.options.render is not None:
             with suppress(Exception):
                 self._send({"event": "show", "text": self.options.render(self.run_dir)})
-
-    def _write_verdict(self, verdict: dict[str, Any]) -> None:
-        write_whole(self.run_dir / "verdict.json", json.dumps(verdict).encode())
 
     def _send(self, message: dict[str, Any]) -> None:
         with suppress(OSError):

@@ -7,8 +7,8 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,31 @@ from unhang.watch.process_tree import fork_worker
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
 FORWARDED = (*ENDING, "SIGUSR1", "SIGUSR2")
 GROUP_SIGNAL_WAIT_S = 0.05
+
+
+@contextmanager
+def signals_kept_for_us() -> Iterator[tuple[frozenset[int], set[int]]]:
+    """Blocks the signals that the supervisor waits for; yields them and the mask that the job must get.
+
+    What the caller ignores (nohup, background jobs) stays ignored.
+    """
+    numbers = {getattr(signal, name) for name in (*FORWARDED, "SIGWINCH")}
+    waited = {n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN} | {signal.SIGCHLD}
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    try:
+        yield frozenset(int(n) for n in waited), {int(n) for n in before}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def joint_line(message: Mapping[str, Any]) -> str:
+    """What the screen says of a verdict of the watcher of another node."""
+    if message.get("is_withdrawn"):
+        return "it moves again: no hang"
+    kind, line = message.get("kind"), " ".join(str(message.get("line", "")).split())
+    word = "HANG" if kind == "proven" else "STALLED"
+    return f"{word} over all nodes ({kind}): {line}; report on {message.get('report')}"
 
 
 class Agent:

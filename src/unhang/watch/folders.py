@@ -39,7 +39,7 @@ def _has_room(folder: Path) -> bool:
     return room.f_bavail * room.f_frsize >= ROOM_NEEDED_BYTES and os.access(folder, os.W_OK | os.X_OK)
 
 
-def _own_folder(parent: Path) -> Path | None:
+def own_folder(parent: Path) -> Path | None:
     """`parent`/unhang-<uid>, made if need be; None if it is not ours alone (somebody may have made it before us)."""
     folder = parent / f"unhang-{os.getuid()}"
     try:
@@ -75,7 +75,7 @@ def make_run_dir(shared_memory: Path = SHARED_MEMORY) -> Path:
         NoFolder: nothing can be written.
     """
     for parent in (shared_memory, Path(tempfile.gettempdir()), Path("/tmp")):
-        folder = _own_folder(parent) if _has_room(parent) and len(str(parent)) < LONGEST_PATH else None
+        folder = own_folder(parent) if _has_room(parent) and len(str(parent)) < LONGEST_PATH else None
         with suppress(OSError):
             if folder:
                 sweep(folder, time.time())
@@ -245,6 +245,15 @@ def write_job_file(run_dir: Path, content: Mapping[str, Any]) -> None:
     with suppress(OSError):
         (run_dir / "job.json.tmp").write_text(json.dumps(content, indent=1), encoding="utf-8")
         (run_dir / "job.json.tmp").replace(run_dir / "job.json")
+
+
+def forget_nodes(run_dir: Path) -> None:
+    """Marks what was heard of other nodes as out of date: the watcher that heard them is gone."""
+    for path in run_dir.glob("nodes/*/node.json"):
+        with suppress(OSError, ValueError, TypeError):
+            fields = {**json.loads(path.read_bytes()), "unheard": "the watcher that heard it ended while the job ran"}
+            path.with_suffix(".tmp").write_text(json.dumps(fields), encoding="utf-8")
+            path.with_suffix(".tmp").replace(path)
 
 
 def withdraw_verdict(run_dir: Path) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import unhang
+from unhang.watch.joining import Join
 
 CALLS_KEPT = "2000"
 OLD_BUFFER_SIZE_NAME = "TORCH_NCCL_TRACE_BUFFER_SIZE"
@@ -21,13 +22,23 @@ OnHang = Literal["abort", "report"]
 Value = TypeVar("Value")
 
 
+class Headline(NamedTuple):
+    """A verdict in one line, and what of it a machine may want. `ranks`: the culprits."""
+
+    line: str
+    cause: str = "unknown"
+    ranks: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """The settings of one run. `env`: the job's without our part; `added`: variables that the user wants set for it.
 
     `stall_after_s` None: adaptive, at least 15. `abort_after_s` None: a hang that is only suspected is never ended.
 
-    `render`: makes the text of the verdict from the run directory, for a hang that is shown while the job still stands.
+    `render`: makes the text of the verdict from the run directory, for a hang that is shown while the job still stands;
+    `headline`: one line of it, for other nodes. `join`: how to meet the watchers of other nodes, if there are any.
+    `metrics_port`: where Prometheus may ask; `webhook`: the URL that gets a message on a hang (it may be a secret).
     """
 
     report_dir: Path
@@ -39,6 +50,10 @@ class RunOptions:
     debugs_nccl: bool = False
     has_default_report_dir: bool = False
     render: Callable[[Path], str] | None = field(default=None, repr=False, compare=False)
+    headline: Callable[[Path], Headline] | None = field(default=None, repr=False, compare=False)
+    join: Join | None = None
+    metrics_port: int | None = None
+    webhook: str | None = field(default=None, repr=False)
 
     def as_json(self) -> dict[str, object]:
         """The form that `job.json` keeps; the environment is not part of it."""
@@ -47,6 +62,7 @@ class RunOptions:
             "stall_after_s": self.stall_after_s,
             "abort_after_s": self.abort_after_s,
             "on_hang": self.on_hang,
+            **({"join": str(self.join.hub)} if self.join else {}),
         }
 
 
@@ -84,6 +100,28 @@ def debug_nccl(run_dir: Path) -> dict[str, str]:
         "NCCL_DEBUG_FILE": str(run_dir / "nccl.%h.%p.log"),
         "TORCH_NCCL_DESYNC_DEBUG": "1",
     }
+
+
+def parse_port(text: str) -> int:
+    """The number of a TCP port.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not (text.isdecimal() and 0 < int(text) < 65536):
+        raise ValueError("not a port from 1 to 65535")
+    return int(text)
+
+
+def parse_url(text: str) -> str:
+    """An address of the web.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not text.startswith(("http://", "https://")):
+        raise ValueError("not a URL that begins with http:// or https://")
+    return text
 
 
 def parse_on_hang(text: str) -> OnHang:
@@ -130,6 +168,8 @@ def read_options(
     stall_after_s: float | None = None,
     abort_after_s: float | None = None,
     on_hang: OnHang | None = None,
+    metrics_port: int | None = None,
+    webhook: str | None = None,
 ) -> RunOptions:
     """Puts the settings together; the keyword arguments are what the command line said."""
     return RunOptions(
@@ -139,6 +179,8 @@ def read_options(
         abort_after_s=choose("ABORT_AFTER", abort_after_s, env, parse_seconds, None, complain),
         on_hang=choose("ON_HANG", on_hang, env, parse_on_hang, "abort", complain),
         env=env,
+        metrics_port=choose("METRICS", metrics_port, env, parse_port, None, complain),
+        webhook=choose("WEBHOOK", webhook, env, parse_url, None, complain),
     )
 
 

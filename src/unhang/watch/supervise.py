@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unhang.watch.agent_process import ENDING, FORWARDED, Agent
-from unhang.watch.folders import ended_well_before, withdraw_verdict, write_job_file
+from unhang.watch.agent_process import ENDING, FORWARDED, Agent, joint_line, signals_kept_for_us
+from unhang.watch.folders import ended_well_before, forget_nodes, withdraw_verdict, write_job_file
 from unhang.watch.options import RunOptions, job_environment
 from unhang.watch.process_tree import (
     Hold,
@@ -49,28 +49,16 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How it ended. `exit_code` is the job's own (128 + n for signal n), 124 where we ended a hung one."""
+    """How it ended. `exit_code` is the job's own (128 + n for signal n), 124 where we ended a hung one.
+
+    `joint_line`: the verdict of the watcher of another node, for which it was ended.
+    """
 
     exit_code: int
     ended_by_us: bool = False
     interrupted_by: str | None = None
     died_of_interrupt: bool = False
-
-
-@contextmanager
-def _signals_kept_for_us() -> Iterator[tuple[frozenset[int], set[int]]]:
-    """Blocks the signals that the supervisor waits for; yields them and the mask that the job must get.
-
-    What the caller ignores (nohup, background jobs) stays ignored.
-    """
-    numbers = {getattr(signal, name) for name in (*FORWARDED, "SIGWINCH")}
-    waited = {n for n in numbers if signal.getsignal(n) is not signal.SIG_IGN} | {signal.SIGCHLD}
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
-    try:
-        yield frozenset(int(n) for n in waited), {int(n) for n in before}
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    joint_line: str = ""
 
 
 class Supervisor:
@@ -80,11 +68,11 @@ class Supervisor:
         self.options, self.run_dir = options, run_dir
         self.job_file: dict[str, Any] = {**facts, "started_ns": time.time_ns(), "options": options.as_json()}
         self.absent: list[dict[str, str]] = list(facts.get("absent", ()))
-        self.statuses: dict[int, int] = {}
-        self.root = 0
+        self.statuses, self.root = dict[int, int](), 0
         self.relay: Relay | None = None
         self.agent: Agent | None = None
-        self.ended_by_us = False
+        self.ended_by_us = self.is_condemned = False  # condemned: each node ends its ranks, whoever is first
+        self.joint_line = ""
         self.interrupted_by: str | None = None
         self.interrupted_twice = False
         self._last_interrupt = float("-inf")
@@ -102,7 +90,7 @@ class Supervisor:
         self.write_job_file()
         become_subreaper()
         self._spared.update(descendants_of(os.getpid()))
-        with _signals_kept_for_us() as (waited, mask_of_job):
+        with signals_kept_for_us() as (waited, mask_of_job):
             self.note_ignored(waited)
             self.start_relay()
             try:
@@ -264,9 +252,9 @@ class Supervisor:
         for message in self.agent.messages():
             self.on_message(message)
         if self.agent is not None and self.agent.pid in self.statuses and not is_finishing:
-            code = os.waitstatus_to_exitcode(self.statuses[self.agent.pid])
+            code, self.agent = os.waitstatus_to_exitcode(self.statuses[self.agent.pid]), None
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            self.agent = None
+            forget_nodes(self.run_dir)
             self.do_without("watcher", f"the watcher ended unexpectedly ({how}); the job goes on unwatched")
 
     def on_message(self, message: Mapping[str, Any]) -> None:
@@ -283,10 +271,22 @@ class Supervisor:
         elif event == "goes-on":
             self.interrupted_by = None
             self.job_file.pop("interrupted_ns", None)
+        elif event in ("joint", "condemned"):
+            self.on_joint_verdict(message)
         elif event == "verdict" and message.get("end") and self.may_end():
             self.ended_by_us = True
             say(f"the job hangs ({message.get('kind')}); ending it")
             self.end_job()
+
+    def on_joint_verdict(self, message: Mapping[str, Any]) -> None:
+        """A verdict over all nodes. Where they end their ranks for it, the end of ours may be another node's doing from now on."""
+        line = joint_line(message) if message["event"] == "joint" else ""
+        if line:
+            say(line)
+        if message.get("will_end", not line) and self.may_end():
+            self.is_condemned, self.joint_line = True, line
+            self.job_file.setdefault("aborted_ns", time.time_ns())
+            self.write_job_file()
 
     def may_end(self) -> bool:
         """Whether a hung job is to be ended: not if it has come to its end in the meantime, or somebody else ends it."""
@@ -300,7 +300,7 @@ class Supervisor:
         Blocks: up to 8 s.
         """
         self._has_been_ended = True
-        self.job_file["aborted_ns"] = time.time_ns()  # what happens from now on is our doing
+        self.job_file.setdefault("aborted_ns", time.time_ns())  # what happens from now on is our doing
         self.write_job_file()
         self.end_processes([])
 
@@ -319,9 +319,11 @@ class Supervisor:
         self.wait_for_output()
         self.end_orphaned_ranks()
         self.stop_agent()
+        self.ended_by_us = self.ended_by_us or (self.is_condemned and code != 0)
         if self.ended_by_us and ended_well_before(self.run_dir, self.job_file["aborted_ns"]):
             self.ended_by_us, code = False, max(code, 0)  # we came too late: only the launcher was still there
-            del self.job_file["aborted_ns"]
+        if not self.ended_by_us:
+            self.job_file.pop("aborted_ns", None)
         if code == 0 and not (self.ended_by_us or self._had_orphans):
             withdraw_verdict(self.run_dir)
         if self.relay:
@@ -332,10 +334,11 @@ class Supervisor:
         elif self.interrupted_twice:
             exit_code = 128 + signal.SIGINT
         self.job_file |= {"ended_ns": time.time_ns(), "exit_code": exit_code, "ended_by_us": self.ended_by_us}
-        self.job_file |= {"interrupted_by": self.interrupted_by}
+        line = self.joint_line if self.ended_by_us else ""
+        self.job_file |= {"interrupted_by": self.interrupted_by, "judged_elsewhere": line}
         self.write_job_file()
         is_interrupt = not self.ended_by_us and (self.interrupted_twice or code == -signal.SIGINT)
-        return JobEnd(exit_code, self.ended_by_us, self.interrupted_by, died_of_interrupt=is_interrupt)
+        return JobEnd(exit_code, self.ended_by_us, self.interrupted_by, is_interrupt, line)
 
     def wait_until_reaped(self, pid: int, timeout_s: float) -> int | None:
         """The exit status of a child, None if it still runs.
@@ -359,9 +362,7 @@ class Supervisor:
 
     def end_orphaned_ranks(self) -> None:
         """Ends training processes that outlived their launcher. Whatever else the job left behind is the user's."""
-        folders = [p.name for p in (self.run_dir / "ranks").glob("r*-*")]
-        ranks = {int(name.rsplit("-", 1)[1]) for name in folders if name.rsplit("-", 1)[1].isdigit()}
-        orphans = ranks & {p.pid for p in JobTree(os.getpid(), self._spared).members()}
+        orphans = rank_pids(self.run_dir) & {p.pid for p in JobTree(os.getpid(), self._spared).members()}
         self._had_orphans = bool(orphans)
         if orphans:
             say(f"{len(orphans)} training process{'es' * (len(orphans) > 1)} outlived the launcher: ended")

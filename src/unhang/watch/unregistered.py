@@ -6,11 +6,15 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from unhang.watch.evidence import CONFIRM_S, take_stacks
+from unhang.watch.process import are_at_work
+from unhang.watch.process_tree import descendants_of
 from unhang.watch.ranks import write_whole
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -87,6 +91,31 @@ def adopt(run_dir: Path, found: Mapping[int, int]) -> None:
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / "identity.json", json.dumps({"rank": rank, "pid": pid, "is_adopted": True}).encode())
+
+
+def adopt_missing(run_dir: Path, root_pid: int, missing: Collection[int], registered: Iterable[int]) -> bool:
+    """Whether processes below `root_pid` were found that must be these ranks; they have folders then."""
+    found = unregistered(missing, registered, [p.pid for p in descendants_of(root_pid)] if missing else [])
+    adopt(run_dir, found)
+    return bool(found)
+
+
+def may_still_come(root_pid: int, known: Mapping[int, int], missing: Collection[int], in_init: Collection[int]) -> bool:
+    """Whether ranks that the others wait for in the rendezvous, or processes that are no rank yet, still work: they import.
+
+    Where all have come to it (`in_init`), whether they work there. `known`: pids by rank. Blocks: up to CONFIRM_S.
+    """
+    pids = [known[r] for r in missing or in_init if r in known]
+    if not set(missing) <= known.keys():
+        pids += [p.pid for p in descendants_of(root_pid) if p.pid not in known.values()]
+    return are_at_work(pids, CONFIRM_S)
+
+
+def rendezvous_stacks(pids: Sequence[int]) -> list[Any]:
+    """The threads of launchers that wait in their rendezvous; none where none does. Blocks: up to 3 s."""
+    threads = [t for found in take_stacks(pids[:8]).values() for t in found]
+    waits = any("rendezvous" in str(f.get("filename")) for t in threads for f in t.get("frames", ()))
+    return threads if waits else []
 
 
 def is_adopted(folder: Path) -> bool:

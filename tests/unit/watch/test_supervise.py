@@ -209,7 +209,13 @@ def test_ctrl_c_ends_a_job_that_lets_it(jobs: Jobs, terminal: Terminal) -> None:
     terminal.type(b"\x03")
     assert process.wait(20) == 130
     end = json.loads((jobs.run_dir / "end.json").read_text())
-    assert end == {"exit_code": 130, "ended_by_us": False, "interrupted_by": "SIGINT", "died_of_interrupt": True}
+    assert end == {
+        "exit_code": 130,
+        "ended_by_us": False,
+        "interrupted_by": "SIGINT",
+        "died_of_interrupt": True,
+        "joint_line": "",
+    }
 
 
 def test_ctrl_c_twice_ends_a_deaf_job(jobs: Jobs, terminal: Terminal) -> None:

@@ -76,7 +76,7 @@ def job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Job]:
 
 @pytest.fixture(autouse=True)
 def no_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "take_evidence", lambda ranks, kills, **_: {})
+    monkeypatch.setattr(watching.evidence, "take_evidence", lambda ranks, kills, **_: {})
 
 
 def test_a_stall_that_lasts_is_ended_where_the_user_said_so(job: Job) -> None:
@@ -98,7 +98,7 @@ def test_what_comes_to_life_while_the_evidence_is_taken_is_not_ended(
         job.write_page(steps=4) if what == "it moves" else job.dies(0)
         return {}
 
-    monkeypatch.setattr(watching, "take_evidence", happens)
+    monkeypatch.setattr(watching.evidence, "take_evidence", happens)
     job.agent._maybe_abort()
     assert job.told() == []
 

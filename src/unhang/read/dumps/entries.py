@@ -86,6 +86,12 @@ class RecordedCall:
     frames: CallStack | None
     thread: str
 
+    def shift(self, by_ns: int) -> None:
+        """Brings its times from the clock of its node to another one."""
+        self.created_ns, self.started_ns, self.completed_ns = (
+            t + by_ns if t else t for t in (self.created_ns, self.started_ns, self.completed_ns)
+        )
+
 
 class EntryParser:
     """Parses the entries of one dump, which must stay alive meanwhile: parts that entries share are converted once."""

@@ -394,4 +394,6 @@ class FlightTable:
             record.absent.append(Unavailable(f"{path.name} of rank {record.rank}", str(error)))
             return None
         record.absent.extend(lost_entries(recorded, record.rank))
+        for call in recorded.calls if record.clock_offset_ns else ():
+            call.shift(record.clock_offset_ns)
         return recorded

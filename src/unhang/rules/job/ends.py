@@ -12,6 +12,7 @@ from unhang.analyze.leaving import cannot_end
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent, ProcessExit, RankEvidence, WaitEdge, user_frames
+from unhang.read.inventory import OUT_OF_SIGHT
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import (
@@ -34,7 +35,6 @@ _CRASH_LINES = (
 _CRASH_CODES = ("-4", "-8", "-9", "-11", "132", "136", "137", "139")
 _CRASH_SIGNALS = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGKILL")
 _SIGNALS = ("ending.death_signal", "ending.got_signal", "launchers.death_signal", "elastic.death_signal")
-_SIGINT = ("2", "SIGINT")
 # What says that a process failed, or that somebody waited in vain, before the signal came.
 _FAILED = (
     "oom.", "cuda.", "loader.", "python.fatal", "python.unhandled", "shm.", "ending.torchrun", "ending.srun_task", "ending.spawned",
@@ -168,7 +168,7 @@ def _came_from_outside(s: Situation) -> Sequence[LogEvent]:
     if s.case.hang is not None or s.case.job.ended_by_us:
         return ()
     events = s.events.of(*_SIGNALS, "ending.cancelled", "ending.preempted")
-    found = [e for e in events if e["signal"] not in _SIGINT]
+    found = [e for e in events if e["signal"] not in ("2", "SIGINT")]
     if not found or any(e.says == "hang" for e in s.events):
         return ()
     first = found[0].order
@@ -257,8 +257,10 @@ def _unseen(s: Situation, ranks: tuple[int, ...], unseen: tuple[int, ...], what:
         "seen": w.name_ranks(s.case.in_sight) + (f" on {', '.join(hosts[:4])}" if hosts else ""),
         "reports": " ".join(s.case.job.report_dirs) or "THIS_REPORT",
     }
+    why = [a for a in s.case.absent if a.reason != OUT_OF_SIGHT and a.what in {f"rank {rank}" for rank in unseen}]
     raised = [(f.rank, f.error) for f in s.failures[:4] if f.error]
     evidence = (
+        *(EvidenceLine(a.what, a.reason) for a in why[:4]),
         *(w.waiting_line(late.edge) for late in s.out_of_sight[:4]),
         *(EvidenceLine(f"rank {rank} exception", f"{e.type}: {e.message}"[:200]) for rank, e in raised),
     )
@@ -380,8 +382,7 @@ def _ending_in_log(s: Situation) -> Iterator[Found]:
 def _last_word(s: Situation) -> tuple[LogEvent, ...]:
     """The line that says that the process group is being destroyed, with the limit that was hit after it, and no work between.
 
-    Where only the end of the training is told, the limit has to be the watchdog's own: a collective that times out there is one
-    that some ranks still made.
+    Where only the end of the training is told, the limit has to be the watchdog's own: a collective that times out there, ranks still made.
     """
     start, hung = s.events.of("ending.destroying"), [e for e in s.events if e.says == "hang"]
     if start and not hung:
@@ -390,9 +391,8 @@ def _last_word(s: Situation) -> tuple[LogEvent, ...]:
         start = s.events.of("ending.finished", "work.ended", "ending.not_destroyed")
         if any(e.kind != "watchdog.stuck" for e in hung):
             return ()
-        hung = hung or [
-            e for e in s.events.of("ending.cancelled") if start and seconds_between(start[0], e) > _END_TAKES_S
-        ]
+        cancelled = s.events.of("ending.cancelled") if start else ()
+        hung = hung or [e for e in cancelled if seconds_between(start[0], e) > _END_TAKES_S]
     if not start or not hung or hung[0].order < start[-1].order:
         return ()
     work = s.events.of("work.", "progress.", "learn.")

@@ -1,0 +1,245 @@
+"""Ranks of other nodes: their files as they travel, and what the hub keeps of them (`nodes/<node>/` in its run directory)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from unhang.errors import UnreadableInput
+from unhang.watch.meeting import Push, RankState, Said, State
+from unhang.watch.ranks import WatchedRank, write_whole
+
+NODES, NODE_FILE = "nodes", "node.json"
+MOST_RANKS, MOST_BYTES, MOST_FILE = 4096, 64 << 20, 32 << 20
+PAGE, UNKNOWN_WHY = "page.bin", "no message came any more"
+_TRAVEL = (
+    *(PAGE, "identity.json", "groups.jsonl", "proc.json", "pyspy.json", "waits.json", "variables.json", "notes.jsonl"),
+    *("error.json", "handled.jsonl", "held.json", "exit.json", "faulthandler.txt", "interrupt.txt"),
+    *("flight.json", "flight.pickle", "flight_exit.pickle"),
+)
+_PATH = re.compile(rf"job\.json|ranks/(r\d{{1,9}}-\d{{1,9}})/({'|'.join(map(re.escape, _TRAVEL))})")
+_MOVED_S = 0.05
+
+
+class Packer:
+    """The files of this node's ranks, each time those that are new.
+
+    The shared-memory pages, which always change, only where `pages_wanted` has grown since; another thread makes it grow.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._sent: dict[str, tuple[int, int]] = {}
+        self.pages_wanted, self._pages_given = 1, 0
+
+    def pack(self, everything: bool) -> tuple[dict[str, bytes], list[str], bool]:
+        """What changed, what is gone, and whether that is all: the rest comes next time."""
+        if everything:
+            self._sent, self._pages_given = {}, 0
+        wanted, before = self.pages_wanted, self._pages_given
+        self._pages_given = wanted
+        found: dict[str, bytes] = {}
+        seen, size = set(), 0
+        for name, path, mark in self._files():
+            seen.add(name)
+            is_page = path.name == PAGE
+            if (is_page and wanted == before) or (not is_page and self._sent.get(name) == mark):
+                continue
+            if size > MOST_BYTES:
+                self._pages_given = before
+                return found, [], False
+            self._sent[name] = mark
+            if (data := _content(path)) is not None:
+                found[name] = data
+                size += len(data)
+        gone = [name for name in self._sent if name not in seen]
+        for name in gone:
+            del self._sent[name]
+        return found, gone, True
+
+    def _files(self) -> Iterator[tuple[str, Path, tuple[int, int]]]:
+        folders: list[str] = []
+        with suppress(OSError):
+            folders = os.listdir(self._run_dir / "ranks")
+        for name in ("job.json", *(f"ranks/{folder}/{file}" for folder in folders for file in _TRAVEL)):
+            path = self._run_dir / name
+            with suppress(OSError):
+                status = path.stat()
+                yield name, path, (status.st_mtime_ns, status.st_size)
+
+
+def _content(path: Path) -> bytes | None:
+    """A file as it travels: a page without its empty end, a pickle as JSON."""
+    with suppress(OSError):
+        data = path.read_bytes()
+        if path.suffix == ".pickle":
+            return _as_json(path)
+        data = data.rstrip(b"\0") if path.name == PAGE else data
+        return data if len(data) <= MOST_FILE else None
+    return None
+
+
+def _as_json(path: Path) -> bytes | None:
+    import msgspec
+
+    from unhang.read.dumps.objects import load
+
+    with suppress(UnreadableInput, TypeError, ValueError, OverflowError):
+        data = msgspec.json.encode(load(path, trusted=True))
+        return data if len(data) <= MOST_FILE else None
+    return None
+
+
+class _NoProbe:
+    """In the place of the probe of a process that runs elsewhere: its own watcher has one."""
+
+    def is_stopped(self) -> bool:
+        return False
+
+    def read(self) -> dict[str, Any]:
+        return {}
+
+
+class FarRank(WatchedRank):
+    """A training process of another node, by what its watcher says. A quiet is as long as was last said."""
+
+    def __init__(self, folder: Path, state: RankState, at: float) -> None:
+        self.folder = folder
+        rank, _, pid = folder.name[1:].rpartition("-")
+        self.rank, self.pid, self.pidfd = int(rank), int(pid), None
+        self.probe = _NoProbe()  # type: ignore[assignment]
+        self.is_alive, self.is_earlier, self.is_unheard = True, False, False
+        self.moved_at, self.moved_ns, self.died_at = at - state.quiet_s, time.time_ns(), float("-inf")
+        self.seen_end = None
+        self._state, self._moves, self._polled, self._ended_quiet_s = state, 1, 0, 0.0
+
+    def hear(self, state: RankState, at: float) -> None:
+        """Takes what its watcher said at this moment."""
+        moved_at = at - state.quiet_s
+        if moved_at > self.moved_at + _MOVED_S:
+            self._ended_quiet_s = max(self._ended_quiet_s, self._state.quiet_s)
+            self._moves += 1
+            self.moved_at, self.moved_ns = moved_at, time.time_ns() - int(state.quiet_s * 1e9)
+        self._state = state
+
+    def poll(self, now: float) -> float | None:
+        """The length of the longest quiet that was heard to have ended, if one did."""
+        if self._polled == self._moves:
+            return None
+        quiet_s, self._polled, self._ended_quiet_s = self._ended_quiet_s, self._moves, 0.0
+        return quiet_s
+
+    def moves(self) -> bool:
+        """Whether it was heard to have moved since it was last polled."""
+        return self._polled != self._moves
+
+    @property
+    def movement(self) -> bytes:
+        """Equal values mean that nothing was heard to move."""
+        return str(self._moves).encode()
+
+    def quiet_s(self, now: float) -> float:
+        """How long it did not move, at least."""
+        return min(self._state.quiet_s, now - self.moved_at)
+
+    def has_failed(self) -> bool:
+        """Whether it raised, or left with an error code."""
+        return self._state.has_failed
+
+    def has_stepped(self) -> bool:
+        """Whether it is past its start."""
+        return self._state.has_stepped
+
+    def is_aborting(self) -> bool:
+        """Its own watcher looks after that."""
+        return False
+
+    def note_death(self) -> tuple[int, int | None]:
+        """Notes that it ended, as it was heard."""
+        dead_s = max(0.0, self._state.dead_s)
+        self.is_alive, self.died_at = False, time.monotonic() - dead_s
+        self.seen_end = time.time_ns() - int(dead_s * 1e9), self._state.exit_code
+        return self.seen_end
+
+    def write_state(self, fields: dict[str, Any]) -> None:
+        """Its own watcher writes it."""
+
+    keep_state = write_state
+
+
+class FarNode:
+    """One other node, as the hub knows it. `unheard`: why nothing is heard of it, "" as long as it is heard."""
+
+    def __init__(self, said: Said, run_dir: Path, number: int) -> None:
+        self.id, self.number, self.name = said.node, number, ""
+        self.folder = run_dir / NODES / said.node
+        self.ranks: dict[str, FarRank] = {}
+        self.address = said.address
+        self.state, self.heard_at, self.closed_at = State(), said.at, 0.0
+        self.unheard, self.is_probed = "", False
+        self._clock: tuple[int, int] | None = None
+
+    def hear(self, push: Push, said: Said, hub: str, keep_files: bool) -> list[FarRank]:
+        """Takes a message; returns the ranks that are new. `hub`: our nonce. `keep_files`: not what comes after the job was ended by us."""
+        self.name, self.address = push.name, said.address
+        self.state = push.state if push.state.hub == hub else State(ranks=push.state.ranks, is_over=push.state.is_over)
+        self.heard_at, self.closed_at = said.at, 0.0
+        is_back, self.unheard = bool(self.unheard), ""
+        if keep_files:
+            self._keep(push)
+        if is_back or (push.offset_ns, push.trip_ns) != self._clock:
+            self._clock = push.offset_ns, push.trip_ns
+            self.write()
+        found = []
+        for state in push.state.ranks[:MOST_RANKS]:
+            rank = self.ranks.get(state.folder)
+            if rank is not None:
+                rank.is_unheard = False
+                rank.hear(state, said.at)
+            elif _PATH.fullmatch(f"ranks/{state.folder}/{PAGE}") and len(self.ranks) < MOST_RANKS:
+                rank = self.ranks[state.folder] = FarRank(self.folder / "ranks" / state.folder, state, said.at)
+                found.append(rank)
+        return found
+
+    def dead_now(self) -> list[FarRank]:
+        """Ranks of which the end was heard and not noted yet."""
+        ended = {s.folder for s in self.state.ranks if s.dead_s >= 0}
+        return [rank for name, rank in self.ranks.items() if rank.is_alive and name in ended]
+
+    def lose(self, reason: str = UNKNOWN_WHY) -> None:
+        """Nothing is known any more of what its ranks do."""
+        self.is_probed = reason != UNKNOWN_WHY
+        self.unheard = reason
+        for rank in self.ranks.values():
+            rank.is_unheard = True
+        self.write()
+
+    def write(self) -> None:
+        """Writes `node.json`: what the reader must know of where these files come from."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        fields: Mapping[str, object] = {
+            "host": self.name,
+            "unheard": self.unheard,
+            "clock_offset_ns": self._clock[0] if self._clock else 0,
+            "round_trip_ns": self._clock[1] if self._clock else 0,
+        }
+        write_whole(self.folder / NODE_FILE, json.dumps(fields).encode())
+
+    def _keep(self, push: Push) -> None:
+        for name, data in push.files.items():
+            is_odd = len(data) > MOST_FILE or (name.endswith(".pickle") and data[:1] != b"{")
+            if is_odd or not _PATH.fullmatch(name):
+                continue
+            with suppress(OSError):
+                (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+                write_whole(self.folder / name, data)
+        for name in push.gone:
+            if _PATH.fullmatch(name):
+                with suppress(OSError):
+                    (self.folder / name).unlink()

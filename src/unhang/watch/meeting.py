@@ -1,0 +1,370 @@
+"""The watchers of one job, found and kept together by a thread of its own: who is the hub, what is said, who takes over.
+
+The watcher's own loop never waits for the network: it leaves its state here, and takes what came in. A hub that is gone is
+followed by the node that joined it first of those that are left; where nobody can be reached, each node judges alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import secrets
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+import msgspec
+
+from unhang.watch.exchange import VERSION, Client, Refused, Server, key_of
+from unhang.watch.joining import PORTS, Address, Join, is_loopback
+
+FIRST_TRY_S, TRY_EVERY_S, SAID_AFTER_S = 0.2, 1.0, 30.0
+HUB_LOST_S, SETTLE_S = 3.0, 8.0
+LEAST_PAUSE_S, MESSAGES_PER_S = 0.25, 4000.0
+MOST_SUCCESSORS = 16
+
+
+class RankState(msgspec.Struct, array_like=True):
+    """One process, as its own node sees it. `quiet_s`, `dead_s`: how long ago it moved, or ended; -1: it lives."""
+
+    folder: str
+    quiet_s: float
+    dead_s: float = -1.0
+    exit_code: int | None = None
+    has_stepped: bool = False
+    has_failed: bool = False
+
+
+class State(msgspec.Struct, array_like=True):
+    """What a node says of itself. `looked`, `still`, `secured`, `seen`: the numbers of the hub's orders that are done.
+
+    They count for the hub with this nonce alone. `is_still`: whether nothing had moved at `still` since `looked`. `is_over`: its job has ended.
+    """
+
+    hub: str = ""
+    ranks: list[RankState] = []
+    looked: int = 0
+    still: int = 0
+    is_still: bool = False
+    secured: int = 0
+    seen: int = 0
+    is_over: bool = False
+
+
+class Push(msgspec.Struct, array_like=True):
+    """A message to the hub. `files`: those that changed, by path below the run directory; `gone`: those that are no more.
+
+    `offset_ns`: what to add to this node's clock for the hub's, found in a round trip of `trip_ns`; 0 and 0 before the first.
+    """
+
+    version: int
+    name: str
+    host: str
+    port: int
+    state: State
+    files: dict[str, bytes] = {}
+    gone: list[str] = []
+    offset_ns: int = 0
+    trip_ns: int = 0
+
+
+class JointVerdict(msgspec.Struct, array_like=True):
+    """What the hub found, for every screen. `is_end`: the job is to be ended now."""
+
+    number: int
+    kind: str
+    line: str
+    report: str
+    waiting: list[int]
+    onset_ns: int
+    is_withdrawn: bool = False
+    will_end: bool = False
+    is_end: bool = False
+
+
+class Orders(msgspec.Struct, array_like=True):
+    """The hub's answer: numbers of what is to be done, how often to speak, who follows it, where its report will be."""
+
+    version: int = VERSION
+    hub: str = ""
+    now_ns: int = 0
+    pause_s: float = LEAST_PAUSE_S
+    look: int = 0
+    confirm: int = 0
+    secure: int = 0
+    verdict: JointVerdict | None = None
+    successors: list[tuple[str, str, int]] = []
+    needs_all: bool = False
+    report: str = ""
+
+
+@dataclass
+class Said:
+    """A message as it came, or the end of a connection (`push` None). `at`: CLOCK_MONOTONIC seconds."""
+
+    node: str
+    address: Address
+    push: Push | None
+    at: float
+
+
+_decode_push = msgspec.msgpack.Decoder(Push).decode
+_decode_orders = msgspec.msgpack.Decoder(Orders).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def _demands(orders: Orders) -> tuple[object, ...]:
+    return orders.hub, orders.look, orders.confirm, orders.secure, orders.verdict
+
+
+PackFiles = Callable[[bool], tuple[dict[str, bytes], list[str], bool]]
+
+
+class Meeting(threading.Thread):
+    """One node's part in the exchange.
+
+    `pack`: the files that changed since it was last asked, or all of them, those that are gone, and whether nothing had to be left for the
+    next time; called in this thread. `say`: takes lines for the screen.
+    """
+
+    def __init__(self, join: Join, pack: PackFiles, say: Callable[[str], None]) -> None:
+        super().__init__(name="unhang-nodes", daemon=True)
+        self.node, self.role = secrets.token_hex(8), "seeking"
+        self.inbox: SimpleQueue[Said] = SimpleQueue()
+        self.state, self.orders, self.heard_at = State(), Orders(), 0.0
+        self.hub: Address | None = None
+        self._how, self._pack, self._say_line = join, pack, say
+        self._key = key_of(join.token, join.job)
+        self._addresses: dict[str, Address] = {}
+        self._loop = asyncio.new_event_loop()
+        self._wake = asyncio.Event()
+        self.woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # readable when there are new orders
+        self._is_over, self._said = False, set[str]()
+        self._name = socket.gethostname()
+        self._own: Address | None = None
+        self._server = Server(self._key, join.job, self._on_message, self._on_close, join.tls(is_server=True))
+        self._clock = (0, 0)
+
+    # For the watcher's own loop
+
+    def publish(self, state: State, is_urgent: bool) -> None:
+        """What the others shall know. `is_urgent`: now, not with the next message."""
+        self.state = state
+        if is_urgent:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    def stop(self) -> None:
+        """Ends the exchange. Blocks: up to half a second."""
+        self._is_over = True
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._wake.set)
+        if self.is_alive():
+            self.join(0.5)
+
+    # The thread
+
+    def run(self) -> None:
+        """Meets, and stays together until `stop`."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+                runner.run(self._meet())
+        except Exception as error:  # noqa: BLE001 - the watch goes on alone
+            self.role = "alone"
+            self._say(f"the other nodes are lost ({type(error).__name__}: {error}); this node judges alone")
+
+    def _say(self, line: str) -> None:
+        if line not in self._said and not self._is_over:
+            self._said.add(line)
+            self._say_line(line)
+
+    async def _meet(self) -> None:
+        try:
+            if await self._bound():
+                self._become_hub()
+            await self._stay_together()
+        finally:
+            self._server.close()
+            for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                task.cancel()
+            await asyncio.sleep(0.01)  # connections are torn down
+
+    async def _stay_together(self) -> None:
+        began = time.monotonic()
+        while not self._is_over:
+            if self.role == "hub":
+                await self._pause(TRY_EVERY_S)
+            elif client := await self._found():
+                with closing(client):
+                    await self._speak(client)
+                await self._follow()
+            else:
+                if time.monotonic() - began > SAID_AFTER_S:
+                    self._say(f"no watcher answers at {self._how.hub}; this node judges alone until one does")
+                await self._pause(TRY_EVERY_S)
+
+    async def _pause(self, pause_s: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), pause_s)
+        self._wake.clear()
+
+    async def _bound(self) -> bool:
+        """Whether the hub's address is ours to listen at. One that another job listens at is left to it, and the next port tried."""
+        host, first = self._how.hub
+        for port in range(first, first + PORTS):
+            for where in (host, None) if self._how.may_bind_all else (host,):
+                try:
+                    self._own = await self._server.start(await self._name_for_all(where), port)
+                    return True
+                except OSError as error:
+                    if error.errno == errno.EADDRINUSE:
+                        break
+            else:
+                return False  # the address is another machine's
+            if await self._answers(Address(host, port)):
+                return False  # a watcher of this job was faster
+        return False
+
+    async def _name_for_all(self, host: str | None) -> str | None:
+        """Some machines have their own name as a loopback address: nobody else could reach them there."""
+        if host is None or is_loopback(host):
+            return host
+        with suppress(OSError):
+            found = await self._loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            return None if all(is_loopback(str(info[4][0])) for info in found) else host
+        raise OSError(errno.EADDRNOTAVAIL, "unknown host")
+
+    async def _answers(self, address: Address) -> bool:
+        client = self._client(address)
+        try:
+            await client.connect(limit_s=2.0)
+            return True
+        except (OSError, Refused):
+            return False
+        finally:
+            client.close()
+
+    def _client(self, address: Address) -> Client:
+        return Client(address, self._key, self._how.job, self.node, self._how.tls(is_server=False))
+
+    async def _found(self) -> Client | None:
+        """The hub of this job: at its address, at one of the next ports, or where another one has followed it."""
+        first, refusal = self._how.hub, ""
+        known = [Address(host, port) for _, host, port in self.orders.successors if (host, port) != self._own]
+        for address in (*known, *(Address(first.host, first.port + i) for i in range(PORTS))):
+            client = self._client(address)
+            try:
+                if (await client.connect(limit_s=1.0)).is_hub:
+                    return client
+            except Refused as error:
+                refusal = str(error)
+            except OSError:
+                if address.port != first.port:
+                    break  # where nobody listens at a port, nobody went on to the next
+            client.close()
+        if refusal:
+            self._say(f"{refusal}; this node judges alone until a watcher of its own job answers (--join-port)")
+        return None
+
+    # As a member
+
+    async def _speak(self, client: Client) -> None:
+        """Tells the hub everything, and hears what it wants, until it is lost or we are."""
+        if self._own is None:
+            with suppress(OSError):
+                self._own = await self._server.start(client.own_host, 0)
+        self.hub, needs_all, lost_at = client.address, True, 0.0
+        while True:
+            is_last = self._is_over
+            try:
+                await self._push(client, needs_all)
+                needs_all, lost_at = self.orders.needs_all, 0.0
+            except Refused as refusal:
+                self._say(f"{self.hub} refuses this node: {refusal}; it judges alone")
+                self.role = "alone"
+                return
+            except OSError:
+                now = time.monotonic()
+                lost_at, needs_all = lost_at or now, True
+                if now - lost_at > HUB_LOST_S:
+                    return
+            if is_last:
+                return
+            await self._pause(FIRST_TRY_S if lost_at else self.orders.pause_s * random.uniform(0.8, 1.0))
+            if lost_at:
+                with suppress(OSError, Refused):
+                    await client.connect(limit_s=1.0)
+
+    async def _push(self, client: Client, needs_all: bool) -> None:
+        state = self.state  # before the files: they are at least as new
+        files, gone, is_whole = self._pack(needs_all)
+        if not is_whole:
+            state = msgspec.structs.replace(state, looked=0, secured=0)
+        own, sent_ns = self._own or Address("", 0), time.time_ns()
+        push = Push(VERSION, self._name, own.host, own.port, state, files, gone, *self._clock)
+        answer = await client.push(_encode(push))
+        trip_ns = max(1, time.time_ns() - sent_ns)
+        orders = _decode_orders(answer)
+        if not self._clock[1] or trip_ns < self._clock[1]:
+            self._clock = (orders.now_ns - (sent_ns + trip_ns // 2), trip_ns)
+        is_new = _demands(orders) != _demands(self.orders)
+        self.orders, self.heard_at, self.role = orders, time.monotonic(), "member"
+        if is_new:
+            os.eventfd_write(self.woken, 1)
+
+    async def _follow(self) -> None:
+        """The hub does not answer any more: the first of its successors that can be reached is the next one."""
+        if self.role == "alone" or self._is_over:
+            await self._pause(TRY_EVERY_S)
+            return
+        until, lost, self.role = time.monotonic() + SETTLE_S, self.hub, "seeking"
+        while time.monotonic() < until and not self._is_over and lost is not None:
+            for node, host, port in (("", *lost), *self.orders.successors):
+                if node == self.node:
+                    self._say(f"the hub at {lost} is gone; this node takes over")
+                    self._become_hub()
+                    return
+                with closing(self._client(Address(host, port))) as client:
+                    try:
+                        is_hub = (await client.connect(limit_s=1.0)).is_hub
+                    except (OSError, Refused):
+                        continue  # it is gone, too
+                if is_hub:
+                    if node:
+                        self._say(f"the hub at {lost} is gone; {client.address} has taken over")
+                    return
+                break  # it has not noticed yet
+            await self._pause(FIRST_TRY_S)
+        self.role = "alone"
+        self._say(f"the hub at {lost} cannot be reached any more; this node judges alone")
+
+    # As the hub
+
+    def _become_hub(self) -> None:
+        self._server.is_hub, self.role, self.hub = True, "hub", self._own
+        self.orders = Orders(hub=self._server.nonce)
+
+    def _on_message(self, node: str, plain: bytes) -> bytes:
+        try:
+            push = _decode_push(plain)
+        except msgspec.DecodeError as error:
+            raise Refused(400, f"a message that makes no sense ({error})") from error
+        if push.version != VERSION:
+            raise Refused(
+                426, f"version {push.version} of the exchange, here it is {VERSION}: install one unhang on all nodes"
+            )
+        is_new = node not in self._addresses
+        self._addresses[node] = Address(push.host, push.port)
+        self.inbox.put(Said(node, self._addresses[node], push, time.monotonic()))
+        return _encode(msgspec.structs.replace(self.orders, now_ns=time.time_ns(), needs_all=is_new and not push.files))
+
+    def _on_close(self, node: str) -> None:
+        self.inbox.put(Said(node, self._addresses.get(node, Address("", 0)), None, time.monotonic()))

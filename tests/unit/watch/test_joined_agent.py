@@ -1,0 +1,224 @@
+"""The watcher among several: a proof is made of one moment, silence accuses nobody, a member leaves the judging to the hub that it hears."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from queue import SimpleQueue
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from unhang.watch import joined_agent as joined
+from unhang.watch.agent import Agent
+from unhang.watch.joined_agent import JoinedAgent
+from unhang.watch.joining import Address, Join
+from unhang.watch.meeting import JointVerdict, Orders, Push, RankState, Said, State
+from unhang.watch.options import Headline, RunOptions
+
+VERDICT = {"kind": "proven", "detected_ns": 5, "onset_ns": 3, "waiting_ranks": [0, 1], "withdrawn": False}
+
+
+class _Others:
+    """In the place of the meeting: what other nodes have said, and what they hear."""
+
+    def __init__(self, role: str) -> None:
+        self.role, self.orders, self.heard_at = role, Orders(hub="us"), time.monotonic()
+        self.inbox: SimpleQueue[Said] = SimpleQueue()
+        self.published: list[State] = []
+        self.answers: list[Any] = []  # called with the orders each time the hub gives some
+
+    def publish(self, state: State, is_urgent: bool) -> None:
+        self.published.append(state)
+
+    def hear(self, node: str, rank: int, hub: str = "us", at: float | None = None, **state: Any) -> None:
+        ranks = [RankState(f"r{rank}-{rank + 10}", state.pop("quiet_s", 5.0), **state.pop("of_rank", {}))]
+        push = Push(1, f"name-{node}", "127.0.0.1", 1, State(hub, ranks, **state))
+        self.inbox.put(Said(node, Address("127.0.0.1", 1), push, time.monotonic() if at is None else at))
+
+
+Made = tuple[JoinedAgent, _Others, list[dict[str, Any]]]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name in ("LOOK_S", "CONFIRM_WAIT_S", "SECURE_S", "ACKNOWLEDGE_S"):
+        monkeypatch.setattr(joined, name, 0.1)
+
+    def agent(role: str) -> Made:
+        join = Join(Address("127.0.0.1", 1), "job", "a token that nobody knows")
+        options = RunOptions(tmp_path, join=join, headline=lambda _: Headline("rank 1 is late", "late", (1,)))
+        said, others = list[dict[str, Any]](), _Others(role)
+        monkeypatch.setattr(joined, "Meeting", lambda *_: others)
+        made = JoinedAgent(options, tmp_path, 1, -1, -1)
+        made._send = said.append  # type: ignore[method-assign]
+        return made, others, said
+
+    return agent
+
+
+def _one_rank(agent: JoinedAgent, others: _Others, **state: Any) -> None:
+    others.hear("a", 1, **state)
+    agent._take_in()
+
+
+def test_a_look_that_one_node_did_not_make_proves_nothing(make: Any) -> None:
+    agent, others, _ = make("hub")
+    _one_rank(agent, others)
+    agent._take_evidence(with_workers=False)
+    assert others.orders.look == 1
+    assert not agent._is_unchanged(agent._far(), {})
+    assert others.orders.confirm == 0  # nobody was even asked
+
+
+@pytest.mark.parametrize(("is_still", "still", "expected"), [(True, 1, True), (False, 1, False), (True, 0, False)])
+def test_a_proof_needs_every_node_to_stand_still(make: Any, is_still: bool, still: int, expected: bool) -> None:
+    agent, others, _ = make("hub")
+    _one_rank(agent, others)
+    others.hear("a", 1, looked=1)
+    agent._take_evidence(with_workers=False)
+    others.hear("a", 1, looked=1, still=still, is_still=is_still)
+    assert agent._is_unchanged(agent._far(), {}) is expected
+
+
+def test_numbers_that_another_hub_gave_do_not_count(make: Any) -> None:
+    agent, others, _ = make("hub")
+    _one_rank(agent, others)
+    others.hear("a", 1, hub="the hub before", looked=9, still=9, is_still=True)
+    agent._take_evidence(with_workers=False)
+    assert not agent._is_unchanged(agent._far(), {})
+
+
+def test_a_node_that_falls_silent_is_unknown_and_told_once(make: Any) -> None:
+    agent, others, said = make("hub")
+    others.hear("a", 1)
+    others.hear("b", 2, at=time.monotonic() - 60)
+    agent._take_in()
+    now = time.monotonic()
+    for _ in range(3):
+        agent._listen_for_silence(now)
+    assert [rank.rank for rank in agent._far()] == [1]
+    assert agent._look_again_at == now
+    assert [m["text"] for m in said] == [
+        "node name-b (rank 2) has not been heard for 60 s: its watcher is gone, and its machine answers"
+    ]
+    others.hear("b", 2)
+    agent._take_in()
+    assert [rank.rank for rank in agent._far()] == [1, 2]
+
+
+def test_many_silent_nodes_are_few_lines_and_no_long_wait(make: Any) -> None:
+    agent, others, said = make("hub")
+    for number in range(200):
+        others.hear(f"n{number}", number, at=time.monotonic() - 60)
+    agent._take_in()
+    started = time.monotonic()
+    agent._listen_for_silence(started)
+    assert time.monotonic() - started < joined._PROBE_S + 0.5
+    assert agent._far() == []
+    assert len(said) == joined.MOST_LINES + 1
+    assert said[-1]["text"] == "196 more nodes have not been heard for as long"
+
+
+def test_a_death_elsewhere_is_known_as_one_here(make: Any) -> None:
+    agent, others, _ = make("hub")
+    _one_rank(agent, others)
+    _one_rank(agent, others, of_rank={"dead_s": 1.0, "exit_code": -9, "has_failed": True})
+    (rank,) = agent._far()
+    assert (rank.is_alive, rank.seen_end and rank.seen_end[1]) == (False, -9)
+    assert agent._has_failed()
+    assert agent._peer_just_died(time.monotonic())
+
+
+def test_a_verdict_is_told_before_the_end_and_the_end_after_it(make: Any) -> None:
+    agent, others, said = make("hub")
+    _one_rank(agent, others)
+    agent._tell(VERDICT, will_end=True)
+    told = others.orders.verdict
+    assert told is not None
+    assert (told.line, told.will_end, told.is_end, told.waiting) == ("rank 1 is late", True, True, [0, 1])
+    assert {"event": "condemned"} in said
+
+
+def test_a_member_leaves_the_judging_to_the_hub_that_it_hears(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, others, _ = make("member")
+    looked: list[float] = []
+    monkeypatch.setattr(Agent, "_on_quiet", lambda self, now: looked.append(now))
+    agent._on_quiet(others.heard_at + 1)
+    assert looked == []
+    agent._on_quiet(others.heard_at + joined.HUB_SILENT_S + 1)
+    others.role = "alone"
+    agent._on_quiet(others.heard_at + 1)
+    assert len(looked) == 2
+
+
+@pytest.fixture
+def member(make: Any, monkeypatch: pytest.MonkeyPatch) -> Made:
+    agent, others, said = make("member")
+    monkeypatch.setattr(joined, "take_evidence", lambda ranks, kills, **_: {})
+    monkeypatch.setattr(joined, "is_unchanged", lambda ranks, dumps: True)
+    return agent, others, said
+
+
+def test_a_member_does_what_the_hub_wants_one_after_another(member: Made) -> None:
+    agent, others, _ = member
+    for number, order in enumerate(({"look": 4}, {"confirm": 4}, {"secure": 5})):
+        others.orders = msgspec.structs.replace(others.orders, **order)  # type: ignore[arg-type]
+        agent._exchange(0.0)
+        assert len(others.published) == number + 1
+    done = others.published[-1]
+    assert (done.hub, done.looked, done.still, done.is_still, done.secured) == ("us", 4, 4, True, 5)
+    others.orders = Orders(hub="its successor", look=1)
+    agent._exchange(0.0)
+    assert (others.published[-1].hub, others.published[-1].looked, others.published[-1].still) == (
+        "its successor",
+        1,
+        0,
+    )
+
+
+def test_a_member_that_moved_since_the_look_says_so(member: Made) -> None:
+    agent, others, _ = member
+    rank: Any = SimpleNamespace(rank=0, movement=b"1", is_alive=True, folder=Path("r0-1"), died_at=0.0, seen_end=None)
+    rank.quiet_s, rank.has_stepped, rank.has_failed = (lambda now: 1.0), (lambda: True), (lambda: False)
+    agent.ranks["r0-1"] = rank
+    others.orders = msgspec.structs.replace(others.orders, look=1)
+    agent._exchange(0.0)
+    rank.movement = b"2"
+    others.orders = msgspec.structs.replace(others.orders, confirm=1)
+    agent._exchange(0.0)
+    assert (others.published[-1].still, others.published[-1].is_still) == (1, False)
+
+
+def _joint(**changes: Any) -> JointVerdict:
+    return msgspec.structs.replace(JointVerdict(1, "proven", "rank 1 is late", "node0:/r", [0], 3), **changes)
+
+
+def test_a_member_shows_the_verdict_once_and_ends_when_all_do(member: Made) -> None:
+    agent, others, said = member
+    for verdict in (_joint(will_end=True), _joint(will_end=True), _joint(will_end=True, is_end=True)):
+        others.orders = msgspec.structs.replace(others.orders, verdict=verdict)
+        agent._exchange(0.0)
+    assert [m["event"] for m in said] == ["joint", "verdict"]
+    assert said[0]["line"] == "rank 1 is late"
+    assert others.published[-1].seen == 1
+
+
+def test_an_end_that_was_promised_comes_though_the_hub_is_gone(member: Made) -> None:
+    agent, others, said = member
+    others.orders = msgspec.structs.replace(others.orders, verdict=_joint(will_end=True))
+    agent._exchange(0.0)
+    others.role = "seeking"
+    agent._exchange(0.0)
+    assert said[-1] == {"event": "verdict", "kind": "proven", "end": True}
+
+
+def test_a_verdict_that_ends_nothing_promises_nothing(member: Made) -> None:
+    agent, others, said = member
+    others.orders = msgspec.structs.replace(others.orders, verdict=_joint(kind="suspected"))
+    agent._exchange(0.0)
+    others.role = "alone"
+    agent._exchange(0.0)
+    assert [m["event"] for m in said] == ["joint"]
