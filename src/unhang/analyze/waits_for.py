@@ -14,6 +14,7 @@ from unhang.analyze.align import StuckCollective
 from unhang.analyze.graph import cycles
 from unhang.analyze.positions import bare_op
 from unhang.analyze.recorded_waits import RecordedWaits
+from unhang.analyze.standing import seen_edges
 from unhang.model import Case, PendingCall, RankEvidence, ThreadStack, WaitEdge, WaitsFor, user_frames
 from unhang.read.logs.exceptions import kinds_in
 
@@ -201,6 +202,7 @@ def waits_for(case: Case, stuck: Sequence[StuckCollective], recorded: RecordedWa
         *_p2p_edges(case),
         *_start_up_edges(case),
         *_monitored_edges(case),
+        *seen_edges(case),
     )
     edges = tuple(sorted(found, key=lambda e: (e.waiter, e.what)))
     waiting = {e.waiter for e in edges if e.targets} | (set(recorded.fronts) - recorded.stalled) & plain

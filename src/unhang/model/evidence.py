@@ -252,6 +252,21 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """What several looks from outside showed of a rank that runs without the recorder.
+
+    `moved`: whether its main thread has in between; None where that cannot be told. `how`: by what. `has_group`: the call in which it
+    stands was given a group, whose members are not known.
+    """
+
+    looks: int
+    seconds: float
+    moved: bool | None
+    how: str = ""
+    has_group: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RankEvidence:
     """All that is known of one rank apart from its collective calls, which are rows of the CollectiveTable.
 
@@ -259,7 +274,7 @@ class RankEvidence:
     `held`: the exception with which the main thread stood in an `except`, a `finally` or an `__exit__` at capture.
     `skipped_steps`: optimizer steps that a loss scaler has left out since the last one that was taken. `quiet_s`: how long it had not moved
     when it ended; `usual_quiet_s`: the longest such time in this job that had ended by itself.
-    `in_handler`: the signal whose handler the main thread is in.
+    `in_handler`: the signal whose handler the main thread is in. `look`: where it was looked at from outside alone.
     """
 
     identity: RankIdentity
@@ -282,6 +297,7 @@ class RankEvidence:
     heartbeat_age_s: float | None = None
     quiet_s: float | None = None
     usual_quiet_s: float = 0.0
+    look: Look | None = None
     unavailable: tuple[Unavailable, ...] = field(default=())
 
     @property

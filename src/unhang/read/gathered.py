@@ -178,10 +178,18 @@ class _Walk:
             self.launcher_stacks = self.attempt("stack of the launcher", lambda: read_pyspy(launcher)) or ()
         if (folder / "output.log").exists():
             self._output_paths.append((folder / "output.log", None))
+        outputs = folder / "outputs"  # the ends of the files to which a job wrote that was looked at from outside
+        for path in sorted(outputs.iterdir()) if outputs.is_dir() else ():
+            self._add_output(path)
         ranks = folder / "ranks"
         for rank_folder in sorted(ranks.iterdir()) if ranks.is_dir() else ():
             if rank_folder.is_dir():
                 self._add_rank_folder(rank_folder)
+
+    def _add_output(self, path: Path) -> None:
+        from unhang.read.sniff import rank_of_log
+
+        self._output_paths.append((path, rank_of_log(path)))
 
     def _add_rank_folder(self, folder: Path) -> None:
         record = read_rank_folder(folder)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from unhang.model import ProcessExit, ProcessState, RaisedError, RankEvidence, ThreadStack
-from unhang.model.evidence import SEEN_BY_LAUNCHER, KernelWait, ThreadWait, WaitingTask
+from unhang.model import PendingCall, ProcessExit, ProcessState, RaisedError, RankEvidence, ThreadStack, user_frames
+from unhang.model.evidence import SEEN_BY_LAUNCHER, KernelWait, Look, ThreadWait, WaitingTask
 from unhang.read.fields import frame_triples, real, text, texts, whole
 from unhang.read.rank_folder import RankRecord
 from unhang.read.torchrun_summary import RankExit
@@ -45,7 +45,7 @@ def evidence_of(
         held=record.held,
         twins=record.twins,
         exit=end,
-        pending=page.pending if page else (),
+        pending=page.pending if page else tuple(_seen_transfer(record)),
         steps=page.steps if page else None,
         skipped_steps=page.skipped_steps if page else 0,
         thread_waits=tuple(_thread_waits(record.waits_fields)),
@@ -57,6 +57,7 @@ def evidence_of(
         heartbeat_age_s=_age_s(monotonic_ns, page.heartbeat_ns) if page else None,
         quiet_s=real(proc, "quiet_s"),
         usual_quiet_s=real(proc, "usual_quiet_s") or 0.0,
+        look=_look(record.look_fields),
         unavailable=tuple(record.absent),
     )
 
@@ -109,6 +110,28 @@ def _tasks(fields: Mapping[str, object]) -> Iterator[WaitingTask]:
     for task in _objects(fields, "tasks"):
         found = {str(k): v for k, v in task.items()}
         yield WaitingTask(text(task, "name"), frame_triples(found, "frames"), texts(task, "awaits"))
+
+
+def _look(fields: Mapping[str, object]) -> Look | None:
+    if not fields:
+        return None
+    moved, call = fields.get("moved"), fields.get("call")
+    return Look(
+        whole(fields, "looks") or 0,
+        real(fields, "seconds") or 0.0,
+        moved if isinstance(moved, bool) else None,
+        text(fields, "how"),
+        isinstance(call, dict) and call.get("has_group") is True,
+    )
+
+
+def _seen_transfer(record: RankRecord) -> Iterator[PendingCall]:
+    """The send or receive in which the main thread was seen from outside."""
+    call = record.look_fields.get("call")
+    if isinstance(call, dict) and text(call, "kind") and (peer := whole(call, "peer")) is not None:
+        main = next((s for s in record.stacks if s.is_main), None)
+        frames = user_frames(main.frames) if main else ()
+        yield PendingCall(text(call, "kind"), 1, "", peer, 0, None, frames, tag=whole(call, "tag") or 0)
 
 
 def _age_s(now_ns: int | None, then_ns: int) -> float | None:

@@ -55,6 +55,7 @@ class RankRecord:
     variables: tuple[tuple[Frame, str, str], ...] = ()
     output_bytes: int | None = None
     waits_fields: dict[str, object] = field(default_factory=dict)
+    look_fields: dict[str, object] = field(default_factory=dict)
     dump_paths: list[Path] = field(default_factory=list)
     absent: list[Unavailable] = field(default_factory=list)
 
@@ -138,6 +139,7 @@ def _read_small_files(record: RankRecord, folder: Path) -> None:
     record.stacks = read("pyspy.json", read_pyspy) or ()
     record.variables = read("variables.json", read_variables) or ()
     record.waits_fields = read("waits.json", read_object) or {}
+    record.look_fields = read("look.json", read_object) or {}
     faults = folder / "faulthandler.txt"
     if faults.exists() and faults.stat().st_size:  # It is there, and empty, from the start.
         record.fault_dumps = read(faults.name, lambda path: read_faulthandler(path, record.main_thread_id)) or ()
