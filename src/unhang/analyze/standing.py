@@ -210,6 +210,8 @@ def _without_calls(case: Case) -> Standing:
     moving = [r for r in ranks if _moved(case, r) is True]
     if moving:
         return Standing(Word.MOVES, f"no rank waits for another one; {_doings(case, moving)}")
+    if ranks and all((look := case.ranks[r].look) is not None and look.changed for r in ranks):
+        return Standing(Word.MOVES, f"no rank waits for another one, and all of them run; {_doings(case, ranks)}")
     kinds = {r: activity_of(case.ranks[r]).kind for r in ranks}
     if (
         ranks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -37,12 +38,13 @@ def jobs_wanted(wish: Wish) -> tuple[list[FoundJob], Processes]:
     """
     processes = Processes()
     jobs = find_jobs(processes)
-    unknown = candidates(processes, [pid for job in jobs for pid in job.pids])
+    is_asked = wish.target is not None or wish.takes_all or not jobs
+    unknown = candidates(processes, [pid for job in jobs for pid in job.pids], wish.target) if is_asked else []
     if unknown:
         stacks = take_stacks([p.pid for p in unknown], [p.pid for p in unknown if p.state in "Tt"], options=[LOCALS])
         if spawned := spawned_ranks(stacks, processes):
             jobs = find_jobs(processes, spawned)
-    hidden = sum(p.is_python and not p.is_readable for p in processes.by_pid.values())
+    hidden = sum(p.is_python and p.uid != os.geteuid() and not p.is_readable for p in processes.by_pid.values())
     found = chosen(jobs, wish.target, processes, hidden)
     if len(found) > 1 and not wish.takes_all:
         raise SeveralJobs("several jobs run here:\n" + "\n".join(f"  {line}" for line in listed(found, processes)))

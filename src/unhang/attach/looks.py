@@ -205,6 +205,7 @@ def _summed(s: _Seen, seconds: float) -> Looked:
     share = s.used_s / s.between_s if s.between_s else 0.0
     moved, how = _moved(s, main, share)
     look: dict[str, Any] = {"looks": len(s.prints), "seconds": round(seconds, 2), "moved": moved, "how": how}
+    look["changed"] = len(set(s.prints)) > 1
     if call := _call(s.threads, s.rank.process.pid):
         look["call"] = call
     state = {**s.state, "cpu_share": round(share, 2), **({"state": "gone"} if s.is_gone else {})}

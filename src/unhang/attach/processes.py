@@ -97,8 +97,8 @@ class Processes:
             self._children.setdefault(process.parent, []).append(process.pid)
 
     def _read(self) -> Iterator[Process]:
-        for name in os.listdir(self.root):
-            if name.isdecimal() and (process := _process(self.root / name)) is not None:
+        for name in sorted(filter(str.isdecimal, os.listdir(self.root)), key=int):
+            if (process := _process(self.root / name)) is not None:
                 yield process
 
     @cached_property

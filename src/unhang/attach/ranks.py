@@ -169,21 +169,32 @@ def _job(key: str, ranks: Sequence[Rank], processes: Processes) -> FoundJob:
 # Ranks that only their stacks tell
 
 
-def candidates(processes: Processes, known: Iterable[int]) -> list[Process]:
-    """Interpreters with torch that have no number and stand below no rank: children of `mp.spawn`, workers of Ray."""
+def candidates(processes: Processes, known: Iterable[int], target: str | None = None) -> list[Process]:
+    """Interpreters with torch that have no number: children of `mp.spawn`, workers of Ray. To ask them costs a look at each.
+
+    Only several of one parent, as ranks are, and of those only who belongs to `target`, a pid or a part of a command line.
+    """
     ranks = set(known)
-    found = []
+    near = None if target is None else _near(target, processes)
+    by_parent: dict[int, list[Process]] = {}
     for process in processes.by_pid.values():
-        if process.pid in ranks or not (
-            process.is_python or (process.command[:1] and process.command[0].startswith("ray::"))
-        ):
+        is_worker = process.is_python or (process.command[0:1] and process.command[0].startswith("ray::"))
+        if process.pid in ranks or not is_worker or (near is not None and process.pid not in near):
             continue
-        if not process.has_torch or ranks.intersection(processes.above(process.pid)):
-            continue
-        if ranks.intersection(processes.below(process.pid)):
-            continue
-        found.append(process)
-    return found[:_MOST_SPAWNED]
+        if ranks.isdisjoint(processes.above(process.pid)) and process.has_torch:
+            by_parent.setdefault(process.parent, []).append(process)
+    return [p for several in by_parent.values() if len(several) > 1 for p in several][:_MOST_SPAWNED]
+
+
+def _near(target: str, processes: Processes) -> set[int]:
+    """What stands at, below or above the processes that are meant, and beside them."""
+    named = (p.pid for p in processes.by_pid.values() if p.is_python and target in " ".join(p.command))
+    roots = [int(target)] if target.isdecimal() else list(named)
+    found = set(roots)
+    for root in roots:
+        above = processes.above(root)
+        found.update(above, processes.below(root), processes.below(above[0]) if above and above[0] > 1 else ())
+    return found
 
 
 def spawned_ranks(found: Mapping[int, list[Any]], processes: Processes) -> list[Rank]:

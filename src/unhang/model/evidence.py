@@ -255,14 +255,16 @@ class LogLine:
 class Look:
     """What several looks from outside showed of a rank that runs without the recorder.
 
-    `moved`: whether its main thread has in between; None where that cannot be told. `how`: by what. `has_group`: the call in which it
-    stands was given a group, whose members are not known.
+    `moved`: whether its main thread has in between; None where that cannot be told. `how`: by what. `changed`: whether anything of
+    its stack or variables has, which an endless loop does too. `has_group`: the call in which it stands was given a group, whose
+    members are not known.
     """
 
     looks: int
     seconds: float
     moved: bool | None
     how: str = ""
+    changed: bool = False
     has_group: bool = False
 
 

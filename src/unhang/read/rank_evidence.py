@@ -121,6 +121,7 @@ def _look(fields: Mapping[str, object]) -> Look | None:
         real(fields, "seconds") or 0.0,
         moved if isinstance(moved, bool) else None,
         text(fields, "how"),
+        fields.get("changed") is True,
         isinstance(call, dict) and call.get("has_group") is True,
     )
 
