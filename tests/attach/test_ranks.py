@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.attach.made_up import Proc, torchrun
 
+from tests.attach.made_up import Proc, torchrun
 from unhang.attach.processes import Processes, missing_right
 from unhang.attach.ranks import FoundJob, NoJob, candidates, chosen, find_jobs, listed, spawned_ranks
 
