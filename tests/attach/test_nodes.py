@@ -167,5 +167,5 @@ def test_the_command_of_a_node() -> None:
 
 def test_what_a_real_node_sends_is_one_archive_and_nothing_else(here: Path) -> None:
     """Without a job it sends nothing, says why in one line, and ends with the code of who cannot judge."""
-    done = ask(here, "a", via=f"sh -c 'exec {sys.executable} -m unhang attach 1 --bundle -' {{host}}")
-    assert "process 1 is no rank of a job" in done.stderr
+    done = ask(here, "a", via=f"sh -c 'exec {sys.executable} -m unhang attach $$ --all --bundle -' {{host}}")
+    assert "is no rank of a job" in done.stderr

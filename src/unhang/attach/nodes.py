@@ -97,16 +97,15 @@ def _ask(node: str, command: Sequence[str], folder: Path, limit_s: float) -> Ans
 
 def _run(command: Sequence[str], out: int, limit_s: float) -> tuple[int | None, str]:
     """(exit code, None where the limit ended it; what it said, in one line)."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE, start_new_session=True
-    )
-    try:
-        _, said = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # a session of its own: what we started, and nothing else
-        process.wait()
-        return None, ""
+    ) as process:
+        try:
+            _, said = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # a session of its own: what we started, and nothing else
+            return None, ""
     lines = said.decode(errors="replace").strip().splitlines()
     own = [line.removeprefix(_OURS) for line in lines if line.startswith(_OURS)]
     return process.returncode, next(iter([*own, *lines[-1:]]), "")[:_MOST_SAID]
