@@ -9,9 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from tests.attach.jobs import BEGIN, culprits, line_of, look, running, wait_until
 from tests.slowness import slowness
+from unhang.attach.attaching import Wish, jobs_wanted, watch
+from unhang.cli.bundle import command as bundle
+from unhang.cli.diagnose import command as diagnose
 from unhang.model import Outcome
 from unhang.watch.process_tree import descendants_of
 
@@ -148,6 +152,42 @@ def _known_ranks(launcher: int):  # type: ignore[no-untyped-def]
         return [Rank(i, len(pids), processes.by_pid[pid], i, len(pids)) for i, pid in enumerate(pids)]
 
     return ranks
+
+
+def test_watching_says_when_it_stalls_and_ends_with_the_job(tmp_path: Path) -> None:
+    program = "ready()\nfor _ in range(10**6):\n    step()\n    time.sleep(0.05)\n    if rank == 1 and Path('stop').exists(): time.sleep(600)"
+    said: list[str] = []
+    with running(tmp_path, program) as (job, _):
+
+        def say(text: str) -> None:
+            """Stops the job once it was seen to move, and ends it once it was seen to stand."""
+            said.append(text)
+            if text.startswith("MOVES"):
+                (tmp_path / "stop").touch()
+            elif text.startswith("STALLED"):
+                for process in descendants_of(job.pid):
+                    os.kill(process.pid, signal.SIGKILL)
+
+        (found,), processes = jobs_wanted(Wish(str(job.pid)))
+        wish = Wish(str(job.pid), for_s=2 * slowness())
+        judged = watch(found, processes, tmp_path / "looked" / "bundle", wish, say, every_s=0.5)
+    words = [text.split()[0] for text in said if text.split()[0].isupper()]
+    assert words[0] == "MOVES"
+    assert words[-1] == "STALLED"
+    assert said[-1] == "the job has ended"
+    assert judged.diagnosis.findings[0].culprit_ranks == (1,)
+
+
+def test_a_pid_becomes_one_file_to_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with running(tmp_path, STALLS["sleeps"][0]) as (job, _):
+        done = CliRunner().invoke(bundle, [str(job.pid), "-o", "sent.tar.gz"], standalone_mode=False)
+        assert done.return_value == 0, done.output
+        pid = CliRunner().invoke(diagnose, ["--pid", str(job.pid)], standalone_mode=False)
+    sent = CliRunner().invoke(diagnose, ["sent.tar.gz"], standalone_mode=False)
+    assert sent.stdout.splitlines()[0] == pid.stdout.splitlines()[0]
+    assert pid.stdout.startswith("STALLED  rank 1")
+    assert pid.return_value == sent.return_value == 1
 
 
 def test_the_command_says_it_in_one_line_and_leaves_a_report(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from unhang.analyze.standing import Word
 from unhang.model import Case, Frame, Job, Outcome, ProcessState, RankEvidence, RankIdentity, ThreadStack
 from unhang.model.evidence import Look
 from unhang.rules.registry import judge
+from unhang.testing import make_case
 
 TORCH = "/x/site-packages/torch/distributed/distributed_c10d.py"
 
@@ -162,3 +164,15 @@ def test_of_a_call_under_a_condition_the_branch_is_the_line(tmp_path: Any) -> No
     assert found.culprit_ranks == (0,)
     assert found.location is not None
     assert found.location.line == 3
+
+
+def test_where_dumps_of_all_ranks_are_there_their_calls_tell_who_waits() -> None:
+    """All stand at one line for the stacks; by the calls rank 2 has not issued the last one."""
+    calls = {r: ["all_reduce[8]@main:10", "all_reduce[8]@main:10 !"] for r in (0, 1, 3)} | {
+        2: ["all_reduce[8]@main:10"]
+    }
+    recorded = make_case(calls)
+    case = replace(case_of(*(rank_at(r, "all_reduce") for r in (0, 1, 3)), rank_at(2, None, 20)), calls=recorded.calls)
+    waits = Situation(case).waits
+    assert {e.seq for e in waits.edges} == {2}
+    assert said(case) == (Outcome.STALLED, (2,))

@@ -21,6 +21,7 @@ _TRANSFERS = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_objec
 _NAMED = {"_engine_run_backward": "backward", "wait_tensor": "wait_tensor", "synchronize": "synchronize"}
 
 
+_IDLE, _BUSY = 5, 90  # percent: a device that waits in a call of NCCL is busy
 _BY_KEYS = (
     "new_group",
     "init_process_group",
@@ -75,13 +76,14 @@ def is_looked_at(case: Case) -> bool:
 
 
 def stands(case: Case) -> dict[int, Stand]:
-    """The ranks that stand in a call with others, of those that were looked at and of which no calls are recorded."""
-    found = {}
-    for rank, evidence in case.ranks.items():
-        rows = case.calls.rank_rows(rank)
-        if evidence.look is not None and rows.start == rows.stop and (stand := _stand(evidence)) is not None:
-            found[rank] = stand
-    return found
+    """The ranks that stand in a call with others, of those that were looked at."""
+    return {r: stand for r, e in case.ranks.items() if (stand := _stand(e)) is not None}
+
+
+def has_all_calls(case: Case) -> bool:
+    """Whether the recorder's dumps tell of every rank that was looked at."""
+    rows = [case.calls.rank_rows(r) for r, e in case.ranks.items() if e.look is not None]
+    return bool(rows) and all(of.start < of.stop for of in rows)
 
 
 def _stand(evidence: RankEvidence) -> Stand | None:
@@ -120,9 +122,12 @@ def _op(stack: ThreadStack) -> str:
 
 
 def seen_edges(case: Case) -> Iterator[WaitEdge]:
-    """Who waits for whom by the stacks of the looks. Sends and receives are among the pending calls where their peer is known."""
+    """Who waits for whom by the stacks of the looks; nothing where dumps of all ranks tell more.
+
+    Sends and receives are among the pending calls where their peer is known.
+    """
     found = stands(case)
-    if not found:
+    if not found or has_all_calls(case):
         return
     unseen = set(case.world) - set(case.ranks)
     absent = unseen - set(case.out_of_sight)
@@ -259,7 +264,8 @@ def _nobody_named(case: Case, found: Mapping[int, Stand]) -> Standing:
         text = f"{calls}, of which the group is not known from outside; {_doings(case, others)}"
         return Standing(Word.UNKNOWN, text)
     if len(sides(found.values())) == 1 and len(waiting) > 1:
-        text = f"all {len(waiting)} ranks that were seen are in {found[waiting[0]].where}, and none moves: {_why(case, found)}; nobody is accused"
+        text = f"all {len(waiting)} ranks that were seen are in {found[waiting[0]].where}, and none moves: {_why(case, found)}"
+        text += f"; nobody is accused{_transport(case)}"
         return Standing(Word.STALLED, text)
     return Standing(Word.STALLED if len(waiting) > 1 else Word.UNKNOWN, f"{calls}, and none moves")
 
@@ -281,6 +287,18 @@ def _why(case: Case, found: Mapping[int, Stand]) -> str:
     unseen = [r for r in case.world if r not in case.ranks]
     missing = f"one of {name_ranks(unseen)}, which was not seen, " if unseen else ""
     return f"{missing or 'a device, the network, or the order of groups '}holds them"
+
+
+def _transport(case: Case) -> str:
+    """What of devices and connections tells where to look."""
+    looks = {r: e.look for r, e in case.ranks.items() if e.look is not None}
+    stuck = [(r, *look.unsent[0]) for r, look in looks.items() if look.unsent]
+    text = "".join(f"; rank {r} has {left} bytes for {peer} that are not taken" for r, peer, left in stuck[:3])
+    idle = [r for r, look in looks.items() if look.busy is not None and look.busy < _IDLE]
+    busy = [r for r, look in looks.items() if look.busy is not None and look.busy > _BUSY]
+    if idle and busy:
+        text += f"; the devices of {name_ranks(busy)} are busy, {_verb(idle, 'that', 'those')} of {name_ranks(idle)} {_verb(idle, 'is', 'are')} not"
+    return text
 
 
 def _how(case: Case, ranks: Sequence[int]) -> str:

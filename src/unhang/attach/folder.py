@@ -25,6 +25,9 @@ _MOST_DUMP_BYTES, _MOST_LOG_BYTES = 256 << 20, 1 << 20
 _PIPE, _SERVER = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_WORKER_SERVER_SOCKET"
 _DUMPS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _ANSWER_S, _SERVER_S = 1.0, 0.5
+_NOT_LONG_NS = (
+    30 * 60 * 1_000_000_000
+)  # a watchdog dumps when it gives up; what is older may be of another stand of the job
 _OUTPUTS = ("1", "2")
 
 
@@ -36,7 +39,7 @@ def write_folder(folder: Path, job: FoundJob, looked: Sequence[Looked], processe
     """
     (folder / "ranks").mkdir(parents=True, exist_ok=True)
     for seen in looked:
-        own = folder / "ranks" / f"r{seen.rank.number}-{seen.rank.process.pid}"
+        own = _own(folder, seen.rank)
         own.mkdir(exist_ok=True)
         _write(own / "identity.json", _identity(seen.rank, processes))
         _write(own / "proc.json", seen.state)
@@ -123,18 +126,25 @@ def why_no_stacks(process: Process) -> str:
 
 
 def take_calls(folder: Path, job: FoundJob, processes: Processes) -> None:
-    """Flight-recorder dumps: of torch's own server, asked for by its pipe, or those that lie there since the job started.
+    """Flight-recorder dumps: of torch's own server, asked for by its pipe, or written not long ago. Those of all ranks, or none.
 
     Blocks: up to two seconds.
     """
     asked = {r.number: time.time_ns() for r in job.ranks if _ask(r)}
     deadline = time.monotonic() + (_ANSWER_S if asked else 0.0)
     left = list(job.ranks)
-    while left:
+    while left and time.monotonic() <= deadline + _SERVER_S:
         left = [r for r in left if not _has_calls(folder, r, asked.get(r.number), processes)]
-        if not left or time.monotonic() >= deadline:
-            return
-        time.sleep(0.05)
+        if left and time.monotonic() >= deadline:
+            break
+        time.sleep(0.05 if left else 0.0)
+    for rank in job.ranks if left else ():
+        for name in ("flight.json", "flight.pickle"):
+            _own(folder, rank).joinpath(name).unlink(missing_ok=True)
+
+
+def _own(folder: Path, rank: Rank) -> Path:
+    return folder / "ranks" / f"r{rank.number}-{rank.process.pid}"
 
 
 def _ask(rank: Rank) -> bool:
@@ -155,12 +165,12 @@ def _ask(rank: Rank) -> bool:
 
 def _has_calls(folder: Path, rank: Rank, asked_ns: int | None, processes: Processes) -> bool:
     """Copies the calls of a rank, where there are any. `asked_ns`: a dump that is older is not the answer."""
-    own = folder / "ranks" / f"r{rank.number}-{rank.process.pid}"
+    own = _own(folder, rank)
     server = rank.process.environment.get(_SERVER)
     if server and (calls := fetch_calls_at(Path(server), _SERVER_S)) is not None:
         write_whole(own / "flight.json", calls)
         return True
-    since = asked_ns or processes.started_ns(rank.process)
+    since = asked_ns or max(processes.started_ns(rank.process), time.time_ns() - _NOT_LONG_NS)
     for path in _dump_paths(rank):
         with suppress(OSError):
             status = path.stat()

@@ -18,6 +18,7 @@ from typing import Any
 
 from unhang.analyze.activity import in_communication
 from unhang.attach.ranks import Rank
+from unhang.attach.transport import devices, unsent
 from unhang.model import Frame, ThreadStack
 from unhang.read.pyspy import read_threads
 from unhang.watch.evidence import take_stacks
@@ -66,6 +67,8 @@ class _Seen:
     helped: bool = False
     between_s: float = 0.0
     state: dict[str, Any] = field(default_factory=dict)
+    unsent: list[list[dict[str, Any]]] = field(default_factory=list)
+    device: dict[str, int] = field(default_factory=dict)
     is_gone: bool = False
 
 
@@ -117,7 +120,10 @@ def _look(seen: Sequence[_Seen], native: bool) -> None:
     pids = [s.rank.process.pid for s in alive if not s.is_gone]
     stopped = [s.rank.process.pid for s in alive if s.state["state"] in "Tt"]
     found = take_stacks(pids, stopped, LOOK_LIMIT_S, [LOCALS, *([_NATIVE] if native else [])])
+    on = devices(pids)
     for s in alive:
+        s.device = on.get(s.rank.process.pid, s.device)
+        s.unsent.append(unsent(s.rank.process.pid))
         if (threads := found.get(s.rank.process.pid)) is not None:
             _note(s, threads)
 
@@ -206,10 +212,23 @@ def _summed(s: _Seen, seconds: float) -> Looked:
     moved, how = _moved(s, main, share)
     look: dict[str, Any] = {"looks": len(s.prints), "seconds": round(seconds, 2), "moved": moved, "how": how}
     look["changed"] = len(set(s.prints)) > 1
+    if stuck := _unsent(s):
+        look["unsent"] = stuck
+    if s.device:
+        look["device"] = s.device
     if call := _call(s.threads, s.rank.process.pid):
         look["call"] = call
     state = {**s.state, "cpu_share": round(share, 2), **({"state": "gone"} if s.is_gone else {})}
     return Looked(s.rank, threads, look, state, s.changed_at < len(s.prints) - 1)
+
+
+def _unsent(s: _Seen) -> list[dict[str, Any]]:
+    """What the connections had still to send in all looks: it did not grow less."""
+    least = {w["peer"]: w["bytes"] for w in s.unsent[-1]} if len(s.unsent) > 1 else {}
+    for look in s.unsent[:-1]:
+        before = {w["peer"]: w["bytes"] for w in look}
+        least = {peer: left for peer, left in least.items() if 0 < before.get(peer, 0) <= left}
+    return [{"peer": peer, "bytes": left} for peer, left in least.items()]
 
 
 def _moved(s: _Seen, main: ThreadStack | None, share: float) -> tuple[bool | None, str]:

@@ -257,7 +257,7 @@ class Look:
 
     `moved`: whether its main thread has in between; None where that cannot be told. `how`: by what. `changed`: whether anything of
     its stack or variables has, which an endless loop does too. `has_group`: the call in which it stands was given a group, whose
-    members are not known.
+    members are not known. `unsent`: (peer, bytes) of connections that got rid of nothing. `device`, `busy`: its device, and percent.
     """
 
     looks: int
@@ -266,6 +266,9 @@ class Look:
     how: str = ""
     changed: bool = False
     has_group: bool = False
+    unsent: tuple[tuple[str, int], ...] = ()
+    device: int | None = None
+    busy: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

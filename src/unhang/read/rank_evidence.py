@@ -115,7 +115,8 @@ def _tasks(fields: Mapping[str, object]) -> Iterator[WaitingTask]:
 def _look(fields: Mapping[str, object]) -> Look | None:
     if not fields:
         return None
-    moved, call = fields.get("moved"), fields.get("call")
+    moved, call, on = fields.get("moved"), fields.get("call"), fields.get("device")
+    device = on if isinstance(on, dict) else {}
     return Look(
         whole(fields, "looks") or 0,
         real(fields, "seconds") or 0.0,
@@ -123,6 +124,9 @@ def _look(fields: Mapping[str, object]) -> Look | None:
         text(fields, "how"),
         fields.get("changed") is True,
         isinstance(call, dict) and call.get("has_group") is True,
+        tuple((text(w, "peer"), whole(w, "bytes") or 0) for w in _objects(fields, "unsent")),
+        whole(device, "device"),
+        whole(device, "busy"),
     )
 
 

@@ -22,7 +22,7 @@ from unhang.analyze.pasted import Doing, doings_of
 from unhang.analyze.shifted import shift_at
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, calls_only_on_rank_zero, line_text, surroundings
-from unhang.analyze.standing import sides, stands
+from unhang.analyze.standing import has_all_calls, sides, stands
 from unhang.analyze.ties import started_ns
 from unhang.analyze.variables import differing
 from unhang.model import EvidenceLine, Fix, Frame
@@ -299,7 +299,7 @@ def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
 def stacks_disagree(s: Situation) -> Found | None:
     """Named ranks whose stacks end in different calls: in a log, or in looks from outside."""
     if s.standing is not None:
-        return _apart_by_looks(s) if s.is_hang else None
+        return _apart_by_looks(s) if s.is_hang and not has_all_calls(s.case) else None
     named = [d for d in doings_of(s) if d.ranks]
     waiting = [d for d in named if d.kind == "collective"]
     ways: dict[tuple[str, str], list[Doing]] = {}
