@@ -45,7 +45,7 @@ FAULTS = (
 )  # fmt: skip
 HEALTHY = ("slow_step", "rank0_work", "small_group", "loader", "sleeps", "big_reduce", "slow_rank")
 PROGRAMS = Path(__file__).parent / "attach_jobs"
-RANKS, START_S, SETTLE_S, MOST_TRIES, ATTACHES = 4, 90.0, 5.0, 4, 10
+RANKS, START_S, SETTLE_S, MOST_TRIES, ATTACHES = 4, 90.0, 6.0, 5, 10
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
 
 
@@ -75,7 +75,7 @@ def torchrun(program: Path, *arguments: str, ranks: int = RANKS) -> Iterator[int
             deadline = time.monotonic() + START_S
             while time.monotonic() < deadline and not _has_ranks(job.pid, ranks):
                 time.sleep(0.2)
-            time.sleep(SETTLE_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+            time.sleep(SETTLE_S)  # a fault that has not struck yet is looked at again
             yield job.pid
         finally:
             for process in descendants_of(job.pid):

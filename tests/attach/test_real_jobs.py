@@ -46,6 +46,7 @@ def test_who_does_not_come_is_named_with_the_line(tmp_path: Path, name: str) -> 
 
 
 UNKNOWN = {
+    "a sleep that ends soon": "ready()\nif rank == 1: time.sleep(60)  # here\nstep()",
     "an endless loop": "def spin():\n    n = 0\n    while True:\n        n += 1  # here\n\nready()\nif rank == 1: spin()\nstep()",
     "one long call": "ready()\nif rank == 1: sum(range(10**12))  # here\nstep()",
 }

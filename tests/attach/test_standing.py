@@ -176,3 +176,40 @@ def test_where_dumps_of_all_ranks_are_there_their_calls_tell_who_waits() -> None
     waits = Situation(case).waits
     assert {e.seq for e in waits.edges} == {2}
     assert said(case) == (Outcome.STALLED, (2,))
+
+
+def at_device(rank: int, folder: Any, moved: bool | None = None, changed: bool = False) -> RankEvidence:
+    """A rank at a line that waits for its device: for a collective, or for its own kernels."""
+    program = folder / "step.py"
+    program.write_text("def main():\n    total += loss.item()\n")
+    frames = (Frame(str(program), 2, "main"),)
+    stack = ThreadStack("MainThread", frames, is_main=True, process_id=100 + rank, os_thread_id=100 + rank)
+    look = Look(5, 3.0, moved, "", changed)
+    return RankEvidence(RankIdentity(rank, pid=100 + rank), (stack,), ProcessState("R", 1.0), look=look)
+
+
+def test_all_that_wait_for_their_devices_may_compute(tmp_path: Any) -> None:
+    """A step of ten seconds looks the same."""
+    assert said(case_of(*(at_device(r, tmp_path) for r in range(4)))) == (Outcome.UNKNOWN, ())
+
+
+def test_whoever_waits_for_its_device_is_not_in_another_call(tmp_path: Any) -> None:
+    """It may compute what comes before the barrier."""
+    case = case_of(rank_at(0, "barrier"), *(at_device(r, tmp_path, moved=False) for r in (1, 2, 3)))
+    assert said(case) == (Outcome.UNKNOWN, ())
+
+
+def test_devices_wait_for_the_rank_that_sleeps(tmp_path: Any) -> None:
+    case = case_of(rank_at(1, None, 20), *(at_device(r, tmp_path) for r in (0, 2, 3)))
+    assert said(case) == (Outcome.STALLED, (1,))
+
+
+def test_a_loop_that_waits_for_its_device_in_every_step_moves(tmp_path: Any) -> None:
+    """All looks show the same line; the variables tell."""
+    assert said(case_of(*(at_device(r, tmp_path, changed=True) for r in range(4)))) == (Outcome.MOVES, ())
+
+
+def test_an_endless_loop_that_asks_its_device_is_not_said_to_move(tmp_path: Any) -> None:
+    case = case_of(at_device(1, tmp_path, changed=True), *(rank_at(r, "all_reduce") for r in (0, 2, 3)))
+    assert said(case) == (Outcome.UNKNOWN, ())
+    assert "for rank 1" in text_of(case)

@@ -18,6 +18,7 @@ from unhang.model.rank_sets import name_ranks
 _DISTRIBUTED = "torch/distributed/"
 _WRAPPERS = ("c10d_logger.py", "torch/nn/modules/")
 _TRANSFERS = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
+_OF_DEVICE = ("item()", "cpu()", "synchronize()", "synchronize")
 _NAMED = {"_engine_run_backward": "backward", "wait_tensor": "wait_tensor", "synchronize": "synchronize"}
 
 
@@ -60,6 +61,11 @@ class Stand:
     def is_transfer(self) -> bool:
         """Whether it has one peer alone."""
         return self.op in _TRANSFERS
+
+    @property
+    def is_of_device(self) -> bool:
+        """Whether it waits for its own device, which may be at work, or in a call that is not known."""
+        return self.op in _OF_DEVICE
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,7 @@ def seen_edges(case: Case) -> Iterator[WaitEdge]:
     unseen = set(case.world) - set(case.ranks)
     absent = unseen - set(case.out_of_sight)
     elsewhere = {r for r, e in case.ranks.items() if r not in found and e.look is not None} | absent
-    collectives = {r: s for r, s in found.items() if not s.is_transfer}
+    collectives = {r: s for r, s in found.items() if not (s.is_transfer or s.is_of_device)}
     for rank, stand in found.items():
         if stand.is_transfer:
             if not any(c.peer is not None for c in case.ranks[rank].pending):
@@ -146,17 +152,22 @@ def _targets(
     stand: Stand,
     collectives: Mapping[int, Stand],
     elsewhere: Collection[int],
-    transfers: Collection[int],
+    others: Collection[int],
     out_of_sight: Collection[int],
 ) -> tuple[Collection[int], bool]:
-    """For whom a rank waits, and whether these stand in another call. A group that was given may have other members."""
+    """For whom a rank waits, and whether these stand in another call. A group that was given may have other members.
+
+    `others`: those in sends and receives, or in a wait for their device: what they come to next is not told.
+    """
     if elsewhere:
         return (elsewhere if not stand.has_group or len(elsewhere) == 1 else ()), False
-    if transfers:
-        return (transfers if not stand.has_group else ()), False
-    others = [r for r, s in collectives.items() if not are_same(s, stand)]
+    if stand.is_of_device:
+        return (), False
     if others:
-        return others, True
+        return (others if not stand.has_group else ()), False
+    apart = [r for r, s in collectives.items() if not are_same(s, stand)]
+    if apart:
+        return apart, True
     return (out_of_sight if not stand.has_group else ()), False
 
 
@@ -205,6 +216,11 @@ def _moved(case: Case, rank: int) -> bool | None:
     return evidence.look.moved if evidence is not None and evidence.look is not None else None
 
 
+def _all_changed(case: Case) -> bool:
+    """Whether something of every rank's stack has changed; where nobody waits for another one, that is as much as can be asked."""
+    return all(e.look is not None and e.look.changed for e in case.ranks.values())
+
+
 def _verb(ranks: Sequence[int], one: str, many: str) -> str:
     return one if len(ranks) == 1 else many
 
@@ -215,7 +231,7 @@ def _without_calls(case: Case) -> Standing:
     moving = [r for r in ranks if _moved(case, r) is True]
     if moving:
         return Standing(Word.MOVES, f"no rank waits for another one; {_doings(case, moving)}")
-    if ranks and all((look := case.ranks[r].look) is not None and look.changed for r in ranks):
+    if _all_changed(case):
         return Standing(Word.MOVES, f"no rank waits for another one, and all of them run; {_doings(case, ranks)}")
     kinds = {r: activity_of(case.ranks[r]).kind for r in ranks}
     if (
@@ -241,9 +257,16 @@ def _of_waits(case: Case, waits: WaitsFor, found: Mapping[int, Stand]) -> Standi
         )
     if any(_moved(case, r) is True for r in seen):
         return Standing(Word.MOVES, text)
-    if any(r in case.ranks and _moved(case, r) is None for r in seen) or any(_moved(case, r) is None for r in found):
+    if _may_move(case, seen, found):
         return Standing(Word.UNKNOWN, f"{text}; looks do not tell whether that comes to an end")
     return Standing(Word.STALLED, text)
+
+
+def _may_move(case: Case, awaited: Sequence[int], found: Mapping[int, Stand]) -> bool:
+    """Whether somebody may, by what is seen: one who is waited for, or who waits in another call than for its device."""
+    runs = any(r in case.ranks and _moved(case, r) is None for r in awaited)
+    in_device = any(found[r].is_of_device for r in awaited if r in found)
+    return runs or in_device or any(_moved(case, r) is None for r, stand in found.items() if not stand.is_of_device)
 
 
 UNSEEN = "attach on their nodes too (--nodes)"
@@ -258,7 +281,9 @@ def _nobody_named(case: Case, found: Mapping[int, Stand]) -> Standing:
     )
     if any(_moved(case, r) is True for r in others):
         return Standing(Word.MOVES, f"{calls}; {_doings(case, others)}")
-    if any(_moved(case, r) is None for r in (*waiting, *others)):
+    if _all_changed(case):
+        return Standing(Word.MOVES, f"all of them run; {calls}")
+    if any(_moved(case, r) is None for r in (*waiting, *others)) or any(s.is_of_device for s in found.values()):
         return Standing(Word.UNKNOWN, f"{calls}; {_doings(case, others) or _how(case, waiting)}")
     if others:
         text = f"{calls}, of which the group is not known from outside; {_doings(case, others)}"

@@ -22,7 +22,7 @@ from unhang.attach.transport import devices, unsent
 from unhang.model import Frame, ThreadStack
 from unhang.read.pyspy import read_threads
 from unhang.watch.evidence import take_stacks
-from unhang.watch.kernel_waits import kernel_waits
+from unhang.watch.kernel_waits import kernel_waits, sleep_left_s
 from unhang.watch.process import ProcessProbe, children_of
 
 FOR_S, EVERY_S, LEAST_LOOKS = 3.0, 0.75, 3
@@ -33,6 +33,7 @@ _POLLS = ("nanosleep", "poll", "epoll_wait", "select", "recvfrom", "recvmsg", "r
 # A wait of five seconds that is begun again and again, as the loader's, wakes once in this time.
 _WAKES = 2
 _WORKS_SHARE = 0.03
+_SHORT_SLEEP_S = 90.0  # who looks for a file now and then sleeps like that
 _MOST_HELPERS = 64
 _MOST_TRIES, _TRY_S = 10, 0.03
 _AUTOGRAD = "pt_autograd"
@@ -60,7 +61,6 @@ class _Seen:
     lines: list[str] = field(default_factory=list)
     changed_at: int = 0
     calls: list[str] = field(default_factory=list)
-    has_locals: bool = False
     slept: int = 0
     used_s: float = 0.0
     autograd: int = 0
@@ -69,6 +69,7 @@ class _Seen:
     state: dict[str, Any] = field(default_factory=dict)
     unsent: list[list[dict[str, Any]]] = field(default_factory=list)
     device: dict[str, int] = field(default_factory=dict)
+    sleeps_s: float | None = None
     is_gone: bool = False
 
 
@@ -148,10 +149,8 @@ def _note(s: _Seen, threads: list[Any]) -> None:
         s.changed_at = len(s.prints) - 1
     s.places.append(tuple(f"{f.get('filename')}:{f.get('name')}" for f in mine))
     s.lines.append("|".join(f"{f.get('filename')}:{f.get('line')}" for f in frames))
-    s.has_locals = s.has_locals or any(
-        f.get("locals") for f in frames if "site-packages/" not in str(f.get("filename"))
-    )
     s.calls.append(kernel_waits(s.rank.process.pid).get(str(s.rank.process.pid), {}).get("call", ""))
+    s.sleeps_s = sleep_left_s(s.rank.process.pid)
     s.threads = threads
 
 
@@ -243,7 +242,7 @@ def _moved(s: _Seen, main: ThreadStack | None, share: float) -> tuple[bool | Non
         return True, "it stood in different functions of the program"
     waits = in_communication(main)
     if len(set(s.prints)) > 1:
-        if waits:
+        if waits and not main.frames[0].is_user:  # a line that waits in C for the device may do so in an endless loop
             return True, "the variables of its main thread changed"
         return None, "it runs in one function" if share >= _WORKS_SHARE else "it goes round in one function"
     if waits:
@@ -252,6 +251,8 @@ def _moved(s: _Seen, main: ThreadStack | None, share: float) -> tuple[bool | Non
         return True, "what it started is at work"
     if s.slept >= _WAKES:
         return None, "it stands at one line, and wakes again and again"
+    if s.sleeps_s is not None and s.sleeps_s < _SHORT_SLEEP_S:
+        return None, f"it sleeps, and wakes in {s.sleeps_s:.0f} s"
     if share >= _WORKS_SHARE or s.state.get("state") in ("R", "D"):
         return None, "it uses the processor at one line"
     return False, "it stands at one line and uses no processor"
@@ -263,8 +264,8 @@ def _in_call(s: _Seen, share: float) -> tuple[bool | None, str]:
         return True, "its backward passes go on"
     if s.slept >= _WAKES and not any(call in _POLLS for call in s.calls):
         return True, "its main thread slept and woke in between"
-    if share >= _WORKS_SHARE and not s.has_locals and "torch/distributed/" not in s.lines[-1]:
-        return None, "it waits for its device, and has no variables that would tell whether it goes on"
+    if share >= _WORKS_SHARE and "torch/distributed/" not in s.lines[-1]:
+        return None, "it uses the processor in a call that may wait for its device, or work"
     return False, "it stands in one call"
 
 

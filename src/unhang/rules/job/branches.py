@@ -336,7 +336,11 @@ def _apart_by_looks(s: Situation) -> Found | None:
     """Ranks that all stand in calls with others which cannot meet. Of a group that was given nobody knows the members."""
     found = stands(s.case)
     several = sides(found.values())
-    if len(several) < 2 or len(found) < len(s.case.ranks) or any(x.is_transfer for x in found.values()):
+    if (
+        len(several) < 2
+        or len(found) < len(s.case.ranks)
+        or any(x.is_transfer or x.is_of_device for x in found.values())
+    ):
         return None
     few = [side for side in several if len(side) == len(several[-1])]
     is_told = len(few) == 1 and not any(x.has_group for x in found.values())
