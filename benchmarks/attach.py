@@ -105,7 +105,8 @@ def fault(case: Case) -> Row:
     with torchrun(case.path, *case.args, ranks=case.ranks) as pid:
         for _ in range(MOST_TRIES):
             judged, seconds = look(pid)
-            if judged.diagnosis.outcome.value != "moves":
+            word = judged.diagnosis.outcome.value
+            if word == "stalled" or (word == "unknown" and any(e.targets for e in judged.waits.edges)):
                 break
             time.sleep(SETTLE_S)
     found, truth = judged.diagnosis.findings[:1], case.truth()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from unhang.analyze.situation import Situation
 from unhang.analyze.standing import Word
 from unhang.attach.folder import take_calls, take_outputs, write_folder
-from unhang.attach.looks import FOR_S, LOCALS, Looked, take_looks
+from unhang.attach.looks import FOR_S, LOCALS, Looked, take_looks, with_workers
 from unhang.attach.processes import Processes
 from unhang.attach.ranks import FoundJob, SeveralJobs, candidates, chosen, find_jobs, listed, spawned_ranks
 from unhang.diagnosis import Judged, judge_paths
@@ -66,7 +66,7 @@ def look_at(job: FoundJob, processes: Processes, bundle: Path, wish: Wish) -> No
     looked = take_looks(job.ranks, wish.for_s, wish.native, moves)
     if any(seen.look["moved"] for seen in looked) and all(seen.is_still for seen in looked):
         looked = take_looks(job.ranks, wish.for_s, wish.native, moves)
-    write_folder(bundle, job, looked, processes)
+    write_folder(bundle, job, with_workers(looked), processes)
     if not any(seen.look["moved"] for seen in looked):
         take_calls(bundle, job, processes)  # of a job that moves, a dump is of another moment than the stacks
     take_outputs(bundle, job, processes)

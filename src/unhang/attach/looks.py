@@ -12,16 +12,16 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from unhang.analyze.activity import in_communication
+from unhang.analyze.activity import goes_through_loader, in_communication
 from unhang.attach.ranks import Rank
 from unhang.attach.transport import devices, unsent
 from unhang.model import Frame, ThreadStack
 from unhang.read.pyspy import read_threads
-from unhang.watch.evidence import take_stacks
+from unhang.watch.evidence import MOST_WORKERS, take_stacks
 from unhang.watch.kernel_waits import kernel_waits, sleep_left_s
 from unhang.watch.process import ProcessProbe, children_of
 
@@ -57,10 +57,12 @@ class _Seen:
     probe: ProcessProbe
     threads: list[Any] = field(default_factory=list)
     prints: list[str] = field(default_factory=list)
+    own_prints: list[str] = field(default_factory=list)
     places: list[tuple[str, ...]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     changed_at: int = 0
     calls: list[str] = field(default_factory=list)
+    states: list[str] = field(default_factory=list)
     slept: int = 0
     used_s: float = 0.0
     autograd: int = 0
@@ -117,6 +119,7 @@ def _look(seen: Sequence[_Seen], native: bool) -> None:
     alive = [s for s in seen if not s.is_gone]
     for s in alive:
         s.state = _state(s.probe)
+        s.states.append(s.state["state"])
         s.is_gone = s.state["state"] in ("gone", "Z", "X")
     pids = [s.rank.process.pid for s in alive if not s.is_gone]
     stopped = [s.rank.process.pid for s in alive if s.state["state"] in "Tt"]
@@ -142,9 +145,9 @@ def _state(probe: ProcessProbe) -> dict[str, Any]:
 def _note(s: _Seen, threads: list[Any]) -> None:
     main = next((t for t in threads if t.get("os_thread_id") == s.rank.process.pid), threads[0])
     frames = main.get("frames") or []
-    values = [[f.get("name"), f.get("filename"), f.get("line"), f.get("locals")] for f in frames]
-    s.prints.append(hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest())
     mine = [f for f in frames if Frame(str(f.get("filename")), 0, "").is_user]
+    s.prints.append(_print(frames))
+    s.own_prints.append(_print(mine))
     if s.prints[-2:-1] not in ([], s.prints[-1:]):
         s.changed_at = len(s.prints) - 1
     s.places.append(tuple(f"{f.get('filename')}:{f.get('name')}" for f in mine))
@@ -154,15 +157,22 @@ def _note(s: _Seen, threads: list[Any]) -> None:
     s.threads = threads
 
 
+def _print(frames: Sequence[Mapping[str, Any]]) -> str:
+    """Equal for equal places with equal variables."""
+    values = [[f.get("name"), f.get("filename"), f.get("line"), f.get("locals")] for f in frames]
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
 def _count(seen: Sequence[_Seen], before: Mapping[int, _Threads], seconds: float) -> None:
     """Adds what happened between two looks: py-spy's own stops count as sleep too."""
     for s in seen:
         first, last = before.get(s.rank.process.pid), _counters(s.rank.process.pid)
         if first is None or s.is_gone or last.wakes is None or first.wakes is None:
             continue
-        if last.wakes - first.wakes >= _WAKES or last.autograd > first.autograd:
+        slept = max(0, last.wakes - first.wakes - 1)  # one may be the way back to sleep after the look
+        if slept >= _WAKES or last.autograd > first.autograd:
             s.changed_at = len(s.prints)
-        s.slept += last.wakes - first.wakes
+        s.slept += slept
         s.used_s += last.cpu_s - first.cpu_s
         s.autograd += last.autograd - first.autograd
         s.between_s += seconds
@@ -201,6 +211,25 @@ def _cpu_s(pid: int) -> float:
     return 0.0
 
 
+def with_workers(looked: Sequence[Looked]) -> list[Looked]:
+    """With the stacks of the processes that a rank has started, where it waits for its data loader. Blocks: some seconds at most."""
+    waiting = {s.rank.process.pid: children_of(s.rank.process.pid)[:MOST_WORKERS] for s in looked if _is_in_loader(s)}
+    found = take_stacks([pid for children in waiting.values() for pid in children], timeout_s=LOOK_LIMIT_S)
+    return [
+        replace(
+            s, threads=[*s.threads, *(_without_variables(t, pid) for pid in waiting[own] for t in found.get(pid, ()))]
+        )
+        if (own := s.rank.process.pid) in waiting
+        else s
+        for s in looked
+    ]
+
+
+def _is_in_loader(looked: Looked) -> bool:
+    main = next((t for t in read_threads(looked.threads) if t.is_main), None)
+    return main is not None and goes_through_loader(main.frames)
+
+
 # What the looks say of one rank
 
 
@@ -210,7 +239,7 @@ def _summed(s: _Seen, seconds: float) -> Looked:
     share = s.used_s / s.between_s if s.between_s else 0.0
     moved, how = _moved(s, main, share)
     look: dict[str, Any] = {"looks": len(s.prints), "seconds": round(seconds, 2), "moved": moved, "how": how}
-    look["changed"] = len(set(s.prints)) > 1
+    look["changed"] = len(set(s.own_prints)) > 1 or (len(set(s.prints)) > 1 and share >= _WORKS_SHARE)
     if stuck := _unsent(s):
         look["unsent"] = stuck
     if s.device:
@@ -241,9 +270,12 @@ def _moved(s: _Seen, main: ThreadStack | None, share: float) -> tuple[bool | Non
     if len(set(s.places)) > 1:
         return True, "it stood in different functions of the program"
     waits = in_communication(main)
-    if len(set(s.prints)) > 1:
-        if waits and not main.frames[0].is_user:  # a line that waits in C for the device may do so in an endless loop
-            return True, "the variables of its main thread changed"
+    if waits and len(set(s.prints)) > 1 and not main.frames[0].is_user:
+        return (
+            True,
+            "the variables of its main thread changed",
+        )  # a line that waits for its device may be of an endless loop
+    if len(set(s.own_prints)) > 1:
         return None, "it runs in one function" if share >= _WORKS_SHARE else "it goes round in one function"
     if waits:
         return _in_call(s, share)
@@ -253,6 +285,8 @@ def _moved(s: _Seen, main: ThreadStack | None, share: float) -> tuple[bool | Non
         return None, "it stands at one line, and wakes again and again"
     if s.sleeps_s is not None and s.sleeps_s < _SHORT_SLEEP_S:
         return None, f"it sleeps, and wakes in {s.sleeps_s:.0f} s"
+    if share < _WORKS_SHARE and set(s.states) == {"D"}:
+        return False, "it sits in the kernel in all looks (state D)"
     if share >= _WORKS_SHARE or s.state.get("state") in ("R", "D"):
         return None, "it uses the processor at one line"
     return False, "it stands at one line and uses no processor"
