@@ -141,6 +141,7 @@ def test_a_node_cannot_write_outside_of_its_folder(here: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ([" "], "TARGET is empty"),
         (["--via", "ssh {host}"], "--via and --nodes go together"),
         (["--via", "ssh node", "--nodes", "a"], r"has no \{host\}"),
         (["--via", "ssh '{host}", "--nodes", "a"], "cannot be read"),

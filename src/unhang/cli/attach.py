@@ -95,6 +95,8 @@ def command(
     from unhang.attach.nodes import NODE_LIMIT_S
 
     wish, shown = Wish(target, takes_all, for_s or FOR_S, native), Shown(output_format, output, report_dir)
+    if target is not None and not target.strip():
+        raise WrongUsage("TARGET is empty: name a pid or a part of the command line")
     if is_watched and (takes_all or via or bundle):
         raise WrongUsage("--watch follows one job of this machine; it goes with none of --all, --via and --bundle")
     if (via is None) != (nodes is None):
