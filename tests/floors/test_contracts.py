@@ -29,7 +29,9 @@ def test_exit_codes() -> None:
 
 
 def test_outcomes_and_verdicts() -> None:
-    assert [str(o) for o in Outcome] == ["hang", "crash", "straggler", "interrupted", "clean", "unknown"]
+    assert [str(o) for o in Outcome] == [
+        "hang", "crash", "straggler", "interrupted", "clean", "unknown", "stalled", "moves",
+    ]  # fmt: skip
     assert [str(v) for v in Verdict] == ["pass", "fail", "skipped", "error"]
 
 

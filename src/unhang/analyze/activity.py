@@ -123,6 +123,12 @@ def in_communication(stack: ThreadStack, is_open: bool = True) -> bool:
     return False
 
 
+def wait_in_c(frame: Frame) -> str:
+    """What a line calls that waits in C without a frame of its own: `item()`; empty where it calls nothing of that kind."""
+    found = _WAITS_IN_C.search(line_text(frame.file, frame.line))
+    return f"{found[0].strip('.(')}()" if found else ""
+
+
 def _may_wait_in_c(stack: ThreadStack) -> bool:
     """Whether the line may stand in a wait of torch's C++ code; a wait of the kernel for something else excludes it."""
     frame = stack.frames[0]

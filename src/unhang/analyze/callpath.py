@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from unhang.analyze.source import handles_signal, surroundings
 from unhang.model import Frame, user_frames
 
 Path = tuple[Frame, ...]
@@ -57,6 +58,25 @@ def extension(left: Path, right: Path) -> Path:
     """
     short, long = sorted((left, right), key=len)
     return long[len(short) :] if short and long[: len(short)] == short else ()
+
+
+def line_to_look_at(reference: Path, odd: Path, fork: Fork | None, skipped: bool) -> Frame | None:
+    """The skipped call's line where the odd ranks skipped one, else where they went: the condition may lie calls deeper."""
+    if fork is None:
+        return odd[-1] if odd else None
+    below = extension(reference, odd)
+    if below and skipped == (len(reference) > len(odd)):
+        return _guarded(below) or below[0]
+    handler = next((f for f in odd[fork.depth + 1 :] if handles_signal(f)), None)
+    if handler is not None:
+        return handler
+    path, frame = (reference, fork.left) if skipped else (odd, fork.right)
+    return _guarded(path[fork.depth + fork.same_line :]) or frame
+
+
+def _guarded(path: Path) -> Frame | None:
+    """The first frame below the fork that a condition on rank or data guards: the branch may lie calls deeper."""
+    return next((f for f in path if surroundings(f.file, f.line).suspicion > 1), None)
 
 
 def innermost(path: Path) -> Frame | None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from unhang.analyze.align import StuckCollective, calls_at, majority, signature
-from unhang.analyze.callpath import Fork, Path, extension, fork_of
+from unhang.analyze.callpath import Fork, Path, extension, fork_of, line_to_look_at
 from unhang.analyze.habits import Habits
 from unhang.analyze.positions import CallIndex
 from unhang.analyze.sides import ByCondition, Side, are_a_round_ahead, decided_by_condition
-from unhang.analyze.source import Loop, ends_by_raising, handles_signal, surroundings
+from unhang.analyze.source import Loop, ends_by_raising, surroundings
 from unhang.analyze.streams import Streams
 from unhang.model import Case, CollectiveCall, Frame, ProcessGroup
 
@@ -72,16 +72,7 @@ class Divergence:
         """The line to look at: that of a rank condition, the skipped call's where one was skipped, else where the odd rank went."""
         if self.by_condition is not None:
             return self.by_condition.frame
-        if self.fork is None:
-            return self.odd_path[-1] if self.odd_path else None
-        below = extension(self.reference_path, self.odd_path)
-        if below and self.skipped == (len(self.reference_path) > len(self.odd_path)):
-            return _guarded(below) or below[0]
-        handler = next((f for f in self.odd_path[self.fork.depth + 1 :] if handles_signal(f)), None)
-        if handler is not None:
-            return handler
-        path, frame = (self.reference_path, self.fork.left) if self.skipped else (self.odd_path, self.fork.right)
-        return _guarded(path[self.fork.depth + self.fork.same_line :]) or frame
+        return line_to_look_at(self.reference_path, self.odd_path, self.fork, self.skipped)
 
     @property
     def in_library(self) -> tuple[Frame, Frame] | None:
@@ -220,11 +211,6 @@ def _split(
         if 0 < len(wrong) < len(stuck.classes):
             reference, others, is_sure = next(c for c in stuck.classes if c not in wrong), tuple(wrong), True
     return reference, tuple(sorted(r for c in others for r in c)), is_sure
-
-
-def _guarded(path: Path) -> Frame | None:
-    """The first frame below the fork that a condition on rank or data guards: the branch may lie calls deeper."""
-    return next((f for f in path if surroundings(f.file, f.line).suspicion > 1), None)
 
 
 def _is_rank_dependent(path: Path) -> bool:

@@ -69,6 +69,8 @@ _known: WeakKeyDictionary[Situation, tuple[Doing, ...]] = WeakKeyDictionary()
 
 def doings_of(s: Situation) -> tuple[Doing, ...]:
     """All stacks that processes or people wrote into logs and files, in their order; none where a watcher took stacks, or calls tell more."""
+    if s.standing is not None:
+        return ()  # what was looked at from outside has edges of its own
     stacks = [(rank, stack) for rank, e in s.case.ranks.items() if (stack := e.main_stack) and e.exit is None]
     is_known = len(s.case.calls) or s.case.hang is not None or s.case.job.exit_code is not None
     found = () if stacks and (is_known or has_own_stacks(s)) else _known.get(s)

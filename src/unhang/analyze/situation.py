@@ -15,6 +15,7 @@ from unhang.analyze.habits import Habits
 from unhang.analyze.logged_calls import Watchdogs
 from unhang.analyze.positions import CallIndex, ranks_with_dump
 from unhang.analyze.recorded_waits import RecordedWaits
+from unhang.analyze.standing import Standing, Word, standing
 from unhang.analyze.stragglers import Straggler, stragglers
 from unhang.analyze.waits_for import blocked_by, edges_on, main_waits_in_store, never_ending, waits_for
 from unhang.model import Case, LogEvent, Outcome, RankEvidence, WaitEdge, WaitsFor
@@ -201,9 +202,16 @@ class Situation:
         """Ranks that are habitually late."""
         return stragglers(self.case, self.index)
 
+    @cached_property
+    def standing(self) -> Standing | None:
+        """Of a job that was looked at from outside: whether it moves."""
+        return standing(self.case, self.waits)
+
     @property
     def is_hang(self) -> bool:
-        """Whether the job hung: the watcher said so and was right, or its own timeout ended it."""
+        """Whether the job hung: the watcher said so and was right, or its own timeout ended it; or nothing moved in several looks."""
+        if self.standing is not None:
+            return self.standing.word is Word.STALLED
         hang = self.case.hang
         if self.has_ended_well:
             return False
@@ -258,6 +266,8 @@ class Situation:
 
     def outcome(self, straggling: bool) -> Outcome:
         """What became of the job."""
+        if self.standing is not None:
+            return Outcome(self.standing.word.value)
         if self.is_interrupted:
             return Outcome.INTERRUPTED
         if self.is_hang:

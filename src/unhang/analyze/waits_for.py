@@ -15,6 +15,7 @@ from unhang.analyze.activity import in_communication
 from unhang.analyze.align import StuckCollective
 from unhang.analyze.positions import bare_op
 from unhang.analyze.recorded_waits import RecordedWaits
+from unhang.analyze.standing import seen_edges
 from unhang.model import Case, PendingCall, RankEvidence, ThreadStack, WaitEdge, WaitsFor, user_frames
 from unhang.read.logs.events import kinds_in
 
@@ -325,6 +326,7 @@ def waits_for(case: Case, stuck: Sequence[StuckCollective], recorded: RecordedWa
         *_p2p_edges(case),
         *_start_up_edges(case),
         *_monitored_edges(case),
+        *seen_edges(case),
     )
     edges = tuple(sorted(found, key=lambda e: (e.waiter, e.what)))
     waiting = {e.waiter for e in edges if e.targets} | (set(recorded.fronts) - recorded.stalled) & plain

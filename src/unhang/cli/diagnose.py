@@ -48,6 +48,7 @@ class NoReport(WrongUsage):
     "--ray-address", metavar="ADDRESS", help="The Ray cluster (auto, ray://host:10001); default: Ray's own choice."
 )
 @click.option("--follow", is_flag=True, help="Watch one growing log, and judge again when it says something new.")
+@click.option("--pid", metavar="PID", help="Look at a job that runs now: the same as 'unhang attach PID'.")
 @click.option("--no-cache", is_flag=True, help="Neither use nor leave a cache beside the dumps.")
 def command(
     paths: tuple[str, ...],
@@ -58,6 +59,7 @@ def command(
     engine: str,
     ray_address: str | None,
     follow: bool,
+    pid: str | None,
     no_cache: bool,
 ) -> int:
     """Say what went wrong in a job, from what it left behind.
@@ -69,6 +71,12 @@ def command(
     Exit code: 0 nothing wrong, 1 findings or a failure of unknown cause, 2 wrong usage or unreadable input, 3 the evidence does not suffice.
     """
     import_numpy()
+    if pid is not None:
+        from unhang.cli.attach import attach_pid
+
+        if paths:
+            raise WrongUsage("--pid looks at a job that runs; it goes with no PATHS")
+        return attach_pid(pid, output_format, output)
     from unhang.read.bundle import dump_reader, without_collector
     from unhang.read.given import given_paths, opened
 

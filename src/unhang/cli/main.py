@@ -15,7 +15,9 @@ from unhang.cli.streams import give_up_stdout, hold_streams
 from unhang.errors import NoTorch, UnhangError
 
 # Each is `command` of the module with its name, in the order in which they are useful.
-COMMANDS = ("run", "diagnose", "check", "reproduce", "verify", "inject", "demo", "env", "explain", "skill")
+COMMANDS = (
+    "run", "attach", "diagnose", "bundle", "check", "reproduce", "verify", "inject", "demo", "env", "explain", "skill",
+)  # fmt: skip
 INTERRUPTED = 130
 
 

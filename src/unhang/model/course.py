@@ -1,4 +1,4 @@
-"""How a job ran while it was watched: the steps, what passed by itself, and what ranks and machine used. Seconds from its start."""
+"""How a job ran while it was watched, or looked at from outside: steps, what passed by itself, what was used. Seconds from its start."""
 
 from __future__ import annotations
 
@@ -62,3 +62,23 @@ class Course:
     stalls: tuple[PassedStall, ...] = ()
     contexts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     samples: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What several looks from outside showed of a rank that runs without the recorder.
+
+    `moved`: whether its main thread has in between; None where that cannot be told. `how`: by what. `changed`: whether anything of
+    its stack or variables has, which an endless loop does too. `has_group`: the call in which it stands was given a group, whose
+    members are not known. `unsent`: (peer, bytes) of connections that got rid of nothing. `device`, `busy`: its device, and percent.
+    """
+
+    looks: int
+    seconds: float
+    moved: bool | None
+    how: str = ""
+    changed: bool = False
+    has_group: bool = False
+    unsent: tuple[tuple[str, int], ...] = ()
+    device: int | None = None
+    busy: int | None = None

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from unhang.model.course import Look as Look
+
 _STDLIB = re.compile(r"/lib(64)?/python3\.\d+/")
 _NOT_USER = (
     "site-packages/",
@@ -189,7 +191,7 @@ class ProcessState:
 class ProcessGroup:
     """Ranks that communicate. `name` is `pg_name` of the flight recorder, `desc` its `pg_desc`. Ranks are global.
 
-    `timeout_set_at`: who gave the timeout, in the user's code or a library's; None where it is torch's default, or not known.
+    `timeout_set_at`: who gave the timeout, the user or a library; None for torch's default, or where it is not known.
     """
 
     name: str
@@ -268,7 +270,7 @@ class RankEvidence:
     `held`: the exception with which the main thread stood in an `except`, a `finally` or an `__exit__` at capture.
     `skipped_steps`: optimizer steps that a loss scaler has left out since the last one that was taken. `quiet_s`: how long it had not moved
     when it ended; `usual_quiet_s`: the longest such time in this job that had ended by itself.
-    `in_handler`: the signal whose handler the main thread is in.
+    `in_handler`: the signal whose handler the main thread is in. `look`: where it was looked at from outside alone.
     """
 
     identity: RankIdentity
@@ -291,6 +293,7 @@ class RankEvidence:
     heartbeat_age_s: float | None = None
     quiet_s: float | None = None
     usual_quiet_s: float = 0.0
+    look: Look | None = None
     unavailable: tuple[Unavailable, ...] = field(default=())
 
     @property

@@ -74,7 +74,7 @@ class Verdict(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What became of the job."""
+    """What became of the job; `stalled` and `moves` are said of one that runs and was looked at from outside."""
 
     HANG = "hang"
     CRASH = "crash"
@@ -82,6 +82,8 @@ class Outcome(StrEnum):
     INTERRUPTED = "interrupted"
     CLEAN = "clean"
     UNKNOWN = "unknown"
+    STALLED = "stalled"
+    MOVES = "moves"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +237,6 @@ class Diagnosis:
     @property
     def exit_code(self) -> int:
         """0 nothing wrong, 1 findings or a job that hung or failed for an unknown reason, 3 could not judge."""
-        if self.findings or self.outcome in (Outcome.HANG, Outcome.CRASH):
+        if self.findings or self.outcome in (Outcome.HANG, Outcome.STALLED, Outcome.CRASH):
             return 1
-        return 0 if self.outcome is Outcome.CLEAN else 3
+        return 0 if self.outcome in (Outcome.CLEAN, Outcome.MOVES) else 3

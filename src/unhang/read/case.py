@@ -12,7 +12,8 @@ from unhang.read.fields import text, texts, whole, wholes
 from unhang.read.gathered import Gathered
 from unhang.read.inventory import NO_SIGN, OUT_OF_SIGHT, RankCalls, absent_calls, present_evidence
 from unhang.read.logs.events import is_echo
-from unhang.read.rank_folder import DUMP_AT_EXIT, RankRecord, evidence_of
+from unhang.read.rank_evidence import evidence_of
+from unhang.read.rank_folder import DUMP_AT_EXIT, RankRecord
 from unhang.read.ras import ras_evidence
 from unhang.read.runs import out_of_sight
 

@@ -186,6 +186,9 @@ class _Walk:
             self.launcher_stacks = self.attempt("stack of the launcher", lambda: read_pyspy(launcher)) or ()
         if (folder / "output.log").exists():
             self._output_paths.append((folder / "output.log", None))
+        outputs = folder / "outputs"  # the ends of the files to which a job wrote that was looked at from outside
+        for path in sorted(outputs.iterdir()) if outputs.is_dir() else ():
+            self._add_output(path)
         self._add_ranks(folder)
         nodes = folder / "nodes"
         for node in sorted(nodes.iterdir()) if nodes.is_dir() else ():
@@ -203,6 +206,11 @@ class _Walk:
         for rank_folder in sorted(ranks.iterdir()) if ranks.is_dir() else ():
             if rank_folder.is_dir():
                 self._add_rank_folder(rank_folder, clock_offset_ns, unheard)
+
+    def _add_output(self, path: Path) -> None:
+        from unhang.read.sniff import rank_of_log
+
+        self._output_paths.append((path, rank_of_log(path)))
 
     def _add_rank_folder(self, folder: Path, clock_offset_ns: int = 0, unheard: str = "") -> None:
         record = read_rank_folder(folder)

@@ -10,6 +10,9 @@ from unhang.read.rank_folder import RankRecord
 
 NO_DUMP = "no readable flight-recorder dump of it was given"
 NO_SIGN = "no process and no file of it was seen"
+NO_RECORDER = (
+    "the job was started without unhang, and torch had no dump of them to give (of gloo nobody outside can ask for it)"
+)
 OUT_OF_SIGHT = (
     "not seen from here: it runs on another node, or under another 'unhang run', of which no report was given"
 )
@@ -56,7 +59,9 @@ def present_evidence(
 def absent_calls(
     calls: Mapping[int, RankCalls], records: Mapping[int, RankRecord], ranks: Mapping[int, RankEvidence]
 ) -> list[Unavailable]:
-    """One entry for each rank without a dump, with the likeliest reason."""
+    """One entry for each rank without a dump, with the likeliest reason; one for all that were looked at from outside."""
+    if records and not calls and all(e.look is not None for e in ranks.values()):
+        return [Unavailable("calls of all ranks", NO_RECORDER)]
     return [
         Unavailable(f"calls of rank {rank}", _why_no_dump(record, ranks[rank]))
         for rank, record in records.items()

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from unhang.errors import UnreadableInput
 from unhang.model import (
     Frame,
-    ProcessExit,
     ProcessGroup,
-    ProcessState,
     RaisedError,
-    RankEvidence,
     RankIdentity,
     Source,
     ThreadStack,
     Unavailable,
 )
-from unhang.model.evidence import SEEN_BY_LAUNCHER, KernelWait, ThreadWait, WaitingTask
 from unhang.read.fields import encodable, frame_triple, frame_triples, real, text, texts, whole, wholes
 from unhang.read.files import read_json, read_object, read_object_lines, unreadable
-from unhang.read.launchers import RankExit
 
 if TYPE_CHECKING:
     from unhang.read.page import Page
@@ -71,6 +66,7 @@ class RankRecord:
     clock_offset_ns: int = 0
     unheard: str = ""
     waits_fields: dict[str, object] = field(default_factory=dict)
+    look_fields: dict[str, object] = field(default_factory=dict)
     dump_paths: list[Path] = field(default_factory=list)
     absent: list[Unavailable] = field(default_factory=list)
 
@@ -161,6 +157,7 @@ def _read_small_files(record: RankRecord, folder: Path) -> None:
     record.stacks = read("pyspy.json", read_pyspy) or ()
     record.variables = read("variables.json", read_variables) or ()
     record.waits_fields = read("waits.json", read_object) or {}
+    record.look_fields = read("look.json", read_object) or {}
     faults = folder / "faulthandler.txt"
     if faults.exists() and faults.stat().st_size:  # It is there, and empty, from the start.
         record.fault_dumps = read(faults.name, lambda path: read_faulthandler(path, record.main_thread_id)) or ()
@@ -218,183 +215,3 @@ def read_variables(path: Path) -> tuple[tuple[Frame, str, str], ...]:
             if frame and isinstance(name, str) and isinstance(value, str):
                 found.append((frame, encodable(name)[:LONGEST_VARIABLE], encodable(value)[:LONGEST_VARIABLE]))
     return tuple(found[:MAX_VARIABLES])
-
-
-_MOST_WAITS = 64
-
-
-def evidence_of(
-    record: RankRecord, summary: RankExit | None = None, logged: Sequence[RaisedError] = (), now_ns: int = 0
-) -> RankEvidence:
-    """The evidence on one rank.
-
-    Args:
-        record: its files.
-        summary: how the launcher saw it end.
-        logged: exceptions that the output shows under this rank, in the order printed.
-        now_ns: the moment of capture, wall clock, where the rank's own files do not tell it.
-    """
-    page, proc = record.page, record.proc_fields
-    error, handled = record.error, record.handled
-    if error is None and logged:
-        error = logged[-1]
-        handled = (*handled, *(replace(e, handled=True) for e in logged[:-1]))
-    end = exit_of(record, summary)
-    if error is not None and record.error_thread not in ("", "MainThread") and end is not None and end.code == 0:
-        handled = (*handled, replace(error, handled=True))  # one thread ended by it, the program did not
-        error = None
-    taken_ns = whole(proc, "taken_ns") or now_ns
-    monotonic_ns = whole(proc, "taken_monotonic_ns")
-    return RankEvidence(
-        identity=record.identity,
-        stacks=stacks_of(record),
-        state=_state(proc),
-        error=error,
-        handled=handled,
-        held=record.held,
-        twins=record.twins,
-        exit=end,
-        pending=page.pending if page else (),
-        steps=page.steps if page else None,
-        skipped_steps=page.skipped_steps if page else 0,
-        thread_waits=tuple(_thread_waits(record.waits_fields)),
-        tasks=tuple(_tasks(record.waits_fields)),
-        in_handler=text(record.waits_fields, "in_handler"),
-        phase=page.phase if page else "",
-        phase_s=_age_s(taken_ns, page.phase_since_ns) if page and page.phase else None,
-        initialized=page.initialized if page else None,
-        heartbeat_age_s=_age_s(monotonic_ns, page.heartbeat_ns) if page else None,
-        quiet_s=real(proc, "quiet_s"),
-        usual_quiet_s=real(proc, "usual_quiet_s") or 0.0,
-        unavailable=tuple(record.absent),
-    )
-
-
-def stacks_of(record: RankRecord) -> tuple[ThreadStack, ...]:
-    """The stacks at the fatal signal, else py-spy's, else those at the signal that ended the job, or asked for last."""
-    at_signal = record.fatal.threads if record.fatal is not None else ()
-    others = (*record.at_interrupt[:1], *reversed(record.fault_dumps))
-    whole = (
-        d.threads for d in others if any(t.is_main and t.frames for t in d.threads)
-    )  # the last may be half written
-    found = at_signal or record.stacks or next(whole, others[0].threads if others else ())
-    kernel = record.proc_fields.get("threads")
-    waits = kernel if isinstance(kernel, dict) else {}
-    return tuple(_complete(s, record, waits) for s in found)
-
-
-def _complete(stack: ThreadStack, record: RankRecord, kernel: Mapping[object, object]) -> ThreadStack:
-    """A stack with what other files say of its thread."""
-    number = record.identity.pid if stack.is_main else stack.os_thread_id
-    fields = kernel.get(str(number))
-    wait = KernelWait(text(fields, "call"), text(fields, "file")) if isinstance(fields, dict) else None
-    ident = stack.ident or (record.main_thread_id if stack.is_main else None)
-    work = next((g for g in _objects(record.waits_fields, "given") if whole(g, "thread") == ident), {})
-    # A fork's threads have the same numbers.
-    is_own = ident is not None and stack.process_id in (None, record.identity.pid)
-    given = frame_triples(work) if is_own else ()
-    return replace(stack, ident=ident, kernel=wait, given=given, variables=record.variables if stack.is_main else ())
-
-
-def _objects(fields: Mapping[str, object], key: str) -> list[dict[object, object]]:
-    value = fields.get(key)
-    return [v for v in value[:_MOST_WAITS] if isinstance(v, dict)] if isinstance(value, list) else []
-
-
-def _thread_waits(fields: Mapping[str, object]) -> Iterator[ThreadWait]:
-    for wait in _objects(fields, "waits"):
-        if (thread := whole(wait, "thread")) is not None:
-            yield ThreadWait(thread, text(wait, "kind"), _idents(wait.get("by")), text(wait, "name"))
-
-
-def _idents(value: object) -> tuple[int, ...]:
-    return tuple(v for v in value if type(v) is int) if isinstance(value, list) else ()
-
-
-def _tasks(fields: Mapping[str, object]) -> Iterator[WaitingTask]:
-    for task in _objects(fields, "tasks"):
-        yield WaitingTask(text(task, "name"), frame_triples(task), texts(task, "awaits"))
-
-
-def _age_s(now_ns: int | None, then_ns: int) -> float | None:
-    return max(0.0, (now_ns - then_ns) / 1e9) if now_ns and then_ns else None
-
-
-def _state(proc: dict[str, object]) -> ProcessState | None:
-    if not proc:
-        return None
-    died = whole(proc, "died_ns") is not None
-    return ProcessState(
-        state="gone" if died else text(proc, "state"),
-        cpu_share=real(proc, "cpu_share"),
-        children_share=real(proc, "children_share"),
-        wchan=text(proc, "wchan"),
-        open_fds=whole(proc, "open_fds"),
-        fd_limit=whole(proc, "fd_limit"),
-        rss_bytes=whole(proc, "rss_bytes"),
-        oom_kills=whole(proc, "oom_kills"),
-    )
-
-
-def exit_of(record: RankRecord, summary: RankExit | None = None) -> ProcessExit | None:
-    """The end of a process; None while nothing says that it ended.
-
-    The more direct witness wins: a signal, the record of os._exit, the launcher's summary, the end of the program, and
-    last that the process was simply gone.
-    """
-    own = text(record.exit_fields, "kind")
-    return (
-        _by_signal(record, summary)
-        or (_recorded(record, "os._exit") if own == "os._exit" else None)
-        or _by_code(record, summary)
-        or (_recorded(record, "exit") if own else None)
-        or _without_witness(record)
-    )
-
-
-def _died_ns(record: RankRecord) -> int:
-    return whole(record.proc_fields, "died_ns") or 0
-
-
-def _by_signal(record: RankRecord, summary: RankExit | None) -> ProcessExit | None:
-    code, fatal = whole(record.proc_fields, "exit_code"), record.fatal
-    if fatal is not None:
-        number = fatal.signal_number
-        current = fatal.current or next((t for t in fatal.threads if t.is_main), None)
-        frames = current.frames if current else ()
-        known = -number if number else (code if code is not None and code < 0 else None)
-        return ProcessExit("signal", known, _died_ns(record), frames, fatal.reason or "")
-    if code is not None and code < 0:
-        return ProcessExit("signal", code, _died_ns(record))
-    if code is None and summary is not None and summary.code is not None and summary.code < 0:
-        return ProcessExit("signal", summary.code, _died_ns(record) or summary.time_ns, text=SEEN_BY_LAUNCHER)
-    return None
-
-
-def _by_code(record: RankRecord, summary: RankExit | None) -> ProcessExit | None:
-    """An exit with a code that the agent or the launcher saw, with the stack of sys.exit where it was recorded."""
-    code = whole(record.proc_fields, "exit_code")
-    time_ns = _died_ns(record)
-    if code is None and summary is not None:
-        code, time_ns = summary.code, time_ns or summary.time_ns
-    if code is None:
-        return None
-    own = _recorded(record, "exit") if record.exit_fields else None
-    return ProcessExit("exit", code, own.time_ns or time_ns if own else time_ns, own.frames if own else ())
-
-
-def _recorded(record: RankRecord, kind: str) -> ProcessExit:
-    """What the process itself wrote; an uncaught exception in the main thread means exit code 1."""
-    fields = record.exit_fields
-    code = whole(fields, "code")
-    if code is None and kind == "exit" and record.error is not None and record.error_thread == "MainThread":
-        code = 1
-    return ProcessExit(kind, code, whole(fields, "time_ns") or _died_ns(record), frame_triples(fields))
-
-
-def _without_witness(record: RankRecord) -> ProcessExit | None:
-    if record.page is not None and record.page.ended:
-        return ProcessExit("exit", None, _died_ns(record))
-    if _died_ns(record) or text(record.proc_fields, "state") in ("gone", "Z", "X"):
-        return ProcessExit("vanished", None, _died_ns(record))
-    return None

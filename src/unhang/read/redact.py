@@ -17,6 +17,13 @@ _SECRET_FLAG = re.compile(
 )
 _SECRET_IN_URL = re.compile(r"(?<=://)[^/@\s:]*:[^/@\s]*(?=@)")
 _SECRET_VALUE = re.compile(r"\b(hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abps]-|AKIA)[A-Za-z0-9_-]{12,}")
+# NAME_TOKEN=value, --api-key value, "password": "value", Authorization: Bearer value.
+_SECRET_ASSIGNED = re.compile(
+    r"(\b[\w-]*(?:token|secret|passw(?:or)?d|pwd|credentials?|(?:api|access|auth|private|secret)[-_.]?key)"
+    r"(?:\\?[\"'])?\s*[=:]\s*(?:\\?[\"'])?|--[\w-]*(?:token|secret|password|key)[ \t]+|\bBearer[ \t]+)"
+    r"(?!<redacted>)(?:[^\s\"'\\,;<>&]{4,})",
+    re.I,
+)
 _STORED = re.compile(
     r"(NCCL|TORCH|TORCHELASTIC|PYTORCH|GLOO|OMP|MKL|UCX|FI|RDMAV|UCC|ROCR|HIP)_\w+|CUDA_\w+|(LOCAL_|GROUP_|ROLE_|NODE_)?RANK"
     r"|((LOCAL|GROUP|ROLE)_)?WORLD_SIZE|MASTER_(ADDR|PORT)|SLURM_(PROCID|LOCALID|NODEID|NTASKS|NNODES|JOB_ID|STEP_ID|STEP_NUM_TASKS)"
@@ -52,6 +59,11 @@ def redact_command(command: Sequence[str]) -> list[str]:
             kept.append(_without_secrets(word))
         hide_next = is_secret and not equals
     return kept
+
+
+def redact_text(text: str) -> str:
+    """Text of any kind without passwords in URLs, known tokens, and values that are set for names of secrets."""
+    return _SECRET_ASSIGNED.sub(rf"\g<1>{REDACTED}", _without_secrets(text))
 
 
 def without_secrets(settings: Settings) -> Settings:

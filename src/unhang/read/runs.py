@@ -38,6 +38,7 @@ _TASK = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
 )
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _SIZES = (*(size for _, size in _TASK), "SLURM_NTASKS")
 
 
@@ -304,7 +305,8 @@ def out_of_sight(
     visible = set(records)
     for folder, identities in seen.items():
         if folder:
-            visible.update(_of_run(_environment(runs.get(folder, {})), identities, world))
+            job = runs.get(folder, {})
+            visible.update(_of_run(_environment(job), identities, world, job.get("attached") is True))
     return tuple(r for r in world if r not in visible)
 
 
@@ -314,9 +316,12 @@ def _environment(job: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def _of_run(
-    environment: Mapping[str, object], seen: Mapping[int, RankIdentity], world: Collection[int]
+    environment: Mapping[str, object], seen: Mapping[int, RankIdentity], world: Collection[int], is_attached: bool
 ) -> Collection[int]:
-    """The ranks that one run starts; all of them where nothing tells of another node or task."""
+    """The ranks that one run starts; all of them where nothing tells of another node or task.
+
+    `is_attached`: it started none of them. What it did not see may run elsewhere, unless all meet at this machine's own address.
+    """
     task = _task(environment)
     if task is not None and task[1] == len(world) and set(seen) <= {task[0]}:
         return (task[0],)
@@ -329,6 +334,8 @@ def _of_run(
         size, rest = divmod(len(world), task[1])
         block = range(task[0] * size, (task[0] + 1) * size)
         return block if not rest and set(seen) <= set(block) else seen
+    if is_attached and environment.get("MASTER_ADDR") not in _LOOPBACK:
+        return seen
     on_several = (whole(environment, "SLURM_NNODES") or 1) > 1 or "NODE_RANK" in environment
     return seen if on_several else world
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -280,10 +280,15 @@ def read_pyspy(path: Path) -> tuple[ThreadStack, ...]:
     threads = read_json(path)
     if not isinstance(threads, list) or not all(isinstance(t, dict) for t in threads):
         raise unreadable(str(path), "py-spy's list of threads is expected", "write it with 'py-spy dump --json'")
-    return tuple(_thread(t, str(path)) for t in threads if t.get("thread_name") != CONTROL_THREAD)
+    return read_threads(threads, str(path))
 
 
-def _thread(thread: dict[str, object], path: str) -> ThreadStack:
+def read_threads(threads: Sequence[Mapping[str, object]], path: str = "") -> tuple[ThreadStack, ...]:
+    """The stacks in a list of py-spy's threads."""
+    return tuple(_thread(t, path) for t in threads if t.get("thread_name") != CONTROL_THREAD)
+
+
+def _thread(thread: Mapping[str, object], path: str) -> ThreadStack:
     name, os_id, pid = text(thread, "thread_name"), whole(thread, "os_thread_id"), whole(thread, "pid")
     active, owns_gil = thread.get("active"), thread.get("owns_gil")
     frames = thread.get("frames")

@@ -85,7 +85,7 @@ def cut(s: Situation, diagnosis: Diagnosis, calls_before: int = CALLS_BEFORE) ->
 
 
 def _finding(diagnosis: Diagnosis) -> Finding:
-    if diagnosis.outcome in (Outcome.CLEAN, Outcome.STRAGGLER):
+    if diagnosis.outcome in (Outcome.CLEAN, Outcome.STRAGGLER, Outcome.MOVES):
         raise NotReproducible(f"nothing to reproduce: the job did not fail ({diagnosis.outcome})")
     if not diagnosis.findings:
         raise NotReproducible(

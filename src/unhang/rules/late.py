@@ -17,6 +17,7 @@ from unhang.rules.failure import NO_WORDS
 _MOST_THREADS = 6
 # What works gets more, also on a machine with ten times the load. Our looks cost the rank itself some of a second.
 _IDLE_SHARE, _LOOKED_AT_SHARE = 0.01, 0.1
+_IN_A_GROUP = 0.6
 
 
 def found_late(
@@ -29,8 +30,9 @@ def found_late(
     frame = late.activity.frame
     call, group = _awaited(s, late)
     at = w.at(frame)
+    words = {"reached": "never reached" if s.standing is None else "has not reached", **words}  # the job still runs
     return Found(
-        confidence,
+        min(confidence, _IN_A_GROUP) if stands_in_group(s) else confidence,
         (late.rank,),
         (*_evidence(s, late, call), *more.pop("evidence", ())),
         {"rank": late.rank, "at": at, "owed": _owed(late), "why": _why(s, late), **words},
@@ -40,6 +42,11 @@ def found_late(
         location=w.location_of(frame),
         **more,
     )
+
+
+def stands_in_group(s: Situation) -> bool:
+    """Whether a rank that was looked at from outside stands in a call of a group whose members are not known."""
+    return any(e.look is not None and e.look.has_group for e in s.case.ranks.values())
 
 
 def _owed(late: LateRank) -> str:

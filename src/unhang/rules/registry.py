@@ -14,7 +14,19 @@ from typing import NamedTuple, TypeVar
 import unhang.rules
 from unhang.analyze.log_progress import Stall, stall
 from unhang.analyze.situation import Situation
-from unhang.model import Attempt, Case, Diagnosis, Finding, Fix, Inventory, NextStep, Outcome, RuleOutcome, Verdict
+from unhang.model import (
+    Attempt,
+    Case,
+    Diagnosis,
+    Finding,
+    Fix,
+    HangObservation,
+    Inventory,
+    NextStep,
+    Outcome,
+    RuleOutcome,
+    Verdict,
+)
 from unhang.rules import wording as w
 from unhang.rules.base import RULES, Names, Rule
 
@@ -105,6 +117,7 @@ def _fixes(group: Sequence[Finding], culprits: Sequence[int]) -> tuple[Fix, ...]
 
 MACHINE = "unhang.rules.machine"  # the rules on readings, of which none has a verdict where nothing was read
 CANNOT_RESTART, _MOST_QUOTED = "stale-store", 2
+_BY_LOOKS = 0.8  # several looks from outside at a job that runs prove nothing
 NO_RULES = "unhang.rules.env"  # what a rule judges settings with, and loads when it needs it
 
 
@@ -180,7 +193,8 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
     broken: tuple[str, ...] = ()
     if rules is None:
         rules, broken = load_rules(bool(case.readings))
-    asked = [r for r in rules if r.applies(case)]
+    stalls = situation.standing is None or situation.is_hang
+    asked = [r for r in rules if r.applies(case)] if stalls else []  # of a job that moves nobody is accused
     for rule in sorted(asked, key=lambda r: r.names is Names.NOTHING):
         if rule.names is Names.NOTHING and findings:
             outcomes.append(RuleOutcome(rule.id, Verdict.PASS))
@@ -188,6 +202,8 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
         outcome, found = _judge_one(rule, situation)
         outcomes.append(outcome)
         findings.extend(found)
+    if situation.standing is not None:
+        findings = [replace(f, confidence=min(f.confidence, _BY_LOOKS)) for f in findings]
     straggling = any(f.cause == "straggler" for f in findings)
     earlier = tuple(_attempt(c, asked) for c in case.earlier)
     ordered = _ordered(findings, {r.id: r.names for r in asked}, independent)
@@ -195,7 +211,7 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
     return Diagnosis(
         outcome=outcome_of_job,
         job=case.job,
-        hang=case.hang,
+        hang=_hang(situation),
         findings=_after_first_failure(ordered, earlier),
         outcomes=tuple(outcomes),
         inventory=Inventory(case.present, case.absent),
@@ -215,6 +231,13 @@ def _next_steps(s: Situation, findings: Sequence[Finding], outcome: Outcome) -> 
         return next_steps(s, findings, outcome)
     except Exception:  # noqa: BLE001
         return ()
+
+
+def _hang(s: Situation) -> HangObservation | None:
+    """What the watcher saw, or several looks from outside."""
+    if s.standing is None or not s.is_hang:
+        return s.case.hang
+    return HangObservation("stalled", None, None, s.waits.waiting, s.standing.text)
 
 
 def _attempt(case: Case, rules: Sequence[Rule]) -> Attempt:
@@ -257,6 +280,8 @@ def _notes(s: Situation, found: bool) -> tuple[str, ...]:
         notes.append("a suspicion was withdrawn: the job moved again")
     if (wait := stall(s.events)) is not None:
         notes.append(_stall_note(wait))
-    if s.is_hang and not found:
+    if s.standing is not None:
+        notes.append(f"{s.standing.word.value.upper()}: {s.standing.text}")
+    elif s.is_hang and not found:
         notes.append("no rule could establish a cause; the waits and stacks show what is known")
     return tuple(notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from unhang.analyze.standing import standing
 from unhang.model import Attempt, Case, Diagnosis, Finding, Outcome, Verdict, WaitsFor
 from unhang.model.rank_sets import name_ranks
 
@@ -19,6 +20,8 @@ def _with_place(finding: Finding) -> str:
 
 
 def _without_finding(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:
+    if (looked := standing(case, waits)) is not None:
+        return looked.text
     code = diagnosis.job.exit_code
     ended = "" if code is None else f" (exit code {code})"
     match diagnosis.outcome:

@@ -30,7 +30,13 @@ from unhang.show.wait_graph import WaitGraph, WaitNode, wait_graph, without_wait
 _MOST = 12  # lines of one list: a report must stay readable at any number of ranks
 _BUSY_SHARE = 0.05
 _MOST_ROOTS, _MOST_FRAMES = 3, 4
-_BADGE = {Outcome.HANG: "bad", Outcome.CRASH: "bad", Outcome.STRAGGLER: "warn", Outcome.CLEAN: "good"}
+_BADGE = {
+    Outcome.HANG: "bad",
+    Outcome.CRASH: "bad",
+    Outcome.STRAGGLER: "warn",
+    Outcome.CLEAN: "good",
+    Outcome.MOVES: "good",
+}
 
 
 def _first_line(paper: Paper, diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> None:
@@ -47,6 +53,13 @@ def _first_line(paper: Paper, diagnosis: Diagnosis, case: Case, waits: WaitsFor)
     paper.line(*parts)
 
 
+def first_line(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool = False) -> str:
+    """The answer in one line."""
+    paper = Paper(color, 100)
+    _first_line(paper, diagnosis, case, waits)
+    return str(paper).rstrip("\n")
+
+
 def _facts(paper: Paper, diagnosis: Diagnosis, case: Case) -> None:
     job, hang = diagnosis.job, diagnosis.hang
     facts = [f"{job.world_size} ranks" if job.world_size else "", f"{job.nodes} nodes" if job.nodes > 1 else ""]
@@ -54,7 +67,7 @@ def _facts(paper: Paper, diagnosis: Diagnosis, case: Case) -> None:
     facts += [f"exit code {job.exit_code}" if job.exit_code is not None else ""]
     if hang:
         began = "" if hang.onset_s is None else f" {duration(hang.onset_s)} after the start"
-        facts += [f"{hang.kind} hang{began}"]
+        facts += ["looked at from outside, while it runs" if hang.kind == "stalled" else f"{hang.kind} hang{began}"]
         facts += ["" if hang.detected_after_s is None else f"found {duration(hang.detected_after_s)} later"]
         facts += ["withdrawn: it moved again" if hang.withdrawn else ""]
     facts += [stop_in_words(stop_of(case, diagnosis.findings[0] if diagnosis.findings else None))]

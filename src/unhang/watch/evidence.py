@@ -203,7 +203,12 @@ def fetch_calls(folder: Path, timeout_s: float = 1.0) -> bytes | None:
 
     Blocks: up to about `timeout_s`.
     """
-    connection = _UnixConnection(str(folder / "fr.sock"), timeout_s)
+    return fetch_calls_at(folder / "fr.sock", timeout_s)
+
+
+def fetch_calls_at(server: Path, timeout_s: float = 1.0) -> bytes | None:
+    """The same of torch's worker server at a socket."""
+    connection = _UnixConnection(str(server), timeout_s)
     try:
         connection.request("POST", "/handler/fr_trace_json")
         answer = connection.getresponse()
@@ -270,7 +275,7 @@ def py_spy() -> str | None:
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
-def _start(pid: int, is_stopped: bool) -> subprocess.Popen[bytes] | None:
+def _start(pid: int, is_stopped: bool, options: Sequence[str]) -> subprocess.Popen[bytes] | None:
     program = py_spy()
     if program is None:
         return None
@@ -278,7 +283,7 @@ def _start(pid: int, is_stopped: bool) -> subprocess.Popen[bytes] | None:
     how = ["--nonblocking"] if is_stopped else []
     with suppress(OSError):
         return subprocess.Popen(
-            [program, "dump", "--json", "--full-filenames", *how, "--pid", str(pid)],
+            [program, "dump", "--json", "--full-filenames", *how, *options, "--pid", str(pid)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -286,12 +291,16 @@ def _start(pid: int, is_stopped: bool) -> subprocess.Popen[bytes] | None:
     return None
 
 
-def take_stacks(pids: Sequence[int], stopped: Sequence[int] = (), timeout_s: float = 3.0) -> dict[int, list[Any]]:
+def take_stacks(
+    pids: Sequence[int], stopped: Sequence[int] = (), timeout_s: float = 3.0, options: Sequence[str] = ()
+) -> dict[int, list[Any]]:
     """py-spy's threads of each process, all taken at the same time; a process without stacks is left out.
+
+    `options`: more of py-spy's own.
 
     Blocks: up to `timeout_s`.
     """
-    running = {pid: _start(pid, pid in stopped) for pid in pids}
+    running = {pid: _start(pid, pid in stopped, options) for pid in pids}
     deadline = time.monotonic() + timeout_s
     found: dict[int, list[Any]] = {}
     for pid, process in running.items():

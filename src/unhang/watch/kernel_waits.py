@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +25,7 @@ _AARCH64 = {
     207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 242: "accept", 260: "wait4",
 }  # fmt: skip
 _CALLS = {"x86_64": _X86_64, "aarch64": _AARCH64}.get(os.uname().machine, {})
+_CLOCK_NANOSLEEP, _TIMER_ABSTIME = {"x86_64": 230, "aarch64": 115}.get(os.uname().machine, -1), 1
 _OF_A_FILE = (
     "read", "write", "connect", "accept", "sendto", "sendmsg", "recvfrom", "recvmsg", "fcntl", "flock",
 )  # fmt: skip
@@ -45,6 +47,23 @@ def kernel_waits(pid: int) -> dict[str, dict[str, str]]:
             if wait := _wait(pid, thread):
                 found[str(thread)] = wait
     return found
+
+
+def sleep_left_s(pid: int) -> float | None:
+    """How long the main thread still sleeps, of its own will, by the end that it gave to the kernel; None where it does not or that is not told.
+
+    Source: clock_nanosleep(2); Python sleeps until a time of CLOCK_MONOTONIC.
+    """
+    with suppress(OSError, ValueError, IndexError, struct.error):
+        number, *arguments = Path(f"/proc/{pid}/syscall").read_text().split()
+        clock, flags, request = (int(a, 16) for a in arguments[:3])
+        if int(number) == _CLOCK_NANOSLEEP and (clock, flags) == (time.CLOCK_MONOTONIC, _TIMER_ABSTIME):
+            with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+                memory.seek(request)
+                until_s, and_ns = struct.unpack("qq", memory.read(16))
+            left_s: float = until_s + and_ns / 1e9 - time.clock_gettime(time.CLOCK_MONOTONIC)
+            return max(0.0, left_s)
+    return None
 
 
 def _wait(pid: int, thread: int) -> dict[str, str]:

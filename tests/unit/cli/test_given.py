@@ -232,9 +232,12 @@ def test_a_hang_without_a_cause_is_not_nothing_wrong() -> None:
     def code(outcome: Outcome) -> int:
         return Diagnosis(outcome, Job(), None, (), (), Inventory()).exit_code
 
-    assert code(Outcome.CLEAN) == 0
-    assert (code(Outcome.HANG), code(Outcome.CRASH)) == (1, 1)
-    assert {code(o) for o in Outcome if o not in (Outcome.CLEAN, Outcome.HANG, Outcome.CRASH)} == {3}
+    codes = {
+        outcome: 0 if outcome in (Outcome.CLEAN, Outcome.MOVES) else 1
+        for outcome in (Outcome.CLEAN, Outcome.MOVES, Outcome.HANG, Outcome.STALLED, Outcome.CRASH)
+    }
+    assert {o: code(o) for o in codes} == codes
+    assert {code(o) for o in Outcome if o not in codes} == {3}
 
 
 def test_runs_that_are_named_together(tmp_path: Path, capsys: TOLD) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.slowness import slowness
 
-from unhang.watch.kernel_waits import kernel_waits
+from unhang.watch.kernel_waits import kernel_waits, sleep_left_s
 
 BEGIN = "import fcntl, os, socket, sys, time; a, b = socket.socketpair(); r, w = os.pipe(); "
 PROGRAMS = {
@@ -52,3 +52,16 @@ def test_of_a_process_that_is_gone_nothing_is_told() -> None:
     process = subprocess.Popen(["true"])
     process.wait()
     assert kernel_waits(process.pid) == {}
+
+
+@pytest.mark.parametrize(("program", "least", "most"), [("time.sleep(500)", 400, 500), ("os.read(r, 1)", None, None)])
+def test_how_long_a_sleep_still_lasts(program: str, least: float | None, most: float, tmp_path: Path) -> None:
+    """Of a process that waits for something else it is not told."""
+    process = subprocess.Popen([sys.executable, "-S", "-c", BEGIN + program], cwd=tmp_path, start_new_session=True)
+    try:
+        assert _comes(process.pid, {"call": "nanosleep"} if least else {"call": "read", "file": "pipe"})
+        left = sleep_left_s(process.pid)
+        assert left is None if least is None else left is not None and least < left <= most
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()

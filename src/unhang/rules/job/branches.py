@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from unhang.analyze.align import calls_at
-from unhang.analyze.callpath import Path, innermost, user_path
+from unhang.analyze.callpath import Fork, Path, fork_of, innermost, line_to_look_at, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.leaving import (
     EndedBefore,
@@ -29,6 +29,7 @@ from unhang.analyze.pasted import Doing, doings_of
 from unhang.analyze.sides import differing, started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, calls_only_on_rank_zero, line_text, surroundings
+from unhang.analyze.standing import has_all_calls, sides, stands
 from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w
 from unhang.rules.advice import deciding, fixes_inside, fixes_of, say_the_condition
@@ -309,7 +310,9 @@ def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
 
 @rule("stacks-disagree")
 def stacks_disagree(s: Situation) -> Found | None:
-    """Named ranks whose stacks in a log end in different calls."""
+    """Named ranks whose stacks end in different calls: in a log, or in looks from outside."""
+    if s.standing is not None:
+        return _apart_by_looks(s) if s.is_hang and not has_all_calls(s.case) else None
     named = [d for d in doings_of(s) if d.ranks]
     waiting = [d for d in named if d.kind == "collective"]
     ways: dict[tuple[str, str], list[Doing]] = {}
@@ -340,3 +343,47 @@ def stacks_disagree(s: Situation) -> Found | None:
         victims=s.others(culprits) if culprits else (),
         location=w.location_of(ways[odd[0]][0].caller) if culprits else None,
     )
+
+
+def _apart_by_looks(s: Situation) -> Found | None:
+    """Ranks that all stand in calls with others which cannot meet. Of a group that was given nobody knows the members."""
+    found = stands(s.case)
+    several = sides(found.values())
+    if (
+        len(several) < 2
+        or len(found) < len(s.case.ranks)
+        or any(x.is_transfer or x.is_of_device for x in found.values())
+    ):
+        return None
+    few = [side for side in several if len(side) == len(several[-1])]
+    is_told = len(few) == 1 and not any(x.has_group for x in found.values())
+    odd, usual = several[-1][0], several[0][0]
+    culprits = tuple(sorted(x.rank for x in few[0])) if is_told else ()
+    fork = fork_of(usual.path, odd.path)
+    where = line_to_look_at(usual.path, odd.path, fork, fork is not None and _has_passed(fork))
+    ranks_of = {side[0]: sorted(x.rank for x in side) for side in several}
+    words = {
+        "sides": "; ".join(
+            f"{w.name_ranks(ranks)} {w.verb(ranks, 'waits', 'wait')} in {side.op}{w.at(side.path[-1] if side.path else None)}"
+            for side, ranks in ranks_of.items()
+        ),
+        "odd": f"{w.name_ranks(culprits)} left the way that most ranks took." if culprits else _NOT_TOLD,
+    }
+    evidence = [line for side in several[:4] for line in w.stack_lines(s.case.ranks[side[0].rank], 4)]
+    return Found(
+        0.75 if is_told else 0.6,
+        culprits,
+        [*evidence, *w.code_line(where, "source")],
+        words,
+        victims=s.others(culprits) if culprits else (),
+        location=w.location_of(where) if culprits else None,
+    )
+
+
+def _has_passed(fork: Fork) -> bool:
+    """Whether the odd ranks stand behind the line of the others, in the same round: they have left out the call of that line."""
+    loops = [surroundings(f.file, f.line).loops for f in (fork.left, fork.right)]
+    return fork.right.line > fork.left.line and loops[0] == loops[1]
+
+
+_NOT_TOLD = "Which side is wrong is not told from outside."

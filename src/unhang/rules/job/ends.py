@@ -329,7 +329,7 @@ def _waiting(s: Situation) -> Iterator[str]:
 def shutdown_hang(s: Situation) -> Iterator[Found]:
     """The ranks that sit in their end, by a log and live."""
     yield from _ending_in_log(s)
-    ranks = cannot_end(s) if s.case.hang is not None and not s.failures else ()
+    ranks = cannot_end(s) if (s.case.hang is not None or s.standing is not None) and not s.failures else ()
     if not ranks:
         return
     evidence, frame = s.case.ranks[ranks[0]], s.activities[ranks[0]].frame

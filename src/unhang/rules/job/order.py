@@ -41,7 +41,10 @@ def collective_order_race(s: Situation) -> Iterator[Found]:
     elif d is None and s.judges_waits:
         for cycle in s.waits.cycles:
             is_explained = _is_of_another_kind(s, cycle) or wrong_peers(s) or left_out(s, cycle) or left_transfers(s)
-            if set(cycle) <= set(s.proven) and not is_explained:
+            is_of_stacks = s.standing is not None and any(
+                e.kind == "collective" for r in cycle for e in s.waits.edges_of(r)
+            )
+            if set(cycle) <= set(s.proven) and not is_explained and not is_of_stacks:
                 yield _cycle(s, cycle)
 
 

@@ -1,0 +1,1 @@
+"""Looks from outside at a job that was started without `unhang`."""

@@ -1,0 +1,225 @@
+"""What was seen of a job as a folder such as `unhang run` leaves, so that the same code judges it, here or elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import unhang
+from unhang.attach.looks import Looked
+from unhang.attach.processes import Process, Processes, missing_right
+from unhang.attach.ranks import FoundJob, Rank
+from unhang.read.redact import redact_command, stored_environment
+from unhang.watch.evidence import fetch_calls_at, py_spy
+from unhang.watch.folders import write_job_file
+from unhang.watch.ranks import write_whole
+
+_MOST_DUMP_BYTES, _MOST_LOG_BYTES = 256 << 20, 1 << 20
+_PIPE, _SERVER = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_WORKER_SERVER_SOCKET"
+_DUMPS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+_ANSWER_S, _SERVER_S = 1.0, 0.5
+_NOT_LONG_NS = (
+    30 * 60 * 1_000_000_000
+)  # a watchdog dumps when it gives up; what is older may be of another stand of the job
+_OUTPUTS = ("1", "2")
+
+
+def write_folder(folder: Path, job: FoundJob, looked: Sequence[Looked], processes: Processes) -> None:
+    """Writes the folder of one job.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    (folder / "ranks").mkdir(parents=True, exist_ok=True)
+    for seen in looked:
+        own = _own(folder, seen.rank)
+        own.mkdir(exist_ok=True)
+        _write(own / "identity.json", _identity(seen.rank, processes))
+        _write(own / "proc.json", seen.state)
+        _write(own / "look.json", seen.look)
+        if seen.threads:
+            _write(own / "pyspy.json", seen.threads)
+    write_job_file(folder, _facts(job, looked, processes))
+
+
+def _write(path: Path, content: Any) -> None:
+    write_whole(path, json.dumps(content).encode())
+
+
+def _identity(rank: Rank, processes: Processes) -> dict[str, Any]:
+    environment = rank.process.environment
+    restart = environment.get("TORCHELASTIC_RESTART_COUNT", "")
+    return {
+        "rank": rank.number,
+        "world_size": rank.size,
+        "local_rank": rank.local,
+        "local_world_size": rank.local_size,
+        "pid": rank.process.pid,
+        "host": platform.node(),
+        "restart": int(restart) if restart.isdecimal() else 0,
+        "started_ns": processes.started_ns(rank.process),
+        "argv": redact_command(rank.process.command),
+        "pids_inside": rank.process.pids_inside,
+    }
+
+
+def _facts(job: FoundJob, looked: Sequence[Looked], processes: Processes) -> dict[str, Any]:
+    """job.json. Its start is that of its first rank."""
+    starts = [s for r in job.ranks if (s := processes.started_ns(r.process))]
+    first = job.ranks[0].process
+    with_cwd = ""
+    with suppress(OSError):
+        with_cwd = os.readlink(first.folder / "cwd")
+    return {
+        "attached": True,
+        "job_key": job.key,
+        "command": redact_command(first.command),
+        "cwd": with_cwd,
+        "unhang_version": unhang.__version__,
+        "started_ns": min(starts, default=0),
+        "ended_ns": time.time_ns(),
+        "environment": {k: v for k, v in stored_environment(first.environment).items() if not k.startswith(_OF_A_RANK)},
+        "absent": [*_absent(job, looked)],
+    }
+
+
+_OF_A_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_LOCALID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+
+
+def _absent(job: FoundJob, looked: Sequence[Looked]) -> Iterator[dict[str, str]]:
+    """What could not be had, and what gives it."""
+    without = [s for s in looked if not s.threads and s.state.get("state") != "gone"]
+    if without:
+        ranks = ", ".join(str(s.rank.number) for s in without[:8])
+        yield {"what": f"stacks of ranks {ranks}", "reason": why_no_stacks(without[0].rank.process)}
+    for note in job.notes:
+        yield {"what": "note", "reason": note}
+    if job.unnumbered:
+        pids = ", ".join(map(str, job.unnumbered[:8]))
+        yield {
+            "what": f"ranks of the processes {pids}",
+            "reason": "nothing that they were started with tells their number",
+        }
+
+
+def why_no_stacks(process: Process) -> str:
+    """One line: what is missing, what gives it, and what is there without it."""
+    if py_spy() is None:
+        return (
+            "py-spy is not installed (pip install 'unhang[stacks]'); only /proc was read: states, waits, processor time"
+        )
+    right = (
+        missing_right(process)
+        or "py-spy could not read it: as root, or in a container with --cap-add SYS_PTRACE, it can"
+    )
+    return f"{right}; without it only /proc was read: states, waits, processor time"
+
+
+# What the job has written itself
+
+
+def take_calls(folder: Path, job: FoundJob, processes: Processes) -> None:
+    """Flight-recorder dumps: of torch's own server, asked for by its pipe, or written not long ago. Those of all ranks, or none.
+
+    Blocks: up to two seconds.
+    """
+    asked = {r.number: time.time_ns() for r in job.ranks if _ask(r)}
+    deadline = time.monotonic() + (_ANSWER_S if asked else 0.0)
+    left = list(job.ranks)
+    while left and time.monotonic() <= deadline + _SERVER_S:
+        left = [r for r in left if not _has_calls(folder, r, asked.get(r.number), processes)]
+        if left and time.monotonic() >= deadline:
+            break
+        time.sleep(0.05 if left else 0.0)
+    for rank in job.ranks if left else ():
+        for name in ("flight.json", "flight.pickle"):
+            _own(folder, rank).joinpath(name).unlink(missing_ok=True)
+
+
+def _own(folder: Path, rank: Rank) -> Path:
+    return folder / "ranks" / f"r{rank.number}-{rank.process.pid}"
+
+
+def _ask(rank: Rank) -> bool:
+    """Asks for a dump by the pipe that torch reads for it; never by a signal."""
+    prefix = rank.process.environment.get(_PIPE)
+    if not prefix:
+        return False
+    with suppress(OSError):
+        path = f"{prefix}{rank.number}.pipe"
+        if stat.S_ISFIFO(os.stat(path).st_mode):
+            pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            try:
+                return os.write(pipe, b"1\n") > 0
+            finally:
+                os.close(pipe)
+    return False
+
+
+def _has_calls(folder: Path, rank: Rank, asked_ns: int | None, processes: Processes) -> bool:
+    """Copies the calls of a rank, where there are any. `asked_ns`: a dump that is older is not the answer."""
+    own = _own(folder, rank)
+    server = rank.process.environment.get(_SERVER)
+    if server and (calls := fetch_calls_at(Path(server), _SERVER_S)) is not None:
+        write_whole(own / "flight.json", calls)
+        return True
+    since = asked_ns or max(processes.started_ns(rank.process), time.time_ns() - _NOT_LONG_NS)
+    for path in _dump_paths(rank):
+        with suppress(OSError):
+            status = path.stat()
+            is_plain = stat.S_ISREG(status.st_mode) and 0 < status.st_size <= _MOST_DUMP_BYTES
+            if is_plain and status.st_uid in (rank.process.uid, os.geteuid()) and since and status.st_mtime_ns >= since:
+                write_whole(own / "flight.pickle", path.read_bytes())
+                return True
+    return False
+
+
+def _dump_paths(rank: Rank) -> Iterator[Path]:
+    """Where torch writes the dump of a rank."""
+    given = rank.process.environment
+    prefixes = [given[name] for name in _DUMPS if given.get(name)]
+    home = given.get("HOME", "")
+    cache = given.get("XDG_CACHE_HOME") or f"{home}/.cache"
+    prefixes = prefixes or [f"{cache}/torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_"]
+    for prefix in prefixes:
+        yield _seen_from_here(rank.process, f"{prefix}{rank.number}")
+
+
+def _seen_from_here(process: Process, path: str) -> Path:
+    """A path of the process, which may have another root and working folder than we."""
+    if not path.startswith("/"):
+        return process.folder / "cwd" / path
+    return Path(path) if not process.pids_inside else process.folder / "root" / path[1:]
+
+
+def take_outputs(folder: Path, job: FoundJob, processes: Processes) -> None:
+    """The end of each file to which a rank or its launcher writes its output.
+
+    Not of one that is appended to: what stands in it may be of an earlier run.
+    """
+    found: dict[tuple[int, int], tuple[Path, int | None]] = {}
+    for pid, number in (*((r.process.pid, r.number) for r in job.ranks), *((p, None) for p in job.launchers)):
+        for descriptor in _OUTPUTS:
+            with suppress(OSError, KeyError, ValueError, StopIteration):
+                process = processes.by_pid[pid].folder
+                status = (process / "fd" / descriptor).stat()
+                lines = (process / "fdinfo" / descriptor).read_text().splitlines()
+                flags = int(next(x for x in lines if x.startswith("flags:")).split()[1], 8)
+                if stat.S_ISREG(status.st_mode) and not flags & os.O_APPEND:
+                    key = (status.st_dev, status.st_ino)
+                    is_shared = key in found and found[key][1] != number
+                    found[key] = (process / "fd" / descriptor, None if is_shared else number)
+    for i, (path, number) in enumerate(found.values()):
+        target = folder / "outputs" / (f"output_{i}.log" if number is None else f"rank_{number}_{i}.log")
+        with suppress(OSError), path.open("rb") as file:
+            target.parent.mkdir(exist_ok=True)
+            file.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
+            if content := file.read(_MOST_LOG_BYTES):
+                target.write_bytes(content)
