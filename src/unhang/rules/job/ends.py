@@ -12,7 +12,6 @@ from unhang.analyze.leaving import cannot_end
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent, ProcessExit, RankEvidence, WaitEdge, user_frames
-from unhang.read.inventory import OUT_OF_SIGHT
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import (
@@ -245,8 +244,7 @@ def not_in_sight(s: Situation) -> Found | None:
 
 
 def _unseen(s: Situation, ranks: tuple[int, ...], unseen: tuple[int, ...], what: str) -> Found:
-    others = w.name_ranks(unseen)
-    hosts = sorted({e.identity.host for e in s.case.ranks.values() if e.identity.host})
+    others, hosts = w.name_ranks(unseen), sorted({e.identity.host for e in s.case.ranks.values() if e.identity.host})
     words = {
         "who": w.name_ranks(ranks),
         "what": what,
@@ -259,9 +257,8 @@ def _unseen(s: Situation, ranks: tuple[int, ...], unseen: tuple[int, ...], what:
         "reports": " ".join(s.case.job.report_dirs) or "THIS_REPORT",
     }
     raised = [(f.rank, f.error) for f in s.failures[:4] if f.error]
-    names = {f"rank {rank}" for rank in unseen}
     evidence = (
-        *[EvidenceLine(a.what, a.reason) for a in s.case.absent if a.what in names and a.reason != OUT_OF_SIGHT][:4],
+        *w.unheard_lines(s.case, unseen),
         *(w.waiting_line(late.edge) for late in s.out_of_sight[:4]),
         *(EvidenceLine(f"rank {rank} exception", f"{e.type}: {e.message}"[:200]) for rank, e in raised),
     )
