@@ -228,7 +228,7 @@ def test_a_rank_that_others_wait_for_is_found_on_the_other_node(tmp_path: Path) 
 def test_a_watcher_that_is_killed_leaves_the_job_alone(victim: int, tmp_path: Path) -> None:
     folders = [tmp_path / "a", tmp_path / "b"]
     command = [sys.executable, str(HERE / "programs" / "steps_of_seconds.py"), "8"]
-    with _runs([command, command], _tasks(folders), tmp_path, join="auto") as pair:
+    with _runs([command, command], _tasks(folders), tmp_path, stall_after_s=30, join="auto") as pair:
         assert pair[victim].stdout
         assert pair[victim].stdout.readline()
         (watcher,) = _watchers(pair[victim])

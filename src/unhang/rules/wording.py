@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from unhang.analyze.callpath import Path, show
@@ -11,6 +11,7 @@ from unhang.analyze.pasted import Doing
 from unhang.analyze.positions import bare_op
 from unhang.analyze.source import line_text
 from unhang.model import (
+    Case,
     CollectiveCall,
     EvidenceLine,
     Frame,
@@ -21,6 +22,7 @@ from unhang.model import (
     rank_sets,
     user_frames,
 )
+from unhang.read.inventory import OUT_OF_SIGHT
 
 _MOST_RANGES = 12
 
@@ -129,6 +131,12 @@ def both_sides(d: Divergence) -> Iterable[EvidenceLine]:
 def location_of(frame: Frame | None) -> Location | None:
     """The location of a frame."""
     return Location.of(frame)
+
+
+def unheard_lines(case: Case, ranks: Collection[int]) -> list[EvidenceLine]:
+    """Why a few of the ranks of other nodes are unknown, where their node was heard before."""
+    names = {f"rank {rank}" for rank in ranks}
+    return [EvidenceLine(a.what, a.reason) for a in case.absent if a.what in names and a.reason != OUT_OF_SIGHT][:4]
 
 
 def waiting_line(edge: WaitEdge) -> EvidenceLine:

@@ -12,7 +12,6 @@ from unhang.analyze.leaving import cannot_end
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent, ProcessExit, RankEvidence, WaitEdge, user_frames
-from unhang.read.inventory import OUT_OF_SIGHT
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import (
@@ -244,8 +243,7 @@ def not_in_sight(s: Situation) -> Found | None:
 
 
 def _unseen(s: Situation, ranks: tuple[int, ...], unseen: tuple[int, ...], what: str) -> Found:
-    others = w.name_ranks(unseen)
-    hosts = sorted({e.identity.host for e in s.case.ranks.values() if e.identity.host})
+    others, hosts = w.name_ranks(unseen), sorted({e.identity.host for e in s.case.ranks.values() if e.identity.host})
     words = {
         "who": w.name_ranks(ranks),
         "what": what,
@@ -257,10 +255,9 @@ def _unseen(s: Situation, ranks: tuple[int, ...], unseen: tuple[int, ...], what:
         "seen": w.name_ranks(s.case.in_sight) + (f" on {', '.join(hosts[:4])}" if hosts else ""),
         "reports": " ".join(s.case.job.report_dirs) or "THIS_REPORT",
     }
-    why = [a for a in s.case.absent if a.reason != OUT_OF_SIGHT and a.what in {f"rank {rank}" for rank in unseen}]
     raised = [(f.rank, f.error) for f in s.failures[:4] if f.error]
     evidence = (
-        *(EvidenceLine(a.what, a.reason) for a in why[:4]),
+        *w.unheard_lines(s.case, unseen),
         *(w.waiting_line(late.edge) for late in s.out_of_sight[:4]),
         *(EvidenceLine(f"rank {rank} exception", f"{e.type}: {e.message}"[:200]) for rank, e in raised),
     )
