@@ -16,7 +16,7 @@ from unhang.read.logs.clock import FileClock, Stamp, read_stamp, resolve
 from unhang.read.logs.decode import TROUBLE, Wrapped, lines_of, numbered_lines, unwrap
 from unhang.read.logs.parts import joined
 from unhang.read.logs.prefix import Head, PrefixReader, split_glued
-from unhang.read.logs.whose import RankBook
+from unhang.read.logs.whose import RankBook, pass_on_tags
 from unhang.read.torchrun_summary import RankExit, SummaryReader, by_rank
 from unhang.read.traceback_text import Traceback, TracebackReader
 
@@ -89,6 +89,7 @@ def parse_lines(
     """
     at = where or partial(Source, "output", path)
     heads = list(_heads(list(joined(lines))))
+    pass_on_tags(head for _, head in heads)
     book = RankBook([head for _, head in heads], rank, ranks_by_pid or {})
     times, clock = resolve([head.stamps for _, head in heads], modified_ns)
     pieces: list[_Piece] = []
