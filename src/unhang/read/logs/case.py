@@ -93,7 +93,8 @@ def _evidence(
 ) -> RankEvidence:
     left = None
     if end is not None and end.code is not None:
-        left = ProcessExit("signal" if end.code < 0 else "exit", end.code, end.time_ns, text=SEEN_BY_LAUNCHER)
+        kind = "signal" if end.code < 0 else "exit"
+        left = ProcessExit(kind, end.code, end.time_ns, text=SEEN_BY_LAUNCHER, line=end.line)
     return RankEvidence(
         identity=RankIdentity(rank, world, end.local_rank if end else None, end.pid if end else None),
         error=raised[-1] if raised and not is_well else None,
