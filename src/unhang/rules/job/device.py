@@ -211,7 +211,7 @@ def shm_too_small(s: Situation) -> Found | None:
     say = "worker" if "shm.worker_bus_error" in kinds else segment
     numbers = {e.number("local_rank" if e["local_rank"] else "failed") for e in s.events.of("shm.bus_error_local_rank")}
     ranks = tuple(sorted({*ranks_in(events), *(n for n in numbers if n is not None)}))
-    return found_in(s, events, _sureness_of_shm(s, kinds), ranks, say=say)
+    return found_in(s, events, _sureness_of_shm(s, kinds), ranks or None, say=say)
 
 
 def _sureness_of_shm(s: Situation, kinds: set[str]) -> float:
