@@ -80,10 +80,12 @@ def _errors_in_order(
 
 
 def reported_world(events: Sequence[LogEvent]) -> int | None:
-    """The number of ranks that most lines tell (field `world_size`), else that of the largest group of gloo."""
+    """The number of ranks that most lines tell (field `world_size`), else that of the largest group of gloo; 1 where it is said to have but one."""
     counts = Counter(n for e in events if (n := e.number("world_size")) is not None and 0 < n <= MAX_WORLD)
     if counts:
         return counts.most_common(1)[0][0]
+    if any(e.kind == "launchers.alone" for e in events):
+        return 1
     largest = max((n for e in events if e.kind == "gloo.connected" and (n := e.number("peers"))), default=0)
     return largest + 1 if 0 < largest < MAX_WORLD else None
 

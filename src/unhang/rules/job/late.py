@@ -27,7 +27,7 @@ from unhang.rules.failure import (
     name_or,
 )
 from unhang.rules.late import found_late, has_loader, waits_idly
-from unhang.rules.log_lines import quote
+from unhang.rules.log_lines import only_rank, quote
 
 _STARTS_WORKERS = (
     "multiprocessing/popen_spawn_posix.py",
@@ -81,7 +81,7 @@ def _fetching_by_stacks(s: Situation) -> Iterator[Found]:
         return
     if len({d.ranks for d in fetching}) > max(1, len(others)):
         return
-    ranks, caller = tuple(sorted({r for d in fetching for r in d.ranks})), fetching[0].caller
+    ranks, caller = tuple(sorted({r for d in fetching for r in d.ranks})) or only_rank(s), fetching[0].caller
     words = {
         "who": name_or(ranks, "a rank"),
         "at": f" at {w.place(caller)}" if caller else "",
