@@ -104,13 +104,17 @@ def _is_done(event: LogEvent) -> bool:
     return bool(event["total"]) and event["done"] == event["total"]
 
 
+def _drawn(bar: LogEvent) -> tuple[str, str, str]:
+    """What is the same of a bar that is only drawn again: its name, which may hold the epoch, and its numbers."""
+    return bar.text.partition("|")[0].rstrip("0123456789% "), bar["total"], bar["done"]
+
+
 def _trains_after(events: Events, work: LogEvent, waited: int | None) -> bool:
     """Whether steps were told between the work and the wait. A bar that is only drawn again is no step."""
     bars = [e for e in events.of("progress.bar") if not _LOADING.search(e.text)]
-    before = {(e["total"], e["done"]) for e in bars if e.order <= work.order}
+    before = {_drawn(e) for e in bars if e.order <= work.order}
     after = [e for e in (*events.of("progress.step"), *bars) if e.order > work.order]
     return any(
-        (waited is None or e.order < waited)
-        and not (e.kind == "progress.bar" and (_is_done(e) or (e["total"], e["done"]) in before))
+        (waited is None or e.order < waited) and not (e.kind == "progress.bar" and (_is_done(e) or _drawn(e) in before))
         for e in after
     )

@@ -35,6 +35,7 @@ _THROWN_BY_NCCL = ("nccl.error", "nccl.result")
 _CRASH_CODES = ("-4", "-8", "-9", "-11", "132", "136", "137", "139")
 _CRASH_SIGNALS = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGKILL")
 _SIGNALS = ("ending.death_signal", "ending.got_signal", "launchers.death_signal", "elastic.death_signal")
+_ABORTED = ("Aborted", "SIGABRT", "6")
 _SIGINT = ("2", "SIGINT")
 # What says that a process failed, or that somebody waited in vain, before the signal came.
 _FAILED = (
@@ -105,11 +106,7 @@ def _is_crash(event: LogEvent) -> bool:
 
 def _is_end_of_wait(event: LogEvent, waited: int | None) -> bool:
     """Whether it is the abort that torch's watchdog makes of a wait that ran out or of an error of NCCL, or Ray's word on a process of which that was the end."""
-    is_abort = event.text.endswith("error: Aborted") or (event["signal"] or event["shell"]) in (
-        "Aborted",
-        "SIGABRT",
-        "6",
-    )
+    is_abort = event.text.endswith("error: Aborted") or (event["signal"] or event["shell"]) in _ABORTED
     is_abort = is_abort or (event.kind == "ending.ray_worker" and not event["signal"])
     return is_abort and waited is not None and event.order > waited
 

@@ -10,6 +10,7 @@ from unhang.analyze.align import StuckCollective
 from unhang.analyze.callpath import Path, fork_of, user_path
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import SeenError, errors_of
+from unhang.analyze.laggards import slower_at_work
 from unhang.analyze.leaving import swallowed_by
 from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of
 from unhang.analyze.shifted import predicted, tokens_of
@@ -231,6 +232,26 @@ def _silent_rank(s: Situation) -> tuple[int, ...]:
     }
     silent = set(range(min(ratios, default=0))) - set(s.watchdogs.ranks)
     return tuple(silent) if len(ratios) == 1 and len(silent) == 1 else ()
+
+
+@rule("slower-than-others")
+def slower_than_others(s: Situation) -> Found | None:
+    """The one rank that still counted its work when the wait of another one, which had done the same, ran out."""
+    waited = [e.order for e in s.events if e.says == "hang"] + [e.order for e in errors_of(s) if is_timeout(e.error)]
+    slow = slower_at_work(s, min(waited)) if waited and first_exception(s) is None else None
+    if slow is None or slow.rank in s.watchdogs.ranks:
+        return None
+    others = tuple(sorted(r for r, _ in slow.finished))
+    words = {
+        "rank": slow.rank,
+        "done": slow.done,
+        "total": slow.total,
+        "times": f"{slow.times:.1f}",
+        "others": w.name_ranks(others),
+    }
+    lines = [(slow.rank, slow.last), *slow.finished[:3]]
+    evidence = [EvidenceLine(f"rank {r}", line.text.strip()[:200], line.source.line) for r, line in lines]
+    return Found(0.85, (slow.rank,), evidence, words, victims=others)
 
 
 @rule("straggler", needs=("calls",))

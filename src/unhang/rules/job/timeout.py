@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import errors_of, first_error
@@ -19,13 +20,15 @@ from unhang.analyze.log_activity import (
 )
 from unhang.analyze.situation import Situation
 from unhang.analyze.watchdog import GroupCounters, TimedOut, Watchdogs, lines_of, minority
-from unhang.model import LogEvent
+from unhang.model import EvidenceLine, LogEvent, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, RECORD_IT, SEE_IT
 from unhang.rules.base import Found, Names, rule
-from unhang.rules.log_lines import found_in, quote, ranks_in
+from unhang.rules.log_lines import found_in, only_rank, quote, ranks_in
 
 _SMALL = 1024
+_ENDED_THERE = ("store.unique_id", "ending.cancelled", "python.interrupted", "elastic.death_signal")
+_Known = tuple[tuple[int, ...], str, Sequence[LogEvent]]
 _LATE_WATCHDOG = 1.5
 
 
@@ -123,6 +126,69 @@ def rank0_alone(s: Situation) -> Iterator[Found]:
         )
 
 
+@rule("waits-crosswise")
+def waits_crosswise(s: Situation) -> Found | None:
+    """Ranks whose watchdogs gave up one call, and all others, who had not come to it, in another call that broke off for it: each side waits for the other."""
+    waits, others = s.watchdogs.timed_out, {}
+    for error in errors_of(s):
+        call = next((f.function for f in error.frames if f.file.endswith("distributed_c10d.py")), "")
+        if error.rank is not None and error.kind == "echo" and call and error.rank not in s.watchdogs.ranks:
+            others[error.rank] = (error, call)
+    by, late, _ = _behind(s.watchdogs)
+    everybody = {*s.watchdogs.ranks, *others}
+    is_all = len(everybody) > 2 and everybody == set(range(s.case.job.world_size or max(everybody) + 1))
+    places = {(call, next(iter(user_frames(e.frames)), None)) for e, call in others.values()}
+    if not (is_all and waits and by and set(others) == set(_ranks(late)) and len(places) == 1):
+        return None
+    ranks, ((call, place), *_) = tuple(sorted(others)), places
+    where = f" ({place.file.rsplit('/', 1)[-1]}:{place.line})" if place else ""
+    raised = [
+        EvidenceLine(f"rank {r} exception", f"in {call}: {e.text[:160]}", e.source.line) for r, (e, _) in others.items()
+    ]
+    words = {"few": w.name_ranks(ranks), "were": w.verb(ranks, "was", "were"), "call": f"{call}{where}", "by": by}
+    words |= {"others": w.name_ranks(s.watchdogs.ranks), "awaited": waits[0]}
+    return Found(
+        0.75,
+        ranks if 2 * len(ranks) < len(everybody) else (),
+        (*quote(lines_of(waits), 3), *raised[:3]),
+        words,
+        fixes=(EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT),
+        victims=s.watchdogs.ranks,
+        location=w.location_of(place),
+        collective={"op": waits[0].op, "seq": waits[0].seq},
+    )
+
+
+@rule("waits-for-input")
+def waits_for_input(s: Situation) -> Found | None:
+    """A question of a program that nobody answered, if others waited in vain behind it, or somebody ended the job there.
+
+    The rank is told by the line; else it is the one that the others waited for in the store.
+    """
+    asked = s.events.of("progress.prompt")
+    ended = [e for e in s.events if e.says == "hang" or e.kind in _ENDED_THERE]
+    behind = [e for e in ended if asked and e.order > asked[-1].order]
+    if not behind or any(e.is_progress and asked[-1].order < e.order < behind[0].order for e in s.events):
+        return None
+    rank = asked[-1].rank
+    waited = set(s.watchdogs.ranks) | {e.rank for e in s.events.of("store.unique_id") if e.rank is not None}
+    if rank is not None and rank in waited:
+        return None
+    awaited = _awaited_in_store(s)[0] or ((0,) if s.watchdogs.all_but_0_of(s.case.job.world_size) else ())
+    ranks = (rank,) if rank is not None else awaited or only_rank(s)
+    words = {"who": w.name_ranks(ranks) if ranks else "a rank", "question": asked[-1].text.strip()[-120:]}
+    found = found_in(s, [asked[-1], *behind[:3]], 0.88 if ranks else 0.8, ranks, words=words)
+    return replace(found, victims=tuple(sorted(waited)))
+
+
+def _awaited_in_store(s: Situation) -> _Known:
+    """The rank whose NCCL id all others waited for in the store until their limit."""
+    lines = [e for e in s.events.of("store.unique_id") if "ime" in e["reason"] and e.number("from_rank") is not None]
+    from_rank = {e.number("from_rank") for e in lines}
+    ranks = tuple(n for n in from_rank if n is not None) if len(from_rank) == 1 else ()
+    return ranks, "did not make its part of the first call", lines
+
+
 _SAVES_TOGETHER = re.compile(r"FSDP|ZeRO|DeepSpeed|[Ss]harded")
 _GONE = ("rdma.completion_error", "nccl.echo_peer_closed", "nccl.cuda_failure")
 _WHAT = {
@@ -188,9 +254,17 @@ def _all_take_part(s: Situation, work: LogEvent, waits: Sequence[TimedOut]) -> b
     if work.kind == "work.evaluating":
         gathers = any("gather" in f.function for e in errors_of(s) for f in e.frames)
         is_left_to_0 = not waits or any(x.is_barrier for x in waits) or s.watchdogs.all_but_0_of(s.case.job.world_size)
+        is_left_to_0 = is_left_to_0 or (len(s.watchdogs.ranks) > 1 and _wait_for_a_result(s, waits))
         return gathers or not is_left_to_0 or any("GATHER" in x.op or x.op in _SHARDED for x in waits)
     is_shared = work.kind == "work.saving" and bool(_SAVES_TOGETHER.search(work.text))
     return work.kind == "work.saving" and any(x.op in _SHARDED or (is_shared and "GATHER" in x.op) for x in waits)
+
+
+def _wait_for_a_result(s: Situation, waits: Sequence[TimedOut]) -> bool:
+    """Whether what they wait for is a few numbers or an object from a root: what comes out of an evaluation."""
+    is_small = all(x.numel_in is not None and x.numel_in <= _SMALL for x in waits)
+    is_object = any(f.function == "broadcast_object_list" for e in errors_of(s) for f in e.frames)
+    return all(x.op == "BROADCAST" for x in waits) and (is_small or is_object)
 
 
 def _foreign_bar(s: Situation, waits: Sequence[TimedOut]) -> LogEvent | None:
@@ -220,7 +294,7 @@ def _looks_like_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
 @rule("timeout-unexplained", names=Names.NOTHING)
 def timeout_unexplained(s: Situation) -> Iterator[Found]:
     """Who waited, in what, who was missing as far as it is known, and what would decide."""
-    hangs = [e for e in s.events if e.says == "hang"]
+    hangs = [e for e in s.events if e.says == "hang"] or list(_awaited_in_store(s)[2])
     if not hangs or len(s.case.calls) or any(r.stacks for r in s.case.ranks.values()):
         return
     missing, why, lines = _missing(s)
@@ -242,9 +316,6 @@ def timeout_unexplained(s: Situation) -> Iterator[Found]:
     )
 
 
-_Known = tuple[tuple[int, ...], str, Sequence[LogEvent]]
-
-
 def _missing(s: Situation) -> _Known:
     """(ranks that were missing or behind, how that is known, the lines)."""
     lagging, lines = s.watchdogs.lagging
@@ -257,6 +328,8 @@ def _missing(s: Situation) -> _Known:
         return s.events.ranks("frtrace.culprit"), "differed, as torch's analyser says", accused
     if missed := _missed(s):
         return tuple(sorted({n for n, _ in missed})), "did not come to the barrier", [e for _, e in missed]
+    if (awaited := _awaited_in_store(s))[0] and not any(e.says == "hang" for e in s.events):
+        return awaited
     return _horovod(s) or _shorter_queue(s) or _only_observer(s) or _only_silent_one(s) or ((), "", ())
 
 
