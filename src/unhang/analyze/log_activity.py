@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from unhang.analyze.event_index import Events
 from unhang.analyze.failures import Failure
-from unhang.model import LogEvent
+from unhang.model import LogEvent, LogLine
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -15,6 +15,7 @@ _LOADING = lazy_pattern(r"Loading|Downloading|Fetching|shards", re.IGNORECASE)
 DEFAULT_LIMIT_S = 600
 _CLEARLY, _ALMOST = 4, 0.9
 _TERMINATED = -15
+_LAST_LINES = 5
 _BYTES = lazy_pattern(r", *[\d.]+ ?[kMGT]?i?B/s\]")
 
 
@@ -63,6 +64,14 @@ def is_training_last(events: Events) -> bool:
     waited = _waited(events)
     shown = [e for e in events.of("progress.step", "progress.unbounded", "work.") if waited is None or e.order < waited]
     return bool(shown) and shown[-1].kind.startswith("progress.")
+
+
+def printed_last(lines: Sequence[LogLine], before: int) -> int | None:
+    """The rank that printed the last lines before a place, if other ranks had printed lines as well, but none of these."""
+    told = [line.rank for line in lines[:before] if line.text.strip()]
+    last = set(told[-_LAST_LINES:])
+    others = set(told) - last - {None}
+    return next(iter(last)) if len(last) == 1 and len(told) > _LAST_LINES and len(others) > 1 else None
 
 
 def trained_on_after(events: Events, event: LogEvent) -> bool:

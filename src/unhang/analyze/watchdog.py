@@ -160,6 +160,19 @@ class Watchdogs:
         return next((e for e in self._events if e.says == "hang"), None)
 
     @cached_property
+    def behind(self) -> tuple[int, Sequence[GroupCounters], Sequence[GroupCounters]]:
+        """(by how many calls, the ranks that are behind, the others) in the first group in which most agree; by 0 if none is."""
+        groups: dict[str, list[GroupCounters]] = {}
+        for counters in self.counters:
+            groups.setdefault(counters.group, []).append(counters)
+        for known in groups.values():
+            (most, count), *_ = Counter(c.enqueued for c in known).most_common()
+            late = [c for c in known if c.enqueued < most and c.completed in (None, c.enqueued)]
+            if late and count > len(late) and count + len(late) == len(known):
+                return most - max(c.enqueued for c in late), late, [c for c in known if c not in late]
+        return 0, (), ()
+
+    @cached_property
     def lagging(self) -> tuple[tuple[int, ...], tuple[LogEvent, ...]]:
         """The ranks that torch's own report names as behind, and its lines."""
         events = [e for e in self._events.of("desync.lagging") if e["ranks"]]

@@ -21,6 +21,10 @@ _EPOCHS = (
     "Epoch 2:  20%|##   | 264/1324 [00:46<03:06, 5.71it/s]\n"
 )
 
+_PRINTS = "[rank1]: verified\n[rank2]: verified\n[rank3]: verified\n" + "".join(
+    f"[rank{{0}}]: row {n}\n" for n in range(6)
+)
+
 CASES = {
     "rank0-works-alone": (
         Fires(log_case(_BAR.format(9, 2800, "29:55") + timeouts((2, 2, "ALLREDUCE", 1), (1, 2, "ALLREDUCE", 1))), (0,)),
@@ -42,6 +46,22 @@ CASES = {
         Quiet(
             log_case(_EPOCHS + timeouts((1, 880, "ALLREDUCE", 90000))),
             "the bar of the next epoch shows the same numbers",
+        ),
+        Fires(
+            log_case(
+                _PRINTS.format(0) + timeouts((2, 12, "ALLREDUCE", 1), (5, 12, "ALLREDUCE", 1), (6, 12, "ALLREDUCE", 1))
+            ),
+            (0,),
+        ),
+        Quiet(
+            log_case(
+                _PRINTS.format(4) + timeouts((2, 12, "ALLREDUCE", 1), (5, 12, "ALLREDUCE", 1), (6, 12, "ALLREDUCE", 1))
+            ),
+            "another rank printed last",
+        ),
+        Quiet(
+            log_case(_PRINTS.format(0) + timeouts((2, 12, "ALLREDUCE", 900), (5, 12, "ALLREDUCE", 900))),
+            "it printed last, and the others wait in no barrier",
         ),
         Quiet(log_case(_LATENTS + timeouts((1, 1500, "ALLREDUCE", 900))), "the bar counts steps of training"),
         Quiet(

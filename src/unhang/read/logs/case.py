@@ -86,8 +86,20 @@ def reported_world(events: Sequence[LogEvent]) -> int | None:
         return counts.most_common(1)[0][0]
     if any(e.kind == "launchers.alone" for e in events):
         return 1
+    if (commanded := _commanded_world(events)) is not None:
+        return commanded
     largest = max((n for e in events if e.kind == "gloo.connected" and (n := e.number("peers"))), default=0)
     return largest + 1 if 0 < largest < MAX_WORLD else None
+
+
+def _commanded_world(events: Sequence[LogEvent]) -> int | None:
+    """What the command line of a launcher makes of nodes and processes, where it is told in numbers and only once; one node where none are told."""
+    nodes = {e.number("nodes") for e in events if e.kind == "launchers.nodes"} or {1}
+    per_node = {e.number("per_node") for e in events if e.kind == "launchers.per_node"}
+    if len(nodes) != 1 or len(per_node) != 1:
+        return None
+    (n,), (m,) = nodes, per_node
+    return n * m if n and m and 0 < n * m < MAX_WORLD else None
 
 
 def _evidence(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import Path, innermost, user_path
 from unhang.analyze.divergence import Divergence
+from unhang.analyze.first_errors import errors_of
 from unhang.analyze.leaving import (
     EndedBefore,
     ended_before,
@@ -24,9 +25,12 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, calls_only_on_rank_zero, line_text, surroundings
 from unhang.analyze.ties import started_ns
 from unhang.analyze.variables import differing
-from unhang.model import EvidenceLine, Fix, Frame
+from unhang.analyze.watchdog import lines_of
+from unhang.model import EvidenceLine, Fix, Frame, user_frames
 from unhang.rules import wording as w
+from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT
 from unhang.rules.base import Found, rule
+from unhang.rules.log_lines import quote
 from unhang.rules.same_calls import deciding, fixes_inside, fixes_of, say_the_condition
 
 _FORWARD = ("_pre_forward", "_sync_buffers", "forward")
@@ -326,4 +330,37 @@ def stacks_disagree(s: Situation) -> Found | None:
         words,
         victims=s.others(culprits) if culprits else (),
         location=w.location_of(ways[odd[0]][0].caller) if culprits else None,
+    )
+
+
+@rule("waits-crosswise")
+def waits_crosswise(s: Situation) -> Found | None:
+    """Ranks whose watchdogs gave up one call, and all others, who had not come to it, in another call that broke off for it: each side waits for the other."""
+    waits, others = s.watchdogs.timed_out, {}
+    for error in errors_of(s):
+        call = next((f.function for f in error.frames if f.file.endswith("distributed_c10d.py")), "")
+        if error.rank is not None and error.kind == "echo" and call and error.rank not in s.watchdogs.ranks:
+            others[error.rank] = (error, call)
+    by, late, _ = s.watchdogs.behind
+    everybody = {*s.watchdogs.ranks, *others}
+    is_all = len(everybody) > 2 and everybody == set(range(s.case.job.world_size or max(everybody) + 1))
+    places = {(call, next(iter(user_frames(e.frames)), None)) for e, call in others.values()}
+    if not (is_all and waits and by and set(others) == {c.rank for c in late} and len(places) == 1):
+        return None
+    ranks, ((call, place), *_) = tuple(sorted(others)), places
+    where = f" ({place.file.rsplit('/', 1)[-1]}:{place.line})" if place else ""
+    raised = [
+        EvidenceLine(f"rank {r} exception", f"in {call}: {e.text[:160]}", e.source.line) for r, (e, _) in others.items()
+    ]
+    words = {"few": w.name_ranks(ranks), "were": w.verb(ranks, "was", "were"), "call": f"{call}{where}", "by": by}
+    words |= {"others": w.name_ranks(s.watchdogs.ranks), "awaited": waits[0]}
+    return Found(
+        0.75,
+        ranks if 2 * len(ranks) < len(everybody) else (),
+        (*quote(lines_of(waits), 3), *raised[:3]),
+        words,
+        fixes=(EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT),
+        victims=s.watchdogs.ranks,
+        location=w.location_of(place),
+        collective={"op": waits[0].op, "seq": waits[0].seq},
     )

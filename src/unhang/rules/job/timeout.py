@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -15,12 +14,13 @@ from unhang.analyze.log_activity import (
     elapsed_s,
     failed_by_itself,
     is_training_last,
+    printed_last,
     trained_on_after,
     work_before_the_wait,
 )
 from unhang.analyze.situation import Situation
-from unhang.analyze.watchdog import GroupCounters, TimedOut, Watchdogs, lines_of, minority
-from unhang.model import EvidenceLine, LogEvent, user_frames
+from unhang.analyze.watchdog import GroupCounters, TimedOut, lines_of, minority
+from unhang.model import LogEvent
 from unhang.rules import wording as w
 from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, RECORD_IT, SEE_IT
 from unhang.rules.base import Found, Names, rule
@@ -76,7 +76,7 @@ def other_modules(s: Situation) -> Iterator[Found]:
 @rule("rank-lags", names=Names.FAILURE)
 def rank_lags(s: Situation) -> Iterator[Found]:
     """A rank that is one behind, where nothing tells what it does instead."""
-    by, late, others = _behind(s.watchdogs)
+    by, late, others = s.watchdogs.behind
     if by != 1 or len(late) + len(others) < 3 or work_before_the_wait(s.events) is not None:
         return
     if failed_by_itself(s.failures) is None:
@@ -85,19 +85,6 @@ def rank_lags(s: Situation) -> Iterator[Found]:
         words["others"] = others[0].enqueued
         fixes = (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT)
         yield Found(0.65, ranks, lines, words, fixes=fixes, victims=_ranks(others))
-
-
-def _behind(watchdogs: Watchdogs) -> tuple[int, Sequence[GroupCounters], Sequence[GroupCounters]]:
-    """(by how many calls, the ranks that are behind, the others) in the first group in which most agree; by 0 if none is."""
-    groups: dict[str, list[GroupCounters]] = {}
-    for counters in watchdogs.counters:
-        groups.setdefault(counters.group, []).append(counters)
-    for known in groups.values():
-        (most, count), *_ = Counter(c.enqueued for c in known).most_common()
-        late = [c for c in known if c.enqueued < most and c.completed in (None, c.enqueued)]
-        if late and count > len(late) and count + len(late) == len(known):
-            return most - max(c.enqueued for c in late), late, [c for c in known if c not in late]
-    return 0, (), ()
 
 
 def _ranks(counters: Sequence[GroupCounters]) -> tuple[int, ...]:
@@ -124,39 +111,6 @@ def rank0_alone(s: Situation) -> Iterator[Found]:
             fixes=(EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT),
             collective={"op": waits[0].op, "seq": waits[0].seq},
         )
-
-
-@rule("waits-crosswise")
-def waits_crosswise(s: Situation) -> Found | None:
-    """Ranks whose watchdogs gave up one call, and all others, who had not come to it, in another call that broke off for it: each side waits for the other."""
-    waits, others = s.watchdogs.timed_out, {}
-    for error in errors_of(s):
-        call = next((f.function for f in error.frames if f.file.endswith("distributed_c10d.py")), "")
-        if error.rank is not None and error.kind == "echo" and call and error.rank not in s.watchdogs.ranks:
-            others[error.rank] = (error, call)
-    by, late, _ = _behind(s.watchdogs)
-    everybody = {*s.watchdogs.ranks, *others}
-    is_all = len(everybody) > 2 and everybody == set(range(s.case.job.world_size or max(everybody) + 1))
-    places = {(call, next(iter(user_frames(e.frames)), None)) for e, call in others.values()}
-    if not (is_all and waits and by and set(others) == set(_ranks(late)) and len(places) == 1):
-        return None
-    ranks, ((call, place), *_) = tuple(sorted(others)), places
-    where = f" ({place.file.rsplit('/', 1)[-1]}:{place.line})" if place else ""
-    raised = [
-        EvidenceLine(f"rank {r} exception", f"in {call}: {e.text[:160]}", e.source.line) for r, (e, _) in others.items()
-    ]
-    words = {"few": w.name_ranks(ranks), "were": w.verb(ranks, "was", "were"), "call": f"{call}{where}", "by": by}
-    words |= {"others": w.name_ranks(s.watchdogs.ranks), "awaited": waits[0]}
-    return Found(
-        0.75,
-        ranks if 2 * len(ranks) < len(everybody) else (),
-        (*quote(lines_of(waits), 3), *raised[:3]),
-        words,
-        fixes=(EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT),
-        victims=s.watchdogs.ranks,
-        location=w.location_of(place),
-        collective={"op": waits[0].op, "seq": waits[0].seq},
-    )
 
 
 @rule("waits-for-input")
@@ -218,7 +172,7 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
         say = "before" if not waits else "waited" if is_barrier or work.kind != "work.saving" else "saves"
         confidence = 0.85 if is_barrier else 0.7 if first is not None else 0.6
         evidence = (*quote([work]), *quote(lines_of(waits), 4))
-    elif work is None and waits and _looks_like_barrier(s, waits) and not is_training_last(s.events):
+    elif work is None and _may_be_barrier(s, waits) and not is_training_last(s.events):
         say, confidence, evidence = "silent", 0.6, quote(lines_of(waits))
     else:
         return
@@ -273,6 +227,15 @@ def _foreign_bar(s: Situation, waits: Sequence[TimedOut]) -> LogEvent | None:
     return bar_beside_the_wait(s.events, min(limits) // 1000, max(positions, default=None)) if limits else None
 
 
+def _may_be_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
+    """Whether it looks like one, or is one, and rank 0, of which the watchdogs say nothing, printed on when the others had come to it."""
+    if not waits or _looks_like_barrier(s, waits):
+        return bool(waits)
+    is_known = len(s.watchdogs.ranks) > 1 and all(x.is_barrier and (x.seq or 0) > 1 for x in waits)
+    is_known = is_known and not s.watchdogs.has_subgroups and 0 not in s.watchdogs.seen
+    return is_known and printed_last(s.case.log, waits[0].events[0].order) == 0
+
+
 def _looks_like_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
     """Whether all wait in a barrier or the first small call, and rank 0 may be the only one that does not.
 
@@ -321,7 +284,7 @@ def _missing(s: Situation) -> _Known:
     lagging, lines = s.watchdogs.lagging
     if lagging:
         return lagging, "had stopped before that call, as torch's own report says", lines
-    by, late, _ = _behind(s.watchdogs)
+    by, late, _ = s.watchdogs.behind
     if by:
         return _ranks(late), f"had issued {by} calls less", [c.event for c in late]
     if accused := s.events.of("frtrace.culprit"):
