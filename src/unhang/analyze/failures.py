@@ -127,8 +127,10 @@ def _may_be_the_launchers_work(ends: Sequence[tuple[int, int, str, RankEvidence]
 
 
 def _printed_at(evidence: RankEvidence) -> int:
-    """The line of a log where its exception stands, which orders exceptions without a time."""
-    return (evidence.error.source.line or 0) if evidence.error else 0
+    """The line of a log where its exception or its end stands, which orders those without a time."""
+    if evidence.error is not None:
+        return evidence.error.source.line or 0
+    return evidence.exit.line if evidence.exit is not None and not evidence.exit.time_ns else 0
 
 
 def failures_of(case: Case) -> tuple[Failure, ...]:

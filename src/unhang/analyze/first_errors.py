@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
 from unhang.analyze.failures import is_communication_error
-from unhang.model import Frame, LogEvent, ProcessExit, RaisedError, Source
+from unhang.model import Frame, LogEvent, ProcessExit, RaisedError, Source, user_frames
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.read.logs.attempts import moved_after
@@ -43,6 +43,7 @@ _NUMBERS = lazy_pattern(r"0x[0-9a-f]+|\d+")
 _GATHERED = lazy_pattern(r"^CheckpointException ranks:dict_keys\(\[((?:\d{1,7}(?:, )?)+)\]\)")
 # Lines of other ranks may still come after the last line of a rank whose lines bear no name.
 _MOST_AFTER, _MOST_AFTER_FATAL = 2, 40
+_MOST_RANKS = 64
 
 
 class SeenError(NamedTuple):
@@ -73,8 +74,12 @@ class SeenError(NamedTuple):
         return self.error.source
 
     def is_like(self, other: SeenError) -> bool:
-        """Whether both are the same exception, apart from numbers in the message."""
-        return self.error.type == other.error.type and _bare(self.error.message) == _bare(other.error.message)
+        """Whether both are the same exception, apart from numbers in the message, or were raised by the same line of the program."""
+        if self.error.type != other.error.type or self.kind != other.kind:
+            return False
+        line = next(iter(user_frames(self.frames)), None)
+        is_same_line = line is not None and line == next(iter(user_frames(other.frames)), None)
+        return is_same_line or _bare(self.error.message) == _bare(other.error.message)
 
 
 def _bare(message: str) -> str:
@@ -124,7 +129,24 @@ def ranks_of(s: Situation, first: SeenError) -> tuple[int, ...]:
     if len(failed) == 1 or 0 < len(failed) <= len(same):
         return tuple(sorted(failed))
     earliest = [r for r, x in failed.items() if times and x.time_ns == times[0]]
-    return tuple(earliest) if len(earliest) == 1 and len(times) > 1 and times[1] > times[0] else ()
+    if len(earliest) == 1 and len(times) > 1 and times[1] > times[0]:
+        return tuple(earliest)
+    return () if failed else _ranks_by_others(s, first, len(same))
+
+
+def _ranks_by_others(s: Situation, first: SeenError, errors: int) -> tuple[int, ...]:
+    """Who raised an exception that bears no rank: all, where as many did; whom mpirun saw end first; the one that did not wait with the others."""
+    world = s.case.job.world_size
+    if world is not None and errors == world <= _MOST_RANKS and not first.is_line:
+        return tuple(range(world))
+    ended = s.events.of("ending.mpirun_exit", "ending.mpirun")
+    if ended and ended[0].order > first.order and ended[0].rank is not None:
+        return (ended[0].rank,)
+    waited = {x.rank for x in s.watchdogs.timed_out if x.rank is not None and x.events[0].order > first.order}
+    if len(waited) < 2 or waited != {*s.watchdogs.ranks, *s.watchdogs.seen}:
+        return ()
+    silent = set(range(world or max(waited) + 1)) - waited
+    return tuple(silent) if len(silent) == 1 else ()
 
 
 def _may_have_raised(end: ProcessExit) -> bool:

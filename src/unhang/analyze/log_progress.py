@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.analyze.by_kind import Events
 from unhang.analyze.failures import Failure
-from unhang.model import LogEvent
+from unhang.model import LogEvent, LogLine
 from unhang.model.evidence import SEEN_BY_LAUNCHER
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -22,6 +22,7 @@ _LOADING = lazy_pattern(r"Loading|Downloading|Fetching|shards", re.IGNORECASE)
 DEFAULT_LIMIT_S = 600
 _CLEARLY, _ALMOST = 4, 0.9
 _TERMINATED = -15
+_LAST_LINES = 5
 _BYTES = lazy_pattern(r", *[\d.]+ ?[kMGT]?i?B/s\]")
 
 
@@ -72,6 +73,14 @@ def is_training_last(events: Events) -> bool:
     return bool(shown) and shown[-1].kind.startswith("progress.")
 
 
+def printed_last(lines: Sequence[LogLine], before: int) -> int | None:
+    """The rank that printed the last lines before a place, if other ranks had printed lines as well, but none of these."""
+    told = [line.rank for line in lines[:before] if line.text.strip()]
+    last = set(told[-_LAST_LINES:])
+    others = set(told) - last - {None}
+    return next(iter(last)) if len(last) == 1 and len(told) > _LAST_LINES and len(others) > 1 else None
+
+
 def trained_on_after(events: Events, event: LogEvent) -> bool:
     """Whether steps of training were told after a line and before anybody had waited too long."""
     waited = _waited(events)
@@ -111,14 +120,18 @@ def _is_done(event: LogEvent) -> bool:
     return bool(event["total"]) and event["done"] == event["total"]
 
 
+def _drawn(bar: LogEvent) -> tuple[str, str, str]:
+    """What is the same of a bar that is only drawn again: its name, which may hold the epoch, and its numbers."""
+    return bar.text.partition("|")[0].rstrip("0123456789% "), bar["total"], bar["done"]
+
+
 def _trains_after(events: Events, work: LogEvent, waited: int | None) -> bool:
     """Whether steps were told between the work and the wait. A bar that is only drawn again is no step."""
     bars = [e for e in events.of("progress.bar") if not _LOADING.search(e.text)]
-    before = {(e["total"], e["done"]) for e in bars if e.order <= work.order}
+    before = {_drawn(e) for e in bars if e.order <= work.order}
     after = [e for e in (*events.of("progress.step"), *bars) if e.order > work.order]
     return any(
-        (waited is None or e.order < waited)
-        and not (e.kind == "progress.bar" and (_is_done(e) or (e["total"], e["done"]) in before))
+        (waited is None or e.order < waited) and not (e.kind == "progress.bar" and (_is_done(e) or _drawn(e) in before))
         for e in after
     )
 

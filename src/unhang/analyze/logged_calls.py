@@ -22,6 +22,8 @@ MAX_COUNTER = 1 << 40
 # As large are gradient buckets and shards; two of them may differ by far more than two batches do.
 BUCKET_ELEMENTS = 1 << 16
 _FAR = 256
+_OF_GRADIENTS = frozenset({"ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE"})
+_OF_CONTROL = 1 << 13  # counters, flags, the state of a random generator
 _WAITED_FOR = lazy_pattern(r"[Tt]imeout after (\d{1,12}) ?ms")
 _NEAR = 4
 
@@ -158,6 +160,19 @@ class Watchdogs:
         return next((e for e in self._events if e.says == "hang"), None)
 
     @cached_property
+    def behind(self) -> tuple[int, Sequence[GroupCounters], Sequence[GroupCounters]]:
+        """(by how many calls, the ranks that are behind, the others) in the first group in which most agree; by 0 if none is."""
+        groups: dict[str, list[GroupCounters]] = {}
+        for counters in self.counters:
+            groups.setdefault(counters.group, []).append(counters)
+        for known in groups.values():
+            (most, count), *_ = Counter(c.enqueued for c in known).most_common()
+            late = [c for c in known if c.enqueued < most and c.completed in (None, c.enqueued)]
+            if late and count > len(late) and count + len(late) == len(known):
+                return most - max(c.enqueued for c in late), late, [c for c in known if c not in late]
+        return 0, (), ()
+
+    @cached_property
     def lagging(self) -> tuple[tuple[int, ...], tuple[LogEvent, ...]]:
         """The ranks that torch's own report names as behind, and its lines."""
         events = [e for e in self._events.of("desync.lagging") if e["ranks"]]
@@ -262,6 +277,16 @@ def minority(values: Mapping[int, object]) -> tuple[int, ...]:
     if most < 2 or most * 2 <= len(values):
         return ()
     return tuple(sorted(rank for rank, value in values.items() if value != common))
+
+
+def beside_the_step(calls: Mapping[int, tuple[str, int | None]]) -> tuple[int, ...]:
+    """The ranks in a small call, where all others reduce a bucket of gradients: they have left the step, or skipped its backward.
+
+    `calls`: operation and number of elements of each rank. A root of a broadcast may lead; nobody may in a reduction of all.
+    """
+    in_step = {r for r, (op, n) in calls.items() if op in _OF_GRADIENTS and n is not None and n >= BUCKET_ELEMENTS}
+    beside = {r for r, (_, n) in calls.items() if n is not None and n <= _OF_CONTROL}
+    return tuple(sorted(beside)) if in_step and beside and len(in_step) + len(beside) == len(calls) else ()
 
 
 def lines_of(waits: Sequence[TimedOut]) -> tuple[LogEvent, ...]:

@@ -42,6 +42,7 @@ RANK_ZERO_FIRST = lazy_pattern(
     r"zero_first|main_process_first|rank_?(?:0|zero)_first|master_first|rank_zero_barrier|_goes_first|local_main_process_first"
 )
 _DEPTH = 8
+_PROCESS = re.compile(r"process (\d{1,9})")
 
 
 class Doing(NamedTuple):
@@ -80,7 +81,8 @@ def doings_of(s: Situation) -> tuple[Doing, ...]:
         from unhang.read.logs.pasted_stacks import of_the_wait, pasted_stacks  # most folders of dumps hold no log
 
         chosen = of_the_wait(pasted_stacks(s.case.log), s.case.log, s.events, s.is_hang)
-        pasted = [_doing(p.label, p.ranks, p.frames, p.line) for p in chosen]
+        ranks = _ranks_in_order([(p.label, p.ranks) for p in chosen], s.case.job.world_size)
+        pasted = [_doing(p.label, ranks.get(p.label, p.ranks), p.frames, p.line) for p in chosen]
         interrupted = [
             _doing(
                 f"rank {e.rank}" if e.rank is not None else "",
@@ -96,6 +98,14 @@ def doings_of(s: Situation) -> tuple[Doing, ...]:
         ]
         found = _known[s] = (*_printed_alone(s, stacks), *pasted, *interrupted)
     return found
+
+
+def _ranks_in_order(pasted: Sequence[tuple[str, tuple[int, ...]]], world: int | None) -> dict[str, tuple[int, ...]]:
+    """The ranks of processes of which only the numbers are known, if these are all of the job: a launcher starts its ranks in order."""
+    numbers = {label: int(match[1]) for label, ranks in pasted if not ranks and (match := _PROCESS.fullmatch(label))}
+    if not 1 < len(numbers) == len(pasted) == world:
+        return {}
+    return {label: (rank,) for rank, label in enumerate(sorted(numbers, key=lambda name: numbers[name]))}
 
 
 def _printed_alone(s: Situation, stacks: Sequence[tuple[int, ThreadStack]]) -> list[Doing]:

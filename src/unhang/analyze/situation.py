@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,6 +25,8 @@ MOST_DIVERGENCES, _MOST_SILENT = 32, 8
 _LEAST_QUIET_S, _MOST_USUAL = 5.0, 3.0
 # Ranks whose dumps are read whole: at most so many, of each kind of suspect, and peers of each.
 _MOST_TO_READ, _OF_EACH, _PEERS = 96, 8, 3
+# A wait that has lasted long, of which the line does not say that it is given up.
+_WARNS_OF_A_WAIT = frozenset({"horovod.stalled", "horovod.missing", "horovod.missing_for", "horovod.ready"})
 # Of a job that a signal has ended: from here on its log tells of nothing else.
 _SAYS_THAT_IT_ENDS = ("ending.told_to_end", "ending.death_signal", "ending.got_signal", "elastic.death_signal")
 
@@ -57,9 +59,10 @@ class Situation:
         return Events((*lines, *events_of_errors(raised, lines)))
 
     def _events_of_logs(self) -> Iterator[LogEvent]:
-        events = self.case.events
+        events: Sequence[LogEvent] = self.case.events
         if self.case.job.exit_code == 0:
             return (e for e in events if is_of_training(e))
+        events = _without_passing(events)
         ends = _SAYS_THAT_IT_ENDS if self.case.job.interrupted_by else ()
         end = next((e.order for e in events if e.kind in ends), None)
         return (e for e in events if end is None or e.order < end)
@@ -309,6 +312,16 @@ class Situation:
     def others(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """Every rank but these."""
         return tuple(r for r in self.case.world if r not in ranks)
+
+
+def _without_passing(events: Sequence[LogEvent]) -> Sequence[LogEvent]:
+    """The events without warnings of a wait after which the training went on: what they warned of has come to an end."""
+    from unhang.read.logs.attempts import STILL_PRINTED, moved_after
+
+    warned = [e for e in events if e.kind in _WARNS_OF_A_WAIT]
+    if not warned or moved_after(events, warned[-1].order) <= STILL_PRINTED:
+        return events
+    return tuple(e for e in events if e.kind not in _WARNS_OF_A_WAIT)
 
 
 def _is_seen(evidence: RankEvidence) -> bool:

@@ -160,7 +160,7 @@ class ProcessExit:
     """How a process ended. `kind`: exit, os._exit, signal, vanished. `code` is negative for a signal, None if unknown.
 
     `time_ns` is wall-clock time. `frames`: the caller of `os._exit` or `sys.exit`, or the stack of a fatal signal,
-    innermost first.
+    innermost first. `line`: where a log tells it, which orders ends without a time.
     """
 
     kind: str
@@ -168,6 +168,7 @@ class ProcessExit:
     time_ns: int
     frames: tuple[Frame, ...] = ()
     text: str = ""
+    line: int = 0
 
 
 @dataclass(frozen=True, slots=True)

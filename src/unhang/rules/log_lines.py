@@ -65,12 +65,27 @@ def found_in(
 
 
 def _raised_by(s: Situation, events: Iterable[LogEvent]) -> tuple[int, ...]:
-    raised = [e for e in errors_of(s) if e.error.message.strip()]
+    raised = [(e, said) for e in errors_of(s) for said in (e.error, *e.error.before) if said.message.strip()]
     for event in events:
-        for error in raised:
-            if error.order <= event.order and error.error.message.split("\n", 1)[0][:80] in event.text:
-                return ranks_of(s, error)
-    return ()
+        for error, said in raised:
+            is_of_it = error.order <= event.order or said is not error.error
+            if is_of_it and said.message.split("\n", 1)[0][:80] in event.text and (ranks := ranks_of(s, error)):
+                return ranks
+    return only_rank(s)
+
+
+def only_rank(s: Situation) -> tuple[int, ...]:
+    """Rank 0, of a job of one process."""
+    return (0,) if s.case.job.world_size == 1 else ()
+
+
+def ranks_of_pids(s: Situation, events: Iterable[LogEvent]) -> tuple[int, ...]:
+    """The ranks of the processes that lines name by number, as far as their launcher, on one node, told whom it started."""
+    told = [(e.number("pid"), e.number("local_rank")) for e in s.events.of("launchers.spawned")]
+    ranks = dict(told) if len({rank for _, rank in told}) == len(told) else {}
+    ranks |= {e.identity.pid: rank for rank, e in s.case.ranks.items() if e.identity.pid is not None}
+    named = (ranks.get(pid) for e in events if (pid := e.number("pid")) is not None)
+    return tuple(sorted({rank for rank in named if rank is not None}))
 
 
 def seconds_between(first: LogEvent, last: LogEvent) -> float:

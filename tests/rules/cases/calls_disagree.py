@@ -26,6 +26,9 @@ CASES = {
             (1,),
         ),
         Fires(log_case(timeouts((0, 9, "ALLREDUCE", 900), (1, 9, "BROADCAST", 1))), ()),
+        Fires(log_case(timeouts((0, 9, "ALLREDUCE", 4311252), (1, 9, "ALLREDUCE", 1))), (1,)),
+        Fires(log_case(timeouts((3, 9, "ALLREDUCE", 2106881), (7, 9, "BROADCAST", 5056))), (7,), cause="uneven-inputs"),
+        Fires(log_case(timeouts((0, 9, "ALLREDUCE", 4311252), (1, 9, "ALLREDUCE", 90000))), ()),
         Fires(log_case(timeouts((0, 9, "BROADCAST", 24084544), (1, 9, "BROADCAST", 64))), ()),
         Quiet(
             log_case(

@@ -21,8 +21,16 @@ Loading checkpoint shards:  50%|#####     | 2/4 [00:27<00:27, 13.69s/it]
 [2023-04-14 13:11:27,885] [ERROR] [launch.py:434:sigkill_handler] ['python', '-u', 'main.py', '--local_rank=0'] exits with return code = -9
 """
 
+_STARTED = """\
+[launch.py:256:main] process 51870 spawned with command: ['python', '-u', 'train.py', '--local_rank=0', '--x']
+[launch.py:256:main] process 51871 spawned with command: ['python', '-u', 'train.py', '--local_rank=1', '--x']
+[1204417.338120] Out of memory: Killed process 51871 (python) total-vm:81422716kB, anon-rss:24218804kB, file-rss:69120kB
+"""
+
 CASES = {
     "host-out-of-memory": (
+        Fires(log_case(_STARTED), (1,)),
+        Fires(log_case(_STARTED.replace("process 51871 (", "process 51879 (")), ()),
         Fires(
             make_case(
                 {},

@@ -42,6 +42,17 @@ CASES = {
             ),
             (),
         ),
+        Fires(
+            log_case(
+                "node-a:3:3 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0\n"
+                "node-a:3:3 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found\n"
+            ),
+            (),
+        ),
+        Quiet(
+            log_case("node-a:3:3 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found\n"),
+            "nothing tells that a variable named an interface",
+        ),
         Quiet(
             log_case(
                 "node-0:41:77 [0] NCCL INFO NCCL_IB_DISABLE set by environment to 1.\n+ export NCCL_TIMEOUT=3600\n"

@@ -61,6 +61,26 @@ CASES = {
             ),
             "a peer that died before is not there to connect to",
         ),
+        Fires(
+            log_case(
+                "node-a:3:3 [0] socket.cc:703 NCCL WARN ncclSocketInit: connecting to address  with family 7 is neither AF_INET(2)\n"
+            ),
+            (),
+        ),
+        Quiet(
+            log_case(
+                "node-a:3:3 [0] NCCL INFO Bootstrap : Using ens12:10.1.0.4<0>\n"
+                "node-a:3:3 [0] socket.cc:703 NCCL WARN ncclSocketInit: connecting to address  with family 0 is neither AF_INET(2)\n"
+            ),
+            "an address that is none, where the interface was found: the peer's NCCL may be another one",
+        ),
+        Quiet(
+            log_case(
+                "node-a:3:3 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0\n"
+                "node-a:3:3 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found\n"
+            ),
+            "a variable names an interface that is not there: that is the fault",
+        ),
         Quiet(
             log_case(
                 "node-a:3:3 [0] NCCL INFO socketPollConnect: connect returned Connection refused, retrying (1/34) after sleep for "

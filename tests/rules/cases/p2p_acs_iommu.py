@@ -48,6 +48,16 @@ CASES = {
         ),
         Quiet(
             log_case(
+                "(W pid=7) [Gloo] Rank 0 is connected to 15 peer ranks. Expected number of connected peer ranks is : 15\n"
+                "(W pid=9, ip=10.6.4.9) [Gloo] Rank 8 is connected to 15 peer ranks. Expected number of connected peer ranks is : 15\n"
+                "(W pid=9, ip=10.6.4.9) [rank8]:[E913 22:30:08.1 ProcessGroupNCCL.cpp:632] [Rank 8] Watchdog caught collective operation "
+                "timeout: WorkNCCL(SeqNum=1, OpType=BROADCAST, NumelIn=233373696, NumelOut=233373696, Timeout(ms)=600000) ran for 600023 "
+                "milliseconds before timing out.\n"
+            ),
+            "the ranks are on several nodes",
+        ),
+        Quiet(
+            log_case(
                 'node:9:9 [0] /rccl/src/init.cc:283 NCCL WARN Missing "iommu=pt" from kernel command line which can lead to system '
                 "instablity or hang!\nepoch 1 done\n"
             ),

@@ -12,6 +12,19 @@ _LATENTS = " 87%|####6 | 1582/1818 [30:02<04:26,  1.13s/it]\n"
 
 _LOST = "node-a:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.1<54862> with status=12 opcode=0 len=0 vendor err 129\n"
 
+_EVALUATES = "Evaluating bbox...\nEvaluate annotation type *bbox*\n"
+
+_SAVED = "[Torch] Saving out/best/mp_rank_00_model_states.pt...\n[Torch] Saved out/best/mp_rank_00_model_states.pt.\n"
+
+_EPOCHS = (
+    "Epoch 1:  20%|##   | 264/1324 [00:46<03:06, 5.71it/s]\nSaving model checkpoint to out\n"
+    "Epoch 2:  20%|##   | 264/1324 [00:46<03:06, 5.71it/s]\n"
+)
+
+_PRINTS = "[rank1]: verified\n[rank2]: verified\n[rank3]: verified\n" + "".join(
+    f"[rank{{0}}]: row {n}\n" for n in range(6)
+)
+
 CASES = {
     "rank0-works-alone": (
         Fires(log_case(_BAR.format(9, 2800, "29:55") + timeouts((2, 2, "ALLREDUCE", 1), (1, 2, "ALLREDUCE", 1))), (0,)),
@@ -21,6 +34,35 @@ CASES = {
         Fires(log_case("building the indices on rank 0 ...\nRuntimeError: Socket Timeout"), (0,)),
         Fires(log_case(_LATENTS + timeouts((1, 3, "ALLREDUCE", 1))), (0,)),
         Fires(log_case(_LATENTS + timeouts((1, 3, "ALLREDUCE", 900))), (0,)),
+        Fires(log_case(_EVALUATES + timeouts((2, 987, "BROADCAST", 1), (3, 987, "BROADCAST", 1))), (0,)),
+        Quiet(
+            log_case(_EVALUATES + timeouts((1, 987, "BROADCAST", 2952704), (3, 987, "BROADCAST", 2952704))),
+            "they wait for parameters, and not for what came out of an evaluation",
+        ),
+        Quiet(
+            log_case(_SAVED + timeouts((1, 880, "ALLREDUCE", 90000))),
+            "the save is told to be done, by the name of its file",
+        ),
+        Quiet(
+            log_case(_EPOCHS + timeouts((1, 880, "ALLREDUCE", 90000))),
+            "the bar of the next epoch shows the same numbers",
+        ),
+        Fires(
+            log_case(
+                _PRINTS.format(0) + timeouts((2, 12, "ALLREDUCE", 1), (5, 12, "ALLREDUCE", 1), (6, 12, "ALLREDUCE", 1))
+            ),
+            (0,),
+        ),
+        Quiet(
+            log_case(
+                _PRINTS.format(4) + timeouts((2, 12, "ALLREDUCE", 1), (5, 12, "ALLREDUCE", 1), (6, 12, "ALLREDUCE", 1))
+            ),
+            "another rank printed last",
+        ),
+        Quiet(
+            log_case(_PRINTS.format(0) + timeouts((2, 12, "ALLREDUCE", 900), (5, 12, "ALLREDUCE", 900))),
+            "it printed last, and the others wait in no barrier",
+        ),
         Quiet(log_case(_LATENTS + timeouts((1, 1500, "ALLREDUCE", 900))), "the bar counts steps of training"),
         Quiet(
             log_case("Evaluating:  12%|#2 | 12/100 [00:10<01:20]\n" + timeouts((1, 88, "_ALLGATHER_BASE", 9))),

@@ -30,12 +30,35 @@ _ABORTED_IN_RAY = """\
 (raylet) A worker died or was killed while executing a task by an unexpected system error.
 """
 
+_KILLED_LAST = """\
+1: [rank1]:[E ProcessGroupNCCL.cpp:607] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)
+2: [rank2]:[E ProcessGroupNCCL.cpp:607] [Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)
+srun: error: node7: task 1: Aborted (core dumped)
+srun: error: node7: task 2: Aborted (core dumped)
+srun: error: node7: task 0: Killed
+"""
+
+_WATCHDOG_OF_AN_ERROR = """\
+[rank0]:[E ProcessGroupNCCL.cpp:1335] [PG 0 Rank 0] NCCL watchdog thread terminated with exception: NCCL error: internal error, NCCL 2.21.5
+[rank0]:[E ProcessGroupNCCL.cpp:564] [Rank 0] To avoid data inconsistency, we are taking the entire process down.
+[node7:00571] *** Process received signal ***
+[node7:00571] Signal: Aborted (6)
+"""
+
 CASES = {
     "rank-crashed": (
         Fires(log_case(_LOG), (2,)),
         Fires(log_case(_SEGFAULT), (3,)),
         Quiet(log_case(_ABORTED), "the watchdog aborts a process that has waited too long"),
         Quiet(log_case(_ABORTED_IN_RAY), "so it does in an actor of Ray, which calls that an unexpected system error"),
+        Quiet(log_case(_KILLED_LAST), "the launcher kills whom the others had waited for, after they have ended"),
+        Fires(
+            log_case(
+                "loss 2\nsrun: error: node7: task 3: Segmentation fault (core dumped)\nsrun: error: node7: task 0: Killed\n"
+            ),
+            (3,),
+        ),
+        Quiet(log_case(_WATCHDOG_OF_AN_ERROR), "so it does where NCCL reported an error"),
         Quiet(log_case("ValueError: x\n" + _SEGFAULT), "an exception that comes before"),
         Fires(
             make_case(

@@ -31,6 +31,18 @@ CASES = {
         Fires(make_case({}, world=0, hang="suspected", launcher="~rendezvous"), ()),
         Fires(log_case(_BARRIER.format(1, 1)), (1,)),
         Fires(log_case(_CLIENTS), ()),
+        Fires(
+            log_case(
+                "+ torchrun --nnodes 2 --node_rank 0 --nproc_per_node 4 train.py\n" + _CLIENTS.replace("1/3", "1/2")
+            ),
+            (4, 5, 6, 7),
+        ),
+        Fires(
+            log_case(
+                "+ torchrun --nnodes 2 --node_rank $R --nproc_per_node 4 train.py\n" + _CLIENTS.replace("1/3", "1/2")
+            ),
+            (),
+        ),
         Fires(log_case("\n".join(_MEMBER.format(r, r + 1) for r in (1, 0))), (2, 3)),
         Quiet(log_case("\n".join([*(_MEMBER.format(r, r + 1) for r in range(4)), "All came"])), "all came"),
         Quiet(log_case(_BARRIER.format(1, 3)), "more than expected: another cause"),

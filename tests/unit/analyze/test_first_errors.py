@@ -134,3 +134,51 @@ def test_of_a_chain_each_exception_keeps_its_place():
     ]
     many = chained.join(TRACE + f"KeyError: 'w{i}'\n" for i in range(3000))
     assert len(errors_of(situation(many))) > 1
+
+
+WAIT = (
+    "[E ProcessGroupNCCL.cpp:828] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, "
+    "Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n"
+)
+PROCESS = "--------\nmpirun detected that one or more processes exited with non-zero status. The first process to do so was:\n\n"
+
+
+def whose(text: str) -> tuple[int, ...]:
+    s = situation(text)
+    first = first_error(s)
+    assert first is not None
+    return ranks_of(s, first)
+
+
+def test_an_exception_without_a_rank_is_of_the_one_that_did_not_wait_with_the_others():
+    raised = TRACE + "ValueError: bad\n"
+    assert whose(raised + WAIT.format(0) + WAIT.format(1) + WAIT.format(3)) == (2,)
+    assert whose(raised + WAIT.format(0) + WAIT.format(1) + WAIT.format(2)) == ()
+    assert whose(raised + WAIT.format(0) + WAIT.format(4) + WAIT.format(2)) == ()
+    assert whose(raised + WAIT.format(1)) == ()
+
+
+def test_an_exception_without_a_rank_is_of_whom_mpirun_saw_end_first():
+    assert whose(TRACE + "ValueError: bad\n" + PROCESS + "  Process name: [[51734,1],37]\n  Exit code:    1\n") == (37,)
+
+
+def test_as_many_exceptions_as_ranks_are_of_all():
+    world = "[launch.py:163:main] dist_world_size=2\n"
+    assert whose(world + 2 * (TRACE + "ValueError: bad\n")) == (0, 1)
+    assert whose(world + TRACE + "ValueError: bad\n") == ()
+
+
+def test_two_ranks_that_raise_in_one_line_have_one_fault():
+    two = on_rank(1, TRACE + "FileNotFoundError: [Errno 2] No such file or directory: 'a'")
+    two += on_rank(3, TRACE + "FileNotFoundError: [Errno 2] No such file or directory: 'b.bin'")
+    assert whose(two) == (1, 3)
+    assert whose(two.replace("line 3", "line 4", 1)) == (1,)
+
+
+def test_processes_of_the_whole_job_are_its_ranks_in_the_order_of_their_numbers():
+    stack = 'Process {0}: python train.py\nThread {0} (idle): "MainThread"\n    wait (threading.py:302)\n    f (train.py:{1})\n'
+    world = "using world size: 2, data-parallel-size: 1\n"
+    both = stack.format(812, 7) + stack.format(811, 9)
+    assert [d.ranks for d in doings_of(situation(world + both))] == [(1,), (0,)]
+    assert [d.ranks for d in doings_of(situation(both))] == [(), ()]
+    assert [d.ranks for d in doings_of(situation(world.replace("2", "4") + both))] == [(), ()]

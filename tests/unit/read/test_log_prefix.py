@@ -178,6 +178,42 @@ def test_processes_get_the_rank_that_they_told() -> None:
     assert [x.rank for x in found] == [3, 3, None]
 
 
+def test_processes_whose_engine_told_their_rank_once() -> None:
+    said = "(Engine pid=7) (Worker pid=8) INFO 06-05 09:15:54 [p.py:1] world_size=2 rank=1 local_rank=1 init=tcp://x"
+    found = lines(said, "(Engine pid=7) (Worker pid=8) boom", "(Engine pid=7) (Worker pid=9) c", "(Engine pid=7) d")
+    assert [x.rank for x in found] == [1, 1, None, None]
+    other = said.replace("rank=1 local", "rank=0 local")
+    assert [x.rank for x in lines(said, other)] == [None, None]
+    ratio = lines("(W pid=8) Epoch 3/4 rank 1 of the list", "(W pid=8) b")
+    assert [x.rank for x in ratio] == [None, None]
+
+
+def test_replicas_that_share_a_group_are_ranks_of_it() -> None:
+    stamp = "[2026-05-14 07:55:31"
+    shared = [f"{stamp} DP{n} TP{n} EP{n}] begin" for n in (0, 1, 13)]
+    assert [x.rank for x in lines(*shared)] == [0, 1, 13]
+    halves = [f"{stamp} DP{n // 2} TP{n}] begin" for n in range(4)]
+    assert [x.rank for x in lines(*halves)] == [0, 1, 2, 3]
+    apart = [f"{stamp} DP{n // 2} TP{n % 2}] begin" for n in range(4)]
+    assert {x.rank for x in lines(*apart)} == {None}
+    assert {x.rank for x in lines(*shared[:2])} == {None}
+    assert [x.rank for x in lines("enable_dp_attention=True", *shared[:2])] == [None, 0, 1]
+    assert {x.rank for x in lines(*(f"{stamp} PP{n} TP{n}] begin" for n in range(4)))} == {None}
+
+
+def test_a_task_that_prints_for_several_is_no_rank() -> None:
+    stamp = "[2026-05-14 07:55:31"
+    found = lines(f"0: {stamp} TP0] a", f"0: {stamp} TP1] b", f"1: {stamp} TP8] c", f"1: {stamp} TP9] d", "1: e")
+    assert [x.rank for x in found] == [0, 1, 8, 9, None]
+
+
+def test_the_lines_of_an_exception_belong_to_the_tag_before_its_first() -> None:
+    stamp = "[2026-05-14 07:55:31"
+    raised = (f"{stamp} TP3] hit an exception: Traceback (most recent call last):", '  File "a.py", line 3, in f')
+    found = lines(*raised, "TypeError: no", f"{stamp}] SIGQUIT received", "more")
+    assert [x.rank for x in found] == [3, 3, 3, None, None]
+
+
 def test_the_rank_of_a_file_holds_where_no_line_says_otherwise() -> None:
     assert [x.rank for x in lines("a", "[rank2]: b", rank=4)] == [4, 2]
 

@@ -10,7 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from unhang.model import LogEvent, LogLine, RaisedError, Unavailable
-from unhang.read.logs.events import events_of
+from unhang.read.logs.events import events_of, is_echo
 from unhang.read.logs.patterns import all_patterns, table
 
 MAX_STARTS = 64
@@ -125,6 +125,7 @@ _BEGINS = ("launchers.started", "elastic.launch_config", "elastic.rendezvous_don
 _OF_TRAINING = ("ending.finished", "work.ended")
 _OF_WORKERS = "ending.succeeded"
 _CODE = "ending.code"
+_OF_LAUNCHERS = ("ending.", "launchers.", "elastic.")
 
 
 class End(NamedTuple):
@@ -137,14 +138,14 @@ class End(NamedTuple):
 def end_of(events: Sequence[LogEvent], troubles: Iterable[int], lines: int) -> End | None:
     """How the job ended; None where its log does not tell. `troubles`: the places of exceptions among the `lines`.
 
-    It ended well where the end is told after everything that failed, and the training had moved on after that; an exit code that somebody
-    printed is believed alone. What is told before a failure, or before more training, is not the job's end: a rank may be done before others
-    fail, and a helper before the job begins.
+    It ended well where the end is told after everything that failed, and the training had moved on after that. An exit code that somebody
+    printed is believed alone, but a 0 behind a failure after which nothing moved: that may be of a pipe or a container. What is told before
+    a failure, or before more training, is not the job's end: a rank may be done before others fail, and a helper before the job begins.
     """
     last = max([*troubles, *(e.order for e in events if e.says)], default=-1)
     final = max(last, lines - 1 - MAX_BEHIND, *(e.order for e in events if e.kind.startswith(_BEGINS)), -1)
     codes = [e for e in events if e.kind == _CODE and e.order > max(last, lines - 1 - MAX_BEHIND)]
-    if codes:
+    if codes and not (_code(codes[-1]) == 0 and _is_a_failure_the_end(events)):
         return End(_code(codes[-1]), codes[-1].text.strip()[:200])
     marks_found = [
         e for e in events if e.order >= final and e.order > last and (e.kind == _OF_WORKERS or e.kind in _OF_TRAINING)
@@ -154,6 +155,13 @@ def end_of(events: Sequence[LogEvent], troubles: Iterable[int], lines: int) -> E
     if not marks or (last >= 0 and moved_after(events, last) <= STILL_PRINTED):
         return None
     return End(0, marks[-1].text.strip()[:200])
+
+
+def _is_a_failure_the_end(events: Sequence[LogEvent]) -> bool:
+    """Whether nothing moved on after a failure that is no echo of a peer's end."""
+    own = (e for e in reversed(events) if e.says == "crash" and not e.kind.startswith(_OF_LAUNCHERS))
+    failed = next((e.order for e in own if not is_echo(e.text)), -1)
+    return failed >= 0 and not moved_after(events, failed)
 
 
 def moved_after(events: Iterable[LogEvent], order: int, rank: int | None = None) -> int:

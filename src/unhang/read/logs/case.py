@@ -80,12 +80,26 @@ def _errors_in_order(
 
 
 def reported_world(events: Sequence[LogEvent]) -> int | None:
-    """The number of ranks that most lines tell (field `world_size`), else that of the largest group of gloo."""
+    """The number of ranks that most lines tell (field `world_size`), else that of the largest group of gloo; 1 where it is said to have but one."""
     counts = Counter(n for e in events if (n := e.number("world_size")) is not None and 0 < n <= MAX_WORLD)
     if counts:
         return counts.most_common(1)[0][0]
+    if any(e.kind == "launchers.alone" for e in events):
+        return 1
+    if (commanded := _commanded_world(events)) is not None:
+        return commanded
     largest = max((n for e in events if e.kind == "gloo.connected" and (n := e.number("peers"))), default=0)
     return largest + 1 if 0 < largest < MAX_WORLD else None
+
+
+def _commanded_world(events: Sequence[LogEvent]) -> int | None:
+    """What the command line of a launcher makes of nodes and processes, where it is told in numbers and only once; one node where none are told."""
+    nodes = {e.number("nodes") for e in events if e.kind == "launchers.nodes"} or {1}
+    per_node = {e.number("per_node") for e in events if e.kind == "launchers.per_node"}
+    if len(nodes) != 1 or len(per_node) != 1:
+        return None
+    (n,), (m,) = nodes, per_node
+    return n * m if n and m and 0 < n * m < MAX_WORLD else None
 
 
 def _evidence(
@@ -93,7 +107,8 @@ def _evidence(
 ) -> RankEvidence:
     left = None
     if end is not None and end.code is not None:
-        left = ProcessExit("signal" if end.code < 0 else "exit", end.code, end.time_ns, text=SEEN_BY_LAUNCHER)
+        kind = "signal" if end.code < 0 else "exit"
+        left = ProcessExit(kind, end.code, end.time_ns, text=SEEN_BY_LAUNCHER, line=end.line)
     return RankEvidence(
         identity=RankIdentity(rank, world, end.local_rank if end else None, end.pid if end else None),
         error=raised[-1] if raised and not is_well else None,

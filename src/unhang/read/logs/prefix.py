@@ -54,7 +54,7 @@ class Head:
 
     `torch_ranks`: ranks in torch's own form, the outermost first; the innermost is global. `rank`: a global rank told in
     another form. `task`: number of the launcher's task (mpirun, srun), a rank where a task is one. `local_rank` counts
-    within a node; `tensor_rank` within a tensor-parallel group. `taken`: the elected forms that were taken off, as bits.
+    within a node; `tensor_rank` within a tensor-parallel group, `replica` numbers these groups, or parts of one. `taken`: the elected forms that were taken off, as bits.
     """
 
     body: str
@@ -63,6 +63,7 @@ class Head:
     task: int | None = None
     local_rank: int | None = None
     tensor_rank: int | None = None
+    replica: int | None = None
     host: str = ""
     pid: int | None = None
     device: int | None = None
@@ -225,8 +226,9 @@ def _bracketed_stamp(head: Head, stamp: Stamp, body: str, end: int) -> bool:
     if tags := _TAGS.match(body, end):
         tensor = _TENSOR_NAME.search(tags[0])
         others = {part[:2] for part in tags[0].split()} - {"TP", "EP"}
-        if tensor and not others:
+        if tensor and others <= {"DP"}:
             head.tensor_rank = int(tensor[1])
+            head.replica = int(tags[0].split(" DP")[1].split()[0]) if others else None
         end = tags.end()
     if body[end : end + 1] != "]" or not stamp.has_date:
         return False

@@ -15,6 +15,15 @@ _MANY_A_TASK = re.compile(
     r"\(local_rank: [1-9]|--nproc[-_]per[-_]node[= ](?!1\b)\w"
 )  # a launcher in a task holds several ranks
 
+# How a process, whose lines bear its number, tells its rank in the first of them.
+_SAID_RANK = re.compile(
+    r"\bworld_size[=: ]{1,2}\d{1,7},? rank[=: ]{1,2}(\d{1,7})\b|\b[Rr]ank[ =:]{1,2}(\d{1,7}) ?(?:/|of|out of|in world size) ?\d"
+    r"|\bGLOBAL_RANK: (\d{1,7}), MEMBER"
+)
+_PARTS_OF_ONE = "enable_dp_attention=True"
+_LEAST_PARTS = 3
+_BEGINS = "Traceback (most recent call last):"
+
 
 class RankBook:
     """The ranks of one log's lines. Only what all lines together leave no doubt about counts.
@@ -29,7 +38,9 @@ class RankBook:
         self._tasks_are_ranks = _tasks_are_ranks(heads)
         self._locals = _ranks_of_locals(heads, self._outer_is_local)
         self._pids: dict[Hashable, int] = {**_ranks_of_devices(heads), **_ranks_of_pids(heads)}
+        self._said = _ranks_said(heads)
         self._given_pids = ranks_by_pid
+        self._replicas_are_parts = _are_parts_of_one(heads)
 
     def rank(self, head: Head) -> int | None:
         """The global rank, None where it is not told beyond doubt. What stands nearest to the message goes first."""
@@ -45,7 +56,11 @@ class RankBook:
             found = self._rank_of_process(head, head.pid)
             if found is not None:
                 return found
-        return head.tensor_rank if self._default is None else self._default
+            if (said := self._said.get((head.host, head.pid))) is not None:
+                return said
+        if self._default is not None:
+            return self._default
+        return head.tensor_rank if head.replica is None or self._replicas_are_parts else None
 
     def _rank_of_process(self, head: Head, pid: int) -> int | None:
         host = head.nccl_host or head.host
@@ -60,6 +75,19 @@ class RankBook:
             return rank
         known = (head.host, head.task, _local(head, self._outer_is_local), head.pid if not head.nccl_host else None)
         return None if known == ("", None, None, None) else known
+
+
+def pass_on_tags(heads: Iterable[Head]) -> None:
+    """Loggers that tag a line with its rank print an exception as one message: the lines behind the first one have no tag."""
+    tagged: dict[Hashable, Head] = {}
+    for head in heads:
+        where = (head.host, head.task, head.pid)
+        if head.stamps or head.torch_ranks or head.rank is not None or head.local_rank is not None:
+            tagged.pop(where, None)
+            if head.tensor_rank is not None and head.body.rstrip().endswith(_BEGINS):
+                tagged[where] = head
+        elif (first := tagged.get(where)) is not None:
+            head.tensor_rank, head.replica = first.tensor_rank, first.replica
 
 
 def _node(head: Head) -> Hashable:
@@ -79,6 +107,9 @@ def _tasks_are_ranks(heads: Sequence[Head]) -> bool:
         _MANY_A_TASK.search(h.body) for h in heads if "local_rank" in h.body or "--nproc" in h.body
     ):
         return False
+    tensor_of: dict[int | None, int] = {}
+    if any(tensor_of.setdefault(h.task, h.tensor_rank) != h.tensor_rank for h in heads if h.tensor_rank is not None):
+        return False  # a task prints for several
     return all(h.task is None or (h.local_rank is None and _own_rank(h) in (None, h.task)) for h in heads)
 
 
@@ -146,6 +177,27 @@ def _ranks_of_pids(heads: Iterable[Head]) -> dict[Hashable, int]:
     only = of_collector if len(of_collector) == 1 else set()
     known = {who: next(iter(ranks)) for who, ranks in found.items() if len(ranks) == 1 and who not in only}
     return {who: rank for who, rank in known.items() if rank is not None}
+
+
+def _ranks_said(heads: Iterable[Head]) -> dict[Hashable, int]:
+    """Processes of which a collector tells the number, and which print their rank once: that in their engine, if there are several."""
+    found: dict[Hashable, set[int]] = {}
+    for head in heads:
+        is_named = head.pid is not None and not head.nccl_host and ("ank" in head.body or "RANK" in head.body)
+        if is_named and (match := _SAID_RANK.search(head.body)):
+            found.setdefault((head.host, head.pid), set()).add(int(match[match.lastindex or 1]))
+    return {who: next(iter(ranks)) for who, ranks in found.items() if len(ranks) == 1}
+
+
+def _are_parts_of_one(heads: Sequence[Head]) -> bool:
+    """Whether what is numbered as replicas shares one tensor-parallel group, so that no number in it comes twice."""
+    replicas: dict[int, set[int]] = {}
+    for head in heads:
+        if head.replica is not None and head.tensor_rank is not None:
+            replicas.setdefault(head.tensor_rank, set()).add(head.replica)
+    if not replicas or any(len(of) > 1 for of in replicas.values()) or len(set.union(*replicas.values())) < 2:
+        return False
+    return len(replicas) >= _LEAST_PARTS or any(_PARTS_OF_ONE in head.body for head in heads)
 
 
 def _ranks_of_devices(heads: Sequence[Head]) -> dict[Hashable, int]:

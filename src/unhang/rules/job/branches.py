@@ -32,7 +32,12 @@ from unhang.analyze.source import Condition, around, calls_only_on_rank_zero, li
 from unhang.analyze.standing import has_all_calls, sides, stands
 from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w
-from unhang.rules.advice import deciding, fixes_inside, fixes_of, say_the_condition
+from unhang.rules.advice import (
+    deciding,
+    fixes_inside,
+    fixes_of,
+    say_the_condition,
+)
 from unhang.rules.base import Found, rule
 
 _FORWARD = ("_pre_forward", "_sync_buffers", "forward")

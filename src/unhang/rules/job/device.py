@@ -179,7 +179,7 @@ def p2p_acs_iommu(s: Situation) -> Found | None:
 def _first_bulk(s: Situation) -> tuple[LogEvent, ...]:
     """The timeouts, where all are of the very first call, and of many elements or of every rank: nobody is late then."""
     timeouts = s.events.of("watchdog.timeout")
-    if not timeouts or s.events.has(*_OTHER) or len({e.host for e in timeouts}) > 1:
+    if not timeouts or s.events.has(*_OTHER) or len({e.host for e in timeouts}) > 1 or _spans_nodes(s):
         return ()
     calls = {(e.number("seq"), e["op"], e.number("numel_in")) for e in timeouts}
     ranks = {e.rank for e in timeouts}
@@ -188,6 +188,14 @@ def _first_bulk(s: Situation) -> tuple[LogEvent, ...]:
     seq, op, numel = calls.pop()
     is_first = seq == 1 and op in _BULK and ((numel or 0) >= _BIG or _is_everyone(s, timeouts))
     return timeouts if is_first else ()
+
+
+def _spans_nodes(s: Situation) -> bool:
+    """Whether ranks print from several nodes, by what stands before their lines: between nodes nothing goes over PCIe alone."""
+    return (
+        len({e.host for e in s.events.of("gloo.connected", "launchers.", "work.", "progress.") if e.rank is not None})
+        > 1
+    )
 
 
 def _is_everyone(s: Situation, timeouts: Sequence[LogEvent]) -> bool:
@@ -211,7 +219,7 @@ def shm_too_small(s: Situation) -> Found | None:
     say = "worker" if "shm.worker_bus_error" in kinds else segment
     numbers = {e.number("local_rank" if e["local_rank"] else "failed") for e in s.events.of("shm.bus_error_local_rank")}
     ranks = tuple(sorted({*ranks_in(events), *(n for n in numbers if n is not None)}))
-    return found_in(s, events, _sureness_of_shm(s, kinds), ranks, say=say)
+    return found_in(s, events, _sureness_of_shm(s, kinds), ranks or None, say=say)
 
 
 def _sureness_of_shm(s: Situation, kinds: set[str]) -> float:

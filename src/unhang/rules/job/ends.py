@@ -31,9 +31,11 @@ _CRASH_LINES = (
     "python.fatal", "ending.fatal_signal", "ending.lightning_child", "loader.worker_killed", "loader.worker_exited",
     "ending.ray_worker", "ending.deepspeed", "ending.called_process",
 )  # fmt: skip
+_THROWN_BY_NCCL = ("nccl.error", "nccl.result")
 _CRASH_CODES = ("-4", "-8", "-9", "-11", "132", "136", "137", "139")
 _CRASH_SIGNALS = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGKILL")
 _SIGNALS = ("ending.death_signal", "ending.got_signal", "launchers.death_signal", "elastic.death_signal")
+_ABORTED = ("Aborted", "SIGABRT", "6")
 # What says that a process failed, or that somebody waited in vain, before the signal came.
 _FAILED = (
     "oom.", "cuda.", "loader.", "python.fatal", "python.unhandled", "shm.", "ending.torchrun", "ending.srun_task", "ending.spawned",
@@ -73,7 +75,7 @@ def _crash_in_log(s: Situation) -> Found | None:
     if s.events.has("oom.", "shm.", "cuda.", "nccl.cuda_oom") or (first and not WORKER_DIED.search(first.text)):
         return None
     rank, end = _crashed(s)
-    waited = next((e.order for e in s.events if e.says == "hang"), None)
+    waited = next((e.order for e in s.events if e.says == "hang" or e.kind in _THROWN_BY_NCCL), None)
     lines = [e for e in s.events.of(*_CRASH_LINES) if _is_crash(e) and not _is_end_of_wait(e, waited)]
     if end is None and not lines:
         return None
@@ -96,16 +98,14 @@ def _is_crash(event: LogEvent) -> bool:
     """
     if event.kind in ("ending.deepspeed", "ending.called_process", "ending.lightning_child"):
         return event["code"] in _CRASH_CODES or event["signal"] in _CRASH_SIGNALS
+    if event.kind == "ending.fatal_signal" and not any(event[n] for n in ("name", "signal", "caught", "what", "shell")):
+        return False  # the next line names it
     return event["signal"] not in ("Killed", "Bus error", "Terminated", "Hangup")
 
 
 def _is_end_of_wait(event: LogEvent, waited: int | None) -> bool:
-    """Whether it is the abort that torch's watchdog makes of a wait that ran out, or Ray's word on a process of which that was the end."""
-    is_abort = event.text.endswith("error: Aborted") or (event["signal"] or event["shell"]) in (
-        "Aborted",
-        "SIGABRT",
-        "6",
-    )
+    """Whether it is the abort that torch's watchdog makes of a wait that ran out or of an error of NCCL, or Ray's word on a process of which that was the end."""
+    is_abort = event.text.endswith("error: Aborted") or (event["signal"] or event["shell"]) in _ABORTED
     is_abort = is_abort or (event.kind == "ending.ray_worker" and not event["signal"])
     return is_abort and waited is not None and event.order > waited
 
@@ -119,7 +119,7 @@ def _crashed(s: Situation) -> tuple[int | None, ProcessExit | None]:
     """The rank that a launcher saw end first by a signal of its own or an exit code that Python's exceptions do not give."""
     ends = sorted(
         ((e.exit.time_ns, rank, e.exit) for rank, e in s.case.ranks.items() if e.exit and e.error is None),
-        key=lambda end: (end[0], end[1]),
+        key=lambda end: (end[0], 0 if end[0] else end[2].line, end[1]),
     )
     by_signal = [(rank, end) for _, rank, end in ends if end.code in _OF_ITS_OWN]
     if by_signal:

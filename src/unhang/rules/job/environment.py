@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from unhang.analyze.situation import Situation
 from unhang.model import LogEvent
 from unhang.rules.base import Found, rule
+from unhang.rules.job.network import named_interface
 from unhang.rules.log_lines import found_in
 
 # What the two ends of a connection must agree on: it decides into which pieces a message is cut.
@@ -49,6 +50,10 @@ def misconfigured_env(s: Situation) -> Iterator[Found]:
         culprits = None if say == "refused" else ()
         events = [e for e in deciding if e.kind == first.kind]
         yield found_in(s, events, confidence, culprits, words=words, say=say, fixes=fixes)
+        return
+    if named := named_interface(s):
+        words = {"name": named[0]["name"], "value": named[0]["value"].strip().rstrip(".")}
+        yield found_in(s, named, 0.95, (), words=words, say="no_interface", fixes=("right-name",))
         return
     differ = s.events.of("environment.sizes_differ")
     if differ and not s.events.has("fingerprint.mismatch", "fingerprint.nccl"):

@@ -39,7 +39,7 @@ from unhang.rules.failure import (
     same_failures,
     text_of,
 )
-from unhang.rules.log_lines import found_in, is_not_of_the_program, ranks_in
+from unhang.rules.log_lines import found_in, is_not_of_the_program, only_rank, ranks_in, ranks_of_pids
 
 _OF_DEVICE_MEMORY = ("oom.device", "oom.device_library", "nccl.cuda_oom")
 _WORK_IN_MEMORY = ("work.preparing", "oom.loading")
@@ -183,7 +183,7 @@ def host_out_of_memory(s: Situation) -> Found | None:
 
 def _killed(s: Situation, events: Sequence[LogEvent], confidence: float, say: str) -> Found:
     killed = tuple(r for r, e in sorted(s.case.ranks.items()) if e.exit is not None and e.exit.code in _KILLED)
-    ranks = ranks_in(events) or killed
+    ranks = ranks_in(events) or ranks_of_pids(s, (*events, *s.events.of("kernel.oom_kill"))) or killed or only_rank(s)
     return found_in(s, events, confidence, ranks, words={"who": name_or(ranks, "a process")}, say=say)
 
 

@@ -14,6 +14,7 @@ from unhang.analyze.leaving import swallowed_by
 from unhang.analyze.order import predicted, tokens_of
 from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of
 from unhang.analyze.situation import LateRank, Situation
+from unhang.analyze.slow_work import slower_at_work
 from unhang.analyze.source import surroundings
 from unhang.analyze.streams import Streams, stack_path
 from unhang.analyze.waits_for import setter_of
@@ -27,7 +28,7 @@ from unhang.rules.failure import (
     name_or,
 )
 from unhang.rules.late import found_late, has_loader, waits_idly
-from unhang.rules.log_lines import quote
+from unhang.rules.log_lines import only_rank, quote
 
 _STARTS_WORKERS = (
     "multiprocessing/popen_spawn_posix.py",
@@ -81,7 +82,7 @@ def _fetching_by_stacks(s: Situation) -> Iterator[Found]:
         return
     if len({d.ranks for d in fetching}) > max(1, len(others)):
         return
-    ranks, caller = tuple(sorted({r for d in fetching for r in d.ranks})), fetching[0].caller
+    ranks, caller = tuple(sorted({r for d in fetching for r in d.ranks})) or only_rank(s), fetching[0].caller
     words = {
         "who": name_or(ranks, "a rank"),
         "at": f" at {w.place(caller)}" if caller else "",
@@ -231,6 +232,26 @@ def _silent_rank(s: Situation) -> tuple[int, ...]:
     }
     silent = set(range(min(ratios, default=0))) - set(s.watchdogs.ranks)
     return tuple(silent) if len(ratios) == 1 and len(silent) == 1 else ()
+
+
+@rule("slower-than-others")
+def slower_than_others(s: Situation) -> Found | None:
+    """The one rank that still counted its work when the wait of another one, which had done the same, ran out."""
+    waited = [e.order for e in s.events if e.says == "hang"] + [e.order for e in errors_of(s) if is_timeout(e.error)]
+    slow = slower_at_work(s, min(waited)) if waited and first_exception(s) is None else None
+    if slow is None or slow.rank in s.watchdogs.ranks:
+        return None
+    others = tuple(sorted(r for r, _ in slow.finished))
+    words = {
+        "rank": slow.rank,
+        "done": slow.done,
+        "total": slow.total,
+        "times": f"{slow.times:.1f}",
+        "others": w.name_ranks(others),
+    }
+    lines = [(slow.rank, slow.last), *slow.finished[:3]]
+    evidence = [EvidenceLine(f"rank {r}", line.text.strip()[:200], line.source.line) for r, line in lines]
+    return Found(0.85, (slow.rank,), evidence, words, victims=others)
 
 
 @rule("straggler", needs=("calls",))

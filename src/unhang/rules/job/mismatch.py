@@ -18,6 +18,7 @@ from unhang.analyze.logged_calls import (
     TimedOut,
     TracedCall,
     are_far_apart,
+    beside_the_step,
     fingerprints,
     first_disagreement,
     lines_of,
@@ -27,7 +28,7 @@ from unhang.analyze.logged_calls import (
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Fix, Frame, LogEvent, user_frames
 from unhang.rules import wording as w
-from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, PAD, SEE_IT
+from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, PAD, SEE_IT
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import first_exception, found_at_first, is_of_objects
 from unhang.rules.log_lines import found_in, quote
@@ -40,6 +41,8 @@ _TRACED_SIZED_BY_USER = frozenset({"AllGather", "Broadcast", "Reduce"})
 _TOGETHER = frozenset(
     {"ALLREDUCE", "ALLREDUCE_COALESCED", "ALLGATHER", "_ALLGATHER_BASE", "BARRIER", "_REDUCE_SCATTER_BASE"}
 )
+# The state of torch's generator, in bytes: Accelerate sends it from rank 0 where a loader begins.
+_GENERATOR = ("BROADCAST", 5056)
 _OF_THE_PROGRAM = (EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT)
 # Files of FSDP and ZeRO that gather parameters and scatter gradients: what they gather is a module, not the program's data.
 _OF_SHARDS = re.compile(r"/distributed/fsdp/|/fairscale/nn/data_parallel/|/deepspeed/runtime/zero/")
@@ -95,20 +98,25 @@ def _amounts_differ(waits: Sequence[TimedOut]) -> bool:
 
 
 def _apart(waits: Sequence[TimedOut], values: dict[int, object], what: str) -> Found:
-    odd, call = minority(values), {x.rank: x for x in waits}
+    call = {x.rank: x for x in waits}
+    odd = minority(values)
+    beside = () if odd else beside_the_step({r: (call[r].op, call[r].numel_in) for r in values})
+    odd = odd or beside
     others = tuple(sorted(r for r in values if r not in odd))
     sides = ", ".join(f"rank {r} in {call[r]}" for r in sorted(values)[:4])
     if odd:
         was = w.verb(odd, "was", "were")
         sides = f"{w.name_ranks(odd)} {was} in {call[odd[0]]}, {w.name_ranks(others)} in {call[others[0]]}"
+    begins_epoch = any((call[r].op, call[r].numel_in) == _GENERATOR for r in beside)
     return Found(
         0.85 if odd else 0.75,
         odd,
         quote(lines_of(waits)),
         {"sides": sides, "what": what},
-        "odd" if odd else "nobody",
-        _OF_THE_PROGRAM,
+        "epoch" if begins_epoch else "beside" if beside else "odd" if odd else "nobody",
+        (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT) if begins_epoch else _OF_THE_PROGRAM,
         others if odd else (),
+        cause="uneven-inputs" if begins_epoch else "",
         collective={"op": call[others[0] if odd else min(values)].op, "seq": waits[0].seq},
     )
 
@@ -119,7 +127,8 @@ def fingerprint_mismatch(s: Situation) -> Iterator[Found]:
     found = fingerprints(s.events)
     say = "alone" if len(found) == 1 else "calls" if len({f.op for f in found.values()}) > 1 else "tensors"
     if found and (say != "tensors" or (_sizes_differ(found) and _is_other_tensor(s, found.values()))):
-        odd = minority({r: (f.op, f.shape) for r, f in found.items()})
+        sized = {r: (f.op, f.shape[0] if len(f.shape) == 1 else None) for r, f in found.items()}
+        odd = minority({r: (f.op, f.shape) for r, f in found.items()}) or beside_the_step(sized)
         yield _of_prints(found, odd, 0.65 if say == "alone" else 0.9, say, (EVERY_RANK_CALLS, SEE_IT))
 
 

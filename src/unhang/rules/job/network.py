@@ -171,11 +171,11 @@ def network_interface(s: Situation) -> Found | None:
         return None
     if s.events.has("elastic.restarting") and any(_has_worked(s, e) for e in (*failed, *retries)):
         return None  # after a restart a peer that is not there is no wrong way to it
-    found = in_order(s.events.of(*_NAMED), failed, retries)
+    found = in_order(s.events.of(*_NAMED), _without_address(s), failed, retries)
     if any(e.kind == "gloo.connect_failed" for e in found):
         found = in_order(found, (e for e in s.events.of(_FELL_BACK) if "loopback" in e.text))
     events = found or _on_a_link_only(s)
-    if not events:
+    if not events or named_interface(s):
         return None
     best = max(events, key=_weight)
     before = after = ""
@@ -195,6 +195,18 @@ def network_interface(s: Situation) -> Found | None:
         "after": after,
     }
     return found_in(s, events, _weight(best), (), say=best.kind, words=words)
+
+
+def named_interface(s: Situation) -> tuple[LogEvent, ...]:
+    """NCCL_SOCKET_IFNAME as NCCL took it from the environment, where it then found no interface of that name."""
+    names = [e for e in s.events.of("environment.nccl_set") if e["name"] == "NCCL_SOCKET_IFNAME" and e["value"].strip()]
+    missing = [e for e in s.events.of("fabric.no_interface") if "socket interface found" in e.text]
+    return in_order(names[:1], missing) if names and missing and names[0].order < missing[0].order else ()
+
+
+def _without_address(s: Situation) -> Sequence[LogEvent]:
+    """Peers whose address is none, where NCCL has not said that it found an interface; else what came was not of the same NCCL, or of no NCCL."""
+    return () if s.events.has("fabric.bootstrap_using") else s.events.of("fabric.no_address")
 
 
 def _on_a_link_only(s: Situation) -> tuple[LogEvent, ...]:
@@ -220,7 +232,7 @@ def _is_nearly_last(event: LogEvent) -> bool:
 
 
 def _weight(event: LogEvent) -> float:
-    if event.kind in _NAMED:
+    if event.kind in _NAMED or event.kind == "fabric.no_address":
         return 0.96
     if event.kind == _FELL_BACK:
         return 0.97  # taken up only where connections then failed

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
+from unhang.analyze.first_errors import errors_of
 from unhang.analyze.leaving import left_transfers
+from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.order import (
     SENDS,
     is_dispatch_race,
@@ -25,8 +27,9 @@ from unhang.analyze.streams import stack_path
 from unhang.analyze.waits_for import edges_on
 from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, Frame, WaitEdge, user_frames
 from unhang.rules import wording as w
-from unhang.rules.advice import fixes_of
+from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT, fixes_of
 from unhang.rules.base import Found, rule
+from unhang.rules.log_lines import quote
 
 _MOST_NAMED = 4
 _MOST_COMPANIONS = 256
@@ -350,4 +353,37 @@ def _mismatch(s: Situation, call: CollectiveCall, other: CollectiveCall) -> Foun
         location=w.location_of(path[-1] if path else None),
         group=w.group_of(wrong.group),
         collective=w.collective_of(wrong, wrong.seq),
+    )
+
+
+@rule("waits-crosswise")
+def waits_crosswise(s: Situation) -> Found | None:
+    """Ranks whose watchdogs gave up one call, and all others, who had not come to it, in another call that broke off for it: each side waits for the other."""
+    waits, others = s.watchdogs.timed_out, {}
+    for error in errors_of(s):
+        call = next((f.function for f in error.frames if f.file.endswith("distributed_c10d.py")), "")
+        if error.rank is not None and error.kind == "echo" and call and error.rank not in s.watchdogs.ranks:
+            others[error.rank] = (error, call)
+    by, late, _ = s.watchdogs.behind
+    everybody = {*s.watchdogs.ranks, *others}
+    is_all = len(everybody) > 2 and everybody == set(range(s.case.job.world_size or max(everybody) + 1))
+    places = {(call, next(iter(user_frames(e.frames)), None)) for e, call in others.values()}
+    if not (is_all and waits and by and set(others) == {c.rank for c in late} and len(places) == 1):
+        return None
+    ranks, ((call, place), *_) = tuple(sorted(others)), places
+    where = f" ({place.file.rsplit('/', 1)[-1]}:{place.line})" if place else ""
+    raised = [
+        EvidenceLine(f"rank {r} exception", f"in {call}: {e.text[:160]}", e.source.line) for r, (e, _) in others.items()
+    ]
+    words = {"few": w.name_ranks(ranks), "were": w.verb(ranks, "was", "were"), "call": f"{call}{where}", "by": by}
+    words |= {"others": w.name_ranks(s.watchdogs.ranks), "awaited": waits[0]}
+    return Found(
+        0.75,
+        ranks if 2 * len(ranks) < len(everybody) else (),
+        (*quote(lines_of(waits), 3), *raised[:3]),
+        words,
+        fixes=(EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT),
+        victims=s.watchdogs.ranks,
+        location=w.location_of(place),
+        collective={"op": waits[0].op, "seq": waits[0].seq},
     )

@@ -263,11 +263,23 @@ def _missing_ranks(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
     members = [e for e in events if e.kind == "launchers.member"]
     counted = [e for e in events if e.kind.startswith("store.barrier") and _is_default(e)]
     if not members and not counted:
-        return ()
+        return _of_the_other_node(s, events)
     world = (members or counted)[-1].number("world_size") or 0
     came = {e.rank for e in members or s.events.of(*BARRIERS) if members or _is_default(e)} - {None}
     is_known = bool(members) or len(came) == (counted[-1].number("joined") or 0)
     return tuple(r for r in range(world) if r not in came) if is_known and world <= _MAX_NAMED_WORLD else ()
+
+
+def _of_the_other_node(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
+    """The ranks of the second of two nodes, where one came, and its command line tells which it is and how many ranks a node has."""
+    told = [{e.number(n) for e in s.events.of(f"launchers.{n}")} for n in ("nodes", "node_rank", "per_node")]
+    is_one_of_two = any((e["joined"], e["expected"]) == ("1", "2") for e in events)
+    if not is_one_of_two or told[0] != {2} or any(len(numbers) != 1 for numbers in told):
+        return ()
+    (node,), (each,) = told[1:]
+    if node not in (0, 1) or not each or each > _MAX_NAMED_WORLD:
+        return ()
+    return tuple(range((1 - node) * each, (2 - node) * each))
 
 
 def _other_sizes(s: Situation) -> list[str]:

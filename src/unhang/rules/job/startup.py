@@ -9,12 +9,13 @@ from dataclasses import replace
 
 from unhang.analyze.failures import is_communication_error
 from unhang.analyze.first_errors import errors_of
+from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import Case, LogEvent, RankEvidence
 from unhang.read.stack_texts import START as TRACEBACK
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
-from unhang.rules.failure import PORT_TAKEN, first_exception, frame_of, is_file_race, text_of
+from unhang.rules.failure import PORT_TAKEN, first_exception, frame_of, is_file_race, name_or, text_of
 from unhang.rules.job.rendezvous import BARRIERS, excess
 from unhang.rules.log_lines import found_in, ranks_in
 from unhang.rules.start import BESIDE_ANOTHER_ERROR, has_other_error, still_starting, sure_beside, was_killed
@@ -335,3 +336,19 @@ def _has_gone(evidence: RankEvidence) -> bool:
 def _has_come(case: Case) -> bool:
     """Whether a rank of an attempt had come out of init_process_group: then all had published their addresses."""
     return any(e.initialized for e in case.ranks.values())
+
+
+_BATON = "torch/utils/file_baton.py"
+
+
+@rule("stale-build-lock")
+def stale_build_lock(s: Situation) -> Found | None:
+    """The processes whose stacks are in the log, if all of them wait for the lock of an extension's build: then nobody builds."""
+    doings = doings_of(s)
+    waiting = [d for d in doings if any(f.file.endswith(_BATON) and f.function == "wait" for f in d.frames)]
+    if not waiting or len(waiting) != len(doings):
+        return None
+    ranks = tuple(sorted({r for d in waiting for r in d.ranks}))
+    caller = waiting[0].caller
+    words = {"who": name_or(ranks, "the process"), "wait": w.verb(ranks or (0,), "waits", "wait")}
+    return Found(0.85, ranks, tuple(map(w.stack_of, waiting[:4])), words, location=w.location_of(caller))

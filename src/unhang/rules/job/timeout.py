@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import errors_of, first_error
@@ -14,18 +14,21 @@ from unhang.analyze.log_progress import (
     elapsed_s,
     failed_by_itself,
     is_training_last,
+    printed_last,
     trained_on_after,
     work_before_the_wait,
 )
-from unhang.analyze.logged_calls import GroupCounters, TimedOut, Watchdogs, lines_of, minority
+from unhang.analyze.logged_calls import GroupCounters, TimedOut, lines_of, minority
 from unhang.analyze.situation import Situation
 from unhang.model import LogEvent
 from unhang.rules import wording as w
 from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, RECORD_IT, SEE_IT
 from unhang.rules.base import Found, Names, rule
-from unhang.rules.log_lines import found_in, quote, ranks_in
+from unhang.rules.log_lines import found_in, only_rank, quote, ranks_in
 
 _SMALL = 1024
+_ENDED_THERE = ("store.unique_id", "ending.cancelled", "python.interrupted", "elastic.death_signal")
+_Known = tuple[tuple[int, ...], str, Sequence[LogEvent]]
 _LATE_WATCHDOG = 1.5
 
 
@@ -73,7 +76,7 @@ def other_modules(s: Situation) -> Iterator[Found]:
 @rule("rank-lags", names=Names.FAILURE)
 def rank_lags(s: Situation) -> Iterator[Found]:
     """A rank that is one behind, where nothing tells what it does instead."""
-    by, late, others = _behind(s.watchdogs)
+    by, late, others = s.watchdogs.behind
     if by != 1 or len(late) + len(others) < 3 or work_before_the_wait(s.events) is not None:
         return
     if failed_by_itself(s.failures) is None:
@@ -82,19 +85,6 @@ def rank_lags(s: Situation) -> Iterator[Found]:
         words["others"] = others[0].enqueued
         fixes = (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT)
         yield Found(0.65, ranks, lines, words, fixes=fixes, victims=_ranks(others))
-
-
-def _behind(watchdogs: Watchdogs) -> tuple[int, Sequence[GroupCounters], Sequence[GroupCounters]]:
-    """(by how many calls, the ranks that are behind, the others) in the first group in which most agree; by 0 if none is."""
-    groups: dict[str, list[GroupCounters]] = {}
-    for counters in watchdogs.counters:
-        groups.setdefault(counters.group, []).append(counters)
-    for known in groups.values():
-        (most, count), *_ = Counter(c.enqueued for c in known).most_common()
-        late = [c for c in known if c.enqueued < most and c.completed in (None, c.enqueued)]
-        if late and count > len(late) and count + len(late) == len(known):
-            return most - max(c.enqueued for c in late), late, [c for c in known if c not in late]
-    return 0, (), ()
 
 
 def _ranks(counters: Sequence[GroupCounters]) -> tuple[int, ...]:
@@ -121,6 +111,36 @@ def rank0_alone(s: Situation) -> Iterator[Found]:
             fixes=(EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT),
             collective={"op": waits[0].op, "seq": waits[0].seq},
         )
+
+
+@rule("waits-for-input")
+def waits_for_input(s: Situation) -> Found | None:
+    """A question of a program that nobody answered, if others waited in vain behind it, or somebody ended the job there.
+
+    The rank is told by the line; else it is the one that the others waited for in the store.
+    """
+    asked = s.events.of("progress.prompt")
+    ended = [e for e in s.events if e.says == "hang" or e.kind in _ENDED_THERE]
+    behind = [e for e in ended if asked and e.order > asked[-1].order]
+    if not behind or any(e.is_progress and asked[-1].order < e.order < behind[0].order for e in s.events):
+        return None
+    rank = asked[-1].rank
+    waited = set(s.watchdogs.ranks) | {e.rank for e in s.events.of("store.unique_id") if e.rank is not None}
+    if rank is not None and rank in waited:
+        return None
+    awaited = _awaited_in_store(s)[0] or ((0,) if s.watchdogs.all_but_0_of(s.case.job.world_size) else ())
+    ranks = (rank,) if rank is not None else awaited or only_rank(s)
+    words = {"who": w.name_ranks(ranks) if ranks else "a rank", "question": asked[-1].text.strip()[-120:]}
+    found = found_in(s, [asked[-1], *behind[:3]], 0.88 if ranks else 0.8, ranks, words=words)
+    return replace(found, victims=tuple(sorted(waited)))
+
+
+def _awaited_in_store(s: Situation) -> _Known:
+    """The rank whose NCCL id all others waited for in the store until their limit."""
+    lines = [e for e in s.events.of("store.unique_id") if "ime" in e["reason"] and e.number("from_rank") is not None]
+    from_rank = {e.number("from_rank") for e in lines}
+    ranks = tuple(n for n in from_rank if n is not None) if len(from_rank) == 1 else ()
+    return ranks, "did not make its part of the first call", lines
 
 
 _SAVES_TOGETHER = re.compile(r"FSDP|ZeRO|DeepSpeed|[Ss]harded")
@@ -152,7 +172,7 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
         say = "before" if not waits else "waited" if is_barrier or work.kind != "work.saving" else "saves"
         confidence = 0.85 if is_barrier else 0.7 if first is not None else 0.6
         evidence = (*quote([work]), *quote(lines_of(waits), 4))
-    elif work is None and waits and _looks_like_barrier(s, waits) and not is_training_last(s.events):
+    elif work is None and _may_be_barrier(s, waits) and not is_training_last(s.events):
         say, confidence, evidence = "silent", 0.6, quote(lines_of(waits))
     else:
         return
@@ -188,15 +208,32 @@ def _all_take_part(s: Situation, work: LogEvent, waits: Sequence[TimedOut]) -> b
     if work.kind == "work.evaluating":
         gathers = any("gather" in f.function for e in errors_of(s) for f in e.frames)
         is_left_to_0 = not waits or any(x.is_barrier for x in waits) or s.watchdogs.all_but_0_of(s.case.job.world_size)
+        is_left_to_0 = is_left_to_0 or (len(s.watchdogs.ranks) > 1 and _wait_for_a_result(s, waits))
         return gathers or not is_left_to_0 or any("GATHER" in x.op or x.op in _SHARDED for x in waits)
     is_shared = work.kind == "work.saving" and bool(_SAVES_TOGETHER.search(work.text))
     return work.kind == "work.saving" and any(x.op in _SHARDED or (is_shared and "GATHER" in x.op) for x in waits)
+
+
+def _wait_for_a_result(s: Situation, waits: Sequence[TimedOut]) -> bool:
+    """Whether what they wait for is a few numbers or an object from a root: what comes out of an evaluation."""
+    is_small = all(x.numel_in is not None and x.numel_in <= _SMALL for x in waits)
+    is_object = any(f.function == "broadcast_object_list" for e in errors_of(s) for f in e.frames)
+    return all(x.op == "BROADCAST" for x in waits) and (is_small or is_object)
 
 
 def _foreign_bar(s: Situation, waits: Sequence[TimedOut]) -> LogEvent | None:
     limits = [x.limit_ms for x in waits if x.limit_ms]
     positions = [x.seq for x in waits if x.seq is not None]
     return bar_beside_the_wait(s.events, min(limits) // 1000, max(positions, default=None)) if limits else None
+
+
+def _may_be_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
+    """Whether it looks like one, or is one, and rank 0, of which the watchdogs say nothing, printed on when the others had come to it."""
+    if not waits or _looks_like_barrier(s, waits):
+        return bool(waits)
+    is_known = len(s.watchdogs.ranks) > 1 and all(x.is_barrier and (x.seq or 0) > 1 for x in waits)
+    is_known = is_known and not s.watchdogs.has_subgroups and 0 not in s.watchdogs.seen
+    return is_known and printed_last(s.case.log, waits[0].events[0].order) == 0
 
 
 def _looks_like_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
@@ -220,7 +257,7 @@ def _looks_like_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
 @rule("timeout-unexplained", names=Names.NOTHING)
 def timeout_unexplained(s: Situation) -> Iterator[Found]:
     """Who waited, in what, who was missing as far as it is known, and what would decide."""
-    hangs = [e for e in s.events if e.says == "hang"]
+    hangs = [e for e in s.events if e.says == "hang"] or list(_awaited_in_store(s)[2])
     if not hangs or len(s.case.calls) or any(r.stacks for r in s.case.ranks.values()):
         return
     missing, why, lines = _missing(s)
@@ -242,21 +279,20 @@ def timeout_unexplained(s: Situation) -> Iterator[Found]:
     )
 
 
-_Known = tuple[tuple[int, ...], str, Sequence[LogEvent]]
-
-
 def _missing(s: Situation) -> _Known:
     """(ranks that were missing or behind, how that is known, the lines)."""
     lagging, lines = s.watchdogs.lagging
     if lagging:
         return lagging, "had stopped before that call, as torch's own report says", lines
-    by, late, _ = _behind(s.watchdogs)
+    by, late, _ = s.watchdogs.behind
     if by:
         return _ranks(late), f"had issued {by} calls less", [c.event for c in late]
     if accused := s.events.of("frtrace.culprit"):
         return s.events.ranks("frtrace.culprit"), "differed, as torch's analyser says", accused
     if missed := _missed(s):
         return tuple(sorted({n for n, _ in missed})), "did not come to the barrier", [e for _, e in missed]
+    if (awaited := _awaited_in_store(s))[0] and not any(e.says == "hang" for e in s.events):
+        return awaited
     return _horovod(s) or _shorter_queue(s) or _only_observer(s) or _only_silent_one(s) or ((), "", ())
 
 
