@@ -212,6 +212,10 @@ def test_the_lines_of_an_exception_belong_to_the_tag_before_its_first() -> None:
     raised = (f"{stamp} TP3] hit an exception: Traceback (most recent call last):", '  File "a.py", line 3, in f')
     found = lines(*raised, "TypeError: no", f"{stamp}] SIGQUIT received", "more")
     assert [x.rank for x in found] == [3, 3, 3, None, None]
+    collected = lines(
+        *(f"2026-05-14T07:55:32.123456789Z {x}" for x in (*raised, "TypeError: no", f"{stamp}] SIGQUIT", "more"))
+    )
+    assert [x.rank for x in collected] == [3, 3, 3, None, None]
 
 
 def test_the_rank_of_a_file_holds_where_no_line_says_otherwise() -> None:

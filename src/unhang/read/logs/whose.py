@@ -82,12 +82,18 @@ def pass_on_tags(heads: Iterable[Head]) -> None:
     tagged: dict[Hashable, Head] = {}
     for head in heads:
         where = (head.host, head.task, head.pid)
-        if head.stamps or head.torch_ranks or head.rank is not None or head.local_rank is not None:
+        first, is_named = (
+            tagged.get(where),
+            bool(head.torch_ranks) or head.rank is not None or head.local_rank is not None,
+        )
+        if (
+            first is not None and not is_named and len(head.stamps) < len(first.stamps)
+        ):  # a collector may stamp each line
+            head.tensor_rank, head.replica = first.tensor_rank, first.replica
+        elif is_named or head.stamps:
             tagged.pop(where, None)
             if head.tensor_rank is not None and head.body.rstrip().endswith(_BEGINS):
                 tagged[where] = head
-        elif (first := tagged.get(where)) is not None:
-            head.tensor_rank, head.replica = first.tensor_rank, first.replica
 
 
 def _node(head: Head) -> Hashable:
