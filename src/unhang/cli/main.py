@@ -15,7 +15,7 @@ from unhang.cli.streams import give_up_stdout, hold_streams
 from unhang.errors import NoTorch, UnhangError
 
 # Each is `command` of the module with its name, in the order in which they are useful.
-COMMANDS = ("run", "diagnose", "check", "reproduce", "verify", "inject", "demo", "env", "explain", "skill")
+COMMANDS = ("run", "diagnose", "check", "lint", "reproduce", "verify", "inject", "demo", "env", "explain", "skill")
 INTERRUPTED = 130
 
 

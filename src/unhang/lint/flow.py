@@ -1,0 +1,427 @@
+"""One function, followed statement by statement: what it does under which conditions, and where ranks part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from unhang.lint import known
+from unhang.lint.calls import Calls, element, value_of_name
+from unhang.lint.divergence import Cause, compared, conditional_of, finding_of
+from unhang.lint.ir import Attr, Call, Do, Expr, Found, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
+from unhang.lint.link import Link, is_one_rank
+from unhang.lint.single import found_in_call, found_in_endless_loop, found_in_function, found_in_handler
+from unhang.lint.values import (
+    DATA,
+    DIFFERS,
+    MAYBE,
+    MOST_EFFECTS,
+    PLAIN,
+    RANK,
+    UNEVEN,
+    UNKNOWN,
+    Conditional,
+    Effect,
+    Summary,
+    Value,
+    either,
+)  # fmt: skip
+
+
+@dataclass(eq=False)
+class Exit:
+    """A way out that not every rank takes. `made`: what its branch did before; `rest`: what the others do after it."""
+
+    kind: str
+    cause: Cause
+    line: int
+    column: int
+    made: list[Effect]
+    rest: list[Effect] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Pending:
+    """Collectives under a condition on the rank, without a partner so far."""
+
+    cause: Cause
+    effects: list[Effect]
+
+
+class Frame(Calls):
+    """The run of one function. `later`: what its callers decide."""
+
+    def __init__(self, link: Link, file: int, at: int) -> None:
+        self.link, self.file, self.at = link, file, at
+        of = link.project.files[file]
+        self.path, self.function = of.path, of.functions[at]
+        self.env: dict[str, Value] = {}
+        self.outer = link.closures.get((file, at), {})
+        self.effects: list[Effect] = []
+        self.conditions: list[tuple[Cause, int, int]] = []
+        self.no_sync, self.loops, self.uneven_is_fine = 0, 0, 0
+        self.unified: set[int] = set()
+        self.later: list[Conditional] = []
+        self._exits: list[Exit] = []
+        self._pending: list[Pending] = []
+        self._returned: list[Value] = []
+        self._ends_unevenly = False
+        for i, name in enumerate(self.function.parameters):
+            self.env[name.lstrip("*")] = self._parameter(i, name)
+
+    def _parameter(self, i: int, name: str) -> Value:
+        function = self.function
+        if i == 0 and function.is_method and function.inside <= 0:
+            kind = "class" if "classmethod" in function.decorators else "obj"
+            return Value(sort=(kind, self.file, function.owner))
+        if function.name == "__init__" and function.owner:
+            given = self.link.built.get((self.file, function.owner), {}).get(i)
+            if given is not None:
+                return given
+        by_name = value_of_name(name)
+        if by_name.dep:
+            return by_name
+        return Value(0, frozenset((i,)), ("param", i)) if name[0] != "*" else PLAIN
+
+    def run(self, summary: Summary) -> None:
+        """Follows the function, and fills its summary."""
+        if is_one_rank(self.function.decorators):
+            name = next(d for d in self.function.decorators if is_one_rank([d]))
+            self._branch(Cause(Value(RANK, zero=True), self.function.line, f"@{name}", self.path), self.function.body)
+        else:
+            self.block(self.function.body)
+        self._close(self._exits, 0)
+        self._close_pending()
+        summary.effects = self.effects[:MOST_EFFECTS]
+        summary.conditional = self.later[:MOST_EFFECTS]
+        summary.unifies = frozenset(self.unified)
+        returned = PLAIN
+        for n, value in enumerate(self._returned):
+            returned = value if n == 0 else either(returned, value)
+        if self.function.is_generator:
+            returned = Value(
+                UNEVEN if self._ends_unevenly else 0, sort=("share", "generator") if self._ends_unevenly else None
+            )
+        summary.returns = returned
+        found_in_function(self, summary)
+
+    def _branch(self, cause: Cause, body: Sequence[Stmt]) -> None:
+        """A body that only some ranks come to."""
+        mark = len(self.effects)
+        self.conditions.append((cause, mark, self.loops))
+        self.block(body)
+        self.conditions.pop()
+        self._part(cause, self._cut(mark), [])
+
+    def _cut(self, mark: int) -> list[Effect]:
+        cut = self.effects[mark:]
+        del self.effects[mark:]
+        return cut
+
+    # What Calls asks for.
+
+    def emit(self, effect: Effect) -> None:
+        """A collective is made here."""
+        if effect.group and len(effect.way) == 1:
+            self.link.groups.setdefault((self.file, effect.group), set()).add((self.file, self.at))
+        self.effects.append(effect)
+        for way_out in self._exits:
+            way_out.rest.append(effect)
+
+    def conditional_part(self, condition: Value, line: int, mark: int) -> None:
+        """Effects from `mark` on are made only where a part of an expression is true."""
+        self._part(Cause(condition, line, "the condition before it", self.path), self._cut(mark), [])
+
+    def found_in_call(self, name: str, full: str, node: Call, args: list[Value]) -> None:
+        """The rules that look at single calls."""
+        found_in_call(self, name, full, node, args)
+
+    # Statements.
+
+    def block(self, body: Iterable[Stmt]) -> str:
+        """Follows statements; how they end: return, break, continue, raise, exit, or empty where they go on."""
+        for s in body:
+            end = _STATEMENTS[type(s)](self, s)
+            if end:
+                return end
+        return ""
+
+    def _do(self, s: Do) -> str:
+        self.value(s.value)
+        return "exit" if _ends_process(s.value) else ""
+
+    def _set(self, s: Set) -> str:
+        value = self.value(s.value)
+        if s.adds:
+            value = either(self.value(s.targets[0]), value)
+        for target in s.targets:
+            self.assign(target, value, is_certain=not isinstance(s.value, Call | Ref))
+        return ""
+
+    def assign(self, target: Expr, value: Value, is_certain: bool = False) -> None:
+        """Binds a name. What is bound where not every rank comes differs; `is_certain`: its name adds nothing."""
+        if isinstance(target, Op) and target.op == "seq":
+            parts = value.sort[1] if value.sort is not None and value.sort[0] == "tuple" else None
+            for i, part in enumerate(target.parts):
+                fits = parts is not None and len(parts) == len(target.parts)
+                one = parts[i] if fits and parts is not None else Value(value.dep, value.params, _shared(value, i))
+                self.assign(part, one, is_certain)
+            return
+        if isinstance(target, Op) and target.op == "[]" and isinstance(target.parts[0], Ref):
+            base = target.parts[0].path
+            if value.dep & DATA and base in self.env:
+                self.env[base] = self.env[base]._replace(dep=self.env[base].dep | DATA)
+            return
+        if not isinstance(target, Ref):
+            return
+        for cause, *_ in self.conditions:
+            if cause.value.dep & DIFFERS:
+                zero = cause.value.zero if value.const is True else None
+                value = value._replace(dep=value.dep | cause.value.dep & DIFFERS, group=cause.value.group, zero=zero)
+        last = target.path.rpartition(".")[2]
+        if not is_certain and not value.dep and value.const is UNKNOWN and (by_name := value_of_name(last)).dep:
+            value = by_name
+        self.env[target.path] = value
+        head, _, name = target.path.partition(".")
+        me = self.env.get(head)
+        if name and "." not in name and me is not None and me.sort is not None and me.sort[0] == "obj":
+            self.link.set_attribute(me.sort[1], me.sort[2], name, value)
+
+    def _if(self, s: If) -> str:
+        condition = as_condition(self.value(s.test))
+        if condition.const is not UNKNOWN:
+            return self.block(s.body if condition.const else s.orelse)
+        cause = Cause(condition, s.line, s.text, self.path)
+        opposite = cause._replace(value=condition._replace(zero=None if condition.zero is None else not condition.zero))
+        before, exits, mark = self.env, self._exits, len(self.effects)
+        ends, envs, made, outs = [], [], [], []
+        for body, why in ((s.body, cause), (s.orelse, opposite)):
+            self.env, self._exits = dict(before), list(exits)
+            self.conditions.append((why, len(self.effects), self.loops))
+            ends.append(self.block(body))
+            self.conditions.pop()
+            envs.append(self.env)
+            made.append(self._cut(mark))
+            outs.append(self._exits)
+        both_end = bool(ends[0] and ends[1])  # these are compared with each other, not with what follows
+        outs = [[e for e in out if e in exits or e.rest or not both_end] for out in outs]
+        self._exits = list(dict.fromkeys([*outs[0], *outs[1]]))
+        self.env = envs[1] if ends[0] else envs[0] if ends[1] else _joined(envs[0], envs[1], before)
+        gone = [end in ("raise", "exit") for end in ends]
+        if any(gone):
+            kept = made[1] if gone[0] else made[0]
+            self.effects += [] if all(gone) else kept
+        elif bool(ends[0]) == bool(ends[1]):
+            self._part(cause, made[0], made[1])
+        else:  # the way out compares what follows
+            self.effects += made[0] + made[1]
+        if ends[0] and ends[1]:
+            return ends[0] if ends[1] in ("raise", "exit") else ends[1]
+        return ""
+
+    def _part(self, cause: Cause, here: list[Effect], there: list[Effect]) -> None:
+        """Two branches are compared; what is not made on both sides is pending or found."""
+        differs = cause.value.dep & DIFFERS
+        only_here, only_there = compared(here, there, cause)
+        if not only_here and not only_there:
+            self.effects += here if len(here) >= len(there) else there
+            return
+        if not differs:
+            for i in cause.value.params:
+                for effect in (only_here or only_there)[:1]:
+                    if effect.param < 0 and not effect.group:
+                        self.later.append(Conditional(i, "", finding_of(cause, effect, self.path), self.path))
+            self.effects += here + [e for e in there if e not in here]
+            return
+        single = set(map(id, only_here + only_there))
+        self.effects += [e for e in here + there if id(e) not in single]
+        if only_here and only_there and cause.value.dep & RANK:
+            self._report(finding_of(cause, only_here[0], self.path, other=only_there[0]), only_here[0])
+            return
+        for effects, zero in (
+            (only_here, cause.value.zero),
+            (only_there, None if cause.value.zero is None else not cause.value.zero),
+        ):
+            if effects:
+                self._pending.append(Pending(cause._replace(value=cause.value._replace(zero=zero)), effects))
+
+    def _report(self, found: Found, effect: Effect) -> None:
+        later = conditional_of(found, effect, self.path)
+        if later is not None:
+            self.later.append(later)
+        else:
+            self.link.report(self.path, found)
+
+    def _close_pending(self) -> None:
+        """Pairs of `if rank != 0: barrier()` and `if rank == 0: barrier()` are one barrier of all; the rest is found."""
+        left = list(self._pending)
+        while left:
+            one = left.pop(0)
+            keys = [e.key for e in one.effects]
+            for other in left:
+                opposite = one.cause.value.zero is None or other.cause.value.zero != one.cause.value.zero
+                if [e.key for e in other.effects] == keys and opposite and one.cause.line != other.cause.line:
+                    left.remove(other)
+                    self.effects += one.effects
+                    break
+            else:
+                for effect in sorted(one.effects, key=lambda e: e.param >= 0 or e.op == "destroy")[:1]:
+                    self._report(finding_of(one.cause, effect, self.path), effect)
+
+    def _leave(self, s: Leave) -> str:
+        value = PLAIN if s.value is None else self.value(s.value)
+        if s.kind == "yield":
+            return ""
+        if s.kind == "raise":
+            return "raise"
+        inside = self.loops if s.kind != "return" else 0
+        differing = [(c, mark) for c, mark, depth in self.conditions if c.value.dep & DIFFERS and depth >= inside]
+        if s.kind == "return":
+            for cause, _ in differing:
+                zero = (
+                    cause.value.zero
+                    if value.const is True
+                    else None
+                    if value.const is not False
+                    else not (cause.value.zero or False)
+                )
+                value = value._replace(dep=value.dep | cause.value.dep & DIFFERS, zero=zero, const=UNKNOWN)
+            self._returned.append(value)
+            if differing and self.function.is_generator and any(c.value.dep & RANK for c, _ in differing):
+                self._ends_unevenly = True
+        if differing:
+            cause, mark = differing[-1]
+            self._exits.append(Exit(s.kind, cause, s.line, s.column, self.effects[mark:]))
+        return s.kind
+
+    def _close(self, exits: Iterable[Exit], mark: int) -> None:
+        for way_out in exits:
+            missed, extra = compared(way_out.rest, way_out.made, way_out.cause)
+            missed, extra = worst_first(missed), worst_first(extra)
+            if missed:
+                found = finding_of(
+                    way_out.cause, missed[0], self.path, exit_at=(way_out.kind, way_out.line, way_out.column)
+                )
+                self._report(found, missed[0])
+            elif extra and way_out.kind == "return":
+                self._report(finding_of(way_out.cause, extra[0], self.path), extra[0])
+
+    def _loop(self, s: Loop) -> str:
+        over = self.value(s.over)
+        mark, exits = len(self.effects), list(self._exits)
+        is_for = s.target is not None
+        if s.target is not None:
+            self.assign(s.target, element(over), is_certain=True)
+        before = dict(self.env)
+        self.loops += 1
+        end = self.block(s.body)
+        self.loops -= 1
+        made = self.effects[mark:]
+        mine = [e for e in self._exits if e not in exits]
+        for way_out in mine:
+            if way_out.kind in ("break", "return"):
+                way_out.rest += [e for e in made if e not in way_out.rest]
+        self._close([e for e in mine if e.kind != "return"], mark)
+        self._exits = exits + [e for e in mine if e.kind == "return"]
+        if not is_for and over.const is UNKNOWN:
+            over = either(over, self.value(s.over))
+        uneven = over.dep & UNEVEN if is_for else over.dep & DIFFERS
+        self.env = _joined(before, self.env, before)
+        if not is_for and over.const is True and len(s.body) == 1 and isinstance(s.body[0], Leave):
+            found_in_endless_loop(self, s.body[0], s.line)
+        if uneven and made and not self.uneven_is_fine:
+            self._uneven(s, over, made, mark)
+        self.block(s.orelse)
+        return "return" if end in ("return", "exit", "raise") and not is_for and over.const is True else ""
+
+    def _uneven(self, s: Loop, over: Value, made: list[Effect], mark: int) -> None:
+        cause = Cause(over._replace(dep=over.dep | (RANK if over.dep & UNEVEN else 0)), s.line, s.text, self.path)
+        alone, _ = compared(made, [], cause)
+        if alone:
+            self._cut(mark)
+            self._report(finding_of(cause, alone[0], self.path, is_loop=True), alone[0])
+            self.effects += [e for e in made if e not in alone]
+
+    def _with(self, s: With) -> str:
+        no_sync = uneven = 0
+        for item, target in zip(s.items, s.targets, strict=True):
+            value = self.value(item)
+            if target is not None:
+                self.assign(target, value)
+            name = _called_name(item)
+            no_sync += name in ("no_sync", "accumulate", "no_backward_sync")
+            uneven += name in ("Join", "join")
+        self.no_sync += no_sync
+        self.uneven_is_fine += uneven
+        end = self.block(s.body)
+        self.no_sync -= no_sync
+        self.uneven_is_fine -= uneven
+        return end
+
+    def _try(self, s: Try) -> str:
+        mark = len(self.effects)
+        before = dict(self.env)
+        end = self.block(s.body)
+        made = self.effects[mark:]
+        if not end:
+            end = self.block(s.orelse)
+        after = self.env
+        ends = []
+        for handler in s.handlers:
+            self.env = _joined(before, after, before)
+            at = len(self.effects)
+            exits = list(self._exits)
+            ends.append(self.block(handler.body))
+            self._exits = exits + [e for e in self._exits if e not in exits and e.rest]
+            found_in_handler(self, handler, ends[-1], made, self._cut(at))
+        self.env = after if not s.handlers else _joined(after, self.env, before)
+        at = len(self.effects)
+        final = self.block(s.final)
+        if s.final and len(self.effects) > at:
+            found_in_handler(self, None, "", made, self.effects[at:])
+        return final or (end if all(ends) else "")
+
+
+def worst_first(effects: list[Effect]) -> list[Effect]:
+    """What is certain before what a parameter decides; leaving the group at the end is no collective of its own here."""
+    return sorted((e for e in effects if e.op != "destroy"), key=lambda e: e.param >= 0)
+
+
+def as_condition(v: Value) -> Value:
+    """A value where it decides: whether there is an output at all is the same on all ranks."""
+    return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.sort is not None and v.sort[0] in ("out", "of") else v
+
+
+def _joined(a: dict[str, Value], b: dict[str, Value], before: dict[str, Value]) -> dict[str, Value]:
+    out = dict(b)
+    for name, value in a.items():
+        other = b.get(name)
+        out[name] = value if other is None or other is value else either(value, other)
+    return out
+
+
+def _shared(value: Value, i: int) -> tuple[object, ...] | None:
+    """What a part of a returned tuple is: outputs of a module stay outputs; `initialize` gives the engine first."""
+    if value.sort is None:
+        return None
+    if value.sort[0] in ("out", "of"):
+        return value.sort
+    return value.sort if value.sort == ("wrap", "engine") and i == 0 else None
+
+
+def _called_name(e: Expr) -> str:
+    if not isinstance(e, Call):
+        return ""
+    return (
+        e.func.path.rpartition(".")[2] if isinstance(e.func, Ref) else e.func.name if isinstance(e.func, Attr) else ""
+    )
+
+
+def _ends_process(e: Expr) -> bool:
+    return isinstance(e, Call) and isinstance(e.func, Ref) and e.func.path in known.ENDS_PROCESS
+
+
+_STATEMENTS: dict[type, Callable[[Frame, Any], str]] = {
+    Do: Frame._do, Set: Frame._set, If: Frame._if, Leave: Frame._leave, Loop: Frame._loop, With: Frame._with, Try: Frame._try,
+}  # fmt: skip

@@ -1,0 +1,123 @@
+"""What is known of a value, what a function does to its caller, and how both are joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from unhang.lint.ir import Found
+
+# How a value may differ between ranks.
+RANK = 1  # by the number of the rank
+LOCAL = 2  # by the clock, chance, the process or the disk of its node
+DATA = 4  # by the rank's own batch
+UNEVEN = 8  # it has another length on each rank
+MAYBE = 16  # by the rank's own batch, if the parameter that made it is a module
+DIFFERS = RANK | LOCAL | DATA | MAYBE
+
+
+class _Unknown:
+    def __repr__(self) -> str:
+        return "?"
+
+
+UNKNOWN: Any = _Unknown()
+
+
+class Place(NamedTuple):
+    """A line, and what stands there."""
+
+    path: str
+    line: int
+    column: int
+    text: str
+
+
+class Value(NamedTuple):
+    """`dep`: how it may differ; `params`: parameters it depends on; `group`: of which group a rank is the number, empty: of all.
+
+    `sort`: what it is, such as `("ext", "torch.distributed")`, `("fn", 3, 7)`, `("obj", 3, "Trainer")`, `("wrap", "ddp")`,
+    `("out", "ddp")` for what a wrapped module returned, `("param", 0)`, `("of", 0)` for what a parameter returned,
+    `("group", text)`, `("many", sort)`, `("odd", reason)` for a tensor that is unfit for a collective. `zero`: what it is as a
+    condition on rank 0, where the others have the opposite. `const`: the value itself.
+    """
+
+    dep: int = 0
+    params: frozenset[int] = frozenset()
+    sort: tuple[Any, ...] | None = None
+    zero: bool | None = None
+    group: str = ""
+    const: Any = UNKNOWN
+
+
+NO_PARAMS: frozenset[int] = frozenset()
+PLAIN = Value()
+
+
+def mixed(*values: Value) -> Value:
+    """What is computed from these."""
+    dep, params, group = 0, NO_PARAMS, ""
+    for v in values:
+        dep |= v.dep
+        if v.params:
+            params = params | v.params
+        group = group or v.group
+    return Value(dep, params, None, None, group) if dep or params else PLAIN
+
+
+def either(a: Value, b: Value) -> Value:
+    """One of both, after branches that have met again."""
+    if a == b:
+        return a
+    const = a.const if a.const is not UNKNOWN and a.const == b.const else UNKNOWN
+    sort = a.sort if a.sort == b.sort else a.sort if b.sort is None else b.sort if a.sort is None else None
+    return Value(
+        a.dep | b.dep, a.params | b.params, sort, a.zero if a.zero == b.zero else None, a.group or b.group, const
+    )
+
+
+class Effect(NamedTuple):
+    """A collective that a call makes. `group`: empty for all ranks, `@2` for what parameter 2 holds.
+
+    `param`, `method`: it is made if that parameter makes one when the method is called; -1: it is made by `op` itself.
+    `way`: the calls that lead to it, the outermost first.
+    """
+
+    op: str
+    group: str
+    way: tuple[Place, ...]
+    hidden: str = ""
+    param: int = -1
+    method: str = ""
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        """What must be equal on all ranks."""
+        return self.op, self.group, self.param, self.method
+
+
+class Conditional(NamedTuple):
+    """A finding that depends on what a caller gives: parameter `param` differs between ranks, or its `method` is a collective."""
+
+    param: int
+    method: str  # empty: it must differ
+    found: Found
+    path: str
+
+
+@dataclass
+class Summary:
+    """What a function does, as far as its callers care. `unifies`: parameters that are equal on all ranks afterwards.
+
+    `returns_self_exit`: it never returns.
+    """
+
+    effects: list[Effect] = field(default_factory=list)
+    returns: Value = PLAIN
+    unifies: frozenset[int] = NO_PARAMS
+    conditional: list[Conditional] = field(default_factory=list)
+    never_returns: bool = False
+
+
+MOST_EFFECTS = 24
+MOST_WAY = 6
