@@ -13,12 +13,13 @@ GROUPS = ("new_group", "device_mesh")
 
 
 class Cause(NamedTuple):
-    """A condition, as it stands in the code."""
+    """A condition, as it stands in the code. `uniform`: names in those parts of it that are the same on all ranks."""
 
     value: Value
     line: int
     text: str
     path: str
+    uniform: frozenset[str] = frozenset()
 
 
 def compared(here: Sequence[Effect], there: Sequence[Effect], cause: Cause) -> tuple[list[Effect], list[Effect]]:
@@ -32,7 +33,7 @@ def _alone(effects: Sequence[Effect], others: Counter[tuple[str, str, int, str]]
     for e in effects:
         if left[e.key] > 0:
             left[e.key] -= 1
-        elif _is_relevant(e, cause):
+        elif e.is_sure and _is_relevant(e, cause):
             out.append(e)
     return out
 

@@ -7,15 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unhang.lint import known
-from unhang.lint.calls import Calls, element, value_of_name
+from unhang.lint.calls import Calls
 from unhang.lint.divergence import Cause, compared, conditional_of, finding_of
-from unhang.lint.ir import Attr, Call, Do, Expr, Found, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
+from unhang.lint.ir import Attr, Call, Const, Do, Expr, Found, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.link import Link, is_one_rank
 from unhang.lint.single import found_in_call, found_in_endless_loop, found_in_function, found_in_handler
+from unhang.lint.special import element, paths_in, value_of_name
 from unhang.lint.values import (
     DATA,
     DIFFERS,
     MAYBE,
+    MAYBE_NONE,
     MOST_EFFECTS,
     PLAIN,
     RANK,
@@ -31,14 +33,30 @@ from unhang.lint.values import (
 
 @dataclass(eq=False)
 class Exit:
-    """A way out that not every rank takes. `made`: what its branch did before; `rest`: what the others do after it."""
+    """A way out that not every rank takes. `made`: what its branch did before; `rest`: what the others do after it.
+
+    `depth`: how many conditions stand around the one that parts the ranks.
+    """
 
     kind: str
     cause: Cause
     line: int
     column: int
     made: list[Effect]
+    depth: int
     rest: list[Effect] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Way:
+    """A branch: how it ended, what it bound, made and left by, why it was taken, and what it says of parameters."""
+
+    end: str
+    env: dict[str, Value]
+    made: list[Effect]
+    exits: list[Exit]
+    cause: Cause
+    needed: frozenset[tuple[int, bool | str]]
 
 
 @dataclass(eq=False)
@@ -66,7 +84,11 @@ class Frame(Calls):
         self._exits: list[Exit] = []
         self._pending: list[Pending] = []
         self._returned: list[Value] = []
+        self._none_returned: list[tuple[bool, bool]] = []
         self._ends_unevenly = False
+        self._unsure = 0
+        self.needs: frozenset[tuple[int, bool | str]] = frozenset()
+        self.uniform: set[str] = set()
         for i, name in enumerate(self.function.parameters):
             self.env[name.lstrip("*")] = self._parameter(i, name)
 
@@ -91,7 +113,7 @@ class Frame(Calls):
             self._branch(Cause(Value(RANK, zero=True), self.function.line, f"@{name}", self.path), self.function.body)
         else:
             self.block(self.function.body)
-        self._close(self._exits, 0)
+        self._close(self._exits)
         self._close_pending()
         summary.effects = self.effects[:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
@@ -99,6 +121,10 @@ class Frame(Calls):
         returned = PLAIN
         for n, value in enumerate(self._returned):
             returned = value if n == 0 else either(returned, value)
+        if len({is_none for is_none, _ in self._none_returned}) > 1 and any(
+            by_rank for _, by_rank in self._none_returned
+        ):
+            returned = returned._replace(dep=returned.dep | MAYBE_NONE)
         if self.function.is_generator:
             returned = Value(
                 UNEVEN if self._ends_unevenly else 0, sort=("share", "generator") if self._ends_unevenly else None
@@ -125,6 +151,8 @@ class Frame(Calls):
         """A collective is made here."""
         if effect.group and len(effect.way) == 1:
             self.link.groups.setdefault((self.file, effect.group), set()).add((self.file, self.at))
+        if self.needs or self._unsure:
+            effect = effect._replace(needs=effect.needs | self.needs, is_sure=effect.is_sure and not self._unsure)
         self.effects.append(effect)
         for way_out in self._exits:
             way_out.rest.append(effect)
@@ -141,10 +169,13 @@ class Frame(Calls):
 
     def block(self, body: Iterable[Stmt]) -> str:
         """Follows statements; how they end: return, break, continue, raise, exit, or empty where they go on."""
+        needs = self.needs
         for s in body:
             end = _STATEMENTS[type(s)](self, s)
             if end:
+                self.needs = needs
                 return end
+        self.needs = needs
         return ""
 
     def _do(self, s: Do) -> str:
@@ -189,36 +220,64 @@ class Frame(Calls):
             self.link.set_attribute(me.sort[1], me.sort[2], name, value)
 
     def _if(self, s: If) -> str:
+        self.uniform = set()
         condition = as_condition(self.value(s.test))
+        uniform = frozenset(self.uniform)
         if condition.const is not UNKNOWN:
             return self.block(s.body if condition.const else s.orelse)
-        cause = Cause(condition, s.line, s.text, self.path)
+        cause = Cause(condition, s.line, s.text, self.path, uniform)
         opposite = cause._replace(value=condition._replace(zero=None if condition.zero is None else not condition.zero))
-        before, exits, mark = self.env, self._exits, len(self.effects)
-        ends, envs, made, outs = [], [], [], []
-        for body, why in ((s.body, cause), (s.orelse, opposite)):
-            self.env, self._exits = dict(before), list(exits)
+        is_asked_before = any(c.uniform and c.uniform & paths_in(s.test) for c, *_ in self.conditions)
+        self._unsure += is_asked_before
+        before, exits, mark, needs = self.env, self._exits, len(self.effects), self.needs
+        ways = []
+        for body, why, needed in zip((s.body, s.orelse), (cause, opposite), implied(self, s.test), strict=True):
+            self.env, self._exits, self.needs = dict(before), list(exits), needs | needed
             self.conditions.append((why, len(self.effects), self.loops))
-            ends.append(self.block(body))
+            end = self.block(body)
             self.conditions.pop()
-            envs.append(self.env)
-            made.append(self._cut(mark))
-            outs.append(self._exits)
-        both_end = bool(ends[0] and ends[1])  # these are compared with each other, not with what follows
-        outs = [[e for e in out if e in exits or e.rest or not both_end] for out in outs]
-        self._exits = list(dict.fromkeys([*outs[0], *outs[1]]))
-        self.env = envs[1] if ends[0] else envs[0] if ends[1] else _joined(envs[0], envs[1], before)
-        gone = [end in ("raise", "exit") for end in ends]
+            ways.append(Way(end, self.env, self._cut(mark), [e for e in self._exits if e not in exits], why, needed))
+        self._unsure -= is_asked_before
+        self._exits, self.needs = exits + self._meet(*ways), needs
+        here, there = ways
+        if here.end or there.end:
+            self.env = there.env if here.end else here.env
+            if not (here.end and there.end):
+                self.needs |= there.needed if here.end else here.needed
+        else:
+            self.env = _joined(here.env, there.env)
+            if condition.dep & RANK:
+                _mark_none(self.env, here, there, before)
+        gone = [way.end in ("raise", "exit") for way in ways]
         if any(gone):
-            kept = made[1] if gone[0] else made[0]
-            self.effects += [] if all(gone) else kept
-        elif bool(ends[0]) == bool(ends[1]):
-            self._part(cause, made[0], made[1])
+            self.effects += [] if all(gone) else there.made if gone[0] else here.made
+        elif bool(here.end) == bool(there.end):
+            self._part(cause, here.made, there.made)
         else:  # the way out compares what follows
-            self.effects += made[0] + made[1]
-        if ends[0] and ends[1]:
-            return ends[0] if ends[1] in ("raise", "exit") else ends[1]
+            self.effects += here.made + there.made
+        if here.end and there.end:
+            return here.end if there.end in ("raise", "exit") else there.end
         return ""
+
+    def _meet(self, *ways: Way) -> list[Exit]:
+        """The ways out of two branches that are still to be compared with what follows."""
+        left = []
+        for way, other in zip(ways, reversed(ways), strict=True):
+            for one in way.exits:
+                if one.cause is way.cause:  # the other ranks take the other branch
+                    one.rest = list(other.made)
+                    if way.end and other.end and one.made == way.made:
+                        continue  # both branches end: they are compared with each other
+                    left.append(one)
+                elif one.depth < len(self.conditions):
+                    left.append(one)
+                elif way.end in ("raise", "exit"):
+                    continue
+                elif way.end == "return" or (way.end and way.end == one.kind):
+                    self._close([one])
+                else:
+                    left.append(one)
+        return left
 
     def _part(self, cause: Cause, here: list[Effect], there: list[Effect]) -> None:
         """Two branches are compared; what is not made on both sides is pending or found."""
@@ -230,8 +289,9 @@ class Frame(Calls):
         if not differs:
             for i in cause.value.params:
                 for effect in (only_here or only_there)[:1]:
-                    if effect.param < 0 and not effect.group:
-                        self.later.append(Conditional(i, "", finding_of(cause, effect, self.path), self.path))
+                    if effect.param < 0 and not effect.group and effect.is_sure:
+                        test = "is None" if cause.value.sort == ("none test",) else ""
+                        self.later.append(Conditional(i, test, finding_of(cause, effect, self.path), self.path))
             self.effects += here + [e for e in there if e not in here]
             return
         single = set(map(id, only_here + only_there))
@@ -276,9 +336,14 @@ class Frame(Calls):
         if s.kind == "raise":
             return "raise"
         inside = self.loops if s.kind != "return" else 0
-        differing = [(c, mark) for c, mark, depth in self.conditions if c.value.dep & DIFFERS and depth >= inside]
+        differing = [
+            (c, mark, n)
+            for n, (c, mark, depth) in enumerate(self.conditions)
+            if c.value.dep & DIFFERS and depth >= inside
+        ]
         if s.kind == "return":
-            for cause, _ in differing:
+            self._none_returned.append((value.const is None, any(c.value.dep & RANK for c, *_ in differing)))
+            for cause, *_ in differing:
                 zero = (
                     cause.value.zero
                     if value.const is True
@@ -288,14 +353,14 @@ class Frame(Calls):
                 )
                 value = value._replace(dep=value.dep | cause.value.dep & DIFFERS, zero=zero, const=UNKNOWN)
             self._returned.append(value)
-            if differing and self.function.is_generator and any(c.value.dep & RANK for c, _ in differing):
+            if differing and self.function.is_generator and any(c.value.dep & RANK for c, *_ in differing):
                 self._ends_unevenly = True
-        if differing:
-            cause, mark = differing[-1]
-            self._exits.append(Exit(s.kind, cause, s.line, s.column, self.effects[mark:]))
+        if differing and not self._unsure:
+            cause, mark, depth = differing[-1]
+            self._exits.append(Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth))
         return s.kind
 
-    def _close(self, exits: Iterable[Exit], mark: int) -> None:
+    def _close(self, exits: Iterable[Exit]) -> None:
         for way_out in exits:
             missed, extra = compared(way_out.rest, way_out.made, way_out.cause)
             missed, extra = worst_first(missed), worst_first(extra)
@@ -304,7 +369,7 @@ class Frame(Calls):
                     way_out.cause, missed[0], self.path, exit_at=(way_out.kind, way_out.line, way_out.column)
                 )
                 self._report(found, missed[0])
-            elif extra and way_out.kind == "return":
+            elif extra and way_out.kind == "return" and not way_out.rest:
                 self._report(finding_of(way_out.cause, extra[0], self.path), extra[0])
 
     def _loop(self, s: Loop) -> str:
@@ -322,12 +387,12 @@ class Frame(Calls):
         for way_out in mine:
             if way_out.kind in ("break", "return"):
                 way_out.rest += [e for e in made if e not in way_out.rest]
-        self._close([e for e in mine if e.kind != "return"], mark)
+        self._close([e for e in mine if e.kind != "return"])
         self._exits = exits + [e for e in mine if e.kind == "return"]
         if not is_for and over.const is UNKNOWN:
             over = either(over, self.value(s.over))
         uneven = over.dep & UNEVEN if is_for else over.dep & DIFFERS
-        self.env = _joined(before, self.env, before)
+        self.env = _joined(before, self.env)
         if not is_for and over.const is True and len(s.body) == 1 and isinstance(s.body[0], Leave):
             found_in_endless_loop(self, s.body[0], s.line)
         if uneven and made and not self.uneven_is_fine:
@@ -369,13 +434,18 @@ class Frame(Calls):
         after = self.env
         ends = []
         for handler in s.handlers:
-            self.env = _joined(before, after, before)
+            self.env = _joined(before, after)
             at = len(self.effects)
             exits = list(self._exits)
             ends.append(self.block(handler.body))
             self._exits = exits + [e for e in self._exits if e not in exits and e.rest]
-            found_in_handler(self, handler, ends[-1], made, self._cut(at))
-        self.env = after if not s.handlers else _joined(after, self.env, before)
+            is_fallback = (
+                len(s.body) == 1
+                and any(e.param < 0 for e in made)
+                and not isinstance(s.body[0], If | Loop | With | Try)
+            )
+            found_in_handler(self, handler, ends[-1], made, self._cut(at), is_fallback)
+        self.env = after if not s.handlers else _joined(after, self.env)
         at = len(self.effects)
         final = self.block(s.final)
         if s.final and len(self.effects) > at:
@@ -393,12 +463,50 @@ def as_condition(v: Value) -> Value:
     return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.sort is not None and v.sort[0] in ("out", "of") else v
 
 
-def _joined(a: dict[str, Value], b: dict[str, Value], before: dict[str, Value]) -> dict[str, Value]:
+def _joined(a: dict[str, Value], b: dict[str, Value]) -> dict[str, Value]:
     out = dict(b)
     for name, value in a.items():
         other = b.get(name)
         out[name] = value if other is None or other is value else either(value, other)
     return out
+
+
+def _mark_none(env: dict[str, Value], here: Way, there: Way, before: dict[str, Value]) -> None:
+    """Names that are None on some ranks from here on; what was so and is made on the other ranks now, is so no more."""
+    for name, value in env.items():
+        a, b, old = here.env.get(name), there.env.get(name), before.get(name)
+        if a is None or b is None or a is b:
+            continue
+        made, zero = (a, here.cause.value.zero) if b == old else (b, there.cause.value.zero)
+        if (a.const is None) != (b.const is None):
+            env[name] = value._replace(dep=value.dep | MAYBE_NONE | RANK, zero=zero)
+        elif old is not None and old.dep & MAYBE_NONE and None not in (zero, old.zero) and zero != old.zero:
+            env[name] = made._replace(dep=0, zero=None)
+
+
+Needs = frozenset[tuple[int, bool | str]]
+
+
+def implied(frame: Frame, test: Expr) -> tuple[Needs, Needs]:
+    """What a condition says of parameters: where it is true, and where it is not."""
+    nothing: Needs = frozenset()
+    match test:
+        case Ref():
+            sort = frame.ref(test.path).sort
+            if sort is not None and sort[0] == "param":
+                return frozenset({(sort[1], True)}), frozenset({(sort[1], False)})
+        case Op(op="not", parts=[inner]):
+            return implied(frame, inner)[::-1]
+        case Op(op="and" | "or"):
+            both = [implied(frame, p) for p in test.parts]
+            joined = frozenset[tuple[int, bool | str]]().union(*(b[test.op == "or"] for b in both))
+            return (joined, nothing) if test.op == "and" else (nothing, joined)
+        case Op(op="is" | "is not", parts=[Ref() as of, Const(value=None)]):
+            sort = frame.ref(of.path).sort
+            if sort is not None and sort[0] == "param":
+                ways: tuple[Needs, Needs] = frozenset({(sort[1], "none")}), frozenset({(sort[1], "some")})
+                return ways if test.op == "is" else ways[::-1]
+    return nothing, nothing
 
 
 def _shared(value: Value, i: int) -> tuple[object, ...] | None:

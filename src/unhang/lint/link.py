@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known
+from unhang.lint.divergence import GROUPS
 from unhang.lint.ir import Const, Expr, File, Found
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
     DIFFERS,
+    MAYBE_NONE,
     NO_PARAMS,
     PLAIN,
     RANK,
@@ -43,6 +46,8 @@ class Link:
         self._modules: dict[int, dict[str, Value]] = {}
         self._attributes: dict[tuple[int, str], dict[str, Value]] = {}
         self._depth = 0
+        self._causes: set[tuple[str, str, str, str]] = set()
+        self.callers: dict[tuple[int, int], set[tuple[int, int]]] = {}
 
     def run(self) -> Iterator[tuple[str, Found]]:
         """Every finding, by file and line."""
@@ -60,6 +65,7 @@ class Link:
     def _forget(self) -> None:
         """What was found out before it was known with what objects are made."""
         self.threads.clear()
+        self._causes.clear()
         for known_so_far in (
             self.closures,
             self.findings,
@@ -72,7 +78,23 @@ class Link:
 
     def report(self, path: str, found: Found) -> None:
         """Keeps a finding, once."""
+        cause = (path, found.code, found.words.get("at", ""), found.words.get("condition", ""))
+        if found.words.get("at") and cause in self._causes:
+            return
+        self._causes.add(cause)
         self.findings.setdefault((path, found.code, found.line, found.column), (path, found))
+
+    def _leads_to(self, start: tuple[int, int], end: tuple[int, int]) -> bool:
+        """Whether a function is called by another one, over others perhaps."""
+        todo, seen = [end], {end}
+        while todo:
+            one = todo.pop()
+            if one == start:
+                return True
+            more = self.callers.get(one, set()) - seen
+            seen |= more
+            todo += more
+        return False
 
     def makers(self) -> set[str]:
         """Names at the top of files that lead to collectives: functions, and classes by their methods."""
@@ -94,7 +116,7 @@ class Link:
         return self._tops[key]
 
     def _top(self, file: int, name: str) -> Value:
-        from unhang.lint.calls import value_of_name
+        from unhang.lint.special import value_of_name
 
         symbol = self.project.find(file, name)
         if symbol is not None:
@@ -183,7 +205,7 @@ class Link:
         sort = value.sort
         if sort is not None and sort[0] in ("param", "of"):
             value = value._replace(sort=None)
-        value = value._replace(params=NO_PARAMS, const=value.const if name not in values else values[name].const)
+        value = value._replace(params=NO_PARAMS)
         values[name] = either(values[name], value) if name in values else value
 
     def note_constructor(self, sort: tuple[Any, ...], given: dict[int, tuple[Expr, Value]]) -> None:
@@ -210,7 +232,8 @@ class Link:
         self._depth += 1
         try:
             frame = Frame(self, file, at)
-            frame.run(summary)
+            with suppress(RecursionError):  # what was found so far stays
+                frame.run(summary)
             if at == 0:
                 self._modules.setdefault(file, {}).update(frame.env)
         finally:
@@ -240,8 +263,8 @@ class Link:
         """A thread makes collectives of a group that other functions use too."""
         for path, file, sort, effects, found in self.threads:
             for effect in effects:
-                users = self.groups.get((file, effect.group), set()) - {sort[1:3]}
-                if users or not effect.group:
+                users = {u for u in self.groups.get((file, effect.group), ()) if not self._leads_to(sort[1:3], u)}
+                if effect.op not in GROUPS and (users or not effect.group):
                     way = [(p.path, p.line, p.text) for p in effect.way]
                     words = {**found.words, "collective": effect.way[-1].text}
                     self.report(path, Found(found.code, found.line, found.column, words, way))
@@ -255,7 +278,12 @@ class Link:
             return
         v = given[conditional.param][1]
         found = conditional.found
-        if conditional.method:
+        if conditional.method == "is None":
+            if v.dep & MAYBE_NONE:
+                self._report_given(conditional, place)
+            elif v.sort is not None and v.sort[0] == "param":
+                frame.later.append(conditional._replace(param=v.sort[1]))
+        elif conditional.method:
             made = list(self.made_by(v, conditional.method))
             if made and made[0].param >= 0:
                 frame.later.append(conditional._replace(param=made[0].param))
@@ -263,10 +291,15 @@ class Link:
                 words = {**found.words, "hidden": made[0].hidden, "op": made[0].op}
                 self.report(conditional.path, Found(**{**_fields(found), "words": words}))
         elif v.dep & DIFFERS:
-            way = [(place.path, place.line, f"{place.text} is given a value that differs between ranks"), *found.way]
-            self.report(place.path, Found(found.code, place.line, place.column + 1, found.words, way))
+            self._report_given(conditional, place)
         elif v.sort is not None and v.sort[0] == "param":
             frame.later.append(conditional._replace(param=v.sort[1]))
+
+    def _report_given(self, conditional: Conditional, place: Place) -> None:
+        """The caller decides, and decides by rank."""
+        found = conditional.found
+        way = [(place.path, place.line, f"{place.text} is given a value that differs between ranks"), *found.way]
+        self.report(place.path, Found(found.code, place.line, place.column + 1, found.words, way))
 
 
 def _fields(found: Found) -> dict[str, Any]:

@@ -50,6 +50,7 @@ class Lowering:
         self._words: set[str] = set()
         self._sets: set[str] = set()
         self._yields = False
+        self._blocks = 0
 
     def module(self, tree: ast.Module) -> None:
         """Lowers the whole file."""
@@ -107,10 +108,13 @@ class Lowering:
 
     def _block(self, statements: Iterable[ast.stmt]) -> list[Stmt]:
         out: list[Stmt] = []
+        self._blocks += 1
+        self._syntax.blocks.append(self._blocks)
         for statement in statements:
             lower = _STATEMENTS.get(type(statement))
             if lower is not None:
                 lower(self, statement, out)
+        self._syntax.blocks.pop()
         return out
 
     def _text(self, node: ast.expr) -> str:

@@ -56,7 +56,7 @@ def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Val
     if rule is not None:
         rule(frame, full, node, args)
     made = known.collective(full) if full else None
-    if made is not None and made.op in _READS_ALL and "object" not in full:
+    if made is not None and made.op in _READS_ALL and "object" not in full and full.startswith("torch."):
         _tensors(frame, made, node, args)
 
 
@@ -129,7 +129,12 @@ def found_in_endless_loop(frame: Frame, s: Leave, line: int) -> None:
 
 
 def found_in_handler(
-    frame: Frame, handler: Handler | None, end: str, made: Sequence[Effect], inside: Sequence[Effect]
+    frame: Frame,
+    handler: Handler | None,
+    end: str,
+    made: Sequence[Effect],
+    inside: Sequence[Effect],
+    is_fallback: bool = False,
 ) -> None:
     """An `except` (None: `finally`) after a body that made these effects, with effects of its own."""
     own = [e for e in inside if e.param < 0 and e.op != "destroy"]
@@ -141,7 +146,7 @@ def found_in_handler(
         return
     if any(n in _FEATURE_TESTS for n in handler.names):
         return
-    if own and not {e.key for e in own} <= {e.key for e in made}:
+    if own and not is_fallback and not {e.op for e in own} <= {e.op for e in made}:
         first = own[0].way[0]
         _found(frame, "LNT201", first.line, first.column, own[0], caught=_caught(handler))
         return

@@ -13,7 +13,9 @@ LOCAL = 2  # by the clock, chance, the process or the disk of its node
 DATA = 4  # by the rank's own batch
 UNEVEN = 8  # it has another length on each rank
 MAYBE = 16  # by the rank's own batch, if the parameter that made it is a module
+MAYBE_NONE = 32  # it is None on some ranks, and not on others
 DIFFERS = RANK | LOCAL | DATA | MAYBE
+COMPUTED = ~MAYBE_NONE  # what is left of it in what is computed from a value
 
 
 class _Unknown:
@@ -52,6 +54,8 @@ class Value(NamedTuple):
 
 NO_PARAMS: frozenset[int] = frozenset()
 PLAIN = Value()
+RAW = ("raw",)  # the module inside a wrapper
+AGREED = ("agreed",)  # broadcast or reduced: the same on all ranks
 
 
 def mixed(*values: Value) -> Value:
@@ -62,15 +66,21 @@ def mixed(*values: Value) -> Value:
         if v.params:
             params = params | v.params
         group = group or v.group
+    dep &= COMPUTED
     return Value(dep, params, None, None, group) if dep or params else PLAIN
 
 
 def either(a: Value, b: Value) -> Value:
-    """One of both, after branches that have met again."""
+    """One of both, after branches that have met again. What one of them has agreed on is agreed: the other is for one rank alone."""
     if a == b:
         return a
+    if a.sort == AGREED or b.sort == AGREED:
+        return a if a.sort == AGREED else b
     const = a.const if a.const is not UNKNOWN and a.const == b.const else UNKNOWN
-    sort = a.sort if a.sort == b.sort else a.sort if b.sort is None else b.sort if a.sort is None else None
+    sorts = [v.sort for v in (a, b) if v.sort is not None]
+    sort = sorts[0] if sorts and sorts[0] == sorts[-1] else None
+    if sort is None and sorts and RAW not in sorts:
+        sort = next((s for s in sorts if s[0] == "wrap"), None)  # wrapped where the job is distributed
     return Value(
         a.dep | b.dep, a.params | b.params, sort, a.zero if a.zero == b.zero else None, a.group or b.group, const
     )
@@ -80,7 +90,8 @@ class Effect(NamedTuple):
     """A collective that a call makes. `group`: empty for all ranks, `@2` for what parameter 2 holds.
 
     `param`, `method`: it is made if that parameter makes one when the method is called; -1: it is made by `op` itself.
-    `way`: the calls that lead to it, the outermost first.
+    `way`: the calls that lead to it, the outermost first. `needs`: what parameters must be for it: true, false, "some", "none".
+    `is_sure`: else it may be made, by somebody who was given the function: it matches others, and is no finding.
     """
 
     op: str
@@ -89,6 +100,8 @@ class Effect(NamedTuple):
     hidden: str = ""
     param: int = -1
     method: str = ""
+    needs: frozenset[tuple[int, bool | str]] = frozenset()
+    is_sure: bool = True
 
     @property
     def key(self) -> tuple[str, str, int, str]:
@@ -100,23 +113,19 @@ class Conditional(NamedTuple):
     """A finding that depends on what a caller gives: parameter `param` differs between ranks, or its `method` is a collective."""
 
     param: int
-    method: str  # empty: it must differ
+    method: str  # empty: it must differ; "is None": it must be None on some ranks
     found: Found
     path: str
 
 
 @dataclass
 class Summary:
-    """What a function does, as far as its callers care. `unifies`: parameters that are equal on all ranks afterwards.
-
-    `returns_self_exit`: it never returns.
-    """
+    """What a function does, as far as its callers care. `unifies`: parameters that are equal on all ranks afterwards."""
 
     effects: list[Effect] = field(default_factory=list)
     returns: Value = PLAIN
     unifies: frozenset[int] = NO_PARAMS
     conditional: list[Conditional] = field(default_factory=list)
-    never_returns: bool = False
 
 
 MOST_EFFECTS = 24
