@@ -127,6 +127,8 @@ class Calls(Expressions):
         if made is not None and (base.sort is None or base.sort[0] not in ("ext", "wrap")):
             return self._collective(node, made, args, name)
         bsort = base.sort
+        if name == "scale" and len(args) == 1 and args[0].sort is not None:  # of a GradScaler
+            return args[0]
         if bsort is not None:
             if bsort[0] == "wrap":
                 if name in known.HIDDEN.get(bsort[1], ()):
@@ -172,11 +174,11 @@ class Calls(Expressions):
             many = args[0].sort if args and args[0].sort is not None and full != "len" else None
             dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all") else joined.dep
             keep = joined._replace(dep=dep)
-            if full in ("enumerate", "zip"):
-                values = tuple(args) if full == "zip" else (PLAIN, element(args[0]) if args else PLAIN)
-                return keep._replace(
-                    sort=("zip", tuple(element(a) for a in args)) if full == "zip" else ("many", ("tuple", values))
-                )
+            given = [element(a) for a in args[: len(node.args) - len(node.names)]]
+            if full == "zip":
+                return keep._replace(sort=("zip", tuple(given)))
+            if full == "enumerate":
+                return keep._replace(sort=("many", ("tuple", (PLAIN, *given[:1]))))
             return keep._replace(sort=many, zero=args[0].zero if len(args) == 1 else None)
         if full in _PATHS or name in (
             "joinpath",

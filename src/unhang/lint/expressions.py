@@ -8,6 +8,7 @@ from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.special import (
     COMPARISONS,
+    OF_DATA,
     element,
     is_a_rank,
     is_column,
@@ -221,7 +222,7 @@ class Expressions:
             if number.const in (-1, "-1", None) or (number.const == 0 and op in (">=", "<") and a.dep & RANK):
                 return PLAIN
             is_zero = number.const in (0, "0") or (isinstance(number.const, tuple) and 0 in number.const)
-            if is_zero:
+            if is_zero and not joined.dep & OF_DATA:
                 joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
         return joined
 

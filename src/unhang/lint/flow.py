@@ -402,7 +402,7 @@ class Frame(Calls):
 
     def _uneven(self, s: Loop, over: Value, made: list[Effect], mark: int) -> None:
         cause = Cause(over._replace(dep=over.dep | (RANK if over.dep & UNEVEN else 0)), s.line, s.text, self.path)
-        alone, _ = compared(made, [], cause)
+        alone = worst_first(compared(made, [], cause)[0])
         if alone:
             self._cut(mark)
             self._report(finding_of(cause, alone[0], self.path, is_loop=True), alone[0])

@@ -250,6 +250,10 @@ class Link:
             return () if op is None else (Effect(op, "", (), sort[1]),)
         if sort[0] == "param":
             return (Effect("call", "", (), "", sort[1], method),)
+        if sort[0] in ("out", "of"):
+            of = sort[1]
+            made = Effect("backward", "", (), of) if sort[0] == "out" else Effect("call", "", (), "", of, method)
+            return (made,) if method == "backward" else ()
         if sort[0] in ("fn", "bound") and method == "()":
             return [e for e in self.summary(sort[1], sort[2]).effects if e.param < 0]
         if sort[0] == "obj":
