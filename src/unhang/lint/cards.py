@@ -74,6 +74,12 @@ def chosen(select: Iterable[str], extend: Iterable[str], ignore: Iterable[str]) 
     return frozenset((on | _codes(extend)) - _codes(ignore))
 
 
+def code_of(word: str) -> str | None:
+    """The code of a rule, by its code or its name; None: it is neither."""
+    plain = word.strip().lower().replace("_", "-").replace(" ", "-")
+    return next((c for c, card in all_cards().items() if plain in (c.lower(), card.name)), None)
+
+
 def _codes(words: Iterable[str]) -> set[str]:
     found: set[str] = set()
     for word in words:

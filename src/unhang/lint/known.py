@@ -257,6 +257,14 @@ def rank_kind(name: str) -> str | None:
     return None if kind == "world" else kind
 
 
+# Names of calls that are, or make, or hide collectives.
+WORDS = frozenset({
+    *_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS, *(name for methods in _ON.values() for name in methods),
+    *(name for methods in HIDDEN.values() for name in methods if name not in ("()", "forward", "step")),
+    *(full.rpartition(".")[2] for full in (*WRAPPERS, *CHECKPOINTS, *MESHES)), *ON_SHARDED, "DDP", "FSDP", "prepare", "setup",
+    "Thread", "DataLoader", "register", "signal", "finalize",
+})  # fmt: skip
+
 # A file without any of these in it, and which calls nobody that has, cannot make a finding.
 HINTS = (
     rb"[Dd]istributed|accelerat|lightning|deepspeed|[Ff]abric|FSDP|DDP|fully_shard|all_reduce|all_gather|barrier"

@@ -51,16 +51,36 @@ class Link:
 
     def run(self) -> Iterator[tuple[str, Found]]:
         """Every finding, by file and line."""
+        roots = list(self._roots())
         for again in (False, True):
-            for file, of in enumerate(self.project.files):
-                for at, function in enumerate(of.functions):
-                    if function.inside <= 0:
-                        self.summary(file, at)
+            for file, at in roots:
+                self.summary(file, at)
             if again or not any(v.sort for given in self.built.values() for v in given.values()):
                 break
             self._forget()
         self._threads()
         yield from sorted(self.findings.values(), key=lambda pf: (pf[0], pf[1].line, pf[1].column, pf[1].code))
+
+    def _roots(self) -> Iterator[tuple[int, int]]:
+        """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
+        words = set(known.WORDS)
+        todo = {(i, at): f for i, of in enumerate(self.project.files) for at, f in enumerate(of.functions)}
+        while True:
+            found = [k for k, f in todo.items() if f.is_generator or not words.isdisjoint(f.words)]
+            if not found:
+                return
+            for key in found:
+                function = todo.pop(key)
+                words |= {function.name, function.owner.rpartition(".")[2], *function.sets} - {
+                    "<module>",
+                    "<lambda>",
+                    "",
+                }
+                if function.inside <= 0:
+                    yield key
+                else:  # what is written inside a function is followed with it
+                    words.add(self.project.function(key[0], function.inside).name)
+                    yield key[0], function.inside
 
     def _forget(self) -> None:
         """What was found out before it was known with what objects are made."""

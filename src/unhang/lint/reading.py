@@ -10,6 +10,8 @@ import re
 import sys
 import tokenize
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from unhang.lint.ir import File, Found
 from unhang.lint.known import HINTS
@@ -19,7 +21,7 @@ from unhang.lint.syntax import Syntax
 _HINTS = re.compile(HINTS)
 _NOQA = re.compile(rb"#\s*noqa(?::\s*(?P<codes>[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*))?", re.IGNORECASE)
 _OURS = re.compile(rb"#\s*unhang:\s*ignore(?:\[(?P<codes>[A-Z0-9,\s]*)\])?")
-_DEEPEST = 3000  # nested expressions; the parser itself gives up before
+_DEEPEST = 5000  # calls within calls of our own; the parser itself gives up before
 
 
 def read_file(path: str, data: bytes, is_wanted: bool = False) -> File:
@@ -32,21 +34,29 @@ def read_file(path: str, data: bytes, is_wanted: bool = False) -> File:
         data, file.reason = _cells(data)
         if file.reason:
             return file
-    limit = sys.getrecursionlimit()
     try:
-        sys.setrecursionlimit(max(limit, _DEEPEST))
-        _parse(file, data)
+        with deep_recursion():
+            _parse(file, data)
     except SyntaxError as error:
         file.reason = f"line {error.lineno or 1} is no Python that this Python can read: {error.msg}"
     except (RecursionError, MemoryError):
         file.reason = "its code is nested too deeply to be followed"
     except (UnicodeDecodeError, LookupError, ValueError) as error:
         file.reason = f"it cannot be read as text: {error}"
-    finally:
-        sys.setrecursionlimit(limit)
     if file.reason:
         file.functions, file.found = [], []
     return file
+
+
+@contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Code that is nested deeply is followed by functions that call themselves."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEEPEST))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def _parse(file: File, data: bytes) -> None:

@@ -144,3 +144,12 @@ def card_text(code: str) -> str:
     out += ["", "It says nothing on", *(f"  - {why}" for why in card.silent)]
     out += ["", "To have it judged", f"  unhang lint {'' if card.is_default else f'--extend-select {code} '}PATH..."]
     return "\n".join(out) + "\n"
+
+
+def card_json(code: str) -> dict[str, Any]:
+    """The same for programs."""
+    card = all_cards()[code]
+    return {
+        "code": card.code, "rule": card.name, "cause": card.cause, "what": card.what, "is_default": card.is_default,
+        "sections": dict(card.sections), "silent": list(card.silent),
+    }  # fmt: skip

@@ -47,7 +47,7 @@ class LintSettings:
 def read_settings(
     start: Path, select: tuple[str, ...] = (), extend: tuple[str, ...] = (), ignore: tuple[str, ...] = ()
 ) -> LintSettings:
-    """The settings for files below `start`. `select` of the command line takes the place of the file's; the others add.
+    """The settings for files below `start`. `select` of the command line takes the place of the file's select and ignore; the others add.
 
     Raises:
         WrongUsage: a key or a code is unknown, or the file is no TOML.
@@ -59,7 +59,7 @@ def read_settings(
     on = chosen(
         select or _texts(path, table, "select"),
         (*_texts(path, table, "extend-select"), *extend),
-        (*_texts(path, table, "ignore"), *ignore),
+        ignore if select else (*_texts(path, table, "ignore"), *ignore),
     )
     per_file = table.get("per-file-ignores", {})
     if not isinstance(per_file, dict):
