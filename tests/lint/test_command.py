@@ -43,12 +43,17 @@ def test_a_finding_shows_its_way_and_what_to_do(broken: Path) -> None:
 
 
 def test_calls_are_followed_through_files(broken: Path) -> None:
-    (broken.parent / "metrics.py").write_text("import torch.distributed as dist\n\n\ndef mean(x):\n    dist.all_reduce(x)\n")
+    (broken.parent / "metrics.py").write_text(
+        "import torch.distributed as dist\n\n\ndef mean(x):\n    dist.all_reduce(x)\n"
+    )
     (broken.parent / "between.py").write_text("from metrics import mean\n\n\ndef both(x):\n    return mean(x)\n")
-    broken.write_text("from between import both\nfrom torch.distributed import get_rank\n\n\ndef f(x):\n    if get_rank() == 0:\n        both(x)\n")
+    broken.write_text(
+        "from between import both\nfrom torch.distributed import get_rank\n\n\ndef f(x):\n    if get_rank() == 0:\n        both(x)\n"
+    )
     code, text = lint(".")
     assert code == 1
-    assert "between.py:5  mean()" in text and "metrics.py:5  dist.all_reduce()" in text
+    assert "between.py:5  mean()" in text
+    assert "metrics.py:5  dist.all_reduce()" in text
 
 
 def test_nothing_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +67,9 @@ def test_the_program_may_come_on_stdin() -> None:
     assert (code, text.split()[0]) == (1, "x.py:6:9:")
 
 
-@pytest.mark.parametrize("comment", ["# noqa", "# noqa: LNT101", "# noqa: E501, LNT101", "# unhang: ignore[LNT101] one rank only"])
+@pytest.mark.parametrize(
+    "comment", ["# noqa", "# noqa: LNT101", "# noqa: E501, LNT101", "# unhang: ignore[LNT101] one rank only"]
+)
 def test_a_comment_leaves_a_line_alone(broken: Path, comment: str) -> None:
     broken.write_text(BROKEN.rstrip() + f"  {comment}\n")
     assert lint("train.py")[0] == 0
@@ -75,7 +82,12 @@ def test_another_comment_does_not(broken: Path) -> None:
 
 def test_settings_of_the_project(broken: Path) -> None:
     project = broken.parent / "pyproject.toml"
-    for table in ('ignore = ["LNT101"]', 'exclude = ["train.py"]', 'select = ["LNT4"]', 'per-file-ignores = { "tr*.py" = ["LNT1"] }'):
+    for table in (
+        'ignore = ["LNT101"]',
+        'exclude = ["train.py"]',
+        'select = ["LNT4"]',
+        'per-file-ignores = { "tr*.py" = ["LNT1"] }',
+    ):
         project.write_text(f"[tool.unhang.lint]\n{table}\n")
         assert lint(".")[0] == 0, table
     project.write_text('[tool.unhang.lint]\nignore = ["LNT101"]\n')
@@ -91,7 +103,7 @@ def test_settings_of_the_project(broken: Path) -> None:
 def test_what_is_unknown_is_said(broken: Path) -> None:
     with pytest.raises(WrongUsage, match="no lint rule 'LNT999'"):
         lint(".", "--select", "LNT999")
-    with pytest.raises(NotEvidence, match="nowhere.py: no such file"):
+    with pytest.raises(NotEvidence, match=r"nowhere\.py: no such file"):
         lint("nowhere.py")
 
 
@@ -111,8 +123,13 @@ def test_formats(broken: Path) -> None:
     result = sarif["runs"][0]["results"][0]
     assert result["locations"][0]["physicalLocation"]["region"] == {"startLine": 6, "startColumn": 9}
     assert sarif["runs"][0]["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"] == "LNT101"
-    assert lint(".", "--output-format", "github")[1].startswith("::warning title=unhang (LNT101),file=train.py,line=6,col=9::")
-    assert json.loads(lint(".", "--output-format", "gitlab")[1])[0]["location"] == {"path": "train.py", "lines": {"begin": 6}}
+    assert lint(".", "--output-format", "github")[1].startswith(
+        "::warning title=unhang (LNT101),file=train.py,line=6,col=9::"
+    )
+    assert json.loads(lint(".", "--output-format", "gitlab")[1])[0]["location"] == {
+        "path": "train.py",
+        "lines": {"begin": 6},
+    }
     assert "1  LNT101  rank-dependent-collective" in lint(".", "--statistics")[1]
 
 
@@ -128,7 +145,10 @@ def test_the_cache_says_the_same_and_sees_changes(broken: Path) -> None:
 
 
 def test_a_notebook(broken: Path) -> None:
-    cells = [{"cell_type": "markdown", "source": ["# x"]}, {"cell_type": "code", "source": ["%matplotlib inline\n", BROKEN]}]
+    cells = [
+        {"cell_type": "markdown", "source": ["# x"]},
+        {"cell_type": "code", "source": ["%matplotlib inline\n", BROKEN]},
+    ]
     (broken.parent / "n.ipynb").write_text(json.dumps({"cells": cells}))
     assert "n.ipynb:7:9: LNT101" in lint("n.ipynb")[1]
 
@@ -138,7 +158,8 @@ def test_fixes(broken: Path) -> None:
     broken.write_text(text)
     code, patch = lint(".", "--diff")
     assert code == 1
-    assert "+    dist.all_reduce(x)  # é" in patch and "backward" not in patch.replace("l.backward(retain_graph=True)", "")
+    assert "+    dist.all_reduce(x)  # é" in patch
+    assert "backward" not in patch.replace("l.backward(retain_graph=True)", "")
     assert broken.read_text() == text
     assert lint(".", "--fix")[0] == 1
     assert broken.read_text() == text.replace(", async_op=True", "")

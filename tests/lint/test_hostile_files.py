@@ -31,7 +31,8 @@ READABLE = {
     "deep_ifs": GOOD + b"".join(b" " * i + b"if x:\n" for i in range(90)) + b" " * 90 + b"dist.barrier()\n",
     "long_chain": GOOD + b"if x: pass\n" + b"elif x: dist.barrier()\n" * 800,
     "long_sum": GOOD + b"y = " + b"x + " * 800 + b"x\n",
-    "recursive": GOOD + b"def g(x):\n    g(x)\n    h(x)\ndef h(x):\n    g(x)\n    dist.barrier()\nclass A(A): pass\nclass B(C): pass\nclass C(B): pass\n",
+    "recursive": GOOD
+    + b"def g(x):\n    g(x)\n    h(x)\ndef h(x):\n    g(x)\n    dist.barrier()\nclass A(A): pass\nclass B(C): pass\nclass C(B): pass\n",
     "own_name": GOOD + b"x = x\nself.a = self.a\nfrom . import y as y\nfrom y import y\n",
     "odd_imports": GOOD + b"from ..... import *\nfrom .. import a\nimport a.b.c\n",
 }
@@ -41,7 +42,8 @@ READABLE = {
 def test_what_cannot_be_read_gives_one_line(name: str) -> None:
     result = lint_text("x.py", UNREADABLE[name], LintSettings())
     reason = result.unread["x.py"]
-    assert reason and "\n" not in reason
+    assert reason
+    assert "\n" not in reason
     assert result.found == []
 
 

@@ -193,6 +193,8 @@ class Calls(Expressions):
         return self._tensor_method(full, base, name, args, joined)
 
     def _tensor_method(self, full: str, base: Value, name: str, args: list[Value], joined: Value) -> Value:
+        if base.sort == AGREED:
+            return base
         if name in _STRIDED and (base.sort is None or base.sort[0] in ("out", "of", "many", "param")) and not full:
             return Value(base.dep, base.params, ("odd", _STRIDED[name]))
         if name in _RAGGED and (not full or full.startswith("torch.")):

@@ -11,6 +11,7 @@ from unhang.lint.special import (
     OF_DATA,
     element,
     is_a_rank,
+    is_agreed,
     is_column,
     is_step,
     line_of,
@@ -18,6 +19,7 @@ from unhang.lint.special import (
     value_of_name,
 )
 from unhang.lint.values import (
+    AGREED,
     DIFFERS,
     MAYBE_NONE,
     NO_PARAMS,
@@ -117,6 +119,8 @@ class Expressions:
     def attribute(self, v: Value, name: str) -> Value:
         """An attribute of a value."""
         sort = v.sort
+        if sort == AGREED:
+            return v
         if name == "module" and (sort is None or sort[0] in ("wrap", "param", "raw", "obj")):
             return Value(sort=RAW)
         if sort is not None:
@@ -173,6 +177,8 @@ class Expressions:
             return self._compare(op, parts)
         values = [self.value(p) for p in parts]
         joined = mixed(*values)
+        if is_agreed(values):
+            return Value(sort=AGREED)
         outs = [v.sort for v in values if v.sort is not None and v.sort[0] in ("out", "of")]
         if outs and op == "dict":
             outs = []
@@ -206,6 +212,10 @@ class Expressions:
     def _compare(self, op: str, parts: list[Expr]) -> Value:
         a, b = self.value(parts[0]), self.value(parts[1])
         if a.const is not UNKNOWN and b.const is not UNKNOWN:
+            return PLAIN
+        if is_agreed([a, b]):
+            return Value(sort=AGREED)
+        if a.sort == b.sort == ("rank",):  # a rank and another one: who is a member, perhaps
             return PLAIN
         if op in ("in", "not in") and isinstance(a.const, str):
             return Value(params=b.params)

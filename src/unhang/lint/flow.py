@@ -11,7 +11,14 @@ from unhang.lint.calls import Calls
 from unhang.lint.divergence import Cause, compared, conditional_of, finding_of
 from unhang.lint.ir import Attr, Call, Const, Do, Expr, Found, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.link import Link, is_one_rank
-from unhang.lint.single import found_in_call, found_in_endless_loop, found_in_function, found_in_handler
+from unhang.lint.single import (
+    close_handler,
+    found_in_call,
+    found_in_endless_loop,
+    found_in_function,
+    found_in_handler,
+    is_feature_test,
+)
 from unhang.lint.special import element, paths_in, value_of_name
 from unhang.lint.values import (
     DATA,
@@ -86,7 +93,7 @@ class Frame(Calls):
         self._returned: list[Value] = []
         self._none_returned: list[tuple[bool, bool]] = []
         self._ends_unevenly = False
-        self._unsure = 0
+        self._unsure, self._no_exits = 0, 0
         self.needs: frozenset[tuple[int, bool | str]] = frozenset()
         self.uniform: set[str] = set()
         for i, name in enumerate(self.function.parameters):
@@ -228,7 +235,9 @@ class Frame(Calls):
         cause = Cause(condition, s.line, s.text, self.path, uniform)
         opposite = cause._replace(value=condition._replace(zero=None if condition.zero is None else not condition.zero))
         is_asked_before = any(c.uniform and c.uniform & paths_in(s.test) for c, *_ in self.conditions)
+        is_single = bool({p.rpartition(".")[2] for p in paths_in(s.test)} & known.SINGLE) or is_never_a_rank(s.test)
         self._unsure += is_asked_before
+        self._no_exits += is_single
         before, exits, mark, needs = self.env, self._exits, len(self.effects), self.needs
         ways = []
         for body, why, needed in zip((s.body, s.orelse), (cause, opposite), implied(self, s.test), strict=True):
@@ -238,6 +247,7 @@ class Frame(Calls):
             self.conditions.pop()
             ways.append(Way(end, self.env, self._cut(mark), [e for e in self._exits if e not in exits], why, needed))
         self._unsure -= is_asked_before
+        self._no_exits -= is_single
         self._exits, self.needs = exits + self._meet(*ways), needs
         here, there = ways
         if here.end or there.end:
@@ -264,7 +274,9 @@ class Frame(Calls):
         left = []
         for way, other in zip(ways, reversed(ways), strict=True):
             for one in way.exits:
-                if one.cause is way.cause:  # the other ranks take the other branch
+                if one.kind == "except":
+                    left.append(one)
+                elif one.cause is way.cause:  # the other ranks take the other branch
                     one.rest = list(other.made)
                     if way.end and other.end and one.made == way.made:
                         continue  # both branches end: they are compared with each other
@@ -279,6 +291,10 @@ class Frame(Calls):
                     left.append(one)
         return left
 
+    def _is_alone(self) -> bool:
+        """Whether one rank alone comes here: what it decides is compared with the others where they part."""
+        return any(c.value.dep & RANK and c.value.zero for c, *_ in self.conditions)
+
     def _part(self, cause: Cause, here: list[Effect], there: list[Effect]) -> None:
         """Two branches are compared; what is not made on both sides is pending or found."""
         differs = cause.value.dep & DIFFERS
@@ -286,7 +302,7 @@ class Frame(Calls):
         if not only_here and not only_there:
             self.effects += here if len(here) >= len(there) else there
             return
-        if not differs:
+        if not differs or self._is_alone():
             for i in cause.value.params:
                 for effect in (only_here or only_there)[:1]:
                     if effect.param < 0 and not effect.group and effect.is_sure:
@@ -307,6 +323,9 @@ class Frame(Calls):
                 self._pending.append(Pending(cause._replace(value=cause.value._replace(zero=zero)), effects))
 
     def _report(self, found: Found, effect: Effect) -> None:
+        inside = self.function.inside
+        if inside > 0 and effect.way[-1].text.rpartition(".")[2] in self.link.project.function(self.file, inside).words:
+            return  # a part of what the function around it does: the others answer there
         later = conditional_of(found, effect, self.path)
         if later is not None:
             self.later.append(later)
@@ -355,13 +374,17 @@ class Frame(Calls):
             self._returned.append(value)
             if differing and self.function.is_generator and any(c.value.dep & RANK for c, *_ in differing):
                 self._ends_unevenly = True
-        if differing and not self._unsure:
-            cause, mark, depth = differing[-1]
+        if differing and not self._unsure and not self._no_exits:
+            alone = [d for d in differing if d[0].value.dep & RANK and d[0].value.zero]
+            cause, mark, depth = (alone or differing[-1:])[0]
             self._exits.append(Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth))
         return s.kind
 
     def _close(self, exits: Iterable[Exit]) -> None:
         for way_out in exits:
+            if way_out.kind == "except":
+                close_handler(self, way_out.made, way_out.rest, way_out.cause.text)
+                continue
             missed, extra = compared(way_out.rest, way_out.made, way_out.cause)
             missed, extra = worst_first(missed), worst_first(extra)
             if missed:
@@ -387,8 +410,8 @@ class Frame(Calls):
         for way_out in mine:
             if way_out.kind in ("break", "return"):
                 way_out.rest += [e for e in made if e not in way_out.rest]
-        self._close([e for e in mine if e.kind != "return"])
-        self._exits = exits + [e for e in mine if e.kind == "return"]
+        self._close([e for e in mine if e.kind in ("break", "continue")])
+        self._exits = exits + [e for e in mine if e.kind not in ("break", "continue")]
         if not is_for and over.const is UNKNOWN:
             over = either(over, self.value(s.over))
         uneven = over.dep & UNEVEN if is_for else over.dep & DIFFERS
@@ -444,7 +467,15 @@ class Frame(Calls):
                 and any(e.param < 0 for e in made)
                 and not isinstance(s.body[0], If | Loop | With | Try)
             )
-            found_in_handler(self, handler, ends[-1], made, self._cut(at), is_fallback)
+            own = self._cut(at)
+            found_in_handler(self, handler, ends[-1], made, own, is_fallback)
+            if own and not is_fallback and not is_feature_test(handler):
+                text = f"except {', '.join(handler.names)}".rstrip()
+                cause = Cause(PLAIN, handler.line, text, self.path)
+                if ends[-1] in ("", "break", "continue"):
+                    close_handler(self, own, made, text)
+                else:
+                    self._exits.append(Exit("except", cause, handler.line, 0, own, len(self.conditions), list(made)))
         self.env = after if not s.handlers else _joined(after, self.env)
         at = len(self.effects)
         final = self.block(s.final)
@@ -482,6 +513,16 @@ def _mark_none(env: dict[str, Value], here: Way, there: Way, before: dict[str, V
             env[name] = value._replace(dep=value.dep | MAYBE_NONE | RANK, zero=zero)
         elif old is not None and old.dep & MAYBE_NONE and None not in (zero, old.zero) and zero != old.zero:
             env[name] = made._replace(dep=0, zero=None)
+
+
+def is_never_a_rank(test: Expr) -> bool:
+    """`local_rank == -1`: there is one process only."""
+    return (
+        isinstance(test, Op)
+        and len(test.parts) == 2
+        and isinstance(test.parts[1], Const)
+        and test.parts[1].value in (-1, None)
+    )
 
 
 Needs = frozenset[tuple[int, bool | str]]

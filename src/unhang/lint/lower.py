@@ -170,7 +170,10 @@ class Lowering:
         if self.functions[self._at].name == "forward":
             self._syntax.condition(node)
         test = self._expr(node.test)
-        out.append(If(test, self._block(node.body), self._block(node.orelse), node.lineno, self._text(node.test)))
+        self._syntax.branches += 1
+        body, orelse = self._block(node.body), self._block(node.orelse)
+        self._syntax.branches -= 1
+        out.append(If(test, body, orelse, node.lineno, self._text(node.test)))
 
     def _match(self, node: ast.Match, out: list[Stmt]) -> None:
         subject, text = self._expr(node.subject), self._text(node.subject)

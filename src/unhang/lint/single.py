@@ -144,11 +144,7 @@ def found_in_handler(
             first = own[0].way[0]
             _found(frame, "LNT202", first.line, first.column, own[0])
         return
-    if any(n in _FEATURE_TESTS for n in handler.names):
-        return
-    if own and not is_fallback and not {e.op for e in own} <= {e.op for e in made}:
-        first = own[0].way[0]
-        _found(frame, "LNT201", first.line, first.column, own[0], caught=_caught(handler))
+    if is_feature_test(handler) or (is_fallback and inside):
         return
     is_broad = not handler.names or any(n in _BROAD for n in handler.names)
     hidden = [e for e in made if e.hidden or (e.param >= 0 and e.method in ("()", "backward"))]
@@ -164,6 +160,19 @@ def found_in_handler(
         frame.link.report(frame.path, found)
     elif backward := [e for e in hidden if e.method == "backward"]:
         frame.later.append(Conditional(backward[0].param, "backward", found, frame.path))
+
+
+def is_feature_test(handler: Handler) -> bool:
+    """Whether all ranks fail alike: a module that is not there, the end of an iterator."""
+    return any(n in _FEATURE_TESTS for n in handler.names)
+
+
+def close_handler(frame: Frame, own: Sequence[Effect], others: Sequence[Effect], caught: str) -> None:
+    """The collectives of a handler, against what the other ranks make: in the body, or after the statement."""
+    extra = [e for e in own if e.param < 0 and e.is_sure and e.op != "destroy" and e.op not in {o.op for o in others}]
+    if extra:
+        first = extra[0].way[0]
+        _found(frame, "LNT201", first.line, first.column, extra[0], caught=caught)
 
 
 def _way(effect: Effect) -> list[tuple[str, int, str]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref
-from unhang.lint.values import DATA, LOCAL, MAYBE, NO_PARAMS, PLAIN, RANK, UNEVEN, UNKNOWN, Value, mixed
+from unhang.lint.values import AGREED, DATA, LOCAL, MAYBE, NO_PARAMS, PLAIN, RANK, UNEVEN, UNKNOWN, Value, mixed
 
 if TYPE_CHECKING:
     from unhang.lint.expressions import Expressions
@@ -31,6 +31,11 @@ def element(v: Value) -> Value:
     if sort[0] in ("out", "of"):
         return v
     return Value(v.dep & DATA)
+
+
+def is_agreed(values: list[Value]) -> bool:
+    """Whether what is computed from these is the same on all ranks, because one of them was agreed on."""
+    return any(v.sort == AGREED for v in values) and not any(v.dep or v.params for v in values)
 
 
 def value_of_name(name: str) -> Value:

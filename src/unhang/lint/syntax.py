@@ -29,6 +29,8 @@ class Syntax:
         self.environment: list[tuple[int, ast.AST, str, ast.expr]] = []
         self.dropped: set[int] = set()
         self.blocks: list[int] = []
+        self.branches = 0
+        self.certain: set[int] = set()
         self._within: dict[int, tuple[int, ...]] = {}
         self.backwards: dict[int, list[ast.Call]] = {}
         self.loops: list[tuple[int, ast.For]] = []
@@ -48,8 +50,10 @@ class Syntax:
                 self._environ(function, node, node.args[0], node.args[1] if len(node.args) > 1 else node.args[0])
 
     def statement(self, node: ast.Expr) -> None:
-        """A call whose result is dropped."""
+        """A call whose result is dropped; in no branch, it is certain."""
         self.dropped.add(id(node.value))
+        if not self.branches:
+            self.certain.add(id(node.value))
 
     def loop(self, function: int, node: ast.For) -> None:
         """A loop over what a call gives."""
@@ -65,11 +69,7 @@ class Syntax:
         if isinstance(target, ast.Subscript):
             if self.full(target.value) == "os.environ":
                 self._environ(function, node, target.slice, value)
-        elif isinstance(target, ast.Attribute) and target.attr in (
-            "_DEFAULT_PG_TIMEOUT",
-            "default_pg_timeout",
-            "default_pg_nccl_timeout",
-        ):
+        elif isinstance(target, ast.Attribute) and target.attr == "_DEFAULT_PG_TIMEOUT":
             self.add("LNT401", node, name=target.attr)
 
     def _environ(self, function: int, node: ast.AST, key: ast.expr, value: ast.expr) -> None:

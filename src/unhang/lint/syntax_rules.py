@@ -52,9 +52,8 @@ def anomaly_detection(s: Syntax) -> None:
     )
     for _, node in s.of(*names):
         mode = argument(node, "mode", 0)
-        if is_true(mode) and mode is not None:
-            start, end = s.span(mode)
-            s.add("LNT411", node, [(start, end, "False")] if id(node) in s.dropped else [], False)
+        if is_true(mode) and mode is not None and id(node) in s.certain:
+            s.add("LNT411", node, [(*s.span(mode), "False")], False)
 
 
 def init_without_timeout(s: Syntax) -> None:
@@ -74,6 +73,8 @@ def environment_after_init(s: Syntax) -> None:
 
 def visible_devices(s: Syntax) -> None:
     """CUDA_VISIBLE_DEVICES made from the rank, inside the rank."""
+    if b"distributed" not in s.data:
+        return
     for _, node, name, value in s.environment:
         if name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") and any(_is_rank(n) for n in ast.walk(value)):
             s.add("LNT406", node, name=name)
