@@ -171,7 +171,8 @@ class Calls(Expressions):
             return Value(LOCAL)
         joined = mixed(base, *args)
         if full in _PURE:
-            many = args[0].sort if args and args[0].sort is not None and full != "len" else None
+            many = args[0].sort if args and full != "len" else None
+            many = None if many is not None and many[0] in ("param", "wrap", "obj") else many
             dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all") else joined.dep
             keep = joined._replace(dep=dep)
             given = [element(a) for a in args[: len(node.args) - len(node.names)]]
@@ -229,9 +230,7 @@ class Calls(Expressions):
                 old = self.ref(expr.path)
                 if old.sort is not None and old.sort[0] == "param" and "." not in expr.path:
                     self.unified.add(old.sort[1])
-                self.env[expr.path] = Value(
-                    sort=old.sort if old.sort and old.sort[0] not in ("tuple", "of", "out") else None
-                )
+                self.env[expr.path] = Value(sort=AGREED)
         if made.op == "new_group":
             return Value(sort=("group", name))
         return PLAIN
