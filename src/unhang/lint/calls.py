@@ -7,13 +7,14 @@ from typing import Any
 from unhang.lint import known
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Attr, Call, Const, Expr, Ref
-from unhang.lint.special import OF_DATA, SPECIAL, element, is_none, is_plain_method, prepared, value_of_name
+from unhang.lint.special import OF_DATA, SPECIAL, element, is_none, is_plain_method, is_true, prepared, value_of_name
 from unhang.lint.values import (
     AGREED,
     DATA,
     DIFFERS,
     LOCAL,
     MAYBE,
+    MAYBE_NONE,
     MOST_WAY,
     NO_PARAMS,
     PLAIN,
@@ -156,6 +157,17 @@ class Calls(Expressions):
             if v.sort is not None and v.sort[0] in ("fn", "bound"):
                 for effect in self.link.made_by(v, "()"):
                     self.emit(effect._replace(is_sure=False, way=(self.place(node, name), *effect.way)[:MOST_WAY]))
+        if name in ("log", "log_dict") and (at := node.given("sync_dist")) is not None and is_true(at):
+            return self._collective(node, known.Collective("all_reduce"), args, name)
+        if name in known.PROGRESS and not args:
+            return Value(LOCAL)
+        if name in ("numel", "size", "any") and base.sort is not None and base.sort[0] == "ragged":
+            return Value(DATA)
+        if full == "len" and args and args[0].sort is not None and args[0].sort[0] == "ragged":
+            return Value(DATA)
+        wraps = [v.sort[1] for v in args if v.sort is not None and v.sort[0] == "wrap" and v.sort[1] in ("ddp", "fsdp")]
+        if wraps and any(word in name for word in ("step", "train", "forward", "loss")):
+            self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))
         special = SPECIAL.get(full)
         if special is not None:
             return special(self, node, args)
@@ -231,6 +243,13 @@ class Calls(Expressions):
                 if old.sort is not None and old.sort[0] == "param" and "." not in expr.path:
                     self.unified.add(old.sort[1])
                 self.env[expr.path] = Value(sort=AGREED)
+        if (
+            made.op == "new_group"
+            and args
+            and (args[0].dep & RANK or args[0].sort == ("share", "block"))
+            and not self.loops
+        ):
+            self.found_in_call("new_group", "own members", node, args)
         if made.op == "new_group":
             return Value(sort=("group", name))
         return PLAIN
@@ -362,7 +381,7 @@ class Calls(Expressions):
                     return None
             elif v.sort is not None and v.sort[0] == "param":
                 ours.add((v.sort[1], wanted))
-            elif wanted == "none" and v.sort is not None:
+            elif wanted == "none" and i in given and not v.dep & MAYBE_NONE:
                 return None
         return frozenset(ours)
 

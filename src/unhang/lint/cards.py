@@ -17,7 +17,7 @@ HEADINGS = {"detects": "What it detects", "hangs": "Why it hangs", "fix": "How t
 
 @dataclass(frozen=True)
 class LintCard:
-    """The words of one rule. `is_default`: it speaks unless it is ignored. `title`, `todo`: texts with {words}."""
+    """The words of one rule. `is_default`: it speaks unless it is ignored. `title`: variant -> text with {words}; `todo`: such a text."""
 
     code: str
     name: str
@@ -25,13 +25,13 @@ class LintCard:
     what: str
     sections: Mapping[str, str]
     silent: tuple[str, ...]
-    title: str
+    title: Mapping[str, str]
     todo: str
     is_default: bool
 
     def title_of(self, found: Found) -> str:
         """What is wrong, in one line."""
-        return _filled(self.title, found.words)
+        return _filled(self.title.get(found.variant, self.title[""]), found.words)
 
     def todo_of(self, found: Found) -> str:
         """What to do, in one line."""
@@ -58,8 +58,9 @@ def all_cards() -> Mapping[str, LintCard]:
 
 def _card(code: str, f: dict[str, Any]) -> LintCard:
     sections = {heading: f[key].strip() for key, heading in HEADINGS.items()}
+    title = {"": f["title"]} if isinstance(f["title"], str) else {"": f["title"]["else"], **f["title"]}
     return LintCard(
-        code, f["name"], f["cause"], f["what"], sections, tuple(f["silent"]), f["title"], f["todo"], not f.get("off", False)
+        code, f["name"], f["cause"], f["what"], sections, tuple(f["silent"]), title, f["todo"], not f.get("off", False)
     )  # fmt: skip
 
 

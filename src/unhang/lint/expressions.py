@@ -20,6 +20,7 @@ from unhang.lint.special import (
 )
 from unhang.lint.values import (
     AGREED,
+    DATA,
     DIFFERS,
     MAYBE_NONE,
     NO_PARAMS,
@@ -53,6 +54,7 @@ class Expressions:
     effects: list[Effect]
     later: list[Conditional]
     no_sync: int
+    loops: int
     unified: set[int]
     uniform: set[str]
 
@@ -139,7 +141,7 @@ class Expressions:
             elif kind == "param" and known.rank_kind(name) is None:
                 return Value(0, v.params)
         if name in _TENSOR_FACTS:
-            return PLAIN
+            return Value(DATA) if sort is not None and sort[0] == "ragged" and name == "shape" else PLAIN
         if name == "T":
             return Value(v.dep, v.params, ("odd", "transposed"))
         by_name = value_of_name(name)
@@ -275,13 +277,13 @@ class Expressions:
             lower, upper, step = (self.value(p) for p in index.parts)
             if lower.dep & RANK and not upper.dep & RANK and is_step(step):
                 return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
+            if lower.dep & RANK and upper.dep & RANK:
+                return Value(v.dep, v.params, ("share", "block"))
             if isinstance(step.const, int) and step.const > 1:
                 return Value(v.dep, v.params, ("odd", "strided"))
         if isinstance(index, Op) and index.op == "seq" and is_column(index):
             return Value(v.dep, v.params, ("odd", "strided"))
-        if (isinstance(index, Op) and index.op in COMPARISONS) or (
-            isinstance(index, Ref) and "mask" in index.path.lower()
-        ):
+        if (isinstance(index, Op) and index.op in COMPARISONS) or any("mask" in p.lower() for p in paths_in(index)):
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         return Value(v.dep, v.params) if v.dep or v.params else PLAIN
 

@@ -17,10 +17,13 @@ from unhang.lint.single import (
     found_in_endless_loop,
     found_in_function,
     found_in_handler,
+    found_in_stop,
+    is_broad_handler,
     is_feature_test,
 )
 from unhang.lint.special import element, paths_in, value_of_name
 from unhang.lint.values import (
+    AGREED,
     DATA,
     DIFFERS,
     MAYBE,
@@ -94,6 +97,9 @@ class Frame(Calls):
         self._none_returned: list[tuple[bool, bool]] = []
         self._ends_unevenly = False
         self._unsure, self._no_exits = 0, 0
+        self._line = 0
+        self._stops: list[tuple[str, int, list[Cause]]] = []
+        self._implied: list[int] = []
         self.needs: frozenset[tuple[int, bool | str]] = frozenset()
         self.uniform: set[str] = set()
         for i, name in enumerate(self.function.parameters):
@@ -122,6 +128,9 @@ class Frame(Calls):
             self.block(self.function.body)
         self._close(self._exits)
         self._close_pending()
+        for path, line, causes in self._stops:
+            if causes and self.env.get(path, PLAIN).sort != AGREED:
+                found_in_stop(self, path, line, causes[0])
         summary.effects = self.effects[:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
         summary.unifies = frozenset(self.unified)
@@ -190,6 +199,7 @@ class Frame(Calls):
         return "exit" if _ends_process(s.value) else ""
 
     def _set(self, s: Set) -> str:
+        self._line = s.line
         value = self.value(s.value)
         if s.adds:
             value = either(self.value(s.targets[0]), value)
@@ -217,7 +227,11 @@ class Frame(Calls):
             if cause.value.dep & DIFFERS:
                 zero = cause.value.zero if value.const is True else None
                 value = value._replace(dep=value.dep | cause.value.dep & DIFFERS, group=cause.value.group, zero=zero)
+        for dep in self._implied:
+            value = value._replace(dep=value.dep | dep)
         last = target.path.rpartition(".")[2]
+        if last in known.STOPS and "." in target.path and value.const is True and self._line:
+            self._stops.append((target.path, self._line, [c for c, *_ in self.conditions if c.value.dep & RANK]))
         if not is_certain and not value.dep and value.const is UNKNOWN and (by_name := value_of_name(last)).dep:
             value = by_name
         self.env[target.path] = value
@@ -403,7 +417,9 @@ class Frame(Calls):
             self.assign(s.target, element(over), is_certain=True)
         before = dict(self.env)
         self.loops += 1
+        self._implied.append(0 if is_for else over.dep & RANK)
         end = self.block(s.body)
+        self._implied.pop()
         self.loops -= 1
         made = self.effects[mark:]
         mine = [e for e in self._exits if e not in exits]
@@ -460,8 +476,14 @@ class Frame(Calls):
             self.env = _joined(before, after)
             at = len(self.effects)
             exits = list(self._exits)
+            skips = any(e.hidden for e in made) and not is_feature_test(handler) and not is_broad_handler(handler)
+            if skips:  # a batch that one rank cannot use
+                cause = Cause(Value(DATA), handler.line, f"except {', '.join(handler.names)}", self.path)
+                self.conditions.append((cause, at, self.loops))
             ends.append(self.block(handler.body))
-            self._exits = exits + [e for e in self._exits if e not in exits and e.rest]
+            if skips:
+                self.conditions.pop()
+            self._exits = exits + [e for e in self._exits if e not in exits and (e.rest or skips)]
             is_fallback = (
                 len(s.body) == 1
                 and any(e.param < 0 for e in made)
@@ -517,12 +539,10 @@ def _mark_none(env: dict[str, Value], here: Way, there: Way, before: dict[str, V
 
 def is_never_a_rank(test: Expr) -> bool:
     """`local_rank == -1`: there is one process only."""
-    return (
-        isinstance(test, Op)
-        and len(test.parts) == 2
-        and isinstance(test.parts[1], Const)
-        and test.parts[1].value in (-1, None)
-    )
+    match test:
+        case Op(parts=[Ref() as of, Const(value=-1 | None)]):
+            return known.rank_kind(of.path.rpartition(".")[2]) is not None
+    return False
 
 
 Needs = frozenset[tuple[int, bool | str]]

@@ -106,6 +106,7 @@ WRAPPERS: Mapping[str, str] = {
     "torch.distributed.fsdp.FullyShardedDataParallel": "fsdp",
     "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel": "fsdp",
     "fairscale.nn.FullyShardedDataParallel": "fsdp",
+    "fairscale.nn.data_parallel.FullyShardedDataParallel": "fsdp",
     "torch.distributed.fsdp.fully_shard": "fsdp",
     "torch.distributed._composable.fsdp.fully_shard": "fsdp",
     "deepspeed.initialize": "engine",
@@ -181,6 +182,9 @@ LOCAL_SOURCES = {
     *("psutil.virtual_memory", "shutil.disk_usage", "torch.cuda.memory_allocated", "torch.cuda.memory_reserved"),
     *("torch.cuda.max_memory_allocated", "torch.cuda.mem_get_info", "torch.cuda.memory_stats"),
 }
+# Methods without arguments that tell how far something local is.
+PROGRESS = {"done", "query", "is_alive", "qsize"}
+STOPS = {"should_stop", "should_training_stop", "should_epoch_stop"}
 NAN_TESTS = {"isnan", "isfinite", "isinf"}
 IS_THERE = {"exists", "is_file", "isfile", "is_dir", "isdir", "stat", "iterdir", "glob", "listdir"}
 # Names in a condition that asks whether there are other ranks at all.
@@ -283,7 +287,7 @@ WORDS = frozenset({
     *_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS, *(name for methods in _ON.values() for name in methods),
     *(name for methods in HIDDEN.values() for name in methods if name not in ("()", "forward", "step")),
     *(full.rpartition(".")[2] for full in (*WRAPPERS, *CHECKPOINTS, *MESHES)), *ON_SHARDED, "DDP", "FSDP", "prepare", "setup",
-    "Thread", "DataLoader", "register", "signal", "finalize",
+    "Thread", "DataLoader", "register", "signal", "finalize", "log", "log_dict",
 })  # fmt: skip
 
 # A file without any of these in it, and which calls nobody that has, cannot make a finding.

@@ -11,6 +11,7 @@ from unhang.lint.ir import Do as DoStatement
 from unhang.lint.values import RANK, Conditional, Effect, Summary, Value
 
 if TYPE_CHECKING:
+    from unhang.lint.divergence import Cause
     from unhang.lint.flow import Frame
 
 _BROAD = {
@@ -98,8 +99,23 @@ def _forward(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
             _found(frame, "LNT109", node.line, node.column)
 
 
+def _new_group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+    """A group of this rank's own members: every rank makes one group, each another one."""
+    if full == "own members" and "use_local_synchronization" not in node.names:
+        frame.link.report(
+            frame.path, Found("LNT104", node.line, node.column + 1, {"call": "new_group()"}, [], [], False, "own")
+        )
+
+
+def found_in_stop(frame: Frame, path: str, line: int, cause: Cause) -> None:
+    """A flag that stops a trainer, set where only some ranks come, and not broadcast after that."""
+    words = {"condition": cause.text, "kind": path, "collective": "the next step", "line": str(line)}
+    way = [(frame.path, cause.line, f"the condition `{cause.text}` comes out by rank")]
+    frame.link.report(frame.path, Found("LNT108", line, 1, words, way, [], False, "flag"))
+
+
 _CALLS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
-    "Thread": _thread, "signal": _signal, "register": _signal, "finalize": _signal, "DataLoader": _loader, "forward": _forward,
+    "Thread": _thread, "signal": _signal, "register": _signal, "finalize": _signal, "DataLoader": _loader, "forward": _forward, "new_group": _new_group,
 }  # fmt: skip
 
 
@@ -146,7 +162,7 @@ def found_in_handler(
         return
     if is_feature_test(handler) or (is_fallback and inside):
         return
-    is_broad = not handler.names or any(n in _BROAD for n in handler.names)
+    is_broad = is_broad_handler(handler)
     hidden = [e for e in made if e.hidden or (e.param >= 0 and e.method in ("()", "backward"))]
     collective = [e for e in made if e.param < 0]
     goes_on = end in ("", "continue") and not _gives_up(handler.body)
@@ -160,6 +176,11 @@ def found_in_handler(
         frame.link.report(frame.path, found)
     elif backward := [e for e in hidden if e.method == "backward"]:
         frame.later.append(Conditional(backward[0].param, "backward", found, frame.path))
+
+
+def is_broad_handler(handler: Handler) -> bool:
+    """Whether it catches what may happen to one rank alone: memory, data, the machine."""
+    return not handler.names or any(n in _BROAD for n in handler.names)
 
 
 def is_feature_test(handler: Handler) -> bool:
@@ -184,7 +205,7 @@ def _caught(handler: Handler) -> str:
 
 
 def _gives_up(body: Sequence[Stmt]) -> bool:
-    """Whether somewhere in it is a way to end the rank, or to tell the others."""
+    """Whether every way through it ends the rank, or tells the others."""
     for s in body:
         match s:
             case Leave(kind="raise"):
@@ -194,14 +215,11 @@ def _gives_up(body: Sequence[Stmt]) -> bool:
             case If(test=Const(value=value)):
                 if _gives_up(s.body if value else s.orelse):
                     return True
-            case If() | Loop():
-                if _gives_up(s.body) or _gives_up(s.orelse):
+            case If():  # one that is asked for by a setting is the user's choice
+                if _gives_up(s.body) and (isinstance(s.test, Ref) or _gives_up(s.orelse)):
                     return True
-            case With():
+            case Loop() | With() | Try():
                 if _gives_up(s.body):
-                    return True
-            case Try():
-                if _gives_up(s.body) or _gives_up(s.final):
                     return True
     return False
 

@@ -53,6 +53,11 @@ def is_none(e: Expr | None) -> bool:
     return e is None or (isinstance(e, Const) and e.value is None)
 
 
+def is_true(e: Expr) -> bool:
+    """Whether it is written out as true."""
+    return (isinstance(e, Const) and e.value is True) or (isinstance(e, Ref) and e.path == "True")
+
+
 def is_a_rank(name: str, full: str) -> bool:
     """Whether an attribute of an outside object is the number of a rank, by its name."""
     return not full.startswith(("torch.", "deepspeed.")) and known.rank_kind(name) is not None
@@ -120,7 +125,7 @@ def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
     start, stop = (args[0], args[1]) if len(args) > 1 else (PLAIN, args[0] if args else PLAIN)
     if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN:
         return Value(UNEVEN, sort=("share", "range"))
-    return Value(0, mixed(*args).params)
+    return Value(0, mixed(*args).params, ("share", "block") if start.dep & stop.dep & RANK else None)
 
 
 def _islice(frame: Expressions, node: Call, args: list[Value]) -> Value:
