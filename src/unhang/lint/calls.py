@@ -252,7 +252,7 @@ class Calls(Expressions):
             self.found_in_call("new_group", "own members", node, args)
         if made.op == "new_group":
             return Value(sort=("group", name))
-        return PLAIN
+        return Value(sort=AGREED) if made.returns else PLAIN
 
     def group_of(self, e: Expr) -> str:
         """The text of a group: empty for all ranks, `@2` for parameter 2."""
