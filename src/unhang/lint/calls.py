@@ -7,26 +7,20 @@ from typing import Any
 from unhang.lint import known
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Attr, Call, Const, Expr, Ref
-from unhang.lint.special import OF_DATA, SPECIAL, element, is_none, is_plain_method, is_true, prepared, value_of_name
+from unhang.lint.special import (
+    OF_DATA,
+    SPECIAL,
+    element,
+    given_of,
+    is_none,
+    is_plain_method,
+    is_true,
+    prepared,
+    value_of_name,
+)
 from unhang.lint.values import (
-    AGREED,
-    DATA,
-    DIFFERS,
-    LOCAL,
-    MAYBE,
-    MAYBE_NONE,
-    MOST_WAY,
-    NO_PARAMS,
-    PLAIN,
-    RANK,
-    RAW,
-    UNEVEN,
-    UNKNOWN,
-    Effect,
-    Place,
-    Summary,
-    Value,
-    mixed,
+    AGREED, DATA, DIFFERS, LOCAL, MAYBE, MAYBE_NONE, MOST_WAY, NO_PARAMS, PLAIN,
+    RANK, RAW, UNEVEN, UNKNOWN, Effect, Place, Summary, Value, mixed,
 )  # fmt: skip
 
 # What these give differs as their arguments differ.
@@ -52,13 +46,7 @@ _SAME_OBJECT = {
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
 _NUMBERS = ("torch.", "math.", "numpy.", "statistics.")
 _UNIFYING_WORDS = ("reduce", "gather", "sync", "broadcast", "average", "across", "all_")
-_STRIDED = {
-    "t": "transposed",
-    "transpose": "transposed",
-    "permute": "permuted",
-    "expand": "expanded",
-    "expand_as": "expanded",
-}
+_STRIDED = {"t": "transposed", "transpose": "transposed", "permute": "permuted", "expand": "expanded", "expand_as": "expanded"}  # fmt: skip
 _RAGGED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"}
 _KEEPS_SHAPE = {
     "float",
@@ -302,7 +290,7 @@ class Calls(Expressions):
         target = self.link.project.method(sort[1], sort[2], "__init__")
         if target is not None:
             parameters = self.link.project.function(*target).parameters
-            self.link.note_constructor(sort, self._given(node, parameters, 1, args))
+            self.link.note_constructor(sort, given_of(node, parameters, 1, args))
             self._function(node, ("bound", *target), args, name)
         return Value(sort=("obj", sort[1], sort[2]))
 
@@ -314,7 +302,7 @@ class Calls(Expressions):
         if not summary.effects and not summary.conditional and summary.returns is PLAIN and not summary.unifies:
             return PLAIN
         offset = 1 if sort[0] == "bound" and function.is_method else 0
-        given = self._given(node, function.parameters, offset, args)
+        given = given_of(node, function.parameters, offset, args)
         place = self.place(node, name)._replace(text=f"{name or function.name}()")
         self.link.callers.setdefault((file, at), set()).add((self.file, self.at))
         for effect in summary.effects:
@@ -326,17 +314,6 @@ class Calls(Expressions):
             if isinstance(expr, Ref):
                 self.env[expr.path] = Value(sort=AGREED)
         return self._result(summary, given)
-
-    def _given(
-        self, node: Call, parameters: list[str], offset: int, args: list[Value]
-    ) -> dict[int, tuple[Expr, Value]]:
-        """Number of the parameter -> what is given for it."""
-        plain = len(node.args) - len(node.names)
-        given = {i + offset: (node.args[i], args[i]) for i in range(plain)}
-        for k, name in enumerate(node.names):
-            if name in parameters:
-                given[parameters.index(name)] = node.args[plain + k], args[plain + k]
-        return given
 
     def _take_over(
         self, effect: Effect, given: dict[int, tuple[Expr, Value]], place: Place, summary: Summary,

@@ -11,6 +11,7 @@ from unhang.lint.ir import Do as DoStatement
 from unhang.lint.values import RANK, Conditional, Effect, Summary, Value
 
 if TYPE_CHECKING:
+    from unhang.lint.branches import Branches
     from unhang.lint.divergence import Cause
     from unhang.lint.flow import Frame
 
@@ -36,7 +37,7 @@ _READS_ALL = {"all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter
 
 
 def _found(
-    frame: Frame, code: str, line: int, column: int, effect: Effect | None = None, variant: str = "", **words: str
+    frame: Branches, code: str, line: int, column: int, effect: Effect | None = None, variant: str = "", **words: str
 ) -> None:
     way = [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way] if effect else []
     if effect is not None:
@@ -188,7 +189,7 @@ def is_feature_test(handler: Handler) -> bool:
     return any(n in _FEATURE_TESTS for n in handler.names)
 
 
-def close_handler(frame: Frame, own: Sequence[Effect], others: Sequence[Effect], caught: str) -> None:
+def close_handler(frame: Branches, own: Sequence[Effect], others: Sequence[Effect], caught: str) -> None:
     """The collectives of a handler, against what the other ranks make: in the body, or after the statement."""
     extra = [e for e in own if e.param < 0 and e.is_sure and e.op != "destroy" and e.op not in {o.op for o in others}]
     if extra:

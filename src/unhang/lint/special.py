@@ -53,6 +53,16 @@ def is_none(e: Expr | None) -> bool:
     return e is None or (isinstance(e, Const) and e.value is None)
 
 
+def given_of(node: Call, parameters: list[str], offset: int, args: list[Value]) -> dict[int, tuple[Expr, Value]]:
+    """Number of the parameter -> what is given for it."""
+    plain = len(node.args) - len(node.names)
+    given = {i + offset: (node.args[i], args[i]) for i in range(plain)}
+    for k, name in enumerate(node.names):
+        if name in parameters:
+            given[parameters.index(name)] = node.args[plain + k], args[plain + k]
+    return given
+
+
 def is_true(e: Expr) -> bool:
     """Whether it is written out as true."""
     return (isinstance(e, Const) and e.value is True) or (isinstance(e, Ref) and e.path == "True")
