@@ -36,7 +36,9 @@ def lines_in(folder: Path) -> int:
 def main() -> None:
     site = Path(importlib.util.find_spec("click").origin).parents[1]  # type: ignore[union-attr, arg-type]
     given = [Path(a).resolve() for a in sys.argv[1:]]
-    folders = given or [p for p in (site / "torch" / "distributed", site / "torch", site / "transformers") if p.is_dir()]
+    folders = given or [
+        p for p in (site / "torch" / "distributed", site / "torch", site / "transformers") if p.is_dir()
+    ]
     python = sys.executable
     print(f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
     for folder in folders:
@@ -47,7 +49,9 @@ def main() -> None:
             rows = [("unhang lint, cold", lint), ("unhang lint, warm", lint)]
             ruff = shutil.which("ruff", path=f"{Path(python).parent}:{os.environ['PATH']}")
             if ruff:
-                rows.append(("ruff check --isolated --no-cache", [ruff, "check", "--isolated", "--no-cache", "-q", str(folder)]))
+                rows.append(
+                    ("ruff check --isolated --no-cache", [ruff, "check", "--isolated", "--no-cache", "-q", str(folder)])
+                )
             if importlib.util.find_spec("pyflakes"):
                 rows.append(("pyflakes", [python, "-m", "pyflakes", str(folder)]))
             for name, command in rows:

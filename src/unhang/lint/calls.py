@@ -19,8 +19,24 @@ from unhang.lint.special import (
     value_of_name,
 )
 from unhang.lint.values import (
-    AGREED, DATA, DIFFERS, LOCAL, MAYBE, MAYBE_NONE, MOST_WAY, NO_PARAMS, PLAIN,
-    RANK, RAW, UNEVEN, UNKNOWN, Effect, Place, Summary, Value, mixed,
+    AGREED,
+    DATA,
+    DIFFERS,
+    LOCAL,
+    MAYBE,
+    MAYBE_NONE,
+    MOST_WAY,
+    NO_PARAMS,
+    PLAIN,
+    RANK,
+    RAW,
+    UNEVEN,
+    UNKNOWN,
+    Effect,
+    Place,
+    Summary,
+    Value,
+    mixed,
 )  # fmt: skip
 
 # What these give differs as their arguments differ.
