@@ -7,17 +7,7 @@ from typing import Any
 from unhang.lint import known
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Attr, Call, Const, Expr, Ref
-from unhang.lint.special import (
-    OF_DATA,
-    SPECIAL,
-    element,
-    given_of,
-    is_none,
-    is_plain_method,
-    is_true,
-    prepared,
-    value_of_name,
-)
+from unhang.lint.special import OF_DATA, SPECIAL, element, given_of, is_none, is_plain_method, prepared, value_of_name
 from unhang.lint.values import (
     AGREED,
     DATA,
@@ -161,7 +151,7 @@ class Calls(Expressions):
             if v.sort is not None and v.sort[0] in ("fn", "bound"):
                 for effect in self.link.made_by(v, "()"):
                     self.emit(effect._replace(is_sure=False, way=(self.place(node, name), *effect.way)[:MOST_WAY]))
-        if name in ("log", "log_dict") and (at := node.given("sync_dist")) is not None and is_true(at):
+        if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
             return self._collective(node, known.Collective("all_reduce"), args, name)
         if name in known.PROGRESS and not args:
             return Value(LOCAL)

@@ -63,11 +63,6 @@ def given_of(node: Call, parameters: list[str], offset: int, args: list[Value]) 
     return given
 
 
-def is_true(e: Expr) -> bool:
-    """Whether it is written out as true."""
-    return (isinstance(e, Const) and e.value is True) or (isinstance(e, Ref) and e.path == "True")
-
-
 def is_a_rank(name: str, full: str) -> bool:
     """Whether an attribute of an outside object is the number of a rank, by its name."""
     return not full.startswith(("torch.", "deepspeed.")) and known.rank_kind(name) is not None
