@@ -101,8 +101,11 @@ def _forward(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
 
 
 def _new_group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
-    """A group of this rank's own members: every rank makes one group, each another one."""
-    if full == "own members" and "use_local_synchronization" not in node.names:
+    """A group of this rank's own members: every rank makes one group, each another one. A group of itself alone does no harm."""
+    alone = (
+        bool(node.args) and isinstance(node.args[0], Op) and node.args[0].op == "seq" and len(node.args[0].parts) == 1
+    )
+    if full == "own members" and not alone and "use_local_synchronization" not in node.names:
         frame.link.report(
             frame.path, Found("LNT104", node.line, node.column + 1, {"call": "new_group()"}, [], [], False, "own")
         )
