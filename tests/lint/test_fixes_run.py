@@ -27,6 +27,7 @@ layer = torch.nn.Linear(4, 4)
 model = DDP(torch.nn.Sequential(layer, torch.nn.Linear(4, 1)), find_unused_parameters={unused})
 x = torch.ones(2, 4) * (1 + dist.get_rank())
 {step}
+del model  # a group that is destroyed while DDP lives may hang
 dist.barrier()
 print(dist.get_rank(), [round(v, 4) for v in result.flatten().tolist()], flush=True)
 dist.destroy_process_group()
