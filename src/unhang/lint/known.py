@@ -268,7 +268,9 @@ def of_sort(sort: str, name: str) -> Collective | None:
 @cache
 def rank_kind(name: str) -> str | None:
     """What a name says of the rank: zero, local zero, last, rank, local or other; None: nothing."""
-    if "lora" in name.lower() or name.endswith("_only"):  # a rank of a matrix; a setting
+    if "lora" in name.lower() or name.endswith(
+        ("_only", "_first_rank", "_last_rank")
+    ):  # of a matrix; a setting; a stage
         return None
     kind = kind_of_name(name)
     if kind is None and name in (
