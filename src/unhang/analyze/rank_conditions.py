@@ -14,32 +14,9 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from unhang.analyze.bindings import Function, Names, Scopes, argument_of, last_name, parameters_of
-from unhang.model.lazy_pattern import lazy_pattern
+from unhang.analyze.rank_names import kind_of_name
 
 _MOST_STEPS = 400
-_ZERO = (
-    r"(?:is_|on_|am_)?(?:global_|world_)?(?:main|master)_(?:process|proc|rank|worker|ordinal|replica)"
-    r"|(?:is_)?(?:rank_?(?:zero|0)|zero_rank|rank_zero_only|(?:global|world)_(?:process_)?zero|chief)"
-    r"|(?:is|am|on|only_on)_(?:main|master|main_process|first_process|first_rank|rank_?0)|(?:main_process|master|main)_only|master"
-)
-_LOCAL_ZERO = (
-    r"(?:is_|on_)?local_(?:main|master)(?:_(?:process|proc|rank|worker))?(?:_only)?"
-    r"|(?:is_)?local_(?:process_)?zero|(?:is_)?local_rank_?(?:zero|0)"
-)
-_PARALLEL = r"(?:data|tensor|model|tensor_model|pipeline|pipeline_model|context|expert|sequence)_parallel"
-_VOCABULARY = {
-    "zero": lazy_pattern(_ZERO),
-    "local zero": lazy_pattern(_LOCAL_ZERO),
-    "last": lazy_pattern(r"(?:is|on)_last_(?:process|rank)"),
-    "rank": lazy_pattern(
-        r"(?:(?:global|world|dist|ddp|my|this|cur|current|proc|process|trainer)_)?rank(?:_id)?|(?:global_)?process_index|ompi_comm_world_rank|pmi_rank|slurm_procid"
-    ),
-    "local": lazy_pattern(
-        r"(?:node_)?local_(?:process_)?rank(?:_id)?|local_process_index|ompi_comm_world_local_rank|slurm_localid"
-    ),
-    "other": lazy_pattern(rf"(?:node|group|dp|tp|pp|cp|ep|sp|mp|{_PARALLEL})_rank"),
-    "world": lazy_pattern(r"world_size|num_processes|num_ranks|n_ranks"),
-}
 _NO_RANKS = re.compile(r"lora|matrix_rank", re.IGNORECASE)  # a rank of a matrix
 _ALWAYS = ("is_initialized", "is_available")
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {"int": int, "bool": bool, "str": str, "float": float}
@@ -79,14 +56,9 @@ class Value(NamedTuple):
         return None if self.is_open else bool(self.value)
 
 
-def _kind(name: str) -> str | None:
-    plain = name.lower().lstrip("_").removeprefix("get_")
-    return next((kind for kind, pattern in _VOCABULARY.items() if pattern.fullmatch(plain)), None)
-
-
 def named_like_a_rank(name: str) -> bool:
     """Whether a name says which process it means: the main one, the first of a node, the last."""
-    return _kind(name) in ("zero", "local zero", "last")
+    return kind_of_name(name) in ("zero", "local zero", "last")
 
 
 class RankView(NamedTuple):
@@ -167,7 +139,7 @@ class Evaluation:
 
     def _of_the_view(self, name: str, has_arguments: bool = False) -> Value:
         """What a name stands for that the file does not define."""
-        kind = _kind(name)
+        kind = kind_of_name(name)
         rank, local_rank, world_size = self._view
         if kind is None:
             return Value()

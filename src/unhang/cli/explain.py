@@ -20,7 +20,7 @@ FORMATS = ("text", "json")
 def command(what: tuple[str, ...], output_format: str) -> int:
     """Explain a rule, a cause, a variable, or a log.
 
-    WHAT is a rule (gpu-out-of-memory), a cause (gpu-oom), an environment variable, advice that goes around (expand-vs-repeat), a
+    WHAT is a rule (gpu-out-of-memory, or LNT101 of 'unhang lint'), a cause (gpu-oom), an environment variable, advice that goes around (expand-vs-repeat), a
     line of a log in quotes, a file (a log or a launch script), or - for a text on stdin. Without WHAT, questions lead from what you
     see to the rules that may explain it.
 

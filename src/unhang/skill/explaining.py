@@ -12,6 +12,8 @@ from typing import Any
 
 from unhang.diagnosis import judge_case
 from unhang.errors import NothingToJudge, UnreadableInput, WrongUsage
+from unhang.lint.cards import code_of
+from unhang.lint.report import card_json, card_text
 from unhang.model import CAUSES, Case, LogEvent
 from unhang.read.environment.settings import Assignment, Settings
 from unhang.read.logs.case import case_of_outputs, log_case
@@ -73,11 +75,15 @@ def explained(word: str, commands: Sequence[str]) -> tuple[str, str, Mapping[str
         return "rule", show.rule_text(rule, commands), show.rule_json(rule, commands)
     if name in CAUSES:
         return "cause", show.cause_text(name, commands), show.cause_json(name, commands)
+    code, advice = code_of(word), advice_on(word)
+    if code is not None and (advice is None or code == word.upper()):
+        return "lint rule", card_text(code), card_json(code)
     variable = variable_in(word)
     if variable is not None:
         return "variable", show.variable_text(variable), show.variable_json(variable)
-    if (advice := advice_on(word)) is not None:
-        return "advice", advice_text(advice), advice_json(advice)
+    if advice is not None:
+        found = f"\nFound in code\n  unhang lint, {code}: unhang explain {code}\n" if code else ""
+        return "advice", advice_text(advice) + found, advice_json(advice) | ({"lint_rule": code} if code else {})
     try:
         lines = _lines_of(word)
     except (UnknownWord, NoKnownLine):

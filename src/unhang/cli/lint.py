@@ -1,0 +1,108 @@
+"""`unhang lint`: collectives that can hang, found in the code before the first run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from unhang.cli.streams import FILE, log, wants_color, write_out
+from unhang.errors import CannotWrite, WrongUsage
+
+if TYPE_CHECKING:
+    from unhang.lint.checking import LintResult
+    from unhang.lint.settings import LintSettings
+
+FORMATS = ("text", "json", "sarif", "github", "gitlab")
+FOUND, UNREADABLE = 1, 2
+_WORDS = {"metavar": "RULES", "multiple": True}
+
+
+@click.command("lint")
+@click.argument("paths", nargs=-1)
+@click.option("--select", help="Only these rules: LNT101,LNT2, a name, or ALL.", **_WORDS)  # type: ignore[arg-type]
+@click.option("--extend-select", help="These rules too; most that are off are a matter of opinion.", **_WORDS)  # type: ignore[arg-type]
+@click.option("--ignore", help="Not these rules.", **_WORDS)  # type: ignore[arg-type]
+@click.option("--fix", is_flag=True, help="Mend what can be mended without changing what the program does.")
+@click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: mend also what may change results or speed.")
+@click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
+@click.option("--statistics", is_flag=True, help="How often each rule spoke, instead of the findings.")
+@click.option("--list", "is_list", is_flag=True, help="Show all rules.")
+@click.option("--no-cache", is_flag=True, help="Neither read nor write .unhang_cache.")
+@click.option(
+    "--jobs", type=click.IntRange(min=0), default=0, help="Processes that read files. Default: one for each core."
+)
+@click.option(
+    "--stdin-filename", default="stdin.py", show_default=True, help="The name of what comes on stdin (PATH -)."
+)
+@click.option("--output-format", type=click.Choice(FORMATS), default="text", show_default=True, help="What to write.")
+@click.option("--output", type=FILE, help="Write to this file instead of stdout.")
+def command(
+    paths: tuple[str, ...], select: tuple[str, ...], extend_select: tuple[str, ...], ignore: tuple[str, ...], fix: bool,
+    unsafe_fixes: bool, diff: bool, statistics: bool, is_list: bool, no_cache: bool, jobs: int, stdin_filename: str,
+    output_format: str, output: Path | None,
+) -> int:  # fmt: skip
+    """Find collectives that can hang, in the code, before the first run.
+
+    PATHS are files (.py, .ipynb) and folders; `-` is a program on stdin; without any, this folder. Nothing of the code is run.
+    A line is left alone with `# noqa: LNT101` or `# unhang: ignore[LNT101] reason`; [tool.unhang.lint] in pyproject.toml knows select,
+    extend-select, ignore, per-file-ignores and exclude.
+
+    Exit code: 0 nothing found, 1 findings, 2 wrong usage or a file that could not be judged.
+    """
+    from unhang.lint import report
+    from unhang.lint.settings import read_settings
+
+    if is_list:
+        write_out(report.listing().encode(), output)
+        return 0
+    if unsafe_fixes and not (fix or diff):
+        raise WrongUsage("--unsafe-fixes goes with --fix or --diff")
+    paths = paths or (".",)
+    if "-" in paths and (len(paths) > 1 or fix or diff):
+        raise WrongUsage("- is the only path, and is not mended")
+    first = Path(stdin_filename if paths[0] == "-" else paths[0])
+    settings = read_settings(
+        first, *(tuple(w for one in words for w in one.split(",")) for words in (select, extend_select, ignore))
+    )
+    result = _judged(paths, settings, no_cache, jobs, stdin_filename)
+    if fix or diff:
+        from unhang.lint.fixing import diff as as_patch
+        from unhang.lint.fixing import mended_files
+
+        files = mended_files(result.found, unsafe_fixes)
+        if diff:
+            write_out(as_patch(files).encode("utf-8", "surrogateescape"), output)
+            return FOUND if files else 0
+        for path, (_, after, _) in files.items():
+            _write(path, after)
+        if files:
+            log(f"{sum(n for *_, n in files.values())} findings mended in {len(files)} files")
+            result = _judged(paths, settings, no_cache, jobs, stdin_filename)
+    color = output is None and output_format == "text" and wants_color(1)
+    text = report.statistics(result) if statistics else report.FORMATS[output_format](result, color)
+    write_out(text.encode("utf-8", "surrogateescape"), output)
+    if output_format in ("github", "gitlab", "sarif"):
+        for path, reason in sorted(result.unread.items()):
+            log(f"{path}: not judged: {reason}")
+    return FOUND if result.found else UNREADABLE if result.unread else 0
+
+
+def _judged(
+    paths: tuple[str, ...], settings: LintSettings, no_cache: bool, jobs: int, stdin_filename: str
+) -> LintResult:
+    from unhang.lint.cache import Cache
+    from unhang.lint.checking import lint_paths, lint_text
+
+    if paths == ("-",):
+        return lint_text(stdin_filename, sys.stdin.buffer.read(), settings)
+    return lint_paths(paths, settings, None if no_cache else Cache(), jobs)
+
+
+def _write(path: str, content: bytes) -> None:
+    try:
+        Path(path).write_bytes(content)
+    except OSError as error:
+        raise CannotWrite(f"{path}: {error.strerror}") from error

@@ -1,0 +1,302 @@
+"""Where ranks part: the branches of a condition, ways out, and what is compared when they are over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from unhang.lint import known
+from unhang.lint.calls import Calls
+from unhang.lint.divergence import Cause, compared, conditional_of, finding_of
+from unhang.lint.ir import Const, Expr, Found, Function, If, Op, Ref, Stmt
+from unhang.lint.link import Link
+from unhang.lint.single import (
+    close_handler,
+)
+from unhang.lint.special import paths_in
+from unhang.lint.values import (
+    DATA,
+    DIFFERS,
+    MAYBE,
+    MAYBE_NONE,
+    RANK,
+    UNKNOWN,
+    Conditional,
+    Effect,
+    Value,
+    either,
+)  # fmt: skip
+
+
+@dataclass(eq=False)
+class Exit:
+    """A way out that not every rank takes. `made`: what its branch did before; `rest`: what the others do after it.
+
+    `depth`: how many conditions stand around the one that parts the ranks.
+    """
+
+    kind: str
+    cause: Cause
+    line: int
+    column: int
+    made: list[Effect]
+    depth: int
+    rest: list[Effect] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Way:
+    """A branch: how it ended, what it bound, made and left by, why it was taken, and what it says of parameters."""
+
+    end: str
+    env: dict[str, Value]
+    made: list[Effect]
+    exits: list[Exit]
+    cause: Cause
+    needed: frozenset[tuple[int, bool | str]]
+
+
+@dataclass(eq=False)
+class Pending:
+    """Collectives under a condition on the rank, without a partner so far."""
+
+    cause: Cause
+    effects: list[Effect]
+
+
+class Branches(Calls):
+    """The part of a frame that follows branches. `later`: findings that callers decide."""
+
+    link: Link
+    function: Function
+    conditions: list[tuple[Cause, int, int]]
+    needs: frozenset[tuple[int, bool | str]]
+    _exits: list[Exit]
+    _pending: list[Pending]
+    _unsure: int
+    _no_exits: int
+
+    def block(self, body: Iterable[Stmt]) -> str:
+        """Follows statements, and says how they end."""
+        raise NotImplementedError
+
+    def _cut(self, mark: int) -> list[Effect]:
+        cut = self.effects[mark:]
+        del self.effects[mark:]
+        return cut
+
+    def emit(self, effect: Effect) -> None:
+        """A collective is made here."""
+        if effect.group and len(effect.way) == 1:
+            self.link.groups.setdefault((self.file, effect.group), set()).add((self.file, self.at))
+        if self.needs or self._unsure:
+            effect = effect._replace(needs=effect.needs | self.needs, is_sure=effect.is_sure and not self._unsure)
+        self.effects.append(effect)
+        for way_out in self._exits:
+            way_out.rest.append(effect)
+
+    def conditional_part(self, condition: Value, line: int, mark: int) -> None:
+        """Effects from `mark` on are made only where a part of an expression is true."""
+        self._part(Cause(condition, line, "the condition before it", self.path), self._cut(mark), [])
+
+    def _if(self, s: If) -> str:
+        self.uniform = set()
+        condition = as_condition(self.value(s.test))
+        uniform = frozenset(self.uniform)
+        if condition.const is not UNKNOWN:
+            return self.block(s.body if condition.const else s.orelse)
+        cause = Cause(condition, s.line, s.text, self.path, uniform)
+        opposite = cause._replace(value=condition._replace(zero=None if condition.zero is None else not condition.zero))
+        is_asked_before = any(c.uniform and c.uniform & paths_in(s.test) for c, *_ in self.conditions)
+        is_single = bool({p.rpartition(".")[2] for p in paths_in(s.test)} & known.SINGLE) or is_never_a_rank(s.test)
+        self._unsure += is_asked_before
+        self._no_exits += is_single
+        before, exits, mark, needs = self.env, self._exits, len(self.effects), self.needs
+        ways = []
+        for body, why, needed in zip((s.body, s.orelse), (cause, opposite), implied(self, s.test), strict=True):
+            self.env, self._exits, self.needs = dict(before), list(exits), needs | needed
+            self.conditions.append((why, len(self.effects), self.loops))
+            end = self.block(body)
+            self.conditions.pop()
+            ways.append(Way(end, self.env, self._cut(mark), [e for e in self._exits if e not in exits], why, needed))
+        self._unsure -= is_asked_before
+        self._no_exits -= is_single
+        self._exits, self.needs = exits + self._meet(*ways), needs
+        here, there = ways
+        if here.end or there.end:
+            self.env = there.env if here.end else here.env
+            if not (here.end and there.end):
+                self.needs |= there.needed if here.end else here.needed
+        else:
+            self.env = joined_env(here.env, there.env)
+            if condition.dep & RANK:
+                _mark_none(self.env, here, there, before)
+        gone = [way.end in ("raise", "exit") for way in ways]
+        if any(gone):
+            self.effects += [] if all(gone) else there.made if gone[0] else here.made
+        elif bool(here.end) == bool(there.end):
+            self._part(cause, here.made, there.made)
+        else:  # the way out compares what follows
+            self.effects += here.made + there.made
+        if here.end and there.end:
+            return here.end if there.end in ("raise", "exit") else there.end
+        return ""
+
+    def _meet(self, *ways: Way) -> list[Exit]:
+        """The ways out of two branches that are still to be compared with what follows."""
+        left = []
+        for way, other in zip(ways, reversed(ways), strict=True):
+            for one in way.exits:
+                if one.kind == "except":
+                    left.append(one)
+                elif one.cause is way.cause:  # the other ranks take the other branch
+                    one.rest = list(other.made)
+                    if way.end and other.end and one.made == way.made:
+                        continue  # both branches end: they are compared with each other
+                    left.append(one)
+                elif one.depth < len(self.conditions):
+                    left.append(one)
+                elif way.end in ("raise", "exit"):
+                    continue
+                elif way.end == "return" or (way.end and way.end == one.kind):
+                    self._close([one])
+                else:
+                    left.append(one)
+        return left
+
+    def _is_alone(self) -> bool:
+        """Whether one rank alone comes here: what it decides is compared with the others where they part."""
+        return any(c.value.dep & RANK and c.value.zero for c, *_ in self.conditions)
+
+    def _part(self, cause: Cause, here: list[Effect], there: list[Effect]) -> None:
+        """Two branches are compared; what is not made on both sides is pending or found."""
+        differs = cause.value.dep & DIFFERS
+        only_here, only_there = compared(here, there, cause)
+        if not only_here and not only_there:
+            self.effects += here if len(here) >= len(there) else there
+            return
+        if not differs or self._is_alone():
+            for i in cause.value.params:
+                for effect in (only_here or only_there)[:1]:
+                    if effect.param < 0 and not effect.group and effect.is_sure:
+                        test = "is None" if cause.value.sort == ("none test",) else ""
+                        self.later.append(Conditional(i, test, finding_of(cause, effect, self.path), self.path))
+            self.effects += here + [e for e in there if e not in here]
+            return
+        single = set(map(id, only_here + only_there))
+        self.effects += [e for e in here + there if id(e) not in single]
+        if only_here and only_there and cause.value.dep & RANK:
+            self._report(finding_of(cause, only_here[0], self.path, other=only_there[0]), only_here[0])
+            return
+        for effects, zero in (
+            (only_here, cause.value.zero),
+            (only_there, None if cause.value.zero is None else not cause.value.zero),
+        ):
+            if effects:
+                self._pending.append(Pending(cause._replace(value=cause.value._replace(zero=zero)), effects))
+
+    def _report(self, found: Found, effect: Effect) -> None:
+        inside = self.function.inside
+        if inside > 0 and effect.way[-1].text.rpartition(".")[2] in self.link.project.function(self.file, inside).words:
+            return  # a part of what the function around it does: the others answer there
+        later = conditional_of(found, effect, self.path)
+        if later is not None:
+            self.later.append(later)
+        else:
+            self.link.report(self.path, found)
+
+    def _close_pending(self) -> None:
+        """Pairs of `if rank != 0: barrier()` and `if rank == 0: barrier()` are one barrier of all; the rest is found."""
+        left = list(self._pending)
+        while left:
+            one = left.pop(0)
+            keys = [e.key for e in one.effects]
+            for other in left:
+                opposite = one.cause.value.zero is None or other.cause.value.zero != one.cause.value.zero
+                if [e.key for e in other.effects] == keys and opposite and one.cause.line != other.cause.line:
+                    left.remove(other)
+                    self.effects += one.effects
+                    break
+            else:
+                for effect in sorted(one.effects, key=lambda e: e.param >= 0 or e.op == "destroy")[:1]:
+                    self._report(finding_of(one.cause, effect, self.path), effect)
+
+    def _close(self, exits: Iterable[Exit]) -> None:
+        for way_out in exits:
+            if way_out.kind == "except":
+                close_handler(self, way_out.made, way_out.rest, way_out.cause.text)
+                continue
+            missed, extra = compared(way_out.rest, way_out.made, way_out.cause)
+            missed, extra = worst_first(missed), worst_first(extra)
+            if missed:
+                found = finding_of(
+                    way_out.cause, missed[0], self.path, exit_at=(way_out.kind, way_out.line, way_out.column)
+                )
+                self._report(found, missed[0])
+            elif extra and way_out.kind == "return" and not way_out.rest:
+                self._report(finding_of(way_out.cause, extra[0], self.path), extra[0])
+
+
+def worst_first(effects: list[Effect]) -> list[Effect]:
+    """What is certain before what a parameter decides; leaving the group at the end is no collective of its own here."""
+    return sorted((e for e in effects if e.op != "destroy"), key=lambda e: e.param >= 0)
+
+
+def as_condition(v: Value) -> Value:
+    """A value where it decides: whether there is an output at all is the same on all ranks."""
+    return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.sort is not None and v.sort[0] in ("out", "of") else v
+
+
+def joined_env(a: dict[str, Value], b: dict[str, Value]) -> dict[str, Value]:
+    """What names are worth after two branches."""
+    out = dict(b)
+    for name, value in a.items():
+        other = b.get(name)
+        out[name] = value if other is None or other is value else either(value, other)
+    return out
+
+
+def _mark_none(env: dict[str, Value], here: Way, there: Way, before: dict[str, Value]) -> None:
+    """Names that are None on some ranks from here on; what was so and is made on the other ranks now, is so no more."""
+    for name, value in env.items():
+        a, b, old = here.env.get(name), there.env.get(name), before.get(name)
+        if a is None or b is None or a is b:
+            continue
+        made, zero = (a, here.cause.value.zero) if b == old else (b, there.cause.value.zero)
+        if (a.const is None) != (b.const is None):
+            env[name] = value._replace(dep=value.dep | MAYBE_NONE | RANK, zero=zero)
+        elif old is not None and old.dep & MAYBE_NONE and None not in (zero, old.zero) and zero != old.zero:
+            env[name] = made._replace(dep=0, zero=None)
+
+
+def is_never_a_rank(test: Expr) -> bool:
+    """`local_rank == -1`: there is one process only."""
+    match test:
+        case Op(parts=[Ref() as of, Const(value=-1 | None)]):
+            return known.rank_kind(of.path.rpartition(".")[2]) is not None
+    return False
+
+
+Needs = frozenset[tuple[int, bool | str]]
+
+
+def implied(frame: Branches, test: Expr) -> tuple[Needs, Needs]:
+    """What a condition says of parameters: where it is true, and where it is not."""
+    nothing: Needs = frozenset()
+    match test:
+        case Ref():
+            sort = frame.ref(test.path).sort
+            if sort is not None and sort[0] == "param":
+                return frozenset({(sort[1], True)}), frozenset({(sort[1], False)})
+        case Op(op="not", parts=[inner]):
+            return implied(frame, inner)[::-1]
+        case Op(op="and" | "or"):
+            both = [implied(frame, p) for p in test.parts]
+            joined = frozenset[tuple[int, bool | str]]().union(*(b[test.op == "or"] for b in both))
+            return (joined, nothing) if test.op == "and" else (nothing, joined)
+        case Op(op="is" | "is not", parts=[Ref() as of, Const(value=None)]):
+            sort = frame.ref(of.path).sort
+            if sort is not None and sort[0] == "param":
+                ways: tuple[Needs, Needs] = frozenset({(sort[1], "none")}), frozenset({(sort[1], "some")})
+                return ways if test.op == "is" else ways[::-1]
+    return nothing, nothing

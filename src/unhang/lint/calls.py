@@ -1,0 +1,393 @@
+"""What a call does, and gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unhang.lint import known
+from unhang.lint.expressions import Expressions
+from unhang.lint.ir import Attr, Call, Const, Expr, Ref
+from unhang.lint.special import OF_DATA, SPECIAL, element, given_of, is_none, is_plain_method, prepared, value_of_name
+from unhang.lint.values import (
+    AGREED,
+    DATA,
+    DIFFERS,
+    LOCAL,
+    MAYBE,
+    MAYBE_NONE,
+    MOST_WAY,
+    NO_PARAMS,
+    PLAIN,
+    RANK,
+    RAW,
+    UNEVEN,
+    UNKNOWN,
+    Effect,
+    Place,
+    Summary,
+    Value,
+    mixed,
+)  # fmt: skip
+
+# What these give differs as their arguments differ.
+_PURE = {
+    *("int", "str", "bool", "float", "abs", "len", "min", "max", "tuple", "list", "set", "sorted", "any", "all", "sum", "range"),
+    *("enumerate", "zip", "reversed", "iter", "next", "round", "divmod", "map", "filter", "repr", "hash", "copy.copy"),
+    *("copy.deepcopy", "torch.tensor", "torch.as_tensor", "tqdm.tqdm", "tqdm.auto.tqdm", "itertools.islice"),
+}  # fmt: skip
+_SAME_OBJECT = {
+    "to",
+    "cuda",
+    "cpu",
+    "train",
+    "eval",
+    "half",
+    "float",
+    "bfloat16",
+    "double",
+    "requires_grad_",
+    "compile",
+    "apply",
+}
+_PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
+_NUMBERS = ("torch.", "math.", "numpy.", "statistics.")
+_UNIFYING_WORDS = ("reduce", "gather", "sync", "broadcast", "average", "across", "all_")
+_STRIDED = {"t": "transposed", "transpose": "transposed", "permute": "permuted", "expand": "expanded", "expand_as": "expanded"}  # fmt: skip
+_RAGGED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"}
+_KEEPS_SHAPE = {
+    "float",
+    "to",
+    "cuda",
+    "half",
+    "long",
+    "int",
+    "detach",
+    "cpu",
+    "squeeze",
+    "unsqueeze",
+    "flatten",
+    "double",
+    "type",
+}
+_DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
+
+
+class Calls(Expressions):
+    """The part of a frame that makes calls."""
+
+    def call(self, node: Call) -> Value:
+        """What a call gives, after it has taken effect."""
+        func = node.func
+        owner, base, name = "", PLAIN, ""
+        if isinstance(func, Ref):
+            owner, _, name = func.path.rpartition(".")
+            callee = self.ref(func.path)
+            if owner:
+                base = self.ref(owner)
+        elif isinstance(func, Attr):
+            base, name = self.value(func.base), func.name
+            callee = self.attribute(base, name)
+        else:
+            callee = self.value(func)
+        args = [self.value(a) for a in node.args]
+        full = self.link.full_of(callee)
+        self.found_in_call(name, full, node, args)
+        return self._called(node, callee, full, owner, base, name, args)
+
+    def _called(
+        self, node: Call, callee: Value, full: str, owner: str, base: Value, name: str, args: list[Value]
+    ) -> Value:
+        made = known.collective(full) if full else None
+        if made is not None:
+            return PLAIN if "use_local_synchronization" in node.names else self._collective(node, made, args, name)
+        if full in known.WRAPPERS:
+            of_some = known.WRAPPERS[full] == "ddp" and not is_none(node.given("process_group"))
+            return Value(sort=None if of_some else ("wrap", known.WRAPPERS[full]))
+        sort = callee.sort
+        kind = sort[0] if sort is not None else ""
+        if kind in ("fn", "bound") and sort is not None:
+            return self._function(node, sort, args, name)
+        if kind == "class" and sort is not None:
+            return self._constructor(node, sort, args, name)
+        if kind == "obj" and sort is not None:
+            for method in ("__call__", "forward"):
+                target = self.link.project.method(sort[1], sort[2], method)
+                if target is not None:
+                    return self._function(node, ("bound", *target), args, name)
+        if kind == "wrap" and sort is not None:
+            return self._wrapped(node, sort[1], "()", args, name)
+        if kind in ("param", "attr_param") and sort is not None:
+            return self._of_param(node, sort[1], "()", args, name)
+        made = known.method(owner, name) if owner else None
+        if made is not None and (base.sort is None or base.sort[0] not in ("ext", "wrap")):
+            return self._collective(node, made, args, name)
+        bsort = base.sort
+        if name == "scale" and len(args) == 1 and args[0].sort is not None:  # of a GradScaler
+            return args[0]
+        if bsort is not None:
+            if bsort[0] == "wrap":
+                if name in known.HIDDEN.get(bsort[1], ()):
+                    return self._wrapped(node, bsort[1], name, args, name)
+                made = known.of_sort(bsort[1], name)
+                if made is not None:
+                    return self._collective(node, made, args, name)
+                if name == "prepare" or (bsort[1] == "fabric" and name.startswith("setup")):
+                    return prepared(node)
+                if name in _SAME_OBJECT:
+                    return base
+            if bsort[0] == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
+                self._of_param(node, bsort[1], name, args, name)
+            if bsort[0] in ("out", "of") and name == "backward":
+                return self._backward(node, bsort)
+            if bsort[0] == "many" and name in ("values", "children", "parameters"):
+                return base
+            if bsort[0] == "rank" and name in ("item",):
+                return base
+        return self._other(node, callee, full, base, name, args)
+
+    def _other(self, node: Call, callee: Value, full: str, base: Value, name: str, args: list[Value]) -> Value:
+        """A call of which only the name is known. It may call what it is given."""
+        for v in args:
+            if v.sort is not None and v.sort[0] in ("fn", "bound"):
+                for effect in self.link.made_by(v, "()"):
+                    self.emit(effect._replace(is_sure=False, way=(self.place(node, name), *effect.way)[:MOST_WAY]))
+        if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
+            return self._collective(node, known.Collective("all_reduce"), args, name)
+        if name in known.PROGRESS and not args:
+            return Value(LOCAL)
+        if name in ("numel", "size", "any") and base.sort is not None and base.sort[0] == "ragged":
+            return Value(DATA)
+        if full == "len" and args and args[0].sort is not None and args[0].sort[0] == "ragged":
+            return Value(DATA)
+        wraps = [v.sort[1] for v in args if v.sort is not None and v.sort[0] == "wrap" and v.sort[1] in ("ddp", "fsdp")]
+        if wraps and any(word in name for word in ("step", "train", "forward", "loss")):
+            self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))
+        special = SPECIAL.get(full)
+        if special is not None:
+            return special(self, node, args)
+        if full in known.LOCAL_SOURCES:
+            return Value(LOCAL)
+        if name == "backward" and args and args[0].sort is not None and args[0].sort[0] in ("out", "of"):
+            return self._backward(node, args[0].sort)
+        by_name = value_of_name(name or full.rpartition(".")[2])
+        if by_name.dep and not callee.dep & ~RANK:
+            group = node.given("group", 0)
+            return by_name._replace(group=self.group_of(group) if group is not None and "rank" in name else "")
+        if name in known.IS_THERE and (base.dep & LOCAL or any(a.dep & LOCAL for a in args)):
+            return Value(LOCAL)
+        joined = mixed(base, *args)
+        if full in _PURE:
+            many = args[0].sort if args and full != "len" else None
+            many = None if many is not None and many[0] in ("param", "wrap", "obj") else many
+            dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all") else joined.dep
+            keep = joined._replace(dep=dep)
+            given = [element(a) for a in args[: len(node.args) - len(node.names)]]
+            if full == "zip":
+                return keep._replace(sort=("zip", tuple(given)))
+            if full == "enumerate":
+                return keep._replace(sort=("many", ("tuple", (PLAIN, *given[:1]))))
+            return keep._replace(sort=many, zero=args[0].zero if len(args) == 1 else None)
+        if full in _PATHS or name in (
+            "joinpath",
+            "with_suffix",
+            "format",
+            "strftime",
+            "isoformat",
+            "resolve",
+            "replace",
+        ):
+            return Value(joined.dep & LOCAL, joined.params)
+        return self._tensor_method(full, base, name, args, joined)
+
+    def _tensor_method(self, full: str, base: Value, name: str, args: list[Value], joined: Value) -> Value:
+        if base.sort == AGREED:
+            return base
+        if name in _STRIDED and (base.sort is None or base.sort[0] in ("out", "of", "many", "param")) and not full:
+            return Value(base.dep, base.params, ("odd", _STRIDED[name]))
+        if name in _RAGGED and (not full or full.startswith("torch.")):
+            return Value(joined.dep, joined.params, ("ragged", name))
+        if base.sort is not None and base.sort[0] in ("odd", "ragged"):
+            keeps = name in _KEEPS_SHAPE or (base.sort[0] == "ragged" and name in _DENSE - {"sum", "mean", "item"})
+            return Value(base.dep, base.params, base.sort if keeps else None)
+        if any(word in name.lower() or word in full.lower() for word in _UNIFYING_WORDS):
+            return Value(sort=AGREED)
+        if "unwrap" in name:
+            return Value(sort=RAW)
+        outs = [v.sort for v in (base, *args) if v.sort is not None and v.sort[0] in ("out", "of")]
+        if full == "torch.nn.ModuleList" or full == "torch.nn.ModuleDict":
+            return args[0] if args else PLAIN
+        if outs and (not full or full.startswith(_NUMBERS)):
+            keeps_graph = name not in known.NAN_TESTS and name not in ("item", "detach", "tolist", "numpy", "cpu")
+            return Value(joined.dep & OF_DATA, joined.params, outs[0] if keeps_graph else None)
+        numeric = full.startswith(_NUMBERS) or (not full and base.dep & OF_DATA)
+        return Value(joined.dep & OF_DATA if numeric else 0, NO_PARAMS)
+
+    def _collective(self, node: Call, made: known.Collective, args: list[Value], name: str) -> Value:
+        group = ""
+        given = node.given("group", made.group_at) or node.given("process_group") or node.given("pg")
+        if given is not None:
+            group = self.group_of(given)
+        if made.op in ("new_group", "device_mesh"):
+            group = ""
+        self.emit(Effect(made.op, group, (self.place(node, name),)))
+        for at in made.unifies:
+            expr = node.given("tensor" if at == 0 else "", at) or node.given("object_list")
+            if isinstance(expr, Ref):
+                old = self.ref(expr.path)
+                if old.sort is not None and old.sort[0] == "param" and "." not in expr.path:
+                    self.unified.add(old.sort[1])
+                self.env[expr.path] = Value(sort=AGREED)
+        if (
+            made.op == "new_group"
+            and args
+            and (args[0].dep & RANK or args[0].sort == ("share", "block"))
+            and not self.loops
+        ):
+            self.found_in_call("new_group", "own members", node, args)
+        if made.op == "new_group":
+            return Value(sort=("group", name))
+        return Value(sort=AGREED) if made.returns else PLAIN
+
+    def group_of(self, e: Expr) -> str:
+        """The text of a group: empty for all ranks, `@2` for parameter 2."""
+        if isinstance(e, Const):
+            return "" if e.value is None else "?"
+        v = self.value(e) if not isinstance(e, Call) else PLAIN
+        if v.const is None and not (isinstance(e, Ref) and "." in e.path):
+            return ""
+        if v.sort is not None and v.sort[0] == "param":
+            return f"@{v.sort[1]}"
+        if isinstance(e, Ref):
+            return "" if e.path.endswith(("group.WORLD", "GroupMember.WORLD")) else e.path
+        return f"{e.func.path}()" if isinstance(e, Call) and isinstance(e.func, Ref) else "?"
+
+    def place(self, node: Call, name: str) -> Place:
+        """Where a call stands."""
+        text = node.func.path if isinstance(node.func, Ref) else name
+        return Place(self.path, node.line, node.column, text or name or "call")
+
+    def _wrapped(self, node: Call, wrapper: str, method: str, args: list[Value], name: str) -> Value:
+        op = known.HIDDEN.get(wrapper, {}).get(method)
+        if op is None:
+            return PLAIN
+        if not (op == "backward" and self.no_sync):
+            self.emit(Effect(op, "", (self.place(node, name),), wrapper))
+            if op == "forward":
+                self.found_in_call("forward", "", node, args)
+        return Value(DATA, NO_PARAMS, ("out", wrapper)) if op == "forward" else PLAIN
+
+    def _of_param(self, node: Call, param: int, method: str, args: list[Value], name: str) -> Value:
+        self.emit(Effect("call", "", (self.place(node, name),), "", param, method))
+        outs = [v for v in args if v.sort is not None and v.sort[0] in ("out", "of")]
+        if outs:  # a criterion on what a module gave
+            return Value(mixed(*args).dep & OF_DATA, NO_PARAMS, outs[0].sort)
+        return Value(MAYBE, NO_PARAMS, ("of", param)) if method in ("()", "forward") else PLAIN
+
+    def _backward(self, node: Call, sort: tuple[Any, ...]) -> Value:
+        if not self.no_sync:
+            place = self.place(node, "backward")
+            if sort[0] == "out":
+                self.emit(Effect("backward", "", (place,), sort[1]))
+            else:
+                self.emit(Effect("call", "", (place,), "", sort[1], "backward"))
+        return PLAIN
+
+    def _constructor(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
+        target = self.link.project.method(sort[1], sort[2], "__init__")
+        if target is not None:
+            parameters = self.link.project.function(*target).parameters
+            self.link.note_constructor(sort, given_of(node, parameters, 1, args))
+            self._function(node, ("bound", *target), args, name)
+        return Value(sort=("obj", sort[1], sort[2]))
+
+    def _function(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
+        """A call of a function of the project: its effects are the caller's."""
+        file, at = sort[1], sort[2]
+        function = self.link.project.function(file, at)
+        summary = self.link.summary(file, at)
+        if not summary.effects and not summary.conditional and summary.returns is PLAIN and not summary.unifies:
+            return PLAIN
+        offset = 1 if sort[0] == "bound" and function.is_method else 0
+        given = given_of(node, function.parameters, offset, args)
+        place = self.place(node, name)._replace(text=f"{name or function.name}()")
+        self.link.callers.setdefault((file, at), set()).add((self.file, self.at))
+        for effect in summary.effects:
+            self._take_over(effect, given, place, summary, function.defaults, len(function.parameters))
+        for conditional in summary.conditional:
+            self.link.settle(self, conditional, given, place)
+        for i in summary.unifies:
+            expr = given[i][0] if i in given else None
+            if isinstance(expr, Ref):
+                self.env[expr.path] = Value(sort=AGREED)
+        return self._result(summary, given)
+
+    def _take_over(
+        self, effect: Effect, given: dict[int, tuple[Expr, Value]], place: Place, summary: Summary,
+        defaults: list[Expr | None], count: int,
+    ) -> None:  # fmt: skip
+        needs = self._still_needed(effect.needs, given, defaults, count)
+        if needs is None:
+            return
+        effect = effect._replace(needs=needs)
+        way = (place, *effect.way)[:MOST_WAY]
+        group = effect.group
+        if group.startswith("@"):
+            i = int(group[1:])
+            if i in given:
+                group = self.group_of(given[i][0])
+            else:
+                at = i - (count - len(defaults))
+                default = defaults[at] if 0 <= at < len(defaults) else None
+                group = "" if isinstance(default, Const) and default.value is None else "?"
+        if effect.param < 0:
+            self.emit(effect._replace(way=way, group=group))
+            return
+        if effect.param not in given:
+            return
+        v = given[effect.param][1]
+        for made in self.link.made_by(v, effect.method):
+            self.emit(made._replace(way=(*way, *made.way)[:MOST_WAY]))
+
+    def _still_needed(
+        self, needs: frozenset[tuple[int, bool | str]], given: dict[int, tuple[Expr, Value]], defaults: list[Expr | None],
+        count: int,
+    ) -> frozenset[tuple[int, bool | str]] | None:  # fmt: skip
+        """What our own parameters must be for an effect of a call; None: this call does not make it."""
+        ours = set()
+        for i, wanted in needs:
+            at = i - (count - len(defaults))
+            default = defaults[at] if 0 <= at < len(defaults) else None
+            v = given[i][1] if i in given else Value(const=default.value) if isinstance(default, Const) else PLAIN
+            if v.const is not UNKNOWN:
+                is_so = (v.const is None) == (wanted == "none") if isinstance(wanted, str) else bool(v.const) == wanted
+                if not is_so:
+                    return None
+            elif v.sort is not None and v.sort[0] == "param":
+                ours.add((v.sort[1], wanted))
+            elif wanted == "none" and i in given and not v.dep & MAYBE_NONE:
+                return None
+        return frozenset(ours)
+
+    def _result(self, summary: Summary, given: dict[int, tuple[Expr, Value]]) -> Value:
+        r = summary.returns
+        joined = mixed(*(given[i][1] for i in r.params if i in given))
+        sort = r.sort
+        if sort is not None and sort[0] in ("param", "of"):
+            v = given.get(sort[1], (None, PLAIN))[1]
+            if sort[0] == "param":
+                return v
+            inner = v.sort
+            sort = None
+            if inner is not None and inner[0] == "wrap":
+                sort = ("out", inner[1])
+            elif inner is not None and inner[0] == "param":
+                sort = ("of", inner[1])
+        elif sort is not None and sort[0] == "tuple":
+            sort = ("tuple", tuple(self._result(Summary(returns=v), given) for v in sort[1]))
+        elif sort is not None and sort[0] == "zip":
+            sort = None
+        dep = r.dep
+        if dep & MAYBE:  # it is what a given module made of this rank's batch
+            sorts = {v.sort[0] for _, v in given.values() if v.sort is not None}
+            dep = dep & ~MAYBE | (DATA if "wrap" in sorts else MAYBE if "param" in sorts else 0)
+        return Value(dep | (joined.dep & DIFFERS), joined.params, sort, r.zero, r.group, r.const)

@@ -1,0 +1,206 @@
+"""`unhang lint` as a whole: files found, read in several processes or taken from the cache, linked, judged."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from unhang.errors import NotEvidence
+from unhang.lint.cache import Cache
+from unhang.lint.ir import EncodedFile, File, Found, encode
+from unhang.lint.link import Link
+from unhang.lint.reading import deep_recursion, read_file
+from unhang.lint.settings import LintSettings
+
+_SKIPPED = {"__pycache__", "node_modules", "venv", "env", "site-packages", "build", "dist", "unhang-reports"}
+_LARGEST = 20_000_000  # bytes; a larger file is data
+_ALONE = 300_000  # bytes that one process reads faster than several could be started
+_CHUNK = 1_500_000  # bytes for one process at a time
+
+
+@dataclass
+class LintResult:
+    """What was found; `unread`: file -> reason; `lines`: of all files; `silenced`: findings that a comment put away."""
+
+    found: list[tuple[str, Found]] = field(default_factory=list)
+    unread: dict[str, str] = field(default_factory=dict)
+    files: int = 0
+    lines: int = 0
+    silenced: int = 0
+
+
+def lint_paths(paths: Sequence[str], settings: LintSettings, cache: Cache | None, jobs: int = 0) -> LintResult:
+    """Judges files and folders.
+
+    Raises:
+        NotEvidence: a path does not exist.
+    """
+    found_files = list(python_files(paths, settings))
+    contents: dict[str, bytes] = {}
+    unread: dict[str, str] = {}
+    for path in found_files:
+        data = _bytes(path, unread)
+        if data is not None:
+            contents[path] = data
+    return _with_result(contents, unread, settings, cache, jobs)
+
+
+def lint_text(path: str, data: bytes, settings: LintSettings) -> LintResult:
+    """Judges one text that is no file."""
+    return _with_result({path: data}, {}, settings, None, 1)
+
+
+def _bytes(path: str, unread: dict[str, str]) -> bytes | None:
+    try:
+        if os.path.getsize(path) > _LARGEST:
+            unread[path] = "it is larger than 20 MB: data, not a program"
+            return None
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        unread[path] = error.strerror or str(error)
+        return None
+
+
+def _with_result(
+    contents: dict[str, bytes], unread: dict[str, str], settings: LintSettings, cache: Cache | None, jobs: int
+) -> LintResult:
+    digests = {path: blake2b(data, digest_size=16).digest() for path, data in contents.items()}
+    key = blake2b(
+        b"".join(p.encode("utf-8", "surrogatepass") + d for p, d in sorted(digests.items())), digest_size=16
+    ).hexdigest()
+    files = cache.result(key) if cache else None
+    if files is None:
+        with deep_recursion():
+            files = _judged(contents, digests, cache, jobs)
+        if cache:
+            cache.keep_result(key, files)
+    result = LintResult(files=len(contents) + len(unread), unread=unread)
+    for file in files:
+        result.lines += file.lines
+        if file.reason:
+            unread[file.path] = file.reason
+        for found in file.found:
+            if not settings.wants(file.path, found.code):
+                continue
+            if _is_silenced(file, found):
+                result.silenced += 1
+            else:
+                result.found.append((file.path, found))
+    result.found.sort(key=lambda pf: (pf[0], pf[1].line, pf[1].column, pf[1].code))
+    return result
+
+
+def _is_silenced(file: File, found: Found) -> bool:
+    codes = file.quiet.get(found.line)
+    return codes is not None and (not codes or found.code in codes)
+
+
+def _judged(contents: dict[str, bytes], digests: dict[str, bytes], cache: Cache | None, jobs: int) -> list[File]:
+    """Every file with all its findings, those of the link among them."""
+    known = cache.files(digests) if cache else {}
+    files = {path: EncodedFile.decode(known[path]) for path in contents if path in known}
+    encoded = dict(known)
+    missing = {path: data for path, data in contents.items() if path not in files}
+    for file, packed in _read_all(missing, jobs, False):
+        files[file.path], encoded[file.path] = file, packed
+    link, found = _linked(files)
+    wanted = _callers(link, files, contents)
+    if wanted:
+        for file, packed in _read_all(wanted, jobs, True):
+            files[file.path], encoded[file.path] = file, packed
+        _, found = _linked(files)
+    if (cache and missing) or (wanted and cache):
+        cache.keep_files(digests, encoded)
+    out = {
+        p: File(p, f.module, f.lines, f.is_parsed, f.reason, found=list(f.found), quiet=f.quiet)
+        for p, f in files.items()
+    }
+    for path, one in found:
+        out[path].found.append(one)
+    return [out[p] for p in sorted(out)]
+
+
+def _linked(files: dict[str, File]) -> tuple[Link, list[tuple[str, Found]]]:
+    link = Link([files[p] for p in sorted(files)])
+    return link, list(link.run())
+
+
+def _callers(link: Link, files: dict[str, File], contents: dict[str, bytes]) -> dict[str, bytes]:
+    """Files without a hint of their own that import a function which makes collectives."""
+    names = {name for name in link.makers() if len(name) > 3}
+    unparsed = [p for p, f in files.items() if not f.is_parsed and not f.reason]
+    if not names or not unparsed:
+        return {}
+    pattern = re.compile(
+        rb"\b(?:import|,|\()[ \t]*(?:" + b"|".join(re.escape(n.encode()) for n in sorted(names)) + rb")\b"
+    )
+    return {p: contents[p] for p in unparsed if pattern.search(contents[p])}
+
+
+def _read_all(contents: dict[str, bytes], jobs: int, is_wanted: bool) -> Iterator[tuple[File, bytes]]:
+    jobs = jobs or len(os.sched_getaffinity(0))
+    total = sum(map(len, contents.values()))
+    if jobs > 1 and total > _ALONE:
+        try:
+            with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+                for packed in pool.map(_read_chunk, [(chunk, is_wanted) for chunk in _chunks(contents)]):
+                    yield from ((EncodedFile.decode(one), one) for one in packed)
+            return
+        except BrokenProcessPool:  # a process was ended, for want of memory perhaps: one alone needs less
+            pass
+    for path, data in contents.items():
+        one = encode(read_file(path, data, is_wanted))
+        yield EncodedFile.decode(one), one
+
+
+def _chunks(contents: dict[str, bytes]) -> Iterator[list[tuple[str, bytes]]]:
+    chunk: list[tuple[str, bytes]] = []
+    size = 0
+    for path, data in sorted(contents.items(), key=lambda pd: -len(pd[1])):
+        chunk.append((path, data))
+        size += len(data)
+        if size > _CHUNK:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _read_chunk(given: tuple[list[tuple[str, bytes]], bool]) -> list[bytes]:
+    chunk, is_wanted = given
+    return [encode(read_file(path, data, is_wanted)) for path, data in chunk]
+
+
+def python_files(paths: Sequence[str], settings: LintSettings) -> Iterator[str]:
+    """The files that are meant, each once.
+
+    Raises:
+        NotEvidence: a path does not exist.
+    """
+    seen: set[str] = set()
+    for path in paths:
+        if not os.path.exists(path):
+            raise NotEvidence(f"{path}: no such file or folder")
+        for file in _below(path, settings) if os.path.isdir(path) else [path]:
+            if file not in seen:
+                seen.add(file)
+                yield file
+
+
+def _below(folder: str, settings: LintSettings) -> Iterator[str]:
+    for base, folders, names in os.walk(folder):
+        folders[:] = sorted(
+            d for d in folders
+            if d not in _SKIPPED and not d.startswith(".") and not settings.excludes(os.path.join(base, d))
+        )  # fmt: skip
+        for name in sorted(names):
+            path = os.path.join(base, name)
+            if name.endswith((".py", ".ipynb")) and not settings.excludes(path) and os.path.isfile(path):
+                yield path

@@ -1,0 +1,103 @@
+"""Two ways of two ranks, compared: which collectives one of them makes and the other does not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from unhang.lint.ir import Found
+from unhang.lint.values import DATA, DIFFERS, LOCAL, MAYBE, RANK, Conditional, Effect, Value
+
+GROUPS = ("new_group", "device_mesh")
+
+
+class Cause(NamedTuple):
+    """A condition, as it stands in the code. `uniform`: names in those parts of it that are the same on all ranks."""
+
+    value: Value
+    line: int
+    text: str
+    path: str
+    uniform: frozenset[str] = frozenset()
+
+
+def compared(here: Sequence[Effect], there: Sequence[Effect], cause: Cause) -> tuple[list[Effect], list[Effect]]:
+    """What each side makes and the other does not, as far as the condition tells members of the same group apart."""
+    counted = Counter(e.key for e in here), Counter(e.key for e in there)
+    return _alone(here, counted[1], cause), _alone(there, counted[0], cause)
+
+
+def _alone(effects: Sequence[Effect], others: Counter[tuple[str, str, int, str]], cause: Cause) -> list[Effect]:
+    left, out = Counter(others), []
+    for e in effects:
+        if left[e.key] > 0:
+            left[e.key] -= 1
+        elif e.is_sure and _is_relevant(e, cause):
+            out.append(e)
+    return out
+
+
+def _is_relevant(e: Effect, cause: Cause) -> bool:
+    """Whether the condition parts the members of its group. Who is a member of a smaller group may well be the condition."""
+    dep = cause.value.dep & DIFFERS
+    if dep and not dep & ~MAYBE:
+        return e.param >= 0 and e.method == "backward"
+    if e.param >= 0 or e.hidden or e.op in GROUPS or not e.group:
+        return True
+    return bool(cause.value.group) and e.group == cause.value.group
+
+
+def finding_of(
+    cause: Cause, effect: Effect, path: str, other: Effect | None = None, exit_at: tuple[str, int, int] | None = None,
+    is_loop: bool = False,
+) -> Found:  # fmt: skip
+    """The finding that this effect is made, or missed, under this condition."""
+    kind = exit_at[0] if exit_at else ""
+    first, last = effect.way[0], effect.way[-1]
+    line, column = (exit_at[1], exit_at[2]) if exit_at else (first.line, first.column)
+    words = {
+        "condition": cause.text, "call": f"{first.text}()" if not first.text.endswith(")") else first.text,
+        "collective": last.text, "line": str(first.line), "op": effect.op, "hidden": effect.hidden, "kind": kind,
+        "at": str(cause.line), "other": other.way[-1].text if other else "", "other_line": str(other.way[0].line) if other else "",
+    }  # fmt: skip
+    keyword = "the loop" if is_loop else "the condition"
+    way = [(cause.path, cause.line, f"{keyword} `{cause.text}` {_how(cause.value)}")]
+    if exit_at:
+        way.append((path, line, f"some ranks {kind} here"))
+    way += [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way]
+    return Found(_code(cause, effect, other is not None, kind, is_loop), line, column + 1, words, way)
+
+
+def _how(v: Value) -> str:
+    if v.dep & RANK:
+        return "comes out by rank"
+    if v.dep & LOCAL:
+        return "comes out by the clock, chance, process or disk of each rank"
+    return "comes out by each rank's own batch" if v.dep & (DATA | MAYBE) else "is given by the caller"
+
+
+def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: bool) -> str:
+    dep = cause.value.dep
+    if dep & DATA and cause.value.zero is None:  # a loss that also depends on the rank is a loss
+        dep &= ~RANK
+    if not dep & RANK and dep & LOCAL:
+        return "LNT106"
+    if not dep & RANK and dep & (DATA | MAYBE):
+        return "LNT108" if kind in ("break", "return") else "LNT107"
+    if is_loop:
+        return "LNT110"
+    if kind:
+        return "LNT102"
+    if effect.op in GROUPS:
+        return "LNT104"
+    if effect.op == "destroy":
+        return "LNT207"
+    if has_other:
+        return "LNT105"
+    return "LNT103" if effect.hidden or effect.param >= 0 else "LNT101"
+
+
+def conditional_of(found: Found, effect: Effect, path: str) -> Conditional | None:
+    """The finding, if it is one only where the caller gives a module that makes collectives; None: it is one."""
+    return Conditional(effect.param, effect.method, found, path) if effect.param >= 0 else None

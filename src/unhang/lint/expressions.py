@@ -1,0 +1,306 @@
+"""What an expression is worth."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unhang.lint import known
+from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
+from unhang.lint.special import (
+    COMPARISONS,
+    OF_DATA,
+    element,
+    is_a_rank,
+    is_agreed,
+    is_column,
+    is_step,
+    line_of,
+    paths_in,
+    value_of_name,
+)
+from unhang.lint.values import (
+    AGREED,
+    DATA,
+    DIFFERS,
+    MAYBE_NONE,
+    NO_PARAMS,
+    PLAIN,
+    RANK,
+    RAW,
+    UNEVEN,
+    UNKNOWN,
+    Conditional,
+    Effect,
+    Value,
+    either,
+    mixed,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from unhang.lint.link import Link
+
+_TENSOR_FACTS = {"shape", "dtype", "device", "ndim", "requires_grad", "size", "dim", "training", "is_cuda"}
+
+
+class Expressions:
+    """The part of a frame that evaluates, without the calls. `env`: names (and attributes that were set here) -> values."""
+
+    link: Link
+    file: int
+    at: int
+    path: str
+    env: dict[str, Value]
+    outer: dict[str, Value]
+    effects: list[Effect]
+    later: list[Conditional]
+    no_sync: int
+    loops: int
+    unified: set[int]
+    uniform: set[str]
+
+    def emit(self, effect: Effect) -> None:
+        """A collective is made here."""
+        raise NotImplementedError
+
+    def conditional_part(self, condition: Value, line: int, mark: int) -> None:
+        """Effects from `mark` on are made only where a part of an expression is true."""
+        raise NotImplementedError
+
+    def found_in_call(self, name: str, full: str, node: Call, args: list[Value]) -> None:
+        """The rules that look at single calls."""
+        raise NotImplementedError
+
+    def assign(self, target: Expr, value: Value, is_certain: bool = False) -> None:
+        """Binds a name."""
+        raise NotImplementedError
+
+    # Values.
+
+    def value(self, e: Expr) -> Value:
+        """What an expression is worth; its calls take effect."""
+        kind = type(e)
+        if kind is Ref:
+            return self.ref(e.path)  # type: ignore[union-attr]
+        if kind is Const:
+            return Value(const=e.value)  # type: ignore[union-attr]
+        if kind is Call:
+            return self.call(e)  # type: ignore[arg-type]
+        if kind is Op:
+            return self._op(e)  # type: ignore[arg-type]
+        if kind is Attr:
+            return self.attribute(self.value(e.base), e.name)  # type: ignore[union-attr]
+        assert isinstance(e, Fn)
+        self.link.closures[self.file, e.at] = self.env
+        return Value(sort=("fn", self.file, e.at))
+
+    def ref(self, path: str) -> Value:
+        """The value of a name, or of an attribute of one."""
+        env = self.env
+        found = env.get(path)
+        if found is not None:
+            return found
+        head, dot, rest = path.partition(".")
+        value = env.get(head) or self._from_outside(head) or self.link.top(self.file, head)
+        if not dot:
+            return value
+        prefix = head
+        for name in rest.split("."):
+            prefix = f"{prefix}.{name}"
+            value = env.get(prefix) or self.attribute(value, name)
+        return value
+
+    def _from_outside(self, name: str) -> Value | None:
+        """A name of the function around this one; its parameters are not ours."""
+        value = self.outer.get(name)
+        if value is None or not (value.params or (value.sort is not None and value.sort[0] in ("param", "of"))):
+            return value
+        return value._replace(
+            params=NO_PARAMS, sort=None if value.sort and value.sort[0] in ("param", "of") else value.sort
+        )
+
+    def attribute(self, v: Value, name: str) -> Value:
+        """An attribute of a value."""
+        sort = v.sort
+        if sort == AGREED:
+            return v
+        if name == "module" and (sort is None or sort[0] in ("wrap", "param", "raw", "obj")):
+            return Value(sort=RAW)
+        if sort is not None:
+            kind = sort[0]
+            if kind == "ext":
+                full = f"{sort[1]}.{name}"
+                return Value(sort=("ext", full)) if not is_a_rank(name, full) else value_of_name(name)
+            if kind == "mod":
+                return self.link.of_module(sort[1], name)
+            if kind in ("obj", "super", "class"):
+                found = self.link.attribute(sort, name)
+                if found is not None:
+                    return found
+            elif kind in ("out", "of") and name not in _TENSOR_FACTS:
+                return v
+            elif kind == "param" and known.rank_kind(name) is None:
+                return Value(0, v.params)
+        if name in _TENSOR_FACTS:
+            return Value(DATA) if sort is not None and sort[0] == "ragged" and name == "shape" else PLAIN
+        if name == "T":
+            return Value(v.dep, v.params, ("odd", "transposed"))
+        by_name = value_of_name(name)
+        if by_name.dep:
+            return by_name
+        return Value(v.dep & ~(RANK | UNEVEN), v.params) if v.dep or v.params else PLAIN
+
+    def _op(self, e: Op) -> Value:
+        op, parts = e.op, e.parts
+        if op in ("and", "or"):
+            return self._bool(op, parts)
+        if op == "not":
+            v = self.value(parts[0])
+            const = UNKNOWN if v.const is UNKNOWN else not v.const
+            return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
+        if op == "[]":
+            return self._item(parts[0], parts[1])
+        if op == "seq":
+            values = [self.value(p) for p in parts]
+            joined = mixed(*values)
+            sorts = {v.sort for v in values} if values else {None}
+            sort = ("tuple", tuple(values)) if len(values) <= 8 and (joined is not PLAIN or sorts != {None}) else None
+            consts = [v.const for v in values]
+            const = UNKNOWN if any(c is UNKNOWN for c in consts) else tuple(consts)
+            return joined._replace(sort=sort, const=const)
+        if op == "comp":
+            return self._comprehension(parts)
+        if op == "if":
+            return self._either(parts)
+        if op == ":=":
+            v = self.value(parts[1])
+            self.assign(parts[0], v)
+            return v
+        if op in COMPARISONS:
+            return self._compare(op, parts)
+        values = [self.value(p) for p in parts]
+        joined = mixed(*values)
+        if is_agreed(values):
+            return Value(sort=AGREED)
+        outs = [v.sort for v in values if v.sort is not None and v.sort[0] in ("out", "of")]
+        if outs and op == "dict":
+            outs = []
+        if op == "str":
+            joined = joined._replace(dep=joined.dep & ~RANK)
+        if op == "%" and joined.dep & RANK and values[1].const is UNKNOWN:
+            return Value(RANK, joined.params, ("modulo",))
+        return joined._replace(sort=outs[0]) if outs else joined
+
+    def _bool(self, op: str, parts: list[Expr]) -> Value:
+        joined: list[Value] = []
+        stops_at = op == "or"
+        for part in parts:
+            condition = mixed(*joined) if joined else PLAIN
+            mark = len(self.effects)
+            v = self.value(part)
+            if len(self.effects) > mark and (condition.dep & DIFFERS or condition.params):
+                self.conditional_part(condition, line_of(part), mark)
+            if v.const is not UNKNOWN:
+                if bool(v.const) == stops_at:
+                    return Value(const=v.const) if not joined else mixed(*joined)._replace(const=UNKNOWN)
+                continue
+            joined.append(v)
+            if not v.dep & DIFFERS:
+                self.uniform |= paths_in(part)
+        if not joined:
+            return Value(const=not stops_at)
+        zeros = {v.zero for v in joined if v.dep & RANK}
+        return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None)
+
+    def _compare(self, op: str, parts: list[Expr]) -> Value:
+        a, b = self.value(parts[0]), self.value(parts[1])
+        if a.const is not UNKNOWN and b.const is not UNKNOWN:
+            return PLAIN
+        if is_agreed([a, b]):
+            return Value(sort=AGREED)
+        if a.sort == b.sort == ("rank",):  # a rank and another one: who is a member, perhaps
+            return PLAIN
+        if op in ("in", "not in") and isinstance(a.const, str):
+            return Value(params=b.params)
+        if op in ("is", "is not") and None in (a.const, b.const):
+            tested = a if b.const is None else b
+            if tested.dep & MAYBE_NONE:
+                return Value(
+                    RANK, zero=tested.zero if op == "is not" else None if tested.zero is None else not tested.zero
+                )
+            return Value(params=tested.params, sort=("none test",)) if tested.params else PLAIN
+        joined = mixed(a, b)
+        number = b if a.dep & RANK else a
+        if joined.dep & RANK:
+            if number.const in (-1, "-1", None) or (number.const == 0 and op in (">=", "<") and a.dep & RANK):
+                return PLAIN
+            is_zero = number.const in (0, "0") or (isinstance(number.const, tuple) and 0 in number.const)
+            if is_zero and not joined.dep & OF_DATA:
+                joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
+        return joined
+
+    def _either(self, parts: list[Expr]) -> Value:
+        test = self.value(parts[0])
+        if test.const is not UNKNOWN:
+            return self.value(parts[1] if test.const else parts[2])
+        mark = len(self.effects)
+        a = self.value(parts[1])
+        if len(self.effects) > mark and test.dep & DIFFERS:
+            self.conditional_part(test, line_of(parts[1]), mark)
+        b = self.value(parts[2])
+        both = either(a, b)
+        differs = a.const is UNKNOWN or a.const != b.const
+        dep = test.dep & DIFFERS if differs else 0
+        if dep & RANK and (a.const is None) != (b.const is None):
+            dep |= MAYBE_NONE
+        zero = (
+            test.zero if (a.const is True and b.const is False) or (dep & MAYBE_NONE and b.const is None) else both.zero
+        )
+        return both._replace(
+            dep=both.dep | dep, params=both.params | (test.params if differs else NO_PARAMS), zero=zero
+        )
+
+    def _item(self, base: Expr, index: Expr) -> Value:
+        v = self.value(base)
+        if v.sort == ("ext", "os.environ") and isinstance(index, Const):
+            return value_of_name(str(index.value).lower())
+        at = self.value(index)
+        if v.sort is not None and v.sort[0] == "many":
+            return v._replace(sort=v.sort[1])
+        if v.sort is not None and v.sort[0] == "tuple":
+            if isinstance(at.const, int) and -len(v.sort[1]) <= at.const < len(v.sort[1]):
+                return v.sort[1][at.const]  # type: ignore[no-any-return]
+            sorts = {x.sort for x in v.sort[1]}
+            return v._replace(sort=sorts.pop() if len(sorts) == 1 else None)
+        if v.sort is not None and v.sort[0] in ("out", "of", "agreed"):
+            return v
+        if isinstance(index, Op) and index.op == ":":
+            lower, upper, step = (self.value(p) for p in index.parts)
+            if lower.dep & RANK and not upper.dep & RANK and is_step(step):
+                return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
+            if lower.dep & RANK and upper.dep & RANK:
+                return Value(v.dep, v.params, ("share", "block"))
+            if isinstance(step.const, int) and step.const > 1:
+                return Value(v.dep, v.params, ("odd", "strided"))
+        if isinstance(index, Op) and index.op == "seq" and is_column(index):
+            return Value(v.dep, v.params, ("odd", "strided"))
+        if (isinstance(index, Op) and index.op in COMPARISONS) or any("mask" in p.lower() for p in paths_in(index)):
+            return Value(v.dep, v.params, ("ragged", "a boolean mask"))
+        return Value(v.dep, v.params) if v.dep or v.params else PLAIN
+
+    def _comprehension(self, parts: list[Expr]) -> Value:
+        before, dep = dict(self.env), 0
+        for loop in parts[1:]:
+            assert isinstance(loop, Op)
+            over = self.value(loop.parts[1])
+            dep |= over.dep & UNEVEN
+            self.assign(loop.parts[0], element(over), is_certain=True)
+            for condition in loop.parts[2:]:
+                self.value(condition)
+        made = self.value(parts[0])
+        self.env.clear()
+        self.env.update(before)
+        return Value(made.dep | dep, made.params, ("many", made.sort) if made.sort else None)
+
+    def call(self, node: Call) -> Value:
+        """What a call gives, after it has taken effect."""
+        raise NotImplementedError

@@ -1,0 +1,336 @@
+"""One function, followed statement by statement: what it does under which conditions, and where ranks part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from unhang.lint import known
+from unhang.lint.branches import Branches, Exit, Pending, joined_env, worst_first
+from unhang.lint.divergence import Cause, compared, finding_of
+from unhang.lint.ir import Attr, Call, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
+from unhang.lint.link import Link, is_one_rank
+from unhang.lint.single import (
+    close_handler,
+    found_in_call,
+    found_in_endless_loop,
+    found_in_function,
+    found_in_handler,
+    found_in_stop,
+    is_broad_handler,
+    is_feature_test,
+)
+from unhang.lint.special import element, value_of_name
+from unhang.lint.values import (
+    AGREED,
+    DATA,
+    DIFFERS,
+    MAYBE_NONE,
+    MOST_EFFECTS,
+    PLAIN,
+    RANK,
+    UNEVEN,
+    UNKNOWN,
+    Conditional,
+    Effect,
+    Summary,
+    Value,
+    either,
+)  # fmt: skip
+
+
+class Frame(Branches):
+    """The run of one function. `later`: what its callers decide."""
+
+    def __init__(self, link: Link, file: int, at: int) -> None:
+        self.link, self.file, self.at = link, file, at
+        of = link.project.files[file]
+        self.path, self.function = of.path, of.functions[at]
+        self.env: dict[str, Value] = {}
+        self.outer = link.closures.get((file, at), {})
+        self.effects: list[Effect] = []
+        self.conditions: list[tuple[Cause, int, int]] = []
+        self.no_sync, self.loops, self.uneven_is_fine = 0, 0, 0
+        self.unified: set[int] = set()
+        self.later: list[Conditional] = []
+        self._exits: list[Exit] = []
+        self._pending: list[Pending] = []
+        self._returned: list[Value] = []
+        self._none_returned: list[tuple[bool, bool]] = []
+        self._ends_unevenly = False
+        self._unsure, self._no_exits = 0, 0
+        self._line = 0
+        self._stops: list[tuple[str, int, list[Cause]]] = []
+        self._implied: list[int] = []
+        self.needs: frozenset[tuple[int, bool | str]] = frozenset()
+        self.uniform: set[str] = set()
+        for i, name in enumerate(self.function.parameters):
+            self.env[name.lstrip("*")] = self._parameter(i, name)
+
+    def _parameter(self, i: int, name: str) -> Value:
+        function = self.function
+        if i == 0 and function.is_method and function.inside <= 0:
+            kind = "class" if "classmethod" in function.decorators else "obj"
+            return Value(sort=(kind, self.file, function.owner))
+        if function.name == "__init__" and function.owner:
+            given = self.link.built.get((self.file, function.owner), {}).get(i)
+            if given is not None:
+                return given
+        by_name = value_of_name(name)
+        if by_name.dep:
+            return by_name
+        return Value(0, frozenset((i,)), ("param", i)) if name[0] != "*" else PLAIN
+
+    def run(self, summary: Summary) -> None:
+        """Follows the function, and fills its summary."""
+        if is_one_rank(self.function.decorators):
+            name = next(d for d in self.function.decorators if is_one_rank([d]))
+            self._branch(Cause(Value(RANK, zero=True), self.function.line, f"@{name}", self.path), self.function.body)
+        else:
+            self.block(self.function.body)
+        self._close(self._exits)
+        self._close_pending()
+        for path, line, causes in self._stops:
+            if causes and self.env.get(path, PLAIN).sort != AGREED:
+                found_in_stop(self, path, line, causes[0])
+        summary.effects = self.effects[:MOST_EFFECTS]
+        summary.conditional = self.later[:MOST_EFFECTS]
+        summary.unifies = frozenset(self.unified)
+        returned = PLAIN
+        for n, value in enumerate(self._returned):
+            returned = value if n == 0 else either(returned, value)
+        if len({is_none for is_none, _ in self._none_returned}) > 1 and any(
+            by_rank for _, by_rank in self._none_returned
+        ):
+            returned = returned._replace(dep=returned.dep | MAYBE_NONE)
+        if self.function.is_generator:
+            returned = Value(
+                UNEVEN if self._ends_unevenly else 0, sort=("share", "generator") if self._ends_unevenly else None
+            )
+        summary.returns = returned
+        found_in_function(self, summary)
+
+    def _branch(self, cause: Cause, body: Sequence[Stmt]) -> None:
+        """A body that only some ranks come to."""
+        mark = len(self.effects)
+        self.conditions.append((cause, mark, self.loops))
+        self.block(body)
+        self.conditions.pop()
+        self._part(cause, self._cut(mark), [])
+
+    def found_in_call(self, name: str, full: str, node: Call, args: list[Value]) -> None:
+        """The rules that look at single calls."""
+        found_in_call(self, name, full, node, args)
+
+    # Statements.
+
+    def block(self, body: Iterable[Stmt]) -> str:
+        """Follows statements; how they end: return, break, continue, raise, exit, or empty where they go on."""
+        needs = self.needs
+        for s in body:
+            end = _STATEMENTS[type(s)](self, s)
+            if end:
+                self.needs = needs
+                return end
+        self.needs = needs
+        return ""
+
+    def _do(self, s: Do) -> str:
+        self.value(s.value)
+        return "exit" if _ends_process(s.value) else ""
+
+    def _set(self, s: Set) -> str:
+        self._line = s.line
+        value = self.value(s.value)
+        if s.adds:
+            value = either(self.value(s.targets[0]), value)
+        for target in s.targets:
+            self.assign(target, value, is_certain=not isinstance(s.value, Call | Ref))
+        return ""
+
+    def assign(self, target: Expr, value: Value, is_certain: bool = False) -> None:
+        """Binds a name. What is bound where not every rank comes differs; `is_certain`: its name adds nothing."""
+        if isinstance(target, Op) and target.op == "seq":
+            parts = value.sort[1] if value.sort is not None and value.sort[0] == "tuple" else None
+            for i, part in enumerate(target.parts):
+                fits = parts is not None and len(parts) == len(target.parts)
+                one = parts[i] if fits and parts is not None else Value(value.dep, value.params, _shared(value, i))
+                self.assign(part, one, is_certain)
+            return
+        if isinstance(target, Op) and target.op == "[]" and isinstance(target.parts[0], Ref):
+            base = target.parts[0].path
+            if value.dep & DATA and base in self.env:
+                self.env[base] = self.env[base]._replace(dep=self.env[base].dep | DATA)
+            return
+        if not isinstance(target, Ref):
+            return
+        for cause, *_ in self.conditions:
+            if cause.value.dep & DIFFERS:
+                zero = cause.value.zero if value.const is True else None
+                value = value._replace(dep=value.dep | cause.value.dep & DIFFERS, group=cause.value.group, zero=zero)
+        for dep in self._implied:
+            value = value._replace(dep=value.dep | dep)
+        last = target.path.rpartition(".")[2]
+        if last in known.STOPS and "." in target.path and value.const is True and self._line:
+            self._stops.append((target.path, self._line, [c for c, *_ in self.conditions if c.value.dep & RANK]))
+        if not is_certain and not value.dep and value.const is UNKNOWN and (by_name := value_of_name(last)).dep:
+            value = by_name
+        self.env[target.path] = value
+        head, _, name = target.path.partition(".")
+        me = self.env.get(head)
+        if name and "." not in name and me is not None and me.sort is not None and me.sort[0] == "obj":
+            self.link.set_attribute(me.sort[1], me.sort[2], name, value)
+
+    def _leave(self, s: Leave) -> str:
+        value = PLAIN if s.value is None else self.value(s.value)
+        if s.kind == "yield":
+            return ""
+        if s.kind == "raise":
+            return "raise"
+        inside = self.loops if s.kind != "return" else 0
+        differing = [
+            (c, mark, n)
+            for n, (c, mark, depth) in enumerate(self.conditions)
+            if c.value.dep & DIFFERS and depth >= inside
+        ]
+        if s.kind == "return":
+            self._none_returned.append((value.const is None, any(c.value.dep & RANK for c, *_ in differing)))
+            for cause, *_ in differing:
+                zero = (
+                    cause.value.zero
+                    if value.const is True
+                    else None
+                    if value.const is not False
+                    else not (cause.value.zero or False)
+                )
+                value = value._replace(dep=value.dep | cause.value.dep & DIFFERS, zero=zero, const=UNKNOWN)
+            self._returned.append(value)
+            if differing and self.function.is_generator and any(c.value.dep & RANK for c, *_ in differing):
+                self._ends_unevenly = True
+        if differing and not self._unsure and not self._no_exits:
+            alone = [d for d in differing if d[0].value.dep & RANK and d[0].value.zero]
+            cause, mark, depth = (alone or differing[-1:])[0]
+            self._exits.append(Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth))
+        return s.kind
+
+    def _loop(self, s: Loop) -> str:
+        over = self.value(s.over)
+        mark, exits = len(self.effects), list(self._exits)
+        is_for = s.target is not None
+        if s.target is not None:
+            self.assign(s.target, element(over), is_certain=True)
+        before = dict(self.env)
+        self.loops += 1
+        self._implied.append(0 if is_for else over.dep & RANK)
+        end = self.block(s.body)
+        self._implied.pop()
+        self.loops -= 1
+        made = self.effects[mark:]
+        mine = [e for e in self._exits if e not in exits]
+        for way_out in mine:
+            if way_out.kind in ("break", "return"):
+                way_out.rest += [e for e in made if e not in way_out.rest]
+        self._close([e for e in mine if e.kind in ("break", "continue")])
+        self._exits = exits + [e for e in mine if e.kind not in ("break", "continue")]
+        if not is_for and over.const is UNKNOWN:
+            over = either(over, self.value(s.over))
+        uneven = over.dep & UNEVEN if is_for else over.dep & DIFFERS
+        self.env = joined_env(before, self.env)
+        if not is_for and over.const is True and len(s.body) == 1 and isinstance(s.body[0], Leave):
+            found_in_endless_loop(self, s.body[0], s.line)
+        if uneven and made and not self.uneven_is_fine:
+            self._uneven(s, over, made, mark)
+        self.block(s.orelse)
+        return "return" if end in ("return", "exit", "raise") and not is_for and over.const is True else ""
+
+    def _uneven(self, s: Loop, over: Value, made: list[Effect], mark: int) -> None:
+        cause = Cause(over._replace(dep=over.dep | (RANK if over.dep & UNEVEN else 0)), s.line, s.text, self.path)
+        alone = worst_first(compared(made, [], cause)[0])
+        if alone:
+            self._cut(mark)
+            self._report(finding_of(cause, alone[0], self.path, is_loop=True), alone[0])
+            self.effects += [e for e in made if e not in alone]
+
+    def _with(self, s: With) -> str:
+        no_sync = uneven = 0
+        for item, target in zip(s.items, s.targets, strict=True):
+            value = self.value(item)
+            if target is not None:
+                self.assign(target, value)
+            name = _called_name(item)
+            no_sync += name in ("no_sync", "accumulate", "no_backward_sync")
+            uneven += name in ("Join", "join")
+        self.no_sync += no_sync
+        self.uneven_is_fine += uneven
+        end = self.block(s.body)
+        self.no_sync -= no_sync
+        self.uneven_is_fine -= uneven
+        return end
+
+    def _try(self, s: Try) -> str:
+        mark = len(self.effects)
+        before = dict(self.env)
+        end = self.block(s.body)
+        made = self.effects[mark:]
+        if not end:
+            end = self.block(s.orelse)
+        after = self.env
+        ends = []
+        for handler in s.handlers:
+            self.env = joined_env(before, after)
+            at = len(self.effects)
+            exits = list(self._exits)
+            skips = any(e.hidden for e in made) and not is_feature_test(handler) and not is_broad_handler(handler)
+            if skips:  # a batch that one rank cannot use
+                cause = Cause(Value(DATA), handler.line, f"except {', '.join(handler.names)}", self.path)
+                self.conditions.append((cause, at, self.loops))
+            ends.append(self.block(handler.body))
+            if skips:
+                self.conditions.pop()
+            self._exits = exits + [e for e in self._exits if e not in exits and (e.rest or skips)]
+            is_fallback = (
+                len(s.body) == 1
+                and any(e.param < 0 for e in made)
+                and not isinstance(s.body[0], If | Loop | With | Try)
+            )
+            own = self._cut(at)
+            found_in_handler(self, handler, ends[-1], made, own, is_fallback)
+            if own and not is_fallback and not is_feature_test(handler):
+                text = f"except {', '.join(handler.names)}".rstrip()
+                cause = Cause(PLAIN, handler.line, text, self.path)
+                if ends[-1] in ("", "break", "continue"):
+                    close_handler(self, own, made, text)
+                else:
+                    self._exits.append(Exit("except", cause, handler.line, 0, own, len(self.conditions), list(made)))
+        self.env = after if not s.handlers else joined_env(after, self.env)
+        at = len(self.effects)
+        final = self.block(s.final)
+        if s.final and len(self.effects) > at:
+            found_in_handler(self, None, "", made, self.effects[at:])
+        return final or (end if all(ends) else "")
+
+
+def _shared(value: Value, i: int) -> tuple[object, ...] | None:
+    """What a part of a returned tuple is: outputs of a module stay outputs; `initialize` gives the engine first."""
+    if value.sort is None:
+        return None
+    if value.sort[0] in ("out", "of"):
+        return value.sort
+    return value.sort if value.sort == ("wrap", "engine") and i == 0 else None
+
+
+def _called_name(e: Expr) -> str:
+    if not isinstance(e, Call):
+        return ""
+    return (
+        e.func.path.rpartition(".")[2] if isinstance(e.func, Ref) else e.func.name if isinstance(e.func, Attr) else ""
+    )
+
+
+def _ends_process(e: Expr) -> bool:
+    return isinstance(e, Call) and isinstance(e.func, Ref) and e.func.path in known.ENDS_PROCESS
+
+
+_STATEMENTS: dict[type, Callable[[Frame, Any], str]] = {
+    Do: Frame._do, Set: Frame._set, If: Frame._if, Leave: Frame._leave, Loop: Frame._loop, With: Frame._with, Try: Frame._try,
+}  # fmt: skip

@@ -1,0 +1,218 @@
+"""What is kept of a file: its functions in a small language of calls, conditions, assignments and ways out.
+
+The worker that parses a file makes it, the cache holds it as bytes, and the flow is followed on it. What can matter to no
+rule is not there: text, types, arithmetic. Bodies stay bytes until somebody asks for them.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import msgspec
+
+VERSION = 1
+
+
+class Node(msgspec.Struct, array_like=True, gc=False, tag_field="t"):
+    """A part of the language."""
+
+
+class Ref(Node, tag=0):
+    """A name, or attributes of a name: `self.net.module`."""
+
+    path: str
+
+
+class Const(Node, tag=1):
+    """A plain value."""
+
+    value: str | int | float | bool | None
+
+
+class Call(Node, tag=2):
+    """A call. `names`: one for each keyword, `**` as empty text; they go with the last of `args`."""
+
+    func: Expr
+    args: list[Expr]
+    names: list[str]
+    line: int
+    column: int
+
+    def given(self, name: str, at: int = -1) -> Expr | None:
+        """The argument of this name, or at this position."""
+        plain = len(self.args) - len(self.names)
+        if name in self.names:
+            return self.args[plain + self.names.index(name)]
+        return self.args[at] if 0 <= at < plain else None
+
+
+class Op(Node, tag=3):
+    """What is made of its parts: `and`, `or`, `not`, a comparison, `seq`, `[]`, `:`, `if`, `comp`, `+` for all other operators."""
+
+    op: str
+    parts: list[Expr]
+
+
+class Attr(Node, tag=4):
+    """An attribute of what is no name: `f().x`."""
+
+    base: Expr
+    name: str
+
+
+class Fn(Node, tag=5):
+    """A function that is written here: a lambda, or a `def` inside a function. `at`: its number in the file."""
+
+    at: int
+
+
+class Do(Node, tag=10):
+    """An expression that stands for itself."""
+
+    value: Expr
+    line: int
+
+
+class Set(Node, tag=11):
+    """An assignment. `adds`: it keeps what was there (`+=`)."""
+
+    targets: list[Expr]
+    value: Expr
+    line: int
+    adds: bool = False
+
+
+class If(Node, tag=12):
+    """A condition; also a `match`, whose cases are its branches. `text`: how it reads."""
+
+    test: Expr
+    body: list[Stmt]
+    orelse: list[Stmt]
+    line: int
+    text: str
+
+
+class Loop(Node, tag=13):
+    """`for` with a target, `while` without one."""
+
+    target: Expr | None
+    over: Expr
+    body: list[Stmt]
+    orelse: list[Stmt]
+    line: int
+    text: str
+
+
+class Handler(Node, tag=14):
+    """`names`: what it catches, by last names; empty: everything."""
+
+    names: list[str]
+    body: list[Stmt]
+    line: int
+
+
+class Try(Node, tag=15):
+    """`try`, with all its parts."""
+
+    body: list[Stmt]
+    handlers: list[Handler]
+    orelse: list[Stmt]
+    final: list[Stmt]
+    line: int
+
+
+class With(Node, tag=16):
+    """Context managers: each with its name, or None."""
+
+    items: list[Expr]
+    targets: list[Expr | None]
+    body: list[Stmt]
+    line: int
+
+
+class Leave(Node, tag=17):
+    """`kind`: return, break, continue, raise, yield."""
+
+    kind: str
+    value: Expr | None
+    line: int
+    column: int
+
+
+Expr = Ref | Const | Call | Op | Attr | Fn
+Stmt = Do | Set | If | Loop | Try | With | Leave
+_BODY = msgspec.msgpack.Decoder(list[Stmt])
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class Function(msgspec.Struct, array_like=True, dict=True):
+    """A function, a lambda, or the lines of the module itself (`<module>`).
+
+    `owner`: its class, by its name in the file; `inside`: the number of the function it is written in, -1: none.
+    `words`: the last names of what it calls. `sets`: attributes of `self` that it assigns. `defaults`: of the last parameters.
+    """
+
+    name: str
+    line: int
+    owner: str
+    inside: int
+    parameters: list[str]
+    defaults: list[Expr | None]
+    decorators: list[str]
+    words: list[str]
+    sets: list[str]
+    is_generator: bool
+    raw: msgspec.Raw
+
+    @cached_property
+    def body(self) -> list[Stmt]:
+        """Its statements."""
+        return _BODY.decode(self.raw)
+
+    @property
+    def is_method(self) -> bool:
+        """Whether its first parameter is the object."""
+        return bool(self.owner) and "staticmethod" not in self.decorators
+
+
+class Found(msgspec.Struct, array_like=True):
+    """What a rule found. Columns count characters from 1; `way`: the places that lead to it, the cause first; `words`: for its card.
+
+    `edits`: start, end and text, in bytes of the file, that mend it; `is_safe`: they change nothing else.
+    """
+
+    code: str
+    line: int
+    column: int
+    words: dict[str, str] = {}
+    way: list[tuple[str, int, str]] = []
+    edits: list[tuple[int, int, str]] = []
+    is_safe: bool = False
+    variant: str = ""
+
+
+class File(msgspec.Struct, array_like=True):
+    """A file. `names`: what its imports bind, to full names; `classes`: name -> base names; `quiet`: line -> codes, empty: all.
+
+    `reason`: why it could not be read, empty: it could. `is_parsed`: it was worth a look.
+    """
+
+    path: str
+    module: str = ""
+    lines: int = 0
+    is_parsed: bool = False
+    reason: str = ""
+    names: dict[str, str] = {}
+    functions: list[Function] = []
+    classes: dict[str, list[str]] = {}
+    found: list[Found] = []
+    quiet: dict[int, list[str]] = {}
+
+
+def packed(body: list[Stmt]) -> msgspec.Raw:
+    """A body as bytes."""
+    return msgspec.Raw(_ENCODER.encode(body))
+
+
+EncodedFile = msgspec.msgpack.Decoder(File)
+encode = _ENCODER.encode

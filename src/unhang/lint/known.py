@@ -1,0 +1,299 @@
+"""What libraries do, by name: which calls are collectives, which values differ between ranks, which objects hide collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import NamedTuple
+
+from unhang.analyze.rank_names import kind_of_name
+
+
+class Collective(NamedTuple):
+    """A call that all members of a group must make.
+
+    `op`: its family, so that two spellings of one operation are equal; `group_at`: position of the group argument, -1: none.
+    `unifies`: positions of arguments that are equal on all ranks afterwards; `returns`: the result is.
+    """
+
+    op: str
+    group_at: int = -1
+    unifies: tuple[int, ...] = ()
+    returns: bool = False
+
+
+_DIST = "torch.distributed"
+_OPS: dict[str, Collective] = {
+    "all_reduce": Collective("all_reduce", 2, (0,), True),
+    "all_reduce_coalesced": Collective("all_reduce", 2, (0,)),
+    "reduce": Collective("reduce", 3),
+    "broadcast": Collective("broadcast", 2, (0,), True),
+    "broadcast_object_list": Collective("broadcast", 2, (0,)),
+    "all_gather": Collective("all_gather", 2, (0,)),
+    "all_gather_object": Collective("all_gather", 2, (0,)),
+    "all_gather_into_tensor": Collective("all_gather", 2, (0,)),
+    "all_gather_single": Collective("all_gather", 2, (0,)),
+    "_all_gather_base": Collective("all_gather", 2, (0,)),
+    "all_gather_coalesced": Collective("all_gather", 2, (0,)),
+    "gather": Collective("gather", 3),
+    "gather_object": Collective("gather", 3),
+    "scatter": Collective("scatter", 3),
+    "scatter_object_list": Collective("scatter", 3),
+    "reduce_scatter": Collective("reduce_scatter", 3),
+    "reduce_scatter_tensor": Collective("reduce_scatter", 3),
+    "reduce_scatter_single": Collective("reduce_scatter", 3),
+    "_reduce_scatter_base": Collective("reduce_scatter", 3),
+    "all_to_all": Collective("all_to_all", 2),
+    "all_to_all_single": Collective("all_to_all", 4),
+    "barrier": Collective("barrier", 0),
+    "monitored_barrier": Collective("barrier", 0),
+    "destroy_process_group": Collective("destroy", 0),
+}
+_MAKES_GROUPS = {"new_group": 0, "new_subgroups": 1, "new_subgroups_by_enumeration": 0, "split_group": 0}
+_FUNCTIONAL = {
+    "all_reduce": Collective("all_reduce", 2, (), True),
+    "broadcast": Collective("broadcast", 2, (), True),
+    "all_gather_tensor": Collective("all_gather", 2, (), True),
+    "reduce_scatter_tensor": Collective("reduce_scatter", 3),
+    "all_to_all_single": Collective("all_to_all", 3),
+}
+
+# Methods that are collectives whatever they are called on, since no other library names anything so.
+METHODS: Mapping[str, Collective] = {
+    "wait_for_everyone": Collective("barrier"),
+    "gather_for_metrics": Collective("all_gather", -1, (), True),
+    "monitored_barrier": Collective("barrier"),
+}
+# Methods that are collectives on an object of this sort, by the last word of what they are called on.
+_ON: Mapping[str, Mapping[str, Collective]] = {
+    "accelerator": {
+        "gather": Collective("all_gather", -1, (), True),
+        "reduce": Collective("all_reduce", -1, (), True),
+        "save_state": Collective("save"),
+        "get_state_dict": Collective("state_dict"),
+        "pad_across_processes": Collective("all_gather"),
+    },
+    "strategy": {
+        "barrier": Collective("barrier"),
+        "broadcast": Collective("broadcast", -1, (), True),
+        "all_gather": Collective("all_gather", -1, (), True),
+        "reduce": Collective("all_reduce", -1, (), True),
+        "reduce_boolean_decision": Collective("all_reduce", -1, (), True),
+    },
+    "trainer": {"save_checkpoint": Collective("save")},
+    "fabric": {
+        "barrier": Collective("barrier"),
+        "broadcast": Collective("broadcast", -1, (), True),
+        "all_gather": Collective("all_gather", -1, (), True),
+        "all_reduce": Collective("all_reduce", -1, (), True),
+        "save": Collective("save"),
+        "load": Collective("load"),
+    },
+    "engine": {"save_checkpoint": Collective("save"), "load_checkpoint": Collective("load")},
+}
+_NAMED_SO = {
+    "accelerator": ("accelerator", "_accelerator", "acc"),
+    "strategy": ("strategy", "_strategy"),
+    "trainer": ("trainer", "_trainer"),
+    "fabric": ("fabric", "_fabric"),
+    "engine": ("model_engine", "ds_engine", "deepspeed_engine"),
+}
+
+# A call of these gives an object that makes collectives of its own. Value: its sort.
+WRAPPERS: Mapping[str, str] = {
+    "torch.nn.parallel.DistributedDataParallel": "ddp",
+    "torch.nn.parallel.distributed.DistributedDataParallel": "ddp",
+    "torch.distributed.fsdp.FullyShardedDataParallel": "fsdp",
+    "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel": "fsdp",
+    "fairscale.nn.FullyShardedDataParallel": "fsdp",
+    "fairscale.nn.data_parallel.FullyShardedDataParallel": "fsdp",
+    "torch.distributed.fsdp.fully_shard": "fsdp",
+    "torch.distributed._composable.fsdp.fully_shard": "fsdp",
+    "deepspeed.initialize": "engine",
+    "apex.parallel.DistributedDataParallel": "ddp",
+    "accelerate.Accelerator": "accelerator",
+    "accelerate.accelerator.Accelerator": "accelerator",
+    "lightning.Fabric": "fabric",
+    "lightning.fabric.Fabric": "fabric",
+    "lightning_fabric.Fabric": "fabric",
+    "lightning.Trainer": "trainer",
+    "lightning.pytorch.Trainer": "trainer",
+    "pytorch_lightning.Trainer": "trainer",
+}
+# Collectives that a method of a wrapped module makes, beside its call and `backward` of what that returns.
+HIDDEN: Mapping[str, Mapping[str, str]] = {
+    "ddp": {"()": "forward", "forward": "forward", "backward": "backward"},
+    "fsdp": {
+        "()": "forward",
+        "forward": "forward",
+        "backward": "backward",
+        "state_dict": "state_dict",
+        "load_state_dict": "state_dict",
+        "save_pretrained": "state_dict",
+        "clip_grad_norm_": "clip_grad_norm_",
+        "generate": "forward",
+    },
+    "engine": {
+        "()": "forward",
+        "forward": "forward",
+        "backward": "backward",
+        "step": "step",
+        "save_checkpoint": "save",
+        "load_checkpoint": "load",
+        "save_16bit_model": "save",
+    },
+    "accelerator": {},
+    "fabric": {},
+    "trainer": {"fit": "fit", "validate": "fit", "test": "fit", "predict": "fit", "save_checkpoint": "save"},
+}
+# Functions that make collectives with the module they are given, if it is sharded.
+ON_SHARDED = {"get_model_state_dict", "get_optimizer_state_dict", "get_state_dict", "set_model_state_dict"}
+CHECKPOINTS = {
+    "torch.distributed.checkpoint.save": "save",
+    "torch.distributed.checkpoint.load": "load",
+    "torch.distributed.checkpoint.save_state_dict": "save",
+    "torch.distributed.checkpoint.load_state_dict": "load",
+    "torch.distributed.checkpoint.async_save": "save",
+    "torch.distributed.checkpoint.state_dict_saver.save": "save",
+    "torch.distributed.checkpoint.state_dict_loader.load": "load",
+}
+MESHES = {
+    "torch.distributed.device_mesh.init_device_mesh",
+    "torch.distributed.init_device_mesh",
+    "torch.distributed.device_mesh.DeviceMesh",
+}
+
+# Names that say where a call runs: decorators whose function runs on one rank alone.
+ONE_RANK_DECORATORS = {
+    *("rank_zero_only", "on_main_process", "main_process_only", "master_only", "only_on_main_process", "rank0_only"),
+    *("on_local_main_process", "is_main_process_only", "run_on_main", "rank_zero_only_and_wait"),
+}
+# Context managers inside which other ranks wait: what is different there is so on purpose.
+RANK_FIRST = {"main_process_first", "local_main_process_first", "torch_distributed_zero_first", "rank_zero_first"}
+
+# Results that differ between ranks although no rank is in them: the clock, chance, the process, the node.
+LOCAL_SOURCES = {
+    *("time.time", "time.time_ns", "time.monotonic", "time.perf_counter", "time.strftime", "time.process_time"),
+    *("datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today"),
+    *("uuid.uuid4", "uuid.uuid1", "os.getpid", "socket.gethostname", "platform.node", "os.uname"),
+    *("tempfile.mkdtemp", "tempfile.mkstemp", "tempfile.mktemp"),
+    *("tempfile.TemporaryDirectory", "tempfile.NamedTemporaryFile"),
+    *("os.urandom", "secrets.token_hex", "secrets.randbelow"),
+    *("psutil.virtual_memory", "shutil.disk_usage", "torch.cuda.memory_allocated", "torch.cuda.memory_reserved"),
+    *("torch.cuda.max_memory_allocated", "torch.cuda.mem_get_info", "torch.cuda.memory_stats"),
+}
+# Methods without arguments that tell how far something local is.
+PROGRESS = {"done", "query", "is_alive", "qsize"}
+STOPS = {"should_stop", "should_training_stop", "should_epoch_stop"}
+NAN_TESTS = {"isnan", "isfinite", "isinf"}
+IS_THERE = {"exists", "is_file", "isfile", "is_dir", "isdir", "stat", "iterdir", "glob", "listdir"}
+# Names in a condition that asks whether there are other ranks at all.
+SINGLE = {
+    *(
+        "is_initialized",
+        "is_available",
+        "world_size",
+        "get_world_size",
+        "num_processes",
+        "is_distributed",
+        "distributed",
+    ),
+    *(
+        "nnodes",
+        "num_nodes",
+        "n_gpu",
+        "num_gpus",
+        "is_dist_initialized",
+        "is_dist_avail_and_initialized",
+        "use_distributed",
+    ),
+}
+# What ends the process: a rank that does so is gone, and the launcher ends the others.
+ENDS_PROCESS = {"sys.exit", "exit", "quit", "os._exit", "os.abort", "pytest.skip", "pytest.exit", "pytest.fail"}
+
+
+@cache
+def collective(name: str) -> Collective | None:
+    """What a full name such as `torch.distributed.all_reduce` is as a collective; None: it is none."""
+    module, _, last = name.rpartition(".")
+    if module in _MODULES:
+        if last in _MAKES_GROUPS:
+            return Collective("new_group")
+        return _OPS.get(last)
+    if module in (
+        "torch.distributed._functional_collectives",
+        "torch.distributed.nn.functional",
+        "torch.distributed.nn",
+    ):
+        return _FUNCTIONAL.get(last) or _OPS.get(last)
+    if name in CHECKPOINTS:
+        return Collective(CHECKPOINTS[name])
+    if name in MESHES:
+        return Collective("device_mesh")
+    if name.startswith("accelerate.utils.") and last in (
+        "gather",
+        "reduce",
+        "broadcast",
+        "gather_object",
+        "wait_for_everyone",
+    ):
+        return Collective(
+            "barrier" if last.startswith("wait") else _OPS[last].op if last in _OPS else "all_gather", -1, (), True
+        )
+    if module == "accelerate.utils" and last in ("broadcast_object_list", "pad_across_processes"):
+        return Collective("broadcast" if last[0] == "b" else "all_gather", -1, (0,), True)
+    return None
+
+
+_MODULES = {_DIST, f"{_DIST}.distributed_c10d", "deepspeed.comm", "deepspeed.comm.comm"}
+
+
+@cache
+def method(owner: str, name: str) -> Collective | None:
+    """What the method `name` is on an object that is called `owner`: `accelerator.gather`, `self.trainer.strategy.barrier`."""
+    if name in METHODS:
+        return METHODS[name]
+    last = owner.rpartition(".")[2]
+    for sort, methods in _ON.items():
+        if name in methods and last in _NAMED_SO[sort]:
+            return methods[name]
+    return None
+
+
+def of_sort(sort: str, name: str) -> Collective | None:
+    """What the method `name` is on an object that was made by a wrapper of this sort."""
+    return _ON.get(sort, {}).get(name)
+
+
+@cache
+def rank_kind(name: str) -> str | None:
+    """What a name says of the rank: zero, local zero, last, rank, local or other; None: nothing."""
+    if "lora" in name.lower() or name.endswith(
+        ("_only", "_first_rank", "_last_rank")
+    ):  # of a matrix; a setting; a stage
+        return None
+    kind = kind_of_name(name)
+    if kind is None and name in (
+        "get_rank",
+        "get_node_local_rank",
+        "get_local_rank",
+        "get_global_rank",
+        "get_coordinate",
+    ):
+        return "rank"
+    return None if kind == "world" else kind
+
+
+# Names of calls that are, or make, or hide collectives.
+WORDS = frozenset({
+    *_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS, *(name for methods in _ON.values() for name in methods),
+    *(name for methods in HIDDEN.values() for name in methods if name not in ("()", "forward", "step")),
+    *(full.rpartition(".")[2] for full in (*WRAPPERS, *CHECKPOINTS, *MESHES)), *ON_SHARDED, "DDP", "FSDP", "prepare", "setup",
+    "Thread", "DataLoader", "register", "signal", "finalize", "log", "log_dict",
+})  # fmt: skip
+
+# A file without any of these in it, and which calls nobody that has, cannot make a finding.
+HINTS = (
+    rb"[Dd]istributed|accelerat|lightning|deepspeed|[Ff]abric|FSDP|DDP|fully_shard|all_reduce|all_gather|barrier"
+    rb"|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist"
+)

@@ -1,0 +1,340 @@
+"""The whole project: what each function does, found once, when somebody asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from unhang.lint import known
+from unhang.lint.divergence import GROUPS
+from unhang.lint.ir import Const, Expr, File, Found
+from unhang.lint.project import Project, Symbol
+from unhang.lint.values import (
+    DIFFERS,
+    MAYBE_NONE,
+    NO_PARAMS,
+    PLAIN,
+    RANK,
+    Conditional,
+    Effect,
+    Place,
+    Summary,
+    Value,
+    either,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from unhang.lint.calls import Calls
+
+_DEEPEST = 40
+_ONE_RANK = Value(RANK, zero=True)
+
+
+class Link:
+    """What is known so far. `findings`: (path, code, line, column) -> what was found there."""
+
+    def __init__(self, files: Sequence[File]) -> None:
+        self.project = Project(files)
+        self.closures: dict[tuple[int, int], dict[str, Value]] = {}
+        self.findings: dict[tuple[str, str, int, int], tuple[str, Found]] = {}
+        self.groups: dict[tuple[int, str], set[tuple[int, int]]] = {}
+        self.threads: list[tuple[str, int, tuple[Any, ...], list[Effect], Found]] = []
+        self.built: dict[tuple[int, str], dict[int, Value]] = {}
+        self._summaries: dict[tuple[int, int], Summary] = {}
+        self._tops: dict[tuple[int, str], Value] = {}
+        self._modules: dict[int, dict[str, Value]] = {}
+        self._attributes: dict[tuple[int, str], dict[str, Value]] = {}
+        self._depth = 0
+        self._causes: set[tuple[str, str, str, str]] = set()
+        self.callers: dict[tuple[int, int], set[tuple[int, int]]] = {}
+
+    def run(self) -> Iterator[tuple[str, Found]]:
+        """Every finding, by file and line."""
+        roots = list(self._roots())
+        for again in (False, True):
+            for file, at in roots:
+                self.summary(file, at)
+            if again or not any(v.sort for given in self.built.values() for v in given.values()):
+                break
+            self._forget()
+        self._threads()
+        yield from sorted(self.findings.values(), key=lambda pf: (pf[0], pf[1].line, pf[1].column, pf[1].code))
+
+    def _roots(self) -> Iterator[tuple[int, int]]:
+        """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
+        words = set(known.WORDS)
+        todo = {(i, at): f for i, of in enumerate(self.project.files) for at, f in enumerate(of.functions)}
+        while True:
+            found = [k for k, f in todo.items() if f.is_generator or not words.isdisjoint(f.words)]
+            if not found:
+                return
+            for key in found:
+                function = todo.pop(key)
+                words |= {function.name, function.owner.rpartition(".")[2], *function.sets} - {
+                    "<module>",
+                    "<lambda>",
+                    "",
+                }
+                if function.inside <= 0:
+                    yield key
+                else:  # what is written inside a function is followed with it
+                    words.add(self.project.function(key[0], function.inside).name)
+                    yield key[0], function.inside
+
+    def _forget(self) -> None:
+        """What was found out before it was known with what objects are made."""
+        self.threads.clear()
+        self._causes.clear()
+        for known_so_far in (
+            self.closures,
+            self.findings,
+            self._summaries,
+            self._tops,
+            self._modules,
+            self._attributes,
+        ):
+            known_so_far.clear()
+
+    def report(self, path: str, found: Found) -> None:
+        """Keeps a finding, once."""
+        cause = (path, found.code, found.words.get("at", ""), found.words.get("condition", ""))
+        if found.words.get("at") and cause in self._causes:
+            return
+        self._causes.add(cause)
+        self.findings.setdefault((path, found.code, found.line, found.column), (path, found))
+
+    def _leads_to(self, start: tuple[int, int], end: tuple[int, int]) -> bool:
+        """Whether a function is called by another one, over others perhaps."""
+        todo, seen = [end], {end}
+        while todo:
+            one = todo.pop()
+            if one == start:
+                return True
+            more = self.callers.get(one, set()) - seen
+            seen |= more
+            todo += more
+        return False
+
+    def makers(self) -> set[str]:
+        """Names at the top of files that lead to collectives: functions, and classes by their methods."""
+        names = set()
+        for (file, at), summary in self._summaries.items():
+            function = self.project.function(file, at)
+            if at and function.inside <= 0 and any(e.param < 0 for e in summary.effects):
+                names.add(function.owner.partition(".")[0] or function.name)
+        return names
+
+    # Names.
+
+    def top(self, file: int, name: str) -> Value:
+        """What a name means at the top of a file."""
+        key = (file, name)
+        if key not in self._tops:
+            self._tops[key] = PLAIN
+            self._tops[key] = self._top(file, name)
+        return self._tops[key]
+
+    def _top(self, file: int, name: str) -> Value:
+        from unhang.lint.special import value_of_name
+
+        symbol = self.project.find(file, name)
+        if symbol is not None:
+            return self._of_symbol(symbol)
+        own = self.module_values(file).get(name)
+        if own is not None:
+            return own
+        full = self.project.files[file].names.get(name)
+        if full is not None:
+            return Value(sort=("ext", full.lstrip(".")))
+        by_name = value_of_name(name)
+        return by_name if by_name.dep else Value(sort=("ext", name))
+
+    def _of_symbol(self, symbol: Symbol) -> Value:
+        if symbol.kind == "fn":
+            return Value(sort=("fn", symbol.file, symbol.at))
+        if symbol.kind == "class":
+            return Value(sort=("class", symbol.file, symbol.name))
+        if symbol.kind == "module":
+            return Value(sort=("mod", symbol.file))
+        own = self.module_values(symbol.file).get(symbol.name)
+        return own if own is not None else Value(sort=("ext", self.project.full_name(symbol)))
+
+    def module_values(self, file: int) -> dict[str, Value]:
+        """What the lines of the module bind."""
+        if file not in self._modules:
+            self._modules[file] = {}
+            self.summary(file, 0)
+        return self._modules[file]
+
+    def of_module(self, file: int, name: str) -> Value:
+        """An attribute of a module of the project."""
+        symbol = self.project.find(file, name)
+        if symbol is None:
+            symbol = self.project.find_full(file, f".{name}")
+        if symbol is not None and symbol.kind != "var":
+            return self._of_symbol(symbol)
+        return self.module_values(file).get(name) or Value(sort=("ext", f"{self.project.files[file].module}.{name}"))
+
+    def full_of(self, v: Value) -> str:
+        """The full name of a function, class or outside object; empty: it has none."""
+        sort = v.sort
+        if sort is None:
+            return ""
+        if sort[0] == "ext":
+            return str(sort[1])
+        if sort[0] == "fn":
+            function = self.project.function(sort[1], sort[2])
+            return (
+                "" if function.owner or function.inside > 0 else f"{self.project.files[sort[1]].module}.{function.name}"
+            )
+        return f"{self.project.files[sort[1]].module}.{sort[2]}" if sort[0] == "class" else ""
+
+    # Objects.
+
+    def attribute(self, sort: tuple[Any, ...], name: str) -> Value | None:
+        """An attribute of an object or class of the project; None: nothing is known of it."""
+        kind, file, cls = sort
+        for n, (f, c) in enumerate(self.project.bases(file, cls)):
+            if kind == "super" and n == 0:
+                continue
+            at = self.project.methods_of(f, c).get(name)
+            if at is not None:
+                function = self.project.function(f, at)
+                if any(d.endswith("property") for d in function.decorators):
+                    return self.summary(f, at).returns
+                return Value(sort=("bound", f, at))
+            if kind == "obj" and (value := self.attributes(f, c).get(name)) is not None:
+                return value
+        return None
+
+    def attributes(self, file: int, cls: str) -> dict[str, Value]:
+        """What the methods of a class set on `self`."""
+        key = (file, cls)
+        if key not in self._attributes:
+            self._attributes[key] = {}
+            methods = self.project.methods_of(file, cls)
+            for name in sorted(methods, key=lambda m: m != "__init__"):
+                if self.project.function(file, methods[name]).sets:
+                    self.summary(file, methods[name])
+        return self._attributes[key]
+
+    def set_attribute(self, file: int, cls: str, name: str, value: Value) -> None:
+        """A method sets an attribute of `self`."""
+        values = self._attributes.setdefault((file, cls), {})
+        sort = value.sort
+        if sort is not None and sort[0] in ("param", "of"):
+            value = value._replace(sort=None)
+        value = value._replace(params=NO_PARAMS)
+        values[name] = either(values[name], value) if name in values else value
+
+    def note_constructor(self, sort: tuple[Any, ...], given: dict[int, tuple[Expr, Value]]) -> None:
+        """With what an object is made."""
+        known_so_far = self.built.setdefault((sort[1], sort[2]), {})
+        for i, (_, v) in given.items():
+            if v.sort is not None and v.sort[0] in ("wrap", "group"):
+                known_so_far[i] = Value(sort=v.sort)
+
+    # Functions.
+
+    def summary(self, file: int, at: int) -> Summary:
+        """What a function does to its callers."""
+        from unhang.lint.flow import Frame
+
+        key = (file, at)
+        found = self._summaries.get(key)
+        if found is not None:
+            return found
+        self._summaries[key] = summary = Summary()
+        if self._depth >= _DEEPEST:
+            del self._summaries[key]
+            return summary
+        self._depth += 1
+        try:
+            frame = Frame(self, file, at)
+            with suppress(RecursionError):  # what was found so far stays
+                frame.run(summary)
+            if at == 0:
+                self._modules.setdefault(file, {}).update(frame.env)
+        finally:
+            self._depth -= 1
+        return summary
+
+    def made_by(self, v: Value, method: str) -> Iterable[Effect]:
+        """The collectives that a value makes when this method of it is called."""
+        sort = v.sort
+        if sort is None:
+            return ()
+        if sort[0] == "wrap":
+            op = known.HIDDEN.get(sort[1], {}).get(method)
+            return () if op is None else (Effect(op, "", (), sort[1]),)
+        if sort[0] == "param":
+            return (Effect("call", "", (), "", sort[1], method),)
+        if sort[0] in ("out", "of"):
+            of = sort[1]
+            made = Effect("backward", "", (), of) if sort[0] == "out" else Effect("call", "", (), "", of, method)
+            return (made,) if method == "backward" else ()
+        if sort[0] in ("fn", "bound") and method == "()":
+            return [e for e in self.summary(sort[1], sort[2]).effects if e.param < 0]
+        if sort[0] == "obj":
+            for name in ("__call__", "forward") if method == "()" else (method,):
+                target = self.project.method(sort[1], sort[2], name)
+                if target is not None:
+                    return [e for e in self.summary(*target).effects if e.param < 0]
+        return ()
+
+    def _threads(self) -> None:
+        """A thread makes collectives of a group that other functions use too."""
+        for path, file, sort, effects, found in self.threads:
+            for effect in effects:
+                users = {u for u in self.groups.get((file, effect.group), ()) if not self._leads_to(sort[1:3], u)}
+                if effect.op not in GROUPS and (users or not effect.group):
+                    way = [(p.path, p.line, p.text) for p in effect.way]
+                    words = {**found.words, "collective": effect.way[-1].text}
+                    self.report(path, Found(found.code, found.line, found.column, words, way))
+                    break
+
+    def settle(
+        self, frame: Calls, conditional: Conditional, given: dict[int, tuple[Expr, Value]], place: Place
+    ) -> None:
+        """Decides a finding that depends on what this call gives."""
+        if conditional.param not in given:
+            return
+        v = given[conditional.param][1]
+        found = conditional.found
+        if conditional.method == "is None":
+            if v.dep & MAYBE_NONE:
+                self._report_given(conditional, place)
+            elif v.sort is not None and v.sort[0] == "param":
+                frame.later.append(conditional._replace(param=v.sort[1]))
+        elif conditional.method:
+            made = list(self.made_by(v, conditional.method))
+            if made and made[0].param >= 0:
+                frame.later.append(conditional._replace(param=made[0].param))
+            elif made:
+                words = {**found.words, "hidden": made[0].hidden, "op": made[0].op}
+                self.report(conditional.path, Found(**{**_fields(found), "words": words}))
+        elif v.dep & DIFFERS:
+            self._report_given(conditional, place)
+        elif v.sort is not None and v.sort[0] == "param":
+            frame.later.append(conditional._replace(param=v.sort[1]))
+
+    def _report_given(self, conditional: Conditional, place: Place) -> None:
+        """The caller decides, and decides by rank."""
+        found = conditional.found
+        way = [(place.path, place.line, f"{place.text} is given a value that differs between ranks"), *found.way]
+        self.report(place.path, Found(found.code, place.line, place.column + 1, found.words, way))
+
+
+def _fields(found: Found) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in found.__struct_fields__}
+
+
+def is_one_rank(decorators: Sequence[str]) -> bool:
+    """Whether a function runs on one rank only."""
+    return any(d.rpartition(".")[2] in known.ONE_RANK_DECORATORS for d in decorators)
+
+
+def is_default_none(e: Expr | None) -> bool:
+    """Whether a parameter is None unless it is given."""
+    return isinstance(e, Const) and e.value is None

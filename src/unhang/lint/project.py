@@ -1,0 +1,164 @@
+"""All files together: which function or class a name means, in which file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from unhang.lint.ir import File, Function
+
+_MOST_STEPS = 6
+
+
+class Symbol(NamedTuple):
+    """`kind`: fn, class, module or var. `at`: number of the function; `name`: of the class or variable."""
+
+    kind: str
+    file: int
+    at: int = 0
+    name: str = ""
+
+
+class Project:
+    """The files that were parsed, and their names."""
+
+    def __init__(self, files: Sequence[File]) -> None:
+        self.files = [f for f in files if f.is_parsed]
+        self._by_path = {os.path.abspath(f.path): i for i, f in enumerate(self.files)}
+        self._functions: list[dict[str, int]] = []
+        self._methods: list[dict[str, dict[str, int]]] = []
+        for file in self.files:
+            functions: dict[str, int] = {}
+            methods: dict[str, dict[str, int]] = {}
+            for at, function in enumerate(file.functions):
+                if function.owner:
+                    methods.setdefault(function.owner, {})[function.name] = at
+                elif function.inside == 0:
+                    functions[function.name] = at
+            self._functions.append(functions)
+            self._methods.append(methods)
+        self._found: dict[tuple[int, str], Symbol | None] = {}
+        self._modules: dict[tuple[str, str], int | None] = {}
+
+    def function(self, file: int, at: int) -> Function:
+        """One function."""
+        return self.files[file].functions[at]
+
+    def module(self, name: str, file: int) -> int | None:
+        """The file that a module name means in an import of this file; leading dots are relative."""
+        folder = os.path.dirname(os.path.abspath(self.files[file].path))
+        key = (name, folder)
+        if key not in self._modules:
+            self._modules[key] = self._module(name, folder)
+        return self._modules[key]
+
+    def _module(self, name: str, folder: str) -> int | None:
+        bare = name.lstrip(".")
+        dots = len(name) - len(bare)
+        parts = bare.split(".") if bare else []
+        for _ in range(max(dots - 1, 0)):
+            folder = os.path.dirname(folder)
+        for _ in range(1 if dots else _MOST_STEPS):
+            base = os.path.join(folder, *parts)
+            for path in (base + ".py", os.path.join(base, "__init__.py")):
+                if path in self._by_path:
+                    return self._by_path[path]
+            folder = os.path.dirname(folder)
+        return None
+
+    def find(self, file: int, name: str, depth: int = 0) -> Symbol | None:
+        """What a plain name means at the top of a file, also through imports; None: it is not of the project."""
+        key = (file, name)
+        if key in self._found:
+            return self._found[key]
+        self._found[key] = None
+        self._found[key] = found = self._find(file, name, depth)
+        return found
+
+    def _find(self, file: int, name: str, depth: int) -> Symbol | None:
+        if name in self._functions[file]:
+            return Symbol("fn", file, self._functions[file][name], name)
+        of = self.files[file]
+        if name in of.classes:
+            return Symbol("class", file, 0, name)
+        if depth > _MOST_STEPS:
+            return None
+        if name in of.names:
+            return self.find_full(file, of.names[name], depth + 1)
+        for star, full in of.names.items():
+            if (
+                star[0] == "*"
+                and (module := self.module(full[:-2] if full[:-2].strip(".") else full[:-1], file)) is not None
+            ):
+                found = self.find(module, name, depth + 1)
+                if found is not None:
+                    return found
+        return None
+
+    def find_full(self, file: int, full: str, depth: int = 0) -> Symbol | None:
+        """What a full name means, as an import of this file has it."""
+        module = self.module(full, file)
+        if module is not None:
+            return Symbol("module", module)
+        bare = full.lstrip(".")
+        dots = full[: len(full) - len(bare)]
+        head, _, last = bare.rpartition(".")
+        if not head and not dots:
+            return None
+        module = self.module(dots + head, file)
+        if module is not None:
+            return self.find(module, last, depth) or Symbol("var", module, 0, last)
+        return None
+
+    def full_name(self, symbol: Symbol) -> str:
+        """The name under which others import it."""
+        module = self.files[symbol.file].module
+        return f"{module}.{symbol.name}" if symbol.name else module
+
+    def bases(self, file: int, name: str) -> Iterator[tuple[int, str]]:
+        """A class and the classes of the project that it inherits from, itself first."""
+        seen: set[tuple[int, str]] = set()
+        todo = [(file, name)]
+        while todo:
+            one = todo.pop(0)
+            if one in seen or len(seen) > 12:
+                continue
+            seen.add(one)
+            yield one
+            for base in self.files[one[0]].classes.get(one[1], ()):
+                symbol = self.symbol_of(one[0], base)
+                if symbol is not None and symbol.kind == "class":
+                    todo.append((symbol.file, symbol.name))
+
+    def base_names(self, file: int, name: str) -> set[str]:
+        """Full names of all that a class inherits from outside the project."""
+        return {
+            self.resolved(f, base) for f, cls in self.bases(file, name) for base in self.files[f].classes.get(cls, ())
+        }
+
+    def resolved(self, file: int, dotted: str) -> str:
+        """A dotted name with its import put in."""
+        head, dot, rest = dotted.partition(".")
+        return self.files[file].names.get(head, head) + dot + rest
+
+    def symbol_of(self, file: int, dotted: str) -> Symbol | None:
+        """What a dotted name means at the top of a file."""
+        head, _, rest = dotted.partition(".")
+        if not rest:
+            return self.find(file, head)
+        if dotted in self.files[file].classes:
+            return Symbol("class", file, 0, dotted)
+        full = self.files[file].names.get(head)
+        return None if full is None else self.find_full(file, f"{full}.{rest}")
+
+    def method(self, file: int, cls: str, name: str) -> tuple[int, int] | None:
+        """The function that a method of a class is, also an inherited one."""
+        for f, c in self.bases(file, cls):
+            if name in self.methods_of(f, c):
+                return f, self.methods_of(f, c)[name]
+        return None
+
+    def methods_of(self, file: int, cls: str) -> dict[str, int]:
+        """The methods that a class itself has."""
+        return self._methods[file].get(cls, {})

@@ -1,0 +1,123 @@
+"""One file on its own: from bytes to what is kept of it, or to the reason why it could not be read."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import re
+import sys
+import tokenize
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from unhang.lint.ir import File, Found
+from unhang.lint.known import HINTS
+from unhang.lint.lower import Lowering
+from unhang.lint.syntax import Syntax
+
+_HINTS = re.compile(HINTS)
+_NOQA = re.compile(rb"#\s*noqa(?::\s*(?P<codes>[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*))?", re.IGNORECASE)
+_OURS = re.compile(rb"#\s*unhang:\s*ignore(?:\[(?P<codes>[A-Z0-9,\s]*)\])?")
+_DEEPEST = 5000  # calls within calls of our own; the parser itself gives up before
+
+
+def read_file(path: str, data: bytes, is_wanted: bool = False) -> File:
+    """What is kept of a file. It is parsed only where a hint or `is_wanted` says that something may be found. Never raises."""
+    lines = data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
+    file = File(path, module_of(path), lines)
+    if not is_wanted and not _HINTS.search(data):
+        return file
+    if path.endswith(".ipynb"):
+        data, file.reason = _cells(data)
+        if file.reason:
+            return file
+    try:
+        with deep_recursion():
+            _parse(file, data)
+    except SyntaxError as error:
+        file.reason = f"line {error.lineno or 1} is no Python that this Python can read: {error.msg}"
+    except (RecursionError, MemoryError):
+        file.reason = "its code is nested too deeply to be followed"
+    except (UnicodeDecodeError, LookupError, ValueError) as error:
+        file.reason = f"it cannot be read as text: {error}"
+    if file.reason:
+        file.functions, file.found = [], []
+    return file
+
+
+@contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Code that is nested deeply is followed by functions that call themselves."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _DEEPEST))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _parse(file: File, data: bytes) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(data, file.path)
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    text = data.decode(encoding)
+    as_utf8 = text.encode("utf-8", "surrogatepass")
+    bom = data[:3] == b"\xef\xbb\xbf"
+    syntax = Syntax({}, as_utf8)
+    lowering = Lowering(text.splitlines() if "\f" not in text else re.split("\r\n|\r|\n", text), syntax)
+    lowering.module(tree)
+    file.names, file.functions, file.classes = lowering.names, lowering.functions, lowering.classes
+    file.found = syntax.finish()
+    if encoding != "utf-8" or bom or b"\r" in data:  # offsets would not be those of the file
+        file.found = [_without_edits(f) for f in file.found]
+    file.quiet = suppressed(as_utf8)
+    file.is_parsed = True
+
+
+def _without_edits(found: Found) -> Found:
+    found.edits = []
+    return found
+
+
+def suppressed(data: bytes) -> dict[int, list[str]]:
+    """Line -> codes that are silenced there; an empty list silences all."""
+    found: dict[int, list[str]] = {}
+    if b"noqa" not in data and b"unhang:" not in data and b"NOQA" not in data:
+        return found
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if b"#" not in line:
+            continue
+        for pattern in (_OURS, _NOQA):
+            match = pattern.search(line)
+            if match is not None:
+                codes = re.findall("[A-Z]+[0-9]+", (match["codes"] or b"").decode().upper())
+                found[number] = codes
+                break
+    return found
+
+
+def _cells(data: bytes) -> tuple[bytes, str]:
+    """The code of a notebook, one cell after the other; lines of the shell and magics are left empty."""
+    try:
+        cells = json.loads(data)["cells"]
+        texts = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return b"", "it is no notebook that can be read"
+    lines = [line for text in texts for line in [*text.split("\n"), ""]]
+    return "\n".join("" if line.lstrip().startswith(("%", "!", "?")) else line for line in lines).encode(), ""
+
+
+def module_of(path: str) -> str:
+    """The name under which a file is imported: from the topmost folder that is a package."""
+    folder, name = os.path.split(os.path.abspath(path))
+    parts = [] if name == "__init__.py" else [name.removesuffix(".py")]
+    while os.path.exists(os.path.join(folder, "__init__.py")):
+        folder, name = os.path.split(folder)
+        parts.append(name)
+        if not name:
+            break
+    return ".".join(reversed(parts))

@@ -1,0 +1,155 @@
+"""Findings, written for people and for programs: text, json, sarif, github, gitlab."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any
+
+from unhang import __version__
+from unhang.lint.cards import all_cards
+from unhang.lint.checking import LintResult
+from unhang.lint.ir import Found
+
+SCHEMA = "unhang.lint/1"
+
+
+def _text(result: LintResult, color: bool) -> str:
+    bold, dim, code, off = ("\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[0m") if color else ("", "", "", "")
+    out = []
+    for path, found in result.found:
+        card = all_cards()[found.code]
+        out.append(f"{bold}{path}{off}:{found.line}:{found.column}: {code}{found.code}{off} {card.title_of(found)}")
+        for n, (place, line, what) in enumerate(found.way):
+            out.append(f"    {dim}{'because' if n == 0 else '->':7}{off} {place}:{line}  {what}")
+        out.append(f"    {dim}{'do':7}{off} {card.todo_of(found)}")
+    for path, reason in sorted(result.unread.items()):
+        out.append(f"{path}: not judged: {reason}")
+    out.append(_last_line(result))
+    return "\n".join(out) + "\n"
+
+
+def _last_line(result: LintResult) -> str:
+    n, fixable = len(result.found), sum(1 for _, f in result.found if f.edits and f.is_safe)
+    files = f"{result.files} file{'s' * (result.files != 1)}, {result.lines:,} lines"
+    if not n:
+        return f"Nothing found that can hang ({files})."
+    fixes = f", {fixable} fixable with --fix" if fixable else ""
+    return f"{n} finding{'s' * (n != 1)} in {files}{fixes}. 'unhang explain {result.found[0][1].code}' tells more."
+
+
+def _as_fields(path: str, found: Found) -> dict[str, Any]:
+    card = all_cards()[found.code]
+    return {
+        "file": path, "line": found.line, "column": found.column, "code": found.code, "rule": card.name, "cause": card.cause,
+        "message": card.title_of(found), "todo": card.todo_of(found), "fix": "safe" if found.edits and found.is_safe else "unsafe" if found.edits else None,
+        "way": [{"file": p, "line": n, "what": what} for p, n, what in found.way],
+    }  # fmt: skip
+
+
+def _json(result: LintResult, color: bool) -> str:
+    unread = [{"file": p, "reason": r} for p, r in sorted(result.unread.items())]
+    whole = {
+        "schema": SCHEMA, "files": result.files, "lines": result.lines, "silenced": result.silenced,
+        "findings": [_as_fields(p, f) for p, f in result.found], "unread": unread,
+    }  # fmt: skip
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+def _uri(path: str) -> str:
+    return os.path.relpath(path).replace(os.sep, "/")
+
+
+def _sarif(result: LintResult, color: bool) -> str:
+    used = sorted({f.code for _, f in result.found})
+    rules = [
+        {
+            "id": code, "name": all_cards()[code].name, "shortDescription": {"text": all_cards()[code].what},
+            "help": {"text": all_cards()[code].sections["How to fix"]},
+        }
+        for code in used
+    ]  # fmt: skip
+    results = [
+        {
+            "ruleId": f.code, "ruleIndex": used.index(f.code), "level": "warning",
+            "message": {"text": f"{all_cards()[f.code].title_of(f)}. {all_cards()[f.code].todo_of(f)}"},
+            "locations": [_location(p, f.line, f.column)],
+            "relatedLocations": [{**_location(w, n, 1), "message": {"text": what}} for w, n, what in f.way],
+        }
+        for p, f in result.found
+    ]  # fmt: skip
+    driver = {"name": "unhang lint", "version": __version__, "rules": rules}
+    whole = {
+        "$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver}, "columnKind": "utf16CodeUnits", "results": results}],
+    }  # fmt: skip
+    return json.dumps(whole, indent=2) + "\n"
+
+
+def _location(path: str, line: int, column: int) -> dict[str, Any]:
+    region = {"startLine": line, "startColumn": column}
+    return {"physicalLocation": {"artifactLocation": {"uri": _uri(path)}, "region": region}}
+
+
+def _github(result: LintResult, color: bool) -> str:
+    lines = []
+    for path, f in result.found:
+        card = all_cards()[f.code]
+        text = f"{card.title_of(f)}%0A{card.todo_of(f)}".replace("\n", "%0A")
+        lines.append(f"::warning title=unhang ({f.code}),file={_uri(path)},line={f.line},col={f.column}::{text}")
+    return "".join(line + "\n" for line in lines)
+
+
+def _gitlab(result: LintResult, color: bool) -> str:
+    issues, seen = [], Counter[str]()
+    for path, f in result.found:
+        card = all_cards()[f.code]
+        mark = f"{_uri(path)} {f.code} {card.title_of(f)}"
+        seen[mark] += 1
+        issues.append({
+            "check_name": f.code, "description": card.title_of(f), "severity": "major",
+            "fingerprint": blake2b(f"{mark} {seen[mark]}".encode(), digest_size=16).hexdigest(),
+            "location": {"path": _uri(path), "lines": {"begin": f.line}},
+        })  # fmt: skip
+    return json.dumps(issues, indent=2) + "\n"
+
+
+FORMATS: dict[str, Callable[[LintResult, bool], str]] = {
+    "text": _text, "json": _json, "sarif": _sarif, "github": _github, "gitlab": _gitlab,
+}  # fmt: skip
+
+
+def statistics(result: LintResult) -> str:
+    """How often each rule spoke, the most frequent first."""
+    counted = Counter(f.code for _, f in result.found)
+    rows = [f"{n:6}  {code}  {all_cards()[code].name}" for code, n in counted.most_common()]
+    return "\n".join([*rows, _last_line(result)]) + "\n"
+
+
+def listing() -> str:
+    """All rules, one a line."""
+    rows = [f"{c.code}  {c.name:28} {'' if c.is_default else '(off) '}{c.what}" for c in all_cards().values()]
+    return "\n".join(rows) + "\n"
+
+
+def card_text(code: str) -> str:
+    """All that a rule says of itself."""
+    card = all_cards()[code]
+    out = [f"{card.code} {card.name}  [cause {card.cause}]", "", card.what]
+    for heading, text in card.sections.items():
+        out += ["", heading, *(f"  {line}" for line in text.splitlines())]
+    out += ["", "It says nothing on", *(f"  - {why}" for why in card.silent)]
+    out += ["", "To have it judged", f"  unhang lint {'' if card.is_default else f'--extend-select {code} '}PATH..."]
+    return "\n".join(out) + "\n"
+
+
+def card_json(code: str) -> dict[str, Any]:
+    """The same for programs."""
+    card = all_cards()[code]
+    return {
+        "code": card.code, "rule": card.name, "cause": card.cause, "what": card.what, "is_default": card.is_default,
+        "sections": dict(card.sections), "silent": list(card.silent),
+    }  # fmt: skip

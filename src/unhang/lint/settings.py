@@ -1,0 +1,95 @@
+"""What is asked for: `[tool.unhang.lint]` in pyproject.toml, and what the command line adds."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from unhang.errors import WrongUsage
+from unhang.lint.cards import chosen
+
+_KEYS = {"select", "extend-select", "ignore", "per-file-ignores", "exclude"}
+
+
+@dataclass(frozen=True)
+class LintSettings:
+    """`on`: the codes that are on; `per_file`: pattern -> codes that are off there; `root`: where patterns begin."""
+
+    on: frozenset[str] = field(default_factory=lambda: chosen((), (), ()))
+    per_file: tuple[tuple[str, frozenset[str]], ...] = ()
+    exclude: tuple[str, ...] = ()
+    root: str = ""
+
+    def wants(self, path: str, code: str) -> bool:
+        """Whether a finding of this code in this file is to be shown."""
+        return code in self.on and not any(
+            code in codes and self._fits(path, pattern) for pattern, codes in self.per_file
+        )
+
+    def excludes(self, path: str) -> bool:
+        """Whether a file or folder is left out."""
+        return any(self._fits(path, pattern) for pattern in self.exclude)
+
+    def _fits(self, path: str, pattern: str) -> bool:
+        relative = os.path.relpath(os.path.abspath(path), self.root or os.getcwd())
+        plain = pattern.rstrip("/")
+        return (
+            fnmatch(relative, plain)
+            or fnmatch(os.path.basename(path), plain)
+            or f"/{relative}/".startswith(f"/{plain}/")
+        )
+
+
+def read_settings(
+    start: Path, select: tuple[str, ...] = (), extend: tuple[str, ...] = (), ignore: tuple[str, ...] = ()
+) -> LintSettings:
+    """The settings for files below `start`. `select` of the command line takes the place of the file's select and ignore; the others add.
+
+    Raises:
+        WrongUsage: a key or a code is unknown, or the file is no TOML.
+    """
+    path, table = _table(start)
+    unknown = table.keys() - _KEYS
+    if unknown:
+        raise WrongUsage(f"{path}: [tool.unhang.lint] has no key {sorted(unknown)[0]!r}")
+    on = chosen(
+        select or _texts(path, table, "select"),
+        (*_texts(path, table, "extend-select"), *extend),
+        ignore if select else (*_texts(path, table, "ignore"), *ignore),
+    )
+    per_file = table.get("per-file-ignores", {})
+    if not isinstance(per_file, dict):
+        raise WrongUsage(f"{path}: per-file-ignores of [tool.unhang.lint] must be a table")
+    ignored = tuple((p, chosen(_texts(path, per_file, p), (), ())) for p in per_file)
+    return LintSettings(on, ignored, _texts(path, table, "exclude"), str(path.parent) if path else "")
+
+
+def _texts(path: Path | None, table: dict[str, Any], key: str) -> tuple[str, ...]:
+    value = table.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+        raise WrongUsage(f"{path}: {key!r} of [tool.unhang.lint] must be a list of texts")
+    return tuple(value)
+
+
+def _table(start: Path) -> tuple[Path | None, dict[str, Any]]:
+    """The nearest pyproject.toml with a table of ours, from a file or folder upwards."""
+    folder = start.absolute()
+    for one in (folder, *folder.parents):
+        path = one / "pyproject.toml"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if "unhang" not in text:
+            continue
+        try:
+            table = tomllib.loads(text).get("tool", {}).get("unhang", {}).get("lint")
+        except (tomllib.TOMLDecodeError, AttributeError) as error:
+            raise WrongUsage(f"{path}: {error}") from error
+        if isinstance(table, dict):
+            return path, table
+    return None, {}

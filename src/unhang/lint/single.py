@@ -1,0 +1,254 @@
+"""Rules on one call, one handler, one function: collectives where they cannot be matched, tensors that do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from unhang.lint import known
+from unhang.lint.ir import Attr, Call, Const, Expr, Found, Handler, If, Leave, Loop, Op, Ref, Stmt, Try, With
+from unhang.lint.ir import Do as DoStatement
+from unhang.lint.values import RANK, Conditional, Effect, Summary, Value
+
+if TYPE_CHECKING:
+    from unhang.lint.branches import Branches
+    from unhang.lint.divergence import Cause
+    from unhang.lint.flow import Frame
+
+_BROAD = {
+    "Exception",
+    "BaseException",
+    "RuntimeError",
+    "ValueError",
+    "OutOfMemoryError",
+    "OSError",
+    "IOError",
+    "AssertionError",
+}
+_FEATURE_TESTS = {
+    "ImportError",
+    "ModuleNotFoundError",
+    "AttributeError",
+    "NotImplementedError",
+    "StopIteration",
+    "KeyboardInterrupt",
+}
+_READS_ALL = {"all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter", "gather"}
+
+
+def _found(
+    frame: Branches, code: str, line: int, column: int, effect: Effect | None = None, variant: str = "", **words: str
+) -> None:
+    way = [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way] if effect else []
+    if effect is not None:
+        words["collective"] = effect.way[-1].text
+    frame.link.report(frame.path, Found(code, line, column + 1, words, way, [], False, variant))
+
+
+def _effects_of(frame: Frame, v: Value) -> list[Effect]:
+    return [e for e in frame.link.made_by(v, "()") if e.param < 0 and e.op != "destroy"]
+
+
+# Calls.
+
+
+def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Value]) -> None:
+    """Asks the rules on single calls."""
+    rule = _CALLS.get(name)
+    if rule is not None:
+        rule(frame, full, node, args)
+    made = known.collective(full) if full else None
+    if made is not None and made.op in _READS_ALL and "object" not in full and full.startswith("torch."):
+        _tensors(frame, made, node, args)
+
+
+def _given(node: Call, args: list[Value], name: str, at: int = -1) -> tuple[Expr, Value] | None:
+    e = node.given(name, at)
+    return None if e is None else (e, args[next(i for i, a in enumerate(node.args) if a is e)])
+
+
+def _thread(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+    """A thread that makes collectives beside the main one."""
+    given = _given(node, args, "target", 1) if full == "threading.Thread" else None
+    if given is None:
+        return
+    sort = given[1].sort
+    if sort is not None and (effects := _effects_of(frame, given[1])):
+        found = Found("LNT206", node.line, node.column + 1)
+        frame.link.threads.append((frame.path, frame.file, sort, effects, found))
+
+
+def _signal(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+    if full in ("signal.signal", "atexit.register", "weakref.finalize"):
+        at = 0 if full == "atexit.register" else 1
+        if len(args) > at and (effects := _effects_of(frame, args[at])):
+            _found(frame, "LNT204", node.line, node.column, effects[0], where=full)
+
+
+def _loader(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+    for name in ("collate_fn", "worker_init_fn"):
+        given = _given(node, args, name)
+        if given is not None and (effects := _effects_of(frame, given[1])):
+            _found(frame, "LNT205", node.line, node.column, effects[0], where=name)
+
+
+def _forward(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+    """A flag that differs between ranks, given to the forward of a wrapped module."""
+    for e, v in zip(node.args, args, strict=True):
+        is_flag = isinstance(e, Op) and e.op in ("not", "and", "or", "==", "!=", "<", ">", "in", "not in")
+        if is_flag and v.dep & RANK:
+            _found(frame, "LNT109", node.line, node.column)
+
+
+def _new_group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+    """A group of this rank's own members: every rank makes one group, each another one. A group of itself alone does no harm."""
+    alone = (
+        bool(node.args) and isinstance(node.args[0], Op) and node.args[0].op == "seq" and len(node.args[0].parts) == 1
+    )
+    if full == "own members" and not alone and "use_local_synchronization" not in node.names:
+        frame.link.report(
+            frame.path, Found("LNT104", node.line, node.column + 1, {"call": "new_group()"}, [], [], False, "own")
+        )
+
+
+def found_in_stop(frame: Frame, path: str, line: int, cause: Cause) -> None:
+    """A flag that stops a trainer, set where only some ranks come, and not broadcast after that."""
+    words = {"condition": cause.text, "kind": path, "collective": "the next step", "line": str(line)}
+    way = [(frame.path, cause.line, f"the condition `{cause.text}` comes out by rank")]
+    frame.link.report(frame.path, Found("LNT108", line, 1, words, way, [], False, "flag"))
+
+
+_CALLS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
+    "Thread": _thread, "signal": _signal, "register": _signal, "finalize": _signal, "DataLoader": _loader, "forward": _forward, "new_group": _new_group,
+}  # fmt: skip
+
+
+def _tensors(frame: Frame, made: known.Collective, node: Call, args: list[Value]) -> None:
+    """A tensor whose memory a collective cannot use as it is, or whose size each rank has for itself."""
+    for e, v in zip(node.args, args, strict=True):
+        if v.sort is None or v.sort[0] not in ("odd", "ragged") or isinstance(e, Const):
+            continue
+        if v.sort[0] == "odd":
+            _found(frame, "LNT304", node.line, node.column, None, "", how=str(v.sort[1]), call=_text(node))
+        elif made.op in ("all_gather", "all_reduce", "gather"):
+            _found(frame, "LNT303", node.line, node.column, None, "", how=str(v.sort[1]), call=_text(node))
+
+
+def _text(node: Call) -> str:
+    return node.func.path if isinstance(node.func, Ref) else node.func.name if isinstance(node.func, Attr) else "call"
+
+
+def found_in_endless_loop(frame: Frame, s: Leave, line: int) -> None:
+    """`while True: yield from items[rank::world]`: without an item it never ends."""
+    value = frame.value(s.value) if s.kind == "yield" and isinstance(s.value, Op) else None
+    if value is not None and value.sort == ("share", "slice"):
+        frame.link.report(frame.path, Found("LNT307", line, 1))
+
+
+# Handlers.
+
+
+def found_in_handler(
+    frame: Frame,
+    handler: Handler | None,
+    end: str,
+    made: Sequence[Effect],
+    inside: Sequence[Effect],
+    is_fallback: bool = False,
+) -> None:
+    """An `except` (None: `finally`) after a body that made these effects, with effects of its own."""
+    own = [e for e in inside if e.param < 0 and e.op != "destroy"]
+    made = [e for e in made if e.op != "destroy"]
+    if handler is None:
+        if own and made:
+            first = own[0].way[0]
+            _found(frame, "LNT202", first.line, first.column, own[0])
+        return
+    if is_feature_test(handler) or (is_fallback and inside):
+        return
+    is_broad = is_broad_handler(handler)
+    hidden = [e for e in made if e.hidden or (e.param >= 0 and e.method in ("()", "backward"))]
+    collective = [e for e in made if e.param < 0]
+    goes_on = end in ("", "continue") and not _gives_up(handler.body)
+    if not is_broad or not goes_on or not (hidden or (collective and frame.loops)):
+        return
+    effect = (collective or hidden)[0]
+    found = Found(
+        "LNT203", handler.line, 1, {"caught": _caught(handler), "collective": effect.way[-1].text}, _way(effect)
+    )
+    if effect.param < 0:
+        frame.link.report(frame.path, found)
+    elif backward := [e for e in hidden if e.method == "backward"]:
+        frame.later.append(Conditional(backward[0].param, "backward", found, frame.path))
+
+
+def is_broad_handler(handler: Handler) -> bool:
+    """Whether it catches what may happen to one rank alone: memory, data, the machine."""
+    return not handler.names or any(n in _BROAD for n in handler.names)
+
+
+def is_feature_test(handler: Handler) -> bool:
+    """Whether all ranks fail alike: a module that is not there, the end of an iterator."""
+    return any(n in _FEATURE_TESTS for n in handler.names)
+
+
+def close_handler(frame: Branches, own: Sequence[Effect], others: Sequence[Effect], caught: str) -> None:
+    """The collectives of a handler, against what the other ranks make: in the body, or after the statement."""
+    extra = [e for e in own if e.param < 0 and e.is_sure and e.op != "destroy" and e.op not in {o.op for o in others}]
+    if extra:
+        first = extra[0].way[0]
+        _found(frame, "LNT201", first.line, first.column, extra[0], caught=caught)
+
+
+def _way(effect: Effect) -> list[tuple[str, int, str]]:
+    return [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way]
+
+
+def _caught(handler: Handler) -> str:
+    return f"except {', '.join(handler.names)}" if handler.names else "except"
+
+
+def _gives_up(body: Sequence[Stmt]) -> bool:
+    """Whether every way through it ends the rank, or tells the others."""
+    for s in body:
+        match s:
+            case Leave(kind="raise"):
+                return True
+            case DoStatement(value=Call() as call) if _ends(call):
+                return True
+            case If(test=Const(value=value)):
+                if _gives_up(s.body if value else s.orelse):
+                    return True
+            case If():  # one that is asked for by a setting is the user's choice
+                if _gives_up(s.body) and (isinstance(s.test, Ref) or _gives_up(s.orelse)):
+                    return True
+            case Loop() | With() | Try():
+                if _gives_up(s.body):
+                    return True
+    return False
+
+
+def _ends(call: Call) -> bool:
+    name = _text(call)
+    last = name.rpartition(".")[2].lower()
+    return name in known.ENDS_PROCESS or any(
+        w in last for w in ("exit", "abort", "fail", "kill", "raise", "shutdown", "stop", "error_handler", "terminate")
+    )
+
+
+# Functions.
+
+
+def found_in_function(frame: Frame, summary: Summary) -> None:
+    """Methods that run at another time, or in another process, than the training."""
+    function = frame.function
+    effects = [e for e in summary.effects if e.param < 0 and e.op != "destroy"]
+    if not effects or not function.owner:
+        return
+    first = effects[0].way[0]
+    if function.name == "__del__":
+        _found(frame, "LNT204", first.line, first.column, effects[0], where="__del__")
+    elif function.name in ("__getitem__", "__getitems__"):
+        bases = frame.link.project.base_names(frame.file, function.owner)
+        if any(b.rpartition(".")[2].endswith("Dataset") or b.startswith("torch.utils.data.Dataset") for b in bases):
+            _found(frame, "LNT205", first.line, first.column, effects[0], where=function.name)

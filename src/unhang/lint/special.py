@@ -1,0 +1,175 @@
+"""Values that a name or a well-known call gives, and small questions on expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from unhang.lint import known
+from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref
+from unhang.lint.values import AGREED, DATA, LOCAL, MAYBE, NO_PARAMS, PLAIN, RANK, UNEVEN, UNKNOWN, Value, mixed
+
+if TYPE_CHECKING:
+    from unhang.lint.expressions import Expressions
+
+OF_DATA = DATA | MAYBE
+COMPARISONS = {"==", "!=", "<", "<=", ">", ">=", "in"} | {"is", "is not", "not in"}
+
+
+def element(v: Value) -> Value:
+    """An element of what is iterated over."""
+    sort = v.sort
+    if sort is None:
+        return Value(v.dep & ~(RANK | UNEVEN | LOCAL), v.params) if v.dep or v.params else PLAIN
+    if sort[0] == "many":
+        return Value(v.dep & OF_DATA, v.params, sort[1])
+    if sort[0] == "zip":
+        return Value(v.dep & OF_DATA, v.params, ("tuple", sort[1]))
+    if sort[0] == "tuple":
+        sorts = {x.sort for x in sort[1]}
+        return Value(v.dep & DATA, NO_PARAMS, sorts.pop() if len(sorts) == 1 else None)
+    if sort[0] in ("out", "of"):
+        return v
+    return Value(v.dep & DATA)
+
+
+def is_agreed(values: list[Value]) -> bool:
+    """Whether what is computed from these is the same on all ranks, because one of them was agreed on."""
+    return any(v.sort == AGREED for v in values) and not any(v.dep or v.params for v in values)
+
+
+def value_of_name(name: str) -> Value:
+    """What a name says that nothing else is known of."""
+    kind = known.rank_kind(name)
+    if kind is None:
+        return PLAIN
+    if kind in ("zero", "local zero"):
+        return Value(RANK, zero=True)
+    return Value(RANK, NO_PARAMS, ("rank",), False, "")
+
+
+def is_none(e: Expr | None) -> bool:
+    """Whether an argument is not given, or None."""
+    return e is None or (isinstance(e, Const) and e.value is None)
+
+
+def given_of(node: Call, parameters: list[str], offset: int, args: list[Value]) -> dict[int, tuple[Expr, Value]]:
+    """Number of the parameter -> what is given for it."""
+    plain = len(node.args) - len(node.names)
+    given = {i + offset: (node.args[i], args[i]) for i in range(plain)}
+    for k, name in enumerate(node.names):
+        if name in parameters:
+            given[parameters.index(name)] = node.args[plain + k], args[plain + k]
+    return given
+
+
+def is_a_rank(name: str, full: str) -> bool:
+    """Whether an attribute of an outside object is the number of a rank, by its name."""
+    return not full.startswith(("torch.", "deepspeed.")) and known.rank_kind(name) is not None
+
+
+def is_step(v: Value) -> bool:
+    """Whether it may be the step of a slice by ranks."""
+    return v.const is UNKNOWN or (isinstance(v.const, int) and v.const > 1)
+
+
+def is_column(index: Op) -> bool:
+    """`[:, 0]`: all of the first dimension, one of a later."""
+    first = index.parts[0] if index.parts else None
+    is_all = (
+        isinstance(first, Op) and first.op == ":" and all(isinstance(p, Const) and p.value is None for p in first.parts)
+    )
+    return is_all and any(isinstance(p, Const) and isinstance(p.value, int) for p in index.parts[1:])
+
+
+def is_plain_method(name: str) -> bool:
+    """Whether a method is one of plain data, by its name."""
+    return name.startswith("__") or name in ("append", "items", "keys", "get", "format", "join", "split", "parameters")
+
+
+def paths_in(e: Expr) -> set[str]:
+    """The names in an expression, with their attributes."""
+    match e:
+        case Ref():
+            return {e.path}
+        case Op():
+            return set().union(*map(paths_in, e.parts))
+        case Call():
+            return paths_in(e.func).union(*map(paths_in, e.args))
+        case Attr():
+            return paths_in(e.base)
+    return set()
+
+
+def line_of(e: Expr) -> int:
+    """The line of the first call in it, 0: there is none."""
+    todo = [e]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, Call):
+            return one.line
+        if isinstance(one, Op):
+            todo += one.parts
+    return 0
+
+
+def prepared(node: Call) -> Value:
+    """`accelerator.prepare(model, optimizer, loader)`: what is called a model is wrapped."""
+    wrapped = Value(sort=("wrap", "ddp"))
+    plain = [a for a, n in zip(node.args, range(len(node.args) - len(node.names)), strict=False)]
+    values = []
+    for e in plain:
+        last = e.path.rpartition(".")[2].lower() if isinstance(e, Ref) else ""
+        values.append(wrapped if "model" in last or last in ("net", "network", "unet", "module") else PLAIN)
+    if len(values) == 1:
+        return values[0]
+    return Value(sort=("tuple", tuple(values)))
+
+
+def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    start, stop = (args[0], args[1]) if len(args) > 1 else (PLAIN, args[0] if args else PLAIN)
+    if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN:
+        return Value(UNEVEN, sort=("share", "range"))
+    return Value(0, mixed(*args).params, ("share", "block") if start.dep & stop.dep & RANK else None)
+
+
+def _islice(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    if len(args) > 1 and args[1].dep & RANK and not (len(args) > 2 and args[2].dep & RANK):
+        return Value(UNEVEN, sort=("share", "islice"))
+    return args[0] if args else PLAIN
+
+
+def _environ(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    name = args[0].const if args else None
+    return value_of_name(name.lower()) if isinstance(name, str) else PLAIN
+
+
+def _partial(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    return args[0] if args else PLAIN
+
+
+def _super(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    me = frame.env.get("self")
+    return (
+        Value(sort=("super", *me.sort[1:])) if me is not None and me.sort is not None and me.sort[0] == "obj" else PLAIN
+    )
+
+
+def _getattr(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    if len(args) > 1 and isinstance(args[1].const, str):
+        found = frame.attribute(args[0], args[1].const)
+        if len(args) > 2 and found.sort is not None and found.sort[0] == "ext" and args[2].sort is not None:
+            return args[2]
+        return found
+    return PLAIN
+
+
+def _same(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    return args[0]._replace(zero=args[0].zero) if args else PLAIN
+
+
+SPECIAL: dict[str, Callable[[Expressions, Call, list[Value]], Value]] = {
+    "range": _range, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
+    "functools.partial": _partial, "super": _super, "getattr": _getattr, "torch.compile": _same, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
+    "torch.nn.DataParallel": _same, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
+}  # fmt: skip

@@ -1,0 +1,132 @@
+"""What is known of a value, what a function does to its caller, and how both are joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from unhang.lint.ir import Found
+
+# How a value may differ between ranks.
+RANK = 1  # by the number of the rank
+LOCAL = 2  # by the clock, chance, the process or the disk of its node
+DATA = 4  # by the rank's own batch
+UNEVEN = 8  # it has another length on each rank
+MAYBE = 16  # by the rank's own batch, if the parameter that made it is a module
+MAYBE_NONE = 32  # it is None on some ranks, and not on others
+DIFFERS = RANK | LOCAL | DATA | MAYBE
+COMPUTED = ~MAYBE_NONE  # what is left of it in what is computed from a value
+
+
+class _Unknown:
+    def __repr__(self) -> str:
+        return "?"
+
+
+UNKNOWN: Any = _Unknown()
+
+
+class Place(NamedTuple):
+    """A line, and what stands there."""
+
+    path: str
+    line: int
+    column: int
+    text: str
+
+
+class Value(NamedTuple):
+    """`dep`: how it may differ; `params`: parameters it depends on; `group`: of which group a rank is the number, empty: of all.
+
+    `sort`: what it is, such as `("ext", "torch.distributed")`, `("fn", 3, 7)`, `("obj", 3, "Trainer")`, `("wrap", "ddp")`,
+    `("out", "ddp")` for what a wrapped module returned, `("param", 0)`, `("of", 0)` for what a parameter returned,
+    `("group", text)`, `("many", sort)`, `("odd", reason)` for a tensor that is unfit for a collective. `zero`: what it is as a
+    condition on rank 0, where the others have the opposite. `const`: the value itself.
+    """
+
+    dep: int = 0
+    params: frozenset[int] = frozenset()
+    sort: tuple[Any, ...] | None = None
+    zero: bool | None = None
+    group: str = ""
+    const: Any = UNKNOWN
+
+
+NO_PARAMS: frozenset[int] = frozenset()
+PLAIN = Value()
+RAW = ("raw",)  # the module inside a wrapper
+AGREED = ("agreed",)  # broadcast or reduced: the same on all ranks
+
+
+def mixed(*values: Value) -> Value:
+    """What is computed from these."""
+    dep, params, group = 0, NO_PARAMS, ""
+    for v in values:
+        dep |= v.dep
+        if v.params:
+            params = params | v.params
+        group = group or v.group
+    dep &= COMPUTED
+    return Value(dep, params, None, None, group) if dep or params else PLAIN
+
+
+def either(a: Value, b: Value) -> Value:
+    """One of both, after branches that have met again. What one of them has agreed on is agreed: the other is for one rank alone."""
+    if a == b:
+        return a
+    if a.sort == AGREED or b.sort == AGREED:
+        return a if a.sort == AGREED else b
+    const = a.const if a.const is not UNKNOWN and a.const == b.const else UNKNOWN
+    sorts = [v.sort for v in (a, b) if v.sort is not None]
+    sort = sorts[0] if sorts and sorts[0] == sorts[-1] else None
+    if sort is None and sorts and RAW not in sorts:
+        sort = next((s for s in sorts if s[0] == "wrap"), None)  # wrapped where the job is distributed
+    return Value(
+        a.dep | b.dep, a.params | b.params, sort, a.zero if a.zero == b.zero else None, a.group or b.group, const
+    )
+
+
+class Effect(NamedTuple):
+    """A collective that a call makes. `group`: empty for all ranks, `@2` for what parameter 2 holds.
+
+    `param`, `method`: it is made if that parameter makes one when the method is called; -1: it is made by `op` itself.
+    `way`: the calls that lead to it, the outermost first. `needs`: what parameters must be for it: true, false, "some", "none".
+    `is_sure`: else it may be made, by somebody who was given the function: it matches others, and is no finding.
+    """
+
+    op: str
+    group: str
+    way: tuple[Place, ...]
+    hidden: str = ""
+    param: int = -1
+    method: str = ""
+    needs: frozenset[tuple[int, bool | str]] = frozenset()
+    is_sure: bool = True
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        """What must be equal on all ranks."""
+        return self.op, self.group, self.param, self.method
+
+
+class Conditional(NamedTuple):
+    """A finding that depends on what a caller gives: parameter `param` differs between ranks, or its `method` is a collective."""
+
+    param: int
+    method: str  # empty: it must differ; "is None": it must be None on some ranks
+    found: Found
+    path: str
+
+
+@dataclass
+class Summary:
+    """What a function does, as far as its callers care. `unifies`: parameters that are equal on all ranks afterwards."""
+
+    effects: list[Effect] = field(default_factory=list)
+    returns: Value = PLAIN
+    unifies: frozenset[int] = NO_PARAMS
+    conditional: list[Conditional] = field(default_factory=list)
+
+
+MOST_EFFECTS = 24
+MOST_WAY = 6

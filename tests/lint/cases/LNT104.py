@@ -1,0 +1,54 @@
+"""Groups that not every rank makes."""
+
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+
+def members_only(rank, ranks):
+    if rank in ranks:
+        return dist.new_group(ranks)  # LNT104
+    return None
+
+
+def half(rank):
+    if rank < 4:
+        group = dist.new_group([0, 1, 2, 3])  # LNT104
+        dist.all_reduce(None, group=group)
+
+
+def mesh(rank):
+    if rank == 0:
+        return init_device_mesh("cuda", (2, 2))  # LNT104
+    return None
+
+
+def all_groups(rank, world):
+    mine = None
+    for start in range(0, world, 2):
+        ranks = [start, start + 1]
+        group = dist.new_group(ranks)
+        if rank in ranks:
+            mine = group
+    return mine
+
+
+def one_each(rank):
+    if rank < 2:
+        group = dist.new_group([0, 1])
+        dist.new_group([2, 3])
+    else:
+        dist.new_group([0, 1])
+        group = dist.new_group([2, 3])
+    return group
+
+
+def only_if_many(world):
+    if world > 1:
+        return dist.new_group()
+    return None
+
+
+def local_way(rank, ranks):
+    if rank in ranks:
+        return dist.new_group(ranks, use_local_synchronization=True)
+    return None

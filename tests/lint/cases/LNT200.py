@@ -1,0 +1,126 @@
+"""Collectives in handlers, threads, workers, at exit."""
+
+import atexit
+import signal
+import threading
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, Dataset
+
+
+def in_a_handler(x):
+    try:
+        x.load()
+    except ValueError:
+        dist.barrier()  # LNT201
+
+
+def in_a_fallback(x):
+    try:
+        dist.all_reduce(x)
+    except RuntimeError:
+        dist.all_reduce(x.cpu())
+
+
+def in_finally(x):
+    try:
+        dist.all_reduce(x)
+    finally:
+        dist.barrier()  # LNT202
+
+
+def destroys(x):
+    try:
+        dist.all_reduce(x)
+    finally:
+        dist.destroy_process_group()
+
+
+def swallows(model, loader):
+    model = DDP(model)
+    for x in loader:
+        try:
+            loss = model(x)
+            loss.backward()
+        except RuntimeError as error:  # LNT203
+            print(error)
+            continue
+
+
+def raises_again(model, loader):
+    model = DDP(model)
+    for x in loader:
+        try:
+            model(x).backward()
+        except RuntimeError as error:
+            print(error)
+            raise
+
+
+def steps(model, loader):
+    for x in loader:
+        try:
+            model(x).backward()
+        except Exception:  # LNT203
+            torch.cuda.empty_cache()
+
+
+def gives(model, loader):
+    steps(DDP(model), loader)
+
+
+class Log:
+    def __del__(self):
+        dist.barrier()  # LNT204
+
+
+def flush():
+    dist.barrier()
+
+
+def registers():
+    atexit.register(flush)  # LNT204
+    atexit.register(dist.destroy_process_group)
+    signal.signal(signal.SIGTERM, lambda s, f: dist.barrier())  # LNT204
+    signal.signal(signal.SIGTERM, lambda s, f: print(s))
+
+
+class Files(Dataset):
+    def __getitem__(self, index):
+        dist.all_reduce(torch.ones(1))  # LNT205
+        return index
+
+
+def collate(items):
+    dist.barrier()
+    return items
+
+
+def loads(items):
+    return DataLoader(items, collate_fn=collate)  # LNT205
+
+
+class Metrics:
+    def __init__(self, group):
+        self.group, self.side = group, dist.new_group()
+
+    def reduce(self):
+        dist.all_reduce(torch.ones(1), group=self.group)
+
+    def own(self):
+        dist.all_reduce(torch.ones(1), group=self.side)
+
+    def start(self):
+        threading.Thread(target=self.reduce).start()  # LNT206
+        threading.Thread(target=self.own).start()
+        threading.Thread(target=flush).start()  # LNT206
+
+    def train(self, x):
+        dist.all_reduce(x, group=self.group)
+
+
+def ends(rank):
+    if rank == 0:
+        dist.destroy_process_group()  # LNT207

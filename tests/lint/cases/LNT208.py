@@ -1,0 +1,7 @@
+"""No record of errors."""
+
+import torch.distributed as dist
+
+
+def start():
+    dist.init_process_group("gloo")  # LNT208

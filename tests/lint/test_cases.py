@@ -1,0 +1,33 @@
+"""Every rule fires where a case says so, on that line, and nowhere else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from unhang.lint.cards import all_cards, chosen
+from unhang.lint.checking import lint_paths
+from unhang.lint.settings import LintSettings
+
+CASES = sorted((Path(__file__).parent / "cases").glob("*.py"))
+MARK = re.compile(r"#\s*(LNT\d+)\s*$")
+
+
+def marked(path: Path) -> set[tuple[int, str]]:
+    lines = enumerate(path.read_text().splitlines(), start=1)
+    return {(number, m[1]) for number, line in lines for m in [MARK.search(line)] if m}
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
+def test_case(path: Path) -> None:
+    expected = marked(path)
+    on = chosen((), {code for _, code in expected}, ())
+    result = lint_paths([str(path)], LintSettings(on), None, 1)
+    assert {(f.line, f.code) for _, f in result.found} == expected
+
+
+def test_every_rule_has_a_case_that_fires() -> None:
+    fired = {code for path in CASES for _, code in marked(path)}
+    assert fired == set(all_cards())

@@ -1,0 +1,66 @@
+"""The faults of the stories that code can show: the broken version fires at the line that holds its marker, the fixed one is quiet."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from unhang.lint.checking import LintResult, lint_text
+from unhang.lint.settings import LintSettings
+
+STORIES = Path(__file__).parents[2] / "examples" / "stories"
+FAULTS = {
+    ("masked_lm", "unused_head"): "LNT109",
+    ("masked_lm", "uneven_eval"): "LNT110",
+    ("gan_diffusion", "skipped_backward"): "LNT107",
+    ("gan_diffusion", "rank0_sample"): "LNT103",
+    ("async_rl", "metric_thread"): "LNT206",
+    ("reid", "own_folder"): "LNT106",
+    ("reid", "unused_mask"): "LNT109",
+    ("reid", "swallowed"): "LNT203",
+    ("reid", "nan_loss"): "LNT107",
+    ("reid", "rank0_preview"): "LNT103",
+    ("nanochat", "few_row_groups"): "LNT307",
+    ("nanochat", "data_exhausted"): "LNT110",
+    ("nanochat", "local_skip"): "LNT101",
+    ("nanochat", "rank0_metric"): "LNT101",
+}
+MARKERS = {"own_folder": "here", "few_row_groups": "here"}
+
+
+def with_fault(text: str, fault: str) -> str:
+    """The program with every question after its fault answered, line by line as it was."""
+    lines = [line.encode() for line in text.splitlines(keepends=True)]
+    questions = [
+        n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Compare) and ast.unparse(n.left).endswith("fault")
+    ]
+    for node in sorted(questions, key=lambda n: (n.lineno, n.col_offset), reverse=True):
+        given = ast.literal_eval(node.comparators[0])
+        among = fault in (given if isinstance(given, tuple) else (given,))
+        answer = str(among == isinstance(node.ops[0], ast.Eq | ast.In))
+        assert node.end_lineno == node.lineno
+        line = lines[node.lineno - 1]
+        lines[node.lineno - 1] = line[: node.col_offset] + answer.encode() + line[node.end_col_offset :]
+    return b"".join(lines).decode()
+
+
+def judged(story: str, fault: str) -> tuple[LintResult, list[str]]:
+    text = with_fault((STORIES / story / "train.py").read_text(), fault)
+    return lint_text("train.py", text.encode(), LintSettings()), text.splitlines()
+
+
+@pytest.mark.parametrize(("story", "fault"), FAULTS)
+def test_the_broken_version_fires_at_its_marker(story: str, fault: str) -> None:
+    result, lines = judged(story, fault)
+    marker = f"# <- {MARKERS.get(fault, fault)}"
+    places = [{f.line, *(line for _, line, _ in f.way)} for _, f in result.found if f.code == FAULTS[story, fault]]
+    assert any(marker in lines[line - 1] for place in places for line in place), [f for _, f in result.found]
+    # What hides the swallowed exception, a loss that is zero, also skips the step.
+    assert {f.code for _, f in result.found} <= {FAULTS[story, fault], *(["LNT107"] if fault == "swallowed" else [])}
+
+
+@pytest.mark.parametrize("story", sorted({story for story, _ in FAULTS}))
+def test_the_fixed_version_is_quiet(story: str) -> None:
+    assert judged(story, "none")[0].found == []
