@@ -63,6 +63,8 @@ def known_message(s: Situation) -> Found | None:
     same = [e for e in s.events if e.text == event.text or best_cause(e.text) == row][:_MOST_LINES]
     sure = 0.74 if row.layer in _BELOW else 0.7
     if any(e.says == "hang" and e.order < event.order for e in s.events):
+        if row.layer in _SAY_THEMSELVES:
+            return None  # who ended the job did so after waits had run out
         sure = 0.5  # it may be what became of a wait that had run out
     whose = () if row.cause in _BETWEEN_RANKS else None
     return found_in(s, same, sure, whose, words={**_words(row), "who": _who(event)}, cause=row.cause, fixes=_fixes(row))

@@ -105,7 +105,7 @@ def rank0_alone(s: Situation) -> Iterator[Found]:
     if work is not None or any(x.keeps_cpu and not x.is_barrier for x in waits):
         yield Found(
             0.75 if work and work.kind != "work.evaluating" else 0.6,
-            (0,),
+            (0,) if work else (),  # else another rank may have left before it, without a word
             (*(quote([work]) if work else ()), *quote(lines_of(waits))),
             {"call": waits[0], "after": f", after it printed: {work.text.strip()[:80]}" if work else ""},
             fixes=(EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT),
@@ -228,9 +228,12 @@ def _foreign_bar(s: Situation, waits: Sequence[TimedOut]) -> LogEvent | None:
 
 
 def _may_be_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
-    """Whether it looks like one, or is one, and rank 0, of which the watchdogs say nothing, printed on when the others had come to it."""
-    if not waits or _looks_like_barrier(s, waits):
-        return bool(waits)
+    """Whether it looks like one and all but rank 0 wait in it, or is one, and rank 0 printed on when the others had come to it.
+
+    What one rank or one node prints says nothing of rank 0.
+    """
+    if waits and _looks_like_barrier(s, waits) and s.watchdogs.all_but_0_of(s.case.job.world_size):
+        return True
     is_known = len(s.watchdogs.ranks) > 1 and all(x.is_barrier and (x.seq or 0) > 1 for x in waits)
     is_known = is_known and not s.watchdogs.has_subgroups and 0 not in s.watchdogs.seen
     return is_known and printed_last(s.case.log, waits[0].events[0].order) == 0
