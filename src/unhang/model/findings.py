@@ -221,7 +221,8 @@ class Attempt:
 class Diagnosis:
     """All outcomes; findings ordered cause first. `earlier`: the verdicts on the attempts before the last, oldest first.
 
-    `next_steps`: what decides, where no cause is established.
+    `next_steps`: what decides, where no cause is established. `stop`, `cost`, `set_up`, `course`: what a report said of the course of the job,
+    where nothing but that report is left.
     """
 
     outcome: Outcome
@@ -233,6 +234,10 @@ class Diagnosis:
     notes: tuple[str, ...] = field(default=())
     earlier: tuple[Attempt, ...] = ()
     next_steps: tuple[NextStep, ...] = ()
+    stop: Mapping[str, Any] = field(default_factory=dict)
+    cost: Mapping[str, Any] = field(default_factory=dict)
+    set_up: tuple[Mapping[str, str], ...] = ()
+    course: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:

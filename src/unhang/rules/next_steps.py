@@ -11,6 +11,7 @@ from typing import Any
 from unhang.analyze.situation import Situation
 from unhang.model import Finding, NextStep, Outcome
 from unhang.rules import wording as w
+from unhang.rules.advice import RECORD_IT, SEE_IT
 from unhang.rules.base import filled
 
 _MOST = 4
@@ -31,9 +32,9 @@ def next_steps(s: Situation, findings: Sequence[Finding], outcome: Outcome) -> t
     """The experiments that decide, the most telling first; none where a cause is established or nothing is wrong."""
     if outcome not in _CAUSELESS or any(f.cause != "unknown" for f in findings):
         return ()
-    kind = _kind(s, findings, outcome)
-    if not kind:
-        return ()
+    kind, generic = _kind(s, findings, outcome), (SEE_IT.title, RECORD_IT.title)
+    if not kind or any(f.helps and f.title not in generic for found in findings[:1] for f in found.fixes):
+        return ()  # the finding itself knows better what to look at
     accused = next((f.culprit_ranks for f in findings if f.culprit_ranks), ())
     words = {"who": w.name_ranks(accused) if accused else "the rank that is missing"}
     failed_s, world = failed_after_s(s), s.case.job.world_size or 0

@@ -129,6 +129,12 @@ def _course(case: Case, diagnosis: Diagnosis) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value}
 
 
+def _as_reported(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The same of a job of which nothing but a report is left."""
+    found = {"stop": diagnosis.stop, "cost": diagnosis.cost, "set_up": diagnosis.set_up, "course": diagnosis.course}
+    return {name: value for name, value in found.items() if value}
+
+
 def to_json(diagnosis: Diagnosis, case: Case | None = None) -> bytes:
     """The report as UTF-8 JSON with a final newline; the same diagnosis gives the same bytes. `case`: for the course of the job."""
     report = {
@@ -145,6 +151,6 @@ def to_json(diagnosis: Diagnosis, case: Case | None = None) -> bytes:
         "notes": diagnosis.notes,
         **({"earlier": [_attempt(a) for a in diagnosis.earlier]} if diagnosis.earlier else {}),
         **({"next_steps": [asdict(step) for step in diagnosis.next_steps]} if diagnosis.next_steps else {}),
-        **(_course(case, diagnosis) if case is not None else {}),
+        **(_as_reported(diagnosis) or (_course(case, diagnosis) if case is not None else {})),
     }
     return encoded(report) + b"\n"

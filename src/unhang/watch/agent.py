@@ -25,7 +25,7 @@ from unhang.watch.options import RunOptions
 from unhang.watch.process import WorkProbe, children_of, oom_kills
 from unhang.watch.ranks import DEATH_GRACE_S, DeathClock, WatchedRank, death_grace_s, write_whole
 from unhang.watch.suspicion import FIRST_LOOK_S, START_UP_STALL_S, Patience
-from unhang.watch.unregistered import adopt_missing, disown, is_adopted, may_still_come, rendezvous_stacks
+from unhang.watch.unregistered import adopt_missing, disown, is_adopted, may_still_come, rendezvous_stacks, unrecorded
 
 POLL_S = 0.2
 # Of a rank that has come and gone between two looks not even the exit code is known.
@@ -280,7 +280,10 @@ class Agent:
         if quiet < limit_s + START_UP_STALL_S and self._launcher.is_at_work(pids):
             return  # a busy launcher passes through its rendezvous, and its ranks import
         self._last_look_at_s = quiet
-        if threads := rendezvous_stacks(pids):
+        if ranks := unrecorded(self.root_pid):
+            said = f"{len(ranks)} rank{'s run' if len(ranks) > 1 else ' runs'} without unhang's recorder (is PYTHONPATH replaced?)"
+            self._send({"event": "note", "text": f"{said}: unhang attach {self.root_pid} tells what they do"})
+        elif threads := rendezvous_stacks(pids):
             write_whole(self.run_dir / "launcher.json", json.dumps(threads).encode())
             self._declare("suspected", (), self._started_ns(), "the launcher waits in its rendezvous")
 

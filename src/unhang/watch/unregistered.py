@@ -114,8 +114,17 @@ def may_still_come(root_pid: int, known: Mapping[int, int], missing: Collection[
 def rendezvous_stacks(pids: Sequence[int]) -> list[Any]:
     """The threads of launchers that wait in their rendezvous; none where none does. Blocks: up to 3 s."""
     threads = [t for found in take_stacks(pids[:8]).values() for t in found]
-    waits = any("rendezvous" in str(f.get("filename")) for t in threads for f in t.get("frames", ()))
+    main = [
+        t for t in threads if t.get("thread_name") in (None, "", "MainThread")
+    ]  # others keep the rendezvous alive while ranks run
+    waits = any("rendezvous" in str(f.get("filename")) for t in main for f in t.get("frames", ()))
     return threads if waits else []
+
+
+def unrecorded(root_pid: int) -> list[int]:
+    """The ranks below a process to which their launcher gave a number; helpers inherit it."""
+    found = [seen.rank for p in descendants_of(root_pid) if (seen := _read(p.pid)) is not None]
+    return sorted({rank for rank in found if rank is not None})
 
 
 def is_adopted(folder: Path) -> bool:

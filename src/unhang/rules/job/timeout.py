@@ -232,9 +232,11 @@ def _may_be_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
 
     What one rank or one node prints says nothing of rank 0.
     """
-    if waits and _looks_like_barrier(s, waits) and s.watchdogs.all_but_0_of(s.case.job.world_size):
-        return True
-    is_known = len(s.watchdogs.ranks) > 1 and all(x.is_barrier and (x.seq or 0) > 1 for x in waits)
+    if _looks_like_barrier(s, waits) and s.watchdogs.all_but_0_of(s.case.job.world_size):
+        return bool(waits)
+    ranks = s.watchdogs.ranks
+    is_most = len(ranks) > 1 and 2 * len(ranks) >= max(s.case.job.world_size or 0, ranks[-1] + 1) - 1
+    is_known = is_most and all(x.is_barrier and (x.seq or 0) > 1 for x in waits)
     is_known = is_known and not s.watchdogs.has_subgroups and 0 not in s.watchdogs.seen
     return is_known and printed_last(s.case.log, waits[0].events[0].order) == 0
 
