@@ -15,7 +15,7 @@ from unhang.errors import NotEvidence
 from unhang.lint.cache import Cache
 from unhang.lint.ir import EncodedFile, File, Found, encode
 from unhang.lint.link import Link
-from unhang.lint.reading import deep_recursion, read_file
+from unhang.lint.reading import deep_and_quick, read_file
 from unhang.lint.settings import LintSettings
 
 _SKIPPED = {"__pycache__", "node_modules", "venv", "env", "site-packages", "build", "dist", "unhang-reports"}
@@ -77,7 +77,7 @@ def _with_result(
     ).hexdigest()
     files = cache.result(key) if cache else None
     if files is None:
-        with deep_recursion():
+        with deep_and_quick():
             files = _judged(contents, digests, cache, jobs)
         if cache:
             cache.keep_result(key, files)
@@ -110,26 +110,27 @@ def _judged(contents: dict[str, bytes], digests: dict[str, bytes], cache: Cache 
     missing = {path: data for path, data in contents.items() if path not in files}
     for file, packed in _read_all(missing, jobs, False):
         files[file.path], encoded[file.path] = file, packed
-    link, found = _linked(files)
+    link = _linked(files)
     wanted = _callers(link, files, contents)
     if wanted:
         for file, packed in _read_all(wanted, jobs, True):
             files[file.path], encoded[file.path] = file, packed
-        _, found = _linked(files)
+        link = _linked(files)
     if (cache and missing) or (wanted and cache):
         cache.keep_files(digests, encoded)
     out = {
         p: File(p, f.module, f.lines, f.is_parsed, f.reason, found=list(f.found), quiet=f.quiet)
         for p, f in files.items()
     }
-    for path, one in found:
+    for path, one in link.run():
         out[path].found.append(one)
     return [out[p] for p in sorted(out)]
 
 
-def _linked(files: dict[str, File]) -> tuple[Link, list[tuple[str, Found]]]:
+def _linked(files: dict[str, File]) -> Link:
     link = Link([files[p] for p in sorted(files)])
-    return link, list(link.run())
+    link.follow()
+    return link
 
 
 def _callers(link: Link, files: dict[str, File], contents: dict[str, bytes]) -> dict[str, bytes]:

@@ -49,15 +49,16 @@ class Link:
         self._causes: set[tuple[str, str, str, str]] = set()
         self.callers: dict[tuple[int, int], set[tuple[int, int]]] = {}
 
+    def follow(self) -> None:
+        """Follows every function that may come to a collective, once: enough to know who makes them."""
+        for file, at in list(self._roots()):
+            self.summary(file, at)
+
     def run(self) -> Iterator[tuple[str, Found]]:
-        """Every finding, by file and line."""
-        roots = list(self._roots())
-        for again in (False, True):
-            for file, at in roots:
-                self.summary(file, at)
-            if again or not any(v.sort for given in self.built.values() for v in given.values()):
-                break
-            self._forget()
+        """Every finding, by file and line; after `follow`."""
+        if any(v.sort for given in self.built.values() for v in given.values()):
+            self._forget()  # now it is known with what objects are made
+            self.follow()
         self._threads()
         yield from sorted(self.findings.values(), key=lambda pf: (pf[0], pf[1].line, pf[1].column, pf[1].code))
 
