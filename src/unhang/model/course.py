@@ -26,6 +26,15 @@ class SlowStep:
     phases: Mapping[int, str] = field(default_factory=dict)
 
 
+def ranks_by_phase(phases: Mapping[int, str]) -> dict[str, tuple[int, ...]]:
+    """Phase -> the ranks that were in it; those of which it is not known are left out."""
+    found: dict[str, list[int]] = {}
+    for rank, phase in sorted(phases.items()):
+        if phase:
+            found.setdefault(phase, []).append(rank)
+    return {phase: tuple(ranks) for phase, ranks in found.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class SlowerSteps:
     """From some step on all took much longer than at the beginning."""

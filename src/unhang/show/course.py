@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from unhang.model import Case, Course, Finding, NextStep, PassedStall, SlowStep, user_frames
+from unhang.model.course import ranks_by_phase
 from unhang.model.rank_sets import name_ranks
 from unhang.show.paper import duration
 
@@ -232,11 +233,8 @@ def _slow(course: Course) -> Iterator[tuple[str, str]]:
 
 
 def _slow_step(step: SlowStep) -> str:
-    by_phase: dict[str, list[int]] = {}
-    for rank, phase in step.phases.items():
-        if phase:
-            by_phase.setdefault(phase, []).append(rank)
-    told = "; ".join(f"{name_ranks(tuple(sorted(ranks)), 4)}: {phase}" for phase, ranks in list(by_phase.items())[:4])
+    by_phase = list(ranks_by_phase(step.phases).items())[:4]
+    told = "; ".join(f"{name_ranks(ranks, 4)}: {phase}" for phase, ranks in by_phase)
     return f"step {step.step} took {_step(step.took_s)}, {step.took_s / max(step.usual_s, 1e-9):.0f}x the usual {_step(step.usual_s)}{f' ({told})' if told else ''}"
 
 

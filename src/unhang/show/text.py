@@ -77,16 +77,9 @@ def _facts(paper: Paper, diagnosis: Diagnosis, case: Case) -> None:
         paper.prose(cost, style="dim")
 
 
-def _course(paper: Paper, case: Case) -> None:
-    """How the job ran until then."""
-    if lines := course_lines(case):
-        paper.heading("How it ran")
-        paper.table(lines)
-
-
-def _card(paper: Paper, case: Case) -> None:
-    if lines := run_card(case):
-        paper.heading("How it was set up")
+def _table(paper: Paper, heading: str, lines: Sequence[tuple[str, str]]) -> None:
+    if lines:
+        paper.heading(heading)
         paper.table(lines)
 
 
@@ -298,7 +291,7 @@ def render_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool =
     if diagnosis.outcome is Outcome.CLEAN and not diagnosis.findings:
         _attempts(paper, diagnosis)
         if is_remarkable(case.course):
-            _course(paper, case)
+            _table(paper, "How it ran", course_lines(case))
         return str(paper)
     _facts(paper, diagnosis, case)
     if diagnosis.findings:
@@ -319,8 +312,8 @@ def render_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool =
         _deciding(paper, diagnosis)
     _next_steps(paper, diagnosis.next_steps)
     _attempts(paper, diagnosis)
-    _course(paper, case)
-    _card(paper, case)
+    _table(paper, "How it ran", course_lines(case))
+    _table(paper, "How it was set up", run_card(case))
     _missing(paper, diagnosis)
     _notes(paper, diagnosis.notes)
     return str(paper)

@@ -17,6 +17,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from unhang.model.course import ranks_by_phase
+from unhang.model.rank_sets import name_ranks
 from unhang.watch.devices import DeviceProbe
 from unhang.watch.ranks import WatchedRank, write_whole
 
@@ -190,8 +192,8 @@ class Course:
         self._last_slow = found
         if len(self.slow) < _MOST_SLOW:
             self.slow.append(found)
-        elif took_s > min(self.slow, key=lambda x: x["took_s"])["took_s"]:
-            self.slow[self.slow.index(min(self.slow, key=lambda x: x["took_s"]))] = found
+        elif took_s > (least := min(self.slow, key=lambda x: x["took_s"]))["took_s"]:
+            self.slow[self.slow.index(least)] = found
         self._tell(f"step {step} took {_seconds(took_s)}, {took_s / max(found['usual_s'], 1e-6):.0f}x the usual "
                    f"{_seconds(found['usual_s'])}{_told_phases(phases)}", now)  # fmt: skip
 
@@ -297,13 +299,8 @@ def _main_phase(phases: Counter[str]) -> str:
 
 
 def _told_phases(phases: dict[str, str]) -> str:
-    by_phase: dict[str, list[int]] = {}
-    for rank, phase in sorted(phases.items(), key=lambda item: int(item[0])):
-        if phase:
-            by_phase.setdefault(phase, []).append(int(rank))
-    from unhang.model.rank_sets import name_ranks
-
-    told = [f"{name_ranks(tuple(ranks))} {phase}" for phase, ranks in by_phase.items()]
+    by_phase = ranks_by_phase({int(rank): phase for rank, phase in phases.items()})
+    told = [f"{name_ranks(ranks)} {phase}" for phase, ranks in by_phase.items()]
     return f": {', '.join(told[:4])}" if told else ""
 
 

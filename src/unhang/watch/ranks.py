@@ -73,7 +73,7 @@ class WatchedRank:
         self.is_earlier = False  # of an attempt after which the ranks were started again
         self.seen_end: tuple[int, int | None] | None = None
         self.moved_ns = time.time_ns()
-        self._last, self._turns = b"", 0
+        self._last, self._header, self._turns = b"", b"", 0
         self._page: int | None = None
         self._fault_bytes = 0
         self._kept_state: dict[str, Any] = {}
@@ -91,7 +91,7 @@ class WatchedRank:
                 self._page = os.open(self.folder / "page.bin", os.O_RDONLY)
         if self._page is None:
             return b""
-        header = os.pread(self._page, _HEADER_BYTES, 0)
+        self._header = header = os.pread(self._page, _HEADER_BYTES, 0)
         status = os.pread(self._page, _STATUS_BYTES, _STATUS_AT).rstrip(b"\0")
         return b"".join(header[part] for part in _MOVEMENT) + status
 
@@ -108,10 +108,8 @@ class WatchedRank:
         return quiet
 
     def page(self, offset: int, size: int) -> bytes:
-        """A part of its shared-memory page, fewer bytes where there is none."""
-        with suppress(OSError):
-            return b"" if self._page is None else os.pread(self._page, size, offset)
-        return b""
+        """A part of the head of its shared-memory page, as it was polled last; fewer bytes where there is none."""
+        return self._header[offset : offset + size]
 
     def moves(self) -> bool:
         """Whether it has moved since it was last polled."""

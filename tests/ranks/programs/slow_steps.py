@@ -31,6 +31,7 @@ def main() -> None:
         optimizer.zero_grad()
         model(sample).sum().backward()
         optimizer.step()
+    del model, optimizer  # with DDP alive, gloo now and then stands for ever in what follows
     dist.destroy_process_group()
 
 
