@@ -58,11 +58,14 @@ bench: setup  ## Measure latency, overhead, attribution on 50,000 random jobs, a
 	@$(BIN)/python benchmarks/nccl_jobs.py
 	@$(BIN)/python benchmarks/versus_torchfrtrace.py
 
-docs: setup  ## Write docs/rules and the decision tree from the rules' docstrings
+docs: setup  ## Write the generated pages, and build the site into build/site
 	@$(BIN)/python docs/make_rules.py
 	@$(BIN)/python docs/make_tree.py
 	@$(BIN)/python docs/make_lines.py
 	@$(BIN)/python docs/make_lint.py
+	@$(BIN)/python docs/make_report.py
+	@$(BIN)/python docs/make_site.py
+	@$(BIN)/zensical build --strict --clean
 
 clean:  ## Remove what setup made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache unhang-reports

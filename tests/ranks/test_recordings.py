@@ -1,13 +1,20 @@
 """Every job of the table, judged from what it left behind: the rank, the line and the cause are named, and nobody of the healthy ones."""
 
 import json
+from importlib import resources
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from .faults import Case
 from .harness import check_fault, check_healthy
 from .recordings import CASES, judged, unpack
+
+
+SCHEMA = jsonschema.Draft202012Validator(
+    json.loads(resources.files("unhang.show").joinpath("report.schema.json").read_text())
+)
 
 
 @pytest.fixture(scope="module")
@@ -19,6 +26,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("case", CASES.values(), ids=str)
 def test_the_verdict_is_right(case: Case, recorded: Path) -> None:
     result = judged(recorded, case)
+    SCHEMA.validate(result.report)
     if case.outcome == "clean":
         check_healthy(result, case)
     else:
