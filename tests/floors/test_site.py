@@ -16,14 +16,16 @@ import pytest
 
 from unhang.cli.main import COMMANDS, cli
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "docs"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
 import make_report
 import make_site
 
+ROOT = Path(__file__).parents[2]
 PAGES = [page for page in make_site.places() if page.endswith(".md")]
-WRITTEN = [page for page in PAGES if not page.startswith(("docs/rules/", "docs/design/"))]  # those are for the code's readers
+WRITTEN = [
+    page for page in PAGES if not page.startswith(("docs/rules/", "docs/design/"))
+]  # those are for the code's readers
 _ANCHOR = re.compile(r"\]\(([^)\s#]*)#([^)\s]+)\)")
 _CODE = re.compile(r"^```\w*\n(.*?)^```$|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
 
@@ -124,7 +126,13 @@ def test_the_page_of_the_report_is_up_to_date() -> None:
 @pytest.mark.parametrize("page", [page for page in WRITTEN if "/recipes/" in page or page.count("/") == 1])
 def test_sentences_are_short(page: str) -> None:
     """At most 35 words; tables, code and generated pages are left out."""
-    if page in ("docs/lint-rules.md", "docs/decision-tree.md", "docs/hangbench.md", "benchmarks/README.md", "benchmarks/lint_precision.md"):
+    if page in (
+        "docs/lint-rules.md",
+        "docs/decision-tree.md",
+        "docs/hangbench.md",
+        "benchmarks/README.md",
+        "benchmarks/lint_precision.md",
+    ):
         pytest.skip("generated, or a list of figures")
     text = re.sub(r"^```.*?^```$", "\n\n", (ROOT / page).read_text(), flags=re.MULTILINE | re.DOTALL)
     lines = [line for line in text.splitlines() if not line.startswith(("|", "#"))]

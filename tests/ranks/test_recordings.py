@@ -11,7 +11,6 @@ from .faults import Case
 from .harness import check_fault, check_healthy
 from .recordings import CASES, judged, unpack
 
-
 SCHEMA = jsonschema.Draft202012Validator(
     json.loads(resources.files("unhang.show").joinpath("report.schema.json").read_text())
 )
