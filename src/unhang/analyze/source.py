@@ -236,10 +236,11 @@ def _fetches_next(chain: list[ast.AST], line: int) -> bool:
 
 
 class WayOut(NamedTuple):
-    """What lets one rank make fewer rounds of a loop than others. `line`: of the test, or of the handler; `text`: as it is written there."""
+    """What lets one rank make fewer rounds of a loop: a test or handler at `line`, as it is written; `returns`: out of the function."""
 
     line: int
     text: str
+    returns: bool = False
 
 
 @lru_cache(maxsize=256)
@@ -255,7 +256,7 @@ def _ways(body: Iterable[ast.AST], line: int, test: ast.expr | None, in_loop: bo
         match node:
             case ast.Break() | ast.Return() if test is not None and (in_loop or isinstance(node, ast.Return)):
                 if not _is_counted(test):
-                    yield WayOut(test.lineno, f"if {ast.unparse(test)}")
+                    yield WayOut(test.lineno, f"if {ast.unparse(test)}", isinstance(node, ast.Return))
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 continue
             case ast.If():

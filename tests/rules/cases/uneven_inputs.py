@@ -121,6 +121,14 @@ def _leaves(source: str) -> Later:
     return make_case({3: [*_LOOP, "barrier@main:8 !"], **others}, source=source)
 
 
+_RETURNS = """def main(rank, world):
+    for phase in PHASES:
+        mine = files_for(phase, rank, world)
+        if not mine:
+            return
+        dist.all_reduce(x)
+"""
+
 CASES = {
     "uneven-inputs": (
         Fires(
@@ -158,6 +166,19 @@ CASES = {
             ),
             (3,),
             2,
+        ),
+        Fires(
+            make_case(
+                {
+                    3: ["all_reduce[8]@main:6"] * 3,
+                    **{r: [*["all_reduce[8]@main:6"] * 3, "all_reduce[8]@main:6 !"] for r in range(3)},
+                },
+                source=_RETURNS,
+                exits={3: ended("exit", 0)},
+            ),
+            (3,),
+            4,
+            cause="rank-exited-early",
         ),
         Fires(_leaves(_STOPS), (3,), 5, cause="code-divergence"),
         Fires(_leaves(_SKIPS), (3,), 5, cause="code-divergence"),

@@ -24,7 +24,7 @@ from unhang.analyze.leaving import (
     way_out_of,
 )
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Loop, WayOut, around
+from unhang.analyze.source import Loop, WayOut, around, ways_out
 from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, LogEvent, RankEvidence, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import decided_together
@@ -213,7 +213,7 @@ def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Fr
         w.path_line(call.rank, f"#{call.seq} {w.name_call(call)}", user_path(call.frames)),
         EvidenceLine(f"rank {rank} exit", "normal end of the program"),
     )
-    return Found(
+    found = Found(
         0.93 if culprits == (rank,) else 0.8,
         culprits,
         evidence_lines,
@@ -225,6 +225,17 @@ def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Fr
         w.group_of(call.group),
         w.collective_of(call, call.seq),
     )
+    out = next((way for way in ways_out(frame.file, loop, frame.line) if way.returns), None)
+    return found if out is None else _returned(found, Frame(frame.file, out.line, frame.function), out)
+
+
+def _returned(found: Found, frame: Frame, out: WayOut) -> Found:
+    """Not the data: the loop holds a `return` that may be taken on one rank alone."""
+    return replace(
+        found, cause="rank-exited-early", confidence=min(found.confidence, 0.86),
+        words={**found.words, "way": w.place(frame), "text": out.text}, say="returned/returned",
+        evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame), fixes=("together", "agree"),
+    )  # fmt: skip
 
 
 @rule("rank-exited-early")
