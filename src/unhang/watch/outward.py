@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from unhang.model.rank_sets import fold_ranks
 from unhang.watch.agent import Agent
 from unhang.watch.options import Headline, RunOptions
 
@@ -115,7 +116,8 @@ class OutwardAgent(Agent):
         if self._metrics is not None and now - self._figures_at >= FIGURES_EVERY_S:
             self._figures_at = now
             verdict = self.verdict or {}
-            hang = {"kind": str(verdict["kind"]), "cause": self._headline.cause} if verdict else {}
+            said = self._headline
+            hang = {"kind": str(verdict["kind"]), "cause": said.cause, "ranks": fold_ranks(said.ranks)} if verdict else {}
             self._metrics.text = figures(self._values(now), hang)
 
     def _values(self, now: float) -> dict[str, float]:
