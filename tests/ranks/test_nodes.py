@@ -239,3 +239,20 @@ def test_a_watcher_that_is_killed_leaves_the_job_alone(victim: int, tmp_path: Pa
     assert "the watcher ended unexpectedly (signal 9); the job goes on unwatched" in texts[victim]
     for folder in folders:
         assert _report(folder)["findings"] == []
+
+
+@pytest.mark.torchrun
+@pytest.mark.timeout(180)
+def test_a_failure_is_told_on_every_node(tmp_path: Path) -> None:
+    program = HERE / "programs" / "user_exception.py"
+    shared = tmp_path / "shared"
+    environments = [{"UNHANG_REPORT_DIR": str(shared)} for _ in range(2)]
+    with _runs(_launches(program), environments, tmp_path, stall_after_s=60, join="auto") as pair:
+        texts = [process.communicate(timeout=150 * slowness())[1] for process in pair]
+    told = next(text for text in texts if "CRASH over all nodes" in text)
+    (judged,) = [text for text in texts if text is not told]
+    first = _report(next(f for f in (shared, *shared.iterdir()) if (f / "report.json").exists()))["findings"][0]
+    assert (first["cause"], first["culprit_ranks"]) == ("user-exception", [2]), texts
+    assert first["title"] in judged
+    assert first["title"] in told
+    assert len(list(shared.glob("**/report.json"))) == 1  # one report; the other node keeps its evidence

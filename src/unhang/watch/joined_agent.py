@@ -24,6 +24,7 @@ from unhang.watch.evidence import drop_answers, is_unchanged, request_pickles, t
 from unhang.watch.far import UNKNOWN_WHY, FarNode, FarRank, Packer
 from unhang.watch.meeting import (
     LEAST_PAUSE_S,
+    CRASH,
     MESSAGES_PER_S,
     MOST_SUCCESSORS,
     JointVerdict,
@@ -38,7 +39,7 @@ from unhang.watch.ranks import WatchedRank
 
 LOOK_S, CONFIRM_WAIT_S, SECURE_S, ACKNOWLEDGE_S = 5.0, 3.0, 4.0, 2.0
 UNHEARD_S, TOLD_AFTER_S, HUB_SILENT_S = 4.0, 8.0, 6.0
-CLOSED_S, LINGER_S, LAST_WORDS_S = 1.5, 1.0, 1.0
+CLOSED_S, LINGER_S, LAST_WORDS_S, CAUSE_S = 1.5, 1.0, 1.0, 3.0
 _PUMP_S, _PROBE_S = 0.05, 0.5
 MOST_LINES = 4
 
@@ -284,7 +285,9 @@ class JoinedAgent(OutwardAgent):
             self._publish(time.monotonic(), is_urgent=True)
 
     def _hear_verdict(self, verdict: JointVerdict | None) -> None:
-        if verdict is None:
+        if verdict is None or (
+            verdict.kind == CRASH and self._here()
+        ):  # of a job that failed elsewhere, while ours go on
             return
         if verdict.number > self._done.seen:
             self._done = msgspec.structs.replace(self._done, seen=verdict.number)
@@ -312,12 +315,12 @@ class JoinedAgent(OutwardAgent):
     # The end
 
     def _last_words(self) -> None:
-        """Tells the hub how our ranks ended; as the hub, hears that of the others. Blocks: up to a second or so."""
+        """Tells the hub how our ranks ended, and hears why the job failed; as the hub, the other way round. Blocks: up to CAUSE_S or so."""
         self._done = msgspec.structs.replace(self._done, is_over=True)
         self._publish(time.monotonic(), is_urgent=True)
-        report = self.meeting.orders.report
-        if self.meeting.role == "member" and self._has_failed() and not self._is_sealed and report:
-            self._send({"event": "note", "text": f"the report on the ranks of all nodes is on {report}"})
+        has_crashed = self._has_failed() and not self._is_sealed and self._interrupted is None
+        if self.meeting.role == "member" and has_crashed:
+            self._hear_the_cause()
         if self.meeting.role != "hub":
             return
         until = time.monotonic() + (LAST_WORDS_S if self._has_failed() or self._is_sealed else LINGER_S / 2)
@@ -327,6 +330,35 @@ class JoinedAgent(OutwardAgent):
         lost = [n for n in self.nodes.values() if n.closed_at and not n.state.is_over and not n.unheard]
         for node in () if self._is_sealed else lost:
             node.lose(_why_silent(node.address, is_closed=True) if node in lost[:MOST_LINES] else UNKNOWN_WHY)
+        if has_crashed and any(not node.unheard and not node.closed_at for node in self.nodes.values()):
+            self._tell_the_cause()
+
+    def _tell_the_cause(self) -> None:
+        """As the hub of a job that failed: what its ranks left says why, in one line for every screen. Blocks: about a second."""
+        self._judge()
+        if not self._headline.line:
+            return
+        self._given += 1
+        number = self._given
+        self._order(verdict=JointVerdict(number, CRASH, self._headline.line, self._where_to, [], 0))
+        until = time.monotonic() + LAST_WORDS_S
+        while any(n.state.seen < number and not n.closed_at and not n.unheard for n in self.nodes.values()):
+            if time.monotonic() >= until:
+                return
+            time.sleep(_PUMP_S)
+            self._take_in()
+
+    def _hear_the_cause(self) -> None:
+        """As a member of a job that failed: waits for the hub's line, or says where its report will be. Blocks: up to CAUSE_S."""
+        until = time.monotonic() + CAUSE_S
+        while self.meeting.role == "member" and time.monotonic() < until:
+            verdict = self.meeting.orders.verdict
+            if verdict is not None and verdict.kind == CRASH:
+                self._hear_verdict(verdict)
+                return
+            time.sleep(_PUMP_S)
+        if report := self.meeting.orders.report:
+            self._send({"event": "note", "text": f"the report on the ranks of all nodes is on {report}"})
 
 
 def _state_of(rank: WatchedRank, now: float) -> RankState:

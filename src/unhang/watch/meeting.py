@@ -75,6 +75,9 @@ class Push(msgspec.Struct, array_like=True):
     trip_ns: int = 0
 
 
+CRASH = "crash"  # the kind of a verdict on a job that failed, beside those on hangs
+
+
 class JointVerdict(msgspec.Struct, array_like=True):
     """What the hub found, for every screen. `is_end`: the job is to be ended now."""
 

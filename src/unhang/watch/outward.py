@@ -117,7 +117,9 @@ class OutwardAgent(Agent):
             self._figures_at = now
             verdict = self.verdict or {}
             said = self._headline
-            hang = {"kind": str(verdict["kind"]), "cause": said.cause, "ranks": fold_ranks(said.ranks)} if verdict else {}
+            hang = (
+                {"kind": str(verdict["kind"]), "cause": said.cause, "ranks": fold_ranks(said.ranks)} if verdict else {}
+            )
             self._metrics.text = figures(self._values(now), hang)
 
     def _values(self, now: float) -> dict[str, float]:

@@ -29,7 +29,7 @@ from unhang.watch.relay import LOG_INCOMPLETE, Relay, start_relay
 HUNG_EXIT_CODE = 124
 TICK_S = 0.1
 OUTPUT_WAIT_S = 1.0
-AGENT_WAIT_S = 3.0
+AGENT_WAIT_S, JOINED_WAIT_S = 3.0, 6.0  # joined: it hears why the others failed
 SECOND_INTERRUPT_S = (0.2, 10.0)  # sooner is the same key press seen twice, later is a new wish
 _SI_KERNEL = 128
 
@@ -49,10 +49,7 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class JobEnd:
-    """How it ended. `exit_code` is the job's own (128 + n for signal n), 124 where we ended a hung one.
-
-    `joint_line`: the verdict of the watcher of another node, for which it was ended.
-    """
+    """How it ended. `exit_code`: the job's own (128 + n for signal n), 124 where we ended it; `joint_line`: another node's verdict on it."""
 
     exit_code: int
     ended_by_us: bool = False
@@ -72,7 +69,7 @@ class Supervisor:
         self.relay: Relay | None = None
         self.agent: Agent | None = None
         self.ended_by_us = self.is_condemned = False  # condemned: each node ends its ranks, whoever is first
-        self.joint_line = ""
+        self.joint_line = self.crash_elsewhere = ""
         self.interrupted_by: str | None = None
         self.interrupted_twice = False
         self._last_interrupt = float("-inf")
@@ -281,7 +278,9 @@ class Supervisor:
     def on_joint_verdict(self, message: Mapping[str, Any]) -> None:
         """A verdict over all nodes. Where they end their ranks for it, the end of ours may be another node's doing from now on."""
         line = joint_line(message) if message["event"] == "joint" else ""
-        if line:
+        if message.get("kind") == "crash":
+            self.crash_elsewhere = line
+        elif line:
             say(line)
         if message.get("will_end", not line) and self.may_end():
             self.is_condemned, self.joint_line = True, line
@@ -334,7 +333,7 @@ class Supervisor:
         elif self.interrupted_twice:
             exit_code = 128 + signal.SIGINT
         self.job_file |= {"ended_ns": time.time_ns(), "exit_code": exit_code, "ended_by_us": self.ended_by_us}
-        line = self.joint_line if self.ended_by_us else ""
+        line = self.joint_line if self.ended_by_us else self.crash_elsewhere if code else ""
         self.job_file |= {"interrupted_by": self.interrupted_by, "judged_elsewhere": line}
         self.write_job_file()
         is_interrupt = not self.ended_by_us and (self.interrupted_twice or code == -signal.SIGINT)
@@ -373,8 +372,11 @@ class Supervisor:
         if self.agent is None:
             return
         self.agent.order_end()
-        if self.wait_until_reaped(self.agent.pid, AGENT_WAIT_S) is None:
-            self.absent.append({"what": "watcher", "reason": f"it did not finish within {AGENT_WAIT_S:g} s"})
+        if (
+            self.wait_until_reaped(self.agent.pid, limit_s := JOINED_WAIT_S if self.options.join else AGENT_WAIT_S)
+            is None
+        ):
+            self.absent.append({"what": "watcher", "reason": f"it did not finish within {limit_s:g} s"})
             with suppress(ProcessLookupError):
                 os.kill(self.agent.pid, signal.SIGKILL)
             self.wait_until_reaped(self.agent.pid, 1)
