@@ -23,8 +23,8 @@ from unhang.model.rank_sets import name_ranks
 from unhang.watch.evidence import drop_answers, is_unchanged, request_pickles, take_evidence, take_workers
 from unhang.watch.far import UNKNOWN_WHY, FarNode, FarRank, Packer
 from unhang.watch.meeting import (
-    LEAST_PAUSE_S,
     CRASH,
+    LEAST_PAUSE_S,
     MESSAGES_PER_S,
     MOST_SUCCESSORS,
     JointVerdict,

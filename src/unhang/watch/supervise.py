@@ -372,10 +372,8 @@ class Supervisor:
         if self.agent is None:
             return
         self.agent.order_end()
-        if (
-            self.wait_until_reaped(self.agent.pid, limit_s := JOINED_WAIT_S if self.options.join else AGENT_WAIT_S)
-            is None
-        ):
+        limit_s = JOINED_WAIT_S if self.options.join else AGENT_WAIT_S
+        if self.wait_until_reaped(self.agent.pid, limit_s) is None:
             self.absent.append({"what": "watcher", "reason": f"it did not finish within {limit_s:g} s"})
             with suppress(ProcessLookupError):
                 os.kill(self.agent.pid, signal.SIGKILL)
