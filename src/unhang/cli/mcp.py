@@ -36,7 +36,9 @@ class NoSdk(UnhangError):
     help="The most that one call answers.",
 )
 def command(root: Path, time_limit: float, most_characters: int) -> int:
-    """Serve agents: diagnose, attach, explain, check, verify and lint as tools of the Model Context Protocol, over stdio.
+    """Offer commands to agents as tools (MCP).
+
+    The tools are diagnose, attach, explain, check, verify and lint, over stdin and stdout.
 
     An agent's program starts it and ends it by closing stdin. Nothing outside --root is read on an agent's word; no command of
     an agent is run, and no process is ended.
