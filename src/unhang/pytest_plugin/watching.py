@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from unhang.pytest_plugin.verdict import Verdict, folder_for, read_verdict
 
 _POLL_S = 0.1
 _END_S = 15.0  # ending a hung job takes up to 8 s, and the last look of the watcher before it a few
+_KNOWS_NEW_NAME = (2, 10)
 _STASH = pytest.StashKey["_Watch"]()
 
 
@@ -79,18 +81,27 @@ class Watching:
             report.longrepr = f"{report.longrepr}\n{text}"
 
 
+def _torch_version() -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in version("torch").split(".")[:2])
+    except (PackageNotFoundError, ValueError):
+        return (0,)
+
+
 class _Watch:
     """The watch over the jobs of one test. The ranks find the run directory in the environment, as below `unhang run`."""
 
     def __init__(self, abort_after_s: float) -> None:
         from unhang.watch.folders import hold, make_run_dir
-        from unhang.watch.options import job_environment
+        from unhang.watch.options import OLD_BUFFER_SIZE_NAME, job_environment
 
         self.run_dir = make_run_dir()
         self._lock = hold(self.run_dir)
         self._abort_after_s = abort_after_s
-        self._job: dict[str, Any] = {"command": sys.argv, "cwd": os.getcwd(), "started_ns": time.time_ns()}
+        self._job: dict[str, Any] = {"command": sys.argv, "cwd": os.getcwd()}
         wanted = job_environment(os.environ, self.run_dir, os.getpid())
+        if _torch_version() >= _KNOWS_NEW_NAME:
+            wanted.pop(OLD_BUFFER_SIZE_NAME)  # a torch that is here already warns of it
         self._before = {name: os.environ.get(name) for name in wanted if os.environ.get(name) != wanted[name]}
         os.environ.update({name: wanted[name] for name in self._before})
         self._stop = threading.Event()
@@ -116,6 +127,7 @@ class _Watch:
         while not self.has_ranks:
             if self._stop.wait(_POLL_S):
                 return
+        self._job["started_ns"] = time.time_ns()  # what the test has written by now is the code that the job runs
         self._write_job_file()
         words = (self.run_dir, os.getpid(), f"{self._abort_after_s:g}")
         command = [sys.executable, "-m", "unhang.pytest_plugin.watcher", *map(str, words)]
