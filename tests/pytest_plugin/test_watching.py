@@ -102,3 +102,28 @@ def test_jobs_that_tests_start(pytester: pytest.Pytester) -> None:
     assert set(found.values()) == {""}
     kept = {folder.name.rpartition("-")[0] for folder in (pytester.path / "kept").iterdir()}
     assert kept == {"test_hang", "test_torchrun_whose_end_is_not_looked_at"[:40].rstrip("-"), "test_exception"}
+
+
+def test_without_a_folder_the_tests_run_unwatched(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        from unhang.watch import folders
+
+        def full():
+            raise folders.NoFolder("no temporary folder can be written")
+
+        folders.make_run_dir = full
+        """
+    )
+    pytester.makepyfile("def test_good(): pass\ndef test_bad(): assert 1 == 2")
+    result = pytester.runpytest_subprocess("--unhang")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*jobs of this test are not watched: no temporary folder can be written*"])
+
+
+def test_a_wrong_setting_is_said_once(pytester: pytest.Pytester) -> None:
+    pytester.makeini("[pytest]\nunhang_abort_after = -1\n")
+    pytester.makepyfile("def test_good(): pass")
+    result = pytester.runpytest_subprocess("--unhang")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*unhang_abort_after = '-1' is not a positive number of seconds*"])

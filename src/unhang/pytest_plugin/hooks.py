@@ -43,8 +43,8 @@ def run_ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return RunRanks(
         reports=reports_of(request.config, tmp_path_factory),
         name=request.node.name,
-        timeout_s=_seconds(request.config, "unhang_timeout"),
-        abort_after_s=_seconds(request.config, "unhang_abort_after"),
+        timeout_s=seconds_of(request.config, "unhang_timeout"),
+        abort_after_s=seconds_of(request.config, "unhang_abort_after"),
     )
 
 
@@ -54,7 +54,12 @@ def reports_of(config: pytest.Config, factory: pytest.TempPathFactory) -> Path:
     return config.invocation_params.dir / chosen if chosen else factory.mktemp("unhang")
 
 
-def _seconds(config: pytest.Config, name: str) -> float:
+def seconds_of(config: pytest.Config, name: str) -> float:
+    """A setting of the ini file.
+
+    Raises:
+        UsageError: it is no positive number.
+    """
     text = str(config.getini(name))
     try:
         value = float(text)

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from unhang.pytest_plugin.hooks import reports_of
+from unhang.errors import UnhangError
+from unhang.pytest_plugin.hooks import reports_of, seconds_of
 from unhang.pytest_plugin.verdict import Verdict, folder_for, read_verdict
 
 _POLL_S = 0.1
@@ -30,13 +31,16 @@ class Watching:
     """The hooks. Each test gets a watch of its own, which costs a thread until a rank appears."""
 
     def __init__(self, config: pytest.Config) -> None:
-        self._config = config
+        self._abort_after_s = seconds_of(config, "unhang_abort_after")
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
         """Begins the watch before the fixtures of the test."""
         if item.get_closest_marker("no_unhang") is None:
-            item.stash[_STASH] = _Watch(float(self._config.getini("unhang_abort_after")))
+            try:
+                item.stash[_STASH] = _Watch(self._abort_after_s)
+            except (OSError, UnhangError) as error:
+                item.add_report_section("setup", "unhang", f"the jobs of this test are not watched: {error}")
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -123,7 +127,12 @@ class _Watch:
         return self.was_hung
 
     def _run(self) -> None:
-        """In the thread: starts the watcher when a rank has registered, and does what it says."""
+        """In the thread; what goes wrong in it must not fail the test."""
+        with suppress(OSError, ValueError):
+            self._watch()
+
+    def _watch(self) -> None:
+        """Starts the watcher when a rank has registered, and does what it says."""
         while not self.has_ranks:
             if self._stop.wait(_POLL_S):
                 return
