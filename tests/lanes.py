@@ -16,7 +16,7 @@ JOB_FOLDERS = tuple(
     f"tests/{name}/"
     for name in (
         "ranks", "stories", "integrations", "inject", "check", "verify", "hangbench", "dumps", "folklore", "unit/recorder",
-        "unit/watch", "attach",
+        "unit/watch", "attach", "pytest_plugin", "mcp_server", "ci",
     )
 )  # fmt: skip
 # The jobs are through when this much of the rest is: what comes last is short.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from unhang import remarks
 from unhang.cli.own_process import Timings, import_numpy
 from unhang.cli.streams import FILE, Progress, log, wants_color, write_out
 from unhang.errors import WrongUsage
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from unhang.read.given import Given, Opened
     from unhang.read.runs import Job
 
-FORMATS = ("text", "json", "html")
+FORMATS = ("text", "json", "html", *remarks.FORMATS)
 
 
 class NoReport(WrongUsage):
@@ -71,6 +72,8 @@ def command(
     Exit code: 0 nothing wrong, 1 findings or a failure of unknown cause, 2 wrong usage or unreadable input, 3 the evidence does not suffice.
     """
     import_numpy()
+    if output_format in remarks.FORMATS and (pid or follow or against):
+        raise WrongUsage(f"--output-format {output_format} goes with none of --pid, --follow and --against")
     if pid is not None:
         from unhang.cli.attach import attach_pid
 
@@ -129,6 +132,10 @@ def _judge(
     timings.log()
     if trace is not None:
         write_trace(judged, trace)
+    if output_format in remarks.FORMATS:
+        from unhang.cli.annotating import annotated
+
+        return annotated(judged, output_format, Path.cwd()), judged.diagnosis.exit_code
     return render(judged, output_format, color), judged.diagnosis.exit_code
 
 
@@ -138,8 +145,9 @@ def _list(
     from unhang.read.given import SeveralRuns
     from unhang.show.run_list import exit_code_of, listed, render_run_list, run_list_json
 
-    if output_format == "html":
-        raise SeveralRuns(f"{given.shown(str(given[0]))} holds {len(jobs)} runs, and a page shows one")
+    if output_format not in ("text", "json"):
+        what = "a page shows" if output_format == "html" else f"--output-format {output_format} is made of"
+        raise SeveralRuns(f"{given.shown(str(given[0]))} holds {len(jobs)} runs, and {what} one")
     with Progress() as progress:
         runs = [listed(job, given, read_dumps, progress) for job in jobs]
     text = run_list_json(runs) if output_format == "json" else render_run_list(runs, color).encode(errors="replace")

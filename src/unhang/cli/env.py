@@ -24,10 +24,17 @@ FOUND, UNREADABLE = 1, 2
 )
 @click.option("--pid", type=click.IntRange(min=1), multiple=True, help="Judge the environment of this process.")
 @click.option("--live", is_flag=True, help="The job runs on this machine: check the named network interfaces too.")
+@click.option("--allow-none", is_flag=True, help="Exit code 0 where no such variable is set: for hooks.")
 @click.option("--output-format", type=click.Choice(FORMATS), default="text", show_default=True, help="What to write.")
 @click.option("--output", type=FILE, help="Write to this file instead of stdout.")
 def command(
-    paths: tuple[Path, ...], is_list: bool, pid: tuple[int, ...], live: bool, output_format: str, output: Path | None
+    paths: tuple[Path, ...],
+    is_list: bool,
+    pid: tuple[int, ...],
+    live: bool,
+    allow_none: bool,
+    output_format: str,
+    output: Path | None,
 ) -> int:
     """Say which environment variables are unknown, old, out of range, contradictory or harmful.
 
@@ -46,10 +53,15 @@ def command(
         content = list_json(chosen) if output_format == "json" else render_list(chosen, color).encode(errors="replace")
         code = 0
     else:
-        from unhang.diagnosis import judge_environment
+        from unhang.diagnosis import NoVariables, judge_environment
         from unhang.show.env_report import env_json, render_env
 
-        verdict, failed = judge_environment(paths, pid, live)
+        try:
+            verdict, failed = judge_environment(paths, pid, live)
+        except NoVariables:
+            if not allow_none:
+                raise
+            return 0
         as_text = output_format != "json"
         content = render_env(verdict, failed, color).encode(errors="replace") if as_text else env_json(verdict, failed)
         code = FOUND if verdict.findings else UNREADABLE if failed else 0

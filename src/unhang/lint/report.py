@@ -6,10 +6,9 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable
-from hashlib import blake2b
 from typing import Any
 
-from unhang import __version__
+from unhang import __version__, remarks
 from unhang.lint.cards import all_cards
 from unhang.lint.checking import LintResult
 from unhang.lint.ir import Found
@@ -63,58 +62,36 @@ def _uri(path: str) -> str:
     return os.path.relpath(path).replace(os.sep, "/")
 
 
+def _remarks(result: LintResult) -> list[remarks.Remark]:
+    return [
+        remarks.Remark(
+            f.code,
+            all_cards()[f.code].title_of(f),
+            all_cards()[f.code].todo_of(f),
+            remarks.Place(_uri(path), f.line, f.column),
+            way=tuple(remarks.Place(_uri(p), line, 1, what) for p, line, what in f.way),
+        )
+        for path, f in result.found
+    ]
+
+
 def _sarif(result: LintResult, color: bool) -> str:
-    used = sorted({f.code for _, f in result.found})
-    rules = [
-        {
-            "id": code, "name": all_cards()[code].name, "shortDescription": {"text": all_cards()[code].what},
-            "help": {"text": all_cards()[code].sections["How to fix"]},
+    cards = {f.code: all_cards()[f.code] for _, f in result.found}
+    rules = {
+        code: {
+            "name": card.name, "shortDescription": {"text": card.what}, "help": {"text": card.sections["How to fix"]}
         }
-        for code in used
-    ]  # fmt: skip
-    results = [
-        {
-            "ruleId": f.code, "ruleIndex": used.index(f.code), "level": "warning",
-            "message": {"text": f"{all_cards()[f.code].title_of(f)}. {all_cards()[f.code].todo_of(f)}"},
-            "locations": [_location(p, f.line, f.column)],
-            "relatedLocations": [{**_location(w, n, 1), "message": {"text": what}} for w, n, what in f.way],
-        }
-        for p, f in result.found
-    ]  # fmt: skip
-    driver = {"name": "unhang lint", "version": __version__, "rules": rules}
-    whole = {
-        "$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
-        "runs": [{"tool": {"driver": driver}, "columnKind": "utf16CodeUnits", "results": results}],
+        for code, card in cards.items()
     }  # fmt: skip
-    return json.dumps(whole, indent=2) + "\n"
-
-
-def _location(path: str, line: int, column: int) -> dict[str, Any]:
-    region = {"startLine": line, "startColumn": column}
-    return {"physicalLocation": {"artifactLocation": {"uri": _uri(path)}, "region": region}}
+    return remarks.sarif(_remarks(result), "unhang lint", __version__, rules)
 
 
 def _github(result: LintResult, color: bool) -> str:
-    lines = []
-    for path, f in result.found:
-        card = all_cards()[f.code]
-        text = f"{card.title_of(f)}%0A{card.todo_of(f)}".replace("\n", "%0A")
-        lines.append(f"::warning title=unhang ({f.code}),file={_uri(path)},line={f.line},col={f.column}::{text}")
-    return "".join(line + "\n" for line in lines)
+    return remarks.github(_remarks(result))
 
 
 def _gitlab(result: LintResult, color: bool) -> str:
-    issues, seen = [], Counter[str]()
-    for path, f in result.found:
-        card = all_cards()[f.code]
-        mark = f"{_uri(path)} {f.code} {card.title_of(f)}"
-        seen[mark] += 1
-        issues.append({
-            "check_name": f.code, "description": card.title_of(f), "severity": "major",
-            "fingerprint": blake2b(f"{mark} {seen[mark]}".encode(), digest_size=16).hexdigest(),
-            "location": {"path": _uri(path), "lines": {"begin": f.line}},
-        })  # fmt: skip
-    return json.dumps(issues, indent=2) + "\n"
+    return remarks.gitlab(_remarks(result))
 
 
 FORMATS: dict[str, Callable[[LintResult, bool], str]] = {
