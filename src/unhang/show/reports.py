@@ -11,7 +11,7 @@ from unhang.errors import CannotWrite, WrongUsage
 
 def render(judged: Judged, output_format: str, color: bool = False) -> bytes:
     """The diagnosis as "text", "json" or "html", encoded; ends with a newline."""
-    case, diagnosis, waits, _ = judged
+    case, diagnosis, waits, _ = judged = with_fix(judged)
     if output_format == "json":
         from unhang.show.report_json import to_json
 
@@ -27,8 +27,18 @@ def render(judged: Judged, output_format: str, color: bool = False) -> bytes:
     return content if content.endswith(b"\n") else content + b"\n"
 
 
+def with_fix(judged: Judged) -> Judged:
+    """The same with the diff that mends the first finding, where there is a sure one."""
+    if not judged.diagnosis.findings:
+        return judged
+    from unhang.fix import with_diff  # a job without a finding needs none of it
+
+    return judged._replace(diagnosis=with_diff(judged.diagnosis))
+
+
 def write_reports(judged: Judged, report_dir: Path) -> list[OSError]:
     """Writes report.json, report.html and report.txt, each whole or not at all. Returns what could not be written."""
+    judged = with_fix(judged)
     failures: list[OSError] = []
     for name, output_format in (("report.json", "json"), ("report.txt", "text"), ("report.html", "html")):
         unfinished = report_dir / f".{name}.tmp"

@@ -180,6 +180,8 @@ def _fix(paper: Paper, number: int, fix: Fix) -> None:
         paper.verbatim("$ " + fix.command, indent=5)
     if fix.patch:
         paper.verbatim(fix.patch, indent=5)
+    if fix.advice:
+        paper.verbatim(fix.advice, indent=5)
     for lead, text in (("verify: ", fix.verify), ("undo:   ", fix.undo)):
         if text:
             paper.prose(text, indent=5, lead=lead)

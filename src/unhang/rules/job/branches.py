@@ -36,6 +36,7 @@ from unhang.rules.advice import (
     deciding,
     fixes_inside,
     fixes_of,
+    gate_of,
     say_the_condition,
 )
 from unhang.rules.base import Found, rule
@@ -99,6 +100,7 @@ def _made_by_some(s: Situation, e: EndedBefore, path: Path) -> Found:
         w.location_of(frame) if odd else None,
         w.group_of(e.call.group),
         w.collective_of(e.call, e.call.seq),
+        condition=gate_of(e.by_condition.condition if odd and e.by_condition else None),
     )
 
 
@@ -180,7 +182,16 @@ def _parted(s: Situation, d: Divergence) -> Found:
         w.location_of(frame if d.is_decided else one_sided[0] if one_sided else None),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
+        condition=gate_of(_gate(s, d, frame, decisive, hidden)) if d.is_decided and inside is None else None,
     )
+
+
+def _gate(
+    s: Situation, d: Divergence, frame: Frame | None, decisive: Condition | None, hidden: Frame | None
+) -> Condition | None:
+    if hidden is not None:
+        return deciding(around(hidden, started_ns(s.case)).conditions)
+    return decisive if frame is not None and decisive is not None and decisive.suspicion else None
 
 
 def _one_sided(s: Situation, d: Divergence) -> tuple[Frame, Condition] | None:
@@ -284,6 +295,7 @@ def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
     is_shared = first.edge.kind == "collective"
     waits = [e for e in s.waits.edges if (e.kind, e.group, e.seq) == call] if is_shared else [first.edge]
     waiters = tuple(sorted({e.waiter for e in waits}))
+    decisive = deciding(around(first.passed).conditions)
     mine = [e for r in culprits for e in s.waits.edges_of(r)[:1]]
     words = {
         "who": w.name_ranks(culprits),
@@ -305,7 +317,8 @@ def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
         culprits,
         (*w.code_line(first.passed, f"rank {waiters[0]} source"), *stacks),
         words,
-        fixes=fixes_of(first.passed, deciding(around(first.passed).conditions), w.name_ranks(culprits)),
+        fixes=fixes_of(first.passed, decisive, w.name_ranks(culprits)),
+        condition=gate_of(decisive),
         victims=s.others(culprits),
         location=w.location_of(first.passed),
         group=w.group_named(first.edge.group),

@@ -9,10 +9,13 @@ from unhang.analyze.align import majority
 from unhang.analyze.callpath import user_path
 from unhang.analyze.open_calls import STALLED, InFlight, awaited_call, in_flight
 from unhang.analyze.positions import bare_op, numels, ranks_with_dump
+from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import LateRank, Situation
+from unhang.analyze.source import around
 from unhang.analyze.waits_for import edges_on
 from unhang.model import CollectiveCall, EvidenceLine, PendingCall, WaitEdge
 from unhang.rules import wording as w
+from unhang.rules.advice import deciding, gate_of
 from unhang.rules.base import Found, Names, rule
 
 GIL = "Its dump has no stacks though its peers' have: these need the GIL, so Python stood still there. "
@@ -388,4 +391,5 @@ def _not_by_all(
         victims=s.others(culprits),
         location=w.location_of(frame),
         collective={"op": "new_group", "seq": call.index},
+        condition=gate_of(deciding(around(frame, started_ns(s.case)).conditions) if frame else None),
     )
