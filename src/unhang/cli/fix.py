@@ -78,9 +78,15 @@ def _report_file(given: str | None) -> Path:
 
 
 def _read(path: Path) -> Diagnosis:
-    from unhang.read.runs import read_report
+    """The verdict as it was reported; judged anew from the bundle beside it where the report is of an older unhang."""
+    from unhang.read.runs import has_bundle, read_report
 
-    return read_report(path)
+    said = read_report(path)
+    if said.findings and said.findings[0].condition is None and has_bundle(path.parent):
+        from unhang.diagnosis import judge_paths
+
+        return judge_paths([path.parent]).diagnosis
+    return said
 
 
 def find_file(name: str) -> Path:

@@ -195,4 +195,5 @@ def with_diff(diagnosis: Diagnosis) -> Diagnosis:
         patch=mended.diff,
         undo="git apply -R fix.patch, which `unhang fix --apply` leaves beside the report",
     )
-    return replace(diagnosis, findings=(replace(first, fixes=(fix, *first.fixes)), *diagnosis.findings[1:]))
+    others = first.fixes[1:] if first.condition is not None else first.fixes  # the first says the same in words
+    return replace(diagnosis, findings=(replace(first, fixes=(fix, *others)), *diagnosis.findings[1:]))

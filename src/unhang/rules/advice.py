@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from unhang.analyze.sides import ByCondition
 from unhang.analyze.source import Condition
@@ -25,7 +25,6 @@ RECORD_IT = Fix(
 )
 NO_LONGER_TIMEOUT = Fix(
     "Does not help: a longer timeout",
-    setting="leave the timeout as it is",
     verify="public jobs with this cause failed again after 1.5, 2, 5 and 12 hours",
     undo="nothing is changed",
 )
@@ -100,6 +99,32 @@ def gate_of(condition: Condition | None) -> Gate | None:
     return Gate(c.path, c.line, c.text, c.depends_on_rank, c.only_on_rank_zero)
 
 
+def said_plainly(
+    condition: Condition | None,
+    frame: Frame | None,
+    odd: Sequence[int],
+    others: Sequence[int],
+    op: str,
+    is_skipped: bool,
+) -> tuple[str, dict[str, object]]:
+    """The variant of a card that names the condition, and its words; nothing where there is no condition to name.
+
+    `odd`: the ranks that made the call of the frame's line, or skipped it; `op`: that call.
+    """
+    if condition is None or frame is None or "\n" in condition.text:
+        return "", {}
+    text = condition.text if len(condition.text) <= _LONGEST else f"{condition.text[:_LONGEST]} ..."
+    when = f"on rank 0 (`if {text}`)" if condition.only_on_rank_zero and not is_skipped else f"if `{text}`"
+    alone = "alone" if len(odd) == 1 else f"without {w.name_ranks(others)}"
+    words: dict[str, object] = {
+        "op": op,
+        "alone": alone,
+        "spot": f"{w.base_name(frame.file)}:{frame.line}",
+        "when": when,
+    }
+    return "skipped" if is_skipped else "alone", words
+
+
 def decided_together(frame: Frame | None, condition: Condition) -> Fix:
     """Every rank takes the branch that all can take."""
     text = condition.text
@@ -149,6 +174,5 @@ def _where(frame: Frame | None) -> str:
 
 _LONGER_TIMEOUT = Fix(
     f"{NO_HELP}a longer timeout, or other NCCL settings",
-    setting="leave them as they are",
     verify="the call stays open with any timeout",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from unhang.analyze.activity import Activity, activity_in
@@ -88,11 +89,12 @@ def _why(paper: Paper, finding: Finding) -> None:
     paper.prose(finding.because)
 
 
-def _wait_line(node: WaitNode, case: Case) -> list[tuple[str, str, str]]:
+def _wait_line(node: WaitNode, case: Case, is_over: bool) -> list[tuple[str, str, str]]:
     who = count_ranks(node.ranks)
     if not node.waits:
-        return [(who, without_wait(node.ranks, case), "")]
-    verb = "waits for" if len(node.ranks) == 1 else "wait for"
+        said = without_wait(node.ranks, case)
+        return [(who, re.sub(r"^waits? ", "waited ", said) if is_over else said, "")]
+    verb = "waited for" if is_over else "waits for" if len(node.ranks) == 1 else "wait for"
     lines = []
     for wait in node.waits[:3]:
         each_other = len(node.ranks) > 1 and set(node.ranks) <= set(wait.targets)
@@ -102,17 +104,28 @@ def _wait_line(node: WaitNode, case: Case) -> list[tuple[str, str, str]]:
     return lines
 
 
-def _waits(paper: Paper, graph: WaitGraph, waits: WaitsFor, case: Case) -> None:
+def _is_over(diagnosis: Diagnosis) -> bool:
+    """Whether the job has ended: all but one that is looked at from outside while it runs."""
+    looked_at = diagnosis.outcome in (Outcome.STALLED, Outcome.MOVES)
+    return (
+        diagnosis.job.exit_code is not None
+        and not looked_at
+        and not (diagnosis.hang and diagnosis.hang.kind == "stalled")
+    )
+
+
+def _waits(paper: Paper, graph: WaitGraph, waits: WaitsFor, case: Case, is_over: bool) -> None:
     if not waits.edges:
         return
-    paper.heading("Who waits for whom")
-    lines = [line for node in graph.nodes for line in _wait_line(node, case)]
+    paper.heading("Who waited for whom" if is_over else "Who waits for whom")
+    lines = [line for node in graph.nodes for line in _wait_line(node, case, is_over)]
     paper.table(lines[:_MOST])
     hidden = len({line[0] for line in lines[_MOST:]}) + graph.left_out
     if hidden:
         paper.line((f"... and {hidden} more sets of ranks", "dim"), indent=2)
     for cycle in waits.cycles[:3]:
-        paper.prose(f"A cycle: {name_ranks(cycle)} wait for each other; it can never end.")
+        verb, can = ("waited", "could") if is_over else ("wait", "can")
+        paper.prose(f"A cycle: {name_ranks(cycle)} {verb} for each other; it {can} never end.")
 
 
 def _frames(paper: Paper, frames: Sequence[Frame]) -> None:
@@ -278,7 +291,9 @@ def _notes(paper: Paper, notes: Sequence[str]) -> None:
         paper.prose(note, lead="- ")
 
 
-def render_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool = False, width: int = 100) -> str:
+def render_text(
+    diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool = False, width: int = 100, terminal: int = 0
+) -> str:
     """The report as text with a final newline; a clean job is one line, and what there is of earlier attempts.
 
     Args:
@@ -287,8 +302,9 @@ def render_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool =
         waits: Who waits for whom.
         color: Whether to use ANSI colours; without it there is no escape sequence.
         width: Columns at which prose is wrapped. Lines of code are not.
+        terminal: Columns of a terminal, at which tables are wrapped too; 0: it is no terminal.
     """
-    paper = Paper(color, width)
+    paper = Paper(color, terminal or width, bool(terminal))
     _first_line(paper, diagnosis, case, waits)
     if diagnosis.outcome is Outcome.CLEAN and not diagnosis.findings:
         _attempts(paper, diagnosis)
@@ -300,15 +316,15 @@ def render_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool =
         first = diagnosis.findings[0]
         seen = case.of_attempt(first.attempt)
         _why(paper, first)
-        if seen is case:
-            _waits(paper, wait_graph(waits, first.culprit_ranks), waits, case)
-        _stacks(paper, seen, first)
-        _evidence(paper, first.evidence)
         if not diagnosis.next_steps:  # which say the same, and more
             _fixes(paper, first)
+        if seen is case:
+            _waits(paper, wait_graph(waits, first.culprit_ranks), waits, case, _is_over(diagnosis))
+        _stacks(paper, seen, first)
+        _evidence(paper, first.evidence)
         _others(paper, diagnosis.findings[1:])
     else:
-        _waits(paper, wait_graph(waits), waits, case)
+        _waits(paper, wait_graph(waits), waits, case, _is_over(diagnosis))
         _late_stacks(paper, case, waits)
         _shown(paper, case, diagnosis)
         _deciding(paper, diagnosis)
