@@ -28,9 +28,9 @@ from unhang.show.run_card import run_card
 from unhang.show.stacks import ShownStack, compared, frames_of, last_calls, line_of, short_place
 from unhang.show.wait_graph import WaitGraph, WaitNode, wait_graph, without_wait
 
+_MOST_ROOTS, _MOST_FRAMES = 3, 4
 _MOST = 12  # lines of one list: a report must stay readable at any number of ranks
 _BUSY_SHARE = 0.05
-_MOST_ROOTS, _MOST_FRAMES = 3, 4
 _BADGE = {
     Outcome.HANG: "bad",
     Outcome.CRASH: "bad",
@@ -191,10 +191,8 @@ def _fix(paper: Paper, number: int, fix: Fix) -> None:
         paper.verbatim(fix.setting, indent=5)
     if fix.command:
         paper.verbatim("$ " + fix.command, indent=5)
-    if fix.patch:
-        paper.verbatim(fix.patch, indent=5)
-    if fix.advice:
-        paper.verbatim(fix.advice, indent=5)
+    if change := fix.patch or fix.advice:
+        paper.verbatim(change, indent=5)
     for lead, text in (("verify: ", fix.verify), ("undo:   ", fix.undo)):
         if text:
             paper.prose(text, indent=5, lead=lead)
