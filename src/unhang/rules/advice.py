@@ -65,7 +65,7 @@ def fixes_of(frame: Frame | None, condition: Condition | None, who: str) -> tupl
 
 def fixes_inside(frame: Frame | None, inside: tuple[Frame, Frame], who: str, is_skipped: bool) -> tuple[Fix, ...]:
     """The same where all ranks run the frame's line, and a library went two ways below it. `inside`: where, on `who` and on the others."""
-    mine, theirs = (f"{f.function} ({f.file}:{f.line})" for f in inside)
+    mine, theirs = (w.place(f) for f in inside)
     did = f"the others made the call of {theirs}, {who} went on to {mine}"
     return (
         Fix(
@@ -169,7 +169,7 @@ def _find_out(frame: Frame | None, who: str) -> Fix:
 
 
 def _where(frame: Frame | None) -> str:
-    return f"{frame.file}:{frame.line}" if frame else "the call"
+    return f"{w.base_name(frame.file)}:{frame.line}" if frame else "the call"
 
 
 _LONGER_TIMEOUT = Fix(
