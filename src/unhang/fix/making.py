@@ -187,7 +187,7 @@ def with_diff(diagnosis: Diagnosis) -> Diagnosis:
         mended = mend(first, diagnosis.job.backend)
         if mended.path.stat().st_mtime_ns > diagnosis.job.started_ns > 0:
             return diagnosis  # another text than that which ran
-    except NoDiff:
+    except Exception:  # noqa: BLE001  a program that nobody foresaw must not cost the verdict
         return diagnosis
     fix = Fix(
         mended.says,
