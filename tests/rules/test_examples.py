@@ -37,7 +37,7 @@ def wrong_alone(rule: Rule, example: Fires) -> list[str]:
         if not finding.fixes:
             wrong.append(f"no fix of {finding.title!r}")
         for fix in finding.fixes:
-            if not (fix.patch or fix.command or fix.setting):
+            if fix.helps and not (fix.advice or fix.command or fix.setting):
                 wrong.append(f"the fix {fix.title!r} says not what to change")
             if not fix.verify:
                 wrong.append(f"the fix {fix.title!r} cannot be checked")

@@ -96,7 +96,7 @@ def test_the_condition_may_lie_in_a_function_below() -> None:
     }
     found = only(make_case(calls, world=2, source=source))
     assert (found.culprit_ranks, found.location and found.location.line) == ((0,), 4)
-    assert "take the call out of `rank == 0` (line 2)" in found.fixes[0].patch
+    assert "take the call out of `rank == 0` (line 2)" in found.fixes[0].advice
 
 
 def test_equal_calls_from_two_lines_are_passed_over_for_those_that_differ() -> None:
@@ -123,7 +123,7 @@ def test_those_who_alone_may_fail_a_condition_left_the_call_out() -> None:
     }
     found = only(make_case(calls, world=2, source=source))
     assert (found.culprit_ranks, found.location and found.location.line) == ((1,), 4)
-    assert "left out all_reduce(8) of step (train.py:4)" in found.title
+    assert found.title == "rank 1 skipped the all_reduce of rank 0: train.py:4 runs only if `not (rank == 1 and bad)`"
 
 
 def test_of_a_file_written_after_the_job_no_condition_is_claimed(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_call_left_out_by_a_check_of_data_is_answered_with_words_on_that_decis
     assert found.culprit_ranks == (2,)
     first, *others = found.fixes
     assert "on all of them or on none" in first.title
-    assert "flag = torch.tensor(float(bool(not torch.isnan(loss))))\ndist.all_reduce(flag" in first.patch
+    assert "flag = torch.tensor(float(bool(not torch.isnan(loss))))\ndist.all_reduce(flag" in first.advice
     assert not any(fix.helps for fix in others)
 
 
@@ -174,7 +174,7 @@ def test_a_call_under_a_rank_condition_that_the_one_who_ended_never_made() -> No
     for case in (last, between, called_exit):
         found = only(case)
         assert (found.rule, found.culprit_ranks, found.location and found.location.line) == (DIVERGED, (0,), 5)
-        assert "made a call of main (train.py:5) that rank 1 did not make before the end of its program" in found.title
+        assert found.title == "rank 0 called all_reduce alone: train.py:5 runs only on rank 0 (`if rank == 0`)"
 
 
 def test_a_round_that_only_the_one_who_ended_may_leave_out() -> None:
@@ -183,7 +183,7 @@ def test_a_round_that_only_the_one_who_ended_may_leave_out() -> None:
     )
     found = only(gone(source, *[MEET, *["all_reduce[8]@main:7"] * 3], rank_1=(MEET, *["all_reduce[8]@main:7"] * 2)))
     assert (found.rule, found.culprit_ranks, found.location and found.location.line) == (DIVERGED, (1,), 7)
-    assert found.title.startswith("rank 1 left out a call of main (train.py:7), which rank 0 made")
+    assert found.title.startswith("rank 1 skipped the all_reduce of rank 0: train.py:7 runs only if `not (rank == 1")
 
 
 def test_who_ended_is_named_where_nothing_else_is_known_and_not_for_sure() -> None:
@@ -217,7 +217,7 @@ def test_no_fix_ends_in_words_that_lead_to_nothing() -> None:
         if isinstance(example, Fires)
         for finding in judge(example.case, [rule]).findings
         for fix in finding.fixes
-        for text in (fix.title, fix.patch, fix.command, fix.setting, fix.verify, fix.undo)
+        for text in (fix.title, fix.patch, fix.advice, fix.command, fix.setting, fix.verify, fix.undo)
     ]
     assert len(texts) > 500
     assert [t for t in texts if t[1].rstrip().endswith((":", " under", " if")) or "an unknown line" in t[1]] == []

@@ -103,7 +103,7 @@ def test_the_demo_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         out.index(part)
         for part in (
             "What the team believed: the network",
-            "HANG  rank 0 is in all_reduce",
+            "HANG  rank 0 called all_reduce alone",
             "The fix",
             "+    line = describe(metrics)",
             "VERIFIED: code-divergence before, nothing after",

@@ -16,7 +16,7 @@ from unhang.errors import NoTorch, UnhangError
 
 # Each is `command` of the module with its name, in the order in which they are useful.
 COMMANDS = (
-    "run", "attach", "diagnose", "bundle", "check", "lint", "reproduce", "verify", "inject", "demo", "env", "explain", "skill", "mcp",
+    "run", "attach", "diagnose", "fix", "bundle", "check", "lint", "reproduce", "verify", "inject", "demo", "env", "explain", "skill", "mcp",
 )  # fmt: skip
 INTERRUPTED = 130
 

@@ -104,6 +104,20 @@ class Location:
 
 
 @dataclass(frozen=True, slots=True)
+class Gate:
+    """The condition that decides whether a rank runs the line of a finding.
+
+    `text`: what must hold for the line to run. `by_rank`: it asks for the number of the rank; `only_zero`: only rank 0 passes it.
+    """
+
+    file: str
+    line: int
+    text: str
+    by_rank: bool = False
+    only_zero: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class EvidenceLine:
     """One fact that a finding rests on. `source` names rank and reader ("rank 0 stack"), `line` a line of a file."""
 
@@ -119,8 +133,9 @@ WRONG, DOUBTFUL = 0.9, 0.7  # severity of what is found before a job: a finding 
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A concrete change: one of `patch`, `command`, `setting`. `undo` takes it back, `verify` shows that it helped.
+    """A concrete change: one of `patch`, `command`, `setting`, `advice`. `undo` takes it back, `verify` shows that it helped.
 
+    `patch`: a unified diff that applies to the program as it is, or empty; `advice`: what to change, in words or as an example.
     A title that begins with NO_HELP names what is often tried and does not help; `verify` then says why.
     """
 
@@ -130,6 +145,7 @@ class Fix:
     command: str = ""
     setting: str = ""
     undo: str = ""
+    advice: str = ""
 
     @property
     def helps(self) -> bool:
@@ -161,6 +177,7 @@ class Finding:
     consequence_of: str | None = None
     is_root: bool = False
     attempt: int | None = None
+    condition: Gate | None = None
 
     def __post_init__(self) -> None:
         if self.cause not in CAUSES:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from unhang.analyze.sides import ByCondition
 from unhang.analyze.source import Condition
-from unhang.model import Fix, Frame
+from unhang.model import Fix, Frame, Gate
 from unhang.model.findings import NO_HELP
 from unhang.rules import wording as w
 
@@ -25,25 +25,24 @@ RECORD_IT = Fix(
 )
 NO_LONGER_TIMEOUT = Fix(
     "Does not help: a longer timeout",
-    setting="leave the timeout as it is",
     verify="public jobs with this cause failed again after 1.5, 2, 5 and 12 hours",
     undo="nothing is changed",
 )
 EVERY_RANK_CALLS = Fix(
     "Make the call on every rank, and only the writing on one",
-    patch="state = gather_full_state(model)      # every rank\nif rank == 0:\n    write(state)                      # one rank",
+    advice="state = gather_full_state(model)      # every rank\nif rank == 0:\n    write(state)                      # one rank",
     verify="unhang run -- <the same command>: outcome clean",
     undo="revert the edit",
 )
 EQUAL_BATCHES = Fix(
     "Give every rank the same number of batches, or end together",
-    patch="DistributedSampler(..., drop_last=True); with model.join(): ...   # or decide together: all_reduce(MIN) of 'has data'",
+    advice="DistributedSampler(..., drop_last=True); with model.join(): ...   # or decide together: all_reduce(MIN) of 'has data'",
     verify="print the number of batches of each rank: equal",
     undo="revert the edit",
 )
 PAD = Fix(
     "Pad to the largest, or gather with sizes",
-    patch="n = torch.tensor([x.shape[0]]); dist.all_reduce(n, op=MAX); x = F.pad(x, ...)   # then cut after the gather",
+    advice="n = torch.tensor([x.shape[0]]); dist.all_reduce(n, op=MAX); x = F.pad(x, ...)   # then cut after the gather",
     verify="unhang run -- <the same command>: outcome clean",
     undo="revert the edit",
 )
@@ -66,12 +65,12 @@ def fixes_of(frame: Frame | None, condition: Condition | None, who: str) -> tupl
 
 def fixes_inside(frame: Frame | None, inside: tuple[Frame, Frame], who: str, is_skipped: bool) -> tuple[Fix, ...]:
     """The same where all ranks run the frame's line, and a library went two ways below it. `inside`: where, on `who` and on the others."""
-    mine, theirs = (f"{f.function} ({f.file}:{f.line})" for f in inside)
+    mine, theirs = (w.place(f) for f in inside)
     did = f"the others made the call of {theirs}, {who} went on to {mine}"
     return (
         Fix(
             title="Let the library come to the same calls on every rank",
-            patch=f"below {_where(frame)} {did if is_skipped else f'{who} went to {mine}, the others to {theirs}'}: look for the "
+            advice=f"below {_where(frame)} {did if is_skipped else f'{who} went to {mine}, the others to {theirs}'}: look for the "
             "setting, callback or value that is not the same on every rank there",
             verify="unhang run -- <the same command>: all ranks pass this call",
             undo="revert the edit",
@@ -92,13 +91,47 @@ def deciding(conditions: Iterable[Condition]) -> Condition | None:
     return max(reversed(tuple(conditions)), key=lambda c: (c.depends_on_rank, c.suspicion), default=None)
 
 
+def gate_of(condition: Condition | None) -> Gate | None:
+    """The condition as a finding names it."""
+    if condition is None:
+        return None
+    c = condition
+    return Gate(c.path, c.line, c.text, c.depends_on_rank, c.only_on_rank_zero)
+
+
+def said_plainly(
+    condition: Condition | None,
+    frame: Frame | None,
+    odd: Sequence[int],
+    others: Sequence[int],
+    op: str,
+    is_skipped: bool,
+) -> tuple[str, dict[str, object]]:
+    """The variant of a card that names the condition, and its words; nothing where there is no condition to name.
+
+    `odd`: the ranks that made the call of the frame's line, or skipped it; `op`: that call.
+    """
+    if condition is None or frame is None or "\n" in condition.text:
+        return "", {}
+    text = condition.text if len(condition.text) <= _LONGEST else f"{condition.text[:_LONGEST]} ..."
+    when = f"on rank 0 (`if {text}`)" if condition.only_on_rank_zero and not is_skipped else f"if `{text}`"
+    alone = "alone" if len(odd) == 1 else f"without {w.name_ranks(others)}"
+    words: dict[str, object] = {
+        "op": op,
+        "alone": alone,
+        "spot": f"{w.base_name(frame.file)}:{frame.line}",
+        "when": when,
+    }
+    return "skipped" if is_skipped else "alone", words
+
+
 def decided_together(frame: Frame | None, condition: Condition) -> Fix:
     """Every rank takes the branch that all can take."""
     text = condition.text
     is_short = len(text) <= _LONGEST and "\n" not in text
     return Fix(
         title="Let all ranks take the decision together: the line runs on all of them or on none",
-        patch=f"# {_where(frame)} runs only if this holds; agree on it over all ranks before:\n"
+        advice=f"# {_where(frame)} runs only if this holds; agree on it over all ranks before:\n"
         + ("" if is_short else f"holds = {text}\n")
         + f"flag = torch.tensor(float(bool({text if is_short else 'holds'})))\n"
         "dist.all_reduce(flag, op=dist.ReduceOp.MIN)   # on every rank\n"
@@ -112,14 +145,14 @@ def _for_every_rank(where: str, condition: Condition) -> tuple[Fix, Fix]:
     return (
         Fix(
             title="Let every rank make the call",
-            patch=f"{where}: take the call out of `{condition.text}` (line {condition.line}), so that every rank makes it; "
+            advice=f"{where}: take the call out of `{condition.text}` (line {condition.line}), so that every rank makes it; "
             "what one rank alone does with the result (print, save) stays under the condition",
             verify="unhang run -- <the same command>: all ranks pass this call",
             undo="revert the edit",
         ),
         Fix(
             title="Or let no rank make it",
-            patch=f"{where}: leave the call out, if nothing needs its result",
+            advice=f"{where}: leave the call out, if nothing needs its result",
             verify="unhang run -- <the same command>",
             undo="revert the edit",
         ),
@@ -129,18 +162,17 @@ def _for_every_rank(where: str, condition: Condition) -> tuple[Fix, Fix]:
 def _find_out(frame: Frame | None, who: str) -> Fix:
     return Fix(
         title="Let every rank make the same calls in the same order",
-        patch=f"{_where(frame)}: find what led {who} on another way than the other ranks, and let all of them go the same way",
+        advice=f"{_where(frame)}: find what led {who} on another way than the other ranks, and let all of them go the same way",
         verify="unhang run -- <the same command>: all ranks pass this call",
         undo="revert the edit",
     )
 
 
 def _where(frame: Frame | None) -> str:
-    return f"{frame.file}:{frame.line}" if frame else "the call"
+    return f"{w.base_name(frame.file)}:{frame.line}" if frame else "the call"
 
 
 _LONGER_TIMEOUT = Fix(
     f"{NO_HELP}a longer timeout, or other NCCL settings",
-    setting="leave them as they are",
     verify="the call stays open with any timeout",
 )

@@ -12,7 +12,7 @@ from importlib.resources import files
 from typing import Any
 
 from unhang.analyze.situation import Situation
-from unhang.model import Case, EvidenceLine, Finding, Fix, Location
+from unhang.model import Case, EvidenceLine, Finding, Fix, Gate, Location
 
 HEADINGS = {
     "detects": "What it detects",
@@ -25,7 +25,7 @@ OTHERWISE = "else"  # the variant for what has no text of its own
 _CARD = re.compile(r"^(?=\[[\w-]+\]$)", re.MULTILINE)
 _WORD = re.compile(r"\{(\w+)\}")
 _OF_A_CARD = {"cause", "what", *HEADINGS, "silent", "lines", "from_log", "title", "because", "fixes"}
-_OF_A_FIX = {"name", "title", "patch", "command", "setting", "verify", "undo"}
+_OF_A_FIX = {"name", "title", "advice", "command", "setting", "verify", "undo"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _fix(fields: Mapping[str, str]) -> Fix:
 
 
 def _parts(fix: Fix) -> tuple[str, ...]:
-    return fix.title, fix.verify, fix.patch, fix.command, fix.setting, fix.undo
+    return fix.title, fix.verify, fix.patch, fix.command, fix.setting, fix.undo, fix.advice
 
 
 def _variants(text: str | Mapping[str, str]) -> Mapping[str, str]:
@@ -141,6 +141,7 @@ class Found:
     cause: str = ""
     is_root: bool = False
     consequence_of: str | None = None
+    condition: Gate | None = None
 
     def in_words_of(self, card: Card) -> Finding:
         """The finding in the words of a card."""
@@ -161,6 +162,7 @@ class Found:
             fixes=fixes,
             is_root=self.is_root,
             consequence_of=self.consequence_of,
+            condition=self.condition,
         )
 
     def _fixes(self, card: Card) -> Iterable[Fix]:

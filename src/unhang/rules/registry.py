@@ -67,6 +67,7 @@ def _one(group: Sequence[Finding]) -> Finding:
         process_group=_shared(group, lambda f: f.process_group),
         collective=_shared(group, lambda f: f.collective),
         location=_shared(group, lambda f: f.location),
+        condition=_shared(group, lambda f: f.condition),
         evidence=tuple(dict.fromkeys(line for f in group for line in f.evidence)),
         fixes=_fixes(group, culprits),
         is_root=any(f.is_root for f in group),
@@ -111,7 +112,7 @@ def _fixes(group: Sequence[Finding], culprits: Sequence[int]) -> tuple[Fix, ...]
         name = re.compile(re.escape(w.name_ranks(finding.culprit_ranks)) + r"\b")
         for fix in finding.fixes:
             whole = replace(fix, title=name.sub(w.name_ranks(culprits), fix.title))
-            fixes.setdefault((fix.patch, fix.command, fix.setting), whole)
+            fixes.setdefault((fix.patch, fix.advice, fix.command, fix.setting), whole)
     return tuple(fixes.values())
 
 

@@ -67,9 +67,14 @@ def name_call(call: CollectiveCall) -> str:
     return f"{bare_op(call.op)}{str(call)[len(call.op) :]}"
 
 
+def base_name(path: str) -> str:
+    """The last part of a path."""
+    return path.rsplit("/", 1)[-1]
+
+
 def place(frame: Frame | None) -> str:
     """`evaluate (train.py:41)`."""
-    return f"{frame.function} ({frame.file.rsplit('/', 1)[-1]}:{frame.line})" if frame else "an unknown line"
+    return f"{frame.function} ({base_name(frame.file)}:{frame.line})" if frame else "an unknown line"
 
 
 def at(frame: Frame | None) -> str:

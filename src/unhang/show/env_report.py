@@ -56,7 +56,7 @@ def _finding(paper: Paper, finding: Finding) -> None:
     paper.prose(finding.because, indent=10)
     for fix in finding.fixes:
         paper.prose(fix.title, indent=10, lead="-> ")
-        change = fix.setting or fix.patch or (f"$ {fix.command}" if fix.command else "")
+        change = fix.setting or fix.advice or (f"$ {fix.command}" if fix.command else "")
         paper.verbatim(change, indent=13)
         if fix.verify:
             paper.prose(fix.verify, indent=13, lead="verify: ")
@@ -65,7 +65,7 @@ def _finding(paper: Paper, finding: Finding) -> None:
 
 
 def _fix_json(fix: Fix) -> dict[str, str]:
-    change = {"patch": fix.patch, "command": fix.command, "setting": fix.setting}
+    change = {"command": fix.command, "setting": fix.setting, "advice": fix.advice}
     return {"title": fix.title, **{k: v for k, v in change.items() if v}, "verify": fix.verify, "undo": fix.undo}
 
 

@@ -15,8 +15,9 @@ def _with_place(finding: Finding) -> str:
     place = finding.location
     if place is None:
         return finding.title
-    short = f"{place.file.rsplit('/', 1)[-1]}:{place.line}"
-    return finding.title if short in finding.title else f"{finding.title}, at {short} in {place.function}()"
+    name = place.file.rsplit("/", 1)[-1]
+    is_there = f"{name}:" in finding.title  # a second line of the same file would only confuse
+    return finding.title if is_there else f"{finding.title}, at {name}:{place.line} in {place.function}()"
 
 
 def _without_finding(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:

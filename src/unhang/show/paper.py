@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -30,6 +32,12 @@ def printable(text: str, keep: str = "", most: int = 4000) -> str:
     """
     cut = text if len(text) <= most else f"{text[:most]} [... {len(text) - most} more characters]"
     return _UNSAFE.sub(lambda match: match[0] if match[0] in keep else _escape(match[0]), cut)
+
+
+def terminal_width() -> int:
+    """Columns of the terminal that is written to, 0 where there is none; what is wider than 140 is hard to read."""
+    is_terminal = any(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr))
+    return max(60, min(140, shutil.get_terminal_size((100, 24)).columns)) if is_terminal else 0
 
 
 def duration(seconds: float) -> str:
@@ -60,8 +68,9 @@ STYLES: Mapping[str, str] = {
 class Paper:
     """Collects lines. Every text is made printable here, so no caller can forget it."""
 
-    def __init__(self, color: bool, width: int) -> None:
+    def __init__(self, color: bool, width: int, is_terminal: bool = False) -> None:
         self._color = color
+        self._is_terminal = is_terminal  # elsewhere a row stays a line, which can be searched
         self._width = max(40, width)
         self._lines: list[str] = []
 
@@ -104,8 +113,12 @@ class Paper:
         shown = [tuple(printable(cell, most=300) for cell in row) for row in rows]
         widths = [min(40, max(len(row[i]) for row in shown)) for i in range(len(shown[0]) - 1)] if shown else []
         for row in shown:
-            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-            self.line("  ".join([*cells, row[-1]]), indent=indent)
+            head = " " * indent + "".join(f"{c.ljust(width)}  " for c, width in zip(row, widths, strict=False))
+            room = max(30, self._width - len(head)) if self._is_terminal else sys.maxsize
+            for number, part in enumerate(
+                textwrap.wrap(row[-1], room, break_on_hyphens=False, break_long_words=False) or [""]
+            ):
+                self.line((head if number == 0 else " " * len(head)) + part)
 
     def __str__(self) -> str:
         return "\n".join(self._lines) + "\n"

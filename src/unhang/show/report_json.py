@@ -68,7 +68,7 @@ def _hang(hang: HangObservation | None) -> dict[str, Any] | None:
 
 
 def _fix(fix: Fix) -> dict[str, str]:
-    change = {"patch": fix.patch, "command": fix.command, "setting": fix.setting}
+    change = {"patch": fix.patch, "command": fix.command, "setting": fix.setting, "advice": fix.advice}
     undo = {"undo": fix.undo} if fix.undo else {}
     return {"title": fix.title, **{k: v for k, v in change.items() if v}, "verify": fix.verify, **undo}
 
@@ -96,6 +96,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "fixes": [_fix(fix) for fix in finding.fixes],
         "consequence_of": finding.consequence_of,
         **({} if finding.attempt is None else {"attempt": finding.attempt}),
+        **({} if finding.condition is None else {"condition": asdict(finding.condition)}),
     }
 
 

@@ -9,9 +9,9 @@ from unhang.diagnosis import Judged
 from unhang.errors import CannotWrite, WrongUsage
 
 
-def render(judged: Judged, output_format: str, color: bool = False) -> bytes:
-    """The diagnosis as "text", "json" or "html", encoded; ends with a newline."""
-    case, diagnosis, waits, _ = judged
+def render(judged: Judged, output_format: str, color: bool = False, is_file: bool = False) -> bytes:
+    """The diagnosis as "text", "json" or "html", encoded; ends with a newline. `is_file`: no terminal tells how wide text may be."""
+    case, diagnosis, waits, _ = judged = with_fix(judged)
     if output_format == "json":
         from unhang.show.report_json import to_json
 
@@ -21,19 +21,32 @@ def render(judged: Judged, output_format: str, color: bool = False) -> bytes:
 
         content = render_html(diagnosis, case, waits).encode(errors="replace")
     else:
+        from unhang.show.paper import terminal_width
         from unhang.show.text import render_text
 
-        content = render_text(diagnosis, case, waits, color=color).encode(errors="replace")
+        content = render_text(diagnosis, case, waits, color, terminal=0 if is_file else terminal_width()).encode(
+            errors="replace"
+        )
     return content if content.endswith(b"\n") else content + b"\n"
+
+
+def with_fix(judged: Judged) -> Judged:
+    """The same with the diff that mends the first finding, where there is a sure one."""
+    if not judged.diagnosis.findings:
+        return judged
+    from unhang.fix import with_diff  # a job without a finding needs none of it
+
+    return judged._replace(diagnosis=with_diff(judged.diagnosis))
 
 
 def write_reports(judged: Judged, report_dir: Path) -> list[OSError]:
     """Writes report.json, report.html and report.txt, each whole or not at all. Returns what could not be written."""
+    judged = with_fix(judged)
     failures: list[OSError] = []
     for name, output_format in (("report.json", "json"), ("report.txt", "text"), ("report.html", "html")):
         unfinished = report_dir / f".{name}.tmp"
         try:
-            unfinished.write_bytes(render(judged, output_format))
+            unfinished.write_bytes(render(judged, output_format, is_file=True))
             unfinished.replace(report_dir / name)
         except OSError as error:
             failures.append(error)

@@ -273,8 +273,9 @@ def line_of(frame: Frame) -> str:
 
 
 def short_place(frame: Frame) -> str:
-    """File and line of a frame, of a library's within it."""
+    """File and line of a frame: of a library's within it, of one below the working folder from there."""
     for mark in ("/site-packages/", "/dist-packages/"):
         if mark in frame.file:
             return f"{frame.file.split(mark, 1)[1]}:{frame.line}"
-    return f"{frame.file}:{frame.line}"
+    here = f"{os.getcwd()}/" if frame.file.startswith("/") else ""
+    return f"{frame.file.removeprefix(here)}:{frame.line}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from unhang.analyze.activity import Activity, activity_in
@@ -27,9 +28,9 @@ from unhang.show.run_card import run_card
 from unhang.show.stacks import ShownStack, compared, frames_of, last_calls, line_of, short_place
 from unhang.show.wait_graph import WaitGraph, WaitNode, wait_graph, without_wait
 
+_MOST_ROOTS, _MOST_FRAMES = 3, 4
 _MOST = 12  # lines of one list: a report must stay readable at any number of ranks
 _BUSY_SHARE = 0.05
-_MOST_ROOTS, _MOST_FRAMES = 3, 4
 _BADGE = {
     Outcome.HANG: "bad",
     Outcome.CRASH: "bad",
@@ -88,11 +89,12 @@ def _why(paper: Paper, finding: Finding) -> None:
     paper.prose(finding.because)
 
 
-def _wait_line(node: WaitNode, case: Case) -> list[tuple[str, str, str]]:
+def _wait_line(node: WaitNode, case: Case, is_over: bool) -> list[tuple[str, str, str]]:
     who = count_ranks(node.ranks)
     if not node.waits:
-        return [(who, without_wait(node.ranks, case), "")]
-    verb = "waits for" if len(node.ranks) == 1 else "wait for"
+        said = without_wait(node.ranks, case)
+        return [(who, re.sub(r"^waits? ", "waited ", said) if is_over else said, "")]
+    verb = "waited for" if is_over else "waits for" if len(node.ranks) == 1 else "wait for"
     lines = []
     for wait in node.waits[:3]:
         each_other = len(node.ranks) > 1 and set(node.ranks) <= set(wait.targets)
@@ -102,17 +104,28 @@ def _wait_line(node: WaitNode, case: Case) -> list[tuple[str, str, str]]:
     return lines
 
 
-def _waits(paper: Paper, graph: WaitGraph, waits: WaitsFor, case: Case) -> None:
+def _is_over(diagnosis: Diagnosis) -> bool:
+    """Whether the job has ended: all but one that is looked at from outside while it runs."""
+    looked_at = diagnosis.outcome in (Outcome.STALLED, Outcome.MOVES)
+    return (
+        diagnosis.job.exit_code is not None
+        and not looked_at
+        and not (diagnosis.hang and diagnosis.hang.kind == "stalled")
+    )
+
+
+def _waits(paper: Paper, graph: WaitGraph, waits: WaitsFor, case: Case, is_over: bool) -> None:
     if not waits.edges:
         return
-    paper.heading("Who waits for whom")
-    lines = [line for node in graph.nodes for line in _wait_line(node, case)]
+    paper.heading("Who waited for whom" if is_over else "Who waits for whom")
+    lines = [line for node in graph.nodes for line in _wait_line(node, case, is_over)]
     paper.table(lines[:_MOST])
     hidden = len({line[0] for line in lines[_MOST:]}) + graph.left_out
     if hidden:
         paper.line((f"... and {hidden} more sets of ranks", "dim"), indent=2)
     for cycle in waits.cycles[:3]:
-        paper.prose(f"A cycle: {name_ranks(cycle)} wait for each other; it can never end.")
+        verb, can = ("waited", "could") if is_over else ("wait", "can")
+        paper.prose(f"A cycle: {name_ranks(cycle)} {verb} for each other; it {can} never end.")
 
 
 def _frames(paper: Paper, frames: Sequence[Frame]) -> None:
@@ -178,8 +191,8 @@ def _fix(paper: Paper, number: int, fix: Fix) -> None:
         paper.verbatim(fix.setting, indent=5)
     if fix.command:
         paper.verbatim("$ " + fix.command, indent=5)
-    if fix.patch:
-        paper.verbatim(fix.patch, indent=5)
+    if change := fix.patch or fix.advice:
+        paper.verbatim(change, indent=5)
     for lead, text in (("verify: ", fix.verify), ("undo:   ", fix.undo)):
         if text:
             paper.prose(text, indent=5, lead=lead)
@@ -276,7 +289,9 @@ def _notes(paper: Paper, notes: Sequence[str]) -> None:
         paper.prose(note, lead="- ")
 
 
-def render_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool = False, width: int = 100) -> str:
+def render_text(
+    diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool = False, width: int = 100, terminal: int = 0
+) -> str:
     """The report as text with a final newline; a clean job is one line, and what there is of earlier attempts.
 
     Args:
@@ -285,8 +300,9 @@ def render_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool =
         waits: Who waits for whom.
         color: Whether to use ANSI colours; without it there is no escape sequence.
         width: Columns at which prose is wrapped. Lines of code are not.
+        terminal: Columns of a terminal, at which tables are wrapped too; 0: it is no terminal.
     """
-    paper = Paper(color, width)
+    paper = Paper(color, terminal or width, bool(terminal))
     _first_line(paper, diagnosis, case, waits)
     if diagnosis.outcome is Outcome.CLEAN and not diagnosis.findings:
         _attempts(paper, diagnosis)
@@ -298,15 +314,15 @@ def render_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool =
         first = diagnosis.findings[0]
         seen = case.of_attempt(first.attempt)
         _why(paper, first)
-        if seen is case:
-            _waits(paper, wait_graph(waits, first.culprit_ranks), waits, case)
-        _stacks(paper, seen, first)
-        _evidence(paper, first.evidence)
         if not diagnosis.next_steps:  # which say the same, and more
             _fixes(paper, first)
+        if seen is case:
+            _waits(paper, wait_graph(waits, first.culprit_ranks), waits, case, _is_over(diagnosis))
+        _stacks(paper, seen, first)
+        _evidence(paper, first.evidence)
         _others(paper, diagnosis.findings[1:])
     else:
-        _waits(paper, wait_graph(waits), waits, case)
+        _waits(paper, wait_graph(waits), waits, case, _is_over(diagnosis))
         _late_stacks(paper, case, waits)
         _shown(paper, case, diagnosis)
         _deciding(paper, diagnosis)

@@ -20,6 +20,7 @@ from typing import IO
 from unhang.diagnosis import judge_paths
 from unhang.errors import UnhangError, WrongUsage
 from unhang.model import Case, CollectiveTable, Diagnosis, Finding, Outcome
+from unhang.read.runs import REPORT, holds_report, read_report
 from unhang.verify.step_times import StepTrace, StepWatch, add_last_looks, job_of, read_trace
 from unhang.watch.process import children_of
 
@@ -228,7 +229,11 @@ def read_run(path: Path) -> Run:
     folder = path.parent if path.name == "bundle" else path
     evidence = path / "bundle" if (path / "bundle" / "job.json").exists() else path
     trace = read_trace(folder) if path.is_dir() else None
-    return _judged(evidence, folder, trace, None, False)
+    found = _judged(evidence, folder, trace, None, False)
+    if evidence == path or not holds_report(folder):
+        return found
+    said = read_report(folder / REPORT)  # the program may have been mended since, and its text is part of a verdict
+    return replace(found, diagnosis=replace(found.diagnosis, outcome=said.outcome, findings=said.findings))
 
 
 def can_start(words: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import pty
+import re
 import select
 import signal
 import socket
@@ -27,7 +28,12 @@ CHUNK_BYTES = 1 << 16
 GAP = b"\n... unhang: output left out here ...\n"
 INTERRUPTED = b"\n... unhang: the job was told to end here ...\n"
 LOG_INCOMPLETE = 3
-_RESIZE, _STOP_LOG, _MARK = b"w", b"x", b"m"
+# The last line of the traceback by which torchrun tells that it got SIGTERM, and what every traceback begins with.
+_TRACEBACK = re.compile(rb"(?:\[rank\d+\]: ?)?Traceback \(most recent call last\):")
+_OWN_END = re.compile(
+    rb"torch\.distributed\.elastic\.multiprocessing\.api\.SignalException: Process \d+ got signal: 15\b"
+)
+_RESIZE, _STOP_LOG, _MARK, _FOLD = b"w", b"x", b"m", b"f"
 _READER_IS_GONE = (errno.EPIPE, errno.EIO, errno.EBADF)
 _IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGTSTP", "SIGTTOU", "SIGTTIN", "SIGPIPE", "SIGUSR1", "SIGUSR2")
 
@@ -170,7 +176,45 @@ def _read(source: int) -> bytes:
         return b""
 
 
-def pump(channel: Channel, log: OutputLog) -> None:
+class Fold:
+    """Shows one line for the launcher's traceback of its own end, once the job is ended for a hang; the log keeps all of it.
+
+    `is_wanted`: set from then on. Until then every byte is shown as it comes.
+    """
+
+    def __init__(self, is_wanted: threading.Event) -> None:
+        self._is_wanted = is_wanted
+        self._held: list[bytes] = []  # of a traceback
+        self._begun = b""  # of a line
+
+    def shown(self, data: bytes) -> bytes:
+        """What of the data is to be shown now."""
+        if not self._is_wanted.is_set():
+            return data
+        *lines, self._begun = (self._begun + data).splitlines(keepends=True) or [b""]
+        if self._begun.endswith((b"\r", b"\n")):
+            lines, self._begun = [*lines, self._begun], b""
+        out = []
+        for line in lines:
+            if self._held and _OWN_END.match(line):
+                out.append(
+                    b"[the launcher was ended by SIGTERM; its traceback of %d lines is in output.log]\n"
+                    % (len(self._held) + 1)
+                )
+                self._held = []
+            elif _TRACEBACK.match(line) or (self._held and line[:1] in b" \r\n"):
+                self._held.append(line)
+            else:
+                out += [*self._held, line]
+                self._held = []
+        return b"".join(out)
+
+    def rest(self) -> bytes:
+        """What was held back and belongs to no such traceback."""
+        return b"".join(self._held) + self._begun
+
+
+def pump(channel: Channel, log: OutputLog, fold: Fold | None = None) -> None:
     """Passes one channel on to its end.
 
     Closes the job's end when the reader is gone, as would have happened without us. Another error of the sink (a full
@@ -178,21 +222,25 @@ def pump(channel: Channel, log: OutputLog) -> None:
     """
     while data := _read(channel.source):
         try:
-            _write_all(channel.sink, data)
+            _write_all(channel.sink, fold.shown(data) if fold else data)
         except OSError as error:
             if error.errno in _READER_IS_GONE:
                 log.write(data)
                 break
         log.write(data)
     with suppress(OSError):
+        _write_all(channel.sink, fold.rest() if fold else b"")
+    with suppress(OSError):
         os.close(channel.source)
 
 
-def _obey(control: socket.socket, channels: list[Channel], log: OutputLog) -> None:
+def _obey(control: socket.socket, channels: list[Channel], log: OutputLog, is_ending: threading.Event) -> None:
     """Does what the supervisor says until it is gone, which is no reason to end."""
     while order := control.recv(1):
         if order == _STOP_LOG:
             log.close()
+        elif order == _FOLD:
+            is_ending.set()
         elif order == _MARK:
             log.write(INTERRUPTED)
         elif order == _RESIZE:
@@ -208,8 +256,9 @@ def _relay(channels: list[Channel], control: socket.socket, log_path: Path) -> N
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     log = OutputLog(log_path)
-    threading.Thread(target=_obey, args=(control, channels, log), daemon=True).start()
-    pumps = [threading.Thread(target=pump, args=(channel, log)) for channel in channels]
+    is_ending = threading.Event()
+    threading.Thread(target=_obey, args=(control, channels, log, is_ending), daemon=True).start()
+    pumps = [threading.Thread(target=pump, args=(channel, log, Fold(is_ending))) for channel in channels]
     for thread in pumps:
         thread.start()
     for thread in pumps:
@@ -253,6 +302,11 @@ class Relay:
         """Notes in the log that a signal came: what is printed from now on is its doing."""
         with suppress(OSError):
             self.control.send(_MARK)
+
+    def fold(self) -> None:
+        """The job is ended for a hang: the launcher's traceback of that is no news."""
+        with suppress(OSError):
+            self.control.send(_FOLD)
 
     def stop_log(self) -> None:
         """The run directory goes away: from now on the output is only passed through."""

@@ -294,11 +294,10 @@ class Supervisor:
         return self.options.on_hang == "abort" and not is_ending
 
     def end_job(self) -> None:
-        """Ends every process of the job.
-
-        Blocks: up to 8 s.
-        """
+        """Ends every process of the job. Blocks: up to 8 s."""
         self._has_been_ended = True
+        if self.relay:
+            self.relay.fold()
         self.job_file.setdefault("aborted_ns", time.time_ns())  # what happens from now on is our doing
         self.write_job_file()
         self.end_processes([])

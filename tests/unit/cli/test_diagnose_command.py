@@ -24,7 +24,7 @@ CLEAN, UNKNOWN, HANG = judged(Outcome.CLEAN), judged(Outcome.UNKNOWN), judged(Ou
 
 @pytest.fixture(autouse=True)
 def rendered_simply(monkeypatch: pytest.MonkeyPatch) -> None:
-    def render(it: Judged, output_format: str, color: bool = False) -> bytes:
+    def render(it: Judged, output_format: str, color: bool = False, is_file: bool = False) -> bytes:
         return f"{output_format} of {it.diagnosis.outcome}{' in colour' * color}\n".encode()
 
     monkeypatch.setattr("unhang.show.reports.render", render)

@@ -117,7 +117,7 @@ def test_what_is_wrong_is_said(line: str, rule: str, part: str, least: float) ->
     for fix in finding.fixes:
         assert fix.verify
         assert fix.undo
-        assert fix.patch or fix.command or fix.setting
+        assert fix.advice or fix.command or fix.setting
 
 
 @pytest.mark.parametrize(

@@ -94,4 +94,4 @@ def test_a_hang_without_finding_says_who_waits() -> None:
     sample = hang()
     text = text_of(replace(sample, diagnosis=replace(sample.diagnosis, findings=())))
     assert text.startswith("HANG  ranks 0-3 make no progress; the evidence does not suffice to name a cause\n")
-    assert "WHO WAITS FOR WHOM" in text
+    assert "WHO WAITED FOR WHOM" in text

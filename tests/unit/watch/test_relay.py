@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from tests.slowness import slowness
 
 from unhang.watch import relay
-from unhang.watch.relay import GAP, Channel, OutputLog, pump
+from unhang.watch.relay import GAP, Channel, Fold, OutputLog, pump
 
 Jobs = Any
 Terminal = Any
@@ -167,3 +168,33 @@ def test_a_daemon_that_holds_the_pipe_does_not_hold_us(jobs: Jobs) -> None:
     assert process.wait(20) == 0
     assert os.read(process.stdout.fileno(), 100) == b"done"
     assert Path(f"/proc/{jobs.pid_in('pid')}").exists()
+
+
+OWN_END = (
+    b'Traceback (most recent call last):\n  File "/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n             ^^^^^^\n'
+    b"torch.distributed.elastic.multiprocessing.api.SignalException: Process 12 got signal: 15\n"
+)
+FOLDED = b"[the launcher was ended by SIGTERM; its traceback of 5 lines is in output.log]\n"
+OTHER = b'Traceback (most recent call last):\n  File "train.py", line 8, in <module>\nValueError: bad\n'
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (b"a\n" + OWN_END + b"b\n", b"a\n" + FOLDED + b"b\n"),
+        (OTHER + OWN_END + OTHER, OTHER + FOLDED + OTHER),
+        (OTHER, OTHER),
+        (OWN_END.replace(b"signal: 15", b"signal: 2"), OWN_END.replace(b"signal: 15", b"signal: 2")),
+        (OWN_END[:-30], OWN_END[:-30]),
+        (OTHER[:50], OTHER[:50]),
+        (b"no end of line", b"no end of line"),
+    ],
+)
+def test_the_launchers_own_end_is_one_line_once_the_job_is_ended(data: bytes, shown: bytes, size: int) -> None:
+    is_ending = threading.Event()
+    fold = Fold(is_ending)
+    assert fold.shown(data) == data
+    is_ending.set()
+    parts = [fold.shown(data[i : i + size]) for i in range(0, len(data), size)]
+    assert b"".join(parts) + fold.rest() == shown

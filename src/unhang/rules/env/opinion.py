@@ -65,7 +65,7 @@ def without(s: Settings, a: Assignment, title: str = "", verify: str = "") -> Fi
         return Fix(title, checked, command=f"unset {a.name}", undo=f"export {shown(a)}")
     if s.form == "log":
         return Fix(title, checked, setting=f"no {a.name} where the job is started", undo=f"set {shown(a)} again")
-    return Fix(title, checked, patch=f"- {shown(a)}    ({_place(s, a)})", undo="put the line back")
+    return Fix(title, checked, advice=f"- {shown(a)}    ({_place(s, a)})", undo="put the line back")
 
 
 def instead(s: Settings, a: Assignment, change: str, title: str = "", verify: str = "") -> Fix:

@@ -164,7 +164,7 @@ def _devices(s: Settings, a: Assignment, value: str) -> Opinion | None:
         fix = Fix(
             "Let every rank see all GPUs and choose its own",
             "all ranks tell another device: torch.cuda.current_device()",
-            patch="torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
+            advice="torch.cuda.set_device(int(os.environ['LOCAL_RANK']))",
             undo="put the line back",
         )
         return Opinion(

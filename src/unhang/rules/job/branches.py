@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from unhang.analyze.align import calls_at
-from unhang.analyze.callpath import Fork, Path, fork_of, innermost, line_to_look_at, user_path
+from unhang.analyze.callpath import Path, innermost, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.leaving import (
     EndedBefore,
@@ -25,17 +25,18 @@ from unhang.analyze.order import (
     shift_at,
 )
 from unhang.analyze.overtaking import Overtaking, line_passed
-from unhang.analyze.pasted import Doing, doings_of
+from unhang.analyze.positions import bare_op
 from unhang.analyze.sides import differing, started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, calls_only_on_rank_zero, line_text, surroundings
-from unhang.analyze.standing import has_all_calls, sides, stands
 from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w
 from unhang.rules.advice import (
     deciding,
     fixes_inside,
     fixes_of,
+    gate_of,
+    said_plainly,
     say_the_condition,
 )
 from unhang.rules.base import Found, rule
@@ -69,8 +70,14 @@ def _call_of_some(s: Situation) -> Found | None:
 
 def _made_by_some(s: Situation, e: EndedBefore, path: Path) -> Found:
     odd, frame = e.odd, e.by_condition.frame if e.by_condition else path[-1]
-    call = w.name_call(e.call)
+    call, others = w.name_call(e.call), e.waiting if e.odd == e.ended else e.ended
+    gate = e.by_condition.condition if odd and e.by_condition else None
+    variant = "left out before the end" if odd == e.ended else "made before the end"
+    say, more = said_plainly(gate, frame, odd, others, bare_op(e.call.op), odd == e.ended)
     words = {
+        "who": w.name_ranks(odd),
+        "others": w.name_ranks(others),
+        **more,
         "ended": w.name_ranks(e.ended),
         "waiting": w.name_ranks(e.waiting),
         "wait": w.verb(e.waiting, "waits", "wait"),
@@ -93,12 +100,13 @@ def _made_by_some(s: Situation, e: EndedBefore, path: Path) -> Found:
         odd or tuple(sorted((*e.ended, *e.waiting))),
         evidence,
         words,
-        "left out before the end" if odd == e.ended else "made before the end",
+        f"{say}/{variant}" if say else variant,
         fixes_of(frame, e.by_condition.condition if e.by_condition else None, w.name_ranks(odd)) if odd else (),
         s.others(odd) if odd else (),
         w.location_of(frame) if odd else None,
         w.group_of(e.call.group),
         w.collective_of(e.call, e.call.seq),
+        condition=gate_of(gate),
     )
 
 
@@ -156,6 +164,8 @@ def _parted(s: Situation, d: Divergence) -> Found:
         fixes = fixes_inside(frame, inside, w.name_ranks(d.odd), d.skipped)
     one_sided = None if d.is_decided else _one_sided(s, d)
     say, more = _did(s, d, hidden) if d.is_decided else ("side by side", _undecided(d, one_sided))
+    gate = _gate(s, d, frame, decisive, hidden) if d.is_decided and inside is None else None
+    say, more = _named(d, gate, frame, hidden, say, more)
     words = {
         "who": w.name_ranks(d.odd),
         "others": w.name_ranks(d.reference),
@@ -180,7 +190,30 @@ def _parted(s: Situation, d: Divergence) -> Found:
         w.location_of(frame if d.is_decided else one_sided[0] if one_sided else None),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
+        condition=gate_of(gate),
     )
+
+
+def _gate(
+    s: Situation, d: Divergence, frame: Frame | None, decisive: Condition | None, hidden: Frame | None
+) -> Condition | None:
+    if hidden is not None:
+        return deciding(around(hidden, started_ns(s.case)).conditions)
+    return decisive if frame is not None and decisive is not None and decisive.suspicion else None
+
+
+def _named(
+    d: Divergence, gate: Condition | None, frame: Frame | None, hidden: Frame | None, say: str, more: dict[str, object]
+) -> tuple[str, dict[str, object]]:
+    """The variant that names the condition, where there is one and the call is made, or skipped, under it."""
+    is_skipped = d.skipped or (d.by_condition is not None and d.by_condition.is_left_out)
+    if say not in ("another way", "left out", "hidden forward") or (
+        hidden is None and not is_skipped and frame not in d.odd_path
+    ):
+        return say, more
+    op = "the DDP model" if hidden else bare_op((d.reference_call if is_skipped else d.odd_call).op)
+    plainly, words = said_plainly(gate, frame, d.odd, d.reference, op, is_skipped and hidden is None)
+    return (plainly, {**more, **words}) if plainly else (say, more)
 
 
 def _one_sided(s: Situation, d: Divergence) -> tuple[Frame, Condition] | None:
@@ -284,6 +317,7 @@ def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
     is_shared = first.edge.kind == "collective"
     waits = [e for e in s.waits.edges if (e.kind, e.group, e.seq) == call] if is_shared else [first.edge]
     waiters = tuple(sorted({e.waiter for e in waits}))
+    decisive = deciding(around(first.passed).conditions)
     mine = [e for r in culprits for e in s.waits.edges_of(r)[:1]]
     words = {
         "who": w.name_ranks(culprits),
@@ -300,95 +334,17 @@ def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
         for e in (*mine[:2], *waits[:2])
         for line in (w.waiting_line(e), *w.stack_lines(s.case.ranks.get(e.waiter), 2))
     ]
+    say, more = said_plainly(decisive, first.passed, culprits, waiters, first.edge.what.split(" ")[0], is_skipped=True)
     return Found(
         0.85,
         culprits,
         (*w.code_line(first.passed, f"rank {waiters[0]} source"), *stacks),
-        words,
-        fixes=fixes_of(first.passed, deciding(around(first.passed).conditions), w.name_ranks(culprits)),
+        {**words, "others": w.name_ranks(waiters), **more},
+        say,
+        fixes=fixes_of(first.passed, decisive, w.name_ranks(culprits)),
+        condition=gate_of(decisive),
         victims=s.others(culprits),
         location=w.location_of(first.passed),
         group=w.group_named(first.edge.group),
         collective={"op": first.edge.what.split(" ")[0], "seq": first.edge.seq},
     )
-
-
-@rule("stacks-disagree")
-def stacks_disagree(s: Situation) -> Found | None:
-    """Named ranks whose stacks end in different calls: in a log, or in looks from outside."""
-    if s.standing is not None:
-        return _apart_by_looks(s) if s.is_hang and not has_all_calls(s.case) else None
-    named = [d for d in doings_of(s) if d.ranks]
-    waiting = [d for d in named if d.kind == "collective"]
-    ways: dict[tuple[str, str], list[Doing]] = {}
-    for d in waiting:
-        ways.setdefault((d.what, d.caller.function if d.caller else ""), []).append(d)
-    calls = {what for what, _ in ways}
-    if len(named) != len(waiting) or len(ways) < 2 or (len(calls) < 2 and any(not place for _, place in ways)):
-        return None
-    ranks_of = {way: sorted({r for d in found for r in d.ranks}) for way, found in ways.items()}
-    fewest = min(map(len, ranks_of.values()))
-    odd = [way for way, ranks in ranks_of.items() if len(ranks) == fewest]
-    culprits = tuple(ranks_of[odd[0]]) if len(odd) == 1 else ()
-    words = {
-        "sides": "; ".join(
-            f"{w.name_ranks(ranks)} {w.verb(ranks, 'waits', 'wait')} in {what}{f', called by {place}' if place else ''}"
-            for (what, place), ranks in ranks_of.items()
-        ),
-        "odd": f"{w.name_ranks(culprits)} left the way that most ranks took."
-        if culprits
-        else "No way has fewer ranks than the others.",
-    }
-    evidence = [w.stack_of(d) for d in waiting[:6]]
-    return Found(
-        0.85 if len(calls) > 1 else 0.7,
-        culprits,
-        evidence,
-        words,
-        victims=s.others(culprits) if culprits else (),
-        location=w.location_of(ways[odd[0]][0].caller) if culprits else None,
-    )
-
-
-def _apart_by_looks(s: Situation) -> Found | None:
-    """Ranks that all stand in calls with others which cannot meet. Of a group that was given nobody knows the members."""
-    found = stands(s.case)
-    several = sides(found.values())
-    if (
-        len(several) < 2
-        or len(found) < len(s.case.ranks)
-        or any(x.is_transfer or x.is_of_device for x in found.values())
-    ):
-        return None
-    few = [side for side in several if len(side) == len(several[-1])]
-    is_told = len(few) == 1 and not any(x.has_group for x in found.values())
-    odd, usual = several[-1][0], several[0][0]
-    culprits = tuple(sorted(x.rank for x in few[0])) if is_told else ()
-    fork = fork_of(usual.path, odd.path)
-    where = line_to_look_at(usual.path, odd.path, fork, fork is not None and _has_passed(fork))
-    ranks_of = {side[0]: sorted(x.rank for x in side) for side in several}
-    words = {
-        "sides": "; ".join(
-            f"{w.name_ranks(ranks)} {w.verb(ranks, 'waits', 'wait')} in {side.op}{w.at(side.path[-1] if side.path else None)}"
-            for side, ranks in ranks_of.items()
-        ),
-        "odd": f"{w.name_ranks(culprits)} left the way that most ranks took." if culprits else _NOT_TOLD,
-    }
-    evidence = [line for side in several[:4] for line in w.stack_lines(s.case.ranks[side[0].rank], 4)]
-    return Found(
-        0.75 if is_told else 0.6,
-        culprits,
-        [*evidence, *w.code_line(where, "source")],
-        words,
-        victims=s.others(culprits) if culprits else (),
-        location=w.location_of(where) if culprits else None,
-    )
-
-
-def _has_passed(fork: Fork) -> bool:
-    """Whether the odd ranks stand behind the line of the others, in the same round: they have left out the call of that line."""
-    loops = [surroundings(f.file, f.line).loops for f in (fork.left, fork.right)]
-    return fork.right.line > fork.left.line and loops[0] == loops[1]
-
-
-_NOT_TOLD = "Which side is wrong is not told from outside."

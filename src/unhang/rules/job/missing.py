@@ -9,10 +9,13 @@ from unhang.analyze.align import majority
 from unhang.analyze.callpath import user_path
 from unhang.analyze.open_calls import STALLED, InFlight, awaited_call, in_flight
 from unhang.analyze.positions import bare_op, numels, ranks_with_dump
+from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import LateRank, Situation
+from unhang.analyze.source import around
 from unhang.analyze.waits_for import edges_on
 from unhang.model import CollectiveCall, EvidenceLine, PendingCall, WaitEdge
 from unhang.rules import wording as w
+from unhang.rules.advice import deciding, gate_of, said_plainly
 from unhang.rules.base import Found, Names, rule
 
 GIL = "Its dump has no stacks though its peers' have: these need the GIL, so Python stood still there. "
@@ -370,11 +373,15 @@ def _not_by_all(
     _, other, has_majority = majority(dict(details))
     culprits = other if has_majority else makers  # without a majority those that made the narrower group
     frame = next(iter(call.frames), None)
+    gate = deciding(around(frame, started_ns(s.case)).conditions) if frame else None
+    others = [r for r in s.case.in_sight if r not in makers]
+    say, more = said_plainly(gate, frame, makers, others, "new_group", is_skipped=False)
     words = {
         "who": w.name_ranks(makers),
         "call": call.detail,
         "line": w.place(frame),
-        "others": w.name_ranks([r for r in s.case.in_sight if r not in makers]),
+        "others": w.name_ranks(others),
+        **more,
     }
     seen = {
         r: "; ".join(f"#{c.index} {c.detail}" + ("" if c.ended_ns else " (waits)") for c in calls) or "no call"
@@ -385,7 +392,9 @@ def _not_by_all(
         culprits,
         [EvidenceLine(f"rank {r} new_group", text) for r, text in seen.items()],
         words,
+        say,
         victims=s.others(culprits),
         location=w.location_of(frame),
         collective={"op": "new_group", "seq": call.index},
+        condition=gate_of(gate),
     )

@@ -27,7 +27,7 @@ from unhang.analyze.streams import stack_path
 from unhang.analyze.waits_for import edges_on
 from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, Frame, WaitEdge, user_frames
 from unhang.rules import wording as w
-from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT, fixes_of
+from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT, fixes_of, gate_of
 from unhang.rules.base import Found, rule
 from unhang.rules.log_lines import quote
 
@@ -198,6 +198,7 @@ def _made_by_its_rank(
         w.group_of(call.group),
         w.collective_of(call, call.seq),
         "code-divergence",
+        condition=gate_of(condition),
     )
 
 

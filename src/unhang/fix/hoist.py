@@ -1,0 +1,283 @@
+"""Takes a call that every rank must make out of a condition on the rank, and leaves under it what one rank alone does with the result."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from unhang.fix.program import Block, NoDiff, Program, binds, called, calls_in, dotted, loads
+
+IsRank = Callable[[ast.expr], bool]
+_WRITES = re.compile(
+    r"print|open|save|dump|write|mkdir|makedirs|remove|unlink|rename|log|info|warning|log_metrics|tqdm"
+)
+_BUILTINS = frozenset(
+    ("print", "len", "sum", "str", "repr", "float", "int", "bool", "list", "dict", "tuple", "set", "zip", "map", "sorted",
+    "max", "min", "range", "format", "join", "items", "values", "keys", "append", "item", "enumerate", "no_grad")
+)  # fmt: skip
+_LEAVES = ast.Return | ast.Continue | ast.Break
+_CONDITIONAL = ast.IfExp | ast.BoolOp | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+
+@dataclass
+class _Move:
+    """What goes out of the condition. `gate`: the statement before which it is put; `tests`: conditions that stay around it.
+
+    `levels`: for each block on the way in, the statements before the one that holds the call.
+    """
+
+    program: Program
+    gate: ast.If
+    whole: ast.stmt
+    is_within: bool
+    tests: list[str] = field(default_factory=list)
+    uses: set[str] = field(default_factory=set)
+    levels: list[Block] = field(default_factory=list)
+    taken: list[ast.stmt] = field(default_factory=list)
+
+
+def hoist(program: Program, line: int, gate_line: int, makers: Callable[[str], bool], is_rank: IsRank) -> str:
+    """Makes the change; returns what it does. `makers`: whether a call of this name leads to a collective.
+
+    Raises:
+        NoDiff: the change is not sure.
+    """
+    statement, call = _made_at(program, line, makers)
+    move = _way_out(program, statement, gate_line, makers, is_rank)
+    expression = None
+    if move.whole is statement and not _goes_whole(statement, call):
+        expression = _alone(program, statement, call)
+    elif any(_WRITES.fullmatch(called(c)) for c in calls_in(move.whole)):
+        raise NoDiff("the statement also prints or writes, which one rank alone should do")
+    moving: ast.AST = expression or move.whole
+    move.uses |= loads([moving])
+    _with_what_it_needs(move)
+    _make(move, expression)
+    what = f"calls {called(call)}()" if called(call) else f"makes the call of line {line}"
+    return f"Every rank {what}; what one rank alone does with the result stays under the condition"
+
+
+def _made_at(program: Program, line: int, makers: Callable[[str], bool]) -> tuple[ast.stmt, ast.Call]:
+    """The statement and the call on a line that leads to the collective."""
+    found = [(s, c) for s in program.statements_at(line) for c in calls_in(s)]
+    sure = [(s, c) for s, c in found if makers(called(c))]
+    if not sure:
+        sure = [(s, c) for s, c in found if called(c) not in _BUILTINS and not _WRITES.fullmatch(called(c))]
+        if len(sure) > 1:
+            raise NoDiff(f"line {line} makes several calls, and which of them is the collective is not known")
+    if not sure:
+        raise NoDiff(f"line {line} makes no call that could be moved")
+    innermost = [(s, c) for s, c in sure if not any(o is not c and o in ast.walk(c) for _, o in sure)]
+    if len({id(s) for s, _ in sure}) > 1 or len(innermost) > 1:
+        raise NoDiff(f"line {line} makes several collectives")
+    return sure[0]
+
+
+def _goes_whole(statement: ast.stmt, call: ast.Call) -> bool:
+    """Whether the call is all that the statement does, but for keeping its result."""
+    value = getattr(statement, "value", None)
+    if isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign | ast.AugAssign):
+        return value is call or (isinstance(statement, ast.Assign) and not _prints(statement))
+    return not isinstance(statement, ast.Return | ast.Raise | ast.Assert)
+
+
+def _prints(node: ast.AST) -> bool:
+    return any(_WRITES.fullmatch(called(c)) for c in calls_in(node))
+
+
+def _alone(program: Program, statement: ast.stmt, call: ast.Call) -> ast.Call:
+    node: ast.AST = call
+    while node is not statement:
+        child, node = node, program.parents[node]
+        if isinstance(node, _CONDITIONAL) and not (isinstance(node, ast.BoolOp) and node.values[0] is child):
+            raise NoDiff("the call is made in a part of the expression that may not be reached")
+    return call
+
+
+def _way_out(
+    program: Program, statement: ast.stmt, gate_line: int, makers: Callable[[str], bool], is_rank: IsRank
+) -> _Move:
+    """From the call to the condition on the rank, over the blocks between."""
+    chain = [statement, *(n for n in program.around(statement) if isinstance(n, ast.stmt | ast.ExceptHandler))]
+    for inside, node in enumerate(chain):
+        if isinstance(node, ast.If) and node.test.lineno == gate_line and inside:
+            return _within(program, chain[: inside + 1], makers, is_rank)
+        if isinstance(node, ast.stmt) and node in program.parents and not isinstance(node, ast.FunctionDef):
+            block = program.block_of(node)
+            before = [s for s in block[: block.index(node)] if isinstance(s, ast.If) and s.test.lineno == gate_line]
+            if before:
+                return _behind(program, before[0], chain[: inside + 1], is_rank)
+    raise NoDiff(f"the condition of line {gate_line} does not stand around the call")
+
+
+def _within(program: Program, chain: Sequence[ast.AST], makers: Callable[[str], bool], is_rank: IsRank) -> _Move:
+    gate = chain[-1]
+    assert isinstance(gate, ast.If)
+    for above in program.around(gate):  # the outermost condition on the rank is the one to leave
+        if isinstance(above, ast.If) and is_rank(above.test):
+            raise NoDiff("several conditions on the rank stand around the call")
+    if _is_elif(program, gate):
+        raise NoDiff("the condition is an `elif`")
+    in_else = chain[-2] in gate.orelse
+    other = gate.body if in_else else gate.orelse
+    if any(makers(called(c)) for s in other for c in calls_in(s)):
+        raise NoDiff("the other ranks make a collective of their own there")
+    ifs = [n for n in chain if isinstance(n, ast.If)]
+    whole = next(c for c in reversed(chain) if not isinstance(c, ast.If) or c is chain[0])
+    assert isinstance(whole, ast.stmt)
+    move = _Move(program, gate, whole, is_within=True)
+    _collect(move, chain[chain.index(whole) :], ifs, is_rank)
+    return move
+
+
+def _behind(program: Program, gate: ast.If, chain: Sequence[ast.AST], is_rank: IsRank) -> _Move:
+    if gate.orelse or not isinstance(gate.body[-1], _LEAVES):
+        raise NoDiff("the condition does not leave the function or the loop")
+    whole = next(c for c in reversed(chain) if not isinstance(c, ast.If) or c is chain[0])
+    assert isinstance(whole, ast.stmt)
+    move = _Move(program, gate, whole, is_within=False)
+    top = chain[-1]
+    assert isinstance(top, ast.stmt)
+    block = program.block_of(top)
+    move.levels.append(block[block.index(gate) + 1 : block.index(top)])
+    _collect(move, chain[chain.index(whole) :], [n for n in chain if isinstance(n, ast.If)], is_rank)
+    return move
+
+
+def _collect(move: _Move, way: Sequence[ast.AST], ifs: Sequence[ast.AST], is_rank: IsRank) -> None:
+    """The blocks from the outermost inward, and the conditions of them that are no condition on the rank."""
+    for outer, inner in zip(reversed(way), list(reversed(way))[1:], strict=False):
+        if not isinstance(outer, ast.If) or outer not in ifs:
+            raise NoDiff("a loop or a `with` under the condition holds the call together with other work")
+        block = outer.body if inner in outer.body else outer.orelse
+        assert isinstance(inner, ast.stmt)
+        move.levels.append(block[: block.index(inner)])
+        kept = _without_rank(move.program, outer.test, is_rank)
+        if block is outer.orelse:
+            if is_rank(outer.test) and isinstance(outer.test, ast.BoolOp):
+                raise NoDiff("the call stands in the `else` of a condition on the rank and on more")
+            kept = f"not ({kept})" if kept else ""
+        if kept:
+            move.tests.append(kept)
+            move.uses |= loads([outer.test])
+
+
+def _without_rank(program: Program, test: ast.expr, is_rank: IsRank) -> str:
+    """What of a condition is left where its part on the rank is taken out; empty: nothing."""
+    if not is_rank(test):
+        return program.text(test)
+    if isinstance(test, ast.BoolOp):
+        parts = [_without_rank(program, v, is_rank) for v in test.values]
+        if isinstance(test.op, ast.Or) and not all(parts):
+            return ""
+        kept = [f"({p})" if " or " in p and len(parts) > 1 else p for p in parts if p]
+        return (" and " if isinstance(test.op, ast.And) else " or ").join(kept)
+    return ""
+
+
+def _is_elif(program: Program, node: ast.If) -> bool:
+    parent = program.parents[node]
+    return isinstance(parent, ast.If) and parent.orelse == [node] and program.text(node).startswith("elif")
+
+
+def _with_what_it_needs(move: _Move) -> None:
+    """Takes along the statements that what is moved needs.
+
+    Raises:
+        NoDiff: one of them writes, or holds blocks, or a statement that stays would see another value.
+    """
+    stays: list[ast.stmt] = []
+    for statement in (s for level in reversed(move.levels) for s in reversed(level)):
+        sets = binds(statement)
+        if not (sets & _roots(move.uses) or _touches(statement, move.uses)):
+            stays.append(statement)
+            continue
+        if hasattr(statement, "body"):
+            raise NoDiff(f"line {statement.lineno} prepares what the call needs in a block of its own")
+        if _prints(statement):
+            raise NoDiff(f"line {statement.lineno} prepares what the call needs, and also writes")
+        move.taken.insert(0, statement)
+        move.uses |= loads([statement])
+    ahead = {name for s in move.taken for name in binds(s)}
+    if any(loads([s]) & ahead and s.lineno < t.lineno for s in stays for t in move.taken):
+        raise NoDiff("a statement that stays under the condition would see a later value")
+
+
+def _roots(names: set[str]) -> set[str]:
+    """The names themselves, and everything that they are attributes of."""
+    return {".".join(name.split(".")[: i + 1]) for name in names for i in range(name.count(".") + 1)}
+
+
+def _touches(statement: ast.stmt, names: set[str]) -> bool:
+    """Whether it calls a method of something that is needed: `net.train()` before `net(x)`."""
+    for call in calls_in(statement):
+        base = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+        if (
+            base
+            and any(name == base or (name.startswith(f"{base}.") and "." in base) for name in names)
+            and isinstance(statement, ast.Expr)
+        ):
+            return True
+    return False
+
+
+def _make(move: _Move, expression: ast.Call | None) -> None:
+    program, gate = move.program, move.gate
+    indent = program.indent(gate)
+    step = _step(program, gate)
+    inner = indent + (step if move.tests else "")
+    comment = "  # on every rank: it leads to a collective call"
+    text = (
+        f"{indent}if {' and '.join(f'({t})' if ' or ' in t and len(move.tests) > 1 else t for t in move.tests)}:{program.newline}"
+        if move.tests
+        else ""
+    )
+    text += "".join(program.moved(s, inner) for s in move.taken)
+    removed: list[ast.stmt] = list(move.taken)
+    if expression is not None:
+        name = f"{called(expression)}_result"
+        if name in program.names():
+            raise NoDiff(f"the file uses the name {name!r} already")
+        if "\n" in program.text(expression):
+            raise NoDiff("the call is written over several lines")
+        text += f"{inner}{name} = {program.text(expression)}{comment}{program.newline}"
+        program.replace(expression, name)
+    else:
+        text += program.moved(move.whole, inner)
+        removed.append(move.whole)
+    if not program.is_alone(gate):
+        raise NoDiff(f"line {gate.lineno} holds several statements")
+    program.insert_before(gate, text)
+    _remove(program, removed, gate)
+
+
+def _step(program: Program, gate: ast.If) -> str:
+    first = gate.body[0]
+    inner, outer = program.indent(first), program.indent(gate)
+    return inner.removeprefix(outer) if first.lineno != gate.lineno and inner != outer else "    "
+
+
+def _remove(program: Program, gone: list[ast.stmt], gate: ast.If) -> None:
+    """Takes statements out, and blocks that they leave empty.
+
+    Raises:
+        NoDiff: an `else` is left without its `if`, or a line is shared with what stays.
+    """
+    left = list(gone)
+    while True:
+        parents = [program.parents[s] for s in left]
+        inside = [p for p in parents if isinstance(p, ast.If) and (p is gate or gate in program.around(p))]
+        empty = next((p for p in inside if all(s in left for s in p.body)), None)
+        if empty is None:
+            break
+        if empty.orelse and not all(s in left for s in empty.orelse):
+            raise NoDiff("the condition would be left without a body")
+        left = [s for s in left if program.parents[s] is not empty] + [empty]
+    for statement in left:
+        parent = program.parents[statement]
+        block = program.block_of(statement)
+        if all(s in left for s in block) and statement is not gate and not isinstance(parent, ast.Module):
+            raise NoDiff("a block would be left empty")
+        program.remove_lines(statement)

@@ -1,0 +1,199 @@
+"""Which change mends which finding, in which file; and the diff of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from unhang.analyze.rank_names import kind_of_name
+from unhang.analyze.source import Condition, surroundings
+from unhang.fix.agreed import agree_on, even_rounds
+from unhang.fix.hoist import hoist
+from unhang.fix.program import NoDiff, Program, dotted, unified
+from unhang.fix.single import (
+    find_unused,
+    gather_objects,
+    make_folder,
+    raise_again,
+    send_without_waiting,
+    wait_for_thread,
+)
+from unhang.lint import known
+from unhang.model import Diagnosis, Finding, Fix, Gate
+
+_WRAPPERS = ("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard", "prepare")
+_RANKS = ("zero", "local zero", "last", "rank", "local")
+_WHY_NOT = {
+    "rank-stuck-in-user-code": "what the rank should do instead of waiting there is yours to decide",
+    "dataloader-hang": "the loader waits for something outside this code; see what to do in the report",
+    "slow-rank0-work": "the work is not wrong, only long: do it before the job, or give the group a longer timeout",
+    "rank-frozen": "nothing in the code stopped the process",
+    "user-exception": "what the code should do with this input is yours to decide",
+    "gpu-oom": "what should take less memory is yours to decide",
+    "size-mismatch": "which size is the right one is yours to decide",
+    "shutdown-hang": "which thread or process should end, and when, is yours to decide",
+    "straggler": "a slow rank is no fault of a line",
+}
+
+
+@dataclass(frozen=True)
+class Mended:
+    """A change of one file. `says`: what it does; `name`: the file as the diff names it; `root`: the folder that this is seen from."""
+
+    path: Path
+    root: Path
+    name: str
+    before: bytes
+    after: bytes
+    says: str
+
+    @property
+    def diff(self) -> str:
+        """The change, for `git apply` and `patch -p1` in `root`."""
+        return unified(self.name, self.before, self.after)
+
+
+def mend(finding: Finding, backend: str, find_file: Callable[[str], Path] = Path) -> Mended:
+    """The change that mends a finding. `find_file`: where a file of the job lies here.
+
+    Raises:
+        NoDiff: there is none that is sure.
+    """
+    change = _change(finding)
+    if finding.location is None:
+        raise NoDiff("the report names no line")
+    program = Program(find_file(finding.location.file))
+    says = change(program, finding, backend)
+    after = program.result()
+    root = _root(program.path)
+    name = program.path.resolve().relative_to(root).as_posix()
+    return Mended(program.path, root, name, program.data, after, says)
+
+
+Change = Callable[[Program, Finding, str], str]
+
+
+def _change(finding: Finding) -> Change:
+    match finding.cause, finding.rule:
+        case "code-divergence", "swallowed-exception":
+            return lambda program, f, _: raise_again(program, f)
+        case "code-divergence" | "uneven-inputs", "uneven-inputs" if finding.cause == "uneven-inputs":
+            return even_rounds
+        case "unused-parameters", _:
+            return lambda program, f, _: find_unused(program, f)
+        case "collective-order-race", _:
+            return _one_order
+        case "filesystem-race", _:
+            return lambda program, f, _: make_folder(program, f)
+        case "size-mismatch", _:
+            return gather_objects
+    if finding.condition is None:
+        why = "the report names no condition that decides who makes the call"
+        raise NoDiff(
+            _WHY_NOT.get(
+                finding.cause, why if finding.cause == "code-divergence" else "it is no fault of a line of code"
+            )
+        )
+    return _hoist if _asks_for_the_rank(finding.condition) else _agree
+
+
+def _one_order(program: Program, finding: Finding, backend: str) -> str:
+    is_of_thread = any("thread python" in e.text for e in finding.evidence if e.source.endswith("calls"))
+    return (wait_for_thread if is_of_thread else send_without_waiting)(program, finding)
+
+
+def _agree(program: Program, finding: Finding, backend: str) -> str:
+    assert finding.condition is not None
+    return agree_on(program, finding.condition, finding, backend)
+
+
+def _hoist(program: Program, finding: Finding, backend: str) -> str:
+    gate, place = finding.condition, finding.location
+    assert gate is not None
+    assert place is not None
+    if (finding.collective or {}).get("op") in ("send", "recv"):
+        raise NoDiff("the ranks send to each other there: which side should do another thing is yours to decide")
+    found = surroundings(str(program.path), place.line).conditions
+    near = next((c for c in found if c.line == gate.line), None)
+    if near is None:
+        raise NoDiff(f"line {gate.line} holds another condition now")
+    functions = {e.text.rpartition(" in ")[2] for e in finding.evidence if e.source.endswith("stack")}
+    functions |= {
+        step.partition(":")[0].split()[-1]
+        for e in finding.evidence
+        if e.source.endswith("calls")
+        for step in e.text.split(" > ")
+    }
+    makers = (
+        (known.WORDS - {"log", "setup", "register", "signal", "finalize", "Thread"})
+        | _wrapped(program.tree)
+        | functions
+    )
+    return hoist(program, place.line, gate.line, makers.__contains__, lambda test: _is_rank(near, test))
+
+
+def _is_rank(near: Condition, test: ast.expr) -> bool:
+    """Whether a part of the condition asks for the rank."""
+    if isinstance(test, ast.BoolOp):
+        return any(_is_rank(near, v) for v in test.values)
+    return replace(near, test=test, text=ast.unparse(test), line=near.line).depends_on_rank
+
+
+def _asks_for_the_rank(gate: Gate) -> bool:
+    """Whether the condition itself names the rank; one that only follows from it, somewhere, is agreed on."""
+    if gate.only_zero:
+        return True
+    try:
+        names = [n for n in ast.walk(ast.parse(gate.text, mode="eval")) if isinstance(n, ast.Name | ast.Attribute)]
+    except (SyntaxError, ValueError):
+        return False
+    return gate.by_rank and any(kind_of_name(dotted(n).rpartition(".")[2]) in _RANKS for n in names)
+
+
+def _wrapped(tree: ast.AST) -> set[str]:
+    """Names of what is wrapped for distributed training: a call of it is a forward that all ranks make."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(c, ast.Call) and dotted(c.func).rpartition(".")[2] in _WRAPPERS for c in ast.walk(node.value)
+        ):
+            found |= {
+                n.id if isinstance(n, ast.Name) else n.attr
+                for t in node.targets
+                for n in ast.walk(t)
+                if isinstance(n, ast.Name | ast.Attribute)
+            }
+    return found
+
+
+def _root(path: Path) -> Path:
+    """The working tree that a file lies in; else the folder one is in, else its own."""
+    whole = path.resolve()
+    for folder in whole.parents:
+        if (folder / ".git").exists():
+            return folder
+    here = Path.cwd()
+    return here if whole.is_relative_to(here) else whole.parent
+
+
+def with_diff(diagnosis: Diagnosis) -> Diagnosis:
+    """The same with the diff that mends the first finding, in front of its other fixes, where there is a sure one."""
+    if not diagnosis.findings or any(f.patch for f in diagnosis.findings[0].fixes):
+        return diagnosis
+    first = diagnosis.findings[0]
+    try:
+        mended = mend(first, diagnosis.job.backend)
+        if mended.path.stat().st_mtime_ns > diagnosis.job.started_ns > 0:
+            return diagnosis  # another text than that which ran
+    except Exception:  # noqa: BLE001  a program that nobody foresaw must not cost the verdict
+        return diagnosis
+    fix = Fix(
+        mended.says,
+        verify="unhang verify --before <this report> --after -- <the same command>",
+        patch=mended.diff,
+        undo="git apply -R fix.patch, which `unhang fix --apply` leaves beside the report",
+    )
+    others = first.fixes[1:] if first.condition is not None else first.fixes  # the first says the same in words
+    return replace(diagnosis, findings=(replace(first, fixes=(fix, *others)), *diagnosis.findings[1:]))

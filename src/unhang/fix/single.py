@@ -1,0 +1,197 @@
+"""Changes of one line: an argument, a `raise`, a folder that is made, a send that does not wait, tensors gathered as objects."""
+
+from __future__ import annotations
+
+import ast
+
+from unhang.analyze.source import surroundings
+from unhang.fix.program import Edit, NoDiff, Program, called, calls_in, dotted
+from unhang.model import Finding
+
+_WRAPPERS = ("DistributedDataParallel", "DDP")
+_WRITERS = ("save", "open", "write_text", "write_bytes", "savez", "save_file")
+
+
+def find_unused(program: Program, finding: Finding) -> str:
+    """Lets DDP look for the parameters that took no part.
+
+    Raises:
+        NoDiff: the file has not one call of DDP, or it looks for them already.
+    """
+    wraps = [n for n in ast.walk(program.tree) if isinstance(n, ast.Call) and called(n) in _WRAPPERS]
+    if len(wraps) != 1:
+        many = "no call" if not wraps else f"{len(wraps)} calls"
+        raise NoDiff(f"{program.path.name} has {many} of DistributedDataParallel")
+    call = wraps[0]
+    given = {k.arg: k.value for k in call.keywords}
+    if "static_graph" in given or None in given:
+        raise NoDiff("what DDP is given is not told by that line alone")
+    if (value := given.get("find_unused_parameters")) is not None:
+        if program.text(value) == "True":
+            raise NoDiff("DDP looks for unused parameters already")
+        program.replace(value, "True")
+    else:
+        at = program.end(call) - 1
+        has_comma = program.data[:at].rstrip().endswith(b",")
+        program.edits.append(
+            Edit(at, at, f"{'' if has_comma else ','} find_unused_parameters=True".lstrip(" " if has_comma else ""))
+        )
+    return "DDP looks in every step for parameters that took no part in the loss; that costs a walk of the graph"
+
+
+def raise_again(program: Program, finding: Finding) -> str:
+    """Lets the exception end the rank, so that the launcher ends the others.
+
+    Raises:
+        NoDiff: the handler is not found.
+    """
+    line = next((e.line for e in finding.evidence if e.source.endswith("handler") and e.line), 0)
+    handlers = [n for n in ast.walk(program.tree) if isinstance(n, ast.ExceptHandler)]
+    found = [h for h in handlers if h.lineno <= line <= (h.end_lineno or 0)]
+    if not found:
+        raise NoDiff("the `except` that caught the exception is not in this file")
+    last = found[-1].body[-1]
+    if isinstance(last, ast.Continue | ast.Break | ast.Pass):
+        program.replace(last, "raise")
+    elif isinstance(last, ast.Return | ast.Raise | ast.If | ast.With | ast.For | ast.While | ast.Try):
+        raise NoDiff("the `except` ends in a way of its own")
+    else:
+        program.follow_with(last, "raise")
+    return "The exception ends the rank, and the launcher the others at once: a message instead of a hang"
+
+
+def make_folder(program: Program, finding: Finding) -> str:
+    """Makes the folder on every rank before it is written to.
+
+    Raises:
+        NoDiff: the line does not write to a path in a folder that has a name.
+    """
+    line = finding.location.line if finding.location else 0
+    for statement in program.statements_at(line):
+        if not any(called(c) in _WRITERS for c in calls_in(statement)) or program.is_alone(statement) is False:
+            continue
+        folders = [
+            f for c in calls_in(statement) if called(c) in _WRITERS for a in c.args if (f := _folder(program, a))
+        ]
+        if len(folders) == 1:
+            text = f"{program.indent(statement)}{folders[0]}{program.newline}"
+            program.insert_before(statement, text)
+            return "Every rank makes the folder, which costs nothing where it is there"
+    raise NoDiff("the line does not show which folder the path lies in")
+
+
+def _folder(program: Program, node: ast.expr) -> str:
+    match node:
+        case ast.BinOp(op=ast.Div(), left=ast.Name() | ast.Attribute() as left):
+            return f"{program.text(left)}.mkdir(parents=True, exist_ok=True)"
+        case ast.JoinedStr(
+            values=[ast.FormattedValue(value=ast.Name() as name), ast.Constant(value=str() as rest), *_]
+        ):
+            has_os = any(isinstance(n, ast.Import) and "os" in {a.name for a in n.names} for n in program.tree.body)
+            return f"os.makedirs({name.id}, exist_ok=True)" if has_os and rest.startswith("/") else ""
+    return ""
+
+
+def send_without_waiting(program: Program, finding: Finding) -> str:
+    """Lets a rank send before it receives, without waiting for the other side.
+
+    Raises:
+        NoDiff: the two calls do not stand one after the other, or what is sent depends on what was received.
+    """
+    line = finding.location.line if finding.location else 0
+    for receive in program.statements_at(line):
+        block = program.block_of(receive)
+        after = block[block.index(receive) + 1 :][:1]
+        if not after or not isinstance(receive, ast.Expr) or not isinstance(after[0], ast.Expr):
+            continue
+        first, send = receive.value, after[0].value
+        if (
+            not isinstance(first, ast.Call)
+            or not isinstance(send, ast.Call)
+            or (called(first), called(send)) != ("recv", "send")
+        ):
+            continue
+        into = {n.id for n in ast.walk(first.args[0]) if isinstance(n, ast.Name)} if first.args else set()
+        if not into or any(isinstance(n, ast.Name) and n.id in into for n in ast.walk(send)):
+            raise NoDiff("what is sent depends on what was received")
+        if "sent" in program.names():
+            raise NoDiff("the file uses the name 'sent' already")
+        text, indent = program.text(send), program.indent(receive)
+        name = program.text(send.func)
+        started = f"{name.removesuffix('send')}isend{text.removeprefix(name)}"
+        program.insert_before(receive, f"{indent}sent = {started}{program.newline}")
+        program.replace(after[0], "sent.wait()")
+        return "Every rank sends first, and does not wait for the other side before it receives"
+    raise NoDiff("the sends and receives do not stand one after the other")
+
+
+def wait_for_thread(program: Program, finding: Finding) -> str:
+    """Lets the main thread wait for one that makes a collective of its own, so that the calls come in one order.
+
+    Raises:
+        NoDiff: the thread goes on for long, or it is not certain where it starts.
+    """
+    line = finding.location.line if finding.location else 0
+    name = (finding.location.function if finding.location else "").rpartition(".")[2]
+    for call in (n for n in ast.walk(program.tree) if isinstance(n, ast.Call) and called(n) == "Thread"):
+        target = next((k.value for k in call.keywords if k.arg == "target"), None)
+        is_lambda = isinstance(target, ast.Lambda) and target.lineno <= line <= (target.end_lineno or 0)
+        if target is None or not (is_lambda or dotted(target).rpartition(".")[2] == name):
+            continue
+        bodies = [n for n in ast.walk(program.tree) if isinstance(n, ast.FunctionDef) and n.name == name]
+        if any(isinstance(n, ast.While | ast.For) for b in bodies for n in ast.walk(b)):
+            raise NoDiff("the thread runs for long: give it a group of its own, or let the main thread make its call")
+        return _joined(program, call)
+    raise NoDiff("which of two threads or groups comes first is not decided in one place; see what to do in the report")
+
+
+def _joined(program: Program, call: ast.Call) -> str:
+    says = "The main thread waits until the other one has made its call, so that all ranks make the calls in one order"
+    parent, indent = program.parents[call], ""
+    if any(c.depends_on_rank for c in surroundings(str(program.path), call.lineno).conditions):
+        raise NoDiff("the thread is started on some ranks only")
+    if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
+        start = f"{parent.targets[0].id}.start()"
+        found = [
+            n for n in ast.walk(program.function_of(parent)) if isinstance(n, ast.Expr) and program.text(n) == start
+        ]
+        if len(found) == 1:
+            program.follow_with(found[0], start.replace("start", "join"))
+            return says
+    outer = program.parents[parent]
+    statement = program.parents[outer] if isinstance(outer, ast.Call) else None
+    if isinstance(parent, ast.Attribute) and parent.attr == "start" and isinstance(statement, ast.Expr):
+        if "thread" in program.names():
+            raise NoDiff("the file uses the name 'thread' already")
+        program.replace(statement, f"thread = {program.text(call)}")
+        indent = program.indent(statement)
+        above = getattr(program.parents[statement], "lineno", 0)
+        if program.is_alone(statement) and above != statement.lineno:
+            program.insert_after(
+                statement, "".join(f"{indent}thread.{do}(){program.newline}" for do in ("start", "join"))
+            )
+        else:
+            program.edits[-1] = program.edits[-1]._replace(
+                new=f"thread = {program.text(call)}; thread.start(); thread.join()"
+            )
+        return says
+    raise NoDiff("it is not certain where the thread is started")
+
+
+def gather_objects(program: Program, finding: Finding, backend: str) -> str:
+    """Gathers tensors of any size.
+
+    Raises:
+        NoDiff: it is another collective, or the tensors lie on devices.
+    """
+    line = finding.location.line if finding.location else 0
+    if (finding.collective or {}).get("op") != "all_gather" or "gloo" not in backend:
+        raise NoDiff(
+            "only an all_gather of tensors on the host can be made one of objects; pad the tensors to one size"
+        )
+    found = [c for s in program.statements_at(line) for c in calls_in(s) if called(c) == "all_gather"]
+    if len(found) != 1 or any(k.arg == "async_op" for k in found[0].keywords) or len(found[0].args) < 2:
+        raise NoDiff("the line has not one plain all_gather")
+    name = program.text(found[0].func)
+    program.replace(found[0].func, f"{name}_object")
+    return "The tensors are gathered as objects, each with its own size; slower, and without gradients as before"

@@ -1,0 +1,170 @@
+"""Small programs with a fault, as a finding names it, and what the diff makes of them; empty where there must be none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from unhang.model import EvidenceLine, Finding, Gate, Location
+
+HEAD = "import torch\nimport torch.distributed as dist\n\n\n"
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A program whose line with `# here` is at fault. `gate`: the text of the condition that decides; it stands in the line with `# gate`."""
+
+    source: str
+    mended: str  # the lines that the diff adds, or a part of the reason why there is none
+    cause: str = "code-divergence"
+    rule: str = "rank-dependent-collective"
+    gate: str = ""
+    by_rank: bool = True
+    op: str = "all_reduce"
+    group: str = "default_pg"
+    evidence: tuple[EvidenceLine, ...] = field(default=())
+
+    def finding(self, file: str) -> Finding:
+        lines = self.text.splitlines()
+        at = next(i for i, line in enumerate(lines, 1) if "# here" in line)
+        gate_at = next((i for i, line in enumerate(lines, 1) if "# gate" in line), at)
+        gate = Gate(file, gate_at, self.gate, self.by_rank, self.by_rank) if self.gate else None
+        evidence = tuple(
+            EvidenceLine(e.source, e.text, next(i for i, line in enumerate(lines, 1) if e.text in line))
+            for e in self.evidence
+        )
+        return Finding(
+            self.rule, self.cause, "rank 0 did another thing", 0.9, (0,), "Because.", (1,), {"pg_name": "9", "pg_desc": self.group},
+            {"op": self.op, "seq": 4}, Location(file, at, "work"), evidence, condition=gate,
+        )  # fmt: skip
+
+    @property
+    def text(self) -> str:
+        return HEAD + self.source
+
+
+RANK = "dist.get_rank() == 0"
+LOOP = EvidenceLine("loop", "for batch")
+HANDLER = EvidenceLine("rank 1 handler", "except ValueError")
+
+MENDED = {
+    "a result in an f-string": Wrong(
+        "def work(x):\n    if dist.get_rank() == 0:  # gate\n        print(f'loss {mean(x):.3f}')  # here\n\n\ndef mean(x):\n    dist.all_reduce(x)\n    return x\n",
+        "    mean_result = mean(x)  # on every rank: it leads to a collective call\n        print(f'loss {mean_result:.3f}')  # here\n",
+        gate=RANK,
+    ),
+    "a result that nobody uses": Wrong(
+        "def work(x):\n    if dist.get_rank() == 0:  # gate\n        print('saving')\n        dist.barrier()  # here\n",
+        "    dist.barrier()  # here\n", gate=RANK, op="barrier",
+    ),
+    "nothing else under the condition": Wrong(
+        "def work(x):\n    if dist.get_rank() == 0:  # gate\n        dist.barrier()  # here\n    return x\n", "    dist.barrier()  # here\n", gate=RANK, op="barrier",
+    ),
+    "with what the call needs": Wrong(
+        "def work(x):\n    if dist.get_rank() == 0:  # gate\n        y = x * 2\n        print('now')\n        dist.all_reduce(y)  # here\n        print(y)\n",
+        "    y = x * 2\n    dist.all_reduce(y)  # here\n", gate=RANK,
+    ),
+    "behind a way out": Wrong(
+        "def work(x):\n    if dist.get_rank() != 0:  # gate\n        return\n    dist.all_reduce(x)  # here\n    print(x)\n",
+        "    dist.all_reduce(x)  # here\n", gate=RANK,
+    ),
+    "under a second condition that all ranks share": Wrong(
+        "def work(x, step):\n    if dist.get_rank() == 0:  # gate\n        print(step)\n        if step % 10 == 0:\n            dist.all_reduce(x)  # here\n",
+        "    if step % 10 == 0:\n        dist.all_reduce(x)  # here\n", gate=RANK,
+    ),
+    "a condition with a part on the rank": Wrong(
+        "def work(x, step):\n    if step % 10 == 0 and dist.get_rank() == 0:  # gate\n        dist.all_reduce(x)  # here\n",
+        "    if step % 10 == 0:\n", gate=f"step % 10 == 0 and {RANK}",
+    ),
+    "a decision by data": Wrong(
+        "def work(loss):\n    if torch.isfinite(loss):  # gate\n        loss.backward()  # here\n",
+        '''\
+def agreed(holds):
+    """Whether it holds on every rank: all of them go the same way."""
+    flag = torch.tensor(float(bool(holds)))
+    dist.all_reduce(flag, op=dist.ReduceOp.MIN)
+    return flag.item() > 0
+
+
+    if agreed(torch.isfinite(loss)):  # gate
+''', gate="torch.isfinite(loss)", by_rank=False,
+    ),
+    "an early way out by data": Wrong(
+        "def work(losses):\n    for loss in losses:\n        if loss != loss:  # gate\n            continue\n        loss.backward()  # here\n",
+        "        if not agreed(not (loss != loss)):  # gate\n", gate="loss == loss", by_rank=False,
+    ),
+    "a loop of unequal length": Wrong(
+        "def work(batches):\n    for batch in batches:  # here\n        dist.all_reduce(batch)\n",
+        "    for batch in in_step(batches):  # here\n", "uneven-inputs", "uneven-inputs", evidence=(LOOP,),
+    ),
+    "a loop in a group": Wrong(
+        "def work(batches, team):\n    for batch in batches:  # here\n        dist.all_reduce(batch, group=team)\n",
+        "    for batch in in_step(batches, team):  # here\n", "uneven-inputs", "uneven-inputs", group="team", evidence=(LOOP,),
+    ),
+    "an exception that is caught": Wrong(
+        "def work(x):\n    for _ in range(3):\n        try:\n            dist.all_reduce(x)  # here\n        except ValueError:\n            continue\n",
+        "            raise\n", rule="swallowed-exception", evidence=(HANDLER,),
+    ),
+    "parameters that take no part": Wrong(
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n\n\ndef work(model, x):\n    model = DDP(model)\n    model(x)  # here\n",
+        "    model = DDP(model, find_unused_parameters=True)\n", "unused-parameters", "unused-parameters",
+    ),
+    "receive before send": Wrong(
+        "def work(a, b, left, right):\n    dist.recv(a, src=left)  # here\n    dist.send(b, dst=right)\n",
+        "    sent = dist.isend(b, dst=right)\n    sent.wait()\n", "collective-order-race", "collective-order-race", op="recv",
+    ),
+    "a thread with a collective": Wrong(
+        "import threading\n\n\ndef work(x):  # it is the target\n    dist.all_reduce(x)  # here\n\n\ndef main(x):\n    threading.Thread(target=work, args=(x,)).start()\n",
+        "    thread = threading.Thread(target=work, args=(x,))\n    thread.start()\n    thread.join()\n", "collective-order-race", "collective-order-race",
+        evidence=(EvidenceLine("rank 0 calls", "dist.all_reduce"),),
+    ),
+    "a folder that one rank makes": Wrong(
+        "def work(folder, x):\n    torch.save(x, folder / 'x.pt')  # here\n",
+        "    folder.mkdir(parents=True, exist_ok=True)\n", "filesystem-race", "filesystem-race",
+    ),
+    "tensors of unequal size": Wrong(
+        "def work(parts, x):\n    dist.all_gather(parts, x)  # here\n", "    dist.all_gather_object(parts, x)  # here\n", "size-mismatch", "size-mismatch", op="all_gather",
+    ),
+}  # fmt: skip
+
+LEFT_ALONE = {
+    "the other ranks make a collective too": Wrong(
+        "def work(x):\n    if dist.get_rank() == 0:  # gate\n        dist.all_reduce(x)  # here\n    else:\n        dist.barrier()\n", "of their own", gate=RANK,
+    ),
+    "a result that may not be reached": Wrong(
+        "def work(x, y):\n    if dist.get_rank() == 0:  # gate\n        print(y or dist.all_gather(x))  # here\n", "may not be reached", gate=RANK,
+    ),
+    "what the call needs is written to a file first": Wrong(
+        "def work(x):\n    if dist.get_rank() == 0:  # gate\n        y = torch.save(x, 'x')\n        dist.all_reduce(y)  # here\n", "also writes", gate=RANK,
+    ),
+    "a text over several lines would be moved": Wrong(
+        "def work(x):\n    if dist.get_rank() == 0:  # gate\n        note = '''a\n        b'''\n        dist.all_gather_object(x, note)  # here\n",
+        "over several lines", gate=RANK,
+    ),
+    "an elif": Wrong(
+        "def work(x, y):\n    if y:\n        pass\n    elif x.sum() > 0:  # gate\n        dist.all_reduce(x)  # here\n", "elif", gate="x.sum() > 0", by_rank=False,
+    ),
+    "a group that the code does not name": Wrong(
+        "def work(x):\n    if x.sum() > 0:  # gate\n        x.backward()  # here\n", "does not name it", gate="x.sum() > 0", by_rank=False, group="team",
+    ),
+    "ranks that send to each other": Wrong(
+        "def work(x):\n    if x.sum() > 0:  # gate\n        dist.send(x, 1)  # here\n", "send to each other", gate="x.sum() > 0", by_rank=False, op="send",
+    ),
+    "a loop that only some ranks run": Wrong(
+        "def work(batches):\n    if dist.get_rank() < 2:\n        for batch in batches:  # here\n            dist.all_reduce(batch)\n",
+        "some ranks only", "uneven-inputs", "uneven-inputs", evidence=(LOOP,),
+    ),
+    "a thread that runs for long": Wrong(
+        "import threading\n\n\ndef work(x):\n    while True:\n        dist.all_reduce(x)  # here\n\n\ndef main(x):\n    threading.Thread(target=work).start()\n",
+        "runs for long", "collective-order-race", "collective-order-race", evidence=(EvidenceLine("rank 0 calls", "dist.all_reduce"),),
+    ),
+    "what is sent is what was received": Wrong(
+        "def work(a, left, right):\n    dist.recv(a, src=left)  # here\n    dist.send(a, dst=right)\n", "depends on what was received",
+        "collective-order-race", "collective-order-race", op="recv",
+    ),
+    "two models": Wrong(
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n\n\ndef work(a, b):\n    a, b = DDP(a), DDP(b)\n    a(b)  # here\n",
+        "2 calls", "unused-parameters", "unused-parameters",
+    ),
+    "a lock": Wrong("def work(lock):\n    lock.acquire()  # here\n", "yours to decide", "rank-stuck-in-user-code", "rank-stuck-in-user-code"),
+    "no condition is known": Wrong("def work(x):\n    dist.all_reduce(x)  # here\n", "names no condition"),
+}  # fmt: skip

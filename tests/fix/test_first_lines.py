@@ -1,0 +1,41 @@
+"""The first line of every rule, as a reader sees it: one file, to be read as prose. UNHANG_UPDATE_SNAPSHOTS=1 writes it anew."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from tests.rules.cases import load_examples
+from unhang.analyze.situation import Situation
+from unhang.rules.registry import all_rules, judge
+from unhang.show.headline import headline
+from unhang.testing import Fires
+
+FILE = Path(__file__).with_name("first_lines.txt")
+
+
+def first_lines() -> str:
+    lines = []
+    for rule in all_rules():
+        said = {}
+        for example in load_examples()[rule.id]:
+            if isinstance(example, Fires):
+                situation = Situation(example.case)
+                said[headline(judge(situation, [rule]), example.case, situation.waits)] = None
+        shown = (re.sub(r"/(?:example|tmp)/[\w/.-]*/", "", line) for line in said)
+        lines += [f"{rule.id}\n", *(f"    {line}\n" for line in dict.fromkeys(shown))]
+    return "".join(lines)
+
+
+def test_first_lines_are_exactly() -> None:
+    text = first_lines()
+    if os.environ.get("UNHANG_UPDATE_SNAPSHOTS"):
+        FILE.write_text(text, encoding="utf-8")
+    assert text == FILE.read_text(encoding="utf-8")
+
+
+def test_they_speak_plainly() -> None:
+    """Of what a reader must not meet in a first line: the names of signals as numbers, empty or double words, unfilled slots."""
+    for line in first_lines().splitlines():
+        assert not re.search(r"\bsignal \d|\{\w+\}|  \S+  |\b(\w+) \1\b(?! of)|\(\)\(|None\b", line.strip()), line
