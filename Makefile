@@ -63,6 +63,7 @@ docs: setup  ## Write docs/rules and the decision tree from the rules' docstring
 	@$(BIN)/python docs/make_tree.py
 	@$(BIN)/python docs/make_lines.py
 	@$(BIN)/python docs/make_lint.py
+	@$(BIN)/python docs/make_coverage.py
 
 clean:  ## Remove what setup made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache unhang-reports
