@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -37,6 +38,12 @@ def _options(function: click.decorators.FC) -> click.decorators.FC:
             is_flag=True,
             help="Run the after until it fails, or until that it does not is no luck (95 %); --repeat is the most.",
         ),
+        click.option(
+            "--replicas",
+            "compares_replicas",
+            is_flag=True,
+            help="Also compare what DDP wraps on all ranks, every 10 optimizer steps; the script needs no change.",
+        ),
         click.option("--soak", type=seconds, metavar="MINUTES", help="Run again and again, with faults in between."),
         click.option(
             "--faults", metavar="SCHEDULE", help="For --soak: NAME[:rank=1,step=5]@MINUTE, ... or a TOML file."
@@ -70,6 +77,7 @@ def command(
     expect: Path | None,
     repeat: int,
     until_significant: bool,
+    compares_replicas: bool,
     soak: float | None,
     faults: str | None,
     report_dir: Path | None,
@@ -108,7 +116,14 @@ def command(
         raise WrongUsage(
             "--until-significant needs a before that failed, and a command: --before PATH --after -- COMMAND..."
         )
-    how = HowToRun(run_limit, stall_after, abort_after, shows_output=show_output)
+    env = None
+    if compares_replicas:
+        from unhang.inside.integrations.ddp_replicas import environment
+
+        if not command_line and not before_command:
+            raise WrongUsage("--replicas needs a command: what is over cannot be compared any more")
+        env = environment(os.environ)
+    how = HowToRun(run_limit, stall_after, abort_after, env, shows_output=show_output)
     folder = report_dir or Path("unhang-reports") / time.strftime("verify-%Y%m%d-%H%M%S")
     if soak is not None and faults is not None:
         if before or before_command or after:
@@ -137,11 +152,13 @@ def _verify(
     writing: tuple[str, Path | None, Path | None],
 ) -> int:
     from unhang.verify.before_after import MOST_RUNS, compare_sides, enough
-    from unhang.verify.expectations import default_expectations, read_expectations
+    from unhang.verify.expectations import Expectation, default_expectations, read_expectations
     from unhang.verify.runs import can_start, runs_of
     from unhang.verify.verify_report import verified_json, verified_text
 
     expectations = read_expectations(expect) if expect else default_expectations()
+    if how.env is not None and not any(e.name == "replicas_equal" for e in expectations):
+        expectations = (*expectations, Expectation("replicas_equal", is_own=True))
     before_words = shlex.split(before[1]) if before[1] else []
     for words in (before_words, after[1]):
         can_start(words)
