@@ -102,27 +102,14 @@ def command(
     from unhang.verify.runs import HowToRun
 
     after = tuple(path for path in after if path != _HERE)
-    if wrong := [path for path in (*before, *after) if path.startswith("-")]:
-        raise WrongUsage(f"a run is a path, not {wrong[0]!r}; a command comes after --")
-    if after and command_line:
-        raise WrongUsage("--after takes either paths or a command, not both")
-    if not after and not command_line:
-        raise WrongUsage("what is the after? Give --after PATH, or -- COMMAND...")
-    if before and before_command:
-        raise WrongUsage("--before and --before-command exclude each other")
+    _check(before, before_command, after, command_line)
     if (soak is None) != (faults is None):
         raise WrongUsage("--soak and --faults go together")
     if until_significant and not ((before or before_command) and command_line):
         raise WrongUsage(
             "--until-significant needs a before that failed, and a command: --before PATH --after -- COMMAND..."
         )
-    env = None
-    if compares_replicas:
-        from unhang.inside.integrations.ddp_replicas import environment
-
-        if not command_line and not before_command:
-            raise WrongUsage("--replicas needs a command: what is over cannot be compared any more")
-        env = environment(os.environ)
+    env = _compared(bool(command_line or before_command)) if compares_replicas else None
     how = HowToRun(run_limit, stall_after, abort_after, env, shows_output=show_output)
     folder = report_dir or Path("unhang-reports") / time.strftime("verify-%Y%m%d-%H%M%S")
     if soak is not None and faults is not None:
@@ -139,6 +126,29 @@ def command(
         seed,
         (output_format, output, junit),
     )
+
+
+def _check(
+    before: tuple[str, ...], before_command: str | None, after: tuple[str, ...], command_line: tuple[str, ...]
+) -> None:
+    """Refuses sides that make no sense."""
+    if wrong := [path for path in (*before, *after) if path.startswith("-")]:
+        raise WrongUsage(f"a run is a path, not {wrong[0]!r}; a command comes after --")
+    if after and command_line:
+        raise WrongUsage("--after takes either paths or a command, not both")
+    if not after and not command_line:
+        raise WrongUsage("what is the after? Give --after PATH, or -- COMMAND...")
+    if before and before_command:
+        raise WrongUsage("--before and --before-command exclude each other")
+
+
+def _compared(has_command: bool) -> dict[str, str]:
+    """The environment of jobs whose replicas are compared."""
+    from unhang.inside.integrations.ddp_replicas import environment
+
+    if not has_command:
+        raise WrongUsage("--replicas needs a command: what is over cannot be compared any more")
+    return environment(os.environ)
 
 
 def _verify(

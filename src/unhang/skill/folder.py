@@ -181,6 +181,7 @@ def skill_files(commands: Mapping[str, str]) -> dict[str, str]:
         "references/decision-tree.md": tree_page(lambda rule: f"rules.md#{rule}", commands, is_drawn=False),
         "references/rules.md": rules_page(commands),
         "references/advice.md": advice_page(),
+        "references/report.md": resources.files(__package__).joinpath("report.md").read_text(encoding="utf-8"),
     }
     return {**files, MAIN: files[MAIN].replace("{{digest}}", _digest(files))}
 
