@@ -63,6 +63,7 @@ docs: setup  ## Write the generated pages, and build the site into build/site
 	@$(BIN)/python docs/make_tree.py
 	@$(BIN)/python docs/make_lines.py
 	@$(BIN)/python docs/make_lint.py
+	@$(BIN)/python docs/make_coverage.py
 	@$(BIN)/python docs/make_report.py
 	@$(BIN)/python docs/make_site.py
 	@$(BIN)/zensical build --strict --clean

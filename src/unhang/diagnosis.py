@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -107,6 +107,14 @@ def judge_paths(
     judged = judge_case(evidence.case)._replace(evidence=evidence)
     on_stage("judge")
     return judged
+
+
+def with_names(judged: Judged, shapes: Mapping[str, tuple[int, ...]]) -> Judged:
+    """With notes on what the calls that did not complete may be, by the shapes of the model's tensors."""
+    from unhang.analyze.element_counts import named, waiting_counts
+
+    found = [text for count in waiting_counts(Situation(judged.case)) if (text := named(count, shapes))]
+    return judged._replace(diagnosis=replace(judged.diagnosis, notes=(*judged.diagnosis.notes, *found)))
 
 
 def look_closer(evidence: Evidence) -> None:

@@ -178,6 +178,7 @@ _STALL_S, _STALL_RATIO = 60, 20.0
 _FEW, _BEFORE = 5, 10
 _SLOWER, _SLOW_STEP_S = 5.0, 1.0
 _WAITS_SHARE = 0.7
+_SLOW_START = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +258,43 @@ def starved(events: Events) -> Starved | None:
         if step_s >= _SLOW_STEP_S
         else None
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SlowStarts:
+    """First steps of passes over the data that wait long for their first batch. Seconds: of each, until its batch was there; `usual_s` later lines."""
+
+    step_s: tuple[float, ...]
+    data_s: tuple[float, ...]
+    usual_s: float
+    events: tuple[LogEvent, ...]
+
+    def text(self) -> str:
+        """What was seen, as a sentence without an end."""
+        step, data = (_span(x) for x in (self.step_s, self.data_s))
+        return (
+            f"the first step of each pass over the data took {step} s, of which {data} s were over before its batch was there; later lines tell {self.usual_s:.3g} s: "
+            "that is the start of the loader and its workers (spawn pickles the dataset into each)"
+        )
+
+
+def slow_starts(events: Events) -> SlowStarts | None:
+    """First steps of a minute and more, of which most went by before the first batch came; a first step that compiles is none."""
+    lines = [(e, e.number("index"), _real(e["step"]) or 0.0, _real(e["data"]) or 0.0) for e in events.of("pace.at")]
+    firsts = [x for x in lines if x[1] == 0]
+    later = [step for _, index, step, _ in lines if index]
+    if not firsts or len(later) < _FEW:
+        return None
+    usual_s = median(later)
+    slow = [x for x in firsts if x[2] >= max(_STALL_S, _SLOW_START * usual_s) and x[3] >= _WAITS_SHARE * x[2]]
+    if 2 * len(slow) <= len(firsts):
+        return None
+    return SlowStarts(tuple(x[2] for x in slow), tuple(x[3] for x in slow), usual_s, tuple(x[0] for x in slow))
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.0f}", f"{max(values):.0f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _bars(events: Events) -> list[list[LogEvent]]:

@@ -37,6 +37,12 @@ class NoReport(WrongUsage):
 @click.option("--output-format", type=click.Choice(FORMATS), default="text", show_default=True, help="What to write.")
 @click.option("--output", type=FILE, help="Write to this file instead of stdout.")
 @click.option("--against", metavar="OTHER", help="Compare the run with another one: its dumps, or a bundle.")
+@click.option(
+    "--shapes",
+    metavar="FILE",
+    type=FILE,
+    help="Name the calls by the model's shapes: JSON {name: [sizes]}, or .safetensors.",
+)
 @click.option("--trace", metavar="FILE", type=FILE, help="Also write all calls as a trace for Perfetto (.json.gz).")
 @click.option(
     "--engine",
@@ -56,6 +62,7 @@ def command(
     output_format: str,
     output: Path | None,
     against: str | None,
+    shapes: Path | None,
     trace: Path | None,
     engine: str,
     ray_address: str | None,
@@ -96,10 +103,10 @@ def command(
         given = stack.enter_context(opened(found or newest_report(os.environ), log))
         if against is not None:
             content, code = _compare(given, against, output_format, read_dumps), 0
-        elif len(jobs := _jobs(given)) > 1 and trace is None:
+        elif len(jobs := _jobs(given)) > 1 and trace is None and shapes is None:
             content, code = _list(jobs, given, output_format, color, read_dumps)
         else:
-            content, code = _judge(given, len(jobs), trace, output_format, color, read_dumps)
+            content, code = _judge(given, len(jobs), (trace, shapes), output_format, color, read_dumps)
     write_out(content, output)
     return code
 
@@ -114,13 +121,13 @@ def _jobs(given: Opened) -> Sequence[Job]:
 def _judge(
     given: Opened,
     jobs: int,
-    trace: Path | None,
+    trace_and_shapes: tuple[Path | None, Path | None],
     output_format: str,
     color: bool,
     read_dumps: ReadDumps,
 ) -> tuple[bytes, int]:
-    timings = Timings()
-    from unhang.diagnosis import judge_given
+    timings, (trace, shapes) = Timings(), trace_and_shapes
+    from unhang.diagnosis import judge_given, with_names
     from unhang.read.given import check_one_job
     from unhang.show.reports import render, write_trace
 
@@ -130,6 +137,10 @@ def _judge(
     with Progress() as progress:
         judged = judge_given(given, read_dumps, progress, timings.mark, log)
     timings.log()
+    if shapes is not None:
+        from unhang.read.shapes import read_shapes
+
+        judged = with_names(judged, read_shapes(shapes))
     if trace is not None:
         write_trace(judged, trace)
     if output_format in remarks.FORMATS:

@@ -22,9 +22,18 @@ _MADE_HERE = "Written by `unhang reproduce`"
 
 @click.command("reproduce", context_settings={"allow_interspersed_args": True})
 @click.option("--output", type=FILE, help="The program [repro.py in the report's folder].")
+@click.option(
+    "--as-test",
+    type=FILE,
+    help="Instead of a program write a test for pytest there, which runs the job's command: it fails until the fault is mended.",
+)
 @click.option("--no-run", is_flag=True, help="Write the program without trying it, and without making it smaller.")
 @click.option(
-    "--limit", "limit_s", type=seconds, metavar="SECONDS", help="For trying [60]; with --reduce for each run [600]."
+    "--limit",
+    "limit_s",
+    type=seconds,
+    metavar="SECONDS",
+    help="For trying [60]; with --reduce for each run [600]; with --as-test for the job.",
 )
 @click.option(
     "--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print."
@@ -43,6 +52,7 @@ _MADE_HERE = "Written by `unhang reproduce`"
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="REPORT | -- COMMAND...")
 def command(
     output: Path | None,
+    as_test: Path | None,
     no_run: bool,
     limit_s: float | None,
     output_format: str,
@@ -74,6 +84,9 @@ def command(
     if not arguments:
         raise WrongUsage("name a report, a bundle or dumps; or use --reduce -- COMMAND")
     import_numpy()
+    if as_test is not None:
+        _write_test(arguments, as_test, limit_s)
+        return 0
     from unhang.reproduce.reproducing import made_json, made_text
 
     made, path = _reproduce(arguments, output, no_run, limit_s)
@@ -92,6 +105,21 @@ def _judged(arguments: tuple[str, ...]) -> tuple[Judged, Path]:
     with opened(paths, log) as given, Progress() as progress:
         check_one_job(given, log)
         return judge_paths(given, on_progress=progress), folder
+
+
+def _write_test(arguments: tuple[str, ...], path: Path, limit_s: float | None) -> None:
+    from unhang.reproduce.as_test import MADE, regression_test
+
+    judged, _ = _judged(arguments)
+    text = regression_test(judged.diagnosis, judged.case.job.command, path, limit_s)
+    try:
+        if path.exists() and MADE not in path.read_text(errors="replace"):
+            raise WrongUsage(f"{path} exists and was not written by unhang: choose another name")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        raise CannotWrite(f"{path}: {error.strerror}") from error
+    log(f"wrote {path}; it fails until the fault is mended: python -m pytest {path}")
 
 
 def _reproduce(

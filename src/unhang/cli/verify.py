@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +33,17 @@ def _options(function: click.decorators.FC) -> click.decorators.FC:
         ),
         click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="What is expected, in TOML."),
         click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="Runs of a command."),
+        click.option(
+            "--until-significant",
+            is_flag=True,
+            help="Run the after until it fails, or until that it does not is no luck (95 %); --repeat is the most.",
+        ),
+        click.option(
+            "--replicas",
+            "compares_replicas",
+            is_flag=True,
+            help="Also compare what DDP wraps on all ranks, every 10 optimizer steps; the script needs no change.",
+        ),
         click.option("--soak", type=seconds, metavar="MINUTES", help="Run again and again, with faults in between."),
         click.option(
             "--faults", metavar="SCHEDULE", help="For --soak: NAME[:rank=1,step=5]@MINUTE, ... or a TOML file."
@@ -63,6 +76,8 @@ def command(
     after: tuple[str, ...],
     expect: Path | None,
     repeat: int,
+    until_significant: bool,
+    compares_replicas: bool,
     soak: float | None,
     faults: str | None,
     report_dir: Path | None,
@@ -87,17 +102,15 @@ def command(
     from unhang.verify.runs import HowToRun
 
     after = tuple(path for path in after if path != _HERE)
-    if wrong := [path for path in (*before, *after) if path.startswith("-")]:
-        raise WrongUsage(f"a run is a path, not {wrong[0]!r}; a command comes after --")
-    if after and command_line:
-        raise WrongUsage("--after takes either paths or a command, not both")
-    if not after and not command_line:
-        raise WrongUsage("what is the after? Give --after PATH, or -- COMMAND...")
-    if before and before_command:
-        raise WrongUsage("--before and --before-command exclude each other")
+    _check(before, before_command, after, command_line)
     if (soak is None) != (faults is None):
         raise WrongUsage("--soak and --faults go together")
-    how = HowToRun(run_limit, stall_after, abort_after, shows_output=show_output)
+    if until_significant and not ((before or before_command) and command_line):
+        raise WrongUsage(
+            "--until-significant needs a before that failed, and a command: --before PATH --after -- COMMAND..."
+        )
+    env = _compared(bool(command_line or before_command)) if compares_replicas else None
+    how = HowToRun(run_limit, stall_after, abort_after, env, shows_output=show_output)
     folder = report_dir or Path("unhang-reports") / time.strftime("verify-%Y%m%d-%H%M%S")
     if soak is not None and faults is not None:
         if before or before_command or after:
@@ -107,7 +120,7 @@ def command(
         ((*before,), before_command),
         (after, command_line),
         expect,
-        repeat,
+        (repeat, until_significant),
         folder,
         how,
         seed,
@@ -115,30 +128,58 @@ def command(
     )
 
 
+def _check(
+    before: tuple[str, ...], before_command: str | None, after: tuple[str, ...], command_line: tuple[str, ...]
+) -> None:
+    """Refuses sides that make no sense."""
+    if wrong := [path for path in (*before, *after) if path.startswith("-")]:
+        raise WrongUsage(f"a run is a path, not {wrong[0]!r}; a command comes after --")
+    if after and command_line:
+        raise WrongUsage("--after takes either paths or a command, not both")
+    if not after and not command_line:
+        raise WrongUsage("what is the after? Give --after PATH, or -- COMMAND...")
+    if before and before_command:
+        raise WrongUsage("--before and --before-command exclude each other")
+
+
+def _compared(has_command: bool) -> dict[str, str]:
+    """The environment of jobs whose replicas are compared."""
+    from unhang.inside.integrations.ddp_replicas import environment
+
+    if not has_command:
+        raise WrongUsage("--replicas needs a command: what is over cannot be compared any more")
+    return environment(os.environ)
+
+
 def _verify(
     before: tuple[tuple[str, ...], str | None],
     after: tuple[tuple[str, ...], tuple[str, ...]],
     expect: Path | None,
-    repeat: int,
+    repeat: tuple[int, bool],
     folder: Path,
     how: HowToRun,
     seed: int,
     writing: tuple[str, Path | None, Path | None],
 ) -> int:
-    from unhang.verify.before_after import compare_sides
-    from unhang.verify.expectations import default_expectations, read_expectations
+    from unhang.verify.before_after import MOST_RUNS, compare_sides, enough
+    from unhang.verify.expectations import Expectation, default_expectations, read_expectations
     from unhang.verify.runs import can_start, runs_of
     from unhang.verify.verify_report import verified_json, verified_text
 
     expectations = read_expectations(expect) if expect else default_expectations()
+    if how.env is not None and not any(e.name == "replicas_equal" for e in expectations):
+        expectations = (*expectations, Expectation("replicas_equal", is_own=True))
     before_words = shlex.split(before[1]) if before[1] else []
     for words in (before_words, after[1]):
         can_start(words)
-    sides = [
-        runs_of("before", before[0], before_words, repeat, folder, how, log),
-        runs_of("after", after[0], after[1], repeat, folder, how, log),
-    ]
-    verified = compare_sides(sides[0], sides[1], expectations, seed)
+    runs, until_significant = repeat
+    failed = runs_of("before", before[0], before_words, runs, folder, how, log)
+    if until_significant:
+        most = runs if runs > 1 else MOST_RUNS
+        passing = runs_of("after", after[0], after[1], most, folder, how, log, partial(enough, failed))
+    else:
+        passing = runs_of("after", after[0], after[1], runs, folder, how, log)
+    verified = compare_sides(failed, passing, expectations, seed)
     whole = verified_json(verified) if writing[0] == "json" else verified_text(verified)
     _write(whole, verified.checks, writing)
     return verified.exit_code

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import PurePath
 
 from unhang.model import LogLine, RaisedError, Source, Unavailable
+from unhang.read.document import without_advice
 from unhang.read.launchers import RankExit, SummaryReader, by_rank
 from unhang.read.logs.attempts import Part, judged_part, others_named, parts_of, weight_of
 from unhang.read.logs.clock import FileClock, Stamp, read_stamp, resolve
@@ -70,7 +71,10 @@ def parse_output(
     modified_ns: int | None = None,
 ) -> OutputLog:
     """An output from its bytes. `modified_ns`: when the file was last written, for times without a year."""
-    return parse_lines(list(numbered_lines(data)), path, rank, ranks_by_pid, modified_ns)
+    lines = list(numbered_lines(data))
+    kept = without_advice(lines, path)
+    log = parse_lines(kept, path, rank, ranks_by_pid, modified_ns)
+    return replace(log, omitted_lines=log.omitted_lines + len(lines) - len(kept))
 
 
 def parse_lines(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from unhang.errors import NotEvidence, NothingToJudge, UnhangError, UnreadableInput
 from unhang.model import Unavailable
+from unhang.read.document import is_document, pasted
 from unhang.read.dumps.archive import compression
 from unhang.read.dumps.identity import is_dump
 from unhang.read.files import decode_json, regular_size
@@ -89,7 +90,17 @@ def kind_of(path: Path) -> Kind:
         return Kind.DUMP
     if start == b"{" or (start == b"[" and head.lstrip()[1:].lstrip()[:1] == b"{"):  # else `[rank0]: ...`
         return _kind_of_json(path, head)
-    return Kind.OTHER if is_binary(head) or is_own(path, head) else Kind.OUTPUT
+    if is_binary(head) or is_own(path, head) or _is_only_advice(path, head):
+        return Kind.OTHER
+    return Kind.OUTPUT
+
+
+def _is_only_advice(path: Path, head: bytes) -> bool:
+    """Whether it is the whole of a document into which no output was pasted."""
+    if len(head) >= HEAD_BYTES or b"#" not in head:
+        return False
+    lines = head.decode("utf-8", "replace").splitlines()
+    return is_document(lines, path.name) and not any(line.strip() for _, line in pasted(list(enumerate(lines, 1))))
 
 
 def _kind_of_json(path: Path, head: bytes) -> Kind:
@@ -133,6 +144,8 @@ def why_no_evidence(path: Path) -> str:
         head = f.read(HEAD_BYTES)
     if is_binary(head):
         return "it is not a log, a dump or a report"
+    if _is_only_advice(path, head):
+        return f"no output of a job is pasted into this document; 'unhang env {path.name}' and 'unhang explain {path.name}' judge what it advises"
     seen = head.decode("utf-8", "replace").strip()
     what = "JSON without lines of a log" if seen[:1] in ("{", "[") else f"{len(seen.splitlines())} lines of text"
     return f"it is not a log, a dump or a report: {what}, which begins {seen.splitlines()[0][:80]!r}"

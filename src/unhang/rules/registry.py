@@ -12,7 +12,7 @@ from functools import cache
 from typing import NamedTuple, TypeVar
 
 import unhang.rules
-from unhang.analyze.log_progress import Stall, stall
+from unhang.analyze.log_progress import Stall, slow_starts, stall
 from unhang.analyze.situation import Situation
 from unhang.model import (
     Attempt,
@@ -216,7 +216,7 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
         findings=_after_first_failure(ordered, earlier),
         outcomes=tuple(outcomes),
         inventory=Inventory(case.present, case.absent),
-        notes=(*_notes(situation, bool(findings)), *broken),
+        notes=(*_notes(situation, findings), *broken),
         earlier=earlier,
         next_steps=() if independent else _next_steps(situation, ordered, outcome_of_job),
     )
@@ -275,12 +275,14 @@ def _stall_note(wait: Stall) -> str:
     return f"the job stood still for about {wait.wait_s:.0f} s before step {event['done']}; {usual}"
 
 
-def _notes(s: Situation, found: bool) -> tuple[str, ...]:
+def _notes(s: Situation, found: Sequence[Finding]) -> tuple[str, ...]:
     notes = []
     if s.case.hang is not None and s.case.hang.withdrawn:
         notes.append("a suspicion was withdrawn: the job moved again")
     if (wait := stall(s.events)) is not None:
         notes.append(_stall_note(wait))
+    if (starts := slow_starts(s.events)) is not None and not any(f.rule == "slow-steps" for f in found):
+        notes.append(starts.text())
     if s.standing is not None:
         notes.append(f"{s.standing.word.value.upper()}: {s.standing.text}")
     elif s.is_hang and not found:

@@ -66,14 +66,24 @@ class KnownVariable:
 
 
 @dataclass(frozen=True)
+class KnownAdvice:
+    """Advice or an option that a document names. `lines`: where; `truth`: what it does, in short."""
+
+    name: str
+    lines: tuple[int, ...]
+    truth: str
+
+
+@dataclass(frozen=True)
 class Lines:
-    """A text, explained. `together`: the rules that all lines together lead to, the root cause first."""
+    """A text, explained. `together`: the rules that all lines together lead to, the root cause first; `advice`: of a document."""
 
     path: str
     line_count: int
     known: tuple[KnownLine, ...]
     variables: tuple[KnownVariable, ...] = ()
     together: tuple[tuple[Rule, str], ...] = ()
+    advice: tuple[KnownAdvice, ...] = ()
 
 
 def _indented(text: str) -> list[str]:
@@ -205,12 +215,21 @@ def lines_text(lines: Lines) -> str:
     """Every known line of a text, and where it leads."""
     found = f"known lines of {len(lines.known)} kinds"
     if lines.variables:
-        found = f"variables that are known: {len(lines.variables)}"
+        found = f"{found}, " if lines.known else ""
+        found += f"variables that are known: {len(lines.variables)}"
     out = [f"{lines.path}: {lines.line_count} lines, {found}"] if lines.line_count > 1 else []
     for known in lines.known:
         out += ["", *_known_text(known)]
     for variable in lines.variables:
         out += ["", *variable_text(variable).splitlines()]
+    if lines.advice:
+        out += ["", "Advice and options in it, and what is true of each"]
+    for advice in lines.advice:
+        where = f"line {', '.join(map(str, advice.lines[:3]))}"
+        out += [
+            f"  {advice.name} ({where})",
+            *_indented(textwrap.fill(f"  {advice.truth}", 106, subsequent_indent="  ")),
+        ]
     alone = [rule for known in lines.known for rule in known.leads_to]
     together = [rule for rule, _ in lines.together]
     if together and (lines.line_count > 1 or set(together) - set(alone)):
@@ -244,6 +263,7 @@ def lines_json(lines: Lines) -> dict[str, Any]:
         ],
         "variables": [variable_json(variable) for variable in lines.variables],
         "together": [{"rule": rule.id, "title": title} for rule, title in lines.together],
+        "advice": [{"advice": a.name, "lines": a.lines, "truth": a.truth} for a in lines.advice],
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -58,6 +58,43 @@ def advice_on(word: str) -> Advice | None:
         if (found := _by_name().get(_plain(name)) or _by_name().get(_plain(name.partition("=")[0]))) is not None:
             return found
     return None
+
+
+# Names that are no advice by themselves where they stand in a text.
+_ONLY_ASKED = frozenset({"batch-size", "destroy-process-group", "utilization", "workers", "synchronize", "timeout"})
+
+
+@cache
+def _patterns() -> tuple[tuple[re.Pattern[str], Advice], ...]:
+    """How each piece of advice is named in a text: by an option's name, a phrase, or a plain word that is called."""
+    found = []
+    for name, advice in _by_name().items():
+        if name in _ONLY_ASKED:
+            continue
+        is_variable = name.startswith(("nccl-", "torch-")) and "." not in name  # "an NCCL timeout" is not NCCL_TIMEOUT
+        words = re.sub(r"-+", "_" if is_variable else r"[\\s_-]+", re.escape(name).replace(r"\-", "-"))
+        is_plain = re.fullmatch(r"[a-z]+", name) is not None
+        found.append(
+            (re.compile(rf"(?<![\w.-]){words}" + (r"(?=\(| -)" if is_plain else r"(?!\w)"), re.IGNORECASE), advice)
+        )
+    return tuple(found)
+
+
+def advice_in(lines: Sequence[str]) -> Mapping[str, list[int]]:
+    """The advice and options that a text names, in the order of their first lines, with the numbers of all lines."""
+    found: dict[str, list[int]] = {}
+    for number, line in enumerate(lines, 1):
+        plain = line[:2000].replace(".", " ")
+        for pattern, advice in _patterns():
+            if pattern.search(plain) and found.setdefault(advice.id, [])[-1:] != [number]:
+                found[advice.id].append(number)
+    return found
+
+
+def in_short(advice: Advice) -> str:
+    """The first sentence of the truth; one more where it says little."""
+    sentences = re.split(r"(?<=\.) (?=[A-Z])", advice.truth)
+    return sentences[0] if len(sentences[0]) > 45 else " ".join(sentences[:2])
 
 
 def advice_text(advice: Advice) -> str:

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from unhang.rules.base import Rule
 from unhang.rules.decision_tree import Explanation, explanation, rules_by_id
 from unhang.rules.registry import all_rules
 from unhang.show import explain_text as show
-from unhang.show.explain_text import KnownLine, KnownVariable, Lines, Message
+from unhang.show.explain_text import KnownAdvice, KnownLine, KnownVariable, Lines, Message
 from unhang.show.paper import printable
-from unhang.skill.advice import ADVICE, advice_json, advice_on, advice_text
+from unhang.skill.advice import ADVICE, advice_in, advice_json, advice_on, advice_text, in_short
 
 MAX_KINDS = 200
 _SCRIPTS = {".sh", ".bash", ".zsh", ".sbatch", ".slurm", ".pbs", ".lsf", ".env", ".py", ".yaml", ".yml", ".toml"}
@@ -104,7 +105,7 @@ def _lines_of(word: str) -> Lines:
         lines = explained_output(parse_output(word.encode("utf-8", "surrogateescape"), ""), "")
         if not lines.known and not lines.together and " " not in word:
             raise UnknownWord(word, nearest(word))
-    if not lines.known and not lines.together:
+    if not (lines.known or lines.together or lines.variables or lines.advice):
         raise NoKnownLine("no line of it is known")
     return lines
 
@@ -123,6 +124,8 @@ def explained_file(path: Path) -> Lines:
     if path.is_dir():
         raise NoText(f"{path} is a folder")
     kind = kind_of(path)
+    if kind in (Kind.OUTPUT, Kind.OTHER) and (document := _explained_document(path)) is not None:
+        return document
     if kind is not Kind.OUTPUT:
         raise NoText(f"{path} is no log and no script ({kind.value})")
     output = read_output(path)
@@ -132,6 +135,26 @@ def explained_file(path: Path) -> Lines:
     if not lines.known and not lines.together and not lines.variables:
         raise NoKnownLine(f"{path}: no line of it is known")
     return lines
+
+
+def _explained_document(path: Path) -> Lines | None:
+    """A text that people write: what is pasted into it, the variables that it sets, the advice that it gives; None for anything else."""
+    from unhang.read.document import MAX_BYTES, is_document
+    from unhang.read.environment.sources import parts_of_document
+    from unhang.read.files import regular_size
+
+    if not 0 < regular_size(path) <= MAX_BYTES:
+        return None
+    data = path.read_bytes()
+    lines = data.decode("utf-8", "replace").splitlines()
+    if b"\0" in data or not is_document(lines, path.name):
+        return None
+    printed = explained_output(parse_output(data, str(path)), str(path))
+    settings = parts_of_document("\n".join(lines), str(path))
+    advice = tuple(
+        KnownAdvice(name, tuple(numbers), in_short(ADVICE[name])) for name, numbers in advice_in(lines).items()
+    )
+    return replace(printed, line_count=len(lines), variables=tuple(variables_of(*settings)), advice=advice)
 
 
 def _is_script(path: Path, output: OutputLog) -> bool:
@@ -262,16 +285,16 @@ def variable_in(word: str) -> KnownVariable | None:
     return KnownVariable(word.strip(), facts, (), against)
 
 
-def variables_of(settings: Settings) -> Iterator[KnownVariable]:
-    """The variables that a source sets, with what there is to say against each. Only settings are told: the rest may be secret."""
+def variables_of(*sources: Settings) -> Iterator[KnownVariable]:
+    """The variables that sources set, with what there is to say against each. Only settings are told: the rest may be secret."""
     from unhang.read.environment.tables import in_scope
     from unhang.rules.env import judge_settings, shown
 
     by_name: dict[str, list[Assignment]] = {}
-    for assignment in settings.assignments:
+    for assignment in (a for source in sources for a in source.assignments):
         if in_scope(assignment.name):
             by_name.setdefault(assignment.name, []).append(assignment)
-    findings = judge_settings([settings]).findings
+    findings = judge_settings(sources).findings
     for name, found in by_name.items():
         against = tuple(f.title for f in findings if any(e.text.startswith(f"{name}=") for e in f.evidence))
         lines = tuple((a.line or 0, shown(a)) for a in found)

@@ -120,6 +120,36 @@ def chance_of_luck(before: Share, after: Share) -> float | None:
     return float((1 - before.interval[0]) ** after.total)
 
 
+SURE = 0.95
+MOST_RUNS = 100
+_TIMES_AS_LONG = 19.0  # SURE / (1 - SURE): how much longer than the one failure that is known, see `unhang diagnose`
+
+
+def enough(before: Sequence[Run], after: Sequence[Run]) -> str:
+    """Why no more runs are needed: one failed, or that so many passed is no luck (95 %); "" where more are needed."""
+    share, passes = Side("before", tuple(before)).failures, Side("after", tuple(after)).failures
+    if passes.count:
+        return "a run failed"
+    if share.total > 1:
+        luck = chance_of_luck(share, passes)
+        return (
+            f"by luck so many would pass with chance {100 * luck:.0f} %"
+            if luck is not None and luck <= 1 - SURE
+            else ""
+        )
+    failed_s = [s for run in before if run.has_failed and (s := _failed_after_s(run))]
+    lasted_s = sum(run.seconds or 0.0 for run in after)
+    if failed_s and lasted_s >= _TIMES_AS_LONG * failed_s[0]:
+        return f"{lasted_s:.0f} s without a failure, which had come after {failed_s[0]:.0f} s: {100 * SURE:.0f} % sure"
+    return "" if failed_s or len(after) < MOST_RUNS else f"{len(after)} runs, and it is not known when the failure came"
+
+
+def _failed_after_s(run: Run) -> float | None:
+    """Seconds from the start of the job until ranks waited, or until it ended."""
+    hang = run.diagnosis.hang
+    return hang.onset_s if hang is not None and hang.onset_s else run.seconds
+
+
 @dataclass(frozen=True)
 class Side:
     """The runs before a change, or after it."""

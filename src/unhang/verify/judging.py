@@ -74,6 +74,7 @@ _EPOCH = r"(?i)\bepoch\s*[:=#]?\s*(\d+)"
 _HEARTBEAT_MEDIAN = re.compile(r"\[heartbeat\] step \d+: .*median ([\d.e+-]+) s/step")
 _HEARTBEAT_SLOW = re.compile(r"\[heartbeat\] rank \d+: step (\d+) took ([\d.e+-]+) s")
 _REPLICAS = "[replicas] "
+_COMPARING = re.compile(r"comparing a model after every (\d{1,9}) optimizer steps")
 _REPLICAS_GROUP = "unhang replicas"
 _UNANSWERED = ("not compared:", "no more comparisons", "not all ranks answered", "nothing is left to compare")
 
@@ -212,13 +213,18 @@ def epochs(run: Run, settings: Settings) -> Check:
 
 
 def replicas_equal(run: Run, _: Settings) -> Check:
-    """`unhang.check_replicas` compared the replicas, and found no difference."""
+    """`unhang.check_replicas`, or `--replicas`, compared the replicas, and found no difference."""
     name = "replicas_equal"
     printed = [text.partition(_REPLICAS)[2] for text in _texts(run) if _REPLICAS in text]
     if differ := [text for text in printed if text.startswith("replicas differ")]:
         return failed(name, differ[0])
     if unanswered := [text for text in printed if text.startswith(_UNANSWERED)]:
         return skipped(name, unanswered[0])
+    every = next((int(found[1]) for text in printed if (found := _COMPARING.match(text))), None)
+    if every is not None:
+        if run.steps is not None and run.steps < every:
+            return skipped(name, f"{run.steps} optimizer steps, and the first comparison comes after {every}")
+        return passed(name, f"compared after every {every} optimizer steps, no difference told")
     if not any(group.desc == _REPLICAS_GROUP for group in run.case.groups):
         return skipped(name, "nothing shows that the script called unhang.check_replicas()")
     return passed(name, "compared by unhang.check_replicas(), no difference told")

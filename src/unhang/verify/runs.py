@@ -254,8 +254,11 @@ def runs_of(
     folder: Path,
     how: HowToRun,
     log: Callable[[str], None],
+    enough: Callable[[Sequence[Run]], str] = lambda _: "",
 ) -> list[Run]:
     """The runs of one side of a comparison: read from paths, and made of a command one after the other.
+
+    `enough`: why no more of them are needed, "" while they are.
 
     Raises:
         WrongUsage: a path does not exist.
@@ -268,6 +271,9 @@ def runs_of(
     for number in range(1, repeat + 1 if words else 1):
         found.append(make_run(words, folder / f"{side}-{number}", how))
         log(f"{side}, run {number} of {repeat}: {found[-1]}")
+        if reason := enough(found):
+            log(f"{side}: no more runs: {reason}")
+            break
     return found
 
 

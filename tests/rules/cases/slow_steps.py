@@ -30,6 +30,15 @@ def _bar(seconds: Sequence[float], steps: int = 10) -> str:
     return text
 
 
+def _passes(first_s: float, data_s: float, usual_s: float = 33.2) -> str:
+    """Two passes over the data, of which each line tells how long a step took, and until when it had its batch."""
+    return "".join(
+        f"[TRAIN] E{epoch:03} I{i * 100:05} | time(b/d)={step:.3f}/{data:.3f}s | loss: G=1.2\n"
+        for epoch in range(2)
+        for i, (step, data) in enumerate([(first_s, data_s), *[(usual_s, usual_s - 0.3)] * 6])
+    )
+
+
 CASES = {
     "slow-steps": (
         Fires(log_case(_meters(33.1, 32.8)), ()),
@@ -37,6 +46,8 @@ CASES = {
         Quiet(log_case(_meters(33.1, 0.02)), "a loader that keeps up"),
         Quiet(log_case(_meters(0.031, 0.028)), "fast steps"),
         Quiet(log_case(_meters(33.1, 32.8, count=1) + _meters(0.9, 0.01)), "a first step that is slow"),
+        Fires(log_case(_passes(654.9, 630.8)), ()),
+        Quiet(log_case(_passes(654.9, 1.2)), "a first step that compiles"),
         Quiet(log_case(_bar(([0.3] * 10 + [9.0]) * 3)), "a slow step now and then"),
         Quiet(log_case(_meters(33.1, 32.8) + _TIMEOUT), "a job that hangs"),
     ),

@@ -35,7 +35,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Settings:
-    """What one source sets. `form`: process, shell, python, yaml, config or log. `mentions`: names whose value it uses itself."""
+    """What one source sets. `form`: process, shell, python, yaml, config, log or document. `mentions`: names whose value it uses itself."""
 
     path: str
     form: str

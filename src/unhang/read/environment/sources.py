@@ -6,9 +6,12 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from unhang.errors import UnreadableInput
+from unhang.read.document import NAMES as DOCUMENTS
+from unhang.read.document import is_document, pasted, settings_in
 from unhang.read.environment.python_code import read_notebook, read_python
 from unhang.read.environment.settings import MAX_VALUE, Assignment, Settings
 from unhang.read.environment.tables import in_scope
@@ -21,6 +24,28 @@ MAX_FILES = 5000
 BUNDLED = "job.json"  # of a bundle: it keeps the environment of the job
 INTERFACES = Path("/sys/class/net")
 PROC = Path("/proc")
+
+
+def read_document(text: str, path: str = "") -> Settings:
+    """The variables that a document (Markdown) tells people to set, and those of output that is pasted into it."""
+    parts = parts_of_document(text, path)
+    found = sorted((a for part in parts for a in part.assignments), key=lambda a: a.line or 0)
+    return Settings(path, "document", tuple(found))
+
+
+def parts_of_document(text: str, path: str = "") -> list[Settings]:
+    """The same, each fence for itself, as commands of two fences are mostly alternatives."""
+    lines, found = text.splitlines(), []
+    for first, part, is_python in settings_in(lines):
+        read = (read_python if is_python else read_shell)(part, path)
+        moved = tuple(replace(a, line=(a.line or 1) + first - 1) for a in read.assignments)
+        launches = tuple(replace(x, line=x.line + first - 1) for x in read.launches)
+        found.append(Settings(path, "document", moved, read.mentions, launches))
+    printed = dict(pasted(list(enumerate(lines, 1))))
+    told = read_log("\n".join(printed.get(number, "") for number in range(1, len(lines) + 1)), path).assignments
+    known = {(a.name, a.line) for part in found for a in part.assignments}
+    return [*found, Settings(path, "document", tuple(a for a in told if (a.name, a.line) not in known))]
+
 
 _Reader = Callable[[str, str], Settings]
 _BY_SUFFIX: Mapping[str, _Reader] = {
@@ -95,9 +120,12 @@ def read_source(path: Path) -> Settings:
         if _ENVIRON.fullmatch(data):
             return of_process(_variables(data), str(path))
         raise unreadable(str(path), "it is binary", "give scripts, configurations, logs or environ files")
-    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    text = data.decode(encoding, "replace")
+    text = _text(data)
     return _reader(path, text)(text, str(path))
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", "replace")
 
 
 def _bytes(path: Path) -> bytes:
@@ -121,11 +149,15 @@ def _reader(path: Path, text: str) -> _Reader:
         return read_shell
     if path.suffix.lower() in _NAMED_ONLY:
         return read_json_text
+    if path.suffix.lower() in DOCUMENTS:  # one that is named: in a folder they are run books
+        return read_document
     if found := _BY_SUFFIX.get(path.suffix.lower()):
         return found
     head = text[: 1 << 16]
     if head.startswith("#!"):
         return read_python if "python" in head.split("\n", 1)[0] else read_shell
+    if "#" in head and is_document(head.splitlines(), path.name):
+        return read_document
     return read_log if _LOOKS_LIKE_LOG.search(head) else read_shell
 
 
@@ -159,7 +191,9 @@ def read_sources(paths: list[Path]) -> tuple[list[Settings], list[UnreadableInpu
     for path in paths:
         for file in files_below(path) if path.is_dir() else [path]:
             try:
-                found.append(read_source(file))
+                source = read_source(file)
+                is_whole = source.form != "document"
+                found += [source] if is_whole else parts_of_document(_text(_bytes(file)), str(file))
             except UnreadableInput as error:
                 if file == path:
                     failed.append(error)

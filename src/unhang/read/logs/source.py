@@ -16,6 +16,8 @@ from typing import IO, Any
 
 from unhang.errors import UnreadableInput
 from unhang.model import Source
+from unhang.read.document import MAX_BYTES as MAX_DOCUMENT
+from unhang.read.document import without_advice
 from unhang.read.dumps.archive import MAX_ARCHIVE_BYTES, compression, decompressing, is_broken, too_large
 from unhang.read.files import regular_size, unreadable
 from unhang.read.logs.decode import numbered_lines
@@ -84,7 +86,7 @@ def _numbered(path: Path, on_progress: Callable[[int], None]) -> tuple[list[tupl
     try:
         modified_ns = path.stat().st_mtime_ns
         with path.open("rb", buffering=0) as source, _plain(source, str(path)) as read:
-            return *_read(_Again(read), lambda _: on_progress(source.tell())), modified_ns
+            return *_read(_Again(read), lambda _: on_progress(source.tell()), path.name), modified_ns
     except UnreadableInput:
         raise
     except Exception as error:
@@ -140,10 +142,12 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _read(stream: _Again, report: Callable[[int], None]) -> tuple[list[tuple[int, str]], int]:
+def _read(stream: _Again, report: Callable[[int], None], name: str = "") -> tuple[list[tuple[int, str]], int]:
     start = stream.peek(WHOLE_BYTES + 1)
     if len(start) <= WHOLE_BYTES:
-        return list(numbered_lines(start)), 0
+        lines = list(numbered_lines(start))
+        kept = list(without_advice(lines, name)) if len(start) <= MAX_DOCUMENT else lines
+        return kept, len(lines) - len(kept)
     encoding = wide_encoding(start)
     scanned = scan(_Recoded(stream.read, encoding).read if encoding else stream.read, on_progress=report)
     return [(number, line) for number, text in scanned.lines for line in lines_of(text + b"\n")], scanned.omitted_lines

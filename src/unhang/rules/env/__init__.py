@@ -34,7 +34,9 @@ def judge_settings(sources: Sequence[Settings]) -> EnvVerdict:
     )
     numbered = tuple(replace(f, id=f"F{i + 1}") for i, f in enumerate(ordered))
     judged = [s for s in sources if s.assignments or s.launches]
-    return EnvVerdict(numbered, sum(len(s.assignments) + len(s.launches) for s in judged), len(judged))
+    return EnvVerdict(
+        numbered, sum(len(s.assignments) + len(s.launches) for s in judged), len({s.path for s in judged})
+    )
 
 
 def _of_source(s: Settings, used: frozenset[str]) -> Iterator[Finding]:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 
+from unhang.analyze.first_errors import SeenError, errors_of
 from unhang.analyze.situation import Situation
-from unhang.model import LogEvent
+from unhang.model import EvidenceLine, LogEvent
 from unhang.rules.base import Found, rule
 from unhang.rules.job.network import named_interface
-from unhang.rules.log_lines import found_in
+from unhang.rules.log_lines import found_in, quote
 
+# Modules that every Python of every build has. Of others (`distutils`, `_ctypes`) a version or a build may have none.
+ALWAYS = frozenset(
+    {
+        "abc", "argparse", "ast", "base64", "codecs", "collections", "contextlib", "copy", "csv", "dataclasses", "datetime", "enum",
+        "functools", "glob", "heapq", "importlib", "inspect", "io", "json", "logging", "multiprocessing", "numbers", "operator", "os",
+        "pathlib", "pickle", "platform", "queue", "random", "re", "runpy", "shutil", "signal", "socket", "string", "struct", "subprocess",
+        "tempfile", "textwrap", "threading", "time", "tokenize", "traceback", "types", "typing", "urllib", "uuid", "warnings", "weakref",
+        "zipfile",
+    }
+)  # fmt: skip
+_GONE = re.compile(r"No module named '(\w+)")
+_VERSION = re.compile(r"/lib/python(\d\.\d{1,3})/")
 # What the two ends of a connection must agree on: it decides into which pieces a message is cut.
 MUST_AGREE = frozenset(
     {
@@ -82,3 +97,39 @@ def _same(value: str) -> str:
 
     found = number(value)
     return str(found) if found is not None and value.strip().isdecimal() else value.strip().lower()
+
+
+@rule("environment-changed")
+def environment_changed(s: Situation) -> Found | None:
+    """A module of Python's own that is gone, in a job that began with it: by another version in the traceback, or by steps that it made."""
+    for error in errors_of(s):
+        gone = _GONE.search(error.text)
+        if not error.error.type.endswith(("ModuleNotFoundError", "ImportError")) or not gone or gone[1] not in ALWAYS:
+            continue
+        told, after = _of_its_job(s, error, "environment.python"), _version_of(error)
+        others = [e for e in told if after and e["version"] != after]
+        trained = _of_its_job(s, error, "pace.at", "progress.step", "progress.bar")
+        if not others and not trained:
+            return None
+        if others:
+            why = f"it told Python {others[0]['version']}, and the traceback comes from {after}"
+            words = {"module": gone[1], "before": others[0]["version"], "after": after, "why": why}
+        else:
+            words = {"module": gone[1], "why": "it had trained"}
+        seen = quote([*others[:1], *trained[-1:]])
+        place = f"{PurePath(error.source.path).name or 'log'}:{error.source.line}"
+        raised = EvidenceLine(place, error.text[:300], error.source.line)
+        ranks = () if error.rank is None else (error.rank,)
+        return Found(0.95 if others else 0.85, ranks, (raised, *seen), words, "version" if others else "", is_root=True)
+    return None
+
+
+def _of_its_job(s: Situation, error: SeenError, *kinds: str) -> list[LogEvent]:
+    """Lines of the job in which an exception was raised: of files named alike (`job.err`, `job.out`) where there are more than two."""
+    stem = PurePath(error.source.path).stem
+    is_one = len({line.source.path for line in s.case.log}) <= 2
+    return [e for e in s.events.of(*kinds) if is_one or PurePath(e.source.path).stem == stem]
+
+
+def _version_of(error: SeenError) -> str:
+    return next((found[1] for frame in error.frames if (found := _VERSION.search(frame.file))), "")

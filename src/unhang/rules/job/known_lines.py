@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 from unhang.analyze.first_errors import SeenError, errors_of, has_fatal_end
 from unhang.analyze.situation import Situation
-from unhang.model import Fix, LogEvent
+from unhang.model import Fix, LogEvent, ProcessExit
 from unhang.read.logs.catalogue import LAYERS, Row, best_cause, emitter_of, weighed
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import comes_late, first_exception, found_at_first, in_trouble
 from unhang.rules.log_lines import found_in, row_of_exception
 from unhang.rules.wording import name_ranks
+
+_TERMINATED = -15  # by the launcher, after another had failed
 
 _MOST_LINES = 3000
 _OF_WORK = ("progress.", "learn.", "work.")
@@ -122,7 +124,21 @@ def unexplained_failure(s: Situation) -> Found | None:
     row = next(iter(weighed().rows_of(event.text)), None)
     words = {"who": _who(event), "emitter": emitter.name, "layer": emitter.layer, "text": text}
     words["meaning"] = f" {row.meaning[0].upper()}{row.meaning[1:]}" if row is not None and row.meaning else ""
-    return found_in(s, [event, *_next_line(s, event)], 0.3, (), words=words)
+    if emitter.layer == "launcher" and (ended := _seen_to_end(s)):
+        words |= {"ended": name_ranks(tuple(ended)), "how": _how(next(iter(ended.values())))}
+        return found_in(s, [event], 0.3, (), words=words, say="seen", fixes=("record", "evidence"))
+    return found_in(s, [event, *_next_line(s, event)], 0.3, (), words=words, fixes=("evidence",))
+
+
+def _seen_to_end(s: Situation) -> dict[int, ProcessExit]:
+    """The rank that a launcher saw end first, with its exit; several where it saw them end in the same second."""
+    ends = {r: e.exit for r, e in s.case.ranks.items() if e.exit is not None and e.exit.code not in (0, _TERMINATED)}
+    first = min((x.time_ns for x in ends.values()), default=0)
+    return {r: x for r, x in ends.items() if x.time_ns == first}
+
+
+def _how(end: ProcessExit) -> str:
+    return f"signal {-end.code}" if end.code is not None and end.code < 0 else f"exit code {end.code}"
 
 
 def _own_words(s: Situation) -> LogEvent | None:
@@ -151,4 +167,6 @@ def _next_line(s: Situation, event: LogEvent) -> Iterator[LogEvent]:
     """What stands under a heading such as `Last error:`."""
     if event.text.rstrip().endswith(":") and event.order + 1 < len(s.case.log):
         line = s.case.log[event.order + 1]
+        if not any(c.isalnum() for c in line.text):
+            return
         yield LogEvent(event.kind, line.text, line.source, event.order + 1, line.rank, line.host, line.time_ns)

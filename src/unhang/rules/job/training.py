@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from unhang.analyze.log_progress import slower, starved
+from unhang.analyze.log_progress import slow_starts, slower, starved
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Fix, LogEvent, LogLine
 from unhang.rules.base import Found, rule
@@ -70,7 +70,9 @@ def not_learning(s: Situation) -> Iterator[Found]:
             if events := find(s):
                 say = "scale" if say == "skipped" and events[0].kind == "learn.overflow" else say
                 confidence = _beside_a_failure(s, 0.85)
-                yield found_in(s, events, confidence, (), words={"count": len(events)}, say=say, fixes=fixes)
+                yield found_in(
+                    s, events, confidence, (), words={"count": len(events)}, say=say, fixes=fixes, is_root=True
+                )
                 return
 
 
@@ -132,6 +134,18 @@ def slow_steps(s: Situation) -> Found | None:
         words = {"data": f"{waits.data_s:.3g}", "step": f"{waits.step_s:.3g}", "count": len(waits.events)}
         return found_in(
             s, waits.events[-_MOST_QUOTED:], 0.85, (), words=words, say="data", fixes=("loader", "no-timeout")
+        )
+    if starts := slow_starts(s.events):
+        words = {"step": f"{max(starts.step_s):.0f}", "data": f"{max(starts.data_s):.0f}", "text": starts.text()}
+        return found_in(
+            s,
+            starts.events[:_MOST_QUOTED],
+            0.8,
+            (),
+            words=words,
+            say="first",
+            fixes=("workers", "no-timeout"),
+            is_root=True,
         )
     if last := slower(s.events):
         words = {"before": f"{last.before_s:.3g}", "after": f"{last.after_s:.3g}"}
