@@ -20,6 +20,7 @@ from unhang.lint.values import (
     MAYBE,
     MAYBE_NONE,
     RANK,
+    UNEVEN,
     UNKNOWN,
     Conditional,
     Effect,
@@ -244,6 +245,8 @@ def worst_first(effects: list[Effect]) -> list[Effect]:
 
 def as_condition(v: Value) -> Value:
     """A value where it decides: whether there is an output at all is the same on all ranks."""
+    if v.dep & UNEVEN:  # whether this rank has anything at all
+        v = v._replace(dep=v.dep | RANK)
     return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.sort is not None and v.sort[0] in ("out", "of") else v
 
 

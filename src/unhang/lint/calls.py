@@ -6,7 +6,7 @@ from typing import Any
 
 from unhang.lint import known
 from unhang.lint.expressions import Expressions
-from unhang.lint.ir import Attr, Call, Const, Expr, Ref
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, Ref
 from unhang.lint.special import OF_DATA, SPECIAL, element, given_of, is_none, is_plain_method, prepared, value_of_name
 from unhang.lint.values import (
     AGREED,
@@ -36,44 +36,25 @@ _PURE = {
     *("copy.deepcopy", "torch.tensor", "torch.as_tensor", "tqdm.tqdm", "tqdm.auto.tqdm", "itertools.islice"),
 }  # fmt: skip
 _SAME_OBJECT = {
-    "to",
-    "cuda",
-    "cpu",
-    "train",
-    "eval",
-    "half",
-    "float",
-    "bfloat16",
-    "double",
-    "requires_grad_",
-    "compile",
-    "apply",
-}
+    *("to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16", "double", "requires_grad_", "compile", "apply"),
+}  # fmt: skip
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
+_OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
 _NUMBERS = ("torch.", "math.", "numpy.", "statistics.")
 _UNIFYING_WORDS = ("reduce", "gather", "sync", "broadcast", "average", "across", "all_")
 _STRIDED = {"t": "transposed", "transpose": "transposed", "permute": "permuted", "expand": "expanded", "expand_as": "expanded"}  # fmt: skip
 _RAGGED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"}
 _KEEPS_SHAPE = {
-    "float",
-    "to",
-    "cuda",
-    "half",
-    "long",
-    "int",
-    "detach",
-    "cpu",
-    "squeeze",
-    "unsqueeze",
-    "flatten",
-    "double",
-    "type",
-}
+    *("float", "to", "cuda", "half", "long", "int", "detach", "cpu", "squeeze", "unsqueeze", "flatten", "double", "type"),
+}  # fmt: skip
+_LISTS = {"torch.nn.ModuleList", "torch.nn.ModuleDict"}
 _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
 
 
 class Calls(Expressions):
     """The part of a frame that makes calls."""
+
+    function: Function
 
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""
@@ -109,7 +90,11 @@ class Calls(Expressions):
             return self._function(node, sort, args, name)
         if kind == "class" and sort is not None:
             return self._constructor(node, sort, args, name)
+        if kind == "layer" and sort is not None:
+            self._layer(node, str(sort[1]), name)
         if kind == "obj" and sort is not None:
+            if self._in_forward() and self.link.project.is_module(sort[1], sort[2]):
+                self._layer(node, sort[2], name)
             for method in ("__call__", "forward"):
                 target = self.link.project.method(sort[1], sort[2], method)
                 if target is not None:
@@ -122,6 +107,9 @@ class Calls(Expressions):
         if made is not None and (base.sort is None or base.sort[0] not in ("ext", "wrap")):
             return self._collective(node, made, args, name)
         bsort = base.sort
+        target = self.link.project.by_receiver(owner, name) if owner and bsort in (None, ("param",)) else None
+        if target is not None:
+            return self._function(node, ("bound", *target), args, name)
         if name == "scale" and len(args) == 1 and args[0].sort is not None:  # of a GradScaler
             return args[0]
         if bsort is not None:
@@ -152,11 +140,17 @@ class Calls(Expressions):
                 for effect in self.link.made_by(v, "()"):
                     self.emit(effect._replace(is_sure=False, way=(self.place(node, name), *effect.way)[:MOST_WAY]))
         if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
+            self.found_in_call(name, "", node, args)
             return self._collective(node, known.Collective("all_reduce"), args, name)
         if name in known.PROGRESS and not args:
             return Value(LOCAL)
-        if name in ("numel", "size", "any") and base.sort is not None and base.sort[0] == "ragged":
+        is_ragged = base.sort is not None and base.sort[0] == "ragged"
+        if name in known.COUNTS and (is_ragged or (self._in_forward() and not args and name in ("any", "item"))):
             return Value(DATA)
+        if name in ("items", "keys", "values") and base.dep & UNEVEN:
+            return Value(UNEVEN)
+        if full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper() and full not in _LISTS:
+            return Value(sort=("layer", full))
         if full == "len" and args and args[0].sort is not None and args[0].sort[0] == "ragged":
             return Value(DATA)
         wraps = [v.sort[1] for v in args if v.sort is not None and v.sort[0] == "wrap" and v.sort[1] in ("ddp", "fsdp")]
@@ -187,15 +181,7 @@ class Calls(Expressions):
             if full == "enumerate":
                 return keep._replace(sort=("many", ("tuple", (PLAIN, *given[:1]))))
             return keep._replace(sort=many, zero=args[0].zero if len(args) == 1 else None)
-        if full in _PATHS or name in (
-            "joinpath",
-            "with_suffix",
-            "format",
-            "strftime",
-            "isoformat",
-            "resolve",
-            "replace",
-        ):
+        if full in _PATHS or name in _OF_A_PATH:
             return Value(joined.dep & LOCAL, joined.params)
         return self._tensor_method(full, base, name, args, joined)
 
@@ -204,7 +190,7 @@ class Calls(Expressions):
             return base
         if name in _STRIDED and (base.sort is None or base.sort[0] in ("out", "of", "many", "param")) and not full:
             return Value(base.dep, base.params, ("odd", _STRIDED[name]))
-        if name in _RAGGED and (not full or full.startswith("torch.")):
+        if (name in _RAGGED and (not full or full.startswith("torch."))) or (full == "torch.where" and len(args) == 1):
             return Value(joined.dep, joined.params, ("ragged", name))
         if base.sort is not None and base.sort[0] in ("odd", "ragged"):
             keeps = name in _KEEPS_SHAPE or (base.sort[0] == "ragged" and name in _DENSE - {"sum", "mean", "item"})
@@ -214,7 +200,7 @@ class Calls(Expressions):
         if "unwrap" in name:
             return Value(sort=RAW)
         outs = [v.sort for v in (base, *args) if v.sort is not None and v.sort[0] in ("out", "of")]
-        if full == "torch.nn.ModuleList" or full == "torch.nn.ModuleDict":
+        if full in _LISTS:
             return args[0] if args else PLAIN
         if outs and (not full or full.startswith(_NUMBERS)):
             keeps_graph = name not in known.NAN_TESTS and name not in ("item", "detach", "tolist", "numpy", "cpu")
@@ -282,6 +268,15 @@ class Calls(Expressions):
         if outs:  # a criterion on what a module gave
             return Value(mixed(*args).dep & OF_DATA, NO_PARAMS, outs[0].sort)
         return Value(MAYBE, NO_PARAMS, ("of", param)) if method in ("()", "forward") else PLAIN
+
+    def _in_forward(self) -> bool:
+        """Whether this is the forward of a module, in a project that wraps modules."""
+        return self.link.wraps and self.function.name == "forward" and bool(self.function.owner)
+
+    def _layer(self, node: Call, layer: str, name: str) -> None:
+        """A layer runs in the forward of a module: sharded or not, its parameters take part in collectives."""
+        if self._in_forward():
+            self.emit(Effect("module", "", (self.place(node, name),), "module", -1, layer))
 
     def _backward(self, node: Call, sort: tuple[Any, ...]) -> Value:
         if not self.no_sync:

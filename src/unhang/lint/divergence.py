@@ -79,6 +79,8 @@ def _how(v: Value) -> str:
 
 def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: bool) -> str:
     dep = cause.value.dep
+    if effect.hidden == "module":
+        return "LNT111"
     if dep & DATA and cause.value.zero is None:  # a loss that also depends on the rank is a loss
         dep &= ~RANK
     if not dep & RANK and dep & LOCAL:

@@ -295,7 +295,7 @@ class Expressions:
             dep |= over.dep & UNEVEN
             self.assign(loop.parts[0], element(over), is_certain=True)
             for condition in loop.parts[2:]:
-                self.value(condition)
+                dep |= UNEVEN if self.value(condition).dep & RANK else 0
         made = self.value(parts[0])
         self.env.clear()
         self.env.update(before)

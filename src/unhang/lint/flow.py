@@ -20,7 +20,7 @@ from unhang.lint.single import (
     is_broad_handler,
     is_feature_test,
 )
-from unhang.lint.special import element, value_of_name
+from unhang.lint.special import element, items_of, value_of_name
 from unhang.lint.values import (
     AGREED,
     DATA,
@@ -59,6 +59,7 @@ class Frame(Branches):
         self._none_returned: list[tuple[bool, bool]] = []
         self._ends_unevenly = False
         self._unsure, self._no_exits = 0, 0
+        self._endless, self._uneven_loops = 0, 0
         self._line = 0
         self._stops: list[tuple[str, int, list[Cause]]] = []
         self._implied: list[int] = []
@@ -93,7 +94,7 @@ class Frame(Branches):
         for path, line, causes in self._stops:
             if causes and self.env.get(path, PLAIN).sort != AGREED:
                 found_in_stop(self, path, line, causes[0])
-        summary.effects = self.effects[:MOST_EFFECTS]
+        summary.effects = [e for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
         summary.unifies = frozenset(self.unified)
         returned = PLAIN
@@ -159,8 +160,9 @@ class Frame(Branches):
             return
         if isinstance(target, Op) and target.op == "[]" and isinstance(target.parts[0], Ref):
             base = target.parts[0].path
-            if value.dep & DATA and base in self.env:
-                self.env[base] = self.env[base]._replace(dep=self.env[base].dep | DATA)
+            dep = value.dep & DATA | (UNEVEN if self._uneven_loops else 0)
+            if dep and base in self.env:
+                self.env[base] = self.env[base]._replace(dep=self.env[base].dep | dep, sort=None)
             return
         if not isinstance(target, Ref):
             return
@@ -183,6 +185,9 @@ class Frame(Branches):
 
     def _leave(self, s: Leave) -> str:
         value = PLAIN if s.value is None else self.value(s.value)
+        by_rank = any(c.value.dep & RANK for c, *_ in self.conditions)
+        if s.kind in ("yield", "continue") and by_rank and self.function.is_generator and not self._endless:
+            self._ends_unevenly = True
         if s.kind == "yield":
             return ""
         if s.kind == "raise":
@@ -204,6 +209,9 @@ class Frame(Branches):
                     else not (cause.value.zero or False)
                 )
                 value = value._replace(dep=value.dep | cause.value.dep & DIFFERS, zero=zero, const=UNKNOWN)
+            is_empty = isinstance(s.value, Op) and s.value.op in ("dict", "seq") and not s.value.parts
+            if is_empty and any(c.value.dep & RANK for c, *_ in differing):
+                value = value._replace(dep=value.dep | UNEVEN)
             self._returned.append(value)
             if differing and self.function.is_generator and any(c.value.dep & RANK for c, *_ in differing):
                 self._ends_unevenly = True
@@ -220,11 +228,19 @@ class Frame(Branches):
         if s.target is not None:
             self.assign(s.target, element(over), is_certain=True)
         before = dict(self.env)
+        if over.sort is not None and over.sort[0] == "obj" and is_for:
+            over = over._replace(dep=over.dep | items_of(self, over))
+        endless = not is_for and over.const is True
+        is_uneven = bool(is_for and over.dep & UNEVEN)
+        self._endless += endless
+        self._uneven_loops += is_uneven
         self.loops += 1
         self._implied.append(0 if is_for else over.dep & RANK)
         end = self.block(s.body)
         self._implied.pop()
         self.loops -= 1
+        self._endless -= endless
+        self._uneven_loops -= is_uneven
         made = self.effects[mark:]
         mine = [e for e in self._exits if e not in exits]
         for way_out in mine:
@@ -234,7 +250,9 @@ class Frame(Branches):
         self._exits = exits + [e for e in mine if e.kind not in ("break", "continue")]
         if not is_for and over.const is UNKNOWN:
             over = either(over, self.value(s.over))
-        uneven = over.dep & UNEVEN if is_for else over.dep & DIFFERS
+        is_ragged = over.sort is not None and over.sort[0] == "ragged"
+        over = over._replace(dep=over.dep | DATA) if is_for and is_ragged else over
+        uneven = is_ragged or over.dep & UNEVEN if is_for else over.dep & DIFFERS
         self.env = joined_env(before, self.env)
         if not is_for and over.const is True and len(s.body) == 1 and isinstance(s.body[0], Leave):
             found_in_endless_loop(self, s.body[0], s.line)
@@ -314,7 +332,7 @@ def _shared(value: Value, i: int) -> tuple[object, ...] | None:
     """What a part of a returned tuple is: outputs of a module stay outputs; `initialize` gives the engine first."""
     if value.sort is None:
         return None
-    if value.sort[0] in ("out", "of"):
+    if value.sort[0] in ("out", "of", "ragged"):
         return value.sort
     return value.sort if value.sort == ("wrap", "engine") and i == 0 else None
 

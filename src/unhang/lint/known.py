@@ -63,6 +63,7 @@ METHODS: Mapping[str, Collective] = {
     "wait_for_everyone": Collective("barrier"),
     "gather_for_metrics": Collective("all_gather", -1, (), True),
     "monitored_barrier": Collective("barrier"),
+    "full_tensor": Collective("all_gather"),  # of a DTensor
 }
 # Methods that are collectives on an object of this sort, by the last word of what they are called on.
 _ON: Mapping[str, Mapping[str, Collective]] = {
@@ -184,6 +185,8 @@ LOCAL_SOURCES = {
 }
 # Methods without arguments that tell how far something local is.
 PROGRESS = {"done", "query", "is_alive", "qsize"}
+COUNTS = {"numel", "size", "any", "all", "item"}  # what a rank learns of its own tensor
+FILTERS = {"nonzero", "where", "numel", "any", "argwhere", "masked_select", "unique"}
 STOPS = {"should_stop", "should_training_stop", "should_epoch_stop"}
 NAN_TESTS = {"isnan", "isfinite", "isinf"}
 IS_THERE = {"exists", "is_file", "isfile", "is_dir", "isdir", "stat", "iterdir", "glob", "listdir"}
@@ -295,5 +298,5 @@ WORDS = frozenset({
 # A file without any of these in it, and which calls nobody that has, cannot make a finding.
 HINTS = (
     rb"[Dd]istributed|accelerat|lightning|deepspeed|[Ff]abric|FSDP|DDP|fully_shard|all_reduce|all_gather|barrier"
-    rb"|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist"
+    rb"|experts\[|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist"
 )

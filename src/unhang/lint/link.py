@@ -47,6 +47,7 @@ class Link:
         self._attributes: dict[tuple[int, str], dict[str, Value]] = {}
         self._depth = 0
         self._causes: set[tuple[str, str, str, str]] = set()
+        self.wraps = any(n in known.WRAPPERS or n == "deepspeed" for f in files for n in f.names.values())
         self.callers: dict[tuple[int, int], set[tuple[int, int]]] = {}
 
     def follow(self) -> None:
@@ -67,7 +68,13 @@ class Link:
         words = set(known.WORDS)
         todo = {(i, at): f for i, of in enumerate(self.project.files) for at, f in enumerate(of.functions)}
         while True:
-            found = [k for k, f in todo.items() if f.is_generator or not words.isdisjoint(f.words)]
+            found = [
+                k
+                for k, f in todo.items()
+                if f.is_generator
+                or not words.isdisjoint(f.words)
+                or (self.wraps and f.name == "forward" and not known.FILTERS.isdisjoint(f.words))
+            ]
             if not found:
                 return
             for key in found:

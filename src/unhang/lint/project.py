@@ -9,6 +9,7 @@ from typing import NamedTuple
 from unhang.lint.ir import File, Function
 
 _MOST_STEPS = 6
+_LEAST_WORD = 5
 
 
 class Symbol(NamedTuple):
@@ -40,6 +41,7 @@ class Project:
             self._methods.append(methods)
         self._found: dict[tuple[int, str], Symbol | None] = {}
         self._modules: dict[tuple[str, str], int | None] = {}
+        self._by_name: dict[str, list[tuple[str, int, int]]] | None = None
 
     def function(self, file: int, at: int) -> Function:
         """One function."""
@@ -158,6 +160,24 @@ class Project:
             if name in self.methods_of(f, c):
                 return f, self.methods_of(f, c)[name]
         return None
+
+    def is_module(self, file: int, cls: str) -> bool:
+        """Whether a class is a torch module."""
+        return any(b.rpartition(".")[2] == "Module" for b in self.base_names(file, cls))
+
+    def by_receiver(self, receiver: str, name: str) -> tuple[int, int] | None:
+        """The one method of this name whose class is called like its receiver: `evaluator.run` of a `CocoEvaluator`."""
+        if self._by_name is None:
+            self._by_name = {}
+            for file, classes in enumerate(self._methods):
+                for cls, methods in classes.items():
+                    for method, at in methods.items():
+                        self._by_name.setdefault(method, []).append((cls.rpartition(".")[2].lower(), file, at))
+        word = receiver.rpartition(".")[2].replace("_", "").lower()
+        if len(word) < _LEAST_WORD or name.startswith("__"):
+            return None
+        alike = [c for c in self._by_name.get(name, ()) if c[0].endswith(word)]
+        return alike[0][1:] if len(alike) == 1 else None
 
     def methods_of(self, file: int, cls: str) -> dict[str, int]:
         """The methods that a class itself has."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Found, Handler, If, Leave, Loop, Op, Ref, Stmt, Try, With
 from unhang.lint.ir import Do as DoStatement
-from unhang.lint.values import RANK, Conditional, Effect, Summary, Value
+from unhang.lint.values import RANK, UNEVEN, Conditional, Effect, Summary, Value
 
 if TYPE_CHECKING:
     from unhang.lint.branches import Branches
@@ -100,6 +100,17 @@ def _forward(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
             _found(frame, "LNT109", node.line, node.column)
 
 
+def _log(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+    """A dictionary that has other keys on each rank, reduced key by key."""
+    if args and args[0].dep & UNEVEN:
+        words = {"collective": _text(node), "condition": _text_of(node.args[0])}
+        frame.link.report(frame.path, Found("LNT110", node.line, node.column + 1, words))
+
+
+def _text_of(e: Expr) -> str:
+    return e.path if isinstance(e, Ref) else "it"
+
+
 def _new_group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     """A group of this rank's own members: every rank makes one group, each another one. A group of itself alone does no harm."""
     alone = (
@@ -119,7 +130,7 @@ def found_in_stop(frame: Frame, path: str, line: int, cause: Cause) -> None:
 
 
 _CALLS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
-    "Thread": _thread, "signal": _signal, "register": _signal, "finalize": _signal, "DataLoader": _loader, "forward": _forward, "new_group": _new_group,
+    "Thread": _thread, "signal": _signal, "register": _signal, "finalize": _signal, "DataLoader": _loader, "forward": _forward, "new_group": _new_group, "log_dict": _log,
 }  # fmt: skip
 
 

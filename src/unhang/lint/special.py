@@ -164,6 +164,16 @@ def _getattr(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return PLAIN
 
 
+def items_of(frame: Expressions, v: Value) -> int:
+    """UNEVEN, if an object of the project gives each rank another number of items."""
+    target = frame.link.project.method(v.sort[1], v.sort[2], "__iter__") if v.sort and v.sort[0] == "obj" else None
+    return frame.link.summary(*target).returns.dep & UNEVEN if target is not None else 0
+
+
+def _loader(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    return Value(UNEVEN, sort=("share", "loader")) if args and items_of(frame, args[0]) else PLAIN
+
+
 def _same(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return args[0]._replace(zero=args[0].zero) if args else PLAIN
 
@@ -171,5 +181,5 @@ def _same(frame: Expressions, node: Call, args: list[Value]) -> Value:
 SPECIAL: dict[str, Callable[[Expressions, Call, list[Value]], Value]] = {
     "range": _range, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
     "functools.partial": _partial, "super": _super, "getattr": _getattr, "torch.compile": _same, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
-    "torch.nn.DataParallel": _same, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
+    "torch.utils.data.DataLoader": _loader, "torch.nn.DataParallel": _same, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
 }  # fmt: skip

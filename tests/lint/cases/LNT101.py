@@ -208,3 +208,26 @@ def raises(rank, x):
     if rank == 0:
         dist.all_reduce(x)
         raise ValueError("nobody gets past this")
+
+
+def whole(model):
+    if dist.get_rank() == 0:
+        return [p.full_tensor() for p in model.parameters()]  # LNT101
+    return None
+
+
+class ScoreTracker:
+    def finish_epoch(self, x):
+        dist.all_reduce(x)
+
+
+def of_a_tracker(trackers, x):
+    for tracker in trackers:
+        if dist.get_rank() == 0:
+            tracker.finish_epoch(x)  # LNT101
+
+
+def of_something_else(things, x):
+    for thing in things:
+        if dist.get_rank() == 0:
+            thing.finish_epoch(x)
