@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
@@ -11,7 +12,7 @@ from typing import Any
 from unhang.analyze.first_errors import errors_of, ranks_of
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent
-from unhang.read.logs.catalogue import Row, best_cause, weighed
+from unhang.read.logs.catalogue import LAYERS, Row, best_cause, weighed, whole
 from unhang.rules.base import Found
 
 MAX_QUOTED = 6
@@ -104,6 +105,11 @@ def _time_of(event: LogEvent) -> datetime | None:
 
 
 USER = "user-exception"
+# Types of exceptions that say nothing of what went wrong: libraries below the program raise them as well.
+GENERAL_TYPE = re.compile(
+    r"(?:[\w.]*\.)?(?:RuntimeError|Exception|OSError|SystemError|ConnectionError|TimeoutError|Dist\w*Error)(?::|$)"
+)
+_BELOW_FRAMEWORKS = LAYERS[: LAYERS.index("store") + 1]
 _OF_ITS_OWN = ("user",)  # the layer of what a program, its loader or Python itself says
 
 
@@ -120,4 +126,9 @@ def is_not_of_the_program(text: str) -> bool:
 
 def _is_witness(line: str) -> bool:
     row = next(iter(weighed().rows_of(line)), None)
-    return row is not None and row.role == "witness" and row.layer not in _OF_ITS_OWN
+    if row is not None:
+        return row.role == "witness" and row.layer not in _OF_ITS_OWN
+    if not GENERAL_TYPE.match(line):
+        return False
+    row = next(iter(whole().rows_of(line)), None)
+    return row is not None and row.role in ("witness", "echo") and row.layer in _BELOW_FRAMEWORKS

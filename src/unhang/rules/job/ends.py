@@ -35,6 +35,14 @@ _THROWN_BY_NCCL = ("nccl.error", "nccl.result")
 _CRASH_CODES = ("-4", "-8", "-9", "-11", "132", "136", "137", "139")
 _CRASH_SIGNALS = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGKILL")
 _SIGNALS = ("ending.death_signal", "ending.got_signal", "launchers.death_signal", "elastic.death_signal")
+_PEER_LOST = (
+    "gloo.peer_closed",
+    "gloo.reset",
+    "nccl.echo_",
+    "store.gone",
+    "fabric.connection_reset",
+    "store.wait_for_input",
+)
 _ABORTED = ("Aborted", "SIGABRT", "6")
 # What says that a process failed, or that somebody waited in vain, before the signal came.
 _FAILED = (
@@ -68,7 +76,10 @@ def rank_crashed(s: Situation) -> Found | None:
 
 
 def _crash_in_log(s: Situation) -> Found | None:
-    """A launcher or the process itself says how it ended, and no exception tells why."""
+    """A launcher or the process itself says how it ended, and no exception tells why.
+
+    That this was where it began is said only where its rank is known, and peers say that they lost somebody.
+    """
     if not is_log_only(s):
         return None
     first = first_exception(s)
@@ -81,12 +92,14 @@ def _crash_in_log(s: Situation) -> Found | None:
         return None
     ranks = (rank,) if rank is not None else ranks_in(lines)
     seen = [] if end is None else [EvidenceLine(f"rank {rank} exit", f"code {end.code}, seen by the launcher")]
+    is_felt = s.events.has(*_PEER_LOST) or any(is_communication_error(e.error) for e in errors_of(s))
     return Found(
         0.8 if end is not None and (end.code or 0) in _OF_ITS_OWN else 0.65,
         ranks,
         (*seen, *quote(lines or s.events.of("ending."))),
         {"who": name_or(ranks, "a process"), "how": "crashed" if end is None else _how(end)},
-        say="log",
+        say="log" if ranks and is_felt else "alone",
+        cause="" if ranks and is_felt else "unknown",
         victims=s.others(ranks) if ranks else (),
     )
 

@@ -39,7 +39,7 @@ from unhang.rules.failure import (
     same_failures,
     text_of,
 )
-from unhang.rules.log_lines import found_in, is_not_of_the_program, only_rank, ranks_in, ranks_of_pids
+from unhang.rules.log_lines import GENERAL_TYPE, found_in, is_not_of_the_program, only_rank, ranks_in, ranks_of_pids
 
 _OF_DEVICE_MEMORY = ("oom.device", "oom.device_library", "nccl.cuda_oom")
 _WORK_IN_MEMORY = ("work.preparing", "oom.loading")
@@ -209,6 +209,10 @@ def _killed_while_loading(s: Situation) -> tuple[LogEvent, ...]:
     return (last[0], *deaths) if any(e.kind in _WORK_IN_MEMORY for e in last) else ()
 
 
+_PLUMBING = re.compile(
+    r"(?:^|/)(?:torch/(?:distributed/(?:distributed_c10d|rendezvous|c10d_logger|elastic/)|cuda/(?:__init__|nccl)\.py)"
+    r"|(?:pynccl\w*|cuda_communicator|shm_broadcast)\.py|deepspeed/comm/|horovod/|multiprocessing/(?:connection|managers)\.py)"
+)
 # What the watchdog throws after a wait, to end the process.
 _OF_A_WATCHDOG = re.compile(r"DistBackendError|watchdog thread terminated")
 
@@ -221,7 +225,7 @@ def user_exception(s: Situation) -> Found | None:
         return _unhandled(s)
     if any(p.search(first.text) for p in SPECIAL) or is_file_race(s, first) or is_not_of_the_program(first.text):
         return None
-    if is_of_objects(first):
+    if is_of_objects(first) or _is_of_plumbing(first):
         return None
     confidence = _confidence(s, first)
     if comes_late(s, first):
@@ -232,6 +236,12 @@ def user_exception(s: Situation) -> Found | None:
     found = found_at_first(s, first, confidence, words, say="raised", fixes=("mend", "no timeout"))
     left_out = _left_out(s, first)
     return _consequence_of(found, left_out) if left_out else found
+
+
+def _is_of_plumbing(first: FirstException) -> bool:
+    """Whether a library between the ranks raised it without a word on the program: of these a type says nothing, and the innermost frame is theirs."""
+    innermost = first.error.frames[0].file.replace("\\", "/") if first.error.frames else ""
+    return bool(GENERAL_TYPE.match(first.text) and _PLUMBING.search(innermost))
 
 
 def _unhandled(s: Situation) -> Found | None:
