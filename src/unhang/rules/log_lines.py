@@ -18,6 +18,7 @@ from unhang.rules.base import Found
 MAX_QUOTED = 6
 MAX_QUOTE = 300
 _MOST_NODES = 3
+_TOLD_TO_END = (None, 0, -15, -9)
 
 
 def quote(events: Iterable[LogEvent], most: int = MAX_QUOTED) -> tuple[EvidenceLine, ...]:
@@ -73,6 +74,16 @@ def _raised_by(s: Situation, events: Iterable[LogEvent]) -> tuple[int, ...]:
             if is_of_it and said.message.split("\n", 1)[0][:80] in event.text and (ranks := ranks_of(s, error)):
                 return ranks
     return only_rank(s)
+
+
+def failed_alone(s: Situation) -> tuple[int, ...]:
+    """Whom a launcher saw fail: those that ended with one code of their own, if all others were only told to end; whom mpirun saw end first."""
+    ended = s.events.of("ending.mpirun_exit", "ending.mpirun")
+    if ended and ended[0].rank is not None:
+        return (ended[0].rank,)
+    codes = {r: e.exit.code for r, e in s.case.ranks.items() if e.exit is not None and e.exit.code not in _TOLD_TO_END}
+    is_one = len(set(codes.values())) == 1 and not s.watchdogs.ranks
+    return tuple(sorted(codes)) if is_one else ()
 
 
 def only_rank(s: Situation) -> tuple[int, ...]:

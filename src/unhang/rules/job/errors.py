@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from unhang.analyze.callpath import user_path
-from unhang.analyze.first_errors import has_fatal_end, is_log_only
+from unhang.analyze.failures import is_timeout
+from unhang.analyze.first_errors import errors_of, has_fatal_end, is_log_only
 from unhang.analyze.log_progress import behind_in_steps
 from unhang.analyze.overtaking import LeftOut, left_out_before
 from unhang.analyze.situation import Situation
@@ -76,25 +77,27 @@ def cuda_kernel_error(s: Situation) -> Found | None:
     assertion = next((e["assertion"] for e in events if e["assertion"]), "")
     sure, words = (0.97 if assertion else 0.92), {"assertion": f": assertion `{assertion}`" if assertion else ""}
     if first is not None and KERNEL_ERROR.search(first.text):
-        seen = FirstException(first.error, first.ranks or _watched(events), first.failures, first.seen)
+        seen = FirstException(first.error, first.ranks or _watched(s, events), first.failures, first.seen)
         weak = "EXECUTION_FAILED" in first.text and len(events) < 2
         return found_at_first(s, seen, 0.75 if weak else sure, words, say="failed" if first.failures else "seen")
     if events and _is_before(events[0], first) and not (first and GPU_OOM.search(first.text)):
-        ranks = _watched(events)
+        ranks = _watched(s, events)
         words |= {"who": name_or(ranks, "a rank"), "at": "", "after": ""}
         sure = sure if any(e["what"] or assertion for e in events) else 0.75
         return found_in(s, events, sure, ranks, words=words, say="seen")
     return None
 
 
-def _watched(events: Sequence[LogEvent]) -> tuple[int, ...]:
-    """The ranks by prefix, else by the watchdog's own number, which is the global one in the default group."""
+def _watched(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
+    """The ranks by prefix, else by the watchdog's own number, which is the global one in the default group; else the only one that raised anything."""
     by_number = {
         n
         for e in events
         if (n := e.number("group_rank")) is not None and ("default_pg" in e.text or "[PG" not in e.text)
     }
-    return ranks_in(events) or tuple(sorted(by_number))
+    raised = {e.rank for e in errors_of(s) if e.rank is not None and not is_timeout(e.error)}
+    raised |= {e.rank for e in s.events.of("python.traceback") if e.rank is not None}
+    return ranks_in(events) or tuple(sorted(by_number)) or (tuple(raised) if len(raised) == 1 else ())
 
 
 @rule("fd-exhaustion")
