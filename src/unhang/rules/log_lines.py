@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
@@ -11,12 +12,13 @@ from typing import Any
 from unhang.analyze.first_errors import errors_of, ranks_of
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent
-from unhang.read.logs.catalogue import Row, best_cause, weighed
+from unhang.read.logs.catalogue import LAYERS, Row, best_cause, weighed, whole
 from unhang.rules.base import Found
 
 MAX_QUOTED = 6
 MAX_QUOTE = 300
 _MOST_NODES = 3
+_TOLD_TO_END = (None, 0, -15, -9)
 
 
 def quote(events: Iterable[LogEvent], most: int = MAX_QUOTED) -> tuple[EvidenceLine, ...]:
@@ -74,6 +76,16 @@ def _raised_by(s: Situation, events: Iterable[LogEvent]) -> tuple[int, ...]:
     return only_rank(s)
 
 
+def failed_alone(s: Situation) -> tuple[int, ...]:
+    """Whom a launcher saw fail: those that ended with one code of their own, if all others were only told to end; whom mpirun saw end first."""
+    ended = s.events.of("ending.mpirun_exit", "ending.mpirun")
+    if ended and ended[0].rank is not None:
+        return (ended[0].rank,)
+    codes = {r: e.exit.code for r, e in s.case.ranks.items() if e.exit is not None and e.exit.code not in _TOLD_TO_END}
+    is_one = len(set(codes.values())) == 1 and not s.watchdogs.ranks
+    return tuple(sorted(codes)) if is_one else ()
+
+
 def only_rank(s: Situation) -> tuple[int, ...]:
     """Rank 0, of a job of one process."""
     return (0,) if s.case.job.world_size == 1 else ()
@@ -104,6 +116,11 @@ def _time_of(event: LogEvent) -> datetime | None:
 
 
 USER = "user-exception"
+# Types of exceptions that say nothing of what went wrong: libraries below the program raise them as well.
+GENERAL_TYPE = re.compile(
+    r"(?:[\w.]*\.)?(?:RuntimeError|Exception|OSError|SystemError|ConnectionError|TimeoutError|Dist\w*Error)(?::|$)"
+)
+_BELOW_FRAMEWORKS = LAYERS[: LAYERS.index("store") + 1]
 _OF_ITS_OWN = ("user",)  # the layer of what a program, its loader or Python itself says
 
 
@@ -120,4 +137,9 @@ def is_not_of_the_program(text: str) -> bool:
 
 def _is_witness(line: str) -> bool:
     row = next(iter(weighed().rows_of(line)), None)
-    return row is not None and row.role == "witness" and row.layer not in _OF_ITS_OWN
+    if row is not None:
+        return row.role == "witness" and row.layer not in _OF_ITS_OWN
+    if not GENERAL_TYPE.match(line):
+        return False
+    row = next(iter(whole().rows_of(line)), None)
+    return row is not None and row.role in ("witness", "echo") and row.layer in _BELOW_FRAMEWORKS

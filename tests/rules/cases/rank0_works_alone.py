@@ -25,12 +25,19 @@ _PRINTS = "[rank1]: verified\n[rank2]: verified\n[rank3]: verified\n" + "".join(
     f"[rank{{0}}]: row {n}\n" for n in range(6)
 )
 
+_COUNTS = "  scored {}/2086 of the questions\n"
+_WAIT_SMALL = timeouts((1, 12, "ALLREDUCE", 9000), (2, 12, "ALLREDUCE", 9000)) + "\n"
+
 CASES = {
     "rank0-works-alone": (
         Fires(log_case(_BAR.format(9, 2800, "29:55") + timeouts((2, 2, "ALLREDUCE", 1), (1, 2, "ALLREDUCE", 1))), (0,)),
         Fires(log_case("INFO Saving model checkpoint to out\n" + timeouts((4, 28956, "ALLREDUCE", 1))), (0,)),
         Fires(log_case(_BAR.format(70, 34947, "10:21")), (0,)),
-        Fires(log_case(timeouts((1, 460631, "ALLREDUCE", 1), (2, 460631, "ALLREDUCE", 1))), (0,)),
+        Fires(log_case("world size 3\n" + timeouts((1, 460631, "ALLREDUCE", 1), (2, 460631, "ALLREDUCE", 1))), (0,)),
+        Quiet(
+            log_case(timeouts((1, 460631, "ALLREDUCE", 1), (2, 460631, "ALLREDUCE", 1))),
+            "how many ranks there are is not told, and no work of rank 0 is seen",
+        ),
         Quiet(log_case(timeouts((7, 460631, "ALLREDUCE", 1))), "one rank of many speaks"),
         Fires(log_case("building the indices on rank 0 ...\nRuntimeError: Socket Timeout"), (0,)),
         Fires(log_case(_LATENTS + timeouts((1, 3, "ALLREDUCE", 1))), (0,)),
@@ -63,6 +70,11 @@ CASES = {
         Quiet(
             log_case(_PRINTS.format(0) + timeouts((2, 12, "ALLREDUCE", 900), (5, 12, "ALLREDUCE", 900))),
             "it printed last, and the others wait in no barrier",
+        ),
+        Fires(log_case(_COUNTS.format(200) + _WAIT_SMALL + _COUNTS.format(250)), (0,)),
+        Quiet(
+            log_case(_COUNTS.format(200) + _WAIT_SMALL + _COUNTS.format(200)),
+            "a count that is only printed again is not going on",
         ),
         Quiet(log_case(_LATENTS + timeouts((1, 1500, "ALLREDUCE", 900))), "the bar counts steps of training"),
         Quiet(

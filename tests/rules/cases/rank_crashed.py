@@ -57,6 +57,7 @@ CASES = {
                 "loss 2\nsrun: error: node7: task 3: Segmentation fault (core dumped)\nsrun: error: node7: task 0: Killed\n"
             ),
             (3,),
+            cause="unknown",  # nobody says that he lost a peer
         ),
         Quiet(log_case(_WATCHDOG_OF_AN_ERROR), "so it does where NCCL reported an error"),
         Quiet(log_case("ValueError: x\n" + _SEGFAULT), "an exception that comes before"),

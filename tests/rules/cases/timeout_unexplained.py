@@ -17,6 +17,8 @@ CASES = {
             (7,),
         ),
         Fires(log_case("Stalled ops:\nallreduce.conv1.weight [missing ranks: 0]"), (0,)),
+        Fires(log_case("world size 4\n" + timeouts(*((r, 12, "ALLREDUCE", 9000) for r in (0, 1, 3)))), (2,)),
+        Fires(log_case("world size 64\n" + timeouts(*((r, 12, "ALLREDUCE", 9000) for r in (0, 1, 3)))), ()),
         Quiet(log_case("INFO NCCL timeout is set to 1800000 ms"), "a setting"),
     ),
 }

@@ -157,10 +157,14 @@ def end_of(events: Sequence[LogEvent], troubles: Iterable[int], lines: int) -> E
     return End(0, marks[-1].text.strip()[:200])
 
 
+_ENDED_WAIT = "watchdog.timeout"
+
+
 def _is_a_failure_the_end(events: Sequence[LogEvent]) -> bool:
-    """Whether nothing moved on after a failure that is no echo of a peer's end."""
+    """Whether nothing moved on after a failure that is no echo of a peer's end, or after a wait whose end the watchdog made the process's."""
     own = (e for e in reversed(events) if e.says == "crash" and not e.kind.startswith(_OF_LAUNCHERS))
     failed = next((e.order for e in own if not is_echo(e.text)), -1)
+    failed = max(failed, next((e.order for e in reversed(events) if e.kind == _ENDED_WAIT and e.says), -1))
     return failed >= 0 and not moved_after(events, failed)
 
 

@@ -89,7 +89,22 @@ def reported_world(events: Sequence[LogEvent]) -> int | None:
     if (commanded := _commanded_world(events)) is not None:
         return commanded
     largest = max((n for e in events if e.kind == "gloo.connected" and (n := e.number("peers"))), default=0)
-    return largest + 1 if 0 < largest < MAX_WORLD else None
+    return largest + 1 if 0 < largest < MAX_WORLD else _hinted_world(events)
+
+
+def _hinted_world(events: Sequence[LogEvent]) -> int | None:
+    """What a program prints of it in its own words, if all agree, else NCCL's largest communicator; nothing that a rank beyond it contradicts.
+
+    The variable WORLD_SIZE may also be that of a scheduler, which counts nodes: it is not believed where processes per node are told.
+    """
+    highest = max((e.rank for e in events if e.rank is not None), default=0)
+    hints = [e for e in events if e.kind == "launchers.world_hint"]
+    told = {n for e in hints for name in ("size", "size_", "tasks") if (n := e.number(name)) is not None}
+    if not any(e.kind == "launchers.per_node" for e in events):
+        told |= {n for e in hints if (n := e.number("variable")) is not None}
+    sizes = (e.number("group_size") or 0 for e in events if e.kind == "nccl.init_complete")
+    world = next(iter(told)) if len(told) == 1 else max(sizes, default=0) if not told else 0
+    return world if highest < world < MAX_WORLD and world > 1 else None
 
 
 def _commanded_world(events: Sequence[LogEvent]) -> int | None:

@@ -206,6 +206,23 @@ def _are_parts_of_one(heads: Sequence[Head]) -> bool:
     return len(replicas) >= _LEAST_PARTS or any(_PARTS_OF_ONE in head.body for head in heads)
 
 
+def _ranks_of_one_node(heads: Sequence[Head]) -> dict[Hashable, int]:
+    """Processes -> the numbers of their devices, where NCCL speaks on one host only, of devices from 0 on that have a process each."""
+    devices: dict[tuple[str, int], set[int]] = {}
+    for head in heads:
+        if head.nccl_host and head.pid is not None and head.device is not None:
+            devices.setdefault((head.nccl_host, head.pid), set()).add(head.device)
+    numbers = sorted(n for of in devices.values() for n in of)
+    is_whole = (
+        len({host for host, _ in devices}) == 1
+        and numbers == list(range(len(devices)))
+        and len(numbers) >= _LEAST_PARTS
+    )
+    if not is_whole or any(h.torch_ranks or h.rank is not None for h in heads if h.nccl_host):
+        return {}
+    return {who: next(iter(of)) for who, of in devices.items()}
+
+
 def _ranks_of_devices(heads: Sequence[Head]) -> dict[Hashable, int]:
     """Processes (or their devices) -> rank in NCCL's largest communicator.
 
@@ -217,7 +234,7 @@ def _ranks_of_devices(heads: Sequence[Head]) -> dict[Hashable, int]:
             who = (head.nccl_host, head.pid, head.device)
             claims.setdefault(int(m[2]), {}).setdefault(int(m[1]), set()).add(who)
     if not claims:
-        return {}
+        return _ranks_of_one_node(heads)
     size = max(claims)
     beyond = any(r >= size for h in heads for r in h.torch_ranks)
     if beyond or size < 2 or any(len(who) != 1 for who in claims[size].values()):

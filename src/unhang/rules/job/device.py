@@ -9,7 +9,7 @@ from unhang.analyze.situation import Situation
 from unhang.model import LogEvent
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import in_trouble, somebody_died
-from unhang.rules.log_lines import found_in, in_order, on_nodes, ranks_in
+from unhang.rules.log_lines import failed_alone, found_in, in_order, on_nodes, ranks_in
 
 # The driver's error numbers (Xid) that accuse device, bus or link, not the program: how surely, and what they mean.
 # Source: NVIDIA, Xid catalogue.
@@ -138,7 +138,7 @@ def fabric_manager(s: Situation) -> Found | None:
         confidence = 0.9 if any("Failed to bind" in e.text for e in events) else 0.82
     multicast = "multicast" if "fabric.multicast_failed" in kinds else ""
     say = multicast or ("not_ready" if "fabric.system_not_ready" in kinds else "failed")
-    return found_in(s, events, confidence, (), say=say)
+    return found_in(s, events, confidence, failed_alone(s), say=say)
 
 
 @rule("nccl-or-library-bug")

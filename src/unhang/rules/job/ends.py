@@ -11,7 +11,7 @@ from unhang.analyze.first_errors import errors_of, first_error, is_log_only
 from unhang.analyze.leaving import cannot_end
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, LogEvent, ProcessExit, RankEvidence, WaitEdge, user_frames
+from unhang.model import EvidenceLine, LogEvent, ProcessExit, RankEvidence, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import (
@@ -35,6 +35,14 @@ _THROWN_BY_NCCL = ("nccl.error", "nccl.result")
 _CRASH_CODES = ("-4", "-8", "-9", "-11", "132", "136", "137", "139")
 _CRASH_SIGNALS = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGKILL")
 _SIGNALS = ("ending.death_signal", "ending.got_signal", "launchers.death_signal", "elastic.death_signal")
+_PEER_LOST = (
+    "gloo.peer_closed",
+    "gloo.reset",
+    "nccl.echo_",
+    "store.gone",
+    "fabric.connection_reset",
+    "store.wait_for_input",
+)
 _ABORTED = ("Aborted", "SIGABRT", "6")
 # What says that a process failed, or that somebody waited in vain, before the signal came.
 _FAILED = (
@@ -43,7 +51,6 @@ _FAILED = (
 )  # fmt: skip
 _END_TAKES_S = 240.0  # writers of checkpoints and trackers may take minutes
 _END_CALLS = ("destroy_process_group", "_shutdown", "_exit_function", "_python_exit", "_run_exitfuncs")
-_MOST_LISTED = 3
 
 
 def signal_name(number: int | None) -> str:
@@ -68,7 +75,10 @@ def rank_crashed(s: Situation) -> Found | None:
 
 
 def _crash_in_log(s: Situation) -> Found | None:
-    """A launcher or the process itself says how it ended, and no exception tells why."""
+    """A launcher or the process itself says how it ended, and no exception tells why.
+
+    That this was where it began is said only where its rank is known, and peers say that they lost somebody.
+    """
     if not is_log_only(s):
         return None
     first = first_exception(s)
@@ -81,12 +91,14 @@ def _crash_in_log(s: Situation) -> Found | None:
         return None
     ranks = (rank,) if rank is not None else ranks_in(lines)
     seen = [] if end is None else [EvidenceLine(f"rank {rank} exit", f"code {end.code}, seen by the launcher")]
+    is_felt = s.events.has(*_PEER_LOST) or any(is_communication_error(e.error) for e in errors_of(s))
     return Found(
         0.8 if end is not None and (end.code or 0) in _OF_ITS_OWN else 0.65,
         ranks,
         (*seen, *quote(lines or s.events.of("ending."))),
         {"who": name_or(ranks, "a process"), "how": "crashed" if end is None else _how(end)},
-        say="log",
+        say="log" if ranks and is_felt else "alone",
+        cause="" if ranks and is_felt else "unknown",
         victims=s.others(ranks) if ranks else (),
     )
 
@@ -229,99 +241,6 @@ def _end_lines(ended: Mapping[int, RankEvidence]) -> Iterator[EvidenceLine]:
             yield EvidenceLine(f"rank {rank} exit", f"code {evidence.exit.code}, seen by the launcher")
 
 
-@rule("not-in-sight", needs=("ranks",), names=Names.NOTHING)
-def not_in_sight(s: Situation) -> Found | None:
-    """What the ranks that can be seen wait for, or have lost; nobody is accused."""
-    if not s.case.out_of_sight or s.late or s.primary_failure is not None:
-        return None
-    unseen = tuple(late.rank for late in sorted(s.out_of_sight, key=lambda late: late.rank))
-    waiting = tuple(sorted({v for late in s.out_of_sight for v in late.victims} - set(unseen)))
-    if s.is_hang and waiting:
-        return _unseen(s, waiting, unseen, w.verb(waiting, "waits for", "wait for"))
-    failed = tuple(sorted(f.rank for f in s.failures))
-    return _unseen(s, failed, s.case.out_of_sight, "lost a peer; what failed first may be") if failed else None
-
-
-def _unseen(s: Situation, ranks: tuple[int, ...], unseen: tuple[int, ...], what: str) -> Found:
-    others, hosts = w.name_ranks(unseen), sorted({e.identity.host for e in s.case.ranks.values() if e.identity.host})
-    words = {
-        "who": w.name_ranks(ranks),
-        "what": what,
-        "others": others,
-        "Others": others[0].upper() + others[1:],
-        "are": w.verb(unseen, "is", "are"),
-        "run": w.verb(unseen, "runs", "run"),
-        "they": w.verb(unseen, "it", "they"),
-        "seen": w.name_ranks(s.case.in_sight) + (f" on {', '.join(hosts[:4])}" if hosts else ""),
-        "reports": " ".join(s.case.job.report_dirs) or "THIS_REPORT",
-    }
-    raised = [(f.rank, f.error) for f in s.failures[:4] if f.error]
-    evidence = (
-        *w.unheard_lines(s.case, unseen),
-        *(w.waiting_line(late.edge) for late in s.out_of_sight[:4]),
-        *(EvidenceLine(f"rank {rank} exception", f"{e.type}: {e.message}"[:200]) for rank, e in raised),
-    )
-    return Found(0.3, (), evidence, words, victims=ranks)
-
-
-@rule("interrupted", names=Names.NOTHING)
-def interrupted(s: Situation) -> Found | None:
-    """What the ranks were doing when a signal ended the job; nobody is accused."""
-    if not s.is_interrupted:
-        return None
-    places, by = _places(s), s.case.job.interrupted_by
-    doing = [*_working(places), *_waiting(s)]
-    if len(doing) > _MOST_LISTED:
-        doing[_MOST_LISTED:] = [f"{len(doing) - _MOST_LISTED} more sets of ranks elsewhere"]
-    words = {
-        "ended": "you ended it (Ctrl-C)" if by == "SIGINT" else f"{by} ended it",
-        "when": f"while {w.listed(doing)}" if doing else "before a rank had registered",
-        "oldest": _oldest(s),
-    }
-    first = [ranks[0] for ranks in list(places.values())[:_MOST_LISTED]]
-    evidence = (
-        *(w.waiting_line(edge) for edge in s.waits.edges[:_MOST_LISTED]),
-        *(line for rank in first for line in w.stack_lines(s.case.ranks[rank])),
-    )
-    return Found(0.97, (), evidence, words, fixes=None if s.waits.edges else ())
-
-
-def _oldest(s: Situation) -> str:
-    """How long the oldest wait had lasted, by the job's own clock."""
-    began_ns = min((edge.since_ns for edge in s.waits.edges if edge.since_ns), default=0)
-    lasted_s = (s.case.job.interrupted_ns - began_ns) / 1e9 if began_ns else 0.0
-    return f" The oldest wait had lasted {lasted_s:.1f} s." if lasted_s > 0 else ""
-
-
-def _places(s: Situation) -> dict[str, list[int]]:
-    """The ranks that wait for nobody, by the line in which they were; "" where no stack could be taken."""
-    waiting = {edge.waiter for edge in s.waits.edges}
-    found: dict[str, list[int]] = {}
-    for rank, evidence in s.case.ranks.items():
-        if rank not in waiting:
-            stack = evidence.main_stack
-            frame = next(iter(user_frames(stack.frames)), None) if stack else None
-            found.setdefault(f"{frame.file.rsplit('/', 1)[-1]}:{frame.line}" if frame else "", []).append(rank)
-    return found
-
-
-def _working(places: Mapping[str, list[int]]) -> Iterator[str]:
-    for place, ranks in places.items():
-        where = f"in {place}" if place else "where no stack could be taken"
-        yield f"{w.name_ranks(ranks)} {w.verb(ranks, 'was', 'were')} {where}"
-
-
-def _waiting(s: Situation) -> Iterator[str]:
-    """What the others wait in, by call."""
-    oldest: dict[int, WaitEdge] = {}
-    for edge in sorted(s.waits.edges, key=lambda e: e.since_ns or 0):
-        oldest.setdefault(edge.waiter, edge)
-    calls: dict[str, list[int]] = {}
-    for rank, edge in sorted(oldest.items()):
-        calls.setdefault(edge.what.removesuffix(" of default_pg"), []).append(rank)
-    yield from (f"{w.name_ranks(ranks)} waited in {call}" for call, ranks in calls.items())
-
-
 @rule("shutdown-hang")
 def shutdown_hang(s: Situation) -> Iterator[Found]:
     """The ranks that sit in their end, by a log and live."""
@@ -376,12 +295,21 @@ def _ending_in_log(s: Situation) -> Iterator[Found]:
         yield Found(sure, (), quote(last), {"who": "the job", "at": ""}, say="log", fixes=("order", "threads"))
 
 
+def _all_done(s: Situation) -> tuple[LogEvent, ...]:
+    """The last of the lines with which each of several ranks said that it is done; nothing as long as one has not."""
+    lines = s.events.of("progress.rank_done")
+    done = {rank for e in lines if (rank := e.number("rank") if e["rank"] else e.number("rank_")) is not None}
+    world = s.case.job.world_size or len(done)
+    return (lines[-1],) if world > 1 and done == set(range(world)) else ()
+
+
 def _last_word(s: Situation) -> tuple[LogEvent, ...]:
     """The line that says that the process group is being destroyed, with the limit that was hit after it, and no work between.
 
     Where only the end of the training is told, the limit has to be the watchdog's own: a collective that times out there, ranks still made.
     """
     start, hung = s.events.of("ending.destroying"), [e for e in s.events if e.says == "hang"]
+    start = start or _all_done(s)
     if start and not hung:
         hung = list(s.events.of(*_SIGNALS, "ending.cancelled", "python.interrupted"))  # somebody had to end it
     elif not start:

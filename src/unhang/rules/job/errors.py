@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from unhang.analyze.callpath import user_path
-from unhang.analyze.first_errors import has_fatal_end, is_log_only
+from unhang.analyze.failures import is_timeout
+from unhang.analyze.first_errors import errors_of, has_fatal_end, is_log_only
 from unhang.analyze.log_progress import behind_in_steps
 from unhang.analyze.overtaking import LeftOut, left_out_before
 from unhang.analyze.situation import Situation
@@ -39,7 +40,7 @@ from unhang.rules.failure import (
     same_failures,
     text_of,
 )
-from unhang.rules.log_lines import found_in, is_not_of_the_program, only_rank, ranks_in, ranks_of_pids
+from unhang.rules.log_lines import GENERAL_TYPE, found_in, is_not_of_the_program, only_rank, ranks_in, ranks_of_pids
 
 _OF_DEVICE_MEMORY = ("oom.device", "oom.device_library", "nccl.cuda_oom")
 _WORK_IN_MEMORY = ("work.preparing", "oom.loading")
@@ -76,25 +77,27 @@ def cuda_kernel_error(s: Situation) -> Found | None:
     assertion = next((e["assertion"] for e in events if e["assertion"]), "")
     sure, words = (0.97 if assertion else 0.92), {"assertion": f": assertion `{assertion}`" if assertion else ""}
     if first is not None and KERNEL_ERROR.search(first.text):
-        seen = FirstException(first.error, first.ranks or _watched(events), first.failures, first.seen)
+        seen = FirstException(first.error, first.ranks or _watched(s, events), first.failures, first.seen)
         weak = "EXECUTION_FAILED" in first.text and len(events) < 2
         return found_at_first(s, seen, 0.75 if weak else sure, words, say="failed" if first.failures else "seen")
     if events and _is_before(events[0], first) and not (first and GPU_OOM.search(first.text)):
-        ranks = _watched(events)
+        ranks = _watched(s, events)
         words |= {"who": name_or(ranks, "a rank"), "at": "", "after": ""}
         sure = sure if any(e["what"] or assertion for e in events) else 0.75
         return found_in(s, events, sure, ranks, words=words, say="seen")
     return None
 
 
-def _watched(events: Sequence[LogEvent]) -> tuple[int, ...]:
-    """The ranks by prefix, else by the watchdog's own number, which is the global one in the default group."""
+def _watched(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:
+    """The ranks by prefix, else by the watchdog's own number, which is the global one in the default group; else the only one that raised anything."""
     by_number = {
         n
         for e in events
         if (n := e.number("group_rank")) is not None and ("default_pg" in e.text or "[PG" not in e.text)
     }
-    return ranks_in(events) or tuple(sorted(by_number))
+    raised = {e.rank for e in errors_of(s) if e.rank is not None and not is_timeout(e.error)}
+    raised |= {e.rank for e in s.events.of("python.traceback") if e.rank is not None}
+    return ranks_in(events) or tuple(sorted(by_number)) or (tuple(raised) if len(raised) == 1 else ())
 
 
 @rule("fd-exhaustion")
@@ -209,6 +212,10 @@ def _killed_while_loading(s: Situation) -> tuple[LogEvent, ...]:
     return (last[0], *deaths) if any(e.kind in _WORK_IN_MEMORY for e in last) else ()
 
 
+_PLUMBING = re.compile(
+    r"(?:^|/)(?:torch/(?:distributed/(?:distributed_c10d|rendezvous|c10d_logger|elastic/)|cuda/(?:__init__|nccl)\.py)"
+    r"|(?:pynccl\w*|cuda_communicator|shm_broadcast)\.py|deepspeed/comm/|horovod/|multiprocessing/(?:connection|managers)\.py)"
+)
 # What the watchdog throws after a wait, to end the process.
 _OF_A_WATCHDOG = re.compile(r"DistBackendError|watchdog thread terminated")
 
@@ -221,7 +228,7 @@ def user_exception(s: Situation) -> Found | None:
         return _unhandled(s)
     if any(p.search(first.text) for p in SPECIAL) or is_file_race(s, first) or is_not_of_the_program(first.text):
         return None
-    if is_of_objects(first):
+    if is_of_objects(first) or _is_of_plumbing(first):
         return None
     confidence = _confidence(s, first)
     if comes_late(s, first):
@@ -232,6 +239,12 @@ def user_exception(s: Situation) -> Found | None:
     found = found_at_first(s, first, confidence, words, say="raised", fixes=("mend", "no timeout"))
     left_out = _left_out(s, first)
     return _consequence_of(found, left_out) if left_out else found
+
+
+def _is_of_plumbing(first: FirstException) -> bool:
+    """Whether a library between the ranks raised it without a word on the program: of these a type says nothing, and the innermost frame is theirs."""
+    innermost = first.error.frames[0].file.replace("\\", "/") if first.error.frames else ""
+    return bool(GENERAL_TYPE.match(first.text) and _PLUMBING.search(innermost))
 
 
 def _unhandled(s: Situation) -> Found | None:

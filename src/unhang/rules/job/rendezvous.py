@@ -306,6 +306,11 @@ def launcher_misuse(s: Situation) -> Iterator[Found]:
         return
     kinds, alone = {e.kind for e in events}, _without_variable(s, events)
     culprits = tuple(sorted({r for e in events if (r := _wrong_rank(e)) is not None})) or alone
+    if kinds == {"launchers.local_rank_argument"} and all(
+        e.number("nodes") == 1 for e in s.events.of("launchers.nodes")
+    ):
+        told = {r for e in events if (r := e.number("local_rank")) is not None}
+        culprits = tuple(sorted(told)) if len(told) > 1 else ()
     say = "numbers"
     if kinds == {"launchers.variable_missing"}:
         say = "removed" if alone else "unset"

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import errors_of, first_error
+from unhang.analyze.going_on import Known, counts_on, missing_by_lines, silent_ranks, uneven_amounts
 from unhang.analyze.log_progress import (
     DEFAULT_LIMIT_S,
     bar_beside_the_wait,
@@ -20,7 +21,7 @@ from unhang.analyze.log_progress import (
 )
 from unhang.analyze.logged_calls import GroupCounters, TimedOut, lines_of, minority
 from unhang.analyze.situation import Situation
-from unhang.model import LogEvent
+from unhang.model import EvidenceLine, LogEvent
 from unhang.rules import wording as w
 from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, RECORD_IT, SEE_IT
 from unhang.rules.base import Found, Names, rule
@@ -28,7 +29,6 @@ from unhang.rules.log_lines import found_in, only_rank, quote, ranks_in
 
 _SMALL = 1024
 _ENDED_THERE = ("store.unique_id", "ending.cancelled", "python.interrupted", "elastic.death_signal")
-_Known = tuple[tuple[int, ...], str, Sequence[LogEvent]]
 _MOST_NAMED = 8
 _LATE_WATCHDOG = 1.5
 
@@ -49,6 +49,22 @@ def no_data_left(s: Situation) -> Iterator[Found]:
             if set(culprits) & set(s.watchdogs.ranks) or len(culprits) >= len(s.case.world or (0, 0, 0)):
                 culprits = ()
         yield found_in(s, events, 0.85, culprits, fixes=(EQUAL_BATCHES, NO_LONGER_TIMEOUT))
+
+
+@rule("uneven-amounts")
+def uneven_amounts_of_ranks(s: Situation) -> Iterator[Found]:
+    """If the ranks said that they have unlike amounts of data, and some of them, not all, waited in one call until their limit."""
+    waits, ranks = s.watchdogs.timed_out, s.watchdogs.ranks
+    amounts = uneven_amounts(s) if waits and len({(x.op, x.seq) for x in waits if x.op}) == 1 else ()
+    least = min((a.amount for a in amounts), default=0)
+    short = tuple(a.rank for a in amounts if a.amount == least)
+    if not short or set(short) & set(ranks) or first_error(s) is not None:
+        return
+    lines = [EvidenceLine(f"rank {a.rank}", a.line.text.strip()[:200], a.line.source.line) for a in amounts[:6]]
+    words = {"who": w.name_ranks(short), "have": w.verb(short, "has", "have"), "least": least}
+    words["most"] = max(a.amount for a in amounts)
+    fixes = (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT)
+    yield Found(0.8, short, (*lines, *quote(lines_of(waits), 3)), words, fixes=fixes, victims=ranks)
 
 
 @rule("unbounded-data")
@@ -106,7 +122,7 @@ def rank0_alone(s: Situation) -> Iterator[Found]:
     if work is not None or any(x.keeps_cpu and not x.is_barrier for x in waits):
         yield Found(
             0.75 if work and work.kind != "work.evaluating" else 0.6,
-            (0,) if work else (),  # else another rank may have left before it, without a word
+            (0,) if work else silent_ranks(s),  # another rank may have left before it, without a word
             (*(quote([work]) if work else ()), *quote(lines_of(waits))),
             {"call": waits[0], "after": f", after it printed: {work.text.strip()[:80]}" if work else ""},
             fixes=(EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT),
@@ -136,7 +152,7 @@ def waits_for_input(s: Situation) -> Found | None:
     return replace(found, victims=tuple(sorted(waited)))
 
 
-def _awaited_in_store(s: Situation) -> _Known:
+def _awaited_in_store(s: Situation) -> Known:
     """The rank whose NCCL id all others waited for in the store until their limit."""
     lines = [e for e in s.events.of("store.unique_id") if "ime" in e["reason"] and e.number("from_rank") is not None]
     from_rank = {e.number("from_rank") for e in lines}
@@ -165,7 +181,7 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
     blamed = [n for n, _ in _missed(s)]
     if blamed and 0 not in blamed:
         return
-    work = work_before_the_wait(s.events) or _foreign_bar(s, waits)
+    work = counts_on(s) or work_before_the_wait(s.events) or _foreign_bar(s, waits)
     if work is not None and _all_take_part(s, work, waits):
         return
     is_barrier = any(x.is_barrier for x in waits)
@@ -231,9 +247,10 @@ def _foreign_bar(s: Situation, waits: Sequence[TimedOut]) -> LogEvent | None:
 def _may_be_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
     """Whether it looks like one and all but rank 0 wait in it, or is one, and rank 0 printed on when the others had come to it.
 
-    What one rank or one node prints says nothing of rank 0.
+    What one rank or one node prints says nothing of rank 0, and what is silent in a world of unknown size, nothing of its cause.
     """
-    if _looks_like_barrier(s, waits) and s.watchdogs.all_but_0_of(s.case.job.world_size):
+    world = s.case.job.world_size
+    if world is not None and _looks_like_barrier(s, waits) and s.watchdogs.all_but_0_of(world):
         return bool(waits)
     ranks = s.watchdogs.ranks
     is_most = len(ranks) > 1 and 2 * len(ranks) >= max(s.case.job.world_size or 0, ranks[-1] + 1) - 1
@@ -302,7 +319,7 @@ def _silent(s: Situation) -> str:
     return f"of {world} ranks {w.name_ranks(silent)} alone told no wait: late or missing, unless ended before that"
 
 
-def _missing(s: Situation) -> _Known:
+def _missing(s: Situation) -> Known:
     """(ranks that were missing or behind, how that is known, the lines)."""
     lagging, lines = s.watchdogs.lagging
     if lagging:
@@ -316,50 +333,13 @@ def _missing(s: Situation) -> _Known:
         return tuple(sorted({n for n, _ in missed})), "did not come to the barrier", [e for _, e in missed]
     if (awaited := _awaited_in_store(s))[0] and not any(e.says == "hang" for e in s.events):
         return awaited
-    return _horovod(s) or _shorter_queue(s) or _only_observer(s) or _only_silent_one(s) or ((), "", ())
+    known = missing_by_lines(s) or _only_silent_one(s)
+    is_0 = len(s.watchdogs.ranks) > 1 and s.watchdogs.all_but_0_of(s.case.job.world_size)
+    silent = silent_ranks(s) or ((0,) if is_0 and _looks_like_barrier(s, s.watchdogs.timed_out) else ())
+    return known or (silent, "told of no wait", ())
 
 
-def _numbers(text: str) -> set[int]:
-    return {int(n) for n in text.split(",") if n.strip().isdecimal()}
-
-
-def _horovod(s: Situation) -> _Known | None:
-    if lines := s.events.of("horovod.missing"):
-        common = set.intersection(*(_numbers(e["missing"]) for e in lines))
-        return (tuple(sorted(common)), "did not submit it", lines) if common else None
-    lists = s.events.of("horovod.missing_for")
-    listed = {n for e in lists if (n := e.number("rank_")) is not None}
-    if 0 < len(listed) <= 2:
-        return tuple(sorted(listed)), "did not submit it", lists
-    lines = s.events.of("horovod.ready")
-    ready = [_numbers(e["ready"]) for e in lines]
-    if not ready or any(r != ready[0] for r in ready):
-        return None
-    absent = set(range(max(ready[0], default=0) + 1)) - ready[0]
-    return (tuple(sorted(absent)), "had not submitted it", lines) if absent else None
-
-
-def _shorter_queue(s: Situation) -> _Known | None:
-    """The heartbeat monitors tell how many works each rank has under way: the one with fewer has issued fewer."""
-    stuck = [(e.rank, e.number("queued"), e) for e in s.events.of("watchdog.stuck")]
-    queued = {rank: (n, e) for rank, n, e in stuck if rank is not None and n is not None}
-    most = max((n for n, _ in queued.values()), default=0)
-    fewer = sorted(rank for rank, (n, _) in queued.items() if n < most)
-    if len(queued) < 3 or not fewer or len(fewer) * 2 >= len(queued):
-        return None
-    return tuple(fewer), "had issued fewer calls", [queued[r][1] for r in fewer]
-
-
-def _only_observer(s: Situation) -> _Known | None:
-    """The one rank that heard of the others' waits and had none itself: it came to their call later than all, or never."""
-    waited, late = s.watchdogs.ranks, s.watchdogs.only_observed
-    if len(late) != 1 or len(waited) < 2 or s.case.job.world_size not in (None, len(waited) + 1):
-        return None
-    lines = [e for e in s.events.of("watchdog.observed") if e.rank in late]
-    return late, "heard of it from the others and had no wait of its own that ran out", lines
-
-
-def _only_silent_one(s: Situation) -> _Known | None:
+def _only_silent_one(s: Situation) -> Known | None:
     """The one rank that the launcher ended while all others told that their wait had run out."""
     ended = {r for r, e in s.case.ranks.items() if e.exit is not None}
     waited = {e.rank for e in errors_of(s) if e.rank is not None and is_timeout(e.error)} | set(s.watchdogs.ranks)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze.log_progress import slow_starts, slower, starved
+from unhang.analyze.parted_replicas import parted_replicas
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, Fix, LogEvent, LogLine
 from unhang.rules.base import Found, rule
@@ -165,6 +166,9 @@ def silent_desync(s: Situation) -> Iterator[Found]:
     events = s.events.of("learn.desync")
     if events and not any(e.says == "hang" and e.order < events[0].order for e in s.events):
         yield found_in(s, events, 0.88)
+    elif not events and (parted := parted_replicas(s)) is not None:
+        lines = [EvidenceLine(f"rank {r}", x.text.strip()[:200], x.source.line) for r, x in parted.lines[:_MOST_QUOTED]]
+        yield Found(0.8, (), lines, {"name": parted.name}, "values")
 
 
 def _ranks_that_differ(text: str) -> tuple[int, ...]:
