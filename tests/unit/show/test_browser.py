@@ -93,7 +93,7 @@ def test_ranks_are_filtered_sorted_and_paged(browser: Any, tmp_path: Path) -> No
     page.fill("#rank-tools input", "data.py")
     assert [row.split("\t")[0] for row in rows.all_inner_texts()] == ["711"]
     page.fill("#rank-tools input", "")
-    page.click("text=Next")
+    page.click("button:text-is('Next')")
     assert rows.first.inner_text().startswith("19\t")
     page.click("#rank-table .sort >> nth=0")
     page.click("#rank-table .sort >> nth=0")
