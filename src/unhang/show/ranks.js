@@ -67,7 +67,7 @@ class RankTable {
     const pages = Math.max(1, Math.ceil(this.rows.length / ROWS));
     const first = this.page * ROWS;
     const body = this.rows.slice(first, first + ROWS).map((row) => make("tr", { className: this.accused.has(this.columns[0].values[row]) ? "culprit" : "" },
-      this.columns.map((column) => make("td", { className: column.texts ? "" : "number" }, this.text(column, row)))));
+      this.columns.map((column) => make("td", { className: column.texts ? "" : "number", "data-name": column.name }, this.text(column, row)))));
     fill("rank-table", make("table", { className: "ranks" }, make("thead", null, make("tr", null, this.columns.map((c) => this.headCell(c)))), make("tbody", null, body)));
     this.back.disabled = this.page === 0;
     this.next.disabled = this.page >= pages - 1;
