@@ -14,7 +14,9 @@ COLUMNS = ("Rank", "Host", "Process", "State", "Last call", "Line", "Memory, MB"
 _STATES = {"T": "stopped", "Z": "dead", "gone": "gone", "D": "in the kernel, not to be interrupted"}
 
 
-def _state(rank: int, evidence: RankEvidence | None, case: Case, waiting: frozenset[int]) -> str:
+def _state(
+    rank: int, evidence: RankEvidence | None, case: Case, waiting: frozenset[int], awaited: frozenset[int]
+) -> str:
     if evidence is None and rank not in waiting:
         return "not seen from here" if rank in case.out_of_sight else "no evidence"
     if evidence is not None:
@@ -24,7 +26,9 @@ def _state(rank: int, evidence: RankEvidence | None, case: Case, waiting: frozen
             return how_it_ended(evidence.exit)
         if evidence.state and evidence.state.state in _STATES:
             return _STATES[evidence.state.state]
-    return "waits" if rank in waiting else "runs" if evidence and evidence.state else ""
+    if rank in waiting:
+        return "waits"
+    return "runs" if evidence and evidence.state else "others wait for it" if rank in awaited else ""
 
 
 def _last_calls(case: Case) -> dict[int, tuple[str, tuple[Frame, ...]]]:
@@ -51,7 +55,7 @@ def _line(evidence: RankEvidence | None, called: Sequence[Frame]) -> str:
 
 def rank_rows(case: Case, waits: WaitsFor) -> list[tuple[int, str, int | None, str, str, str, int | None]]:
     """The rows in order of ranks, with the columns of COLUMNS; memory in MB (10^6 bytes), None where it is not known."""
-    waiting = frozenset(waits.waiting)
+    waiting, awaited = frozenset(waits.waiting), frozenset(waits.roots)
     last = _last_calls(case)
     rows = []
     for rank in sorted({*case.world, *last}):
@@ -66,7 +70,7 @@ def rank_rows(case: Case, waits: WaitsFor) -> list[tuple[int, str, int | None, s
                 rank,
                 evidence.identity.host if evidence else "",
                 evidence.identity.pid if evidence else None,
-                _state(rank, evidence, case, waiting),
+                _state(rank, evidence, case, waiting, awaited),
                 call,
                 _line(evidence, frames),
                 None if bytes_held is None else round(bytes_held / 1e6),

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.show.cases import SAMPLES, Sample, hang
+from tests.unit.show.cases import SAMPLES, Sample, evidence, hang
 from tests.unit.show.odd_cases import HOSTILE, hostile, large
-from unhang.model import Fix, LogLine, Source
+from unhang.model import Case, Fix, LogLine, Source, WaitEdge, WaitsFor
 from unhang.show.issue_text import issue_text
 from unhang.show.rank_table import rank_columns, rank_rows
 from unhang.show.timeline import timeline
@@ -223,3 +223,9 @@ def test_the_text_for_an_issue_is_markdown_that_nobody_can_break() -> None:
     assert "@all" not in text
     assert "\n````\na\n```\nb\n````\n" in text
     assert "\\<b\\>" in text
+
+
+def test_a_rank_of_which_only_its_calls_are_known_is_said_to_be_waited_for() -> None:
+    case = Case(ranks={rank: evidence(rank, state=None) for rank in (0, 1, 2)})
+    waits = WaitsFor((WaitEdge(0, (1,), "p2p", "recv from rank 1"),), roots=(1,))
+    assert [row[3] for row in rank_rows(case, waits)] == ["waits", "others wait for it", ""]
