@@ -32,9 +32,7 @@ function chart(panel, at) {
 }
 
 function showCourse(course) {
-  if (!course.panels) {
-    hide("course");
-    return;
-  }
+  if (!course.panels) return;
+  byId("course").hidden = false;
   fill("charts", course.panels.map((panel) => chart(panel, course.at)));
 }

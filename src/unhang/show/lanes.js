@@ -1,4 +1,4 @@
-// Rank x time. Calls come packed (see page_data.py); nothing is kept per call but numbers in typed arrays.
+// Rank x time. Calls come packed (see web_page.py); nothing is kept per call but numbers in typed arrays.
 
 const FAMILIES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "barrier", "p2p", "other"];
 const [ENDED, ENDED_ABOUT, WAITING, FAILED] = [0, 1, 2, 3];
@@ -130,13 +130,19 @@ class Lanes {
     this.width = this.canvas.parentElement.clientWidth;
     const last = this.rows[this.rows.length - 1];
     this.height = last.y + last.h + 10;
-    this.left = this.width < 560 ? 62 : 92;
+    this.left = this.labelWidth();
     const scale = devicePixelRatio || 1;
     this.canvas.width = Math.round(this.width * scale);
     this.canvas.height = Math.round(this.height * scale);
     this.canvas.style.height = `${this.height}px`;
     this.context.setTransform(scale, 0, 0, scale, 0, 0);
     this.draw();
+  }
+
+  /** Room for the widest name of a rank. */
+  labelWidth() {
+    this.context.font = `650 12.5px ${getComputedStyle(document.body).fontFamily}`;
+    return Math.ceil(this.context.measureText(`rank ${this.data.ranks[this.data.ranks.length - 1]}`).width) + 26;
   }
 
   readColors() {
@@ -219,7 +225,7 @@ class Lanes {
       c.font = `${isCulprit ? 650 : 400} 12.5px ${this.colors.sans}`;
       c.fillStyle = isCulprit ? this.colors.ink : this.colors.soft;
       const rank = this.data.ranks[row.from];
-      c.fillText(this.left > 70 || !row.pooled ? `rank ${rank}` : String(rank), this.left - 12, row.pooled ? row.y + 10 : middle);
+      c.fillText(`rank ${rank}`, this.left - 12, row.pooled ? row.y + 10 : middle);
     }
     for (const row of this.rows.filter((r) => r.pooled)) {
       if (![...this.accused].some((i) => i >= row.from && i < row.to)) continue;

@@ -230,8 +230,10 @@ class LanesInput {
 
 async function showLanes(view) {
   const { lanes } = view;
-  if (!lanes.calls && !lanes.markers.length) return hide("lanes");
+  if (!lanes.calls && !lanes.markers.length) return;
   const drawn = new Lanes(view, await unpack(lanes.packed));
+  byId("lanes").hidden = false;
+  byId("save-trace").addEventListener("click", () => saveTrace(lanes, drawn.data));
   drawn.resize();
   const input = new LanesInput(drawn);
   input.makeLegend();
@@ -243,5 +245,4 @@ async function showLanes(view) {
   byId("lanes-note").textContent = notes.join(" ");
   new ResizeObserver(() => { if (drawn.canvas.parentElement.clientWidth !== drawn.width) drawn.resize(); }).observe(byId("stage"));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawn.draw(); input.makeLegend(); });
-  return undefined;
 }

@@ -1,14 +1,16 @@
-// Puts the page together.
+// Puts the page together: what can be read stands there already, what is drawn comes after the first paint.
 
-const view = JSON.parse(byId("data").textContent);
-showAnswer(view);
-showGraph(view.graph);
-showStacks(view.stacks);
-showFixes(view.fixes, view.useless, view.steps);
-showWithoutFinding(view);
-showCourse(view.course);
-showFolds(view);
-showLanes(view).catch((problem) => {
-  byId("lanes-note").textContent = `The lanes cannot be drawn here: ${problem.message}`;
-});
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((d) => { d.open = true; }));
+function start() {
+  const view = JSON.parse(byId("data").textContent);
+  showCopyButtons();
+  showStacks(view.stacks);
+  showRanks(view);
+  showCourse(view.course);
+  showLanes(view).catch((problem) => {
+    byId("lanes").hidden = false;
+    byId("lanes-note").textContent = `The lanes cannot be drawn here: ${problem.message}`;
+  });
+  addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((d) => { d.open = true; }));
+}
+
+start();

@@ -1,9 +1,9 @@
-"""The waits-for graph folded to a few nodes, and their places on a page. Pure: the same waits give the same picture."""
+"""The waits-for graph folded to a few nodes, in layers from the root. Pure: the same waits give the same picture."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unhang.model import Case, WaitEdge, WaitsFor
 from unhang.model.rank_sets import count_ranks
@@ -24,22 +24,21 @@ class FoldedWait:
 
 @dataclass(frozen=True, slots=True)
 class WaitNode:
-    """Ranks in the same situation. `layer` counts waits from the root; `slot` counts nodes within the layer."""
+    """Ranks in the same situation. `layer` counts waits from the root; `is_apart`: it waits for no root, directly or not."""
 
     ranks: tuple[int, ...]
     waits: tuple[FoldedWait, ...]
     is_root: bool
     in_cycle: bool
     layer: int = 0
-    slot: int = 0
+    is_apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WaitGraph:
-    """Nodes, arrows between their numbers (waiter, awaited, which wait), and how many nodes were left out."""
+    """Nodes, and how many nodes with how many ranks were left out."""
 
     nodes: tuple[WaitNode, ...] = ()
-    arrows: tuple[tuple[int, int, int], ...] = ()
     left_out: int = 0
     ranks_left_out: int = 0
 
@@ -87,48 +86,43 @@ def _classes(waits: WaitsFor) -> list[tuple[list[int], list[WaitEdge], bool, boo
     return [(ranks, edges.get(ranks[0], []), ranks[0] in roots, ranks[0] in cycle_of) for ranks in found.values()]
 
 
-def _arrows(nodes: Sequence[WaitNode]) -> tuple[tuple[int, int, int], ...]:
-    number_of = {rank: number for number, node in enumerate(nodes) for rank in node.ranks}
-    arrows: list[tuple[int, int, int]] = []
-    for number, node in enumerate(nodes):
-        for which, wait in enumerate(node.waits):
-            awaited = {number_of[t] for t in wait.targets if t in number_of}
-            others = sorted(awaited - {number} if len(awaited) > 1 else awaited)
-            arrows.extend((number, target, which) for target in others)
-    return tuple(arrows)
-
-
-def _layers(nodes: Sequence[WaitNode], arrows: Iterable[tuple[int, int, int]], first: Iterable[int]) -> list[int]:
-    """Distance of each node from the root, or from the first culprit where all wait in a cycle."""
+def _layers(nodes: Sequence[WaitNode], first: Iterable[int]) -> list[int | None]:
+    """Distance of each node from the root, or from the first culprit where all wait in a cycle; None where no wait leads there."""
     wanted = set(first)
     seeds = [i for i, n in enumerate(nodes) if n.is_root]
     seeds = seeds or [i for i, n in enumerate(nodes) if n.in_cycle and wanted & set(n.ranks)][:1]
     seeds = seeds or [i for i, n in enumerate(nodes) if n.in_cycle][:1] or list(range(min(1, len(nodes))))
-    layer = dict.fromkeys(seeds, 0)
-    waiters: dict[int, list[int]] = {}
-    for waiter, target, _ in arrows:
-        waiters.setdefault(target, []).append(waiter)
+    waiters: dict[tuple[int, ...], list[int]] = {}
+    for number, node in enumerate(nodes):
+        for wait in node.waits:
+            waiters.setdefault(wait.targets, []).append(number)
+    waited_in: dict[int, list[tuple[int, ...]]] = {}
+    for targets in waiters:
+        for target in targets:
+            waited_in.setdefault(target, []).append(targets)
+    layer: dict[int, int] = dict.fromkeys(seeds, 0)
     queue = list(seeds)
     for number in queue:
-        for waiter in waiters.get(number, ()):
-            if waiter not in layer:
-                layer[waiter] = layer[number] + 1
-                queue.append(waiter)
-    last = max(layer.values(), default=0) + 1
-    return [layer.get(number, last) for number in range(len(nodes))]
+        for rank in nodes[number].ranks:
+            for targets in waited_in.pop(rank, ()):
+                for waiter in waiters.pop(targets, ()):
+                    if waiter not in layer:
+                        layer[waiter] = layer[number] + 1
+                        queue.append(waiter)
+    return [layer.get(number) for number in range(len(nodes))]
 
 
 def wait_graph(waits: WaitsFor, culprits: Sequence[int] = ()) -> WaitGraph:
-    """Folds equals into nodes and places them in layers; roots, cycles and culprits survive the cap on nodes."""
+    """Folds equals into nodes and places them in layers. Roots, culprits, cycles and who waits directly survive the cap on nodes."""
     accused = set(culprits)
     everything = [WaitNode(tuple(r), _fold(e, r), root, cycle) for r, e, root, cycle in _classes(waits)]
     everything.sort(key=lambda n: (not n.is_root, not accused & set(n.ranks), not n.in_cycle, -len(n.ranks), n.ranks))
-    nodes, rest = everything[:_MOST_NODES], everything[_MOST_NODES:]
-    arrows = _arrows(nodes)
-    layers = _layers(nodes, arrows, culprits)
-    filled: dict[int, int] = {}
-    placed = []
-    for node, layer in zip(nodes, layers, strict=True):
-        slot = filled[layer] = filled.get(layer, -1) + 1
-        placed.append(WaitNode(node.ranks, node.waits, node.is_root, node.in_cycle, layer, slot))
-    return WaitGraph(tuple(placed), arrows, len(rest), sum(len(n.ranks) for n in rest))
+    layers = _layers(everything, culprits)
+    last = max((layer for layer in layers if layer is not None), default=0) + 1
+    placed = [
+        replace(node, layer=last if layer is None else layer, is_apart=layer is None)
+        for node, layer in zip(everything, layers, strict=True)
+    ]
+    placed.sort(key=lambda n: (not n.is_root, not accused & set(n.ranks), not n.in_cycle, n.layer != 1))
+    rest = placed[_MOST_NODES:]
+    return WaitGraph(tuple(placed[:_MOST_NODES]), len(rest), sum(len(n.ranks) for n in rest))

@@ -1,14 +1,14 @@
 """The report as one HTML file that needs nothing else: no network, no server, no second file.
 
-Foreign text reaches the page only as JSON in a script element that no browser runs; the page's own script writes it with
-`textContent`. A content security policy names the hashes of that script and of the style sheet and forbids all else.
+The verdict is plain HTML, which a reader without scripts sees too; foreign text in it is escaped by `markup`. What is drawn comes as JSON in
+a script element that no browser runs; the page's own script writes it with `textContent`. A content security policy names the hashes of that
+script and of the style sheet and forbids all else.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
 import re
 import zlib
@@ -24,10 +24,15 @@ import numpy.typing as npt
 
 from unhang.model import Case, Diagnosis, Finding, HangObservation, Job, Location, Outcome, WaitsFor
 from unhang.model.findings import NO_HELP
-from unhang.model.rank_sets import count_ranks, fold_ranks, name_ranks
+from unhang.model.rank_sets import fold_ranks, name_ranks
+from unhang.read.redact import redact_text
+from unhang.show.answer import about_rule, behind, evidence, log_lines, remedies, verdict, wait_rows
 from unhang.show.course import cost_in_words, cost_of, cost_of_step, course_lines, panels, stop_in_words, stop_of
 from unhang.show.headline import certainties, certainty, headline, undecided
+from unhang.show.issue_text import issue_text
+from unhang.show.markup import Markup, markup, table, tag
 from unhang.show.paper import duration, printable
+from unhang.show.rank_table import rank_columns, rank_rows
 from unhang.show.run_card import run_card
 from unhang.show.stacks import (
     ShownStack,
@@ -38,14 +43,16 @@ from unhang.show.stacks import (
     merged_stacks,
     short_place,
     source_around,
-    where,
 )
 from unhang.show.timeline import Timeline, timeline
-from unhang.show.wait_graph import WaitNode, wait_graph, without_wait
+from unhang.show.wait_graph import wait_graph
 
 View = dict[str, Any]
 _MOST = 200  # entries of one list
 _MOST_TREE = 300
+_MOST_LOG = 30
+_LAUNCHER_ENDS = re.compile(r"Sending process \d+ closing signal|Received \S+ death signal|SignalException: Process")
+_MOST_ROWS = 24
 
 
 def _source(location: Location | None) -> View | None:
@@ -84,37 +91,6 @@ def _chips(diagnosis: Diagnosis) -> list[list[str]]:
         if hang.detected_after_s is not None:
             chips.append(["fact", "found after", duration(hang.detected_after_s)])
     return chips
-
-
-def _graph(case: Case, waits: WaitsFor, culprits: Sequence[int]) -> View:
-    graph = wait_graph(waits, culprits)
-    accused = set(culprits)
-    return {
-        "nodes": [_node(case, node, accused) for node in graph.nodes],
-        "arrows": [list(arrow) for arrow in graph.arrows],
-        "cycles": [name_ranks(c) for c in waits.cycles[:3]],
-        "more": f"{graph.left_out} more sets ({graph.ranks_left_out} ranks) are not drawn" if graph.left_out else "",
-    }
-
-
-def _node(case: Case, node: WaitNode, accused: set[int]) -> View:
-    places = list(dict.fromkeys(where(case.ranks.get(rank)) for rank in node.ranks[:64]))
-    lines = [f"waits in {w.what}" if len(node.ranks) == 1 else f"wait in {w.what}" for w in node.waits[:2]]
-    if len(node.waits) > 2:
-        lines.append(f"and {len(node.waits) - 2} more waits")
-    return {
-        "title": count_ranks(node.ranks),
-        "count": len(node.ranks),
-        "lines": lines or [without_wait(node.ranks, case)],
-        "where": (places[0] + (" and elsewhere" if len(places) > 1 else "")) if places and places[0] else "",
-        "targets": [f"{w.what}: for {name_ranks(w.targets)}" + (", in another call" if w.mismatch else "")
-                    for w in node.waits[:6]],
-        "root": node.is_root,
-        "cycle": node.in_cycle,
-        "culprit": bool(accused & set(node.ranks)),
-        "layer": node.layer,
-        "slot": node.slot,
-    }  # fmt: skip
 
 
 def _shared(left: ShownStack | None, right: ShownStack | None) -> int:
@@ -267,6 +243,18 @@ def _of_attempts(diagnosis: Diagnosis) -> list[Finding]:
     return [f for a in diagnosis.earlier for f in a.findings[:1] if a.number != first]
 
 
+def _log(case: Case, culprits: Sequence[int]) -> View:
+    """The last lines that the culprits wrote; where no line is known to be theirs, the last ones of all."""
+    accused = set(culprits)
+    own = [line for line in case.log if line.rank in accused]
+    title = f"The last lines of {name_ranks(culprits, 4)}" if own else "The last lines of the log"
+    lines = own or case.log
+    # What a launcher writes when it ends the ranks says nothing on why, and would fill the page.
+    ended = next((i for i, line in enumerate(lines) if _LAUNCHER_ENDS.search(line.text)), len(lines))
+    lines = (lines[:ended] or lines)[-_MOST_LOG:]
+    return {"title": title, "lines": [[str(line.source.line or ""), redact_text(line.text[:1000])] for line in lines]}
+
+
 def _clean(value: Any) -> Any:
     """The same data with every text made printable; lines and tabs stay."""
     if isinstance(value, str):
@@ -301,7 +289,8 @@ def page_data(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> View:
         "lastCalls": [[name_ranks(c.ranks), c.what, c.state] for c in last_calls(case)[:40]] if not first else [],
         "undecided": [[reason, ", ".join(rules)] for reason, rules in undecided(diagnosis)[:40]] if not first else [],
         "lanes": _lanes(timeline(case)),
-        "graph": _graph(case, waits, culprits),
+        "log": _log(case, culprits),
+        "rankTable": rank_columns(rank_rows(case, waits)),
         "stacks": {"left": _stack(left, shared), "right": _stack(right, shared), "tree": _tree(case, culprits)},
         "outcomes": [[o.rule, o.verdict.value, o.reason] for o in diagnosis.outcomes],
         "present": list(diagnosis.inventory.present[:_MOST]),
@@ -314,7 +303,8 @@ def page_data(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> View:
     return cleaned
 
 
-_SCRIPTS = ("page.js", "graph.js", "lanes.js", "lanes_input.js", "course.js", "start.js")
+_SCRIPTS = ("page.js", "ranks.js", "lanes.js", "lanes_input.js", "trace.js", "course.js", "start.js")
+_FOR_SCRIPTS = ("headline", "culprits", "lanes", "stacks", "course", "rankTable")
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -332,6 +322,36 @@ def _inert(data: object) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
+def _first_rows(columns: Sequence[View], first: set[int]) -> Markup:
+    """The table of ranks as it stands without scripts: those in question first, and no more than a few."""
+    if not columns:
+        return Markup("")
+    ranks = columns[0]["values"]
+    order = sorted(range(len(ranks)), key=lambda i: (ranks[i] not in first, i))[:_MOST_ROWS]
+    texts = [[c["texts"][v] if "texts" in c else "" if v is None else str(v) for v in c["values"]] for c in columns]
+    left = len(ranks) - len(order)
+    note = tag("p", f"{left} more ranks are shown where scripts run.") if left else None
+    return markup(table([c["name"] for c in columns], [[column[i] for column in texts] for i in order]), note)
+
+
+def _static(data: View, diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> dict[str, Markup]:
+    """What stands in the page without scripts, by slot."""
+    facts, culprits = dict(data["facts"]), data["culprits"]
+    rule = about_rule(data["rule"])
+    return {
+        "title": markup(f"{data['outcome'].upper()}: {data['headline']}"[:160]),
+        "command": markup(facts.get("Command", "")),
+        "when": markup(facts.get("Started", "")),
+        "verdict": verdict(data, issue_text(diagnosis, case, waits), bool(rule)),
+        "remedies": remedies(data),
+        "waits": wait_rows(case, wait_graph(waits, culprits), waits, culprits),
+        "log": log_lines(data["log"]["title"], data["log"]["lines"]),
+        "evidence": evidence(data),
+        "ranks": _first_rows(data["rankTable"]["columns"], {*culprits, *waits.roots}),
+        "behind": behind(data, rule),
+    }
+
+
 def render_html(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:
     """The whole page; the same input gives the same text.
 
@@ -344,10 +364,10 @@ def render_html(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
     )
     slots = {
+        **_static(data, diagnosis, case, waits),
         "policy": policy,
-        "title": html.escape(f"{data['outcome'].upper()}: {data['headline']}"[:160]),
         "style": style,
-        "data": _inert(data),
+        "data": _inert({name: data[name] for name in _FOR_SCRIPTS}),
         "script": script,
     }
     # One pass: a slot's name within foreign text is not a slot.
