@@ -58,11 +58,12 @@ bench: setup  ## Measure latency, overhead, attribution on 50,000 random jobs, a
 	@$(BIN)/python benchmarks/nccl_jobs.py
 	@$(BIN)/python benchmarks/versus_torchfrtrace.py
 
-docs: setup  ## Write docs/rules and the decision tree from the rules' docstrings
+docs: setup  ## Write what is generated: rules, decision tree, log lines, exit codes, the manual page
 	@$(BIN)/python docs/make_rules.py
 	@$(BIN)/python docs/make_tree.py
 	@$(BIN)/python docs/make_lines.py
 	@$(BIN)/python docs/make_lint.py
+	@$(BIN)/python docs/make_commands.py
 
 clean:  ## Remove what setup made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache unhang-reports

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from unhang.cli.options import format_option, output_option
 from unhang.cli.own_process import Timings, import_numpy
 from unhang.cli.streams import FILE, Progress, log, wants_color, write_out
 from unhang.errors import WrongUsage
@@ -33,8 +34,8 @@ class NoReport(WrongUsage):
 
 @click.command("diagnose")
 @click.argument("paths", nargs=-1)
-@click.option("--output-format", type=click.Choice(FORMATS), default="text", show_default=True, help="What to write.")
-@click.option("--output", type=FILE, help="Write to this file instead of stdout.")
+@format_option(FORMATS)
+@output_option()
 @click.option("--against", metavar="OTHER", help="Compare the run with another one: its dumps, or a bundle.")
 @click.option("--trace", metavar="FILE", type=FILE, help="Also write all calls as a trace for Perfetto (.json.gz).")
 @click.option(
@@ -67,8 +68,6 @@ def command(
     PATHS are bundles written by 'unhang run', flight-recorder dumps (folders, archives, files of any layout, or URLs such
     as s3://bucket/dumps), or logs; - is the standard input. Without PATHS, the newest report in ./unhang-reports is judged.
     A folder with the reports of several runs gives a list of their verdicts.
-
-    Exit code: 0 nothing wrong, 1 findings or a failure of unknown cause, 2 wrong usage or unreadable input, 3 the evidence does not suffice.
     """
     import_numpy()
     if pid is not None:
