@@ -19,7 +19,6 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -159,8 +158,8 @@ class Trial:
             accused = [rank for finding in report.get("findings", ()) for rank in finding["culprit_ranks"]]
             return is_named or (not accused and f"train.py:{LINE}" in json.dumps(report["findings"]))
         finally:
-            os.killpg(job.pid, signal.SIGKILL)
-            job.wait()
+            job.terminate()  # torchrun ends its ranks, which have sessions of their own
+            job.wait(60)
 
     def diagnose(self) -> bool:
         """The report of the hang once more."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -76,8 +75,8 @@ def running(newcomer: Newcomer) -> Iterator[int]:
         time.sleep(2)
         yield job.pid
     finally:
-        os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
+        job.terminate()  # torchrun ends its ranks, which have sessions of their own
+        job.wait(60)
 
 
 @pytest.mark.whole
