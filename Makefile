@@ -9,7 +9,7 @@ WORKERS := -n 4 --dist loadscope --no-loadscope-reorder
 QUICK := tests/rules tests/logs tests/incidents tests/floors tests/unit/analyze tests/unit/model tests/unit/show
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-gpu record lint bench docs clean
+.PHONY: help setup demo check test test-gpu record lint bench docs changelog wheel clean
 
 help:  ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -65,8 +65,17 @@ docs: setup  ## Write the generated pages, and build the site into build/site
 	@$(BIN)/python docs/make_lint.py
 	@$(BIN)/python docs/make_coverage.py
 	@$(BIN)/python docs/make_report.py
+	@$(BIN)/python docs/make_commands.py
 	@$(BIN)/python docs/make_site.py
 	@$(BIN)/zensical build --strict --clean
 
+changelog: setup  ## Write CHANGELOG.md from changes/
+	@$(BIN)/python docs/make_changelog.py
+
+wheel: setup  ## Build wheel and sdist into dist, and check them
+	@$(BIN)/pip install --quiet --disable-pip-version-check build twine 2>&1 | grep -v '^WARNING: Location' || true
+	@$(BIN)/python -m build --outdir dist >/dev/null
+	@$(BIN)/python -m twine check --strict dist/*
+
 clean:  ## Remove what setup made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache unhang-reports
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache unhang-reports dist

@@ -7,7 +7,7 @@ REPORT="$FOLDER/check-${SLURM_JOB_ID:-none}-$(hostname).xml"
 mkdir -p "$FOLDER"
 
 # Only what will break a job (severity "wrong") keeps it off the node; what is doubtful is in the report.
-timeout 20 unhang check --only machine,network,devices --fail-on wrong --output-format junit --output "$REPORT"
+timeout 20 unhang check --only machine,network,devices --fail-on wrong --format junit --output "$REPORT"
 code=$?
 if [ "$code" -eq 1 ]; then
     echo "unhang check: this node would break the job; see $REPORT"

@@ -114,19 +114,17 @@ def test_rules_that_are_off_are_asked_when_selected(broken: Path) -> None:
 
 
 def test_formats(broken: Path) -> None:
-    found = json.loads(lint(".", "--output-format", "json")[1])
+    found = json.loads(lint(".", "--format", "json")[1])
     assert found["schema"] == "unhang.lint/1"
     assert [(f["line"], f["code"], f["cause"]) for f in found["findings"]] == [(6, "LNT101", "code-divergence")]
     assert found["findings"][0]["way"][0]["line"] == 5
-    sarif = json.loads(lint(".", "--output-format", "sarif")[1])
+    sarif = json.loads(lint(".", "--format", "sarif")[1])
     assert sarif["version"] == "2.1.0"
     result = sarif["runs"][0]["results"][0]
     assert result["locations"][0]["physicalLocation"]["region"] == {"startLine": 6, "startColumn": 9}
     assert sarif["runs"][0]["tool"]["driver"]["rules"][result["ruleIndex"]]["id"] == result["ruleId"] == "LNT101"
-    assert lint(".", "--output-format", "github")[1].startswith(
-        "::warning title=unhang (LNT101),file=train.py,line=6,col=9::"
-    )
-    assert json.loads(lint(".", "--output-format", "gitlab")[1])[0]["location"] == {
+    assert lint(".", "--format", "github")[1].startswith("::warning title=unhang (LNT101),file=train.py,line=6,col=9::")
+    assert json.loads(lint(".", "--format", "gitlab")[1])[0]["location"] == {
         "path": "train.py",
         "lines": {"begin": 6},
     }

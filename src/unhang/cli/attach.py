@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from unhang.cli.options import format_option, output_option
 from unhang.cli.own_process import import_numpy
 from unhang.cli.run import seconds
 from unhang.cli.streams import FILE, log, wants_color, write_out
@@ -51,8 +52,8 @@ class Shown(NamedTuple):
 @click.option(
     "--native", is_flag=True, help="Frames of C in the stacks too: slower, and the job stands still for longer."
 )
-@click.option("--output-format", type=click.Choice(FORMATS), default="text", show_default=True, help="What to write.")
-@click.option("--output", type=FILE, help="Write to this file instead of stdout.")
+@format_option(FORMATS)
+@output_option()
 @click.option(
     "--report-dir", type=click.Path(path_type=Path), help="Where the report goes [unhang-reports/attach-<time>]."
 )
@@ -86,8 +87,6 @@ def command(
 
     TARGET is a pid (of the launcher, of a rank, or of a process above it) or a part of the command line; without it the only
     job of this machine is meant. The job is looked at from outside: nothing runs in it, and no signal is sent.
-
-    Exit code: 0 it moves, 1 something is wrong, 2 wrong usage, 3 it cannot be judged.
     """
     import_numpy()
     from unhang.attach.attaching import Wish
@@ -142,8 +141,12 @@ def _folders(wanted: Path, is_default: bool) -> tuple[Path, Path]:
 
 def _show(judged: Judged, report_dir: Path, shown: Shown) -> int:
     from unhang.show.reports import render, write_reports
+    from unhang.watch.kept import point_latest
+    from unhang.watch.options import default_report_dir
 
     failures = write_reports(judged, report_dir)
+    if report_dir.parent == default_report_dir().parent.absolute():
+        point_latest(report_dir)
     color = shown.output is None and wants_color(1)
     write_out(render(judged, shown.output_format, color), shown.output)
     log(f"the report is not complete: {failures[0]}" if failures else f"report in {report_dir / 'report.html'}")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
+from unhang.cli.options import output_option
 from unhang.cli.own_process import import_numpy
-from unhang.cli.streams import FILE, log
+from unhang.cli.streams import log
 from unhang.errors import WrongUsage
 
 _MOST_SHOWN = 12
@@ -18,7 +19,7 @@ _MOST_SHOWN = 12
 
 @click.command("bundle")
 @click.argument("what", required=False)
-@click.option("-o", "--output", type=FILE, help="The file [unhang-bundle.tar.gz]; - is the standard output.")
+@output_option("The file [unhang-bundle.tar.gz]; - is the standard output.")
 def command(what: str | None, output: Path | None) -> int:
     """Pack a report into one file to send to somebody, without secrets.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from unhang.cli.options import format_option, output_option
 from unhang.cli.own_process import need_torch
 from unhang.cli.streams import wants_color, write_out
 from unhang.errors import WrongUsage
@@ -126,8 +127,8 @@ def _areas(context: click.Context, option: click.Parameter, text: str | None) ->
     callback=_size,
     help="The largest buffer of a collective.",
 )
-@click.option("--output-format", type=click.Choice(FORMATS), default="text", show_default=True, help="What to write.")
-@click.option("--output", type=_FILE, help="Write to this file instead of stdout.")
+@format_option(FORMATS)
+@output_option()
 def command(
     require: tuple[str, ...],
     ranks: int | None,
@@ -142,7 +143,7 @@ def command(
 
     As one process it reads this machine. Under torchrun or srun (torchrun --nproc-per-node 4 -m unhang check) the ranks
     meet, compare what they have read, and test what lies between them; rank 0 tells the result. Nothing is changed without a
-    flag. Exit code: 0 nothing wrong, 1 findings, 2 wrong usage, 3 could not judge.
+    flag.
     """
     from unhang.check.areas import CheckOptions
 

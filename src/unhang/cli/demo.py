@@ -28,8 +28,6 @@ def command(story: str, is_list: bool, report_dir: Path | None, run_limit: float
     """Play a story: a small training that goes wrong as a real one did.
 
     It is run, its hang is named and ended; then the fix, the run with it, and both side by side. Without STORY the shortest one.
-
-    Exit code: 0 the cause was named and the fix verified, 1 not, 3 could not judge.
     """
     from unhang.verify.stories import choose, find_stories, play
 

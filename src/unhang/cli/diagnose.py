@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from unhang import remarks
+from unhang.cli.options import format_option, output_option
 from unhang.cli.own_process import Timings, import_numpy
 from unhang.cli.streams import FILE, Progress, log, wants_color, write_out
 from unhang.errors import WrongUsage
@@ -34,8 +35,8 @@ class NoReport(WrongUsage):
 
 @click.command("diagnose")
 @click.argument("paths", nargs=-1)
-@click.option("--output-format", type=click.Choice(FORMATS), default="text", show_default=True, help="What to write.")
-@click.option("--output", type=FILE, help="Write to this file instead of stdout.")
+@format_option(FORMATS)
+@output_option()
 @click.option("--against", metavar="OTHER", help="Compare the run with another one: its dumps, or a bundle.")
 @click.option(
     "--shapes",
@@ -75,12 +76,10 @@ def command(
     PATHS are bundles written by 'unhang run', flight-recorder dumps (folders, archives, files of any layout, or URLs such
     as s3://bucket/dumps), or logs; - is the standard input. Without PATHS, the newest report in ./unhang-reports is judged.
     A folder with the reports of several runs gives a list of their verdicts.
-
-    Exit code: 0 nothing wrong, 1 findings or a failure of unknown cause, 2 wrong usage or unreadable input, 3 the evidence does not suffice.
     """
     import_numpy()
     if output_format in remarks.FORMATS and (pid or follow or against):
-        raise WrongUsage(f"--output-format {output_format} goes with none of --pid, --follow and --against")
+        raise WrongUsage(f"--format {output_format} goes with none of --pid, --follow and --against")
     if pid is not None:
         from unhang.cli.attach import attach_pid
 
@@ -157,7 +156,7 @@ def _list(
     from unhang.show.run_list import exit_code_of, listed, render_run_list, run_list_json
 
     if output_format not in ("text", "json"):
-        what = "a page shows" if output_format == "html" else f"--output-format {output_format} is made of"
+        what = "a page shows" if output_format == "html" else f"--format {output_format} is made of"
         raise SeveralRuns(f"{given.shown(str(given[0]))} holds {len(jobs)} runs, and {what} one")
     with Progress() as progress:
         runs = [listed(job, given, read_dumps, progress) for job in jobs]

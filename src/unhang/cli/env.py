@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
+from unhang.cli.options import format_option, output_option
 from unhang.cli.own_process import import_numpy
-from unhang.cli.streams import FILE, wants_color, write_out
+from unhang.cli.streams import wants_color, write_out
 from unhang.errors import WrongUsage
 
 FORMATS = ("text", "json")
@@ -25,8 +26,8 @@ FOUND, UNREADABLE = 1, 2
 @click.option("--pid", type=click.IntRange(min=1), multiple=True, help="Judge the environment of this process.")
 @click.option("--live", is_flag=True, help="The job runs on this machine: check the named network interfaces too.")
 @click.option("--allow-none", is_flag=True, help="Exit code 0 where no such variable is set: for hooks.")
-@click.option("--output-format", type=click.Choice(FORMATS), default="text", show_default=True, help="What to write.")
-@click.option("--output", type=FILE, help="Write to this file instead of stdout.")
+@format_option(FORMATS)
+@output_option()
 def command(
     paths: tuple[Path, ...],
     is_list: bool,
@@ -40,7 +41,6 @@ def command(
 
     PATHS are scripts (shell, sbatch, Dockerfile, Python), configurations (YAML, JSON, TOML), .env files, environ files of
     /proc, logs, or folders of these; without any, this process's own environment is judged. No code of a file is executed.
-    Exit code: 0 nothing wrong, 1 findings, 2 wrong usage or unreadable input, 3 nothing to judge.
     """
     import_numpy()
     color = output is None and wants_color(1)

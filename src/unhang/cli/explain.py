@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from unhang.cli.options import format_option
 from unhang.cli.own_process import import_numpy
 
 FORMATS = ("text", "json")
@@ -16,15 +17,13 @@ FORMATS = ("text", "json")
 
 @click.command("explain")
 @click.argument("what", nargs=-1)
-@click.option("--output-format", type=click.Choice(FORMATS), default="text", show_default=True, help="What to write.")
+@format_option(FORMATS)
 def command(what: tuple[str, ...], output_format: str) -> int:
     """Explain a rule, a cause, a variable, or a log.
 
     WHAT is a rule (gpu-out-of-memory, or LNT101 of 'unhang lint'), a cause (gpu-oom), an environment variable, advice that goes around (expand-vs-repeat), a
     line of a log in quotes, a file (a log or a launch script), or - for a text on stdin. Without WHAT, questions lead from what you
     see to the rules that may explain it.
-
-    Exit code: 0 explained, 2 an unknown word or an unreadable file, 3 no line of the text is known.
     """
     import_numpy()
     from unhang.cli.main import COMMANDS

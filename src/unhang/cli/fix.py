@@ -32,8 +32,6 @@ def command(report: str | None, is_applied: bool) -> int:
     REPORT is the folder of a run, or its report.json; without it, the newest in ./unhang-reports. The diff is made from your source, and
     only where it is sure what to change; else the reason is said. It goes to stdout: 'unhang fix REPORT | git apply' works. Verify it with
     'unhang verify --before REPORT --after -- COMMAND'.
-
-    Exit code: 0 there is a diff, or nothing to mend, 2 wrong usage, or the file has changed since the run, 3 no diff can be made.
     """
     import_numpy()
     from unhang.fix import NoDiff, mend

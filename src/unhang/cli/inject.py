@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from unhang.cli.options import format_option
 from unhang.errors import UnreadableInput, WrongUsage
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class RecordNotWritten(UnreadableInput):
 )
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Append what happened, as JSON lines.")
 @click.option("--list", "is_list", is_flag=True, help="List the faults and their parameters.")
-@click.option("--output-format", type=click.Choice(["text", "json"]), default="text", help="How to list them [text].")
+@format_option(("text", "json"), "How to list them.")
 @click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def command(
     faults: tuple[str, ...],
@@ -56,7 +57,7 @@ def command(
 ) -> int:
     """Do something bad to a training job, without a change to its script.
 
-    The job's output, signals and exit code pass through; exit code 3 means that no fault happened.
+    The job's output, signals and exit code pass through.
 
     Example: unhang inject --fault skip_collective:rank=2,call=5 -- unhang run -- torchrun --nproc-per-node 8 train.py
     """

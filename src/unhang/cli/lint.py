@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli.streams import FILE, log, wants_color, write_out
+from unhang.cli.options import format_option, output_option
+from unhang.cli.streams import log, wants_color, write_out
 from unhang.errors import CannotWrite, WrongUsage
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ _WORDS = {"metavar": "RULES", "multiple": True}
 @click.option(
     "--stdin-filename", default="stdin.py", show_default=True, help="The name of what comes on stdin (PATH -)."
 )
-@click.option("--output-format", type=click.Choice(FORMATS), default="text", show_default=True, help="What to write.")
-@click.option("--output", type=FILE, help="Write to this file instead of stdout.")
+@format_option(FORMATS)
+@output_option()
 def command(
     paths: tuple[str, ...], select: tuple[str, ...], extend_select: tuple[str, ...], ignore: tuple[str, ...], fix: bool,
     unsafe_fixes: bool, diff: bool, statistics: bool, is_list: bool, no_cache: bool, jobs: int, stdin_filename: str,
@@ -49,8 +50,6 @@ def command(
     PATHS are files (.py, .ipynb) and folders; `-` is a program on stdin; without any, this folder. Nothing of the code is run.
     A line is left alone with `# noqa: LNT101` or `# unhang: ignore[LNT101] reason`; [tool.unhang.lint] in pyproject.toml knows select,
     extend-select, ignore, per-file-ignores and exclude.
-
-    Exit code: 0 nothing found, 1 findings, 2 wrong usage or a file that could not be judged.
     """
     from unhang.lint import report
     from unhang.lint.settings import read_settings

@@ -5,18 +5,22 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
 import click
 
 from unhang import __version__
+from unhang.cli.exit_codes import sentence
+from unhang.cli.options import defaults_of, did_you_mean, here, renamed
 from unhang.cli.streams import give_up_stdout, hold_streams
 from unhang.errors import NoTorch, UnhangError
 
 # Each is `command` of the module with its name, in the order in which they are useful.
 COMMANDS = (
-    "run", "attach", "diagnose", "fix", "bundle", "check", "lint", "reproduce", "verify", "inject", "demo", "env", "explain", "skill", "mcp",
+    "run", "attach", "diagnose", "fix", "reports", "bundle", "check", "lint", "reproduce", "verify", "inject", "demo", "env",
+    "explain", "skill", "mcp", "completion",
 )  # fmt: skip
 INTERRUPTED = 130
 
@@ -35,18 +39,23 @@ class LazyGroup(click.Group):
             UsageError: there is none of that name.
         """
         if cmd_name not in COMMANDS:
-            import difflib
-
-            near = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
-            raise click.UsageError(
-                f"there is no command {cmd_name!r}{f'; did you mean {near[0]}?' if near else ''}", ctx
-            )
+            raise click.UsageError(f"there is no command {cmd_name!r}{did_you_mean(cmd_name, COMMANDS)}", ctx)
         command: click.Command = importlib.import_module(f"unhang.cli.{cmd_name}").command
+        command.epilog = sentence(cmd_name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command with the defaults that the user's pyproject.toml gives its options."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name and command and not ctx.resilient_parsing and not {"-h", "--help"} & set(rest[:1]):
+            ctx.default_map = {name: defaults_of(name, command, os.environ, here())}
+        return name, command, rest
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="unhang")
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": renamed})
+@click.version_option(__version__, "-V", "--version", prog_name="unhang")
 def cli() -> None:
     """Find out why a distributed PyTorch job hangs: the rank, the line, the cause."""
 
@@ -66,7 +75,28 @@ def _of_click(error: click.ClickException) -> int:
         return error.exit_code
     context = error.ctx if isinstance(error, click.UsageError) else None
     help_text = f"see '{context.command_path} --help'" if context else ""
-    return _report(error.format_message().rstrip("."), help_text, error.exit_code)
+    return _report(_in_our_words(error), help_text, error.exit_code)
+
+
+def _in_our_words(error: click.ClickException) -> str:
+    """What is wrong, as all our errors say it: what it is about, a colon, the reason, perhaps a suggestion."""
+    if isinstance(error, click.NoSuchOption):
+        near = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
+        return f"there is no option {error.option_name}{near}"
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        return f"{error.param.make_metavar(error.ctx) if error.ctx else error.param.name} is missing"
+    if isinstance(error, click.BadOptionUsage):
+        return f"{error.option_name} needs a value" if "requires" in error.message else error.message.rstrip(".")
+    if type(error).__name__ == "NoSuchCommand" and isinstance(error, click.UsageError) and error.ctx:
+        group = error.ctx.command
+        known = list(group.commands) if isinstance(group, click.Group) else []
+        word = str(getattr(error, "command_name", ""))
+        return f"there is no command {word!r}{did_you_mean(word, known)}"
+    if isinstance(error, click.BadParameter) and error.param is not None and error.ctx is not None:
+        hint = error.param.opts[-1] if isinstance(error.param, click.Option) else (error.param.name or "").upper()
+        return f"{hint}: {error.message.rstrip('.')}"
+    text = error.format_message().rstrip(".")
+    return text[:1].lower() + text[1:]
 
 
 def _of_the_machine(error: OSError) -> int:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from unhang.cli.options import format_option, output_option
 from unhang.cli.own_process import import_numpy
 from unhang.cli.run import seconds
-from unhang.cli.streams import FILE, Progress, log, write_out
+from unhang.cli.streams import Progress, log, write_out
 from unhang.errors import CannotWrite, WrongUsage
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ _MADE_HERE = "Written by `unhang reproduce`"
 
 
 @click.command("reproduce", context_settings={"allow_interspersed_args": True})
-@click.option("--output", type=FILE, help="The program [repro.py in the report's folder].")
+@output_option("The program [repro.py in the report's folder].")
 @click.option(
     "--as-test",
     type=FILE,
@@ -35,9 +36,7 @@ _MADE_HERE = "Written by `unhang reproduce`"
     metavar="SECONDS",
     help="For trying [60]; with --reduce for each run [600]; with --as-test for the job.",
 )
-@click.option(
-    "--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="What to print."
-)
+@format_option(("text", "json"), "What to print.")
 @click.option(
     "--reduce",
     "is_reduce",
@@ -67,9 +66,8 @@ def command(
     """Write the smallest program that fails as a job did; or find the smallest set-up in which a command fails.
 
     REPORT is a report folder, its report.json, a bundle, or flight-recorder dumps. The program needs torch alone, and no
-    GPU. Exit code: 0 written (and seen to fail in the same way), 2 wrong usage, 3 it cannot be reproduced from the calls.
+    GPU.
 
-    With --reduce: 0 every run passed, 1 one failed.
     Example: unhang reproduce --reduce --nproc 1,2,4 --vary lr=0.1,0.2 -- torchrun --nproc-per-node {nproc} train.py {lr}
     """
     if is_reduce:

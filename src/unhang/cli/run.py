@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from unhang.cli.options import did_you_mean
 from unhang.cli.own_process import import_numpy
 from unhang.cli.streams import Progress, log, wants_color
 from unhang.watch.joining import JoinWishes, find_join
+from unhang.watch.kept import parse_keep
 from unhang.watch.options import (
     Headline,
     OnHang,
@@ -51,6 +54,14 @@ def url(text: str) -> str:
     """Reads a URL of the command line, or ends with a usage error."""
     try:
         return parse_url(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is {error}") from None
+
+
+def keeping(text: str) -> str:
+    """Reads which reports are to stay, or ends with a usage error."""
+    try:
+        return parse_keep(text)
     except ValueError as error:
         raise click.BadParameter(f"{text!r} is {error}") from None
 
@@ -98,6 +109,13 @@ def url(text: str) -> str:
 @click.option("--join-key", type=click.Path(path_type=Path), help="The certificate's private key (PEM).")
 @click.option("--metrics", type=click.IntRange(1, 65535), metavar="PORT", help="Answer Prometheus at this port.")
 @click.option("--webhook", type=url, metavar="URL", help="Send a small JSON message there on a hang.")
+@click.option(
+    "--keep",
+    type=keeping,
+    default="all",
+    metavar="failed|all|N",
+    help="Which reports stay: those of runs that went wrong, all, or the newest N of unhang-reports [all].",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end of a job that ran well.")
 @click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def command(
@@ -113,12 +131,13 @@ def command(
     join_key: Path | None,
     metrics: int | None,
     webhook: str | None,
+    keep: str,
     quiet: bool,
     command_line: tuple[str, ...],
 ) -> int:
     """Run a training job; when it hangs, say why, and end it.
 
-    The job's output, signals and exit code pass through; exit code 124 means that a hung job was ended.
+    The job's output, signals and exit code pass through.
 
     Example: unhang run -- torchrun --nproc-per-node 8 train.py
     """
@@ -138,8 +157,29 @@ def command(
     options = replace(options, render=_live_renderer(options), headline=_headline)
     given = JoinWishes(join, join_port, join_cert, join_key)
     token_folder = options.report_dir.parent if options.has_default_report_dir else options.report_dir
+    if (code := _cannot_start(command_line[0])) is not None:
+        return code
     options = replace(options, join=find_join(given, options.env, command_line, token_folder, say))
-    return run_and_report(command_line, options, is_quiet=quiet)
+    return run_and_report(command_line, options, is_quiet=quiet, keep=keep)
+
+
+def _cannot_start(program: str) -> int | None:
+    """Says that a program is not there or may not be run, before anything is made for it; the exit code is that of a shell."""
+    if shutil.which(program) is not None:
+        return None
+    is_there = os.path.exists(program) and "/" in program
+    near = "" if "/" in program else did_you_mean(program, _programs())
+    log(f"{program}: {'it may not be run' if is_there else 'there is no such command'}{near}")
+    return 126 if is_there else 127
+
+
+def _programs() -> list[str]:
+    """The names of what PATH leads to."""
+    found: set[str] = set()
+    for folder in os.environ.get("PATH", "").split(":"):
+        with suppress(OSError):
+            found.update(os.listdir(folder))
+    return sorted(found)
 
 
 def _headline(run_dir: Path) -> Headline:
@@ -191,8 +231,10 @@ def _facts(command_line: tuple[str, ...], options: RunOptions, report_dir: Path 
     }
 
 
-def run_and_report(command_line: tuple[str, ...], options: RunOptions, is_quiet: bool = False) -> int:
-    """Runs the job, saves the evidence, shows the verdict; returns the exit code.
+def run_and_report(
+    command_line: tuple[str, ...], options: RunOptions, is_quiet: bool = False, keep: str = "all"
+) -> int:
+    """Runs the job, saves the evidence, shows the verdict; returns the exit code. `keep`: which reports stay, as --keep says it.
 
     Blocks: as long as the job.
     """
@@ -212,21 +254,37 @@ def run_and_report(command_line: tuple[str, ...], options: RunOptions, is_quiet:
         bundle = save_bundle(run_dir, report_dir, say)
         if end.joint_line:
             say(f"{end.joint_line}; the evidence of this node is in {bundle}")
-        else:
-            _show(bundle, is_quiet)
+        elif _show(bundle, is_quiet or keep == "failed") and keep == "failed" and end.exit_code == 0:
+            shutil.rmtree(bundle.parent, ignore_errors=True)
+            return _leave(end)
+        if report_dir is not None and options.has_default_report_dir and report_dir.parent == shared.parent:
+            _tidy(report_dir, keep)
     except KeyboardInterrupt:
         say("interrupted while the report was made")
     return _leave(end)
 
 
-def _show(bundle: Path, is_quiet: bool) -> None:
-    """Diagnoses, and says in one line if that fails by a fault of ours: the job's exit code counts more."""
+def _tidy(report_dir: Path, keep: str) -> None:
+    """Leads `latest` to this report, and removes those that are too many."""
+    from unhang.watch.kept import kept_in, point_latest, remove, to_remove
+
+    point_latest(report_dir)
+    if keep not in ("all", "failed"):
+        try:
+            remove([path for path in to_remove(kept_in(report_dir.parent), keep) if path != report_dir])
+        except OSError as error:
+            log(f"{error.filename}: an old report cannot be removed: {error.strerror}")
+
+
+def _show(bundle: Path, is_quiet: bool) -> bool:
+    """Diagnoses; whether nothing is wrong. A fault of ours is one line: the job's exit code counts more."""
     from unhang.watch.supervise import say
 
     try:
-        diagnose_and_show(bundle, bundle.parent, is_quiet)
+        return diagnose_and_show(bundle, bundle.parent, is_quiet).exit_code == 0
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the job's own end
         say(f"the diagnosis failed ({type(error).__name__}: {error}); the evidence is in {bundle}")
+    return False
 
 
 def diagnose_and_show(bundle: Path, report_dir: Path, is_quiet: bool = False) -> Diagnosis:

@@ -38,7 +38,7 @@ def install(target: Path | None, force: bool) -> int:
 @command.command("validate")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def check(folder: Path) -> int:
-    """Check a skill against the format: names, limits, links. Exit code: 0 right, 1 something is wrong."""
+    """Check a skill against the format: names, limits, links."""
     from unhang.skill.validate import validate
 
     problems = validate(folder)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from unhang.cli.options import format_option, output_option
 from unhang.cli.run import seconds
 from unhang.cli.streams import FILE, log, write_out
 from unhang.errors import WrongUsage
@@ -59,8 +60,8 @@ def _options(function: click.decorators.FC) -> click.decorators.FC:
         click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap interval."),
         click.option("--show-output", is_flag=True, help="Show what the job prints, on stderr."),
         click.option("--junit", type=FILE, metavar="FILE", help="Also write the checks as JUnit XML."),
-        click.option("--output-format", type=click.Choice(FORMATS), default="text", show_default=True),
-        click.option("--output", type=FILE, help="Write to this file instead of stdout."),
+        format_option(FORMATS),
+        output_option(),
     )
     for option in reversed(options):
         function = option(function)
@@ -96,8 +97,6 @@ def command(
     Without a before: show that a job does what is expected of it. With --soak: that every fault is found.
 
     Example: unhang verify --before unhang-reports/RUN --after -- torchrun --nproc-per-node 4 train.py
-
-    Exit code: 0 as expected, 1 not, 2 wrong usage, 3 could not judge.
     """
     from unhang.verify.runs import HowToRun
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from unhang.errors import WrongUsage
 from unhang.lint.cards import chosen
+from unhang.read.pyproject import nearest_table
 
 _KEYS = {"select", "extend-select", "ignore", "per-file-ignores", "exclude"}
 
@@ -52,7 +52,8 @@ def read_settings(
     Raises:
         WrongUsage: a key or a code is unknown, or the file is no TOML.
     """
-    path, table = _table(start)
+    path, tables = nearest_table(start, lambda tables: isinstance(tables.get("lint"), dict))
+    table = tables.get("lint", {})
     unknown = table.keys() - _KEYS
     if unknown:
         raise WrongUsage(f"{path}: [tool.unhang.lint] has no key {sorted(unknown)[0]!r}")
@@ -73,23 +74,3 @@ def _texts(path: Path | None, table: dict[str, Any], key: str) -> tuple[str, ...
     if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
         raise WrongUsage(f"{path}: {key!r} of [tool.unhang.lint] must be a list of texts")
     return tuple(value)
-
-
-def _table(start: Path) -> tuple[Path | None, dict[str, Any]]:
-    """The nearest pyproject.toml with a table of ours, from a file or folder upwards."""
-    folder = start.absolute()
-    for one in (folder, *folder.parents):
-        path = one / "pyproject.toml"
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError):
-            continue
-        if "unhang" not in text:
-            continue
-        try:
-            table = tomllib.loads(text).get("tool", {}).get("unhang", {}).get("lint")
-        except (tomllib.TOMLDecodeError, AttributeError) as error:
-            raise WrongUsage(f"{path}: {error}") from error
-        if isinstance(table, dict):
-            return path, table
-    return None, {}

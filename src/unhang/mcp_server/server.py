@@ -50,7 +50,7 @@ class Tools:
         default = ["unhang-reports"] if (self.root / "unhang-reports").is_dir() else []
         places = self._paths(paths or [], default)
         words = [] if not paths else [str(p) for p in places]
-        found = await self._json(["diagnose", "--no-cache", "--output-format", "json", "--", *words], of_report)
+        found = await self._json(["diagnose", "--no-cache", "--format", "json", "--", *words], of_report)
         pages = [p / "report.html" for p in places if (p / "report.html").exists()] if paths else []
         return found | ({"report": str(pages[0].relative_to(self.root))} if pages else {})
 
@@ -63,7 +63,7 @@ class Tools:
         (self.root / "unhang-reports").mkdir(exist_ok=True)
         confined("unhang-reports", self.root)
         folder = Path(tempfile.mkdtemp(prefix="attach-", dir=self.root / "unhang-reports"))
-        words = ["attach", "--for", f"{seconds:g}", "--report-dir", str(folder), "--output-format", "json"]
+        words = ["attach", "--for", f"{seconds:g}", "--report-dir", str(folder), "--format", "json"]
         try:
             found = await self._json([*words, *(["--", target] if target else [])], of_report)
         finally:
@@ -78,12 +78,12 @@ class Tools:
             raise ToolError("what is a word, a line of a log, or a path; at most 4,000 characters")
         if os.path.lexists(self.root / word):
             word = str(self._paths([word], [])[0])
-        return await self._json(["explain", "--output-format", "json", "--", word], of_explain)
+        return await self._json(["explain", "--format", "json", "--", word], of_explain)
 
     async def check(self, areas: list[str] | None = None) -> dict[str, Any]:
         """What is wrong with this machine before a job starts: limits, memory, network, devices, versions, variables."""
         only = ["--only", ",".join(areas)] if areas else []
-        return await self._json(["check", *only, "--output-format", "json"], of_report)
+        return await self._json(["check", *only, "--format", "json"], of_report)
 
     async def verify(self, before: list[str], after: list[str]) -> dict[str, Any]:
         """Whether runs after a change are cured of what failed before it: report folders of 'unhang run', before and after."""
@@ -91,12 +91,12 @@ class Tools:
             raise ToolError("before and after each name at least one report folder")
         words = [w for p in self._paths(before, []) for w in ("--before", str(p))]
         words += [w for p in self._paths(after, []) for w in ("--after", str(p))]
-        return await self._json(["verify", *words, "--output-format", "json"], of_verify)
+        return await self._json(["verify", *words, "--format", "json"], of_verify)
 
     async def lint(self, paths: list[str] | None = None) -> dict[str, Any]:
         """Collectives in PyTorch code that can hang: files and folders. Nothing of the code is run."""
         places = [str(p) for p in self._paths(paths or [], ["."])]
-        return await self._json(["lint", "--no-cache", "--output-format", "json", "--", *places], of_lint)
+        return await self._json(["lint", "--no-cache", "--format", "json", "--", *places], of_lint)
 
     def _paths(self, given: Sequence[str], default: Sequence[str]) -> list[Path]:
         if len(given) > _MOST_PATHS:

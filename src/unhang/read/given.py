@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import glob
 import os
 import shutil
@@ -32,10 +33,16 @@ class SeveralRuns(WrongUsage):
 def given_paths(texts: Sequence[str]) -> tuple[Given, ...]:
     """Paths of this machine, of which patterns that no shell expanded may give several, and URLs for fsspec.
 
+    A link to another one of them is left out: `unhang-reports/*` gives the newest run twice.
+
     Raises:
         NotEvidence: there is none, or it may not be read.
     """
-    return tuple(path for text in texts for path in _paths(text))
+    found = [path for text in texts for path in _paths(text)]
+    if len(found) < 2:
+        return tuple(found)
+    whole = {path.resolve() for path in found if isinstance(path, Path) and not path.is_symlink()}
+    return tuple(p for p in found if not (isinstance(p, Path) and p.is_symlink() and p.resolve() in whole))
 
 
 def _paths(text: str) -> list[Given]:
@@ -50,7 +57,9 @@ def _paths(text: str) -> list[Given]:
         if any(name.startswith(path.name) for name in _names(path.parent)):  # torch's own setting is such a beginning
             return [path]
         reason = getattr(error, "strerror", None) or str(error)
-        raise NotEvidence(f"{text}: {'nothing matches' if glob.has_magic(text) else reason}") from None
+        near = difflib.get_close_matches(path.name, _names(path.parent), n=1, cutoff=0.75)
+        hint = f"; did you mean {path.with_name(near[0])}?" if near else ""
+        raise NotEvidence(f"{text}: {'nothing matches' if glob.has_magic(text) else reason}{hint}") from None
     if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
         raise NotEvidence(f"{text}: Permission denied")
     return [path]

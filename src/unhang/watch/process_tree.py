@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import signal
 import time
@@ -184,6 +185,8 @@ def fork_worker(name: str, body: Callable[[], None], keep: Collection[int], erro
     code = 1
     try:
         _prctl(_PR_SET_NAME, name.encode())
+        with suppress(ImportError):  # where it is installed, ps shows the name for the whole command line
+            importlib.import_module("setproctitle").setproctitle(name)
         _keep_only(keep)
         for number in (0, 1, 2):
             if number not in keep:

@@ -248,7 +248,7 @@ def test_interfaces_are_checked_only_when_asked(tmp_path: Path, monkeypatch: pyt
 def test_json(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("export NCCL_TIMEOUT=1\n")
     target = tmp_path / "out.json"
-    code, text = env(tmp_path / "run.sh", "--output-format", "json", "--output", target)
+    code, text = env(tmp_path / "run.sh", "--format", "json", "--output", target)
     report = json.loads(target.read_text())
     assert (code, text) == (1, "")
     assert report["schema"] == "unhang.env/1"
@@ -266,7 +266,7 @@ def test_secrets_are_never_printed(tmp_path: Path) -> None:
         "export NCCL_WRONG_NAME=hf_abcdefghijklmnop\n"
     )
     for how in ("text", "json"):
-        _, text = env(script, "--output-format", how)
+        _, text = env(script, "--format", how)
         assert "hunter2" not in text
         assert "abcdef" not in text
         assert "NCCL_WRONG_NAME" in text
@@ -282,7 +282,7 @@ def test_the_reference() -> None:
     assert code == 0
     assert text.startswith("NCCL_IB_TIMEOUT  NCCL, 1 to 31, default 20\n")
     assert "NCCL 2.29.7" in text
-    entries = json.loads(env("--list", "TORCH_FR_*", "--output-format", "json")[1])["variables"]
+    entries = json.loads(env("--list", "TORCH_FR_*", "--format", "json")[1])["variables"]
     assert {e["name"] for e in entries} >= {"TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE"}
     assert all(e["name"].startswith("TORCH_FR_") for e in entries)
     everything = env("--list")[1]

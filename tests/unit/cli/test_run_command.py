@@ -26,6 +26,7 @@ folders.LONGEST_PATH = 1000
 def show(bundle, report_dir, is_quiet):
     {show}
     os.write(2, f"shown {{bundle}} {{is_quiet}}\\n".encode())
+    return types.SimpleNamespace(exit_code=0)
 run.diagnose_and_show = show
 sys.exit(main(["run", *sys.argv[1:]]))
 """
@@ -84,7 +85,8 @@ def test_everything_after_the_command_is_the_jobs(run: Run) -> None:
 
 def test_the_default_folder_is_named_by_the_time(run: Run, tmp_path: Path) -> None:
     assert run("--", "true").returncode == 0
-    (folder,) = (tmp_path / "unhang-reports").iterdir()
+    latest, folder = sorted((tmp_path / "unhang-reports").iterdir(), reverse=True)
+    assert latest.readlink() == Path(folder.name)
     assert folder.name[8] == "-"
     assert (folder / "bundle" / "job.json").exists()
 
@@ -135,7 +137,7 @@ def test_variables_are_set_for_the_job_and_noted(run: Run, tmp_path: Path) -> No
     done = run("--env", "NCCL_DEBUG=WARN", "--debug-nccl", "--", "sh", "-c", "echo $NCCL_DEBUG $NCCL_DEBUG_FILE")
     assert done.stdout.startswith("WARN /"), done
     assert "nccl.%h.%p.log" in done.stdout
-    [job] = tmp_path.glob("unhang-reports/*/bundle/job.json")
+    [job] = tmp_path.glob("unhang-reports/2*/bundle/job.json")
     assert json.loads(job.read_text())["added"]["NCCL_DEBUG"] == "WARN"
 
 
