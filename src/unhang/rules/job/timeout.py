@@ -181,7 +181,7 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
     blamed = [n for n, _ in _missed(s)]
     if blamed and 0 not in blamed:
         return
-    work = counts_on(s) or work_before_the_wait(s.events) or _foreign_bar(s, waits)
+    work = work_before_the_wait(s.events) or _foreign_bar(s, waits) or counts_on(s)
     if work is not None and _all_take_part(s, work, waits):
         return
     is_barrier = any(x.is_barrier for x in waits)
