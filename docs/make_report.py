@@ -14,7 +14,7 @@ PAGE = ROOT / "docs" / "reference" / "report.md"
 INTRO = """\
 # The report as JSON
 
-`unhang run` and `unhang attach` leave a `report.json`, and `unhang diagnose --output-format json` prints one. Its
+`unhang run` and `unhang attach` leave a `report.json`, and `unhang diagnose --format json` prints one. Its
 [schema](../../src/unhang/show/report.schema.json) (JSON Schema 2020-12) is checked against every report of the tests. Keys are never renamed or
 removed within `unhang.report/1`; new ones may come, so readers skip what they do not know.
 

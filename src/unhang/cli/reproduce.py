@@ -10,7 +10,7 @@ import click
 from unhang.cli.options import format_option, output_option
 from unhang.cli.own_process import import_numpy
 from unhang.cli.run import seconds
-from unhang.cli.streams import Progress, log, write_out
+from unhang.cli.streams import FILE, Progress, log, write_out
 from unhang.errors import CannotWrite, WrongUsage
 
 if TYPE_CHECKING:

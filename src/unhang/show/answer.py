@@ -112,16 +112,16 @@ def _prose(label: str, text: str) -> Part:
 
 def _change(fix: View) -> Iterator[Part]:
     """What to type or apply can be copied; advice is prose."""
-    setting, command, patch = fix["setting"], fix["command"], fix["patch"]
+    setting, command, patch, advice = fix["setting"], fix["command"], fix["patch"], fix["advice"]
     if setting:
         yield _code("Setting", setting) if _SETTING.match(setting) else _prose("Setting", setting)
     if command:
         yield _code("Command", command)
-    if patch.startswith("--- "):
+    if patch:
         hint = ("Copy it into a file such as ", tag("code", "fix.diff"), ", then: ", tag("code", "git apply fix.diff"))
         yield _code("Diff", patch, hint)
-    elif patch:
-        yield _prose("Change", patch)
+    if advice:
+        yield _prose("Change", advice)
 
 
 def _card(number: int, title: str, *content: Part) -> Markup:

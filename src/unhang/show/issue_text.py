@@ -28,10 +28,9 @@ def _remedies(finding: Finding) -> list[str]:
     lines: list[str] = []
     for fix in (f for f in finding.fixes if f.helps):
         lines.append(f"- {_plain(fix.title)}")
-        is_diff = fix.patch.startswith("--- ")
-        if fix.patch and not is_diff:
-            lines.append(f"  {_plain(fix.patch)}")
-        for text in filter(None, (fix.setting, fix.command, fix.patch if is_diff else "")):
+        if fix.advice:
+            lines.append(f"  {_plain(fix.advice)}")
+        for text in filter(None, (fix.setting, fix.command, fix.patch)):
             lines += ["", *_block(text, "diff" if text is fix.patch else ""), ""]
     return ["", "**What to do**", "", *lines] if lines else []
 

@@ -226,7 +226,7 @@ def _lanes(shown: Timeline) -> View:
 
 
 def _fixes(finding: Finding | None) -> list[View]:
-    names = ("title", "setting", "command", "patch", "verify", "undo")
+    names = ("title", "setting", "command", "patch", "advice", "verify", "undo")
     remedies = [fix for fix in (finding.fixes if finding else ()) if fix.helps]
     return [{name: getattr(fix, name) for name in names} for fix in remedies]
 
