@@ -169,7 +169,7 @@ def test_a_diff_is_coloured_copied_whole_and_says_how_to_apply_it() -> None:
 @pytest.mark.parametrize(
     ("fix", "is_copied"),
     [
-        (Fix("x", "y", patch="train.py:3: take the call out of the branch"), False),
+        (Fix("x", "y", advice="train.py:3: take the call out of the branch"), False),
         (Fix("x", "y", setting="leave them as they are"), False),
         (Fix("x", "y", setting="NCCL_SOCKET_IFNAME=eth0"), True),
         (Fix("x", "y", command="ulimit -n 65536"), True),
