@@ -1,0 +1,56 @@
+import signal
+
+import torch
+import torch.distributed as dist
+
+
+class SIGTERMException(SystemExit):
+    pass
+
+
+class SignalConnector:
+    def __init__(self, trainer):
+        self.trainer = trainer
+        self.received_sigterm = False
+
+    def register(self):
+        signal.signal(signal.SIGTERM, self._sigterm_handler)
+
+    def _sigterm_handler(self, signum, frame):
+        self.received_sigterm = True
+
+
+class TrainingEpochLoop:
+    def __init__(self, trainer, connector):
+        self.trainer = trainer
+        self.connector = connector
+        self.batch_idx = 0
+
+    def advance(self, fetcher):
+        self._broadcast_sigterm()
+        batch = next(fetcher)
+        loss = self.trainer.model(batch).mean()
+        loss.backward()
+        self.trainer.optimizer.step()
+        self.trainer.optimizer.zero_grad()
+        self.batch_idx += 1
+
+    def _broadcast_sigterm(self):
+        flag = torch.tensor([int(self.connector.received_sigterm)], device=self.trainer.device)
+        dist.broadcast(flag, src=0)
+        if flag.item() == 1:
+            dist.barrier()
+            raise SIGTERMException
+
+    def run(self, loader):
+        fetcher = iter(loader)
+        while self.batch_idx < len(loader):
+            self.advance(fetcher)
+
+
+def fit(trainer, loader):
+    trainer.model = torch.nn.parallel.DistributedDataParallel(trainer.model)
+    connector = SignalConnector(trainer)
+    connector.register()
+    TrainingEpochLoop(trainer, connector).run(loader)
+    dist.barrier()
