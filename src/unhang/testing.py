@@ -66,6 +66,7 @@ _LIBRARY = {
     "join": ("/usr/lib/python3.11/queue.py", 90, "join"),
     "loader": ("/site-packages/torch/utils/data/dataloader.py", 1283, "_try_get_data"),
     "comm": ("/site-packages/torch/distributed/distributed_c10d.py", 3252, "all_reduce"),
+    "barrier": ("/site-packages/torch/distributed/distributed_c10d.py", 5060, "barrier"),
     "backward": ("/site-packages/torch/autograd/graph.py", 979, "_engine_run_backward"),
     "destroy": ("/site-packages/torch/distributed/distributed_c10d.py", 2300, "destroy_process_group"),
     "shutdown": ("/usr/lib/python3.11/threading.py", 1590, "_shutdown"),

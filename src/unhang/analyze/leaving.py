@@ -382,3 +382,12 @@ def way_out_of(stay: Path, left: Path) -> tuple[Frame, WayOut] | None:
             if not is_in(left, stay, depth, loop) and (ways := ways_out(frame.file, loop, frame.line)):
                 return Frame(frame.file, ways[0].line, frame.function), ways[0]
     return None
+
+
+def all_in_unknown_calls(s: Situation) -> set[int]:
+    """All ranks, if each stands in a call with others by its stack, and no recorder knows these calls: torch 2.4 to 2.7 keep none of gloo's."""
+    if len(s.case.calls) or not s.case.world or set(s.case.in_sight) != set(s.case.world):
+        return set()
+    kinds = {rank: activity.kind for rank, activity in s.activities.items()}
+    is_all = len(kinds) > 1 and set(kinds) == set(s.case.world) and set(kinds.values()) == {"communication"}
+    return set(kinds) if is_all else set()

@@ -81,9 +81,10 @@ def is_looked_at(case: Case) -> bool:
     return any(e.look is not None for e in case.ranks.values())
 
 
-def stands(case: Case) -> dict[int, Stand]:
-    """The ranks that stand in a call with others, of those that were looked at."""
-    return {r: stand for r, e in case.ranks.items() if (stand := _stand(e)) is not None}
+def stands(case: Case, is_watched: bool = False) -> dict[int, Stand]:
+    """The ranks that stand in a call with others, of those that were looked at. `is_watched`: of a job without looks, all."""
+    looked = {r: e for r, e in case.ranks.items() if is_watched or e.look is not None}
+    return {r: stand for r, e in looked.items() if (stand := _stand(e)) is not None}
 
 
 def has_all_calls(case: Case) -> bool:
@@ -94,13 +95,10 @@ def has_all_calls(case: Case) -> bool:
 
 def _stand(evidence: RankEvidence) -> Stand | None:
     stack = _caller(evidence)
-    if (
-        stack is None
-        or evidence.look is None
-        or activity_of(evidence, thread=stack).kind in ("frozen", "dead", "shutdown")
-    ):
+    if stack is None or activity_of(evidence, thread=stack).kind in ("frozen", "dead", "shutdown"):
         return None
-    return Stand(evidence.rank, _op(stack), user_path(stack.frames), evidence.look.has_group, stack.frames)
+    has_group = evidence.look is None or evidence.look.has_group  # without a look it may have been given one
+    return Stand(evidence.rank, _op(stack), user_path(stack.frames), has_group, stack.frames)
 
 
 def _caller(evidence: RankEvidence) -> ThreadStack | None:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from unhang.analyze.leaving import cannot_end
+from unhang.analyze.leaving import all_in_unknown_calls, cannot_end
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.read.bundle import read_bundle
@@ -31,6 +31,7 @@ POLL_S = 0.2
 # Of a rank that has come and gone between two looks not even the exit code is known.
 NEW_RANKS_POLL_S, NEW_RANKS_S, START_S = 0.03, 2.0, 60.0
 CLOCK_GAP_S, VERDICT = 3.0, "verdict.json"
+UNKNOWN_CALLS_S = 5.0
 GOES_ON_S = 10.0  # a job that still makes steps so long after a signal has not been ended by it
 STOPPED_STALL_S, _NO_TIME = 1.5, cast("float | None", None)
 
@@ -55,7 +56,7 @@ class Agent:
         self.options, self.run_dir, self.root_pid = options, run_dir, root_pid
         self._out, self._in = out, orders
         self.ranks: dict[str, WatchedRank] = {}
-        self._deaths, self._launcher = DeathClock(), WorkProbe()
+        self._deaths, self._launcher, self._work = DeathClock(), WorkProbe(), WorkProbe()
         self.patience = Patience(options.stall_after_s)
         self.course = Course(run_dir, lambda text: self._send({"event": "note", "text": text}))
         self.verdict: dict[str, Any] | None = None
@@ -189,11 +190,9 @@ class Agent:
         return [rank for rank in self._everyone() if rank.is_alive]
 
     def _here(self) -> list[WatchedRank]:
-        """Those of this node."""
         return [rank for rank in self.ranks.values() if rank.is_alive]
 
-    def _running(self) -> list[WatchedRank]:
-        """Those of this node that can answer: a stopped process cannot."""
+    def _running(self) -> list[WatchedRank]:  # a stopped process cannot answer
         return [rank for rank in self._here() if not rank.probe.is_stopped()]
 
     def _on_movement(self, quiet_s: float, now: float) -> None:
@@ -211,15 +210,13 @@ class Agent:
         waiting = set((self.verdict or {}).get("waiting_ranks", ()))
         return self._has_failed() or any(r.rank in waiting and r.quiet_s(now) > POLL_S for r in self._live())
 
-    def _has_failed(self) -> bool:
-        """Whether a rank raised, or left with an error: its peers then move only because their calls fail."""
+    def _has_failed(self) -> bool:  # then its peers move only because their calls fail
         return any(rank.has_failed() for rank in self._of_attempt())
 
     def _has_survived(self, since: float, ranks: list[WatchedRank], now: float) -> bool:
         return now - since >= GOES_ON_S and all(rank.is_alive for rank in ranks) and not self._has_failed()
 
-    def _go_on(self) -> None:
-        """The job took the signal and goes on."""
+    def _go_on(self) -> None:  # the job took the signal
         self._interrupted = None
         for rank in self._here():
             evidence.let_go(rank)
@@ -339,7 +336,7 @@ class Agent:
         """Somebody waits, and neither it nor what it waits for has moved for longer than this job ever needed."""
         limit = min(self.patience.stall_after_s(), STOPPED_STALL_S if suspicion.waits_for_stopped(s) else float("inf"))
         concerned = {e.waiter for e in s.waits.edges if e.targets} | {r for r in s.waits.roots if r in s.case.ranks}
-        ranks = concerned or set(cannot_end(s)) or suspicion.all_in_init(s)
+        ranks = concerned or set(cannot_end(s)) or suspicion.all_in_init(s) or self._idle_in_unknown_calls(s, now)
         live = {r.rank for r in self._live()}
         if not ranks & live or all(a.kind == "frozen" for r, a in s.activities.items() if r in live):
             return
@@ -356,6 +353,13 @@ class Agent:
         waiting = tuple(sorted(s.waits.waiting)) or tuple(sorted(ranks))
         self._declare("suspected", waiting, self._onset_ns(s), suspicion.reason(s))
 
+    def _idle_in_unknown_calls(self, s: Situation, now: float) -> set[int]:
+        ranks = all_in_unknown_calls(s)
+        if ranks and self._work.is_at_work([r.pid for r in self._here()]):  # a loop of such calls looks the same
+            self._look_again_at = now + UNKNOWN_CALLS_S
+            return set()
+        return ranks
+
     def _adopt_missing(self, s: Situation) -> bool:
         """Whether processes were found that must be ranks that never announced themselves: their stacks are wanted."""
         missing = suspicion.missing_in_rendezvous(s) - {r.rank for r in self._of_attempt()}
@@ -365,8 +369,7 @@ class Agent:
         known = {r.rank: r.pid for r in self._here()}
         return may_still_come(self.root_pid, known, suspicion.missing_in_rendezvous(s), suspicion.all_in_init(s))
 
-    def _onset_ns(self, s: Situation) -> int:
-        """When the oldest wait began."""
+    def _onset_ns(self, s: Situation) -> int:  # of the oldest wait
         times = [e.since_ns for e in s.waits.edges if e.targets and e.since_ns]
         return min(times or [r.moved_ns for r in self._live()], default=self._started_ns())
 
@@ -387,8 +390,7 @@ class Agent:
         if not end:
             self._show()
 
-    def _show(self) -> None:
-        """Lets the verdict appear while the job still stands."""
+    def _show(self) -> None:  # while the job still stands
         if self.options.render is not None:
             with suppress(Exception):
                 self._send({"event": "show", "text": self.options.render(self.run_dir)})

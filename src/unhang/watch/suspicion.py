@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unhang.analyze.leaving import all_in_unknown_calls
 from unhang.analyze.situation import Situation
 
 FIRST_LOOK_S = 1.0
@@ -41,6 +42,8 @@ def all_in_init(s: Situation) -> set[int]:
 def reason(s: Situation) -> str:
     """One line on why: the first wait."""
     edge = next((e for e in s.waits.edges if e.targets), None)
+    if edge is None and all_in_unknown_calls(s):
+        return "all ranks are in calls with others, of which this torch keeps no record, and none moves"
     if edge is None and all_in_init(s):
         return "all ranks are in init_process_group, and it does not end"
     return f"rank {edge.waiter} waits in {edge.what}" if edge else "a process does not end"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.rules.notation import log_case
+from tests.rules.notation import log_case, make_case
 from unhang.testing import Fires, Quiet
 
 _APART = """\
@@ -25,6 +25,9 @@ rank 1:
     step (train.py:41)
 """
 
+# A job whose torch keeps no record of gloo's calls: the stacks of the watcher are all that there is.
+_EVALUATES, _WAITS = "main:4>evaluate:2>~comm", "main:6>~barrier"
+
 CASES = {
     "stacks-disagree": (
         Fires(log_case(_APART), (0,)),
@@ -34,6 +37,20 @@ CASES = {
                 + _TOGETHER.replace("rank 0", "rank 2").replace("rank 1", "rank 3")
             ),
             (0,),
+        ),
+        Fires(make_case(hang="suspected", stacks={0: _EVALUATES, **dict.fromkeys((1, 2, 3), _WAITS)}), ()),
+        Quiet(
+            make_case(hang="suspected", stacks={0: "main:4>evaluate:2", **dict.fromkeys((1, 2, 3), _WAITS)}),
+            "nothing was recorded, and a rank is in no call: it may yet come",
+        ),
+        Quiet(
+            make_case(hang="suspected", stacks=dict.fromkeys(range(4), _WAITS)), "unrecorded, and all in the same call"
+        ),
+        Quiet(
+            make_case(
+                {r: ["barrier@main:6 !"] for r in range(4)}, stacks={0: _EVALUATES, **dict.fromkeys((1, 2, 3), _WAITS)}
+            ),
+            "the calls are recorded: rules that know them judge",
         ),
         Quiet(log_case(_TOGETHER), "all ranks wait in the same call: the stacks do not tell why"),
         Quiet(log_case(_APART.split("TP1-3")[0]), "the stack of one rank alone"),

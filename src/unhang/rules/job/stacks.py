@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from unhang.analyze.callpath import Fork, fork_of, line_to_look_at
+from unhang.analyze.leaving import all_in_unknown_calls
 from unhang.analyze.pasted import Doing, doings_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import surroundings
-from unhang.analyze.standing import has_all_calls, sides, stands
+from unhang.analyze.standing import Stand, has_all_calls, sides, stands
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 
@@ -14,8 +17,9 @@ from unhang.rules.base import Found, rule
 @rule("stacks-disagree")
 def stacks_disagree(s: Situation) -> Found | None:
     """Named ranks whose stacks end in different calls: in a log, or in looks from outside."""
-    if s.standing is not None:
-        return _apart_by_looks(s) if s.is_hang and not has_all_calls(s.case) else None
+    is_unknown = bool(all_in_unknown_calls(s))
+    if s.standing is not None or is_unknown:
+        return _apart(s, stands(s.case, is_unknown)) if s.is_hang and not has_all_calls(s.case) else None
     named = [d for d in doings_of(s) if d.ranks]
     waiting = [d for d in named if d.kind == "collective"]
     ways: dict[tuple[str, str], list[Doing]] = {}
@@ -48,9 +52,8 @@ def stacks_disagree(s: Situation) -> Found | None:
     )
 
 
-def _apart_by_looks(s: Situation) -> Found | None:
+def _apart(s: Situation, found: Mapping[int, Stand]) -> Found | None:
     """Ranks that all stand in calls with others which cannot meet. Of a group that was given nobody knows the members."""
-    found = stands(s.case)
     several = sides(found.values())
     if (
         len(several) < 2
