@@ -47,7 +47,7 @@ def measured(browser: Browser, parent: Path, job: str, runs: int) -> dict[str, A
     ranks, entries = map(int, job.split("x"))
     folder, truth = made(parent, ranks, entries, "missing")
     page_file = parent / f"{folder.name}.html"
-    command = [UNHANG, "diagnose", folder, "--no-cache", "--output-format", "html", "--output", page_file]
+    command = [UNHANG, "diagnose", folder, "--no-cache", "--format", "html", "--output", page_file]
     subprocess.run(command, timeout=LIMIT_S, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     times = [shown(browser, page_file) for _ in range(runs)]
     text = page_file.read_text(encoding="utf-8")

@@ -53,7 +53,7 @@ def drop(folder: Path, everything: bool) -> None:
 
 def look(folder: Path, truth: set[int], state: str, limit_s: float) -> dict[str, Any]:
     """One diagnosis of one job."""
-    command: list[str | Path] = [UNHANG, "diagnose", folder, "--output-format", "json", "--no-cache"]
+    command: list[str | Path] = [UNHANG, "diagnose", folder, "--format", "json", "--no-cache"]
     cost = measure(command, limit_s, {"UNHANG_TIMINGS": "1"})
     if cost is None:
         tell(f"  {state}: not done within {limit_s:.0f} s")

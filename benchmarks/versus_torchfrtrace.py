@@ -73,7 +73,7 @@ class Figures:
 
 def commands(folder: Path, other: Path, trace: Path) -> dict[str, list[str | Path]]:
     """Every command that is measured."""
-    verdict: list[str | Path] = [SCRIPTS / "unhang", "diagnose", folder, "--output-format", "json"]
+    verdict: list[str | Path] = [SCRIPTS / "unhang", "diagnose", folder, "--format", "json"]
     return {
         "read": [sys.executable, "-c", READ, folder],
         "decode": [sys.executable, "-c", DECODE, folder],

@@ -33,7 +33,7 @@ def verdict(truth: Mapping[str, Any], report: Mapping[str, Any]) -> str:
 
 def diagnose(folder: Path) -> dict[str, Any]:
     """Asks `unhang diagnose` about the evidence of a job, and keeps its report beside. Blocks: up to LIMIT_S."""
-    command = [sys.executable, "-m", "unhang", "diagnose", "--no-cache", "--output-format", "json"]
+    command = [sys.executable, "-m", "unhang", "diagnose", "--no-cache", "--format", "json"]
     done = subprocess.run([*command, str(folder / "evidence")], capture_output=True, timeout=LIMIT_S, check=False)
     (folder / "report.json").write_bytes(done.stdout)
     try:

@@ -27,7 +27,7 @@ def reproduce(row: Mapping[str, Any], report: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="hangbench-") as name:
         folder, program = Path(name), Path(name) / "repro.py"
         command = [sys.executable, "-m", "unhang", "reproduce", str(report), "--output", str(program)]
-        command += ["--limit", str(LIMIT_S), "--output-format", "json"]
+        command += ["--limit", str(LIMIT_S), "--format", "json"]
         done = run_limited(command, folder, LIMIT_S + 20)
         lines = len(program.read_text().splitlines()) if program.exists() else 0
         made = _made(done.output)

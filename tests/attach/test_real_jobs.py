@@ -210,7 +210,7 @@ def test_the_command_says_it_in_one_line_and_leaves_a_report(tmp_path: Path) -> 
         assert "and has not reached all_reduce" in first
         (report,) = (tmp_path / "unhang-reports").glob("attach-*")
         assert {"report.json", "report.html", "report.txt", "bundle"} <= {p.name for p in report.iterdir()}
-        again = [sys.executable, "-m", "unhang", "diagnose", str(report), "--output-format", "text"]
+        again = [sys.executable, "-m", "unhang", "diagnose", str(report), "--format", "text"]
         assert subprocess.run(again, capture_output=True, text=True, timeout=60).stdout.splitlines()[0] == first
     finally:
         for process in ranks:

@@ -44,7 +44,7 @@ def started_with(folder: Path) -> list[int]:
 
 
 def test_this_machine_is_healthy_and_says_what_it_did_not_judge() -> None:
-    done = run("--output-format", "json")
+    done = run("--format", "json")
     report = json.loads(done.stdout)
     assert [f["title"] for f in report["findings"]] == []
     assert done.returncode == 0
@@ -82,7 +82,7 @@ def test_wrong_usage_is_one_line(arguments: tuple[str, ...], said: str) -> None:
 
 
 def test_ranks_of_its_own_tell_one_report() -> None:
-    done = run("--ranks", "2", "--collectives", "broadcast", "--only", "machine,collectives", "--output-format", "json")
+    done = run("--ranks", "2", "--collectives", "broadcast", "--only", "machine,collectives", "--format", "json")
     report = json.loads(done.stdout)
     assert (done.returncode, report["findings"]) == (0, [])
     assert report["job"]["world_size"] == 2
@@ -132,7 +132,7 @@ def test_under_torchrun_all_ranks_end_with_one_verdict() -> None:
         "machine,collectives",
         "--collectives",
         "all_reduce",
-        "--output-format",
+        "--format",
     ]
     done = subprocess.run([*command, *arguments, "json"], capture_output=True, text=True, timeout=55 * slowness())
     report = json.loads(done.stdout)

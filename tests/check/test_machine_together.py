@@ -115,7 +115,7 @@ sys.exit(main())
 
 def command(store: Path, folder: Path) -> list[str]:
     """A check of this area."""
-    what = ["check", "--only", "machine", "--folder", str(folder), "--output-format", "json"]
+    what = ["check", "--only", "machine", "--folder", str(folder), "--format", "json"]
     return [sys.executable, "-c", _PROGRAM, *what, str(store)]
 
 

@@ -123,6 +123,6 @@ def test_interfaces_named_by_variables(nodes: Cluster) -> None:
 def test_torchrun_on_four_nodes(nodes: Cluster) -> None:
     """The command as it is meant to be used; the agents hold the store, and one way is closed."""
     nodes.fault(1, 2, ports=[32_000, 61_000])
-    out = nodes.torchrun("-m", "unhang", "check", "--only", "network", "--output-format", "json")
+    out = nodes.torchrun("-m", "unhang", "check", "--only", "network", "--format", "json")
     report = json.loads(out[out.index("{") :])
     assert [(f["rule"], f["culprit_ranks"]) for f in report["findings"]] == [("ports-blocked", [1, 2])]

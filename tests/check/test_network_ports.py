@@ -68,7 +68,7 @@ def orphan() -> Iterator[tuple[int, int]]:
 def check(*arguments: str, **environ: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
     """The command as one process."""
     done = subprocess.run(
-        [sys.executable, "-m", "unhang", "check", "--only", "network", "--output-format", "json", *arguments],
+        [sys.executable, "-m", "unhang", "check", "--only", "network", "--format", "json", *arguments],
         capture_output=True,
         text=True,
         timeout=40,

@@ -16,7 +16,7 @@ WORLD, SIDE = 16, 4
 def said(folder: Path, output_format: str = "text") -> str:
     """What the command prints of dumps."""
     target = folder.with_suffix(".said")
-    assert main(["diagnose", str(folder), "--output-format", output_format, "--output", str(target)]) == 1
+    assert main(["diagnose", str(folder), "--format", output_format, "--output", str(target)]) == 1
     return target.read_text()
 
 

@@ -25,7 +25,7 @@ def reports(dumps: Path, folder: Path) -> dict[str, str]:
     found = {}
     for output_format in ("text", "json", "html"):
         output = folder / f"report.{output_format}"
-        arguments = ["diagnose", str(dumps), "--no-cache", "--output-format", output_format, "--output", str(output)]
+        arguments = ["diagnose", str(dumps), "--no-cache", "--format", output_format, "--output", str(output)]
         assert main(arguments) == 1
         found[output_format] = output.read_text()
     return found

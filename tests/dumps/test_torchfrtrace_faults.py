@@ -196,7 +196,7 @@ def test_11_the_culprits_lines_json_and_the_exit_code(cases: Mapping[str, Case])
     assert "train.py:33" not in it.theirs.text, "the last line that rank 2 is known to have come to"
     assert "json" not in cases["its help"].theirs.text.lower()
     run = subprocess.run(
-        [UNHANG, "diagnose", it.folder, "--output-format", "json"], capture_output=True, text=True, timeout=30
+        [UNHANG, "diagnose", it.folder, "--format", "json"], capture_output=True, text=True, timeout=30
     )
     assert run.returncode == 1, run.stderr
     first = json.loads(run.stdout)["findings"][0]

@@ -130,7 +130,7 @@ ABORT = json.loads((incident_accuracy.FOLDER / "056.json").read_text())["log"]
 
 
 def told(path: Path | str, report: Path) -> dict[str, Any]:
-    assert main(["diagnose", str(path), "--output-format", "json", "--output", str(report)]) == 1
+    assert main(["diagnose", str(path), "--format", "json", "--output", str(report)]) == 1
     found: dict[str, Any] = json.loads(report.read_text())
     return found
 

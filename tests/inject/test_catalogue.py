@@ -78,7 +78,7 @@ def test_a_bad_fault_is_one_line_with_the_nearest_name(text: str, message: str) 
 
 
 def test_the_list_is_complete() -> None:
-    told = json.loads(CliRunner().invoke(command, ["--list", "--output-format", "json"]).output)
+    told = json.loads(CliRunner().invoke(command, ["--list", "--format", "json"]).output)
     assert [f["name"] for f in told["faults"]] == list(FAULTS)
     text = CliRunner().invoke(command, ["--list"]).output
     assert all(f"  {name} " in text for name in FAULTS)

@@ -47,7 +47,7 @@ def run_ranks(ranks: int, program: str, *arguments: object, cwd: Path, **environ
 
 def diagnose(report_dir: Path) -> dict[str, Any]:
     """What `unhang diagnose` says of a folder."""
-    ended = run([*warm.UNHANG, "diagnose", "--output-format", "json", str(report_dir)], report_dir.parent)
+    ended = run([*warm.UNHANG, "diagnose", "--format", "json", str(report_dir)], report_dir.parent)
     assert ended.exit_code in (0, 1, 3), ended.output
     report: dict[str, Any] = json.loads(ended.output[ended.output.index("{") :])
     return report

@@ -45,7 +45,7 @@ def report(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         for name, text in files.items():
             (folder / name).write_text(text)
         given = [folder] if len(files) > 1 or dumps else folder.iterdir()
-        main(["diagnose", *map(str, given), "--output-format", "json", "--output", str(tmp_path / "report.json")])
+        main(["diagnose", *map(str, given), "--format", "json", "--output", str(tmp_path / "report.json")])
         found: dict[str, Any] = json.loads((tmp_path / "report.json").read_text())
         return found
 

@@ -120,7 +120,13 @@ def failures(junit: Path) -> dict[str, str]:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("how", [("-n", "2"), ("--import-mode=importlib",)], ids=["xdist", "importlib"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(("-n", "2"), id="xdist", marks=pytest.mark.whole),
+        pytest.param(("--import-mode=importlib",), id="importlib"),
+    ],
+)
 def test_each_end_of_a_job_is_told(pytester: pytest.Pytester, how: tuple[str, ...]) -> None:
     pytester.makepyfile(test_jobs=SUITE)
     selected = () if how[0] == "-n" else ("-k", "healthy or lambda")

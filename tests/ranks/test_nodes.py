@@ -69,7 +69,7 @@ def _report(folder: Path) -> dict[str, Any]:
 
 
 def _diagnose(*folders: Path) -> dict[str, Any]:
-    command = [*_unhang(), "diagnose", *map(str, folders), "--output-format", "json"]
+    command = [*_unhang(), "diagnose", *map(str, folders), "--format", "json"]
     done = warm.run(command, folders[0], 50 * slowness())
     report: dict[str, Any] = json.loads(done.stdout)
     return report

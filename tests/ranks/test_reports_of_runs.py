@@ -130,7 +130,7 @@ def test_a_folder_of_runs_is_a_list_and_no_job(diagnose: Diagnose) -> None:
 
 
 def test_the_list_as_json(diagnose: Diagnose, runs: Path) -> None:
-    found = json.loads(diagnose("unhang-reports", "--output-format", "json").stdout)
+    found = json.loads(diagnose("unhang-reports", "--format", "json").stdout)
     assert found["schema"] == "unhang.runs/1"
     assert [run["outcome"] for run in found["runs"]] == ["clean", "clean", "clean", "hang"]
     hang = found["runs"][3]
@@ -150,7 +150,7 @@ def test_a_stored_verdict_is_not_judged_again(diagnose: Diagnose, runs: Path, tm
 
 
 def test_the_nodes_of_one_job_are_judged_together(diagnose: Diagnose) -> None:
-    done = diagnose("unhang-reports/nodes", "--output-format", "json")
+    done = diagnose("unhang-reports/nodes", "--format", "json")
     found = json.loads(done.stdout)
     assert (done.returncode, found["schema"], found["job"]["world_size"]) == (1, "unhang.report/1", 4)
     assert found["findings"][0]["culprit_ranks"] == [0]
@@ -164,9 +164,7 @@ def test_runs_that_are_named_together_are_one_job(diagnose: Diagnose) -> None:
     assert done.stderr.startswith("unhang: they do not look like nodes of one job")
 
 
-@pytest.mark.parametrize(
-    "more", [("--against", "unhang-reports/one"), ("--output-format", "html"), ("--trace", "x.json.gz")]
-)
+@pytest.mark.parametrize("more", [("--against", "unhang-reports/one"), ("--format", "html"), ("--trace", "x.json.gz")])
 def test_what_takes_one_run_refuses_a_folder_of_them(more: tuple[str, ...], diagnose: Diagnose) -> None:
     done = diagnose("unhang-reports", *more)
     assert (done.returncode, done.stdout) == (2, "")
@@ -195,7 +193,7 @@ def test_a_report_leads_to_the_bundle_beside_it(name: str, diagnose: Diagnose) -
 def test_a_report_whose_evidence_is_gone_is_shown(name: str, diagnose: Diagnose, runs: Path, tmp_path: Path) -> None:
     for file in (runs / "unhang-reports" / "nodes" / "node1").glob("report.*"):
         shutil.copy(file, tmp_path)
-    done = diagnose(str(tmp_path / name), "--output-format", "json")
+    done = diagnose(str(tmp_path / name), "--format", "json")
     assert done.stdout == (tmp_path / "report.json").read_text()
     assert done.stderr == f"unhang: this is what {tmp_path}/report.json says; the evidence is not beside it\n"
     assert done.returncode == diagnose("unhang-reports/nodes/node1").returncode

@@ -41,7 +41,7 @@ def text_of(name: str) -> str:
 
 
 def told(capsys: TOLD, code: int, *words: str) -> dict[str, Any]:
-    assert main([*words, "--output-format", "json"]) == code
+    assert main([*words, "--format", "json"]) == code
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 

@@ -27,7 +27,7 @@ JOB = [sys.executable, str(HERE.parent / "ranks" / "forkrun.py"), "--eager", "2"
 def test_the_copies_are_compared(
     arguments: tuple[str, ...], code: int, verdict: str, reason: str, tmp_path: Path
 ) -> None:
-    words = ["--replicas", "--report-dir", str(tmp_path / "reports"), "--output-format", "json", "--", *JOB, *arguments]
+    words = ["--replicas", "--report-dir", str(tmp_path / "reports"), "--format", "json", "--", *JOB, *arguments]
     result = CliRunner().invoke(command, words, standalone_mode=False)
     assert result.exception is None, result.output
     told = json.loads(result.stdout)

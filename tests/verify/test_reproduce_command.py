@@ -27,7 +27,7 @@ def test_a_report_becomes_a_program_that_has_run_as_a_process(
         archive.extractall(tmp_path, members, filter="data")
     (tmp_path / "uneven_batches").rename(tmp_path / "bundle")
     (tmp_path / "report.json").write_text("{}")
-    assert run(str(tmp_path / "report.json"), "--output-format", "json") == 0
+    assert run(str(tmp_path / "report.json"), "--format", "json") == 0
     made = json.loads(capsys.readouterr().out)
     assert made["program"] == str(tmp_path / "repro.py")
     assert made["fails_the_same_way"] is True

@@ -47,7 +47,7 @@ def verify(*arguments: str) -> Result:
 
 def test_before_and_after_by_runs(tmp_path: Path) -> None:
     (tmp_path / "expect.toml").write_text(EXPECT)
-    files = ["--expect", f"{tmp_path}/expect.toml", "--junit", f"{tmp_path}/junit.xml", "--output-format", "json"]
+    files = ["--expect", f"{tmp_path}/expect.toml", "--junit", f"{tmp_path}/junit.xml", "--format", "json"]
     before = ["--before-command", shlex.join([*JOB, "--broken"]), "--report-dir", str(tmp_path / "reports")]
     result = verify(*LIMITS, *files, *before, "--after", "--", *JOB)
     told = json.loads(result.stdout)
@@ -67,7 +67,7 @@ def test_before_and_after_by_runs(tmp_path: Path) -> None:
     for side in ("before-1", "after-1"):
         assert (tmp_path / "reports" / side / "report.json").exists()
     folders = [str(tmp_path / "reports" / side) for side in ("before-1", "after-1")]
-    again = verify("--before", folders[0], "--after", folders[1] + "/bundle", "--output-format", "json")
+    again = verify("--before", folders[0], "--after", folders[1] + "/bundle", "--format", "json")
     assert again.return_value == 0, again.output
     assert json.loads(again.stdout)["before"]["step_time_s"] == told["before"]["step_time_s"]
     swapped = verify("--before", folders[1], "--after", folders[0])

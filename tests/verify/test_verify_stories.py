@@ -25,7 +25,7 @@ def job(story: Story, *options: str) -> list[str]:
 
 
 def verify(*arguments: str) -> tuple[int, dict[str, Any]]:
-    result = CliRunner().invoke(command, [*LIMITS, "--output-format", "json", *arguments], standalone_mode=False)
+    result = CliRunner().invoke(command, [*LIMITS, "--format", "json", *arguments], standalone_mode=False)
     assert result.exception is None, result.output
     return result.return_value, json.loads(result.stdout)
 

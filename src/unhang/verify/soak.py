@@ -70,7 +70,7 @@ def known_faults() -> dict[str, str]:
     """
     try:
         listed = subprocess.run(
-            [*_INJECT, "--list", "--output-format", "json"], capture_output=True, timeout=_LIST_LIMIT_S, check=True
+            [*_INJECT, "--list", "--format", "json"], capture_output=True, timeout=_LIST_LIMIT_S, check=True
         )
         return {str(f["name"]): str(f["expected_cause"] or "") for f in json.loads(listed.stdout)["faults"]}
     except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:

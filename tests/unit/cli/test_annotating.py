@@ -1,4 +1,4 @@
-"""A verdict as remarks: `diagnose --output-format github|gitlab|sarif`."""
+"""A verdict as remarks: `diagnose --format github|gitlab|sarif`."""
 
 from __future__ import annotations
 
@@ -75,5 +75,5 @@ def test_a_failure_without_a_cause_is_said_without_a_place(root: Path) -> None:
 @pytest.mark.parametrize("option", [["--follow"], ["--pid", "1"], ["--against", "x"]])
 def test_what_makes_no_remarks_says_so(option: list[str], root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [] if option[0] == "--pid" else [str(root)]
-    assert main(["diagnose", *paths, *option, "--output-format", "github"]) == 2
+    assert main(["diagnose", *paths, *option, "--format", "github"]) == 2
     assert "--format github goes with none of" in capsys.readouterr().err

@@ -49,7 +49,7 @@ def test_the_output_can_go_to_a_file(
 ) -> None:
     use(monkeypatch, HANG)
     target = tmp_path / "out"
-    assert main(["diagnose", __file__, __file__, "--output-format", output_format, "--output", str(target)]) == 1
+    assert main(["diagnose", __file__, __file__, "--format", output_format, "--output", str(target)]) == 1
     assert target.read_text() == f"{output_format} of hang\n"
     assert capfd.readouterr() == ("", "")
 

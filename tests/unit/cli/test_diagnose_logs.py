@@ -21,7 +21,7 @@ LOG = LINE.format(1, "_ALLGATHER_BASE") + LINE.format(0, "REDUCE") + LINE.format
 
 def diagnosed(path: Path, tmp_path: Path) -> dict[str, Any]:
     report = tmp_path / "report.json"
-    assert main(["diagnose", str(path), "--output-format", "json", "--output", str(report)]) == 1
+    assert main(["diagnose", str(path), "--format", "json", "--output", str(report)]) == 1
     found: dict[str, Any] = json.loads(report.read_text())
     return found
 

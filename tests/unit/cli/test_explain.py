@@ -34,7 +34,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def as_json(capsys: TOLD, *words: str) -> dict[str, Any]:
-    assert cli_main.main(["explain", *words, "--output-format", "json"]) == 0
+    assert cli_main.main(["explain", *words, "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["schema"] == "unhang.explain/1"
     return told

@@ -90,7 +90,7 @@ def test_a_log_of_any_kind_is_a_log(content: bytes, tmp_path: Path, capsys: TOLD
 def test_bad_files_do_not_lose_the_others(tmp_path: Path, capsys: TOLD) -> None:
     (tmp_path / "a.log").write_text(LOG)
     (tmp_path / "random").write_bytes(random.Random(7).randbytes(5000))
-    assert main(["diagnose", "a.log", "random", "--output-format", "json"]) == 1
+    assert main(["diagnose", "a.log", "random", "--format", "json"]) == 1
     absent = json.loads(capsys.readouterr().out)["inventory"]["absent"]
     assert {"what": str(tmp_path / "random"), "reason": "it is not a log, a dump or a report"} in absent
 
@@ -220,7 +220,7 @@ def test_a_verdict_that_was_saved_beside_dumps_is_not_taken_for_them(tmp_path: P
     (tmp_path / "dumps" / "node0").mkdir(parents=True)
     (tmp_path / "dumps" / "node0" / "a.log").write_text(LOG)
     for _ in range(2):
-        saved = ["--output-format", "json", "--output", "dumps/node0/report.json"]
+        saved = ["--format", "json", "--output", "dumps/node0/report.json"]
         assert main(["diagnose", "dumps", *saved]) == 1
     assert main(["diagnose", "dumps"]) == 1
     seen = capsys.readouterr()

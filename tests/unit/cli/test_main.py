@@ -48,7 +48,7 @@ def test_run_does_not_load_what_is_heavy() -> None:
         ["run", "--stall-after", "nan", "--", "true"],
         ["run", "--abort-after", "-5", "--", "true"],
         ["run", "--on-hang", "kill", "--", "true"],
-        ["diagnose", "--output-format", "pdf", __file__],
+        ["diagnose", "--format", "pdf", __file__],
         ["diagnose", "/no/such/file"],
     ],
 )

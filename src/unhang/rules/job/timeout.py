@@ -29,7 +29,6 @@ from unhang.rules.log_lines import found_in, only_rank, quote, ranks_in
 
 _SMALL = 1024
 _ENDED_THERE = ("store.unique_id", "ending.cancelled", "python.interrupted", "elastic.death_signal")
-_MOST_NAMED = 8
 _LATE_WATCHDOG = 1.5
 
 
@@ -288,9 +287,7 @@ def timeout_unexplained(s: Situation) -> Iterator[Found]:
     who = w.name_ranks(ranks) if ranks else "a rank"
     words = {
         "who": f"{who} waited in {waits[0]}" if waits else "somebody waited",
-        "missing": f"{w.name_ranks(missing)} {why}"
-        if missing
-        else _silent(s) or "the log does not say who was missing",
+        "missing": f"{w.name_ranks(missing)} {why}" if missing else "the log does not say who was missing",
         "remarks": "".join(f"{remark} " for remark in _remarks(s)),
     }
     yield Found(
@@ -302,21 +299,6 @@ def timeout_unexplained(s: Situation) -> Iterator[Found]:
         victims=tuple(r for r in ranks if r not in missing),
         collective={"op": waits[0].op, "seq": waits[0].seq} if waits else None,
     )
-
-
-def _silent(s: Situation) -> str:
-    """The few ranks of a known world that told no wait while all others did: late or missing, or ended before their own limit."""
-    world, waited = s.case.job.world_size or 0, set(s.watchdogs.ranks)
-    silent = [rank for rank in range(world) if rank not in waited] if world <= _MOST_NAMED * _MOST_NAMED else []
-    told = {*s.watchdogs.seen, *s.events.ranks("watchdog.observed")}
-    if (
-        not waited
-        or not 0 < len(silent) <= max(1, min(_MOST_NAMED, world // 4))
-        or s.watchdogs.has_subgroups
-        or told & set(silent)
-    ):
-        return ""
-    return f"of {world} ranks {w.name_ranks(silent)} alone told no wait: late or missing, unless ended before that"
 
 
 def _missing(s: Situation) -> Known:
