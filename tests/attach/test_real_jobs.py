@@ -173,7 +173,7 @@ def test_watching_says_when_it_stalls_and_ends_with_the_job(tmp_path: Path) -> N
         wish = Wish(str(job.pid), for_s=2 * slowness())
         judged = watch(found, processes, tmp_path / "looked" / "bundle", wish, say, every_s=0.5)
     words = [text.split()[0] for text in said if text.split()[0].isupper()]
-    assert words[0] == "MOVES"
+    assert set(words[: words.index("MOVES")]) <= {"UNKNOWN"}  # on a busy machine the first looks may not show it move
     assert words[-1] == "STALLED"
     assert said[-1] == "the job has ended"
     assert judged.diagnosis.findings[0].culprit_ranks == (1,)
