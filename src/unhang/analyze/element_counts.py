@@ -11,7 +11,7 @@ from unhang.analyze.situation import Situation
 from unhang.model import CallState
 
 _MOST_CALLS, _MOST_NAMES, _LEAST_WIDTH = 64, 3, 64
-_CPU_GENERATOR = 5056  # bytes of torch.get_rng_state()
+CPU_GENERATOR = 5056  # bytes of torch.get_rng_state()
 
 
 def waiting_counts(s: Situation) -> tuple[int, ...]:
@@ -37,7 +37,7 @@ def _alike(count: int, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
         yield f"{', '.join(f'`{name}`' for name in equal[:_MOST_NAMES])}{more} ({sizes})"
     if count == len(shapes):
         yield f"one number for each of the {count} tensors, as in DDP's map of used parameters"
-    if count == _CPU_GENERATOR:
+    if count == CPU_GENERATOR:
         yield "the state of torch's random generator on the processor"
     if not equal:
         yield from _bucket(count, shapes)

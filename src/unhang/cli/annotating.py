@@ -43,7 +43,7 @@ def _remarks(judged: Judged, root: Path) -> list[Remark]:
 
 def _of_finding(finding: Finding, root: Path) -> Remark:
     fix = next((f for f in finding.fixes if f.helps), None)
-    change = (fix.patch or fix.command or fix.setting) if fix else ""
+    change = (fix.patch or fix.command or fix.setting or fix.advice) if fix else ""
     todo = "\n".join(filter(None, (finding.because, f"Do: {fix.title}" if fix else "", change)))
     return Remark(finding.rule, finding.title, todo, _place(finding, root), "error")
 

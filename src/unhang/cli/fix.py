@@ -47,7 +47,7 @@ def command(report: str | None, is_applied: bool) -> int:
     except NoDiff as why:
         log(f"no diff can be made for '{first.title}': {why}. See 'What to do' in {path.with_name('report.txt')}")
         return NO_DIFF
-    _check_unchanged(mended, path, next((f.patch for f in first.fixes if f.patch.startswith("--- ")), ""))
+    _check_unchanged(mended, path, next((f.patch for f in first.fixes if f.patch), ""))
     log(f"{mended.says}.")
     write_out(mended.diff.encode(), None)
     if is_applied:

@@ -44,14 +44,16 @@ def read_verdict(report: Path) -> Verdict | None:
 
 
 def _explained(finding: Mapping[str, Any]) -> Iterator[str]:
+    from unhang.model.findings import NO_HELP  # numpy comes with it: only a test that failed pays for that
+
     if place := finding["location"]:
         yield f"where: {place['file']}:{place['line']} in {place['function']}"
     yield f"why: {finding['because']}"
     yield "evidence:"
     yield from (f"  {e['source']}: {e['text']}" for e in finding["evidence"][:_MOST_EVIDENCE])
     for fix in finding["fixes"]:
-        yield f"what to do: {fix['title']}" if not fix["title"].startswith("Does not help") else fix["title"]
-        yield from (f"  {fix[what]}" for what in ("patch", "command", "setting") if what in fix)
+        yield f"what to do: {fix['title']}" if not fix["title"].startswith(NO_HELP) else fix["title"]
+        yield from (f"  {fix[what]}" for what in ("patch", "command", "setting", "advice") if what in fix)
         yield f"  verify: {fix['verify']}"
 
 

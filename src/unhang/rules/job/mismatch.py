@@ -9,6 +9,7 @@ from itertools import combinations
 from pathlib import PurePath
 
 from unhang.analyze.by_kind import Events
+from unhang.analyze.element_counts import CPU_GENERATOR
 from unhang.analyze.first_errors import SeenError, errors_of
 from unhang.analyze.log_progress import failed_by_itself
 from unhang.analyze.logged_calls import (
@@ -42,7 +43,7 @@ _TOGETHER = frozenset(
     {"ALLREDUCE", "ALLREDUCE_COALESCED", "ALLGATHER", "_ALLGATHER_BASE", "BARRIER", "_REDUCE_SCATTER_BASE"}
 )
 # The state of torch's generator, in bytes: Accelerate sends it from rank 0 where a loader begins.
-_GENERATOR = ("BROADCAST", 5056)
+_GENERATOR = ("BROADCAST", CPU_GENERATOR)
 _OF_THE_PROGRAM = (EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT)
 # Files of FSDP and ZeRO that gather parameters and scatter gradients: what they gather is a module, not the program's data.
 _OF_SHARDS = re.compile(r"/distributed/fsdp/|/fairscale/nn/data_parallel/|/deepspeed/runtime/zero/")
