@@ -143,8 +143,10 @@ def take_before_end(ranks: Sequence[WatchedRank], oom_kills: int | None) -> None
             rank.keep_state({**state, "oom_kills": oom_kills})
     deadline = time.monotonic() + INTERRUPT_CALLS_S
     for rank in ranks:
-        if save_calls(rank, max(0.05, deadline - time.monotonic())) is None:
-            drop_if_old(rank, "flight.json")
+        drop_if_old(rank, "flight.json")
+        # A peer that died of the signal has ended the rank's call by now: what was taken in this quiet shows it still.
+        if not (rank.folder / "flight.json").exists():
+            save_calls(rank, max(0.05, deadline - time.monotonic()))
     request_pickles([r.folder for r in ranks if not r.probe.is_stopped()], INTERRUPT_PATHS_S)
     spying.join(INTERRUPT_STACKS_S)
 
