@@ -9,7 +9,7 @@ WORKERS := -n 4 --dist loadscope --no-loadscope-reorder
 QUICK := tests/rules tests/logs tests/incidents tests/floors tests/unit/analyze tests/unit/model tests/unit/show
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check test test-gpu record lint bench docs changelog wheel clean
+.PHONY: help setup demo check test test-gpu record lint bench pages docs changelog wheel clean
 
 help:  ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -58,7 +58,7 @@ bench: setup  ## Measure latency, overhead, attribution on 50,000 random jobs, a
 	@$(BIN)/python benchmarks/nccl_jobs.py
 	@$(BIN)/python benchmarks/versus_torchfrtrace.py
 
-docs: setup  ## Write the generated pages, and build the site into build/site
+pages: setup  ## Write the tables and pages that are generated from the sources
 	@$(BIN)/python docs/make_rules.py
 	@$(BIN)/python docs/make_tree.py
 	@$(BIN)/python docs/make_lines.py
@@ -66,6 +66,8 @@ docs: setup  ## Write the generated pages, and build the site into build/site
 	@$(BIN)/python docs/make_coverage.py
 	@$(BIN)/python docs/make_report.py
 	@$(BIN)/python docs/make_commands.py
+
+docs: pages  ## The same, and build the site into build/site
 	@$(BIN)/python docs/make_site.py
 	@$(BIN)/zensical build --strict --clean
 
