@@ -13,7 +13,7 @@ import click
 
 from unhang import remarks
 from unhang.cli.options import format_option, output_option
-from unhang.cli.own_process import Timings, import_numpy
+from unhang.cli.own_process import Timings
 from unhang.cli.streams import FILE, Progress, log, wants_color, write_out
 from unhang.errors import WrongUsage
 
@@ -77,7 +77,6 @@ def command(
     as s3://bucket/dumps), or logs; - is the standard input. Without PATHS, the newest report in ./unhang-reports is judged.
     A folder with the reports of several runs gives a list of their verdicts.
     """
-    import_numpy()
     if output_format in remarks.FORMATS and (pid or follow or against):
         raise WrongUsage(f"--format {output_format} goes with none of --pid, --follow and --against")
     if pid is not None:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unhang.cli.options import did_you_mean
-from unhang.cli.own_process import import_numpy
 from unhang.cli.streams import Progress, log, wants_color
+from unhang.errors import NoNumpy, UnhangError
+from unhang.numeric import has_numpy
 from unhang.watch.joining import JoinWishes, find_join
 from unhang.watch.kept import parse_keep
 from unhang.watch.options import (
@@ -241,6 +242,8 @@ def run_and_report(
     from unhang.watch.folders import hold, make_report_dir, make_run_dir, save_bundle
     from unhang.watch.supervise import run_job, say
 
+    if not has_numpy():
+        say(f"there is no numpy here: the job runs, and nobody ends it when it hangs ({NoNumpy.help_text})")
     run_dir = make_run_dir()
     if options.debugs_nccl:
         options = replace(options, added={**debug_nccl(run_dir), **options.added})
@@ -282,6 +285,8 @@ def _show(bundle: Path, is_quiet: bool) -> bool:
 
     try:
         return diagnose_and_show(bundle, bundle.parent, is_quiet).exit_code == 0
+    except UnhangError as error:
+        say(f"no diagnosis: {error} ({error.help_text}); the evidence is in {bundle}")
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the job's own end
         say(f"the diagnosis failed ({type(error).__name__}: {error}); the evidence is in {bundle}")
     return False
@@ -292,7 +297,6 @@ def diagnose_and_show(bundle: Path, report_dir: Path, is_quiet: bool = False) ->
 
     A clean job gets one line (none with `is_quiet`), any other the text of the verdict and where the report is.
     """
-    import_numpy()
     from unhang.diagnosis import judge_paths
     from unhang.show.reports import render, write_reports
 
