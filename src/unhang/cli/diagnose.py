@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from unhang import remarks
+from unhang.cli.annotating import FORMATS, verdict_in
 from unhang.cli.options import format_option, output_option
 from unhang.cli.own_process import Timings
 from unhang.cli.streams import FILE, Progress, log, wants_color, write_out
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from unhang.read.bundle import ReadDumps
     from unhang.read.given import Given, Opened
     from unhang.read.runs import Job
-
-FORMATS = ("text", "json", "html", *remarks.FORMATS)
 
 
 class NoReport(WrongUsage):
@@ -127,7 +126,7 @@ def _judge(
     timings, (trace, shapes) = Timings(), trace_and_shapes
     from unhang.diagnosis import judge_given, with_names
     from unhang.read.given import check_one_job
-    from unhang.show.reports import render, write_trace
+    from unhang.show.reports import write_trace
 
     if jobs > 1 or len(given) > 1:
         check_one_job(given, log)
@@ -141,11 +140,7 @@ def _judge(
         judged = with_names(judged, read_shapes(shapes))
     if trace is not None:
         write_trace(judged, trace)
-    if output_format in remarks.FORMATS:
-        from unhang.cli.annotating import annotated
-
-        return annotated(judged, output_format, Path.cwd()), judged.diagnosis.exit_code
-    return render(judged, output_format, color), judged.diagnosis.exit_code
+    return verdict_in(output_format, judged, color), judged.diagnosis.exit_code
 
 
 def _list(
