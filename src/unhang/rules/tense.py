@@ -33,8 +33,8 @@ def in_tense(finding: Finding, is_over: bool) -> Finding:
     """The finding with one form of each verb."""
     evidence = tuple(replace(e, text=told(e.text, is_over)) if "⟨" in e.text else e for e in finding.evidence)
     fixes = tuple(_fix(fix, is_over) for fix in finding.fixes)
-    said = {name: told(getattr(finding, name), is_over) for name in ("title", "because")}
-    return replace(finding, evidence=evidence, fixes=fixes, **said)
+    title, because = (told(text, is_over) for text in (finding.title, finding.because))
+    return replace(finding, title=title, because=because, evidence=evidence, fixes=fixes)
 
 
 def _fix(fix: Fix, is_over: bool) -> Fix:
