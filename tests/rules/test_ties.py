@@ -190,7 +190,7 @@ def test_who_ended_is_named_where_nothing_else_is_known_and_not_for_sure() -> No
     found = only(gone(program("dist.all_reduce(x)", "dist.barrier()"), MEET, "all_reduce[8]@main:4"))
     assert (found.rule, found.culprit_ranks) == (ENDED_EARLY, (1,))
     assert 0.5 < found.confidence < 0.7
-    assert "rank 0 waited in all_reduce(8) #2 of main (train.py:4)" in found.because
+    assert "Rank 0 waited in all_reduce(8) #2 of main (train.py:4)" in found.because
     assert "or its peer made one more" in found.because
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from unhang.model import Finding, Fix
 
 _BOTH = re.compile(r"⟨([^⟨⟩|]*)\|([^⟨⟩|]*)⟩")
+_BEGINS = re.compile(r"(?:^|(?<=[.] ))r(?=anks? \d)", re.MULTILINE)  # a sentence of the reason
 _PAST = {
     "is": "was", "are": "were", "has": "had", "have": "had", "waits": "waited", "wait": "waited", "gives": "gave", "give": "gave",
     "makes": "made", "make": "made", "runs": "ran", "run": "ran", "stands": "stood", "stand": "stood",
@@ -30,10 +31,11 @@ def told(text: str, is_over: bool) -> str:
 
 
 def in_tense(finding: Finding, is_over: bool) -> Finding:
-    """The finding with one form of each verb."""
+    """The finding with one form of each verb, and its reason in sentences."""
     evidence = tuple(replace(e, text=told(e.text, is_over)) if "⟨" in e.text else e for e in finding.evidence)
     fixes = tuple(_fix(fix, is_over) for fix in finding.fixes)
-    title, because = (told(text, is_over) for text in (finding.title, finding.because))
+    title = told(finding.title, is_over)
+    because = _BEGINS.sub("R", told(finding.because, is_over))
     return replace(finding, title=title, because=because, evidence=evidence, fixes=fixes)
 
 
