@@ -21,6 +21,8 @@ from tests.floors.test_site import ROOT, WRITTEN, commands
 from tests.ranks.recordings import unpack
 from tests.slowness import slowness
 from tests.unit.read.made_dumps import as_json, dump, entry
+from unhang.diagnosis import judge_paths
+from unhang.show.reports import write_reports
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", "kubectl", "ssh")
 REPORTS = (
@@ -84,6 +86,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     unpack(here / "recorded")
     hang = here / "recorded" / "conditional_collective"
     assert hang.is_dir(), sorted(path.name for path in (here / "recorded").iterdir())[:5]
+    assert write_reports(judge_paths([hang]), hang) == []
     for name in REPORTS:
         shutil.copytree(hang, here / name)
     shutil.rmtree(here / "recorded")
@@ -123,7 +126,7 @@ def test_it_runs(command: str, folder: Path) -> None:
         if words[0] != command:
             continue
         done = subprocess.run(
-            [sys.executable, "-m", "unhang", *words], cwd=folder, env=environ, stdin=subprocess.DEVNULL,
+            [sys.executable, "-m", "unhang", *words], cwd=folder, env=environ, input=LOG,
             capture_output=True, text=True, timeout=60 * slowness(), check=False,
         )  # fmt: skip
         assert done.returncode in (0, 1, 3), f"{shown}: {done.returncode}: {done.stderr[-600:]}"
