@@ -47,6 +47,12 @@ class NoTorch(UnhangError):
     help_text = "install torch into the environment of unhang"
 
 
+class NoNumpy(UnhangError):
+    """Recorded calls and dumps are read with numpy, and it is not there. Logs, settings and code need none."""
+
+    help_text = "recorded calls are read with numpy: pip install 'unhang[stacks]', or numpy alone"
+
+
 class RanksDiffer(UnhangError):
     """The ranks are not set up alike, or would not make the same calls. Every rank raises it, with the same text."""
 

@@ -145,25 +145,40 @@ def test_a_stopped_rank_is_frozen() -> None:
     assert judge(case).findings[0].cause == "rank-frozen"
 
 
-def test_of_a_call_under_a_condition_the_branch_is_the_line(tmp_path: Any) -> None:
-    program = tmp_path / "train.py"
-    program.write_text(
-        "def main():\n    if rank == 0:\n        report()\n    dist.barrier()\n\n\ndef report():\n    dist.all_reduce(x)\n"
-    )
+def test_a_condition_on_the_rank_tells_who_is_odd(tmp_path: Any) -> None:
+    """Also of two against two; not where the other side stands below the opposite one, nor of a group that was given."""
+    both = "def main():\n    if rank < 2:\n        report()\n    dist.barrier()\n\n\ndef report():\n    dist.all_reduce(x)\n"
 
-    def at(rank: int, op: str, *lines: tuple[int, str]) -> RankEvidence:
-        frames = (Frame(TORCH, 1, op), *(Frame(str(program), line, name) for line, name in lines))
+    programs: list[Any] = []  # each in a file of its own: what was read of one is kept
+
+    def program() -> Any:
+        return programs[-1]
+
+    def at(rank: int, op: str, *lines: tuple[int, str], group: bool = False) -> RankEvidence:
+        frames = (Frame(TORCH, 3000, op), *(Frame(str(program()), line, name) for line, name in lines))
         stack = ThreadStack("MainThread", frames, is_main=True, process_id=100 + rank, os_thread_id=100 + rank)
-        return RankEvidence(
-            RankIdentity(rank, pid=100 + rank), (stack,), ProcessState("S", 0.0), look=Look(5, 3.0, False)
-        )
+        look = Look(5, 3.0, False, "as told", False, group)
+        return RankEvidence(RankIdentity(rank, pid=100 + rank), (stack,), ProcessState("S", 0.0), look=look)
 
-    odd = at(0, "all_reduce", (8, "report"), (3, "main"))
-    case = case_of(odd, *(at(r, "barrier", (4, "main")) for r in (1, 2, 3)))
-    found = judge(case).findings[0]
-    assert found.culprit_ranks == (0,)
-    assert found.location is not None
-    assert found.location.line == 3
+    def found(text: str, ranks: int, **more: Any) -> Any:
+        programs.append(tmp_path / f"{len(programs)}" / "train.py")
+        program().parent.mkdir()
+        program().write_text(text)
+        odd = (at(r, "all_reduce", (8, "report"), (3, "main"), **more) for r in range(ranks))
+        return judge(case_of(*odd, *(at(r, "barrier", (4, "main")) for r in range(ranks, 4)))).findings[0]
+
+    first = found(both, 2)
+    assert (first.culprit_ranks, first.location.line, first.condition.text) == ((0, 1), 3, "rank < 2")
+    assert first.title == "ranks 0, 1 called all_reduce without ranks 2, 3: train.py:3 runs only if `rank < 2`"
+    assert found(both.replace("rank < 2", "rank == 0"), 1).title.endswith("runs only on rank 0 (`if rank == 0`)")
+    assert found(both.replace("rank < 2", "busy"), 2).culprit_ranks == ()
+    assert (
+        found(
+            both.replace("    dist.b", "    else:        dist.b").replace("    else:        ", "    if rank > 1: "), 2
+        ).condition
+        is None
+    )
+    assert found(both, 2, group=True).culprit_ranks == ()
 
 
 def test_where_dumps_of_all_ranks_are_there_their_calls_tell_who_waits() -> None:

@@ -99,7 +99,6 @@ def test_the_gitlab_job_leaves_a_code_quality_report(repository: Path) -> None:
     env = {**job["variables"], "UNHANG_INSTALL": "", "UNHANG_COMMAND": torchrun("src/train.py"), "CI_JOB_ID": "17"}
     done = bash("\n".join(job["before_script"] + job["script"]), repository, **env)
     assert done.returncode == 124
-    bash("\n".join(job["after_script"]), repository, **env).check_returncode()
     issues = json.loads((repository / job["artifacts"]["reports"]["codequality"]).read_text())
     assert [issue["location"]["path"] for issue in issues] == ["src/train.py"]
     assert issues[0]["location"]["lines"]["begin"] in (6, 7)

@@ -121,12 +121,24 @@ def agreed(holds):
         "def work(folder, x):\n    torch.save(x, folder / 'x.pt')  # here\n",
         "    folder.mkdir(parents=True, exist_ok=True)\n", "filesystem-race", "filesystem-race",
     ),
+    "a file that one rank writes and another reads": Wrong(
+        "def work(path, x):\n    if dist.get_rank() == 0:\n        torch.save(x, path)\n    return torch.load(path)  # here\n",
+        "    dist.barrier()  # what one rank writes is there for all\n", "filesystem-race", "filesystem-race",
+    ),
     "tensors of unequal size": Wrong(
         "def work(parts, x):\n    dist.all_gather(parts, x)  # here\n", "    dist.all_gather_object(parts, x)  # here\n", "size-mismatch", "size-mismatch", op="all_gather",
     ),
 }  # fmt: skip
 
 LEFT_ALONE = {
+    "a file whose writer leaves the function": Wrong(
+        "def work(path, x):\n    if dist.get_rank() == 0:\n        torch.save(x, path)\n        return x\n    return torch.load(path)  # here\n",
+        "which folder the path lies in", "filesystem-race", "filesystem-race",
+    ),
+    "a file that is written in a step that only some ranks make": Wrong(
+        "def work(path, x, busy):\n    if busy:\n        if dist.get_rank() == 0:\n            torch.save(x, path)\n        torch.load(path)  # here\n",
+        "which folder the path lies in", "filesystem-race", "filesystem-race",
+    ),
     "the other ranks make a collective too": Wrong(
         "def work(x):\n    if dist.get_rank() == 0:  # gate\n        dist.all_reduce(x)  # here\n    else:\n        dist.barrier()\n", "of their own", gate=RANK,
     ),

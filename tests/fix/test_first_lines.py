@@ -9,6 +9,7 @@ from pathlib import Path
 from tests.rules.cases import load_examples
 from unhang.analyze.situation import Situation
 from unhang.rules.registry import all_rules, judge
+from unhang.rules.tense import both, told
 from unhang.show.headline import headline
 from unhang.testing import Fires
 
@@ -33,6 +34,22 @@ def test_first_lines_are_exactly() -> None:
     if os.environ.get("UNHANG_UPDATE_SNAPSHOTS"):
         FILE.write_text(text, encoding="utf-8")
     assert text == FILE.read_text(encoding="utf-8")
+
+
+def test_each_verb_has_one_tense() -> None:
+    """In all that is said, whether the job runs or is over."""
+    for rule in all_rules():
+        for example in load_examples()[rule.id]:
+            if isinstance(example, Fires):
+                assert "⟨" not in str(judge(Situation(example.case), [rule]).findings), rule.id
+
+
+def test_a_job_that_runs_is_told_of_in_the_present() -> None:
+    text = "rank 1 ⟨waits|waited⟩ in a call, and the others {are|were} gone"
+    assert told(text, is_over=False) == "rank 1 waits in a call, and the others {are|were} gone"
+    assert told(text, is_over=True) == "rank 1 waited in a call, and the others {are|were} gone"
+    assert told(both("waits for it"), is_over=True) == "waited for it"
+    assert both("never came") == "never came"
 
 
 def test_they_speak_plainly() -> None:

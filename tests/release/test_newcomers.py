@@ -17,7 +17,9 @@ from tests.slowness import slowness
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-BIN = Path(sys.executable).parent
+BIN = Path(
+    os.environ.get("UNHANG_TEST_BIN") or Path(sys.executable).parent
+)  # of another environment: that of a wheel, say
 TRAIN = """
 import sys, torch, torch.distributed as dist
 dist.init_process_group("gloo")

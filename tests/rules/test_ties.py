@@ -77,7 +77,7 @@ def test_the_side_under_a_rank_condition_is_named_and_else_nobody(name: str) -> 
         assert ("Only one of them is conditional" in found.because) == (line is not None)
         assert found.confidence < 0.5
         assert found.title == (
-            f"rank 0 is in barrier() from main (train.py:{lines[0]}) and rank 1 is in all_reduce(8) from main (train.py:{lines[1]})"
+            f"rank 0 was in barrier() from main (train.py:{lines[0]}) and rank 1 was in all_reduce(8) from main (train.py:{lines[1]})"
         )
     else:
         assert (found.culprit_ranks, found.location and found.location.line) == (culprits, line)
@@ -106,7 +106,7 @@ def test_equal_calls_from_two_lines_are_passed_over_for_those_that_differ() -> N
     found = only(make_case(calls, world=2, source=source))
     assert (found.culprit_ranks, found.location and found.location.line) == ((0, 1), 9)
     assert "Only one of them is conditional" in found.because
-    assert "main (train.py:10) and rank 1 is in barrier() from main (train.py:9)" in found.title
+    assert "main (train.py:10) and rank 1 was in barrier() from main (train.py:9)" in found.title
 
 
 def test_two_against_two_by_a_bound_on_the_rank() -> None:
@@ -190,7 +190,7 @@ def test_who_ended_is_named_where_nothing_else_is_known_and_not_for_sure() -> No
     found = only(gone(program("dist.all_reduce(x)", "dist.barrier()"), MEET, "all_reduce[8]@main:4"))
     assert (found.rule, found.culprit_ranks) == (ENDED_EARLY, (1,))
     assert 0.5 < found.confidence < 0.7
-    assert "rank 0 waits in all_reduce(8) #2 of main (train.py:4)" in found.because
+    assert "Rank 0 waited in all_reduce(8) #2 of main (train.py:4)" in found.because
     assert "or its peer made one more" in found.because
 
 

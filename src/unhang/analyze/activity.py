@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from unhang.analyze.source import line_text, surroundings
 from unhang.model import CallState, Case, Frame, RankEvidence, ThreadStack, WaitEdge, user_frames
 from unhang.model.evidence import WaitingTask
 from unhang.model.lazy_pattern import lazy_pattern
+from unhang.numeric import np
 
 _COMMUNICATION = ("torch/distributed/", "torch/_C/_distributed", "/ray/util/collective", "/deepspeed/comm")
 # Functions of torch in which C++ code issues collectives and waits for them: DDP's buckets and buffers.

@@ -134,6 +134,8 @@ def _stuck_in(index: CallIndex, group: int) -> StuckCollective | None:
 
 def stuck_collectives(case: Case, index: CallIndex | None = None) -> tuple[StuckCollective, ...]:
     """For each group the position that cannot complete, in the order in which the waits began."""
+    if case.calls.is_empty:
+        return ()
     index = index or CallIndex(case.calls)
     found = [s for g in index.groups_with_open_calls() if (s := _stuck_in(index, g)) is not None]
     return tuple(sorted(found, key=lambda s: s.since_ns))

@@ -15,12 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from unhang.analyze.compare_parts import Part, RunPart, part_of, rank_ordinals, ranks_of_calls, sampled, step_of
 from unhang.analyze.schedule import Divergence, by_description, divergences, group_labels
 from unhang.model import Case, CollectiveTable, ProcessGroup
 from unhang.model.calls import empty_progress
+from unhang.numeric import np
 from unhang.read.bundle import Evidence, open_paths
 from unhang.read.dumps.engine import merge_ordered
 from unhang.read.dumps.shard import DumpFile, RankDump, Shard, stale_ranks, unify_groups, with_world

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
+from typing import TypeAlias
 
 from unhang.analyze.positions import bare_op
 from unhang.analyze.schedule import FirstDifference, Ints, aligned, counted, first_differences, group_labels
 from unhang.model import CollectiveTable, different
+from unhang.numeric import np, npt
 
-Floats = npt.NDArray[np.float64]
+Floats: TypeAlias = "npt.NDArray[np.float64]"
 _SAMPLED_RANKS = 32
 _MOST_ROWS = 4000
 _FEW_KINDS = 64

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
-import numpy as np
-
 from unhang.analyze.situation import Situation
 from unhang.model import CallState
+from unhang.numeric import np
 
 _MOST_CALLS, _MOST_NAMES, _LEAST_WIDTH = 64, 3, 64
 CPU_GENERATOR = 5056  # bytes of torch.get_rng_state()

@@ -10,11 +10,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 
-import numpy as np
-import numpy.typing as npt
-
 from unhang.analyze.positions import is_complete, of_both_kinds, own_words, reported_completed
 from unhang.model import CallState, CollectiveTable, different
+from unhang.numeric import np, npt
 
 
 def is_open(table: CollectiveTable) -> npt.NDArray[np.bool_]:
@@ -36,6 +34,8 @@ def fronts(table: CollectiveTable, old_counts: Collection[int] = ()) -> dict[int
     Without rows where the rank waits in a call that is not in its dump any more. `old_counts`: ranks whose own word is older
     than their entries, and tells of no such call; nor does it tell whether the transfers in a dump of open calls are done.
     """
+    if table.is_empty:
+        return {}
     rows = np.flatnonzero(is_open(table))
     if not len(rows):
         return {}
@@ -104,6 +104,8 @@ def stalled(table: CollectiveTable, fronts: Mapping[int, Sequence[int]]) -> froz
     be open), or the rank itself says that it has completed, and of no group says what may mean another open call. If that
     is so on the greater part of the ranks, something that is not recorded keeps them all, and none is named.
     """
+    if table.is_empty:
+        return frozenset()
     if not (table["state"] == CallState.STARTED).any():
         return frozenset()
     first = np.array(
@@ -145,6 +147,8 @@ def matched_transfers(table: CollectiveTable) -> Mapping[int, int | None]:
     its other side may have completed, and be lost. `p2p_seq_id` cannot pair them: it counts the calls with all peers together;
     it may show that none is lost.
     """
+    if table.is_empty:
+        return {}
     is_p2p = table["is_p2p"] & (table["peer"] >= 0)
     is_send_of_op = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])
     is_open_N = is_open(table)
@@ -204,6 +208,8 @@ def sends_without_a_receive(table: CollectiveTable) -> tuple[int, ...]:
 
     Of the first open batch of a group some members may be done; the batches behind it have not begun.
     """
+    if table.is_empty:
+        return ()
     is_send_of_op = np.array([op.rsplit(":", 1)[-1] == "send" for op in table.ops] or [False])
     is_open_N = is_open(table) & table["is_p2p"]
     rows = np.flatnonzero(is_open_N & is_send_of_op[table["op"]] & (table["peer"] >= 0))

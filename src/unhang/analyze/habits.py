@@ -12,12 +12,11 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import islice
-
-import numpy as np
-import numpy.typing as npt
+from typing import TypeAlias
 
 from unhang.analyze.programs import Programs
 from unhang.model import CollectiveTable, different
+from unhang.numeric import np, npt
 
 _LEAST_STRETCH = 3
 _MOST_ROWS = 1000
@@ -26,8 +25,8 @@ _LATEST, _LEAST_PERIOD = 32, 8
 _MOST_WITNESSES = 8
 _MOSTLY = 0.75
 
-Keys = npt.NDArray[np.uint64]
-Ints = npt.NDArray[np.int64]
+Keys: TypeAlias = "npt.NDArray[np.uint64]"
+Ints: TypeAlias = "npt.NDArray[np.int64]"
 
 
 class Habits:

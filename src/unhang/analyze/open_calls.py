@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-import numpy as np
-
 from unhang.analyze.align import members_of
 from unhang.analyze.situation import Situation
 from unhang.model import CallState, CollectiveCall, CollectiveTable, WaitEdge
+from unhang.numeric import np
 
 STALLED = "has not begun it on its device, though every call before it has completed"
 FROZEN = "has not completed it where its peers have: its device, or what watches it, stopped there"

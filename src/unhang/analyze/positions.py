@@ -9,11 +9,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
-from unhang.model import CallState, Case, CollectiveTable, RankEvidence, different
+from unhang.model import CallState, Case, CollectiveTable, RankEvidence
+from unhang.numeric import np, npt
 
 # Ops in which the ranks may rightly give different sizes.
 UNEVEN_OPS = (
@@ -21,7 +20,7 @@ UNEVEN_OPS = (
 )  # fmt: skip
 ROOTED_OPS = ("gather", "scatter")
 
-Ints = npt.NDArray[np.int64]
+Ints: TypeAlias = "npt.NDArray[np.int64]"
 
 
 def bare_op(op: str) -> str:
@@ -125,6 +124,8 @@ class CallIndex:
 
     def __init__(self, table: CollectiveTable, everybody: Collection[int] = ()) -> None:
         self.table, self._everybody = table, everybody
+        if table.is_empty:
+            return  # nobody asks for the rows of a group that there is not
         rows = np.flatnonzero(~table["is_p2p"])
         keys = (table["record_id"], table["rank"], table["seq"], table["group"])
         self._rows_N: Ints = rows[np.lexsort([key[rows] for key in keys])]
@@ -144,7 +145,7 @@ class CallIndex:
     @cached_property
     def ranks(self) -> frozenset[int]:
         """The ranks of whom any call is recorded."""
-        return frozenset(self.table["rank"].tolist())
+        return frozenset(self.table.ranks)
 
     @cached_property
     def members(self) -> Mapping[int, tuple[int, ...]]:
@@ -179,7 +180,7 @@ class CallIndex:
     @cached_property
     def _groups(self) -> dict[int, tuple[int, int]]:
         """Group -> its range of positions."""
-        if not len(self._group_S):
+        if self.table.is_empty or not len(self._group_S):
             return {}
         starts = np.flatnonzero(np.concatenate(([True], self._group_S[1:] != self._group_S[:-1])))
         ends = [*starts[1:].tolist(), len(self._group_S)]
@@ -188,6 +189,8 @@ class CallIndex:
     @cached_property
     def _last(self) -> dict[int, dict[int, int]]:
         """Group -> rank -> the last sequence number that it issued, by its calls and by its own word."""
+        if self.table.is_empty:
+            return {}
         table, progress = self.table, self.table.progress
         # Where a group has point-to-point calls as well, and on gloo, the rank's own count is of both kinds.
         is_apart = np.array([g.backend != "gloo" for g in table.groups] or [False])
@@ -251,6 +254,8 @@ class CallIndex:
     def position(self, group: int, seq: int) -> Position | None:
         """One position, or None if nobody issued a call there."""
         first, end = self._groups.get(group, (0, 0))
+        if first == end:
+            return None
         at = first + int(np.searchsorted(self._seq_S[first:end], seq))
         if at >= end or self._seq_S[at] != seq:
             return None
@@ -318,8 +323,8 @@ def ranks_with_dump(case: Case) -> frozenset[int]:
     """The ranks that left a dump, be it without a call: it tells of groups, or of open calls where none is open, or of nothing."""
     table = case.calls
     known_by_dump = frozenset(r for r, e in case.ranks.items() if _is_known_by_its_dump_alone(e))
-    recorded = frozenset(different(table["rank"], table.progress["rank"]).tolist())
-    return recorded | table.active_ranks | known_by_dump
+    recorded = {*table.ranks, *(table.progress["rank"].tolist() if len(table.progress["rank"]) else ())}
+    return known_by_dump.union(recorded, table.active_ranks)
 
 
 def _is_known_by_its_dump_alone(evidence: RankEvidence) -> bool:
@@ -336,6 +341,8 @@ def members_by_exclusion(table: CollectiveTable, everybody: Collection[int]) -> 
     none belong to the one that lacks as many. Where several lack members, ranks that made no call at all are counted to each
     of them: they are missing in one. `everybody`: all ranks of the job; nothing is told of one that may have lost calls.
     """
+    if table.is_empty:
+        return {}
     if all(g.ranks for g in table.groups):
         return {}
     seen: dict[int, set[int]] = {}

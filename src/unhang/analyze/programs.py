@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Hashable, KeysView
 from dataclasses import dataclass
 from functools import cached_property
-
-import numpy as np
-import numpy.typing as npt
+from typing import TypeAlias
 
 from unhang.analyze.callpath import user_path
 from unhang.analyze.fronts import tracks_a_batch
 from unhang.analyze.positions import signatures
 from unhang.model import CollectiveTable, different
+from unhang.numeric import np, npt
 
 _MOSTLY, _UNKNOWN = 0.75, 1 << 24
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+_MIX = 0x9E3779B97F4A7C15
 
-Keys = npt.NDArray[np.uint64]
-Ints = npt.NDArray[np.int64]
+Keys: TypeAlias = "npt.NDArray[np.uint64]"
+Ints: TypeAlias = "npt.NDArray[np.int64]"
 
 
 def _mixed(left: Keys, right: Keys) -> Keys:

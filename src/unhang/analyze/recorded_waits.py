@@ -13,13 +13,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-import numpy as np
-import numpy.typing as npt
-
 from unhang.analyze.align import StuckCollective, missing_at
 from unhang.analyze.fronts import fronts, is_open, matched_transfers, sends_without_a_receive, stalled
 from unhang.analyze.positions import CallIndex, Ints, bare_op, numels, own_words, ranks_with_dump
 from unhang.model import CallState, Case, CollectiveTable, WaitEdge, different
+from unhang.numeric import np, npt
 
 # Calls that one member may complete before others come: what a root sends, or what only a root waits for.
 ONE_SIDED = ("broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter", "send", "recv")
@@ -40,6 +38,8 @@ def feeds_all(op: str) -> bool:
 
 def frozen(table: CollectiveTable) -> Frozen:
     """Whose counters stand still. Never of gloo, which notes what is done where the caller waits."""
+    if table.is_empty:
+        return Frozen()
     width = int(max(table["rank"].max(initial=0), table.progress["rank"].max(initial=0))) + 1
     key, done = _completed(table, width)
     if not len(key):

@@ -9,13 +9,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import dirname, isabs, relpath
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import NamedTuple, TypeAlias
 
 from unhang.analyze.positions import bare_op, numels
 from unhang.model import CollectiveCall, CollectiveTable, Frame, ProcessGroup, different, user_frames
+from unhang.numeric import np, npt
 
 Stack = tuple[Frame, ...]
 
@@ -71,7 +69,7 @@ def _script_folder(stacks: Sequence[Stack], shared: Collection[str]) -> str:
     return dirname(file)
 
 
-Ints = npt.NDArray[np.int64]
+Ints: TypeAlias = "npt.NDArray[np.int64]"
 _ROOM = 1 << 62
 _FEW_PER_ROW, _FEW = 4, 1 << 16  # a table of all values is no longer than so many times the rows, and so much
 

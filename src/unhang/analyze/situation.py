@@ -227,6 +227,15 @@ class Situation:
             return True
         return first is not None and first.error is not None and is_timeout(first.error)
 
+    @cached_property
+    def is_over(self) -> bool:
+        """Whether the job has ended, as far as is known. One that was looked at from outside, or left nothing but dumps, may still run."""
+        job = self.case.job
+        if self.standing is not None:
+            return False
+        ended = job.exit_code is not None or job.ended_by_us or job.interrupted_by or job.end_line
+        return bool(ended or self.failures or any(e.says for e in self.events))
+
     @property
     def judges_waits(self) -> bool:
         """Whether waits are evidence: in a job that runs and is not suspected, somebody always waits for somebody."""

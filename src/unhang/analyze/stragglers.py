@@ -9,12 +9,10 @@ import itertools
 from collections import deque
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
 from unhang.analyze.align import members_of
 from unhang.analyze.positions import CallIndex, Ints
 from unhang.model import CallState, Case, ProcessGroup, different
+from unhang.numeric import np, npt
 
 MIN_POSITIONS = 6
 MIN_LATE = (
@@ -28,7 +26,7 @@ WATCHDOG_NS = 100_000_000
 _ONE_LOOK_NS = 5_000_000  # the watchdog takes less to go through the open calls
 _MOST_ROWS, _MOST_PEERS = 1000, 8
 _LEAST_PACED, _LEAST_GAPS, _MOSTLY = 8, 3, 0.8
-_NEVER = np.iinfo(np.int64).max
+_NEVER = 2**63 - 1
 
 
 class Pace(NamedTuple):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import groupby
 
-import numpy as np
-
 from unhang.analyze.align import signature
 from unhang.analyze.callpath import Path, user_path
 from unhang.model import Case
+from unhang.numeric import np
 
 _MOST_POSITIONS = 4000
 _LOOK_AHEAD = 48

@@ -1,32 +1,42 @@
-"""A verdict as remarks on lines of code, for CI."""
+"""A verdict in each of the formats in which it can be asked for; as remarks on lines of code, for CI."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unhang import __version__
+from unhang import __version__, remarks
 from unhang.remarks import Place, Remark, github, gitlab, sarif
 
 if TYPE_CHECKING:
     from unhang.diagnosis import Judged
     from unhang.model import Finding
 
+FORMATS = ("text", "json", "html", *remarks.FORMATS)
 _MOST = 10  # GitHub shows no more of one step
+
+
+def verdict_in(output_format: str, judged: Judged, color: bool = False) -> bytes:
+    """The verdict in one of FORMATS."""
+    if output_format in remarks.FORMATS:
+        return annotated(judged, output_format, Path.cwd())
+    from unhang.show.reports import render
+
+    return render(judged, output_format, color)
 
 
 def annotated(judged: Judged, output_format: str, root: Path) -> bytes:
     """The verdict in one of `unhang.remarks.FORMATS`; empty of remarks where nothing is wrong. `root`: of the repository."""
-    remarks = _remarks(judged, root)
+    made = _remarks(judged, root)
     if output_format == "github":
-        return github(remarks).encode(errors="replace")
+        return github(made).encode(errors="replace")
     if output_format == "gitlab":
-        return gitlab(remarks).encode()
+        return gitlab(made).encode()
     from unhang.model import CAUSES
 
     causes = {f.rule: CAUSES[f.cause] for f in judged.diagnosis.findings}
-    rules = {r.code: {"name": r.code, "shortDescription": {"text": causes.get(r.code, r.title)}} for r in remarks}
-    return sarif(remarks, "unhang diagnose", __version__, rules).encode()
+    rules = {r.code: {"name": r.code, "shortDescription": {"text": causes.get(r.code, r.title)}} for r in made}
+    return sarif(made, "unhang diagnose", __version__, rules).encode()
 
 
 def _remarks(judged: Judged, root: Path) -> list[Remark]:
@@ -43,8 +53,7 @@ def _remarks(judged: Judged, root: Path) -> list[Remark]:
 
 def _of_finding(finding: Finding, root: Path) -> Remark:
     fix = next((f for f in finding.fixes if f.helps), None)
-    change = (fix.patch or fix.command or fix.setting or fix.advice) if fix else ""
-    todo = "\n".join(filter(None, (finding.because, f"Do: {fix.title}" if fix else "", change)))
+    todo = "\n".join(filter(None, (finding.because, *((f"Do: {fix.title}", fix.change) if fix else ()))))
     return Remark(finding.rule, finding.title, todo, _place(finding, root), "error")
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from unhang.cli.options import format_option, output_option
-from unhang.cli.own_process import import_numpy
 from unhang.cli.run import seconds
 from unhang.cli.streams import FILE, log, wants_color, write_out
 from unhang.errors import WrongUsage
@@ -88,7 +87,6 @@ def command(
     TARGET is a pid (of the launcher, of a rank, or of a process above it) or a part of the command line; without it the only
     job of this machine is meant. The job is looked at from outside: nothing runs in it, and no signal is sent.
     """
-    import_numpy()
     from unhang.attach.attaching import Wish
     from unhang.attach.looks import FOR_S
     from unhang.attach.nodes import NODE_LIMIT_S

@@ -10,7 +10,6 @@ from pathlib import Path
 import click
 
 from unhang.cli.options import output_option
-from unhang.cli.own_process import import_numpy
 from unhang.cli.streams import log
 from unhang.errors import WrongUsage
 
@@ -26,7 +25,6 @@ def command(what: str | None, output: Path | None) -> int:
     WHAT is a report folder or a bundle; or the pid of a job that runs, which is then looked at as by 'unhang attach'; - is the
     newest report here, as nothing is. 'unhang diagnose FILE' judges the file.
     """
-    import_numpy()
     target = output or Path("unhang-bundle.tar.gz")
     if what is not None and what.isdecimal() and not Path(what).exists():
         with tempfile.TemporaryDirectory(prefix="unhang-") as temporary:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import click
 
 from unhang import remarks
+from unhang.cli.annotating import FORMATS, verdict_in
 from unhang.cli.options import format_option, output_option
-from unhang.cli.own_process import Timings, import_numpy
+from unhang.cli.own_process import Timings
 from unhang.cli.streams import FILE, Progress, log, wants_color, write_out
 from unhang.errors import WrongUsage
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from unhang.read.bundle import ReadDumps
     from unhang.read.given import Given, Opened
     from unhang.read.runs import Job
-
-FORMATS = ("text", "json", "html", *remarks.FORMATS)
 
 
 class NoReport(WrongUsage):
@@ -77,7 +76,6 @@ def command(
     as s3://bucket/dumps), or logs; - is the standard input. Without PATHS, the newest report in ./unhang-reports is judged.
     A folder with the reports of several runs gives a list of their verdicts.
     """
-    import_numpy()
     if output_format in remarks.FORMATS and (pid or follow or against):
         raise WrongUsage(f"--format {output_format} goes with none of --pid, --follow and --against")
     if pid is not None:
@@ -128,7 +126,7 @@ def _judge(
     timings, (trace, shapes) = Timings(), trace_and_shapes
     from unhang.diagnosis import judge_given, with_names
     from unhang.read.given import check_one_job
-    from unhang.show.reports import render, write_trace
+    from unhang.show.reports import write_trace
 
     if jobs > 1 or len(given) > 1:
         check_one_job(given, log)
@@ -142,11 +140,7 @@ def _judge(
         judged = with_names(judged, read_shapes(shapes))
     if trace is not None:
         write_trace(judged, trace)
-    if output_format in remarks.FORMATS:
-        from unhang.cli.annotating import annotated
-
-        return annotated(judged, output_format, Path.cwd()), judged.diagnosis.exit_code
-    return render(judged, output_format, color), judged.diagnosis.exit_code
+    return verdict_in(output_format, judged, color), judged.diagnosis.exit_code
 
 
 def _list(

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from unhang.cli.options import format_option, output_option
-from unhang.cli.own_process import import_numpy
 from unhang.cli.streams import wants_color, write_out
 from unhang.errors import WrongUsage
 
@@ -42,7 +41,6 @@ def command(
     PATHS are scripts (shell, sbatch, Dockerfile, Python), configurations (YAML, JSON, TOML), .env files, environ files of
     /proc, logs, or folders of these; without any, this process's own environment is judged. No code of a file is executed.
     """
-    import_numpy()
     color = output is None and wants_color(1)
     if is_list:
         if pid or live:

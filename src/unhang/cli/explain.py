@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from unhang.cli.options import format_option
-from unhang.cli.own_process import import_numpy
 
 FORMATS = ("text", "json")
 
@@ -25,7 +24,6 @@ def command(what: tuple[str, ...], output_format: str) -> int:
     line of a log in quotes, a file (a log or a launch script), or - for a text on stdin. Without WHAT, questions lead from what you
     see to the rules that may explain it.
     """
-    import_numpy()
     from unhang.cli.main import COMMANDS
     from unhang.show.explain_text import tree_json, tree_text
     from unhang.skill.explaining import explained

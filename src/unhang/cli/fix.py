@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli.own_process import import_numpy
 from unhang.cli.streams import log, write_out
 from unhang.errors import CannotWrite, NotEvidence
 
@@ -33,7 +32,6 @@ def command(report: str | None, is_applied: bool) -> int:
     only where it is sure what to change; else the reason is said. It goes to stdout: 'unhang fix REPORT | git apply' works. Verify it with
     'unhang verify --before REPORT --after -- COMMAND'.
     """
-    import_numpy()
     from unhang.fix import NoDiff, mend
 
     path = _report_file(report)

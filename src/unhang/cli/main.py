@@ -16,6 +16,7 @@ from unhang.cli.exit_codes import sentence
 from unhang.cli.options import defaults_of, did_you_mean, here, renamed
 from unhang.cli.streams import give_up_stdout, hold_streams
 from unhang.errors import NoTorch, UnhangError
+from unhang.numeric import without_threads
 
 # Each is `command` of the module with its name, in the order in which they are useful.
 COMMANDS = (
@@ -122,6 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit code. Without arguments it is the process's own command, and its last act."""
     if arguments is None:
         hold_streams()
+        without_threads()
         atexit.register(gc.freeze)  # else the interpreter looks for cycles in all that goes with the process
     try:
         code = cli.main(arguments, prog_name="unhang", standalone_mode=False)

@@ -1,4 +1,4 @@
-"""What a command needs of its own process: numpy without threads, torch where ranks are started, a stopwatch."""
+"""What a command needs of its own process: torch where ranks are started, a stopwatch."""
 
 from __future__ import annotations
 
@@ -8,16 +8,6 @@ import time
 from unhang.errors import NoTorch
 
 TIMINGS = "UNHANG_TIMINGS"
-_THREADS = "OPENBLAS_NUM_THREADS"
-
-
-def import_numpy() -> None:
-    """Imports numpy without its threads: they cost more to start than everything else here, and nothing multiplies matrices."""
-    if _THREADS not in os.environ:
-        os.environ[_THREADS] = "1"
-        import numpy  # noqa: F401
-
-        del os.environ[_THREADS]
 
 
 def need_torch() -> None:

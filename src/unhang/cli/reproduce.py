@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from unhang.cli.options import format_option, output_option
-from unhang.cli.own_process import import_numpy
 from unhang.cli.run import seconds
 from unhang.cli.streams import FILE, Progress, log, write_out
 from unhang.errors import CannotWrite, WrongUsage
@@ -81,7 +80,6 @@ def command(
         raise WrongUsage("--nproc, --vary, --all, --stall-after and --abort-after belong to --reduce")
     if not arguments:
         raise WrongUsage("name a report, a bundle or dumps; or use --reduce -- COMMAND")
-    import_numpy()
     if as_test is not None:
         _write_test(arguments, as_test, limit_s)
         return 0

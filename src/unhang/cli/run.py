@@ -9,13 +9,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from unhang.cli.options import did_you_mean
-from unhang.cli.own_process import import_numpy
-from unhang.cli.streams import Progress, log, wants_color
+from unhang.cli.annotating import FORMATS, verdict_in
+from unhang.cli.options import did_you_mean, format_option, output_option
+from unhang.cli.streams import Progress, log, wants_color, write_out
+from unhang.errors import CannotWrite, NoNumpy
+from unhang.numeric import has_numpy
 from unhang.watch.joining import JoinWishes, find_join
 from unhang.watch.kept import parse_keep
 from unhang.watch.options import (
@@ -32,6 +34,13 @@ from unhang.watch.options import (
 if TYPE_CHECKING:
     from unhang.model import Diagnosis
     from unhang.watch.supervise import JobEnd
+
+
+class Told(NamedTuple):
+    """In which format the verdict is told, besides the text on stderr, and in which file; stdout where there is none."""
+
+    format: str
+    file: Path | None
 
 
 def seconds(text: str) -> float:
@@ -116,6 +125,10 @@ def keeping(text: str) -> str:
     metavar="failed|all|N",
     help="Which reports stay: those of runs that went wrong, all, or the newest N of unhang-reports [all].",
 )
+@format_option(
+    FORMATS, "How the verdict is told at the end: text on stderr, any other on stdout, behind the job's output."
+)
+@output_option("Write it to this file instead.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end of a job that ran well.")
 @click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def command(
@@ -132,6 +145,8 @@ def command(
     metrics: int | None,
     webhook: str | None,
     keep: str,
+    output_format: str,
+    output: Path | None,
     quiet: bool,
     command_line: tuple[str, ...],
 ) -> int:
@@ -160,7 +175,8 @@ def command(
     if (code := _cannot_start(command_line[0])) is not None:
         return code
     options = replace(options, join=find_join(given, options.env, command_line, token_folder, say))
-    return run_and_report(command_line, options, is_quiet=quiet, keep=keep)
+    told = Told(output_format, output) if output or output_format != "text" else None
+    return run_and_report(command_line, options, is_quiet=quiet, keep=keep, told=told)
 
 
 def _cannot_start(program: str) -> int | None:
@@ -232,7 +248,11 @@ def _facts(command_line: tuple[str, ...], options: RunOptions, report_dir: Path 
 
 
 def run_and_report(
-    command_line: tuple[str, ...], options: RunOptions, is_quiet: bool = False, keep: str = "all"
+    command_line: tuple[str, ...],
+    options: RunOptions,
+    is_quiet: bool = False,
+    keep: str = "all",
+    told: Told | None = None,
 ) -> int:
     """Runs the job, saves the evidence, shows the verdict; returns the exit code. `keep`: which reports stay, as --keep says it.
 
@@ -241,6 +261,8 @@ def run_and_report(
     from unhang.watch.folders import hold, make_report_dir, make_run_dir, save_bundle
     from unhang.watch.supervise import run_job, say
 
+    if not has_numpy():
+        say(f"there is no numpy here: the job runs, and nobody ends it when it hangs ({NoNumpy.help_text})")
     run_dir = make_run_dir()
     if options.debugs_nccl:
         options = replace(options, added={**debug_nccl(run_dir), **options.added})
@@ -254,7 +276,7 @@ def run_and_report(
         bundle = save_bundle(run_dir, report_dir, say)
         if end.joint_line:
             say(f"{end.joint_line}; the evidence of this node is in {bundle}")
-        elif _show(bundle, is_quiet or keep == "failed") and keep == "failed" and end.exit_code == 0:
+        elif _show(bundle, is_quiet or keep == "failed", told) and keep == "failed" and end.exit_code == 0:
             shutil.rmtree(bundle.parent, ignore_errors=True)
             return _leave(end)
         if report_dir is not None and options.has_default_report_dir and report_dir.parent == shared.parent:
@@ -276,23 +298,26 @@ def _tidy(report_dir: Path, keep: str) -> None:
             log(f"{error.filename}: an old report cannot be removed: {error.strerror}")
 
 
-def _show(bundle: Path, is_quiet: bool) -> bool:
+def _show(bundle: Path, is_quiet: bool, told: Told | None) -> bool:
     """Diagnoses; whether nothing is wrong. A fault of ours is one line: the job's exit code counts more."""
     from unhang.watch.supervise import say
 
     try:
-        return diagnose_and_show(bundle, bundle.parent, is_quiet).exit_code == 0
+        return diagnose_and_show(bundle, bundle.parent, is_quiet, told).exit_code == 0
+    except CannotWrite as error:
+        say(f"{error}; the report is in {bundle.parent}")
+    except NoNumpy as error:
+        say(f"no diagnosis: {error} ({error.help_text}); the evidence is in {bundle}")
     except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the job's own end
         say(f"the diagnosis failed ({type(error).__name__}: {error}); the evidence is in {bundle}")
     return False
 
 
-def diagnose_and_show(bundle: Path, report_dir: Path, is_quiet: bool = False) -> Diagnosis:
+def diagnose_and_show(bundle: Path, report_dir: Path, is_quiet: bool = False, told: Told | None = None) -> Diagnosis:
     """Diagnoses a bundle, leaves the three reports in `report_dir`, and shows the verdict on stderr.
 
-    A clean job gets one line (none with `is_quiet`), any other the text of the verdict and where the report is.
+    A clean job gets one line (none with `is_quiet`), any other the text of the verdict and where the report is. `told`: how else.
     """
-    import_numpy()
     from unhang.diagnosis import judge_paths
     from unhang.show.reports import render, write_reports
 
@@ -311,6 +336,8 @@ def diagnose_and_show(bundle: Path, report_dir: Path, is_quiet: bool = False) ->
         log(f"{': '.join(filter(None, (diagnosis.outcome, said)))}; report in {report_dir}")
     if failures:
         log(f"the report is not complete: {failures[0]}")
+    if told:
+        write_out(verdict_in(told.format, judged), told.file)
     return diagnosis
 
 

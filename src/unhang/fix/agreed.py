@@ -144,7 +144,7 @@ def _helper(
     if name in taken:
         raise NoDiff(f"the file uses the name {name!r} already")
     group = _group(program, node, finding)
-    torch, dist = _modules(program)
+    torch, dist = modules(program)
     top = program.top_of(node)
     lines = text.format(
         agreed=name, in_step=name, torch=torch, dist=dist,
@@ -175,7 +175,7 @@ def _group(program: Program, node: ast.AST, finding: Finding) -> str:
     return given.pop()
 
 
-def _modules(program: Program) -> tuple[str, str]:
+def modules(program: Program) -> tuple[str, str]:
     """How the file names torch and torch.distributed, which it imports from now on."""
     named: dict[str, str] = {}
     for node in program.tree.body:

@@ -20,6 +20,7 @@ from unhang.fix.single import (
     send_without_waiting,
     wait_for_thread,
 )
+from unhang.fix.waiting import wait_for_the_writer
 from unhang.lint import known
 from unhang.model import Diagnosis, Finding, Fix, Gate
 
@@ -86,7 +87,7 @@ def _change(finding: Finding) -> Change:
         case "collective-order-race", _:
             return _one_order
         case "filesystem-race", _:
-            return lambda program, f, _: make_folder(program, f)
+            return lambda program, f, _: _in_order(program, f)
         case "size-mismatch", _:
             return gather_objects
     if finding.condition is None:
@@ -97,6 +98,14 @@ def _change(finding: Finding) -> Change:
             )
         )
     return _hoist if _asks_for_the_rank(finding.condition) else _agree
+
+
+def _in_order(program: Program, finding: Finding) -> str:
+    """What one rank writes and another reads."""
+    try:
+        return wait_for_the_writer(program, finding)
+    except NoDiff:
+        return make_folder(program, finding)
 
 
 def _one_order(program: Program, finding: Finding, backend: str) -> str:

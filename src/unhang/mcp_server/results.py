@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from unhang.model.findings import NO_HELP
+from unhang.model.findings import Fix
 from unhang.model.rank_sets import name_ranks
 
 Fields = Mapping[str, Any]
@@ -68,7 +68,7 @@ def of_report(report: Fields) -> Fields:
 def _finding(f: Fields) -> Fields:
     place, fixes = (
         f.get("location") or {},
-        [x for x in f.get("fixes", ()) if not x["title"].startswith(NO_HELP)],
+        [x for x in f.get("fixes", ()) if Fix.of(x).helps],
     )
     return {
         "title": f.get("title"),

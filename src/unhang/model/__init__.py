@@ -1,4 +1,4 @@
-"""The vocabulary: evidence, case, rule, finding, diagnosis. Standard library and numpy only; everything is frozen."""
+"""The vocabulary: evidence, case, rule, finding, diagnosis. Standard library and numpy only, and numpy where there are calls; everything is frozen."""
 
 from unhang.model.calls import (
     CALL_COLUMNS,

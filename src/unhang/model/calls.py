@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, cast
 
 from unhang.model.evidence import Frame, ProcessGroup
+from unhang.numeric import has_numpy, np, npt
 
 Sizes = tuple[tuple[int, ...], ...]
 
@@ -84,9 +82,15 @@ class CollectiveCall:
         return f"{self.op}({sizes}{' ' + self.dtype if self.dtype else ''})"
 
 
+def _no_rows(columns: Mapping[str, str]) -> dict[str, npt.NDArray[Any]]:
+    """Columns without rows. Without numpy they have a length, and whoever would reckon with them asks for it first."""
+    has = has_numpy()
+    return {name: np.zeros(0, dtype=kind) if has else cast("npt.NDArray[Any]", ()) for name, kind in columns.items()}
+
+
 def empty_progress() -> dict[str, npt.NDArray[Any]]:
     """Progress columns without rows."""
-    return {name: np.zeros(0, dtype=kind) for name, kind in PROGRESS_COLUMNS.items()}
+    return _no_rows(PROGRESS_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -115,10 +119,20 @@ class CollectiveTable:
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         return self.columns[name]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is neither a call nor a word of a rank on its calls: nothing to reckon with."""
+        return not len(self) and not len(self.progress["rank"])
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks of whom any call is here, sorted."""
+        return tuple(different(self.columns["rank"]).tolist()) if len(self) else ()
+
     @classmethod
     def empty(cls, groups: Sequence[ProcessGroup] = ()) -> CollectiveTable:
         """A table without rows."""
-        return cls({name: np.zeros(0, dtype=kind) for name, kind in CALL_COLUMNS.items()}, groups=tuple(groups))
+        return cls(_no_rows(CALL_COLUMNS), groups=tuple(groups))
 
     def call(self, row: int) -> CollectiveCall:
         """Row `row` as an object."""
@@ -126,6 +140,8 @@ class CollectiveTable:
 
     def calls(self, rows: Sequence[int] | npt.NDArray[np.int64]) -> list[CollectiveCall]:
         """Rows as objects. Column by column that takes half the time of one after the other."""
+        if not len(rows):
+            return []
         at = np.asarray(rows, dtype=np.int64)
         return list(map(self._call, at.tolist(), *[self.columns[name][at].tolist() for name in _OF_A_CALL]))
 
@@ -156,6 +172,8 @@ class CollectiveTable:
 
     def rows(self, **equal: int) -> npt.NDArray[np.int64]:
         """Row numbers where every named column has the given value, in the order of issue."""
+        if not len(self):
+            return self.columns["rank"]
         mask = np.ones(len(self), dtype=bool)
         for name, value in equal.items():
             mask &= self.columns[name] == value
@@ -168,8 +186,10 @@ class CollectiveTable:
     @cached_property
     def _rows_of_rank(self) -> Mapping[int, slice]:
         rank_N = self.columns["rank"]
+        if not len(rank_N):
+            return {}
         first = np.flatnonzero(np.diff(rank_N, prepend=-1))
-        ends = [*first.tolist()[1:], len(rank_N)] if len(first) else []
+        ends = [*first.tolist()[1:], len(rank_N)]
         return dict(zip(rank_N[first].tolist(), map(slice, first.tolist(), ends), strict=True))
 
     def calls_of(self, rank: int) -> Iterator[CollectiveCall]:
@@ -254,10 +274,13 @@ class TableBuilder:
 
     def build(self) -> CollectiveTable:
         """The frozen table."""
-        columns = {name: np.array(self._rows[name], dtype=kind) for name, kind in CALL_COLUMNS.items()}
-        order = np.lexsort((columns["record_id"], columns["rank"]))
+        columns = _no_rows(CALL_COLUMNS)
+        if self._rows["rank"]:
+            columns = {name: np.array(self._rows[name], dtype=kind) for name, kind in CALL_COLUMNS.items()}
+            order = np.lexsort((columns["record_id"], columns["rank"]))
+            columns = {name: array[order] for name, array in columns.items()}
         return CollectiveTable(
-            columns={name: array[order] for name, array in columns.items()},
+            columns=columns,
             groups=tuple(group for _, group in sorted(self._groups.values(), key=lambda pair: pair[0])),
             ops=tuple(self._ops.numbers),
             sizes=tuple(self._sizes.numbers),

@@ -127,6 +127,7 @@ class EvidenceLine:
 
 
 NO_HELP = "Does not help: "
+_CHANGES = ("patch", "command", "setting", "advice")
 SEVERITIES = ("wrong", "doubtful", "note")
 WRONG, DOUBTFUL = 0.9, 0.7  # severity of what is found before a job: a finding of at least this confidence
 
@@ -147,10 +148,25 @@ class Fix:
     undo: str = ""
     advice: str = ""
 
+    @classmethod
+    def of(cls, fields: Mapping[str, str]) -> Fix:
+        """A fix as a report has it."""
+        return cls(**{name: fields.get(name, "") for name in ("title", "verify", *_CHANGES, "undo")})
+
     @property
     def helps(self) -> bool:
         """Whether it is a remedy, not a warning against one."""
         return not self.title.startswith(NO_HELP)
+
+    @property
+    def changes(self) -> Mapping[str, str]:
+        """What is changed, by its kind: one of them as a rule, none of a warning."""
+        return {kind: text for kind in _CHANGES if (text := getattr(self, kind))}
+
+    @property
+    def change(self) -> str:
+        """The same as text to read: a command as it is typed, a diff as it is applied."""
+        return "\n".join(f"$ {text}" if kind == "command" else text for kind, text in self.changes.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,17 +44,17 @@ def read_verdict(report: Path) -> Verdict | None:
 
 
 def _explained(finding: Mapping[str, Any]) -> Iterator[str]:
-    from unhang.model.findings import NO_HELP  # numpy comes with it: only a test that failed pays for that
+    from unhang.model.findings import Fix  # only a test that failed pays for it
 
     if place := finding["location"]:
         yield f"where: {place['file']}:{place['line']} in {place['function']}"
     yield f"why: {finding['because']}"
     yield "evidence:"
     yield from (f"  {e['source']}: {e['text']}" for e in finding["evidence"][:_MOST_EVIDENCE])
-    for fix in finding["fixes"]:
-        yield f"what to do: {fix['title']}" if not fix["title"].startswith(NO_HELP) else fix["title"]
-        yield from (f"  {fix[what]}" for what in ("patch", "command", "setting", "advice") if what in fix)
-        yield f"  verify: {fix['verify']}"
+    for fix in map(Fix.of, finding["fixes"]):
+        yield f"what to do: {fix.title}" if fix.helps else fix.title
+        yield from (f"  {line}" for line in fix.change.splitlines())
+        yield f"  verify: {fix.verify}"
 
 
 def folder_for(reports: Path, test: str) -> Path:

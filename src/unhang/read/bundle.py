@@ -5,10 +5,13 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unhang.model import Case
+from unhang.errors import NoNumpy
+from unhang.model import Case, Unavailable
+from unhang.numeric import has_numpy
 from unhang.read.case import assemble
 from unhang.read.dumps.shard import DumpFile
 from unhang.read.gathered import Gathered, Progress, gather
@@ -77,6 +80,9 @@ def open_paths(
     """
     with without_collector():
         gathered = gather(paths, on_progress)
+        if gathered.dumps and not has_numpy() and gathered.logs:
+            lacks = Unavailable(f"{len(gathered.dumps)} dumps", NoNumpy.help_text)
+            gathered = replace(gathered, dumps=(), absent=(*gathered.absent, lacks))
         if gathered.dumps and not gathered.has_processes:
             dumps = (read_dumps or _read_here)(gathered.dumps)
             evidence = Evidence(assemble(gathered, dumps.look()), gathered, dumps)

@@ -13,6 +13,7 @@ from typing import Any
 
 from unhang.analyze.situation import Situation
 from unhang.model import Case, EvidenceLine, Finding, Fix, Gate, Location
+from unhang.rules.tense import in_tense
 
 HEADINGS = {
     "detects": "What it detects",
@@ -222,7 +223,7 @@ class Rule:
         """What the function finds, in the words of the card."""
         found = self.find(s)
         for one in (found,) if isinstance(found, Found) else found or ():
-            yield one.in_words_of(self.card)
+            yield in_tense(one.in_words_of(self.card), s.is_over)
 
 
 RULES: dict[str, Rule] = {}

@@ -13,6 +13,7 @@ from unhang.model import CollectiveCall, EvidenceLine, ProcessGroup, ThreadStack
 from unhang.rules import wording as w
 from unhang.rules.base import Found
 from unhang.rules.failure import NO_WORDS
+from unhang.rules.tense import both
 
 _MOST_THREADS = 6
 # What works gets more, also on a machine with ten times the load. Our looks cost the rank itself some of a second.
@@ -94,7 +95,7 @@ def _limit_s(s: Situation, late: LateRank) -> float | None:
 
 def _why(s: Situation, late: LateRank) -> str:
     victims = w.name_ranks(late.victims)
-    text = f"{victims} {w.verb(late.victims, 'waits', 'wait')} for rank {late.rank}, which waits for no other rank: {_doing(s, late)}."
+    text = f"{victims} {w.verb(late.victims, 'waits', 'wait')} for rank {late.rank}, which {both('waits for')} no other rank: {_doing(s, late)}."
     if waits_idly(s, late) and late.activity.awaits == "a child process":
         text += " The processes that it started use no processor."
     hang, limit = s.case.hang, _limit_s(s, late)
@@ -110,6 +111,7 @@ def _doing(s: Situation, late: LateRank) -> str:
     """What the late rank does, in which of its threads, and which others wait for that thread."""
     who, evidence, activity = late.doer, s.case.ranks.get(late.rank), late.activity
     does = f"waits for {activity.detail.removeprefix('a wait for ')}" if activity.awaits else f"is in {activity.detail}"
+    does = both(does)
     if who is None or evidence is None:
         return f"it {does}"
     first, last = who.stacks[0], who.stacks[-1]

@@ -23,6 +23,7 @@ from unhang.model import (
     user_frames,
 )
 from unhang.read.inventory import OUT_OF_SIGHT
+from unhang.rules.tense import both
 
 _MOST_RANGES = 12
 
@@ -38,8 +39,8 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 
 def verb(ranks: Sequence[int], one: str, many: str) -> str:
-    """The verb form for one rank or several."""
-    return one if len(ranks) == 1 else many
+    """The verb form for one rank or several, in both tenses."""
+    return both(one if len(ranks) == 1 else many)
 
 
 def listed(parts: Sequence[str]) -> str:

@@ -80,9 +80,8 @@ def _finding(paper: Paper, finding: Finding) -> None:
     paper.prose(finding.because, indent=10)
     for fix in finding.fixes:
         paper.prose(fix.title, indent=10, lead="-> " if fix.helps else "")
-        change = fix.advice or fix.setting or (f"$ {fix.command}" if fix.command else "")
-        if change:
-            paper.verbatim(change, indent=13)
+        if fix.change:
+            paper.verbatim(fix.change, indent=13)
         paper.prose(fix.verify, indent=13, lead="verify: " if fix.helps else "")
         if fix.undo:
             paper.prose(fix.undo, indent=13, lead="undo:   ")
@@ -157,5 +156,5 @@ def to_junit(diagnosis: Diagnosis, seconds: float) -> bytes:
 
 def _text(finding: Finding) -> str:
     evidence = [f"{e.source}: {e.text}" for e in finding.evidence]
-    fixes = [f"fix: {f.title}: {f.advice or f.command or f.setting}" for f in finding.fixes if f.helps]
+    fixes = [f"fix: {f.title}: {f.change}" for f in finding.fixes if f.helps]
     return "\n".join(printable(line) for line in (finding.title, finding.because, *evidence, *fixes))

@@ -56,8 +56,7 @@ def _finding(paper: Paper, finding: Finding) -> None:
     paper.prose(finding.because, indent=10)
     for fix in finding.fixes:
         paper.prose(fix.title, indent=10, lead="-> ")
-        change = fix.setting or fix.advice or (f"$ {fix.command}" if fix.command else "")
-        paper.verbatim(change, indent=13)
+        paper.verbatim(fix.change, indent=13)
         if fix.verify:
             paper.prose(fix.verify, indent=13, lead="verify: ")
         if fix.undo and fix.undo != "-":
@@ -65,8 +64,7 @@ def _finding(paper: Paper, finding: Finding) -> None:
 
 
 def _fix_json(fix: Fix) -> dict[str, str]:
-    change = {"command": fix.command, "setting": fix.setting, "advice": fix.advice}
-    return {"title": fix.title, **{k: v for k, v in change.items() if v}, "verify": fix.verify, "undo": fix.undo}
+    return {"title": fix.title, **fix.changes, "verify": fix.verify, "undo": fix.undo}
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:

@@ -28,10 +28,13 @@ def _remedies(finding: Finding) -> list[str]:
     lines: list[str] = []
     for fix in (f for f in finding.fixes if f.helps):
         lines.append(f"- {_plain(fix.title)}")
-        if fix.advice:
-            lines.append(f"  {_plain(fix.advice)}")
-        for text in filter(None, (fix.setting, fix.command, fix.patch)):
-            lines += ["", *_block(text, "diff" if text is fix.patch else ""), ""]
+        for kind, text in fix.changes.items():
+            said = (
+                [f"  {_plain(text)}"]
+                if kind == "advice"
+                else ["", *_block(text, "diff" if kind == "patch" else ""), ""]
+            )
+            lines += said
     return ["", "**What to do**", "", *lines] if lines else []
 
 

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from unhang.analyze.positions import bare_op
 from unhang.model import CallState, CollectiveTable, Finding, user_frames
+from unhang.numeric import np, npt
 from unhang.read.dumps.arrays import distinct
 from unhang.show.paper import printable
 from unhang.show.slices import (

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from unhang.model import CallState, Case, Frame, RankEvidence, WaitsFor, user_frames
+from unhang.numeric import np
 from unhang.show.stacks import frames_of, how_it_ended
 
 COLUMNS = ("Rank", "Host", "Process", "State", "Last call", "Line", "Memory, MB")

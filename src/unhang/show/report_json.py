@@ -68,9 +68,8 @@ def _hang(hang: HangObservation | None) -> dict[str, Any] | None:
 
 
 def _fix(fix: Fix) -> dict[str, str]:
-    change = {"patch": fix.patch, "command": fix.command, "setting": fix.setting, "advice": fix.advice}
     undo = {"undo": fix.undo} if fix.undo else {}
-    return {"title": fix.title, **{k: v for k, v in change.items() if v}, "verify": fix.verify, **undo}
+    return {"title": fix.title, **fix.changes, "verify": fix.verify, **undo}
 
 
 def evidence_json(finding: Finding) -> list[dict[str, Any]]:

@@ -19,13 +19,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
-from typing import Any, Protocol, cast
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Protocol, TypeAlias, cast
 
 from unhang.analyze.positions import bare_op
 from unhang.model import CallState, CollectiveTable
+from unhang.numeric import np, npt
 
 LANES = 4
 DIRECTIONS = ("", "send", "recv")
@@ -33,8 +31,8 @@ _BLOCK_ROWS = 1 << 15  # what is computed of them stays in the cache of a core
 _LEAST_GUESS_NS = 1_000_000
 _OPEN = (CallState.SCHEDULED, CallState.STARTED)
 
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+Ints: TypeAlias = "npt.NDArray[np.int64]"
+Flags: TypeAlias = "npt.NDArray[np.bool_]"
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ import stat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from unhang.model import (
     CallState,
     Case,
@@ -21,6 +19,7 @@ from unhang.model import (
     RankEvidence,
     user_frames,
 )
+from unhang.numeric import np
 
 Frames = tuple[Frame, ...]
 
@@ -92,9 +91,9 @@ def _group_index(case: Case, finding: Finding) -> int | None:
 def expected_call(case: Case, finding: Finding) -> CollectiveCall | None:
     """The call that the culprit did not make, as one of its peers made it."""
     group, seq = _group_index(case, finding), (finding.collective or {}).get("seq")
-    if group is None or not isinstance(seq, int):
-        return None
     table = case.calls
+    if group is None or not isinstance(seq, int) or not len(table):
+        return None
     mask = (table["group"] == group) & (table["seq"] == seq) & ~np.isin(table["rank"], finding.culprit_ranks)
     calls = [table.call(int(row)) for row in np.flatnonzero(mask)[:64] if not table["is_p2p"][row]]
     op = (finding.collective or {}).get("op")

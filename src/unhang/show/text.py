@@ -187,12 +187,8 @@ def _evidence(paper: Paper, lines: Sequence[EvidenceLine]) -> None:
 
 def _fix(paper: Paper, number: int, fix: Fix) -> None:
     paper.prose(fix.title, style="strong", lead=f"{number}. ")
-    if fix.setting:
-        paper.verbatim(fix.setting, indent=5)
-    if fix.command:
-        paper.verbatim("$ " + fix.command, indent=5)
-    if change := fix.patch or fix.advice:
-        paper.verbatim(change, indent=5)
+    if fix.change:
+        paper.verbatim(fix.change, indent=5)
     for lead, text in (("verify: ", fix.verify), ("undo:   ", fix.undo)):
         if text:
             paper.prose(text, indent=5, lead=lead)

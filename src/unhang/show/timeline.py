@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, TypeAlias
 
 from unhang.model import CallState, Case, CollectiveTable, PendingCall, different, user_frames
+from unhang.numeric import np, npt
 from unhang.show.stacks import how_it_ended, where
 
 _MOST_PER_RANK = 400
@@ -24,7 +22,7 @@ _MOST_MARKERS = 2000
 # How a call ended, as the page knows it.
 ENDED, ENDED_ABOUT, WAITING, FAILED = range(4)
 
-Ints = npt.NDArray[np.int64]
+Ints: TypeAlias = "npt.NDArray[np.int64]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +286,7 @@ def _unsigned(values: Any) -> npt.NDArray[np.uint32]:
 
 def timeline(case: Case) -> Timeline:
     """The calls, events and places of all ranks of a case, bounded in size."""
-    ranks = tuple(sorted({*case.world, *different(case.calls["rank"]).tolist()}))
+    ranks = tuple(sorted({*case.world, *case.calls.ranks}))
     most = most_per_rank(len(ranks))
     rows = _kept(case.calls, most)
     calls, kinds = _of_table(case.calls, rows)

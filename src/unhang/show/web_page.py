@@ -19,12 +19,10 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from unhang.model import Case, Diagnosis, Finding, HangObservation, Job, Location, Outcome, WaitsFor
 from unhang.model.findings import NO_HELP
 from unhang.model.rank_sets import fold_ranks, name_ranks
+from unhang.numeric import has_numpy, np, npt
 from unhang.read.redact import redact_text
 from unhang.show.answer import about_rule, behind, evidence, log_lines, remedies, verdict, wait_rows
 from unhang.show.course import cost_in_words, cost_of, cost_of_step, course_lines, panels, stop_in_words, stop_of
@@ -288,7 +286,7 @@ def page_data(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> View:
         "others": _findings([*diagnosis.findings[1:], *_of_attempts(diagnosis)]),
         "lastCalls": [[name_ranks(c.ranks), c.what, c.state] for c in last_calls(case)[:40]] if not first else [],
         "undecided": [[reason, ", ".join(rules)] for reason, rules in undecided(diagnosis)[:40]] if not first else [],
-        "lanes": _lanes(timeline(case)),
+        "lanes": _lanes(timeline(case)) if has_numpy() else {"calls": 0, "markers": []},
         "log": _log(case, culprits),
         "rankTable": rank_columns(rank_rows(case, waits)),
         "stacks": {"left": _stack(left, shared), "right": _stack(right, shared), "tree": _tree(case, culprits)},

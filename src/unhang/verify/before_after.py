@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from unhang.model import Finding
 from unhang.model.rank_sets import name_ranks
+from unhang.numeric import np
 from unhang.verify.expectations import Expectation
 from unhang.verify.judging import WARM_UP_STEPS, Check, exit_code_of, failed, of_all_runs, passed, skipped
 from unhang.verify.runs import Run

@@ -23,7 +23,7 @@ from unhang.cli.main import main
 folders.SHARED_MEMORY = Path({memory!r})
 folders.make_run_dir.__defaults__ = (folders.SHARED_MEMORY,)
 folders.LONGEST_PATH = 1000
-def show(bundle, report_dir, is_quiet):
+def show(bundle, report_dir, is_quiet, told):
     {show}
     os.write(2, f"shown {{bundle}} {{is_quiet}}\\n".encode())
     return types.SimpleNamespace(exit_code=0)
@@ -146,3 +146,21 @@ def test_a_variable_without_a_value_is_a_usage_error(run: Run) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "write NAME=VALUE" in done.stderr
+
+
+def test_the_verdict_is_told_in_a_format_behind_the_jobs_output(tmp_path: Path) -> None:
+    def run_real(*words: str) -> subprocess.CompletedProcess[str]:
+        job = ["--", "sh", "-c", "echo hello; exit 3"]
+        command = [sys.executable, "-m", "unhang", "run", "--report-dir", "out", *words, *job]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50)
+
+    done = run_real("--format", "json")
+    first, _, rest = done.stdout.partition("\n")
+    assert (done.returncode, first) == (3, "hello")
+    assert json.loads(rest)["job"]["exit_code"] == 3
+    done = run_real("--format", "sarif", "-o", "found.sarif")
+    assert (done.returncode, done.stdout) == (3, "hello\n")
+    assert json.loads((tmp_path / "found.sarif").read_text())["version"] == "2.1.0"
+    done = run_real("--format", "github", "-o", "there/is/none")
+    assert done.returncode == 3
+    assert "there/is/none: No such file or directory; the report is in" in done.stderr

@@ -1,4 +1,4 @@
-"""The lines that may matter in a log of any size: two engines, one result."""
+"""The lines that may matter in a log of any size: three engines, one result."""
 
 from __future__ import annotations
 
@@ -19,16 +19,26 @@ from unhang.read.logs import source
 from unhang.read.logs.decode import lines_of
 from unhang.read.logs.patterns import matches
 from unhang.read.logs.scan import Anchor, Scanned, Scanner, anchors, blocks, scan
-from unhang.read.logs.scan_engines import Finder, GramEngine, HyperscanEngine, Make, has_hyperscan, words_in_lines
+from unhang.read.logs.scan_engines import (
+    Finder,
+    GramEngine,
+    HyperscanEngine,
+    Make,
+    PlainEngine,
+    has_hyperscan,
+    words_in_lines,
+)
 from unhang.read.logs.source import read_output, read_outputs
 from unhang.read.output_log import parse_lines, parse_output
 
 ENGINES = [
     pytest.param(GramEngine, id="numpy"),
+    pytest.param(PlainEngine, id="plain"),
     pytest.param(
         HyperscanEngine, id="hyperscan", marks=pytest.mark.skipif(not has_hyperscan(), reason="hyperscan is missing")
     ),
 ]
+FAST = [engine for engine in ENGINES if engine.id != "plain"]
 TEXTS = [b"abcd", b"bcde", b"abcdabcd", b"aaaa", b"aaaaa", b"fivex", b"sixsix", b"seven77", b"Traceback (most recent"]
 TIMEOUT = (
     b"[rank1]:[E228 02:40:22.57 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective operation timeout: "
@@ -110,7 +120,7 @@ def test_blocks_end_with_lines_whatever_the_sizes_of_the_parts() -> None:
     assert sum(not block[:end].endswith((b"\n", b"\r")) for block, end in found) == 3
 
 
-@pytest.mark.parametrize("make", ENGINES)
+@pytest.mark.parametrize("make", FAST)
 def test_numbers_of_lines_are_exact(make: Make) -> None:
     data = filler(20_000) + TIMEOUT + b"\r\n" + filler(30_000, 1) + TRACE + filler(20_000, 2) + b"no newline"
     found = scanned(data, make)
@@ -127,7 +137,7 @@ def test_numbers_of_lines_are_exact(make: Make) -> None:
     assert len(numbers) < 200 + 400 + 130
 
 
-@pytest.mark.parametrize("make", ENGINES)
+@pytest.mark.parametrize("make", FAST)
 def test_a_flood_is_bounded_and_its_end_is_kept(make: Make) -> None:
     word = Anchor(b"flood of", 50, 20)
     lines = [b"line %d, a flood of lines" % i for i in range(200_000)]
@@ -164,7 +174,7 @@ def test_both_engines_keep_the_same_lines() -> None:
     assert 1000 < len(one.lines) <= scan_module.MAX_KEPT_LINES
 
 
-@pytest.mark.parametrize("make", ENGINES)
+@pytest.mark.parametrize("make", FAST)
 def test_lines_of_many_megabytes(make: Make) -> None:
     bars = b"".join(b"%3d%%|###| %d/9999 [00:01<00:02]\r" % (i % 100, i) for i in range(60_000))
     data = b"[rank3]: " + b"x" * 3_000_000 + TIMEOUT + b"y" * 900_000 + b"\n" + bars + TIMEOUT + b"\r" + bars + b"\nend"

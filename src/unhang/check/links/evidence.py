@@ -9,13 +9,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
+from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+from unhang.numeric import np, npt
 
 Group = tuple[int, ...]
 Pair = tuple[int, int]
-Floats = NDArray[np.float64]
+Floats: TypeAlias = "npt.NDArray[np.float64]"
 
 _CERTAIN = 1e-12  # the least probability that an answer is wrong: contradictions stay finite
 _LEAST_PAIRS = 20  # from which the rate of false alarms is learned
@@ -255,9 +255,11 @@ class Evidence:
         self.noise = replace(self.noise, false_alarm=min((alarms + 1) / pairs, (1 - self.noise.miss) / 2))
         return True
 
-    def _of_good_E(self) -> NDArray[np.bool_]:
+    def _of_good_E(self) -> npt.NDArray[np.bool_]:
         """`[E]`: whether both members of a pair are good."""
-        is_good_E: NDArray[np.bool_] = (self.status_N[self._rows_E5[: len(self._at), :2]] == Status.GOOD).all(axis=1)
+        is_good_E: npt.NDArray[np.bool_] = (self.status_N[self._rows_E5[: len(self._at), :2]] == Status.GOOD).all(
+            axis=1
+        )
         return is_good_E
 
     def is_reachable(self, group: Group) -> bool:

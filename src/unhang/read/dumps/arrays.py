@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from functools import cache
+from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+from unhang.numeric import np, npt
 
-Bytes = npt.NDArray[np.uint8]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+Bytes: TypeAlias = "npt.NDArray[np.uint8]"
+Ints: TypeAlias = "npt.NDArray[np.int64]"
+Bools: TypeAlias = "npt.NDArray[np.bool_]"
 PAD = 16  # bytes behind a buffer, so that numbers at its end can be read as words
 _FEW_WORDS = 3
 _SLOT_BITS = 16
 _SLOTS = 1 << _SLOT_BITS
+_SPREADS = 64
 
 
 def random_words(count: int) -> npt.NDArray[np.uint64]:
@@ -26,9 +27,10 @@ def random_words(count: int) -> npt.NDArray[np.uint64]:
     return np.frombuffer(os.urandom(8 * count), np.uint64)
 
 
-# Odd numbers of its own for each process, so that nobody can write two spans that look equal.
-FACTORS = random_words(1 << 12) | np.uint64(1)
-_SPREAD = random_words(64) | np.uint64(1)
+@cache
+def factors() -> npt.NDArray[np.uint64]:
+    """Odd numbers of its own for each process, so that nobody can write two spans that look equal."""
+    return random_words(1 << 12) | np.uint64(1)
 
 
 def places(is_it: Bools) -> Ints:
@@ -74,11 +76,11 @@ def digest(words: npt.NDArray[np.uint64], mask: Bytes) -> npt.NDArray[np.uint64]
     if len(used) > _FEW_WORDS:
         part = words[:, first:last] & masks[first:last]
         part ^= part >> np.uint64(32)
-        return np.asarray(part @ FACTORS[first:last])
+        return np.asarray(part @ factors()[first:last])
     made = np.zeros(len(words), np.uint64)
     for i in used.tolist():  # word by word is faster
         word = words[:, i] & masks[i]
-        made += (word ^ word >> np.uint64(32)) * FACTORS[i]
+        made += (word ^ word >> np.uint64(32)) * factors()[i]
     return made
 
 
@@ -90,7 +92,7 @@ def distinct(values: npt.NDArray[np.uint64]) -> tuple[Ints, Ints]:
     table = np.empty(_SLOTS, np.int64)
     while len(left):
         some = values[left]
-        slot = (some * _SPREAD[len(firsts) % len(_SPREAD)]) >> np.uint64(64 - _SLOT_BITS)
+        slot = (some * factors()[-1 - len(firsts) % _SPREADS]) >> np.uint64(64 - _SLOT_BITS)
         table[slot[::-1]] = left[::-1]  # the last of equal places wins
         first = table[slot]
         same = values[first] == some

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, TypeAlias
 
 from unhang.model import CallState, ProcessGroup
 from unhang.model.calls import CALL_COLUMNS
+from unhang.numeric import np, npt
 from unhang.read.dumps.columns import MISSING, Batch
 from unhang.read.dumps.entries import infer_state_columns
 from unhang.read.dumps.head import is_active_only, match_status
@@ -21,7 +19,7 @@ from unhang.read.dumps.rows import Columns, Names, Rows
 from unhang.read.dumps.shard import DumpFile, RankDump
 from unhang.read.membership import DEFAULT_GROUP
 
-Ints = npt.NDArray[np.int64]
+Ints: TypeAlias = "npt.NDArray[np.int64]"
 
 
 @dataclass
@@ -165,7 +163,7 @@ def _firsts(dump_N: npt.NDArray[np.int64]) -> Ints:
     return np.flatnonzero(np.append(True, dump_N[1:] != dump_N[:-1]))
 
 
-_NEVER = np.iinfo(np.int64).max
+_NEVER = 2**63 - 1
 
 
 def ends_of(ends_F: Ints) -> Ints:

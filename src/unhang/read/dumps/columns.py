@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, cast
 
-import numpy as np
-import numpy.typing as npt
-
 from unhang.model.calls import Sizes
-from unhang.read.dumps.arrays import FACTORS, PAD, Bytes, Ints, digest, strided, words_at
+from unhang.numeric import np, npt
+from unhang.read.dumps.arrays import PAD, Bytes, Ints, digest, factors, strided, words_at
 from unhang.read.dumps.definitions import NAMELESS, Defined, Memos, Texts, make_plain
 from unhang.read.dumps.head import Head
 from unhang.read.dumps.layouts import INT4, INTS, LONG, Irregular, Layout, Number, keys_of
@@ -314,7 +312,7 @@ class Batch:
                 self.irregular_F[self.dump_N[rows[values < 0]]] = True
             if name in NUMBERS:
                 self.numbers[name][slots] = values
-        kind = FACTORS[-1:] * np.uint64(2 * id(layout) + int(self.is_moved_N[rows[0]]))
+        kind = factors()[-1:] * np.uint64(2 * id(layout) + int(self.is_moved_N[rows[0]]))
         self.signature[slots] = digest(words, layout.said) + kind
 
     def _check_moved(self, rows: Ints, raw: Bytes, layout: Layout) -> None:

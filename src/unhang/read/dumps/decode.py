@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-
 from unhang.errors import UnreadableInput
 from unhang.model import CollectiveTable, Unavailable, join
 from unhang.model.calls import CALL_COLUMNS, PROGRESS_COLUMNS
+from unhang.numeric import np
 from unhang.read import restricted_pickle
 from unhang.read.dumps.archive import compression
 from unhang.read.dumps.arrays import PAD, Bytes, Ints, places

@@ -12,16 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
+from unhang.numeric import np, npt
 from unhang.read.dumps.arrays import (
-    FACTORS,
     PAD,
     Bools,
     Bytes,
     Ints,
     distinct,
+    factors,
     numbers_at,
     places,
     wide,
@@ -33,8 +31,8 @@ from unhang.read.fields import encodable
 NAMELESS = 1 << 24  # numbers from here on stand for frames that the pickle does not memoise
 MAX_MEMO = 1 << 18
 MAX_TEXT = 1000
+_FIRST_BYTES = [(1 << 8 * n) - 1 for n in range(9)]  # of a little-endian word
 MAX_NUMBER = 1 << 16  # texts that entries of tails use again have low numbers
-_FIRST_BYTES = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)  # of a little-endian word
 
 
 class Texts(dict[str, int]):
@@ -367,9 +365,9 @@ class TextFinder:
             some = np.flatnonzero(words == count)
             if count:
                 part = words_at(buffer, at[some], 8 * count)
-                part[:, -1] &= _FIRST_BYTES[length[some] - 8 * (count - 1)]
+                part[:, -1] &= np.array(_FIRST_BYTES, np.uint64)[length[some] - 8 * (count - 1)]
                 part ^= part >> np.uint64(32)
-                digest[some] = part @ FACTORS[:count]
+                digest[some] = part @ factors()[:count]
         digest += length.astype(np.uint64)
         firsts, codes = distinct(digest)
         found = []

@@ -27,13 +27,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, TypeAlias
 
 from unhang.model import CallState, Frame, ProcessGroup
 from unhang.model.lazy_pattern import lazy_pattern
+from unhang.numeric import np, npt
 from unhang.read.fields import INT64_MAX, encodable
 
 MAX_FRAMES = 512
@@ -41,8 +39,8 @@ MAX_DIMENSIONS = 64
 _P2P = lazy_pattern(r"(send|recv)\s+\d+\s*(?:->|<-)\s*(\d+|\?)$")
 STATES = {"scheduled": CallState.SCHEDULED, "started": CallState.STARTED, "completed": CallState.COMPLETED}
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+Ints: TypeAlias = "npt.NDArray[np.int64]"
+Bools: TypeAlias = "npt.NDArray[np.bool_]"
 Sizes = tuple[tuple[int, ...], ...]
 
 

@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from unhang.numeric import np, npt
 from unhang.read.dumps.entries import MAX_DIMENSIONS, MAX_FRAMES
 
 DICT, LIST, MARK, SETITEMS, APPENDS, PAIR, NONE, FALSE, TRUE = b"}](ue\x86N\x89\x88"

@@ -12,12 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from unhang.errors import UnreadableInput
 from unhang.model import CallState, CollectiveTable, Frame, ProcessGroup, RaisedError, TableBuilder, Unavailable
 from unhang.model.calls import PROGRESS_COLUMNS
+from unhang.numeric import np, npt
 from unhang.read import restricted_pickle
 from unhang.read.dumps.entries import (
     BadEntry,

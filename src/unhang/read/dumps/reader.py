@@ -17,12 +17,11 @@ from itertools import chain
 from pathlib import Path
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from unhang import __version__
 from unhang.model import CollectiveTable, Frame, ProcessGroup, Unavailable
 from unhang.model.calls import CALL_COLUMNS, PROGRESS_COLUMNS, Sizes
+from unhang.numeric import np, npt
 from unhang.read.dumps.engine import MOST_FILES, Engine, LocalEngine, Task, run_all
 from unhang.read.dumps.shard import (
     DumpFile,

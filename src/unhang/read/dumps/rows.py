@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, TypeAlias
 
 from unhang.model import CallState, Frame, ProcessGroup
 from unhang.model.calls import CALL_COLUMNS
+from unhang.numeric import np, npt
 from unhang.read.dumps.arrays import Bytes, Ints, digest, distinct, paired, random_words, strided
 from unhang.read.dumps.columns import MISSING, Batch
 from unhang.read.dumps.definitions import NAMELESS, Texts, text_table
@@ -24,7 +22,7 @@ from unhang.read.dumps.layouts import EMPTY, TRUE, Got, Layout
 
 TEXTS = ("profiling_name", "state", "group", "desc", "thread_name", "thread_id")
 SPANS = ("frames", "input_sizes", "output_sizes")
-Columns = dict[str, npt.NDArray[Any]]
+Columns: TypeAlias = "dict[str, npt.NDArray[Any]]"
 
 
 class Numbering(dict[Any, int]):

@@ -10,9 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from unhang.model import (
     CallState,
     CollectiveTable,
@@ -24,6 +21,7 @@ from unhang.model import (
     different,
     join,
 )
+from unhang.numeric import np, npt
 from unhang.read.membership import DEFAULT_GROUP, name_with_ranks
 
 LEAST_QUIET_S = 15.0

@@ -10,6 +10,7 @@ from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.log_lines import found_in
 from unhang.rules.start import has_other_error, still_starting, sure_beside, was_killed, why_never_came
+from unhang.rules.tense import both
 
 _ERRORS = (
     "store.connect_timed_out",
@@ -204,7 +205,7 @@ def _absent(s: Situation, ranks: tuple[int, ...]) -> Found:
     words = {
         "ranks": w.name_ranks(ranks),
         "have": w.verb(ranks, "has", "have"),
-        "at": f"; it is at {w.place(frame)}" if frame else "",
+        "at": f"; it {both('is at')} {w.place(frame)}" if frame else "",
         "why": "; ".join(text),
         "waiting": f"{w.name_ranks(waiting)} {w.verb(waiting, 'waits', 'wait')}",
         "world": len(s.case.world),

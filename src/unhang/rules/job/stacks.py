@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from unhang.analyze.callpath import Fork, fork_of, line_to_look_at
 from unhang.analyze.leaving import all_in_unknown_calls
 from unhang.analyze.pasted import Doing, doings_of
+from unhang.analyze.sides import ByCondition, Side, decided_by_condition
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import surroundings
 from unhang.analyze.standing import Stand, has_all_calls, sides, stands
 from unhang.rules import wording as w
+from unhang.rules.advice import fixes_of, gate_of, said_plainly, say_the_condition
 from unhang.rules.base import Found, rule
 
 
@@ -62,28 +64,53 @@ def _apart(s: Situation, found: Mapping[int, Stand]) -> Found | None:
     ):
         return None
     few = [side for side in several if len(side) == len(several[-1])]
-    is_told = len(few) == 1 and not any(x.has_group for x in found.values())
+    is_of_all = not any(x.has_group for x in found.values())
+    by = _by_condition(s, several) if is_of_all else None
+    is_told = by is not None or (is_of_all and len(few) == 1)
     odd, usual = several[-1][0], several[0][0]
-    culprits = tuple(sorted(x.rank for x in few[0])) if is_told else ()
+    culprits = by.odd if by else tuple(sorted(x.rank for x in few[0])) if is_told else ()
     fork = fork_of(usual.path, odd.path)
-    where = line_to_look_at(usual.path, odd.path, fork, fork is not None and _has_passed(fork))
+    where = by.frame if by else line_to_look_at(usual.path, odd.path, fork, fork is not None and _has_passed(fork))
+    gate = by.condition if by else None
+    is_skipped = by is not None and by.is_left_out
+    made = next((x.op for x in found.values() if (x.rank in culprits) != is_skipped), "")
+    say, plainly = said_plainly(gate, where, culprits, s.others(culprits), made, is_skipped)
     ranks_of = {side[0]: sorted(x.rank for x in side) for side in several}
     words = {
         "sides": "; ".join(
             f"{w.name_ranks(ranks)} {w.verb(ranks, 'waits', 'wait')} in {side.op}{w.at(side.path[-1] if side.path else None)}"
             for side, ranks in ranks_of.items()
         ),
-        "odd": f"{w.name_ranks(culprits)} left the way that most ranks took." if culprits else _NOT_TOLD,
+        "odd": say_the_condition(by)
+        if by
+        else f"{w.name_ranks(culprits)} left the way that most ranks took."
+        if culprits
+        else _NOT_TOLD,
+        "who": w.name_ranks(culprits),
+        "others": w.name_ranks(s.others(culprits)),
+        **plainly,
     }
     evidence = [line for side in several[:4] for line in w.stack_lines(s.case.ranks[side[0].rank], 4)]
     return Found(
-        0.75 if is_told else 0.6,
+        0.85 if by else 0.75 if is_told else 0.6,
         culprits,
         [*evidence, *w.code_line(where, "source")],
         words,
+        say,
+        fixes=fixes_of(where, gate, w.name_ranks(culprits)) if by else None,
         victims=s.others(culprits) if culprits else (),
         location=w.location_of(where) if culprits else None,
+        condition=gate_of(gate),
     )
+
+
+def _by_condition(s: Situation, several: Sequence[Sequence[Stand]]) -> ByCondition | None:
+    """Which of two sides is odd, where a condition on the rank stands around the way of one of them alone."""
+    fork = fork_of(several[0][0].path, several[1][0].path) if len(several) == 2 else None
+    if fork is None:
+        return None
+    ways = [Side(tuple(sorted(x.rank for x in side)), side[0].path[fork.depth :]) for side in several]
+    return decided_by_condition(s.case, *ways)
 
 
 def _has_passed(fork: Fork) -> bool:

@@ -162,10 +162,10 @@ def _awaited_in_store(s: Situation) -> Known:
 _SAVES_TOGETHER = re.compile(r"FSDP|ZeRO|DeepSpeed|[Ss]harded")
 _GONE = ("rdma.completion_error", "nccl.echo_peer_closed", "nccl.cuda_failure")
 _WHAT = {
-    "work.preparing": "prepares data",
-    "work.saving": "saves",
-    "work.evaluating": "evaluates",
-    "progress.bar": "works on something that the others take no part in",
+    "work.preparing": "⟨prepares|prepared⟩ data",
+    "work.saving": "⟨saves|saved⟩",
+    "work.evaluating": "⟨evaluates|evaluated⟩",
+    "progress.bar": "⟨works|worked⟩ on something that the others ⟨take|took⟩ no part in",
 }
 # In evaluation they gather what a sharded model needs: there all ranks evaluate, and one of them is missing.
 _SHARDED = frozenset({"_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLTOALL_BASE"})
