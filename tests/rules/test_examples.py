@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from unhang.model import CAUSES
-from unhang.rules.base import HEADINGS, NEEDS, OTHERWISE, Card, Rule, all_cards
+from unhang.model import CAUSES, Diagnosis, Finding
+from unhang.rules.base import HEADINGS, NEEDS, OTHERWISE, Card, Names, Rule, all_cards
 from unhang.rules.registry import all_rules, judge
 from unhang.testing import Fires, Quiet
 
@@ -22,9 +22,13 @@ def examples(kind: type[Fires] | type[Quiet]) -> list[tuple[str, Rule, Any]]:
     ]
 
 
+def _said(rule: Rule, diagnosis: Diagnosis) -> tuple[Finding, ...]:
+    return diagnosis.remarks if rule.names is Names.REMARK else diagnosis.findings
+
+
 def wrong_alone(rule: Rule, example: Fires) -> list[str]:
     """What is wrong with what a rule says where it must speak."""
-    found = judge(example.case, [rule]).findings
+    found = _said(rule, judge(example.case, [rule]))
     if not found:
         return ["the rule says nothing"]
     first, wrong = found[0], []
@@ -54,6 +58,9 @@ def wrong_among_all(rule: Rule, example: Fires) -> list[str]:
     """What is wrong with the verdict of all rules together."""
     diagnosis = judge(example.case)
     wrong = [f"{o.rule} fails: {o.reason}" for o in diagnosis.outcomes if o.verdict == "error"]
+    if rule.names is Names.REMARK:
+        accused = [f"{f.rule} accuses somebody" for f in diagnosis.findings if f.cause != "unknown"]
+        return wrong + accused + ([] if any(f.rule == rule.id for f in diagnosis.remarks) else ["it makes no remark"])
     if not diagnosis.findings or diagnosis.findings[0].rule != rule.id:
         wrong.append(f"the first is not its own: {[f.rule for f in diagnosis.findings]}")
     wrong += [
@@ -68,7 +75,7 @@ def test_among_all_rules_its_finding_is_the_first() -> None:
 
 
 def test_a_rule_is_silent() -> None:
-    said = {name: (judge(e.case, [rule]).findings, e.why) for name, rule, e in examples(Quiet)}
+    said = {name: (_said(rule, judge(e.case, [rule])), e.why) for name, rule, e in examples(Quiet)}
     assert {name: why for name, (found, why) in said.items() if found} == {}
 
 

@@ -309,6 +309,8 @@ def diagnose_and_show(bundle: Path, report_dir: Path, is_quiet: bool = False) ->
 
         said = headline(diagnosis, judged.case, judged.waits) if diagnosis.earlier else in_brief(judged.case.course)
         log(f"{': '.join(filter(None, (diagnosis.outcome, said)))}; report in {report_dir}")
+        for found in diagnosis.remarks:
+            log(f"note: {found.remark}")
     if failures:
         log(f"the report is not complete: {failures[0]}")
     return diagnosis

@@ -45,7 +45,7 @@ def _first_line(paper: Paper, diagnosis: Diagnosis, case: Case, waits: WaitsFor)
         "warn" if diagnosis.findings and diagnosis.outcome is Outcome.CLEAN else _BADGE.get(diagnosis.outcome, "warn")
     )
     parts: list[str | tuple[str, str]] = [
-        (diagnosis.outcome.value.upper(), style),
+        (diagnosis.word.upper(), style),
         "  ",
         (headline(diagnosis, case, waits), "strong"),
     ]
@@ -306,8 +306,9 @@ def render_text(
     _first_line(paper, diagnosis, case, waits)
     if diagnosis.outcome is Outcome.CLEAN and not diagnosis.findings:
         _attempts(paper, diagnosis)
-        if is_remarkable(case.course):
+        if is_remarkable(case.course) or diagnosis.remarks:
             _table(paper, "How it ran", course_lines(case))
+        _notes(paper, [found.remark for found in diagnosis.remarks])
         return str(paper)
     _facts(paper, diagnosis, case)
     if diagnosis.findings:
