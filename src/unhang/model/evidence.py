@@ -272,6 +272,7 @@ class RankEvidence:
     `skipped_steps`: optimizer steps that a loss scaler has left out since the last one that was taken. `quiet_s`: how long it had not moved
     when it ended; `usual_quiet_s`: the longest such time in this job that had ended by itself.
     `in_handler`: the signal whose handler the main thread is in. `look`: where it was looked at from outside alone.
+    `native`: the main thread's frames with those of C++, innermost first.
     `facts`: what the recorder noted of the program: `program.tensor`, `program.loader`. `samples`, `tokens`: what its loaders have handed out.
     """
 
@@ -297,6 +298,7 @@ class RankEvidence:
     usual_quiet_s: float = 0.0
     look: Look | None = None
     facts: tuple[Reading, ...] = ()
+    native: tuple[Frame, ...] = ()
     samples: int = 0
     tokens: int = 0
     unavailable: tuple[Unavailable, ...] = field(default=())

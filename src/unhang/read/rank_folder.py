@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -69,6 +70,7 @@ class RankRecord:
     waits_fields: dict[str, object] = field(default_factory=dict)
     look_fields: dict[str, object] = field(default_factory=dict)
     facts: tuple[Reading, ...] = ()
+    native: tuple[Frame, ...] = ()
     dump_paths: list[Path] = field(default_factory=list)
     absent: list[Unavailable] = field(default_factory=list)
 
@@ -161,6 +163,12 @@ def _read_small_files(record: RankRecord, folder: Path) -> None:
     record.waits_fields = read("waits.json", read_object) or {}
     record.look_fields = read("look.json", read_object) or {}
     record.facts = tuple(_fact(f, record.rank) for f in (read("facts.jsonl", read_object_lines) or [])[:MAX_FACTS])
+    if native := read("native.json", read_object):
+        record.native = frame_triples(native)
+        below = itertools.takewhile(lambda frame: not frame.file.endswith(".py"), record.native)
+        nameless = sorted({f.file.rpartition("/")[2] for f in below if f.function.startswith("0x")})
+        if why := text(native, "missing") or (f"no symbols in {', '.join(nameless[:4])}" if nameless else ""):
+            record.absent.append(Unavailable(f"C++ frames of rank {record.rank}", why))
     faults = folder / "faulthandler.txt"
     if faults.exists() and faults.stat().st_size:  # It is there, and empty, from the start.
         record.fault_dumps = read(faults.name, lambda path: read_faulthandler(path, record.main_thread_id)) or ()

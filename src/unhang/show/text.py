@@ -25,7 +25,7 @@ from unhang.show.course import cost_in_words, cost_of, cost_of_step, course_line
 from unhang.show.headline import certainty, ended, headline, undecided
 from unhang.show.paper import Paper, duration
 from unhang.show.run_card import run_card
-from unhang.show.stacks import ShownStack, compared, frames_of, last_calls, line_of, short_place
+from unhang.show.stacks import ShownStack, compared, frames_of, last_calls, line_of, native_rows, short_place
 from unhang.show.wait_graph import WaitGraph, WaitNode, wait_graph, without_wait
 
 _MOST_ROOTS, _MOST_FRAMES = 3, 4
@@ -41,9 +41,7 @@ _BADGE = {
 
 
 def _first_line(paper: Paper, diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> None:
-    style = (
-        "warn" if diagnosis.findings and diagnosis.outcome is Outcome.CLEAN else _BADGE.get(diagnosis.outcome, "warn")
-    )
+    style = "warn" if diagnosis.word != diagnosis.outcome else _BADGE.get(diagnosis.outcome, "warn")
     parts: list[str | tuple[str, str]] = [
         (diagnosis.word.upper(), style),
         "  ",
@@ -327,6 +325,7 @@ def render_text(
         _late_stacks(paper, case, waits)
         _shown(paper, case, diagnosis)
         _deciding(paper, diagnosis)
+    _table(paper, "C++ frames, innermost first", native_rows(case))
     _next_steps(paper, diagnosis.next_steps)
     _attempts(paper, diagnosis)
     _table(paper, "How it ran", course_lines(case))

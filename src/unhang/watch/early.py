@@ -45,8 +45,9 @@ class Early:
         with suppress(UnhangError):
             rules = [rule for rule in RULES.values() if rule.find.__module__ == program.__name__]
             found = judge(read_bundle(self._run_dir, trusted=True), rules)
-            texts = {f.rule: f.remark for f in (*found.findings, *found.remarks)}
-            new = [text for rule, text in texts.items() if rule not in self.said]
-            self.said.update(texts)
+            told = (f"{f.title}{f', {f.location}' if f.location else ''}" for f in found.findings)
+            texts = dict.fromkeys([*told, *(f.remark for f in found.remarks)])
+            new = [text for text in texts if text not in self.said]
+            self.said.update(new)
             return new
         return []

@@ -30,6 +30,7 @@ _TRAVEL = (
         "notes.jsonl",
         "facts.jsonl",
         "shapes.json",
+        "native.json",
     ),
     *("error.json", "handled.jsonl", "held.json", "exit.json", "faulthandler.txt", "interrupt.txt"),
     *("flight.json", "flight.pickle", "flight_exit.pickle"),

@@ -35,10 +35,9 @@ def tensor_layout(s: Situation) -> Iterator[Found]:
         yield _on_tensors(s, misread, misread[0].text("layout"), confidence)
     if aliased:
         yield _on_tensors(s, aliased, "alias", min(confidence, 0.85))
-    if not misread:
-        for unlike in _in_unlike_order(s, [f for f in facts if f.text("layout") == "permuted"]):
-            yield _on_tensors(s, unlike, "order", min(confidence, 0.93))
-            return
+    for unlike in _in_unlike_order(s, [f for f in facts if f.text("layout") == "permuted"]):
+        yield _on_tensors(s, unlike, "order", min(confidence, 0.93))
+        return
 
 
 def _on_tensors(s: Situation, facts: Sequence[Reading], say: str, confidence: float) -> Found:
