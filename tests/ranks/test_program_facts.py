@@ -2,31 +2,65 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from tests.slowness import slowness
+
 from .faults import Case
-from .harness import check_healthy, run_job
+from .harness import Result, check_healthy, run_job
 
 
-def _job(*args: str) -> Case:
-    return Case("program_facts", "programs/program_facts.py", args, ranks=2, outcome="clean", abort_after_s=None)
+def _job(*args: str, **more: object) -> Case:
+    given: dict[str, object] = {"ranks": 2, "outcome": "clean", "abort_after_s": None, **more}
+    return Case("program_facts", "programs/program_facts.py", args, **given)  # type: ignore[arg-type]
 
 
-def test_a_wrong_sum_and_limits_in_the_wrong_order_are_told_while_the_job_runs(tmp_path: Path) -> None:
-    result = run_job(_job("wrong"), tmp_path, limit_s=90)
-    told = [line for line in result.stderr.splitlines() if line.startswith("unhang: ")]
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """A job that ends well and does wrong in many ways."""
+    return run_job(_job("wrong"), tmp_path_factory.mktemp("wrong"), limit_s=90)
+
+
+def test_a_wrong_sum_and_limits_in_the_wrong_order_are_told_while_the_job_runs(wrong: Result) -> None:
+    told = [line for line in wrong.stderr.splitlines() if line.startswith("unhang: ")]
     for text in (
         "all_reduce was given a tensor of elements that lie apart in memory",
         "all_gather writes the parts of all ranks into one tensor",
         "waits for 90 s, not less than the process group's 60 s",
         "leaves out 5 of 17 samples: 1 by shares of len // world, 4 by DataLoader(drop_last=True) of 2 ranks",
     ):
-        assert any(text in line for line in told), result
-    report = result.report
-    assert [f["cause"] for f in report["findings"]] == ["silent-desync"] * 3, result
-    assert "tensors whose elements lie in another order on another rank" in report["findings"][1]["title"], result
-    assert report["findings"][0]["location"]["function"] == "count", result
-    assert "WRONG  all_reduce was given" in result.stderr, result
+        assert any(text in line for line in told), wrong
+
+
+def test_a_wrong_sum_is_never_clean(wrong: Result) -> None:
+    report = wrong.report
+    assert [f["cause"] for f in report["findings"]] == ["silent-desync"] * 3, wrong
+    assert "tensors whose elements lie in another order on another rank" in report["findings"][1]["title"], wrong
+    assert report["findings"][0]["location"]["function"] == "count", wrong
+    assert "WRONG  all_reduce was given" in wrong.stderr, wrong
+    assert "each rank got 14 samples, 64 tokens" in wrong.stderr, wrong
+
+
+def test_a_wrong_sum_is_shown_by_a_program_and_right_with_copies(wrong: Result) -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "unhang", "reproduce", str(wrong.report_dir)],
+        capture_output=True,
+        text=True,
+        timeout=150 * slowness(),
+    )
+    assert made.returncode == 0, made
+    assert "fails the same way" in made.stdout, made
+    assert "tensors in one piece" in made.stdout, made
+
+
+def test_the_names_of_calls_need_no_file_of_shapes(wrong: Result) -> None:
+    shapes = [path.read_text() for path in wrong.report_dir.glob("bundle/ranks/*/shapes.json")]
+    assert shapes == ['{"weight": [2, 3], "bias": [2]}'] * 2, wrong
 
 
 def test_the_same_put_right_is_clean_and_draws_no_remark(tmp_path: Path) -> None:
@@ -34,3 +68,10 @@ def test_the_same_put_right_is_clean_and_draws_no_remark(tmp_path: Path) -> None
     check_healthy(result)
     assert result.report["notes"] == [], result
     assert "note:" not in result.stderr, result
+
+
+def test_frames_below_python_are_told_where_they_are_asked_for(tmp_path: Path) -> None:
+    case = _job(outcome="hang", stall_after_s=6, abort_after_s=1, watching=("--native",))
+    result = run_job(replace(case, program="programs/rank0_sleeps.py"), tmp_path, limit_s=120)
+    assert "C++ FRAMES, INNERMOST FIRST" in result.stderr, result
+    assert "c10d::Work::wait (libtorch_cpu.so)" in result.stderr, result
