@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.slowness import slowness
 
-from .faults import Case
-from .harness import Result, check_healthy, run_job
+from .faults import HERE, Case
+from .harness import Result, check_healthy, result_of, run_job
 
 
 def _job(*args: str, **more: object) -> Case:
@@ -72,6 +74,51 @@ def test_the_same_put_right_is_clean_and_draws_no_remark(tmp_path: Path) -> None
 
 def test_frames_below_python_are_told_where_they_are_asked_for(tmp_path: Path) -> None:
     case = _job(outcome="hang", stall_after_s=6, abort_after_s=1, watching=("--native",))
-    result = run_job(replace(case, program="programs/rank0_sleeps.py"), tmp_path, limit_s=120)
+    result = run_job(replace(case, program="programs/endless_python_loop.py", args=()), tmp_path, limit_s=120)
     assert "C++ FRAMES, INNERMOST FIRST" in result.stderr, result
     assert "c10d::Work::wait (libtorch_cpu.so)" in result.stderr, result
+
+
+def _launched(tmp_path: Path, script: str, *words: str, **environment: str) -> Result:
+    """A job under `unhang run` of a shell that starts torchrun."""
+    command = [sys.executable, "-m", "unhang", "run", "--report-dir", "report", *words, "--", "sh", "-c", script]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PROGRAMS": str(HERE / "programs"), **environment}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=90 * slowness(), check=False
+    )
+    return result_of(tmp_path / "report", done.returncode, done.stdout, done.stderr, 0.0)
+
+
+_TORCHRUN = "torchrun --standalone --nproc-per-node 2 $PROGRAMS"
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("with_record", [False, True])
+def test_torchrun_without_record_and_lost_variables_are_remarked(tmp_path: Path, with_record: bool) -> None:
+    word, lost = ("record", "") if with_record else ("plain", "env -u NCCL_DEBUG ")
+    result = _launched(tmp_path, f"{lost}{_TORCHRUN}/raises.py {word}", "--env", "NCCL_DEBUG=WARN")
+    assert result.report["findings"][0]["cause"] == "user-exception", result
+    said = " ".join(result.report["notes"])
+    assert ("the entry point has no @record" in said) is not with_record, result
+    assert ("set for the job, and not to be seen in any of its ranks: NCCL_DEBUG" in said) is not with_record, result
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("word", ["", "failing"])
+def test_an_environment_that_changes_is_told_and_is_the_cause_where_the_job_fails_of_it(
+    tmp_path: Path, word: str
+) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "torch").symlink_to(Path(torch.__file__).parent)
+    (library / "needed_later.py").write_text("x = 1\n")
+    script = f"{_TORCHRUN}/changed_environment.py {word}"
+    result = _launched(tmp_path, script, PYTHONPATH=str(library))
+    assert "library changes under the running job: needed_later.py is gone" in result.stderr, result
+    titles = [f["title"] for f in result.report["findings"][:1]]
+    wanted = "the Python environment was changed under the running job: 'needed_later' is gone from it"
+    assert titles == ([wanted] if word else []), result
+    assert any("the Python environment changed under the running job" in note for note in result.report["notes"]), (
+        result
+    )
