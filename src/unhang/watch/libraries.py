@@ -26,13 +26,13 @@ class Libraries:
 
         Blocks: for a stat of each folder; for its names where it has changed.
         """
-        if now < self._next_at:
-            return []
-        self._next_at = now + EACH_S
         for folder in ranks:
             if folder.name not in self._known:
                 self._known.add(folder.name)
                 self._begin(folder)
+        if now < self._next_at:
+            return []
+        self._next_at = now + EACH_S
         return [path for path in self._before if self._has_changed(path, ran_s)]
 
     def _begin(self, folder: Path) -> None:
