@@ -163,6 +163,7 @@ CASES = {
         Quiet(_job((), ()), "a launcher that keeps no error file"),
     ),
     "settings-lost": (
+        Fires(_job((Reading("program.settings", "", {"lost": "NCCL_DEBUG"}),), ()), ()),
         Fires(_job((), (), environment={"NCCL_DEBUG": "INFO"}, more=_variables({})), ()),
         Quiet(
             _job((), (), environment={"NCCL_DEBUG": "INFO"}, more=_variables({"NCCL_DEBUG": "INFO"})),

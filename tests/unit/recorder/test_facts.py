@@ -74,6 +74,27 @@ def test_a_place_is_noted_three_times_and_the_call_is_made_each_time(rec: Record
     assert [(f["kind"], f["fields"]["layout"], f["fields"]["seq"]) for f in noted(rec)] == [("tensor", "gaps", 7)] * 3
 
 
+_WHOLE = torch.zeros(8)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "is_told"),
+    [
+        ([torch.zeros(4)] * 2, True),
+        ([[torch.zeros(4)] * 2], True),
+        (list(torch.zeros(4).expand(2, 4)), True),
+        (list(_WHOLE.split(4)), False),
+        (list(_WHOLE.split([0, 8])), False),  # an expert without tokens
+        ([torch.zeros(0)] * 2, False),
+        ([_WHOLE], False),
+        ([], False),
+        ([[]], False),
+    ],
+)
+def test_outputs_that_are_one(outputs: list[Any], is_told: bool) -> None:
+    assert (facts._aliased(outputs) is not None) is is_told
+
+
 def test_nothing_of_ours_is_raised_and_what_the_group_raises_is(
     rec: Recording, group: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,7 +62,8 @@ def record(error: BaseException | None, thread: str) -> None:
     if rec is None or error is None or rec.has_error or isinstance(error, (SystemExit, KeyboardInterrupt)):
         return
     rec.has_error = True
-    attempt("what torchrun is told", facts.note_uncaught, rec)
+    if thread == "MainThread":
+        attempt("what torchrun is told", facts.note_uncaught, rec)
     content = describe(error, thread)
     first, frames = attempt("the first exception of a chain", first_raised, error) or (error, content["frames"])
     if first is not error:

@@ -23,6 +23,7 @@ _INTO_LISTS = ("allgather", "gather", "alltoall")
 _PLAIN = frozenset(("Tensor", "Parameter"))
 _OF_A_PLACE, _MOST, _MOST_PLACES, _DEEPEST, _MOST_DIMENSIONS = 3, 64, 256, 40, 16
 _MOST_TENSORS = 20_000
+_SENT = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "TORCH_DISTRIBUTED_")
 _noted: dict[int, int] = {}
 _places: dict[tuple[str, int, int], tuple[int, object]] = {}
 _loaders: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -82,15 +83,14 @@ def _odd_tensor(given: Any) -> Any:
 
 
 def _aliased(given: Any) -> Any:
-    """The first of several tensors that are to be written and begin at one address."""
+    """The first of several tensors that are to be written and begin at one address; a view of nothing begins where its neighbour does."""
     if type(given) is not list or not given:
         return None
     tensors = given[0] if type(given[0]) is list else given
-    if len(tensors) > 1 and type(tensors[0]).__name__ in _PLAIN and type(tensors[-1]).__name__ in _PLAIN:
-        address = tensors[0].data_ptr()
-        if address and address == tensors[-1].data_ptr():
-            return tensors[0]
-    return None
+    if len(tensors) < 2 or type(tensors[0]).__name__ not in _PLAIN or type(tensors[-1]).__name__ not in _PLAIN:
+        return None
+    first, last = tensors[0], tensors[-1]
+    return first if first.data_ptr() == last.data_ptr() and first.numel() and last.numel() else None
 
 
 def _note_tensor(rec: Recording, c10d: Any, group: Any, name: str, tensor: Any) -> None:
@@ -158,6 +158,18 @@ def note_uncaught(rec: Recording) -> None:
             "uncaught",
             {"told": bool(size), "file": "empty" if size == 0 else "absent" if size is None else "written"},
         )
+
+
+def settings_now() -> dict[str, str]:
+    """The variables of this process that its ranks are to have: of a driver that starts them elsewhere."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_SENT)}
+
+
+def note_settings(given: dict[str, str]) -> None:
+    """Note which of the driver's variables this rank does not have."""
+    rec, lost = recording.current, sorted(name for name in given if name not in os.environ)
+    if rec is not None and lost:
+        note(rec, "settings", {"lost": ", ".join(lost[:8])})
 
 
 # Loaders

@@ -154,6 +154,10 @@ def launcher_not_told(s: Situation) -> Iterator[Found]:
 @rule("settings-lost", names=Names.REMARK)
 def settings_lost(s: Situation) -> Iterator[Found]:
     """Variables that were set for the job and came to no rank, or with another value: of Ray's actors, of ranks on other machines."""
+    for fact in facts_of(s.case, "program.settings"):
+        evidence = EvidenceLine(f"rank {fact.rank} recorder", f"the driver has {fact.text('lost')}, this rank has not")
+        yield Found(0.7, (), [evidence], {"names": fact.text("lost")})
+        return
     ranks = {r: e.identity.variables for r, e in s.case.ranks.items() if e.identity.variables}
     given = {n: v for n, v in {**s.case.job.environment, **s.case.job.added}.items() if n.startswith(_SENT)}
     lost = {name: value for name, value in given.items() if ranks and all(name not in v for v in ranks.values())}
