@@ -10,6 +10,7 @@ from unhang.errors import UnhangError
 from unhang.read.bundle import read_bundle
 
 FACTS = "facts.jsonl"
+_TOLD_BY_ITSELF = "library-changed"
 _EACH_S, _MOST_LOOKS, _MOST_SAID = 3.0, 20, 8
 
 
@@ -43,7 +44,7 @@ class Early:
         from unhang.rules.registry import judge
 
         with suppress(UnhangError):
-            rules = [rule for rule in RULES.values() if rule.find.__module__ == program.__name__]
+            rules = [r for r in RULES.values() if r.find.__module__ == program.__name__ and r.id != _TOLD_BY_ITSELF]
             found = judge(read_bundle(self._run_dir, trusted=True), rules)
             told = (f"{f.title}{f', {f.location}' if f.location else ''}" for f in found.findings)
             texts = dict.fromkeys([*told, *(f.remark for f in found.remarks)])

@@ -53,8 +53,8 @@ class Libraries:
                 return False
         now = _names(path) or frozenset()
         gone, new = sorted(before - now)[:_MOST_NAMES], sorted(now - before)[:_MOST_NAMES]
-        is_first = bool(gone or new) and path not in self.changed
-        if gone or new:
+        is_first = bool(gone) and path not in self.changed
+        if gone:  # what is new alone breaks nothing that runs
             self.changed[path] = (self.changed[path][0] if path in self.changed else ran_s, gone, new)
         else:
             self.changed.pop(path, None)

@@ -42,6 +42,7 @@ def loaders(rank: int) -> None:
 def main() -> None:
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     rank = dist.get_rank()
+    dist.new_group([0, 1], use_local_synchronization=True)  # right with gloo: only NCCL splits it off a bound group
     count(rank)
     loaders(rank)
     dist.barrier()

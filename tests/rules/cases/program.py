@@ -178,6 +178,6 @@ CASES = {
     ),
     "library-changed": (
         Fires(_job((), (), course=Course(changed=(LibraryChange("/env/lib/python3.11", 12.0, ("argparse.py",)),))), ()),
-        Quiet(_job((), (), course=Course()), "an environment that stays as it is"),
+        Quiet(_job((), (), course=Course()), "an environment that stays as it is, or to which something is added"),
     ),
 }

@@ -45,6 +45,7 @@ def test_what_python_and_pip_make_on_their_own_and_what_is_put_back_is_no_change
     seen.look([rank], 0.0, 0.0)
     (library / "__pycache__").mkdir()
     (library / "~orch").mkdir()
+    (library / "pandas").mkdir()  # what is added breaks nothing that runs
     _later(library)
     assert seen.look([rank], EACH_S, 5.0) == []
     (library / "monai.py").rename(library / "away.py")
