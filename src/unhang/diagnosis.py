@@ -114,7 +114,8 @@ def with_names(judged: Judged, shapes: Mapping[str, tuple[int, ...]]) -> Judged:
     from unhang.analyze.element_counts import named, waiting_counts
 
     found = [text for count in waiting_counts(Situation(judged.case)) if (text := named(count, shapes))]
-    return judged._replace(diagnosis=replace(judged.diagnosis, notes=(*judged.diagnosis.notes, *found)))
+    notes = tuple(dict.fromkeys((*judged.diagnosis.notes, *found)))
+    return judged._replace(diagnosis=replace(judged.diagnosis, notes=notes))
 
 
 def look_closer(evidence: Evidence) -> None:
@@ -126,7 +127,8 @@ def look_closer(evidence: Evidence) -> None:
 def judge_case(case: Case) -> Judged:
     """Judges evidence that has been read."""
     situation = Situation(case)
-    return Judged(case, judge(situation), situation.waits)
+    judged = Judged(case, judge(situation), situation.waits)
+    return with_names(judged, case.shapes) if case.shapes and situation.is_hang else judged
 
 
 def verdict_on(job: Job, read_dumps: ReadDumps | None = None, on_progress: Progress | None = None) -> Diagnosis:

@@ -20,7 +20,7 @@ class Case:
     `lines`: texts that occur in exactly one line of the program each; without them the lines marked `# culprit` count.
     `kind`: proven or suspected, None where either is right. `some_culprits`: any of them is right, which one is chance.
     `location`: required, optional (what is named must be right), ignored.
-    `launching`: options of the launcher. `earlier`: the cause and the rank of each attempt after which the ranks were started again.
+    `launching`: options of the launcher; `watching`: of `unhang run`. `earlier`: the cause and the rank of each attempt after which the ranks were started again.
     `ends_itself`: its own limit ends it, not the watcher.
     `is_race`: on a busy machine the fault may not strike; then the job ends well, and is run again.
     """
@@ -45,6 +45,7 @@ class Case:
     ends_itself: bool = False
     is_race: bool = False
     launching: tuple[str, ...] = ()
+    watching: tuple[str, ...] = ()
     earlier: tuple[tuple[str, int], ...] = ()
 
     @property

@@ -142,7 +142,7 @@ def _options(case: Case, report_dir: Path) -> list[str]:
     # Each such wait is spent in full: they grow only where the machine is really busy.
     busy = max(1.0, slowness() / 2)
     given = [(name, str(limit_s * busy)) for name, limit_s in limits.items() if limit_s is not None]
-    return ["run", "--report-dir", str(report_dir), *itertools.chain(*given)]
+    return ["run", "--report-dir", str(report_dir), *case.watching, *itertools.chain(*given)]
 
 
 def _command(case: Case, port: int | None) -> list[str]:

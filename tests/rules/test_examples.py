@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from unhang.model import CAUSES
-from unhang.rules.base import HEADINGS, NEEDS, OTHERWISE, Card, Rule, all_cards
+from unhang.model import CAUSES, Diagnosis, Finding
+from unhang.rules.base import HEADINGS, NEEDS, OTHERWISE, Card, Names, Rule, all_cards
 from unhang.rules.registry import all_rules, judge
 from unhang.testing import Fires, Quiet
 
@@ -23,9 +23,13 @@ def examples(kind: type[Fires] | type[Quiet]) -> list[tuple[str, Rule, Any]]:
     ]
 
 
+def _said(rule: Rule, diagnosis: Diagnosis) -> tuple[Finding, ...]:
+    return diagnosis.remarks if rule.names is Names.REMARK else diagnosis.findings
+
+
 def wrong_alone(rule: Rule, example: Fires) -> list[str]:
     """What is wrong with what a rule says where it must speak."""
-    found = judge(example.case, [rule]).findings
+    found = _said(rule, judge(example.case, [rule]))
     if not found:
         return ["the rule says nothing"]
     first, wrong = found[0], []
@@ -55,6 +59,9 @@ def wrong_among_all(rule: Rule, example: Fires) -> list[str]:
     """What is wrong with the verdict of all rules together."""
     diagnosis = judge(example.case)
     wrong = [f"{o.rule} fails: {o.reason}" for o in diagnosis.outcomes if o.verdict == "error"]
+    if rule.names is Names.REMARK:
+        accused = [f"{f.rule} accuses somebody" for f in diagnosis.findings if f.cause != "unknown"]
+        return wrong + accused + ([] if any(f.rule == rule.id for f in diagnosis.remarks) else ["it makes no remark"])
     if not diagnosis.findings or diagnosis.findings[0].rule != rule.id:
         wrong.append(f"the first is not its own: {[f.rule for f in diagnosis.findings]}")
     wrong += [
@@ -70,7 +77,7 @@ def test_among_all_rules_its_finding_is_the_first() -> None:
 
 def spoken(rule: Rule, example: Quiet) -> str:
     """What a rule says where it must be silent, and which lines make that job one in trouble."""
-    found = judge(example.case, [rule]).findings
+    found = _said(rule, judge(example.case, [rule]))
     if not found:
         return ""
     proving = sorted({f"{e.kind} ({e.says})" for e in example.case.events if e.says})

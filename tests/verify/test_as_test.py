@@ -73,7 +73,7 @@ def run_test(path: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("found", "words", "said"),
     [
-        (replace(hung(), outcome=Outcome.CLEAN), ("python", "x"), "neither hung nor crashed"),
+        (replace(hung(), outcome=Outcome.CLEAN, findings=()), ("python", "x"), "neither failed nor did wrong"),
         (hung(), (), "does not say how the job is started"),
         (hung(), ("torchrun", "no_such_train.py"), "no_such_train.py is not here"),
     ],

@@ -17,19 +17,26 @@ if TYPE_CHECKING:
 
 
 @click.command("demo")
-@click.argument("story", default="demo")
+@click.argument("story", required=False)
 @click.option("--list", "is_list", is_flag=True, help="List the stories.")
+@click.option(
+    "--faults", "plays_faults", is_flag=True, help="Run each fault of the story's table, of all stories without STORY."
+)
 @click.option(
     "--report-dir", type=click.Path(path_type=Path), help="Where the reports go [unhang-reports/STORY-<time>]."
 )
 @click.option("--run-limit", type=seconds, default=180.0, metavar="SECONDS", help="End a run after this [180].")
 @click.option("--show-output", is_flag=True, help="Show what the trainings print, on stderr.")
-def command(story: str, is_list: bool, report_dir: Path | None, run_limit: float, show_output: bool) -> int:
+def command(
+    story: str | None, is_list: bool, plays_faults: bool, report_dir: Path | None, run_limit: float, show_output: bool
+) -> int:
     """Play a story: a small training that goes wrong as a real one did.
 
     It is run, its hang is named and ended; then the fix, the run with it, and both side by side. Without STORY the shortest one.
+
+    With --faults each verdict is laid beside the truth; the exit code is 1 if one of them is wrong.
     """
-    from unhang.verify.stories import choose, find_stories, play
+    from unhang.verify.stories import DEFAULT, choose, find_stories, play
 
     stories, options = find_stories()
     if is_list:
@@ -37,10 +44,15 @@ def command(story: str, is_list: bool, report_dir: Path | None, run_limit: float
         for one in stories.values():
             click.echo(f"{one.name:{width}}  {one.title}")
         return 0
-    chosen = choose(story, stories)
+    chosen = choose(story or DEFAULT, stories)
     need_torch()
-    folder = report_dir or Path("unhang-reports") / time.strftime(f"{chosen.name}-%Y%m%d-%H%M%S")
+    name = "faults" if plays_faults else chosen.name
+    folder = report_dir or Path("unhang-reports") / time.strftime(f"{name}-%Y%m%d-%H%M%S")
     how = _how(options, run_limit, show_output)
+    if plays_faults:
+        from unhang.verify.story_faults import play_faults
+
+        return play_faults([chosen] if story else stories.values(), folder.absolute(), how, click.echo)
     return play(chosen, folder.absolute(), how, click.echo)
 
 

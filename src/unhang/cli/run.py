@@ -109,6 +109,9 @@ def keeping(text: str) -> str:
     help="Have NCCL write what it does into files of the evidence, for this run only.",
 )
 @click.option(
+    "--native", is_flag=True, help="Take C++ frames of a hang too: 300 MB of memory for each rank, for a second."
+)
+@click.option(
     "--join",
     metavar="HOST[:PORT]|auto|off",
     help="Judge together with the other nodes of this job; HOST is the first of them [auto where there are several].",
@@ -138,6 +141,7 @@ def command(
     on_hang: OnHang | None,
     variables: tuple[tuple[str, str], ...],
     debugs_nccl: bool,
+    native: bool,
     join: str | None,
     join_port: int | None,
     join_cert: Path | None,
@@ -168,7 +172,7 @@ def command(
         metrics_port=metrics,
         webhook=webhook,
     )
-    options = replace(options, added=dict(variables), debugs_nccl=debugs_nccl)
+    options = replace(options, added=dict(variables), debugs_nccl=debugs_nccl, native=native)
     options = replace(options, render=_live_renderer(options), headline=_headline)
     given = JoinWishes(join, join_port, join_cert, join_key)
     token_folder = options.report_dir.parent if options.has_default_report_dir else options.report_dir
@@ -334,6 +338,8 @@ def diagnose_and_show(bundle: Path, report_dir: Path, is_quiet: bool = False, to
 
         said = headline(diagnosis, judged.case, judged.waits) if diagnosis.earlier else in_brief(judged.case.course)
         log(f"{': '.join(filter(None, (diagnosis.outcome, said)))}; report in {report_dir}")
+        for found in diagnosis.remarks:
+            log(f"note: {found.remark}")
     if failures:
         log(f"the report is not complete: {failures[0]}")
     if told:

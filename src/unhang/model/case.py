@@ -70,6 +70,8 @@ class Case:
 
     `attempt`: how often the ranks had been started before; `earlier`: what there is of each of these attempts, oldest first.
 
+    `shapes`: of the model's parameters, in their order, as the recorder saw them when the model was wrapped.
+
     `events`: what the lines of `log` say; `loose_errors`: exceptions in it that no rank is known to have raised.
     `readings`: what was read on the machines. `out_of_sight`: ranks that run on another node, or under another `unhang run`, of
     which nothing was given. That nothing is known of them is no evidence on them.
@@ -89,6 +91,7 @@ class Case:
     absent: tuple[Unavailable, ...] = ()
     out_of_sight: tuple[int, ...] = ()
     course: Course | None = None
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     attempt: int = 0
     earlier: tuple[Case, ...] = ()
 

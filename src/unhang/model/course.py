@@ -56,6 +56,16 @@ class PassedStall:
 
 
 @dataclass(frozen=True, slots=True)
+class LibraryChange:
+    """What is gone and what is new in a folder of Python's modules since the job began; `at_s`: when it was first seen."""
+
+    path: str
+    at_s: float
+    gone: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Course:
     """One run. `slow_count`: how many slow steps there were, of which the longest are kept.
 
@@ -71,6 +81,7 @@ class Course:
     stalls: tuple[PassedStall, ...] = ()
     contexts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     samples: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    changed: tuple[LibraryChange, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

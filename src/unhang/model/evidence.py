@@ -272,6 +272,8 @@ class RankEvidence:
     `skipped_steps`: optimizer steps that a loss scaler has left out since the last one that was taken. `quiet_s`: how long it had not moved
     when it ended; `usual_quiet_s`: the longest such time in this job that had ended by itself.
     `in_handler`: the signal whose handler the main thread is in. `look`: where it was looked at from outside alone.
+    `native`: the main thread's frames with those of C++, innermost first.
+    `facts`: what the recorder noted of the program: `program.tensor`, `program.loader`. `samples`, `tokens`: what its loaders have handed out.
     """
 
     identity: RankIdentity
@@ -295,6 +297,10 @@ class RankEvidence:
     quiet_s: float | None = None
     usual_quiet_s: float = 0.0
     look: Look | None = None
+    facts: tuple[Reading, ...] = ()
+    native: tuple[Frame, ...] = ()
+    samples: int = 0
+    tokens: int = 0
     unavailable: tuple[Unavailable, ...] = field(default=())
 
     @property
@@ -353,6 +359,7 @@ class Reading:
 
     `subject` is which one of its kind (`nofile`, `eth0`, `29500`, `GPU 3`); `fields` are its named values, with units in the
     names (`size_bytes`, `delay_ms`). `rank` and `host` say who read it; `rank` is None where it does not belong to one rank.
+    `at`: the line of the user's program that it is a fact of.
     """
 
     kind: str
@@ -360,6 +367,7 @@ class Reading:
     fields: Mapping[str, Value] = field(default_factory=dict)
     rank: int | None = None
     host: str = ""
+    at: Frame | None = None
 
     def __getitem__(self, name: str) -> Value:
         return self.fields.get(name)

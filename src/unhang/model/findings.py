@@ -202,6 +202,11 @@ class Finding:
             raise ValueError(f"confidence {self.confidence} is not within 0..1")
 
     @property
+    def remark(self) -> str:
+        """The title alone, and where it is explained: for what accuses nobody."""
+        return f"{self.title} (unhang explain {self.rule})"
+
+    @property
     def severity(self) -> str:
         """How bad it is where no job has failed yet: wrong, doubtful, or a note."""
         return "wrong" if self.confidence >= WRONG else "doubtful" if self.confidence >= DOUBTFUL else "note"
@@ -254,7 +259,8 @@ class Attempt:
 class Diagnosis:
     """All outcomes; findings ordered cause first. `earlier`: the verdicts on the attempts before the last, oldest first.
 
-    `next_steps`: what decides, where no cause is established. `stop`, `cost`, `set_up`, `course`: what a report said of the course of the job,
+    `next_steps`: what decides, where no cause is established. `remarks`: what is worth knowing and accuses nobody; the notes tell it.
+    `stop`, `cost`, `set_up`, `course`: what a report said of the course of the job,
     where nothing but that report is left.
     """
 
@@ -267,10 +273,16 @@ class Diagnosis:
     notes: tuple[str, ...] = field(default=())
     earlier: tuple[Attempt, ...] = ()
     next_steps: tuple[NextStep, ...] = ()
+    remarks: tuple[Finding, ...] = ()
     stop: Mapping[str, Any] = field(default_factory=dict)
     cost: Mapping[str, Any] = field(default_factory=dict)
     set_up: tuple[Mapping[str, str], ...] = ()
     course: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def word(self) -> str:
+        """How a verdict begins: the outcome; `wrong` for a job that came to its end and did not do right."""
+        return "wrong" if self.findings and self.outcome is Outcome.CLEAN else self.outcome.value
 
     @property
     def exit_code(self) -> int:

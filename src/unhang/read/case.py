@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unhang.model import Case, HangObservation, Job, LogEvent, LogLine, RaisedError, RankEvidence, Unavailable
@@ -16,6 +18,7 @@ from unhang.read.rank_evidence import evidence_of
 from unhang.read.rank_folder import DUMP_AT_EXIT, RankRecord
 from unhang.read.ras import ras_evidence
 from unhang.read.runs import out_of_sight
+from unhang.read.shapes import Shapes, read_shapes
 
 if TYPE_CHECKING:
     from unhang.read.dumps.objects import FlightTable
@@ -121,9 +124,19 @@ def _of_processes(gathered: Gathered, trusted: bool) -> Case:
         ),
         out_of_sight=unseen,
         course=gathered.course,
+        shapes=_shapes(records),
         attempt=len(gathered.earlier),
         earlier=tuple(replace(_of_processes(g, trusted), attempt=i) for i, g in enumerate(earlier)),
     )
+
+
+def _shapes(records: Records) -> Shapes:
+    """Those that the first rank with a file of them has: a wrapped model is the same on all."""
+    for _, record in sorted(records.items()):
+        path = Path(record.path) / "shapes.json"
+        if record.path and path.exists():
+            return record.attempt("shapes", partial(read_shapes, path)) or {}
+    return {}
 
 
 def _heard(records: Records) -> tuple[dict[int, RankRecord], dict[int, str]]:

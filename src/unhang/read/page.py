@@ -27,7 +27,7 @@ KINDS = (
     "monitored_barrier",
 )
 HEADER = struct.Struct("<12Q")
-SKIPPED_AT, SKIPPED = HEADER.size, struct.Struct("<Q")
+LATER_AT, LATER = HEADER.size, struct.Struct("<3Q")  # zero in what older recorders left: the header has room for 64
 STATUS_AT, STATUS_SLOTS, STATUS = 4096, 128, struct.Struct("<Qqqq")
 RING_AT, RING_SLOTS, RECORD_BYTES = 8192, 256, 256
 RECORD = struct.Struct("<QQqqQQqq192s")
@@ -38,7 +38,7 @@ _FUTURE_NS = 1 << 62
 class Page:
     """What the page says. Times in ns, wall clock except `heartbeat_ns` (CLOCK_MONOTONIC); 0 where never written.
 
-    `skipped_steps`: optimizer steps that a loss scaler has left out since the last one that was taken.
+    `skipped_steps`: optimizer steps that a loss scaler has left out since the last one that was taken. `samples`, `tokens`: of its loaders' batches.
     `groups`: numeric group id -> (last enqueued, last completed).
     """
 
@@ -56,6 +56,8 @@ class Page:
     pending: tuple[PendingCall, ...]
     lost_records: int
     skipped_steps: int = 0
+    samples: int = 0
+    tokens: int = 0
 
 
 def read_page(path: Path) -> Page:
@@ -79,6 +81,7 @@ def parse_page(data: bytes, name: str = "page.bin") -> Page:
     if header[1] != FORMAT:
         raise unreadable(name, f"page format {header[1]}", f"only format {FORMAT} can be read: use a newer unhang")
     pending, written = _pending(data), header[8]
+    skipped, samples, tokens = LATER.unpack_from(data, LATER_AT) if len(data) >= LATER_AT + LATER.size else (0, 0, 0)
     return Page(
         pid=header[2],
         heartbeat_ns=header[3],
@@ -93,7 +96,9 @@ def parse_page(data: bytes, name: str = "page.bin") -> Page:
         groups=_groups(data),
         pending=pending,
         lost_records=max(0, written - RING_SLOTS),
-        skipped_steps=SKIPPED.unpack_from(data, SKIPPED_AT)[0] if len(data) >= SKIPPED_AT + SKIPPED.size else 0,
+        skipped_steps=skipped,
+        samples=samples,
+        tokens=tokens,
     )
 
 

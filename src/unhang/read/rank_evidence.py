@@ -58,6 +58,10 @@ def evidence_of(
         quiet_s=real(proc, "quiet_s"),
         usual_quiet_s=real(proc, "usual_quiet_s") or 0.0,
         look=_look(record.look_fields),
+        facts=record.facts,
+        native=record.native,
+        samples=page.samples if page else 0,
+        tokens=page.tokens if page else 0,
         unavailable=tuple(record.absent),
     )
 

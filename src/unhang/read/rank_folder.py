@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from unhang.model import (
     ProcessGroup,
     RaisedError,
     RankIdentity,
+    Reading,
     Source,
     ThreadStack,
     Unavailable,
@@ -29,7 +31,7 @@ FOLDER_NAME = re.compile(r"r(\d{1,9})-(\d{1,9})$")
 # The moments at which they are taken, as far as that is fixed: at a suspicion, a moment later, at the end.
 DUMP_AT_EXIT = "flight_exit.pickle"
 FLIGHT_FILES = ("flight.json", "flight.pickle", DUMP_AT_EXIT)
-MAX_HANDLED = 64
+MAX_HANDLED = MAX_FACTS = 64
 MAX_VARIABLES, LONGEST_VARIABLE = 2048, 80
 
 T = TypeVar("T")
@@ -67,6 +69,8 @@ class RankRecord:
     unheard: str = ""
     waits_fields: dict[str, object] = field(default_factory=dict)
     look_fields: dict[str, object] = field(default_factory=dict)
+    facts: tuple[Reading, ...] = ()
+    native: tuple[Frame, ...] = ()
     dump_paths: list[Path] = field(default_factory=list)
     absent: list[Unavailable] = field(default_factory=list)
 
@@ -158,6 +162,13 @@ def _read_small_files(record: RankRecord, folder: Path) -> None:
     record.variables = read("variables.json", read_variables) or ()
     record.waits_fields = read("waits.json", read_object) or {}
     record.look_fields = read("look.json", read_object) or {}
+    record.facts = tuple(_fact(f, record.rank) for f in (read("facts.jsonl", read_object_lines) or [])[:MAX_FACTS])
+    if native := read("native.json", read_object):
+        record.native = frame_triples(native)
+        below = itertools.takewhile(lambda frame: not frame.file.endswith(".py"), record.native)
+        nameless = sorted({f.file.rpartition("/")[2] for f in below if f.function.startswith("0x")})
+        if why := text(native, "missing") or (f"no symbols in {', '.join(nameless[:4])}" if nameless else ""):
+            record.absent.append(Unavailable(f"C++ frames of rank {record.rank}", why))
     faults = folder / "faulthandler.txt"
     if faults.exists() and faults.stat().st_size:  # It is there, and empty, from the start.
         record.fault_dumps = read(faults.name, lambda path: read_faulthandler(path, record.main_thread_id)) or ()
@@ -168,6 +179,20 @@ def _read_small_files(record: RankRecord, folder: Path) -> None:
         record.absent.append(
             Unavailable(f"{text(note, 'what', 'a facility')} of rank {record.rank}", text(note, "reason"))
         )
+
+
+def _fact(fields: dict[str, object], rank: int) -> Reading:
+    """Lists of numbers, sizes and strides, as text: `4 x 16`."""
+    given = fields.get("fields")
+    values = {str(n): v for n, v in given.items()} if isinstance(given, dict) else {}
+    for name, value in values.items():
+        if isinstance(value, list):
+            values[name] = " x ".join(str(n) for n in value[:MAX_HANDLED])
+        elif not isinstance(value, (str, int, float, bool)):
+            values[name] = None
+    return Reading(
+        f"program.{text(fields, 'kind')}", text(values, "op"), values, rank, at=frame_triple(fields.get("at"))
+    )
 
 
 def _group(fields: dict[str, object]) -> ProcessGroup | None:

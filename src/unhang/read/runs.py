@@ -285,6 +285,7 @@ def joined_course(one: Course | None, other: Course | None) -> Course | None:
         slower=one.slower or other.slower,
         stalls=tuple(stalls.values()),
         samples={**other.samples, **one.samples} if len(_at(one)) == len(_at(other)) else longer.samples,
+        changed=tuple({change.path: change for change in (*other.changed, *one.changed)}.values()),
     )
 
 

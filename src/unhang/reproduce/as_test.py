@@ -63,8 +63,8 @@ def regression_test(diagnosis: Diagnosis, command: tuple[str, ...], path: Path, 
     Raises:
         WrongUsage: the evidence has no failure, or does not say how the job was started.
     """
-    if diagnosis.outcome not in _FAILED:
-        raise WrongUsage("the job neither hung nor crashed, so there is nothing that a test could guard against")
+    if diagnosis.outcome not in _FAILED and not diagnosis.findings:
+        raise WrongUsage("the job neither failed nor did wrong, so there is nothing that a test could guard against")
     if not command:
         raise WrongUsage("the evidence does not say how the job is started: give the report of 'unhang run'")
     missing = [word for word in command if word.endswith(".py") and not Path(word).exists()]

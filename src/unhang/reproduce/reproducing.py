@@ -24,6 +24,7 @@ from unhang.model.rank_sets import name_ranks
 from unhang.reproduce.program import render
 from unhang.reproduce.schedule import ROOTED, Schedule, Step, few_ranks, leap, shrink
 from unhang.reproduce.schedule_cut import NotReproducible, cut
+from unhang.reproduce.wrong_result import wrong_result
 
 LIMIT_S = 60.0
 TRIAL_QUIET_S, _TRIAL_LIMIT_S = 0.8, 20.0
@@ -135,6 +136,8 @@ def reproduce(s: Situation, diagnosis: Diagnosis, output: Path, limit_s: float =
     Blocks: up to about `limit_s`. Raises: NotReproducible, with the reason; NoTrials.
     """
     started = time.monotonic()
+    if (wrong := wrong_result(s, diagnosis)) is not None:
+        return _wrong_result(wrong, s, diagnosis, output, started)
     schedule = _cut(s, diagnosis)
     with _trials() as trials:
         spent_s = time.monotonic() - started  # a busy machine needs long to start torch, and will once more at the end
@@ -145,6 +148,19 @@ def reproduce(s: Situation, diagnosis: Diagnosis, output: Path, limit_s: float =
                 made.trials, made.seconds = trials.count, time.monotonic() - started
                 return made
     raise NotReproducible("the program that failed in the trials does not fail reliably: the failure depends on time")
+
+
+def _wrong_result(text: str, s: Situation, diagnosis: Diagnosis, output: Path, started: float) -> Reproduction:
+    """Of a collective that gives a wrong result: tried as it is, and put right."""
+    output.write_text(text)
+    code, printed = _as_a_process(output)
+    if code != FAILS:
+        output.unlink(missing_ok=True)
+        raise NotReproducible("the call gives the right result here: the tensors' memory may differ from the job's")
+    is_right = _as_a_process(output, "fixed")[0] == PASSES
+    schedule = Schedule({0: (), 1: ()}, {}, ())
+    ranks, seconds = len(s.case.world), time.monotonic() - started
+    return Reproduction(text, diagnosis.findings[0].title, schedule, ranks, True, is_right, 2, seconds, printed)
 
 
 def smallest(schedule: Schedule, trials: Trials, limit_s: float) -> tuple[Schedule, Schedule]:
@@ -187,6 +203,12 @@ def write_only(s: Situation, diagnosis: Diagnosis, output: Path) -> Reproduction
     Raises:
         NotReproducible: with the reason.
     """
+    if (wrong := wrong_result(s, diagnosis)) is not None:
+        output.write_text(wrong)
+        notes = ["not run: whether it fails was not tried"]
+        return Reproduction(
+            wrong, diagnosis.findings[0].title, Schedule({0: (), 1: ()}, {}, ()), len(s.case.world), notes=notes
+        )
     schedule = _cut(s, diagnosis)
     schedule = schedule.without(schedule.keys).fronts_only()
     title = describe(schedule)
@@ -241,13 +263,13 @@ def _final(
     return None
 
 
-def _as_a_process(program: Path) -> tuple[int | None, str]:
+def _as_a_process(program: Path, *arguments: str) -> tuple[int | None, str]:
     """The exit code of the program (None: over the limit) and its output. Nothing of it stays.
 
     Blocks: up to `_FRESH_LIMIT_S`.
     """
     process = subprocess.Popen(
-        [sys.executable, str(program)],
+        [sys.executable, str(program), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -323,7 +345,10 @@ def made_text(made: Reproduction, path: Path) -> bytes:
         f"  run      fails the same way: python {path} ends with exit code 1 ({made.trials} trials in {made.seconds:.0f} s)",
     ]
     if made.fix_passes:
-        text.append(f"  fix      passes: python {path} fixed, the calls that the ranks should have made")
+        what = (
+            "the calls that the ranks should have made" if any(made.schedule.steps.values()) else "tensors in one piece"
+        )
+        text.append(f"  fix      passes: python {path} fixed, {what}")
     text += [f"  note     {note}" for note in made.notes]
     return ("\n".join(text) + "\n").encode()
 

@@ -177,6 +177,7 @@ class Names(IntEnum):
     CAUSE = 0
     FAILURE = 1  # who failed, or is missing, and how: why is not established
     NOTHING = 2  # what is known; asked only where no other rule has found anything
+    REMARK = 3  # what is worth knowing of the program or its set-up: it accuses nobody, and stands among the notes
 
 
 Find = Callable[[Situation], Found | Iterable[Found] | None]

@@ -119,6 +119,7 @@ def _fixes(group: Sequence[Finding], culprits: Sequence[int]) -> tuple[Fix, ...]
 MACHINE = "unhang.rules.machine"  # the rules on readings, of which none has a verdict where nothing was read
 CANNOT_RESTART, _MOST_QUOTED = "stale-store", 2
 _BY_LOOKS = 0.8  # several looks from outside at a job that runs prove nothing
+_OF_REMARK = {v: Verdict.PASS if v is Verdict.FAIL else v for v in Verdict}  # nothing is wrong because of one
 NO_RULES = "unhang.rules.env"  # what a rule judges settings with, and loads when it needs it
 
 
@@ -191,6 +192,7 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
     case = situation.case
     outcomes: list[RuleOutcome] = []
     findings: list[Finding] = []
+    remarks: list[Finding] = []
     broken: tuple[str, ...] = ()
     if rules is None:
         rules, broken = load_rules(bool(case.readings))
@@ -201,8 +203,10 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
             outcomes.append(RuleOutcome(rule.id, Verdict.PASS))
             continue
         outcome, found = _judge_one(rule, situation)
-        outcomes.append(outcome)
-        findings.extend(found)
+        outcomes.append(
+            outcome if rule.names is not Names.REMARK else replace(outcome, verdict=_OF_REMARK[outcome.verdict])
+        )
+        (remarks if rule.names is Names.REMARK else findings).extend(found)
     if situation.standing is not None:
         findings = [replace(f, confidence=min(f.confidence, _BY_LOOKS)) for f in findings]
     straggling = any(f.cause == "straggler" for f in findings)
@@ -216,7 +220,8 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
         findings=_after_first_failure(ordered, earlier),
         outcomes=tuple(outcomes),
         inventory=Inventory(case.present, case.absent),
-        notes=(*_notes(situation, findings), *broken),
+        notes=(*_notes(situation, findings), *(found.remark for found in remarks), *broken),
+        remarks=tuple(remarks),
         earlier=earlier,
         next_steps=() if independent else _next_steps(situation, ordered, outcome_of_job),
     )

@@ -67,7 +67,7 @@ def verdict(view: View, issue: str, has_rule: bool) -> Markup:
     summary = tag("div", tag("p", "What to do", cls="eyebrow"), tag("ol", todo), cls="card") if todo else None
     rule = tag("a", f"About the rule {view['rule']}", href="#rule") if has_rule else None
     return markup(
-        tag("div", tag("span", view["outcome"], cls=f"badge {view['outcome']}"), " ", tag("div", chips, cls="chips"), cls="verdict"),
+        tag("div", tag("span", view["word"], cls=f"badge {view['outcome']}"), " ", tag("div", chips, cls="chips"), cls="verdict"),
         tag("h1", view["headline"]),
         tag(
             "div",

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from unhang.analyze.program_facts import handed_out
 from unhang.model import Case, Course, Finding, NextStep, PassedStall, SlowStep, user_frames
 from unhang.model.course import ranks_by_phase
 from unhang.model.rank_sets import name_ranks
@@ -135,9 +136,11 @@ def _roughly(seconds: float) -> str:
 def course_lines(case: Case) -> list[tuple[str, str]]:
     """(of what, what) of the course of the run, a few lines; none where it was not watched."""
     course = case.course
+    got = handed_out(case)
+    data = [("Data", got)] if got else []
     if course is None:
-        return []
-    return [*_pace(course), *_slow(course), *_stalls(course.stalls), *_contexts(course), *_memory(course)]
+        return data
+    return [*_pace(course), *data, *_slow(course), *_stalls(course.stalls), *_contexts(course), *_memory(course)]
 
 
 def is_remarkable(course: Course | None) -> bool:

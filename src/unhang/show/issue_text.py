@@ -40,7 +40,7 @@ def _remedies(finding: Finding) -> list[str]:
 
 def issue_text(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:
     """The verdict in Markdown, ends with a newline; the command of the job is not in it, since it may name what is private."""
-    lines = [f"**{diagnosis.outcome.value.upper()}: {_plain(headline(diagnosis, case, waits))}**", ""]
+    lines = [f"**{diagnosis.word.upper()}: {_plain(headline(diagnosis, case, waits))}**", ""]
     if diagnosis.findings:
         first = diagnosis.findings[0]
         lines += [_plain(first.because), "", f"Rule `{first.rule}` ({_plain(certainty(first))})"]

@@ -61,7 +61,15 @@ def exit_code_of(runs: Sequence[ListedRun]) -> int:
 def render_run_list(runs: Sequence[ListedRun], color: bool = False, width: int = 100) -> str:
     """A line for each, as wide as it must be, without a final newline; the answer comes last."""
     paper = Paper(color, width)
-    rows = [(_began(run), run.outcome.value.upper(), _ended(run), " ".join(run.paths)) for run in runs]
+    rows = [
+        (
+            _began(run),
+            (run.diagnosis.word if run.diagnosis else run.outcome.value).upper(),
+            _ended(run),
+            " ".join(run.paths),
+        )
+        for run in runs
+    ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for run, row in zip(runs, rows, strict=True):
         began, outcome, *rest = (cell.ljust(size) for cell, size in zip(row, widths, strict=True))

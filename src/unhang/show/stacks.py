@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 from collections.abc import Iterable, Sequence
@@ -19,9 +20,12 @@ from unhang.model import (
     RankEvidence,
     user_frames,
 )
+from unhang.model.rank_sets import name_ranks
 from unhang.numeric import np
 
 Frames = tuple[Frame, ...]
+_MOST_NATIVE = 12
+_TEMPLATE = re.compile(r"[<(].*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,18 @@ def _frames_at(evidence: RankEvidence | None, location: Location | None) -> tupl
         if at & {(f.file, f.line) for f in inner}:
             return f"{'was' if evidence.exit else 'is'} here in its {name}", inner
     return how, frames
+
+
+def native_rows(case: Case) -> list[tuple[str, str]]:
+    """What the main threads are in below Python, innermost first, the ranks that are in the same together."""
+    found: dict[str, list[int]] = {}
+    for rank, evidence in sorted(case.ranks.items()):
+        if evidence.native:
+            upper = next((i for i, f in enumerate(evidence.native) if f.file.endswith(".py")), len(evidence.native))
+            below = [f for f in evidence.native[:upper] if not f.function.startswith("pybind11::")][:_MOST_NATIVE]
+            told = [f"{_TEMPLATE.sub('', f.function)} ({f.file.rpartition('/')[2]})" for f in below]
+            found.setdefault(" < ".join(told) or "no frame below Python", []).append(rank)
+    return [(name_ranks(ranks, 4), told) for told, ranks in found.items()]
 
 
 def _culprit_stack(case: Case, finding: Finding) -> ShownStack | None:

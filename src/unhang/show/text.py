@@ -25,7 +25,7 @@ from unhang.show.course import cost_in_words, cost_of, cost_of_step, course_line
 from unhang.show.headline import certainty, ended, headline, undecided
 from unhang.show.paper import Paper, duration
 from unhang.show.run_card import run_card
-from unhang.show.stacks import ShownStack, compared, frames_of, last_calls, line_of, short_place
+from unhang.show.stacks import ShownStack, compared, frames_of, last_calls, line_of, native_rows, short_place
 from unhang.show.wait_graph import WaitGraph, WaitNode, wait_graph, without_wait
 
 _MOST_ROOTS, _MOST_FRAMES = 3, 4
@@ -41,11 +41,9 @@ _BADGE = {
 
 
 def _first_line(paper: Paper, diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> None:
-    style = (
-        "warn" if diagnosis.findings and diagnosis.outcome is Outcome.CLEAN else _BADGE.get(diagnosis.outcome, "warn")
-    )
+    style = "warn" if diagnosis.word != diagnosis.outcome else _BADGE.get(diagnosis.outcome, "warn")
     parts: list[str | tuple[str, str]] = [
-        (diagnosis.outcome.value.upper(), style),
+        (diagnosis.word.upper(), style),
         "  ",
         (headline(diagnosis, case, waits), "strong"),
     ]
@@ -302,8 +300,9 @@ def render_text(
     _first_line(paper, diagnosis, case, waits)
     if diagnosis.outcome is Outcome.CLEAN and not diagnosis.findings:
         _attempts(paper, diagnosis)
-        if is_remarkable(case.course):
+        if is_remarkable(case.course) or diagnosis.remarks:
             _table(paper, "How it ran", course_lines(case))
+        _notes(paper, [found.remark for found in diagnosis.remarks])
         return str(paper)
     _facts(paper, diagnosis, case)
     if diagnosis.findings:
@@ -322,6 +321,7 @@ def render_text(
         _late_stacks(paper, case, waits)
         _shown(paper, case, diagnosis)
         _deciding(paper, diagnosis)
+    _table(paper, "C++ frames, innermost first", native_rows(case))
     _next_steps(paper, diagnosis.next_steps)
     _attempts(paper, diagnosis)
     _table(paper, "How it ran", course_lines(case))

@@ -272,6 +272,7 @@ def page_data(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> View:
     shared = _shared(left, right)
     view: View = {
         "outcome": "check" if case.readings and first else diagnosis.outcome.value,
+        "word": "check" if case.readings and first else diagnosis.word,
         "isCheck": bool(case.readings),
         "headline": headline(diagnosis, case, waits),
         "rule": first.rule if first else "",
@@ -337,7 +338,7 @@ def _static(data: View, diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> di
     facts, culprits = dict(data["facts"]), data["culprits"]
     rule = about_rule(data["rule"])
     return {
-        "title": markup(f"{data['outcome'].upper()}: {data['headline']}"[:160]),
+        "title": markup(f"{data['word'].upper()}: {data['headline']}"[:160]),
         "command": markup(facts.get("Command", "")),
         "when": markup(facts.get("Started", "")),
         "verdict": verdict(data, issue_text(diagnosis, case, waits), bool(rule)),

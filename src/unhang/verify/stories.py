@@ -41,6 +41,17 @@ _DEMO_PATCH = (
 
 
 @dataclass(frozen=True)
+class Fault:
+    """A fault that a story's program can be told to have, and the truth about it. `any_culprit`: one of the culprits, by chance."""
+
+    name: str
+    outcome: str
+    cause: str
+    culprits: tuple[int, ...]
+    any_culprit: bool = False
+
+
+@dataclass(frozen=True)
 class Story:
     """One story. `patch`: file, text and its replacement, where the broken program is repaired by an edit."""
 
@@ -56,6 +67,7 @@ class Story:
     file: str = "train.py"
     marker: str = ""
     patch: tuple[str, str, str] | None = None
+    faults: tuple[Fault, ...] = ()
 
     def diff(self) -> str:
         """The change that mends it; where the program has a switch for it, the lines that are wrong."""
@@ -157,7 +169,14 @@ def _story(entry: Mapping[str, Any], folder: Path) -> Story:
         believed=str(entry.get("believed", "")),
         fix=str(entry.get("fix", "")),
         marker=str(entry.get("marker", "")),
+        faults=tuple(map(_fault, entry.get("faults", ()))),
     )
+
+
+def _fault(entry: Mapping[str, Any]) -> Fault:
+    culprits = tuple(int(rank) for rank in entry["culprits"])
+    name, outcome, cause = (str(entry[key]) for key in ("name", "outcome", "cause"))
+    return Fault(name, outcome, cause, culprits, bool(entry.get("any_culprit")))
 
 
 def _demo() -> Story:

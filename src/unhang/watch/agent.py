@@ -311,9 +311,9 @@ class Agent:
     _is_unchanged = staticmethod(evidence.is_unchanged)
 
     def _secure(self) -> None:
-        """Takes what a look leaves out: the calls with their paths, and the loaders' workers."""
+        """Takes what a look leaves out: the calls with their paths, the loaders' workers, and C++ frames where they are wanted."""
         evidence.request_pickles([r.folder for r in self._running()])
-        evidence.take_workers(self._here())
+        evidence.take_workers(self._here(), self.options.native)
 
     def _tell(self, verdict: Mapping[str, Any], will_end: bool) -> None:
         """Lets other nodes know."""

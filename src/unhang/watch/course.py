@@ -20,6 +20,8 @@ from typing import Any
 from unhang.model.course import ranks_by_phase
 from unhang.model.rank_sets import name_ranks
 from unhang.watch.devices import DeviceProbe
+from unhang.watch.early import Early
+from unhang.watch.libraries import Libraries
 from unhang.watch.ranks import WatchedRank, write_whole
 
 COURSE = "course.json"
@@ -142,7 +144,7 @@ class Course:
         self.slower: dict[str, Any] | None = None
         self.stalls: list[dict[str, Any]] = []
         self._said, self._said_at = 0, float("-inf")
-        self._series, self._devices = Series(), DeviceProbe()
+        self._series, self._devices, self._libraries, self._early = Series(), DeviceProbe(), Libraries(), Early(run_dir)
         self._used: dict[str, tuple[float, float]] = {}
 
     def begin_again(self) -> None:
@@ -164,6 +166,13 @@ class Course:
         if now >= self._series.next_at:
             self._series.next_at = now + self._series.pause_s
             self._series.add(now - self._began, self._sample(ranks, now))
+        folders = [rank.folder for rank in ranks]
+        for text in self._early.look(folders, now):
+            self._say(text)
+        for path in self._libraries.look(folders, now, now - self._began):
+            _, gone, new = self._libraries.changed[path]
+            what = [*(f"{n} is gone" for n in gone[:3]), *(f"{n} is new" for n in new[:3])]
+            self._tell(f"{path} changes under the running job: {', '.join(what)}", now, is_rare=True)
         if now - self._written_at >= _WRITE_EACH_S:
             self.write()
 
@@ -275,6 +284,10 @@ class Course:
             "slower": self.slower,
             "stalls": self.stalls,
             "contexts": self._devices.contexts,
+            "changed": [
+                {"path": path, "at_s": round(at_s, 1), "gone": gone, "new": new}
+                for path, (at_s, gone, new) in self._libraries.changed.items()
+            ],
             "samples": {"at_s": self._series.at_s, **self._series.values},
         }
 

@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from unhang.watch.native import take_native
 from unhang.watch.process import children_of
 from unhang.watch.ranks import WatchedRank, write_whole
 
@@ -76,8 +77,10 @@ def _write_stacks(rank: WatchedRank, threads: list[Any]) -> None:
     write_whole(rank.folder / "pyspy.json", json.dumps(_with_pid(threads, rank.pid)).encode())
 
 
-def take_workers(ranks: Sequence[WatchedRank]) -> None:
-    """Stacks of the children of each rank (loader workers), beside those of the rank itself. Blocks: 1 s a rank."""
+def take_workers(ranks: Sequence[WatchedRank], native: bool = False) -> None:
+    """Stacks of the children of each rank (loader workers), beside those of the rank itself. Blocks: 1 s a rank; `native`: see `take_native`."""
+    if native:
+        take_native(ranks, py_spy())
     for rank in ranks:
         children = children_of(rank.pid)[:MOST_WORKERS]
         found = take_stacks(children, timeout_s=1.0) if children else {}

@@ -19,7 +19,19 @@ NODES, NODE_FILE = "nodes", "node.json"
 MOST_RANKS, MOST_BYTES, MOST_FILE = 4096, 64 << 20, 32 << 20
 PAGE, UNKNOWN_WHY = "page.bin", "no message came any more"
 _TRAVEL = (
-    *(PAGE, "identity.json", "groups.jsonl", "proc.json", "pyspy.json", "waits.json", "variables.json", "notes.jsonl"),
+    *(
+        PAGE,
+        "identity.json",
+        "groups.jsonl",
+        "proc.json",
+        "pyspy.json",
+        "waits.json",
+        "variables.json",
+        "notes.jsonl",
+        "facts.jsonl",
+        "shapes.json",
+        "native.json",
+    ),
     *("error.json", "handled.jsonl", "held.json", "exit.json", "faulthandler.txt", "interrupt.txt"),
     *("flight.json", "flight.pickle", "flight_exit.pickle"),
 )

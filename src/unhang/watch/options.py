@@ -38,7 +38,7 @@ class RunOptions:
 
     `render`: makes the text of the verdict from the run directory, for a hang that is shown while the job still stands;
     `headline`: one line of it, for other nodes. `join`: how to meet the watchers of other nodes, if there are any.
-    `metrics_port`: where Prometheus may ask; `webhook`: the URL that gets a message on a hang (it may be a secret).
+    `native`: whether C++ frames are taken of a hang. `metrics_port`: where Prometheus may ask; `webhook`: the URL that gets a message on a hang (it may be a secret).
     """
 
     report_dir: Path
@@ -48,6 +48,7 @@ class RunOptions:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     added: Mapping[str, str] = field(default_factory=dict, repr=False)
     debugs_nccl: bool = False
+    native: bool = False
     has_default_report_dir: bool = False
     render: Callable[[Path], str] | None = field(default=None, repr=False, compare=False)
     headline: Callable[[Path], Headline] | None = field(default=None, repr=False, compare=False)

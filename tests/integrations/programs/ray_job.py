@@ -1,5 +1,6 @@
-"""Two workers of Ray Train, twice: the second time one of them raises where the other waits for it."""
+"""Two workers of Ray Train, twice: the second time one of them raises where the other waits for it, and the driver sets a variable too late."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ def train_loop(config: dict[str, Any]) -> None:
 
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=True, object_store_memory=100 << 20)
 for fault in ("healthy", "fault"):
+    if fault == "fault":
+        os.environ["NCCL_DEBUG"] = "WARN"  # the workers have the environment of the cluster
     trainer = TorchTrainer(
         ray_train_loop(train_loop, f"{FOLDER}/{fault}"),
         train_loop_config={"fault": fault},

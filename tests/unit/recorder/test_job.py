@@ -114,6 +114,8 @@ def test_training_job(tmp_path: Path, run_dir: Path) -> None:
             "exit.json",
             "faulthandler.txt",
             "interrupt.txt",
+            "facts.jsonl",
+            "shapes.json",
         ),
         *("flight_exit.pickle", "ctl.sock", "fr.sock"),
     }

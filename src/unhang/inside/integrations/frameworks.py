@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang.inside.integrations.training import Training
+from unhang.inside.recorder import facts
 
 
 def watch_accelerator(accelerator: Any, **settings: Any) -> Training:
@@ -138,6 +139,7 @@ def ray_train_loop(
     """
     # Here, in the driver: the workers have folders of their own.
     name = time.strftime("%Y%m%d-%H%M%S") + f"-{os.getpid()}"
+    given = facts.settings_now()
     folder = str(Path(report_dir or os.environ.get("UNHANG_REPORT_DIR") or Path("unhang-reports") / name).absolute())
 
     def loop(*config: Any) -> Any:
@@ -146,6 +148,7 @@ def ray_train_loop(
         with Training(folder, **settings) as training:
             frameworks._trainings[:] = [training]
             training.begin()
+            facts.note_settings(given)
             return train_loop(*config)
 
     # Ray counts the parameters of the function to know whether it wants the configuration.

@@ -17,6 +17,7 @@ from .recording import Recording, attempt
 
 _watched: set[str] = set()
 _VARIABLES = ("NCCL_", "TORCH_", "GLOO_", "CUDA_", "OMP_", "PYTORCH_", "UCX_", "FI_")
+_OTHER_VARIABLES = ("SLURM_JOB_END_TIME",)
 _MOST_VARIABLES, _LONGEST_VALUE = 100, 300
 
 
@@ -128,13 +129,16 @@ def _identity_of(number: int) -> dict[str, Any]:
         "cwd": _working_folder(),
         "main_thread_id": threading.main_thread().ident,
         "page_format": 1,
+        "libraries": [os.path.dirname(module.__file__ or "") for module in (os, sys.modules.get("torch")) if module],
         "output_bytes": _output_bytes(),
     }
 
 
 def _variables() -> dict[str, str]:
     """The variables that decide how ranks communicate, as they are at this moment."""
-    names = [name for name in sorted(os.environ) if name.startswith(_VARIABLES)][:_MOST_VARIABLES]
+    names = [name for name in sorted(os.environ) if name.startswith(_VARIABLES) or name in _OTHER_VARIABLES][
+        :_MOST_VARIABLES
+    ]
     return {name: os.environ[name][:_LONGEST_VALUE] for name in names if not name.endswith(("KEY", "TOKEN", "SECRET"))}
 
 

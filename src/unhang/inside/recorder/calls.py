@@ -11,7 +11,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-from . import announce, flight, page, recording
+from . import announce, facts, flight, page, recording
 from .frames import caller_of_torch, record_text
 from .recording import Recording, append_json, attempt, do_not_trace, failed_in_torch
 
@@ -170,6 +170,7 @@ def _new_group(c10d: Any, original: Any) -> Any:
                 end(rec, number)
         if rec is not None and is_outer:
             attempt("groups.jsonl", write_new_groups, rec, c10d, timeout)
+            attempt("groups", facts.note_group, rec, c10d, kwargs)
         return result
 
     return new_group

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from types import FrameType, TracebackType
 from typing import Any
 
-from . import flight, recording
+from . import facts, flight, recording
 from .frames import file_of, traceback_places, user_places
 from .recording import Recording, append_json, attempt, do_not_trace, step_aside, write_json
 
@@ -62,6 +62,8 @@ def record(error: BaseException | None, thread: str) -> None:
     if rec is None or error is None or rec.has_error or isinstance(error, (SystemExit, KeyboardInterrupt)):
         return
     rec.has_error = True
+    if thread == "MainThread":
+        attempt("what torchrun is told", facts.note_uncaught, rec)
     content = describe(error, thread)
     first, frames = attempt("the first exception of a chain", first_raised, error) or (error, content["frames"])
     if first is not error:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from threading import get_ident
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ..imports import Action, act_after_import
-from . import announce, calls, errors_seen, page, recording, waits_within
+from . import announce, calls, errors_seen, facts, page, recording, waits_within
 from .recording import attempt, do_not_trace, step_aside
 
+Seen = Callable[[recording.Recording, Any], None]
 _C10D = "torch.distributed.distributed_c10d"
 _MARK = "_unhang_recorder_installed"
 # The buffer size of the flight recorder as older torch calls it: this torch would warn about it in every rank.
@@ -53,6 +54,7 @@ def _watch_c10d(c10d: Any) -> None:
     attempt("calls", calls.watch, c10d)
     attempt("store waits", calls.watch_store, bindings)
     attempt("completion of isend and irecv", calls.watch_work, bindings)
+    attempt("tensors of collectives", facts.watch_tensors, c10d, bindings)
 
 
 def torch_version() -> tuple[int, int] | None:
@@ -102,27 +104,39 @@ _OTHERS = {
     "multiprocessing.process": errors_seen.watch_processes,
     "torch.multiprocessing.spawn": errors_seen.watch_spawn,
     "torch._dynamo.eval_frame": skip_our_frames,
+    "torch.nn.parallel.distributed": facts.watch_ddp,
+    "torch.distributed.fsdp.fully_sharded_data_parallel": facts.watch_fsdp,
+    "torch.distributed.fsdp._fully_shard._fully_shard": facts.watch_fully_shard,
     "threading": waits_within.watch_threads,
     "concurrent.futures.thread": waits_within.watch_executors,
 }
 
 
-def _marked(original: Any, phase: int) -> Any:
-    """Only the main thread marks: a thread that saves a checkpoint must not hide what the training does."""
+def _marked(original: Any, phase: int, before: Seen | None = None, after: Seen | None = None) -> Any:
+    """Only the main thread marks: a thread that saves a checkpoint must not hide what the training does.
+
+    `before` sees the object whose method it is, `after` what comes back.
+    """
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         rec = recording.current
         is_marked = rec is not None and get_ident() == rec.main_thread_id
-        before = rec.page.enter(phase) if rec is not None and is_marked else page.NONE
-        try:
+        if rec is None or not is_marked:
             return original(*args, **kwargs)
+        earlier = rec.page.enter(phase)
+        if before is not None:
+            before(rec, args[0])
+        try:
+            result = original(*args, **kwargs)
         except BaseException as error:
             step_aside(error)
             raise
         finally:
-            if rec is not None and is_marked:
-                rec.page.enter(before)
+            rec.page.enter(earlier)
+        if after is not None:
+            after(rec, result)
+        return result
 
     return do_not_trace(call)
 
@@ -172,8 +186,8 @@ def _count_scaled(counts: page.Page, before: int, state: Any) -> None:
 
 def _watch_data(module: Any) -> None:
     iterator, loader = module._BaseDataLoaderIter, module.DataLoader
-    iterator.__next__ = _marked(iterator.__next__, page.DATA)
-    loader.__iter__ = _marked(loader.__iter__, page.DATA)
+    iterator.__next__ = _marked(iterator.__next__, page.DATA, after=facts.count_batch)
+    loader.__iter__ = _marked(loader.__iter__, page.DATA, before=facts.watch_loader)
 
 
 def _watch_backward(module: Any) -> None:

@@ -25,7 +25,7 @@ _LAST = _RECORDS - 1
 _pack, _now = _RECORD.pack_into, time.time_ns
 
 PID, HEARTBEAT, STEPS, STEP_TIME, PHASE, PHASE_SINCE = 2, 3, 4, 5, 6, 7
-RECORDS, INITIALIZED, ENDED, FAILED_POLLS, SKIPPED = 8, 9, 10, 11, 12
+RECORDS, INITIALIZED, ENDED, FAILED_POLLS, SKIPPED, SAMPLES, TOKENS = range(8, 15)
 
 NONE, DATA, FORWARD, BACKWARD, OPTIMIZER, CHECKPOINT = range(6)
 
@@ -78,6 +78,12 @@ class Page:
     def count_skipped(self, is_skipped: bool) -> None:
         """One more optimizer step that a loss scaler left out since the last one that was taken, or a taken one."""
         self.words[SKIPPED] = self.words[SKIPPED] + 1 if is_skipped else 0
+
+    def count_batch(self, samples: int, tokens: int) -> None:
+        """One more batch that a loader has handed out."""
+        words = self.words
+        words[SAMPLES] += samples
+        words[TOKENS] += tokens
 
     def set_status(self, pg_id: int, enqueued: int, completed: int) -> bool:
         """Write how far one group is. False when all 128 places are taken by other groups."""

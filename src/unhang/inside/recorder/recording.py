@@ -96,6 +96,7 @@ class Recording:
         self.counts: dict[tuple[int, str], int] = {}
         self.groups_written: set[str] = set()
         self.noted: set[str] = set()
+        self.shapes: dict[str, list[int]] = {}
         self.has_error = False
         self.has_flight = False
         self.exit_code: int | None = None

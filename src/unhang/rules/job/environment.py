@@ -101,9 +101,17 @@ def _same(value: str) -> str:
 
 @rule("environment-changed")
 def environment_changed(s: Situation) -> Found | None:
-    """A module of Python's own that is gone, in a job that began with it: by another version in the traceback, or by steps that it made."""
+    """A module that is gone, as the watcher saw it go; or one of Python's own, in a job that began with it: by another version in the traceback, or by steps that it made."""
     for error in errors_of(s):
         gone = _GONE.search(error.text)
+        if gone and (seen_to_go := _seen_to_go(s, gone[1])) is not None:
+            path, at_s, name = seen_to_go
+            why = f"{name} went from {path} {at_s:.0f} s after the start"
+            raised = EvidenceLine("exception", error.text[:300], error.source.line)
+            ranks = () if error.rank is None else (error.rank,)
+            return Found(
+                0.97, ranks, (raised, EvidenceLine(path, why)), {"module": gone[1], "why": why}, "seen", is_root=True
+            )
         if not error.error.type.endswith(("ModuleNotFoundError", "ImportError")) or not gone or gone[1] not in ALWAYS:
             continue
         told, after = _of_its_job(s, error, "environment.python"), _version_of(error)
@@ -121,6 +129,15 @@ def environment_changed(s: Situation) -> Found | None:
         raised = EvidenceLine(place, error.text[:300], error.source.line)
         ranks = () if error.rank is None else (error.rank,)
         return Found(0.95 if others else 0.85, ranks, (raised, *seen), words, "version" if others else "", is_root=True)
+    return None
+
+
+def _seen_to_go(s: Situation, module: str) -> tuple[str, float, str] | None:
+    """The folder from which a module went while the job ran, when, and its name there."""
+    for change in s.case.course.changed if s.case.course else ():
+        name = next((n for n in change.gone if n == module or n.startswith((f"{module}.", f"{module}-"))), None)
+        if name is not None:
+            return change.path, change.at_s, name
     return None
 
 
