@@ -73,6 +73,8 @@ class Case:
     `events`: what the lines of `log` say; `loose_errors`: exceptions in it that no rank is known to have raised.
     `readings`: what was read on the machines. `out_of_sight`: ranks that run on another node, or under another `unhang run`, of
     which nothing was given. That nothing is known of them is no evidence on them.
+
+    `chosen`: of a job with many ranks those that stand for all `stands_for` of them; groups have no other members here.
     """
 
     job: Job = Job()
@@ -91,6 +93,8 @@ class Case:
     course: Course | None = None
     attempt: int = 0
     earlier: tuple[Case, ...] = ()
+    chosen: tuple[int, ...] = ()
+    stands_for: int = 0
 
     def of_attempt(self, number: int | None) -> Case:
         """What there is of an earlier attempt; all of this for None."""
@@ -104,7 +108,9 @@ class Case:
 
     @property
     def world(self) -> tuple[int, ...]:
-        """Every rank that exists or should exist."""
+        """Every rank that exists or should exist; where some stand for all, these."""
+        if self.chosen:
+            return self.chosen
         expected = range(self.job.world_size) if self.job.world_size else ()
         return tuple(sorted({*expected, *self.ranks}))
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from unhang.model import Case, HangObservation, Job, LogEvent, LogLine, RaisedError, RankEvidence, Unavailable
+from unhang.read.alike import smaller
 from unhang.read.fields import text, texts, whole, wholes
 from unhang.read.gathered import Gathered
 from unhang.read.inventory import NO_SIGN, OUT_OF_SIGHT, RankCalls, absent_calls, present_evidence
@@ -99,8 +100,11 @@ def _of_processes(gathered: Gathered, trusted: bool) -> Case:
     events = _events_in(lines)
     known = {group.name: group for group in (*calls.groups, *membership.all_groups())}
     job = _job(gathered, flights, _known_world(records) or membership.world())
-    unseen = tuple(sorted({*out_of_sight(gathered.runs, records, range(job.world_size or 0)), *unheard}))
-    return Case(
+    alike = gathered.alike
+    expected = alike.expected if alike else set(range(job.world_size or 0))
+    hidden = alike.hidden if alike else out_of_sight(gathered.runs, records, expected)
+    unseen = tuple(sorted({*hidden, *unheard}))
+    case = Case(
         job=job,
         ranks=ranks,
         groups=tuple({**known, **{group.name: group for group in calls.groups}}.values()),
@@ -114,7 +118,7 @@ def _of_processes(gathered: Gathered, trusted: bool) -> Case:
             *_absent_by_the_watcher(gathered.job),
             *gathered.absent,
             *absent_calls(flights.ranks, records, ranks),
-            *_absent_ranks(set(range(job.world_size or 0)) - {*records, *unseen}, job, NO_SIGN),
+            *_absent_ranks(expected - {*records, *unseen}, job, NO_SIGN),
             *_absent_ranks([rank for rank in unseen if rank not in unheard], job, OUT_OF_SIGHT),
             *(Unavailable(f"rank {rank}", reason) for rank, reason in list(unheard.items())[:MAX_NAMED_RANKS]),
             *(absence for record in records.values() for absence in record.absent),
@@ -124,6 +128,7 @@ def _of_processes(gathered: Gathered, trusted: bool) -> Case:
         attempt=len(gathered.earlier),
         earlier=tuple(replace(_of_processes(g, trusted), attempt=i) for i, g in enumerate(earlier)),
     )
+    return smaller(case, alike) if alike else case
 
 
 def _heard(records: Records) -> tuple[dict[int, RankRecord], dict[int, str]]:

@@ -11,7 +11,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -19,9 +19,9 @@ from typing import Any
 
 import msgspec
 
-from unhang.model.rank_sets import name_ranks
+from unhang.watch import many
 from unhang.watch.evidence import drop_answers, is_unchanged, request_pickles, take_evidence, take_workers
-from unhang.watch.far import UNKNOWN_WHY, FarNode, FarRank, Packer
+from unhang.watch.far import UNKNOWN_WHY, FarNode, FarRank, Packer, why_silent, words_on
 from unhang.watch.meeting import (
     CRASH,
     LEAST_PAUSE_S,
@@ -40,7 +40,7 @@ from unhang.watch.ranks import WatchedRank
 LOOK_S, CONFIRM_WAIT_S, SECURE_S, ACKNOWLEDGE_S = 5.0, 3.0, 4.0, 2.0
 UNHEARD_S, TOLD_AFTER_S, HUB_SILENT_S = 4.0, 8.0, 6.0
 CLOSED_S, LINGER_S, LAST_WORDS_S, CAUSE_S = 1.5, 1.0, 1.0, 3.0
-_PUMP_S, _PROBE_S = 0.05, 0.5
+_PUMP_S = 0.05
 MOST_LINES = 4
 
 
@@ -59,6 +59,7 @@ class JoinedAgent(OutwardAgent):
         self._given = 0  # the last number that was given to an order or a verdict
         self._promised: JointVerdict | None = None  # for which the hub will have the job ended
         self._has_ended = self._hears = False
+        self._own_world, self._worlds = 0, set[str]()
 
     def run(self) -> None:
         """Turns until the job is over, and lets the others know."""
@@ -74,6 +75,10 @@ class JoinedAgent(OutwardAgent):
             poller.register(self.meeting.woken, select.POLLIN)
             self._hears = True
         super()._discover(poller)
+        if new := self.ranks.keys() - self._worlds:
+            self._worlds |= new
+            self._own_world = max(self._own_world, many.world_of(self.ranks[name].folder for name in new))
+            self.packer.is_brief = self._own_world > many.MANY_RANKS
 
     def _on_event(self, descriptor: int, poller: select.poll) -> None:
         if descriptor == self.meeting.woken:
@@ -95,6 +100,15 @@ class JoinedAgent(OutwardAgent):
     def _heard(self) -> list[FarNode]:
         """Other nodes with ranks that live, as far as they can be asked."""
         return [n for n in self.nodes.values() if not n.unheard and any(r.is_alive for r in n.ranks.values())]
+
+    @property
+    def _world(self) -> int:
+        """Ranks of the job, as any of them was told."""
+        return max((self._own_world, *(node.state.world for node in self.nodes.values())))
+
+    @property
+    def _are_many(self) -> bool:
+        return self._world > many.MANY_RANKS
 
     # Each turn
 
@@ -121,7 +135,7 @@ class JoinedAgent(OutwardAgent):
     def _publish(self, now: float, is_urgent: bool = False) -> None:
         """Leaves what the others shall know to the meeting; at once where it is no matter of course."""
         ranks = [_state_of(rank, now) for rank in self.ranks.values()]
-        state = msgspec.structs.replace(self._done, ranks=ranks)
+        state = msgspec.structs.replace(self._done, ranks=ranks, world=self._own_world)
         before = {r.folder: (r.dead_s >= 0, r.has_failed) for r in self._published.ranks}
         is_new = before != {r.folder: (r.dead_s >= 0, r.has_failed) for r in ranks}
         if is_new:
@@ -183,12 +197,12 @@ class JoinedAgent(OutwardAgent):
                     self._look_again_at = now
         lost = [node for node in self.nodes.values() if node.unheard]
         for node in [node for node in lost if not node.is_probed][:1]:  # one each turn: it takes its time
-            node.lose(_why_silent(node.address, bool(node.closed_at)))
+            node.lose(why_silent(node.address, bool(node.closed_at)))
         due = [node for node in lost if now - node.heard_at > TOLD_AFTER_S and node.id not in self._told]
         if due and not self._is_sealed:
             self._told.update(node.id for node in due)
             for node in due[:MOST_LINES]:
-                self._send({"event": "note", "text": _words_on(node, now)})
+                self._send({"event": "note", "text": words_on(node, now)})
             if len(due) > MOST_LINES:
                 more = f"{len(due) - MOST_LINES} more nodes have not been heard for as long"
                 self._send({"event": "note", "text": more})
@@ -199,7 +213,26 @@ class JoinedAgent(OutwardAgent):
         self._order(look=number)
         dumps = super()._take_evidence(with_workers)
         self._await(lambda node: node.state.looked >= number, LOOK_S)
+        if self._are_many:
+            self._read_some(number, self._world)
         return dumps
+
+    def _read_some(self, look: int, world: int) -> None:
+        """Has the files sent of a few nodes that stand for all, or of all that differ. Blocks: up to LOOK_S."""
+        told = {n.id: n.state.told for n in self._heard() if n.state.looked >= look and n.state.told is not None}
+        if self.ranks and (own := many.told_of(self.run_dir)) is not None:
+            told[many.OWN] = own
+        known = {r.rank for n in self.nodes.values() for r in n.ranks.values() if not r.is_earlier}
+        chosen = many.Selection(told, world, known)
+        self._have_sent(chosen.nodes, chosen.ranks)
+        chosen.write(self.run_dir)
+
+    def _have_sent(self, nodes: Collection[str], ranks: tuple[int, ...]) -> None:
+        """Asks these nodes for their files, and waits for them. Blocks: up to LOOK_S."""
+        self._given += 1
+        number = self._given
+        self.meeting.asked = dict.fromkeys(nodes, (number, ranks))
+        self._await(lambda node: node.id not in self.meeting.asked or node.state.sent >= number, LOOK_S)
 
     def _is_unchanged(self, ranks: Sequence[WatchedRank], dumps: Mapping[int, bytes]) -> bool:
         look = self.meeting.orders.look
@@ -210,7 +243,9 @@ class JoinedAgent(OutwardAgent):
         self._order(confirm=look)
         here = [rank for rank in ranks if not isinstance(rank, FarRank)]
         is_still = is_unchanged(here, dumps) and self._await(lambda node: node.state.still >= look, CONFIRM_WAIT_S)
-        nodes = [n for n in self._heard() if any(r in ranks for r in n.ranks.values())]
+        concerned = set(ranks)
+        all_count = self._are_many
+        nodes = (n for n in self._heard() if all_count or not concerned.isdisjoint(n.ranks.values()))
         return is_still and all(n.state.is_still for n in nodes)
 
     def _secure(self) -> None:
@@ -218,7 +253,8 @@ class JoinedAgent(OutwardAgent):
         number = self._given
         self._order(secure=number)
         super()._secure()
-        self._await(lambda node: node.state.secured >= number, SECURE_S)
+        asked = self.meeting.asked if self._are_many else self.nodes
+        self._await(lambda node: node.id not in asked or node.state.secured >= number, SECURE_S)
 
     def _tell(self, verdict: Mapping[str, Any], will_end: bool) -> None:
         if self.meeting.role == "hub" and self.nodes:
@@ -270,12 +306,17 @@ class JoinedAgent(OutwardAgent):
         if orders.look > done.looked:
             dumps = take_evidence(live, self._oom_kills())
             self._seen = dumps, {r.rank: r.movement for r in live}
-            self._done = msgspec.structs.replace(done, looked=orders.look)
+            self.packer.only = frozenset()
+            told = many.told_of(self.run_dir) if self.packer.is_brief else None
+            self._done = msgspec.structs.replace(done, looked=orders.look, told=told)
+        elif orders.send > done.sent:
+            self.packer.only = frozenset(orders.only)
+            self._done = msgspec.structs.replace(done, sent=orders.send)
         elif orders.confirm > done.still and orders.confirm == done.looked:
             dumps, movement = self._seen
             is_still = movement == {r.rank: r.movement for r in live} and is_unchanged(live, dumps)
             self._done = msgspec.structs.replace(done, still=orders.confirm, is_still=is_still)
-        elif orders.secure > done.secured:
+        elif orders.secure > done.secured and not (self.packer.is_brief and not self.packer.only):
             request_pickles([r.folder for r in self._running()])
             take_workers(live)
             self._done = msgspec.structs.replace(done, secured=orders.secure)
@@ -329,7 +370,7 @@ class JoinedAgent(OutwardAgent):
             self._take_in()
         lost = [n for n in self.nodes.values() if n.closed_at and not n.state.is_over and not n.unheard]
         for node in () if self._is_sealed else lost:
-            node.lose(_why_silent(node.address, is_closed=True) if node in lost[:MOST_LINES] else UNKNOWN_WHY)
+            node.lose(why_silent(node.address, is_closed=True) if node in lost[:MOST_LINES] else UNKNOWN_WHY)
         if has_crashed and any(not node.unheard and not node.closed_at for node in self.nodes.values()):
             self._tell_the_cause()
 
@@ -366,23 +407,3 @@ def _state_of(rank: WatchedRank, now: float) -> RankState:
     code = rank.seen_end[1] if rank.seen_end else None
     quiet_s = max(0.0, rank.quiet_s(now if rank.is_alive else rank.died_at))
     return RankState(rank.folder.name, quiet_s, dead_s, code, rank.has_stepped(), rank.has_failed())
-
-
-def _words_on(node: FarNode, now: float) -> str:
-    ranks = name_ranks(sorted({r.rank for r in node.ranks.values() if r.is_alive and not r.is_earlier}))
-    return (
-        f"node {node.name} ({ranks or 'no ranks'}) has not been heard for {now - node.heard_at:.0f} s: {node.unheard}"
-    )
-
-
-def _why_silent(address: tuple[str, int], is_closed: bool) -> str:
-    """What can be told apart from here. Blocks: up to _PROBE_S."""
-    try:
-        with socket.create_connection(address, _PROBE_S):
-            return "its watcher answers no more, though it runs"
-    except ConnectionRefusedError:
-        return "its watcher is gone, and its machine answers"
-    except OSError as error:
-        what = os.strerror(error.errno) if error.errno else "no answer"
-        said = " after its watcher's connection had closed" if is_closed else ""
-        return f"its machine is down, or the network to it ({what}{said})"

@@ -22,6 +22,7 @@ from queue import SimpleQueue
 
 import msgspec
 
+from unhang.analyze.alike import Told
 from unhang.watch.exchange import VERSION, Client, Refused, Server, key_of
 from unhang.watch.joining import PORTS, Address, Join, is_loopback
 
@@ -46,6 +47,7 @@ class State(msgspec.Struct, array_like=True):
     """What a node says of itself. `looked`, `still`, `secured`, `seen`: the numbers of the hub's orders that are done.
 
     They count for the hub with this nonce alone. `is_still`: whether nothing had moved at `still` since `looked`. `is_over`: its job has ended.
+    `world`: ranks of the job, as its own ranks were told. `told`: in a job of many ranks, what `looked` showed; `sent`: files that were asked for.
     """
 
     hub: str = ""
@@ -56,6 +58,9 @@ class State(msgspec.Struct, array_like=True):
     secured: int = 0
     seen: int = 0
     is_over: bool = False
+    world: int = 0
+    told: Told | None = None
+    sent: int = 0
 
 
 class Push(msgspec.Struct, array_like=True):
@@ -93,7 +98,10 @@ class JointVerdict(msgspec.Struct, array_like=True):
 
 
 class Orders(msgspec.Struct, array_like=True):
-    """The hub's answer: numbers of what is to be done, how often to speak, who follows it, where its report will be."""
+    """The hub's answer: numbers of what is to be done, how often to speak, who follows it, where its report will be.
+
+    `send`: in a job of many ranks, for the few nodes that are to send their files; `only`: all ranks of which files are sent.
+    """
 
     version: int = VERSION
     hub: str = ""
@@ -106,6 +114,8 @@ class Orders(msgspec.Struct, array_like=True):
     successors: list[tuple[str, str, int]] = []
     needs_all: bool = False
     report: str = ""
+    send: int = 0
+    only: tuple[int, ...] = ()
 
 
 @dataclass
@@ -124,7 +134,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def _demands(orders: Orders) -> tuple[object, ...]:
-    return orders.hub, orders.look, orders.confirm, orders.secure, orders.verdict
+    return orders.hub, orders.look, orders.confirm, orders.secure, orders.send, orders.verdict
 
 
 PackFiles = Callable[[bool], tuple[dict[str, bytes], list[str], bool]]
@@ -142,6 +152,7 @@ class Meeting(threading.Thread):
         self.node, self.role = secrets.token_hex(8), "seeking"
         self.inbox: SimpleQueue[Said] = SimpleQueue()
         self.state, self.orders, self.heard_at = State(), Orders(), 0.0
+        self.asked: dict[str, tuple[int, tuple[int, ...]]] = {}  # the nodes that are to send their files: `send`, `only`
         self.hub: Address | None = None
         self._how, self._pack, self._say_line = join, pack, say
         self._key = key_of(join.token, join.job)
@@ -367,7 +378,10 @@ class Meeting(threading.Thread):
         is_new = node not in self._addresses
         self._addresses[node] = Address(push.host, push.port)
         self.inbox.put(Said(node, self._addresses[node], push, time.monotonic()))
-        return _encode(msgspec.structs.replace(self.orders, now_ns=time.time_ns(), needs_all=is_new and not push.files))
+        orders = msgspec.structs.replace(self.orders, now_ns=time.time_ns(), needs_all=is_new and not push.files)
+        if node in self.asked:
+            orders.send, orders.only = self.asked[node]
+        return _encode(orders)
 
     def _on_close(self, node: str) -> None:
         self.inbox.put(Said(node, self._addresses.get(node, Address("", 0)), None, time.monotonic()))
