@@ -25,9 +25,9 @@ from unhang.watch.joining import Address
 
 VERSION = 1
 MOST_HEAD, MOST_BODY, MOST_PLAIN, MOST_ANSWER = 4096, 32 << 20, 256 << 20, 1 << 20
-MOST_CONNECTIONS, MOST_OF_STRANGERS = 20_000, 64
+MOST_CONNECTIONS, MOST_OF_STRANGERS = 20_000, 256
 MESSAGES_PER_S, MOST_AT_ONCE = 20.0, 60.0
-IDLE_S, HEAD_S, BODY_S, ANSWER_S = 120.0, 5.0, 20.0, 5.0
+IDLE_S, HEAD_S, BODY_S, ANSWER_S, MOST_WAIT_S = 120.0, 5.0, 20.0, 5.0, 2.0
 _STATUS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 409: "Conflict", 413: "Too Large"} | {
     426: "Upgrade Required",
     429: "Too Many Requests",
@@ -105,17 +105,28 @@ class _Sender:
         return self.left >= 0
 
 
-OnMessage = Callable[[str, bytes], bytes]
+OnMessage = Callable[[str, bytes], None]
+Answer = Callable[[str], bytes]
 OnClose = Callable[[str], None]
 
 
 class Server:
-    """Takes messages of nodes. `on_message` gets the node and the plain body and returns the answer; `on_close` the node that hung up."""
+    """Takes messages of nodes. `on_message` gets the node and the plain body; `answer` the node, and returns what it is to hear.
+
+    A node that has nothing to do says how long its answer may wait for `news`. `on_close` gets the node that hung up.
+    """
 
     def __init__(
-        self, key: bytes, job: str, on_message: OnMessage, on_close: OnClose, tls: ssl.SSLContext | None = None
+        self,
+        key: bytes,
+        job: str,
+        on_message: OnMessage,
+        answer: Answer,
+        on_close: OnClose,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.nonce, self.is_hub = secrets.token_hex(16), False
+        self._make_answer, self._news = answer, asyncio.Event()
         self._key, self._job, self._tls = key, mark_of(job), tls
         self._on_message, self._on_close = on_message, on_close
         self._senders: dict[str, _Sender] = {}
@@ -132,6 +143,11 @@ class Server:
             self._serve, host, port, limit=MOST_HEAD, ssl=self._tls, backlog=1024, reuse_address=True
         )
         return Address(*self._server.sockets[0].getsockname()[:2])
+
+    def news(self) -> None:
+        """Lets all answers go that wait."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
     def close(self) -> None:
         """Stops listening."""
@@ -150,7 +166,9 @@ class Server:
                 known = bool(node)
                 node = await self._one(reader, writer, node)
                 self._strangers -= bool(node) and not known
-                await asyncio.wait_for(writer.drain(), BODY_S)
+                if writer.transport.get_write_buffer_size():
+                    async with asyncio.timeout(BODY_S):
+                        await writer.drain()
         except Refused as refusal:
             with suppress(OSError):
                 _answer(writer, refusal.status, str(refusal).encode())
@@ -167,7 +185,8 @@ class Server:
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, node: str) -> str:
         """One request; returns the node that this connection belongs to, "" as long as it is a stranger's."""
-        line, fields = _parsed(await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), IDLE_S if node else HEAD_S))
+        async with asyncio.timeout(IDLE_S if node else HEAD_S):
+            line, fields = _parsed(await reader.readuntil(b"\r\n\r\n"))
         method, path = line[0], line[1]
         if (method, path) == ("GET", "/hello"):
             hello = Hello(VERSION, self.nonce, self._job, self.is_hub)
@@ -190,11 +209,18 @@ class Server:
             raise Refused(409, "a message that was seen before")
         if not sender.may_send(time.monotonic()):
             raise Refused(429, f"more than {MESSAGES_PER_S:g} messages a second")
-        body = await asyncio.wait_for(reader.readexactly(size), BODY_S)
+        async with asyncio.timeout(BODY_S):
+            body = await reader.readexactly(size)
         if not hmac.compare_digest(hashlib.sha256(body).hexdigest(), digest):
             raise Refused(400, "a body that is not what was signed")
         sender.number = number
-        answer = self._on_message(who, unpack(body))
+        news = self._news
+        self._on_message(who, unpack(body))
+        if (wait_s := min(float(fields.get("x-unhang-wait", 0)), MOST_WAIT_S)) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await news.wait()
+        answer = self._make_answer(who)
         _answer(writer, 200, answer, _seal_answer(self._key, seal, answer))
         return who
 
@@ -258,8 +284,8 @@ class Client:
         self._nonce = hello.nonce
         return hello
 
-    async def push(self, plain: bytes) -> bytes:
-        """Sends a message; returns the answer.
+    async def push(self, plain: bytes, wait_s: float = 0.0) -> bytes:
+        """Sends a message; returns the answer, which may come `wait_s` later if there is no news.
 
         Raises:
             OSError: the hub does not answer, or somebody else does.
@@ -269,9 +295,9 @@ class Client:
         self._number += 1
         digest = hashlib.sha256(body).hexdigest()
         seal = _seal(self._key, self._nonce, self._node, self._number, digest, len(body))
-        fields = {"Node": self._node, "Number": self._number, "Digest": digest, "Seal": seal}
+        fields = {"Node": self._node, "Number": self._number, "Digest": digest, "Seal": seal, "Wait": round(wait_s, 3)}
         head = f"POST /v{VERSION}/push", *(f"X-Unhang-{name}: {value}" for name, value in fields.items())
-        async with asyncio.timeout(ANSWER_S + len(body) / 1e6):
+        async with asyncio.timeout(ANSWER_S + wait_s + len(body) / 1e6):
             status, given, answer = await self._asked(head[0], body, head[1:])
         if status != 200:
             raise Refused(status, answer.decode("utf-8", "replace")[:200])

@@ -11,6 +11,7 @@ import os
 import select
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -26,6 +27,7 @@ from unhang.watch.meeting import (
     CRASH,
     LEAST_PAUSE_S,
     MESSAGES_PER_S,
+    MOST_PAUSE_S,
     MOST_SUCCESSORS,
     JointVerdict,
     Meeting,
@@ -40,7 +42,7 @@ from unhang.watch.ranks import WatchedRank
 LOOK_S, CONFIRM_WAIT_S, SECURE_S, ACKNOWLEDGE_S = 5.0, 3.0, 4.0, 2.0
 UNHEARD_S, TOLD_AFTER_S, HUB_SILENT_S = 4.0, 8.0, 6.0
 CLOSED_S, LINGER_S, LAST_WORDS_S, CAUSE_S = 1.5, 1.0, 1.0, 3.0
-_PUMP_S = 0.05
+_PUMP_S, SHARE = 0.05, 4.0
 MOST_LINES = 4
 
 
@@ -59,7 +61,7 @@ class JoinedAgent(OutwardAgent):
         self._given = 0  # the last number that was given to an order or a verdict
         self._promised: JointVerdict | None = None  # for which the hub will have the job ended
         self._has_ended = self._hears = False
-        self._own_world, self._worlds = 0, set[str]()
+        self._own_world, self._worlds, self._turn_s = 0, set[str](), 0.0
 
     def run(self) -> None:
         """Turns until the job is over, and lets the others know."""
@@ -79,6 +81,9 @@ class JoinedAgent(OutwardAgent):
             self._worlds |= new
             self._own_world = max(self._own_world, many.world_of(self.ranks[name].folder for name in new))
             self.packer.is_brief = self._own_world > many.MANY_RANKS
+
+    def _pause_s(self) -> float:
+        return max(super()._pause_s(), SHARE * self._turn_s)  # of very many ranks a turn takes long
 
     def _on_event(self, descriptor: int, poller: select.poll) -> None:
         if descriptor == self.meeting.woken:
@@ -116,6 +121,7 @@ class JoinedAgent(OutwardAgent):
         self._exchange(now)
         super()._turn(now)
         self._publish(now)
+        self._turn_s = time.monotonic() - now if self._last_look_at_s is None else 0.0
 
     def _on_quiet(self, now: float) -> None:
         is_member = self.meeting.role == "member" and now - self.meeting.heard_at < HUB_SILENT_S
@@ -149,6 +155,7 @@ class JoinedAgent(OutwardAgent):
         return {**super()._values(now), "unhang_nodes_unheard": sum(bool(n.unheard) for n in self.nodes.values())}
 
     def _take_in(self) -> None:
+        new: set[int] = set()
         while not self.meeting.inbox.empty():
             said = self.meeting.inbox.get()
             node = self.nodes.get(said.node)
@@ -159,26 +166,34 @@ class JoinedAgent(OutwardAgent):
             if node is None:
                 node = self.nodes[said.node] = FarNode(said, self.run_dir, len(self.nodes))
             self._told.discard(node.id)
-            for rank in node.hear(said.push, said, self.meeting.orders.hub, keep_files=not self._is_sealed):
-                if any(o.rank == rank.rank and o is not rank for o in self._of_attempt()):
-                    self._begin_again()
-                self._newest_at = time.monotonic()
+            new.update(rank.rank for rank in node.hear(said.push, said, self.meeting.orders.hub, not self._is_sealed))
             for rank in node.dead_now():
                 self._note_death(rank)
+        if new:
+            self._newest_at = time.monotonic()
+            if any(rank.rank in new for rank in self._twice()):
+                self._begin_again()
         self._order()
+
+    def _twice(self) -> list[WatchedRank]:
+        """Processes of this attempt that have a number which another one has, too."""
+        counts = Counter(rank.rank for rank in self._of_attempt())
+        return [rank for rank in self._of_attempt() if counts[rank.rank] > 1]
 
     def _order(self, **changes: Any) -> None:
         """Gives orders; without any, only what the nodes must know anyway."""
-        pause_s = max(LEAST_PAUSE_S, len(self.nodes) / MESSAGES_PER_S)
+        pause_s = min(MOST_PAUSE_S, max(LEAST_PAUSE_S, len(self.nodes) / MESSAGES_PER_S))
         first = sorted((n for n in self.nodes.values() if not n.unheard), key=lambda n: n.number)[:MOST_SUCCESSORS]
         successors = [(n.id, *n.address) for n in first]
         self.meeting.orders = msgspec.structs.replace(
             self.meeting.orders, pause_s=pause_s, successors=successors, report=self._where_to, **changes
         )
+        if changes:
+            self.meeting.announce()
 
     def _await(self, is_done: Callable[[FarNode], bool], limit_s: float) -> bool:
         """Whether all nodes that are heard have done what was asked. Blocks: up to `limit_s`."""
-        until = time.monotonic() + limit_s + 2 * self.meeting.orders.pause_s
+        until = time.monotonic() + limit_s + 2 * self.meeting.orders.pause_s + len(self.nodes) / MESSAGES_PER_S
         while not all(map(is_done, self._heard())):
             if (now := time.monotonic()) >= until:
                 return False
@@ -232,6 +247,7 @@ class JoinedAgent(OutwardAgent):
         self._given += 1
         number = self._given
         self.meeting.asked = dict.fromkeys(nodes, (number, ranks))
+        self.meeting.announce()
         self._await(lambda node: node.id not in self.meeting.asked or node.state.sent >= number, LOOK_S)
 
     def _is_unchanged(self, ranks: Sequence[WatchedRank], dumps: Mapping[int, bytes]) -> bool:

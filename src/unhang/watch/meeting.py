@@ -28,7 +28,7 @@ from unhang.watch.joining import PORTS, Address, Join, is_loopback
 
 FIRST_TRY_S, TRY_EVERY_S, SAID_AFTER_S = 0.2, 1.0, 30.0
 HUB_LOST_S, SETTLE_S = 3.0, 8.0
-LEAST_PAUSE_S, MESSAGES_PER_S = 0.25, 4000.0
+LEAST_PAUSE_S, MOST_PAUSE_S, MESSAGES_PER_S = 0.25, 1.0, 1000.0
 MOST_SUCCESSORS = 16
 
 
@@ -157,13 +157,14 @@ class Meeting(threading.Thread):
         self._how, self._pack, self._say_line = join, pack, say
         self._key = key_of(join.token, join.job)
         self._addresses: dict[str, Address] = {}
+        self._unknown: set[str] = set()
         self._loop = asyncio.new_event_loop()
         self._wake = asyncio.Event()
         self.woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # readable when there are new orders
         self._is_over, self._said = False, set[str]()
         self._name = socket.gethostname()
         self._own: Address | None = None
-        self._server = Server(self._key, join.job, self._on_message, self._on_close, join.tls(is_server=True))
+        self._server = Server(self._key, join.job, self._on_message, self._answer, self._on_close, join.tls(is_server=True))
         self._clock = (0, 0)
 
     # For the watcher's own loop
@@ -174,6 +175,11 @@ class Meeting(threading.Thread):
         if is_urgent:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._wake.set)
+
+    def announce(self) -> None:
+        """Lets the nodes know of orders now that wait for some."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._server.news)
 
     def stop(self) -> None:
         """Ends the exchange. Blocks: up to half a second."""
@@ -295,44 +301,48 @@ class Meeting(threading.Thread):
         if self._own is None:
             with suppress(OSError):
                 self._own = await self._server.start(client.own_host, 0)
-        self.hub, needs_all, lost_at = client.address, True, 0.0
+        self.hub, needs_all, lost_at, wait_s = client.address, True, 0.0, 0.0
         while True:
             is_last = self._is_over
             try:
-                await self._push(client, needs_all)
+                is_new = await self._push(client, needs_all, 0.0 if is_last else wait_s)
                 needs_all, lost_at = self.orders.needs_all, 0.0
+                wait_s = self.orders.pause_s if self.orders.pause_s > LEAST_PAUSE_S else 0.0
             except Refused as refusal:
                 self._say(f"{self.hub} refuses this node: {refusal}; it judges alone")
                 self.role = "alone"
                 return
             except OSError:
                 now = time.monotonic()
-                lost_at, needs_all = lost_at or now, True
+                lost_at, needs_all, wait_s = lost_at or now, True, 0.0
                 if now - lost_at > HUB_LOST_S:
                     return
             if is_last:
                 return
-            await self._pause(FIRST_TRY_S if lost_at else self.orders.pause_s * random.uniform(0.8, 1.0))
+            if lost_at or is_new or not wait_s:
+                await self._pause(FIRST_TRY_S if lost_at else self.orders.pause_s * random.uniform(0.8, 1.0))
             if lost_at:
                 with suppress(OSError, Refused):
                     await client.connect(limit_s=1.0)
 
-    async def _push(self, client: Client, needs_all: bool) -> None:
+    async def _push(self, client: Client, needs_all: bool, wait_s: float = 0.0) -> bool:
+        """Tells what is new. Returns whether there are new orders. `wait_s`: how long the answer may wait for them."""
         state = self.state  # before the files: they are at least as new
         files, gone, is_whole = self._pack(needs_all)
         if not is_whole:
             state = msgspec.structs.replace(state, looked=0, secured=0)
         own, sent_ns = self._own or Address("", 0), time.time_ns()
         push = Push(VERSION, self._name, own.host, own.port, state, files, gone, *self._clock)
-        answer = await client.push(_encode(push))
+        answer = await client.push(_encode(push), wait_s)
         trip_ns = max(1, time.time_ns() - sent_ns)
         orders = _decode_orders(answer)
-        if not self._clock[1] or trip_ns < self._clock[1]:
+        if not wait_s and (not self._clock[1] or trip_ns < self._clock[1]):
             self._clock = (orders.now_ns - (sent_ns + trip_ns // 2), trip_ns)
         is_new = _demands(orders) != _demands(self.orders)
         self.orders, self.heard_at, self.role = orders, time.monotonic(), "member"
         if is_new:
             os.eventfd_write(self.woken, 1)
+        return is_new
 
     async def _follow(self) -> None:
         """The hub does not answer any more: the first of its successors that can be reached is the next one."""
@@ -366,7 +376,7 @@ class Meeting(threading.Thread):
         self._server.is_hub, self.role, self.hub = True, "hub", self._own
         self.orders = Orders(hub=self._server.nonce)
 
-    def _on_message(self, node: str, plain: bytes) -> bytes:
+    def _on_message(self, node: str, plain: bytes) -> None:
         try:
             push = _decode_push(plain)
         except msgspec.DecodeError as error:
@@ -375,10 +385,14 @@ class Meeting(threading.Thread):
             raise Refused(
                 426, f"version {push.version} of the exchange, here it is {VERSION}: install one unhang on all nodes"
             )
-        is_new = node not in self._addresses
+        if node not in self._addresses and not push.files:
+            self._unknown.add(node)
         self._addresses[node] = Address(push.host, push.port)
         self.inbox.put(Said(node, self._addresses[node], push, time.monotonic()))
-        orders = msgspec.structs.replace(self.orders, now_ns=time.time_ns(), needs_all=is_new and not push.files)
+
+    def _answer(self, node: str) -> bytes:
+        orders = msgspec.structs.replace(self.orders, now_ns=time.time_ns(), needs_all=node in self._unknown)
+        self._unknown.discard(node)
         if node in self.asked:
             orders.send, orders.only = self.asked[node]
         return _encode(orders)

@@ -31,8 +31,13 @@ class _Others:
         self.published: list[State] = []
         self.answers: list[Any] = []  # called with the orders each time the hub gives some
 
+        self.asked: dict[str, Any] = {}
+
     def publish(self, state: State, is_urgent: bool) -> None:
         self.published.append(state)
+
+    def announce(self) -> None:
+        """Nobody waits."""
 
     def hear(self, node: str, rank: int, hub: str = "us", at: float | None = None, **state: Any) -> None:
         ranks = [RankState(f"r{rank}-{rank + 10}", state.pop("quiet_s", 5.0), **state.pop("of_rank", {}))]
