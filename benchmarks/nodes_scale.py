@@ -38,7 +38,7 @@ from unhang.watch.options import RunOptions
 
 HERE = Path(__file__).parent
 PROGRAM = HERE.parent / "tests" / "ranks" / "programs" / "conditional_collective.py"
-RANKS, TOKEN, JOB, JOINS_PER_S = 8, "the token of a benchmark", "scale", 300
+RANKS, TOKEN, JOB, JOINS_PER_S = 8, "the token of a benchmark", "scale", 500
 Template = dict[str, bytes]
 
 
@@ -125,15 +125,16 @@ class Node:
             found[f"{folder}/groups.jsonl"] = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         return found
 
-    async def run(self, client: Client, hangs_at: float) -> None:
+    async def run(self, client: Client, hangs_at: float, at_once: asyncio.Semaphore) -> None:
         """Speaks until the verdict comes."""
         await asyncio.sleep(random.uniform(0, self.nodes / JOINS_PER_S))
-        while True:
-            try:
-                await client.connect(20)
-                break
-            except OSError:
-                await asyncio.sleep(random.uniform(0.5, 2))
+        async with at_once:  # all share one process here
+            while True:
+                try:
+                    await client.connect(60)
+                    break
+                except OSError:
+                    await asyncio.sleep(random.uniform(0.5, 2))
         orders, files = Orders(), {"job.json": b'{"environment": {"SLURM_NNODES": "2"}}'}
         are_many, folders = self.nodes * RANKS > many.MANY_RANKS, [f"r{r}-{1000 + i}" for i, r in enumerate(self.ranks)]
         wait_s = 0.0
@@ -184,10 +185,10 @@ async def measure(
             summary_s = time.process_time() - started
     all_nodes = [Node(i, nodes, them, told) for i in range(nodes)]
     hangs_at = time.monotonic() + nodes / JOINS_PER_S + 6 + seconds
-    tasks = []
+    tasks, at_once = [], asyncio.Semaphore(100)
     for node in all_nodes:
         client = Client(Address("127.0.0.1", port), key_of(TOKEN, JOB), JOB, f"{node.number:032x}")
-        tasks.append(asyncio.ensure_future(node.run(client, hangs_at)))
+        tasks.append(asyncio.ensure_future(node.run(client, hangs_at, at_once)))
     await asyncio.sleep(hangs_at - seconds - time.monotonic())
     met, cpu, _ = sum(n.messages > 0 for n in all_nodes), *_used(pid)
     sent = sum(n.messages for n in all_nodes)

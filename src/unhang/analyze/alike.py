@@ -73,17 +73,35 @@ class _Naming:
         self._inner: dict[tuple[int, ...], int] = {}
         self.groups: dict[tuple[str, tuple[int, ...]], OuterGroup] = {}
         self.peers: dict[int, int] = {}
+        self._here: dict[int, list[int]] = {}
+        self._names: dict[tuple[int, str, str], object] = {}
+
+    def here(self, group: ProcessGroup) -> list[int]:
+        """Its members on this node."""
+        key = id(group.ranks)  # of a group that the case holds
+        if key not in self._here:
+            self._here[key] = [rank for rank in group.ranks if rank in self._local]
+        return self._here[key]
 
     def group(self, group: ProcessGroup) -> object:
-        if group.ranks and all(r in self._local for r in group.ranks):
+        """A group's name. To compare the members of a large one takes long, and each call asks."""
+        key = id(group.ranks), group.name, group.desc
+        if key not in self._names:
+            self._names[key] = self._name_of(group)
+        return self._names[key]
+
+    def _name_of(self, group: ProcessGroup) -> object:
+        here = self.here(group)
+        if group.ranks and len(here) == len(group.ranks):
             number = self._inner.setdefault(group.ranks, len(self._inner))
             return "inner", number, tuple(self._local[r] for r in group.ranks), group.desc
         key = ("" if group.ranks else group.name, group.ranks)
         if key not in self.groups:
-            self.groups[key] = OuterGroup(_digest(key), len(group.ranks), sum(r in self._local for r in group.ranks))
+            self.groups[key] = OuterGroup(_digest(key), len(group.ranks), len(here))
         return "outer", list(self.groups).index(key), group.desc
 
     def peer(self, rank: int | None) -> object:
+        """A rank's name."""
         if rank is None or rank in self._local:
             return rank if rank is None else self._local[rank]
         return "elsewhere", self.peers.setdefault(rank, len(self.peers))
@@ -96,7 +114,7 @@ def _digest(value: object) -> bytes:
 def _standing(s: Situation, rank: int, naming: _Naming) -> object:
     """All that the waits-for graph, and what is told of a rank that only waits, are made of; no times, no numbers of processes."""
     evidence, table = s.case.ranks.get(rank), s.case.calls
-    own = sorted((g for g in s.case.groups if rank in g.ranks), key=lambda g: (g.desc, len(g.ranks), g.ranks[:1]))
+    own = sorted((g for g in s.case.groups if rank in naming.here(g)), key=lambda g: (g.desc, len(g.ranks), g.ranks[:1]))
     groups = [naming.group(g) for g in own]
     calls = _calls(table, rank, naming)
     if evidence is None:

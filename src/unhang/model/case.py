@@ -101,6 +101,11 @@ class Case:
         return next((case for case in self.earlier if case.attempt == number), self)
 
     @property
+    def size(self) -> int:
+        """How many ranks the job has, as far as that is known; 0 where it is not."""
+        return self.stands_for or self.job.world_size or 0
+
+    @property
     def in_sight(self) -> tuple[int, ...]:
         """The ranks that this evidence would show if they had started."""
         unseen = set(self.out_of_sight)

@@ -79,7 +79,10 @@ def _of_processes(gathered: Gathered, trusted: bool) -> Case:
     from unhang.read.membership import Membership
     from unhang.read.pickle_guard import PickleGuard
 
+    alike = gathered.alike
     records, unheard = _heard(gathered.records)
+    if alike and alike.is_whole:
+        records = {rank: record for rank, record in records.items() if rank in alike.expected}
     gathered = replace(gathered, records=records)
     began_ns = ending_began_ns(gathered.job, gathered.verdict)
     if began_ns is not None:
@@ -100,7 +103,6 @@ def _of_processes(gathered: Gathered, trusted: bool) -> Case:
     events = _events_in(lines)
     known = {group.name: group for group in (*calls.groups, *membership.all_groups())}
     job = _job(gathered, flights, _known_world(records) or membership.world())
-    alike = gathered.alike
     expected = alike.expected if alike else set(range(job.world_size or 0))
     hidden = alike.hidden if alike else out_of_sight(gathered.runs, records, expected)
     unseen = tuple(sorted({*hidden, *unheard}))
