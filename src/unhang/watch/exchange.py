@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import hmac
 import json
+import math
 import secrets
 import ssl
 import time
@@ -27,7 +28,7 @@ VERSION = 1
 MOST_HEAD, MOST_BODY, MOST_PLAIN, MOST_ANSWER = 4096, 32 << 20, 256 << 20, 1 << 20
 MOST_CONNECTIONS, MOST_OF_STRANGERS = 20_000, 256
 MESSAGES_PER_S, MOST_AT_ONCE = 20.0, 60.0
-IDLE_S, HEAD_S, BODY_S, ANSWER_S, MOST_WAIT_S = 120.0, 5.0, 20.0, 5.0, 2.0
+IDLE_S, HEAD_S, BODY_S, ANSWER_S, MOST_WAIT_S, BEAT_S = 120.0, 5.0, 20.0, 5.0, 2.0, 0.05
 _STATUS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 409: "Conflict", 413: "Too Large"} | {
     426: "Upgrade Required",
     429: "Too Many Requests",
@@ -96,6 +97,7 @@ class _Sender:
     """What is known of one node's messages."""
 
     number: int = -1
+    edition: int = 0  # of the orders that it has heard
     left: float = MOST_AT_ONCE
     seen_at: float = field(default_factory=time.monotonic)
 
@@ -126,12 +128,15 @@ class Server:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.nonce, self.is_hub = secrets.token_hex(16), False
-        self._make_answer, self._news = answer, asyncio.Event()
+        self._make_answer, self._edition = answer, 0
+        self._waiting: dict[int, asyncio.Event] = {}  # by the beat at which their answers are due
+        self._limits: dict[asyncio.StreamWriter, float] = {}  # when a connection is given up; a timer for each message costs more than the message
         self._key, self._job, self._tls = key, mark_of(job), tls
         self._on_message, self._on_close = on_message, on_close
         self._senders: dict[str, _Sender] = {}
         self._connections = self._strangers = 0
         self._server: asyncio.Server | None = None
+        self._beating: asyncio.Task[None] | None = None
 
     async def start(self, host: str | None, port: int) -> Address:
         """Listens. `host` None: on all addresses.
@@ -142,17 +147,33 @@ class Server:
         self._server = await asyncio.start_server(
             self._serve, host, port, limit=MOST_HEAD, ssl=self._tls, backlog=1024, reuse_address=True
         )
+        self._beating = asyncio.ensure_future(self._beat())
         return Address(*self._server.sockets[0].getsockname()[:2])
 
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            now = time.monotonic()
+            self._let_go(now)
+            for writer in [w for w, at in self._limits.items() if at < now]:
+                del self._limits[writer]
+                writer.transport.abort()
+
+    def _let_go(self, until: float) -> None:
+        for beat in [beat for beat in self._waiting if beat * BEAT_S <= until]:
+            self._waiting.pop(beat).set()
+
     def news(self) -> None:
-        """Lets all answers go that wait."""
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+        """Lets all answers go that wait, and those at once that come to hear of it."""
+        self._edition += 1
+        self._let_go(math.inf)
 
     def close(self) -> None:
         """Stops listening."""
         if self._server is not None:
             self._server.close()
+        if self._beating is not None:
+            self._beating.cancel()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         node = ""
@@ -167,8 +188,8 @@ class Server:
                 node = await self._one(reader, writer, node)
                 self._strangers -= bool(node) and not known
                 if writer.transport.get_write_buffer_size():
-                    async with asyncio.timeout(BODY_S):
-                        await writer.drain()
+                    self._limits[writer] = time.monotonic() + BODY_S
+                    await writer.drain()
         except Refused as refusal:
             with suppress(OSError):
                 _answer(writer, refusal.status, str(refusal).encode())
@@ -177,6 +198,7 @@ class Server:
         except asyncio.CancelledError:
             writer.transport.abort()  # we end
         finally:
+            self._limits.pop(writer, None)
             self._connections -= 1
             self._strangers -= not node
             writer.close()
@@ -185,8 +207,8 @@ class Server:
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, node: str) -> str:
         """One request; returns the node that this connection belongs to, "" as long as it is a stranger's."""
-        async with asyncio.timeout(IDLE_S if node else HEAD_S):
-            line, fields = _parsed(await reader.readuntil(b"\r\n\r\n"))
+        self._limits[writer] = time.monotonic() + (IDLE_S if node else HEAD_S)
+        line, fields = _parsed(await reader.readuntil(b"\r\n\r\n"))
         method, path = line[0], line[1]
         if (method, path) == ("GET", "/hello"):
             hello = Hello(VERSION, self.nonce, self._job, self.is_hub)
@@ -209,17 +231,16 @@ class Server:
             raise Refused(409, "a message that was seen before")
         if not sender.may_send(time.monotonic()):
             raise Refused(429, f"more than {MESSAGES_PER_S:g} messages a second")
-        async with asyncio.timeout(BODY_S):
-            body = await reader.readexactly(size)
+        self._limits[writer] = (now := time.monotonic()) + BODY_S
+        body = await reader.readexactly(size)
         if not hmac.compare_digest(hashlib.sha256(body).hexdigest(), digest):
             raise Refused(400, "a body that is not what was signed")
         sender.number = number
-        news = self._news
+        due = int((now + min(float(fields.get("x-unhang-wait", 0)), MOST_WAIT_S)) / BEAT_S)
         self._on_message(who, unpack(body))
-        if (wait_s := min(float(fields.get("x-unhang-wait", 0)), MOST_WAIT_S)) > 0:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await news.wait()
+        if due * BEAT_S > now and sender.edition == self._edition:
+            await self._waiting.setdefault(due, asyncio.Event()).wait()
+        sender.edition = self._edition
         answer = self._make_answer(who)
         _answer(writer, 200, answer, _seal_answer(self._key, seal, answer))
         return who
@@ -235,9 +256,11 @@ def _parsed(head: bytes) -> tuple[list[str], dict[str, str]]:
     words = first.split()
     if len(words) < 2 or not any(words[i].startswith("HTTP/1.") for i in (0, -1)):
         raise Refused(400, "no HTTP")
-    pairs = (field.partition(":") for field in rest if field)
-    fields = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    return words, {"content-length": "0", **fields}
+    fields = {"content-length": "0"}
+    for field in rest:
+        name, _, value = field.partition(":")
+        fields[name.lower()] = value.strip()
+    return words, fields
 
 
 def _answer(writer: asyncio.StreamWriter, status: int, body: bytes, seal: str = "") -> None:

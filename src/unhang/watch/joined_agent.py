@@ -10,6 +10,7 @@ import json
 import os
 import select
 import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -42,7 +43,9 @@ from unhang.watch.ranks import WatchedRank
 LOOK_S, CONFIRM_WAIT_S, SECURE_S, ACKNOWLEDGE_S = 5.0, 3.0, 4.0, 2.0
 UNHEARD_S, TOLD_AFTER_S, HUB_SILENT_S = 4.0, 8.0, 6.0
 CLOSED_S, LINGER_S, LAST_WORDS_S, CAUSE_S = 1.5, 1.0, 1.0, 3.0
-_PUMP_S, SHARE = 0.05, 4.0
+_PUMP_S, SHARE = 0.05, 8.0
+# The exchange gives up the interpreter's lock with each packet; it must not wait long for it while we go through all ranks.
+MANY_NODES, MANY_SWITCH_S, USUAL_SWITCH_S = 64, 0.0002, 0.005
 MOST_LINES = 4
 
 
@@ -171,6 +174,7 @@ class JoinedAgent(OutwardAgent):
                 self._note_death(rank)
         if new:
             self._newest_at = time.monotonic()
+            sys.setswitchinterval(MANY_SWITCH_S if len(self.nodes) > MANY_NODES else USUAL_SWITCH_S)
             if any(rank.rank in new for rank in self._twice()):
                 self._begin_again()
         self._order()

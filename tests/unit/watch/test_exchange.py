@@ -282,5 +282,8 @@ def test_an_answer_waits_for_news_and_no_longer_than_it_was_asked_to(monkeypatch
         hub.server.news()
         async with asyncio.timeout(10 * slowness()):
             assert await waiting == b"look"
+        hub.server.news()  # while it was on its way
+        async with asyncio.timeout(10 * slowness()):
+            await client.push(b"nothing new", wait_s=900.0)
 
-    assert len(_with_hub(body).got) == 2
+    assert len(_with_hub(body).got) == 3
