@@ -33,7 +33,7 @@ from unhang.watch import many
 from unhang.watch.exchange import VERSION, Client, key_of
 from unhang.watch.joined_agent import JoinedAgent
 from unhang.watch.joining import Address, Join
-from unhang.watch.meeting import LEAST_PAUSE_S, Orders, Push, RankState, State
+from unhang.watch.messages import LEAST_PAUSE_S, Orders, Push, RankState, State
 from unhang.watch.options import RunOptions
 
 HERE = Path(__file__).parent

@@ -114,7 +114,9 @@ def _digest(value: object) -> bytes:
 def _standing(s: Situation, rank: int, naming: _Naming) -> object:
     """All that the waits-for graph, and what is told of a rank that only waits, are made of; no times, no numbers of processes."""
     evidence, table = s.case.ranks.get(rank), s.case.calls
-    own = sorted((g for g in s.case.groups if rank in naming.here(g)), key=lambda g: (g.desc, len(g.ranks), g.ranks[:1]))
+    own = sorted(
+        (g for g in s.case.groups if rank in naming.here(g)), key=lambda g: (g.desc, len(g.ranks), g.ranks[:1])
+    )
     groups = [naming.group(g) for g in own]
     calls = _calls(table, rank, naming)
     if evidence is None:
@@ -130,7 +132,17 @@ def _calls(table: CollectiveTable, rank: int, naming: _Naming) -> object:
     found = table.calls(range(max(rows.start, rows.stop - _TAIL), rows.stop))
     last = {table.groups[p["group"]]: p for p in _progress(table, rank)}
     told = [
-        (naming.group(c.group), c.seq, c.op, c.in_sizes, c.out_sizes, c.dtype, int(c.state), c.is_p2p, naming.peer(c.peer))
+        (
+            naming.group(c.group),
+            c.seq,
+            c.op,
+            c.in_sizes,
+            c.out_sizes,
+            c.dtype,
+            int(c.state),
+            c.is_p2p,
+            naming.peer(c.peer),
+        )
         for c in found
     ]
     return told, [(naming.group(g), p["enqueued"], p["started"], p["completed"]) for g, p in last.items()]
@@ -144,7 +156,8 @@ def _progress(table: CollectiveTable, rank: int) -> list[dict[str, int]]:
 def _transfers(evidence: RankEvidence, naming: _Naming) -> object:
     """Calls that the flight recorder does not show, counted: a peer compares how many were made."""
     made = Counter(
-        (c.kind, repr(naming.peer(c.peer)), c.tag, c.ended_ns is None, _NUMBER.sub("#", c.detail)) for c in evidence.pending
+        (c.kind, repr(naming.peer(c.peer)), c.tag, c.ended_ns is None, _NUMBER.sub("#", c.detail))
+        for c in evidence.pending
     )
     return sorted(made.items())
 

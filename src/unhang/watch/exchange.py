@@ -16,7 +16,7 @@ import secrets
 import ssl
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ VERSION = 1
 MOST_HEAD, MOST_BODY, MOST_PLAIN, MOST_ANSWER = 4096, 32 << 20, 256 << 20, 1 << 20
 MOST_CONNECTIONS, MOST_OF_STRANGERS = 20_000, 256
 MESSAGES_PER_S, MOST_AT_ONCE = 20.0, 60.0
-IDLE_S, HEAD_S, BODY_S, ANSWER_S, MOST_WAIT_S, BEAT_S = 120.0, 5.0, 20.0, 5.0, 2.0, 0.05
+IDLE_S, HEAD_S, BODY_S, ANSWER_S, MOST_WAIT_S, BEAT_S = 120.0, 5.0, 20.0, 5.0, 5.0, 0.05
 _STATUS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 409: "Conflict", 413: "Too Large"} | {
     426: "Upgrade Required",
     429: "Too Many Requests",
@@ -129,8 +129,11 @@ class Server:
     ) -> None:
         self.nonce, self.is_hub = secrets.token_hex(16), False
         self._make_answer, self._edition = answer, 0
-        self._waiting: dict[int, asyncio.Event] = {}  # by the beat at which their answers are due
-        self._limits: dict[asyncio.StreamWriter, float] = {}  # when a connection is given up; a timer for each message costs more than the message
+        self._due: dict[int, list[asyncio.Event]] = {}  # by the beat at which answers are due
+        self._waiting: dict[str, asyncio.Event] = {}
+        self._limits: dict[
+            asyncio.StreamWriter, float
+        ] = {}  # when a connection is given up; a timer for each message costs more than the message
         self._key, self._job, self._tls = key, mark_of(job), tls
         self._on_message, self._on_close = on_message, on_close
         self._senders: dict[str, _Sender] = {}
@@ -160,13 +163,19 @@ class Server:
                 writer.transport.abort()
 
     def _let_go(self, until: float) -> None:
-        for beat in [beat for beat in self._waiting if beat * BEAT_S <= until]:
-            self._waiting.pop(beat).set()
+        for beat in [beat for beat in self._due if beat * BEAT_S <= until]:
+            for event in self._due.pop(beat):
+                event.set()
 
-    def news(self) -> None:
-        """Lets all answers go that wait, and those at once that come to hear of it."""
-        self._edition += 1
-        self._let_go(math.inf)
+    def news(self, nodes: Iterable[str] | None = None) -> None:
+        """Lets the answers go that wait, and those at once that come to hear of it: of these nodes, or of all."""
+        if nodes is None:
+            self._edition += 1
+            self._let_go(math.inf)
+        for node in nodes or ():
+            self._senders.setdefault(node, _Sender()).edition = -1
+            if (event := self._waiting.get(node)) is not None:
+                event.set()
 
     def close(self) -> None:
         """Stops listening."""
@@ -239,7 +248,9 @@ class Server:
         due = int((now + min(float(fields.get("x-unhang-wait", 0)), MOST_WAIT_S)) / BEAT_S)
         self._on_message(who, unpack(body))
         if due * BEAT_S > now and sender.edition == self._edition:
-            await self._waiting.setdefault(due, asyncio.Event()).wait()
+            self._waiting[who] = event = asyncio.Event()
+            self._due.setdefault(due, []).append(event)
+            await event.wait()
         sender.edition = self._edition
         answer = self._make_answer(who)
         _answer(writer, 200, answer, _seal_answer(self._key, seal, answer))
@@ -257,8 +268,8 @@ def _parsed(head: bytes) -> tuple[list[str], dict[str, str]]:
     if len(words) < 2 or not any(words[i].startswith("HTTP/1.") for i in (0, -1)):
         raise Refused(400, "no HTTP")
     fields = {"content-length": "0"}
-    for field in rest:
-        name, _, value = field.partition(":")
+    for line in rest:
+        name, _, value = line.partition(":")
         fields[name.lower()] = value.strip()
     return words, fields
 

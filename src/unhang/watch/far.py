@@ -14,7 +14,8 @@ from typing import Any
 
 from unhang.errors import UnreadableInput
 from unhang.model.rank_sets import name_ranks
-from unhang.watch.meeting import Push, RankState, Said, State
+from unhang.watch.meeting import Said
+from unhang.watch.messages import Push, RankState, State
 from unhang.watch.ranks import WatchedRank, write_whole
 
 NODES, NODE_FILE = "nodes", "node.json"
@@ -26,7 +27,12 @@ _TRAVEL = (
     *("flight.json", "flight.pickle", "flight_exit.pickle"),
 )
 _PATH = re.compile(rf"job\.json|ranks/(r\d{{1,9}}-\d{{1,9}})/({'|'.join(map(re.escape, _TRAVEL))})")
-_WITH_MEMBERS = ("groups.jsonl", "flight.json", "flight.pickle", "flight_exit.pickle")  # lists of all ranks of each group
+_WITH_MEMBERS = (
+    "groups.jsonl",
+    "flight.json",
+    "flight.pickle",
+    "flight_exit.pickle",
+)  # lists of all ranks of each group
 _MOVED_S, PROBE_S = 0.05, 0.5
 
 

@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -23,21 +23,10 @@ import msgspec
 
 from unhang.watch import many
 from unhang.watch.evidence import drop_answers, is_unchanged, request_pickles, take_evidence, take_workers
-from unhang.watch.far import UNKNOWN_WHY, FarNode, FarRank, Packer, why_silent, words_on
-from unhang.watch.meeting import (
-    CRASH,
-    LEAST_PAUSE_S,
-    MESSAGES_PER_S,
-    MOST_PAUSE_S,
-    MOST_SUCCESSORS,
-    JointVerdict,
-    Meeting,
-    Orders,
-    RankState,
-    State,
-)
+from unhang.watch.far import UNKNOWN_WHY, FarNode, FarRank, why_silent, words_on
+from unhang.watch.meeting import MOST_SUCCESSORS, Meeting
+from unhang.watch.messages import CRASH, MESSAGES_PER_S, JointVerdict, Orders, RankState, State, pause_of
 from unhang.watch.options import RunOptions
-from unhang.watch.outward import OutwardAgent
 from unhang.watch.ranks import WatchedRank
 
 LOOK_S, CONFIRM_WAIT_S, SECURE_S, ACKNOWLEDGE_S = 5.0, 3.0, 4.0, 2.0
@@ -49,22 +38,19 @@ MANY_NODES, MANY_SWITCH_S, USUAL_SWITCH_S = 64, 0.0002, 0.005
 MOST_LINES = 4
 
 
-class JoinedAgent(OutwardAgent):
+class JoinedAgent(many.AgentOfMany):
     """The state of the watch, with what other nodes say."""
 
     def __init__(self, options: RunOptions, run_dir: Path, root_pid: int, out: int, orders: int) -> None:
         super().__init__(options, run_dir, root_pid, out, orders)
         assert options.join is not None
-        self.packer = Packer(run_dir)
         self.meeting = Meeting(options.join, self.packer.pack, lambda text: self._send({"event": "note", "text": text}))
-        self.nodes: dict[str, FarNode] = {}
         self._done, self._published = State(), State()
         self._seen: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})  # what the last look saw: calls, movement
         self._told: set[str] = set()
-        self._given = 0  # the last number that was given to an order or a verdict
         self._promised: JointVerdict | None = None  # for which the hub will have the job ended
         self._has_ended = self._hears = False
-        self._own_world, self._worlds, self._turn_s = 0, set[str](), 0.0
+        self._turn_s = 0.0
 
     def run(self) -> None:
         """Turns until the job is over, and lets the others know."""
@@ -80,10 +66,7 @@ class JoinedAgent(OutwardAgent):
             poller.register(self.meeting.woken, select.POLLIN)
             self._hears = True
         super()._discover(poller)
-        if new := self.ranks.keys() - self._worlds:
-            self._worlds |= new
-            self._own_world = max(self._own_world, many.world_of(self.ranks[name].folder for name in new))
-            self.packer.is_brief = self._own_world > many.MANY_RANKS
+        self._note_world()
 
     def _pause_s(self) -> float:
         return max(super()._pause_s(), SHARE * self._turn_s)  # of very many ranks a turn takes long
@@ -108,15 +91,6 @@ class JoinedAgent(OutwardAgent):
     def _heard(self) -> list[FarNode]:
         """Other nodes with ranks that live, as far as they can be asked."""
         return [n for n in self.nodes.values() if not n.unheard and any(r.is_alive for r in n.ranks.values())]
-
-    @property
-    def _world(self) -> int:
-        """Ranks of the job, as any of them was told."""
-        return max((self._own_world, *(node.state.world for node in self.nodes.values())))
-
-    @property
-    def _are_many(self) -> bool:
-        return self._world > many.MANY_RANKS
 
     # Each turn
 
@@ -186,14 +160,14 @@ class JoinedAgent(OutwardAgent):
 
     def _order(self, **changes: Any) -> None:
         """Gives orders; without any, only what the nodes must know anyway."""
-        pause_s = min(MOST_PAUSE_S, max(LEAST_PAUSE_S, len(self.nodes) / MESSAGES_PER_S))
+        pause_s = pause_of(len(self.nodes))
         first = sorted((n for n in self.nodes.values() if not n.unheard), key=lambda n: n.number)[:MOST_SUCCESSORS]
         successors = [(n.id, *n.address) for n in first]
         self.meeting.orders = msgspec.structs.replace(
             self.meeting.orders, pause_s=pause_s, successors=successors, report=self._where_to, **changes
         )
         if changes:
-            self.meeting.announce()
+            self.meeting.announce(self.meeting.asked if changes.keys() == {"secure"} and self.meeting.asked else None)
 
     def _await(self, is_done: Callable[[FarNode], bool], limit_s: float) -> bool:
         """Whether all nodes that are heard have done what was asked. Blocks: up to `limit_s`."""
@@ -235,24 +209,6 @@ class JoinedAgent(OutwardAgent):
         if self._are_many:
             self._read_some(number, self._world)
         return dumps
-
-    def _read_some(self, look: int, world: int) -> None:
-        """Has the files sent of a few nodes that stand for all, or of all that differ. Blocks: up to LOOK_S."""
-        told = {n.id: n.state.told for n in self._heard() if n.state.looked >= look and n.state.told is not None}
-        if self.ranks and (own := many.told_of(self.run_dir)) is not None:
-            told[many.OWN] = own
-        known = {r.rank for n in self.nodes.values() for r in n.ranks.values() if not r.is_earlier}
-        chosen = many.Selection(told, world, known)
-        self._have_sent(chosen.nodes, chosen.ranks)
-        chosen.write(self.run_dir)
-
-    def _have_sent(self, nodes: Collection[str], ranks: tuple[int, ...]) -> None:
-        """Asks these nodes for their files, and waits for them. Blocks: up to LOOK_S."""
-        self._given += 1
-        number = self._given
-        self.meeting.asked = dict.fromkeys(nodes, (number, ranks))
-        self.meeting.announce()
-        self._await(lambda node: node.id not in self.meeting.asked or node.state.sent >= number, LOOK_S)
 
     def _is_unchanged(self, ranks: Sequence[WatchedRank], dumps: Mapping[int, bytes]) -> bool:
         look = self.meeting.orders.look

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,9 +12,13 @@ from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.read.alike import ALIKE
 from unhang.read.bundle import read_bundle
+from unhang.watch.far import FarNode, Packer
+from unhang.watch.meeting import Meeting
+from unhang.watch.options import RunOptions
+from unhang.watch.outward import OutwardAgent
 from unhang.watch.ranks import write_whole
 
-MANY_RANKS = 512
+MANY_RANKS, SEND_S = 512, 5.0
 OWN = ""  # the hub's own node, among the others
 MOST_FAILED = 16
 
@@ -65,3 +69,53 @@ def write_read_alone(run_dir: Path, world: int, ranks: Collection[int]) -> None:
     """The reader is told that these ranks were read and that nothing is known of the others."""
     fields = {"world": world, "read": sorted(ranks), "unseen": [], "is_whole": False}
     write_whole(run_dir / ALIKE, json.dumps(fields).encode())
+
+
+class AgentOfMany(OutwardAgent):
+    """What a watcher does where the ranks are too many to read them all."""
+
+    def __init__(self, options: RunOptions, run_dir: Path, root_pid: int, out: int, orders: int) -> None:
+        super().__init__(options, run_dir, root_pid, out, orders)
+        self.packer, self.nodes = Packer(run_dir), dict[str, FarNode]()
+        self.meeting: Meeting
+        self._given = 0  # the last number that was given to an order or a verdict
+        self._own_world, self._worlds = 0, set[str]()
+
+    def _note_world(self) -> None:
+        if new := self.ranks.keys() - self._worlds:
+            self._worlds |= new
+            self._own_world = max(self._own_world, world_of(self.ranks[name].folder for name in new))
+            self.packer.is_brief = self._own_world > MANY_RANKS
+
+    @property
+    def _world(self) -> int:
+        """Ranks of the job, as any of them was told."""
+        return max((self._own_world, *(node.state.world for node in self.nodes.values())))
+
+    @property
+    def _are_many(self) -> bool:
+        return self._world > MANY_RANKS
+
+    def _read_some(self, look: int, world: int) -> None:
+        """Has the files sent of a few nodes that stand for all, or of all that differ. Blocks: up to SEND_S."""
+        told = {n.id: n.state.told for n in self._heard() if n.state.looked >= look and n.state.told is not None}
+        if self.ranks and (own := told_of(self.run_dir)) is not None:
+            told[OWN] = own
+        known = {r.rank for n in self.nodes.values() for r in n.ranks.values() if not r.is_earlier}
+        chosen = Selection(told, world, known)
+        self._have_sent(chosen.nodes, chosen.ranks)
+        chosen.write(self.run_dir)
+
+    def _have_sent(self, nodes: Collection[str], ranks: tuple[int, ...]) -> None:
+        """Asks these nodes for their files, and waits for them. Blocks: up to SEND_S."""
+        self._given += 1
+        number = self._given
+        self.meeting.asked = dict.fromkeys(nodes, (number, ranks))
+        self.meeting.announce(self.meeting.asked)
+        self._await(lambda node: node.id not in self.meeting.asked or node.state.sent >= number, SEND_S)
+
+    def _heard(self) -> list[FarNode]:
+        raise NotImplementedError
+
+    def _await(self, is_done: Callable[[FarNode], bool], limit_s: float) -> bool:
+        raise NotImplementedError

@@ -15,107 +15,20 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 
 import msgspec
 
-from unhang.analyze.alike import Told
 from unhang.watch.exchange import VERSION, Client, Refused, Server, key_of
 from unhang.watch.joining import PORTS, Address, Join, is_loopback
+from unhang.watch.messages import LEAST_PAUSE_S, Orders, Push, State
 
 FIRST_TRY_S, TRY_EVERY_S, SAID_AFTER_S = 0.2, 1.0, 30.0
 HUB_LOST_S, SETTLE_S = 3.0, 8.0
-LEAST_PAUSE_S, MOST_PAUSE_S, MESSAGES_PER_S = 0.25, 1.0, 1000.0
 MOST_SUCCESSORS = 16
-
-
-class RankState(msgspec.Struct, array_like=True):
-    """One process, as its own node sees it. `quiet_s`, `dead_s`: how long ago it moved, or ended; -1: it lives."""
-
-    folder: str
-    quiet_s: float
-    dead_s: float = -1.0
-    exit_code: int | None = None
-    has_stepped: bool = False
-    has_failed: bool = False
-
-
-class State(msgspec.Struct, array_like=True):
-    """What a node says of itself. `looked`, `still`, `secured`, `seen`: the numbers of the hub's orders that are done.
-
-    They count for the hub with this nonce alone. `is_still`: whether nothing had moved at `still` since `looked`. `is_over`: its job has ended.
-    `world`: ranks of the job, as its own ranks were told. `told`: in a job of many ranks, what `looked` showed; `sent`: files that were asked for.
-    """
-
-    hub: str = ""
-    ranks: list[RankState] = []
-    looked: int = 0
-    still: int = 0
-    is_still: bool = False
-    secured: int = 0
-    seen: int = 0
-    is_over: bool = False
-    world: int = 0
-    told: Told | None = None
-    sent: int = 0
-
-
-class Push(msgspec.Struct, array_like=True):
-    """A message to the hub. `files`: those that changed, by path below the run directory; `gone`: those that are no more.
-
-    `offset_ns`: what to add to this node's clock for the hub's, found in a round trip of `trip_ns`; 0 and 0 before the first.
-    """
-
-    version: int
-    name: str
-    host: str
-    port: int
-    state: State
-    files: dict[str, bytes] = {}
-    gone: list[str] = []
-    offset_ns: int = 0
-    trip_ns: int = 0
-
-
-CRASH = "crash"  # the kind of a verdict on a job that failed, beside those on hangs
-
-
-class JointVerdict(msgspec.Struct, array_like=True):
-    """What the hub found, for every screen. `is_end`: the job is to be ended now."""
-
-    number: int
-    kind: str
-    line: str
-    report: str
-    waiting: list[int]
-    onset_ns: int
-    is_withdrawn: bool = False
-    will_end: bool = False
-    is_end: bool = False
-
-
-class Orders(msgspec.Struct, array_like=True):
-    """The hub's answer: numbers of what is to be done, how often to speak, who follows it, where its report will be.
-
-    `send`: in a job of many ranks, for the few nodes that are to send their files; `only`: all ranks of which files are sent.
-    """
-
-    version: int = VERSION
-    hub: str = ""
-    now_ns: int = 0
-    pause_s: float = LEAST_PAUSE_S
-    look: int = 0
-    confirm: int = 0
-    secure: int = 0
-    verdict: JointVerdict | None = None
-    successors: list[tuple[str, str, int]] = []
-    needs_all: bool = False
-    report: str = ""
-    send: int = 0
-    only: tuple[int, ...] = ()
 
 
 @dataclass
@@ -152,7 +65,9 @@ class Meeting(threading.Thread):
         self.node, self.role = secrets.token_hex(8), "seeking"
         self.inbox: SimpleQueue[Said] = SimpleQueue()
         self.state, self.orders, self.heard_at = State(), Orders(), 0.0
-        self.asked: dict[str, tuple[int, tuple[int, ...]]] = {}  # the nodes that are to send their files: `send`, `only`
+        self.asked: dict[
+            str, tuple[int, tuple[int, ...]]
+        ] = {}  # the nodes that are to send their files: `send`, `only`
         self.hub: Address | None = None
         self._how, self._pack, self._say_line = join, pack, say
         self._key = key_of(join.token, join.job)
@@ -164,7 +79,9 @@ class Meeting(threading.Thread):
         self._is_over, self._said = False, set[str]()
         self._name = socket.gethostname()
         self._own: Address | None = None
-        self._server = Server(self._key, join.job, self._on_message, self._answer, self._on_close, join.tls(is_server=True))
+        self._server = Server(
+            self._key, join.job, self._on_message, self._answer, self._on_close, join.tls(is_server=True)
+        )
         self._clock = (0, 0)
 
     # For the watcher's own loop
@@ -176,10 +93,10 @@ class Meeting(threading.Thread):
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._wake.set)
 
-    def announce(self) -> None:
-        """Lets the nodes know of orders now that wait for some."""
+    def announce(self, nodes: Collection[str] | None = None) -> None:
+        """Lets nodes that wait for orders know of them now: these, or all."""
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._server.news)
+            self._loop.call_soon_threadsafe(self._server.news, nodes)
 
     def stop(self) -> None:
         """Ends the exchange. Blocks: up to half a second."""

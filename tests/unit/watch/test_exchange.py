@@ -11,8 +11,8 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
-
 from tests.slowness import slowness
+
 from unhang.watch import exchange
 from unhang.watch.exchange import Client, Refused, Server, key_of, pack, unpack
 from unhang.watch.joining import Address

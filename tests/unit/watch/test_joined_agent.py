@@ -16,7 +16,8 @@ from unhang.watch import joined_agent as joined
 from unhang.watch.agent import Agent
 from unhang.watch.joined_agent import JoinedAgent
 from unhang.watch.joining import Address, Join
-from unhang.watch.meeting import JointVerdict, Orders, Push, RankState, Said, State
+from unhang.watch.meeting import Said
+from unhang.watch.messages import JointVerdict, Orders, Push, RankState, State
 from unhang.watch.options import Headline, RunOptions
 
 VERDICT = {"kind": "proven", "detected_ns": 5, "onset_ns": 3, "waiting_ranks": [0, 1], "withdrawn": False}
@@ -36,7 +37,7 @@ class _Others:
     def publish(self, state: State, is_urgent: bool) -> None:
         self.published.append(state)
 
-    def announce(self) -> None:
+    def announce(self, nodes: Any = None) -> None:
         """Nobody waits."""
 
     def hear(self, node: str, rank: int, hub: str = "us", at: float | None = None, **state: Any) -> None:
