@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import random
 import resource
@@ -23,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -39,6 +41,7 @@ from unhang.watch.options import RunOptions
 HERE = Path(__file__).parent
 PROGRAM = HERE.parent / "tests" / "ranks" / "programs" / "conditional_collective.py"
 RANKS, TOKEN, JOB, JOINS_PER_S = 8, "the token of a benchmark", "scale", 500
+MOST_JOIN_S = 150.0
 Template = dict[str, bytes]
 
 
@@ -69,6 +72,13 @@ def hub(port: int, run_dir: Path) -> None:
     join = Join(Address("127.0.0.1", port), JOB, TOKEN)
     options = RunOptions(run_dir, on_hang="report", join=join, headline=_headline)
     JoinedAgent(options, run_dir, os.getpid(), out, orders).run()
+
+
+@dataclass
+class Clock:
+    """When the job comes to a stand."""
+
+    hangs_at: float = math.inf
 
 
 class Node:
@@ -125,7 +135,7 @@ class Node:
             found[f"{folder}/groups.jsonl"] = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         return found
 
-    async def run(self, client: Client, hangs_at: float, at_once: asyncio.Semaphore) -> None:
+    async def run(self, client: Client, clock: Clock, at_once: asyncio.Semaphore) -> None:
         """Speaks until the verdict comes."""
         await asyncio.sleep(random.uniform(0, self.nodes / JOINS_PER_S))
         async with at_once:  # all share one process here
@@ -139,7 +149,7 @@ class Node:
         are_many, folders = self.nodes * RANKS > many.MANY_RANKS, [f"r{r}-{1000 + i}" for i, r in enumerate(self.ranks)]
         wait_s = 0.0
         while not self.verdict_at:
-            quiet_s = max(0.1, time.monotonic() - hangs_at)
+            quiet_s = max(0.1, time.monotonic() - clock.hangs_at)
             state = msgspec.structs.replace(self.done, ranks=[RankState(f, quiet_s, has_stepped=True) for f in folders])
             started = time.monotonic()
             push = Push(VERSION, f"n{self.number}", "127.0.0.1", 1, state, files)
@@ -184,12 +194,16 @@ async def measure(
             told.append(Node(number, nodes, them).really_told(Path(run_dir)))
             summary_s = time.process_time() - started
     all_nodes = [Node(i, nodes, them, told) for i in range(nodes)]
-    hangs_at = time.monotonic() + nodes / JOINS_PER_S + 6 + seconds
+    clock = Clock()
     tasks, at_once = [], asyncio.Semaphore(100)
     for node in all_nodes:
         client = Client(Address("127.0.0.1", port), key_of(TOKEN, JOB), JOB, f"{node.number:032x}")
-        tasks.append(asyncio.ensure_future(node.run(client, hangs_at, at_once)))
-    await asyncio.sleep(hangs_at - seconds - time.monotonic())
+        tasks.append(asyncio.ensure_future(node.run(client, clock, at_once)))
+    until = time.monotonic() + MOST_JOIN_S
+    while not all(n.messages for n in all_nodes) and time.monotonic() < until:
+        await asyncio.sleep(1)
+    await asyncio.sleep(3)
+    clock.hangs_at = hangs_at = time.monotonic() + seconds
     met, cpu, _ = sum(n.messages > 0 for n in all_nodes), *_used(pid)
     sent = sum(n.messages for n in all_nodes)
     for node in all_nodes:
@@ -234,7 +248,8 @@ def main() -> None:
                 probe.bind(("127.0.0.1", 0))
                 port = probe.getsockname()[1]
             run_dir = Path(folder) / str(nodes)
-            run_dir.mkdir()
+            (run_dir / "ranks").mkdir(parents=True)
+            (run_dir / "job.json").write_text("{}")
             pid = os.fork()
             if pid == 0:
                 try:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unhang.model import Case, CollectiveTable, ProcessGroup, Unavailable
-from unhang.read.fields import whole, wholes
+from unhang.read.fields import texts, whole, wholes
 
 ALIKE = "alike.json"
 
@@ -17,13 +17,14 @@ ALIKE = "alike.json"
 class Alike(NamedTuple):
     """`read`: the ranks that stand for all of `world`, with those of which nobody told; `unseen`: those that nobody could ask.
 
-    `is_whole`: every kind of rank is among those that were read; else nothing is known of the others.
+    `is_whole`: every kind of rank is among those that were read; else nothing is known of the others. `nodes`: the folders that were read.
     """
 
     world: int
     read: tuple[int, ...]
     unseen: tuple[int, ...]
     is_whole: bool
+    nodes: tuple[str, ...] = ()
 
     @property
     def expected(self) -> set[int]:
@@ -39,7 +40,8 @@ class Alike(NamedTuple):
 def alike_of(fields: Mapping[str, object]) -> Alike | None:
     """What a file says; None where it says nothing."""
     world, read, unseen = whole(fields, "world"), wholes(fields.get("read")), wholes(fields.get("unseen"))
-    return Alike(world, read, unseen, fields.get("is_whole") is True) if world and read else None
+    nodes = texts(fields, "nodes")
+    return Alike(world, read, unseen, fields.get("is_whole") is True, nodes) if world and read else None
 
 
 def smaller(case: Case, alike: Alike) -> Case:

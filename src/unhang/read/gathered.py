@@ -198,8 +198,9 @@ class _Walk:
             self._add_output(path)
         self._add_ranks(folder)
         nodes = folder / "nodes"
+        read = set(self.alike.nodes) if self.alike else None
         for node in sorted(nodes.iterdir()) if nodes.is_dir() else ():
-            if node.is_dir():
+            if (read is None or node.name in read) and node.is_dir():
                 self._add_node(node)
 
     def _add_node(self, folder: Path) -> None:

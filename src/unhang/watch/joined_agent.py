@@ -32,7 +32,7 @@ from unhang.watch.ranks import WatchedRank
 LOOK_S, CONFIRM_WAIT_S, SECURE_S, ACKNOWLEDGE_S = 5.0, 3.0, 4.0, 2.0
 UNHEARD_S, TOLD_AFTER_S, HUB_SILENT_S = 4.0, 8.0, 6.0
 CLOSED_S, LINGER_S, LAST_WORDS_S, CAUSE_S = 1.5, 1.0, 1.0, 3.0
-_PUMP_S, SHARE = 0.05, 8.0
+_PUMP_S, SHARE, MOST_PAUSE_S = 0.05, 4.0, 0.6
 # The exchange gives up the interpreter's lock with each packet; it must not wait long for it while we go through all ranks.
 MANY_NODES, MANY_SWITCH_S, USUAL_SWITCH_S = 64, 0.0002, 0.005
 MOST_LINES = 4
@@ -69,7 +69,7 @@ class JoinedAgent(many.AgentOfMany):
         self._note_world()
 
     def _pause_s(self) -> float:
-        return max(super()._pause_s(), SHARE * self._turn_s)  # of very many ranks a turn takes long
+        return max(super()._pause_s(), min(MOST_PAUSE_S, SHARE * self._turn_s))  # of very many ranks a turn takes long
 
     def _on_event(self, descriptor: int, poller: select.poll) -> None:
         if descriptor == self.meeting.woken:
@@ -96,9 +96,10 @@ class JoinedAgent(many.AgentOfMany):
 
     def _turn(self, now: float) -> None:
         self._exchange(now)
+        began_s = time.thread_time()
         super()._turn(now)
+        self._turn_s = time.thread_time() - began_s
         self._publish(now)
-        self._turn_s = time.monotonic() - now if self._last_look_at_s is None else 0.0
 
     def _on_quiet(self, now: float) -> None:
         is_member = self.meeting.role == "member" and now - self.meeting.heard_at < HUB_SILENT_S

@@ -60,6 +60,7 @@ class Selection:
             "read": self.ranks,
             "unseen": self._unseen,
             "is_whole": self._is_whole,
+            "nodes": self.nodes,
             "kinds": self._kinds[:MOST_NODES],
         }
         write_whole(run_dir / ALIKE, json.dumps(fields).encode())
