@@ -47,7 +47,7 @@ FAULTS = (
 HEALTHY = ("slow_step", "rank0_work", "small_group", "loader", "sleeps", "big_reduce", "slow_rank")
 RECORDER = False
 PROGRAMS = Path(__file__).parent / "attach_jobs"
-RANKS, START_S, SETTLE_S, MOST_TRIES, ATTACHES = 4, 90.0, 6.0, 5, 10
+RANKS, START_S, SETTLE_S, MOST_TRIES, ATTACHES = 4, 240.0, 6.0, 5, 10
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
 
 
@@ -71,7 +71,7 @@ def torchrun(program: Path, *arguments: str, ranks: int = RANKS) -> Iterator[int
     with tempfile.TemporaryDirectory() as folder:
         command = [*TORCHRUN, str(ranks), str(program), *arguments]
         if RECORDER:
-            set_socket = f"export TORCH_WORKER_SERVER_SOCKET={folder}/$RANK.sock; exec \"$0\" \"$@\""
+            set_socket = f'export TORCH_WORKER_SERVER_SOCKET={folder}/$RANK.sock; exec "$0" "$@"'
             program_with = [sys.executable, str(PROGRAMS / "with_recorder.py"), str(program), *arguments]
             command = [*TORCHRUN, str(ranks), "--no-python", "sh", "-c", set_socket, *program_with]
         job = subprocess.Popen(
