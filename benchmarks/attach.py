@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -69,11 +70,14 @@ class Row:
 def torchrun(program: Path, *arguments: str, ranks: int = RANKS) -> Iterator[int]:
     """The pid of a plain torchrun whose ranks have all started; every process of it is ended afterwards, by its pid."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [*TORCHRUN, str(ranks), str(program), *arguments]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            launch = [*TORCHRUN, str(ranks), "--master-port", str(probe.getsockname()[1])]
+        command = [*launch, str(program), *arguments]
         if RECORDER:
             set_socket = f'export TORCH_WORKER_SERVER_SOCKET={folder}/$RANK.sock; exec "$0" "$@"'
             program_with = [sys.executable, str(PROGRAMS / "with_recorder.py"), str(program), *arguments]
-            command = [*TORCHRUN, str(ranks), "--no-python", "sh", "-c", set_socket, *program_with]
+            command = [*launch, "--no-python", "sh", "-c", set_socket, *program_with]
         job = subprocess.Popen(
             command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
