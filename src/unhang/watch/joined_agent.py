@@ -45,7 +45,7 @@ class JoinedAgent(many.AgentOfMany):
         super().__init__(options, run_dir, root_pid, out, orders)
         assert options.join is not None
         self.meeting = Meeting(options.join, self.packer.pack, lambda text: self._send({"event": "note", "text": text}))
-        self._done, self._published = State(), State()
+        self._published = State()
         self._seen: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})  # what the last look saw: calls, movement
         self._told: set[str] = set()
         self._promised: JointVerdict | None = None  # for which the hub will have the job ended
@@ -287,8 +287,7 @@ class JoinedAgent(many.AgentOfMany):
             told = many.told_of(self.run_dir) if self.packer.is_brief else None
             self._done = msgspec.structs.replace(done, looked=orders.look, told=told)
         elif orders.send > done.sent:
-            self.packer.only = frozenset(orders.only)
-            self._done = msgspec.structs.replace(done, sent=orders.send)
+            self._send_files(orders)
         elif orders.confirm > done.still and orders.confirm == done.looked:
             dumps, movement = self._seen
             is_still = movement == {r.rank: r.movement for r in live} and is_unchanged(live, dumps)
@@ -348,6 +347,8 @@ class JoinedAgent(many.AgentOfMany):
         lost = [n for n in self.nodes.values() if n.closed_at and not n.state.is_over and not n.unheard]
         for node in () if self._is_sealed else lost:
             node.lose(why_silent(node.address, is_closed=True) if node in lost[:MOST_LINES] else UNKNOWN_WHY)
+        if self._are_many and not self._is_sealed and self.verdict is None:
+            self._read_failed()
         if has_crashed and any(not node.unheard and not node.closed_at for node in self.nodes.values()):
             self._tell_the_cause()
 
@@ -374,6 +375,9 @@ class JoinedAgent(many.AgentOfMany):
             if verdict is not None and verdict.kind == CRASH:
                 self._hear_verdict(verdict)
                 return
+            if self.meeting.orders.send > self._done.sent:
+                self._send_files(self.meeting.orders)
+                self._publish(time.monotonic(), is_urgent=True)
             time.sleep(_PUMP_S)
         if report := self.meeting.orders.report:
             self._send({"event": "note", "text": f"the report on the ranks of all nodes is on {report}"})

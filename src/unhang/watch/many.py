@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+import math
+import time
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
+
+import msgspec
 
 from unhang.analyze.alike import MOST_NODES, Told, choose, tell
 from unhang.analyze.situation import Situation
@@ -14,11 +18,12 @@ from unhang.read.alike import ALIKE
 from unhang.read.bundle import read_bundle
 from unhang.watch.far import FarNode, Packer
 from unhang.watch.meeting import Meeting
+from unhang.watch.messages import Orders, State
 from unhang.watch.options import RunOptions
 from unhang.watch.outward import OutwardAgent
 from unhang.watch.ranks import write_whole
 
-MANY_RANKS, SEND_S = 512, 5.0
+MANY_RANKS, SEND_S, PUMP_S = 512, 5.0, 0.05
 OWN = ""  # the hub's own node, among the others
 MOST_FAILED = 16
 
@@ -66,12 +71,6 @@ class Selection:
         write_whole(run_dir / ALIKE, json.dumps(fields).encode())
 
 
-def write_read_alone(run_dir: Path, world: int, ranks: Collection[int]) -> None:
-    """The reader is told that these ranks were read and that nothing is known of the others."""
-    fields = {"world": world, "read": sorted(ranks), "unseen": [], "is_whole": False}
-    write_whole(run_dir / ALIKE, json.dumps(fields).encode())
-
-
 class AgentOfMany(OutwardAgent):
     """What a watcher does where the ranks are too many to read them all."""
 
@@ -80,7 +79,7 @@ class AgentOfMany(OutwardAgent):
         self.packer, self.nodes = Packer(run_dir), dict[str, FarNode]()
         self.meeting: Meeting
         self._given = 0  # the last number that was given to an order or a verdict
-        self._own_world, self._worlds = 0, set[str]()
+        self._own_world, self._worlds, self._done = 0, set[str](), State()
 
     def _note_world(self) -> None:
         if new := self.ranks.keys() - self._worlds:
@@ -107,16 +106,43 @@ class AgentOfMany(OutwardAgent):
         self._have_sent(chosen.nodes, chosen.ranks)
         chosen.write(self.run_dir)
 
+    def _read_failed(self) -> None:
+        """Of a job that has ended, and did not hang: the nodes whose ranks failed first, and nothing of the others. Blocks: up to SEND_S."""
+        when = {
+            n: min((r.died_at for r in n.ranks.values() if r.has_failed()), default=math.inf) for n in self._heard_of()
+        }
+        failed = sorted((n for n, at in when.items() if at < math.inf), key=when.__getitem__)[:MOST_FAILED]
+        ranks = sorted({r.rank for r in (*self.ranks.values(), *(r for n in failed for r in n.ranks.values()))})
+        if failed:
+            self._have_sent([n.id for n in failed], tuple(ranks))
+        nodes = [n.id for n in failed]
+        fields = {"world": self._world, "read": ranks, "unseen": [], "is_whole": False, "nodes": nodes}
+        write_whole(self.run_dir / ALIKE, json.dumps(fields).encode())
+
+    def _heard_of(self) -> list[FarNode]:
+        return [node for node in self.nodes.values() if not node.unheard]
+
+    def _send_files(self, orders: Orders) -> None:
+        """As a member: has the files sent that the hub wants."""
+        self.packer.only = frozenset(orders.only)
+        self.packer.pages_wanted += 1
+        self._done = msgspec.structs.replace(self._done, sent=orders.send)
+
     def _have_sent(self, nodes: Collection[str], ranks: tuple[int, ...]) -> None:
         """Asks these nodes for their files, and waits for them. Blocks: up to SEND_S."""
         self._given += 1
         number = self._given
         self.meeting.asked = dict.fromkeys(nodes, (number, ranks))
         self.meeting.announce(self.meeting.asked)
-        self._await(lambda node: node.id not in self.meeting.asked or node.state.sent >= number, SEND_S)
+        until = time.monotonic() + SEND_S
+        while any(n.state.sent < number and not n.closed_at for n in self._heard_of() if n.id in self.meeting.asked):
+            if time.monotonic() > until:
+                return
+            time.sleep(PUMP_S)
+            self._take_in()
 
     def _heard(self) -> list[FarNode]:
         raise NotImplementedError
 
-    def _await(self, is_done: Callable[[FarNode], bool], limit_s: float) -> bool:
+    def _take_in(self) -> None:
         raise NotImplementedError

@@ -15,6 +15,7 @@ from tests.slowness import slowness
 
 from unhang.analyze import alike
 from unhang.analyze.alike import OuterGroup, Told
+from unhang.read.alike import alike_of
 from unhang.watch import far, many
 from unhang.watch import joined_agent as joined
 from unhang.watch.agent import Agent
@@ -275,3 +276,21 @@ def test_a_member_of_many_sends_files_only_where_it_is_asked_to(member: Made, mo
     assert others.published[-1].sent == 2
     files, _, _ = agent.packer.pack(everything=False)
     assert json.loads(files["ranks/r1-11/groups.jsonl"]) == {"pg_name": "0", "ranks": [1, 3], "left_out": 2}
+
+
+def test_of_many_ranks_that_failed_the_first_are_read_and_nothing_is_known_of_the_others(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many, "MANY_RANKS", 4)
+    monkeypatch.setattr(many, "MOST_FAILED", 2)
+    monkeypatch.setattr(many, "SEND_S", 0.1)
+    agent, others, _ = make("hub")
+    for rank in range(6):
+        failed = {"dead_s": 1.0 + rank, "exit_code": 1, "has_failed": True} if rank else {}
+        others.hear(f"n{rank}", rank, of_rank=failed, world=8)
+    agent._take_in()
+    agent._read_failed()
+    assert sorted(others.asked) == ["n4", "n5"]
+    written = json.loads((tmp_path / "alike.json").read_bytes())
+    assert (written["read"], written["is_whole"], written["nodes"]) == ([4, 5], False, ["n5", "n4"])
+    assert alike_of(written).hidden == {0, 1, 2, 3, 6, 7}  # type: ignore[union-attr]
