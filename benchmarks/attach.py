@@ -6,9 +6,10 @@ A fault counts as
 * said: the verdict is UNKNOWN, nobody is accused, and it says that the others wait for the right ranks (and where these are);
 * wrong: a finding accuses a rank that is innocent.
 
-Without the flight recorder: torch writes its dumps for NCCL alone, and these jobs use gloo, of which nobody outside can ask for them.
+Without the flight recorder: torch writes its dumps for NCCL alone, and these jobs use gloo. With it (`--recorder`): each rank has torch's
+own worker server at a unix socket (`torch.distributed.elastic.control_plane`), which answers for gloo, too.
 
-Usage: python benchmarks/attach.py [--only NAME] [--turns 3] [--write FILE.json]
+Usage: python benchmarks/attach.py [--recorder] [--only NAME] [--turns 3] [--write FILE.json]
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -44,8 +46,9 @@ FAULTS = (
     "dataloader_worker_stuck", "sigstop", "rendezvous_incomplete", "shutdown_hang",
 )  # fmt: skip
 HEALTHY = ("slow_step", "rank0_work", "small_group", "loader", "sleeps", "big_reduce", "slow_rank")
+RECORDER = False
 PROGRAMS = Path(__file__).parent / "attach_jobs"
-RANKS, START_S, SETTLE_S, MOST_TRIES, ATTACHES = 4, 90.0, 6.0, 5, 10
+RANKS, START_S, SETTLE_S, MOST_TRIES, ATTACHES = 4, 240.0, 6.0, 5, 10
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node"]
 
 
@@ -67,7 +70,14 @@ class Row:
 def torchrun(program: Path, *arguments: str, ranks: int = RANKS) -> Iterator[int]:
     """The pid of a plain torchrun whose ranks have all started; every process of it is ended afterwards, by its pid."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [*TORCHRUN, str(ranks), str(program), *arguments]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            launch = [*TORCHRUN, str(ranks), "--master-port", str(probe.getsockname()[1])]
+        command = [*launch, str(program), *arguments]
+        if RECORDER:
+            set_socket = f'export TORCH_WORKER_SERVER_SOCKET={folder}/$RANK.sock; exec "$0" "$@"'
+            program_with = [sys.executable, str(PROGRAMS / "with_recorder.py"), str(program), *arguments]
+            command = [*launch, "--no-python", "sh", "-c", set_socket, *program_with]
         job = subprocess.Popen(
             command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
@@ -174,14 +184,18 @@ def cost(turns: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[])
+    parser.add_argument("--recorder", action="store_true")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--write", type=Path)
     given = parser.parse_args()
+    global RECORDER
+    RECORDER = given.recorder
     cases = {case.name: case for case in HANGS}
     faults = [_shown(fault(cases[name])) for name in FAULTS if not given.only or name in given.only]
     others = [_shown(healthy(name)) for name in HEALTHY if not given.only or name in given.only]
     took = cost(given.turns) if given.turns and (not given.only or "cost" in given.only) else {}
     counts = {
+        "recorder": RECORDER,
         "faults": len(faults),
         "right_ranks": sum(r.right_ranks for r in faults),
         "right_ranks_and_line": sum(r.right_line for r in faults),

@@ -5,7 +5,9 @@ watcher is killed, a link is down, slow or lossy. Printed per case: the verdict 
 line on the screen where nothing is proven), how many reports, how the nodes ended. The switch is `tests/check/switch.py`, in user
 space: delay and loss need nothing of the kernel.
 
-    python benchmarks/nodes.py [CASE ...] [--json FILE]
+    python benchmarks/nodes.py [CASE ...] [--repeat 20] [--json FILE]
+
+`--repeat`: so many runs in all, one case after the other and from the beginning again.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +345,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--repeat", type=int)
     parser.add_argument("--job", type=Path)
     parser.add_argument("--launch", nargs=2)
     given = parser.parse_args()
@@ -356,9 +360,8 @@ def main() -> None:
     print(f"{socket.gethostname()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     found = []
     with Cluster(NODES) as cluster:
-        for case in CASES:
-            if given.cases and case.name not in given.cases:
-                continue
+        wanted = [case for case in CASES if not given.cases or case.name in given.cases]
+        for case in islice(cycle(wanted), given.repeat or len(wanted)):
             found.append(one := measure(case, cluster))
             times = f"verdict {one['verdict_s']} s, line {one['told_s']} s"
             print(
@@ -366,9 +369,9 @@ def main() -> None:
                 end="",
             )
             print(f" reports {one['reports']}, exit codes {one['codes']}  {one['cause']} {one['first']}", flush=True)
+            if given.json:
+                given.json.write_text(json.dumps(found, indent=1))
     print(f"{sum(one['right'] for one in found)} of {len(found)} right")
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1))
     return None
 
 

@@ -1,10 +1,11 @@
 """One hub and many simulated watchers, eight ranks each: what the hub costs while the job runs, and how soon it tells a hang.
 
-The hub is the real one. A watcher is a connection of the real client in one other process; what it sends at a look was written by
-a real job of four ranks (`conditional_collective.py`: rank 0 makes another call), with the numbers of ranks changed and without the
-lists of members. All of them share this machine: with its two cores the senders take as much as the hub.
+The hub is the real one. A watcher is a connection of the real client in one other process; what it tells and sends at a look was
+written by a real job of four ranks (`conditional_collective.py`: rank 0 makes another call), with the numbers of ranks changed. The
+ranks of a node are a tensor-parallel group, those at one place of all nodes a data-parallel one, all of them the world.
+All of them share this machine: with its two cores the senders take as much as the hub.
 
-    python benchmarks/nodes_scale.py [--nodes 10 100 1000] [--seconds 20] [--limit 120]
+    python benchmarks/nodes_scale.py [--nodes 8 100 1000 12500] [--seconds 20] [--limit 120]
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
+import random
 import resource
 import signal
 import socket
@@ -20,20 +23,25 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from unhang.analyze.alike import Told
 from unhang.cli.run import _headline
+from unhang.watch import many
 from unhang.watch.exchange import VERSION, Client, key_of
 from unhang.watch.joined_agent import JoinedAgent
 from unhang.watch.joining import Address, Join
-from unhang.watch.meeting import Orders, Push, RankState, State
+from unhang.watch.messages import LEAST_PAUSE_S, Orders, Push, RankState, State
 from unhang.watch.options import RunOptions
 
 HERE = Path(__file__).parent
 PROGRAM = HERE.parent / "tests" / "ranks" / "programs" / "conditional_collective.py"
-RANKS, TOKEN, JOB = 8, "the token of a benchmark", "scale"
+RANKS, TOKEN, JOB, JOINS_PER_S = 8, "the token of a benchmark", "scale", 500
+MOST_JOIN_S = 150.0
 Template = dict[str, bytes]
 
 
@@ -53,7 +61,6 @@ def templates(folder: Path) -> tuple[Template, Template]:
         flight = json.loads(files["flight.json"])
         files["flight.json"] = json.dumps({**flight, "pg_config": {}}).encode()
         files["page.bin"] = files["page.bin"].rstrip(b"\0")
-        del files["groups.jsonl"]
         found.append(files)
     return found[0], found[1]
 
@@ -67,53 +74,94 @@ def hub(port: int, run_dir: Path) -> None:
     JoinedAgent(options, run_dir, os.getpid(), out, orders).run()
 
 
+@dataclass
+class Clock:
+    """When the job comes to a stand."""
+
+    hangs_at: float = math.inf
+
+
 class Node:
     """One simulated watcher."""
 
-    def __init__(self, number: int, nodes: int, templates: tuple[Template, Template]) -> None:
-        self.number, self.nodes, self.templates = number, nodes, templates
-        self.done, self.worst_s, self.messages = State(), 0.0, 0
-        self.verdict_at = 0.0
+    def __init__(
+        self, number: int, nodes: int, templates: tuple[Template, Template], told: Sequence[Told] = ()
+    ) -> None:
+        self.number, self.nodes, self.templates, self._told = number, nodes, templates, told
+        self.done, self.worst_s, self.messages = State(world=nodes * RANKS), 0.0, 0
+        self.verdict_at, self.line, self.name = 0.0, "", f"{number:032x}"
 
-    def files(self) -> dict[str, bytes]:
+    @property
+    def ranks(self) -> range:
+        """Its ranks."""
+        return range(self.number * RANKS, (self.number + 1) * RANKS)
+
+    def groups(self) -> list[tuple[str, str, range]]:
+        """(name, description, ranks) of the groups of its ranks: the world, its own, and one for each place over all nodes."""
+        world = range(self.nodes * RANKS)
+        over = [(str(1 + i), "data", range(i, len(world), RANKS)) for i in range(RANKS)]
+        return [("0", "default_pg", world), (str(1 + RANKS + self.number), "tensor", self.ranks), *over]
+
+    def told(self) -> Told:
+        """What it tells after a look: that of node 0, or of node 1, with which all others stand alike."""
+        return self._told[self.number != 0]._replace(ranks=tuple(self.ranks))
+
+    def really_told(self, run_dir: Path) -> Told:
+        """What the watcher's own code makes of its files."""
+        for name, data in self.files(range(self.nodes * RANKS)).items():
+            (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
+            (run_dir / name).write_bytes(data)
+        told = many.told_of(run_dir)
+        assert told is not None
+        return told
+
+    def files(self, only: Collection[int]) -> dict[str, bytes]:
         """What a look sends."""
         found = {}
-        for local in range(RANKS):
-            rank = self.number * RANKS + local
+        groups = [(name, desc, [r for r in ranks if r in only], len(ranks)) for name, desc, ranks in self.groups()]
+        for local, rank in enumerate(self.ranks):
             template = self.templates[0 if rank == 0 else 1]
             fields = json.loads(template["identity.json"])
             fields |= {"rank": rank, "world_size": self.nodes * RANKS, "local_rank": local, "local_world_size": RANKS}
+            fields |= {"pid": 1000 + local, "host": f"n{self.number}"}
             folder = f"ranks/r{rank}-{1000 + local}"
             found |= {f"{folder}/{name}": data for name, data in template.items()}
-            found[f"{folder}/identity.json"] = json.dumps(
-                {**fields, "pid": 1000 + local, "host": f"n{self.number}"}
-            ).encode()
+            found[f"{folder}/identity.json"] = json.dumps(fields).encode()
+            lines = [
+                {"pg_name": name, "pg_desc": desc, "ranks": kept, "left_out": size - len(kept)}
+                for name, desc, kept, size in groups
+                if rank in kept
+            ]
+            found[f"{folder}/groups.jsonl"] = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         return found
 
-    async def run(self, client: Client, hangs_at: float) -> None:
+    async def run(self, client: Client, clock: Clock, at_once: asyncio.Semaphore) -> None:
         """Speaks until the verdict comes."""
-        await asyncio.sleep(self.number % 97 / 50)
-        while True:
-            try:
-                await client.connect(20)
-                break
-            except OSError:
-                await asyncio.sleep(1)
+        await asyncio.sleep(random.uniform(0, self.nodes / JOINS_PER_S))
+        async with at_once:  # all share one process here
+            while True:
+                try:
+                    await client.connect(60)
+                    break
+                except OSError:
+                    await asyncio.sleep(random.uniform(0.5, 2))
         orders, files = Orders(), {"job.json": b'{"environment": {"SLURM_NNODES": "2"}}'}
+        are_many, folders = self.nodes * RANKS > many.MANY_RANKS, [f"r{r}-{1000 + i}" for i, r in enumerate(self.ranks)]
+        wait_s = 0.0
         while not self.verdict_at:
-            quiet_s = max(0.1, time.monotonic() - hangs_at)
-            ranks = [
-                RankState(f"r{self.number * RANKS + i}-{1000 + i}", quiet_s, has_stepped=True) for i in range(RANKS)
-            ]
-            state = msgspec.structs.replace(self.done, ranks=ranks)
+            quiet_s = max(0.1, time.monotonic() - clock.hangs_at)
+            state = msgspec.structs.replace(self.done, ranks=[RankState(f, quiet_s, has_stepped=True) for f in folders])
             started = time.monotonic()
             push = Push(VERSION, f"n{self.number}", "127.0.0.1", 1, state, files)
-            orders = msgspec.msgpack.decode(await client.push(msgspec.msgpack.encode(push)), type=Orders)
+            orders = _decode(await client.push(_encode(push), wait_s))
             self.worst_s, self.messages, files = max(self.worst_s, time.monotonic() - started), self.messages + 1, {}
-            self.done = self.done if self.done.hub == orders.hub else State(orders.hub)
+            self.done = self.done if self.done.hub == orders.hub else State(orders.hub, world=self.nodes * RANKS)
             before = self.done
             if orders.look > before.looked:
-                self.done, files = msgspec.structs.replace(before, looked=orders.look), self.files()
+                told, files = (self.told(), {}) if are_many else (None, self.files(range(self.nodes * RANKS)))
+                self.done = msgspec.structs.replace(before, looked=orders.look, told=told)
+            elif orders.send > before.sent:
+                self.done, files = msgspec.structs.replace(before, sent=orders.send), self.files(set(orders.only))
             elif orders.confirm > before.still:
                 self.done = msgspec.structs.replace(before, still=orders.confirm, is_still=True)
             elif orders.secure > before.secured:
@@ -121,8 +169,12 @@ class Node:
             if orders.verdict is not None:
                 self.verdict_at = time.monotonic()
                 self.line = f"{orders.verdict.kind}: {orders.verdict.line}"
-            if self.done is before:
+            wait_s = orders.pause_s if orders.pause_s > LEAST_PAUSE_S else 0.0
+            if self.done is before and not wait_s:
                 await asyncio.sleep(orders.pause_s)
+
+
+_encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Orders).decode
 
 
 def _used(pid: int) -> tuple[float, int]:
@@ -132,17 +184,27 @@ def _used(pid: int) -> tuple[float, int]:
 
 
 async def measure(
-    nodes: int, pid: int, port: int, them: tuple[Template, Template], seconds: float, limit_s: float
+    nodes: int, pid: int, port: int, them: tuple[Template, Template], folder: Path, seconds: float, limit_s: float
 ) -> str:
     """One size: a row of the table."""
-    hangs_at = time.monotonic() + 5 + seconds
-    all_nodes = [Node(i, nodes, them) for i in range(nodes)]
-    tasks = []
+    told = []
+    for number in (0, 1):
+        with tempfile.TemporaryDirectory(dir=folder) as run_dir:
+            started = time.process_time()
+            told.append(Node(number, nodes, them).really_told(Path(run_dir)))
+            summary_s = time.process_time() - started
+    all_nodes = [Node(i, nodes, them, told) for i in range(nodes)]
+    clock = Clock()
+    tasks, at_once = [], asyncio.Semaphore(100)
     for node in all_nodes:
         client = Client(Address("127.0.0.1", port), key_of(TOKEN, JOB), JOB, f"{node.number:032x}")
-        tasks.append(asyncio.ensure_future(node.run(client, hangs_at)))
-    await asyncio.sleep(5)
-    cpu, _ = _used(pid)
+        tasks.append(asyncio.ensure_future(node.run(client, clock, at_once)))
+    until = time.monotonic() + MOST_JOIN_S
+    while not all(n.messages for n in all_nodes) and time.monotonic() < until:
+        await asyncio.sleep(1)
+    await asyncio.sleep(3)
+    clock.hangs_at = hangs_at = time.monotonic() + seconds
+    met, cpu, _ = sum(n.messages > 0 for n in all_nodes), *_used(pid)
     sent = sum(n.messages for n in all_nodes)
     for node in all_nodes:
         node.worst_s = 0.0
@@ -162,7 +224,8 @@ async def measure(
     )
     line = next((n.line for n in all_nodes if n.verdict_at), "")
     return (
-        f"{nodes:6} nodes {nodes * RANKS:7} ranks | healthy: {rate:6.0f} messages/s, {(healthy_cpu - cpu) / seconds:5.1%} of a core, "
+        f"{nodes:6} nodes {nodes * RANKS:7} ranks, {met} joined | a node's own summary {summary_s * 1000:.0f} ms of CPU | "
+        f"healthy: {rate:6.0f} messages/s, {(healthy_cpu - cpu) / seconds:5.1%} of a core, "
         f"{healthy_mb:5} MB, slowest answer {worst_s:5.2f} s | hang: {verdict}, {hung_cpu - healthy_cpu:5.1f} CPU s, {hung_mb:5} MB"
         f" | {line[:100]}{f' | {len(failed)} failed: {failed[0]!r}' if failed else ''}"
     )
@@ -170,7 +233,7 @@ async def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--nodes", type=int, nargs="+", default=[10, 100, 1000])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[8, 100, 1000, 12_500])
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--limit", type=float, default=120.0)
     given = parser.parse_args()
@@ -185,7 +248,8 @@ def main() -> None:
                 probe.bind(("127.0.0.1", 0))
                 port = probe.getsockname()[1]
             run_dir = Path(folder) / str(nodes)
-            run_dir.mkdir()
+            (run_dir / "ranks").mkdir(parents=True)
+            (run_dir / "job.json").write_text("{}")
             pid = os.fork()
             if pid == 0:
                 try:
@@ -193,7 +257,9 @@ def main() -> None:
                 finally:
                     os._exit(0)
             try:
-                print(asyncio.run(measure(nodes, pid, port, them, given.seconds, given.limit)), flush=True)
+                print(
+                    asyncio.run(measure(nodes, pid, port, them, Path(folder), given.seconds, given.limit)), flush=True
+                )
             finally:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)

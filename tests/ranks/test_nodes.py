@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -256,3 +257,41 @@ def test_a_failure_is_told_on_every_node(tmp_path: Path) -> None:
     assert first["title"] in judged
     assert first["title"] in told
     assert len(list(shared.glob("**/report.json"))) == 1  # one report; the other node keeps its evidence
+
+
+FEW_FOR_MANY = """
+import sys
+from unhang.analyze import alike
+from unhang.watch import many
+many.MANY_RANKS, alike.MOST_NODES, alike.LEAST_OF_MOST = 1, 4, 1
+from unhang.cli.main import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(300)
+def test_few_ranks_are_read_for_many(tmp_path: Path) -> None:
+    world, port = 5, str(_free_port())
+    program = HERE / "programs" / "conditional_collective.py"
+    command = [sys.executable, "-c", FEW_FOR_MANY, "run", "--join", "auto", "--", sys.executable, str(program)]
+    jobs = []
+    for rank in range(world):
+        place = {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        env = {**os.environ, **place, "OMP_NUM_THREADS": "1", "UNHANG_REPORT_DIR": str(tmp_path / f"n{rank}")}
+        jobs.append(subprocess.Popen(command, env=env, cwd=tmp_path, stderr=subprocess.PIPE, text=True))
+    try:
+        texts = [job.communicate(timeout=80 * slowness())[1] for job in jobs]
+    finally:
+        for job in jobs:
+            job.terminate()
+    assert [job.returncode for job in jobs] == [HUNG_JOB_ENDED] * world, texts
+    (report_dir,) = [folder for folder in tmp_path.glob("n*") if (folder / "report.json").exists()]
+    report = _report(report_dir)
+    first = report["findings"][0]
+    assert (report["hang"]["kind"], first["cause"], first["culprit_ranks"]) == ("proven", "code-divergence", [0]), texts
+    assert report["job"]["world_size"] == world
+    assert len(json.loads((report_dir / "bundle" / "alike.json").read_bytes())["read"]) == 4
+    assert "1 of 5 ranks  not read: each stands as one of those does that were read" in (
+        " ".join((report_dir / "report.txt").read_text().split()).replace("ranks not", "ranks  not")
+    )

@@ -75,6 +75,8 @@ class Case:
     `events`: what the lines of `log` say; `loose_errors`: exceptions in it that no rank is known to have raised.
     `readings`: what was read on the machines. `out_of_sight`: ranks that run on another node, or under another `unhang run`, of
     which nothing was given. That nothing is known of them is no evidence on them.
+
+    `chosen`: of a job with many ranks those that stand for all `stands_for` of them; groups have no other members here.
     """
 
     job: Job = Job()
@@ -94,10 +96,17 @@ class Case:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     attempt: int = 0
     earlier: tuple[Case, ...] = ()
+    chosen: tuple[int, ...] = ()
+    stands_for: int = 0
 
     def of_attempt(self, number: int | None) -> Case:
         """What there is of an earlier attempt; all of this for None."""
         return next((case for case in self.earlier if case.attempt == number), self)
+
+    @property
+    def size(self) -> int:
+        """How many ranks the job has, as far as that is known; 0 where it is not."""
+        return self.stands_for or self.job.world_size or 0
 
     @property
     def in_sight(self) -> tuple[int, ...]:
@@ -107,7 +116,9 @@ class Case:
 
     @property
     def world(self) -> tuple[int, ...]:
-        """Every rank that exists or should exist."""
+        """Every rank that exists or should exist; where some stand for all, these."""
+        if self.chosen:
+            return self.chosen
         expected = range(self.job.world_size) if self.job.world_size else ()
         return tuple(sorted({*expected, *self.ranks}))
 

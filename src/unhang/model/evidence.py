@@ -193,6 +193,7 @@ class ProcessGroup:
     """Ranks that communicate. `name` is `pg_name` of the flight recorder, `desc` its `pg_desc`. Ranks are global.
 
     `timeout_set_at`: who gave the timeout, the user or a library; None for torch's default, or where it is not known.
+    `left_out`: members for which others stand, and who are not among `ranks`.
     """
 
     name: str
@@ -201,6 +202,12 @@ class ProcessGroup:
     timeout_s: float | None = None
     backend: str = ""
     timeout_set_at: Frame | None = None
+    left_out: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many members it has, 0 where that is not known."""
+        return len(self.ranks) + self.left_out
 
     def __str__(self) -> str:
         return self.desc if self.desc and self.desc != "undefined" else f"group {self.name}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from unhang.model import Case, HangObservation, Job, LogEvent, LogLine, RaisedError, RankEvidence, Unavailable
+from unhang.read.alike import smaller
 from unhang.read.fields import text, texts, whole, wholes
 from unhang.read.gathered import Gathered
 from unhang.read.inventory import NO_SIGN, OUT_OF_SIGHT, RankCalls, absent_calls, present_evidence
@@ -81,7 +82,10 @@ def _of_processes(gathered: Gathered, trusted: bool) -> Case:
     from unhang.read.membership import Membership
     from unhang.read.pickle_guard import PickleGuard
 
+    alike = gathered.alike
     records, unheard = _heard(gathered.records)
+    if alike and alike.is_whole:
+        records = {rank: record for rank, record in records.items() if rank in alike.expected}
     gathered = replace(gathered, records=records)
     began_ns = ending_began_ns(gathered.job, gathered.verdict)
     if began_ns is not None:
@@ -102,8 +106,10 @@ def _of_processes(gathered: Gathered, trusted: bool) -> Case:
     events = _events_in(lines)
     known = {group.name: group for group in (*calls.groups, *membership.all_groups())}
     job = _job(gathered, flights, _known_world(records) or membership.world())
-    unseen = tuple(sorted({*out_of_sight(gathered.runs, records, range(job.world_size or 0)), *unheard}))
-    return Case(
+    expected = alike.expected if alike else set(range(job.world_size or 0))
+    hidden = alike.hidden if alike else out_of_sight(gathered.runs, records, expected)
+    unseen = tuple(sorted({*hidden, *unheard}))
+    case = Case(
         job=job,
         ranks=ranks,
         groups=tuple({**known, **{group.name: group for group in calls.groups}}.values()),
@@ -117,7 +123,7 @@ def _of_processes(gathered: Gathered, trusted: bool) -> Case:
             *_absent_by_the_watcher(gathered.job),
             *gathered.absent,
             *absent_calls(flights.ranks, records, ranks),
-            *_absent_ranks(set(range(job.world_size or 0)) - {*records, *unseen}, job, NO_SIGN),
+            *_absent_ranks(expected - {*records, *unseen}, job, NO_SIGN),
             *_absent_ranks([rank for rank in unseen if rank not in unheard], job, OUT_OF_SIGHT),
             *(Unavailable(f"rank {rank}", reason) for rank, reason in list(unheard.items())[:MAX_NAMED_RANKS]),
             *(absence for record in records.values() for absence in record.absent),
@@ -128,6 +134,7 @@ def _of_processes(gathered: Gathered, trusted: bool) -> Case:
         attempt=len(gathered.earlier),
         earlier=tuple(replace(_of_processes(g, trusted), attempt=i) for i, g in enumerate(earlier)),
     )
+    return smaller(case, alike) if alike else case
 
 
 def _shapes(records: Records) -> Shapes:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from unhang.errors import UnreadableInput
 from unhang.model import Course, RankIdentity, ThreadStack, Unavailable
+from unhang.read.alike import ALIKE, Alike, alike_of
 from unhang.read.dumps.shard import DumpFile
 from unhang.read.fields import text, whole
 from unhang.read.files import read_object
@@ -45,6 +46,7 @@ class Gathered:
         absent: what could not be read, and why.
         earlier: the same of each attempt before the last, where the ranks were started again; oldest first.
         course: how the job ran while it was watched.
+        alike: which ranks stand for all, where not all were read.
     """
 
     job: Mapping[str, object] = field(default_factory=dict)
@@ -58,6 +60,7 @@ class Gathered:
     absent: tuple[Unavailable, ...] = ()
     earlier: tuple[Gathered, ...] = ()
     course: Course | None = None
+    alike: Alike | None = None
 
 
 def gather(paths: Sequence[Path | str], on_progress: Progress | None = None) -> Gathered:
@@ -88,6 +91,7 @@ def gather(paths: Sequence[Path | str], on_progress: Progress | None = None) -> 
         tuple(walk.dumps),
         tuple(walk.absent),
         course=walk.course,
+        alike=walk.alike,
     )
     return _with_earlier(last, attempts, logs) if len(attempts) > 1 else last
 
@@ -121,6 +125,7 @@ class _Walk:
         self.runs: dict[str, dict[str, object]] = {}
         self.launcher_stacks: tuple[ThreadStack, ...] = ()
         self.course: Course | None = None
+        self.alike: Alike | None = None
         self.processes: dict[int, list[RankRecord]] = {}
         self.loose: dict[int, RankRecord] = {}
         self.dumps: list[DumpFile] = []
@@ -179,6 +184,8 @@ class _Walk:
         self.verdict = joined_verdict(self.verdict, found.get("verdict.json", {}))
         if (folder / COURSE).exists():
             self.course = joined_course(self.course, self.attempt(COURSE, lambda: read_course(folder / COURSE)))
+        if (folder / ALIKE).exists():
+            self.alike = alike_of(self.attempt(ALIKE, partial(read_object, folder / ALIKE)) or {})
         launcher = folder / "launcher.json"
         if launcher.exists():
             from unhang.read.stack_texts import read_pyspy
@@ -191,8 +198,9 @@ class _Walk:
             self._add_output(path)
         self._add_ranks(folder)
         nodes = folder / "nodes"
+        read = set(self.alike.nodes) if self.alike else None
         for node in sorted(nodes.iterdir()) if nodes.is_dir() else ():
-            if node.is_dir():
+            if (read is None or node.name in read) and node.is_dir():
                 self._add_node(node)
 
     def _add_node(self, folder: Path) -> None:

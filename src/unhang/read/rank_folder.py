@@ -200,7 +200,8 @@ def _group(fields: dict[str, object]) -> ProcessGroup | None:
     if not name or not ranks:
         return None
     desc, timeout_s, backend = text(fields, "pg_desc"), real(fields, "timeout_s"), text(fields, "backend")
-    return ProcessGroup(name, desc, ranks, timeout_s, backend, frame_triple(fields.get("timeout_set_at")))
+    set_at, left_out = frame_triple(fields.get("timeout_set_at")), whole(fields, "left_out") or 0
+    return ProcessGroup(name, desc, ranks, timeout_s, backend, set_at, left_out)
 
 
 def raised_error(fields: dict[str, object], path: str, handled: bool = False) -> RaisedError:

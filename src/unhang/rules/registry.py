@@ -215,7 +215,7 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
     outcome_of_job = situation.outcome(straggling)
     return Diagnosis(
         outcome=outcome_of_job,
-        job=case.job,
+        job=replace(case.job, world_size=case.size or None),
         hang=_hang(situation),
         findings=_after_first_failure(ordered, earlier),
         outcomes=tuple(outcomes),

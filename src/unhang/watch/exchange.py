@@ -11,11 +11,12 @@ import asyncio
 import hashlib
 import hmac
 import json
+import math
 import secrets
 import ssl
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -25,9 +26,9 @@ from unhang.watch.joining import Address
 
 VERSION = 1
 MOST_HEAD, MOST_BODY, MOST_PLAIN, MOST_ANSWER = 4096, 32 << 20, 256 << 20, 1 << 20
-MOST_CONNECTIONS, MOST_OF_STRANGERS = 20_000, 64
+MOST_CONNECTIONS, MOST_OF_STRANGERS = 20_000, 256
 MESSAGES_PER_S, MOST_AT_ONCE = 20.0, 60.0
-IDLE_S, HEAD_S, BODY_S, ANSWER_S = 120.0, 5.0, 20.0, 5.0
+IDLE_S, HEAD_S, BODY_S, ANSWER_S, MOST_WAIT_S, BEAT_S = 120.0, 5.0, 20.0, 5.0, 5.0, 0.05
 _STATUS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 409: "Conflict", 413: "Too Large"} | {
     426: "Upgrade Required",
     429: "Too Many Requests",
@@ -96,6 +97,7 @@ class _Sender:
     """What is known of one node's messages."""
 
     number: int = -1
+    edition: int = 0  # of the orders that it has heard
     left: float = MOST_AT_ONCE
     seen_at: float = field(default_factory=time.monotonic)
 
@@ -105,22 +107,39 @@ class _Sender:
         return self.left >= 0
 
 
-OnMessage = Callable[[str, bytes], bytes]
+OnMessage = Callable[[str, bytes], None]
+Answer = Callable[[str], bytes]
 OnClose = Callable[[str], None]
 
 
 class Server:
-    """Takes messages of nodes. `on_message` gets the node and the plain body and returns the answer; `on_close` the node that hung up."""
+    """Takes messages of nodes. `on_message` gets the node and the plain body; `answer` the node, and returns what it is to hear.
+
+    A node that has nothing to do says how long its answer may wait for `news`. `on_close` gets the node that hung up.
+    """
 
     def __init__(
-        self, key: bytes, job: str, on_message: OnMessage, on_close: OnClose, tls: ssl.SSLContext | None = None
+        self,
+        key: bytes,
+        job: str,
+        on_message: OnMessage,
+        answer: Answer,
+        on_close: OnClose,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.nonce, self.is_hub = secrets.token_hex(16), False
+        self._make_answer, self._edition = answer, 0
+        self._due: dict[int, list[asyncio.Event]] = {}  # by the beat at which answers are due
+        self._waiting: dict[str, asyncio.Event] = {}
+        self._limits: dict[
+            asyncio.StreamWriter, float
+        ] = {}  # when a connection is given up; a timer for each message costs more than the message
         self._key, self._job, self._tls = key, mark_of(job), tls
         self._on_message, self._on_close = on_message, on_close
         self._senders: dict[str, _Sender] = {}
         self._connections = self._strangers = 0
         self._server: asyncio.Server | None = None
+        self._beating: asyncio.Task[None] | None = None
 
     async def start(self, host: str | None, port: int) -> Address:
         """Listens. `host` None: on all addresses.
@@ -131,12 +150,39 @@ class Server:
         self._server = await asyncio.start_server(
             self._serve, host, port, limit=MOST_HEAD, ssl=self._tls, backlog=1024, reuse_address=True
         )
+        self._beating = asyncio.ensure_future(self._beat())
         return Address(*self._server.sockets[0].getsockname()[:2])
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT_S)
+            now = time.monotonic()
+            self._let_go(now)
+            for writer in [w for w, at in self._limits.items() if at < now]:
+                del self._limits[writer]
+                writer.transport.abort()
+
+    def _let_go(self, until: float) -> None:
+        for beat in [beat for beat in self._due if beat * BEAT_S <= until]:
+            for event in self._due.pop(beat):
+                event.set()
+
+    def news(self, nodes: Iterable[str] | None = None) -> None:
+        """Lets the answers go that wait, and those at once that come to hear of it: of these nodes, or of all."""
+        if nodes is None:
+            self._edition += 1
+            self._let_go(math.inf)
+        for node in nodes or ():
+            self._senders.setdefault(node, _Sender()).edition = -1
+            if (event := self._waiting.get(node)) is not None:
+                event.set()
 
     def close(self) -> None:
         """Stops listening."""
         if self._server is not None:
             self._server.close()
+        if self._beating is not None:
+            self._beating.cancel()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         node = ""
@@ -150,7 +196,9 @@ class Server:
                 known = bool(node)
                 node = await self._one(reader, writer, node)
                 self._strangers -= bool(node) and not known
-                await asyncio.wait_for(writer.drain(), BODY_S)
+                if writer.transport.get_write_buffer_size():
+                    self._limits[writer] = time.monotonic() + BODY_S
+                    await writer.drain()
         except Refused as refusal:
             with suppress(OSError):
                 _answer(writer, refusal.status, str(refusal).encode())
@@ -159,6 +207,7 @@ class Server:
         except asyncio.CancelledError:
             writer.transport.abort()  # we end
         finally:
+            self._limits.pop(writer, None)
             self._connections -= 1
             self._strangers -= not node
             writer.close()
@@ -167,7 +216,8 @@ class Server:
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, node: str) -> str:
         """One request; returns the node that this connection belongs to, "" as long as it is a stranger's."""
-        line, fields = _parsed(await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), IDLE_S if node else HEAD_S))
+        self._limits[writer] = time.monotonic() + (IDLE_S if node else HEAD_S)
+        line, fields = _parsed(await reader.readuntil(b"\r\n\r\n"))
         method, path = line[0], line[1]
         if (method, path) == ("GET", "/hello"):
             hello = Hello(VERSION, self.nonce, self._job, self.is_hub)
@@ -190,11 +240,19 @@ class Server:
             raise Refused(409, "a message that was seen before")
         if not sender.may_send(time.monotonic()):
             raise Refused(429, f"more than {MESSAGES_PER_S:g} messages a second")
-        body = await asyncio.wait_for(reader.readexactly(size), BODY_S)
+        self._limits[writer] = (now := time.monotonic()) + BODY_S
+        body = await reader.readexactly(size)
         if not hmac.compare_digest(hashlib.sha256(body).hexdigest(), digest):
             raise Refused(400, "a body that is not what was signed")
         sender.number = number
-        answer = self._on_message(who, unpack(body))
+        due = int((now + min(float(fields.get("x-unhang-wait", 0)), MOST_WAIT_S)) / BEAT_S)
+        self._on_message(who, unpack(body))
+        if due * BEAT_S > now and sender.edition == self._edition:
+            self._waiting[who] = event = asyncio.Event()
+            self._due.setdefault(due, []).append(event)
+            await event.wait()
+        sender.edition = self._edition
+        answer = self._make_answer(who)
         _answer(writer, 200, answer, _seal_answer(self._key, seal, answer))
         return who
 
@@ -209,9 +267,11 @@ def _parsed(head: bytes) -> tuple[list[str], dict[str, str]]:
     words = first.split()
     if len(words) < 2 or not any(words[i].startswith("HTTP/1.") for i in (0, -1)):
         raise Refused(400, "no HTTP")
-    pairs = (field.partition(":") for field in rest if field)
-    fields = {name.strip().lower(): value.strip() for name, _, value in pairs}
-    return words, {"content-length": "0", **fields}
+    fields = {"content-length": "0"}
+    for line in rest:
+        name, _, value = line.partition(":")
+        fields[name.lower()] = value.strip()
+    return words, fields
 
 
 def _answer(writer: asyncio.StreamWriter, status: int, body: bytes, seal: str = "") -> None:
@@ -258,8 +318,8 @@ class Client:
         self._nonce = hello.nonce
         return hello
 
-    async def push(self, plain: bytes) -> bytes:
-        """Sends a message; returns the answer.
+    async def push(self, plain: bytes, wait_s: float = 0.0) -> bytes:
+        """Sends a message; returns the answer, which may come `wait_s` later if there is no news.
 
         Raises:
             OSError: the hub does not answer, or somebody else does.
@@ -269,9 +329,9 @@ class Client:
         self._number += 1
         digest = hashlib.sha256(body).hexdigest()
         seal = _seal(self._key, self._nonce, self._node, self._number, digest, len(body))
-        fields = {"Node": self._node, "Number": self._number, "Digest": digest, "Seal": seal}
+        fields = {"Node": self._node, "Number": self._number, "Digest": digest, "Seal": seal, "Wait": round(wait_s, 3)}
         head = f"POST /v{VERSION}/push", *(f"X-Unhang-{name}: {value}" for name, value in fields.items())
-        async with asyncio.timeout(ANSWER_S + len(body) / 1e6):
+        async with asyncio.timeout(ANSWER_S + wait_s + len(body) / 1e6):
             status, given, answer = await self._asked(head[0], body, head[1:])
         if status != 200:
             raise Refused(status, answer.decode("utf-8", "replace")[:200])

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from unhang.errors import UnreadableInput
-from unhang.watch.meeting import Push, RankState, Said, State
+from unhang.model.rank_sets import name_ranks
+from unhang.watch.meeting import Said
+from unhang.watch.messages import Push, RankState, State
 from unhang.watch.ranks import WatchedRank, write_whole
 
 NODES, NODE_FILE = "nodes", "node.json"
@@ -36,19 +39,27 @@ _TRAVEL = (
     *("flight.json", "flight.pickle", "flight_exit.pickle"),
 )
 _PATH = re.compile(rf"job\.json|ranks/(r\d{{1,9}}-\d{{1,9}})/({'|'.join(map(re.escape, _TRAVEL))})")
-_MOVED_S = 0.05
+_WITH_MEMBERS = (
+    "groups.jsonl",
+    "flight.json",
+    "flight.pickle",
+    "flight_exit.pickle",
+)  # lists of all ranks of each group
+_MOVED_S, PROBE_S = 0.05, 0.5
 
 
 class Packer:
     """The files of this node's ranks, each time those that are new.
 
     The shared-memory pages, which always change, only where `pages_wanted` has grown since; another thread makes it grow.
+    `is_brief`: of a job of many ranks nothing but job.json, until the hub asks; `only`: then the ranks of which files are sent.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        self._sent: dict[str, tuple[int, int]] = {}
+        self._sent: dict[str, tuple[int, int, int]] = {}
         self.pages_wanted, self._pages_given = 1, 0
+        self.is_brief, self.only = False, frozenset[int]()
 
     def pack(self, everything: bool) -> tuple[dict[str, bytes], list[str], bool]:
         """What changed, what is gone, and whether that is all: the rest comes next time."""
@@ -67,43 +78,65 @@ class Packer:
                 self._pages_given = before
                 return found, [], False
             self._sent[name] = mark
-            if (data := _content(path)) is not None:
+            if (data := _content(path, self.only if self.is_brief else None)) is not None:
                 found[name] = data
                 size += len(data)
-        gone = [name for name in self._sent if name not in seen]
+        gone = [name for name in self._sent if name not in seen] if self.only or not self.is_brief else []
         for name in gone:
             del self._sent[name]
         return found, gone, True
 
-    def _files(self) -> Iterator[tuple[str, Path, tuple[int, int]]]:
+    def _files(self) -> Iterator[tuple[str, Path, tuple[int, int, int]]]:
         folders: list[str] = []
+        only = self.only
         with suppress(OSError):
-            folders = os.listdir(self._run_dir / "ranks")
+            folders = os.listdir(self._run_dir / "ranks") if only or not self.is_brief else []
         for name in ("job.json", *(f"ranks/{folder}/{file}" for folder in folders for file in _TRAVEL)):
             path = self._run_dir / name
             with suppress(OSError):
                 status = path.stat()
-                yield name, path, (status.st_mtime_ns, status.st_size)
+                of_lists = hash(only) if path.name in _WITH_MEMBERS else 0
+                yield name, path, (status.st_mtime_ns, status.st_size, of_lists)
 
 
-def _content(path: Path) -> bytes | None:
-    """A file as it travels: a page without its empty end, a pickle as JSON."""
+def _content(path: Path, only: Collection[int] | None) -> bytes | None:
+    """A file as it travels: a page without its empty end, a pickle as JSON; lists of members with none but `only`."""
     with suppress(OSError):
         data = path.read_bytes()
         if path.suffix == ".pickle":
-            return _as_json(path)
+            return _as_json(path, without_members=only is not None)
+        if only is not None and path.name in _WITH_MEMBERS:
+            return shortened(path.name, data, only)
         data = data.rstrip(b"\0") if path.name == PAGE else data
         return data if len(data) <= MOST_FILE else None
     return None
 
 
-def _as_json(path: Path) -> bytes | None:
+def shortened(name: str, data: bytes, only: Collection[int]) -> bytes | None:
+    """A file in which groups list their members, each of which is as many ranks as the job has: these alone, and how many others."""
+    with suppress(ValueError, AttributeError, TypeError):
+        if name == "flight.json":
+            return json.dumps({**json.loads(data), "pg_config": {}}).encode()  # groups.jsonl knows them
+        lines = []
+        for line in data.splitlines():
+            fields = json.loads(line)
+            members = fields.get("ranks") or []
+            kept = [rank for rank in members if rank in only]
+            lines.append(json.dumps({**fields, "ranks": kept, "left_out": len(members) - len(kept)}).encode() + b"\n")
+        return b"".join(lines)
+    return None
+
+
+def _as_json(path: Path, without_members: bool) -> bytes | None:
     import msgspec
 
     from unhang.read.dumps.objects import load
 
     with suppress(UnreadableInput, TypeError, ValueError, OverflowError):
-        data = msgspec.json.encode(load(path, trusted=True))
+        calls = load(path, trusted=True)
+        if without_members and isinstance(calls, dict):
+            calls = {**calls, "pg_config": {}}
+        data = msgspec.json.encode(calls)
         return data if len(data) <= MOST_FILE else None
     return None
 
@@ -255,3 +288,24 @@ class FarNode:
             if _PATH.fullmatch(name):
                 with suppress(OSError):
                     (self.folder / name).unlink()
+
+
+def words_on(node: FarNode, now: float) -> str:
+    """A line on a node that is not heard."""
+    ranks = name_ranks(sorted({r.rank for r in node.ranks.values() if r.is_alive and not r.is_earlier}))
+    return (
+        f"node {node.name} ({ranks or 'no ranks'}) has not been heard for {now - node.heard_at:.0f} s: {node.unheard}"
+    )
+
+
+def why_silent(address: tuple[str, int], is_closed: bool) -> str:
+    """What can be told apart from here. Blocks: up to PROBE_S."""
+    try:
+        with socket.create_connection(address, PROBE_S):
+            return "its watcher answers no more, though it runs"
+    except ConnectionRefusedError:
+        return "its watcher is gone, and its machine answers"
+    except OSError as error:
+        what = os.strerror(error.errno) if error.errno else "no answer"
+        said = " after its watcher's connection had closed" if is_closed else ""
+        return f"its machine is down, or the network to it ({what}{said})"

@@ -10,7 +10,9 @@ import json
 import os
 import select
 import socket
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -19,46 +21,36 @@ from typing import Any
 
 import msgspec
 
-from unhang.model.rank_sets import name_ranks
+from unhang.watch import many
 from unhang.watch.evidence import drop_answers, is_unchanged, request_pickles, take_evidence, take_workers
-from unhang.watch.far import UNKNOWN_WHY, FarNode, FarRank, Packer
-from unhang.watch.meeting import (
-    CRASH,
-    LEAST_PAUSE_S,
-    MESSAGES_PER_S,
-    MOST_SUCCESSORS,
-    JointVerdict,
-    Meeting,
-    Orders,
-    RankState,
-    State,
-)
+from unhang.watch.far import UNKNOWN_WHY, FarNode, FarRank, why_silent, words_on
+from unhang.watch.meeting import MOST_SUCCESSORS, Meeting
+from unhang.watch.messages import CRASH, MESSAGES_PER_S, JointVerdict, Orders, RankState, State, pause_of
 from unhang.watch.options import RunOptions
-from unhang.watch.outward import OutwardAgent
 from unhang.watch.ranks import WatchedRank
 
 LOOK_S, CONFIRM_WAIT_S, SECURE_S, ACKNOWLEDGE_S = 5.0, 3.0, 4.0, 2.0
 UNHEARD_S, TOLD_AFTER_S, HUB_SILENT_S = 4.0, 8.0, 6.0
 CLOSED_S, LINGER_S, LAST_WORDS_S, CAUSE_S = 1.5, 1.0, 1.0, 3.0
-_PUMP_S, _PROBE_S = 0.05, 0.5
+_PUMP_S, SHARE, MOST_PAUSE_S = 0.05, 4.0, 0.6
+# The exchange gives up the interpreter's lock with each packet; it must not wait long for it while we go through all ranks.
+MANY_NODES, MANY_SWITCH_S, USUAL_SWITCH_S = 64, 0.0002, 0.005
 MOST_LINES = 4
 
 
-class JoinedAgent(OutwardAgent):
+class JoinedAgent(many.AgentOfMany):
     """The state of the watch, with what other nodes say."""
 
     def __init__(self, options: RunOptions, run_dir: Path, root_pid: int, out: int, orders: int) -> None:
         super().__init__(options, run_dir, root_pid, out, orders)
         assert options.join is not None
-        self.packer = Packer(run_dir)
         self.meeting = Meeting(options.join, self.packer.pack, lambda text: self._send({"event": "note", "text": text}))
-        self.nodes: dict[str, FarNode] = {}
-        self._done, self._published = State(), State()
+        self._published = State()
         self._seen: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})  # what the last look saw: calls, movement
         self._told: set[str] = set()
-        self._given = 0  # the last number that was given to an order or a verdict
         self._promised: JointVerdict | None = None  # for which the hub will have the job ended
         self._has_ended = self._hears = False
+        self._turn_s = 0.0
 
     def run(self) -> None:
         """Turns until the job is over, and lets the others know."""
@@ -74,6 +66,10 @@ class JoinedAgent(OutwardAgent):
             poller.register(self.meeting.woken, select.POLLIN)
             self._hears = True
         super()._discover(poller)
+        self._note_world()
+
+    def _pause_s(self) -> float:
+        return max(super()._pause_s(), min(MOST_PAUSE_S, SHARE * self._turn_s))  # of very many ranks a turn takes long
 
     def _on_event(self, descriptor: int, poller: select.poll) -> None:
         if descriptor == self.meeting.woken:
@@ -100,7 +96,9 @@ class JoinedAgent(OutwardAgent):
 
     def _turn(self, now: float) -> None:
         self._exchange(now)
+        began_s = time.thread_time()
         super()._turn(now)
+        self._turn_s = time.thread_time() - began_s
         self._publish(now)
 
     def _on_quiet(self, now: float) -> None:
@@ -121,7 +119,7 @@ class JoinedAgent(OutwardAgent):
     def _publish(self, now: float, is_urgent: bool = False) -> None:
         """Leaves what the others shall know to the meeting; at once where it is no matter of course."""
         ranks = [_state_of(rank, now) for rank in self.ranks.values()]
-        state = msgspec.structs.replace(self._done, ranks=ranks)
+        state = msgspec.structs.replace(self._done, ranks=ranks, world=self._own_world)
         before = {r.folder: (r.dead_s >= 0, r.has_failed) for r in self._published.ranks}
         is_new = before != {r.folder: (r.dead_s >= 0, r.has_failed) for r in ranks}
         if is_new:
@@ -135,6 +133,7 @@ class JoinedAgent(OutwardAgent):
         return {**super()._values(now), "unhang_nodes_unheard": sum(bool(n.unheard) for n in self.nodes.values())}
 
     def _take_in(self) -> None:
+        new: set[int] = set()
         while not self.meeting.inbox.empty():
             said = self.meeting.inbox.get()
             node = self.nodes.get(said.node)
@@ -145,26 +144,35 @@ class JoinedAgent(OutwardAgent):
             if node is None:
                 node = self.nodes[said.node] = FarNode(said, self.run_dir, len(self.nodes))
             self._told.discard(node.id)
-            for rank in node.hear(said.push, said, self.meeting.orders.hub, keep_files=not self._is_sealed):
-                if any(o.rank == rank.rank and o is not rank for o in self._of_attempt()):
-                    self._begin_again()
-                self._newest_at = time.monotonic()
+            new.update(rank.rank for rank in node.hear(said.push, said, self.meeting.orders.hub, not self._is_sealed))
             for rank in node.dead_now():
                 self._note_death(rank)
+        if new:
+            self._newest_at = time.monotonic()
+            sys.setswitchinterval(MANY_SWITCH_S if len(self.nodes) > MANY_NODES else USUAL_SWITCH_S)
+            if any(rank.rank in new for rank in self._twice()):
+                self._begin_again()
         self._order()
+
+    def _twice(self) -> list[WatchedRank]:
+        """Processes of this attempt that have a number which another one has, too."""
+        counts = Counter(rank.rank for rank in self._of_attempt())
+        return [rank for rank in self._of_attempt() if counts[rank.rank] > 1]
 
     def _order(self, **changes: Any) -> None:
         """Gives orders; without any, only what the nodes must know anyway."""
-        pause_s = max(LEAST_PAUSE_S, len(self.nodes) / MESSAGES_PER_S)
+        pause_s = pause_of(len(self.nodes))
         first = sorted((n for n in self.nodes.values() if not n.unheard), key=lambda n: n.number)[:MOST_SUCCESSORS]
         successors = [(n.id, *n.address) for n in first]
         self.meeting.orders = msgspec.structs.replace(
             self.meeting.orders, pause_s=pause_s, successors=successors, report=self._where_to, **changes
         )
+        if changes:
+            self.meeting.announce(self.meeting.asked if changes.keys() == {"secure"} and self.meeting.asked else None)
 
     def _await(self, is_done: Callable[[FarNode], bool], limit_s: float) -> bool:
         """Whether all nodes that are heard have done what was asked. Blocks: up to `limit_s`."""
-        until = time.monotonic() + limit_s + 2 * self.meeting.orders.pause_s
+        until = time.monotonic() + limit_s + 2 * self.meeting.orders.pause_s + len(self.nodes) / MESSAGES_PER_S
         while not all(map(is_done, self._heard())):
             if (now := time.monotonic()) >= until:
                 return False
@@ -183,12 +191,12 @@ class JoinedAgent(OutwardAgent):
                     self._look_again_at = now
         lost = [node for node in self.nodes.values() if node.unheard]
         for node in [node for node in lost if not node.is_probed][:1]:  # one each turn: it takes its time
-            node.lose(_why_silent(node.address, bool(node.closed_at)))
+            node.lose(why_silent(node.address, bool(node.closed_at)))
         due = [node for node in lost if now - node.heard_at > TOLD_AFTER_S and node.id not in self._told]
         if due and not self._is_sealed:
             self._told.update(node.id for node in due)
             for node in due[:MOST_LINES]:
-                self._send({"event": "note", "text": _words_on(node, now)})
+                self._send({"event": "note", "text": words_on(node, now)})
             if len(due) > MOST_LINES:
                 more = f"{len(due) - MOST_LINES} more nodes have not been heard for as long"
                 self._send({"event": "note", "text": more})
@@ -199,6 +207,8 @@ class JoinedAgent(OutwardAgent):
         self._order(look=number)
         dumps = super()._take_evidence(with_workers)
         self._await(lambda node: node.state.looked >= number, LOOK_S)
+        if self._are_many:
+            self._read_some(number, self._world)
         return dumps
 
     def _is_unchanged(self, ranks: Sequence[WatchedRank], dumps: Mapping[int, bytes]) -> bool:
@@ -210,7 +220,9 @@ class JoinedAgent(OutwardAgent):
         self._order(confirm=look)
         here = [rank for rank in ranks if not isinstance(rank, FarRank)]
         is_still = is_unchanged(here, dumps) and self._await(lambda node: node.state.still >= look, CONFIRM_WAIT_S)
-        nodes = [n for n in self._heard() if any(r in ranks for r in n.ranks.values())]
+        concerned = set(ranks)
+        all_count = self._are_many
+        nodes = (n for n in self._heard() if all_count or not concerned.isdisjoint(n.ranks.values()))
         return is_still and all(n.state.is_still for n in nodes)
 
     def _secure(self) -> None:
@@ -218,7 +230,8 @@ class JoinedAgent(OutwardAgent):
         number = self._given
         self._order(secure=number)
         super()._secure()
-        self._await(lambda node: node.state.secured >= number, SECURE_S)
+        asked = self.meeting.asked if self._are_many else self.nodes
+        self._await(lambda node: node.id not in asked or node.state.secured >= number, SECURE_S)
 
     def _tell(self, verdict: Mapping[str, Any], will_end: bool) -> None:
         if self.meeting.role == "hub" and self.nodes:
@@ -270,12 +283,16 @@ class JoinedAgent(OutwardAgent):
         if orders.look > done.looked:
             dumps = take_evidence(live, self._oom_kills())
             self._seen = dumps, {r.rank: r.movement for r in live}
-            self._done = msgspec.structs.replace(done, looked=orders.look)
+            self.packer.only = frozenset()
+            told = many.told_of(self.run_dir) if self.packer.is_brief else None
+            self._done = msgspec.structs.replace(done, looked=orders.look, told=told)
+        elif orders.send > done.sent:
+            self._send_files(orders)
         elif orders.confirm > done.still and orders.confirm == done.looked:
             dumps, movement = self._seen
             is_still = movement == {r.rank: r.movement for r in live} and is_unchanged(live, dumps)
             self._done = msgspec.structs.replace(done, still=orders.confirm, is_still=is_still)
-        elif orders.secure > done.secured:
+        elif orders.secure > done.secured and not (self.packer.is_brief and not self.packer.only):
             request_pickles([r.folder for r in self._running()])
             take_workers(live)
             self._done = msgspec.structs.replace(done, secured=orders.secure)
@@ -329,7 +346,9 @@ class JoinedAgent(OutwardAgent):
             self._take_in()
         lost = [n for n in self.nodes.values() if n.closed_at and not n.state.is_over and not n.unheard]
         for node in () if self._is_sealed else lost:
-            node.lose(_why_silent(node.address, is_closed=True) if node in lost[:MOST_LINES] else UNKNOWN_WHY)
+            node.lose(why_silent(node.address, is_closed=True) if node in lost[:MOST_LINES] else UNKNOWN_WHY)
+        if self._are_many and not self._is_sealed and self.verdict is None:
+            self._read_failed()
         if has_crashed and any(not node.unheard and not node.closed_at for node in self.nodes.values()):
             self._tell_the_cause()
 
@@ -356,6 +375,9 @@ class JoinedAgent(OutwardAgent):
             if verdict is not None and verdict.kind == CRASH:
                 self._hear_verdict(verdict)
                 return
+            if self.meeting.orders.send > self._done.sent:
+                self._send_files(self.meeting.orders)
+                self._publish(time.monotonic(), is_urgent=True)
             time.sleep(_PUMP_S)
         if report := self.meeting.orders.report:
             self._send({"event": "note", "text": f"the report on the ranks of all nodes is on {report}"})
@@ -366,23 +388,3 @@ def _state_of(rank: WatchedRank, now: float) -> RankState:
     code = rank.seen_end[1] if rank.seen_end else None
     quiet_s = max(0.0, rank.quiet_s(now if rank.is_alive else rank.died_at))
     return RankState(rank.folder.name, quiet_s, dead_s, code, rank.has_stepped(), rank.has_failed())
-
-
-def _words_on(node: FarNode, now: float) -> str:
-    ranks = name_ranks(sorted({r.rank for r in node.ranks.values() if r.is_alive and not r.is_earlier}))
-    return (
-        f"node {node.name} ({ranks or 'no ranks'}) has not been heard for {now - node.heard_at:.0f} s: {node.unheard}"
-    )
-
-
-def _why_silent(address: tuple[str, int], is_closed: bool) -> str:
-    """What can be told apart from here. Blocks: up to _PROBE_S."""
-    try:
-        with socket.create_connection(address, _PROBE_S):
-            return "its watcher answers no more, though it runs"
-    except ConnectionRefusedError:
-        return "its watcher is gone, and its machine answers"
-    except OSError as error:
-        what = os.strerror(error.errno) if error.errno else "no answer"
-        said = " after its watcher's connection had closed" if is_closed else ""
-        return f"its machine is down, or the network to it ({what}{said})"

@@ -15,7 +15,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -24,88 +24,11 @@ import msgspec
 
 from unhang.watch.exchange import VERSION, Client, Refused, Server, key_of
 from unhang.watch.joining import PORTS, Address, Join, is_loopback
+from unhang.watch.messages import LEAST_PAUSE_S, Orders, Push, State
 
 FIRST_TRY_S, TRY_EVERY_S, SAID_AFTER_S = 0.2, 1.0, 30.0
 HUB_LOST_S, SETTLE_S = 3.0, 8.0
-LEAST_PAUSE_S, MESSAGES_PER_S = 0.25, 4000.0
 MOST_SUCCESSORS = 16
-
-
-class RankState(msgspec.Struct, array_like=True):
-    """One process, as its own node sees it. `quiet_s`, `dead_s`: how long ago it moved, or ended; -1: it lives."""
-
-    folder: str
-    quiet_s: float
-    dead_s: float = -1.0
-    exit_code: int | None = None
-    has_stepped: bool = False
-    has_failed: bool = False
-
-
-class State(msgspec.Struct, array_like=True):
-    """What a node says of itself. `looked`, `still`, `secured`, `seen`: the numbers of the hub's orders that are done.
-
-    They count for the hub with this nonce alone. `is_still`: whether nothing had moved at `still` since `looked`. `is_over`: its job has ended.
-    """
-
-    hub: str = ""
-    ranks: list[RankState] = []
-    looked: int = 0
-    still: int = 0
-    is_still: bool = False
-    secured: int = 0
-    seen: int = 0
-    is_over: bool = False
-
-
-class Push(msgspec.Struct, array_like=True):
-    """A message to the hub. `files`: those that changed, by path below the run directory; `gone`: those that are no more.
-
-    `offset_ns`: what to add to this node's clock for the hub's, found in a round trip of `trip_ns`; 0 and 0 before the first.
-    """
-
-    version: int
-    name: str
-    host: str
-    port: int
-    state: State
-    files: dict[str, bytes] = {}
-    gone: list[str] = []
-    offset_ns: int = 0
-    trip_ns: int = 0
-
-
-CRASH = "crash"  # the kind of a verdict on a job that failed, beside those on hangs
-
-
-class JointVerdict(msgspec.Struct, array_like=True):
-    """What the hub found, for every screen. `is_end`: the job is to be ended now."""
-
-    number: int
-    kind: str
-    line: str
-    report: str
-    waiting: list[int]
-    onset_ns: int
-    is_withdrawn: bool = False
-    will_end: bool = False
-    is_end: bool = False
-
-
-class Orders(msgspec.Struct, array_like=True):
-    """The hub's answer: numbers of what is to be done, how often to speak, who follows it, where its report will be."""
-
-    version: int = VERSION
-    hub: str = ""
-    now_ns: int = 0
-    pause_s: float = LEAST_PAUSE_S
-    look: int = 0
-    confirm: int = 0
-    secure: int = 0
-    verdict: JointVerdict | None = None
-    successors: list[tuple[str, str, int]] = []
-    needs_all: bool = False
-    report: str = ""
 
 
 @dataclass
@@ -124,7 +47,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def _demands(orders: Orders) -> tuple[object, ...]:
-    return orders.hub, orders.look, orders.confirm, orders.secure, orders.verdict
+    return orders.hub, orders.look, orders.confirm, orders.secure, orders.send, orders.verdict
 
 
 PackFiles = Callable[[bool], tuple[dict[str, bytes], list[str], bool]]
@@ -142,17 +65,23 @@ class Meeting(threading.Thread):
         self.node, self.role = secrets.token_hex(8), "seeking"
         self.inbox: SimpleQueue[Said] = SimpleQueue()
         self.state, self.orders, self.heard_at = State(), Orders(), 0.0
+        self.asked: dict[
+            str, tuple[int, tuple[int, ...]]
+        ] = {}  # the nodes that are to send their files: `send`, `only`
         self.hub: Address | None = None
         self._how, self._pack, self._say_line = join, pack, say
         self._key = key_of(join.token, join.job)
         self._addresses: dict[str, Address] = {}
+        self._unknown: set[str] = set()
         self._loop = asyncio.new_event_loop()
         self._wake = asyncio.Event()
         self.woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # readable when there are new orders
         self._is_over, self._said = False, set[str]()
         self._name = socket.gethostname()
         self._own: Address | None = None
-        self._server = Server(self._key, join.job, self._on_message, self._on_close, join.tls(is_server=True))
+        self._server = Server(
+            self._key, join.job, self._on_message, self._answer, self._on_close, join.tls(is_server=True)
+        )
         self._clock = (0, 0)
 
     # For the watcher's own loop
@@ -163,6 +92,11 @@ class Meeting(threading.Thread):
         if is_urgent:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._wake.set)
+
+    def announce(self, nodes: Collection[str] | None = None) -> None:
+        """Lets nodes that wait for orders know of them now: these, or all."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._server.news, nodes)
 
     def stop(self) -> None:
         """Ends the exchange. Blocks: up to half a second."""
@@ -284,44 +218,48 @@ class Meeting(threading.Thread):
         if self._own is None:
             with suppress(OSError):
                 self._own = await self._server.start(client.own_host, 0)
-        self.hub, needs_all, lost_at = client.address, True, 0.0
+        self.hub, needs_all, lost_at, wait_s = client.address, True, 0.0, 0.0
         while True:
             is_last = self._is_over
             try:
-                await self._push(client, needs_all)
+                is_new = await self._push(client, needs_all, 0.0 if is_last else wait_s)
                 needs_all, lost_at = self.orders.needs_all, 0.0
+                wait_s = self.orders.pause_s if self.orders.pause_s > LEAST_PAUSE_S else 0.0
             except Refused as refusal:
                 self._say(f"{self.hub} refuses this node: {refusal}; it judges alone")
                 self.role = "alone"
                 return
             except OSError:
                 now = time.monotonic()
-                lost_at, needs_all = lost_at or now, True
+                lost_at, needs_all, wait_s = lost_at or now, True, 0.0
                 if now - lost_at > HUB_LOST_S:
                     return
             if is_last:
                 return
-            await self._pause(FIRST_TRY_S if lost_at else self.orders.pause_s * random.uniform(0.8, 1.0))
+            if lost_at or is_new or not wait_s:
+                await self._pause(FIRST_TRY_S if lost_at else self.orders.pause_s * random.uniform(0.8, 1.0))
             if lost_at:
                 with suppress(OSError, Refused):
                     await client.connect(limit_s=1.0)
 
-    async def _push(self, client: Client, needs_all: bool) -> None:
+    async def _push(self, client: Client, needs_all: bool, wait_s: float = 0.0) -> bool:
+        """Tells what is new. Returns whether there are new orders. `wait_s`: how long the answer may wait for them."""
         state = self.state  # before the files: they are at least as new
         files, gone, is_whole = self._pack(needs_all)
         if not is_whole:
             state = msgspec.structs.replace(state, looked=0, secured=0)
         own, sent_ns = self._own or Address("", 0), time.time_ns()
         push = Push(VERSION, self._name, own.host, own.port, state, files, gone, *self._clock)
-        answer = await client.push(_encode(push))
+        answer = await client.push(_encode(push), wait_s)
         trip_ns = max(1, time.time_ns() - sent_ns)
         orders = _decode_orders(answer)
-        if not self._clock[1] or trip_ns < self._clock[1]:
+        if not wait_s and (not self._clock[1] or trip_ns < self._clock[1]):
             self._clock = (orders.now_ns - (sent_ns + trip_ns // 2), trip_ns)
         is_new = _demands(orders) != _demands(self.orders)
         self.orders, self.heard_at, self.role = orders, time.monotonic(), "member"
         if is_new:
             os.eventfd_write(self.woken, 1)
+        return is_new
 
     async def _follow(self) -> None:
         """The hub does not answer any more: the first of its successors that can be reached is the next one."""
@@ -355,7 +293,7 @@ class Meeting(threading.Thread):
         self._server.is_hub, self.role, self.hub = True, "hub", self._own
         self.orders = Orders(hub=self._server.nonce)
 
-    def _on_message(self, node: str, plain: bytes) -> bytes:
+    def _on_message(self, node: str, plain: bytes) -> None:
         try:
             push = _decode_push(plain)
         except msgspec.DecodeError as error:
@@ -364,10 +302,17 @@ class Meeting(threading.Thread):
             raise Refused(
                 426, f"version {push.version} of the exchange, here it is {VERSION}: install one unhang on all nodes"
             )
-        is_new = node not in self._addresses
+        if node not in self._addresses and not push.files:
+            self._unknown.add(node)
         self._addresses[node] = Address(push.host, push.port)
         self.inbox.put(Said(node, self._addresses[node], push, time.monotonic()))
-        return _encode(msgspec.structs.replace(self.orders, now_ns=time.time_ns(), needs_all=is_new and not push.files))
+
+    def _answer(self, node: str) -> bytes:
+        orders = msgspec.structs.replace(self.orders, now_ns=time.time_ns(), needs_all=node in self._unknown)
+        self._unknown.discard(node)
+        if node in self.asked:
+            orders.send, orders.only = self.asked[node]
+        return _encode(orders)
 
     def _on_close(self, node: str) -> None:
         self.inbox.put(Said(node, self._addresses.get(node, Address("", 0)), None, time.monotonic()))

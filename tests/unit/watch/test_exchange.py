@@ -11,6 +11,7 @@ import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from tests.slowness import slowness
 
 from unhang.watch import exchange
 from unhang.watch.exchange import Client, Refused, Server, key_of, pack, unpack
@@ -27,12 +28,12 @@ class Hub:
     def __init__(self, token: str = TOKEN, job: str = JOB) -> None:
         self.got: list[tuple[str, bytes]] = []
         self.closed: list[str] = []
-        self.server = Server(key_of(token, job), job, self._take, self.closed.append)
+        self.orders = b"orders"
+        self.server = Server(key_of(token, job), job, self._take, lambda _: self.orders, self.closed.append)
         self.server.is_hub = True
 
-    def _take(self, node: str, plain: bytes) -> bytes:
+    def _take(self, node: str, plain: bytes) -> None:
         self.got.append((node, plain))
-        return b"orders"
 
 
 @contextlib.asynccontextmanager
@@ -263,3 +264,26 @@ async def _greets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     writer.write(b"220 smtp ready\r\n\r\n")
     await reader.read(1)
     writer.close()
+
+
+def test_an_answer_waits_for_news_and_no_longer_than_it_was_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "MOST_WAIT_S", 1000.0)
+
+    async def body(hub: Hub, address: Address) -> None:
+        client = _client(address)
+        await client.connect()
+        started = time.monotonic()
+        assert await client.push(b"nothing new", wait_s=0.2) == b"orders"
+        assert time.monotonic() - started >= 0.2
+        waiting = asyncio.ensure_future(client.push(b"nothing new", wait_s=900.0))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        hub.orders = b"look"
+        hub.server.news()
+        async with asyncio.timeout(10 * slowness()):
+            assert await waiting == b"look"
+        hub.server.news()  # while it was on its way
+        async with asyncio.timeout(10 * slowness()):
+            await client.push(b"nothing new", wait_s=900.0)
+
+    assert len(_with_hub(body).got) == 3

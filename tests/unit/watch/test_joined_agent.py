@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from queue import SimpleQueue
@@ -10,12 +11,18 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.slowness import slowness
 
+from unhang.analyze import alike
+from unhang.analyze.alike import OuterGroup, Told
+from unhang.read.alike import alike_of
+from unhang.watch import far, many
 from unhang.watch import joined_agent as joined
 from unhang.watch.agent import Agent
 from unhang.watch.joined_agent import JoinedAgent
 from unhang.watch.joining import Address, Join
-from unhang.watch.meeting import JointVerdict, Orders, Push, RankState, Said, State
+from unhang.watch.meeting import Said
+from unhang.watch.messages import JointVerdict, Orders, Push, RankState, State
 from unhang.watch.options import Headline, RunOptions
 
 VERDICT = {"kind": "proven", "detected_ns": 5, "onset_ns": 3, "waiting_ranks": [0, 1], "withdrawn": False}
@@ -30,8 +37,13 @@ class _Others:
         self.published: list[State] = []
         self.answers: list[Any] = []  # called with the orders each time the hub gives some
 
+        self.asked: dict[str, Any] = {}
+
     def publish(self, state: State, is_urgent: bool) -> None:
         self.published.append(state)
+
+    def announce(self, nodes: Any = None) -> None:
+        """Nobody waits."""
 
     def hear(self, node: str, rank: int, hub: str = "us", at: float | None = None, **state: Any) -> None:
         ranks = [RankState(f"r{rank}-{rank + 10}", state.pop("quiet_s", 5.0), **state.pop("of_rank", {}))]
@@ -116,7 +128,7 @@ def test_many_silent_nodes_are_few_lines_and_no_long_wait(make: Any) -> None:
     agent._take_in()
     started = time.monotonic()
     agent._listen_for_silence(started)
-    assert time.monotonic() - started < joined._PROBE_S + 0.5
+    assert time.monotonic() - started < far.PROBE_S + 0.5 * slowness()
     assert agent._far() == []
     assert len(said) == joined.MOST_LINES + 1
     assert said[-1]["text"] == "196 more nodes have not been heard for as long"
@@ -222,3 +234,63 @@ def test_a_verdict_that_ends_nothing_promises_nothing(member: Made) -> None:
     others.role = "alone"
     agent._exchange(0.0)
     assert [m["event"] for m in said] == ["joint"]
+
+
+def _told(mark: bytes, rank: int) -> Told:
+    return Told(mark, (rank,), (OuterGroup(b"world", 6, 1),))
+
+
+def test_of_many_ranks_few_nodes_send_their_files(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many, "MANY_RANKS", 4)
+    monkeypatch.setattr(many, "SEND_S", 0.1)
+    monkeypatch.setattr(alike, "MOST_NODES", 4)
+    monkeypatch.setattr(alike, "LEAST_OF_MOST", 1)
+    agent, others, _ = make("hub")
+    nodes = {f"n{rank}": _told(b"late" if rank == 3 else b"usual", rank) for rank in range(6)}
+    for name, told in nodes.items():
+        others.hear(name, told.ranks[0], looked=1, told=told, world=8)
+    others.hear("silent", 6, world=8)
+    agent._take_in()
+    agent._take_evidence(with_workers=False)
+    assert sorted(others.asked) == ["n0", "n1", "n2", "n3"]
+    assert others.asked["n3"][1] == (0, 1, 2, 3, 7)  # nobody told of rank 7: it counts as one that is not there
+    written = json.loads((tmp_path / "alike.json").read_bytes())
+    assert (written["world"], written["read"], written["unseen"]) == (8, [0, 1, 2, 3, 7], [6])
+    assert written["is_whole"]
+
+
+def test_a_member_of_many_sends_files_only_where_it_is_asked_to(member: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, others, _ = member
+    monkeypatch.setattr(many, "told_of", lambda run_dir: _told(b"usual", 1))
+    agent.packer.is_brief = True
+    rank = agent.run_dir / "ranks" / "r1-11"
+    rank.mkdir(parents=True)
+    (rank / "identity.json").write_text('{"rank": 1}')
+    (rank / "groups.jsonl").write_text('{"pg_name": "0", "ranks": [0, 1, 2, 3]}\n')
+    others.orders = msgspec.structs.replace(others.orders, look=1)
+    agent._exchange(0.0)
+    assert (others.published[-1].looked, others.published[-1].told) == (1, _told(b"usual", 1))
+    assert agent.packer.pack(everything=True) == ({}, [], True)
+    others.orders = msgspec.structs.replace(others.orders, send=2, only=(1, 3))
+    agent._exchange(0.0)
+    assert others.published[-1].sent == 2
+    files, _, _ = agent.packer.pack(everything=False)
+    assert json.loads(files["ranks/r1-11/groups.jsonl"]) == {"pg_name": "0", "ranks": [1, 3], "left_out": 2}
+
+
+def test_of_many_ranks_that_failed_the_first_are_read_and_nothing_is_known_of_the_others(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many, "MANY_RANKS", 4)
+    monkeypatch.setattr(many, "MOST_FAILED", 2)
+    monkeypatch.setattr(many, "SEND_S", 0.1)
+    agent, others, _ = make("hub")
+    for rank in range(6):
+        failed = {"dead_s": 1.0 + rank, "exit_code": 1, "has_failed": True} if rank else {}
+        others.hear(f"n{rank}", rank, of_rank=failed, world=8)
+    agent._take_in()
+    agent._read_failed()
+    assert sorted(others.asked) == ["n4", "n5"]
+    written = json.loads((tmp_path / "alike.json").read_bytes())
+    assert (written["read"], written["is_whole"], written["nodes"]) == ([4, 5], False, ["n5", "n4"])
+    assert alike_of(written).hidden == {0, 1, 2, 3, 6, 7}  # type: ignore[union-attr]

@@ -22,7 +22,8 @@ from unhang.watch import meeting as meetings
 from unhang.watch.exchange import Refused
 from unhang.watch.far import FarNode, Packer
 from unhang.watch.joining import TOKEN_FILE, Address, Join, JoinWishes, find_join, first_host
-from unhang.watch.meeting import Meeting, Push, RankState, Said, State
+from unhang.watch.meeting import Meeting, Said
+from unhang.watch.messages import Push, RankState, State
 
 TOKEN = "a token that nobody knows"
 

@@ -66,7 +66,7 @@ def output_size(s: Situation) -> Found | None:
 
 def _has_room(call: CollectiveCall) -> bool:
     """Whether what comes out is as large as what the members put in (or the other way round); true where not known."""
-    op, members = bare_op(call.op), len(call.group.ranks)
+    op, members = bare_op(call.op), call.group.size
     put_in, out = sum(numels(call.in_sizes)), sum(numels(call.out_sizes))
     if not (members and put_in and out):
         return True
@@ -77,7 +77,7 @@ def _has_room(call: CollectiveCall) -> bool:
 
 def _does_not_fit(s: Situation, stuck: StuckCollective, wrong: tuple[int, ...]) -> Found:
     call = stuck.calls[wrong[0]]
-    path, members = user_path(call.frames), len(call.group.ranks)
+    path, members = user_path(call.frames), call.group.size
     sizes = f"{sum(numels(call.in_sizes))} elements in, {sum(numels(call.out_sizes))} out, {members} members"
     words = {
         "who": w.name_ranks(wrong),

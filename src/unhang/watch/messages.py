@@ -1,0 +1,101 @@
+"""What the watchers of one job say to each other."""
+
+from __future__ import annotations
+
+import msgspec
+
+from unhang.analyze.alike import Told
+from unhang.watch.exchange import VERSION
+
+LEAST_PAUSE_S, USUAL_PAUSE_S, MESSAGES_PER_S, MOST_MESSAGES_PER_S = 0.25, 1.0, 1000.0, 4000.0
+
+
+def pause_of(nodes: int) -> float:
+    """How often each of so many nodes speaks: four times a second, of a thousand once, of very many as often as the hub can hear them."""
+    return max(LEAST_PAUSE_S, min(USUAL_PAUSE_S, nodes / MESSAGES_PER_S), nodes / MOST_MESSAGES_PER_S)
+
+
+class RankState(msgspec.Struct, array_like=True):
+    """One process, as its own node sees it. `quiet_s`, `dead_s`: how long ago it moved, or ended; -1: it lives."""
+
+    folder: str
+    quiet_s: float
+    dead_s: float = -1.0
+    exit_code: int | None = None
+    has_stepped: bool = False
+    has_failed: bool = False
+
+
+class State(msgspec.Struct, array_like=True):
+    """What a node says of itself. `looked`, `still`, `secured`, `seen`: the numbers of the hub's orders that are done.
+
+    They count for the hub with this nonce alone. `is_still`: whether nothing had moved at `still` since `looked`. `is_over`: its job has ended.
+    `world`: ranks of the job, as its own ranks were told. `told`: in a job of many ranks, what `looked` showed; `sent`: files that were asked for.
+    """
+
+    hub: str = ""
+    ranks: list[RankState] = []
+    looked: int = 0
+    still: int = 0
+    is_still: bool = False
+    secured: int = 0
+    seen: int = 0
+    is_over: bool = False
+    world: int = 0
+    told: Told | None = None
+    sent: int = 0
+
+
+class Push(msgspec.Struct, array_like=True):
+    """A message to the hub. `files`: those that changed, by path below the run directory; `gone`: those that are no more.
+
+    `offset_ns`: what to add to this node's clock for the hub's, found in a round trip of `trip_ns`; 0 and 0 before the first.
+    """
+
+    version: int
+    name: str
+    host: str
+    port: int
+    state: State
+    files: dict[str, bytes] = {}
+    gone: list[str] = []
+    offset_ns: int = 0
+    trip_ns: int = 0
+
+
+CRASH = "crash"  # the kind of a verdict on a job that failed, beside those on hangs
+
+
+class JointVerdict(msgspec.Struct, array_like=True):
+    """What the hub found, for every screen. `is_end`: the job is to be ended now."""
+
+    number: int
+    kind: str
+    line: str
+    report: str
+    waiting: list[int]
+    onset_ns: int
+    is_withdrawn: bool = False
+    will_end: bool = False
+    is_end: bool = False
+
+
+class Orders(msgspec.Struct, array_like=True):
+    """The hub's answer: numbers of what is to be done, how often to speak, who follows it, where its report will be.
+
+    `send`: in a job of many ranks, for the few nodes that are to send their files; `only`: all ranks of which files are sent.
+    """
+
+    version: int = VERSION
+    hub: str = ""
+    now_ns: int = 0
+    pause_s: float = LEAST_PAUSE_S
+    look: int = 0
+    confirm: int = 0
+    secure: int = 0
+    verdict: JointVerdict | None = None
+    successors: list[tuple[str, str, int]] = []
+    needs_all: bool = False
+    report: str = ""
+    send: int = 0
+    only: tuple[int, ...] = ()
