@@ -213,9 +213,9 @@ class Situation:
     @property
     def is_hang(self) -> bool:
         """Whether the job hung: the watcher said so and was right, or its own timeout ended it; or nothing moved in several looks."""
-        if self.standing is not None:
-            return self.standing.word is Word.STALLED
         hang = self.case.hang
+        if self.standing is not None and hang is None:
+            return self.standing.word is Word.STALLED
         if self.has_ended_well:
             return False
         if hang is not None and not hang.withdrawn:
@@ -269,7 +269,7 @@ class Situation:
 
     def outcome(self, straggling: bool) -> Outcome:
         """What became of the job."""
-        if self.standing is not None:
+        if self.standing is not None and self.case.hang is None:
             return Outcome(self.standing.word.value)
         if self.is_interrupted:
             return Outcome.INTERRUPTED

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from unhang.analyze.align import members_of
 from unhang.analyze.positions import CallIndex, Ints
-from unhang.model import CallState, Case, ProcessGroup, different
+from unhang.model import CallState, Case, CollectiveTable, ProcessGroup, different
 
 MIN_POSITIONS = 6
 MIN_LATE = (
@@ -28,6 +28,7 @@ WATCHDOG_NS = 100_000_000
 _ONE_LOOK_NS = 5_000_000  # the watchdog takes less to go through the open calls
 _MOST_ROWS, _MOST_PEERS = 1000, 8
 _LEAST_PACED, _LEAST_GAPS, _MOSTLY = 8, 3, 0.8
+_JOIN = "torch/distributed/algorithms/join.py"
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -126,13 +127,13 @@ def stragglers(case: Case, index: CallIndex | None = None) -> tuple[Straggler, .
     """Ranks for which the others waited for a large share of the time, again and again."""
     index = index or CallIndex(case.calls)
     offsets = clock_offsets(index)
-    created = _on_one_clock(index, offsets)
+    created, shadows = _on_one_clock(index, offsets), _are_shadows(index.table)
     silent = set(case.world) - index.ranks
     cut = _lacking_members(index)
     kept = _may_be_kept_by(case, index, silent, cut)
     candidates = []
     for number, group in enumerate(case.calls.groups):
-        matrix = _matrix(index, number, created)
+        matrix = _matrix(index, number, np.where(shadows, 0, created))
         if matrix is None or len(matrix[1]) < MIN_POSITIONS or ((silent or cut) and not group.ranks):
             continue  # a member that left no record may have kept the others
         clocks = {offsets.get(r) for r in matrix[0].tolist()}
@@ -146,6 +147,16 @@ def stragglers(case: Case, index: CallIndex | None = None) -> tuple[Straggler, .
     all_came = _all_came(index, created) if candidates else created
     found = [s for s, ranks_m in candidates if _is_its_own_fault(index, created, all_came, ranks_m, s)]
     return tuple(sorted(found, key=lambda s: -s.lost_s))
+
+
+def _are_shadows(table: CollectiveTable) -> npt.NDArray[np.bool_]:
+    """`[N]`: calls of a rank that has no inputs left and answers those of the others, as `Join` makes them: it waits by design."""
+    stacks = [
+        i
+        for i, frames in enumerate(table.stacks)
+        if any(f.function == "__exit__" and f.file.endswith(_JOIN) for f in frames)
+    ]
+    return np.isin(table["frames"], stacks)
 
 
 def _lacking_members(index: CallIndex) -> list[int]:

@@ -236,7 +236,7 @@ def _next_steps(s: Situation, findings: Sequence[Finding], outcome: Outcome) -> 
 
 def _hang(s: Situation) -> HangObservation | None:
     """What the watcher saw, or several looks from outside."""
-    if s.standing is None or not s.is_hang:
+    if s.standing is None or s.case.hang is not None or not s.is_hang:
         return s.case.hang
     return HangObservation("stalled", None, None, s.waits.waiting, s.standing.text)
 

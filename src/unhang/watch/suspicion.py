@@ -58,12 +58,14 @@ def missing_in_rendezvous(s: Situation) -> set[int]:
 class Patience:
     """What the watcher has learnt of this job. Pure; the clock is passed in. `asked_s`: the user's own `--stall-after`, which is not adapted.
 
-    `has_stepped`: the job is past its first step; what comes before it (data sets, compilers) has no habit yet.
+    `has_stepped`: the job is past its first step; what comes before it (data sets, compilers) is no habit: a quiet of it may come again,
+    but nothing tells that one three times as long may.
     Times named `now` are seconds of one clock that starts with the job.
     """
 
     asked_s: float | None = None
     longest_quiet_s: float = 0.0
+    longest_before_s: float = 0.0
     usual_quiet_s: float = FIRST_LOOK_S
     has_stepped: bool = False
     looks_left: float = MOST_LOOKS
@@ -74,15 +76,19 @@ class Patience:
         if self.asked_s is not None:
             return self.asked_s
         least = LEAST_STALL_S if self.has_stepped else START_UP_STALL_S
-        return max(least, STALL_FACTOR * self.longest_quiet_s)
+        factor = 1.0 if self.has_stepped else STALL_FACTOR
+        return max(least, STALL_FACTOR * self.longest_quiet_s, factor * self.longest_before_s)
 
     def quiet_of(self, quiet_s: float) -> dict[str, float]:
         """What the files keep of a quiet of this length: it, and the longest that had ended by itself."""
-        return {"quiet_s": round(quiet_s, 3), "usual_quiet_s": round(self.longest_quiet_s, 3)}
+        return {"quiet_s": round(quiet_s, 3), "usual_quiet_s": round(max(self.longest_quiet_s, self.longest_before_s), 3)}
 
     def quiet_ended(self, quiet_s: float, was_looked_at: bool) -> None:
         """Learns from a quiet that ended by itself."""
-        self.longest_quiet_s = max(self.longest_quiet_s, quiet_s)
+        if self.has_stepped:
+            self.longest_quiet_s = max(self.longest_quiet_s, quiet_s)
+        else:
+            self.longest_before_s = max(self.longest_before_s, quiet_s)
         if was_looked_at:
             self.usual_quiet_s = max(self.usual_quiet_s, 1.5 * quiet_s)
 
