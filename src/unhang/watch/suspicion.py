@@ -81,7 +81,10 @@ class Patience:
 
     def quiet_of(self, quiet_s: float) -> dict[str, float]:
         """What the files keep of a quiet of this length: it, and the longest that had ended by itself."""
-        return {"quiet_s": round(quiet_s, 3), "usual_quiet_s": round(max(self.longest_quiet_s, self.longest_before_s), 3)}
+        return {
+            "quiet_s": round(quiet_s, 3),
+            "usual_quiet_s": round(max(self.longest_quiet_s, self.longest_before_s), 3),
+        }
 
     def quiet_ended(self, quiet_s: float, was_looked_at: bool) -> None:
         """Learns from a quiet that ended by itself."""

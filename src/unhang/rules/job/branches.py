@@ -8,6 +8,7 @@ from dataclasses import replace
 from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import Path, innermost, user_path
 from unhang.analyze.divergence import Divergence
+from unhang.analyze.framework_loops import left_framework
 from unhang.analyze.leaving import (
     EndedBefore,
     ended_before,
@@ -52,7 +53,7 @@ def rank_dependent_collective(s: Situation) -> Found | None:
         return None if made_other_rounds(s) else _call_of_some(s)
     if d.left_loop or is_of_size_alone(s, d) or is_dispatch_race(d) or is_thread_race(s, d):
         return None
-    if swallowed_by(s, d.odd) or exhausted_by(s, d) or parted_with_exception(s):
+    if swallowed_by(s, d.odd) or exhausted_by(s, d) or left_framework(s) or parted_with_exception(s):
         return None
     if s.primary_failure is not None and s.primary_failure.kind == "exception":
         return None

@@ -51,7 +51,7 @@ def size_mismatch(s: Situation) -> Found | None:
         (*w.both_sides(d), *(EvidenceLine("output", line.text, line.source.line) for line in said)),
         words,
         "/content" if by_content else "",
-        ("pad",) if by_content else None,
+        ("pad",) if by_content else ("shape",),
         s.others(culprits) if culprits else (),
         w.location_of(frame),
         w.group_of(d.group),
