@@ -133,14 +133,14 @@ def stragglers(case: Case, index: CallIndex | None = None) -> tuple[Straggler, .
     kept = _may_be_kept_by(case, index, silent, cut)
     candidates = []
     for number, group in enumerate(case.calls.groups):
-        matrix = _matrix(index, number, np.where(shadows, 0, created))
-        if matrix is None or len(matrix[1]) < MIN_POSITIONS or ((silent or cut) and not group.ranks):
+        matrix, whole = _matrix(index, number, np.where(shadows, 0, created)), _matrix(index, number, created)
+        if matrix is None or whole is None or len(matrix[1]) < MIN_POSITIONS or ((silent or cut) and not group.ranks):
             continue  # a member that left no record may have kept the others
         clocks = {offsets.get(r) for r in matrix[0].tolist()}
         if offsets and None in clocks:
             continue
         least_s = MIN_LATENESS_S + (len(clocks) > 1) * WATCHDOG_NS / 1e9
-        straggler = _of_group(group, *matrix, least_s, is_one_clock=bool(offsets))
+        straggler = _of_group(group, *matrix, whole[1], least_s, is_one_clock=bool(offsets))
         if straggler is not None and straggler.rank not in kept:
             paced = straggler._replace(pace=_pace_in(index, number, *matrix, straggler.rank))
             candidates.append((paced, matrix[0]))
@@ -301,9 +301,9 @@ def _beyond_the_usual_s(done_p: Ints) -> float:
 
 
 def _of_group(
-    group: ProcessGroup, ranks_m: Ints, arrival_pm: Ints, least_s: float, is_one_clock: bool
+    group: ProcessGroup, ranks_m: Ints, arrival_pm: Ints, whole_pm: Ints, least_s: float, is_one_clock: bool
 ) -> Straggler | None:
-    """`is_one_clock`: the arrivals are told on a clock that all members share, as far as that is known."""
+    """`whole_pm`: also of the positions of which lateness tells nothing. `is_one_clock`: the arrivals are told on a clock that all members share, as far as that is known."""
     ordered = np.sort(arrival_pm, axis=1)
     lateness_p = (ordered[:, -1] - ordered[:, -2]) / 1e9
     late = lateness_p >= least_s
@@ -318,10 +318,10 @@ def _of_group(
     # Who waits makes no call meanwhile. Waits that all run into each other are a clock that is ahead.
     if not is_one_clock and waits < MIN_POSITIONS // 2:
         return None
-    span = float(arrival_pm.max() - arrival_pm.min()) / 1e9
+    span = float(whole_pm.max() - whole_pm.min()) / 1e9
     share = counts[worst] / late.sum()
     # The start-up and one long stall are no habit: the largest single wait does not count, and hides no other.
-    habitual, usual_span = lost - float(lateness_p.max()), span - _beyond_the_usual_s(ordered[:, -1])
+    habitual, usual_span = lost - float(lateness_p.max()), span - _beyond_the_usual_s(whole_pm.max(axis=1))
     if share < 0.8 or usual_span <= 0 or habitual / usual_span < MIN_SHARE:
         return None
     median = float(np.median(lateness_p[late][last_p == worst]))

@@ -283,6 +283,12 @@ def _notes(s: Situation, found: Sequence[Finding]) -> tuple[str, ...]:
         notes.append(_stall_note(wait))
     if (starts := slow_starts(s.events)) is not None and not any(f.rule == "slow-steps" for f in found):
         notes.append(starts.text())
+    if not (s.is_hang or s.is_crash):
+        notes += [
+            f"the others waited {late.lost_s:.0f} s of {late.span_s:.0f} s for what rank {late.rank} alone does at "
+            f"{w.place(line)}, as the program has it"
+            for late, line in s.busy_by_design
+        ]
     if s.standing is not None:
         notes.append(f"{s.standing.word.value.upper()}: {s.standing.text}")
     elif s.is_hang and not found:

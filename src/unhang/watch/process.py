@@ -15,7 +15,7 @@ from unhang.watch.kernel_waits import kernel_waits
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _WORKING_SHARE = 0.05
 _STATE, _UTIME, _STIME, _CUTIME, _CSTIME, _START, _EXIT_CODE = 0, 11, 12, 13, 14, 19, 49
-_MOST_DESCENDANTS = 64
+_MOST_DESCENDANTS, _MOST_CHILDREN = 64, 8
 _LEAST_SPAN_S = 0.5
 
 
@@ -89,6 +89,11 @@ def _open_files(pid: int) -> tuple[int | None, int | None]:
     return count, limit
 
 
+def _fills_a_pipe(pid: int) -> bool:
+    """Whether a process waits for room in a pipe."""
+    return {"call": "write", "file": "pipe"} in kernel_waits(pid).values()
+
+
 @dataclass
 class ProcessProbe:
     """Follows one process. CPU use is measured between the oldest sample kept (about a second) and now."""
@@ -145,6 +150,7 @@ class ProcessProbe:
             "state": stat[_STATE] if stat else "gone",
             "cpu_share": self.cpu_share(),
             "children_share": self.children_share(),
+            "child_writes": any(_fills_a_pipe(child) for child in children_of(self.pid)[:_MOST_CHILDREN]),
             "wchan": wchan,
             "open_fds": files,
             "fd_limit": limit,

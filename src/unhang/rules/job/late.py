@@ -168,9 +168,18 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
             continue
         if (not works_alone(s, late) or waits_idly(s, late)) and not swallowed_by(s, (late.rank,)):
             kind = late.activity.kind
-            bound = "bound a lock" if kind == "lock" else "bound a loop" if kind in ("spinning", "gil") else "bound"
-            words = {"awaits": late.activity.awaits}
-            yield found_late(s, late, 0.88, words, say=kind, fixes=(bound, "only delays"))
+            words = {"awaits": late.activity.awaits, "taken": w.place(late.activity.frame)}
+            yield found_late(s, late, 0.88, words, say=kind, fixes=(*_remedies(s, late), "only delays"))
+
+
+def _remedies(s: Situation, late: LateRank) -> tuple[str, ...]:
+    """What helps a rank out of such a wait."""
+    kind, awaits, evidence = late.activity.kind, late.activity.awaits, s.case.ranks.get(late.rank)
+    if kind == "lock":
+        return ("feed the queue",) if awaits == "a queue" else ("bound a lock",)
+    if awaits == "a child process" and evidence and evidence.state and evidence.state.child_writes:
+        return ("read the pipe", "bound")
+    return ("bound a loop" if kind in ("spinning", "gil") else "bound",)
 
 
 def _away_by_stacks(s: Situation) -> Iterator[Found]:
