@@ -16,7 +16,6 @@ from unhang.analyze.failures import (
     asked_to_end,
     ended_from_outside,
     failures_of,
-    is_communication_error,
     is_timeout,
 )
 from unhang.analyze.habits import Habits
@@ -30,7 +29,7 @@ from unhang.model import Case, Frame, LogEvent, Outcome, RankEvidence, WaitEdge,
 from unhang.read.logs.events import events_of_errors
 
 MOST_DIVERGENCES, _MOST_SILENT = 32, 8
-_LEAST_QUIET_S, _MOST_USUAL, _WORKS_SHARE = 5.0, 3.0, 0.2
+_LEAST_QUIET_S, _MOST_USUAL = 5.0, 3.0
 # Ranks whose dumps are read whole: at most so many, of each kind of suspect, and peers of each.
 _MOST_TO_READ, _OF_EACH, _PEERS = 96, 8, 3
 # A wait that has lasted long, of which the line does not say that it is given up.
@@ -233,7 +232,7 @@ class Situation:
         hang = self.case.hang
         if self.standing is not None and hang is None:
             return self.standing.word is Word.STALLED
-        if self.has_ended_well or self._was_at_work_at_its_limit:
+        if self.has_ended_well:
             return False
         if hang is not None and not hang.withdrawn:
             return True
@@ -248,19 +247,6 @@ class Situation:
     def judges_waits(self) -> bool:
         """Whether waits are evidence: in a job that runs and is not suspected, somebody always waits for somebody."""
         return self.is_hang or (self.is_crash and not ended_from_outside(self.case, self.failures))
-
-    @cached_property
-    def _was_at_work_at_its_limit(self) -> bool:
-        """Whether the job's own limit ended it while the rank that the others waited for worked: it was slow, and nothing hung."""
-        job, hang = self.case.job, self.case.hang
-        if job.exit_code in (0, None) or job.ended_by_us or job.interrupted_by or (hang and hang.kind == "proven"):
-            return False
-        errors = [f.error for f in self.failures if f.error is not None]
-        if not any(map(is_timeout, errors)) or not all(map(is_communication_error, errors)):
-            return False
-        states = [e.state for late in self.late if (e := self.case.ranks.get(late.rank)) is not None]
-        shares = [max(x.cpu_share or 0.0, x.children_share or 0.0) if x else 0.0 for x in states]
-        return bool(shares) and min(shares) >= _WORKS_SHARE
 
     @cached_property
     def _ended_in_a_wait(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from unhang.analyze.sides import ByCondition
@@ -143,11 +144,16 @@ def decided_together(frame: Frame | None, condition: Condition) -> Fix:
     )
 
 
+_ASKED_FOR = re.compile(r"([\w.]+) is not None")
+
+
 def _for_every_rank(where: str, condition: Condition) -> tuple[Fix, Fix]:
+    asked = _ASKED_FOR.search(condition.text)
+    first = f"give every rank its own {asked[1]}, which only some have now; then, at " if asked else ""
     return (
         Fix(
             title="Let every rank make the call",
-            advice=f"{where}: take the call out of `{condition.text}` (line {condition.line}), so that every rank makes it; "
+            advice=f"{first}{where}: take the call out of `{condition.text}` (line {condition.line}), so that every rank makes it; "
             "what one rank alone does with the result (print, save) stays under the condition",
             verify="unhang run -- <the same command>: all ranks pass this call",
             undo="revert the edit",

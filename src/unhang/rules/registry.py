@@ -206,9 +206,11 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
     if situation.standing is not None:
         findings = [replace(f, confidence=min(f.confidence, _BY_LOOKS)) for f in findings]
     straggling = any(f.cause == "straggler" for f in findings)
-    earlier = tuple(_attempt(c, asked) for c in case.earlier)
+    earlier = tuple(_attempt(replace(c, earlier=case.earlier[:i]), asked) for i, c in enumerate(case.earlier))
     ordered = _ordered(findings, {r.id: r.names for r in asked}, independent)
     outcome_of_job = situation.outcome(straggling)
+    if outcome_of_job is Outcome.HANG and ordered and _was_only_slow(situation, ordered[0]):
+        outcome_of_job = Outcome.CRASH
     return Diagnosis(
         outcome=outcome_of_job,
         job=case.job,
@@ -219,6 +221,15 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
         notes=(*_notes(situation, findings), *broken),
         earlier=earlier,
         next_steps=() if independent else _next_steps(situation, ordered, outcome_of_job),
+    )
+
+
+def _was_only_slow(s: Situation, first: Finding) -> bool:
+    """Whether the job's own limit ended it while the rank that the others waited for was at work: it would have come."""
+    job, hang = s.case.job, s.case.hang
+    has_failed = job.exit_code not in (0, None) and not (job.ended_by_us or job.interrupted_by)
+    return (
+        first.cause == "slow-rank0-work" and has_failed and bool(s.case.ranks) and not (hang and hang.kind == "proven")
     )
 
 

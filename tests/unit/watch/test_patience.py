@@ -53,3 +53,13 @@ def test_a_quiet_is_looked_at_again_at_the_limit_and_ever_more_rarely() -> None:
     assert patience.is_time_to_look(3.0, 1.0, 9.0)
     assert patience.is_time_to_look(15.0, 9.0, 9.0)
     assert not patience.is_time_to_look(20.0, 15.0, 9.0)
+
+
+def test_a_quiet_before_the_first_step_may_come_again_and_is_no_habit() -> None:
+    patience = Patience()
+    patience.quiet_ended(30.0, was_looked_at=False)
+    assert patience.stall_after_s() == 90.0
+    patience.has_stepped = True
+    assert patience.stall_after_s() == 30.0
+    patience.quiet_ended(12.0, was_looked_at=False)
+    assert patience.stall_after_s() == 36.0

@@ -160,6 +160,7 @@ def _parted(s: Situation, d: Divergence) -> Found:
     frame = hidden or _left_out_inside(s, d) or _left_out_below(s, d) or d.location
     decisive = d.by_condition.condition if d.by_condition else deciding(_own_conditions(s, d, frame))
     inside = d.in_library if d.is_decided and not hidden else None
+    odd = tuple(sorted({*d.odd, *_odd_in_like_groups(s, d)}))
     fixes: Sequence[str | Fix] = ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd))
     if inside is not None:
         fixes = fixes_inside(frame, inside, w.name_ranks(d.odd), d.skipped)
@@ -168,13 +169,13 @@ def _parted(s: Situation, d: Divergence) -> Found:
     gate = _gate(s, d, frame, decisive, hidden) if d.is_decided and inside is None else None
     say, more = _named(d, gate, frame, hidden, say, more)
     words = {
-        "who": w.name_ranks(d.odd),
+        "who": w.name_ranks(odd),
         "others": w.name_ranks(d.reference),
         "mine": w.name_call(d.odd_call),
         "theirs": w.name_call(d.reference_call),
         "line": f"{w.place(inside[d.skipped])}, below {w.place(frame)}" if inside else w.place(frame),
         "lead": w.lead(frame),
-        "are": w.verb(d.odd, "is", "are"),
+        "are": w.verb(odd, "is", "are"),
         "first": f"Call #{d.seq} of {d.group} is the first in which the ranks differ.",
         "paired": _paired(d),
         "why": _why(s, d),
@@ -182,17 +183,28 @@ def _parted(s: Situation, d: Divergence) -> Found:
     }
     return Found(
         0.93 if d.has_majority else 0.85 if d.is_decided else 0.45,
-        d.culprits,
+        odd if d.is_decided else d.culprits,
         _evidence(s, d),
         words,
         say,
         fixes if d.is_decided else (),
-        s.others(d.culprits),
+        s.others(odd if d.is_decided else d.culprits),
         w.location_of(frame if d.is_decided else one_sided[0] if one_sided else None),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
         condition=gate_of(gate),
     )
+
+
+def _odd_in_like_groups(s: Situation, d: Divergence) -> set[int]:
+    """The odd ranks of other groups that parted in the same way: a condition on a rank's place in its group holds once in each."""
+    alike = [o for o in s.divergences if o.group != d.group and o.is_decided and o.skipped == d.skipped]
+    return {
+        r
+        for o in alike
+        if (o.location, o.odd_path, o.odd_call.op) == (d.location, d.odd_path, d.odd_call.op)
+        for r in o.odd
+    }
 
 
 def _gate(

@@ -19,6 +19,7 @@ from unhang.analyze.streams import Streams, stack_path
 from unhang.analyze.waits_for import setter_of
 from unhang.model import CollectiveCall, EvidenceLine, LogEvent, ThreadStack, user_frames
 from unhang.rules import wording as w
+from unhang.rules.advice import fixes_of
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import (
     LOADER_TIMED_OUT,
@@ -26,7 +27,7 @@ from unhang.rules.failure import (
     found_at_first,
     name_or,
 )
-from unhang.rules.late import found_late, has_loader, waits_idly, works_alone, works_first
+from unhang.rules.late import found_late, has_loader, meets_alone, remedies, waits_idly, works_alone, works_first
 from unhang.rules.log_lines import only_rank, quote
 
 _STARTS_WORKERS = (
@@ -168,18 +169,12 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
             continue
         if (not works_alone(s, late) or waits_idly(s, late)) and not swallowed_by(s, (late.rank,)):
             kind = late.activity.kind
+            if (meeting := meets_alone(s, late)) is not None:
+                fixes = fixes_of(late.activity.frame, meeting.condition, f"rank {late.rank}")
+                yield found_late(s, late, 0.9, meeting.words, say="meets", fixes=fixes, cause="code-divergence")
+                continue
             words = {"awaits": late.activity.awaits, "taken": w.place(late.activity.frame)}
-            yield found_late(s, late, 0.88, words, say=kind, fixes=(*_remedies(s, late), "only delays"))
-
-
-def _remedies(s: Situation, late: LateRank) -> tuple[str, ...]:
-    """What helps a rank out of such a wait."""
-    kind, awaits, evidence = late.activity.kind, late.activity.awaits, s.case.ranks.get(late.rank)
-    if kind == "lock":
-        return ("feed the queue",) if awaits == "a queue" else ("bound a lock",)
-    if awaits == "a child process" and evidence and evidence.state and evidence.state.child_writes:
-        return ("read the pipe", "bound")
-    return ("bound a loop" if kind in ("spinning", "gil") else "bound",)
+            yield found_late(s, late, 0.88, words, say=kind, fixes=(*remedies(s, late), "only delays"))
 
 
 def _away_by_stacks(s: Situation) -> Iterator[Found]:
