@@ -192,6 +192,8 @@ class Agent:
             self.patience.quiet_ended(quiet_s, was_looked_at)
         if not others_quiet:
             self._last_look_at_s = self._look_again_at = None
+        elif self._last_look_at_s is not None:
+            self.patience.moved_beside(now - self._started)
         self.patience.has_stepped = self.patience.has_stepped or any(r.has_stepped() for r in self._live())
         if self.verdict is not None and not self._still_waiting(now):
             self._withdraw()
@@ -284,9 +286,6 @@ class Agent:
         elif self._silence.is_looking and self._is_to_be_ended():
             self._end_suspected()
 
-    def _started_ns(self) -> int:
-        return time.time_ns() - int((time.monotonic() - self._started) * 1e9)
-
     def _look(self, now: float) -> None:
         dumps = self._take_evidence(with_workers=self.verdict is not None)
         situation = self._situation()
@@ -371,7 +370,10 @@ class Agent:
 
     def _onset_ns(self, s: Situation) -> int:  # of the oldest wait
         times = [e.since_ns for e in s.waits.edges if e.targets and e.since_ns]
-        return min(times or [r.moved_ns for r in self._live()], default=self._started_ns())
+        return min(
+            times or [r.moved_ns for r in self._live()],
+            default=time.time_ns() - int((time.monotonic() - self._started) * 1e9),
+        )
 
     def _declare(self, kind: str, waiting: tuple[int, ...], onset_ns: int, reason: str) -> None:
         """Takes the calls with their paths, writes the verdict, tells the supervisor."""

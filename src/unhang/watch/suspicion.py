@@ -70,6 +70,7 @@ class Patience:
     has_stepped: bool = False
     looks_left: float = MOST_LOOKS
     refilled_at: float = 0.0
+    look_anew_at: float | None = None
 
     def stall_after_s(self) -> float:
         """How long a wait may last before it is suspected."""
@@ -95,6 +96,10 @@ class Patience:
         if was_looked_at:
             self.usual_quiet_s = max(self.usual_quiet_s, 1.5 * quiet_s)
 
+    def moved_beside(self, now: float) -> None:
+        """A rank moved while others stand, at which somebody has looked: where it stops, too, it may have closed a circle."""
+        self.look_anew_at = now + FIRST_LOOK_S
+
     def looked(self) -> None:
         """Counts a look."""
         self.looks_left = max(0.0, self.looks_left - 1)
@@ -103,6 +108,9 @@ class Patience:
         """Whether a quiet is worth a look: the first after a second, later ones at three times the age of the last."""
         self.looks_left = min(MOST_LOOKS, self.looks_left + (now - self.refilled_at) / ONE_LOOK_EVERY_S)
         self.refilled_at = now
+        if self.look_anew_at is not None and now >= self.look_anew_at and self.looks_left >= 1:
+            self.look_anew_at = None
+            return last_look_at_s is not None
         if last_look_at_s is None:
             after = FIRST_LOOK_S if self.looks_left >= 1 else self.usual_quiet_s
             return quiet_s >= min(after, self.stall_after_s())
