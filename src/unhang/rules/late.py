@@ -127,8 +127,11 @@ def remedies(s: Situation, late: LateRank) -> tuple[str, ...]:
     kind, awaits, evidence = late.activity.kind, late.activity.awaits, s.case.ranks.get(late.rank)
     if kind == "lock":
         return ("feed the queue",) if awaits == "a queue" else ("bound a lock",)
-    if awaits == "a child process" and evidence and evidence.state and evidence.state.child_writes:
-        return ("read the pipe", "bound")
+    if awaits == "a child process" and evidence and evidence.state:
+        if evidence.state.child_writes:
+            return ("read the pipe", "bound")
+        if evidence.state.child_asks:
+            return ("no input", "bound")
     return ("bound a loop" if kind in ("spinning", "gil") else "bound",)
 
 

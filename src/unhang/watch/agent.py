@@ -50,7 +50,7 @@ class Agent:
         self.course = Course(run_dir, lambda text: self._send({"event": "note", "text": text}))
         self.verdict: dict[str, Any] | None = None
         self._last_look_at_s = self._look_again_at = _NO_TIME
-        self._oom_kills_before = oom_kills()
+        self._oom_kills_before, self._started_ns = oom_kills(), time.time_ns()
         self._started = self._began = self._last_turn = self._newest_at = time.monotonic()
         self._is_over = self._is_sealed = False  # sealed: we asked for the end; what happens from now on is no evidence
         # A signal is ending the job, since when, and these ranks: what happens from now on is its doing.
@@ -370,10 +370,7 @@ class Agent:
 
     def _onset_ns(self, s: Situation) -> int:  # of the oldest wait
         times = [e.since_ns for e in s.waits.edges if e.targets and e.since_ns]
-        return min(
-            times or [r.moved_ns for r in self._live()],
-            default=time.time_ns() - int((time.monotonic() - self._started) * 1e9),
-        )
+        return min(times or [r.moved_ns for r in self._live()], default=self._started_ns)
 
     def _declare(self, kind: str, waiting: tuple[int, ...], onset_ns: int, reason: str) -> None:
         """Takes the calls with their paths, writes the verdict, tells the supervisor."""

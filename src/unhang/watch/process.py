@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unhang.watch.kernel_waits import kernel_waits
+from unhang.watch.kernel_waits import kernel_waits, reads_its_input
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _WORKING_SHARE = 0.05
@@ -141,6 +141,7 @@ class ProcessProbe:
         self.sample()
         stat = _stat(self.pid)
         files, limit = _open_files(self.pid)
+        children = children_of(self.pid)[:_MOST_CHILDREN]
         wchan, rss = "", None
         with suppress(OSError):
             wchan = Path(f"/proc/{self.pid}/wchan").read_text().strip("0")
@@ -150,7 +151,8 @@ class ProcessProbe:
             "state": stat[_STATE] if stat else "gone",
             "cpu_share": self.cpu_share(),
             "children_share": self.children_share(),
-            "child_writes": any(_fills_a_pipe(child) for child in children_of(self.pid)[:_MOST_CHILDREN]),
+            "child_writes": any(map(_fills_a_pipe, children)),
+            "child_asks": any(map(reads_its_input, children)),
             "wchan": wchan,
             "open_fds": files,
             "fd_limit": limit,

@@ -68,6 +68,19 @@ def test_how_long_a_sleep_still_lasts(program: str, least: float | None, most: f
         process.wait()
 
 
+def test_a_child_that_waits_for_an_answer_is_told() -> None:
+    program = "import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', 'input()'], stdin=subprocess.PIPE).wait()"
+    process = subprocess.Popen([sys.executable, "-S", "-c", program], start_new_session=True)
+    try:
+        until = time.monotonic() + 10 * slowness()
+        while not (found := ProcessProbe(process.pid).read()["child_asks"]) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert found
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
 @pytest.mark.parametrize(("reads", "is_full"), [("pass", True), ("p.stdout.read()", False)])
 def test_a_child_that_waits_for_room_in_a_pipe_is_told(reads: str, is_full: bool) -> None:
     child = "print('x' * 10**6, flush=True); import time; time.sleep(99)"

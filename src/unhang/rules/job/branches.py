@@ -37,6 +37,7 @@ from unhang.rules.advice import (
     fixes_inside,
     fixes_of,
     gate_of,
+    not_in_finalizer,
     said_plainly,
     say_the_condition,
 )
@@ -162,6 +163,8 @@ def _parted(s: Situation, d: Divergence) -> Found:
     inside = d.in_library if d.is_decided and not hidden else None
     odd = tuple(sorted({*d.odd, *_odd_in_like_groups(s, d)}))
     fixes: Sequence[str | Fix] = ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd))
+    if finalizer := next((f for f in d.odd_path if f.function == "__del__"), None):
+        fixes, decisive = (not_in_finalizer(finalizer),), None
     if inside is not None:
         fixes = fixes_inside(frame, inside, w.name_ranks(d.odd), d.skipped)
     one_sided = None if d.is_decided else _one_sided(s, d)
