@@ -139,6 +139,11 @@ LEFT_ALONE = {
         "def work(path, x, busy):\n    if busy:\n        if dist.get_rank() == 0:\n            torch.save(x, path)\n        torch.load(path)  # here\n",
         "which folder the path lies in", "filesystem-race", "filesystem-race",
     ),
+    "only some ranks have what makes the call": Wrong(
+        "class Work:\n    def work(self, step):\n        if self.average is not None and step % 5 == 0:  # gate\n"
+        "            self.average.update()  # here\n",
+        "the call needs self.average, which only some ranks have", gate="self.average is not None and step % 5 == 0",
+    ),
     "the other ranks make a collective too": Wrong(
         "def work(x):\n    if dist.get_rank() == 0:  # gate\n        dist.all_reduce(x)  # here\n    else:\n        dist.barrier()\n", "of their own", gate=RANK,
     ),

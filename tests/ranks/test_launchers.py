@@ -91,3 +91,27 @@ def test_a_hang_of_ranks_that_were_spawned_again_is_theirs(tmp_path: Path) -> No
     assert (done.returncode, first["culprit_ranks"]) == (HUNG_JOB_ENDED, [2]), done.stderr
     assert first["location"]["line"] in CULPRIT_LINES["spawned_again.py"]
     assert _attempts(report) == [("user-exception", [1])]
+
+
+@pytest.mark.whole
+def test_ranks_whose_pythonpath_was_replaced_are_looked_at_from_outside(tmp_path: Path) -> None:
+    """They have no recorder; the evidence is that of `unhang attach`."""
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "read, write = os.pipe()\n"
+        "if dist.get_rank() == 1: os.read(read, 1)\n"
+        "dist.barrier()\n"
+    )
+    script = tmp_path / "run.sh"
+    torchrun = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2 {program}"
+    script.write_text(f"export PYTHONPATH={tmp_path}\nexec {torchrun}\n")
+    done, report = _run(["bash", str(script)], tmp_path, "--abort-after", str(10 * slowness()))
+    assert "2 ranks run without unhang's recorder" in done.stderr
+    assert done.returncode == HUNG_JOB_ENDED
+    first = report["findings"][0]
+    assert (report["outcome"], first["cause"], first["culprit_ranks"]) == ("hang", "rank-stuck-in-user-code", [1]), (
+        first
+    )
+    assert first["location"]["line"] == 4

@@ -232,11 +232,14 @@ def activity_of(evidence: RankEvidence, is_open: bool = True, thread: ThreadStac
 
 
 def _user_kind(evidence: RankEvidence, stack: ThreadStack, frame: Frame | None) -> Activity:
-    if _fetches_data(stack.frames) is not None:
-        return Activity("data", "the data loader", frame)
-    kind, awaits = _named_wait(stack)
+    is_loader = goes_through_loader(stack.frames)
+    kind, awaits = (
+        ("", "") if is_loader else _named_wait(stack)
+    )  # a generator of the program's own says itself what it waits for
     if kind:
         return Activity(kind, f"a wait for {awaits}", frame, awaits)
+    if _fetches_data(stack.frames) is not None:
+        return Activity("data", "the data loader", frame)
     if _ASYNCIO in next((f.file for f in stack.frames if f.is_user or _ASYNCIO in f.file), ""):
         return _of_tasks(evidence.tasks, frame)
     share = evidence.state.cpu_share if evidence.state else None

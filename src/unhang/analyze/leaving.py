@@ -12,6 +12,7 @@ from unhang.analyze.align import StuckCollective
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence, is_in
 from unhang.analyze.failures import early_leavers, is_communication_error
+from unhang.analyze.framework_loops import left_framework
 from unhang.analyze.order import is_dispatch_race, is_thread_race
 from unhang.analyze.sides import ByCondition, Side, decided_by_condition, differing
 from unhang.analyze.situation import Situation
@@ -216,7 +217,7 @@ def made_other_rounds(s: Situation) -> bool:
     )
     if is_of_another_kind or (s.primary_failure is not None and s.primary_failure.kind == "exception"):
         return False
-    return d.left_loop is not None or exhausted_by(s, d) is not None
+    return d.left_loop is not None or exhausted_by(s, d) is not None or left_framework(s) is not None
 
 
 def lead_of_waiting(s: Situation, leaver: RankEvidence) -> int:

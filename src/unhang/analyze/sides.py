@@ -78,6 +78,12 @@ def _has_counterpart(case: Case, frame: Frame, side: Side, against: Side) -> boo
     )
 
 
+def kept_by_condition(case: Case, frame: Frame, kept: Sequence[int], passes_by: int) -> str:
+    """The condition on the rank that leads some ranks to a line and one past it; empty where none does."""
+    conditions = around(frame, started_ns(case)).conditions
+    return next((c.text for c in conditions if _parts(case, c, kept, (passes_by,))), "")
+
+
 def _values(case: Case, condition: Condition, ranks: Iterable[int]) -> list[Value]:
     return [condition.on(_view(case, r)) for r in ranks]
 

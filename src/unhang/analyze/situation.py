@@ -8,9 +8,16 @@ from functools import cached_property
 
 from unhang.analyze.activity import Activity, Doer, activity_in, doer
 from unhang.analyze.align import StuckCollective, stuck_collectives
+from unhang.analyze.by_design import own_work
 from unhang.analyze.by_kind import Events, Readings, is_of_training
 from unhang.analyze.divergence import Divergence, divergence_at, silent_divergence_at
-from unhang.analyze.failures import Failure, asked_to_end, ended_from_outside, failures_of, is_timeout
+from unhang.analyze.failures import (
+    Failure,
+    asked_to_end,
+    ended_from_outside,
+    failures_of,
+    is_timeout,
+)
 from unhang.analyze.habits import Habits
 from unhang.analyze.logged_calls import Watchdogs
 from unhang.analyze.positions import CallIndex, ranks_with_dump
@@ -18,7 +25,7 @@ from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.standing import Standing, Word, standing
 from unhang.analyze.stragglers import Straggler, stragglers
 from unhang.analyze.waits_for import blocked_by, edges_on, main_waits_in_store, never_ending, waits_for
-from unhang.model import Case, LogEvent, Outcome, RankEvidence, WaitEdge, WaitsFor
+from unhang.model import Case, Frame, LogEvent, Outcome, RankEvidence, WaitEdge, WaitsFor
 from unhang.read.logs.events import events_of_errors
 
 MOST_DIVERGENCES, _MOST_SILENT = 32, 8
@@ -202,7 +209,16 @@ class Situation:
 
     @cached_property
     def stragglers(self) -> tuple[Straggler, ...]:
-        """Ranks that are habitually late."""
+        """Ranks that are habitually late, and not because the program gives them work of their own."""
+        return tuple(late for late in self._late_ones if own_work(self.case, late) is None)
+
+    @cached_property
+    def busy_by_design(self) -> tuple[tuple[Straggler, Frame], ...]:
+        """Ranks that are habitually late since the program gives them work of their own, and the line of that work."""
+        return tuple((late, line) for late in self._late_ones if (line := own_work(self.case, late)) is not None)
+
+    @cached_property
+    def _late_ones(self) -> tuple[Straggler, ...]:
         return stragglers(self.case, self.index)
 
     @cached_property
@@ -213,9 +229,9 @@ class Situation:
     @property
     def is_hang(self) -> bool:
         """Whether the job hung: the watcher said so and was right, or its own timeout ended it; or nothing moved in several looks."""
-        if self.standing is not None:
-            return self.standing.word is Word.STALLED
         hang = self.case.hang
+        if self.standing is not None and hang is None:
+            return self.standing.word is Word.STALLED
         if self.has_ended_well:
             return False
         if hang is not None and not hang.withdrawn:
@@ -278,7 +294,7 @@ class Situation:
 
     def outcome(self, straggling: bool) -> Outcome:
         """What became of the job."""
-        if self.standing is not None:
+        if self.standing is not None and self.case.hang is None:
             return Outcome(self.standing.word.value)
         if self.is_interrupted:
             return Outcome.INTERRUPTED

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from unhang.analyze.align import members_of
 from unhang.analyze.positions import CallIndex, Ints
-from unhang.model import CallState, Case, ProcessGroup, different
+from unhang.model import CallState, Case, CollectiveTable, ProcessGroup, different
 from unhang.numeric import np, npt
 
 MIN_POSITIONS = 6
@@ -26,6 +26,7 @@ WATCHDOG_NS = 100_000_000
 _ONE_LOOK_NS = 5_000_000  # the watchdog takes less to go through the open calls
 _MOST_ROWS, _MOST_PEERS = 1000, 8
 _LEAST_PACED, _LEAST_GAPS, _MOSTLY = 8, 3, 0.8
+_JOIN = "torch/distributed/algorithms/join.py"
 _NEVER = 2**63 - 1
 
 
@@ -124,26 +125,36 @@ def stragglers(case: Case, index: CallIndex | None = None) -> tuple[Straggler, .
     """Ranks for which the others waited for a large share of the time, again and again."""
     index = index or CallIndex(case.calls)
     offsets = clock_offsets(index)
-    created = _on_one_clock(index, offsets)
+    created, shadows = _on_one_clock(index, offsets), _are_shadows(index.table)
     silent = set(case.world) - index.ranks
     cut = _lacking_members(index)
     kept = _may_be_kept_by(case, index, silent, cut)
     candidates = []
     for number, group in enumerate(case.calls.groups):
-        matrix = _matrix(index, number, created)
-        if matrix is None or len(matrix[1]) < MIN_POSITIONS or ((silent or cut) and not group.ranks):
+        matrix, whole = _matrix(index, number, np.where(shadows, 0, created)), _matrix(index, number, created)
+        if matrix is None or whole is None or len(matrix[1]) < MIN_POSITIONS or ((silent or cut) and not group.ranks):
             continue  # a member that left no record may have kept the others
         clocks = {offsets.get(r) for r in matrix[0].tolist()}
         if offsets and None in clocks:
             continue
         least_s = MIN_LATENESS_S + (len(clocks) > 1) * WATCHDOG_NS / 1e9
-        straggler = _of_group(group, *matrix, least_s, is_one_clock=bool(offsets))
+        straggler = _of_group(group, *matrix, whole[1], least_s, is_one_clock=bool(offsets))
         if straggler is not None and straggler.rank not in kept:
             paced = straggler._replace(pace=_pace_in(index, number, *matrix, straggler.rank))
             candidates.append((paced, matrix[0]))
     all_came = _all_came(index, created) if candidates else created
     found = [s for s, ranks_m in candidates if _is_its_own_fault(index, created, all_came, ranks_m, s)]
     return tuple(sorted(found, key=lambda s: -s.lost_s))
+
+
+def _are_shadows(table: CollectiveTable) -> npt.NDArray[np.bool_]:
+    """`[N]`: calls of a rank that has no inputs left and answers those of the others, as `Join` makes them: it waits by design."""
+    stacks = [
+        i
+        for i, frames in enumerate(table.stacks)
+        if any(f.function == "__exit__" and f.file.endswith(_JOIN) for f in frames)
+    ]
+    return np.isin(table["frames"], stacks)
 
 
 def _lacking_members(index: CallIndex) -> list[int]:
@@ -288,9 +299,9 @@ def _beyond_the_usual_s(done_p: Ints) -> float:
 
 
 def _of_group(
-    group: ProcessGroup, ranks_m: Ints, arrival_pm: Ints, least_s: float, is_one_clock: bool
+    group: ProcessGroup, ranks_m: Ints, arrival_pm: Ints, whole_pm: Ints, least_s: float, is_one_clock: bool
 ) -> Straggler | None:
-    """`is_one_clock`: the arrivals are told on a clock that all members share, as far as that is known."""
+    """`whole_pm`: also of the positions of which lateness tells nothing. `is_one_clock`: the arrivals are told on a clock that all members share, as far as that is known."""
     ordered = np.sort(arrival_pm, axis=1)
     lateness_p = (ordered[:, -1] - ordered[:, -2]) / 1e9
     late = lateness_p >= least_s
@@ -305,10 +316,10 @@ def _of_group(
     # Who waits makes no call meanwhile. Waits that all run into each other are a clock that is ahead.
     if not is_one_clock and waits < MIN_POSITIONS // 2:
         return None
-    span = float(arrival_pm.max() - arrival_pm.min()) / 1e9
+    span = float(whole_pm.max() - whole_pm.min()) / 1e9
     share = counts[worst] / late.sum()
     # The start-up and one long stall are no habit: the largest single wait does not count, and hides no other.
-    habitual, usual_span = lost - float(lateness_p.max()), span - _beyond_the_usual_s(ordered[:, -1])
+    habitual, usual_span = lost - float(lateness_p.max()), span - _beyond_the_usual_s(whole_pm.max(axis=1))
     if share < 0.8 or usual_span <= 0 or habitual / usual_span < MIN_SHARE:
         return None
     median = float(np.median(lateness_p[late][last_p == worst]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,9 +17,12 @@ from unhang.attach.looks import FOR_S, LOCALS, Looked, take_looks, with_workers
 from unhang.attach.processes import Processes
 from unhang.attach.ranks import FoundJob, SeveralJobs, candidates, chosen, find_jobs, listed, spawned_ranks
 from unhang.diagnosis import Judged, judge_paths
+from unhang.errors import UnhangError
 from unhang.read.bundle import read_bundle
 from unhang.show.text import first_line
 from unhang.watch.evidence import take_stacks
+from unhang.watch.options import SeenOutside
+from unhang.watch.unregistered import disown, mark_adopted
 
 
 class Wish(NamedTuple):
@@ -76,6 +80,31 @@ def attach(job: FoundJob, processes: Processes, bundle: Path, wish: Wish) -> Jud
     """Looks at one job and judges what was seen, see `look_at`."""
     look_at(job, processes, bundle, wish)
     return judge_paths([bundle])
+
+
+def look_below(pid: int, run_dir: Path) -> SeenOutside | None:
+    """Looks at the ranks below a process; where they stand still, `run_dir` has what was seen, else nothing of ranks from outside.
+
+    None: there are none. Blocks: as `look_at`.
+    """
+    for folder in (run_dir / "ranks").glob("*"):
+        disown(folder)
+    try:
+        jobs, processes = jobs_wanted(Wish(str(pid), takes_all=True))
+    except UnhangError:
+        return None
+    with tempfile.TemporaryDirectory(prefix="unhang-") as temporary:
+        bundle = Path(temporary)
+        look_at(jobs[0], processes, bundle, Wish())
+        situation = Situation(read_bundle(bundle))
+        standing = situation.standing
+        if standing is None:
+            return None
+        if standing.word is Word.STALLED:
+            for folder in (bundle / "ranks").iterdir():
+                shutil.copytree(folder, run_dir / "ranks" / folder.name)
+                mark_adopted(run_dir / "ranks" / folder.name)
+        return SeenOutside(standing.word.value, standing.text, tuple(sorted(situation.waits.waiting)))
 
 
 def watch(

@@ -24,6 +24,7 @@ from unhang.watch.options import (
     Headline,
     OnHang,
     RunOptions,
+    SeenOutside,
     debug_nccl,
     parse_seconds,
     parse_url,
@@ -173,7 +174,7 @@ def command(
         webhook=webhook,
     )
     options = replace(options, added=dict(variables), debugs_nccl=debugs_nccl, native=native)
-    options = replace(options, render=_live_renderer(options), headline=_headline)
+    options = replace(options, render=_live_renderer(options), headline=_headline, look_outside=_look_outside)
     given = JoinWishes(join, join_port, join_cert, join_key)
     token_folder = options.report_dir.parent if options.has_default_report_dir else options.report_dir
     if (code := _cannot_start(command_line[0])) is not None:
@@ -210,6 +211,13 @@ def _headline(run_dir: Path) -> Headline:
     judged = judge_paths([run_dir])
     line, found = headline(judged.diagnosis, judged.case, judged.waits), judged.diagnosis.findings
     return Headline(line, found[0].cause, tuple(found[0].culprit_ranks)) if found else Headline(line)
+
+
+def _look_outside(pid: int, run_dir: Path) -> SeenOutside | None:
+    """What looks from outside say of ranks that have no recorder."""
+    from unhang.attach.attaching import look_below  # most jobs never need it
+
+    return look_below(pid, run_dir)
 
 
 def _live_renderer(options: RunOptions) -> Callable[[Path], str]:

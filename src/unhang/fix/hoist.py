@@ -53,6 +53,10 @@ def hoist(program: Program, line: int, gate_line: int, makers: Callable[[str], b
         raise NoDiff("the statement also prints or writes, which one rank alone should do")
     moving: ast.AST = expression or move.whole
     move.uses |= loads([moving])
+    if missing := {
+        n for n in _may_be_absent(move.gate.test) if any(f"{use}.".startswith(f"{n}.") for use in move.uses)
+    }:
+        raise NoDiff(f"the call needs {min(missing)}, which only some ranks have")
     _with_what_it_needs(move)
     _make(move, expression)
     what = f"calls {called(call)}()" if called(call) else f"makes the call of line {line}"
@@ -175,6 +179,13 @@ def _without_rank(program: Program, test: ast.expr, is_rank: IsRank) -> str:
         kept = [f"({p})" if " or " in p and len(parts) > 1 else p for p in parts if p]
         return (" and " if isinstance(test.op, ast.And) else " or ").join(kept)
     return ""
+
+
+def _may_be_absent(test: ast.expr) -> set[str]:
+    """What a condition asks to be there: `self.ema is not None and ...`, or the thing itself."""
+    parts = test.values if isinstance(test, ast.BoolOp) else [test]
+    asked = [p.left for p in parts if isinstance(p, ast.Compare) and isinstance(p.ops[0], ast.IsNot | ast.Is)]
+    return {name for p in (*asked, *parts) if isinstance(p, ast.Name | ast.Attribute) and (name := dotted(p))}
 
 
 def _is_elif(program: Program, node: ast.If) -> bool:

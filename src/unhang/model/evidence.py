@@ -175,7 +175,8 @@ class ProcessExit:
 class ProcessState:
     """/proc at capture. `state` is the kernel's letter (R S D T Z), "gone" for a dead process.
 
-    `cpu_share`: cores used by the process; `children_share`: by all that it started, None where it started none or was looked at once.
+    `cpu_share`: cores used by the process; `children_share`: by all that it started, None where it started none or was looked at once;
+    `child_writes`: one of its children waits for room in a pipe; `child_asks`: one waits for something on its standard input.
     """
 
     state: str
@@ -186,6 +187,8 @@ class ProcessState:
     fd_limit: int | None = None
     rss_bytes: int | None = None
     oom_kills: int | None = None
+    child_writes: bool = False
+    child_asks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

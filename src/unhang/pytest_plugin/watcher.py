@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from unhang.watch.agent import watch
+from unhang.watch.agent_process import watch
 from unhang.watch.options import RunOptions
 
 if __name__ == "__main__":

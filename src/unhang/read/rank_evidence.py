@@ -151,6 +151,8 @@ def _state(proc: dict[str, object]) -> ProcessState | None:
         state="gone" if died else text(proc, "state"),
         cpu_share=real(proc, "cpu_share"),
         children_share=real(proc, "children_share"),
+        child_writes=proc.get("child_writes") is True,
+        child_asks=proc.get("child_asks") is True,
         wchan=text(proc, "wchan"),
         open_fds=whole(proc, "open_fds"),
         fd_limit=whole(proc, "fd_limit"),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from unhang.analyze.sides import ByCondition
-from unhang.analyze.source import Condition
+from unhang.analyze.source import Condition, handles_signal
 from unhang.model import Fix, Frame, Gate
 from unhang.model.findings import NO_HELP
 from unhang.rules import wording as w
@@ -54,7 +55,9 @@ _LONGEST = 80
 def fixes_of(frame: Frame | None, condition: Condition | None, who: str) -> tuple[Fix, ...]:
     """How the ranks come to the same calls. `condition`: what decides whether the frame's line runs; `who`: the odd ranks."""
     remedies: tuple[Fix, ...]
-    if condition is None:
+    if frame is not None and handles_signal(frame):
+        remedies = (_only_a_flag(frame),)
+    elif condition is None:
         remedies = (_find_out(frame, who),)
     elif condition.depends_on_rank:
         remedies = _for_every_rank(_where(frame), condition)
@@ -141,11 +144,16 @@ def decided_together(frame: Frame | None, condition: Condition) -> Fix:
     )
 
 
+_ASKED_FOR = re.compile(r"([\w.]+) is not None")
+
+
 def _for_every_rank(where: str, condition: Condition) -> tuple[Fix, Fix]:
+    asked = _ASKED_FOR.search(condition.text)
+    first = f"give every rank its own {asked[1]}, which only some have now; then, at " if asked else ""
     return (
         Fix(
             title="Let every rank make the call",
-            advice=f"{where}: take the call out of `{condition.text}` (line {condition.line}), so that every rank makes it; "
+            advice=f"{first}{where}: take the call out of `{condition.text}` (line {condition.line}), so that every rank makes it; "
             "what one rank alone does with the result (print, save) stays under the condition",
             verify="unhang run -- <the same command>: all ranks pass this call",
             undo="revert the edit",
@@ -156,6 +164,28 @@ def _for_every_rank(where: str, condition: Condition) -> tuple[Fix, Fix]:
             verify="unhang run -- <the same command>",
             undo="revert the edit",
         ),
+    )
+
+
+def not_in_finalizer(frame: Frame) -> Fix:
+    """For a call that an object makes when it is given up."""
+    return Fix(
+        title="Make no call with others in `__del__`: each rank gives its objects up when it likes",
+        advice=f"{_where(frame)}: move it to a method, `close()`, and call that on every rank at the same place of the program",
+        verify="unhang run -- <the same command>: all ranks pass this call",
+        undo="revert the edit",
+    )
+
+
+def _only_a_flag(frame: Frame) -> Fix:
+    return Fix(
+        title="Make no call with others in a signal handler: it runs at any line, and not on every rank",
+        advice=f"def {frame.function}(signum, frame):\n    global wanted; wanted = True   # nothing else\n"
+        "# at the end of each step, on every rank:\n"
+        "flag = torch.tensor(float(wanted)); dist.all_reduce(flag, op=dist.ReduceOp.MAX)\n"
+        "if flag.item(): ...   # what the handler does now: on all ranks, between two steps",
+        verify="unhang run -- <the same command>: all ranks pass this call",
+        undo="revert the edit",
     )
 
 

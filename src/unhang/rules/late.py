@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from unhang.analyze.activity import goes_through_loader, others_of
 from unhang.analyze.callpath import user_path
+from unhang.analyze.pasted import RANK_ZERO_FIRST
+from unhang.analyze.sides import kept_by_condition
 from unhang.analyze.situation import LateRank, Situation
-from unhang.model import CollectiveCall, EvidenceLine, ProcessGroup, ThreadStack, user_frames
+from unhang.analyze.source import Condition, around, surroundings
+from unhang.model import CollectiveCall, EvidenceLine, Frame, ProcessGroup, ThreadStack, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found
 from unhang.rules.failure import NO_WORDS
@@ -78,10 +81,87 @@ def waits_idly(s: Situation, late: LateRank) -> bool:
     return is_known and state.cpu_share < _LOOKED_AT_SHARE and (by_children or 0.0) < _IDLE_SHARE
 
 
+def works_alone(s: Situation, late: LateRank) -> str:
+    """The condition that lets only rank 0 do what this rank does, or an empty string."""
+    evidence = s.case.ranks.get(late.rank)
+    stack = evidence.main_stack if evidence else None
+    places = [surroundings(f.file, f.line) for f in user_frames(stack.frames if stack else ())]
+    if late.activity.kind == "data":  # the loop has to stand under the condition, not what it goes over
+        places = places[next((i for i, place in enumerate(places) if i and place.fetches_next), 0) :]
+    found = (place for place in places if place.only_on_rank_zero and late.rank == 0)
+    first = works_first(s, late)
+    return next((place.tests[-1] for place in found), first.test if first else "")
+
+
+class WorksFirst(NamedTuple):
+    """`frame`: where the rank stands in the function in which the others wait for it; `test`: what keeps them there."""
+
+    frame: Frame
+    test: str
+
+
+def works_first(s: Situation, late: LateRank) -> WorksFirst | None:
+    """Of a rank that went on where the others wait: a condition on the rank lets it by, or a library's `main_process_first`."""
+    evidence, waiter = s.case.ranks.get(late.rank), s.case.ranks.get(late.edge.waiter)
+    call = _awaited(s, late)[0]
+    mine = evidence.main_stack.frames if evidence and evidence.main_stack else ()
+    theirs = waiter.main_stack.frames if waiter and waiter.main_stack else (call.frames if call else None) or ()
+    wait = next((f for f in theirs if f.is_user), None)
+    here = next((f for f in mine if wait and (f.file, f.function) == (wait.file, wait.function)), None)
+    if wait is None or here is None or here.line <= wait.line:
+        return None
+    above = theirs[: theirs.index(wait)]
+    if library := next((f.function for f in above if RANK_ZERO_FIRST.search(f.function)), None):
+        return WorksFirst(here, library)
+    test = kept_by_condition(s.case, wait, late.victims, late.rank)
+    return WorksFirst(here, test) if test else None
+
+
 def has_loader(s: Situation, late: LateRank) -> bool:
     """Whether the rank's stack goes through a data loader, and not merely through a generator of the program's own."""
     evidence = s.case.ranks.get(late.rank)
     return evidence is not None and any(goes_through_loader(stack.frames) for stack in evidence.stacks)
+
+
+def remedies(s: Situation, late: LateRank) -> tuple[str, ...]:
+    """What helps a rank out of such a wait."""
+    kind, awaits, evidence = late.activity.kind, late.activity.awaits, s.case.ranks.get(late.rank)
+    if kind == "lock":
+        return ("feed the queue",) if awaits == "a queue" else ("bound a lock",)
+    if awaits == "a child process" and evidence and evidence.state:
+        if evidence.state.child_writes:
+            return ("read the pipe", "bound")
+        if evidence.state.child_asks:
+            return ("no input", "bound")
+    return ("bound a loop" if kind in ("spinning", "gil") else "bound",)
+
+
+# What waits for all ranks and is no call of torch.distributed: a part of the library's path, the function.
+_MEETINGS = (("/ray/train/", "report"),)
+
+
+class Meeting(NamedTuple):
+    """A library's call that waits for all ranks, made under a condition on the rank."""
+
+    call: str
+    condition: Condition
+
+    @property
+    def words(self) -> Mapping[str, object]:
+        """What the card puts in."""
+        return {"call": self.call, "test": self.condition.text}
+
+
+def meets_alone(s: Situation, late: LateRank) -> Meeting | None:
+    """The meeting in which the late rank waits alone, where a condition on the rank keeps the others from it."""
+    evidence, frame = s.case.ranks.get(late.rank), late.activity.frame
+    stack = late.doer.stacks[-1] if late.doer else evidence.main_stack if evidence else None
+    above = stack.frames[: stack.frames.index(frame)] if stack and frame in stack.frames else ()
+    call = next(
+        (f.function for f in above if any(part in f.file and f.function == name for part, name in _MEETINGS)), ""
+    )
+    by_rank = [c for c in around(frame).conditions if c.depends_on_rank] if call and frame else []
+    return Meeting(call, by_rank[-1]) if by_rank else None
 
 
 def _limit_s(s: Situation, late: LateRank) -> float | None:

@@ -210,9 +210,11 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
     if situation.standing is not None:
         findings = [replace(f, confidence=min(f.confidence, _BY_LOOKS)) for f in findings]
     straggling = any(f.cause == "straggler" for f in findings)
-    earlier = tuple(_attempt(c, asked) for c in case.earlier)
+    earlier = tuple(_attempt(replace(c, earlier=case.earlier[:i]), asked) for i, c in enumerate(case.earlier))
     ordered = _ordered(findings, {r.id: r.names for r in asked}, independent)
     outcome_of_job = situation.outcome(straggling)
+    if outcome_of_job is Outcome.HANG and ordered and _was_only_slow(situation, ordered[0]):
+        outcome_of_job = Outcome.CRASH
     return Diagnosis(
         outcome=outcome_of_job,
         job=replace(case.job, world_size=case.size or None),
@@ -224,6 +226,15 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
         remarks=tuple(remarks),
         earlier=earlier,
         next_steps=() if independent else _next_steps(situation, ordered, outcome_of_job),
+    )
+
+
+def _was_only_slow(s: Situation, first: Finding) -> bool:
+    """Whether the job's own limit ended it while the rank that the others waited for was at work: it would have come."""
+    job, hang = s.case.job, s.case.hang
+    has_failed = job.exit_code not in (0, None) and not (job.ended_by_us or job.interrupted_by)
+    return (
+        first.cause == "slow-rank0-work" and has_failed and bool(s.case.ranks) and not (hang and hang.kind == "proven")
     )
 
 
@@ -241,7 +252,7 @@ def _next_steps(s: Situation, findings: Sequence[Finding], outcome: Outcome) -> 
 
 def _hang(s: Situation) -> HangObservation | None:
     """What the watcher saw, or several looks from outside."""
-    if s.standing is None or not s.is_hang:
+    if s.standing is None or s.case.hang is not None or not s.is_hang:
         return s.case.hang
     return HangObservation("stalled", None, None, s.waits.waiting, s.standing.text)
 
@@ -288,6 +299,12 @@ def _notes(s: Situation, found: Sequence[Finding]) -> tuple[str, ...]:
         notes.append(_stall_note(wait))
     if (starts := slow_starts(s.events)) is not None and not any(f.rule == "slow-steps" for f in found):
         notes.append(starts.text())
+    if not (s.is_hang or s.is_crash):
+        notes += [
+            f"the others waited {late.lost_s:.0f} s of {late.span_s:.0f} s for what rank {late.rank} alone does at "
+            f"{w.place(line)}, as the program has it"
+            for late, line in s.busy_by_design
+        ]
     if s.standing is not None:
         notes.append(f"{s.standing.word.value.upper()}: {s.standing.text}")
     elif s.is_hang and not found:

@@ -22,10 +22,11 @@ from unhang.read.bundle import read_bundle
 from unhang.watch import evidence, suspicion
 from unhang.watch.course import Course
 from unhang.watch.options import RunOptions
-from unhang.watch.process import WorkProbe, children_of, oom_kills
+from unhang.watch.process import WorkProbe, oom_kills
 from unhang.watch.ranks import DEATH_GRACE_S, DeathClock, WatchedRank, death_grace_s, write_whole
+from unhang.watch.silence import Silence
 from unhang.watch.suspicion import FIRST_LOOK_S, START_UP_STALL_S, Patience
-from unhang.watch.unregistered import adopt_missing, disown, is_adopted, may_still_come, rendezvous_stacks, unrecorded
+from unhang.watch.unregistered import adopt_missing, disown, is_adopted, may_still_come
 
 POLL_S = 0.2
 # Of a rank that has come and gone between two looks not even the exit code is known.
@@ -36,19 +37,6 @@ GOES_ON_S = 10.0  # a job that still makes steps so long after a signal has not 
 STOPPED_STALL_S, _NO_TIME = 1.5, cast("float | None", None)
 
 
-def watch(options: RunOptions, run_dir: Path, root_pid: int, to_supervisor: int, from_supervisor: int) -> None:
-    """Watches the job until the supervisor says that it ended.
-
-    Blocks: as long as the job.
-    """
-    kind = Agent
-    if options.join is not None:
-        from unhang.watch.joined_agent import JoinedAgent as kind
-    elif options.metrics_port or options.webhook:
-        from unhang.watch.outward import OutwardAgent as kind
-    kind(options, run_dir, root_pid, to_supervisor, from_supervisor).run()
-
-
 class Agent:
     """The state of the watch."""
 
@@ -56,12 +44,13 @@ class Agent:
         self.options, self.run_dir, self.root_pid = options, run_dir, root_pid
         self._out, self._in = out, orders
         self.ranks: dict[str, WatchedRank] = {}
-        self._deaths, self._launcher, self._work = DeathClock(), WorkProbe(), WorkProbe()
+        self._deaths, self._work = DeathClock(), WorkProbe()
+        self._silence = Silence(options, run_dir, root_pid)
         self.patience = Patience(options.stall_after_s)
         self.course = Course(run_dir, lambda text: self._send({"event": "note", "text": text}))
         self.verdict: dict[str, Any] | None = None
         self._last_look_at_s = self._look_again_at = _NO_TIME
-        self._oom_kills_before = oom_kills()
+        self._oom_kills_before, self._started_ns = oom_kills(), time.time_ns()
         self._started = self._began = self._last_turn = self._newest_at = time.monotonic()
         self._is_over = self._is_sealed = False  # sealed: we asked for the end; what happens from now on is no evidence
         # A signal is ending the job, since when, and these ranks: what happens from now on is its doing.
@@ -84,6 +73,7 @@ class Agent:
             self._discover(poller)  # a rank may have come and gone since the last turn
         finally:
             self._deaths.stop()
+            self._silence.end(self.verdict is not None)
             self.course.write()
 
     def _pause_s(self) -> float:
@@ -202,6 +192,8 @@ class Agent:
             self.patience.quiet_ended(quiet_s, was_looked_at)
         if not others_quiet:
             self._last_look_at_s = self._look_again_at = None
+        elif self._last_look_at_s is not None:
+            self.patience.moved_beside(now - self._started)
         self.patience.has_stepped = self.patience.has_stepped or any(r.has_stepped() for r in self._live())
         if self.verdict is not None and not self._still_waiting(now):
             self._withdraw()
@@ -235,6 +227,9 @@ class Agent:
         self._send({"event": "note", "text": f"it moves again after {stood_s:.0f} s: no hang"})
 
     def _on_quiet(self, now: float) -> None:
+        if self._silence.is_kept(self.ranks):
+            self._on_silence(now)
+            return
         quiet = max((r.quiet_s(now) for r in self._live()), default=now - self._started)
         if self.verdict is not None:
             if self._look_again_at is not None and now >= self._look_again_at:
@@ -242,9 +237,7 @@ class Agent:
                 self._look(now)
             else:
                 self._maybe_abort()
-        elif not self._live():
-            self._look_at_launcher(quiet)
-        elif self._is_time_to_look(quiet, now):
+        elif self._live() and self._is_time_to_look(quiet, now):
             self._last_look_at_s, self._look_again_at = quiet, None
             self.patience.looked()
             self._look(now)
@@ -257,35 +250,41 @@ class Agent:
     def _maybe_abort(self) -> None:
         """A suspected hang that lasts: end the job where the user has said so, with fresh evidence."""
         assert self.verdict is not None
-        limit_s, lasted_s = self.options.abort_after_s, (time.time_ns() - self.verdict["onset_ns"]) / 1e9
-        if self.options.on_hang != "abort" or limit_s is None or lasted_s < limit_s:
+        if not self._is_to_be_ended():
             return
         stalled = self._live()
         self._take_evidence(with_workers=True)
         evidence.request_pickles([r.folder for r in self._running()])
         if any(rank.seen_end is not None or rank.moves() for rank in stalled):
             return  # it has come to life, or to its end, in the meantime
+        self._end_suspected()
+
+    def _is_to_be_ended(self) -> bool:
+        assert self.verdict is not None
+        limit_s, lasted_s = self.options.abort_after_s, (time.time_ns() - self.verdict["onset_ns"]) / 1e9
+        return self.options.on_hang == "abort" and limit_s is not None and lasted_s >= limit_s
+
+    def _end_suspected(self) -> None:
+        assert self.verdict is not None
         self._tell(self.verdict, will_end=True)
         self._seal()
         self._send({"event": "verdict", "kind": "suspected", "end": True})
 
-    def _look_at_launcher(self, quiet: float) -> None:
-        """No rank has registered: the launcher may wait for other nodes."""
-        limit_s, pids = self.patience.stall_after_s(), [self.root_pid, *children_of(self.root_pid)]
-        if self.ranks or quiet < limit_s or self._last_look_at_s is not None:
-            return
-        if quiet < limit_s + START_UP_STALL_S and self._launcher.is_at_work(pids):
-            return  # a busy launcher passes through its rendezvous, and its ranks import
-        self._last_look_at_s = quiet
-        if ranks := unrecorded(self.root_pid):
-            said = f"{len(ranks)} rank{'s run' if len(ranks) > 1 else ' runs'} without unhang's recorder (is PYTHONPATH replaced?)"
-            self._send({"event": "note", "text": f"{said}: unhang attach {self.root_pid} tells what they do"})
-        elif threads := rendezvous_stacks(pids):
-            write_whole(self.run_dir / "launcher.json", json.dumps(threads).encode())
-            self._declare("suspected", (), self._started_ns(), "the launcher waits in its rendezvous")
-
-    def _started_ns(self) -> int:
-        return time.time_ns() - int((time.monotonic() - self._started) * 1e9)
+    def _on_silence(self, now: float) -> None:
+        """No rank has announced itself."""
+        said = self._silence.turn(now, self.patience.stall_after_s())
+        if said is None:
+            if self.verdict is not None and not self._silence.is_looking:
+                self._maybe_abort()
+        elif said.kind == "note":
+            self._send({"event": "note", "text": said.text})
+        elif said.kind == "moves":
+            if self.verdict is not None:
+                self._withdraw()
+        elif self.verdict is None:
+            self._declare("suspected", said.waiting, said.onset_ns, said.text)
+        elif self._silence.is_looking and self._is_to_be_ended():
+            self._end_suspected()
 
     def _look(self, now: float) -> None:
         dumps = self._take_evidence(with_workers=self.verdict is not None)
@@ -371,7 +370,7 @@ class Agent:
 
     def _onset_ns(self, s: Situation) -> int:  # of the oldest wait
         times = [e.since_ns for e in s.waits.edges if e.targets and e.since_ns]
-        return min(times or [r.moved_ns for r in self._live()], default=self._started_ns())
+        return min(times or [r.moved_ns for r in self._live()], default=self._started_ns)
 
     def _declare(self, kind: str, waiting: tuple[int, ...], onset_ns: int, reason: str) -> None:
         """Takes the calls with their paths, writes the verdict, tells the supervisor."""

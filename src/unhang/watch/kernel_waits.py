@@ -49,6 +49,14 @@ def kernel_waits(pid: int) -> dict[str, dict[str, str]]:
     return found
 
 
+def reads_its_input(pid: int) -> bool:
+    """Whether the main thread waits for something on standard input."""
+    with suppress(OSError, ValueError, IndexError):
+        number, first, *_ = Path(f"/proc/{pid}/syscall").read_text().split()
+        return _CALLS.get(int(number)) == "read" and int(first, 16) == 0
+    return False
+
+
 def sleep_left_s(pid: int) -> float | None:
     """How long the main thread still sleeps, of its own will, by the end that it gave to the kernel; None where it does not or that is not told.
 

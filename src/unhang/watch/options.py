@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,14 @@ class Headline(NamedTuple):
     ranks: tuple[int, ...] = ()
 
 
+class SeenOutside(NamedTuple):
+    """What looks from outside say of the ranks below a process. `word`: moves, stalled or unknown; `text`: who waits where."""
+
+    word: str
+    text: str
+    waiting: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """The settings of one run. `env`: the job's without our part; `added`: variables that the user wants set for it.
@@ -37,7 +45,8 @@ class RunOptions:
     `stall_after_s` None: adaptive, at least 15. `abort_after_s` None: a hang that is only suspected is never ended.
 
     `render`: makes the text of the verdict from the run directory, for a hang that is shown while the job still stands;
-    `headline`: one line of it, for other nodes. `join`: how to meet the watchers of other nodes, if there are any.
+    `headline`: one line of it, for other nodes. `look_outside`: looks at ranks below a process that have no recorder; where they
+    stand still, what was seen is in the run directory. `join`: how to meet the watchers of other nodes, if there are any.
     `native`: whether C++ frames are taken of a hang. `metrics_port`: where Prometheus may ask; `webhook`: the URL that gets a message on a hang (it may be a secret).
     """
 
@@ -52,6 +61,7 @@ class RunOptions:
     has_default_report_dir: bool = False
     render: Callable[[Path], str] | None = field(default=None, repr=False, compare=False)
     headline: Callable[[Path], Headline] | None = field(default=None, repr=False, compare=False)
+    look_outside: Callable[[int, Path], SeenOutside | None] | None = field(default=None, repr=False, compare=False)
     join: Join | None = None
     metrics_port: int | None = None
     webhook: str | None = field(default=None, repr=False)
@@ -203,3 +213,19 @@ def job_environment(
         "UNHANG_RUN_DIR": str(run_dir),
         "UNHANG_TRACER_PID": str(tracer_pid),
     }
+
+
+def chain_bootstrap(command: Sequence[str]) -> list[str]:
+    """The command with the recorder's bootstrap in front also where it sets PYTHONPATH itself: `env PYTHONPATH=libs python train.py`.
+
+    Not behind the program: those words are its own.
+    """
+    is_program = (word in ("-m", "-c") or word.endswith((".py", ".sh")) for word in command)
+    until = next((at for at, found in enumerate(is_program) if found), len(command))
+    name = "PYTHONPATH="
+    return [
+        name + ":".join(filter(None, (str(BOOTSTRAP), word.removeprefix(name))))
+        if word.startswith(name) and at < until
+        else word
+        for at, word in enumerate(command)
+    ]

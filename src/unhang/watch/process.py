@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unhang.watch.kernel_waits import kernel_waits
+from unhang.watch.kernel_waits import kernel_waits, reads_its_input
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _WORKING_SHARE = 0.05
 _STATE, _UTIME, _STIME, _CUTIME, _CSTIME, _START, _EXIT_CODE = 0, 11, 12, 13, 14, 19, 49
-_MOST_DESCENDANTS = 64
+_MOST_DESCENDANTS, _MOST_CHILDREN = 64, 8
 _LEAST_SPAN_S = 0.5
 
 
@@ -89,6 +89,11 @@ def _open_files(pid: int) -> tuple[int | None, int | None]:
     return count, limit
 
 
+def _fills_a_pipe(pid: int) -> bool:
+    """Whether a process waits for room in a pipe."""
+    return {"call": "write", "file": "pipe"} in kernel_waits(pid).values()
+
+
 @dataclass
 class ProcessProbe:
     """Follows one process. CPU use is measured between the oldest sample kept (about a second) and now."""
@@ -136,6 +141,7 @@ class ProcessProbe:
         self.sample()
         stat = _stat(self.pid)
         files, limit = _open_files(self.pid)
+        children = children_of(self.pid)[:_MOST_CHILDREN]
         wchan, rss = "", None
         with suppress(OSError):
             wchan = Path(f"/proc/{self.pid}/wchan").read_text().strip("0")
@@ -145,6 +151,8 @@ class ProcessProbe:
             "state": stat[_STATE] if stat else "gone",
             "cpu_share": self.cpu_share(),
             "children_share": self.children_share(),
+            "child_writes": any(map(_fills_a_pipe, children)),
+            "child_asks": any(map(reads_its_input, children)),
             "wchan": wchan,
             "open_fds": files,
             "fd_limit": limit,

@@ -13,7 +13,7 @@ from typing import Any
 
 from unhang.watch.agent_process import ENDING, FORWARDED, Agent, joint_line, signals_kept_for_us
 from unhang.watch.folders import ended_well_before, forget_nodes, withdraw_verdict, write_job_file
-from unhang.watch.options import RunOptions, job_environment
+from unhang.watch.options import RunOptions, chain_bootstrap, job_environment
 from unhang.watch.process_tree import (
     Hold,
     JobTree,
@@ -130,7 +130,7 @@ class Supervisor:
         try:
             self.root = os.posix_spawnp(
                 command[0],
-                list(command),
+                chain_bootstrap(command),
                 job_environment(self.options.env, self.run_dir, os.getpid(), self.options.added),
                 file_actions=[(os.POSIX_SPAWN_DUP2, source, number) for number, source in descriptors.items()],
                 setsigmask=mask,

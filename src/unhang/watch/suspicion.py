@@ -58,33 +58,47 @@ def missing_in_rendezvous(s: Situation) -> set[int]:
 class Patience:
     """What the watcher has learnt of this job. Pure; the clock is passed in. `asked_s`: the user's own `--stall-after`, which is not adapted.
 
-    `has_stepped`: the job is past its first step; what comes before it (data sets, compilers) has no habit yet.
+    `has_stepped`: the job is past its first step; what comes before it (data sets, compilers) is no habit: a quiet of it may come again,
+    but nothing tells that one three times as long may.
     Times named `now` are seconds of one clock that starts with the job.
     """
 
     asked_s: float | None = None
     longest_quiet_s: float = 0.0
+    longest_before_s: float = 0.0
     usual_quiet_s: float = FIRST_LOOK_S
     has_stepped: bool = False
     looks_left: float = MOST_LOOKS
     refilled_at: float = 0.0
+    look_anew_at: float | None = None
 
     def stall_after_s(self) -> float:
         """How long a wait may last before it is suspected."""
         if self.asked_s is not None:
             return self.asked_s
         least = LEAST_STALL_S if self.has_stepped else START_UP_STALL_S
-        return max(least, STALL_FACTOR * self.longest_quiet_s)
+        factor = 1.0 if self.has_stepped else STALL_FACTOR
+        return max(least, STALL_FACTOR * self.longest_quiet_s, factor * self.longest_before_s)
 
     def quiet_of(self, quiet_s: float) -> dict[str, float]:
         """What the files keep of a quiet of this length: it, and the longest that had ended by itself."""
-        return {"quiet_s": round(quiet_s, 3), "usual_quiet_s": round(self.longest_quiet_s, 3)}
+        return {
+            "quiet_s": round(quiet_s, 3),
+            "usual_quiet_s": round(max(self.longest_quiet_s, self.longest_before_s), 3),
+        }
 
     def quiet_ended(self, quiet_s: float, was_looked_at: bool) -> None:
         """Learns from a quiet that ended by itself."""
-        self.longest_quiet_s = max(self.longest_quiet_s, quiet_s)
+        if self.has_stepped:
+            self.longest_quiet_s = max(self.longest_quiet_s, quiet_s)
+        else:
+            self.longest_before_s = max(self.longest_before_s, quiet_s)
         if was_looked_at:
             self.usual_quiet_s = max(self.usual_quiet_s, 1.5 * quiet_s)
+
+    def moved_beside(self, now: float) -> None:
+        """A rank moved while others stand, at which somebody has looked: where it stops, too, it may have closed a circle."""
+        self.look_anew_at = now + FIRST_LOOK_S
 
     def looked(self) -> None:
         """Counts a look."""
@@ -94,6 +108,9 @@ class Patience:
         """Whether a quiet is worth a look: the first after a second, later ones at three times the age of the last."""
         self.looks_left = min(MOST_LOOKS, self.looks_left + (now - self.refilled_at) / ONE_LOOK_EVERY_S)
         self.refilled_at = now
+        if self.look_anew_at is not None and now >= self.look_anew_at and self.looks_left >= 1:
+            self.look_anew_at = None
+            return last_look_at_s is not None
         if last_look_at_s is None:
             after = FIRST_LOOK_S if self.looks_left >= 1 else self.usual_quiet_s
             return quiet_s >= min(after, self.stall_after_s())

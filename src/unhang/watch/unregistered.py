@@ -31,6 +31,7 @@ class _Found:
     start_s: float
     command: bytes
     rank: int | None
+    is_launched: bool = False
 
 
 def unregistered(missing: Collection[int], registered: Iterable[int], members: Iterable[int]) -> dict[int, int]:
@@ -78,9 +79,8 @@ def _read(pid: int) -> _Found | None:
             return None
         given = dict(x.split(b"=", 1) for x in (folder / "environ").read_bytes().split(b"\0") if b"=" in x)
         rank = given.get(b"RANK", b"")
-        return _Found(
-            pid, int(fields[1]), int(fields[19]) / _TICKS_PER_S, command, int(rank) if rank.isdigit() else None
-        )
+        start_s, number = int(fields[19]) / _TICKS_PER_S, int(rank) if rank.isdigit() else None
+        return _Found(pid, int(fields[1]), start_s, command, number, b"LOCAL_RANK" in given)
     return None
 
 
@@ -91,6 +91,13 @@ def adopt(run_dir: Path, found: Mapping[int, int]) -> None:
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(folder / "identity.json", json.dumps({"rank": rank, "pid": pid, "is_adopted": True}).encode())
+
+
+def mark_adopted(folder: Path) -> None:
+    """Says of a rank's folder that it is our making, where it was made from looks."""
+    with suppress(OSError, ValueError):
+        identity = json.loads((folder / "identity.json").read_bytes())
+        write_whole(folder / "identity.json", json.dumps({**identity, "is_adopted": True}).encode())
 
 
 def adopt_missing(run_dir: Path, root_pid: int, missing: Collection[int], registered: Iterable[int]) -> bool:
@@ -121,10 +128,13 @@ def rendezvous_stacks(pids: Sequence[int]) -> list[Any]:
     return threads if waits else []
 
 
-def unrecorded(root_pid: int) -> list[int]:
-    """The ranks below a process to which their launcher gave a number; helpers inherit it."""
-    found = [seen.rank for p in descendants_of(root_pid) if (seen := _read(p.pid)) is not None]
-    return sorted({rank for rank in found if rank is not None})
+def unrecorded(root_pid: int, only_launched: bool = False) -> list[int]:
+    """The ranks below a process to which their launcher gave a number; helpers inherit it.
+
+    `only_launched`: those that have a number on their machine too, which a launcher that is still at work has not.
+    """
+    seen = [found for p in descendants_of(root_pid) if (found := _read(p.pid)) is not None]
+    return sorted({x.rank for x in seen if x.rank is not None and (x.is_launched or not only_launched)})
 
 
 def is_adopted(folder: Path) -> bool:

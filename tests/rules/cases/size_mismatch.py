@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from tests.rules.notation import make_case
+from tests.rules.notation import Later, make_case
 from unhang.testing import Fires, Quiet
 
 _LAYERS = ["all_reduce[2]@main:9", "all_reduce[7]@main:9", "all_reduce[3]@main:9", "all_reduce[5]@main:9"]
+
+
+def _gathers(mine: str, theirs: str) -> Later:
+    """Rank 3 gives `mine`; what differs behind the first dimension is the length of what each rank holds."""
+    calls = {r: [f"all_gather[{mine if r == 3 else theirs}] Long@main:20 !"] for r in range(4)}
+    return make_case(calls)
+
 
 CASES = {
     "size-mismatch": (
@@ -19,6 +26,8 @@ CASES = {
             (3,),
             20,
         ),
+        Fires(_gathers("4x11", "4x12"), (), 20),
+        Fires(_gathers("3x12", "4x12"), (3,), 20),
         Fires(
             make_case({1: ["all_reduce[4] Half@main:9 !"], **{r: ["all_reduce[4] Float@main:9 !"] for r in (0, 2, 3)}}),
             (1,),

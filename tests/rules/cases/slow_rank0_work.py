@@ -13,6 +13,14 @@ _SOURCE = """def main():
     other(model)
 """
 
+_FIRST = """def prepare():
+    if rank > 0:
+        dist.barrier()
+    data = tokenize(texts)
+    if rank == 0:
+        dist.barrier()
+"""
+
 _INTERRUPTED = """\
   File "/app/engine/trainer.py", line 277, in _setup_train
     self.train_loader = self.get_dataloader(self.trainset, rank=RANK)
@@ -34,6 +42,13 @@ def _in_child(share: float) -> Later:
     return make_case(_WAIT, hang="suspected", stacks={**_COMM, 0: "main:3>~child"}, source=_SOURCE, states=state)
 
 
+def _first(source: str) -> Later:
+    """Rank 0 has gone past the barrier of the others, in the same function, and calls its own work there."""
+    waits = {r: ["barrier@prepare:3 !"] for r in (1, 2, 3)}
+    stacks = {**dict.fromkeys((1, 2, 3), "prepare:3>~comm"), 0: "prepare:4"}
+    return make_case(waits, hang="suspected", stacks=stacks, source=source)
+
+
 CASES = {
     "slow-rank0-work": (
         Fires(log_case(_INTERRUPTED), (0,)),
@@ -48,6 +63,8 @@ CASES = {
             "work that every rank does",
         ),
         Fires(_in_child(0.4), (0,), 3),
+        Fires(_first(_FIRST), (0,), 4),
         Quiet(_in_child(0.0), "a wait for a program that does nothing"),
+        Quiet(_first(_FIRST.replace("rank > 0", "ready")), "the others wait where no condition on the rank leads them"),
     ),
 }

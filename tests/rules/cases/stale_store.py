@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tests.rules.notation import log_case
 from unhang import testing
-from unhang.model import Case
+from unhang.model import Case, Frame, ThreadStack
 from unhang.testing import Fires, Quiet, ended
 
 _WAITING = (
@@ -39,6 +39,21 @@ def _again(errors: dict[int, str], world: int = 4, own_store: bool = False, **mo
     return made
 
 
+def _connecting(*elsewhere: int) -> Callable[[], Case]:
+    """The second attempt hangs where gloo connects the ranks; `elsewhere`: not these."""
+
+    def made() -> Case:
+        place = Frame("/lib/torch/distributed/distributed_c10d.py", 2169, "_new_process_group_helper")
+        init = Frame("/lib/torch/distributed/distributed_c10d.py", 1899, "init_process_group")
+        mine = Frame("train.py", 3, "main")
+        there, late = (ThreadStack("MainThread", f, is_main=True) for f in ((place, init, mine), (mine,)))
+        stacks = {r: late if r in elsewhere else there for r in range(4)}
+        case = testing.make_case(hang="suspected", stacks=stacks)
+        return replace(case, attempt=1, earlier=(_started(0, {}),))
+
+    return made
+
+
 CASES = {
     "stale-store": (
         Fires(log_case("\n".join(_WAITING.format(r, 16) for r in (0, 1))), ()),
@@ -51,5 +66,7 @@ CASES = {
         Quiet(_again({0: _REFUSED}, own_store=True), "each attempt has a store of its own"),
         Quiet(_again({0: _REFUSED, 2: _RAISED}), "a rank of this attempt had failed before"),
         Quiet(_again({0: _REFUSED}, world=3), "fewer ranks than before: others are asked for their addresses"),
+        Fires(_connecting(), ()),
+        Quiet(_connecting(2), "one rank is still on its way to the start"),
     ),
 }

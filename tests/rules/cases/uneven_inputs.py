@@ -137,7 +137,7 @@ CASES = {
                 source=_SOURCE,
             ),
             (3,),
-            5,
+            2,
         ),
         Fires(
             make_case(
@@ -148,7 +148,7 @@ CASES = {
                 source=_SOURCE,
             ),
             (3,),
-            5,
+            2,
         ),
         Fires(
             make_case(
@@ -156,7 +156,7 @@ CASES = {
                 source=_SOURCE,
             ),
             (3,),
-            4,
+            2,
         ),
         Fires(
             make_case(
@@ -182,7 +182,7 @@ CASES = {
         ),
         Fires(_leaves(_STOPS), (3,), 5, cause="code-divergence"),
         Fires(_leaves(_SKIPS), (3,), 5, cause="code-divergence"),
-        Fires(_leaves(_COUNTS), (3,), 8),
+        Fires(_leaves(_COUNTS), (3,), 2),
         Fires(
             make_case(
                 {
@@ -199,7 +199,7 @@ CASES = {
         Fires(_pipe("main:6", "main:6", "main:6"), (1,), 2),
         Fires(_stages("main:8"), (1,), 6),
         Fires(_resumed(mine=2, theirs=0), (2,), 2, cause="code-divergence"),
-        Fires(_resumed(mine=0, theirs=0), (2,), 6),
+        Fires(_resumed(mine=0, theirs=0), (2,), 4),
         Quiet(
             make_case(
                 {r: [*_LOOP, "barrier@main:5"] for r in range(4)},

@@ -9,7 +9,7 @@ import numpy as np
 
 from unhang.analyze.positions import CallIndex
 from unhang.analyze.stragglers import Pace, clock_offsets, pace_of, stragglers
-from unhang.model import CallState, Case, CollectiveTable, Job, ProcessGroup, TableBuilder
+from unhang.model import CallState, Case, CollectiveTable, Frame, Job, ProcessGroup, TableBuilder
 
 MS = 1_000_000
 PAIRS = (ProcessGroup("a", "tp", (0, 1), backend="nccl"), ProcessGroup("b", "tp", (2, 3), backend="nccl"))
@@ -194,3 +194,14 @@ def test_lateness_without_a_pattern_is_given_none() -> None:
 def test_one_cooler_moment_is_no_growth_and_one_jump_neither() -> None:
     assert _lateness([0.3] * 20 + [0.3, 0.9] + [0.3] * 20).kind == "constant"
     assert _lateness([0.3] * 15 + [0.6] * 15).kind != "growing"
+
+
+def test_who_answers_for_ranks_without_inputs_waits_by_design() -> None:
+    """Of ten calls the others make eight within the exit of Join: two late ones are no habit."""
+    table = table_of((WORLD,), {}, {2: 700})
+    assert [s.rank for s in stragglers(case_of(table))] == [2]
+    join = Frame("/lib/torch/distributed/algorithms/join.py", 266, "__exit__")
+    is_shadow = (table["seq"] > 2) & (table["rank"] != 2)
+    frames = np.where(is_shadow, 0, -1).astype(table["frames"].dtype)
+    joined = replace(table, columns={**table.columns, "frames": frames}, stacks=((join,),))
+    assert stragglers(case_of(joined)) == ()

@@ -13,6 +13,7 @@ import pytest
 from tests.slowness import slowness
 
 from unhang.watch.kernel_waits import kernel_waits, sleep_left_s
+from unhang.watch.process import ProcessProbe
 
 BEGIN = "import fcntl, os, socket, sys, time; a, b = socket.socketpair(); r, w = os.pipe(); "
 PROGRAMS = {
@@ -62,6 +63,35 @@ def test_how_long_a_sleep_still_lasts(program: str, least: float | None, most: f
         assert _comes(process.pid, {"call": "nanosleep"} if least else {"call": "read", "file": "pipe"})
         left = sleep_left_s(process.pid)
         assert left is None if least is None else left is not None and least < left <= most
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
+def test_a_child_that_waits_for_an_answer_is_told() -> None:
+    program = "import subprocess, sys; subprocess.Popen([sys.executable, '-S', '-c', 'input()'], stdin=subprocess.PIPE).wait()"
+    process = subprocess.Popen([sys.executable, "-S", "-c", program], start_new_session=True)
+    try:
+        until = time.monotonic() + 10 * slowness()
+        while not (found := ProcessProbe(process.pid).read()["child_asks"]) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert found
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait()
+
+
+@pytest.mark.parametrize(("reads", "is_full"), [("pass", True), ("p.stdout.read()", False)])
+def test_a_child_that_waits_for_room_in_a_pipe_is_told(reads: str, is_full: bool) -> None:
+    child = "print('x' * 10**6, flush=True); import time; time.sleep(99)"
+    program = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-S', '-c', {child!r}], stdout=-1); {reads}; p.wait()"
+    process = subprocess.Popen([sys.executable, "-S", "-c", program], start_new_session=True)
+    try:
+        until = time.monotonic() + 10 * slowness()
+        while {"call": "wait4"} not in kernel_waits(process.pid).values() and is_full and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(1.0 * slowness())  # what is read passes through the pipe
+        assert ProcessProbe(process.pid).read()["child_writes"] is is_full
     finally:
         os.killpg(process.pid, 9)
         process.wait()

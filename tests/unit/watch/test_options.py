@@ -6,6 +6,7 @@ import pytest
 
 from unhang.watch.options import (
     BOOTSTRAP,
+    chain_bootstrap,
     debug_nccl,
     job_environment,
     parse_seconds,
@@ -106,3 +107,12 @@ def test_variables_of_the_command_line_reach_the_job_alone() -> None:
 
 def test_what_nccl_says_goes_beside_the_evidence() -> None:
     assert debug_nccl(Path("/run"))["NCCL_DEBUG_FILE"] == "/run/nccl.%h.%p.log"
+
+
+def test_a_pythonpath_of_the_command_itself_comes_behind_the_recorder() -> None:
+    assert chain_bootstrap(["env", "A=1", "PYTHONPATH=libs", "python", "train.py", "PYTHONPATH=x"]) == [
+        *("env", "A=1", f"PYTHONPATH={BOOTSTRAP}:libs", "python", "train.py", "PYTHONPATH=x")
+    ]
+    assert chain_bootstrap(["mpirun", "-x", "PYTHONPATH=", "python"])[2] == f"PYTHONPATH={BOOTSTRAP}"
+    plain = ["bash", "-c", "PYTHONPATH=libs python train.py"]
+    assert chain_bootstrap(plain) == plain

@@ -53,3 +53,34 @@ def test_a_quiet_is_looked_at_again_at_the_limit_and_ever_more_rarely() -> None:
     assert patience.is_time_to_look(3.0, 1.0, 9.0)
     assert patience.is_time_to_look(15.0, 9.0, 9.0)
     assert not patience.is_time_to_look(20.0, 15.0, 9.0)
+
+
+def test_a_quiet_before_the_first_step_may_come_again_and_is_no_habit() -> None:
+    patience = Patience()
+    patience.quiet_ended(30.0, was_looked_at=False)
+    assert patience.stall_after_s() == 90.0
+    patience.has_stepped = True
+    assert patience.stall_after_s() == 30.0
+    patience.quiet_ended(12.0, was_looked_at=False)
+    assert patience.stall_after_s() == 36.0
+
+
+def test_a_rank_that_stops_beside_those_that_stand_is_looked_at_after_a_second() -> None:
+    """Not at three times the age of the last look: that is when a circle may have closed."""
+    patience = Patience(has_stepped=True)
+    assert patience.is_time_to_look(3.0, 1.0, 9.0)
+    patience.moved_beside(9.5)
+    assert not patience.is_time_to_look(4.0, 3.0, 10.0)
+    assert patience.is_time_to_look(4.6, 3.0, 10.6)
+    patience.looked()
+    assert not patience.is_time_to_look(5.0, 4.6, 11.0)
+
+
+def test_one_that_goes_on_beside_them_costs_no_more_looks_than_there_are() -> None:
+    patience, looks = Patience(has_stepped=True), 0
+    for second in range(600):
+        patience.moved_beside(second)
+        if patience.is_time_to_look(5.0 + second, 5.0 + second, second + 1.0):
+            looks += 1
+            patience.looked()
+    assert looks <= 4 + 600 / 30

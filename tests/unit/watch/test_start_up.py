@@ -118,7 +118,7 @@ def test_only_a_launcher_that_waits_in_its_rendezvous_is_suspected(does: str, tm
                 -1,
             )
             for _ in range(60 if does == "waits" else 8):
-                agent._look_at_launcher(0.2)
+                agent._on_silence(time.monotonic())
                 if agent.verdict is not None:
                     break
                 time.sleep(0.2)
@@ -156,7 +156,8 @@ def test_ranks_that_run_without_the_recorder_are_said_and_nobody_is_suspected(tm
             time.sleep(0.1)
         assert unregistered.unrecorded(launcher.pid) == [1]
         agent = Agent(RunOptions(report_dir=tmp_path, stall_after_s=0.1), tmp_path, launcher.pid, told, -1)
-        agent._look_at_launcher(1000.0)
+        time.sleep(0.2)
+        agent._on_silence(time.monotonic())
         assert b"1 rank runs without unhang's recorder" in os.read(out, 4096)
         assert agent.verdict is None
     finally:

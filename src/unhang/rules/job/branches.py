@@ -8,6 +8,7 @@ from dataclasses import replace
 from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import Path, innermost, user_path
 from unhang.analyze.divergence import Divergence
+from unhang.analyze.framework_loops import left_framework
 from unhang.analyze.leaving import (
     EndedBefore,
     ended_before,
@@ -36,6 +37,7 @@ from unhang.rules.advice import (
     fixes_inside,
     fixes_of,
     gate_of,
+    not_in_finalizer,
     said_plainly,
     say_the_condition,
 )
@@ -52,7 +54,7 @@ def rank_dependent_collective(s: Situation) -> Found | None:
         return None if made_other_rounds(s) else _call_of_some(s)
     if d.left_loop or is_of_size_alone(s, d) or is_dispatch_race(d) or is_thread_race(s, d):
         return None
-    if swallowed_by(s, d.odd) or exhausted_by(s, d) or parted_with_exception(s):
+    if swallowed_by(s, d.odd) or exhausted_by(s, d) or left_framework(s) or parted_with_exception(s):
         return None
     if s.primary_failure is not None and s.primary_failure.kind == "exception":
         return None
@@ -159,7 +161,10 @@ def _parted(s: Situation, d: Divergence) -> Found:
     frame = hidden or _left_out_inside(s, d) or _left_out_below(s, d) or d.location
     decisive = d.by_condition.condition if d.by_condition else deciding(_own_conditions(s, d, frame))
     inside = d.in_library if d.is_decided and not hidden else None
+    odd = tuple(sorted({*d.odd, *_odd_in_like_groups(s, d)}))
     fixes: Sequence[str | Fix] = ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd))
+    if finalizer := next((f for f in d.odd_path if f.function == "__del__"), None):
+        fixes, decisive = (not_in_finalizer(finalizer),), None
     if inside is not None:
         fixes = fixes_inside(frame, inside, w.name_ranks(d.odd), d.skipped)
     one_sided = None if d.is_decided else _one_sided(s, d)
@@ -167,13 +172,13 @@ def _parted(s: Situation, d: Divergence) -> Found:
     gate = _gate(s, d, frame, decisive, hidden) if d.is_decided and inside is None else None
     say, more = _named(d, gate, frame, hidden, say, more)
     words = {
-        "who": w.name_ranks(d.odd),
+        "who": w.name_ranks(odd),
         "others": w.name_ranks(d.reference),
         "mine": w.name_call(d.odd_call),
         "theirs": w.name_call(d.reference_call),
         "line": f"{w.place(inside[d.skipped])}, below {w.place(frame)}" if inside else w.place(frame),
         "lead": w.lead(frame),
-        "are": w.verb(d.odd, "is", "are"),
+        "are": w.verb(odd, "is", "are"),
         "first": f"Call #{d.seq} of {d.group} is the first in which the ranks differ.",
         "paired": _paired(d),
         "why": _why(s, d),
@@ -181,17 +186,28 @@ def _parted(s: Situation, d: Divergence) -> Found:
     }
     return Found(
         0.93 if d.has_majority else 0.85 if d.is_decided else 0.45,
-        d.culprits,
+        odd if d.is_decided else d.culprits,
         _evidence(s, d),
         words,
         say,
         fixes if d.is_decided else (),
-        s.others(d.culprits),
+        s.others(odd if d.is_decided else d.culprits),
         w.location_of(frame if d.is_decided else one_sided[0] if one_sided else None),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
         condition=gate_of(gate),
     )
+
+
+def _odd_in_like_groups(s: Situation, d: Divergence) -> set[int]:
+    """The odd ranks of other groups that parted in the same way: a condition on a rank's place in its group holds once in each."""
+    alike = [o for o in s.divergences if o.group != d.group and o.is_decided and o.skipped == d.skipped]
+    return {
+        r
+        for o in alike
+        if (o.location, o.odd_path, o.odd_call.op) == (d.location, d.odd_path, d.odd_call.op)
+        for r in o.odd
+    }
 
 
 def _gate(

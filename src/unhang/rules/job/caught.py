@@ -114,7 +114,7 @@ def _went_on(s: Situation, ranks: tuple[int, ...], error: RaisedError, confidenc
         _handled(s, ranks, error),
         words,
         "waits in handler" if holder else "went on",
-        None,
+        ("no call there", "re-raise") if holder else ("decide together", "re-raise"),
         s.others(ranks),
         w.location_of(frame),
         w.group_of(d.group) if d else None,

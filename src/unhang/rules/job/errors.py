@@ -128,8 +128,19 @@ def filesystem_race(s: Situation) -> Found | None:
         words = {"head": first.head, "file": error.file, "bytes": error.file_bytes}
         return found_at_first(s, first, 0.88, words, say="half", fixes=("whole", "wait"))
     return found_at_first(
-        s, first, 0.93 if first.failures else 0.78, {"head": first.head}, say="path", fixes=("folder", "wait")
+        s, first, 0.93 if first.failures else 0.78, {"head": first.head}, say="path", fixes=_of_path(first.head)
     )
+
+
+_TIME_STAMP = re.compile(r"(?<!\d)20\d{6}[-_T.]?\d{4,6}(?!\d)|(?<!\d)20\d\d-\d\d-\d\d[-_T ]\d\d|(?<!\d)1\d{9}(?!\d)")
+_FILE = re.compile(r"No such file.*\.\w{1,8}['\"]")
+
+
+def _of_path(head: str) -> tuple[str, ...]:
+    """Fixes by what is missing: a name with the time in it, which each rank makes for itself; a file; a folder."""
+    if _TIME_STAMP.search(head):
+        return ("one name", "wait")
+    return ("wait", "folder") if _FILE.search(head) else ("folder", "wait")
 
 
 @rule("gpu-out-of-memory")

@@ -15,11 +15,11 @@ from unhang.analyze.order import predicted, tokens_of
 from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work
-from unhang.analyze.source import surroundings
 from unhang.analyze.streams import Streams, stack_path
 from unhang.analyze.waits_for import setter_of
 from unhang.model import CollectiveCall, EvidenceLine, LogEvent, ThreadStack, user_frames
 from unhang.rules import wording as w
+from unhang.rules.advice import fixes_of
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import (
     LOADER_TIMED_OUT,
@@ -27,7 +27,7 @@ from unhang.rules.failure import (
     found_at_first,
     name_or,
 )
-from unhang.rules.late import found_late, has_loader, waits_idly
+from unhang.rules.late import found_late, has_loader, meets_alone, remedies, waits_idly, works_alone, works_first
 from unhang.rules.log_lines import only_rank, quote
 
 _STARTS_WORKERS = (
@@ -59,7 +59,7 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
     elif first is None:
         yield from _fetching_by_stacks(s)
     for late in s.late if s.judges_waits else ():
-        if late.activity.kind == "data" and s.divergence is None and (has_loader(s, late) or not _works_alone(s, late)):
+        if late.activity.kind == "data" and s.divergence is None and (has_loader(s, late) or not works_alone(s, late)):
             is_start = _starts_workers(s, late)
             fixes = ("open there", "start once", "no loader timeout") if is_start else _LOADER_FIXES
             workers = _workers(s, late)
@@ -126,22 +126,17 @@ def slow_rank0_work(s: Situation) -> Iterator[Found]:
     """Rank 0 late inside a block of its own, live or by what the others' errors say."""
     yield from _waited_for_rank0(s)
     for late in s.late if s.judges_waits else ():
-        test = _works_alone(s, late)
+        test = works_alone(s, late)
         is_at_work = late.activity.kind in _AT_WORK or (late.activity.kind == "data" and not has_loader(s, late))
         if test and is_at_work and s.divergence is None and not waits_idly(s, late):
-            words = {"test": test, "victims": w.name_ranks(late.victims)}
-            yield found_late(s, late, 0.92, words, say="late")
-
-
-def _works_alone(s: Situation, late: LateRank) -> str:
-    """The condition that lets only rank 0 do what this rank does, or an empty string."""
-    evidence = s.case.ranks.get(late.rank)
-    stack = evidence.main_stack if evidence else None
-    places = [surroundings(f.file, f.line) for f in user_frames(stack.frames if stack else ())]
-    if late.activity.kind == "data":  # the loop has to stand under the condition, not what it goes over
-        places = places[next((i for i, place in enumerate(places) if i and place.fetches_next), 0) :]
-    found = (place for place in places if place.only_on_rank_zero and late.rank == 0)
-    return next((place.tests[-1] for place in found), "")
+            first = works_first(s, late)
+            words = {
+                "test": test,
+                "victims": w.name_ranks(late.victims),
+                **({"at": w.at(first.frame)} if first else {}),
+            }
+            found = found_late(s, late, 0.92, words, say="first" if first else "late")
+            yield replace(found, location=w.location_of(first.frame)) if first else found
 
 
 def _waited_for_rank0(s: Situation) -> Iterator[Found]:
@@ -177,11 +172,14 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
         never_came = late.edge.kind in ("rendezvous", "new_group") and late.rank not in s.case.ranks
         if never_came or late.edge.kind == "rendezvous" or late.activity.kind not in _AT_WORK:
             continue
-        if (not _works_alone(s, late) or waits_idly(s, late)) and not swallowed_by(s, (late.rank,)):
+        if (not works_alone(s, late) or waits_idly(s, late)) and not swallowed_by(s, (late.rank,)):
             kind = late.activity.kind
-            bound = "bound a lock" if kind == "lock" else "bound a loop" if kind in ("spinning", "gil") else "bound"
-            words = {"awaits": late.activity.awaits}
-            yield found_late(s, late, 0.88, words, say=kind, fixes=(bound, "only delays"))
+            if (meeting := meets_alone(s, late)) is not None:
+                fixes = fixes_of(late.activity.frame, meeting.condition, f"rank {late.rank}")
+                yield found_late(s, late, 0.9, meeting.words, say="meets", fixes=fixes, cause="code-divergence")
+                continue
+            words = {"awaits": late.activity.awaits, "taken": w.place(late.activity.frame)}
+            yield found_late(s, late, 0.88, words, say=kind, fixes=(*remedies(s, late), "only delays"))
 
 
 def _away_by_stacks(s: Situation) -> Iterator[Found]:

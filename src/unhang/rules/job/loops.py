@@ -11,6 +11,7 @@ from unhang.analyze.divergence import Divergence
 from unhang.analyze.failures import Failure, early_leavers
 from unhang.analyze.first_errors import SeenError, errors_of, is_log_only
 from unhang.analyze.first_round import Bound, Start, changed_bound, other_start
+from unhang.analyze.framework_loops import left_framework
 from unhang.analyze.leaving import (
     EndedBefore,
     LeftTransfers,
@@ -24,7 +25,7 @@ from unhang.analyze.leaving import (
     way_out_of,
 )
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Loop, WayOut, around, ways_out
+from unhang.analyze.source import Loop, WayOut, around, line_text, ways_out
 from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, LogEvent, RankEvidence, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import decided_together
@@ -47,7 +48,9 @@ def uneven_inputs(s: Situation) -> Found | None:
         return None
     d = s.divergence
     if d is not None:
-        return _left_loop(s, d) if d.left_loop is not None else _exhausted(s, d)
+        if d.left_loop is not None:
+            return _left_loop(s, d)
+        return _exhausted(s, d) if exhausted_by(s, d) else _left_framework(s, d)
     if (found := ended_in_loop(s)) is not None:
         return _ended(s, *found)
     transfers = left_transfers(s)
@@ -64,10 +67,6 @@ def _steps(s: Situation) -> str:
 def _left_loop(s: Situation, d: Divergence) -> Found:
     loop = d.left_loop
     assert loop is not None
-    is_short = d.odd == loop.leavers
-    frame = (
-        d.odd_path[d.fork.depth] if d.fork is not None and is_short else (d.odd_path[-1] if d.odd_path else loop.frame)
-    )
     words = {
         "leavers": w.name_ranks(loop.leavers),
         "stayers": w.name_ranks(loop.stayers),
@@ -88,7 +87,7 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         "left",
         _EVEN,
         s.others(d.odd),
-        w.location_of(frame),
+        w.location_of(header),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
     )
@@ -98,6 +97,39 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         return _by_changed_bound(found, bound, d.has_majority)
     stay, left = (d.reference_path, d.odd_path) if loop.stayers == d.reference else (d.odd_path, d.reference_path)
     return _by_way_out(found, way_out_of(stay, left), d.has_majority)
+
+
+def _left_framework(s: Situation, d: Divergence) -> Found:
+    gone = left_framework(s)
+    assert gone is not None
+    who = gone.leavers if gone.stop is not None else d.odd if d.has_majority else gone.stayers
+    where = gone.stop or gone.line
+    words = {
+        "leavers": w.name_ranks(gone.leavers),
+        "stayers": w.name_ranks(gone.stayers),
+        "call": gone.call,
+        "line": w.place(gone.line),
+        "loop": w.place(gone.loop),
+        "before": d.seq - 1,
+        "seq": d.seq,
+        "group": d.group,
+        "steps": _steps(s),
+        **({"stop": w.place(gone.stop), "text": line_text(gone.stop.file, gone.stop.line)} if gone.stop else {}),
+    }
+    say = "asked to stop" if gone.stop else "left a framework"
+    return Found(
+        0.86 if gone.stop else 0.94 if d.has_majority else 0.8,
+        who,
+        (*w.both_sides(d), *w.code_line(where, "way out" if gone.stop else "source")),
+        words,
+        f"{say}/{say}",
+        ("stop",) if gone.stop else _EVEN,
+        s.others(who),
+        w.location_of(where),
+        w.group_of(d.group),
+        w.collective_of(d.reference_call, d.seq),
+        cause="code-divergence" if gone.stop else "",
+    )
 
 
 def _began_elsewhere(found: Found, d: Divergence, start: Start) -> Found:

@@ -141,6 +141,7 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         "odd": f"; {w.name_ranks(odd)} left the order of the others" if odd else "",
         "waits": "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6]),
         "more": more,
+        "lead": w.lead(path[-1] if path else None),
     }
     return Found(
         0.9 if odd or is_pattern else 0.7 if line else 0.45,
@@ -148,13 +149,19 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         _cycle_lines(s, cycle),
         words,
         "cycle",
-        ("receives" if p2p else "queue",),
+        ("receives" if p2p else "queue" if _from_threads(s, cycle) else "order",),
         s.others(culprits),
         w.location_of(path[-1] if path else None),
         w.group_named(awaited.group),
         {"op": awaited.what.split(" ")[0], "seq": awaited.seq},
         "code-divergence" if by_habit or by_past else "",
     )
+
+
+def _from_threads(s: Situation, cycle: tuple[int, ...]) -> bool:
+    """Whether a rank makes its calls from several threads: then nothing fixes their order; else the program's own way does."""
+    table = s.case.calls
+    return any(len(set(table["thread"][table.rank_rows(r)].tolist())) > 1 for r in cycle)
 
 
 def _made_alone(s: Situation, cycle: tuple[int, ...]) -> tuple[CollectiveCall, Frame, Condition] | None:

@@ -19,6 +19,7 @@ _WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
 _ROOT_NAMES = ("src", "dst", "group_src", "group_dst")
 _BUSY_SHARE = 0.3
 _GATHERS = ("_all_gather_base", "all_gather_into_tensor")
+_OF_CONTENT = (*_GATHERS, "all_gather", "allgather", "gather")
 _SCATTERS = ("_reduce_scatter_base", "reduce_scatter_tensor")
 
 
@@ -29,6 +30,8 @@ def size_mismatch(s: Situation) -> Found | None:
     if d is None or not is_of_size_alone(s, d) or is_thread_race(s, d):
         return None
     frame = (d.odd_path or d.reference_path or (None,))[-1]
+    by_content = _differ_by_content(d.odd_call, d.reference_call)
+    is_sure, culprits = d.has_majority or by_content, () if by_content else d.culprits
     words = {
         "odd": w.name_ranks(d.odd),
         "give": w.verb(d.odd, "gives", "give"),
@@ -39,19 +42,32 @@ def size_mismatch(s: Situation) -> Found | None:
         "seq": d.seq,
         "group": d.group,
         "line": w.place(frame),
-        "unsure": "" if d.has_majority else " There is no majority: either size may be the wrong one.",
+        "unsure": "" if is_sure else " There is no majority: either size may be the wrong one.",
     }
     said = [line for line in s.case.log if "doesn't match expected size" in line.text][:1]
     return Found(
-        0.94 if d.has_majority else 0.45,
-        d.culprits,
+        0.94 if is_sure else 0.45,
+        culprits,
         (*w.both_sides(d), *(EvidenceLine("output", line.text, line.source.line) for line in said)),
         words,
-        victims=s.others(d.culprits),
-        location=w.location_of(frame),
-        group=w.group_of(d.group),
-        collective=w.collective_of(d.reference_call, d.seq),
+        "/content" if by_content else "",
+        ("pad",) if by_content else ("shape",),
+        s.others(culprits) if culprits else (),
+        w.location_of(frame),
+        w.group_of(d.group),
+        w.collective_of(d.reference_call, d.seq),
     )
+
+
+def _differ_by_content(mine: CollectiveCall, theirs: CollectiveCall) -> bool:
+    """Whether what is gathered differs behind its first dimension: each rank has padded what it holds to its own longest.
+
+    The first dimension counts samples: who has fewer there was given fewer.
+    """
+    if bare_op(mine.op) not in _OF_CONTENT or not len(mine.in_sizes) == len(theirs.in_sizes) == 1:
+        return False
+    own, other = mine.in_sizes[0], theirs.in_sizes[0]
+    return 1 < len(own) == len(other) and own[0] == other[0] and mine.dtype == theirs.dtype
 
 
 @rule("output-size", needs=("calls",))

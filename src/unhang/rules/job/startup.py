@@ -311,9 +311,9 @@ def stale_store(s: Situation) -> Iterator[Found]:
 
 
 def _old_addresses(s: Situation) -> Found | None:
-    """After a restart gloo's first connection is refused, and no rank of this attempt had ended before that."""
+    """After a restart gloo's first connection is refused, or never comes about; and no rank of this attempt had ended before that."""
     refused = [e for e in s.events.of("gloo.connect_failed") if _REFUSED in e["reason"]]
-    if not refused or not s.case.attempt or s.case.job.environment.get(_OWN_STORE) == "1":
+    if not (refused or _all_connect(s)) or not s.case.attempt or s.case.job.environment.get(_OWN_STORE) == "1":
         return None
     if any(_has_gone(e) for e in s.case.ranks.values()):
         return None
@@ -322,8 +322,23 @@ def _old_addresses(s: Situation) -> Found | None:
         return None  # nobody had published an address, or others are asked for theirs now
     words = {"attempt": s.case.attempt, "before": before.attempt, "world": len(s.case.world)}
     fixes = ("own store", "first failure")
+    if not refused:
+        evidence = [line for e in s.case.ranks.values() for line in w.stack_lines(e, 2)]
+        return Found(0.85, (), evidence, words, "waits", fixes)
     sure = 0.95 if set(s.case.ranks) == set(s.case.world) else 0.85
     return found_in(s, refused, sure, (), words=words, say="restart", fixes=fixes)
+
+
+def _all_connect(s: Situation) -> bool:
+    """Whether the job hangs with all ranks in init_process_group where gloo connects them: all are there, and do not find each other."""
+    stacks = [e.main_stack.frames if e.main_stack else () for e in s.case.ranks.values()]
+    is_all = s.is_hang and bool(stacks) and set(s.case.ranks) == set(s.case.world)
+    return is_all and all(
+        frames
+        and frames[0].function == "_new_process_group_helper"
+        and any(f.function == "init_process_group" for f in frames)
+        for frames in stacks
+    )
 
 
 def _has_gone(evidence: RankEvidence) -> bool:

@@ -1,0 +1,98 @@
+"""Who left a loop that a framework runs in one call of the user, `trainer.fit(...)`, while others began another round of it.
+
+The user's own lines do not show such a loop, and nothing in the framework is wrong. What ended it early is the data, or a line
+of the user that asks the framework to stop.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from unhang.analyze.divergence import Divergence, is_in
+from unhang.analyze.situation import Situation
+from unhang.analyze.source import line_text, surroundings, tree_of
+from unhang.model import CollectiveCall, Frame
+
+_STOPS = ("should_stop", "should_training_stop", "should_epoch_stop", "stop_training")
+_MOST_FILES = 200
+_NOT_THERE = frozenset(("site-packages", "node_modules", "__pycache__"))
+
+
+@dataclass(frozen=True)
+class LeftFramework:
+    """`line`: the user's line that called the framework; `loop`: the frame of the framework that is in its loop. `stop`: a line that asks it to stop."""
+
+    leavers: tuple[int, ...]
+    stayers: tuple[int, ...]
+    line: Frame
+    loop: Frame
+    stop: Frame | None
+
+    @property
+    def call(self) -> str:
+        """What the user's line calls: `trainer.fit`."""
+        return line_text(self.line.file, self.line.line).partition("(")[0].split("=")[-1].strip() or self.line.function
+
+
+def left_framework(s: Situation) -> LeftFramework | None:
+    """Where the first difference is that some ranks left such a loop; both sides were in it at their previous call."""
+    d = s.divergence
+    if d is None or d.left_loop is not None or d.by_condition is not None:
+        return None
+    return _gone(s, d, d.reference_call, d.odd_call, d.odd) or _gone(s, d, d.odd_call, d.reference_call, d.reference)
+
+
+def _gone(
+    s: Situation, d: Divergence, stayed: CollectiveCall, left: CollectiveCall, leavers: tuple[int, ...]
+) -> LeftFramework | None:
+    earlier = range(s.case.calls.rank_rows(left.rank).start, left.row)
+    before = next((c for row in reversed(earlier) if (c := s.case.calls.call(row)).group == left.group), None)
+    stay, gone, last = (tuple(reversed(c.frames or ())) if c else () for c in (stayed, left, before))
+    found = _outermost(stay, gone, last)
+    if found is None:
+        return None
+    line, frame = found
+    stayers = d.reference if leavers == d.odd else d.odd
+    return LeftFramework(leavers, stayers, line, frame, _asks_to_stop(str(Path(line.file).parent)))
+
+
+def _outermost(stay: tuple[Frame, ...], gone: tuple[Frame, ...], last: tuple[Frame, ...]) -> tuple[Frame, Frame] | None:
+    """The user's line, and the outermost of the framework's loops below it that one rank is in and the other has left."""
+    for depth, frame in enumerate(stay):
+        above = stay[depth - 1] if depth else frame
+        if frame.is_user or not any(f.is_user for f in stay[:depth]) or "/torch/" in frame.file:
+            continue
+        user = above if above.is_user else next(f for f in reversed(stay[:depth]) if f.is_user)
+        for loop in surroundings(frame.file, frame.line).loops:
+            if is_in(last, stay, depth, loop) and not is_in(gone, stay, depth, loop):
+                return user, frame
+    return None
+
+
+@lru_cache(maxsize=8)
+def _asks_to_stop(folder: str) -> Frame | None:
+    """The one line of the user's files that asks a framework to stop; None where there are several, or none."""
+    found = list(_stops_in(folder))
+    return found[0] if len(found) == 1 else None
+
+
+def _stops_in(folder: str) -> Iterator[Frame]:
+    here = Path(folder)
+    paths = sorted(p for pattern in ("*.py", "*/*.py") for p in here.glob(pattern) if _NOT_THERE.isdisjoint(p.parts))
+    for path in paths[:_MOST_FILES]:
+        tree = tree_of(str(path))
+        for node in ast.walk(tree) if tree is not None else ():
+            if isinstance(node, ast.Assign) and any(_is_stop(t) for t in node.targets) and _may_be_true(node.value):
+                yield Frame(str(path), node.lineno, surroundings(str(path), node.lineno).function)
+
+
+def _is_stop(target: ast.expr) -> bool:
+    return isinstance(target, ast.Attribute) and target.attr in _STOPS
+
+
+def _may_be_true(value: ast.expr) -> bool:
+    return not (isinstance(value, ast.Constant) and not value.value)
