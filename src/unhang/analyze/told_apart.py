@@ -1,0 +1,134 @@
+"""Ranks that say in their own lines what the others do not: that they skip or leave, another branch, other numbers in the same words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from unhang.analyze.going_on import missing_by_lines
+from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank
+from unhang.model.lazy_pattern import lazy_pattern
+
+if TYPE_CHECKING:
+    from unhang.analyze.situation import Situation
+
+_ENDED_THERE = ("ending.cancelled", "python.interrupted", "elastic.death_signal")
+_LEAVES = lazy_pattern(
+    r"\b(?:skip(?:s|ped|ping)?|stop(?:s|ped|ping)?|left|leav(?:es|ing)|break(?:s|ing)?(?: out)?|exit(?:s|ed|ing)?|dropp?(?:s|ed|ing)|bypass\w*"
+    r"|exhausted|nothing to|return(?:s|ed|ing)? early|(?:no|out of|without)(?: more)? (?:ops?|operations|data|batch(?:es)?|samples?|tokens|work|tasks))\b",
+    re.IGNORECASE,
+)
+_OF_DATA = lazy_pattern(r"(?:no|out of)(?: more)? (?:data|batch|sample)|exhausted|end of (?:data|epoch)", re.IGNORECASE)
+_NOT_YET = lazy_pattern(r"\b(?:will|would|if|when|may|set|enabled?|config\w*|args?|default|errors?|fail\w*|exit status|exception|warn\w*)\b", re.IGNORECASE)
+_SHAPE = lazy_pattern(r"[\[(] ?#(?:, ?#)+,? ?[\])]|\bshape|\bsize", re.IGNORECASE)
+_EQUAL_BEFORE, _LEAST_RANKS, _MOST_SAID = 2, 2, 3
+
+
+class Apart(NamedTuple):
+    """The ranks that are told apart, and what was said: their lines first, then those of others beside them. `is_data`: that their data ended."""
+
+    ranks: tuple[int, ...]
+    lines: Sequence[OwnLine]
+    is_data: bool = False
+
+
+def skipped_or_left(s: Situation) -> Apart | None:
+    """The fewer ranks that said they skip or leave something, in words that no other rank said, and after which nothing moved.
+
+    Nothing where a rank may be missing in the log, where rank 0 alone speaks for all, and where it is told at once what is only set up.
+    """
+    of_ranks = by_rank(before_the_wait(s))
+    everybody = set(of_ranks)
+    if len(everybody) < _LEAST_RANKS or everybody != set(range(s.case.job.world_size or len(everybody))):
+        return None
+    if s.watchdogs.first is None and not _was_ended(s):
+        return None
+    said = _who_said(of_ranks)
+    for words, ranks in said.items():
+        others = everybody - ranks
+        if not _LEAVES.search(words) or _NOT_YET.search(words) or not others:
+            continue
+        lines = [next(x for x in reversed(of_ranks[r]) if x.words == words) for r in sorted(ranks)]
+        is_few = len(ranks) < len(others) or len(everybody) == _LEAST_RANKS
+        is_known = ranks != {0} or set(s.watchdogs.ranks) == others
+        if is_few and is_known and _ends_there(s, of_ranks, lines) and all(len(_of(of_ranks[r], words)) == 1 for r in ranks):
+            beside = [xs[-1] for r in sorted(others) if (xs := of_ranks[r])]
+            return Apart(tuple(sorted(ranks)), [*lines, *beside[:_MOST_SAID]], bool(_OF_DATA.search(words)))
+    return None
+
+
+def _was_ended(s: Situation) -> bool:
+    """Whether somebody ended the job: a terminal shows Ctrl-C as `^C`."""
+    return s.events.has(*_ENDED_THERE) or any(line.text.startswith("^C") for line in s.case.log[-_MOST_SAID:])
+
+
+def _who_said(of_ranks: Mapping[int, Sequence[OwnLine]]) -> Mapping[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for rank, lines in of_ranks.items():
+        for line in lines:
+            found.setdefault(line.words, set()).add(rank)
+    return found
+
+
+def _of(lines: Iterable[OwnLine], words: str) -> Sequence[OwnLine]:
+    return [x for x in lines if x.words == words]
+
+
+def _ends_there(s: Situation, of_ranks: Mapping[int, Sequence[OwnLine]], lines: Sequence[OwnLine]) -> bool:
+    """Whether these ranks said nothing behind it that others say as well, and no step was told behind it."""
+    last = max(x.order for x in lines)
+    first = s.watchdogs.first.order if s.watchdogs.first is not None else len(s.case.log)
+    if any(last < e.order < first and e.is_progress and (e.number("done") or 0) != 0 for e in s.events):
+        return False
+    theirs = {x.rank for x in lines}
+    common = {x.words for r, xs in of_ranks.items() if r not in theirs for x in xs}
+    return not any(x.order > line.order and x.words in common for line in lines for x in of_ranks[line.rank or 0])
+
+
+def another_branch(s: Situation) -> Apart | None:
+    """Several ranks that had completed all that they issued and had not issued the call in which all others waited, after words that these never said, and they not theirs."""
+    known, waited = missing_by_lines(s), set(s.watchdogs.ranks)
+    missing = set(known[0]) if known is not None else set()
+    if len(missing) < _LEAST_RANKS or len(waited) < _LEAST_RANKS or missing & waited:
+        return None
+    of_ranks = by_rank(before_the_wait(s))
+    said = _who_said(of_ranks)
+    theirs = [xs[-1] for r in sorted(missing) if (xs := of_ranks.get(r)) and not said[xs[-1].words] & waited]
+    others = [xs[-1] for r in sorted(waited) if (xs := of_ranks.get(r)) and not said[xs[-1].words] & missing]
+    return Apart(tuple(sorted(missing)), [*theirs[:_MOST_SAID], *others[:_MOST_SAID]]) if theirs and others else None
+
+
+class Unlike(NamedTuple):
+    """Numbers in the same words: equal on all ranks in every round before, and unlike in the last one. `lines`: the last, of each rank."""
+
+    lines: Sequence[OwnLine]
+    is_shape: bool
+
+
+def unlike_numbers(s: Situation) -> Unlike | None:
+    """The latest such line before the wait. Fractions are measured, not agreed on: words with one are left out."""
+    if s.watchdogs.first is None:
+        return None
+    of_ranks = by_rank(before_the_wait(s))
+    world = s.case.job.world_size
+    rounds: dict[str, dict[int, list[OwnLine]]] = {}
+    for rank, lines in of_ranks.items():
+        for line in lines:
+            rounds.setdefault(line.words, {}).setdefault(rank, []).append(line)
+    found = [x for told in rounds.values() if (x := _unlike_at_last(told, world)) is not None]
+    return max(found, key=lambda x: max(line.order for line in x.lines), default=None)
+
+
+def _unlike_at_last(told: Mapping[int, Sequence[OwnLine]], world: int | None) -> Unlike | None:
+    counts = {len(lines) for lines in told.values()}
+    if len(told) < _LEAST_RANKS or (world or len(told)) != len(told) or len(counts) != 1:
+        return None
+    count = next(iter(counts))
+    if count <= _EQUAL_BEFORE or any("." in v or "e" in v for lines in told.values() for x in lines for v in x.values):
+        return None
+    by_round = [{lines[i].values for lines in told.values()} for i in range(count)]
+    if len(by_round[-1]) < 2 or any(len(values) > 1 for values in by_round[:-1]):
+        return None
+    last = [lines[-1] for _, lines in sorted(told.items())]
+    return Unlike(last, bool(_SHAPE.search(last[0].words)))
