@@ -27,7 +27,8 @@ _NO_TURN = lazy_pattern(
 )
 # What is printed by who does nothing, or beside the work.
 _STANDS = lazy_pattern(
-    r"heartbeat|health|alive|utili[sz]ation|wait|GET /|POST /|throughput|No available shared memory|retry|memory", re.IGNORECASE
+    r"heartbeat|health|alive|utili[sz]ation|wait|GET /|POST /|throughput|No available shared memory|retry|memory",
+    re.IGNORECASE,
 )
 _WORDS = "batches|samples|files|shards|examples|iterations|steps|sequences|rows|documents|items|images|records|chunks|episodes"
 _AMOUNT = lazy_pattern(

@@ -20,7 +20,10 @@ _LEAVES = lazy_pattern(
     re.IGNORECASE,
 )
 _OF_DATA = lazy_pattern(r"(?:no|out of)(?: more)? (?:data|batch|sample)|exhausted|end of (?:data|epoch)", re.IGNORECASE)
-_NOT_YET = lazy_pattern(r"\b(?:will|would|if|when|may|set|enabled?|config\w*|args?|default|errors?|fail\w*|exit status|exception|warn\w*)\b", re.IGNORECASE)
+_NOT_YET = lazy_pattern(
+    r"\b(?:will|would|if|when|may|set|enabled?|config\w*|args?|default|errors?|fail\w*|exit status|exception|warn\w*)\b",
+    re.IGNORECASE,
+)
 _SHAPE = lazy_pattern(r"[\[(] ?#(?:, ?#)+,? ?[\])]|\bshape|\bsize", re.IGNORECASE)
 _EQUAL_BEFORE, _LEAST_RANKS, _MOST_SAID = 2, 2, 3
 
@@ -52,7 +55,12 @@ def skipped_or_left(s: Situation) -> Apart | None:
         lines = [next(x for x in reversed(of_ranks[r]) if x.words == words) for r in sorted(ranks)]
         is_few = len(ranks) < len(others) or len(everybody) == _LEAST_RANKS
         is_known = ranks != {0} or set(s.watchdogs.ranks) == others
-        if is_few and is_known and _ends_there(s, of_ranks, lines) and all(len(_of(of_ranks[r], words)) == 1 for r in ranks):
+        if (
+            is_few
+            and is_known
+            and _ends_there(s, of_ranks, lines)
+            and all(len(_of(of_ranks[r], words)) == 1 for r in ranks)
+        ):
             beside = [xs[-1] for r in sorted(others) if (xs := of_ranks[r])]
             return Apart(tuple(sorted(ranks)), [*lines, *beside[:_MOST_SAID]], bool(_OF_DATA.search(words)))
     return None
@@ -79,7 +87,8 @@ def _ends_there(s: Situation, of_ranks: Mapping[int, Sequence[OwnLine]], lines: 
     """Whether these ranks said nothing behind it that others say as well, and no step was told behind it."""
     last = max(x.order for x in lines)
     first = s.watchdogs.first.order if s.watchdogs.first is not None else len(s.case.log)
-    if any(last < e.order < first and e.is_progress and (e.number("done") or 0) != 0 for e in s.events):
+    starts = {e.order for e in s.events.of("progress.bar") if e.number("done") == 0}
+    if any(last < e.order < first and e.is_progress and e.order not in starts for e in s.events):
         return False
     theirs = {x.rank for x in lines}
     common = {x.words for r, xs in of_ranks.items() if r not in theirs for x in xs}

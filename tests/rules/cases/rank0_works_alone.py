@@ -89,9 +89,7 @@ CASES = {
             "several ranks print on",
         ),
         Quiet(
-            log_case(
-                _ROWS.format(rank=0, n=1) + _ROWS.format(rank=1, n=1) + _WAIT_STEP + _ROWS.format(rank=0, n=2)
-            ),
+            log_case(_ROWS.format(rank=0, n=1) + _ROWS.format(rank=1, n=1) + _WAIT_STEP + _ROWS.format(rank=0, n=2)),
             "those that wait print it as well",
         ),
         Quiet(
@@ -111,7 +109,8 @@ CASES = {
         Quiet(log_case(_STEPS + _WAIT_STEP), "its last word is a step"),
         Quiet(log_case(_STEPS + "plots are finished\n" + _WAIT_STEP), "its last word is that something ended"),
         Quiet(
-            log_case(_STEPS.replace("size 3", "size 8") + "Diagnosis:\n" + _WAIT_STEP), "rank 0 is not the only one silent"
+            log_case(_STEPS.replace("size 3", "size 8") + "Diagnosis:\n" + _WAIT_STEP),
+            "rank 0 is not the only one silent",
         ),
         Quiet(log_case(_LATENTS + timeouts((1, 1500, "ALLREDUCE", 900))), "the bar counts steps of training"),
         Quiet(

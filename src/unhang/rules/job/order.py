@@ -357,6 +357,19 @@ def _mismatch(s: Situation, call: CollectiveCall, other: CollectiveCall) -> Foun
     )
 
 
+def _not_come(s: Situation) -> tuple[int, set[int]]:
+    """By how many calls, and which ranks had completed all that they had issued, and had not issued the call that the others wait in."""
+    by, late, _ = s.watchdogs.behind
+    if by:
+        return by, {c.rank for c in late}
+    seqs = {x.seq for x in s.watchdogs.timed_out}
+    seq = next(iter(seqs)) if len(seqs) == 1 else None
+    others = [c for c in s.watchdogs.counters if c.rank not in s.watchdogs.ranks]
+    if seq is None or not others or any(c.enqueued >= seq or c.completed not in (None, c.enqueued) for c in others):
+        return 0, set()
+    return seq - max(c.enqueued for c in others), {c.rank for c in others}
+
+
 @rule("waits-crosswise")
 def waits_crosswise(s: Situation) -> Found | None:
     """Ranks whose watchdogs gave up one call, and all others, who had not come to it, in another call that broke off for it: each side waits for the other."""
@@ -365,13 +378,13 @@ def waits_crosswise(s: Situation) -> Found | None:
         call = next((f.function for f in error.frames if f.file.endswith("distributed_c10d.py")), "")
         if error.rank is not None and error.kind == "echo" and call and error.rank not in s.watchdogs.ranks:
             others[error.rank] = (error, call)
-    by, late, _ = s.watchdogs.behind
-    everybody = {*s.watchdogs.ranks, *others}
+    by, late = _not_come(s)
+    everybody = {*s.watchdogs.ranks, *others, *late}
     is_all = len(everybody) > 2 and everybody == set(range(s.case.job.world_size or max(everybody) + 1))
     places = {(call, next(iter(user_frames(e.frames)), None)) for e, call in others.values()}
-    if not (is_all and waits and by and set(others) == {c.rank for c in late} and len(places) == 1):
+    if not (is_all and waits and by and late & set(others) and len(places) == 1):
         return None
-    ranks, ((call, place), *_) = tuple(sorted(others)), places
+    ranks, ((call, place), *_) = tuple(sorted({*others, *late})), places
     where = f" ({place.file.rsplit('/', 1)[-1]}:{place.line})" if place else ""
     raised = [
         EvidenceLine(f"rank {r} exception", f"in {call}: {e.text[:160]}", e.source.line) for r, (e, _) in others.items()

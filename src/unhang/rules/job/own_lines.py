@@ -22,7 +22,11 @@ _MOST_LINES, _MOST_WORDS = 6, 100
 
 def _quoted(lines: Iterable[OwnLine]) -> Sequence[EvidenceLine]:
     return [
-        EvidenceLine(f"{PurePath(x.line.source.path).name or 'log'}:{x.line.source.line}, rank {x.rank}", text, x.line.source.line)
+        EvidenceLine(
+            f"{PurePath(x.line.source.path).name or 'log'}:{x.line.source.line}, rank {x.rank}",
+            text,
+            x.line.source.line,
+        )
         for x in lines
         if (text := x.line.text.strip()[:MAX_QUOTE])
     ][:_MOST_LINES]
@@ -40,7 +44,11 @@ def skipped_by_some(s: Situation) -> Found | None:
     if apart is None:
         return None
     others = s.others(apart.ranks)
-    words = {"who": w.name_ranks(apart.ranks), "said": apart.lines[0].line.text.strip()[:_MOST_WORDS], "others": w.name_ranks(others) if others else "the others"}
+    words = {
+        "who": w.name_ranks(apart.ranks),
+        "said": apart.lines[0].line.text.strip()[:_MOST_WORDS],
+        "others": w.name_ranks(others) if others else "the others",
+    }
     return Found(
         0.75 if s.watchdogs.first is not None else 0.62,
         apart.ranks,

@@ -188,7 +188,9 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
     is_barrier = any(x.is_barrier for x in waits)
     if work is not None and (first is not None or _outlasts_every_limit(work)):
         say = "before" if not waits else "waited" if is_barrier or work.kind != "work.saving" else "saves"
-        confidence = 0.85 if is_barrier and work.kind in _WHAT else 0.7 if first is not None and work.kind in _WHAT else 0.6
+        confidence = (
+            0.85 if is_barrier and work.kind in _WHAT else 0.7 if first is not None and work.kind in _WHAT else 0.6
+        )
         evidence = (*quote([work]), *quote(lines_of(waits), 4))
     elif work is None and _may_be_barrier(s, waits) and not is_training_last(s.events):
         say, confidence, evidence = "silent", 0.6, quote(lines_of(waits))
