@@ -64,16 +64,22 @@ def missing_by_lines(s: Situation) -> Known | None:
     return _not_come(s) or _horovod(s) or _shorter_queue(s) or _only_observer(s)
 
 
-def _not_come(s: Situation) -> Known | None:
-    """The ranks that had completed all that they had issued, and had not issued the call in which all others waited."""
-    seqs, waited = {x.seq for x in s.watchdogs.timed_out}, set(s.watchdogs.ranks)
-    seq = next(iter(seqs)) if len(seqs) == 1 else None
-    others = [c for c in s.watchdogs.counters if c.rank not in waited]
-    if seq is None or len(waited) < 2 or not others or s.watchdogs.has_subgroups:
-        return None
+def not_come(s: Situation) -> tuple[int, set[int]]:
+    """By how many calls, and which ranks had completed all that they had issued, and had not issued the call of those that waited."""
+    seqs = {x.seq for x in s.watchdogs.timed_out}
+    seq = seqs.pop() if len(seqs) == 1 else None
+    others = [c for c in s.watchdogs.counters if c.rank not in s.watchdogs.ranks]
+    if seq is None or not others or s.watchdogs.has_subgroups:
+        return 0, set()
     if any(c.enqueued >= seq or c.completed not in (None, c.enqueued) for c in others):
-        return None
-    return tuple(sorted(c.rank for c in others)), "had not issued that call", [c.event for c in others]
+        return 0, set()
+    return seq - max(c.enqueued for c in others), {c.rank for c in others}
+
+
+def _not_come(s: Situation) -> Known | None:
+    _, late = not_come(s) if len(s.watchdogs.ranks) > 1 else (0, set())
+    lines = [c.event for c in s.watchdogs.counters if c.rank in late]
+    return (tuple(sorted(late)), "had not issued that call", lines) if late else None
 
 
 def _numbers(text: str) -> set[int]:

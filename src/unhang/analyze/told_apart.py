@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.analyze.going_on import missing_by_lines
-from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank
+from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, own_lines
 from unhang.model.lazy_pattern import lazy_pattern
 
 if TYPE_CHECKING:
@@ -25,6 +25,10 @@ _NOT_YET = lazy_pattern(
     re.IGNORECASE,
 )
 _SHAPE = lazy_pattern(r"[\[(] ?#(?:, ?#)+,? ?[\])]|\bshape|\bsize", re.IGNORECASE)
+_ENDS_PASS = lazy_pattern(
+    r"\b(?:validat\w+|evaluat\w+|end of (?:the )?epoch|epoch\b.{0,20}\b(?:end(?:ed|s)?|done|finished|completed?))\b",
+    re.IGNORECASE,
+)
 _EQUAL_BEFORE, _LEAST_RANKS, _MOST_SAID = 2, 2, 3
 
 
@@ -106,6 +110,14 @@ def another_branch(s: Situation) -> Apart | None:
     theirs = [xs[-1] for r in sorted(missing) if (xs := of_ranks.get(r)) and not said[xs[-1].words] & waited]
     others = [xs[-1] for r in sorted(waited) if (xs := of_ranks.get(r)) and not said[xs[-1].words] & missing]
     return Apart(tuple(sorted(missing)), [*theirs[:_MOST_SAID], *others[:_MOST_SAID]]) if theirs and others else None
+
+
+def ends_pass(s: Situation, ranks: Iterable[int]) -> bool:
+    """Whether each of some ranks said last that its pass over the data ends or that it validates, in words that no other rank said."""
+    of_ranks, wanted = by_rank(own_lines(s)), set(ranks)
+    said = _who_said(of_ranks)
+    last = [xs[-1].words for r in wanted if (xs := of_ranks.get(r))]
+    return len(last) == len(wanted) and all(_ENDS_PASS.search(words) and said[words] <= wanted for words in last)
 
 
 class Unlike(NamedTuple):

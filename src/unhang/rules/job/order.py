@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_errors import errors_of
+from unhang.analyze.going_on import not_come
 from unhang.analyze.leaving import left_transfers
 from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.order import (
@@ -357,19 +358,6 @@ def _mismatch(s: Situation, call: CollectiveCall, other: CollectiveCall) -> Foun
     )
 
 
-def _not_come(s: Situation) -> tuple[int, set[int]]:
-    """By how many calls, and which ranks had completed all that they had issued, and had not issued the call that the others wait in."""
-    by, late, _ = s.watchdogs.behind
-    if by:
-        return by, {c.rank for c in late}
-    seqs = {x.seq for x in s.watchdogs.timed_out}
-    seq = next(iter(seqs)) if len(seqs) == 1 else None
-    others = [c for c in s.watchdogs.counters if c.rank not in s.watchdogs.ranks]
-    if seq is None or not others or any(c.enqueued >= seq or c.completed not in (None, c.enqueued) for c in others):
-        return 0, set()
-    return seq - max(c.enqueued for c in others), {c.rank for c in others}
-
-
 @rule("waits-crosswise")
 def waits_crosswise(s: Situation) -> Found | None:
     """Ranks whose watchdogs gave up one call, and all others, who had not come to it, in another call that broke off for it: each side waits for the other."""
@@ -378,7 +366,8 @@ def waits_crosswise(s: Situation) -> Found | None:
         call = next((f.function for f in error.frames if f.file.endswith("distributed_c10d.py")), "")
         if error.rank is not None and error.kind == "echo" and call and error.rank not in s.watchdogs.ranks:
             others[error.rank] = (error, call)
-    by, late = _not_come(s)
+    by, behind, _ = s.watchdogs.behind
+    by, late = (by, {c.rank for c in behind}) if by else not_come(s)
     everybody = {*s.watchdogs.ranks, *others, *late}
     is_all = len(everybody) > 2 and everybody == set(range(s.case.job.world_size or max(everybody) + 1))
     places = {(call, next(iter(user_frames(e.frames)), None)) for e, call in others.values()}
