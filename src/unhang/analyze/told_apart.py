@@ -29,7 +29,7 @@ _ENDS_PASS = lazy_pattern(
     r"\b(?:validat\w+|evaluat\w+|end of (?:the )?epoch|epoch\b.{0,20}\b(?:end(?:ed|s)?|done|finished|completed?))\b",
     re.IGNORECASE,
 )
-_EQUAL_BEFORE, _LEAST_RANKS, _MOST_SAID = 2, 2, 3
+_EQUAL_BEFORE, _LEAST_RANKS, _MOST_SAID, _NEAR_THE_END = 2, 2, 3, 400
 
 
 class Apart(NamedTuple):
@@ -72,7 +72,7 @@ def skipped_or_left(s: Situation) -> Apart | None:
 
 def _was_ended(s: Situation) -> bool:
     """Whether somebody ended the job: a terminal shows Ctrl-C as `^C`."""
-    return s.events.has(*_ENDED_THERE) or any(line.text.startswith("^C") for line in s.case.log[-_MOST_SAID:])
+    return s.events.has(*_ENDED_THERE) or any(line.text.startswith("^C") for line in s.case.log[-_NEAR_THE_END:])
 
 
 def _who_said(of_ranks: Mapping[int, Sequence[OwnLine]]) -> Mapping[str, set[int]]:
