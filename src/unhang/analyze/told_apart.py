@@ -45,11 +45,11 @@ def skipped_or_left(s: Situation) -> Apart | None:
 
     Nothing where a rank may be missing in the log, where rank 0 alone speaks for all, and where it is told at once what is only set up.
     """
+    if s.watchdogs.first is None and not _was_ended(s):
+        return None
     of_ranks = by_rank(before_the_wait(s))
     everybody = set(of_ranks)
     if len(everybody) < _LEAST_RANKS or everybody != set(range(s.case.job.world_size or len(everybody))):
-        return None
-    if s.watchdogs.first is None and not _was_ended(s):
         return None
     said = _who_said(of_ranks)
     for words, ranks in said.items():
