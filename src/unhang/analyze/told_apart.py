@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,7 +42,7 @@ class Apart(NamedTuple):
 
 
 def skipped_or_left(s: Situation) -> Apart | None:
-    """The fewer ranks that said they skip or leave something, in words that no other rank said, and after which nothing moved.
+    """The fewer ranks that said they skip or leave something, or once more than the others that their pass ends, and after which nothing moved.
 
     Nothing where a rank may be missing in the log, where rank 0 alone speaks for all, and where it is told at once what is only set up.
     """
@@ -51,22 +52,20 @@ def skipped_or_left(s: Situation) -> Apart | None:
     everybody = set(of_ranks)
     if len(everybody) < _LEAST_RANKS or everybody != set(range(s.case.job.world_size or len(everybody))):
         return None
-    said = _who_said(of_ranks)
-    for words, ranks in said.items():
+    waited = set(s.watchdogs.ranks)
+    for words, counts in _how_often(of_ranks).items():
+        most = max(counts.values())
+        ranks = {r for r in everybody if counts[r] == most}
         others = everybody - ranks
-        if not _LEAVES.search(words) or _NOT_YET.search(words) or not others:
+        if not others or any(counts[r] != most - 1 for r in others) or _NOT_YET.search(words):
             continue
+        leaves = most == 1 and _LEAVES.search(words) and (ranks != {0} or waited == others)
+        ends = bool(_ENDS_PASS.search(words)) and 0 not in ranks and bool(waited) and not waited & ranks
         lines = [next(x for x in reversed(of_ranks[r]) if x.words == words) for r in sorted(ranks)]
         is_few = len(ranks) < len(others) or len(everybody) == _LEAST_RANKS
-        is_known = ranks != {0} or set(s.watchdogs.ranks) == others
-        if (
-            is_few
-            and is_known
-            and _ends_there(s, of_ranks, lines)
-            and all(len(_of(of_ranks[r], words)) == 1 for r in ranks)
-        ):
-            beside = [xs[-1] for r in sorted(others) if (xs := of_ranks[r])]
-            return Apart(tuple(sorted(ranks)), [*lines, *beside[:_MOST_SAID]], bool(_OF_DATA.search(words)))
+        if (leaves or ends) and is_few and _ends_there(s, of_ranks, lines):
+            beside = [of_ranks[r][-1] for r in sorted(others)]
+            return Apart(tuple(sorted(ranks)), [*lines, *beside[:_MOST_SAID]], ends or bool(_OF_DATA.search(words)))
     return None
 
 
@@ -83,8 +82,12 @@ def _who_said(of_ranks: Mapping[int, Sequence[OwnLine]]) -> Mapping[str, set[int
     return found
 
 
-def _of(lines: Iterable[OwnLine], words: str) -> Sequence[OwnLine]:
-    return [x for x in lines if x.words == words]
+def _how_often(of_ranks: Mapping[int, Sequence[OwnLine]]) -> Mapping[str, Counter[int]]:
+    found: dict[str, Counter[int]] = {}
+    for rank, lines in of_ranks.items():
+        for line in lines:
+            found.setdefault(line.words, Counter())[rank] += 1
+    return found
 
 
 def _ends_there(s: Situation, of_ranks: Mapping[int, Sequence[OwnLine]], lines: Sequence[OwnLine]) -> bool:

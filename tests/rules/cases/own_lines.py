@@ -41,6 +41,15 @@ CASES = {
         Fires(log_case(_PLAN + _said(_EARLY) + _WAIT), (1,)),
         Fires(log_case(_PLAN + _said(_EARLY) + "Epoch 4:   0%|    | 0/313 [00:00<?, ?it/s]\n^C"), (1,)),
         Fires(log_case(_PLAN + _said(_OF_DATA) + _WAIT), (1,), cause="uneven-inputs"),
+        Fires(
+            log_case(_said("epoch 1 done") + _PLAN + _said({3: "epoch 2 done"}) + _WAIT.rpartition("[rank3]")[0]),
+            (3,),
+            cause="uneven-inputs",
+        ),
+        Quiet(
+            log_case(_said("epoch 1 done") + _PLAN + _said({3: "epoch 2 done"}) + _WAIT),
+            "it ended its pass first, and waits as well",
+        ),
         Quiet(log_case(_PLAN + _SKIPPED), "nobody waited, and nobody ended it"),
         Quiet(log_case(_PLAN + _said("nothing to move, skipped") + _WAIT), "all ranks say so"),
         Quiet(log_case(_PLAN + _said({0: "early stopping"}) + _WAIT), "rank 0 speaks for all"),
