@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from unhang.analyze.own_lines import OF_LIBRARIES, OwnLine, own_lines
 from unhang.model import LogEvent, LogLine
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -16,7 +18,18 @@ _MOST_LINES, _MOST_CHARS, _MOST_RANKS = 4000, 200, 4096
 _SHARE = 3  # at most a third as many ranks are missing as wait: else the log may be of a part of the job
 _COUNT = lazy_pattern(r"(?<![\d.:/-])(\d{1,9}) ?(?:/|of|out of) ?(\d{1,9})(?![\d:/-])")
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
-_OF_LIBRARIES = lazy_pattern(r"\bNCCL (?:INFO|WARN)\b|ProcessGroup|c10d|TCPStore|[Ww]atchdog|torch/distributed")
+_SLACK_NS, _LONG_NS, _USUAL = 5_000_000_000, 120_000_000_000, 3
+# What tells of an end, of the training itself, or of something that goes on beside it.
+_NO_TURN = lazy_pattern(
+    r"\b(?:finish\w*|done|complet\w*|saved|ended|took|elapsed|success\w*|loaded|epochs?|train\w*|steps?|iter\w*|batch\w*|resum\w*|warn\w*"
+    r"|error|deprecated|loss|lr)\b|[=:] ?#",
+    re.IGNORECASE,
+)
+# What is printed by who does nothing, or beside the work.
+_STANDS = lazy_pattern(
+    r"heartbeat|health|alive|utili[sz]ation|wait|GET /|POST /|throughput|No available shared memory|retry|memory",
+    re.IGNORECASE,
+)
 _WORDS = "batches|samples|files|shards|examples|iterations|steps|sequences|rows|documents|items|images|records|chunks|episodes"
 _AMOUNT = lazy_pattern(
     rf"(?<![\d.:-])(\d{{1,12}})(?= ?(?:\w+ )?(?:{_WORDS})\b)|\b(?:{_WORDS})(?: per (?:epoch|rank))?[ :=]{{1,3}}(\d{{1,12}})(?![\d.])"
@@ -51,16 +64,22 @@ def missing_by_lines(s: Situation) -> Known | None:
     return _not_come(s) or _horovod(s) or _shorter_queue(s) or _only_observer(s)
 
 
-def _not_come(s: Situation) -> Known | None:
-    """The ranks that had completed all that they had issued, and had not issued the call in which all others waited."""
-    seqs, waited = {x.seq for x in s.watchdogs.timed_out}, set(s.watchdogs.ranks)
-    seq = next(iter(seqs)) if len(seqs) == 1 else None
-    others = [c for c in s.watchdogs.counters if c.rank not in waited]
-    if seq is None or len(waited) < 2 or not others or s.watchdogs.has_subgroups:
-        return None
+def not_come(s: Situation) -> tuple[int, set[int]]:
+    """By how many calls, and which ranks had completed all that they had issued, and had not issued the call of those that waited."""
+    seqs = {x.seq for x in s.watchdogs.timed_out}
+    seq = seqs.pop() if len(seqs) == 1 else None
+    others = [c for c in s.watchdogs.counters if c.rank not in s.watchdogs.ranks]
+    if seq is None or not others or s.watchdogs.has_subgroups:
+        return 0, set()
     if any(c.enqueued >= seq or c.completed not in (None, c.enqueued) for c in others):
-        return None
-    return tuple(sorted(c.rank for c in others)), "had not issued that call", [c.event for c in others]
+        return 0, set()
+    return seq - max(c.enqueued for c in others), {c.rank for c in others}
+
+
+def _not_come(s: Situation) -> Known | None:
+    _, late = not_come(s) if len(s.watchdogs.ranks) > 1 else (0, set())
+    lines = [c.event for c in s.watchdogs.counters if c.rank in late]
+    return (tuple(sorted(late)), "had not issued that call", lines) if late else None
 
 
 def _numbers(text: str) -> set[int]:
@@ -103,31 +122,78 @@ def _only_observer(s: Situation) -> Known | None:
     return late, "heard of it from the others and had no wait of its own that ran out", lines
 
 
-def counts_on(s: Situation) -> LogEvent | None:
-    """The last line of a count (`eval 200/2086`) before somebody's limit, which is printed on, higher, after that limit by none who waited.
+def works_on(s: Situation) -> LogEvent | None:
+    """The last line of the one rank that printed on while the others waited, or behind their limit, as before with other numbers.
 
-    Whoever prints it is at work, and does not wait with the others. The event that is returned has the kind of a bar.
+    Whoever prints it is at work. A line without a rank is rank 0's where all others of the world are known to wait, or where it
+    counts on to a total. The event that is returned has the kind of a bar. None where several ranks print on.
     """
-    first = s.watchdogs.first
-    if first is None or not s.watchdogs.ranks:
+    first, waited = s.watchdogs.first, set(s.watchdogs.ranks)
+    if first is None or not waited:
         return None
-    before: dict[str, tuple[int, int, LogLine]] = {}
-    log, waited = s.case.log, set(s.watchdogs.ranks)
-    for at in range(max(0, first.order - _MOST_LINES), min(len(log), first.order + _MOST_LINES)):
-        line = log[at]
-        if line.rank in waited or not (count := _COUNT.search(line.text[:_MOST_CHARS])):
-            continue
-        if at == first.order or _OF_LIBRARIES.search(line.text):
-            continue
-        done, total = int(count[1]), int(count[2])
-        words = f"{_NUMBER.sub('#', line.text[: count.start()])}/{total}"
-        if at < first.order:
-            before[words] = done, at, line
-        elif words in before and before[words][0] < done <= total:
-            _, place, seen = before[words]
-            fields = {"done": count[1], "total": count[2]}
-            return LogEvent("progress.bar", seen.text, seen.source, place, seen.rank, seen.host, seen.time_ns, fields)
-    return None
+    theirs = {x.words for x in own_lines(s) if x.rank in waited}
+    steps = {e.order for e in s.events.of("progress.step")}
+    said: dict[tuple[int | None, str], list[OwnLine]] = {}
+    for x in own_lines(s):
+        is_own = x.rank not in waited and x.rank not in s.watchdogs.seen and x.words not in theirs
+        if is_own and x.order not in steps and not _STANDS.search(x.words):
+            said.setdefault((x.rank, x.words), []).append(x)
+    found = {(rank or 0): last for (rank, _), lines in said.items() if (last := _last_of_work(s, first, rank, lines))}
+    if len(found) != 1:
+        return None
+    ((rank, last),) = found.items()
+    count = _COUNT.search(last.line.text[:_MOST_CHARS])
+    fields = {"done": count[1], "total": count[2]} if count else {}
+    line = last.line
+    return LogEvent("progress.bar", line.text, line.source, last.order, rank, line.host, line.time_ns, fields)
+
+
+def _last_of_work(s: Situation, first: LogEvent, rank: int | None, lines: Sequence[OwnLine]) -> OwnLine | None:
+    """The last of some lines with the same words before the limit, if they go on during the wait or behind it."""
+    since, until = _wait_began(s, first), first.time_ns or 0
+    before, behind = ([x for x in lines if (x.order < first.order) is is_before] for is_before in (True, False))
+    during = [x for x in before if since is not None and since < (x.line.time_ns or 0) <= until]
+    is_known = s.case.job.world_size is not None and s.watchdogs.all_but_0_of(s.case.job.world_size)
+    is_told = rank is not None or is_known or any(_counts_to(before[-1], x) for x in behind if before)
+    goes_on = _differ(during) or (before and behind and _differ([before[-1], *behind]))
+    return before[-1] if is_told and goes_on else None
+
+
+def turned_to(s: Situation) -> LogEvent | None:
+    """What rank 0 said last, in a job that trained, where all others of a world of known size wait, and it was no step and nothing that ended."""
+    first, world = s.watchdogs.first, s.case.job.world_size
+    if first is None or world is None or not s.watchdogs.all_but_0_of(world) or 0 in s.watchdogs.seen:
+        return None
+    said = [x for x in own_lines(s) if x.order < first.order and x.rank in (0, None)]
+    moves = {e.order for e in s.events if e.is_progress or e.kind == "progress.unbounded"}
+    usual = Counter(x.words for x in said)
+    most = max(usual.values(), default=0)
+    last, since = said[-1] if said else None, _wait_began(s, first)
+    if last is None or last.order in moves or most < _USUAL or 2 * usual[last.words] > most:
+        return None
+    is_old = since is not None and last.line.time_ns is not None and last.line.time_ns < since - _LONG_NS
+    if is_old or _NO_TURN.search(last.words) or _STANDS.search(last.words):
+        return None
+    line = last.line
+    return LogEvent("work.other", line.text, line.source, last.order, 0, line.host, line.time_ns)
+
+
+def _wait_began(s: Situation, first: LogEvent) -> int | None:
+    """When the first wait that ran out had clearly begun, by its length and the stamp of its line."""
+    lengths = [x.ran_ms or x.limit_ms or 0 for x in s.watchdogs.timed_out]
+    if first.time_ns is None or not any(lengths):
+        return None
+    length_ns = min(n for n in lengths if n) * 1_000_000
+    return first.time_ns - length_ns + max(length_ns // 20, _SLACK_NS)
+
+
+def _counts_to(before: OwnLine, behind: OwnLine) -> bool:
+    was, now = (_COUNT.search(x.line.text[:_MOST_CHARS]) for x in (before, behind))
+    return bool(was and now and was[2] == now[2] and int(was[1]) < int(now[1]) <= int(now[2]))
+
+
+def _differ(lines: Sequence[OwnLine]) -> bool:
+    return len(lines) > 1 and lines[0].values != lines[-1].values
 
 
 class Amount(NamedTuple):
@@ -148,7 +214,7 @@ def uneven_amounts(s: Situation) -> Sequence[Amount]:
     for line in s.case.log[: min(first.order if first else _MOST_LINES, _MOST_LINES)]:
         text = line.text[:_MOST_CHARS]
         amount = _AMOUNT.search(text)
-        if amount is None or _OF_LIBRARIES.search(text):
+        if amount is None or OF_LIBRARIES.search(text):
             continue
         own = _OWN.search(text)
         rank = line.rank if line.rank is not None else int(own[1]) if own else None

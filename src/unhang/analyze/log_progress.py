@@ -20,9 +20,16 @@ if TYPE_CHECKING:
 
 _LOADING = lazy_pattern(r"Loading|Downloading|Fetching|shards", re.IGNORECASE)
 DEFAULT_LIMIT_S = 600
-_CLEARLY, _ALMOST = 4, 0.9
+_CLEARLY, _ALMOST, _HALF = 4, 0.9, 0.5
 _TERMINATED = -15
 _LAST_LINES = 5
+_NO_STEPS, _LEAST_NAME = 10**8, 4
+# Loops in which all ranks take part, though one of them may draw the bar.
+_OF_ALL = lazy_pattern(
+    r"\b(?:epochs?|train(?:ing)?|steps?|iter\w*|batch\w*|valid\w*|evaluat\w*|testing|generat\w*|roll-?outs?|sampling|captur\w*|compil\w*"
+    r"|warm\w*|infer\w*|loss\w*|predict\w*|processed prompts)\b",
+    re.IGNORECASE,
+)
 _BYTES = lazy_pattern(r", *[\d.]+ ?[kMGT]?i?B/s\]")
 
 
@@ -62,8 +69,30 @@ def bar_beside_the_wait(events: Events, limit_s: int, position: int | None) -> L
     counts_more = done is not None and position is not None and done > _CLEARLY * position
     later = [e for e in events.of("progress.bar") if e.order > last.order and e["total"] == last["total"] != ""]
     goes_on = done is not None and any((e.number("done") or 0) > done for e in later)
-    is_foreign = goes_on or (not _LOADING.search(last.text) and (counts_more or bool(_BYTES.search(last.text))))
+    counts_bytes = bool(_BYTES.search(last.text)) or (last.number("total") or 0) >= _NO_STEPS
+    is_foreign = goes_on or (not _LOADING.search(last.text) and (counts_more or counts_bytes))
     return last if is_foreign else None
+
+
+def preparing_bar(events: Events, limit_s: int) -> LogEvent | None:
+    """An unfinished bar with a name of its own as the last one before the first wait that ran out, in a job that had not trained yet.
+
+    None where several ranks draw it, where its name is that of a loop in which all take part, and where it had run for less than
+    half of the limit.
+    """
+    waited = _waited(events)
+    before = [e for e in events if waited is not None and e.order < waited]
+    bars = [e for e in before if e.kind == "progress.bar"]
+    if not bars or _is_done(bars[-1]) or any(e.kind in ("progress.step", "progress.unbounded") for e in before):
+        return None
+    last, names = bars[-1], [e.text.partition("%|")[0].rstrip("0123456789 ") for e in bars]
+    counts = [e.number("done") or 0 for e, name in zip(bars, names, strict=True) if name == names[-1]]
+    is_alone = all(a <= b for a, b in pairwise(counts))
+    ran_s = elapsed_s(last) if last["elapsed"] else None
+    if ran_s is not None and ran_s < _HALF * limit_s:
+        return None
+    is_of_all = any(_OF_ALL.search(name) or not name.strip() for name in names) or _LOADING.search(last.text)
+    return last if is_alone and not is_of_all and sum(c.isalpha() for c in names[-1]) >= _LEAST_NAME else None
 
 
 def is_training_last(events: Events) -> bool:

@@ -37,6 +37,8 @@ _ENDING = frozenset(
     {"_shutdown", "_exit_function", "destroy_process_group", "_run_exitfuncs", "_python_exit", "exit_function"}
 )
 _NATIVE_END = frozenset({"__run_exit_handlers", "Py_FinalizeEx"})  # destructors run far above it
+# A worker of Ray or vLLM whose program has returned.
+_IDLE = lazy_pattern(r"ray/_private/worker\.py main_loop|vllm/\S+ worker_busy_loop")
 # The others wait here until rank 0 has done what it does first.
 RANK_ZERO_FIRST = lazy_pattern(
     r"zero_first|main_process_first|rank_?(?:0|zero)_first|master_first|rank_zero_barrier|_goes_first|local_main_process_first"
@@ -48,7 +50,7 @@ _PROCESS = re.compile(r"process (\d{1,9})")
 class Doing(NamedTuple):
     """What one rank, or several under one heading, did.
 
-    `kind`: collective, loader, lock, ending, user. `what`: the collective. `caller`: the first frame of the program itself.
+    `kind`: collective, loader, lock, ending, idle (a worker that waits for its next task), user. `what`: the collective. `caller`: the first frame of the program itself.
     """
 
     label: str
@@ -150,6 +152,8 @@ def _kind(frames: Sequence[Frame]) -> tuple[str, str]:
             return "collective", native[1] or native[0]
         if name in _BACKWARD:
             return "collective", "backward"
+    if any(_IDLE.search(f"{f.file} {f.function}") for f in top):
+        return "idle", ""
     return ("lock" if names[:1] and set(names[:3]) & _WAITS else "user"), ""
 
 

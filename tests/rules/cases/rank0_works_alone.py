@@ -28,6 +28,12 @@ _PRINTS = "[rank1]: verified\n[rank2]: verified\n[rank3]: verified\n" + "".join(
 _COUNTS = "  scored {}/2086 of the questions\n"
 _WAIT_SMALL = timeouts((1, 12, "ALLREDUCE", 9000), (2, 12, "ALLREDUCE", 9000)) + "\n"
 
+_ROWS = "[rank{rank}] weight {n} of the table matches\n"
+_ROWS_OF_0_AND_5 = "".join(_ROWS.format(rank=r, n="{n}") for r in (0, 5))
+_PACKS = "Packing rows (num_proc=32):  {0}%|##   | {0}/100\n"
+_WAIT_STEP = timeouts((1, 700, "ALLREDUCE", 90000), (2, 700, "ALLREDUCE", 90000)) + "\n"
+_STEPS = "world size 3\n" + "".join(f"iteration {n} loss 0.1\n" for n in range(6))
+
 CASES = {
     "rank0-works-alone": (
         Fires(log_case(_BAR.format(9, 2800, "29:55") + timeouts((2, 2, "ALLREDUCE", 1), (1, 2, "ALLREDUCE", 1))), (0,)),
@@ -75,6 +81,36 @@ CASES = {
         Quiet(
             log_case(_COUNTS.format(200) + _WAIT_SMALL + _COUNTS.format(200)),
             "a count that is only printed again is not going on",
+        ),
+        Fires(log_case(_ROWS.format(rank=0, n=1) + _WAIT_STEP + _ROWS.format(rank=0, n=2)), (0,)),
+        Fires(log_case(_ROWS.format(rank=5, n=1) + _WAIT_STEP + _ROWS.format(rank=5, n=2)), (5,)),
+        Quiet(
+            log_case(_ROWS_OF_0_AND_5.format(n=1) + _WAIT_STEP + _ROWS_OF_0_AND_5.format(n=2)),
+            "several ranks print on",
+        ),
+        Quiet(
+            log_case(_ROWS.format(rank=0, n=1) + _ROWS.format(rank=1, n=1) + _WAIT_STEP + _ROWS.format(rank=0, n=2)),
+            "those that wait print it as well",
+        ),
+        Quiet(
+            log_case("[rank0] heartbeat 1\n" + _WAIT_STEP + "[rank0] heartbeat 2\n"),
+            "who does nothing prints that too",
+        ),
+        Fires(log_case(_PACKS.format(40) + timeouts((1, 1, "ALLREDUCE", 9), (3, 1, "ALLREDUCE", 9))), (0,)),
+        Quiet(
+            log_case(_PACKS.format(40) + _PACKS.format(30) + timeouts((1, 1, "ALLREDUCE", 9), (3, 1, "ALLREDUCE", 9))),
+            "several ranks draw the bar",
+        ),
+        Quiet(
+            log_case(_PACKS.format(40).replace("Packing", "Epoch 1") + timeouts((1, 1, "ALLREDUCE", 9))),
+            "the bar is that of the training",
+        ),
+        Fires(log_case(_STEPS + "Diagnosis:\n" + _WAIT_STEP), (0,)),
+        Quiet(log_case(_STEPS + _WAIT_STEP), "its last word is a step"),
+        Quiet(log_case(_STEPS + "plots are finished\n" + _WAIT_STEP), "its last word is that something ended"),
+        Quiet(
+            log_case(_STEPS.replace("size 3", "size 8") + "Diagnosis:\n" + _WAIT_STEP),
+            "rank 0 is not the only one silent",
         ),
         Quiet(log_case(_LATENTS + timeouts((1, 1500, "ALLREDUCE", 900))), "the bar counts steps of training"),
         Quiet(

@@ -25,12 +25,27 @@ rank 1:
     step (train.py:41)
 """
 
+_RETURNED = """\
+$ py-spy dump --pid 410   # rank 0
+Thread 410 (active): "MainThread"
+    all_reduce (torch/distributed/distributed_c10d.py:2810)
+    finalize (checkpoint.py:71)
+$ py-spy dump --pid 411   # rank 1
+Thread 411 (idle): "MainThread"
+    main_loop (ray/_private/worker.py:977)
+$ py-spy dump --pid 412   # rank 2
+Thread 412 (idle): "MainThread"
+    main_loop (ray/_private/worker.py:977)
+"""
+
 # A job whose torch keeps no record of gloo's calls: the stacks of the watcher are all that there is.
 _EVALUATES, _WAITS = "main:4>evaluate:2>~comm", "main:6>~barrier"
 
 CASES = {
     "stacks-disagree": (
         Fires(log_case(_APART), (0,)),
+        Fires(log_case(_RETURNED), (0,)),
+        Quiet(log_case(_RETURNED[_RETURNED.index("$ py-spy dump --pid 411") :]), "all wait for their next task"),
         Fires(
             log_case(
                 _TOGETHER.replace("all_reduce", "barrier", 1)

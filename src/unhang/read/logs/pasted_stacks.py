@@ -26,6 +26,11 @@ _HEADING = re.compile(
     rf"^[#=*\s\-\[(]*(?:(?:global |local )?ranks?|TP|DP|PP|EP|GPU|worker|trainer|cuda:)[ _:=#]*{_RANKS}\b(?P<rest>.*)$",
     re.IGNORECASE,
 )
+# The command that somebody ran for a rank, with its name behind.
+_COMMAND = re.compile(
+    r"^[#=*\s\-\[(+$>]*(?:\S+ )?(?P<tool>py-spy|gdb|pstack|eu-stack)\b.{0,120}\brank[ _:=#]*(?P<rank>\d{1,7})\b",
+    re.IGNORECASE,
+)
 _PROCESS = re.compile(r"^\s*Process (?P<pid>\d+): (?P<command>.+)$")
 _COMMAND_RANK = re.compile(r"(?:--local[_-]rank[= ]|\bRANK=|--rank[= ]|_?TP)(\d{1,7})\b")
 _THREAD = re.compile(r'^\s*Thread (?:0x)?[0-9A-Fa-f]* ?\((?:active|idle)[^)]*\)(?:: "?(?P<name>[^"]*)"?)?\s*$')
@@ -66,6 +71,7 @@ class _Open:
     ranks: tuple[int, ...] = ()
     fatal: str = ""
     is_printed: bool = False
+    is_spy: bool = False  # its threads have a line each
     threads: list[tuple[str, list[Frame], LogLine, int]] = field(default_factory=list)
 
 
@@ -89,6 +95,8 @@ def pasted_stacks(lines: Sequence[LogLine]) -> tuple[PastedStack, ...]:
             current.is_printed = thread.re is _FAULT_THREAD
             current.threads.append((name, [], line, order))
         elif frame := _frame(text, bool(current.threads or current.label)):
+            if current.is_spy and not current.threads:
+                continue
             if not current.threads or (text.startswith("#0 ") and current.threads[-1][1]):
                 current.threads.append(("", [], line, order))
             if len(current.threads[-1][1]) < MAX_FRAMES:
@@ -149,6 +157,8 @@ def _heading(line: LogLine) -> _Open | None:
         ranks = (int(rank[1]),) if rank else () if line.rank is None else (line.rank,)
         return _Open(f"process {process['pid']}", ranks)
     text = line.text.strip()
+    if command := _COMMAND.match(text):
+        return _Open(f"rank {command['rank']}", (int(command["rank"]),), is_spy=command["tool"] == "py-spy")
     match = _HEADING.match(text)
     if match is None or len(text) > 80 or not (text.endswith(":") or len(text) < 24) or _SPY_FRAME.match(text):
         return None

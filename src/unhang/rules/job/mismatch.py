@@ -27,6 +27,7 @@ from unhang.analyze.logged_calls import (
     values_of,
 )
 from unhang.analyze.situation import Situation
+from unhang.analyze.told_apart import ends_pass
 from unhang.model import EvidenceLine, Fix, Frame, LogEvent, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, PAD, SEE_IT
@@ -85,10 +86,10 @@ def calls_disagree(s: Situation) -> Iterator[Found]:
     for waits in s.watchdogs.positions:
         known = [x for x in waits if x.op and x.op != "UNKNOWN"]
         if len({x.op for x in known}) > 1:
-            yield _apart(known, {x.rank: x.op for x in known if x.rank is not None}, "operations")
+            yield _apart(s, known, {x.rank: x.op for x in known if x.rank is not None}, "operations")
             return
         if _amounts_differ(known):
-            yield _apart(known, {x.rank: x.numel_in for x in known if x.rank is not None}, "amounts")
+            yield _apart(s, known, {x.rank: x.numel_in for x in known if x.rank is not None}, "amounts")
             return
 
 
@@ -98,7 +99,7 @@ def _amounts_differ(waits: Sequence[TimedOut]) -> bool:
     return len(by_program) > 1 or are_far_apart(n for op, n in sizes if op != "ALLGATHER")
 
 
-def _apart(waits: Sequence[TimedOut], values: dict[int, object], what: str) -> Found:
+def _apart(s: Situation, waits: Sequence[TimedOut], values: dict[int, object], what: str) -> Found:
     call = {x.rank: x for x in waits}
     odd = minority(values)
     beside = () if odd else beside_the_step({r: (call[r].op, call[r].numel_in) for r in values})
@@ -109,6 +110,7 @@ def _apart(waits: Sequence[TimedOut], values: dict[int, object], what: str) -> F
         was = w.verb(odd, "was", "were")
         sides = f"{w.name_ranks(odd)} {was} in {call[odd[0]]}, {w.name_ranks(others)} in {call[others[0]]}"
     begins_epoch = any((call[r].op, call[r].numel_in) == _GENERATOR for r in beside)
+    begins_epoch = begins_epoch or (bool(beside) and ends_pass(s, beside))
     return Found(
         0.85 if odd else 0.75,
         odd,

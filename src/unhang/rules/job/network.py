@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from unhang.analyze.failures import Failure, is_timeout
+from unhang.analyze.first_errors import errors_of
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent
 from unhang.rules import wording as w
@@ -108,6 +109,9 @@ def _has_worked(s: Situation, event: LogEvent) -> bool:
     return any(e.order < event.order for e in s.events.of("progress.step"))
 
 
+_NCCL_FAILED = re.compile(r"\bNCCL error|\bnccl(?:Invalid|System|Internal|Remote|Unhandled)")
+
+
 @rule("ib-roce-config")
 def ib_roce_config(s: Situation) -> Found | None:
     """What speaks for the configuration, and not for a link or a dead peer."""
@@ -127,7 +131,7 @@ def ib_roce_config(s: Situation) -> Found | None:
     networks = _different_networks(s) if in_trouble(s) and not retried else ()
     if not networks:
         return None
-    chosen = ", ".join(sorted({f"{e['network']} on {e['node']}" for e in networks})[:4])
+    chosen = ", ".join(sorted({f"{_network(e)} on {_node(e)}" for e in networks})[:4])
     return found_in(s, networks, 0.7, (), say="networks", words={"chosen": chosen}, fixes=("gid", "same", "rails"))
 
 
@@ -144,13 +148,23 @@ def _not_connected(s: Situation, named: Sequence[LogEvent]) -> Found:
     return found_in(s, named, confidence, (), say=f"modify/{reason}", words=words, fixes=fixes)
 
 
+def _node(event: LogEvent) -> str:
+    return event["node"] or event["node_"]
+
+
+def _network(event: LogEvent) -> str:
+    name = event["network"] or event["network_"]
+    return "IB" if name.startswith("IB") else name
+
+
 def _different_networks(s: Situation) -> tuple[LogEvent, ...]:
     """The first choice of each node, where not all chose the same: InfiniBand (with or without a plugin) or another."""
     chosen: dict[str, LogEvent] = {}
     for event in s.events.of("nccl.network"):
-        chosen.setdefault(event["node"], event)
-    kinds = {"IB" if e["network"].startswith("IB") else e["network"] for e in chosen.values()}
+        chosen.setdefault(_node(event), event)
+    kinds = {_network(e) for e in chosen.values()}
     is_failing = s.is_hang or s.events.has("nccl.error", "nccl.result", "nccl.echo_peer_closed", "nccl.echo_proxy")
+    is_failing = is_failing or any(_NCCL_FAILED.search(e.text) for e in errors_of(s))
     alone = not s.events.has("fabric.connect_failed", "shm.", "cuda.", "oom.device", "fabric.too_many_files")
     return tuple(chosen.values()) if len(kinds) > 1 and "IB" in kinds and is_failing and alone else ()
 

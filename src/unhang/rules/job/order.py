@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_errors import errors_of
+from unhang.analyze.going_on import not_come
 from unhang.analyze.leaving import left_transfers
 from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.order import (
@@ -373,13 +374,14 @@ def waits_crosswise(s: Situation) -> Found | None:
         call = next((f.function for f in error.frames if f.file.endswith("distributed_c10d.py")), "")
         if error.rank is not None and error.kind == "echo" and call and error.rank not in s.watchdogs.ranks:
             others[error.rank] = (error, call)
-    by, late, _ = s.watchdogs.behind
-    everybody = {*s.watchdogs.ranks, *others}
+    by, behind, _ = s.watchdogs.behind
+    by, late = (by, {c.rank for c in behind}) if by else not_come(s)
+    everybody = {*s.watchdogs.ranks, *others, *late}
     is_all = len(everybody) > 2 and everybody == set(range(s.case.job.world_size or max(everybody) + 1))
     places = {(call, next(iter(user_frames(e.frames)), None)) for e, call in others.values()}
-    if not (is_all and waits and by and set(others) == {c.rank for c in late} and len(places) == 1):
+    if not (is_all and waits and by and late & set(others) and len(places) == 1):
         return None
-    ranks, ((call, place), *_) = tuple(sorted(others)), places
+    ranks, ((call, place), *_) = tuple(sorted({*others, *late})), places
     where = f" ({place.file.rsplit('/', 1)[-1]}:{place.line})" if place else ""
     raised = [
         EvidenceLine(f"rank {r} exception", f"in {call}: {e.text[:160]}", e.source.line) for r, (e, _) in others.items()

@@ -23,12 +23,18 @@ def stacks_disagree(s: Situation) -> Found | None:
     if s.standing is not None or is_unknown:
         return _apart(s, stands(s.case, is_unknown)) if s.is_hang and not has_all_calls(s.case) else None
     named = [d for d in doings_of(s) if d.ranks]
-    waiting = [d for d in named if d.kind == "collective"]
+    waiting = [d for d in named if d.kind in ("collective", "idle")]
     ways: dict[tuple[str, str], list[Doing]] = {}
     for d in waiting:
-        ways.setdefault((d.what, d.caller.function if d.caller else ""), []).append(d)
+        way = ("", "") if d.kind == "idle" else (d.what, d.caller.function if d.caller else "")
+        ways.setdefault(way, []).append(d)
     calls = {what for what, _ in ways}
-    if len(named) != len(waiting) or len(ways) < 2 or (len(calls) < 2 and any(not place for _, place in ways)):
+    if (
+        len(named) != len(waiting)
+        or len(ways) < 2
+        or (len(calls) < 2 and any(not place for _, place in ways))
+        or calls == {""}
+    ):
         return None
     ranks_of = {way: sorted({r for d in found for r in d.ranks}) for way, found in ways.items()}
     fewest = min(map(len, ranks_of.values()))
@@ -36,7 +42,7 @@ def stacks_disagree(s: Situation) -> Found | None:
     culprits = tuple(ranks_of[odd[0]]) if len(odd) == 1 else ()
     words = {
         "sides": "; ".join(
-            f"{w.name_ranks(ranks)} {w.verb(ranks, 'waits', 'wait')} in {what}{f', called by {place}' if place else ''}"
+            f"{w.name_ranks(ranks)} {w.verb(ranks, 'waits', 'wait') if what else w.verb(ranks, 'has', 'have')} {_where(what, place)}"
             for (what, place), ranks in ranks_of.items()
         ),
         "odd": f"{w.name_ranks(culprits)} left the way that most ranks took."
@@ -45,13 +51,19 @@ def stacks_disagree(s: Situation) -> Found | None:
     }
     evidence = [w.stack_of(d) for d in waiting[:6]]
     return Found(
-        0.85 if len(calls) > 1 else 0.7,
+        0.85 if len(calls) > 1 and all(calls) else 0.7,
         culprits,
         evidence,
         words,
         victims=s.others(culprits) if culprits else (),
         location=w.location_of(ways[odd[0]][0].caller) if culprits else None,
     )
+
+
+def _where(what: str, place: str) -> str:
+    if not what:
+        return "returned, and waits for the next task"
+    return f"in {what}{f', called by {place}' if place else ''}"
 
 
 def _apart(s: Situation, found: Mapping[int, Stand]) -> Found | None:

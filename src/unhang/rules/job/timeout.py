@@ -8,13 +8,14 @@ from dataclasses import replace
 
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import errors_of, first_error
-from unhang.analyze.going_on import Known, counts_on, missing_by_lines, silent_ranks, uneven_amounts
+from unhang.analyze.going_on import Known, missing_by_lines, silent_ranks, turned_to, uneven_amounts, works_on
 from unhang.analyze.log_progress import (
     DEFAULT_LIMIT_S,
     bar_beside_the_wait,
     elapsed_s,
     failed_by_itself,
     is_training_last,
+    preparing_bar,
     printed_last,
     trained_on_after,
     work_before_the_wait,
@@ -173,20 +174,23 @@ _SHARDED = frozenset({"_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLTOALL_BASE"
 
 @rule("rank0-works-alone")
 def rank0_works_alone(s: Situation) -> Iterator[Found]:
-    """Rank 0, where it is at work, or says nothing while the others wait in what may be a barrier."""
-    waits, ranks, first = s.watchdogs.timed_out, s.watchdogs.ranks, s.watchdogs.first
-    if 0 in ranks or s.watchdogs.lagging[0] or failed_by_itself(s.failures) is not None or _failed_before(s):
+    """Rank 0, where it is at work, or says nothing while the others wait in what may be a barrier; another one where it prints on."""
+    waits, ranks, first, busy = s.watchdogs.timed_out, s.watchdogs.ranks, s.watchdogs.first, works_on(s)
+    who = busy.rank or 0 if busy else 0
+    if who in ranks or s.watchdogs.lagging[0] or failed_by_itself(s.failures) is not None or _failed_before(s):
         return
     blamed = [n for n, _ in _missed(s)]
-    if blamed and 0 not in blamed:
+    if blamed and who not in blamed:
         return
-    work = work_before_the_wait(s.events) or _foreign_bar(s, waits) or counts_on(s)
+    work = busy or work_before_the_wait(s.events) or _foreign_bar(s, waits) or turned_to(s)
     if work is not None and _all_take_part(s, work, waits):
         return
     is_barrier = any(x.is_barrier for x in waits)
     if work is not None and (first is not None or _outlasts_every_limit(work)):
         say = "before" if not waits else "waited" if is_barrier or work.kind != "work.saving" else "saves"
-        confidence = 0.85 if is_barrier else 0.7 if first is not None else 0.6
+        confidence = (
+            0.85 if is_barrier and work.kind in _WHAT else 0.7 if first is not None and work.kind in _WHAT else 0.6
+        )
         evidence = (*quote([work]), *quote(lines_of(waits), 4))
     elif work is None and _may_be_barrier(s, waits) and not is_training_last(s.events):
         say, confidence, evidence = "silent", 0.6, quote(lines_of(waits))
@@ -194,7 +198,8 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
         return
     limit_ms = next((x.limit_ms for x in waits if x.limit_ms), None)
     words = {
-        "what": _WHAT[work.kind] if work else "",
+        "who": w.name_ranks((who,)),
+        "what": _WHAT.get(work.kind, f"turned to something else ({work.text.strip()[-60:]})") if work else "",
         "elapsed": f" (after {work['elapsed']}, {work['left']} left)"
         if work and work["elapsed"] and work["left"]
         else "",
@@ -204,7 +209,7 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
     }
     call = {"op": waits[0].op, "seq": waits[0].seq} if waits else None
     fixes = ("once", "limit", "no-network", SEE_IT)
-    yield Found(confidence, (0,), evidence, words, say, fixes, ranks, collective=call)
+    yield Found(confidence, (who,), evidence, words, say, fixes, ranks, collective=call)
 
 
 def _outlasts_every_limit(work: LogEvent) -> bool:
@@ -240,7 +245,10 @@ def _wait_for_a_result(s: Situation, waits: Sequence[TimedOut]) -> bool:
 def _foreign_bar(s: Situation, waits: Sequence[TimedOut]) -> LogEvent | None:
     limits = [x.limit_ms for x in waits if x.limit_ms]
     positions = [x.seq for x in waits if x.seq is not None]
-    return bar_beside_the_wait(s.events, min(limits) // 1000, max(positions, default=None)) if limits else None
+    if not limits:
+        return None
+    limit_s = min(limits) // 1000
+    return bar_beside_the_wait(s.events, limit_s, max(positions, default=None)) or preparing_bar(s.events, limit_s)
 
 
 def _may_be_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:

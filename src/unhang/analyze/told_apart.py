@@ -1,0 +1,158 @@
+"""Ranks that say in their own lines what the others do not: that they skip or leave, another branch, other numbers in the same words."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from unhang.analyze.going_on import missing_by_lines
+from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, own_lines
+from unhang.model.lazy_pattern import lazy_pattern
+
+if TYPE_CHECKING:
+    from unhang.analyze.situation import Situation
+
+_ENDED_THERE = ("ending.cancelled", "python.interrupted", "elastic.death_signal")
+_LEAVES = lazy_pattern(
+    r"\b(?:skip(?:s|ped|ping)?|stop(?:s|ped|ping)?|left|leav(?:es|ing)|break(?:s|ing)?(?: out)?|exit(?:s|ed|ing)?|dropp?(?:s|ed|ing)|bypass\w*"
+    r"|exhausted|nothing to|return(?:s|ed|ing)? early|(?:no|out of|without)(?: more)? (?:ops?|operations|data|batch(?:es)?|samples?|tokens|work|tasks))\b",
+    re.IGNORECASE,
+)
+_OF_DATA = lazy_pattern(r"(?:no|out of)(?: more)? (?:data|batch|sample)|exhausted|end of (?:data|epoch)", re.IGNORECASE)
+_NOT_YET = lazy_pattern(
+    r"\b(?:will|would|if|when|may|set|enabled?|config\w*|args?|default|errors?|fail\w*|exit status|exception|warn\w*)\b",
+    re.IGNORECASE,
+)
+_SHAPE = lazy_pattern(r"[\[(] ?#(?:, ?#)+,? ?[\])]|\bshape|\bsize", re.IGNORECASE)
+_ENDS_PASS = lazy_pattern(
+    r"\b(?:validat\w+|evaluat\w+|end of (?:the )?epoch|epoch\b.{0,20}\b(?:end(?:ed|s)?|done|finished|completed?))\b",
+    re.IGNORECASE,
+)
+_EQUAL_BEFORE, _LEAST_RANKS, _MOST_SAID, _NEAR_THE_END = 2, 2, 3, 400
+
+
+class Apart(NamedTuple):
+    """The ranks that are told apart, and what was said: their lines first, then those of others beside them. `is_data`: that their data ended."""
+
+    ranks: tuple[int, ...]
+    lines: Sequence[OwnLine]
+    is_data: bool = False
+
+
+def skipped_or_left(s: Situation) -> Apart | None:
+    """The fewer ranks that said they skip or leave something, or once more than the others that their pass ends, and after which nothing moved.
+
+    Nothing where a rank may be missing in the log, where rank 0 alone speaks for all, and where it is told at once what is only set up.
+    """
+    if s.watchdogs.first is None and not _was_ended(s):
+        return None
+    of_ranks = by_rank(before_the_wait(s))
+    everybody = set(of_ranks)
+    if len(everybody) < _LEAST_RANKS or everybody != set(range(s.case.job.world_size or len(everybody))):
+        return None
+    waited = set(s.watchdogs.ranks)
+    for words, counts in _how_often(of_ranks).items():
+        most = max(counts.values())
+        ranks = {r for r in everybody if counts[r] == most}
+        others = everybody - ranks
+        if not others or any(counts[r] != most - 1 for r in others) or _NOT_YET.search(words):
+            continue
+        leaves = most == 1 and _LEAVES.search(words) and (ranks != {0} or waited == others)
+        ends = bool(_ENDS_PASS.search(words)) and 0 not in ranks and bool(waited) and not waited & ranks
+        lines = [next(x for x in reversed(of_ranks[r]) if x.words == words) for r in sorted(ranks)]
+        is_few = len(ranks) < len(others) or len(everybody) == _LEAST_RANKS
+        if (leaves or ends) and is_few and _ends_there(s, of_ranks, lines):
+            beside = [of_ranks[r][-1] for r in sorted(others)]
+            return Apart(tuple(sorted(ranks)), [*lines, *beside[:_MOST_SAID]], ends or bool(_OF_DATA.search(words)))
+    return None
+
+
+def _was_ended(s: Situation) -> bool:
+    """Whether somebody ended the job: a terminal shows Ctrl-C as `^C`."""
+    return s.events.has(*_ENDED_THERE) or any(line.text.startswith("^C") for line in s.case.log[-_NEAR_THE_END:])
+
+
+def _who_said(of_ranks: Mapping[int, Sequence[OwnLine]]) -> Mapping[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for rank, lines in of_ranks.items():
+        for line in lines:
+            found.setdefault(line.words, set()).add(rank)
+    return found
+
+
+def _how_often(of_ranks: Mapping[int, Sequence[OwnLine]]) -> Mapping[str, Counter[int]]:
+    found: dict[str, Counter[int]] = {}
+    for rank, lines in of_ranks.items():
+        for line in lines:
+            found.setdefault(line.words, Counter())[rank] += 1
+    return found
+
+
+def _ends_there(s: Situation, of_ranks: Mapping[int, Sequence[OwnLine]], lines: Sequence[OwnLine]) -> bool:
+    """Whether these ranks said nothing behind it that others say as well, and no step was told behind it."""
+    last = max(x.order for x in lines)
+    first = s.watchdogs.first.order if s.watchdogs.first is not None else len(s.case.log)
+    starts = {e.order for e in s.events.of("progress.bar") if e.number("done") == 0}
+    if any(last < e.order < first and e.is_progress and e.order not in starts for e in s.events):
+        return False
+    theirs = {x.rank for x in lines}
+    common = {x.words for r, xs in of_ranks.items() if r not in theirs for x in xs}
+    return not any(x.order > line.order and x.words in common for line in lines for x in of_ranks[line.rank or 0])
+
+
+def another_branch(s: Situation) -> Apart | None:
+    """Several ranks that had completed all that they issued and had not issued the call in which all others waited, after words that these never said, and they not theirs."""
+    known, waited = missing_by_lines(s), set(s.watchdogs.ranks)
+    missing = set(known[0]) if known is not None else set()
+    if len(missing) < _LEAST_RANKS or len(waited) < _LEAST_RANKS or missing & waited:
+        return None
+    of_ranks = by_rank(before_the_wait(s))
+    said = _who_said(of_ranks)
+    theirs = [xs[-1] for r in sorted(missing) if (xs := of_ranks.get(r)) and not said[xs[-1].words] & waited]
+    others = [xs[-1] for r in sorted(waited) if (xs := of_ranks.get(r)) and not said[xs[-1].words] & missing]
+    return Apart(tuple(sorted(missing)), [*theirs[:_MOST_SAID], *others[:_MOST_SAID]]) if theirs and others else None
+
+
+def ends_pass(s: Situation, ranks: Iterable[int]) -> bool:
+    """Whether each of some ranks said last that its pass over the data ends or that it validates, in words that no other rank said."""
+    of_ranks, wanted = by_rank(own_lines(s)), set(ranks)
+    said = _who_said(of_ranks)
+    last = [xs[-1].words for r in wanted if (xs := of_ranks.get(r))]
+    return len(last) == len(wanted) and all(_ENDS_PASS.search(words) and said[words] <= wanted for words in last)
+
+
+class Unlike(NamedTuple):
+    """Numbers in the same words: equal on all ranks in every round before, and unlike in the last one. `lines`: the last, of each rank."""
+
+    lines: Sequence[OwnLine]
+    is_shape: bool
+
+
+def unlike_numbers(s: Situation) -> Unlike | None:
+    """The latest such line before the wait. Fractions are measured, not agreed on: words with one are left out."""
+    if s.watchdogs.first is None:
+        return None
+    of_ranks = by_rank(before_the_wait(s))
+    world = s.case.job.world_size
+    rounds: dict[str, dict[int, list[OwnLine]]] = {}
+    for rank, lines in of_ranks.items():
+        for line in lines:
+            rounds.setdefault(line.words, {}).setdefault(rank, []).append(line)
+    found = [x for told in rounds.values() if (x := _unlike_at_last(told, world)) is not None]
+    return max(found, key=lambda x: max(line.order for line in x.lines), default=None)
+
+
+def _unlike_at_last(told: Mapping[int, Sequence[OwnLine]], world: int | None) -> Unlike | None:
+    counts = {len(lines) for lines in told.values()}
+    if len(told) < _LEAST_RANKS or (world or len(told)) != len(told) or len(counts) != 1:
+        return None
+    count = next(iter(counts))
+    if count <= _EQUAL_BEFORE or any("." in v or "e" in v for lines in told.values() for x in lines for v in x.values):
+        return None
+    by_round = [{lines[i].values for lines in told.values()} for i in range(count)]
+    if len(by_round[-1]) < 2 or any(len(values) > 1 for values in by_round[:-1]):
+        return None
+    last = [lines[-1] for _, lines in sorted(told.items())]
+    return Unlike(last, bool(_SHAPE.search(last[0].words)))

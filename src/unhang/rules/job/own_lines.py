@@ -1,0 +1,104 @@
+"""Rules on what the ranks say in their own lines: one skips or leaves, some take another branch, or they count differently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import PurePath
+
+from unhang.analyze.first_errors import first_error
+from unhang.analyze.logged_calls import lines_of
+from unhang.analyze.own_lines import OwnLine
+from unhang.analyze.situation import Situation
+from unhang.analyze.told_apart import another_branch, skipped_or_left, unlike_numbers
+from unhang.model import EvidenceLine
+from unhang.rules import wording as w
+from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT
+from unhang.rules.base import Found, rule
+from unhang.rules.log_lines import MAX_QUOTE, quote
+
+_OF_THE_PROGRAM = (EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT)
+_MOST_LINES, _MOST_WORDS = 6, 100
+
+
+def _quoted(lines: Iterable[OwnLine]) -> Sequence[EvidenceLine]:
+    return [
+        EvidenceLine(
+            f"{PurePath(x.line.source.path).name or 'log'}:{x.line.source.line}, rank {x.rank}",
+            text,
+            x.line.source.line,
+        )
+        for x in lines
+        if (text := x.line.text.strip()[:MAX_QUOTE])
+    ][:_MOST_LINES]
+
+
+def _failed_before(s: Situation) -> bool:
+    first, waited = first_error(s), s.watchdogs.first
+    return first is not None and (waited is None or first.order < waited.order)
+
+
+@rule("skipped-by-some")
+def skipped_by_some(s: Situation) -> Found | None:
+    """Surer where a wait ran out behind it than where somebody ended the job."""
+    apart = None if _failed_before(s) else skipped_or_left(s)
+    if apart is None:
+        return None
+    others = s.others(apart.ranks)
+    words = {
+        "who": w.name_ranks(apart.ranks),
+        "said": apart.lines[0].line.text.strip()[:_MOST_WORDS],
+        "others": w.name_ranks(others) if others else "the others",
+    }
+    return Found(
+        0.75 if s.watchdogs.first is not None else 0.62,
+        apart.ranks,
+        (*_quoted(apart.lines), *quote(lines_of(s.watchdogs.timed_out), 2)),
+        words,
+        fixes=(EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT) if apart.is_data else _OF_THE_PROGRAM,
+        victims=others,
+        cause="uneven-inputs" if apart.is_data else "",
+    )
+
+
+@rule("another-branch")
+def in_another_branch(s: Situation) -> Found | None:
+    """Several ranks that never came to the call in which the others waited, where both sides tell what they did instead."""
+    apart = None if _failed_before(s) else another_branch(s)
+    if apart is None:
+        return None
+    waits = s.watchdogs.timed_out
+    words = {"who": w.name_ranks(apart.ranks), "others": w.name_ranks(s.watchdogs.ranks), "call": waits[0]}
+    return Found(
+        0.75,
+        apart.ranks,
+        (*_quoted(apart.lines), *quote(lines_of(waits), 2)),
+        words,
+        fixes=_OF_THE_PROGRAM,
+        victims=s.watchdogs.ranks,
+        collective={"op": waits[0].op, "seq": waits[0].seq},
+    )
+
+
+@rule("unlike-numbers")
+def unlike_in_the_last_round(s: Situation) -> Found | None:
+    """A shape is of a tensor that they exchange; other numbers are counts by which a loop or a branch goes."""
+    unlike = None if _failed_before(s) else unlike_numbers(s)
+    if unlike is None:
+        return None
+    sides: dict[tuple[str, ...], list[OwnLine]] = {}
+    for line in unlike.lines:
+        sides.setdefault(line.values, []).append(line)
+    fewest = min(map(len, sides.values()))
+    few = [side for side in sides.values() if len(side) == fewest]
+    culprits = tuple(x.rank for x in few[0] if x.rank is not None) if len(few) == 1 else ()
+    first, other = (side[0].line.text.strip()[:_MOST_WORDS] for side in list(sides.values())[:2])
+    return Found(
+        0.75 if unlike.is_shape else 0.65,
+        culprits,
+        (*_quoted(unlike.lines), *quote(lines_of(s.watchdogs.timed_out), 2)),
+        {"first": first, "other": other},
+        "shape" if unlike.is_shape else "",
+        fixes=_OF_THE_PROGRAM,
+        victims=s.others(culprits) if culprits else (),
+        cause="size-mismatch" if unlike.is_shape else "",
+    )

@@ -1,0 +1,139 @@
+"""The cases of the rules on what ranks say in their own lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.rules.cases.calls_disagree import timeouts
+from tests.rules.cases.rank_lags import counted
+from tests.rules.notation import log_case
+from unhang.testing import Fires, Quiet
+
+_ALL = range(4)
+
+
+def _said(words: Mapping[int, str] | str, n: int = 0) -> str:
+    """One line of each rank."""
+    texts = dict.fromkeys(_ALL, words) if isinstance(words, str) else words
+    return "".join(f"[rank{r}] {text.format(n=n)}\n" for r, text in texts.items())
+
+
+_PLAN = _said("plan of 12 moves in 3 parts")
+_SKIPPED = _said({2: "no moves in part 1, skipped"})
+_WAIT = timeouts(*((r, 4, "COALESCED", 900) for r in _ALL)) + "\n"
+_EARLY = {1: "metric reached, early stopping"}
+_OF_DATA = {1: "its share of the samples is exhausted"}
+
+# Ranks 0 and 1 never come to the call of ranks 2 and 3.
+_SIDES = timeouts((2, 50, "BROADCAST", 1), (3, 50, "BROADCAST", 1)) + "\n" + counted((2, 50, 49), (3, 50, 49)) + "\n"
+_LATE = counted((0, 49, 49), (1, 49, 49)).replace(
+    "Timeout at NCCL work: 50", "Received a dump signal due to a collective timeout from rank 2"
+)
+_LOADS = {2: "loads the draft model", 3: "loads the draft model"}
+_SERVES = {0: "sets the size of the cache", 1: "sets the size of the cache"}
+
+_ROUNDS = "".join(_said("prompt {n}: tensor of shape (4, 3)", n) for n in range(3))
+_KEPT = "".join(_said("round {n}: 6 groups kept", n) for n in range(3))
+
+CASES = {
+    "skipped-by-some": (
+        Fires(log_case(_PLAN + _SKIPPED + _WAIT), (2,)),
+        Fires(log_case(_PLAN + _said(_EARLY) + _WAIT), (1,)),
+        Fires(log_case(_PLAN + _said(_EARLY) + "Epoch 4:   0%|    | 0/313 [00:00<?, ?it/s]\n^C"), (1,)),
+        Fires(log_case(_PLAN + _said(_OF_DATA) + _WAIT), (1,), cause="uneven-inputs"),
+        Fires(
+            log_case(_said("epoch 1 done") + _PLAN + _said({3: "epoch 2 done"}) + _WAIT.rpartition("[rank3]")[0]),
+            (3,),
+            cause="uneven-inputs",
+        ),
+        Quiet(
+            log_case(_said("epoch 1 done") + _PLAN + _said({3: "epoch 2 done"}) + _WAIT),
+            "it ended its pass first, and waits as well",
+        ),
+        Quiet(log_case(_PLAN + _SKIPPED), "nobody waited, and nobody ended it"),
+        Quiet(log_case(_PLAN + _said("nothing to move, skipped") + _WAIT), "all ranks say so"),
+        Quiet(log_case(_PLAN + _said({0: "early stopping"}) + _WAIT), "rank 0 speaks for all"),
+        Quiet(log_case(_PLAN + _SKIPPED + "step 8 loss 0.4\n" + _WAIT), "the training went on"),
+        Quiet(log_case(_PLAN + _SKIPPED + _PLAN + _WAIT), "they went on with the others"),
+        Quiet(log_case(_PLAN + _SKIPPED + _SKIPPED + _WAIT), "they said it before, and nothing came of it"),
+        Quiet(
+            log_case("[rank7] plan of 12 moves in 3 parts\n" + _PLAN + _SKIPPED + _WAIT),
+            "some ranks are not in the log",
+        ),
+        Quiet(log_case(_PLAN + _said({2: "early_stopping will stop at 0.97"}) + _WAIT), "it is only set up"),
+        Quiet(
+            log_case(_PLAN + _SKIPPED + "[rank3]: ValueError: bad batch\n" + _WAIT.rpartition("[rank3]")[0]),
+            "an exception came before the waits",
+        ),
+    ),
+    "another-branch": (
+        Fires(log_case(_PLAN + _said(_SERVES) + _said(_LOADS) + _SIDES + _LATE), (0, 1)),
+        Quiet(log_case(_PLAN + _SIDES + _LATE), "all said the same: what the missing ones do is not told"),
+        Quiet(log_case(_PLAN + _said(_LOADS) + _SIDES + _LATE), "only those that wait said something else"),
+        Quiet(
+            log_case(
+                _PLAN
+                + _said(_SERVES)
+                + _said(_LOADS)
+                + _SIDES
+                + _LATE.replace("enqueued NCCL work: 49", "enqueued NCCL work: 51")
+            ),
+            "they had issued the call as well",
+        ),
+        Quiet(
+            log_case(_PLAN + _said(_SERVES) + _said(_LOADS) + _SIDES + _LATE.split("\n")[0]),
+            "one rank alone: it may be at work",
+        ),
+    ),
+    "unlike-numbers": (
+        Fires(
+            log_case(
+                _ROUNDS
+                + _said(
+                    {
+                        0: "prompt 3: tensor of shape (4, 2)",
+                        **dict.fromkeys((1, 2, 3), "prompt 3: tensor of shape (4, 3)"),
+                    }
+                )
+                + _WAIT
+            ),
+            (0,),
+            cause="size-mismatch",
+        ),
+        Fires(
+            log_case(
+                _KEPT
+                + _said({0: "round 3: 3 groups kept", **dict.fromkeys((1, 2, 3), "round 3: 6 groups kept")})
+                + _WAIT
+            ),
+            (0,),
+        ),
+        Quiet(log_case(_ROUNDS + _WAIT), "they are alike to the end"),
+        Quiet(
+            log_case("".join(_said({r: f"round {n}: {5 + r} groups kept" for r in _ALL}) for n in range(4)) + _WAIT),
+            "they differ in each round",
+        ),
+        Quiet(
+            log_case(_KEPT + _said({0: "round 3: 3 groups kept", 1: "round 3: 6 groups kept"}) + _WAIT),
+            "some ranks have not come so far",
+        ),
+        Quiet(
+            log_case(
+                "".join(_said("round {n}: loss 0.5", n) for n in range(3))
+                + _said({r: f"round 3: loss 0.{r}" for r in _ALL})
+                + _WAIT
+            ),
+            "fractions are measured",
+        ),
+        Quiet(
+            log_case(_said("round 0: 6 groups kept") + _said({r: f"round 1: {r} groups kept" for r in _ALL}) + _WAIT),
+            "one round alone was alike: a coincidence",
+        ),
+        Quiet(
+            log_case(
+                _KEPT + _said({0: "round 3: 3 groups kept", **dict.fromkeys((1, 2, 3), "round 3: 6 groups kept")})
+            ),
+            "nobody waited",
+        ),
+    ),
+}
