@@ -209,7 +209,7 @@ class Calls(Expressions):
         return Value(joined.dep & OF_DATA if numeric else 0, NO_PARAMS)
 
     def _collective(self, node: Call, made: known.Collective, args: list[Value], name: str) -> Value:
-        group = ""
+        group = made.group
         given = node.given("group", made.group_at) or node.given("process_group") or node.given("pg")
         if given is not None:
             group = self.group_of(given)
