@@ -7,7 +7,7 @@ from typing import Any
 from unhang.lint import known
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Ref
-from unhang.lint.special import OF_DATA, SPECIAL, element, given_of, is_none, is_plain_method, prepared, value_of_name
+from unhang.lint.special import LENGTH, OF_DATA, SPECIAL, element, given_of, is_none, is_plain_method, prepared, value_of_name
 from unhang.lint.values import (
     AGREED,
     DATA,
@@ -46,6 +46,10 @@ _STRIDED = {"t": "transposed", "transpose": "transposed", "permute": "permuted",
 _RAGGED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"}
 _KEEPS_SHAPE = {
     *("float", "to", "cuda", "half", "long", "int", "detach", "cpu", "squeeze", "unsqueeze", "flatten", "double", "type"),
+}  # fmt: skip
+_FACTS = {
+    *("dim", "ndimension", "stride", "is_floating_point", "get_device", "type", "is_contiguous", "keys", "element_size", "data_ptr"),
+    *("size", "numel", "values", "items", "copy", "update", "pop"),
 }  # fmt: skip
 _LISTS = {"torch.nn.ModuleList", "torch.nn.ModuleDict"}
 _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
@@ -153,6 +157,12 @@ class Calls(Expressions):
             return Value(sort=("layer", full))
         if full == "len" and args and args[0].sort is not None and args[0].sort[0] == "ragged":
             return Value(DATA)
+        if full == "len" and args and args[0].dep & DATA:
+            return Value(DATA, args[0].params, LENGTH)
+        if not full and base.dep & DATA and name in _FACTS:
+            return Value(DATA, base.params, LENGTH) if name in ("size", "numel") and not is_ragged else PLAIN
+        if full == "next" and args:
+            return element(args[0])
         wraps = [v.sort[1] for v in args if v.sort is not None and v.sort[0] == "wrap" and v.sort[1] in ("ddp", "fsdp")]
         if wraps and any(word in name for word in ("step", "train", "forward", "loss")):
             self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 from unhang.lint.ir import Found
 from unhang.lint.values import DATA, DIFFERS, LOCAL, MAYBE, RANK, Conditional, Effect, Value
 
+_SAME_BATCH = re.compile(r"tensor|model|(?:^|[_.])(?:tp|mp|pp|cp|sp|ep)(?=[_.(]|$|group)|pipe|seq|context|ring|ulysses|head|embed|expert")
 GROUPS = ("new_group", "device_mesh")
 
 
@@ -45,6 +47,8 @@ def _is_relevant(e: Effect, cause: Cause) -> bool:
         return e.param >= 0 and e.method == "backward"
     if e.param >= 0 or e.hidden or e.op in GROUPS or not e.group:
         return True
+    if dep and not dep & RANK:  # the members of a group of parts of one model have the same batch
+        return e.group != "?" and (bool(dep & LOCAL) or not _SAME_BATCH.search(e.group))
     return bool(cause.value.group) and e.group == cause.value.group
 
 

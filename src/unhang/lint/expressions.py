@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.special import (
+    BATCH,
     COMPARISONS,
+    LENGTH,
     OF_DATA,
     element,
     is_a_rank,
@@ -138,14 +140,16 @@ class Expressions:
                     return found
             elif kind in ("out", "of") and name not in _TENSOR_FACTS:
                 return v
-            elif kind == "param" and known.rank_kind(name) is None:
-                return Value(0, v.params)
+            elif kind == "param" and known.rank_kind(name) is None and name not in _TENSOR_FACTS:
+                return Value(v.dep & DATA, v.params)
         if name in _TENSOR_FACTS:
-            return Value(DATA) if sort is not None and sort[0] == "ragged" and name == "shape" else PLAIN
+            if name == "shape" and v.dep & DATA and (sort is None or sort[0] not in ("out", "of")):
+                return Value(DATA, v.params, LENGTH if sort is None or sort[0] != "ragged" else None)
+            return Value(0, v.params) if v.params else PLAIN
         if name == "T":
             return Value(v.dep, v.params, ("odd", "transposed"))
         by_name = value_of_name(name)
-        if by_name.dep:
+        if by_name.dep or (by_name.sort is not None and not v.dep and not v.params):
             return by_name
         return Value(v.dep & ~(RANK | UNEVEN), v.params) if v.dep or v.params else PLAIN
 
@@ -177,7 +181,7 @@ class Expressions:
             return v
         if op in COMPARISONS:
             return self._compare(op, parts)
-        values = [self.value(p) for p in parts]
+        values = [v if v.sort != LENGTH else Value(0, v.params) for v in map(self.value, parts)]
         joined = mixed(*values)
         if is_agreed(values):
             return Value(sort=AGREED)
@@ -221,8 +225,12 @@ class Expressions:
             return PLAIN
         if op in ("in", "not in") and isinstance(a.const, str):
             return Value(params=b.params)
+        if (a.sort == LENGTH and b.const not in (0, 1)) or (b.sort == LENGTH and a.const not in (0, 1)):
+            return Value(0, a.params | b.params)
         if op in ("is", "is not") and None in (a.const, b.const):
             tested = a if b.const is None else b
+            if tested.sort == BATCH:
+                return Value(DATA)
             if tested.dep & MAYBE_NONE:
                 return Value(
                     RANK, zero=tested.zero if op == "is not" else None if tested.zero is None else not tested.zero
@@ -271,7 +279,7 @@ class Expressions:
                 return v.sort[1][at.const]  # type: ignore[no-any-return]
             sorts = {x.sort for x in v.sort[1]}
             return v._replace(sort=sorts.pop() if len(sorts) == 1 else None)
-        if v.sort is not None and v.sort[0] in ("out", "of", "agreed"):
+        if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length"):
             return v
         if isinstance(index, Op) and index.op == ":":
             lower, upper, step = (self.value(p) for p in index.parts)

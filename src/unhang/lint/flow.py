@@ -20,7 +20,7 @@ from unhang.lint.single import (
     is_broad_handler,
     is_feature_test,
 )
-from unhang.lint.special import element, items_of, value_of_name
+from unhang.lint.special import element, is_batch, items_of, value_of_name
 from unhang.lint.values import (
     AGREED,
     DATA,
@@ -78,9 +78,9 @@ class Frame(Branches):
             if given is not None:
                 return given
         by_name = value_of_name(name)
-        if by_name.dep:
+        if by_name is not PLAIN:
             return by_name
-        return Value(0, frozenset((i,)), ("param", i)) if name[0] != "*" else PLAIN
+        return Value(DATA if is_batch(name) else 0, frozenset((i,)), ("param", i)) if name[0] != "*" else PLAIN
 
     def run(self, summary: Summary) -> None:
         """Follows the function, and fills its summary."""
@@ -175,8 +175,10 @@ class Frame(Branches):
         last = target.path.rpartition(".")[2]
         if last in known.STOPS and "." in target.path and value.const is True and self._line:
             self._stops.append((target.path, self._line, [c for c, *_ in self.conditions if c.value.dep & RANK]))
-        if not is_certain and not value.dep and value.const is UNKNOWN and (by_name := value_of_name(last)).dep:
-            value = by_name
+        if not is_certain and not value.dep and value.const is UNKNOWN:
+            by_name = value_of_name(last)
+            if by_name.dep or (by_name.sort is not None and value is PLAIN):
+                value = by_name
         self.env[target.path] = value
         head, _, name = target.path.partition(".")
         me = self.env.get(head)
@@ -332,7 +334,7 @@ def _shared(value: Value, i: int) -> tuple[object, ...] | None:
     """What a part of a returned tuple is: outputs of a module stay outputs; `initialize` gives the engine first."""
     if value.sort is None:
         return None
-    if value.sort[0] in ("out", "of", "ragged"):
+    if value.sort[0] in ("out", "of", "ragged", "length"):
         return value.sort
     return value.sort if value.sort == ("wrap", "engine") and i == 0 else None
 

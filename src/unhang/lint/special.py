@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
@@ -13,7 +15,19 @@ if TYPE_CHECKING:
     from unhang.lint.expressions import Expressions
 
 OF_DATA = DATA | MAYBE
+BATCH = ("batch",)  # what a loader gave
+LENGTH = ("length",)  # how long it is: of interest where it may be 0
+_LOADER = re.compile(
+    r"(?:\w+_)?(?:data_?)?loader|(?:\w+_)?dl|(?:train|val|valid|eval|test|data|batch|loader)_?iter(?:ator)?|(?:\w+_)?(?:mini_?|micro_?)?batches"
+)
+_BATCH = re.compile(r"(?:\w+_)?(?:mini_?|micro_?)?batch|(?:gt_|\w+_)?(?:labels|targets)|(?:\w+_)?masks?|input_ids|samples")
 COMPARISONS = {"==", "!=", "<", "<=", ">", ">=", "in"} | {"is", "is not", "not in"}
+
+
+@cache
+def is_batch(name: str) -> bool:
+    """Whether a parameter of this name is of a rank's own batch."""
+    return _BATCH.fullmatch(name.lower().lstrip("_")) is not None
 
 
 def element(v: Value) -> Value:
@@ -22,7 +36,7 @@ def element(v: Value) -> Value:
     if sort is None:
         return Value(v.dep & ~(RANK | UNEVEN | LOCAL), v.params) if v.dep or v.params else PLAIN
     if sort[0] == "many":
-        return Value(v.dep & OF_DATA, v.params, sort[1])
+        return Value(v.dep & OF_DATA | (DATA if sort[1] == BATCH else 0), v.params, sort[1])
     if sort[0] == "zip":
         return Value(v.dep & OF_DATA, v.params, ("tuple", sort[1]))
     if sort[0] == "tuple":
@@ -38,11 +52,12 @@ def is_agreed(values: list[Value]) -> bool:
     return any(v.sort == AGREED for v in values) and not any(v.dep or v.params for v in values)
 
 
+@cache
 def value_of_name(name: str) -> Value:
     """What a name says that nothing else is known of."""
     kind = known.rank_kind(name)
     if kind is None:
-        return PLAIN
+        return Value(sort=("many", BATCH)) if _LOADER.fullmatch(name.lower().lstrip("_")) else PLAIN
     if kind in ("zero", "local zero"):
         return Value(RANK, zero=True)
     return Value(RANK, NO_PARAMS, ("rank",), False, "")
