@@ -24,6 +24,7 @@ from unhang.lint.values import (
     UNKNOWN,
     Conditional,
     Effect,
+    Needs,
     Value,
     either,
 )  # fmt: skip
@@ -33,7 +34,7 @@ from unhang.lint.values import (
 class Exit:
     """A way out that not every rank takes. `made`: what its branch did before; `rest`: what the others do after it.
 
-    `depth`: how many conditions stand around the one that parts the ranks.
+    `depth`: how many conditions stand around the one that parts the ranks. `needs`: what names are where it is taken.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Exit:
     column: int
     made: list[Effect]
     depth: int
+    needs: Needs = frozenset()
     rest: list[Effect] = field(default_factory=list)
 
 
@@ -54,7 +56,7 @@ class Way:
     made: list[Effect]
     exits: list[Exit]
     cause: Cause
-    needed: frozenset[tuple[int, bool | str]]
+    needed: Needs
 
 
 @dataclass(eq=False)
@@ -71,7 +73,7 @@ class Branches(Calls):
     link: Link
     function: Function
     conditions: list[tuple[Cause, int, int]]
-    needs: frozenset[tuple[int, bool | str]]
+    needs: Needs
     _exits: list[Exit]
     _pending: list[Pending]
     _unsure: int
@@ -115,7 +117,7 @@ class Branches(Calls):
         before, exits, mark, needs = self.env, self._exits, len(self.effects), self.needs
         ways = []
         for body, why, needed in zip((s.body, s.orelse), (cause, opposite), implied(self, s.test), strict=True):
-            self.env, self._exits, self.needs = dict(before), list(exits), needs | needed
+            self.env, self._exits, self.needs, why = dict(before), list(exits), needs | needed, why._replace(needed=needed)
             self.conditions.append((why, len(self.effects), self.loops))
             end = self.block(body)
             self.conditions.pop()
@@ -227,7 +229,8 @@ class Branches(Calls):
             if way_out.kind == "except":
                 close_handler(self, way_out.made, way_out.rest, way_out.cause.text)
                 continue
-            missed, extra = compared(way_out.rest, way_out.made, way_out.cause)
+            rest = [e for e in way_out.rest if not contradicts(e.needs, way_out.needs)]
+            missed, extra = compared(rest, way_out.made, way_out.cause)
             missed, extra = worst_first(missed), worst_first(extra)
             if missed:
                 found = finding_of(
@@ -280,7 +283,12 @@ def is_never_a_rank(test: Expr) -> bool:
     return False
 
 
-Needs = frozenset[tuple[int, bool | str]]
+def contradicts(a: Needs, b: Needs) -> bool:
+    """Whether both cannot be: one asks for what the other excludes."""
+    return bool(a and b) and any((i, _OPPOSITE[wanted]) in b for i, wanted in a)
+
+
+_OPPOSITE: dict[bool | str, bool | str] = {True: False, False: True, "some": "none", "none": "some"}
 
 
 def implied(frame: Branches, test: Expr) -> tuple[Needs, Needs]:
@@ -289,17 +297,17 @@ def implied(frame: Branches, test: Expr) -> tuple[Needs, Needs]:
     match test:
         case Ref():
             sort = frame.ref(test.path).sort
-            if sort is not None and sort[0] == "param":
-                return frozenset({(sort[1], True)}), frozenset({(sort[1], False)})
+            of = sort[1] if sort is not None and sort[0] == "param" else test.path
+            return frozenset({(of, True)}), frozenset({(of, False)})
         case Op(op="not", parts=[inner]):
             return implied(frame, inner)[::-1]
         case Op(op="and" | "or"):
             both = [implied(frame, p) for p in test.parts]
-            joined = frozenset[tuple[int, bool | str]]().union(*(b[test.op == "or"] for b in both))
+            joined = Needs().union(*(b[test.op == "or"] for b in both))
             return (joined, nothing) if test.op == "and" else (nothing, joined)
-        case Op(op="is" | "is not", parts=[Ref() as of, Const(value=None)]):
-            sort = frame.ref(of.path).sort
-            if sort is not None and sort[0] == "param":
-                ways: tuple[Needs, Needs] = frozenset({(sort[1], "none")}), frozenset({(sort[1], "some")})
-                return ways if test.op == "is" else ways[::-1]
+        case Op(op="is" | "is not", parts=[Ref(path=path), Const(value=None)]):
+            sort = frame.ref(path).sort
+            of = sort[1] if sort is not None and sort[0] == "param" else path
+            ways: tuple[Needs, Needs] = frozenset({(of, "none")}), frozenset({(of, "some")})
+            return ways if test.op == "is" else ways[::-1]
     return nothing, nothing

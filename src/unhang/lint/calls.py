@@ -23,6 +23,7 @@ from unhang.lint.values import (
     UNEVEN,
     UNKNOWN,
     Effect,
+    Needs,
     Place,
     Summary,
     Value,
@@ -354,12 +355,13 @@ class Calls(Expressions):
             self.emit(made._replace(way=(*way, *made.way)[:MOST_WAY]))
 
     def _still_needed(
-        self, needs: frozenset[tuple[int, bool | str]], given: dict[int, tuple[Expr, Value]], defaults: list[Expr | None],
-        count: int,
-    ) -> frozenset[tuple[int, bool | str]] | None:  # fmt: skip
+        self, needs: Needs, given: dict[int, tuple[Expr, Value]], defaults: list[Expr | None], count: int
+    ) -> Needs | None:
         """What our own parameters must be for an effect of a call; None: this call does not make it."""
-        ours = set()
+        ours = set[tuple[int | str, bool | str]]()
         for i, wanted in needs:
+            if isinstance(i, str):
+                continue
             at = i - (count - len(defaults))
             default = defaults[at] if 0 <= at < len(defaults) else None
             v = given[i][1] if i in given else Value(const=default.value) if isinstance(default, Const) else PLAIN

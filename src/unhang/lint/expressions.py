@@ -24,6 +24,7 @@ from unhang.lint.values import (
     AGREED,
     DATA,
     DIFFERS,
+    FAILED,
     MAYBE_NONE,
     NO_PARAMS,
     PLAIN,
@@ -231,6 +232,8 @@ class Expressions:
             tested = a if b.const is None else b
             if tested.sort == BATCH:
                 return Value(DATA)
+            if tested.dep & FAILED:
+                return Value(FAILED)
             if tested.dep & MAYBE_NONE:
                 return Value(
                     RANK, zero=tested.zero if op == "is not" else None if tested.zero is None else not tested.zero

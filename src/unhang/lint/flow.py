@@ -8,7 +8,7 @@ from typing import Any
 from unhang.lint import known
 from unhang.lint.branches import Branches, Exit, Pending, joined_env, worst_first
 from unhang.lint.divergence import Cause, compared, finding_of
-from unhang.lint.ir import Attr, Call, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
+from unhang.lint.ir import Attr, Call, Do, Expr, Handler, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.link import Link, is_one_rank
 from unhang.lint.single import (
     close_handler,
@@ -19,14 +19,17 @@ from unhang.lint.single import (
     found_in_stop,
     is_broad_handler,
     is_feature_test,
+    may_fail_alone,
 )
 from unhang.lint.special import element, is_batch, items_of, value_of_name
 from unhang.lint.values import (
     AGREED,
     DATA,
     DIFFERS,
+    FAILED,
     MAYBE_NONE,
     MOST_EFFECTS,
+    Needs,
     PLAIN,
     RANK,
     UNEVEN,
@@ -63,7 +66,7 @@ class Frame(Branches):
         self._line = 0
         self._stops: list[tuple[str, int, list[Cause]]] = []
         self._implied: list[int] = []
-        self.needs: frozenset[tuple[int, bool | str]] = frozenset()
+        self.needs: Needs = frozenset()
         self.uniform: set[str] = set()
         for i, name in enumerate(self.function.parameters):
             self.env[name.lstrip("*")] = self._parameter(i, name)
@@ -94,7 +97,7 @@ class Frame(Branches):
         for path, line, causes in self._stops:
             if causes and self.env.get(path, PLAIN).sort != AGREED:
                 found_in_stop(self, path, line, causes[0])
-        summary.effects = [e for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
+        summary.effects = [_of_parameters(e) for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
         summary.unifies = frozenset(self.unified)
         returned = PLAIN
@@ -220,7 +223,7 @@ class Frame(Branches):
         if differing and not self._unsure and not self._no_exits:
             alone = [d for d in differing if d[0].value.dep & RANK and d[0].value.zero]
             cause, mark, depth = (alone or differing[-1:])[0]
-            self._exits.append(Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth))
+            self._exits.append(Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth, self.needs - cause.needed))
         return s.kind
 
     def _loop(self, s: Loop) -> str:
@@ -287,6 +290,36 @@ class Frame(Branches):
         self.uneven_is_fine -= uneven
         return end
 
+    def _handler(self, s: Try, handler: Handler, made: list[Effect], is_fallback: bool) -> str:
+        """What a rank does that comes to a handler, while the others do not."""
+        at, exits, text = len(self.effects), list(self._exits), f"except {', '.join(handler.names)}".rstrip()
+        is_known, is_broad = is_feature_test(handler), is_broad_handler(handler)
+        dep = 0
+        if not is_known and not is_broad and any(e.hidden for e in made):  # a batch that one rank cannot use
+            dep = DATA
+        elif is_broad and not is_known and not is_fallback and self.at and may_fail_alone(s.body):
+            dep = FAILED
+        if dep:
+            self.conditions.append((Cause(Value(dep), handler.line, text, self.path), at, self.loops))
+        end = self.block(handler.body)
+        if dep:
+            self.conditions.pop()
+        mine = [e for e in self._exits if e not in exits and (e.rest or dep)]
+        own = self._cut(at)
+        if found_in_handler(self, handler, end, made, own, is_fallback):
+            mine = []
+        for way_out in mine:
+            if way_out.cause.value.dep & FAILED and way_out.depth == len(self.conditions):
+                way_out.rest[:0] = made
+        self._exits = exits + mine
+        if own and not is_fallback and not is_known:
+            cause = Cause(PLAIN, handler.line, text, self.path)
+            if end in ("", "break", "continue"):
+                close_handler(self, own, made, text)
+            else:
+                self._exits.append(Exit("except", cause, handler.line, 0, own, len(self.conditions), rest=list(made)))
+        return end
+
     def _try(self, s: Try) -> str:
         mark = len(self.effects)
         before = dict(self.env)
@@ -296,38 +329,25 @@ class Frame(Branches):
             end = self.block(s.orelse)
         after = self.env
         ends = []
+        is_fallback = (
+            len(s.body) == 1 and any(e.param < 0 for e in made) and not isinstance(s.body[0], If | Loop | With | Try)
+        )
         for handler in s.handlers:
             self.env = joined_env(before, after)
-            at = len(self.effects)
-            exits = list(self._exits)
-            skips = any(e.hidden for e in made) and not is_feature_test(handler) and not is_broad_handler(handler)
-            if skips:  # a batch that one rank cannot use
-                cause = Cause(Value(DATA), handler.line, f"except {', '.join(handler.names)}", self.path)
-                self.conditions.append((cause, at, self.loops))
-            ends.append(self.block(handler.body))
-            if skips:
-                self.conditions.pop()
-            self._exits = exits + [e for e in self._exits if e not in exits and (e.rest or skips)]
-            is_fallback = (
-                len(s.body) == 1
-                and any(e.param < 0 for e in made)
-                and not isinstance(s.body[0], If | Loop | With | Try)
-            )
-            own = self._cut(at)
-            found_in_handler(self, handler, ends[-1], made, own, is_fallback)
-            if own and not is_fallback and not is_feature_test(handler):
-                text = f"except {', '.join(handler.names)}".rstrip()
-                cause = Cause(PLAIN, handler.line, text, self.path)
-                if ends[-1] in ("", "break", "continue"):
-                    close_handler(self, own, made, text)
-                else:
-                    self._exits.append(Exit("except", cause, handler.line, 0, own, len(self.conditions), list(made)))
+            ends.append(self._handler(s, handler, made, is_fallback))
         self.env = after if not s.handlers else joined_env(after, self.env)
         at = len(self.effects)
         final = self.block(s.final)
         if s.final and len(self.effects) > at:
             found_in_handler(self, None, "", made, self.effects[at:])
         return final or (end if all(ends) else "")
+
+
+def _of_parameters(effect: Effect) -> Effect:
+    """What callers can know of its needs."""
+    if all(isinstance(of, int) for of, _ in effect.needs):
+        return effect
+    return effect._replace(needs=frozenset(n for n in effect.needs if isinstance(n[0], int)))
 
 
 def _shared(value: Value, i: int) -> tuple[object, ...] | None:

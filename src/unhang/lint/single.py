@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Found, Handler, If, Leave, Loop, Op, Ref, Stmt, Try, With
+from unhang.lint.ir import Attr, Call, Const, Expr, Found, Handler, If, Leave, Loop, Node, Op, Ref, Stmt, Try, With
 from unhang.lint.ir import Do as DoStatement
 from unhang.lint.values import RANK, UNEVEN, Conditional, Effect, Summary, Value
 
@@ -32,6 +32,12 @@ _FEATURE_TESTS = {
     "NotImplementedError",
     "StopIteration",
     "KeyboardInterrupt",
+}
+_SAME_FOR_ALL = {
+    *("int", "float", "str", "bool", "len", "getattr", "hasattr", "setattr", "isinstance", "print", "format", "append", "dict", "list"),
+    *("import_module", "find_spec", "version", "Version", "parse", "is_available", "is_initialized", "get_rank", "get_world_size"),
+    *("get_backend", "init_process_group", "destroy_process_group", "new_group", "info", "debug", "warning", "error", "signature"),
+    *("get", "index", "device_count", "device", "set_device", "synchronize", *known.WORDS),
 }
 _READS_ALL = {"all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter", "gather"}
 
@@ -166,23 +172,23 @@ def found_in_handler(
     made: Sequence[Effect],
     inside: Sequence[Effect],
     is_fallback: bool = False,
-) -> None:
-    """An `except` (None: `finally`) after a body that made these effects, with effects of its own."""
+) -> bool:
+    """An `except` (None: `finally`) after a body that made these effects, with effects of its own; whether it is found to go on."""
     own = [e for e in inside if e.param < 0 and e.op != "destroy"]
     made = [e for e in made if e.op != "destroy"]
     if handler is None:
         if own and made:
             first = own[0].way[0]
             _found(frame, "LNT202", first.line, first.column, own[0])
-        return
+        return False
     if is_feature_test(handler) or (is_fallback and inside):
-        return
+        return False
     is_broad = is_broad_handler(handler)
     hidden = [e for e in made if e.hidden or (e.param >= 0 and e.method in ("()", "backward"))]
     collective = [e for e in made if e.param < 0]
     goes_on = end in ("", "continue") and not _gives_up(handler.body)
     if not is_broad or not goes_on or not (hidden or (collective and frame.loops)):
-        return
+        return False
     effect = (collective or hidden)[0]
     found = Found(
         "LNT203", handler.line, 1, {"caught": _caught(handler), "collective": effect.way[-1].text}, _way(effect)
@@ -191,6 +197,27 @@ def found_in_handler(
         frame.link.report(frame.path, found)
     elif backward := [e for e in hidden if e.method == "backward"]:
         frame.later.append(Conditional(backward[0].param, "backward", found, frame.path))
+    else:
+        return False
+    return True
+
+
+def may_fail_alone(body: Sequence[Stmt]) -> bool:
+    """Whether there is a call in it that can fail on one rank: it reads, computes or asks somebody."""
+    return any(name not in _SAME_FOR_ALL for name in _called_in(body))
+
+
+def _called_in(body: Sequence[Stmt]) -> Iterator[str]:
+    todo: list[object] = list(body)
+    while todo:
+        one = todo.pop()
+        if isinstance(one, list):
+            todo += one
+        elif isinstance(one, Call):
+            yield _text(one).rpartition(".")[2]
+            todo += one.args
+        elif isinstance(one, Node) and not isinstance(one, Ref | Const):
+            todo += [getattr(one, name) for name in one.__struct_fields__]
 
 
 def is_broad_handler(handler: Handler) -> bool:
