@@ -117,7 +117,12 @@ class Branches(Calls):
         before, exits, mark, needs = self.env, self._exits, len(self.effects), self.needs
         ways = []
         for body, why, needed in zip((s.body, s.orelse), (cause, opposite), implied(self, s.test), strict=True):
-            self.env, self._exits, self.needs, why = dict(before), list(exits), needs | needed, why._replace(needed=needed)
+            self.env, self._exits, self.needs, why = (
+                dict(before),
+                list(exits),
+                needs | needed,
+                why._replace(needed=needed),
+            )
             self.conditions.append((why, len(self.effects), self.loops))
             end = self.block(body)
             self.conditions.pop()

@@ -5,9 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from unhang.lint import known
+from unhang.lint.arguments import is_of_one_rank
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Ref
-from unhang.lint.special import LENGTH, OF_DATA, SPECIAL, element, given_of, is_none, is_plain_method, prepared, value_of_name
+from unhang.lint.special import (
+    LENGTH,
+    OF_DATA,
+    SPECIAL,
+    element,
+    given_of,
+    is_none,
+    is_plain_method,
+    prepared,
+    value_of_name,
+)
+from unhang.lint.tensors import FACTS, LISTS, tensor_method
 from unhang.lint.values import (
     AGREED,
     DATA,
@@ -19,7 +31,6 @@ from unhang.lint.values import (
     NO_PARAMS,
     PLAIN,
     RANK,
-    RAW,
     UNEVEN,
     UNKNOWN,
     Effect,
@@ -32,6 +43,7 @@ from unhang.lint.values import (
 
 # What these give differs as their arguments differ.
 _PURE = {
+    *("frozenset",),
     *("int", "str", "bool", "float", "abs", "len", "min", "max", "tuple", "list", "set", "sorted", "any", "all", "sum", "range"),
     *("enumerate", "zip", "reversed", "iter", "next", "round", "divmod", "map", "filter", "repr", "hash", "copy.copy"),
     *("copy.deepcopy", "torch.tensor", "torch.as_tensor", "tqdm.tqdm", "tqdm.auto.tqdm", "itertools.islice"),
@@ -41,19 +53,6 @@ _SAME_OBJECT = {
 }  # fmt: skip
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
-_NUMBERS = ("torch.", "math.", "numpy.", "statistics.")
-_UNIFYING_WORDS = ("reduce", "gather", "sync", "broadcast", "average", "across", "all_")
-_STRIDED = {"t": "transposed", "transpose": "transposed", "permute": "permuted", "expand": "expanded", "expand_as": "expanded"}  # fmt: skip
-_RAGGED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"}
-_KEEPS_SHAPE = {
-    *("float", "to", "cuda", "half", "long", "int", "detach", "cpu", "squeeze", "unsqueeze", "flatten", "double", "type"),
-}  # fmt: skip
-_FACTS = {
-    *("dim", "ndimension", "stride", "is_floating_point", "get_device", "type", "is_contiguous", "keys", "element_size", "data_ptr"),
-    *("size", "numel", "values", "items", "copy", "update", "pop"),
-}  # fmt: skip
-_LISTS = {"torch.nn.ModuleList", "torch.nn.ModuleDict"}
-_DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
 
 
 class Calls(Expressions):
@@ -136,9 +135,11 @@ class Calls(Expressions):
                 return base
             if bsort[0] == "rank" and name in ("item",):
                 return base
-        return self._other(node, callee, full, base, name, args)
+        return self._other(node, callee, full, owner, base, name, args)
 
-    def _other(self, node: Call, callee: Value, full: str, base: Value, name: str, args: list[Value]) -> Value:
+    def _other(
+        self, node: Call, callee: Value, full: str, owner: str, base: Value, name: str, args: list[Value]
+    ) -> Value:
         """A call of which only the name is known. It may call what it is given."""
         for v in args:
             if v.sort is not None and v.sort[0] in ("fn", "bound"):
@@ -147,20 +148,20 @@ class Calls(Expressions):
         if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
             self.found_in_call(name, "", node, args)
             return self._collective(node, known.Collective("all_reduce"), args, name)
-        if name in known.PROGRESS and not args:
+        if (name in known.PROGRESS and not args) or (name or full.rpartition(".")[2]) in known.FREE_PORTS:
             return Value(LOCAL)
         is_ragged = base.sort is not None and base.sort[0] == "ragged"
         if name in known.COUNTS and (is_ragged or (self._in_forward() and not args and name in ("any", "item"))):
             return Value(DATA)
         if name in ("items", "keys", "values") and base.dep & UNEVEN:
             return Value(UNEVEN)
-        if full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper() and full not in _LISTS:
+        if full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper() and full not in LISTS:
             return Value(sort=("layer", full))
         if full == "len" and args and args[0].sort is not None and args[0].sort[0] == "ragged":
             return Value(DATA)
-        if full == "len" and args and args[0].dep & DATA:
-            return Value(DATA, args[0].params, LENGTH)
-        if not full and base.dep & DATA and name in _FACTS:
+        if full == "len" and args and args[0].dep & (DATA | LOCAL):
+            return Value(args[0].dep & (DATA | LOCAL), args[0].params, LENGTH)
+        if not full and base.dep & DATA and name in FACTS:
             return Value(DATA, base.params, LENGTH) if name in ("size", "numel") and not is_ragged else PLAIN
         if full == "next" and args:
             return element(args[0])
@@ -178,14 +179,26 @@ class Calls(Expressions):
         if by_name.dep and not callee.dep & ~RANK:
             group = node.given("group", 0)
             return by_name._replace(group=self.group_of(group) if group is not None and "rank" in name else "")
-        if name in known.IS_THERE and (base.dep & LOCAL or any(a.dep & LOCAL for a in args)):
-            return Value(LOCAL)
+        if name in known.IS_THERE:
+            at = (
+                owner
+                if owner and not full
+                else node.args[0].path
+                if node.args and isinstance(node.args[0], Ref)
+                else ""
+            )
+            if base.dep & LOCAL or any(a.dep & LOCAL for a in args) or (at and is_of_one_rank(self.function, at)):
+                return Value(LOCAL)
         joined = mixed(base, *args)
         if full in _PURE:
             many = args[0].sort if args and full != "len" else None
             many = None if many is not None and many[0] in ("param", "wrap", "obj") else many
             dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all") else joined.dep
             keep = joined._replace(dep=dep)
+            if full == "sorted":
+                many = None if many == ("set",) else many
+            elif full in ("set", "frozenset") and not (many is not None and many[0] == "share"):
+                many = ("set",)
             given = [element(a) for a in args[: len(node.args) - len(node.names)]]
             if full == "zip":
                 return keep._replace(sort=("zip", tuple(given)))
@@ -194,30 +207,7 @@ class Calls(Expressions):
             return keep._replace(sort=many, zero=args[0].zero if len(args) == 1 else None)
         if full in _PATHS or name in _OF_A_PATH:
             return Value(joined.dep & LOCAL, joined.params)
-        return self._tensor_method(full, base, name, args, joined)
-
-    def _tensor_method(self, full: str, base: Value, name: str, args: list[Value], joined: Value) -> Value:
-        if base.sort == AGREED:
-            return base
-        if name in _STRIDED and (base.sort is None or base.sort[0] in ("out", "of", "many", "param")) and not full:
-            return Value(base.dep, base.params, ("odd", _STRIDED[name]))
-        if (name in _RAGGED and (not full or full.startswith("torch."))) or (full == "torch.where" and len(args) == 1):
-            return Value(joined.dep, joined.params, ("ragged", name))
-        if base.sort is not None and base.sort[0] in ("odd", "ragged"):
-            keeps = name in _KEEPS_SHAPE or (base.sort[0] == "ragged" and name in _DENSE - {"sum", "mean", "item"})
-            return Value(base.dep, base.params, base.sort if keeps else None)
-        if any(word in name.lower() or word in full.lower() for word in _UNIFYING_WORDS):
-            return Value(sort=AGREED)
-        if "unwrap" in name:
-            return Value(sort=RAW)
-        outs = [v.sort for v in (base, *args) if v.sort is not None and v.sort[0] in ("out", "of")]
-        if full in _LISTS:
-            return args[0] if args else PLAIN
-        if outs and (not full or full.startswith(_NUMBERS)):
-            keeps_graph = name not in known.NAN_TESTS and name not in ("item", "detach", "tolist", "numpy", "cpu")
-            return Value(joined.dep & OF_DATA, joined.params, outs[0] if keeps_graph else None)
-        numeric = full.startswith(_NUMBERS) or (not full and base.dep & OF_DATA)
-        return Value(joined.dep & OF_DATA if numeric else 0, NO_PARAMS)
+        return tensor_method(full, base, name, args, joined)
 
     def _collective(self, node: Call, made: known.Collective, args: list[Value], name: str) -> Value:
         group = made.group

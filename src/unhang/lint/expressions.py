@@ -11,10 +11,12 @@ from unhang.lint.special import (
     COMPARISONS,
     LENGTH,
     OF_DATA,
+    RANKS,
     element,
     is_a_rank,
     is_agreed,
     is_column,
+    is_in_flight,
     is_step,
     line_of,
     paths_in,
@@ -25,6 +27,7 @@ from unhang.lint.values import (
     DATA,
     DIFFERS,
     FAILED,
+    LOCAL,
     MAYBE_NONE,
     NO_PARAMS,
     PLAIN,
@@ -126,6 +129,8 @@ class Expressions:
         sort = v.sort
         if sort == AGREED:
             return v
+        if name in self.link.flags:
+            return Value(LOCAL)
         if name == "module" and (sort is None or sort[0] in ("wrap", "param", "raw", "obj")):
             return Value(sort=RAW)
         if sort is not None:
@@ -138,7 +143,7 @@ class Expressions:
             if kind in ("obj", "super", "class"):
                 found = self.link.attribute(sort, name)
                 if found is not None:
-                    return found
+                    return Value(LOCAL) if found.sort is None and not found.dep and is_in_flight(name) else found
             elif kind in ("out", "of") and name not in _TENSOR_FACTS:
                 return v
             elif kind == "param" and known.rank_kind(name) is None and name not in _TENSOR_FACTS:
@@ -186,6 +191,8 @@ class Expressions:
         joined = mixed(*values)
         if is_agreed(values):
             return Value(sort=AGREED)
+        if op in ("+", "-") and any(v.sort == ("set",) for v in values):
+            return joined._replace(sort=("set",))
         outs = [v.sort for v in values if v.sort is not None and v.sort[0] in ("out", "of")]
         if outs and op == "dict":
             outs = []
@@ -222,7 +229,7 @@ class Expressions:
             return PLAIN
         if is_agreed([a, b]):
             return Value(sort=AGREED)
-        if a.sort == b.sort == ("rank",):  # a rank and another one: who is a member, perhaps
+        if a.sort in RANKS and b.sort in RANKS:  # a rank and another one: who is a member, perhaps
             return PLAIN
         if op in ("in", "not in") and isinstance(a.const, str):
             return Value(params=b.params)
@@ -239,6 +246,8 @@ class Expressions:
                     RANK, zero=tested.zero if op == "is not" else None if tested.zero is None else not tested.zero
                 )
             return Value(params=tested.params, sort=("none test",)) if tested.params else PLAIN
+        if _is_device(parts[0]) and b.const == 0:
+            return Value(RANK, zero=op in ("==", "is"))
         joined = mixed(a, b)
         number = b if a.dep & RANK else a
         if joined.dep & RANK:
@@ -315,3 +324,8 @@ class Expressions:
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""
         raise NotImplementedError
+
+
+def _is_device(e: Expr) -> bool:
+    """`args.gpu == 0`: each process has the device of its number on the node."""
+    return isinstance(e, Ref) and e.path.rpartition(".")[2] in ("gpu", "gpu_id", "local_gpu", "proc_id")

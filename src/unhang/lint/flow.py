@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from unhang.lint import known
+from unhang.lint.arguments import found_in_environment, found_in_handles
 from unhang.lint.branches import Branches, Exit, Pending, joined_env, worst_first
 from unhang.lint.divergence import Cause, compared, finding_of
-from unhang.lint.ir import Attr, Call, Do, Expr, Handler, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
+from unhang.lint.ir import Attr, Call, Const, Do, Expr, Handler, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.link import Link, is_one_rank
 from unhang.lint.single import (
     close_handler,
@@ -16,6 +17,7 @@ from unhang.lint.single import (
     found_in_endless_loop,
     found_in_function,
     found_in_handler,
+    found_in_order,
     found_in_stop,
     is_broad_handler,
     is_feature_test,
@@ -29,13 +31,13 @@ from unhang.lint.values import (
     FAILED,
     MAYBE_NONE,
     MOST_EFFECTS,
-    Needs,
     PLAIN,
     RANK,
     UNEVEN,
     UNKNOWN,
     Conditional,
     Effect,
+    Needs,
     Summary,
     Value,
     either,
@@ -56,6 +58,7 @@ class Frame(Branches):
         self.no_sync, self.loops, self.uneven_is_fine = 0, 0, 0
         self.unified: set[int] = set()
         self.later: list[Conditional] = []
+        self.handles: list[tuple[str, Call]] = []
         self._exits: list[Exit] = []
         self._pending: list[Pending] = []
         self._returned: list[Value] = []
@@ -113,6 +116,7 @@ class Frame(Branches):
             )
         summary.returns = returned
         found_in_function(self, summary)
+        found_in_handles(self)
 
     def _branch(self, cause: Cause, body: Sequence[Stmt]) -> None:
         """A body that only some ranks come to."""
@@ -148,6 +152,9 @@ class Frame(Branches):
         value = self.value(s.value)
         if s.adds:
             value = either(self.value(s.targets[0]), value)
+        kept = s.targets[0].path if isinstance(s.targets[0], Ref) else "."
+        if "." not in kept and isinstance(s.value, Call) and s.value.given("async_op") == Const(True):
+            self.handles.append((kept, s.value))
         for target in s.targets:
             self.assign(target, value, is_certain=not isinstance(s.value, Call | Ref))
         return ""
@@ -163,6 +170,8 @@ class Frame(Branches):
             return
         if isinstance(target, Op) and target.op == "[]" and isinstance(target.parts[0], Ref):
             base = target.parts[0].path
+            if base.endswith("environ") and isinstance(target.parts[1], Const):
+                found_in_environment(self, target.parts[1].value, value, self._line)
             dep = value.dep & DATA | (UNEVEN if self._uneven_loops else 0)
             if dep and base in self.env:
                 self.env[base] = self.env[base]._replace(dep=self.env[base].dep | dep, sort=None)
@@ -223,7 +232,9 @@ class Frame(Branches):
         if differing and not self._unsure and not self._no_exits:
             alone = [d for d in differing if d[0].value.dep & RANK and d[0].value.zero]
             cause, mark, depth = (alone or differing[-1:])[0]
-            self._exits.append(Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth, self.needs - cause.needed))
+            self._exits.append(
+                Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth, self.needs - cause.needed)
+            )
         return s.kind
 
     def _loop(self, s: Loop) -> str:
@@ -261,6 +272,9 @@ class Frame(Branches):
         self.env = joined_env(before, self.env)
         if not is_for and over.const is True and len(s.body) == 1 and isinstance(s.body[0], Leave):
             found_in_endless_loop(self, s.body[0], s.line)
+        if is_for:
+            found_in_order(self, s, over, made)
+        uneven = uneven or (is_for and over.dep & DATA and over.sort == ("share", "range"))
         if uneven and made and not self.uneven_is_fine:
             self._uneven(s, over, made, mark)
         self.block(s.orelse)

@@ -252,7 +252,9 @@ LOCAL_SOURCES = {
     *("torch.cuda.max_memory_allocated", "torch.cuda.mem_get_info", "torch.cuda.memory_stats"),
 }
 # Methods without arguments that tell how far something local is.
-PROGRESS = {"done", "query", "is_alive", "qsize"}
+PROGRESS = {"done", "query", "is_alive", "qsize", "getsockname"}
+FREE_PORTS = {"find_free_port", "get_free_port", "get_open_port", "pick_free_port", "free_port", "find_available_port", "get_random_port"}
+CHANCE = {"random.randint", "random.randrange", "random.choice", "numpy.random.randint"}
 COUNTS = {"numel", "size", "any", "all", "item"}  # what a rank learns of its own tensor
 FILTERS = {"nonzero", "where", "numel", "any", "argwhere", "masked_select", "unique"}
 STOPS = {"should_stop", "should_training_stop", "should_epoch_stop"}
@@ -320,7 +322,14 @@ def collective(name: str) -> Collective | None:
     return None
 
 
-_MODULES = {_DIST, f"{_DIST}.distributed_c10d", "deepspeed.comm", "deepspeed.comm.comm", "mmengine.dist", "mmengine.dist.dist"}
+_MODULES = {
+    _DIST,
+    f"{_DIST}.distributed_c10d",
+    "deepspeed.comm",
+    "deepspeed.comm.comm",
+    "mmengine.dist",
+    "mmengine.dist.dist",
+}
 
 
 @cache
@@ -364,7 +373,7 @@ WORDS = frozenset({
     *_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS, *(name for methods in _ON.values() for name in methods),
     *(name for methods in HIDDEN.values() for name in methods if name not in ("()", "forward", "step")),
     *(full.rpartition(".")[2] for full in (*WRAPPERS, *CHECKPOINTS, *MESHES, *_OF_LIBRARIES)), "DDP", "FSDP", "prepare", "setup",
-    "Thread", "DataLoader", "register", "signal", "finalize", "log", "log_dict",
+    "Thread", "DataLoader", "init_process_group", "submit", "Timer", "register", "signal", "finalize", "log", "log_dict",
 })  # fmt: skip
 
 # A file without any of these in it, and which calls nobody that has, cannot make a finding.

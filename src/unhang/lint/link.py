@@ -40,6 +40,9 @@ class Link:
         self.findings: dict[tuple[str, str, int, int], tuple[str, Found]] = {}
         self.groups: dict[tuple[int, str], set[tuple[int, int]]] = {}
         self.threads: list[tuple[str, int, tuple[Any, ...], list[Effect], Found]] = []
+        self.flags: set[str] = set()
+        self.limits: list[str] = []
+        self.without_limit: dict[str, Found] = {}
         self.built: dict[tuple[int, str], dict[int, Value]] = {}
         self._summaries: dict[tuple[int, int], Summary] = {}
         self._tops: dict[tuple[int, str], Value] = {}
@@ -57,10 +60,12 @@ class Link:
 
     def run(self) -> Iterator[tuple[str, Found]]:
         """Every finding, by file and line; after `follow`."""
-        if any(v.sort for given in self.built.values() for v in given.values()):
-            self._forget()  # now it is known with what objects are made
+        if self.flags or any(v.sort for given in self.built.values() for v in given.values()):
+            self._forget()  # now it is known with what objects are made, and what signals set
             self.follow()
         self._threads()
+        for path, found in self.without_limit.items() if self.limits else ():
+            self.report(path, found)
         yield from sorted(self.findings.values(), key=lambda pf: (pf[0], pf[1].line, pf[1].column, pf[1].code))
 
     def _roots(self) -> Iterator[tuple[int, int]]:
@@ -236,6 +241,11 @@ class Link:
         value = value._replace(params=NO_PARAMS)
         values[name] = either(values[name], value) if name in values else value
 
+    def note_signal(self, handler: Value) -> None:
+        """What a handler of signals sets is the process's own."""
+        if handler.sort is not None and handler.sort[0] in ("fn", "bound"):
+            self.flags |= set(self.project.function(handler.sort[1], handler.sort[2]).sets)
+
     def note_constructor(self, sort: tuple[Any, ...], given: dict[int, tuple[Expr, Value]]) -> None:
         """With what an object is made."""
         known_so_far = self.built.setdefault((sort[1], sort[2]), {})
@@ -310,7 +320,12 @@ class Link:
             return
         v = given[conditional.param][1]
         found = conditional.found
-        if conditional.method == "is None":
+        if conditional.method == "is set":
+            if v.sort == ("set",):
+                self.report(conditional.path, found)
+            elif v.sort is not None and v.sort[0] == "param":
+                frame.later.append(conditional._replace(param=v.sort[1]))
+        elif conditional.method == "is None":
             if v.dep & MAYBE_NONE:
                 self._report_given(conditional, place)
             elif v.sort is not None and v.sort[0] == "param":

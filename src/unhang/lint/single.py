@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Found, Handler, If, Leave, Loop, Node, Op, Ref, Stmt, Try, With
+from unhang.lint.arguments import ARGUMENTS
+from unhang.lint.ir import Attr, Call, Const, Expr, Found, Handler, If, Leave, Loop, Op, Ref, Stmt, Try, With, nodes_in
 from unhang.lint.ir import Do as DoStatement
 from unhang.lint.values import RANK, UNEVEN, Conditional, Effect, Summary, Value
 
@@ -34,11 +36,47 @@ _FEATURE_TESTS = {
     "KeyboardInterrupt",
 }
 _SAME_FOR_ALL = {
-    *("int", "float", "str", "bool", "len", "getattr", "hasattr", "setattr", "isinstance", "print", "format", "append", "dict", "list"),
-    *("import_module", "find_spec", "version", "Version", "parse", "is_available", "is_initialized", "get_rank", "get_world_size"),
-    *("get_backend", "init_process_group", "destroy_process_group", "new_group", "info", "debug", "warning", "error", "signature"),
+    *(
+        "int",
+        "float",
+        "str",
+        "bool",
+        "len",
+        "getattr",
+        "hasattr",
+        "setattr",
+        "isinstance",
+        "print",
+        "format",
+        "append",
+        "dict",
+        "list",
+    ),
+    *(
+        "import_module",
+        "find_spec",
+        "version",
+        "Version",
+        "parse",
+        "is_available",
+        "is_initialized",
+        "get_rank",
+        "get_world_size",
+    ),
+    *(
+        "get_backend",
+        "init_process_group",
+        "destroy_process_group",
+        "new_group",
+        "info",
+        "debug",
+        "warning",
+        "error",
+        "signature",
+    ),
     *("get", "index", "device_count", "device", "set_device", "synchronize", *known.WORDS),
 }
+_NUMBERED = re.compile(r"rank|size|dim|index|indices|ids?\b|layers?\b|range\(|group")
 _READS_ALL = {"all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter", "gather"}
 
 
@@ -63,6 +101,9 @@ def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Val
     rule = _CALLS.get(name)
     if rule is not None:
         rule(frame, full, node, args)
+    given = ARGUMENTS.get(name or full.rpartition(".")[2])
+    if given is not None:
+        given(frame, full, node, args)
     made = known.collective(full) if full else None
     if made is not None and made.op in _READS_ALL and "object" not in full and full.startswith("torch."):
         _tensors(frame, made, node, args)
@@ -78,13 +119,29 @@ def _thread(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     given = _given(node, args, "target", 1) if full == "threading.Thread" else None
     if given is None:
         return
-    sort = given[1].sort
-    if sort is not None and (effects := _effects_of(frame, given[1])):
+    _beside(frame, node, given[1])
+
+
+def _submitted(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+    """A function that is handed to a thread of a pool, or to a timer."""
+    at = {"submit": 0, "to_thread": 0}.get(full.rpartition(".")[2] or _text(node).rpartition(".")[2], 1)
+    owner = _text(node).lower()
+    if len(args) > at and (
+        full == "threading.Timer" or "to_thread" in owner or "executor" in owner or "thread" in owner
+    ):
+        _beside(frame, node, args[at])
+
+
+def _beside(frame: Frame, node: Call, given: Value) -> None:
+    sort = given.sort
+    if sort is not None and (effects := _effects_of(frame, given)):
         found = Found("LNT206", node.line, node.column + 1)
         frame.link.threads.append((frame.path, frame.file, sort, effects, found))
 
 
 def _signal(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+    if full == "signal.signal" and len(args) > 1:
+        frame.link.note_signal(args[1])
     if full in ("signal.signal", "atexit.register", "weakref.finalize"):
         at = 0 if full == "atexit.register" else 1
         if len(args) > at and (effects := _effects_of(frame, args[at])):
@@ -136,7 +193,8 @@ def found_in_stop(frame: Frame, path: str, line: int, cause: Cause) -> None:
 
 
 _CALLS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
-    "Thread": _thread, "signal": _signal, "register": _signal, "finalize": _signal, "DataLoader": _loader, "forward": _forward, "new_group": _new_group, "log_dict": _log,
+    "Thread": _thread,
+    "submit": _submitted, "Timer": _submitted, "to_thread": _submitted, "run_in_executor": _submitted, "signal": _signal, "register": _signal, "finalize": _signal, "DataLoader": _loader, "forward": _forward, "new_group": _new_group, "log_dict": _log,
 }  # fmt: skip
 
 
@@ -160,6 +218,20 @@ def found_in_endless_loop(frame: Frame, s: Leave, line: int) -> None:
     value = frame.value(s.value) if s.kind == "yield" and isinstance(s.value, Op) else None
     if value is not None and value.sort == ("share", "slice"):
         frame.link.report(frame.path, Found("LNT307", line, 1))
+
+
+def found_in_order(frame: Frame, s: Loop, over: Value, made: list[Effect]) -> None:
+    """A loop over a set: texts and objects come in the order of their hashes, which each process has for itself."""
+    own = [e for e in made if e.param < 0 and e.is_sure and e.hidden != "module"]
+    is_param = over.sort is not None and over.sort[0] == "param"
+    if not own or not (is_param or over.sort == ("set",)) or _NUMBERED.search(s.text):
+        return
+    words = {"collective": own[0].way[-1].text, "over": s.text}
+    found = Found("LNT113", s.line, 1, words, _way(own[0]))
+    if is_param and over.sort is not None:
+        frame.later.append(Conditional(over.sort[1], "is set", found, frame.path))
+    else:
+        frame.link.report(frame.path, found)
 
 
 # Handlers.
@@ -204,20 +276,8 @@ def found_in_handler(
 
 def may_fail_alone(body: Sequence[Stmt]) -> bool:
     """Whether there is a call in it that can fail on one rank: it reads, computes or asks somebody."""
-    return any(name not in _SAME_FOR_ALL for name in _called_in(body))
-
-
-def _called_in(body: Sequence[Stmt]) -> Iterator[str]:
-    todo: list[object] = list(body)
-    while todo:
-        one = todo.pop()
-        if isinstance(one, list):
-            todo += one
-        elif isinstance(one, Call):
-            yield _text(one).rpartition(".")[2]
-            todo += one.args
-        elif isinstance(one, Node) and not isinstance(one, Ref | Const):
-            todo += [getattr(one, name) for name in one.__struct_fields__]
+    calls = (_text(n).rpartition(".")[2] for n in nodes_in(body) if isinstance(n, Call))
+    return any(name not in _SAME_FOR_ALL for name in calls)
 
 
 def is_broad_handler(handler: Handler) -> bool:

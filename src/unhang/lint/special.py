@@ -15,13 +15,24 @@ if TYPE_CHECKING:
     from unhang.lint.expressions import Expressions
 
 OF_DATA = DATA | MAYBE
+LOCAL_RANK = ("local rank",)
+RANKS = (("rank",), LOCAL_RANK)
 BATCH = ("batch",)  # what a loader gave
 LENGTH = ("length",)  # how long it is: of interest where it may be 0
 _LOADER = re.compile(
     r"(?:\w+_)?(?:data_?)?loader|(?:\w+_)?dl|(?:train|val|valid|eval|test|data|batch|loader)_?iter(?:ator)?|(?:\w+_)?(?:mini_?|micro_?)?batches"
 )
-_BATCH = re.compile(r"(?:\w+_)?(?:mini_?|micro_?)?batch|(?:gt_|\w+_)?(?:labels|targets)|(?:\w+_)?masks?|input_ids|samples")
+_IN_FLIGHT = re.compile(r"(?:ongoing|in_?flight|outstanding|unfinished)(?:_\w+)?")
+_BATCH = re.compile(
+    r"(?:\w+_)?(?:mini_?|micro_?)?batch|(?:gt_|\w+_)?(?:labels|targets)|(?:\w+_)?masks?|input_ids|samples"
+)
 COMPARISONS = {"==", "!=", "<", "<=", ">", ">=", "in"} | {"is", "is not", "not in"}
+
+
+@cache
+def is_in_flight(name: str) -> bool:
+    """Whether an attribute holds what has been begun and is not done: how far that is, each rank has for itself."""
+    return _IN_FLIGHT.fullmatch(name.lower().lstrip("_")) is not None
 
 
 @cache
@@ -60,7 +71,7 @@ def value_of_name(name: str) -> Value:
         return Value(sort=("many", BATCH)) if _LOADER.fullmatch(name.lower().lstrip("_")) else PLAIN
     if kind in ("zero", "local zero"):
         return Value(RANK, zero=True)
-    return Value(RANK, NO_PARAMS, ("rank",), False, "")
+    return Value(RANK, NO_PARAMS, LOCAL_RANK if kind == "local" else ("rank",), False, "")
 
 
 def is_none(e: Expr | None) -> bool:
@@ -145,6 +156,8 @@ def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
     start, stop = (args[0], args[1]) if len(args) > 1 else (PLAIN, args[0] if args else PLAIN)
     if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN:
         return Value(UNEVEN, sort=("share", "range"))
+    if stop.dep & DATA and stop.sort != LENGTH and len(args) == 1:  # as many times as the batch says
+        return Value(DATA, sort=("share", "range"))
     return Value(0, mixed(*args).params, ("share", "block") if start.dep & stop.dep & RANK else None)
 
 
@@ -193,8 +206,12 @@ def _same(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return args[0]._replace(zero=args[0].zero) if args else PLAIN
 
 
+def _device(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    return Value(RANK, NO_PARAMS, LOCAL_RANK, False)
+
+
 SPECIAL: dict[str, Callable[[Expressions, Call, list[Value]], Value]] = {
     "range": _range, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
     "functools.partial": _partial, "super": _super, "getattr": _getattr, "torch.compile": _same, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
-    "torch.utils.data.DataLoader": _loader, "torch.nn.DataParallel": _same, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
+    "torch.cuda.current_device": _device, "torch.utils.data.DataLoader": _loader, "torch.nn.DataParallel": _same, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
 }  # fmt: skip
