@@ -90,7 +90,7 @@ class Branches(Calls):
 
     def emit(self, effect: Effect) -> None:
         """A collective is made here."""
-        if effect.group and len(effect.way) == 1:
+        if len(effect.way) == 1 and not effect.hidden and effect.param < 0:
             self.link.groups.setdefault((self.file, effect.group), set()).add((self.file, self.at))
         if self.needs or self._unsure:
             effect = effect._replace(needs=effect.needs | self.needs, is_sure=effect.is_sure and not self._unsure)
@@ -302,6 +302,8 @@ def implied(frame: Branches, test: Expr) -> tuple[Needs, Needs]:
     match test:
         case Ref():
             sort = frame.ref(test.path).sort
+            if sort is not None and sort[0] == "with":  # `a and ...`, kept under a name
+                return frozenset({(sort[1], True), (test.path, True)}), frozenset({(test.path, False)})
             of = sort[1] if sort is not None and sort[0] == "param" else test.path
             return frozenset({(of, True)}), frozenset({(of, False)})
         case Op(op="not", parts=[inner]):

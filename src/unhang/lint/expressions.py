@@ -147,7 +147,7 @@ class Expressions:
             elif kind in ("out", "of") and name not in _TENSOR_FACTS:
                 return v
             elif kind == "param" and known.rank_kind(name) is None and name not in _TENSOR_FACTS:
-                return Value(v.dep & DATA, v.params)
+                return self.link.wrapped.get(name) or Value(v.dep & DATA, v.params)
         if name in _TENSOR_FACTS:
             if name == "shape" and v.dep & DATA and (sort is None or sort[0] not in ("out", "of")):
                 return Value(DATA, v.params, LENGTH if sort is None or sort[0] != "ragged" else None)
@@ -157,6 +157,8 @@ class Expressions:
         by_name = value_of_name(name)
         if by_name.dep or (by_name.sort is not None and not v.dep and not v.params):
             return by_name
+        if name in self.link.wrapped and (sort is None or sort[0] == "obj") and not v.dep:
+            return self.link.wrapped[name]
         return Value(v.dep & ~(RANK | UNEVEN), v.params) if v.dep or v.params else PLAIN
 
     def _op(self, e: Op) -> Value:
@@ -221,7 +223,9 @@ class Expressions:
         if not joined:
             return Value(const=not stops_at)
         zeros = {v.zero for v in joined if v.dep & RANK}
-        return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None)
+        asked = next((v.sort[1] for v in joined if v.sort is not None and v.sort[0] == "param"), None)
+        sort = ("with", asked) if op == "and" and asked is not None else None
+        return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None, sort=sort)
 
     def _compare(self, op: str, parts: list[Expr]) -> Value:
         a, b = self.value(parts[0]), self.value(parts[1])
@@ -248,6 +252,8 @@ class Expressions:
             return Value(params=tested.params, sort=("none test",)) if tested.params else PLAIN
         if _is_device(parts[0]) and b.const == 0:
             return Value(RANK, zero=op in ("==", "is"))
+        if op in ("in", "not in") and b.dep & DATA:  # which keys there are is the same for all batches
+            b = b._replace(dep=b.dep & ~DATA)
         joined = mixed(a, b)
         number = b if a.dep & RANK else a
         if joined.dep & RANK:

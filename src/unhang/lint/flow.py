@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from unhang.lint import known
-from unhang.lint.arguments import found_in_environment, found_in_handles
+from unhang.lint.arguments import found_in_environment, found_in_groups, found_in_handles
 from unhang.lint.branches import Branches, Exit, Pending, joined_env, worst_first
 from unhang.lint.divergence import Cause, compared, finding_of
 from unhang.lint.ir import Attr, Call, Const, Do, Expr, Handler, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.link import Link, is_one_rank
 from unhang.lint.single import (
+    after_failure,
     close_handler,
+    fails_at,
     found_in_call,
     found_in_endless_loop,
     found_in_function,
@@ -21,14 +24,14 @@ from unhang.lint.single import (
     found_in_stop,
     is_broad_handler,
     is_feature_test,
-    may_fail_alone,
 )
-from unhang.lint.special import element, is_batch, items_of, value_of_name
+from unhang.lint.special import element, is_batch, is_none, items_of, value_of_name
 from unhang.lint.values import (
     AGREED,
     DATA,
     DIFFERS,
     FAILED,
+    LOCAL,
     MAYBE_NONE,
     MOST_EFFECTS,
     PLAIN,
@@ -58,6 +61,7 @@ class Frame(Branches):
         self.no_sync, self.loops, self.uneven_is_fine = 0, 0, 0
         self.unified: set[int] = set()
         self.later: list[Conditional] = []
+        self.has_limit = False
         self.handles: list[tuple[str, Call]] = []
         self._exits: list[Exit] = []
         self._pending: list[Pending] = []
@@ -84,9 +88,12 @@ class Frame(Branches):
             if given is not None:
                 return given
         by_name = value_of_name(name)
-        if by_name is not PLAIN:
+        if by_name is not PLAIN or name[0] == "*":
             return by_name
-        return Value(DATA if is_batch(name) else 0, frozenset((i,)), ("param", i)) if name[0] != "*" else PLAIN
+        at = i - (len(function.parameters) - len(function.defaults))
+        default = function.defaults[at] if 0 <= at < len(function.defaults) else None
+        is_data = is_batch(name) and function.name != "__init__" and (default is None or is_none(default))
+        return Value(DATA if is_data else 0, frozenset((i,)), ("param", i))
 
     def run(self, summary: Summary) -> None:
         """Follows the function, and fills its summary."""
@@ -117,6 +124,7 @@ class Frame(Branches):
         summary.returns = returned
         found_in_function(self, summary)
         found_in_handles(self)
+        found_in_groups(self)
 
     def _branch(self, cause: Cause, body: Sequence[Stmt]) -> None:
         """A body that only some ranks come to."""
@@ -194,6 +202,8 @@ class Frame(Branches):
         self.env[target.path] = value
         head, _, name = target.path.partition(".")
         me = self.env.get(head)
+        if name and value.sort is not None and value.sort[0] == "wrap" and value.sort[1] in ("ddp", "fsdp", "engine"):
+            self.link.wrapped[last] = value
         if name and "." not in name and me is not None and me.sort is not None and me.sort[0] == "obj":
             self.link.set_attribute(me.sort[1], me.sort[2], name, value)
 
@@ -204,7 +214,7 @@ class Frame(Branches):
             self._ends_unevenly = True
         if s.kind == "yield":
             return ""
-        if s.kind == "raise":
+        if s.kind == "raise" and not (s.value is not None and _ENDS.search(_name_of(s.value))):
             return "raise"
         inside = self.loops if s.kind != "return" else 0
         differing = [
@@ -229,6 +239,8 @@ class Frame(Branches):
             self._returned.append(value)
             if differing and self.function.is_generator and any(c.value.dep & RANK for c, *_ in differing):
                 self._ends_unevenly = True
+        if s.kind == "raise":  # it ends well: the launcher leaves the others alone
+            differing = [d for d in differing if d[0].value.dep & (LOCAL | RANK) == LOCAL]
         if differing and not self._unsure and not self._no_exits:
             alone = [d for d in differing if d[0].value.dep & RANK and d[0].value.zero]
             cause, mark, depth = (alone or differing[-1:])[0]
@@ -311,7 +323,7 @@ class Frame(Branches):
         dep = 0
         if not is_known and not is_broad and any(e.hidden for e in made):  # a batch that one rank cannot use
             dep = DATA
-        elif is_broad and not is_known and not is_fallback and self.at and may_fail_alone(s.body):
+        elif is_broad and not is_known and not is_fallback and self.at and fails_at(s.body):
             dep = FAILED
         if dep:
             self.conditions.append((Cause(Value(dep), handler.line, text, self.path), at, self.loops))
@@ -324,7 +336,7 @@ class Frame(Branches):
             mine = []
         for way_out in mine:
             if way_out.cause.value.dep & FAILED and way_out.depth == len(self.conditions):
-                way_out.rest[:0] = made
+                way_out.rest[:0] = after_failure(s.body, made)
         self._exits = exits + mine
         if own and not is_fallback and not is_known:
             cause = Cause(PLAIN, handler.line, text, self.path)
@@ -374,11 +386,15 @@ def _shared(value: Value, i: int) -> tuple[object, ...] | None:
 
 
 def _called_name(e: Expr) -> str:
-    if not isinstance(e, Call):
-        return ""
-    return (
-        e.func.path.rpartition(".")[2] if isinstance(e.func, Ref) else e.func.name if isinstance(e.func, Attr) else ""
-    )
+    return _name_of(e.func) if isinstance(e, Call) else ""
+
+
+def _name_of(e: Expr) -> str:
+    e = e.func if isinstance(e, Call) else e
+    return e.path.rpartition(".")[2] if isinstance(e, Ref) else e.name if isinstance(e, Attr) else ""
+
+
+_ENDS = re.compile(r"Exit|SIGTERM|Sigterm|Interrupt|Preempt|Signal")
 
 
 def _ends_process(e: Expr) -> bool:

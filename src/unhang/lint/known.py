@@ -253,7 +253,15 @@ LOCAL_SOURCES = {
 }
 # Methods without arguments that tell how far something local is.
 PROGRESS = {"done", "query", "is_alive", "qsize", "getsockname"}
-FREE_PORTS = {"find_free_port", "get_free_port", "get_open_port", "pick_free_port", "free_port", "find_available_port", "get_random_port"}
+FREE_PORTS = {
+    "find_free_port",
+    "get_free_port",
+    "get_open_port",
+    "pick_free_port",
+    "free_port",
+    "find_available_port",
+    "get_random_port",
+}
 CHANCE = {"random.randint", "random.randrange", "random.choice", "numpy.random.randint"}
 COUNTS = {"numel", "size", "any", "all", "item"}  # what a rank learns of its own tensor
 FILTERS = {"nonzero", "where", "numel", "any", "argwhere", "masked_select", "unique"}

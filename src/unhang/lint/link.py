@@ -39,10 +39,10 @@ class Link:
         self.closures: dict[tuple[int, int], dict[str, Value]] = {}
         self.findings: dict[tuple[str, str, int, int], tuple[str, Found]] = {}
         self.groups: dict[tuple[int, str], set[tuple[int, int]]] = {}
-        self.threads: list[tuple[str, int, tuple[Any, ...], list[Effect], Found]] = []
+        self.threads: list[tuple[str, int, tuple[Any, ...], list[Effect], Found, bool]] = []
         self.flags: set[str] = set()
-        self.limits: list[str] = []
-        self.without_limit: dict[str, Found] = {}
+        self.wrapped: dict[str, Value] = {}
+        self.without_limit: dict[tuple[str, int], Found] = {}
         self.built: dict[tuple[int, str], dict[int, Value]] = {}
         self._summaries: dict[tuple[int, int], Summary] = {}
         self._tops: dict[tuple[int, str], Value] = {}
@@ -60,12 +60,10 @@ class Link:
 
     def run(self) -> Iterator[tuple[str, Found]]:
         """Every finding, by file and line; after `follow`."""
-        if self.flags or any(v.sort for given in self.built.values() for v in given.values()):
-            self._forget()  # now it is known with what objects are made, and what signals set
+        if self.flags or self.wrapped or any(v.sort for given in self.built.values() for v in given.values()):
+            self._forget()  # now it is known with what objects are made, and which are wrapped, what signals set
             self.follow()
         self._threads()
-        for path, found in self.without_limit.items() if self.limits else ():
-            self.report(path, found)
         yield from sorted(self.findings.values(), key=lambda pf: (pf[0], pf[1].line, pf[1].column, pf[1].code))
 
     def _roots(self) -> Iterator[tuple[int, int]]:
@@ -303,10 +301,10 @@ class Link:
 
     def _threads(self) -> None:
         """A thread makes collectives of a group that other functions use too."""
-        for path, file, sort, effects, found in self.threads:
+        for path, file, sort, effects, found, is_pool in self.threads:
             for effect in effects:
                 users = {u for u in self.groups.get((file, effect.group), ()) if not self._leads_to(sort[1:3], u)}
-                if effect.op not in GROUPS and (users or not effect.group):
+                if effect.op not in GROUPS and (users or not (effect.group or is_pool)):
                     way = [(p.path, p.line, p.text) for p in effect.way]
                     words = {**found.words, "collective": effect.way[-1].text}
                     self.report(path, Found(found.code, found.line, found.column, words, way))

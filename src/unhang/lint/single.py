@@ -90,7 +90,7 @@ def _found(
 
 
 def _effects_of(frame: Frame, v: Value) -> list[Effect]:
-    return [e for e in frame.link.made_by(v, "()") if e.param < 0 and e.op != "destroy"]
+    return [e for e in frame.link.made_by(v, "()") if e.param < 0 and e.op != "destroy" and e.is_sure]
 
 
 # Calls.
@@ -129,14 +129,14 @@ def _submitted(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     if len(args) > at and (
         full == "threading.Timer" or "to_thread" in owner or "executor" in owner or "thread" in owner
     ):
-        _beside(frame, node, args[at])
+        _beside(frame, node, args[at], True)
 
 
-def _beside(frame: Frame, node: Call, given: Value) -> None:
+def _beside(frame: Frame, node: Call, given: Value, is_pool: bool = False) -> None:
     sort = given.sort
     if sort is not None and (effects := _effects_of(frame, given)):
         found = Found("LNT206", node.line, node.column + 1)
-        frame.link.threads.append((frame.path, frame.file, sort, effects, found))
+        frame.link.threads.append((frame.path, frame.file, sort, effects, found, is_pool))
 
 
 def _signal(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
@@ -274,10 +274,16 @@ def found_in_handler(
     return True
 
 
-def may_fail_alone(body: Sequence[Stmt]) -> bool:
-    """Whether there is a call in it that can fail on one rank: it reads, computes or asks somebody."""
-    calls = (_text(n).rpartition(".")[2] for n in nodes_in(body) if isinstance(n, Call))
-    return any(name not in _SAME_FOR_ALL for name in calls)
+def fails_at(body: Sequence[Stmt]) -> int:
+    """The line of the first call that can fail on one rank alone, as it reads, computes or asks somebody; 0: there is none."""
+    calls = (n for n in nodes_in(body) if isinstance(n, Call) and _text(n).rpartition(".")[2] not in _SAME_FOR_ALL)
+    return min((n.line for n in calls), default=0)
+
+
+def after_failure(body: Sequence[Stmt], made: Sequence[Effect]) -> list[Effect]:
+    """What is made after such a call, or in it."""
+    line = fails_at(body)
+    return [e for e in made if e.way[0].line > line or (e.way[0].line == line and len(e.way) > 1)]
 
 
 def is_broad_handler(handler: Handler) -> bool:
