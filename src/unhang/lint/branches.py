@@ -242,7 +242,7 @@ class Branches(Calls):
                     way_out.cause, missed[0], self.path, exit_at=(way_out.kind, way_out.line, way_out.column)
                 )
                 self._report(found, missed[0])
-            elif extra and way_out.kind == "return" and not way_out.rest:
+            elif extra and not way_out.rest and (way_out.kind == "return" or not way_out.cause.value.dep & RANK):
                 self._report(finding_of(way_out.cause, extra[0], self.path), extra[0])
 
 

@@ -88,6 +88,8 @@ class Calls(Expressions):
         if full in known.WRAPPERS:
             of_some = known.WRAPPERS[full] == "ddp" and not is_none(node.given("process_group"))
             return Value(sort=None if of_some else ("wrap", known.WRAPPERS[full]))
+        if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
+            return PLAIN if node.given("sync_on_compute") == Const(False) else Value(sort=("wrap", "metric"))
         sort = callee.sort
         kind = sort[0] if sort is not None else ""
         if kind in ("fn", "bound") and sort is not None:
@@ -150,6 +152,8 @@ class Calls(Expressions):
             return self._collective(node, known.Collective("all_reduce"), args, name)
         if (name in known.PROGRESS and not args) or (name or full.rpartition(".")[2]) in known.FREE_PORTS:
             return Value(LOCAL)
+        if name == "generate" and not full:  # each rank stops when its own texts have come to their ends
+            return Value(DATA, NO_PARAMS, ("ragged", "generate"))
         is_ragged = base.sort is not None and base.sort[0] == "ragged"
         if name in known.COUNTS and (is_ragged or (self._in_forward() and not args and name in ("any", "item"))):
             return Value(DATA)
@@ -217,6 +221,8 @@ class Calls(Expressions):
         if made.op in ("new_group", "device_mesh"):
             group = ""
         self.emit(Effect(made.op, group, (self.place(node, name),)))
+        if name.startswith("gather"):
+            self.found_in_call("gathered", made.op, node, args)
         for at in made.unifies:
             expr = node.given("tensor" if at == 0 else "", at) or node.given("object_list")
             if isinstance(expr, Ref):

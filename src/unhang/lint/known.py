@@ -147,6 +147,8 @@ WRAPPERS: Mapping[str, str] = {
     "apex.parallel.DistributedDataParallel": "ddp",
     "accelerate.Accelerator": "accelerator",
     "accelerate.accelerator.Accelerator": "accelerator",
+    "transformers.Trainer": "hf trainer",
+    "transformers.Seq2SeqTrainer": "hf trainer",
     "lightning.Fabric": "fabric",
     "lightning.fabric.Fabric": "fabric",
     "lightning_fabric.Fabric": "fabric",
@@ -177,6 +179,8 @@ HIDDEN: Mapping[str, Mapping[str, str]] = {
         "save_16bit_model": "save",
     },
     "accelerator": {},
+    "hf trainer": {"train": "fit", "evaluate": "fit", "predict": "fit", "save_model": "save"},
+    "metric": {"compute": "all_gather", "sync": "all_gather"},
     "fabric": {},
     "trainer": {"fit": "fit", "validate": "fit", "test": "fit", "predict": "fit", "save_checkpoint": "save"},
 }
@@ -354,7 +358,7 @@ def method(owner: str, name: str) -> Collective | None:
 
 def of_sort(sort: str, name: str) -> Collective | None:
     """What the method `name` is on an object that was made by a wrapper of this sort."""
-    return _ON.get(sort, {}).get(name)
+    return _ON.get(sort, {}).get(name) or METHODS.get(name)
 
 
 @cache
@@ -376,6 +380,7 @@ def rank_kind(name: str) -> str | None:
     return None if kind == "world" else kind
 
 
+NAMES = frozenset({*_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS})
 # Names of calls that are, or make, or hide collectives.
 WORDS = frozenset({
     *_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS, *(name for methods in _ON.values() for name in methods),
@@ -387,5 +392,5 @@ WORDS = frozenset({
 # A file without any of these in it, and which calls nobody that has, cannot make a finding.
 HINTS = (
     rb"[Dd]istributed|accelerat|lightning|deepspeed|[Ff]abric|FSDP|DDP|fully_shard|all_reduce|all_gather|barrier"
-    rb"|horovod|torch_xla|experts\[|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist"
+    rb"|horovod|torch_xla|torchmetrics|detectron2|is_main_process|is_world_process_zero|is_global_zero|experts\[|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist"
 )

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known
 from unhang.lint.divergence import GROUPS
-from unhang.lint.ir import Const, Expr, File, Found
+from unhang.lint.ir import Const, Expr, File, Found, Ref, Set, nodes_in
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
     DIFFERS,
+    LOCAL,
     MAYBE_NONE,
     NO_PARAMS,
     PLAIN,
@@ -40,7 +41,9 @@ class Link:
         self.findings: dict[tuple[str, str, int, int], tuple[str, Found]] = {}
         self.groups: dict[tuple[int, str], set[tuple[int, int]]] = {}
         self.threads: list[tuple[str, int, tuple[Any, ...], list[Effect], Found, bool]] = []
+        self.handlers: list[Value] = []
         self.flags: set[str] = set()
+        self.global_flags: set[tuple[int, str]] = set()
         self.wrapped: dict[str, Value] = {}
         self.without_limit: dict[tuple[str, int], Found] = {}
         self.built: dict[tuple[int, str], dict[int, Value]] = {}
@@ -60,7 +63,13 @@ class Link:
 
     def run(self) -> Iterator[tuple[str, Found]]:
         """Every finding, by file and line; after `follow`."""
-        if self.flags or self.wrapped or any(v.sort for given in self.built.values() for v in given.values()):
+        self._note_signals()
+        if (
+            self.flags
+            or self.global_flags
+            or self.wrapped
+            or any(v.sort for given in self.built.values() for v in given.values())
+        ):
             self._forget()  # now it is known with what objects are made, and which are wrapped, what signals set
             self.follow()
         self._threads()
@@ -154,7 +163,7 @@ class Link:
             return self._of_symbol(symbol)
         own = self.module_values(file).get(name)
         if own is not None:
-            return own
+            return Value(LOCAL) if (file, name) in self.global_flags else own
         full = self.project.files[file].names.get(name)
         if full is not None:
             return Value(sort=("ext", full.lstrip(".")))
@@ -239,10 +248,15 @@ class Link:
         value = value._replace(params=NO_PARAMS)
         values[name] = either(values[name], value) if name in values else value
 
-    def note_signal(self, handler: Value) -> None:
-        """What a handler of signals sets is the process's own."""
-        if handler.sort is not None and handler.sort[0] in ("fn", "bound"):
-            self.flags |= set(self.project.function(handler.sort[1], handler.sort[2]).sets)
+    def _note_signals(self) -> None:
+        """What handlers of signals set is the process's own."""
+        for handler in self.handlers:
+            if handler.sort is not None and handler.sort[0] in ("fn", "bound"):
+                file, function = handler.sort[1], self.project.function(handler.sort[1], handler.sort[2])
+                self.flags |= set(function.sets)
+                targets = (t for n in nodes_in(function.body) if isinstance(n, Set) for t in n.targets)
+                names = {t.path for t in targets if isinstance(t, Ref)}
+                self.global_flags |= {(file, name) for name in names & self.module_values(file).keys()}
 
     def note_constructor(self, sort: tuple[Any, ...], given: dict[int, tuple[Expr, Value]]) -> None:
         """With what an object is made."""

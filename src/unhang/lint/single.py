@@ -26,6 +26,11 @@ _BROAD = {
     "OSError",
     "IOError",
     "AssertionError",
+    "Empty",
+    "TimeoutError",
+    "ConnectionError",
+    "JSONDecodeError",
+    "UnicodeDecodeError",
 }
 _FEATURE_TESTS = {
     "ImportError",
@@ -74,7 +79,7 @@ _SAME_FOR_ALL = {
         "error",
         "signature",
     ),
-    *("get", "index", "device_count", "device", "set_device", "synchronize", *known.WORDS),
+    *("get", "index", "device_count", "device", "set_device", "synchronize", *known.NAMES),
 }
 _NUMBERED = re.compile(r"rank|size|dim|index|indices|ids?\b|layers?\b|range\(|group")
 _READS_ALL = {"all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter", "gather"}
@@ -104,6 +109,8 @@ def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Val
     given = ARGUMENTS.get(name or full.rpartition(".")[2])
     if given is not None:
         given(frame, full, node, args)
+    if name == "gathered":
+        _tensors(frame, known.Collective(full), node, args)
     made = known.collective(full) if full else None
     if made is not None and made.op in _READS_ALL and "object" not in full and full.startswith("torch."):
         _tensors(frame, made, node, args)
@@ -141,7 +148,7 @@ def _beside(frame: Frame, node: Call, given: Value, is_pool: bool = False) -> No
 
 def _signal(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     if full == "signal.signal" and len(args) > 1:
-        frame.link.note_signal(args[1])
+        frame.link.handlers.append(args[1])
     if full in ("signal.signal", "atexit.register", "weakref.finalize"):
         at = 0 if full == "atexit.register" else 1
         if len(args) > at and (effects := _effects_of(frame, args[at])):

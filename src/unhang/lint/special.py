@@ -145,6 +145,7 @@ def prepared(node: Call) -> Value:
     plain = [a for a, n in zip(node.args, range(len(node.args) - len(node.names)), strict=False)]
     values = []
     for e in plain:
+        e = e.func if isinstance(e, Call) else e
         last = e.path.rpartition(".")[2].lower() if isinstance(e, Ref) else ""
         values.append(wrapped if "model" in last or last in ("net", "network", "unet", "module") else PLAIN)
     if len(values) == 1:
