@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Found, Function, If, Ref, Set, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Expr, Found, Function, If, Loop, Op, Ref, Set, nodes_in
 from unhang.lint.special import LOCAL_RANK, paths_in
 from unhang.lint.values import DATA, LOCAL, RANK, Value
 
@@ -64,13 +64,20 @@ def found_in_environment(frame: Frame, name: object, value: Value, line: int) ->
     if name not in ("MASTER_PORT", "MASTER_ADDR") or not value.dep & LOCAL:
         return
     words = set(frame.function.words)
-    starts = [n for n in nodes_in(frame.function.body) if isinstance(n, Call) and isinstance(n.func, Ref)]
+    nodes = list(nodes_in(frame.function.body))
+    if any(isinstance(n, Set) and n.value == Const("1") and _is_world_size(n.targets[0]) for n in nodes):
+        return
+    starts = [n for n in nodes if isinstance(n, Call) and isinstance(n.func, Ref)]
     alone = [n for n in starts if n.func.path.endswith("init_process_group") and isinstance(n.given("rank", 4), Const)]  # type: ignore[union-attr]
     is_rank = ("init_process_group" in words and not alone) or any(
         known.rank_kind(p) for p in frame.function.parameters
     )
     if is_rank and not words & _STARTS_RANKS and not any(c.value.dep & RANK for c, *_ in frame.conditions):
         frame.link.report(frame.path, Found("LNT416", line, 1, {"name": str(name)}))
+
+
+def _is_world_size(target: Expr) -> bool:
+    return isinstance(target, Op) and target.op == "[]" and target.parts[1] == Const("WORLD_SIZE")
 
 
 def _constant(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
@@ -121,7 +128,7 @@ def found_in_handles(frame: Frame) -> None:
 
 def is_of_one_rank(function: Function, path: str) -> bool:
     """Whether a function lets one rank alone read or write what is at a path."""
-    for node in nodes_in(function.body):
+    for node in nodes_in(function.body, Loop):  # in a loop they may take turns
         if isinstance(node, If) and any(known.rank_kind(p.rpartition(".")[2]) for p in paths_in(node.test)):
             for inner in nodes_in(node.body):
                 if isinstance(inner, Call) and any(_is_at(e, path) for e in (*inner.args, inner.func)):

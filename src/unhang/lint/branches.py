@@ -116,12 +116,13 @@ class Branches(Calls):
         self._no_exits += is_single
         before, exits, mark, needs = self.env, self._exits, len(self.effects), self.needs
         ways = []
-        for body, why, needed in zip((s.body, s.orelse), (cause, opposite), implied(self, s.test), strict=True):
+        says = implied(self, s.test)
+        for body, why, needed, other in zip((s.body, s.orelse), (cause, opposite), says, says[::-1], strict=True):
             self.env, self._exits, self.needs, why = (
                 dict(before),
                 list(exits),
                 needs | needed,
-                why._replace(needed=needed),
+                why._replace(needed=other),
             )
             self.conditions.append((why, len(self.effects), self.loops))
             end = self.block(body)
@@ -234,7 +235,8 @@ class Branches(Calls):
             if way_out.kind == "except":
                 close_handler(self, way_out.made, way_out.rest, way_out.cause.text)
                 continue
-            rest = [e for e in way_out.rest if not contradicts(e.needs, way_out.needs)]
+            known_there = way_out.cause.needed
+            rest = [e for e in way_out.rest if not contradicts(e.needs - known_there, way_out.needs)]
             missed, extra = compared(rest, way_out.made, way_out.cause)
             missed, extra = worst_first(missed), worst_first(extra)
             if missed:

@@ -17,7 +17,7 @@ GROUPS = ("new_group", "device_mesh")
 
 
 class Cause(NamedTuple):
-    """A condition, as it stands in the code. `uniform`: names in those parts of it that are the same on all ranks; `needed`: what it says of names."""
+    """A condition, as it stands in the code. `uniform`: names in those parts of it that are the same on all ranks; `needed`: what it says of names on the other side."""
 
     value: Value
     line: int

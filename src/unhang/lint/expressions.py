@@ -16,6 +16,7 @@ from unhang.lint.special import (
     is_a_rank,
     is_agreed,
     is_column,
+    is_empty_test,
     is_in_flight,
     is_step,
     line_of,
@@ -143,6 +144,8 @@ class Expressions:
             if kind in ("obj", "super", "class"):
                 found = self.link.attribute(sort, name)
                 if found is not None:
+                    if name in _TENSOR_FACTS:
+                        return found._replace(dep=found.dep & ~DATA)
                     return Value(LOCAL) if found.sort is None and not found.dep and is_in_flight(name) else found
             elif kind in ("out", "of") and name not in _TENSOR_FACTS:
                 return v
@@ -224,7 +227,9 @@ class Expressions:
             return Value(const=not stops_at)
         zeros = {v.zero for v in joined if v.dep & RANK}
         asked = next((v.sort[1] for v in joined if v.sort is not None and v.sort[0] == "param"), None)
-        sort = ("with", asked) if op == "and" and asked is not None else None
+        sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None
+        if all(v.sort == ("none test",) for v in joined):
+            sort = ("none test",)
         return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None, sort=sort)
 
     def _compare(self, op: str, parts: list[Expr]) -> Value:
@@ -237,7 +242,7 @@ class Expressions:
             return PLAIN
         if op in ("in", "not in") and isinstance(a.const, str):
             return Value(params=b.params)
-        if (a.sort == LENGTH and b.const not in (0, 1)) or (b.sort == LENGTH and a.const not in (0, 1)):
+        if LENGTH in (a.sort, b.sort) and not is_empty_test(op, b.const if a.sort == LENGTH else a.const):
             return Value(0, a.params | b.params)
         if op in ("is", "is not") and None in (a.const, b.const):
             tested = a if b.const is None else b

@@ -232,7 +232,10 @@ class Frame(Branches):
                     if value.const is not False
                     else not (cause.value.zero or False)
                 )
-                value = value._replace(dep=value.dep | cause.value.dep & DIFFERS, zero=zero, const=UNKNOWN)
+                dep = (
+                    cause.value.dep & DIFFERS & ~FAILED
+                )  # whether something is to be had may well be the same on all ranks
+                value = value._replace(dep=value.dep | dep, zero=zero, const=UNKNOWN)
             is_empty = isinstance(s.value, Op) and s.value.op in ("dict", "seq") and not s.value.parts
             if is_empty and any(c.value.dep & RANK for c, *_ in differing):
                 value = value._replace(dep=value.dep | UNEVEN)
@@ -244,9 +247,7 @@ class Frame(Branches):
         if differing and not self._unsure and not self._no_exits:
             alone = [d for d in differing if d[0].value.dep & RANK and d[0].value.zero]
             cause, mark, depth = (alone or differing[-1:])[0]
-            self._exits.append(
-                Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth, self.needs - cause.needed)
-            )
+            self._exits.append(Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth, self.needs))
         return s.kind
 
     def _loop(self, s: Loop) -> str:
@@ -323,7 +324,14 @@ class Frame(Branches):
         dep = 0
         if not is_known and not is_broad and any(e.hidden for e in made):  # a batch that one rank cannot use
             dep = DATA
-        elif is_broad and not is_known and not is_fallback and self.at and fails_at(s.body):
+        elif (
+            is_broad
+            and not is_known
+            and not is_fallback
+            and handler.names != ["AssertionError"]
+            and self.at
+            and fails_at(s.body)
+        ):
             dep = FAILED
         if dep:
             self.conditions.append((Cause(Value(dep), handler.line, text, self.path), at, self.loops))

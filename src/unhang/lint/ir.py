@@ -210,8 +210,8 @@ class File(msgspec.Struct, array_like=True):
     quiet: dict[int, list[str]] = {}
 
 
-def nodes_in(part: object) -> Iterator[Node]:
-    """Every part of a body, the outer ones first."""
+def nodes_in(part: object, left_out: type[Node] = Fn) -> Iterator[Node]:
+    """Every part of a body, the outer ones first; what is in a node of the kind `left_out` is not among them."""
     todo: list[object] = [part]
     while todo:
         one = todo.pop()
@@ -219,7 +219,7 @@ def nodes_in(part: object) -> Iterator[Node]:
             todo += one
         elif isinstance(one, Node):
             yield one
-            if not isinstance(one, Ref | Const | Fn):
+            if not isinstance(one, Ref | Const | Fn | left_out):
                 todo += [getattr(one, name) for name in one.__struct_fields__]
 
 

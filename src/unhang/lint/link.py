@@ -10,8 +10,11 @@ from unhang.lint import known
 from unhang.lint.divergence import GROUPS
 from unhang.lint.ir import Const, Expr, File, Found, Ref, Set, nodes_in
 from unhang.lint.project import Project, Symbol
+from unhang.lint.special import LENGTH
 from unhang.lint.values import (
+    DATA,
     DIFFERS,
+    FAILED,
     LOCAL,
     MAYBE_NONE,
     NO_PARAMS,
@@ -245,7 +248,7 @@ class Link:
         sort = value.sort
         if sort is not None and sort[0] in ("param", "of"):
             value = value._replace(sort=None)
-        value = value._replace(params=NO_PARAMS)
+        value = value._replace(params=NO_PARAMS, dep=value.dep & ~FAILED)
         values[name] = either(values[name], value) if name in values else value
 
     def _note_signals(self) -> None:
@@ -349,16 +352,17 @@ class Link:
             elif made:
                 words = {**found.words, "hidden": made[0].hidden, "op": made[0].op}
                 self.report(conditional.path, Found(**{**_fields(found), "words": words}))
-        elif v.dep & DIFFERS:
-            self._report_given(conditional, place)
+        elif v.dep & DIFFERS and v.sort != LENGTH:
+            self._report_given(conditional, place, v)
         elif v.sort is not None and v.sort[0] == "param":
             frame.later.append(conditional._replace(param=v.sort[1]))
 
-    def _report_given(self, conditional: Conditional, place: Place) -> None:
-        """The caller decides, and decides by rank."""
+    def _report_given(self, conditional: Conditional, place: Place, v: Value = _ONE_RANK) -> None:
+        """The caller decides, and decides by rank or by what else differs."""
         found = conditional.found
+        code = found.code if v.dep & RANK or found.code == "LNT111" else "LNT107" if v.dep & DATA else "LNT106"
         way = [(place.path, place.line, f"{place.text} is given a value that differs between ranks"), *found.way]
-        self.report(place.path, Found(found.code, place.line, place.column + 1, found.words, way))
+        self.report(place.path, Found(code, place.line, place.column + 1, found.words, way))
 
 
 def _fields(found: Found) -> dict[str, Any]:

@@ -35,6 +35,11 @@ def is_in_flight(name: str) -> bool:
     return _IN_FLIGHT.fullmatch(name.lower().lstrip("_")) is not None
 
 
+def is_empty_test(op: str, number: object) -> bool:
+    """Whether a length is asked for being 0."""
+    return (number == 0 and op in ("==", "!=", ">", "<=")) or (number == 1 and op in ("<", ">="))
+
+
 @cache
 def is_batch(name: str) -> bool:
     """Whether a parameter of this name is of a rank's own batch."""

@@ -33,6 +33,8 @@ class Syntax:
         self.certain: set[int] = set()
         self._within: dict[int, tuple[int, ...]] = {}
         self.backwards: dict[int, list[ast.Call]] = {}
+        self.within_loops: list[ast.AST] = []  # the function, then loops in it
+        self.of_loop: dict[int, ast.AST] = {}
         self.loops: list[tuple[int, ast.For]] = []
         self.chances: list[ast.If] = []
 
@@ -46,6 +48,8 @@ class Syntax:
             self.calls.setdefault(full, []).append((function, node))
             if name == "backward":
                 self.backwards.setdefault(function, []).append(node)
+                if self.within_loops:
+                    self.of_loop[id(node)] = self.within_loops[-1]
             if name in ("setdefault", "putenv") and node.args and full in ("os.environ.setdefault", "os.putenv"):
                 self._environ(function, node, node.args[0], node.args[1] if len(node.args) > 1 else node.args[0])
 

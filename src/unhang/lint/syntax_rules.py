@@ -30,7 +30,7 @@ def async_never_waited(s: Syntax) -> None:
 
 
 def retained_graph(s: Syntax) -> None:
-    """`backward(retain_graph=True)` in a function with one backward pass, not in an inner loop."""
+    """`backward(retain_graph=True)` in a function with one backward pass, of what is computed in the same round of the loop."""
     for nodes in s.backwards.values():
         node = nodes[0]
         keyword = keyword_of(node, "retain_graph")
@@ -39,8 +39,24 @@ def retained_graph(s: Syntax) -> None:
             and keyword is not None
             and is_true(keyword.value)
             and keyword_of(node, "create_graph") is None
+            and _is_made_in(s.of_loop.get(id(node)), node)
         ):
             s.add("LNT410", node, s.without(node, keyword))
+
+
+def _is_made_in(round_: ast.AST | None, node: ast.Call) -> bool:
+    """Whether the loss of this backward pass comes from the same round, so that no later one can share its graph."""
+    loss = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if round_ is None or isinstance(loss, ast.Call | ast.BinOp):
+        return round_ is None or loss is not None
+    name = ast.dump(loss) if loss is not None else ""
+    for one in ast.walk(round_):
+        targets = one.targets if isinstance(one, ast.Assign) else [one.target] if isinstance(one, ast.AugAssign) else []
+        for target in targets:
+            parts = target.elts if isinstance(target, ast.Tuple) else [target]
+            if any(ast.dump(p).replace("Store", "Load") == name for p in parts):
+                return True
+    return False
 
 
 def anomaly_detection(s: Syntax) -> None:
