@@ -95,9 +95,8 @@ def _constant(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
 def _group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     """A group that is made without the limit which the job's own was given."""
     made = known.collective(full)
-    is_given = any(n in node.names for n in ("timeout", "pg_options", "backend_override", "")) or node.given(
-        "timeout", 1
-    )
+    is_given = any(n in node.names for n in ("timeout", "pg_options", "backend_override", ""))
+    is_given = is_given or (made is not None and made.op == "new_group" and node.given("", 1) is not None)
     if made is not None and made.op in ("new_group", "device_mesh") and not is_given:
         found = Found("LNT308", node.line, node.column + 1, {"call": full.rpartition(".")[2]})
         frame.link.without_limit[frame.path, node.line] = found
@@ -124,6 +123,12 @@ def found_in_handles(frame: Frame) -> None:
         if used <= bound:
             text = call.func.path if isinstance(call.func, Ref) else "call"
             _add(frame, "LNT305", call, "", call=text.rpartition(".")[2])
+
+
+def found_in_rest(frame: Frame) -> None:
+    """What shows at the end of a function."""
+    found_in_handles(frame)
+    found_in_groups(frame)
 
 
 def is_of_one_rank(function: Function, path: str) -> bool:

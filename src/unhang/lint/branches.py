@@ -13,7 +13,7 @@ from unhang.lint.link import Link
 from unhang.lint.single import (
     close_handler,
 )
-from unhang.lint.special import paths_in
+from unhang.lint.special import COLLECTED, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -255,6 +255,8 @@ def worst_first(effects: list[Effect]) -> list[Effect]:
 
 def as_condition(v: Value) -> Value:
     """A value where it decides: whether there is an output at all is the same on all ranks."""
+    if v.sort == COLLECTED:
+        return Value(DATA)
     if v.dep & UNEVEN:  # whether this rank has anything at all
         v = v._replace(dep=v.dep | RANK)
     return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.sort is not None and v.sort[0] in ("out", "of") else v

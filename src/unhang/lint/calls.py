@@ -9,6 +9,7 @@ from unhang.lint.arguments import is_of_one_rank
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Ref
 from unhang.lint.special import (
+    COLLECTED,
     LENGTH,
     OF_DATA,
     SPECIAL,
@@ -43,8 +44,7 @@ from unhang.lint.values import (
 
 # What these give differs as their arguments differ.
 _PURE = {
-    *("frozenset",),
-    *("int", "str", "bool", "float", "abs", "len", "min", "max", "tuple", "list", "set", "sorted", "any", "all", "sum", "range"),
+    *("int", "str", "bool", "float", "abs", "len", "min", "max", "tuple", "list", "set", "sorted", "any", "all", "sum", "range", "frozenset"),
     *("enumerate", "zip", "reversed", "iter", "next", "round", "divmod", "map", "filter", "repr", "hash", "copy.copy"),
     *("copy.deepcopy", "torch.tensor", "torch.as_tensor", "tqdm.tqdm", "tqdm.auto.tqdm", "itertools.islice"),
 }  # fmt: skip
@@ -163,6 +163,10 @@ class Calls(Expressions):
             return Value(sort=("layer", full))
         if full == "len" and args and args[0].sort is not None and args[0].sort[0] == "ragged":
             return Value(DATA)
+        if full == "len" and args and args[0].sort == COLLECTED:
+            return Value(DATA, NO_PARAMS, LENGTH)
+        if name == "shard" and any(a.dep & RANK for a in args):  # the first shards may have one item more
+            return Value(UNEVEN, sort=("share", "shard"))
         if full == "len" and args and args[0].dep & (DATA | LOCAL):
             return Value(args[0].dep & (DATA | LOCAL), args[0].params, LENGTH)
         if not full and base.dep & DATA and name in FACTS:
@@ -304,7 +308,7 @@ class Calls(Expressions):
 
     def _function(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
         """A call of a function of the project: its effects are the caller's."""
-        file, at = sort[1], sort[2]
+        file, at = self.link.project.implementation(sort[1], sort[2])
         function = self.link.project.function(file, at)
         summary = self.link.summary(file, at)
         if not summary.effects and not summary.conditional and summary.returns is PLAIN and not summary.unifies:

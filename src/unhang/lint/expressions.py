@@ -8,6 +8,7 @@ from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.special import (
     BATCH,
+    COLLECTED,
     COMPARISONS,
     LENGTH,
     OF_DATA,
@@ -171,6 +172,8 @@ class Expressions:
         if op == "not":
             v = self.value(parts[0])
             const = UNKNOWN if v.const is UNKNOWN else not v.const
+            if v.sort == COLLECTED:
+                return Value(DATA)
             return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
         if op == "[]":
             return self._item(parts[0], parts[1])
@@ -180,7 +183,7 @@ class Expressions:
             sorts = {v.sort for v in values} if values else {None}
             sort = ("tuple", tuple(values)) if len(values) <= 8 and (joined is not PLAIN or sorts != {None}) else None
             consts = [v.const for v in values]
-            const = UNKNOWN if any(c is UNKNOWN for c in consts) else tuple(consts)
+            const = UNKNOWN if any(c is UNKNOWN for c in consts) or not consts else tuple(consts)
             return joined._replace(sort=sort, const=const)
         if op == "comp":
             return self._comprehension(parts)
@@ -295,6 +298,8 @@ class Expressions:
         if v.sort == ("ext", "os.environ") and isinstance(index, Const):
             return value_of_name(str(index.value).lower())
         at = self.value(index)
+        if v.sort == ("parts",):
+            return Value(UNEVEN, sort=("share", "part")) if at.dep & RANK else PLAIN
         if v.sort is not None and v.sort[0] == "many":
             return v._replace(sort=v.sort[1])
         if v.sort is not None and v.sort[0] == "tuple":

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from unhang.lint import known
-from unhang.lint.arguments import found_in_environment, found_in_groups, found_in_handles
+from unhang.lint.arguments import found_in_environment, found_in_rest
 from unhang.lint.branches import Branches, Exit, Pending, joined_env, worst_first
 from unhang.lint.divergence import Cause, compared, finding_of
-from unhang.lint.ir import Attr, Call, Const, Do, Expr, Handler, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
+from unhang.lint.ir import Call, Const, Do, Expr, Handler, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.link import Link, is_one_rank
 from unhang.lint.single import (
     after_failure,
@@ -25,7 +24,21 @@ from unhang.lint.single import (
     is_broad_handler,
     is_feature_test,
 )
-from unhang.lint.special import element, is_batch, is_none, items_of, value_of_name
+from unhang.lint.special import (
+    COLLECTED,
+    ENDS,
+    called_name,
+    element,
+    ends_process,
+    is_batch,
+    is_collected,
+    is_none,
+    items_of,
+    name_of,
+    of_parameters,
+    shared_sort,
+    value_of_name,
+)
 from unhang.lint.values import (
     AGREED,
     DATA,
@@ -70,7 +83,7 @@ class Frame(Branches):
         self._ends_unevenly = False
         self._unsure, self._no_exits = 0, 0
         self._endless, self._uneven_loops = 0, 0
-        self._line = 0
+        self._line, self._is_empty = 0, False
         self._stops: list[tuple[str, int, list[Cause]]] = []
         self._implied: list[int] = []
         self.needs: Needs = frozenset()
@@ -107,7 +120,7 @@ class Frame(Branches):
         for path, line, causes in self._stops:
             if causes and self.env.get(path, PLAIN).sort != AGREED:
                 found_in_stop(self, path, line, causes[0])
-        summary.effects = [_of_parameters(e) for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
+        summary.effects = [of_parameters(e) for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
         summary.unifies = frozenset(self.unified)
         returned = PLAIN
@@ -123,8 +136,7 @@ class Frame(Branches):
             )
         summary.returns = returned
         found_in_function(self, summary)
-        found_in_handles(self)
-        found_in_groups(self)
+        found_in_rest(self)
 
     def _branch(self, cause: Cause, body: Sequence[Stmt]) -> None:
         """A body that only some ranks come to."""
@@ -153,10 +165,11 @@ class Frame(Branches):
 
     def _do(self, s: Do) -> str:
         self.value(s.value)
-        return "exit" if _ends_process(s.value) else ""
+        return "exit" if ends_process(s.value) else ""
 
     def _set(self, s: Set) -> str:
         self._line = s.line
+        self._is_empty = isinstance(s.value, Op) and s.value.op == "seq" and not s.value.parts and not s.adds
         value = self.value(s.value)
         if s.adds:
             value = either(self.value(s.targets[0]), value)
@@ -173,7 +186,7 @@ class Frame(Branches):
             parts = value.sort[1] if value.sort is not None and value.sort[0] == "tuple" else None
             for i, part in enumerate(target.parts):
                 fits = parts is not None and len(parts) == len(target.parts)
-                one = parts[i] if fits and parts is not None else Value(value.dep, value.params, _shared(value, i))
+                one = parts[i] if fits and parts is not None else Value(value.dep, value.params, shared_sort(value, i))
                 self.assign(part, one, is_certain)
             return
         if isinstance(target, Op) and target.op == "[]" and isinstance(target.parts[0], Ref):
@@ -186,13 +199,15 @@ class Frame(Branches):
             return
         if not isinstance(target, Ref):
             return
+        last = target.path.rpartition(".")[2]
+        if self._is_empty and is_collected(last):
+            value = Value(sort=COLLECTED)
         for cause, *_ in self.conditions:
             if cause.value.dep & DIFFERS:
                 zero = cause.value.zero if value.const is True else None
                 value = value._replace(dep=value.dep | cause.value.dep & DIFFERS, group=cause.value.group, zero=zero)
         for dep in self._implied:
             value = value._replace(dep=value.dep | dep)
-        last = target.path.rpartition(".")[2]
         if last in known.STOPS and "." in target.path and value.const is True and self._line:
             self._stops.append((target.path, self._line, [c for c, *_ in self.conditions if c.value.dep & RANK]))
         if not is_certain and not value.dep and value.const is UNKNOWN:
@@ -202,7 +217,7 @@ class Frame(Branches):
         self.env[target.path] = value
         head, _, name = target.path.partition(".")
         me = self.env.get(head)
-        if name and value.sort is not None and value.sort[0] == "wrap" and value.sort[1] in ("ddp", "fsdp", "engine"):
+        if name and value.sort in (("wrap", "ddp"), ("wrap", "fsdp"), ("wrap", "engine")):
             self.link.wrapped[last] = value
         if name and "." not in name and me is not None and me.sort is not None and me.sort[0] == "obj":
             self.link.set_attribute(me.sort[1], me.sort[2], name, value)
@@ -214,7 +229,7 @@ class Frame(Branches):
             self._ends_unevenly = True
         if s.kind == "yield":
             return ""
-        if s.kind == "raise" and not (s.value is not None and _ENDS.search(_name_of(s.value))):
+        if s.kind == "raise" and not (s.value is not None and ENDS.search(name_of(s.value))):
             return "raise"
         inside = self.loops if s.kind != "return" else 0
         differing = [
@@ -307,7 +322,10 @@ class Frame(Branches):
             value = self.value(item)
             if target is not None:
                 self.assign(target, value)
-            name = _called_name(item)
+            name = called_name(item)
+            is_split = name == "split_between_processes" and isinstance(item, Call)
+            if is_split and target is not None and item.given("apply_padding", 1) != Const(True):  # type: ignore[union-attr]
+                self.assign(target, Value(UNEVEN, sort=("share", "split")), is_certain=True)
             no_sync += name in ("no_sync", "accumulate", "no_backward_sync")
             uneven += name in ("Join", "join")
         self.no_sync += no_sync
@@ -375,38 +393,6 @@ class Frame(Branches):
         if s.final and len(self.effects) > at:
             found_in_handler(self, None, "", made, self.effects[at:])
         return final or (end if all(ends) else "")
-
-
-def _of_parameters(effect: Effect) -> Effect:
-    """What callers can know of its needs."""
-    if all(isinstance(of, int) for of, _ in effect.needs):
-        return effect
-    return effect._replace(needs=frozenset(n for n in effect.needs if isinstance(n[0], int)))
-
-
-def _shared(value: Value, i: int) -> tuple[object, ...] | None:
-    """What a part of a returned tuple is: outputs of a module stay outputs; `initialize` gives the engine first."""
-    if value.sort is None:
-        return None
-    if value.sort[0] in ("out", "of", "ragged", "length"):
-        return value.sort
-    return value.sort if value.sort == ("wrap", "engine") and i == 0 else None
-
-
-def _called_name(e: Expr) -> str:
-    return _name_of(e.func) if isinstance(e, Call) else ""
-
-
-def _name_of(e: Expr) -> str:
-    e = e.func if isinstance(e, Call) else e
-    return e.path.rpartition(".")[2] if isinstance(e, Ref) else e.name if isinstance(e, Attr) else ""
-
-
-_ENDS = re.compile(r"Exit|SIGTERM|Sigterm|Interrupt|Preempt|Signal")
-
-
-def _ends_process(e: Expr) -> bool:
-    return isinstance(e, Call) and isinstance(e.func, Ref) and e.func.path in known.ENDS_PROCESS
 
 
 _STATEMENTS: dict[type, Callable[[Frame, Any], str]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
@@ -71,7 +72,6 @@ METHODS: Mapping[str, Collective] = {
     "redistribute": Collective("all_gather"),
     "consolidate_state_dict": Collective("gather"),  # of an optimizer that is sharded
     "synchronize_between_processes": Collective("all_reduce"),
-    "reduce_boolean_decision": Collective("all_reduce", -1, (), True),
     "save_16bit_model": Collective("save"),
 }
 # Methods that are collectives on an object of this sort, by the last word of what they are called on.
@@ -99,8 +99,9 @@ _ON: Mapping[str, Mapping[str, Collective]] = {
     },
     "module": {"all_gather": Collective("all_gather", -1, (), True)},  # of Lightning
     "booster": {
-        **{name: Collective("save") for name in ("save_model", "save_optimizer", "save_lr_scheduler")},
-        **{name: Collective("load") for name in ("load_model", "load_optimizer", "load_lr_scheduler")},
+        f"{verb}_{what}": Collective(verb)
+        for verb in ("save", "load")
+        for what in ("model", "optimizer", "lr_scheduler")
     },
     "hvd": {
         "allreduce": Collective("all_reduce", -1, (), True),
@@ -369,6 +370,8 @@ def rank_kind(name: str) -> str | None:
     ):  # of a matrix; a setting; a stage
         return None
     kind = kind_of_name(name)
+    if kind is None and _ZERO.fullmatch(name):
+        return "zero"
     if kind is None and name in (
         "get_rank",
         "get_node_local_rank",
@@ -381,6 +384,9 @@ def rank_kind(name: str) -> str | None:
 
 
 NAMES = frozenset({*_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS})
+_ZERO = re.compile(
+    r"_?(?:is|if)_(?:leader|coordinator|primary|root|chief|logging_process|root_rank|first_worker|main_worker|dp_rank_0|main_process|head_rank)"
+)
 # Names of calls that are, or make, or hide collectives.
 WORDS = frozenset({
     *_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS, *(name for methods in _ON.values() for name in methods),

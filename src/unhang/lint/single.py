@@ -200,8 +200,9 @@ def found_in_stop(frame: Frame, path: str, line: int, cause: Cause) -> None:
 
 
 _CALLS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
-    "Thread": _thread,
-    "submit": _submitted, "Timer": _submitted, "to_thread": _submitted, "run_in_executor": _submitted, "signal": _signal, "register": _signal, "finalize": _signal, "DataLoader": _loader, "forward": _forward, "new_group": _new_group, "log_dict": _log,
+    "Thread": _thread, **dict.fromkeys(("submit", "Timer", "to_thread", "run_in_executor"), _submitted),
+    "signal": _signal, "register": _signal, "finalize": _signal, "DataLoader": _loader, "forward": _forward, "new_group": _new_group,
+    "log_dict": _log,
 }  # fmt: skip
 
 
