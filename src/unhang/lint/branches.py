@@ -35,6 +35,7 @@ class Exit:
     """A way out that not every rank takes. `made`: what its branch did before; `rest`: what the others do after it.
 
     `depth`: how many conditions stand around the one that parts the ranks. `needs`: what names are where it is taken.
+    `is_replaced`: somebody whom nobody knows does instead what the others do after it.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Exit:
     depth: int
     needs: Needs = frozenset()
     rest: list[Effect] = field(default_factory=list)
+    is_replaced: bool = False
 
 
 @dataclass(eq=False)
@@ -96,7 +98,8 @@ class Branches(Calls):
             effect = effect._replace(needs=effect.needs | self.needs, is_sure=effect.is_sure and not self._unsure)
         self.effects.append(effect)
         for way_out in self._exits:
-            way_out.rest.append(effect)
+            if not way_out.is_replaced:
+                way_out.rest.append(effect)
 
     def conditional_part(self, condition: Value, line: int, mark: int) -> None:
         """Effects from `mark` on are made only where a part of an expression is true."""

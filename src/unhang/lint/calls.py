@@ -253,7 +253,7 @@ class Calls(Expressions):
         if v.const is None and not (isinstance(e, Ref) and "." in e.path):
             return ""
         if v.sort is not None and v.sort[0] == "param":
-            return f"@{v.sort[1]}"
+            return f"@{v.sort[1]}:{self.function.parameters[v.sort[1]]}"
         if isinstance(e, Ref):
             return "" if e.path.endswith(("group.WORLD", "GroupMember.WORLD")) else e.path
         return f"{e.func.path}()" if isinstance(e, Call) and isinstance(e.func, Ref) else "?"
@@ -338,7 +338,7 @@ class Calls(Expressions):
         way = (place, *effect.way)[:MOST_WAY]
         group = effect.group
         if group.startswith("@"):
-            i = int(group[1:])
+            i = int(group[1:].partition(":")[0])
             if i in given:
                 group = self.group_of(given[i][0])
             else:

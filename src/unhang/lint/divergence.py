@@ -11,7 +11,7 @@ from unhang.lint.ir import Found
 from unhang.lint.values import DATA, DIFFERS, FAILED, LOCAL, MAYBE, RANK, Conditional, Effect, Needs, Value
 
 _SAME_BATCH = re.compile(
-    r"tensor|model|(?:^|[_.])(?:tp|mp|pp|cp|sp|ep)(?=[_.(]|$|group)|pipe|seq|context|ring|ulysses|head|embed|expert"
+    r"tensor|model|(?:^|[_.:])(?:tp|mp|pp|cp|sp|ep)(?=[_.(]|$|group)|pipe|seq|context|ring|ulysses|head|embed|expert"
 )
 GROUPS = ("new_group", "device_mesh")
 

@@ -21,6 +21,7 @@ from unhang.lint.single import (
     found_in_handler,
     found_in_order,
     found_in_stop,
+    hands_over,
     is_broad_handler,
     is_feature_test,
 )
@@ -288,7 +289,7 @@ class Frame(Branches):
         made = self.effects[mark:]
         mine = [e for e in self._exits if e not in exits]
         for way_out in mine:
-            if way_out.kind in ("break", "return"):
+            if way_out.kind in ("break", "return") and not way_out.is_replaced:
                 way_out.rest += [e for e in made if e not in way_out.rest]
         self._close([e for e in mine if e.kind in ("break", "continue")])
         self._exits = exits + [e for e in mine if e.kind not in ("break", "continue")]
@@ -363,6 +364,7 @@ class Frame(Branches):
         for way_out in mine:
             if way_out.cause.value.dep & FAILED and way_out.depth == len(self.conditions):
                 way_out.rest[:0] = after_failure(s.body, made)
+                way_out.is_replaced = hands_over(self, handler.body)
         self._exits = exits + mine
         if own and not is_fallback and not is_known:
             cause = Cause(PLAIN, handler.line, text, self.path)

@@ -275,25 +275,9 @@ NAN_TESTS = {"isnan", "isfinite", "isinf"}
 IS_THERE = {"exists", "is_file", "isfile", "is_dir", "isdir", "stat", "iterdir", "glob", "listdir"}
 # Names in a condition that asks whether there are other ranks at all.
 SINGLE = {
-    *(
-        "is_initialized",
-        "is_available",
-        "world_size",
-        "get_world_size",
-        "num_processes",
-        "is_distributed",
-        "distributed",
-    ),
-    *(
-        "nnodes",
-        "num_nodes",
-        "n_gpu",
-        "num_gpus",
-        "is_dist_initialized",
-        "is_dist_avail_and_initialized",
-        "use_distributed",
-    ),
-}
+    *("is_initialized", "is_available", "world_size", "get_world_size", "num_processes", "is_distributed", "distributed", "nnodes"),
+    *("num_nodes", "n_gpu", "num_gpus", "is_dist_initialized", "is_dist_avail_and_initialized", "use_distributed"),
+}  # fmt: skip
 # What ends the process: a rank that does so is gone, and the launcher ends the others.
 ENDS_PROCESS = {"sys.exit", "exit", "quit", "os._exit", "os.abort", "pytest.skip", "pytest.exit", "pytest.fail"}
 

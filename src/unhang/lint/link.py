@@ -101,9 +101,11 @@ class Link:
                 }
                 if function.inside <= 0:
                     yield key
-                else:  # what is written inside a function is followed with it
+                else:  # what is written inside a function is followed with it, and then as what it hands out
                     words.add(self.project.function(key[0], function.inside).name)
                     yield key[0], function.inside
+                    if function.name != "<lambda>":
+                        yield key
 
     def _forget(self) -> None:
         """What was found out before it was known with what objects are made."""

@@ -10,7 +10,7 @@ from unhang.lint import known
 from unhang.lint.arguments import ARGUMENTS
 from unhang.lint.ir import Attr, Call, Const, Expr, Found, Handler, If, Leave, Loop, Op, Ref, Stmt, Try, With, nodes_in
 from unhang.lint.ir import Do as DoStatement
-from unhang.lint.values import RANK, UNEVEN, Conditional, Effect, Summary, Value
+from unhang.lint.values import RANK, RAW, UNEVEN, Conditional, Effect, Summary, Value
 
 if TYPE_CHECKING:
     from unhang.lint.branches import Branches
@@ -292,6 +292,13 @@ def after_failure(body: Sequence[Stmt], made: Sequence[Effect]) -> list[Effect]:
     """What is made after such a call, or in it."""
     line = fails_at(body)
     return [e for e in made if e.way[0].line > line or (e.way[0].line == line and len(e.way) > 1)]
+
+
+def hands_over(frame: Frame, body: Sequence[Stmt]) -> bool:
+    """Whether a handler ends with a call of what nobody knows: another way to do the same, perhaps."""
+    last = body[-1].value if body and isinstance(body[-1], Leave) else None
+    sort = frame.ref(last.func.path).sort if isinstance(last, Call) and isinstance(last.func, Ref) else RAW
+    return sort is None or sort[0] == "param"
 
 
 def is_broad_handler(handler: Handler) -> bool:

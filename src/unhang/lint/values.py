@@ -91,7 +91,7 @@ Needs = frozenset[tuple[int | str, bool | str]]
 
 
 class Effect(NamedTuple):
-    """A collective that a call makes. `group`: empty for all ranks, `@2` for what parameter 2 holds.
+    """A collective that a call makes. `group`: empty for all ranks, `@2:name` for what parameter 2 holds.
 
     `param`, `method`: it is made if that parameter makes one when the method is called; -1: it is made by `op` itself.
     `way`: the calls that lead to it, the outermost first. `needs`: what parameters (by number) or names must be for it: true, false,
