@@ -74,7 +74,7 @@ def finding_of(
         way.append((path, line, f"some ranks {kind} here"))
     way += [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way]
     code = _code(cause, effect, other is not None, kind, is_loop)
-    variant = "" if code != "LNT203" else "left" if exit_at else "skipped"
+    variant = "left" if exit_at and code in ("LNT106", "LNT203") else "skipped" if code == "LNT203" else ""
     return Found(code, line, column + 1, words, way, [], False, variant)
 
 

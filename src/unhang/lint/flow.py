@@ -232,7 +232,7 @@ class Frame(Branches):
             return ""
         if s.kind == "raise" and not (s.value is not None and ENDS.search(name_of(s.value))):
             return "raise"
-        inside = self.loops if s.kind != "return" else 0
+        inside = self.loops if s.kind not in ("return", "raise") else 0
         differing = [
             (c, mark, n)
             for n, (c, mark, depth) in enumerate(self.conditions)
@@ -241,16 +241,10 @@ class Frame(Branches):
         if s.kind == "return":
             self._none_returned.append((value.const is None, any(c.value.dep & RANK for c, *_ in differing)))
             for cause, *_ in differing:
-                zero = (
-                    cause.value.zero
-                    if value.const is True
-                    else None
-                    if value.const is not False
-                    else not (cause.value.zero or False)
-                )
-                dep = (
-                    cause.value.dep & DIFFERS & ~FAILED
-                )  # whether something is to be had may well be the same on all ranks
+                zero = cause.value.zero if value.const is True else None
+                if value.const is False:
+                    zero = not (cause.value.zero or False)
+                dep = cause.value.dep & DIFFERS & ~FAILED  # what is not to be had is so on all ranks, perhaps
                 value = value._replace(dep=value.dep | dep, zero=zero, const=UNKNOWN)
             is_empty = isinstance(s.value, Op) and s.value.op in ("dict", "seq") and not s.value.parts
             if is_empty and any(c.value.dep & RANK for c, *_ in differing):
