@@ -49,8 +49,20 @@ _PURE = {
     *("copy.deepcopy", "torch.tensor", "torch.as_tensor", "tqdm.tqdm", "tqdm.auto.tqdm", "itertools.islice"),
 }  # fmt: skip
 _SAME_OBJECT = {
-    *("to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16", "double", "requires_grad_", "compile", "apply"),
-}  # fmt: skip
+    "to",
+    "cuda",
+    "cpu",
+    "train",
+    "eval",
+    "half",
+    "float",
+    "bfloat16",
+    "double",
+    "requires_grad_",
+    "compile",
+    "apply",
+}
+_PROCESSES = {"Process", "spawn", "start_processes"}
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
 
@@ -143,7 +155,7 @@ class Calls(Expressions):
         self, node: Call, callee: Value, full: str, owner: str, base: Value, name: str, args: list[Value]
     ) -> Value:
         """A call of which only the name is known. It may call what it is given."""
-        for v in args:
+        for v in args if name not in _PROCESSES else ():
             if v.sort is not None and v.sort[0] in ("fn", "bound"):
                 for effect in self.link.made_by(v, "()"):
                     self.emit(effect._replace(is_sure=False, way=(self.place(node, name), *effect.way)[:MOST_WAY]))

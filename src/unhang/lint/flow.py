@@ -219,7 +219,7 @@ class Frame(Branches):
         head, _, name = target.path.partition(".")
         me = self.env.get(head)
         if name and value.sort in (("wrap", "ddp"), ("wrap", "fsdp"), ("wrap", "engine")):
-            self.link.wrapped[last] = value
+            self.link.wrapped[self.file, last] = value
         if name and "." not in name and me is not None and me.sort is not None and me.sort[0] == "obj":
             self.link.set_attribute(me.sort[1], me.sort[2], name, value)
 

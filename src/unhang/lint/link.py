@@ -47,7 +47,7 @@ class Link:
         self.handlers: list[Value] = []
         self.flags: set[str] = set()
         self.global_flags: set[tuple[int, str]] = set()
-        self.wrapped: dict[str, Value] = {}
+        self.wrapped: dict[tuple[int, str], Value] = {}
         self.without_limit: dict[tuple[str, int], Found] = {}
         self.built: dict[tuple[int, str], dict[int, Value]] = {}
         self._summaries: dict[tuple[int, int], Summary] = {}

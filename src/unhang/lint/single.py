@@ -95,7 +95,7 @@ def _found(
 
 
 def _effects_of(frame: Frame, v: Value) -> list[Effect]:
-    return [e for e in frame.link.made_by(v, "()") if e.param < 0 and e.op != "destroy" and e.is_sure]
+    return [e for e in frame.link.made_by(v, "()") if e.param < 0 and e.op != "destroy"]
 
 
 # Calls.
