@@ -48,20 +48,7 @@ _PURE = {
     *("enumerate", "zip", "reversed", "iter", "next", "round", "divmod", "map", "filter", "repr", "hash", "copy.copy"),
     *("copy.deepcopy", "torch.tensor", "torch.as_tensor", "tqdm.tqdm", "tqdm.auto.tqdm", "itertools.islice"),
 }  # fmt: skip
-_SAME_OBJECT = {
-    "to",
-    "cuda",
-    "cpu",
-    "train",
-    "eval",
-    "half",
-    "float",
-    "bfloat16",
-    "double",
-    "requires_grad_",
-    "compile",
-    "apply",
-}
+_SAME_OBJECT = {"to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16", "double", "requires_grad_", "compile", "apply"}  # fmt: skip
 _PROCESSES = {"Process", "spawn", "start_processes"}
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
