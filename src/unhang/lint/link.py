@@ -61,18 +61,28 @@ class Link:
 
     def follow(self) -> None:
         """Follows every function that may come to a collective, once: enough to know who makes them."""
+        self._known_then = self._learned()
         for file, at in list(self._roots()):
             self.summary(file, at)
+        self._note_signals()
+
+    def _learned(self) -> tuple[int, ...]:
+        """How much is known of objects, of what is wrapped and of what signals set; it only grows."""
+        built = sum(v.sort is not None for given in self.built.values() for v in given.values())
+        return built, len(self.wrapped), len(self.flags), len(self.global_flags)
+
+    def take_over(self, other: Link) -> None:
+        """What a link of some of these files has learned."""
+        at = {f.path: i for i, f in enumerate(self.project.files)}
+        now = {i: at[f.path] for i, f in enumerate(other.project.files)}
+        self.flags |= other.flags
+        self.global_flags |= {(now[i], name) for i, name in other.global_flags}
+        self.wrapped |= {(now[i], name): v for (i, name), v in other.wrapped.items()}
+        self.built |= {(now[i], name): given for (i, name), given in other.built.items()}
 
     def run(self) -> Iterator[tuple[str, Found]]:
         """Every finding, by file and line; after `follow`."""
-        self._note_signals()
-        if (
-            self.flags
-            or self.global_flags
-            or self.wrapped
-            or any(v.sort for given in self.built.values() for v in given.values())
-        ):
+        if self._learned() != self._known_then:
             self._forget()  # now it is known with what objects are made, and which are wrapped, what signals set
             self.follow()
         self._threads()
