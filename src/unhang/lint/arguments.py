@@ -141,6 +141,11 @@ def is_of_one_rank(function: Function, path: str) -> bool:
     return False
 
 
+def name_at(node: Call) -> str:
+    """The name that is the first argument; empty: it is something else."""
+    return node.args[0].path if node.args and isinstance(node.args[0], Ref) else ""
+
+
 def _is_at(e: Expr, path: str) -> bool:
     if isinstance(e, Attr):
         e = e.base

@@ -5,22 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from unhang.lint import known
-from unhang.lint.arguments import is_of_one_rank
+from unhang.lint.arguments import is_of_one_rank, name_at
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Ref
 from unhang.lint.special import (
-    COLLECTED,
-    LENGTH,
     OF_DATA,
     SPECIAL,
-    element,
     given_of,
     is_none,
     is_plain_method,
     prepared,
     value_of_name,
 )
-from unhang.lint.tensors import FACTS, LISTS, tensor_method
+from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     AGREED,
     DATA,
@@ -32,7 +29,6 @@ from unhang.lint.values import (
     NO_PARAMS,
     PLAIN,
     RANK,
-    UNEVEN,
     UNKNOWN,
     Effect,
     Needs,
@@ -153,25 +149,11 @@ class Calls(Expressions):
             return Value(LOCAL)
         if name == "generate" and not full:  # each rank stops when its own texts have come to their ends
             return Value(DATA, NO_PARAMS, ("ragged", "generate"))
-        is_ragged = base.sort is not None and base.sort[0] == "ragged"
-        if name in known.COUNTS and (is_ragged or (self._in_forward() and not args and name in ("any", "item"))):
-            return Value(DATA)
-        if name in ("items", "keys", "values") and base.dep & UNEVEN:
-            return Value(UNEVEN)
         if full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper() and full not in LISTS:
             return Value(sort=("layer", full))
-        if full == "len" and args and args[0].sort is not None and args[0].sort[0] == "ragged":
-            return Value(DATA)
-        if full == "len" and args and args[0].sort == COLLECTED:
-            return Value(DATA, NO_PARAMS, LENGTH)
-        if name == "shard" and any(a.dep & RANK for a in args):  # the first shards may have one item more
-            return Value(UNEVEN, sort=("share", "shard"))
-        if full == "len" and args and args[0].dep & (DATA | LOCAL):
-            return Value(args[0].dep & (DATA | LOCAL), args[0].params, LENGTH)
-        if not full and base.dep & DATA and name in FACTS:
-            return Value(DATA, base.params, LENGTH) if name in ("size", "numel") and not is_ragged else PLAIN
-        if full == "next" and args:
-            return element(args[0])
+        fact = fact_of(full, base, name, args, self._in_forward())
+        if fact is not None:
+            return fact
         wraps = [v.sort[1] for v in args if v.sort is not None and v.sort[0] == "wrap" and v.sort[1] in ("ddp", "fsdp")]
         if wraps and any(word in name for word in ("step", "train", "forward", "loss")):
             self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))
@@ -187,31 +169,12 @@ class Calls(Expressions):
             group = node.given("group", 0)
             return by_name._replace(group=self.group_of(group) if group is not None and "rank" in name else "")
         if name in known.IS_THERE:
-            at = (
-                owner
-                if owner and not full
-                else node.args[0].path
-                if node.args and isinstance(node.args[0], Ref)
-                else ""
-            )
+            at = owner if owner and not full else name_at(node)
             if base.dep & LOCAL or any(a.dep & LOCAL for a in args) or (at and is_of_one_rank(self.function, at)):
                 return Value(LOCAL)
         joined = mixed(base, *args)
         if full in _PURE:
-            many = args[0].sort if args and full != "len" else None
-            many = None if many is not None and many[0] in ("param", "wrap", "obj") else many
-            dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all") else joined.dep
-            keep = joined._replace(dep=dep)
-            if full == "sorted":
-                many = None if many == ("set",) else many
-            elif full in ("set", "frozenset") and not (many is not None and many[0] == "share"):
-                many = ("set",)
-            given = [element(a) for a in args[: len(node.args) - len(node.names)]]
-            if full == "zip":
-                return keep._replace(sort=("zip", tuple(given)))
-            if full == "enumerate":
-                return keep._replace(sort=("many", ("tuple", (PLAIN, *given[:1]))))
-            return keep._replace(sort=many, zero=args[0].zero if len(args) == 1 else None)
+            return of_builtin(full, len(node.args) - len(node.names), args, joined)
         if full in _PATHS or name in _OF_A_PATH:
             return Value(joined.dep & LOCAL, joined.params)
         return tensor_method(full, base, name, args, joined)
