@@ -152,7 +152,7 @@ def test_a_notebook(broken: Path) -> None:
 
 
 def test_fixes(broken: Path) -> None:
-    text = "import torch.distributed as dist\n\n\ndef f(x, l):\n    dist.all_reduce(x, async_op=True)  # é\n    l.backward(retain_graph=True)\n"
+    text = "import torch.distributed as dist\n\n\ndef f(x, m):\n    dist.all_reduce(x, async_op=True)  # é\n    l = m(x)\n    l.backward(retain_graph=True)\n"
     broken.write_text(text)
     code, patch = lint(".", "--diff")
     assert code == 1

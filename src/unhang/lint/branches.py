@@ -13,7 +13,7 @@ from unhang.lint.link import Link
 from unhang.lint.single import (
     close_handler,
 )
-from unhang.lint.special import paths_in
+from unhang.lint.special import COLLECTED, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -24,6 +24,7 @@ from unhang.lint.values import (
     UNKNOWN,
     Conditional,
     Effect,
+    Needs,
     Value,
     either,
 )  # fmt: skip
@@ -33,7 +34,8 @@ from unhang.lint.values import (
 class Exit:
     """A way out that not every rank takes. `made`: what its branch did before; `rest`: what the others do after it.
 
-    `depth`: how many conditions stand around the one that parts the ranks.
+    `depth`: how many conditions stand around the one that parts the ranks. `needs`: what names are where it is taken.
+    `is_replaced`: somebody whom nobody knows does instead what the others do after it.
     """
 
     kind: str
@@ -42,7 +44,9 @@ class Exit:
     column: int
     made: list[Effect]
     depth: int
+    needs: Needs = frozenset()
     rest: list[Effect] = field(default_factory=list)
+    is_replaced: bool = False
 
 
 @dataclass(eq=False)
@@ -54,7 +58,7 @@ class Way:
     made: list[Effect]
     exits: list[Exit]
     cause: Cause
-    needed: frozenset[tuple[int, bool | str]]
+    needed: Needs
 
 
 @dataclass(eq=False)
@@ -71,7 +75,7 @@ class Branches(Calls):
     link: Link
     function: Function
     conditions: list[tuple[Cause, int, int]]
-    needs: frozenset[tuple[int, bool | str]]
+    needs: Needs
     _exits: list[Exit]
     _pending: list[Pending]
     _unsure: int
@@ -88,13 +92,14 @@ class Branches(Calls):
 
     def emit(self, effect: Effect) -> None:
         """A collective is made here."""
-        if effect.group and len(effect.way) == 1:
+        if len(effect.way) == 1 and not effect.hidden and effect.param < 0:
             self.link.groups.setdefault((self.file, effect.group), set()).add((self.file, self.at))
         if self.needs or self._unsure:
             effect = effect._replace(needs=effect.needs | self.needs, is_sure=effect.is_sure and not self._unsure)
         self.effects.append(effect)
         for way_out in self._exits:
-            way_out.rest.append(effect)
+            if not way_out.is_replaced:
+                way_out.rest.append(effect)
 
     def conditional_part(self, condition: Value, line: int, mark: int) -> None:
         """Effects from `mark` on are made only where a part of an expression is true."""
@@ -114,8 +119,14 @@ class Branches(Calls):
         self._no_exits += is_single
         before, exits, mark, needs = self.env, self._exits, len(self.effects), self.needs
         ways = []
-        for body, why, needed in zip((s.body, s.orelse), (cause, opposite), implied(self, s.test), strict=True):
-            self.env, self._exits, self.needs = dict(before), list(exits), needs | needed
+        says = implied(self, s.test)
+        for body, why, needed, other in zip((s.body, s.orelse), (cause, opposite), says, says[::-1], strict=True):
+            self.env, self._exits, self.needs, why = (
+                dict(before),
+                list(exits),
+                needs | needed,
+                why._replace(needed=other),
+            )
             self.conditions.append((why, len(self.effects), self.loops))
             end = self.block(body)
             self.conditions.pop()
@@ -227,14 +238,16 @@ class Branches(Calls):
             if way_out.kind == "except":
                 close_handler(self, way_out.made, way_out.rest, way_out.cause.text)
                 continue
-            missed, extra = compared(way_out.rest, way_out.made, way_out.cause)
+            known_there = way_out.cause.needed
+            rest = [e for e in way_out.rest if not contradicts(e.needs - known_there, way_out.needs)]
+            missed, extra = compared(rest, way_out.made, way_out.cause)
             missed, extra = worst_first(missed), worst_first(extra)
             if missed:
                 found = finding_of(
                     way_out.cause, missed[0], self.path, exit_at=(way_out.kind, way_out.line, way_out.column)
                 )
                 self._report(found, missed[0])
-            elif extra and way_out.kind == "return" and not way_out.rest:
+            elif extra and not way_out.rest and (way_out.kind == "return" or not way_out.cause.value.dep & RANK):
                 self._report(finding_of(way_out.cause, extra[0], self.path), extra[0])
 
 
@@ -245,6 +258,8 @@ def worst_first(effects: list[Effect]) -> list[Effect]:
 
 def as_condition(v: Value) -> Value:
     """A value where it decides: whether there is an output at all is the same on all ranks."""
+    if v.sort == COLLECTED:
+        return Value(DATA)
     if v.dep & UNEVEN:  # whether this rank has anything at all
         v = v._replace(dep=v.dep | RANK)
     return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.sort is not None and v.sort[0] in ("out", "of") else v
@@ -280,7 +295,12 @@ def is_never_a_rank(test: Expr) -> bool:
     return False
 
 
-Needs = frozenset[tuple[int, bool | str]]
+def contradicts(a: Needs, b: Needs) -> bool:
+    """Whether both cannot be: one asks for what the other excludes."""
+    return bool(a and b) and any((i, _OPPOSITE[wanted]) in b for i, wanted in a)
+
+
+_OPPOSITE: dict[bool | str, bool | str] = {True: False, False: True, "some": "none", "none": "some"}
 
 
 def implied(frame: Branches, test: Expr) -> tuple[Needs, Needs]:
@@ -289,17 +309,19 @@ def implied(frame: Branches, test: Expr) -> tuple[Needs, Needs]:
     match test:
         case Ref():
             sort = frame.ref(test.path).sort
-            if sort is not None and sort[0] == "param":
-                return frozenset({(sort[1], True)}), frozenset({(sort[1], False)})
+            if sort is not None and sort[0] == "with":  # `a and ...`, kept under a name
+                return frozenset({(sort[1], True), (test.path, True)}), frozenset({(test.path, False)})
+            of = sort[1] if sort is not None and sort[0] == "param" else test.path
+            return frozenset({(of, True)}), frozenset({(of, False)})
         case Op(op="not", parts=[inner]):
             return implied(frame, inner)[::-1]
         case Op(op="and" | "or"):
             both = [implied(frame, p) for p in test.parts]
-            joined = frozenset[tuple[int, bool | str]]().union(*(b[test.op == "or"] for b in both))
+            joined = Needs().union(*(b[test.op == "or"] for b in both))
             return (joined, nothing) if test.op == "and" else (nothing, joined)
-        case Op(op="is" | "is not", parts=[Ref() as of, Const(value=None)]):
-            sort = frame.ref(of.path).sort
-            if sort is not None and sort[0] == "param":
-                ways: tuple[Needs, Needs] = frozenset({(sort[1], "none")}), frozenset({(sort[1], "some")})
-                return ways if test.op == "is" else ways[::-1]
+        case Op(op="is" | "is not", parts=[Ref(path=path), Const(value=None)]):
+            sort = frame.ref(path).sort
+            of = sort[1] if sort is not None and sort[0] == "param" else path
+            ways: tuple[Needs, Needs] = frozenset({(of, "none")}), frozenset({(of, "some")})
+            return ways if test.op == "is" else ways[::-1]
     return nothing, nothing

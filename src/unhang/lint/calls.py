@@ -5,9 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from unhang.lint import known
+from unhang.lint.arguments import is_of_one_rank, name_at
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Ref
-from unhang.lint.special import OF_DATA, SPECIAL, element, given_of, is_none, is_plain_method, prepared, value_of_name
+from unhang.lint.special import (
+    OF_DATA,
+    SPECIAL,
+    given_of,
+    is_none,
+    is_plain_method,
+    prepared,
+    value_of_name,
+)
+from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     AGREED,
     DATA,
@@ -19,10 +29,9 @@ from unhang.lint.values import (
     NO_PARAMS,
     PLAIN,
     RANK,
-    RAW,
-    UNEVEN,
     UNKNOWN,
     Effect,
+    Needs,
     Place,
     Summary,
     Value,
@@ -31,24 +40,14 @@ from unhang.lint.values import (
 
 # What these give differs as their arguments differ.
 _PURE = {
-    *("int", "str", "bool", "float", "abs", "len", "min", "max", "tuple", "list", "set", "sorted", "any", "all", "sum", "range"),
+    *("int", "str", "bool", "float", "abs", "len", "min", "max", "tuple", "list", "set", "sorted", "any", "all", "sum", "range", "frozenset"),
     *("enumerate", "zip", "reversed", "iter", "next", "round", "divmod", "map", "filter", "repr", "hash", "copy.copy"),
     *("copy.deepcopy", "torch.tensor", "torch.as_tensor", "tqdm.tqdm", "tqdm.auto.tqdm", "itertools.islice"),
 }  # fmt: skip
-_SAME_OBJECT = {
-    *("to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16", "double", "requires_grad_", "compile", "apply"),
-}  # fmt: skip
+_SAME_OBJECT = {"to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16", "double", "requires_grad_", "compile", "apply"}  # fmt: skip
+_PROCESSES = {"Process", "spawn", "start_processes"}
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
-_NUMBERS = ("torch.", "math.", "numpy.", "statistics.")
-_UNIFYING_WORDS = ("reduce", "gather", "sync", "broadcast", "average", "across", "all_")
-_STRIDED = {"t": "transposed", "transpose": "transposed", "permute": "permuted", "expand": "expanded", "expand_as": "expanded"}  # fmt: skip
-_RAGGED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"}
-_KEEPS_SHAPE = {
-    *("float", "to", "cuda", "half", "long", "int", "detach", "cpu", "squeeze", "unsqueeze", "flatten", "double", "type"),
-}  # fmt: skip
-_LISTS = {"torch.nn.ModuleList", "torch.nn.ModuleDict"}
-_DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
 
 
 class Calls(Expressions):
@@ -84,6 +83,8 @@ class Calls(Expressions):
         if full in known.WRAPPERS:
             of_some = known.WRAPPERS[full] == "ddp" and not is_none(node.given("process_group"))
             return Value(sort=None if of_some else ("wrap", known.WRAPPERS[full]))
+        if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
+            return PLAIN if node.given("sync_on_compute") == Const(False) else Value(sort=("wrap", "metric"))
         sort = callee.sort
         kind = sort[0] if sort is not None else ""
         if kind in ("fn", "bound") and sort is not None:
@@ -131,28 +132,28 @@ class Calls(Expressions):
                 return base
             if bsort[0] == "rank" and name in ("item",):
                 return base
-        return self._other(node, callee, full, base, name, args)
+        return self._other(node, callee, full, owner, base, name, args)
 
-    def _other(self, node: Call, callee: Value, full: str, base: Value, name: str, args: list[Value]) -> Value:
+    def _other(
+        self, node: Call, callee: Value, full: str, owner: str, base: Value, name: str, args: list[Value]
+    ) -> Value:
         """A call of which only the name is known. It may call what it is given."""
-        for v in args:
+        for v in args if name not in _PROCESSES else ():
             if v.sort is not None and v.sort[0] in ("fn", "bound"):
                 for effect in self.link.made_by(v, "()"):
                     self.emit(effect._replace(is_sure=False, way=(self.place(node, name), *effect.way)[:MOST_WAY]))
         if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
             self.found_in_call(name, "", node, args)
             return self._collective(node, known.Collective("all_reduce"), args, name)
-        if name in known.PROGRESS and not args:
+        if (name in known.PROGRESS and not args) or (name or full.rpartition(".")[2]) in known.FREE_PORTS:
             return Value(LOCAL)
-        is_ragged = base.sort is not None and base.sort[0] == "ragged"
-        if name in known.COUNTS and (is_ragged or (self._in_forward() and not args and name in ("any", "item"))):
-            return Value(DATA)
-        if name in ("items", "keys", "values") and base.dep & UNEVEN:
-            return Value(UNEVEN)
-        if full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper() and full not in _LISTS:
+        if name == "generate" and not full:  # each rank stops when its own texts have come to their ends
+            return Value(DATA, NO_PARAMS, ("ragged", "generate"))
+        if full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper() and full not in LISTS:
             return Value(sort=("layer", full))
-        if full == "len" and args and args[0].sort is not None and args[0].sort[0] == "ragged":
-            return Value(DATA)
+        fact = fact_of(full, base, name, args, self._in_forward())
+        if fact is not None:
+            return fact
         wraps = [v.sort[1] for v in args if v.sort is not None and v.sort[0] == "wrap" and v.sort[1] in ("ddp", "fsdp")]
         if wraps and any(word in name for word in ("step", "train", "forward", "loss")):
             self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))
@@ -167,55 +168,27 @@ class Calls(Expressions):
         if by_name.dep and not callee.dep & ~RANK:
             group = node.given("group", 0)
             return by_name._replace(group=self.group_of(group) if group is not None and "rank" in name else "")
-        if name in known.IS_THERE and (base.dep & LOCAL or any(a.dep & LOCAL for a in args)):
-            return Value(LOCAL)
+        if name in known.IS_THERE:
+            at = owner if owner and not full else name_at(node)
+            if base.dep & LOCAL or any(a.dep & LOCAL for a in args) or (at and is_of_one_rank(self.function, at)):
+                return Value(LOCAL)
         joined = mixed(base, *args)
         if full in _PURE:
-            many = args[0].sort if args and full != "len" else None
-            many = None if many is not None and many[0] in ("param", "wrap", "obj") else many
-            dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all") else joined.dep
-            keep = joined._replace(dep=dep)
-            given = [element(a) for a in args[: len(node.args) - len(node.names)]]
-            if full == "zip":
-                return keep._replace(sort=("zip", tuple(given)))
-            if full == "enumerate":
-                return keep._replace(sort=("many", ("tuple", (PLAIN, *given[:1]))))
-            return keep._replace(sort=many, zero=args[0].zero if len(args) == 1 else None)
+            return of_builtin(full, len(node.args) - len(node.names), args, joined)
         if full in _PATHS or name in _OF_A_PATH:
             return Value(joined.dep & LOCAL, joined.params)
-        return self._tensor_method(full, base, name, args, joined)
-
-    def _tensor_method(self, full: str, base: Value, name: str, args: list[Value], joined: Value) -> Value:
-        if base.sort == AGREED:
-            return base
-        if name in _STRIDED and (base.sort is None or base.sort[0] in ("out", "of", "many", "param")) and not full:
-            return Value(base.dep, base.params, ("odd", _STRIDED[name]))
-        if (name in _RAGGED and (not full or full.startswith("torch."))) or (full == "torch.where" and len(args) == 1):
-            return Value(joined.dep, joined.params, ("ragged", name))
-        if base.sort is not None and base.sort[0] in ("odd", "ragged"):
-            keeps = name in _KEEPS_SHAPE or (base.sort[0] == "ragged" and name in _DENSE - {"sum", "mean", "item"})
-            return Value(base.dep, base.params, base.sort if keeps else None)
-        if any(word in name.lower() or word in full.lower() for word in _UNIFYING_WORDS):
-            return Value(sort=AGREED)
-        if "unwrap" in name:
-            return Value(sort=RAW)
-        outs = [v.sort for v in (base, *args) if v.sort is not None and v.sort[0] in ("out", "of")]
-        if full in _LISTS:
-            return args[0] if args else PLAIN
-        if outs and (not full or full.startswith(_NUMBERS)):
-            keeps_graph = name not in known.NAN_TESTS and name not in ("item", "detach", "tolist", "numpy", "cpu")
-            return Value(joined.dep & OF_DATA, joined.params, outs[0] if keeps_graph else None)
-        numeric = full.startswith(_NUMBERS) or (not full and base.dep & OF_DATA)
-        return Value(joined.dep & OF_DATA if numeric else 0, NO_PARAMS)
+        return tensor_method(full, base, name, args, joined)
 
     def _collective(self, node: Call, made: known.Collective, args: list[Value], name: str) -> Value:
-        group = ""
+        group = made.group
         given = node.given("group", made.group_at) or node.given("process_group") or node.given("pg")
         if given is not None:
             group = self.group_of(given)
         if made.op in ("new_group", "device_mesh"):
             group = ""
         self.emit(Effect(made.op, group, (self.place(node, name),)))
+        if name.startswith("gather"):
+            self.found_in_call("gathered", made.op, node, args)
         for at in made.unifies:
             expr = node.given("tensor" if at == 0 else "", at) or node.given("object_list")
             if isinstance(expr, Ref):
@@ -242,7 +215,7 @@ class Calls(Expressions):
         if v.const is None and not (isinstance(e, Ref) and "." in e.path):
             return ""
         if v.sort is not None and v.sort[0] == "param":
-            return f"@{v.sort[1]}"
+            return f"@{v.sort[1]}:{self.function.parameters[v.sort[1]]}"
         if isinstance(e, Ref):
             return "" if e.path.endswith(("group.WORLD", "GroupMember.WORLD")) else e.path
         return f"{e.func.path}()" if isinstance(e, Call) and isinstance(e.func, Ref) else "?"
@@ -297,7 +270,7 @@ class Calls(Expressions):
 
     def _function(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
         """A call of a function of the project: its effects are the caller's."""
-        file, at = sort[1], sort[2]
+        file, at = self.link.project.implementation(sort[1], sort[2])
         function = self.link.project.function(file, at)
         summary = self.link.summary(file, at)
         if not summary.effects and not summary.conditional and summary.returns is PLAIN and not summary.unifies:
@@ -327,7 +300,7 @@ class Calls(Expressions):
         way = (place, *effect.way)[:MOST_WAY]
         group = effect.group
         if group.startswith("@"):
-            i = int(group[1:])
+            i = int(group[1:].partition(":")[0])
             if i in given:
                 group = self.group_of(given[i][0])
             else:
@@ -344,12 +317,13 @@ class Calls(Expressions):
             self.emit(made._replace(way=(*way, *made.way)[:MOST_WAY]))
 
     def _still_needed(
-        self, needs: frozenset[tuple[int, bool | str]], given: dict[int, tuple[Expr, Value]], defaults: list[Expr | None],
-        count: int,
-    ) -> frozenset[tuple[int, bool | str]] | None:  # fmt: skip
+        self, needs: Needs, given: dict[int, tuple[Expr, Value]], defaults: list[Expr | None], count: int
+    ) -> Needs | None:
         """What our own parameters must be for an effect of a call; None: this call does not make it."""
-        ours = set()
+        ours = set[tuple[int | str, bool | str]]()
         for i, wanted in needs:
+            if isinstance(i, str):
+                continue
             at = i - (count - len(defaults))
             default = defaults[at] if 0 <= at < len(defaults) else None
             v = given[i][1] if i in given else Value(const=default.value) if isinstance(default, Const) else PLAIN

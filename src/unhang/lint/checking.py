@@ -115,7 +115,7 @@ def _judged(contents: dict[str, bytes], digests: dict[str, bytes], cache: Cache 
     if wanted:
         for file, packed in _read_all(wanted, jobs, True):
             files[file.path], encoded[file.path] = file, packed
-        link = _linked(files)
+        link = _linked(files, link)
     if (cache and missing) or (wanted and cache):
         cache.keep_files(digests, encoded)
     out = {
@@ -127,8 +127,10 @@ def _judged(contents: dict[str, bytes], digests: dict[str, bytes], cache: Cache 
     return [out[p] for p in sorted(out)]
 
 
-def _linked(files: dict[str, File]) -> Link:
+def _linked(files: dict[str, File], before: Link | None = None) -> Link:
     link = Link([files[p] for p in sorted(files)])
+    if before is not None:
+        link.take_over(before)
     link.follow()
     return link
 

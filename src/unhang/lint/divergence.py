@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from unhang.lint.ir import Found
-from unhang.lint.values import DATA, DIFFERS, LOCAL, MAYBE, RANK, Conditional, Effect, Value
+from unhang.lint.values import DATA, DIFFERS, FAILED, LOCAL, MAYBE, RANK, Conditional, Effect, Needs, Value
 
+_SAME_BATCH = re.compile(
+    r"tensor|model|(?:^|[_.:])(?:tp|mp|pp|cp|sp|ep)(?=[_.(]|$|group)|pipe|seq|context|ring|ulysses|head|embed|expert"
+)
 GROUPS = ("new_group", "device_mesh")
 
 
 class Cause(NamedTuple):
-    """A condition, as it stands in the code. `uniform`: names in those parts of it that are the same on all ranks."""
+    """A condition, as it stands in the code. `uniform`: names in those parts of it that are the same on all ranks; `needed`: what it says of names on the other side."""
 
     value: Value
     line: int
     text: str
     path: str
     uniform: frozenset[str] = frozenset()
+    needed: Needs = frozenset()
 
 
 def compared(here: Sequence[Effect], there: Sequence[Effect], cause: Cause) -> tuple[list[Effect], list[Effect]]:
@@ -45,6 +50,8 @@ def _is_relevant(e: Effect, cause: Cause) -> bool:
         return e.param >= 0 and e.method == "backward"
     if e.param >= 0 or e.hidden or e.op in GROUPS or not e.group:
         return True
+    if dep and not dep & RANK:  # the members of a group of parts of one model have the same batch
+        return e.group != "?" and (bool(dep & (LOCAL | FAILED)) or not _SAME_BATCH.search(e.group))
     return bool(cause.value.group) and e.group == cause.value.group
 
 
@@ -66,12 +73,16 @@ def finding_of(
     if exit_at:
         way.append((path, line, f"some ranks {kind} here"))
     way += [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way]
-    return Found(_code(cause, effect, other is not None, kind, is_loop), line, column + 1, words, way)
+    code = _code(cause, effect, other is not None, kind, is_loop)
+    variant = "left" if exit_at and code in ("LNT106", "LNT203") else "skipped" if code == "LNT203" else ""
+    return Found(code, line, column + 1, words, way, [], False, variant)
 
 
 def _how(v: Value) -> str:
     if v.dep & RANK:
         return "comes out by rank"
+    if v.dep & FAILED:
+        return "is for a rank that has failed alone"
     if v.dep & LOCAL:
         return "comes out by the clock, chance, process or disk of each rank"
     return "comes out by each rank's own batch" if v.dep & (DATA | MAYBE) else "is given by the caller"
@@ -83,6 +94,8 @@ def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: boo
         return "LNT111"
     if dep & DATA and cause.value.zero is None:  # a loss that also depends on the rank is a loss
         dep &= ~RANK
+    if not dep & RANK and dep & FAILED:
+        return "LNT203"
     if not dep & RANK and dep & LOCAL:
         return "LNT106"
     if not dep & RANK and dep & (DATA | MAYBE):

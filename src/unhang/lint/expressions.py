@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.special import (
+    BATCH,
+    COLLECTED,
     COMPARISONS,
+    LENGTH,
     OF_DATA,
+    RANKS,
     element,
     is_a_rank,
     is_agreed,
     is_column,
+    is_empty_test,
+    is_in_flight,
     is_step,
     line_of,
     paths_in,
@@ -22,6 +28,8 @@ from unhang.lint.values import (
     AGREED,
     DATA,
     DIFFERS,
+    FAILED,
+    LOCAL,
     MAYBE_NONE,
     NO_PARAMS,
     PLAIN,
@@ -123,6 +131,8 @@ class Expressions:
         sort = v.sort
         if sort == AGREED:
             return v
+        if name in self.link.flags:
+            return Value(LOCAL)
         if name == "module" and (sort is None or sort[0] in ("wrap", "param", "raw", "obj")):
             return Value(sort=RAW)
         if sort is not None:
@@ -135,18 +145,24 @@ class Expressions:
             if kind in ("obj", "super", "class"):
                 found = self.link.attribute(sort, name)
                 if found is not None:
-                    return found
+                    if name in _TENSOR_FACTS:
+                        return found._replace(dep=found.dep & ~DATA)
+                    return Value(LOCAL) if found.sort is None and not found.dep and is_in_flight(name) else found
             elif kind in ("out", "of") and name not in _TENSOR_FACTS:
                 return v
-            elif kind == "param" and known.rank_kind(name) is None:
-                return Value(0, v.params)
+            elif kind == "param" and known.rank_kind(name) is None and name not in _TENSOR_FACTS:
+                return self.link.wrapped.get((self.file, name)) or Value(v.dep & DATA, v.params)
         if name in _TENSOR_FACTS:
-            return Value(DATA) if sort is not None and sort[0] == "ragged" and name == "shape" else PLAIN
+            if name == "shape" and v.dep & DATA and (sort is None or sort[0] not in ("out", "of")):
+                return Value(DATA, v.params, LENGTH if sort is None or sort[0] != "ragged" else None)
+            return Value(0, v.params) if v.params else PLAIN
         if name == "T":
             return Value(v.dep, v.params, ("odd", "transposed"))
         by_name = value_of_name(name)
-        if by_name.dep:
+        if by_name.dep or (by_name.sort is not None and not v.dep and not v.params):
             return by_name
+        if (self.file, name) in self.link.wrapped and (sort is None or sort[0] == "obj") and not v.dep:
+            return self.link.wrapped[self.file, name]
         return Value(v.dep & ~(RANK | UNEVEN), v.params) if v.dep or v.params else PLAIN
 
     def _op(self, e: Op) -> Value:
@@ -156,6 +172,8 @@ class Expressions:
         if op == "not":
             v = self.value(parts[0])
             const = UNKNOWN if v.const is UNKNOWN else not v.const
+            if v.sort == COLLECTED:
+                return Value(DATA)
             return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
         if op == "[]":
             return self._item(parts[0], parts[1])
@@ -165,7 +183,7 @@ class Expressions:
             sorts = {v.sort for v in values} if values else {None}
             sort = ("tuple", tuple(values)) if len(values) <= 8 and (joined is not PLAIN or sorts != {None}) else None
             consts = [v.const for v in values]
-            const = UNKNOWN if any(c is UNKNOWN for c in consts) else tuple(consts)
+            const = UNKNOWN if any(c is UNKNOWN for c in consts) or not consts else tuple(consts)
             return joined._replace(sort=sort, const=const)
         if op == "comp":
             return self._comprehension(parts)
@@ -177,10 +195,12 @@ class Expressions:
             return v
         if op in COMPARISONS:
             return self._compare(op, parts)
-        values = [self.value(p) for p in parts]
+        values = [v if v.sort != LENGTH else Value(0, v.params) for v in map(self.value, parts)]
         joined = mixed(*values)
         if is_agreed(values):
             return Value(sort=AGREED)
+        if op in ("+", "-") and any(v.sort == ("set",) for v in values):
+            return joined._replace(sort=("set",))
         outs = [v.sort for v in values if v.sort is not None and v.sort[0] in ("out", "of")]
         if outs and op == "dict":
             outs = []
@@ -209,7 +229,11 @@ class Expressions:
         if not joined:
             return Value(const=not stops_at)
         zeros = {v.zero for v in joined if v.dep & RANK}
-        return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None)
+        asked = next((v.sort[1] for v in joined if v.sort is not None and v.sort[0] == "param"), None)
+        sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None
+        if all(v.sort == ("none test",) for v in joined):
+            sort = ("none test",)
+        return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None, sort=sort)
 
     def _compare(self, op: str, parts: list[Expr]) -> Value:
         a, b = self.value(parts[0]), self.value(parts[1])
@@ -217,17 +241,27 @@ class Expressions:
             return PLAIN
         if is_agreed([a, b]):
             return Value(sort=AGREED)
-        if a.sort == b.sort == ("rank",):  # a rank and another one: who is a member, perhaps
+        if a.sort in RANKS and b.sort in RANKS:  # a rank and another one: who is a member, perhaps
             return PLAIN
         if op in ("in", "not in") and isinstance(a.const, str):
             return Value(params=b.params)
+        if LENGTH in (a.sort, b.sort) and not is_empty_test(op, b.const if a.sort == LENGTH else a.const):
+            return Value(0, a.params | b.params)
         if op in ("is", "is not") and None in (a.const, b.const):
             tested = a if b.const is None else b
+            if tested.sort == BATCH:
+                return Value(DATA)
+            if tested.dep & FAILED:
+                return Value(FAILED)
             if tested.dep & MAYBE_NONE:
                 return Value(
                     RANK, zero=tested.zero if op == "is not" else None if tested.zero is None else not tested.zero
                 )
             return Value(params=tested.params, sort=("none test",)) if tested.params else PLAIN
+        if _is_device(parts[0]) and b.const == 0:
+            return Value(RANK, zero=op in ("==", "is"))
+        if op in ("in", "not in") and b.dep & DATA:  # which keys there are is the same for all batches
+            b = b._replace(dep=b.dep & ~DATA)
         joined = mixed(a, b)
         number = b if a.dep & RANK else a
         if joined.dep & RANK:
@@ -264,6 +298,8 @@ class Expressions:
         if v.sort == ("ext", "os.environ") and isinstance(index, Const):
             return value_of_name(str(index.value).lower())
         at = self.value(index)
+        if v.sort == ("parts",):
+            return Value(UNEVEN, sort=("share", "part")) if at.dep & RANK else PLAIN
         if v.sort is not None and v.sort[0] == "many":
             return v._replace(sort=v.sort[1])
         if v.sort is not None and v.sort[0] == "tuple":
@@ -271,7 +307,7 @@ class Expressions:
                 return v.sort[1][at.const]  # type: ignore[no-any-return]
             sorts = {x.sort for x in v.sort[1]}
             return v._replace(sort=sorts.pop() if len(sorts) == 1 else None)
-        if v.sort is not None and v.sort[0] in ("out", "of", "agreed"):
+        if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length"):
             return v
         if isinstance(index, Op) and index.op == ":":
             lower, upper, step = (self.value(p) for p in index.parts)
@@ -304,3 +340,8 @@ class Expressions:
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""
         raise NotImplementedError
+
+
+def _is_device(e: Expr) -> bool:
+    """`args.gpu == 0`: each process has the device of its number on the node."""
+    return isinstance(e, Ref) and e.path.rpartition(".")[2] in ("gpu", "gpu_id", "local_gpu", "proc_id")

@@ -6,25 +6,46 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from unhang.lint import known
+from unhang.lint.arguments import found_in_environment, found_in_rest
 from unhang.lint.branches import Branches, Exit, Pending, joined_env, worst_first
 from unhang.lint.divergence import Cause, compared, finding_of
-from unhang.lint.ir import Attr, Call, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
+from unhang.lint.ir import Call, Const, Do, Expr, Handler, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.link import Link, is_one_rank
 from unhang.lint.single import (
+    after_failure,
     close_handler,
+    fails_at,
     found_in_call,
     found_in_endless_loop,
     found_in_function,
     found_in_handler,
+    found_in_order,
     found_in_stop,
+    hands_over,
     is_broad_handler,
     is_feature_test,
 )
-from unhang.lint.special import element, items_of, value_of_name
+from unhang.lint.special import (
+    COLLECTED,
+    ENDS,
+    called_name,
+    element,
+    ends_process,
+    is_batch,
+    is_collected,
+    is_none,
+    items_of,
+    name_of,
+    of_parameters,
+    shared_sort,
+    value_of_name,
+)
 from unhang.lint.values import (
     AGREED,
     DATA,
     DIFFERS,
+    FAILED,
+    LOCAL,
     MAYBE_NONE,
     MOST_EFFECTS,
     PLAIN,
@@ -33,6 +54,7 @@ from unhang.lint.values import (
     UNKNOWN,
     Conditional,
     Effect,
+    Needs,
     Summary,
     Value,
     either,
@@ -53,6 +75,8 @@ class Frame(Branches):
         self.no_sync, self.loops, self.uneven_is_fine = 0, 0, 0
         self.unified: set[int] = set()
         self.later: list[Conditional] = []
+        self.has_limit = False
+        self.handles: list[tuple[str, Call]] = []
         self._exits: list[Exit] = []
         self._pending: list[Pending] = []
         self._returned: list[Value] = []
@@ -60,10 +84,10 @@ class Frame(Branches):
         self._ends_unevenly = False
         self._unsure, self._no_exits = 0, 0
         self._endless, self._uneven_loops = 0, 0
-        self._line = 0
+        self._line, self._is_empty = 0, False
         self._stops: list[tuple[str, int, list[Cause]]] = []
         self._implied: list[int] = []
-        self.needs: frozenset[tuple[int, bool | str]] = frozenset()
+        self.needs: Needs = frozenset()
         self.uniform: set[str] = set()
         for i, name in enumerate(self.function.parameters):
             self.env[name.lstrip("*")] = self._parameter(i, name)
@@ -78,9 +102,12 @@ class Frame(Branches):
             if given is not None:
                 return given
         by_name = value_of_name(name)
-        if by_name.dep:
+        if by_name is not PLAIN or name[0] == "*":
             return by_name
-        return Value(0, frozenset((i,)), ("param", i)) if name[0] != "*" else PLAIN
+        at = i - (len(function.parameters) - len(function.defaults))
+        default = function.defaults[at] if 0 <= at < len(function.defaults) else None
+        is_data = is_batch(name) and function.name != "__init__" and (default is None or is_none(default))
+        return Value(DATA if is_data else 0, frozenset((i,)), ("param", i))
 
     def run(self, summary: Summary) -> None:
         """Follows the function, and fills its summary."""
@@ -94,7 +121,7 @@ class Frame(Branches):
         for path, line, causes in self._stops:
             if causes and self.env.get(path, PLAIN).sort != AGREED:
                 found_in_stop(self, path, line, causes[0])
-        summary.effects = [e for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
+        summary.effects = [of_parameters(e) for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
         summary.unifies = frozenset(self.unified)
         returned = PLAIN
@@ -110,6 +137,7 @@ class Frame(Branches):
             )
         summary.returns = returned
         found_in_function(self, summary)
+        found_in_rest(self)
 
     def _branch(self, cause: Cause, body: Sequence[Stmt]) -> None:
         """A body that only some ranks come to."""
@@ -138,13 +166,17 @@ class Frame(Branches):
 
     def _do(self, s: Do) -> str:
         self.value(s.value)
-        return "exit" if _ends_process(s.value) else ""
+        return "exit" if ends_process(s.value) else ""
 
     def _set(self, s: Set) -> str:
         self._line = s.line
+        self._is_empty = isinstance(s.value, Op) and s.value.op == "seq" and not s.value.parts and not s.adds
         value = self.value(s.value)
         if s.adds:
             value = either(self.value(s.targets[0]), value)
+        kept = s.targets[0].path if isinstance(s.targets[0], Ref) else "."
+        if "." not in kept and isinstance(s.value, Call) and s.value.given("async_op") == Const(True):
+            self.handles.append((kept, s.value))
         for target in s.targets:
             self.assign(target, value, is_certain=not isinstance(s.value, Call | Ref))
         return ""
@@ -155,31 +187,39 @@ class Frame(Branches):
             parts = value.sort[1] if value.sort is not None and value.sort[0] == "tuple" else None
             for i, part in enumerate(target.parts):
                 fits = parts is not None and len(parts) == len(target.parts)
-                one = parts[i] if fits and parts is not None else Value(value.dep, value.params, _shared(value, i))
+                one = parts[i] if fits and parts is not None else Value(value.dep, value.params, shared_sort(value, i))
                 self.assign(part, one, is_certain)
             return
         if isinstance(target, Op) and target.op == "[]" and isinstance(target.parts[0], Ref):
             base = target.parts[0].path
+            if base.endswith("environ") and isinstance(target.parts[1], Const):
+                found_in_environment(self, target.parts[1].value, value, self._line)
             dep = value.dep & DATA | (UNEVEN if self._uneven_loops else 0)
             if dep and base in self.env:
                 self.env[base] = self.env[base]._replace(dep=self.env[base].dep | dep, sort=None)
             return
         if not isinstance(target, Ref):
             return
+        last = target.path.rpartition(".")[2]
+        if self._is_empty and is_collected(last):
+            value = Value(sort=COLLECTED)
         for cause, *_ in self.conditions:
             if cause.value.dep & DIFFERS:
                 zero = cause.value.zero if value.const is True else None
                 value = value._replace(dep=value.dep | cause.value.dep & DIFFERS, group=cause.value.group, zero=zero)
         for dep in self._implied:
             value = value._replace(dep=value.dep | dep)
-        last = target.path.rpartition(".")[2]
         if last in known.STOPS and "." in target.path and value.const is True and self._line:
             self._stops.append((target.path, self._line, [c for c, *_ in self.conditions if c.value.dep & RANK]))
-        if not is_certain and not value.dep and value.const is UNKNOWN and (by_name := value_of_name(last)).dep:
-            value = by_name
+        if not is_certain and not value.dep and value.const is UNKNOWN:
+            by_name = value_of_name(last)
+            if by_name.dep or (by_name.sort is not None and value is PLAIN):
+                value = by_name
         self.env[target.path] = value
         head, _, name = target.path.partition(".")
         me = self.env.get(head)
+        if name and value.sort in (("wrap", "ddp"), ("wrap", "fsdp"), ("wrap", "engine")):
+            self.link.wrapped[self.file, last] = value
         if name and "." not in name and me is not None and me.sort is not None and me.sort[0] == "obj":
             self.link.set_attribute(me.sort[1], me.sort[2], name, value)
 
@@ -190,9 +230,9 @@ class Frame(Branches):
             self._ends_unevenly = True
         if s.kind == "yield":
             return ""
-        if s.kind == "raise":
+        if s.kind == "raise" and not (s.value is not None and ENDS.search(name_of(s.value))):
             return "raise"
-        inside = self.loops if s.kind != "return" else 0
+        inside = self.loops if s.kind not in ("return", "raise") else 0
         differing = [
             (c, mark, n)
             for n, (c, mark, depth) in enumerate(self.conditions)
@@ -201,24 +241,23 @@ class Frame(Branches):
         if s.kind == "return":
             self._none_returned.append((value.const is None, any(c.value.dep & RANK for c, *_ in differing)))
             for cause, *_ in differing:
-                zero = (
-                    cause.value.zero
-                    if value.const is True
-                    else None
-                    if value.const is not False
-                    else not (cause.value.zero or False)
-                )
-                value = value._replace(dep=value.dep | cause.value.dep & DIFFERS, zero=zero, const=UNKNOWN)
+                zero = cause.value.zero if value.const is True else None
+                if value.const is False:
+                    zero = not (cause.value.zero or False)
+                dep = cause.value.dep & DIFFERS & ~FAILED  # what is not to be had is so on all ranks, perhaps
+                value = value._replace(dep=value.dep | dep, zero=zero, const=UNKNOWN)
             is_empty = isinstance(s.value, Op) and s.value.op in ("dict", "seq") and not s.value.parts
             if is_empty and any(c.value.dep & RANK for c, *_ in differing):
                 value = value._replace(dep=value.dep | UNEVEN)
             self._returned.append(value)
             if differing and self.function.is_generator and any(c.value.dep & RANK for c, *_ in differing):
                 self._ends_unevenly = True
+        if s.kind == "raise":  # it ends well: the launcher leaves the others alone
+            differing = [d for d in differing if d[0].value.dep & (LOCAL | RANK) == LOCAL]
         if differing and not self._unsure and not self._no_exits:
             alone = [d for d in differing if d[0].value.dep & RANK and d[0].value.zero]
             cause, mark, depth = (alone or differing[-1:])[0]
-            self._exits.append(Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth))
+            self._exits.append(Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth, self.needs))
         return s.kind
 
     def _loop(self, s: Loop) -> str:
@@ -244,7 +283,7 @@ class Frame(Branches):
         made = self.effects[mark:]
         mine = [e for e in self._exits if e not in exits]
         for way_out in mine:
-            if way_out.kind in ("break", "return"):
+            if way_out.kind in ("break", "return") and not way_out.is_replaced:
                 way_out.rest += [e for e in made if e not in way_out.rest]
         self._close([e for e in mine if e.kind in ("break", "continue")])
         self._exits = exits + [e for e in mine if e.kind not in ("break", "continue")]
@@ -256,6 +295,9 @@ class Frame(Branches):
         self.env = joined_env(before, self.env)
         if not is_for and over.const is True and len(s.body) == 1 and isinstance(s.body[0], Leave):
             found_in_endless_loop(self, s.body[0], s.line)
+        if is_for:
+            found_in_order(self, s, over, made)
+        uneven = uneven or (is_for and over.dep & DATA and over.sort == ("share", "range"))
         if uneven and made and not self.uneven_is_fine:
             self._uneven(s, over, made, mark)
         self.block(s.orelse)
@@ -275,7 +317,10 @@ class Frame(Branches):
             value = self.value(item)
             if target is not None:
                 self.assign(target, value)
-            name = _called_name(item)
+            name = called_name(item)
+            is_split = name == "split_between_processes" and isinstance(item, Call)
+            if is_split and target is not None and item.given("apply_padding", 1) != Const(True):  # type: ignore[union-attr]
+                self.assign(target, Value(UNEVEN, sort=("share", "split")), is_certain=True)
             no_sync += name in ("no_sync", "accumulate", "no_backward_sync")
             uneven += name in ("Join", "join")
         self.no_sync += no_sync
@@ -283,6 +328,44 @@ class Frame(Branches):
         end = self.block(s.body)
         self.no_sync -= no_sync
         self.uneven_is_fine -= uneven
+        return end
+
+    def _handler(self, s: Try, handler: Handler, made: list[Effect], is_fallback: bool) -> str:
+        """What a rank does that comes to a handler, while the others do not."""
+        at, exits, text = len(self.effects), list(self._exits), f"except {', '.join(handler.names)}".rstrip()
+        is_known, is_broad = is_feature_test(handler), is_broad_handler(handler)
+        dep = 0
+        if not is_known and not is_broad and any(e.hidden for e in made):  # a batch that one rank cannot use
+            dep = DATA
+        elif (
+            is_broad
+            and not is_known
+            and not is_fallback
+            and handler.names != ["AssertionError"]
+            and self.at
+            and fails_at(s.body)
+        ):
+            dep = FAILED
+        if dep:
+            self.conditions.append((Cause(Value(dep), handler.line, text, self.path), at, self.loops))
+        end = self.block(handler.body)
+        if dep:
+            self.conditions.pop()
+        mine = [e for e in self._exits if e not in exits and (e.rest or dep)]
+        own = self._cut(at)
+        if found_in_handler(self, handler, end, made, own, is_fallback):
+            mine = []
+        for way_out in mine:
+            if way_out.cause.value.dep & FAILED and way_out.depth == len(self.conditions):
+                way_out.rest[:0] = after_failure(s.body, made)
+                way_out.is_replaced = hands_over(self, handler.body)
+        self._exits = exits + mine
+        if own and not is_fallback and not is_known:
+            cause = Cause(PLAIN, handler.line, text, self.path)
+            if end in ("", "break", "continue"):
+                close_handler(self, own, made, text)
+            else:
+                self._exits.append(Exit("except", cause, handler.line, 0, own, len(self.conditions), rest=list(made)))
         return end
 
     def _try(self, s: Try) -> str:
@@ -294,59 +377,18 @@ class Frame(Branches):
             end = self.block(s.orelse)
         after = self.env
         ends = []
+        is_fallback = (
+            len(s.body) == 1 and any(e.param < 0 for e in made) and not isinstance(s.body[0], If | Loop | With | Try)
+        )
         for handler in s.handlers:
             self.env = joined_env(before, after)
-            at = len(self.effects)
-            exits = list(self._exits)
-            skips = any(e.hidden for e in made) and not is_feature_test(handler) and not is_broad_handler(handler)
-            if skips:  # a batch that one rank cannot use
-                cause = Cause(Value(DATA), handler.line, f"except {', '.join(handler.names)}", self.path)
-                self.conditions.append((cause, at, self.loops))
-            ends.append(self.block(handler.body))
-            if skips:
-                self.conditions.pop()
-            self._exits = exits + [e for e in self._exits if e not in exits and (e.rest or skips)]
-            is_fallback = (
-                len(s.body) == 1
-                and any(e.param < 0 for e in made)
-                and not isinstance(s.body[0], If | Loop | With | Try)
-            )
-            own = self._cut(at)
-            found_in_handler(self, handler, ends[-1], made, own, is_fallback)
-            if own and not is_fallback and not is_feature_test(handler):
-                text = f"except {', '.join(handler.names)}".rstrip()
-                cause = Cause(PLAIN, handler.line, text, self.path)
-                if ends[-1] in ("", "break", "continue"):
-                    close_handler(self, own, made, text)
-                else:
-                    self._exits.append(Exit("except", cause, handler.line, 0, own, len(self.conditions), list(made)))
+            ends.append(self._handler(s, handler, made, is_fallback))
         self.env = after if not s.handlers else joined_env(after, self.env)
         at = len(self.effects)
         final = self.block(s.final)
         if s.final and len(self.effects) > at:
             found_in_handler(self, None, "", made, self.effects[at:])
         return final or (end if all(ends) else "")
-
-
-def _shared(value: Value, i: int) -> tuple[object, ...] | None:
-    """What a part of a returned tuple is: outputs of a module stay outputs; `initialize` gives the engine first."""
-    if value.sort is None:
-        return None
-    if value.sort[0] in ("out", "of", "ragged"):
-        return value.sort
-    return value.sort if value.sort == ("wrap", "engine") and i == 0 else None
-
-
-def _called_name(e: Expr) -> str:
-    if not isinstance(e, Call):
-        return ""
-    return (
-        e.func.path.rpartition(".")[2] if isinstance(e.func, Ref) else e.func.name if isinstance(e.func, Attr) else ""
-    )
-
-
-def _ends_process(e: Expr) -> bool:
-    return isinstance(e, Call) and isinstance(e.func, Ref) and e.func.path in known.ENDS_PROCESS
 
 
 _STATEMENTS: dict[type, Callable[[Frame, Any], str]] = {

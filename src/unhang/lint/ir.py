@@ -6,6 +6,7 @@ rule is not there: text, types, arithmetic. Bodies stay bytes until somebody ask
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 
 import msgspec
@@ -207,6 +208,19 @@ class File(msgspec.Struct, array_like=True):
     classes: dict[str, list[str]] = {}
     found: list[Found] = []
     quiet: dict[int, list[str]] = {}
+
+
+def nodes_in(part: object, left_out: type[Node] = Fn) -> Iterator[Node]:
+    """Every part of a body, the outer ones first; what is in a node of the kind `left_out` is not among them."""
+    todo: list[object] = [part]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, list):
+            todo += one
+        elif isinstance(one, Node):
+            yield one
+            if not isinstance(one, Ref | Const | Fn | left_out):
+                todo += [getattr(one, name) for name in one.__struct_fields__]
 
 
 def packed(body: list[Stmt]) -> msgspec.Raw:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
@@ -13,19 +14,23 @@ class Collective(NamedTuple):
     """A call that all members of a group must make.
 
     `op`: its family, so that two spellings of one operation are equal; `group_at`: position of the group argument, -1: none.
-    `unifies`: positions of arguments that are equal on all ranks afterwards; `returns`: the result is.
+    `unifies`: positions of arguments that are equal on all ranks afterwards; `returns`: the result is. `group`: the smaller group it is for.
     """
 
     op: str
     group_at: int = -1
     unifies: tuple[int, ...] = ()
     returns: bool = False
+    group: str = ""
 
 
 _DIST = "torch.distributed"
 _OPS: dict[str, Collective] = {
     "all_reduce": Collective("all_reduce", 2, (0,), True),
     "all_reduce_coalesced": Collective("all_reduce", 2, (0,)),
+    "all_reduce_dict": Collective("all_reduce", 1, (0,)),  # of mmengine, as the next two
+    "collect_results": Collective("gather"),
+    "sync_random_seed": Collective("broadcast", 0, (), True),
     "reduce": Collective("reduce", 3),
     "broadcast": Collective("broadcast", 2, (0,), True),
     "broadcast_object_list": Collective("broadcast", 2, (0,)),
@@ -64,6 +69,10 @@ METHODS: Mapping[str, Collective] = {
     "gather_for_metrics": Collective("all_gather", -1, (), True),
     "monitored_barrier": Collective("barrier"),
     "full_tensor": Collective("all_gather"),  # of a DTensor
+    "redistribute": Collective("all_gather"),
+    "consolidate_state_dict": Collective("gather"),  # of an optimizer that is sharded
+    "synchronize_between_processes": Collective("all_reduce"),
+    "save_16bit_model": Collective("save"),
 }
 # Methods that are collectives on an object of this sort, by the last word of what they are called on.
 _ON: Mapping[str, Mapping[str, Collective]] = {
@@ -71,8 +80,11 @@ _ON: Mapping[str, Mapping[str, Collective]] = {
         "gather": Collective("all_gather", -1, (), True),
         "reduce": Collective("all_reduce", -1, (), True),
         "save_state": Collective("save"),
+        "load_state": Collective("load"),
+        "save_model": Collective("save"),
         "get_state_dict": Collective("state_dict"),
         "pad_across_processes": Collective("all_gather"),
+        "check_trigger": Collective("all_reduce", -1, (), True),
     },
     "strategy": {
         "barrier": Collective("barrier"),
@@ -81,7 +93,27 @@ _ON: Mapping[str, Mapping[str, Collective]] = {
         "reduce": Collective("all_reduce", -1, (), True),
         "reduce_boolean_decision": Collective("all_reduce", -1, (), True),
     },
-    "trainer": {"save_checkpoint": Collective("save")},
+    "trainer": {
+        "save_checkpoint": Collective("save"),
+        **{name: Collective("fit") for name in ("fit", "validate", "test", "evaluate", "predict")},
+    },
+    "module": {"all_gather": Collective("all_gather", -1, (), True)},  # of Lightning
+    "booster": {
+        f"{verb}_{what}": Collective(verb)
+        for verb in ("save", "load")
+        for what in ("model", "optimizer", "lr_scheduler")
+    },
+    "hvd": {
+        "allreduce": Collective("all_reduce", -1, (), True),
+        "allgather": Collective("all_gather", -1, (), True),
+        "allgather_object": Collective("all_gather", -1, (), True),
+        "broadcast": Collective("broadcast", -1, (), True),
+        "broadcast_object": Collective("broadcast", -1, (), True),
+        "broadcast_parameters": Collective("broadcast"),
+        "broadcast_optimizer_state": Collective("broadcast"),
+        "alltoall": Collective("all_to_all"),
+        "barrier": Collective("barrier"),
+    },
     "fabric": {
         "barrier": Collective("barrier"),
         "broadcast": Collective("broadcast", -1, (), True),
@@ -98,6 +130,8 @@ _NAMED_SO = {
     "trainer": ("trainer", "_trainer"),
     "fabric": ("fabric", "_fabric"),
     "engine": ("model_engine", "ds_engine", "deepspeed_engine"),
+    "module": ("self", "pl_module", "lightning_module"),
+    "booster": ("booster",),
 }
 
 # A call of these gives an object that makes collectives of its own. Value: its sort.
@@ -114,6 +148,8 @@ WRAPPERS: Mapping[str, str] = {
     "apex.parallel.DistributedDataParallel": "ddp",
     "accelerate.Accelerator": "accelerator",
     "accelerate.accelerator.Accelerator": "accelerator",
+    "transformers.Trainer": "hf trainer",
+    "transformers.Seq2SeqTrainer": "hf trainer",
     "lightning.Fabric": "fabric",
     "lightning.fabric.Fabric": "fabric",
     "lightning_fabric.Fabric": "fabric",
@@ -144,11 +180,48 @@ HIDDEN: Mapping[str, Mapping[str, str]] = {
         "save_16bit_model": "save",
     },
     "accelerator": {},
+    "hf trainer": {"train": "fit", "evaluate": "fit", "predict": "fit", "save_model": "save"},
+    "metric": {"compute": "all_gather", "sync": "all_gather"},
     "fabric": {},
     "trainer": {"fit": "fit", "validate": "fit", "test": "fit", "predict": "fit", "save_checkpoint": "save"},
 }
-# Functions that make collectives with the module they are given, if it is sharded.
-ON_SHARDED = {"get_model_state_dict", "get_optimizer_state_dict", "get_state_dict", "set_model_state_dict"}
+_FSDP = "torch.distributed.fsdp.FullyShardedDataParallel"
+_STATE = "torch.distributed.checkpoint.state_dict"
+# What other libraries have for all ranks, by full names; a `group` is a smaller one.
+_OF_LIBRARIES: Mapping[str, Collective] = {
+    **{f"{_STATE}.{verb}_{what}state_dict": Collective("state_dict") for verb in ("get", "set") for what in ("", "model_", "optimizer_")},
+    **{
+        f"{_FSDP}.{name}": Collective("state_dict")
+        for name in ("optim_state_dict", "full_optim_state_dict", "scatter_full_optim_state_dict", "summon_full_params")
+    },
+    "deepspeed.zero.GatheredParameters": Collective("all_gather"),
+    "torch.distributed.tensor.distribute_tensor": Collective("scatter"),
+    "torch.distributed.tensor.distribute_module": Collective("scatter"),
+    "torch.distributed._symmetric_memory.rendezvous": Collective("rendezvous", 1),
+    "detectron2.utils.comm.synchronize": Collective("barrier"),
+    "detectron2.utils.comm.gather": Collective("gather"),
+    "detectron2.utils.comm.all_gather": Collective("all_gather", -1, (), True),
+    "detectron2.utils.comm.reduce_dict": Collective("reduce"),
+    "detectron2.utils.comm.shared_random_seed": Collective("all_gather", -1, (), True),
+    "torch_xla.core.xla_model.rendezvous": Collective("barrier"),
+    "torch_xla.core.xla_model.all_reduce": Collective("all_reduce", -1, (1,), True),
+    "torch_xla.core.xla_model.all_gather": Collective("all_gather", -1, (), True),
+    "torch_xla.core.xla_model.mesh_reduce": Collective("all_gather", -1, (), True),
+    **{
+        f"vllm.distributed{where}.tensor_model_parallel_{op}": Collective(op, -1, (), op != "gather", "tp")
+        for where in ("", ".communication_op", ".parallel_state") for op in ("all_reduce", "all_gather", "gather")
+    },
+    **{
+        f"megatron.core.tensor_parallel{where}.{name}": Collective(op, group="tp")
+        for where in ("", ".mappings")
+        for name, op in {
+            "gather_from_tensor_model_parallel_region": "all_gather",
+            "gather_from_sequence_parallel_region": "all_gather",
+            "reduce_from_tensor_model_parallel_region": "all_reduce",
+            "reduce_scatter_to_sequence_parallel_region": "reduce_scatter",
+        }.items()
+    },
+}  # fmt: skip
 CHECKPOINTS = {
     "torch.distributed.checkpoint.save": "save",
     "torch.distributed.checkpoint.load": "load",
@@ -184,7 +257,17 @@ LOCAL_SOURCES = {
     *("torch.cuda.max_memory_allocated", "torch.cuda.mem_get_info", "torch.cuda.memory_stats"),
 }
 # Methods without arguments that tell how far something local is.
-PROGRESS = {"done", "query", "is_alive", "qsize"}
+PROGRESS = {"done", "query", "is_alive", "qsize", "getsockname"}
+FREE_PORTS = {
+    "find_free_port",
+    "get_free_port",
+    "get_open_port",
+    "pick_free_port",
+    "free_port",
+    "find_available_port",
+    "get_random_port",
+}
+CHANCE = {"random.randint", "random.randrange", "random.choice", "numpy.random.randint"}
 COUNTS = {"numel", "size", "any", "all", "item"}  # what a rank learns of its own tensor
 FILTERS = {"nonzero", "where", "numel", "any", "argwhere", "masked_select", "unique"}
 STOPS = {"should_stop", "should_training_stop", "should_epoch_stop"}
@@ -192,25 +275,9 @@ NAN_TESTS = {"isnan", "isfinite", "isinf"}
 IS_THERE = {"exists", "is_file", "isfile", "is_dir", "isdir", "stat", "iterdir", "glob", "listdir"}
 # Names in a condition that asks whether there are other ranks at all.
 SINGLE = {
-    *(
-        "is_initialized",
-        "is_available",
-        "world_size",
-        "get_world_size",
-        "num_processes",
-        "is_distributed",
-        "distributed",
-    ),
-    *(
-        "nnodes",
-        "num_nodes",
-        "n_gpu",
-        "num_gpus",
-        "is_dist_initialized",
-        "is_dist_avail_and_initialized",
-        "use_distributed",
-    ),
-}
+    *("is_initialized", "is_available", "world_size", "get_world_size", "num_processes", "is_distributed", "distributed", "nnodes"),
+    *("num_nodes", "n_gpu", "num_gpus", "is_dist_initialized", "is_dist_avail_and_initialized", "use_distributed"),
+}  # fmt: skip
 # What ends the process: a rank that does so is gone, and the launcher ends the others.
 ENDS_PROCESS = {"sys.exit", "exit", "quit", "os._exit", "os.abort", "pytest.skip", "pytest.exit", "pytest.fail"}
 
@@ -229,8 +296,12 @@ def collective(name: str) -> Collective | None:
         "torch.distributed.nn",
     ):
         return _FUNCTIONAL.get(last) or _OPS.get(last)
+    if module in ("horovod.torch", "horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras"):
+        return _ON["hvd"].get(last)
     if name in CHECKPOINTS:
         return Collective(CHECKPOINTS[name])
+    if name in _OF_LIBRARIES:
+        return _OF_LIBRARIES[name]
     if name in MESHES:
         return Collective("device_mesh")
     if name.startswith("accelerate.utils.") and last in (
@@ -248,7 +319,14 @@ def collective(name: str) -> Collective | None:
     return None
 
 
-_MODULES = {_DIST, f"{_DIST}.distributed_c10d", "deepspeed.comm", "deepspeed.comm.comm"}
+_MODULES = {
+    _DIST,
+    f"{_DIST}.distributed_c10d",
+    "deepspeed.comm",
+    "deepspeed.comm.comm",
+    "mmengine.dist",
+    "mmengine.dist.dist",
+}
 
 
 @cache
@@ -257,15 +335,15 @@ def method(owner: str, name: str) -> Collective | None:
     if name in METHODS:
         return METHODS[name]
     last = owner.rpartition(".")[2]
-    for sort, methods in _ON.items():
-        if name in methods and last in _NAMED_SO[sort]:
-            return methods[name]
+    for sort, names in _NAMED_SO.items():
+        if last in names and name in _ON[sort]:
+            return _ON[sort][name]
     return None
 
 
 def of_sort(sort: str, name: str) -> Collective | None:
     """What the method `name` is on an object that was made by a wrapper of this sort."""
-    return _ON.get(sort, {}).get(name)
+    return _ON.get(sort, {}).get(name) or METHODS.get(name)
 
 
 @cache
@@ -276,6 +354,8 @@ def rank_kind(name: str) -> str | None:
     ):  # of a matrix; a setting; a stage
         return None
     kind = kind_of_name(name)
+    if kind is None and _ZERO.fullmatch(name):
+        return "zero"
     if kind is None and name in (
         "get_rank",
         "get_node_local_rank",
@@ -287,16 +367,20 @@ def rank_kind(name: str) -> str | None:
     return None if kind == "world" else kind
 
 
+NAMES = frozenset({*_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS})
+_ZERO = re.compile(
+    r"_?(?:is|if)_(?:leader|coordinator|primary|root|chief|logging_process|root_rank|first_worker|main_worker|dp_rank_0|main_process|head_rank)"
+)
 # Names of calls that are, or make, or hide collectives.
 WORDS = frozenset({
     *_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS, *(name for methods in _ON.values() for name in methods),
     *(name for methods in HIDDEN.values() for name in methods if name not in ("()", "forward", "step")),
-    *(full.rpartition(".")[2] for full in (*WRAPPERS, *CHECKPOINTS, *MESHES)), *ON_SHARDED, "DDP", "FSDP", "prepare", "setup",
-    "Thread", "DataLoader", "register", "signal", "finalize", "log", "log_dict",
+    *(full.rpartition(".")[2] for full in (*WRAPPERS, *CHECKPOINTS, *MESHES, *_OF_LIBRARIES)), "DDP", "FSDP", "prepare", "setup",
+    "Thread", "DataLoader", "init_process_group", "submit", "Timer", "register", "signal", "finalize", "log", "log_dict",
 })  # fmt: skip
 
 # A file without any of these in it, and which calls nobody that has, cannot make a finding.
 HINTS = (
     rb"[Dd]istributed|accelerat|lightning|deepspeed|[Ff]abric|FSDP|DDP|fully_shard|all_reduce|all_gather|barrier"
-    rb"|experts\[|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist"
+    rb"|horovod|torch_xla|torchmetrics|detectron2|is_main_process|is_world_process_zero|is_global_zero|experts\[|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist"
 )

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known
 from unhang.lint.divergence import GROUPS
-from unhang.lint.ir import Const, Expr, File, Found
+from unhang.lint.ir import Const, Expr, File, Found, Ref, Set, nodes_in
 from unhang.lint.project import Project, Symbol
+from unhang.lint.special import LENGTH
 from unhang.lint.values import (
+    DATA,
     DIFFERS,
+    FAILED,
+    LOCAL,
     MAYBE_NONE,
     NO_PARAMS,
     PLAIN,
@@ -39,7 +43,12 @@ class Link:
         self.closures: dict[tuple[int, int], dict[str, Value]] = {}
         self.findings: dict[tuple[str, str, int, int], tuple[str, Found]] = {}
         self.groups: dict[tuple[int, str], set[tuple[int, int]]] = {}
-        self.threads: list[tuple[str, int, tuple[Any, ...], list[Effect], Found]] = []
+        self.threads: list[tuple[str, int, tuple[Any, ...], list[Effect], Found, bool]] = []
+        self.handlers: list[Value] = []
+        self.flags: set[str] = set()
+        self.global_flags: set[tuple[int, str]] = set()
+        self.wrapped: dict[tuple[int, str], Value] = {}
+        self.without_limit: dict[tuple[str, int], Found] = {}
         self.built: dict[tuple[int, str], dict[int, Value]] = {}
         self._summaries: dict[tuple[int, int], Summary] = {}
         self._tops: dict[tuple[int, str], Value] = {}
@@ -52,13 +61,29 @@ class Link:
 
     def follow(self) -> None:
         """Follows every function that may come to a collective, once: enough to know who makes them."""
+        self._known_then = self._learned()
         for file, at in list(self._roots()):
             self.summary(file, at)
+        self._note_signals()
+
+    def _learned(self) -> tuple[int, ...]:
+        """How much is known of objects, of what is wrapped and of what signals set; it only grows."""
+        built = sum(v.sort is not None for given in self.built.values() for v in given.values())
+        return built, len(self.wrapped), len(self.flags), len(self.global_flags)
+
+    def take_over(self, other: Link) -> None:
+        """What a link of some of these files has learned."""
+        at = {f.path: i for i, f in enumerate(self.project.files)}
+        now = {i: at[f.path] for i, f in enumerate(other.project.files)}
+        self.flags |= other.flags
+        self.global_flags |= {(now[i], name) for i, name in other.global_flags}
+        self.wrapped |= {(now[i], name): v for (i, name), v in other.wrapped.items()}
+        self.built |= {(now[i], name): given for (i, name), given in other.built.items()}
 
     def run(self) -> Iterator[tuple[str, Found]]:
         """Every finding, by file and line; after `follow`."""
-        if any(v.sort for given in self.built.values() for v in given.values()):
-            self._forget()  # now it is known with what objects are made
+        if self._learned() != self._known_then:
+            self._forget()  # now it is known with what objects are made, and which are wrapped, what signals set
             self.follow()
         self._threads()
         yield from sorted(self.findings.values(), key=lambda pf: (pf[0], pf[1].line, pf[1].column, pf[1].code))
@@ -86,9 +111,11 @@ class Link:
                 }
                 if function.inside <= 0:
                     yield key
-                else:  # what is written inside a function is followed with it
+                else:  # what is written inside a function is followed with it, and then as what it hands out
                     words.add(self.project.function(key[0], function.inside).name)
                     yield key[0], function.inside
+                    if function.name != "<lambda>":
+                        yield key
 
     def _forget(self) -> None:
         """What was found out before it was known with what objects are made."""
@@ -151,7 +178,7 @@ class Link:
             return self._of_symbol(symbol)
         own = self.module_values(file).get(name)
         if own is not None:
-            return own
+            return Value(LOCAL) if (file, name) in self.global_flags else own
         full = self.project.files[file].names.get(name)
         if full is not None:
             return Value(sort=("ext", full.lstrip(".")))
@@ -233,8 +260,18 @@ class Link:
         sort = value.sort
         if sort is not None and sort[0] in ("param", "of"):
             value = value._replace(sort=None)
-        value = value._replace(params=NO_PARAMS)
+        value = value._replace(params=NO_PARAMS, dep=value.dep & ~FAILED)
         values[name] = either(values[name], value) if name in values else value
+
+    def _note_signals(self) -> None:
+        """What handlers of signals set is the process's own."""
+        for handler in self.handlers:
+            if handler.sort is not None and handler.sort[0] in ("fn", "bound"):
+                file, function = handler.sort[1], self.project.function(handler.sort[1], handler.sort[2])
+                self.flags |= set(function.sets)
+                targets = (t for n in nodes_in(function.body) if isinstance(n, Set) for t in n.targets)
+                names = {t.path for t in targets if isinstance(t, Ref)}
+                self.global_flags |= {(file, name) for name in names & self.module_values(file).keys()}
 
     def note_constructor(self, sort: tuple[Any, ...], given: dict[int, tuple[Expr, Value]]) -> None:
         """With what an object is made."""
@@ -293,10 +330,10 @@ class Link:
 
     def _threads(self) -> None:
         """A thread makes collectives of a group that other functions use too."""
-        for path, file, sort, effects, found in self.threads:
+        for path, file, sort, effects, found, is_pool in self.threads:
             for effect in effects:
                 users = {u for u in self.groups.get((file, effect.group), ()) if not self._leads_to(sort[1:3], u)}
-                if effect.op not in GROUPS and (users or not effect.group):
+                if effect.op not in GROUPS and (users or not (effect.group or is_pool)):
                     way = [(p.path, p.line, p.text) for p in effect.way]
                     words = {**found.words, "collective": effect.way[-1].text}
                     self.report(path, Found(found.code, found.line, found.column, words, way))
@@ -310,7 +347,12 @@ class Link:
             return
         v = given[conditional.param][1]
         found = conditional.found
-        if conditional.method == "is None":
+        if conditional.method == "is set":
+            if v.sort == ("set",):
+                self.report(conditional.path, found)
+            elif v.sort is not None and v.sort[0] == "param":
+                frame.later.append(conditional._replace(param=v.sort[1]))
+        elif conditional.method == "is None":
             if v.dep & MAYBE_NONE:
                 self._report_given(conditional, place)
             elif v.sort is not None and v.sort[0] == "param":
@@ -322,16 +364,17 @@ class Link:
             elif made:
                 words = {**found.words, "hidden": made[0].hidden, "op": made[0].op}
                 self.report(conditional.path, Found(**{**_fields(found), "words": words}))
-        elif v.dep & DIFFERS:
-            self._report_given(conditional, place)
+        elif v.dep & DIFFERS and v.sort != LENGTH:
+            self._report_given(conditional, place, v)
         elif v.sort is not None and v.sort[0] == "param":
             frame.later.append(conditional._replace(param=v.sort[1]))
 
-    def _report_given(self, conditional: Conditional, place: Place) -> None:
-        """The caller decides, and decides by rank."""
+    def _report_given(self, conditional: Conditional, place: Place, v: Value = _ONE_RANK) -> None:
+        """The caller decides, and decides by rank or by what else differs."""
         found = conditional.found
+        code = found.code if v.dep & RANK or found.code == "LNT111" else "LNT107" if v.dep & DATA else "LNT106"
         way = [(place.path, place.line, f"{place.text} is given a value that differs between ranks"), *found.way]
-        self.report(place.path, Found(found.code, place.line, place.column + 1, found.words, way))
+        self.report(place.path, Found(code, place.line, place.column + 1, found.words, way))
 
 
 def _fields(found: Found) -> dict[str, Any]:

@@ -97,12 +97,13 @@ class Lowering:
         owner = self._owner
         if self._at > 0:
             self._owner = ""
+        rounds, self._syntax.within_loops = self._syntax.within_loops, [node]
         try:
             return self._function(
                 node.name, node.lineno, parameters, defaults, decorators, lambda: self._block(statements)
             )
         finally:
-            self._owner = owner
+            self._owner, self._syntax.within_loops = owner, rounds
 
     # Statements.
 
@@ -190,15 +191,17 @@ class Lowering:
         if isinstance(node, ast.For):
             self._syntax.loop(self._at, node)
         over, target = self._expr(node.iter), self._target(node.target)
-        out.append(
-            Loop(target, over, self._block(node.body), self._block(node.orelse), node.lineno, self._text(node.iter))
-        )
+        out.append(Loop(target, over, *self._rounds(node), node.lineno, self._text(node.iter)))
+
+    def _rounds(self, node: ast.For | ast.AsyncFor | ast.While) -> tuple[list[Stmt], list[Stmt]]:
+        self._syntax.within_loops.append(node)
+        body = self._block(node.body)
+        self._syntax.within_loops.pop()
+        return body, self._block(node.orelse)
 
     def _while(self, node: ast.While, out: list[Stmt]) -> None:
         test = self._expr(node.test)
-        out.append(
-            Loop(None, test, self._block(node.body), self._block(node.orelse), node.lineno, self._text(node.test))
-        )
+        out.append(Loop(None, test, *self._rounds(node), node.lineno, self._text(node.test)))
 
     def _try(self, node: Any, out: list[Stmt]) -> None:
         handlers = [Handler(_caught(h.type), self._block(h.body), h.lineno) for h in node.handlers]

@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from unhang.lint.ir import File, Function
+from unhang.lint.ir import File, Function, Leave
 
 _MOST_STEPS = 6
 _LEAST_WORD = 5
+_MOST_LIKE = 20
 
 
 class Symbol(NamedTuple):
@@ -167,17 +168,35 @@ class Project:
 
     def by_receiver(self, receiver: str, name: str) -> tuple[int, int] | None:
         """The one method of this name whose class is called like its receiver: `evaluator.run` of a `CocoEvaluator`."""
+        word = receiver.rpartition(".")[2].replace("_", "").lower()
+        if len(word) < _LEAST_WORD or name.startswith("__"):
+            return None
+        alike = [c for c in self._methods_called(name) if c[0].endswith(word)]
+        return alike[0][1:] if len(alike) == 1 else None
+
+    def _methods_called(self, name: str) -> list[tuple[str, int, int]]:
+        """Every method of this name: its class in small letters, file, number."""
         if self._by_name is None:
             self._by_name = {}
             for file, classes in enumerate(self._methods):
                 for cls, methods in classes.items():
                     for method, at in methods.items():
                         self._by_name.setdefault(method, []).append((cls.rpartition(".")[2].lower(), file, at))
-        word = receiver.rpartition(".")[2].replace("_", "").lower()
-        if len(word) < _LEAST_WORD or name.startswith("__"):
-            return None
-        alike = [c for c in self._by_name.get(name, ()) if c[0].endswith(word)]
-        return alike[0][1:] if len(alike) == 1 else None
+        return self._by_name.get(name, [])
+
+    def implementation(self, file: int, at: int) -> tuple[int, int]:
+        """The function that is meant by a method without a body, if one subclass alone has it; else the method itself."""
+        function = self.function(file, at)
+        if not function.owner or set(function.words) - {"NotImplementedError"}:
+            return file, at
+        if any(not isinstance(s, Leave) or s.kind != "raise" for s in function.body):
+            return file, at
+        others = [c for c in self._methods_called(function.name) if c[1:] != (file, at)]
+        if len(others) > _MOST_LIKE:
+            return file, at
+        own = (file, function.owner)
+        below = [(f, n) for _, f, n in others if own in self.bases(f, self.function(f, n).owner)]
+        return below[0] if len(below) == 1 else (file, at)
 
     def methods_of(self, file: int, cls: str) -> dict[str, int]:
         """The methods that a class itself has."""

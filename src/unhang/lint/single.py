@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Found, Handler, If, Leave, Loop, Op, Ref, Stmt, Try, With
+from unhang.lint.arguments import ARGUMENTS
+from unhang.lint.ir import Attr, Call, Const, Expr, Found, Handler, If, Leave, Loop, Op, Ref, Stmt, Try, With, nodes_in
 from unhang.lint.ir import Do as DoStatement
-from unhang.lint.values import RANK, UNEVEN, Conditional, Effect, Summary, Value
+from unhang.lint.values import RANK, RAW, UNEVEN, Conditional, Effect, Summary, Value
 
 if TYPE_CHECKING:
     from unhang.lint.branches import Branches
@@ -24,6 +26,11 @@ _BROAD = {
     "OSError",
     "IOError",
     "AssertionError",
+    "Empty",
+    "TimeoutError",
+    "ConnectionError",
+    "JSONDecodeError",
+    "UnicodeDecodeError",
 }
 _FEATURE_TESTS = {
     "ImportError",
@@ -33,6 +40,48 @@ _FEATURE_TESTS = {
     "StopIteration",
     "KeyboardInterrupt",
 }
+_SAME_FOR_ALL = {
+    *(
+        "int",
+        "float",
+        "str",
+        "bool",
+        "len",
+        "getattr",
+        "hasattr",
+        "setattr",
+        "isinstance",
+        "print",
+        "format",
+        "append",
+        "dict",
+        "list",
+    ),
+    *(
+        "import_module",
+        "find_spec",
+        "version",
+        "Version",
+        "parse",
+        "is_available",
+        "is_initialized",
+        "get_rank",
+        "get_world_size",
+    ),
+    *(
+        "get_backend",
+        "init_process_group",
+        "destroy_process_group",
+        "new_group",
+        "info",
+        "debug",
+        "warning",
+        "error",
+        "signature",
+    ),
+    *("get", "index", "device_count", "device", "set_device", "synchronize", *known.NAMES),
+}
+_NUMBERED = re.compile(r"rank|size|dim|index|indices|ids?\b|layers?\b|range\(|group")
 _READS_ALL = {"all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter", "gather"}
 
 
@@ -57,6 +106,11 @@ def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Val
     rule = _CALLS.get(name)
     if rule is not None:
         rule(frame, full, node, args)
+    given = ARGUMENTS.get(name or full.rpartition(".")[2])
+    if given is not None:
+        given(frame, full, node, args)
+    if name == "gathered":
+        _tensors(frame, known.Collective(full), node, args)
     made = known.collective(full) if full else None
     if made is not None and made.op in _READS_ALL and "object" not in full and full.startswith("torch."):
         _tensors(frame, made, node, args)
@@ -72,13 +126,29 @@ def _thread(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     given = _given(node, args, "target", 1) if full == "threading.Thread" else None
     if given is None:
         return
-    sort = given[1].sort
-    if sort is not None and (effects := _effects_of(frame, given[1])):
+    _beside(frame, node, given[1])
+
+
+def _submitted(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+    """A function that is handed to a thread of a pool, or to a timer."""
+    at = {"submit": 0, "to_thread": 0}.get(full.rpartition(".")[2] or _text(node).rpartition(".")[2], 1)
+    owner = _text(node).lower()
+    if len(args) > at and (
+        full == "threading.Timer" or "to_thread" in owner or "executor" in owner or "thread" in owner
+    ):
+        _beside(frame, node, args[at], True)
+
+
+def _beside(frame: Frame, node: Call, given: Value, is_pool: bool = False) -> None:
+    sort = given.sort
+    if sort is not None and (effects := _effects_of(frame, given)):
         found = Found("LNT206", node.line, node.column + 1)
-        frame.link.threads.append((frame.path, frame.file, sort, effects, found))
+        frame.link.threads.append((frame.path, frame.file, sort, effects, found, is_pool))
 
 
 def _signal(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+    if full == "signal.signal" and len(args) > 1:
+        frame.link.handlers.append(args[1])
     if full in ("signal.signal", "atexit.register", "weakref.finalize"):
         at = 0 if full == "atexit.register" else 1
         if len(args) > at and (effects := _effects_of(frame, args[at])):
@@ -130,7 +200,9 @@ def found_in_stop(frame: Frame, path: str, line: int, cause: Cause) -> None:
 
 
 _CALLS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
-    "Thread": _thread, "signal": _signal, "register": _signal, "finalize": _signal, "DataLoader": _loader, "forward": _forward, "new_group": _new_group, "log_dict": _log,
+    "Thread": _thread, **dict.fromkeys(("submit", "Timer", "to_thread", "run_in_executor"), _submitted),
+    "signal": _signal, "register": _signal, "finalize": _signal, "DataLoader": _loader, "forward": _forward, "new_group": _new_group,
+    "log_dict": _log,
 }  # fmt: skip
 
 
@@ -156,6 +228,20 @@ def found_in_endless_loop(frame: Frame, s: Leave, line: int) -> None:
         frame.link.report(frame.path, Found("LNT307", line, 1))
 
 
+def found_in_order(frame: Frame, s: Loop, over: Value, made: list[Effect]) -> None:
+    """A loop over a set: texts and objects come in the order of their hashes, which each process has for itself."""
+    own = [e for e in made if e.param < 0 and e.is_sure and e.hidden != "module"]
+    is_param = over.sort is not None and over.sort[0] == "param"
+    if not own or not (is_param or over.sort == ("set",)) or _NUMBERED.search(s.text):
+        return
+    words = {"collective": own[0].way[-1].text, "over": s.text}
+    found = Found("LNT113", s.line, 1, words, _way(own[0]))
+    if is_param and over.sort is not None:
+        frame.later.append(Conditional(over.sort[1], "is set", found, frame.path))
+    else:
+        frame.link.report(frame.path, found)
+
+
 # Handlers.
 
 
@@ -166,23 +252,23 @@ def found_in_handler(
     made: Sequence[Effect],
     inside: Sequence[Effect],
     is_fallback: bool = False,
-) -> None:
-    """An `except` (None: `finally`) after a body that made these effects, with effects of its own."""
+) -> bool:
+    """An `except` (None: `finally`) after a body that made these effects, with effects of its own; whether it is found to go on."""
     own = [e for e in inside if e.param < 0 and e.op != "destroy"]
     made = [e for e in made if e.op != "destroy"]
     if handler is None:
         if own and made:
             first = own[0].way[0]
             _found(frame, "LNT202", first.line, first.column, own[0])
-        return
+        return False
     if is_feature_test(handler) or (is_fallback and inside):
-        return
+        return False
     is_broad = is_broad_handler(handler)
     hidden = [e for e in made if e.hidden or (e.param >= 0 and e.method in ("()", "backward"))]
     collective = [e for e in made if e.param < 0]
     goes_on = end in ("", "continue") and not _gives_up(handler.body)
     if not is_broad or not goes_on or not (hidden or (collective and frame.loops)):
-        return
+        return False
     effect = (collective or hidden)[0]
     found = Found(
         "LNT203", handler.line, 1, {"caught": _caught(handler), "collective": effect.way[-1].text}, _way(effect)
@@ -191,6 +277,28 @@ def found_in_handler(
         frame.link.report(frame.path, found)
     elif backward := [e for e in hidden if e.method == "backward"]:
         frame.later.append(Conditional(backward[0].param, "backward", found, frame.path))
+    else:
+        return False
+    return True
+
+
+def fails_at(body: Sequence[Stmt]) -> int:
+    """The line of the first call that can fail on one rank alone, as it reads, computes or asks somebody; 0: there is none."""
+    calls = (n for n in nodes_in(body) if isinstance(n, Call) and _text(n).rpartition(".")[2] not in _SAME_FOR_ALL)
+    return min((n.line for n in calls), default=0)
+
+
+def after_failure(body: Sequence[Stmt], made: Sequence[Effect]) -> list[Effect]:
+    """What is made after such a call, or in it."""
+    line = fails_at(body)
+    return [e for e in made if e.way[0].line > line or (e.way[0].line == line and len(e.way) > 1)]
+
+
+def hands_over(frame: Frame, body: Sequence[Stmt]) -> bool:
+    """Whether a handler ends with a call of what nobody knows: another way to do the same, perhaps."""
+    last = body[-1].value if body and isinstance(body[-1], Leave) else None
+    sort = frame.ref(last.func.path).sort if isinstance(last, Call) and isinstance(last.func, Ref) else RAW
+    return sort is None or sort[0] == "param"
 
 
 def is_broad_handler(handler: Handler) -> bool:

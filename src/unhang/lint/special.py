@@ -2,18 +2,59 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref
-from unhang.lint.values import AGREED, DATA, LOCAL, MAYBE, NO_PARAMS, PLAIN, RANK, UNEVEN, UNKNOWN, Value, mixed
+from unhang.lint.values import AGREED, DATA, LOCAL, MAYBE, NO_PARAMS, PLAIN, RANK, UNEVEN, UNKNOWN, Effect, Value, mixed
 
 if TYPE_CHECKING:
     from unhang.lint.expressions import Expressions
 
 OF_DATA = DATA | MAYBE
+LOCAL_RANK = ("local rank",)
+RANKS = (("rank",), LOCAL_RANK)
+BATCH = ("batch",)  # what a loader gave
+LENGTH = ("length",)  # how long it is: of interest where it may be 0
+_LOADER = re.compile(
+    r"(?:\w+_)?(?:data_?)?loader|(?:\w+_)?dl|(?:train|val|valid|eval|test|data|batch|loader)_?iter(?:ator)?|(?:\w+_)?(?:mini_?|micro_?)?batches"
+)
+ENDS = re.compile(r"Exit|SIGTERM|Sigterm|Interrupt|Preempt|Signal")  # an exception that ends a process well
+COLLECTED = ("collected",)  # empty at first: whether there is anything in it is for each rank to see
+_COLLECTED = re.compile(
+    r"(?:\w+_)?(?:outputs?|preds|predictions|results|losses|scores|features|embeddings|samples|records|completions|rewards|detections|rollouts|examples)"
+)
+_IN_FLIGHT = re.compile(r"(?:ongoing|in_?flight|outstanding|unfinished)(?:_\w+)?")
+_BATCH = re.compile(
+    r"(?:\w+_)?(?:mini_?|micro_?)?batch|(?:gt_|\w+_)?(?:labels|targets)|(?:\w+_)?masks?|input_ids|samples"
+)
 COMPARISONS = {"==", "!=", "<", "<=", ">", ">=", "in"} | {"is", "is not", "not in"}
+
+
+@cache
+def is_in_flight(name: str) -> bool:
+    """Whether an attribute holds what has been begun and is not done: how far that is, each rank has for itself."""
+    return _IN_FLIGHT.fullmatch(name.lower().lstrip("_")) is not None
+
+
+def is_empty_test(op: str, number: object) -> bool:
+    """Whether a length is asked for being 0."""
+    return (number == 0 and op in ("==", "!=", ">", "<=")) or (number == 1 and op in ("<", ">="))
+
+
+@cache
+def is_collected(name: str) -> bool:
+    """Whether a list of this name holds what a rank has computed itself."""
+    return _COLLECTED.fullmatch(name.lower().lstrip("_")) is not None
+
+
+@cache
+def is_batch(name: str) -> bool:
+    """Whether a parameter of this name is of a rank's own batch."""
+    return _BATCH.fullmatch(name.lower().lstrip("_")) is not None
 
 
 def element(v: Value) -> Value:
@@ -22,7 +63,7 @@ def element(v: Value) -> Value:
     if sort is None:
         return Value(v.dep & ~(RANK | UNEVEN | LOCAL), v.params) if v.dep or v.params else PLAIN
     if sort[0] == "many":
-        return Value(v.dep & OF_DATA, v.params, sort[1])
+        return Value(v.dep & OF_DATA | (DATA if sort[1] == BATCH else 0), v.params, sort[1])
     if sort[0] == "zip":
         return Value(v.dep & OF_DATA, v.params, ("tuple", sort[1]))
     if sort[0] == "tuple":
@@ -38,14 +79,15 @@ def is_agreed(values: list[Value]) -> bool:
     return any(v.sort == AGREED for v in values) and not any(v.dep or v.params for v in values)
 
 
+@cache
 def value_of_name(name: str) -> Value:
     """What a name says that nothing else is known of."""
     kind = known.rank_kind(name)
     if kind is None:
-        return PLAIN
+        return Value(sort=("many", BATCH)) if _LOADER.fullmatch(name.lower().lstrip("_")) else PLAIN
     if kind in ("zero", "local zero"):
         return Value(RANK, zero=True)
-    return Value(RANK, NO_PARAMS, ("rank",), False, "")
+    return Value(RANK, NO_PARAMS, LOCAL_RANK if kind == "local" else ("rank",), False, "")
 
 
 def is_none(e: Expr | None) -> bool:
@@ -119,6 +161,7 @@ def prepared(node: Call) -> Value:
     plain = [a for a, n in zip(node.args, range(len(node.args) - len(node.names)), strict=False)]
     values = []
     for e in plain:
+        e = e.func if isinstance(e, Call) else e
         last = e.path.rpartition(".")[2].lower() if isinstance(e, Ref) else ""
         values.append(wrapped if "model" in last or last in ("net", "network", "unet", "module") else PLAIN)
     if len(values) == 1:
@@ -130,6 +173,8 @@ def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
     start, stop = (args[0], args[1]) if len(args) > 1 else (PLAIN, args[0] if args else PLAIN)
     if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN:
         return Value(UNEVEN, sort=("share", "range"))
+    if stop.dep & DATA and stop.sort != LENGTH and len(args) == 1:  # as many times as the batch says
+        return Value(DATA, sort=("share", "range"))
     return Value(0, mixed(*args).params, ("share", "block") if start.dep & stop.dep & RANK else None)
 
 
@@ -171,15 +216,61 @@ def items_of(frame: Expressions, v: Value) -> int:
 
 
 def _loader(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    return Value(UNEVEN, sort=("share", "loader")) if args and items_of(frame, args[0]) else PLAIN
+    is_uneven = bool(args) and (items_of(frame, args[0]) or args[0].dep & UNEVEN)
+    return Value(UNEVEN, sort=("share", "loader")) if is_uneven else Value(sort=("many", BATCH))
+
+
+def _subset(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    return Value(UNEVEN, sort=("share", "subset")) if len(args) > 1 and args[1].dep & UNEVEN else PLAIN
+
+
+def _parts(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    return Value(sort=("parts",))
 
 
 def _same(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return args[0]._replace(zero=args[0].zero) if args else PLAIN
 
 
+def _device(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    return Value(RANK, NO_PARAMS, LOCAL_RANK, False)
+
+
+def of_parameters(effect: Effect) -> Effect:
+    """What callers can know of its needs."""
+    if all(isinstance(of, int) for of, _ in effect.needs):
+        return effect
+    return effect._replace(needs=frozenset(n for n in effect.needs if isinstance(n[0], int)))
+
+
+def shared_sort(value: Value, i: int) -> tuple[object, ...] | None:
+    """What a part of a returned tuple is: outputs of a module stay outputs; `initialize` gives the engine first."""
+    if value.sort is None:
+        return None
+    if value.sort[0] in ("out", "of", "ragged", "length"):
+        return value.sort
+    return value.sort if value.sort == ("wrap", "engine") and i == 0 else None
+
+
+def called_name(e: Expr) -> str:
+    """The last name of what a call calls; empty: it is no call."""
+    return name_of(e.func) if isinstance(e, Call) else ""
+
+
+def name_of(e: Expr) -> str:
+    """The last name of a name or call."""
+    e = e.func if isinstance(e, Call) else e
+    return e.path.rpartition(".")[2] if isinstance(e, Ref) else e.name if isinstance(e, Attr) else ""
+
+
+def ends_process(e: Expr) -> bool:
+    """Whether it ends the process."""
+    return isinstance(e, Call) and isinstance(e.func, Ref) and e.func.path in known.ENDS_PROCESS
+
+
 SPECIAL: dict[str, Callable[[Expressions, Call, list[Value]], Value]] = {
     "range": _range, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
     "functools.partial": _partial, "super": _super, "getattr": _getattr, "torch.compile": _same, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
-    "torch.utils.data.DataLoader": _loader, "torch.nn.DataParallel": _same, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
+    "torch.cuda.current_device": _device, "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
+    "numpy.array_split": _parts, "torch.nn.DataParallel": _same, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
 }  # fmt: skip

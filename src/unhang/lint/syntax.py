@@ -33,6 +33,8 @@ class Syntax:
         self.certain: set[int] = set()
         self._within: dict[int, tuple[int, ...]] = {}
         self.backwards: dict[int, list[ast.Call]] = {}
+        self.within_loops: list[ast.AST] = []  # the function, then loops in it
+        self.of_loop: dict[int, ast.AST] = {}
         self.loops: list[tuple[int, ast.For]] = []
         self.chances: list[ast.If] = []
 
@@ -46,6 +48,8 @@ class Syntax:
             self.calls.setdefault(full, []).append((function, node))
             if name == "backward":
                 self.backwards.setdefault(function, []).append(node)
+                if self.within_loops:
+                    self.of_loop[id(node)] = self.within_loops[-1]
             if name in ("setdefault", "putenv") and node.args and full in ("os.environ.setdefault", "os.putenv"):
                 self._environ(function, node, node.args[0], node.args[1] if len(node.args) > 1 else node.args[0])
 
@@ -59,6 +63,7 @@ class Syntax:
         """A loop over what a call gives."""
         if isinstance(node.iter, ast.Call) and isinstance(node.iter.func, ast.Attribute):
             self.loops.append((function, node))
+            self._within[id(node)] = tuple(self.blocks)
 
     def condition(self, node: ast.If) -> None:
         """A branch in a function that is called `forward`."""
@@ -81,6 +86,10 @@ class Syntax:
         """Whether whoever comes to `b` has been at `a`: it stands before, in a block around."""
         outer, inner = self._within.get(id(a), ()), self._within.get(id(b), ())
         return inner[: len(outer)] == outer and getattr(a, "lineno", 0) < getattr(b, "lineno", 0)
+
+    def are_together(self, a: ast.AST, b: ast.AST) -> bool:
+        """Whether both stand in one block, so that whoever comes to one comes to the other."""
+        return self._within.get(id(a)) == self._within.get(id(b))
 
     # What the rules use.
 
@@ -127,6 +136,12 @@ class Syntax:
         after = [self.span(o)[0] for o in others if self.span(o)[0] >= end]
         cut = (max(before), end) if before else (start, min(after) if after else end)
         return [] if b"#" in self.data[cut[0] : cut[1]] else [(*cut, "")]
+
+    def without_lines(self, node: Any) -> list[tuple[int, int, str]]:
+        """The edit that takes out the lines of a statement; none where there is a comment in them, or something before it."""
+        start, end = self.offset(node.lineno, 0), self.offset(node.end_lineno + 1, 0)
+        is_plain = not self.data[start : start + node.col_offset].strip() and b"#" not in self.data[start:end]
+        return [(start, end, "")] if is_plain and end <= len(self.data) else []
 
     def finish(self) -> list[Found]:
         """Asks every rule, after the last line."""

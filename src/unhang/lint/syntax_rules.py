@@ -30,7 +30,7 @@ def async_never_waited(s: Syntax) -> None:
 
 
 def retained_graph(s: Syntax) -> None:
-    """`backward(retain_graph=True)` in a function with one backward pass, not in an inner loop."""
+    """`backward(retain_graph=True)` in a function with one backward pass, of what is computed in the same round of the loop."""
     for nodes in s.backwards.values():
         node = nodes[0]
         keyword = keyword_of(node, "retain_graph")
@@ -39,8 +39,24 @@ def retained_graph(s: Syntax) -> None:
             and keyword is not None
             and is_true(keyword.value)
             and keyword_of(node, "create_graph") is None
+            and _is_made_in(s.of_loop.get(id(node)), node)
         ):
             s.add("LNT410", node, s.without(node, keyword))
+
+
+def _is_made_in(round_: ast.AST | None, node: ast.Call) -> bool:
+    """Whether the loss of this backward pass comes from the same round, so that no later one can share its graph."""
+    loss = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if round_ is None or isinstance(loss, ast.Call | ast.BinOp):
+        return round_ is None or loss is not None
+    name = ast.dump(loss) if loss is not None else ""
+    for one in ast.walk(round_):
+        targets = one.targets if isinstance(one, ast.Assign) else [one.target] if isinstance(one, ast.AugAssign) else []
+        for target in targets:
+            parts = target.elts if isinstance(target, ast.Tuple) else [target]
+            if any(ast.dump(p).replace("Store", "Load") == name for p in parts):
+                return True
+    return False
 
 
 def anomaly_detection(s: Syntax) -> None:
@@ -205,16 +221,26 @@ def main_without_record(s: Syntax) -> None:
 
 
 def redundant_broadcast(s: Syntax) -> None:
-    """A loop that broadcasts the parameters of a module which DDP then wraps."""
-    wrapped = {(function, ast.dump(n.args[0])): n.lineno for function, n in s.of(*_DDP) if n.args}
+    """A loop that broadcasts the parameters of a module which DDP then wraps. Without it DDP does the same, if it stands in the same block."""
+    wrapped = {(function, ast.dump(n.args[0])): n for function, n in s.of(*_DDP) if n.args}
     for function, loop in s.loops:
         of = loop.iter.func if isinstance(loop.iter, ast.Call) else None
         if not isinstance(of, ast.Attribute) or of.attr not in ("parameters", "buffers"):
             continue
-        line = wrapped.get((function, ast.dump(of.value)))
+        wrap = wrapped.get((function, ast.dump(of.value)))
         calls = [n for b in loop.body for n in ast.walk(b) if isinstance(n, ast.Call)]
-        if line is not None and line > loop.lineno and any(_is_broadcast(s.full(n.func)) for n in calls):
-            s.add("LNT409", loop, line=str(line))
+        if wrap is None or wrap.lineno <= loop.lineno or not any(_is_broadcast(s.full(n.func)) for n in calls):
+            continue
+        is_all = len(loop.body) == 1 and isinstance(loop.body[0], ast.Expr) and not loop.orelse and len(calls) == 1
+        is_from_first = (
+            is_all and len(calls[0].args) + len(calls[0].keywords) == 2 and _is_zero(argument(calls[0], "src", 1))
+        )
+        is_safe = of.attr == "parameters" and not wrap.keywords and s.are_together(loop, wrap)
+        s.add("LNT409", loop, s.without_lines(loop) if is_from_first else [], is_safe, line=str(wrap.lineno))
+
+
+def _is_zero(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and node.value == 0
 
 
 def _is_broadcast(full: str) -> bool:
@@ -248,8 +274,8 @@ def forked(s: Syntax) -> None:
         for _, node in calls:
             way = argument(node, "method", 0) if name in ("set_start_method", "get_context") else None
             way = argument(node, "multiprocessing_context") if full in _DATA_LOADER else way
-            if _text(way) == "fork":
-                s.add("LNT412", node)
+            if way is not None and _text(way) == "fork":
+                s.add("LNT412", node, [(*s.span(way), '"spawn"')])
 
 
 def uneven_batches(s: Syntax) -> None:
@@ -264,7 +290,13 @@ def uneven_batches(s: Syntax) -> None:
             and is_true(argument(node, "shuffle"))
             and not is_true(argument(node, "drop_last"))
         ):
-            s.add("LNT302", node)
+            at = s.span(node)[1] - 1
+            is_plain = bool(node.args or node.keywords) and s.data[:at].rstrip()[-1:] != b","
+            s.add(
+                "LNT302",
+                node,
+                [(at, at, ", drop_last=True")] if is_plain and argument(node, "drop_last") is None else [],
+            )
 
 
 def chance_in_forward(s: Syntax) -> None:

@@ -14,7 +14,8 @@ DATA = 4  # by the rank's own batch
 UNEVEN = 8  # it has another length on each rank
 MAYBE = 16  # by the rank's own batch, if the parameter that made it is a module
 MAYBE_NONE = 32  # it is None on some ranks, and not on others
-DIFFERS = RANK | LOCAL | DATA | MAYBE
+FAILED = 64  # by an exception that one rank alone has met
+DIFFERS = RANK | LOCAL | DATA | MAYBE | FAILED
 COMPUTED = ~MAYBE_NONE  # what is left of it in what is computed from a value
 
 
@@ -86,11 +87,15 @@ def either(a: Value, b: Value) -> Value:
     )
 
 
+Needs = frozenset[tuple[int | str, bool | str]]
+
+
 class Effect(NamedTuple):
-    """A collective that a call makes. `group`: empty for all ranks, `@2` for what parameter 2 holds.
+    """A collective that a call makes. `group`: empty for all ranks, `@2:name` for what parameter 2 holds.
 
     `param`, `method`: it is made if that parameter makes one when the method is called; -1: it is made by `op` itself.
-    `way`: the calls that lead to it, the outermost first. `needs`: what parameters must be for it: true, false, "some", "none".
+    `way`: the calls that lead to it, the outermost first. `needs`: what parameters (by number) or names must be for it: true, false,
+    "some", "none".
     `is_sure`: else it may be made, by somebody who was given the function: it matches others, and is no finding.
     """
 
@@ -100,7 +105,7 @@ class Effect(NamedTuple):
     hidden: str = ""
     param: int = -1
     method: str = ""
-    needs: frozenset[tuple[int, bool | str]] = frozenset()
+    needs: Needs = frozenset()
     is_sure: bool = True
 
     @property

@@ -48,8 +48,25 @@ def by_hand(model):
     return model
 
 
-def once(loss):
+def once(model, x):
+    loss = model(x).mean()
     loss.backward(retain_graph=True)  # LNT410
+
+
+def each_round(model, loader):
+    for x in loader:
+        loss = model(x).mean()
+        loss.backward(retain_graph=True)  # LNT410
+
+
+def of_several(optimizers, losses):
+    for optimizer, loss in zip(optimizers, losses):
+        loss.backward(retain_graph=True)
+        optimizer.step()
+
+
+def of_the_caller(loss):
+    loss.backward(retain_graph=True)
 
 
 def two_passes(a, b):

@@ -1,0 +1,158 @@
+"""Rules on what a call is given: a source, a rank, an address, a group's limits, a handle, a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from unhang.lint import known
+from unhang.lint.ir import Attr, Call, Const, Expr, Found, Function, If, Loop, Op, Ref, Set, nodes_in
+from unhang.lint.special import LOCAL_RANK, paths_in
+from unhang.lint.values import DATA, LOCAL, RANK, Value
+
+if TYPE_CHECKING:
+    from unhang.lint.flow import Frame
+
+_STARTS_RANKS = {"spawn", "Popen", "start_processes", "Process", "run", "launch", "remote", "elastic_launch", "call"}
+_WHOLE_RANKS = ("global_rank", "world_rank", "dist_rank")
+_SOURCE_AT = {
+    "broadcast": 1, "broadcast_object_list": 1, "reduce": 1, "gather": 2, "gather_object": 2, "scatter": 2, "scatter_object_list": 2,
+}  # fmt: skip
+
+
+def _add(frame: Frame, code: str, node: Call, variant: str = "", **words: str) -> None:
+    frame.link.report(frame.path, Found(code, node.line, node.column + 1, words, [], [], False, variant))
+
+
+def _value(node: Call, args: list[Value], name: str, at: int = -1) -> tuple[Expr, Value] | None:
+    e = node.given(name, at)
+    return None if e is None else (e, args[next(i for i, a in enumerate(node.args) if a is e)])
+
+
+def _source(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+    """`broadcast(x, src=rank)`: every rank names itself. Under a condition on the rank it may name the one it is for."""
+    last = full.rpartition(".")[2]
+    at = _SOURCE_AT.get(last, -1)
+    if known.collective(full) is None or not full.startswith("torch.distributed.") or node.given("group", at + 1):
+        return
+    given = _value(node, args, "src" if last.startswith(("broadcast", "scatter")) else "dst", at)
+    if given is None or given[1].sort not in (("rank",), LOCAL_RANK) or not isinstance(given[0], Ref | Call):
+        return
+    if not any(c.value.dep & RANK for c, *_ in frame.conditions):
+        _add(frame, "LNT112", node, call=last)
+
+
+def _init(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+    """The number of a rank on its node, given as its number in the job; an address that each rank makes up."""
+    if not full.startswith("torch.distributed."):
+        return
+    frame.has_limit |= node.given("timeout", 3) is not None
+    rank, address = _value(node, args, "rank", 4), _value(node, args, "init_method", 1)
+    if address is not None and address[1].dep & LOCAL:
+        _add(frame, "LNT416", node, "", name="init_method")
+    if rank is None:
+        return
+    whole = next((n for n in _WHOLE_RANKS if frame.env.get(n, Value()).dep & RANK), None)
+    if rank[1].sort == LOCAL_RANK:
+        _add(frame, "LNT415", node, "", whole="RANK")
+    elif whole is not None and isinstance(rank[0], Ref) and rank[0].path in ("rank", "gpu", "local_rank"):
+        _add(frame, "LNT415", node, "", whole=whole)
+
+
+def found_in_environment(frame: Frame, name: object, value: Value, line: int) -> None:
+    """The address of the rendezvous, made up by a process that is one of the ranks."""
+    if name not in ("MASTER_PORT", "MASTER_ADDR") or not value.dep & LOCAL:
+        return
+    words = set(frame.function.words)
+    nodes = list(nodes_in(frame.function.body))
+    if any(isinstance(n, Set) and n.value == Const("1") and _is_world_size(n.targets[0]) for n in nodes):
+        return
+    starts = [n for n in nodes if isinstance(n, Call) and isinstance(n.func, Ref)]
+    alone = [n for n in starts if n.func.path.endswith("init_process_group") and isinstance(n.given("rank", 4), Const)]  # type: ignore[union-attr]
+    is_rank = ("init_process_group" in words and not alone) or any(
+        known.rank_kind(p) for p in frame.function.parameters
+    )
+    if is_rank and not words & _STARTS_RANKS and not any(c.value.dep & RANK for c, *_ in frame.conditions):
+        frame.link.report(frame.path, Found("LNT416", line, 1, {"name": str(name)}))
+
+
+def _is_world_size(target: Expr) -> bool:
+    return isinstance(target, Op) and target.op == "[]" and target.parts[1] == Const("WORLD_SIZE")
+
+
+def _constant(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+    """A tensor that wants gradients, made for a batch without anything in it: a loss that no parameter is in."""
+    by_data = next((c for c, *_ in frame.conditions if c.value.dep & DATA and not c.value.dep & RANK), None)
+    if (
+        by_data is not None
+        and node.given("requires_grad") == Const(True)
+        and full.startswith("torch.")
+        and frame.link.wraps
+    ):
+        _add(frame, "LNT114", node, condition=by_data.text)
+
+
+def _group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
+    """A group that is made without the limit which the job's own was given."""
+    made = known.collective(full)
+    is_given = any(n in node.names for n in ("timeout", "pg_options", "backend_override", ""))
+    is_given = is_given or (made is not None and made.op == "new_group" and node.given("", 1) is not None)
+    if made is not None and made.op in ("new_group", "device_mesh") and not is_given:
+        found = Found("LNT308", node.line, node.column + 1, {"call": full.rpartition(".")[2]})
+        frame.link.without_limit[frame.path, node.line] = found
+
+
+def found_in_groups(frame: Frame) -> None:
+    """The groups that are made where the job's own was given a limit, told once."""
+    places = (e.way[-1] for e in frame.effects if e.op in ("new_group", "device_mesh"))
+    for place in places if frame.has_limit else ():
+        found = frame.link.without_limit.get((place.path, place.line))
+        if found is not None:
+            frame.link.report(place.path, found)
+            return
+
+
+def found_in_handles(frame: Frame) -> None:
+    """`work = all_reduce(x, async_op=True)`, and no line of the function knows `work` again."""
+    if not frame.handles or any(f.inside == frame.at for f in frame.link.project.files[frame.file].functions):
+        return
+    nodes = list(nodes_in(frame.function.body))
+    for name, call in frame.handles:
+        bound = sum(isinstance(n, Set) and Ref(name) in n.targets for n in nodes)
+        used = sum(isinstance(n, Ref) and n.path.partition(".")[0] == name for n in nodes)
+        if used <= bound:
+            text = call.func.path if isinstance(call.func, Ref) else "call"
+            _add(frame, "LNT305", call, "", call=text.rpartition(".")[2])
+
+
+def found_in_rest(frame: Frame) -> None:
+    """What shows at the end of a function."""
+    found_in_handles(frame)
+    found_in_groups(frame)
+
+
+def is_of_one_rank(function: Function, path: str) -> bool:
+    """Whether a function lets one rank alone read or write what is at a path."""
+    for node in nodes_in(function.body, Loop):  # in a loop they may take turns
+        if isinstance(node, If) and any(known.rank_kind(p.rpartition(".")[2]) for p in paths_in(node.test)):
+            for inner in nodes_in(node.body):
+                if isinstance(inner, Call) and any(_is_at(e, path) for e in (*inner.args, inner.func)):
+                    return True
+    return False
+
+
+def name_at(node: Call) -> str:
+    """The name that is the first argument; empty: it is something else."""
+    return node.args[0].path if node.args and isinstance(node.args[0], Ref) else ""
+
+
+def _is_at(e: Expr, path: str) -> bool:
+    if isinstance(e, Attr):
+        e = e.base
+    return isinstance(e, Ref) and (e.path == path or e.path.startswith(f"{path}."))
+
+
+ARGUMENTS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
+    **dict.fromkeys(_SOURCE_AT, _source), **dict.fromkeys(("zeros", "tensor", "ones", "full"), _constant),
+    "init_process_group": _init, **dict.fromkeys(("new_group", "init_device_mesh", "DeviceMesh"), _group),
+}  # fmt: skip

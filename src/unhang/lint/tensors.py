@@ -1,0 +1,87 @@
+"""What methods and functions of tensors give: agreed, of this rank's batch, of a shape that is its own."""
+
+from __future__ import annotations
+
+from unhang.lint import known
+from unhang.lint.special import COLLECTED, LENGTH, OF_DATA, element
+from unhang.lint.values import AGREED, DATA, LOCAL, NO_PARAMS, PLAIN, RANK, RAW, UNEVEN, Value
+
+_NUMBERS = ("torch.", "math.", "numpy.", "statistics.")
+_UNIFYING_WORDS = ("reduce", "gather", "sync", "broadcast", "average", "across", "all_")
+_STRIDED = {"t": "transposed", "transpose": "transposed", "permute": "permuted", "expand": "expanded", "expand_as": "expanded"}  # fmt: skip
+_RAGGED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"}
+_KEEPS_SHAPE = {
+    *("float", "to", "cuda", "half", "long", "int", "detach", "cpu", "squeeze", "unsqueeze", "flatten", "double", "type"),
+}  # fmt: skip
+FACTS = {
+    *("dim", "ndimension", "stride", "is_floating_point", "get_device", "type", "is_contiguous", "keys", "element_size", "data_ptr"),
+    *("size", "numel", "values", "items", "copy", "update", "pop"),
+}  # fmt: skip
+LISTS = {"torch.nn.ModuleList", "torch.nn.ModuleDict"}
+_DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
+
+
+def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: Value) -> Value:
+    """What a method or function of tensors gives."""
+    if base.sort == AGREED:
+        return base
+    if name in _STRIDED and (base.sort is None or base.sort[0] in ("out", "of", "many", "param")) and not full:
+        return Value(base.dep, base.params, ("odd", _STRIDED[name]))
+    if (name in _RAGGED and (not full or full.startswith("torch."))) or (full == "torch.where" and len(args) == 1):
+        return Value(joined.dep, joined.params, ("ragged", name))
+    if base.sort is not None and base.sort[0] in ("odd", "ragged"):
+        keeps = name in _KEEPS_SHAPE or (base.sort[0] == "ragged" and name in _DENSE - {"sum", "mean", "item"})
+        return Value(base.dep, base.params, base.sort if keeps else None)
+    if any(word in name.lower() or word in full.lower() for word in _UNIFYING_WORDS):
+        return Value(sort=AGREED)
+    if "unwrap" in name:
+        return Value(sort=RAW)
+    outs = [v.sort for v in (base, *args) if v.sort is not None and v.sort[0] in ("out", "of")]
+    if full in LISTS:
+        return args[0] if args else PLAIN
+    is_loss = any(word in full.lower() for word in ("loss", "crit"))
+    if outs and (not full or is_loss or full.startswith(_NUMBERS)):
+        keeps_graph = name not in known.NAN_TESTS and name not in ("item", "detach", "tolist", "numpy", "cpu")
+        return Value(joined.dep & OF_DATA, joined.params, outs[0] if keeps_graph else None)
+    numeric = full.startswith(_NUMBERS) or (not full and base.dep & OF_DATA)
+    return Value(joined.dep & OF_DATA if numeric else 0, NO_PARAMS)
+
+
+def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bool) -> Value | None:
+    """What is asked of a tensor, a list or a share: how long it is, whether there is anything in it; None: something else is asked."""
+    first = args[0] if args else PLAIN
+    is_ragged = base.sort is not None and base.sort[0] == "ragged"
+    if name in known.COUNTS and (is_ragged or (in_forward and not args and name in ("any", "item"))):
+        return Value(DATA)
+    if name in ("items", "keys", "values") and base.dep & UNEVEN:
+        return Value(UNEVEN)
+    if name == "shard" and any(a.dep & RANK for a in args):  # the first shards may have one item more
+        return Value(UNEVEN, sort=("share", "shard"))
+    if full == "len":
+        if first.sort is not None and first.sort[0] == "ragged":
+            return Value(DATA)
+        if first.sort == COLLECTED:
+            return Value(DATA, NO_PARAMS, LENGTH)
+        if first.dep & (DATA | LOCAL):
+            return Value(first.dep & (DATA | LOCAL), first.params, LENGTH)
+    if not full and base.dep & DATA and name in FACTS:
+        return Value(DATA, base.params, LENGTH) if name in ("size", "numel") and not is_ragged else PLAIN
+    return element(first) if full == "next" and args else None
+
+
+def of_builtin(full: str, plain: int, args: list[Value], joined: Value) -> Value:
+    """What a function gives that differs as its arguments do. `plain`: how many of them have no name."""
+    many = args[0].sort if args and full != "len" else None
+    many = None if many is not None and many[0] in ("param", "wrap", "obj") else many
+    dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all") else joined.dep
+    keep = joined._replace(dep=dep)
+    if full == "sorted":
+        many = None if many == ("set",) else many
+    elif full in ("set", "frozenset") and not (many is not None and many[0] == "share"):
+        many = ("set",)
+    given = [element(a) for a in args[:plain]]
+    if full == "zip":
+        return keep._replace(sort=("zip", tuple(given)))
+    if full == "enumerate":
+        return keep._replace(sort=("many", ("tuple", (PLAIN, *given[:1]))))
+    return keep._replace(sort=many, zero=args[0].zero if len(args) == 1 else None)

@@ -1,0 +1,53 @@
+"""Collectives in the order of a set."""
+
+import torch.distributed as dist
+
+
+def by_name(tensors, names):
+    for name in set(names):  # LNT113
+        dist.broadcast(tensors[name], src=0)
+
+
+def sorted_first(tensors, names):
+    for name in sorted(set(names)):
+        dist.broadcast(tensors[name], src=0)
+
+
+def in_order(tensors, names):
+    for name in dict.fromkeys(names):
+        dist.broadcast(tensors[name], src=0)
+
+
+def of_numbers(tensors, ranks):
+    for rank in set(ranks):
+        dist.broadcast(tensors[rank], src=rank)
+
+
+def without_collectives(names):
+    for name in set(names):
+        print(name)
+
+
+class Ready:
+    def __init__(self):
+        self.parameters = set()
+        self.kept = []
+
+    def reduce(self, parameters):
+        for p in parameters:  # LNT113
+            dist.all_reduce(p.grad)
+
+    def finish(self):
+        self.reduce(self.parameters)
+
+
+class InOrder:
+    def __init__(self):
+        self.kept = []
+
+    def reduce(self, parameters):
+        for p in parameters:
+            dist.all_reduce(p.grad)
+
+    def finish(self):
+        self.reduce(self.kept)
