@@ -259,7 +259,7 @@ def test_a_watched_loader_gives_what_the_loader_gives() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "meaning"),
-    [("SIGKILL", "usually the kernel, for want of memory"), ("SIGBUS", "usually /dev/shm is full")],
+    [("SIGKILL", "usually the kernel, because memory ran out"), ("SIGBUS", "usually /dev/shm is full")],
 )
 def test_a_worker_that_is_killed_is_named_with_what_it_means(
     fault: str, meaning: str, monkeypatch: pytest.MonkeyPatch

@@ -260,7 +260,7 @@ def test_a_killed_worker_is_named_on_all_ranks(tmp_path: Path) -> None:
     done = run(tmp_path, BATCHES, "killed", "with", ranks=2, limit_s=20)
     assert done.code == 1
     assert "[loader] rank 1: worker 0 (pid " in done.output, done.output
-    assert "was killed by SIGKILL: usually the kernel, for want of memory" in done.output
+    assert "was killed by SIGKILL: usually the kernel, because memory ran out" in done.output
     assert "rank 1 failed: RuntimeError: DataLoader worker" in done.output
 
 

@@ -39,7 +39,7 @@ def _report_of(tmp_path: Path, *ways: str) -> dict[str, Any]:
             ("train", "then"),
             "the last 27 optimizer steps were all left out by the loss scaler, after 21 that were taken",
         ),
-        (("train", "plain", "never"), "the loss or its gradient is no number in every one of the last 48 lines"),
+        (("train", "plain", "never"), "the loss or its gradient is NaN in each of the last 48 lines"),
     ],
 )
 def test_a_job_that_trains_nothing_is_told_so(ways: tuple[str, ...], title: str, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ _MOST_STACKS = 2
 _NEARLY = 0.8
 _LITTLE_SHARED_MEMORY = 64 << 20
 _MEANINGS = {
-    signal.SIGKILL: "usually the kernel, for want of memory (see dmesg), or a limit of the container",
+    signal.SIGKILL: "usually the kernel, because memory ran out (see dmesg), or a limit of the container",
     signal.SIGBUS: "usually /dev/shm is full (docker: --shm-size), or a memory-mapped file has been cut",
     signal.SIGSEGV: "a crash in native code of the dataset (decoders, transforms)",
     signal.SIGABRT: "native code gave up: an assertion, or memory that is corrupt",
