@@ -21,10 +21,10 @@ _MOST_SHOWN = 12
 @click.argument("what", required=False)
 @output_option("The file [unhang-bundle.tar.gz]; - is the standard output.")
 def command(what: str | None, output: Path | None) -> int:
-    """Pack a report into one file to send to somebody, without secrets.
+    """Pack a report into one file that you can send, without secrets.
 
-    WHAT is a report folder or a bundle; or the pid of a job that runs, which is then looked at as by 'unhang attach'; - is the
-    newest report here, as nothing is. 'unhang diagnose FILE' judges the file.
+    WHAT is a report folder or a bundle; or the pid of a running job, which is then inspected as by 'unhang attach'. Without it, or with -,
+    the newest report here. 'unhang diagnose FILE' reads the file.
     """
     import_numpy()
     target = output or Path("unhang-bundle.tar.gz")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def command(story: str, is_list: bool, report_dir: Path | None, run_limit: float, show_output: bool) -> int:
     """Play a story: a small training that goes wrong as a real one did.
 
-    It is run, its hang is named and ended; then the fix, the run with it, and both side by side. Without STORY the shortest one.
+    It shows the run that hangs, is diagnosed and ended, then the fix, the fixed run, and both side by side. Without STORY, the shortest one.
     """
     from unhang.verify.stories import choose, find_stories, play
 
