@@ -35,7 +35,7 @@ def _answer(found: Comparison) -> str:
         return f"{name_ranks(found.our_ranks_only or found.their_ranks_only)} only {where}"
     if found.software:
         first_pair = found.software[0]
-        return f"different {first_pair.what}: {first_pair.ours} against {first_pair.theirs}"
+        return f"{first_pair.what}: {first_pair.ours} against {first_pair.theirs}"
     if not found.compared:
         return "the runs recorded no stretch in common"
     return "no difference in what the ranks call" + (f", but {speed}" if (speed := _speed(found)) else "")
