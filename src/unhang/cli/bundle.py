@@ -71,7 +71,7 @@ def _write(folder: Path, target: Path) -> int:
         log(f"  ... and {len(packed.files) - _MOST_SHOWN} more")
     for name, why in packed.left_out[:_MOST_SHOWN]:
         log(f"  left out: {name}: {why}")
-    log(f"whoever gets it runs: unhang diagnose {target.name}")
+    log(f"to read it: unhang diagnose {target.name}")
     return 0
 
 

@@ -37,7 +37,7 @@ def _last_line(result: LintResult) -> str:
     if not n:
         return f"Nothing found that can hang ({files})."
     fixes = f", {fixable} fixable with --fix" if fixable else ""
-    return f"{n} finding{'s' * (n != 1)} in {files}{fixes}. 'unhang explain {result.found[0][1].code}' tells more."
+    return f"{n} finding{'s' * (n != 1)} in {files}{fixes}. 'unhang explain {result.found[0][1].code}' explains it."
 
 
 def _as_fields(path: str, found: Found) -> dict[str, Any]:
