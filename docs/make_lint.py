@@ -14,7 +14,7 @@ def section(card: LintCard) -> str:
     lines = [f"## {card.code} {card.name}", "", f"Cause: `{card.cause}`{'' if card.is_default else '. Off unless selected'}", "", card.what, ""]
     for heading, text in card.sections.items():
         lines += [f"**{heading}.** {' '.join(text.split())}", ""]
-    lines += ["It says nothing on:", "", *(f"* {why}" for why in card.silent), ""]
+    lines += ["It says nothing about:", "", *(f"* {why}" for why in card.silent), ""]
     return "\n".join(lines)
 
 

@@ -28,7 +28,7 @@ class NothingToJudge(UnhangError):
     """The input holds no evidence on a distributed job."""
 
     exit_code = 3
-    help_text = "give a bundle folder written by 'unhang run', or flight-recorder dumps"
+    help_text = "pass a report folder of 'unhang run', or flight-recorder dumps"
 
 
 class WrongUsage(UnhangError):
@@ -65,7 +65,7 @@ class PeerFailed(UnhangError):
     `failure`: which rank, and why, as it stands on the notice board; so that whoever hears of this error names that rank.
     """
 
-    help_text = "mend what failed there; this rank only waited for it"
+    help_text = "fix what failed there; this rank only waited for it"
     failure: Mapping[str, object] | None = None
 
 
@@ -84,4 +84,4 @@ class GroupInUse(UnhangError):
 class WeightSyncFailed(UnhangError):
     """The new weights did not get to all generators; they go on with the old ones, or stop where that was asked for."""
 
-    help_text = "see who did not answer; nothing is left paused, and the next publish() may follow"
+    help_text = "see who did not answer; nothing is left paused, and publish() can be called again"

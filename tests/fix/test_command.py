@@ -55,7 +55,7 @@ def test_it_writes_the_change_and_tells_how_to_take_it_back(
     err = capsys.readouterr().err
     assert b"if agreed(" in (job / "train.py").read_bytes()
     assert {p: p.read_bytes() for p in others} == others
-    undo = next(line.partition("Take it back: ")[2] for line in err.splitlines() if "Take it back" in line)
+    undo = next(line.partition("Undo it: ")[2] for line in err.splitlines() if "Undo it" in line)
     assert undo == f"patch -R -p1 -d {job if undo.split()[4] != '.' else '.'} < run/fix.patch"
     subprocess.run(undo, shell=True, check=True, cwd=job, capture_output=True)
     assert (job / "train.py").read_bytes() == before
@@ -124,7 +124,7 @@ def test_a_broken_report_is_one_line(content: bytes, says: str, job: Path, capsy
 def test_a_clean_run_needs_no_mending(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     leave_report(job / "clean")
     assert main(["fix", "clean"]) == 0
-    assert "nothing to mend" in capsys.readouterr().err
+    assert "nothing to fix" in capsys.readouterr().err
 
 
 def test_a_mistyped_folder_is_named(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,12 +95,12 @@ def test_a_command_that_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        ((), "what is the after?"),
-        (("--before", "."), "what is the after?"),
+        ((), "there is no run after"),
+        (("--before", "."), "there is no run after"),
         (("--before", "/nowhere", "--after", "."), "/nowhere does not exist"),
         (("--after", ".", "--", "true"), "not both"),
         (("--after", "--before", "x"), "a run is a path, not '--before'"),
-        (("--before", ".", "--before-command", "true", "--after", "."), "exclude each other"),
+        (("--before", ".", "--before-command", "true", "--after", "."), "cannot be used together"),
         (("--soak", "1", "--", "true"), "--soak and --faults go together"),
         (("--soak", "1", "--faults", "x@0", "--before", ".", "--", "true"), "--soak takes one command"),
     ],

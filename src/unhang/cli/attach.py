@@ -40,23 +40,23 @@ class Shown(NamedTuple):
 
 @click.command("attach")
 @click.argument("target", required=False)
-@click.option("--all", "takes_all", is_flag=True, help="All jobs of this machine.")
-@click.option("--for", "for_s", type=seconds, metavar="SECONDS", help="Look for so long [3].")
+@click.option("--all", "takes_all", is_flag=True, help="All jobs on this machine.")
+@click.option("--for", "for_s", type=seconds, metavar="SECONDS", help="How long to look [3].")
 @click.option(
     "--watch",
     "is_watched",
     is_flag=True,
-    help="Go on looking; say when it moves or stalls. Ends with the job, or Ctrl-C.",
+    help="Keep looking; report when it moves or stalls. Ends with the job, or Ctrl-C.",
 )
-@click.option(
-    "--native", is_flag=True, help="Frames of C in the stacks too: slower, and the job stands still for longer."
-)
+@click.option("--native", is_flag=True, help="C frames in the stacks too: slower, and the job is paused for longer.")
 @format_option(FORMATS)
 @output_option()
 @click.option(
     "--report-dir", type=click.Path(path_type=Path), help="Where the report goes [unhang-reports/attach-<time>]."
 )
-@click.option("--bundle", type=FILE, metavar="FILE", help="Judge nothing: pack what was seen into a file; - is stdout.")
+@click.option(
+    "--bundle", type=FILE, metavar="FILE", help="Give no verdict: pack what was seen into a file; - is stdout."
+)
 @click.option(
     "--via",
     metavar="COMMAND",
@@ -65,7 +65,11 @@ class Shown(NamedTuple):
 @click.option("--nodes", metavar="A,B,...", help="The nodes for --via.")
 @click.option("--node-limit", type=seconds, metavar="SECONDS", help="How long a node may take to answer [30].")
 @click.option(
-    "--remote", default="unhang", show_default=True, metavar="PROGRAM", help="What unhang is called on the nodes."
+    "--remote",
+    default="unhang",
+    show_default=True,
+    metavar="PROGRAM",
+    help="The command that runs unhang on the nodes.",
 )
 def command(
     target: str | None,
@@ -84,8 +88,8 @@ def command(
 ) -> int:
     """Say why a running job hangs that was started without unhang.
 
-    TARGET is a pid (of the launcher, of a rank, or of a process above it) or a part of the command line; without it the only
-    job of this machine is meant. The job is looked at from outside: nothing runs in it, and no signal is sent.
+    TARGET is a pid (of the launcher, of a rank, or of a process above it) or a part of the command line; without it, the only
+    job on this machine. The job is inspected from outside: nothing runs in it, and no signal is sent.
     """
     from unhang.attach.attaching import Wish
     from unhang.attach.looks import FOR_S
@@ -95,7 +99,7 @@ def command(
     if target is not None and not target.strip():
         raise WrongUsage("TARGET is empty: name a pid or a part of the command line")
     if is_watched and (takes_all or via or bundle):
-        raise WrongUsage("--watch follows one job of this machine; it goes with none of --all, --via and --bundle")
+        raise WrongUsage("--watch follows one job on this machine; it cannot be used with --all, --via or --bundle")
     if (via is None) != (nodes is None):
         raise WrongUsage("--via and --nodes go together: --via 'ssh {host}' --nodes a,b")
     if via is not None and nodes is not None:

@@ -20,10 +20,10 @@ _MOST_SHOWN = 12
 @click.argument("what", required=False)
 @output_option("The file [unhang-bundle.tar.gz]; - is the standard output.")
 def command(what: str | None, output: Path | None) -> int:
-    """Pack a report into one file to send to somebody, without secrets.
+    """Pack a report into one file that you can send, without secrets.
 
-    WHAT is a report folder or a bundle; or the pid of a job that runs, which is then looked at as by 'unhang attach'; - is the
-    newest report here, as nothing is. 'unhang diagnose FILE' judges the file.
+    WHAT is a report folder or a bundle; or the pid of a running job, which is then inspected as by 'unhang attach'. Without it, or with -,
+    the newest report here. 'unhang diagnose FILE' reads the file.
     """
     target = output or Path("unhang-bundle.tar.gz")
     if what is not None and what.isdecimal() and not Path(what).exists():
@@ -69,7 +69,7 @@ def _write(folder: Path, target: Path) -> int:
         log(f"  ... and {len(packed.files) - _MOST_SHOWN} more")
     for name, why in packed.left_out[:_MOST_SHOWN]:
         log(f"  left out: {name}: {why}")
-    log(f"whoever gets it runs: unhang diagnose {target.name}")
+    log(f"to read it: unhang diagnose {target.name}")
     return 0
 
 

@@ -79,13 +79,11 @@ def _areas(context: click.Context, option: click.Parameter, text: str | None) ->
     callback=_collectives,
     help="Run collectives and verify the results: all, or names.",
 )
-@click.option("--links", is_flag=True, help="Search bad nodes and links by collectives on changing groups of ranks.")
-@click.option("--ranks", type=click.IntRange(2, 64), help="Start so many ranks on this machine and check with them.")
+@click.option("--links", is_flag=True, help="Find bad nodes and links with collectives on changing groups of ranks.")
+@click.option("--ranks", type=click.IntRange(2, 64), help="Start this many ranks on this machine and check with them.")
+@click.option("--scale", metavar="SIZES", callback=_numbers, help="Like --ranks, for several numbers in turn: 2,4,8.")
 @click.option(
-    "--scale", metavar="SIZES", callback=_numbers, help="Like --ranks, for several numbers after another: 2,4,8."
-)
-@click.option(
-    "--plan", metavar="SETUP", callback=_plan, help="Judge a set-up that is not there: nodes=4,gpus=8,workers=6,shm=64M"
+    "--plan", metavar="SETUP", callback=_plan, help="Check a planned set-up: nodes=4,gpus=8,workers=6,shm=64M"
 )
 @click.option("--workers", type=click.IntRange(min=0), help="Loader workers of each rank, for the forecasts.")
 @click.option(
@@ -95,7 +93,7 @@ def _areas(context: click.Context, option: click.Parameter, text: str | None) ->
     type=click.Path(path_type=Path),
     help="A folder of reports or checkpoints: space, speed, the same on all ranks.",
 )
-@click.option("--ports", metavar="PORTS", callback=_numbers, help="Ports that the job needs, beside MASTER_PORT.")
+@click.option("--ports", metavar="PORTS", callback=_numbers, help="Ports that the job needs, besides MASTER_PORT.")
 @click.option(
     "--end-orphans", is_flag=True, help="Offer to end processes of an earlier job that hold a port, one by one."
 )
@@ -113,7 +111,7 @@ def _areas(context: click.Context, option: click.Parameter, text: str | None) ->
     type=click.Choice(("wrong", "doubtful", "note")),
     default="note",
     show_default=True,
-    help="The least severity of a finding that makes the exit code 1.",
+    help="The lowest severity of a finding that makes the exit code 1.",
 )
 @click.option("--watch", "every_s", type=click.FloatRange(min=1), metavar="SECONDS", help="Check again and again.")
 @click.option("--join-limit", "join_limit_s", type=click.FloatRange(1, 3600), default=30.0, show_default=True)
@@ -141,8 +139,8 @@ def command(
 ) -> int:
     """Say what is wrong with this machine, or with all machines of a job, before the job starts on them.
 
-    As one process it reads this machine. Under torchrun or srun (torchrun --nproc-per-node 4 -m unhang check) the ranks
-    meet, compare what they have read, and test what lies between them; rank 0 tells the result. Nothing is changed without a
+    As one process it checks this machine. Under torchrun or srun (torchrun --nproc-per-node 4 -m unhang check) the ranks
+    connect, compare their readings, and test the links between them; rank 0 prints the result. Nothing is changed without a
     flag.
     """
     from unhang.check.areas import CheckOptions
@@ -157,7 +155,7 @@ def command(
             write_out(rendered(checked, output_format, output is None and wants_color(1)), output)
             sys.stdout.flush()
         if checked.diagnosis is None and checked.exit_code == _CANNOT_JUDGE:
-            click.echo("unhang: rank 0, which tells the result, has stopped answering", err=True)
+            click.echo("unhang: rank 0, which reports the result, has stopped answering", err=True)
         if end_orphans:
             _offer_to_end(checked)
         if every_s is None:
@@ -243,7 +241,7 @@ def _with_ranks_here(sizes: Sequence[int]) -> int:
     from unhang.check.participants import run_ranks, without_options
 
     if "RANK" in os.environ:
-        raise WrongUsage("--ranks and --scale start ranks of their own; leave them out under torchrun or srun")
+        raise WrongUsage("--ranks and --scale start their own ranks; leave them out under torchrun or srun")
     need_torch()
     arguments = without_options(sys.argv[1:], ("--ranks", "--scale"))
     codes = []

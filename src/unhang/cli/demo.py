@@ -32,7 +32,7 @@ def command(
 ) -> int:
     """Play a story: a small training that goes wrong as a real one did.
 
-    It is run, its hang is named and ended; then the fix, the run with it, and both side by side. Without STORY the shortest one.
+    It shows the run that hangs, is diagnosed and ended, then the fix, the fixed run, and both side by side. Without STORY, the shortest one.
 
     With --faults each verdict is laid beside the truth; the exit code is 1 if one of them is wrong.
     """

@@ -54,9 +54,9 @@ class NoReport(WrongUsage):
 @click.option(
     "--ray-address", metavar="ADDRESS", help="The Ray cluster (auto, ray://host:10001); default: Ray's own choice."
 )
-@click.option("--follow", is_flag=True, help="Watch one growing log, and judge again when it says something new.")
-@click.option("--pid", metavar="PID", help="Look at a job that runs now: the same as 'unhang attach PID'.")
-@click.option("--no-cache", is_flag=True, help="Neither use nor leave a cache beside the dumps.")
+@click.option("--follow", is_flag=True, help="Watch one growing log, and report again when it has something new.")
+@click.option("--pid", metavar="PID", help="Inspect a running job: the same as 'unhang attach PID'.")
+@click.option("--no-cache", is_flag=True, help="Neither read nor write a cache beside the dumps.")
 def command(
     paths: tuple[str, ...],
     output_format: str,
@@ -73,16 +73,16 @@ def command(
     """Say what went wrong in a job, from what it left behind.
 
     PATHS are bundles written by 'unhang run', flight-recorder dumps (folders, archives, files of any layout, or URLs such
-    as s3://bucket/dumps), or logs; - is the standard input. Without PATHS, the newest report in ./unhang-reports is judged.
+    as s3://bucket/dumps), or logs; - is the standard input. Without PATHS, the newest report in ./unhang-reports.
     A folder with the reports of several runs gives a list of their verdicts.
     """
     if output_format in remarks.FORMATS and (pid or follow or against):
-        raise WrongUsage(f"--format {output_format} goes with none of --pid, --follow and --against")
+        raise WrongUsage(f"--format {output_format} cannot be used with --pid, --follow or --against")
     if pid is not None:
         from unhang.cli.attach import attach_pid
 
         if paths:
-            raise WrongUsage("--pid looks at a job that runs; it goes with no PATHS")
+            raise WrongUsage("--pid inspects a running job; it cannot be used with PATHS")
         return attach_pid(pid, output_format, output)
     from unhang.read.bundle import dump_reader, without_collector
     from unhang.read.given import given_paths, opened

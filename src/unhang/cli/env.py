@@ -22,9 +22,9 @@ FOUND, UNREADABLE = 1, 2
     is_flag=True,
     help="The reference: all variables, or those that PATHS name (a part, or a pattern with *).",
 )
-@click.option("--pid", type=click.IntRange(min=1), multiple=True, help="Judge the environment of this process.")
+@click.option("--pid", type=click.IntRange(min=1), multiple=True, help="Check the environment of this process.")
 @click.option("--live", is_flag=True, help="The job runs on this machine: check the named network interfaces too.")
-@click.option("--allow-none", is_flag=True, help="Exit code 0 where no such variable is set: for hooks.")
+@click.option("--allow-none", is_flag=True, help="Exit code 0 if no such variable is set: for hooks.")
 @format_option(FORMATS)
 @output_option()
 def command(
@@ -39,12 +39,12 @@ def command(
     """Say which environment variables are unknown, old, out of range, contradictory or harmful.
 
     PATHS are scripts (shell, sbatch, Dockerfile, Python), configurations (YAML, JSON, TOML), .env files, environ files of
-    /proc, logs, or folders of these; without any, this process's own environment is judged. No code of a file is executed.
+    /proc, logs, or folders of these; without any, this process's own environment. No code in a file is executed.
     """
     color = output is None and wants_color(1)
     if is_list:
         if pid or live:
-            raise WrongUsage("--list shows the reference; it goes with neither --pid nor --live")
+            raise WrongUsage("--list shows the reference; it cannot be used with --pid or --live")
         from unhang.show.env_report import chosen_variables, list_json, render_list
 
         chosen = chosen_variables([str(p) for p in paths])

@@ -9,7 +9,7 @@ GENERAL: Mapping[int, str] = {
     0: "done, and nothing is wrong",
     1: "something is wrong: a finding, a hang, a check that failed",
     2: "wrong usage, or a file that cannot be read or written",
-    3: "it cannot be judged: the evidence does not suffice",
+    3: "no verdict: the evidence is not enough",
     130: "interrupted by Ctrl-C",
 }
 JOBS = "the job's own, or 128+n where signal n ended it"
@@ -18,14 +18,14 @@ OF_COMMAND: Mapping[str, Mapping[int | str, str]] = {
     "run": {
         "job": JOBS,
         124: "the job hung and was ended",
-        126: "the command may not be run",
+        126: "the command is not executable",
         127: "there is no such command",
         2: "wrong usage",
     },
-    "attach": {0: "it moves", 1: "something is wrong", 3: "it cannot be judged"},
-    "diagnose": {0: "nothing wrong", 1: "findings, or a failure of unknown cause", 3: "the evidence does not suffice"},
+    "attach": {0: "the job moves", 1: "something is wrong", 3: "could not judge"},
+    "diagnose": {0: "nothing wrong", 1: "findings, or a failure of unknown cause", 3: "the evidence is not enough"},
     "fix": {
-        0: "there is a diff, or nothing to mend",
+        0: "there is a diff, or nothing to fix",
         2: "wrong usage, or the file has changed since the run",
         3: "no diff can be made",
     },
@@ -34,7 +34,7 @@ OF_COMMAND: Mapping[str, Mapping[int | str, str]] = {
     "check": {0: "nothing wrong", 1: "findings", 3: "could not judge, or an area of --require was skipped"},
     "lint": {0: "nothing found", 1: "findings", 2: "wrong usage, or a file that could not be judged"},
     "reproduce": {
-        0: "written, and seen to fail in the same way (with --reduce: every run passed)",
+        0: "written, and it fails in the same way (with --reduce: every run passed)",
         1: "a run failed (with --reduce)",
         3: "it cannot be reproduced from the calls",
     },

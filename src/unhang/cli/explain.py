@@ -20,8 +20,8 @@ FORMATS = ("text", "json")
 def command(what: tuple[str, ...], output_format: str) -> int:
     """Explain a rule, a cause, a variable, or a log.
 
-    WHAT is a rule (gpu-out-of-memory, or LNT101 of 'unhang lint'), a cause (gpu-oom), an environment variable, advice that goes around (expand-vs-repeat), a
-    line of a log in quotes, a file (a log or a launch script), or - for a text on stdin. Without WHAT, questions lead from what you
+    WHAT is a rule (gpu-out-of-memory, or LNT101 of 'unhang lint'), a cause (gpu-oom), an environment variable, common advice (expand-vs-repeat), a
+    line of a log in quotes, a file (a log or a launch script), or - for text on stdin. Without WHAT, questions lead from what you
     see to the rules that may explain it.
     """
     from unhang.cli.main import COMMANDS

@@ -1,4 +1,4 @@
-"""`unhang fix`: the diff that mends what a report names."""
+"""`unhang fix`: the diff that fixes what a report names."""
 
 from __future__ import annotations
 
@@ -22,14 +22,12 @@ PATCH = "fix.patch"
 
 @click.command("fix")
 @click.argument("report", required=False)
-@click.option(
-    "--apply", "is_applied", is_flag=True, help="Write the change into the file, and print how to take it back."
-)
+@click.option("--apply", "is_applied", is_flag=True, help="Write the change into the file, and print how to undo it.")
 def command(report: str | None, is_applied: bool) -> int:
-    """Show the diff that mends what a report names; with --apply, write it.
+    """Show the diff that fixes what a report names; with --apply, write it.
 
     REPORT is the folder of a run, or its report.json; without it, the newest in ./unhang-reports. The diff is made from your source, and
-    only where it is sure what to change; else the reason is said. It goes to stdout: 'unhang fix REPORT | git apply' works. Verify it with
+    only if it is sure what to change; otherwise it says why not. It goes to stdout: 'unhang fix REPORT | git apply' works. Verify it with
     'unhang verify --before REPORT --after -- COMMAND'.
     """
     from unhang.fix import NoDiff, mend
@@ -37,7 +35,7 @@ def command(report: str | None, is_applied: bool) -> int:
     path = _report_file(report)
     diagnosis = _read(path)
     if not diagnosis.findings:
-        log(f"{path}: {diagnosis.outcome.value}, and no finding: nothing to mend")
+        log(f"{path}: {diagnosis.outcome.value}, and no finding: nothing to fix")
         return 0
     first = diagnosis.findings[0]
     try:
@@ -66,7 +64,7 @@ def _report_file(given: str | None) -> Path:
         if holds_report(path):
             return path / REPORT
         near = difflib.get_close_matches(path.name, [p.parent.name for p in path.glob(f"*/{REPORT}")], 1, 0)
-        hint = f"; did you mean {path / near[0]}?" if near else f"; 'unhang diagnose {path}' may tell more"
+        hint = f"; did you mean {path / near[0]}?" if near else f"; 'unhang diagnose {path}' may say more"
         raise NotEvidence(f"{path}: there is no {REPORT} in this folder{hint}")
     if not path.exists():
         raise NotEvidence(f"{path}: there is no such file or folder")
@@ -113,7 +111,7 @@ def _apply(mended: Mended, report: Path) -> None:
         mended.path.write_bytes(mended.after)
     except OSError as error:
         raise CannotWrite(f"{error.filename or mended.path}: {error.strerror}") from error
-    log(f"{_shown(mended.path)} is changed. Take it back: patch -R -p1 -d {_shown(mended.root)} < {_shown(patch)}")
+    log(f"{_shown(mended.path)} is changed. Undo it: patch -R -p1 -d {_shown(mended.root)} < {_shown(patch)}")
     log(f"verify it: unhang verify --before {_shown(report.parent)} --after -- <the same command>")
 
 

@@ -38,10 +38,10 @@ class RecordNotWritten(UnreadableInput):
 
 @click.command("inject", context_settings={"allow_interspersed_args": False})
 @click.option(
-    "--fault", "faults", multiple=True, metavar="NAME[:KEY=VALUE,...]", help="What to do to the job; repeatable."
+    "--fault", "faults", multiple=True, metavar="NAME[:KEY=VALUE,...]", help="The fault to inject; repeatable."
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Decides the rank and the step that are not given."
+    "--seed", type=int, default=0, show_default=True, help="Chooses the rank and the step if they are not given."
 )
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Append what happened, as JSON lines.")
 @click.option("--list", "is_list", is_flag=True, help="List the faults and their parameters.")
@@ -55,7 +55,7 @@ def command(
     output_format: str,
     command_line: tuple[str, ...],
 ) -> int:
-    """Do something bad to a training job, without a change to its script.
+    """Inject a fault into a training job, without a change to its script.
 
     The job's output, signals and exit code pass through.
 

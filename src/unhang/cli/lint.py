@@ -26,10 +26,10 @@ _WORDS = {"metavar": "RULES", "multiple": True}
 @click.option("--select", help="Only these rules: LNT101,LNT2, a name, or ALL.", **_WORDS)  # type: ignore[arg-type]
 @click.option("--extend-select", help="These rules too; most that are off are a matter of opinion.", **_WORDS)  # type: ignore[arg-type]
 @click.option("--ignore", help="Not these rules.", **_WORDS)  # type: ignore[arg-type]
-@click.option("--fix", is_flag=True, help="Mend what can be mended without changing what the program does.")
-@click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: mend also what may change results or speed.")
+@click.option("--fix", is_flag=True, help="Fix what can be fixed without changing what the program does.")
+@click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: also fixes that may change results or speed.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
-@click.option("--statistics", is_flag=True, help="How often each rule spoke, instead of the findings.")
+@click.option("--statistics", is_flag=True, help="The number of findings of each rule, instead of the findings.")
 @click.option("--list", "is_list", is_flag=True, help="Show all rules.")
 @click.option("--no-cache", is_flag=True, help="Neither read nor write .unhang_cache.")
 @click.option(
@@ -47,8 +47,8 @@ def command(
 ) -> int:  # fmt: skip
     """Find collectives that can hang, in the code, before the first run.
 
-    PATHS are files (.py, .ipynb) and folders; `-` is a program on stdin; without any, this folder. Nothing of the code is run.
-    A line is left alone with `# noqa: LNT101` or `# unhang: ignore[LNT101] reason`; [tool.unhang.lint] in pyproject.toml knows select,
+    PATHS are files (.py, .ipynb) and folders; `-` is a program on stdin; without any, this folder. None of the code is run.
+    A line is ignored with `# noqa: LNT101` or `# unhang: ignore[LNT101] reason`; [tool.unhang.lint] in pyproject.toml takes select,
     extend-select, ignore, per-file-ignores and exclude.
     """
     from unhang.lint import report
@@ -61,7 +61,7 @@ def command(
         raise WrongUsage("--unsafe-fixes goes with --fix or --diff")
     paths = paths or (".",)
     if "-" in paths and (len(paths) > 1 or fix or diff):
-        raise WrongUsage("- is the only path, and is not mended")
+        raise WrongUsage("- must be the only path, and cannot be fixed")
     first = Path(stdin_filename if paths[0] == "-" else paths[0])
     settings = read_settings(
         first, *(tuple(w for one in words for w in one.split(",")) for words in (select, extend_select, ignore))
@@ -78,7 +78,7 @@ def command(
         for path, (_, after, _) in files.items():
             _write(path, after)
         if files:
-            log(f"{sum(n for *_, n in files.values())} findings mended in {len(files)} files")
+            log(f"{sum(n for *_, n in files.values())} findings fixed in {len(files)} files")
             result = _judged(paths, settings, no_cache, jobs, stdin_filename)
     color = output is None and output_format == "text" and wants_color(1)
     text = report.statistics(result) if statistics else report.FORMATS[output_format](result, color)

@@ -115,7 +115,7 @@ def _of_unhang(error: Exception) -> int:
 
     traceback.print_exc()
     return _report(
-        "this is a fault of unhang, and no verdict", "please report it with the lines above", UnhangError.exit_code
+        "this is a bug in unhang, not a verdict", "please report it with the lines above", UnhangError.exit_code
     )
 
 

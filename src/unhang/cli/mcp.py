@@ -33,15 +33,15 @@ class NoSdk(UnhangError):
     type=click.IntRange(500, 200_000),
     default=8000,
     show_default=True,
-    help="The most that one call answers.",
+    help="The limit of one answer.",
 )
 def command(root: Path, time_limit: float, most_characters: int) -> int:
     """Offer commands to agents as tools (MCP).
 
     The tools are diagnose, attach, explain, check, verify and lint, over stdin and stdout.
 
-    An agent's program starts it and ends it by closing stdin. Nothing outside --root is read on an agent's word; no command of
-    an agent is run, and no process is ended.
+    An agent's program starts it and ends it by closing stdin. An agent can read nothing outside --root, run no command
+    and end no process.
     """
     if find_spec("mcp") is None or find_spec("mcp.server.mcpserver") is None:
         raise NoSdk("the SDK of the Model Context Protocol, version 2.1 or newer, is not installed")

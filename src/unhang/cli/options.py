@@ -55,7 +55,7 @@ def defaults_of(name: str, command: click.Command, environ: Mapping[str, str], s
     options = {opt[2:]: p for p in command.params if isinstance(p, click.Option) for opt in p.opts if opt[:2] == "--"}
     for key, value in tables[name].items():
         if key in ONLY_BY_HAND and key in options:
-            raise WrongUsage(f"{where} may not set {key!r}: it is for the command line alone")
+            raise WrongUsage(f"{where} may not set {key!r}: it can only be set on the command line")
         if key not in options:
             raise WrongUsage(f"{where} has no key {key!r}{did_you_mean(key, list(options))}")
         if f"UNHANG_{key.upper().replace('-', '_')}" not in environ:

@@ -19,7 +19,7 @@ from unhang.errors import WrongUsage
 def command(context: click.Context) -> int:
     """List the reports here, open one, or remove old ones.
 
-    The reports are those in ./unhang-reports, or in the folder that UNHANG_REPORT_DIR names. Without a word behind it: list.
+    The reports are those in ./unhang-reports, or in the folder that UNHANG_REPORT_DIR names. Without a subcommand: list.
     """
     return 0 if context.invoked_subcommand else _list("text", None)
 
@@ -28,14 +28,14 @@ def command(context: click.Context) -> int:
 @format_option(("text", "json"))
 @output_option()
 def list_(output_format: str, output: Path | None) -> int:
-    """Say of each run when it began, what became of it, and why; the newest first."""
+    """List the runs, newest first: when each began, how it ended, and why."""
     return _list(output_format, output)
 
 
 @command.command("open")
 @click.argument("report", required=False)
 def open_(report: str | None) -> int:
-    """Show a report in the browser: that of a folder, or the newest. Its path is printed as well."""
+    """Show a report in the browser: that of a folder, or the newest. Also print its path."""
     from unhang.cli.diagnose import newest_report
 
     folder = Path(report if report is not None else str(newest_report(os.environ)[0]))
@@ -48,17 +48,15 @@ def open_(report: str | None) -> int:
 
         webbrowser.open(page.absolute().as_uri())
     else:
-        log("there is no screen here; copy the page to a machine with a browser: it is one file")
+        log("there is no display here; copy the page to a machine with a browser: it is one file")
     return 0
 
 
 @command.command("prune")
-@click.option(
-    "--keep", type=keeping, metavar="failed|all|N", default="10", show_default=True, help="What is not removed."
-)
+@click.option("--keep", type=keeping, metavar="failed|all|N", default="10", show_default=True, help="What to keep.")
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
 def prune(keep: str, dry_run: bool) -> int:
-    """Remove all reports but the newest N, or those of runs that ended well. What is no report of unhang stays."""
+    """Remove all reports but the newest N, or those of runs that ended well. Anything that is not a report of unhang stays."""
     from unhang.watch.kept import kept_in, remove, to_remove
 
     folder = _folder()

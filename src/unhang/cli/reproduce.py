@@ -25,22 +25,22 @@ _MADE_HERE = "Written by `unhang reproduce`"
 @click.option(
     "--as-test",
     type=FILE,
-    help="Instead of a program write a test for pytest there, which runs the job's command: it fails until the fault is mended.",
+    help="Instead of a program write a pytest test that runs the job's command: it fails until the fault is fixed.",
 )
-@click.option("--no-run", is_flag=True, help="Write the program without trying it, and without making it smaller.")
+@click.option("--no-run", is_flag=True, help="Write the program without running it or making it smaller.")
 @click.option(
     "--limit",
     "limit_s",
     type=seconds,
     metavar="SECONDS",
-    help="For trying [60]; with --reduce for each run [600]; with --as-test for the job.",
+    help="For all trials [60]; with --reduce for each run [600]; with --as-test for the job.",
 )
 @format_option(("text", "json"), "What to print.")
 @click.option(
     "--reduce",
     "is_reduce",
     is_flag=True,
-    help="Run a command in changing set-ups, the smallest first, until one fails.",
+    help="Run a command in different set-ups, the smallest first, until one fails.",
 )
 @click.option("--nproc", metavar="N,N,...", help="With --reduce: the values of {nproc} in the command.")
 @click.option("--vary", metavar="NAME=A,B", multiple=True, help="With --reduce: the values of {NAME} in the command.")
@@ -64,7 +64,7 @@ def command(
 ) -> int:
     """Write the smallest program that fails as a job did; or find the smallest set-up in which a command fails.
 
-    REPORT is a report folder, its report.json, a bundle, or flight-recorder dumps. The program needs torch alone, and no
+    REPORT is a report folder, its report.json, a bundle, or flight-recorder dumps. The program needs only torch, and no
     GPU.
 
     Example: unhang reproduce --reduce --nproc 1,2,4 --vary lr=0.1,0.2 -- torchrun --nproc-per-node {nproc} train.py {lr}
@@ -115,7 +115,7 @@ def _write_test(arguments: tuple[str, ...], path: Path, limit_s: float | None) -
         path.write_text(text)
     except OSError as error:
         raise CannotWrite(f"{path}: {error.strerror}") from error
-    log(f"wrote {path}; it fails until the fault is mended: python -m pytest {path}")
+    log(f"wrote {path}; it fails until the fault is fixed: python -m pytest {path}")
 
 
 def _reproduce(

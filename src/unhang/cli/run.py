@@ -107,7 +107,7 @@ def keeping(text: str) -> str:
     "--debug-nccl",
     "debugs_nccl",
     is_flag=True,
-    help="Have NCCL write what it does into files of the evidence, for this run only.",
+    help="Make NCCL log to files in the evidence, for this run only.",
 )
 @click.option(
     "--native", is_flag=True, help="Take C++ frames of a hang too: 300 MB of memory for each rank, for a second."
@@ -115,10 +115,12 @@ def keeping(text: str) -> str:
 @click.option(
     "--join",
     metavar="HOST[:PORT]|auto|off",
-    help="Judge together with the other nodes of this job; HOST is the first of them [auto where there are several].",
+    help="Judge together with the other nodes of this job; HOST is the first of them [auto if there are several].",
 )
-@click.option("--join-port", type=click.IntRange(1, 65535), help="The port at which they meet [29437].")
-@click.option("--join-cert", type=click.Path(path_type=Path), help="Encrypt it: one certificate for all nodes (PEM).")
+@click.option("--join-port", type=click.IntRange(1, 65535), help="The port at which they connect [29437].")
+@click.option(
+    "--join-cert", type=click.Path(path_type=Path), help="Encrypt this connection: one certificate for all nodes (PEM)."
+)
 @click.option("--join-key", type=click.Path(path_type=Path), help="The certificate's private key (PEM).")
 @click.option("--metrics", type=click.IntRange(1, 65535), metavar="PORT", help="Answer Prometheus at this port.")
 @click.option("--webhook", type=url, metavar="URL", help="Send a small JSON message there on a hang.")
@@ -133,7 +135,7 @@ def keeping(text: str) -> str:
     FORMATS, "How the verdict is told at the end: text on stderr, any other on stdout, behind the job's output."
 )
 @output_option("Write it to this file instead.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing at the end of a job that ran well.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing at the end of a clean job.")
 @click.argument("command_line", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 def command(
     report_dir: Path | None,
@@ -190,7 +192,7 @@ def _cannot_start(program: str) -> int | None:
         return None
     is_there = os.path.exists(program) and "/" in program
     near = "" if "/" in program else did_you_mean(program, _programs())
-    log(f"{program}: {'it may not be run' if is_there else 'there is no such command'}{near}")
+    log(f"{program}: {'it is not executable' if is_there else 'there is no such command'}{near}")
     return 126 if is_there else 127
 
 
@@ -231,7 +233,7 @@ def _live_renderer(options: RunOptions) -> Callable[[Path], str]:
     what_next = (
         f"The job is ended when the wait has lasted {options.abort_after_s:g} s (--abort-after)."
         if ends
-        else "The job is watched on and not ended (--abort-after SECONDS would end it); a line follows when it moves again."
+        else "The job is watched further and not ended (--abort-after SECONDS would end it); a line follows when it moves again."
     )
 
     def render_live(run_dir: Path) -> str:

@@ -20,13 +20,13 @@ def command() -> None:
     "--target",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="The folder of skills [.claude/skills where there is .claude, else skills].",
+    help="The folder of skills [.claude/skills if there is .claude, else skills].",
 )
-@click.option("--force", is_flag=True, help="Overwrite a folder that was not written by unhang, or was changed.")
+@click.option("--force", is_flag=True, help="Overwrite a folder that unhang did not write, or that was changed.")
 def install(target: Path | None, force: bool) -> int:
     """Write DIR/unhang/SKILL.md and what it refers to.
 
-    A folder that an earlier version wrote is replaced; one that others wrote or changed only with --force.
+    A folder that an earlier version wrote is replaced; one that somebody else wrote or changed only with --force.
     """
     from unhang.skill import folder
 

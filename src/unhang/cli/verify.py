@@ -28,22 +28,26 @@ def _options(function: click.decorators.FC) -> click.decorators.FC:
     """The options of the command, in the order of its help."""
     options = (
         click.option("--before", multiple=True, metavar="PATH", help="A run that failed: its report folder or bundle."),
-        click.option("--before-command", metavar="TEXT", help="Make the runs before the change by this command line."),
+        click.option(
+            "--before-command", metavar="TEXT", help="Make the runs before the change with this command line."
+        ),
         click.option(
             "--after", multiple=True, metavar="PATH", help="A run after the change; or '--after -- COMMAND...'."
         ),
         click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="What is expected, in TOML."),
-        click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="Runs of a command."),
+        click.option(
+            "--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="How often to run a command."
+        ),
         click.option(
             "--until-significant",
             is_flag=True,
-            help="Run the after until it fails, or until that it does not is no luck (95 %); --repeat is the most.",
+            help="Repeat the run after until it fails, or until its passing is no luck (95 %); --repeat is the maximum.",
         ),
         click.option(
             "--replicas",
             "compares_replicas",
             is_flag=True,
-            help="Also compare what DDP wraps on all ranks, every 10 optimizer steps; the script needs no change.",
+            help="Also compare the models that DDP wraps on all ranks, every 10 optimizer steps; the script needs no change.",
         ),
         click.option("--soak", type=seconds, metavar="MINUTES", help="Run again and again, with faults in between."),
         click.option(
@@ -57,7 +61,7 @@ def _options(function: click.decorators.FC) -> click.decorators.FC:
         ),
         click.option("--stall-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'."),
         click.option("--abort-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'."),
-        click.option("--seed", type=int, default=0, show_default=True, help="Of the bootstrap interval."),
+        click.option("--seed", type=int, default=0, show_default=True, help="The seed of the bootstrap interval."),
         click.option("--show-output", is_flag=True, help="Show what the job prints, on stderr."),
         click.option("--junit", type=FILE, metavar="FILE", help="Also write the checks as JUnit XML."),
         format_option(FORMATS),
@@ -92,9 +96,9 @@ def command(
     output: Path | None,
     command_line: tuple[str, ...],
 ) -> int:
-    """Show that a change helps: the before fails, with a cause; the after does not, and comes as far.
+    """Show that a change helps: the run before fails, with a cause; the run after does not, and gets as far.
 
-    Without a before: show that a job does what is expected of it. With --soak: that every fault is found.
+    Without a run before: show that a job does what is expected. With --soak: that every fault is found.
 
     Example: unhang verify --before unhang-reports/RUN --after -- torchrun --nproc-per-node 4 train.py
     """
@@ -106,14 +110,14 @@ def command(
         raise WrongUsage("--soak and --faults go together")
     if until_significant and not ((before or before_command) and command_line):
         raise WrongUsage(
-            "--until-significant needs a before that failed, and a command: --before PATH --after -- COMMAND..."
+            "--until-significant needs a run before that failed, and a command: --before PATH --after -- COMMAND..."
         )
     env = _compared(bool(command_line or before_command)) if compares_replicas else None
     how = HowToRun(run_limit, stall_after, abort_after, env, shows_output=show_output)
     folder = report_dir or Path("unhang-reports") / time.strftime("verify-%Y%m%d-%H%M%S")
     if soak is not None and faults is not None:
         if before or before_command or after:
-            raise WrongUsage("--soak takes one command, and no before")
+            raise WrongUsage("--soak takes one command, and no run before")
         return _soak(command_line, soak * 60, faults, folder, how, (output_format, output, junit))
     return _verify(
         ((*before,), before_command),
@@ -136,9 +140,9 @@ def _check(
     if after and command_line:
         raise WrongUsage("--after takes either paths or a command, not both")
     if not after and not command_line:
-        raise WrongUsage("what is the after? Give --after PATH, or -- COMMAND...")
+        raise WrongUsage("there is no run after: use --after PATH, or -- COMMAND...")
     if before and before_command:
-        raise WrongUsage("--before and --before-command exclude each other")
+        raise WrongUsage("--before and --before-command cannot be used together")
 
 
 def _compared(has_command: bool) -> dict[str, str]:
@@ -146,7 +150,7 @@ def _compared(has_command: bool) -> dict[str, str]:
     from unhang.inside.integrations.ddp_replicas import environment
 
     if not has_command:
-        raise WrongUsage("--replicas needs a command: what is over cannot be compared any more")
+        raise WrongUsage("--replicas needs a command: a run that has ended can no longer be compared")
     return environment(os.environ)
 
 

@@ -80,12 +80,12 @@ def finding_of(
 
 def _how(v: Value) -> str:
     if v.dep & RANK:
-        return "comes out by rank"
+        return "depends on the rank"
     if v.dep & FAILED:
         return "is for a rank that has failed alone"
     if v.dep & LOCAL:
-        return "comes out by the clock, chance, process or disk of each rank"
-    return "comes out by each rank's own batch" if v.dep & (DATA | MAYBE) else "is given by the caller"
+        return "depends on the clock, chance, process or disk of each rank"
+    return "depends on each rank's own batch" if v.dep & (DATA | MAYBE) else "comes from the caller"
 
 
 def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: bool) -> str:

@@ -37,7 +37,7 @@ def _last_line(result: LintResult) -> str:
     if not n:
         return f"Nothing found that can hang ({files})."
     fixes = f", {fixable} fixable with --fix" if fixable else ""
-    return f"{n} finding{'s' * (n != 1)} in {files}{fixes}. 'unhang explain {result.found[0][1].code}' tells more."
+    return f"{n} finding{'s' * (n != 1)} in {files}{fixes}. 'unhang explain {result.found[0][1].code}' explains it."
 
 
 def _as_fields(path: str, found: Found) -> dict[str, Any]:
@@ -118,8 +118,8 @@ def card_text(code: str) -> str:
     out = [f"{card.code} {card.name}  [cause {card.cause}]", "", card.what]
     for heading, text in card.sections.items():
         out += ["", heading, *(f"  {line}" for line in text.splitlines())]
-    out += ["", "It says nothing on", *(f"  - {why}" for why in card.silent)]
-    out += ["", "To have it judged", f"  unhang lint {'' if card.is_default else f'--extend-select {code} '}PATH..."]
+    out += ["", "It says nothing about", *(f"  - {why}" for why in card.silent)]
+    out += ["", "To check for it", f"  unhang lint {'' if card.is_default else f'--extend-select {code} '}PATH..."]
     return "\n".join(out) + "\n"
 
 

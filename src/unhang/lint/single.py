@@ -195,7 +195,7 @@ def _new_group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
 def found_in_stop(frame: Frame, path: str, line: int, cause: Cause) -> None:
     """A flag that stops a trainer, set where only some ranks come, and not broadcast after that."""
     words = {"condition": cause.text, "kind": path, "collective": "the next step", "line": str(line)}
-    way = [(frame.path, cause.line, f"the condition `{cause.text}` comes out by rank")]
+    way = [(frame.path, cause.line, f"the condition `{cause.text}` depends on the rank")]
     frame.link.report(frame.path, Found("LNT108", line, 1, words, way, [], False, "flag"))
 
 

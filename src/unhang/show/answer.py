@@ -135,7 +135,7 @@ def _step(number: int, step: View) -> Markup:
     outcomes = table(["What is seen", "What it means"], step["outcomes"])
     return _card(
         number, step["title"], tag("p", step["cost"], cls="small"), _code("Command", step["do"]),
-        outcomes, _prose("How to take it back", step["undo"]),
+        outcomes, _prose("How to undo it", step["undo"]),
     )  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def remedies(view: View) -> Markup:
     cards = [_step(i, step) for i, step in enumerate(view["steps"], 1)] or [
         _card(
             i, fix["title"], *_change(fix), _prose("How to see that it helped", fix["verify"]),
-            _prose("How to take it back", fix["undo"]),
+            _prose("How to undo it", fix["undo"]),
         )
         for i, fix in enumerate(view["fixes"], 1)
     ]  # fmt: skip

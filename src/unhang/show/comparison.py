@@ -27,7 +27,7 @@ def _answer(found: Comparison) -> str:
         return f"the process groups differ: {_group(found.groups[0])}"
     if found.sizes:
         first = found.sizes[0]
-        return f"{first.op} of {first.desc} has other sizes: {_values(first.ours)} against {_values(first.theirs)}"
+        return f"{first.op} of {first.desc} differs in size: {_values(first.ours)} against {_values(first.theirs)}"
     if found.world[0] != found.world[1]:
         return f"{found.world[0]} ranks against {found.world[1]}"
     if found.our_ranks_only or found.their_ranks_only:
@@ -35,7 +35,7 @@ def _answer(found: Comparison) -> str:
         return f"{name_ranks(found.our_ranks_only or found.their_ranks_only)} only {where}"
     if found.software:
         first_pair = found.software[0]
-        return f"another {first_pair.what}: {first_pair.ours} against {first_pair.theirs}"
+        return f"{first_pair.what}: {first_pair.ours} against {first_pair.theirs}"
     if not found.compared:
         return "the runs recorded no stretch in common"
     return "no difference in what the ranks call" + (f", but {speed}" if (speed := _speed(found)) else "")
@@ -61,7 +61,7 @@ def _divergence(d: Divergence) -> str:
 
 
 def _values(values: Sequence[str], most: int = 4) -> str:
-    shown = "; ".join(values[:most]) or "none beside the common ones"
+    shown = "; ".join(values[:most]) or "none besides the common ones"
     return shown + (f" and {len(values) - most} more" if len(values) > most else "")
 
 
@@ -120,7 +120,7 @@ def _runs(paper: Paper, found: Comparison) -> None:
 
 def _program(paper: Paper, found: Comparison) -> None:
     if found.divergences:
-        paper.heading("Where the programs part")
+        paper.heading("Where the programs diverge")
         paper.prose("The first call of each rank that differs: this run against the other.", style="dim")
         for d in found.divergences[:_MOST]:
             paper.prose(_divergence(d), lead="- ")
@@ -143,7 +143,7 @@ def render_comparison(found: Comparison, color: bool = False, width: int = 100) 
     paper = Paper(color, width)
     verdict = "DIFFERENT" if not found.is_same_program else "SAME" if found.compared else "UNKNOWN"
     paper.line((verdict, "good" if verdict == "SAME" else "warn"), "  ", (_answer(found), "strong"))
-    paper.prose(f"{found.compared} calls stand in both recordings, matched by group and sequence number.", style="dim")
+    paper.prose(f"{found.compared} calls are in both recordings, matched by group and sequence number.", style="dim")
     _program(paper, found)
     _runs(paper, found)
     if found.uses:

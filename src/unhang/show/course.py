@@ -100,10 +100,10 @@ def cost_of(case: Case) -> dict[str, Any]:
 
 
 def cost_in_words(cost: Mapping[str, Any]) -> str:
-    """`4 ranks stood for 2.1 s; torch's own limit of 30 min would have made it 2 rank-hours`; "" where nothing is known."""
+    """`4 ranks stuck for 2.1 s; torch's own limit of 30 min would have made it 2 rank-hours`; "" where nothing is known."""
     if not cost:
         return ""
-    said = f"{cost['ranks']} rank{'s' * (cost['ranks'] > 1)} stood for {duration(cost['stood_s'])}"
+    said = f"{cost['ranks']} rank{'s' * (cost['ranks'] > 1)} stuck for {duration(cost['stood_s'])}"
     limit_s = cost.get("limit_s", 0)
     if limit_s > cost["stood_s"]:
         hours = cost["ranks"] * limit_s / 3600
@@ -149,14 +149,14 @@ def is_remarkable(course: Course | None) -> bool:
 
 
 def in_brief(course: Course | None) -> str:
-    """`200 steps, 14 ms each in the median; 1 slow step; 1 stall of 16 s that passed`; "" where there is nothing to say."""
+    """`200 steps, median 14 ms; 1 slow step; 1 stall of 16 s that passed`; "" where there is nothing to say."""
     if course is None:
         return ""
     parts = []
     paces = [p for p in course.steps.values() if p.median_s is not None]
     if paces:
         most = max(paces, key=lambda p: p.steps)
-        parts.append(f"{most.steps} steps, {_step(most.median_s or 0.0)} each in the median")
+        parts.append(f"{most.steps} steps, median {_step(most.median_s or 0.0)}")
     if course.slow_count:
         parts.append(f"{course.slow_count} slow step{'s' * (course.slow_count > 1)}")
     if course.slower:
@@ -217,7 +217,7 @@ def _pace(course: Course) -> Iterator[tuple[str, str]]:
         pace = max(paces, key=lambda p: p.median_s or 0.0)
         yield (
             "Steps",
-            f"{pace.steps}, {_step(pace.median_s or 0.0)} each in the median, {_step(pace.p95_s or 0.0)} at the 95th percentile",
+            f"{pace.steps}, median {_step(pace.median_s or 0.0)}, 95th percentile {_step(pace.p95_s or 0.0)}",
         )
 
 

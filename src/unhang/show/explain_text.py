@@ -107,8 +107,8 @@ def rule_text(rule: Rule, available: Collection[str]) -> str:
         if heading in docs.sections:
             out += ["", heading, *_indented(docs.sections[heading])]
     if silent_when(rule):
-        out += ["", "It says nothing on", *(f"  - {why}" for why in silent_when(rule))]
-    out += ["", "To have it judged", f"  {command_for(rule, available)}"]
+        out += ["", "It says nothing about", *(f"  - {why}" for why in silent_when(rule))]
+    out += ["", "To check for it", f"  {command_for(rule, available)}"]
     others = [other for other in rules_of(rule.cause) if other.id != rule.id]
     if others:
         out += ["", "Other rules of this cause", *(f"  {_one_line(other)}" for other in others)]
@@ -131,7 +131,7 @@ def rule_json(rule: Rule, available: Collection[str]) -> dict[str, Any]:
 
 def messages_text(fragment: str, messages: Sequence[Message]) -> str:
     """The messages that a fragment may be a part of."""
-    out = [f"Messages that contain {printable(fragment, most=MAX_QUOTE)!r}; the whole line tells more."]
+    out = [f"Messages that contain {printable(fragment, most=MAX_QUOTE)!r}; the whole line says more."]
     for message in messages:
         out += ["", printable(message.row.templates[0] if message.row else "", most=MAX_QUOTE), *message_text(message)]
     return "\n".join(out) + "\n"
@@ -154,7 +154,7 @@ def cause_text(cause: str, available: Collection[str]) -> str:
         confirm = docs.sections.get("How to confirm", "")
         out += ["", f"{rule.id}: {docs.summary}", "  How to confirm", *_indented(textwrap.indent(confirm, "  "))]
         out += ["  How to fix", *_indented(textwrap.indent(docs.sections.get("How to fix", ""), "  "))]
-        out += [f"  To have it judged: {command_for(rule, available)}"]
+        out += [f"  To check for it: {command_for(rule, available)}"]
     if rules:
         out += ["", f"All of it: unhang explain {rules[0].id}"]
     return "\n".join(out) + "\n"
@@ -200,7 +200,7 @@ def _known_text(known: KnownLine) -> list[str]:
     out += [f"  | {printable(known.first.text.strip(), most=MAX_QUOTE)}"]
     out += message_text(known.message) if known.message else []
     out += [f"  printed by  {known.printed_by}"] if known.printed_by else []
-    out += [f"  it tells    {fields_shown}"] if fields_shown else []
+    out += [f"  it reports  {fields_shown}"] if fields_shown else []
     out += [f"  it proves   {_PROVES[known.proves]}"] if known.proves in _PROVES else []
     names_cause = known.message is not None and known.message.row is not None and known.message.row.cause
     if not names_cause and all(rule.cause == "unknown" for rule in known.leads_to):
@@ -341,9 +341,9 @@ def question_text(question: Question) -> str:
 _WIDTH = 110
 _ROLES = {
     "root": "it says itself what went wrong",
-    "witness": "something went wrong; why, another line says",
+    "witness": "something went wrong; another line says why",
     "echo": "only that a peer, the network or the store went away: look for what came before",
-    "notice": "nothing went wrong by it",
+    "notice": "it reports no fault",
 }
 
 

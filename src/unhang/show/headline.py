@@ -53,7 +53,7 @@ def _without_finding(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> str:
         case _ if case.log and not len(case.calls):
             text = next((line.text.strip() for line in reversed(case.log) if line.text.strip()), "")
             read = f"{len(case.log)} line{'' if len(case.log) == 1 else 's'}, the last is {_short(text)}"
-            return f"the log tells neither that the job failed nor that it ended ({read})"
+            return f"the log shows neither that the job failed nor that it ended ({read})"
         case _:
             return "the evidence does not suffice to judge what became of the job"
 

@@ -10,7 +10,7 @@ from unhang.numeric import np
 from unhang.show.stacks import frames_of, how_it_ended
 
 COLUMNS = ("Rank", "Host", "Process", "State", "Last call", "Line", "Memory, MB")
-_STATES = {"T": "stopped", "Z": "dead", "gone": "gone", "D": "in the kernel, not to be interrupted"}
+_STATES = {"T": "stopped", "Z": "dead", "gone": "gone", "D": "in the kernel, uninterruptible"}
 
 
 def _state(

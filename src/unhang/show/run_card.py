@@ -51,13 +51,13 @@ def _variables(case: Case) -> Iterator[tuple[str, str]]:
         else:
             yield (
                 "Variable",
-                f"{name}={at_init.get(name, '(taken away)')}, {_who(name, at_init, identity.variables, requested, case)}",
+                f"{name}={at_init.get(name, '(removed)')}, {_who(name, at_init, identity.variables, requested, case)}",
             )
     gone = [
         n for n in requested if n.startswith(("NCCL_", "TORCH_NCCL", "GLOO_")) and n not in at_init and n not in _OURS
     ]
     for name in gone[:_MOST]:
-        yield "Variable", f"{name}={requested[name]} was set for the job and did not reach the ranks"
+        yield "Variable", f"{name}={requested[name]} was set for the job but did not reach the ranks"
 
 
 def _who(
@@ -67,11 +67,11 @@ def _who(
         return "set by the launcher or the program"
     if at_start and at_init.get(name) != at_start.get(name):
         before = f", before it was {at_start[name]}" if name in at_start else ""
-        return f"set by the program before its first group stood{before}"
+        return f"set by the program before it created its first group{before}"
     if name not in requested:
         return "set by the launcher"
     if at_init.get(name) != requested[name]:
-        return f"set by the launcher{'' if at_start else ' or the program'}; {requested[name]} was asked for"
+        return f"set by the launcher{'' if at_start else ' or the program'}; {requested[name]} was requested"
     return "set by unhang run (--env, --debug-nccl)" if name in case.job.added else "as it was before the job"
 
 
@@ -96,5 +96,5 @@ def _switched_on(case: Case) -> Iterator[tuple[str, str]]:
         asked = _OURS[0] in case.job.environment or _OURS[1] in case.job.environment
         yield (
             "Flight recorder",
-            f"the last {kept} calls of each rank, {'as asked for' if asked else 'switched on by unhang run for this job'}",
+            f"the last {kept} calls of each rank, {'as requested' if asked else 'enabled by unhang run for this job'}",
         )

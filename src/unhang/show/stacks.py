@@ -52,7 +52,7 @@ def frames_of(evidence: RankEvidence | None) -> tuple[str, Frames]:
 def how_it_ended(end: ProcessExit) -> str:
     """The end of a process in a few words; a signal by its name."""
     if end.kind == "exit":
-        return "came to its end" if not end.code else f"exited with code {end.code}"
+        return "ran to its end" if not end.code else f"exited with code {end.code}"
     if end.kind == "vanished":
         return "vanished"
     if end.code is not None and end.code < 0:

@@ -66,7 +66,7 @@ def _facts(paper: Paper, diagnosis: Diagnosis, case: Case) -> None:
     facts += [f"exit code {job.exit_code}" if job.exit_code is not None else ""]
     if hang:
         began = "" if hang.onset_s is None else f" {duration(hang.onset_s)} after the start"
-        facts += ["looked at from outside, while it runs" if hang.kind == "stalled" else f"{hang.kind} hang{began}"]
+        facts += ["seen from outside, while it runs" if hang.kind == "stalled" else f"{hang.kind} hang{began}"]
         facts += ["" if hang.detected_after_s is None else f"found {duration(hang.detected_after_s)} later"]
         facts += ["withdrawn: it moved again" if hang.withdrawn else ""]
     facts += [stop_in_words(stop_of(case, diagnosis.findings[0] if diagnosis.findings else None))]

@@ -329,7 +329,7 @@ def _first_rows(columns: Sequence[View], first: set[int]) -> Markup:
     order = sorted(range(len(ranks)), key=lambda i: (ranks[i] not in first, i))[:_MOST_ROWS]
     texts = [[c["texts"][v] if "texts" in c else "" if v is None else str(v) for v in c["values"]] for c in columns]
     left = len(ranks) - len(order)
-    note = tag("p", f"{left} more ranks are shown where scripts run.") if left else None
+    note = tag("p", f"{left} more ranks are shown if scripts are enabled.") if left else None
     return markup(table([c["name"] for c in columns], [[column[i] for column in texts] for i in order]), note)
 
 

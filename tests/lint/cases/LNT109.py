@@ -1,4 +1,4 @@
-"""A wrapped forward that goes another way on some ranks."""
+"""A wrapped forward that takes a different path on some ranks."""
 
 from torch.nn.parallel import DistributedDataParallel as DDP
 

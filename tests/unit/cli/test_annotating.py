@@ -76,4 +76,4 @@ def test_a_failure_without_a_cause_is_said_without_a_place(root: Path) -> None:
 def test_what_makes_no_remarks_says_so(option: list[str], root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = [] if option[0] == "--pid" else [str(root)]
     assert main(["diagnose", *paths, *option, "--format", "github"]) == 2
-    assert "--format github goes with none of" in capsys.readouterr().err
+    assert "--format github cannot be used with" in capsys.readouterr().err

@@ -100,7 +100,7 @@ def test_a_fault_of_ours_is_no_finding() -> None:
     )
     assert done.returncode == 2
     assert "IndexError" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("unhang: this is a fault of unhang, and no verdict (")
+    assert done.stderr.splitlines()[-1].startswith("unhang: this is a bug in unhang, not a verdict (")
 
 
 @pytest.mark.parametrize(

@@ -49,11 +49,11 @@ def more(**fields: object) -> Comparison:
         ),
         (
             more(sizes=(SizeChange("DP", "all_gather", ("4 Float",), ("8 Float",)),)),
-            "DIFFERENT  all_gather of DP has other sizes: 4 Float against 8 Float",
+            "DIFFERENT  all_gather of DP differs in size: 4 Float against 8 Float",
         ),
         (more(world=(8, 16)), "DIFFERENT  8 ranks against 16"),
         (more(their_ranks_only=(5,)), "DIFFERENT  rank 5 only in the other run"),
-        (more(software=(Pair("torch", "2.12", "2.13"),)), "DIFFERENT  another torch: 2.12 against 2.13"),
+        (more(software=(Pair("torch", "2.12", "2.13"),)), "DIFFERENT  torch: 2.12 against 2.13"),
         (more(compared=0), "UNKNOWN  the runs recorded no stretch in common"),
         (more(calls=(0, 80), compared=0), "UNKNOWN  this run has no recorded calls"),
         (more(calls=(0, 0), compared=0), "UNKNOWN  both runs have no recorded calls"),

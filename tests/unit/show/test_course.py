@@ -43,9 +43,7 @@ def rank_with(function: str, epoch: str = "2", steps: int = 31) -> Case:
 
 
 def test_a_clean_run_tells_its_pace_and_what_passed() -> None:
-    assert (
-        in_brief(COURSE) == "1200 steps, 370 ms each in the median; 1 slow step; 1 stall that passed, of up to 16.0 s"
-    )
+    assert in_brief(COURSE) == "1200 steps, median 370 ms; 1 slow step; 1 stall that passed, of up to 16.0 s"
     sample = clean()
     text = render_text(sample.diagnosis, replace(sample.case, course=COURSE), sample.waits)
     assert "Stall that passed  16.0 s, 2 min after the start: ranks 1-3 waited" in text
@@ -154,12 +152,12 @@ def test_the_card_says_who_set_what() -> None:
     )
     assert said["45.0"] == "45.0 s for the default group, set at state.py:210 in init"
     assert said["NCCL_A"].endswith("as it was before the job")
-    assert said["NCCL_B"] == "NCCL_B=2, set by the program before its first group stood, before it was 1"
-    assert said["NCCL_C"].endswith("set by the program before its first group stood")
-    assert said["NCCL_D"] == "NCCL_D=9 was set for the job and did not reach the ranks"
+    assert said["NCCL_B"] == "NCCL_B=2, set by the program before it created its first group, before it was 1"
+    assert said["NCCL_C"].endswith("set by the program before it created its first group")
+    assert said["NCCL_D"] == "NCCL_D=9 was set for the job but did not reach the ranks"
     assert said["NCCL_L"].endswith("set by the launcher")
     assert said["rank"] == "rank 0 on cuda:1"
-    assert "switched on by unhang" in said["the"]
+    assert "enabled by unhang" in said["the"]
 
 
 def test_no_card_without_a_recording() -> None:

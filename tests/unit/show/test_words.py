@@ -113,7 +113,7 @@ def test_a_deep_recursion_is_cut_in_the_middle() -> None:
     [
         (ProcessExit("signal", -9, 1), "ended by SIGKILL"),
         (ProcessExit("signal", -200, 1), "ended by signal 200"),
-        (ProcessExit("exit", 0, 1), "came to its end"),
+        (ProcessExit("exit", 0, 1), "ran to its end"),
         (ProcessExit("os._exit", 3, 1), "ended by os._exit with code 3"),
         (ProcessExit("vanished", None, 1), "vanished"),
     ],
