@@ -70,7 +70,7 @@ def test_a_hang_is_annotated_at_its_line(repository: Path) -> None:
     annotations = [line for line in done.stdout.splitlines() if line.startswith("::error ")]
     assert len(annotations) == 1
     assert re.match(r"::error title=unhang \([a-z0-9-]+\),file=src/train\.py,line=[67]::", annotations[0])
-    assert "rank 0 is in barrier()" in annotations[0]
+    assert "rank 0 was in barrier()" in annotations[0]
     outputs = dict(line.split("=", 1) for line in (repository / "github_output").read_text().splitlines())
     assert outputs["exit-code"] == "124"
     assert (repository / outputs["report"] / "report.html").exists()  # what the last step uploads

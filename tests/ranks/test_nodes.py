@@ -88,7 +88,7 @@ def test_a_rank_of_another_run_is_not_accused(tmp_path: Path) -> None:
     report = _report(folders[1])
     first = report["findings"][0]
     assert (report["outcome"], report["hang"]["kind"]) == ("hang", "suspected")
-    assert (first["title"], first["culprit_ranks"]) == ("rank 1 waits for rank 0, which is not seen from here", [])
+    assert (first["title"], first["culprit_ranks"]) == ("rank 1 waited for rank 0, which was not seen from here", [])
     assert first["fixes"][0]["command"].startswith(f"unhang diagnose {folders[1]} ")
     assert "left no dump" not in told
     assert "rank 0  not seen from here" in told

@@ -57,7 +57,7 @@ def test_without_a_condition_that_tells_both_lines_are_shown_and_no_fix(
         line_of(case, texts[0]) if fault == "no_condition" else None
     )
     for rank, text in enumerate(texts):
-        assert f"rank {rank} is in " in first["title"]
+        assert f"rank {rank} was in " in first["title"]
         assert f"(two_ranks.py:{line_of(case, text)})" in first["title"]
     assert "WHAT TO DO" not in (result.report_dir / "report.txt").read_text()
 

@@ -47,7 +47,7 @@ def first_of(result: Result) -> dict[str, Any]:
 def test_a_wait_outside_of_the_process_is_named(kind: str, awaited: str, tmp_path: Path) -> None:
     result = waiting(kind, tmp_path)
     title = first_of(result)["title"]
-    assert title.startswith(f"rank 1 waits for {awaited} (waits.py:"), result
+    assert title.startswith(f"rank 1 waited for {awaited} (waits.py:"), result
     assert "never reached all_reduce #4 of default_pg" in title, result
     assert f"(waits for {awaited.partition(' at ')[0]} in " in result.stderr, result
 
@@ -55,21 +55,21 @@ def test_a_wait_outside_of_the_process_is_named(kind: str, awaited: str, tmp_pat
 @pytest.mark.whole
 def test_a_queue_that_nobody_is_left_to_fill(tmp_path: Path) -> None:
     first = first_of(waiting("queue", tmp_path))
-    assert first["title"].startswith("rank 1 waits for a queue at on_queue (waits.py:"), first
+    assert first["title"].startswith("rank 1 waited for a queue at on_queue (waits.py:"), first
     assert "no other thread of the program is left" in first["because"]
 
 
 def test_a_queue_is_followed_to_its_only_feeder(tmp_path: Path) -> None:
     result = waiting("feeder", tmp_path)
     first = first_of(result)
-    assert first["title"].startswith("rank 1 waits for a socket at feed (waits.py:"), result
+    assert first["title"].startswith("rank 1 waited for a socket at feed (waits.py:"), result
     assert "its thread feeder waits for a socket; the main thread at on_feeder (waits.py:" in first["because"], result
     assert "is here in its thread feeder" in (result.report_dir / "report.txt").read_text()
 
 
 def test_the_thread_that_makes_the_calls_is_asked(tmp_path: Path) -> None:
     first = first_of(waiting("executor", tmp_path))
-    assert first["title"].startswith("rank 1 waits for an event or condition at hold_metrics (waits.py:"), first
+    assert first["title"].startswith("rank 1 waited for an event or condition at hold_metrics (waits.py:"), first
     assert "never reached all_reduce #4 of group" in first["title"], first
     assert "its thread ThreadPoolExecutor-0_0 waits" in first["because"], first
 
@@ -77,7 +77,7 @@ def test_the_thread_that_makes_the_calls_is_asked(tmp_path: Path) -> None:
 @pytest.mark.whole
 def test_a_thread_of_a_library_is_tied_to_the_line_that_gave_it_the_work(tmp_path: Path) -> None:
     first = first_of(waiting("library", tmp_path))
-    assert first["title"].startswith("rank 1 waits for a pipe at give (waits.py:"), first
+    assert first["title"].startswith("rank 1 waited for a pipe at give (waits.py:"), first
     assert "its work was given to it at give (waits.py:" in first["because"], first
     assert any("given to it at give" in line["text"] for line in first["evidence"]), first
 
@@ -91,7 +91,7 @@ def test_the_thread_that_made_the_calls_has_ended(tmp_path: Path) -> None:
 def test_the_task_that_awaits_is_named(tmp_path: Path) -> None:
     result = waiting("asyncio", tmp_path)
     first = first_of(result)
-    assert first["title"].startswith("rank 1 waits for an event or condition at rollout (waits.py:"), result
+    assert first["title"].startswith("rank 1 waited for an event or condition at rollout (waits.py:"), result
     assert any("task" in line["source"] and "awaits Task-" in line["text"] for line in first["evidence"]), result
 
 

@@ -391,10 +391,7 @@ def _waits_for_key(s: Situation, rank: int) -> bool:
 
 def _left_out(s: Situation, stuck: StuckCollective) -> Found:
     few, others = tuple(sorted(stuck.missing)), stuck.waiting
-    words = {
-        "wait": w.verb(others, "waits", "wait"),
-        "few_wait": w.verb(few, "waits", "wait"),
-        "they": w.verb(few, "it has", "they have"),
-    }
+    wait, few_wait = w.verb(others, "waits", "wait"), w.verb(few, "waits", "wait")
+    words = {"wait": wait, "few_wait": few_wait, "they": w.verb(few, "it has", "they have")}
     stacks = [line for r in few[:2] for line in w.stack_lines(s.case.ranks.get(r), 3)]
     return _of_few(s, few, others, stuck.calls[others[0]], words, "left_out", (*stacks, *_awaited_lines(s, few)))
