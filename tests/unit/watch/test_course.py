@@ -28,7 +28,7 @@ class Rank:
 
     def __init__(self, rank: int) -> None:
         self.rank, self.pid, self.probe = rank, 1, Probe()
-        self.content = b""
+        self.content, self.folder = b"", Path("not/there")
 
     def page(self, offset: int, size: int) -> bytes:
         assert (offset, size) == (32, 32)
