@@ -7,7 +7,7 @@
              that sleeps (a rank whose device computes), against the same job without
     calls    microseconds per use of each guard
     import   milliseconds of `import unhang`
-    run      as guards, for a job under `unhang run`; only where it is asked for
+    run      as guards, for a job under `unhang run` as the hub of a job of several nodes, samples on; only where it is asked for
 
 Without options it takes about twenty minutes; four times the cycles halve the intervals. With `--turn 1` the two jobs change
 after every step, and each step begins with cold caches: a bound from above, kept under a name of its own. Each job's and each
@@ -34,10 +34,10 @@ PARTS = ("null", "guards", "calls", "import", "run")
 BY_DEFAULT = PARTS[:4]
 JOBS = {
     "null": [("null", False), ("null", True)],
-    "run": [("run", False)],
+    "run": [("run", False), ("run", True)],
     "guards": [("guards", False), ("guards", True)],
 }
-WORDS = {"null": "null run: nothing on either side", "run": "under `unhang run`", "guards": "with all guards"}
+WORDS = {"null": "null run: nothing on either side", "run": "under `unhang run --join`", "guards": "with all guards"}
 # What was promised, and the unit of it.
 RATIO_GOAL = 1.01
 GOALS = {

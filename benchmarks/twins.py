@@ -126,7 +126,8 @@ def start(out: Path, steps: int, per_turn: int, with_it: bool, what: str, sleeps
     if with_it and what == "guards":
         command += ["--guards", *guards]
     if with_it and what == "run":
-        command = [SCRIPTS / "unhang", "run", "-q", "--report-dir", out.with_name("report"), "--", *command]
+        options = ["-q", "--report-dir", out.with_name("report"), "--join", f"127.0.0.1:{free_port()}"]
+        command = [SCRIPTS / "unhang", "run", *options, "--", *command]
     return Job(out, command)
 
 

@@ -32,6 +32,12 @@ def test_figures_are_what_prometheus_reads() -> None:
     assert hung.endswith('\nunhang_hang{kind="proven",cause="a \\"b\\"\\\\ "} 1\n')
 
 
+def test_a_node_is_six_series_however_many_ranks_there_are() -> None:
+    for hang in ({}, {"kind": "proven", "cause": "code-divergence", "ranks": "0-99999"}):
+        text = figures({"unhang_ranks_seen": 100_000, "unhang_ranks_waiting": 100_000}, hang)
+        assert len([line for line in text.splitlines() if line and not line.startswith("#")]) == 6
+
+
 def test_the_figures_can_be_fetched_and_nothing_else() -> None:
     server = MetricsServer(0)
     try:
