@@ -130,7 +130,11 @@ def slow_rank0_work(s: Situation) -> Iterator[Found]:
         is_at_work = late.activity.kind in _AT_WORK or (late.activity.kind == "data" and not has_loader(s, late))
         if test and is_at_work and s.divergence is None and not waits_idly(s, late):
             first = works_first(s, late)
-            words = {"test": test, "victims": w.name_ranks(late.victims), **({"at": w.at(first.frame)} if first else {})}
+            words = {
+                "test": test,
+                "victims": w.name_ranks(late.victims),
+                **({"at": w.at(first.frame)} if first else {}),
+            }
             found = found_late(s, late, 0.92, words, say="first" if first else "late")
             yield replace(found, location=w.location_of(first.frame)) if first else found
 
