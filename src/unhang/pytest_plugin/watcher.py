@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from unhang.watch.agent_process import watch
 from unhang.watch.options import RunOptions
+from unhang.watch.watching import watch
 
 if __name__ == "__main__":
     run_dir = Path(sys.argv[1])

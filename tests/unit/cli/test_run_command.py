@@ -13,9 +13,9 @@ import pytest
 
 _DRIVER = """
 import os, sys, types
-module = types.ModuleType("unhang.watch.agent")
+module = types.ModuleType("unhang.watch.watching")
 module.watch = lambda options, run_dir, root, reports, orders: os.read(orders, 100)
-sys.modules["unhang.watch.agent"] = module
+sys.modules["unhang.watch.watching"] = module
 from pathlib import Path
 import unhang.watch.folders as folders
 import unhang.cli.run as run

@@ -34,9 +34,9 @@ _DRIVER = """
 import json, os, signal, sys, time, types
 from pathlib import Path
 {watcher}
-module = types.ModuleType("unhang.watch.agent")
+module = types.ModuleType("unhang.watch.watching")
 module.watch = watch
-sys.modules["unhang.watch.agent"] = module
+sys.modules["unhang.watch.watching"] = module
 from unhang.watch import supervise
 from unhang.watch.options import RunOptions
 {patch}
