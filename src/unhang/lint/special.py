@@ -29,6 +29,7 @@ _COLLECTED = re.compile(
 )
 _IN_FLIGHT = re.compile(r"(?:ongoing|in_?flight|outstanding|unfinished)(?:_\w+)?")
 _BATCH = re.compile(
+    r"(?!(?:is|has|use|num|n|no|drop|should)_)"
     r"(?:\w+_)?(?:mini_?|micro_?)?batch|(?:gt_|\w+_)?(?:labels|targets)|(?:\w+_)?masks?|input_ids|samples"
 )
 COMPARISONS = {"==", "!=", "<", "<=", ">", ">=", "in"} | {"is", "is not", "not in"}
