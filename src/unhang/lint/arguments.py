@@ -38,6 +38,8 @@ def _source(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     given = _value(node, args, "src" if last.startswith(("broadcast", "scatter")) else "dst", at)
     if given is None or given[1].sort not in (("rank",), LOCAL_RANK) or not isinstance(given[0], Ref | Call):
         return
+    if isinstance(given[0], Ref) and given[0].path in frame.function.parameters:  # of the caller's choice
+        return
     if not any(c.value.dep & RANK for c, *_ in frame.conditions):
         _add(frame, "LNT112", node, call=last)
 

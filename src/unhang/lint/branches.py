@@ -13,7 +13,7 @@ from unhang.lint.link import Link
 from unhang.lint.single import (
     close_handler,
 )
-from unhang.lint.special import COLLECTED, paths_in
+from unhang.lint.special import COLLECTED, as_test, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -107,7 +107,7 @@ class Branches(Calls):
 
     def _if(self, s: If) -> str:
         self.uniform = set()
-        condition = as_condition(self.value(s.test))
+        condition = as_condition(as_test(s.test, self.value(s.test)))
         uniform = frozenset(self.uniform)
         if condition.const is not UNKNOWN:
             return self.block(s.body if condition.const else s.orelse)

@@ -13,6 +13,8 @@ from unhang.lint.special import (
     LENGTH,
     OF_DATA,
     RANKS,
+    TEST,
+    as_test,
     element,
     is_a_rank,
     is_agreed,
@@ -173,7 +175,7 @@ class Expressions:
             v = self.value(parts[0])
             const = UNKNOWN if v.const is UNKNOWN else not v.const
             if v.sort == COLLECTED:
-                return Value(DATA)
+                return Value(DATA, sort=TEST)
             return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
         if op == "[]":
             return self._item(parts[0], parts[1])
@@ -216,7 +218,7 @@ class Expressions:
         for part in parts:
             condition = mixed(*joined) if joined else PLAIN
             mark = len(self.effects)
-            v = self.value(part)
+            v = as_test(part, self.value(part))
             if len(self.effects) > mark and (condition.dep & DIFFERS or condition.params):
                 self.conditional_part(condition, line_of(part), mark)
             if v.const is not UNKNOWN:
@@ -233,6 +235,8 @@ class Expressions:
         sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None
         if all(v.sort == ("none test",) for v in joined):
             sort = ("none test",)
+        if sort is None and any(v.dep & DATA for v in joined):
+            sort = TEST
         return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None, sort=sort)
 
     def _compare(self, op: str, parts: list[Expr]) -> Value:
@@ -250,7 +254,7 @@ class Expressions:
         if op in ("is", "is not") and None in (a.const, b.const):
             tested = a if b.const is None else b
             if tested.sort == BATCH:
-                return Value(DATA)
+                return Value(DATA, sort=TEST)
             if tested.dep & FAILED:
                 return Value(FAILED)
             if tested.dep & MAYBE_NONE:
@@ -270,7 +274,7 @@ class Expressions:
             is_zero = number.const in (0, "0") or (isinstance(number.const, tuple) and 0 in number.const)
             if is_zero and not joined.dep & OF_DATA:
                 joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
-        return joined
+        return joined._replace(sort=TEST) if joined.dep == DATA else joined
 
     def _either(self, parts: list[Expr]) -> Value:
         test = self.value(parts[0])
@@ -307,6 +311,10 @@ class Expressions:
                 return v.sort[1][at.const]  # type: ignore[no-any-return]
             sorts = {x.sort for x in v.sort[1]}
             return v._replace(sort=sorts.pop() if len(sorts) == 1 else None)
+        if (
+            v.sort == LENGTH and at.const is not UNKNOWN and at.const != 0
+        ):  # how many columns there are is the same everywhere
+            return Value(0, v.params)
         if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length"):
             return v
         if isinstance(index, Op) and index.op == ":":

@@ -18,6 +18,7 @@ OF_DATA = DATA | MAYBE
 LOCAL_RANK = ("local rank",)
 RANKS = (("rank",), LOCAL_RANK)
 BATCH = ("batch",)  # what a loader gave
+TEST = ("test",)  # the result of a comparison
 LENGTH = ("length",)  # how long it is: of interest where it may be 0
 _LOADER = re.compile(
     r"(?:\w+_)?(?:data_?)?loader|(?:\w+_)?dl|(?:train|val|valid|eval|test|data|batch|loader)_?iter(?:ator)?|(?:\w+_)?(?:mini_?|micro_?)?batches"
@@ -29,6 +30,7 @@ _COLLECTED = re.compile(
 )
 _IN_FLIGHT = re.compile(r"(?:ongoing|in_?flight|outstanding|unfinished)(?:_\w+)?")
 _BATCH = re.compile(
+    r"(?!(?:is|has|use|num|n|no|drop|should)_)"
     r"(?:\w+_)?(?:mini_?|micro_?)?batch|(?:gt_|\w+_)?(?:labels|targets)|(?:\w+_)?masks?|input_ids|samples"
 )
 COMPARISONS = {"==", "!=", "<", "<=", ">", ">=", "in"} | {"is", "is not", "not in"}
@@ -38,6 +40,12 @@ COMPARISONS = {"==", "!=", "<", "<=", ">", ">=", "in"} | {"is", "is not", "not i
 def is_in_flight(name: str) -> bool:
     """Whether an attribute holds what has been begun and is not done: how far that is, each rank has for itself."""
     return _IN_FLIGHT.fullmatch(name.lower().lstrip("_")) is not None
+
+
+def as_test(e: Expr, v: Value) -> Value:
+    """A value where it decides. A plain one that was made of the batch, and compared with nothing, is there on all ranks or on none."""
+    is_plain = isinstance(e, Ref | Call) and v.sort is None and v.dep == DATA and not v.params
+    return PLAIN if is_plain else v
 
 
 def is_empty_test(op: str, number: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from unhang.lint import known
-from unhang.lint.special import COLLECTED, LENGTH, OF_DATA, element
+from unhang.lint.special import COLLECTED, LENGTH, OF_DATA, TEST, element
 from unhang.lint.values import AGREED, DATA, LOCAL, NO_PARAMS, PLAIN, RANK, RAW, UNEVEN, Value
 
 _NUMBERS = ("torch.", "math.", "numpy.", "statistics.")
@@ -13,6 +13,21 @@ _RAGGED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere
 _KEEPS_SHAPE = {
     *("float", "to", "cuda", "half", "long", "int", "detach", "cpu", "squeeze", "unsqueeze", "flatten", "double", "type"),
 }  # fmt: skip
+_TESTS = {
+    "any",
+    "all",
+    "item",
+    "isnan",
+    "isfinite",
+    "isinf",
+    "equal",
+    "allclose",
+    "bool",
+    "sum",
+    "max",
+    "min",
+    "count_nonzero",
+}
 FACTS = {
     *("dim", "ndimension", "stride", "is_floating_point", "get_device", "type", "is_contiguous", "keys", "element_size", "data_ptr"),
     *("size", "numel", "values", "items", "copy", "update", "pop"),
@@ -42,7 +57,9 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
     is_loss = any(word in full.lower() for word in ("loss", "crit"))
     if outs and (not full or is_loss or full.startswith(_NUMBERS)):
         keeps_graph = name not in known.NAN_TESTS and name not in ("item", "detach", "tolist", "numpy", "cpu")
-        return Value(joined.dep & OF_DATA, joined.params, outs[0] if keeps_graph else None)
+        return Value(joined.dep & OF_DATA, joined.params, outs[0] if keeps_graph else TEST)
+    if name in _TESTS and joined.dep & DATA and (not full or full.startswith(_NUMBERS)):
+        return Value(joined.dep & OF_DATA, joined.params, TEST)
     numeric = full.startswith(_NUMBERS) or (not full and base.dep & OF_DATA)
     return Value(joined.dep & OF_DATA if numeric else 0, NO_PARAMS)
 
@@ -52,14 +69,14 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     first = args[0] if args else PLAIN
     is_ragged = base.sort is not None and base.sort[0] == "ragged"
     if name in known.COUNTS and (is_ragged or (in_forward and not args and name in ("any", "item"))):
-        return Value(DATA)
+        return Value(DATA, sort=TEST)
     if name in ("items", "keys", "values") and base.dep & UNEVEN:
         return Value(UNEVEN)
     if name == "shard" and any(a.dep & RANK for a in args):  # the first shards may have one item more
         return Value(UNEVEN, sort=("share", "shard"))
     if full == "len":
         if first.sort is not None and first.sort[0] == "ragged":
-            return Value(DATA)
+            return Value(DATA, sort=TEST)
         if first.sort == COLLECTED:
             return Value(DATA, NO_PARAMS, LENGTH)
         if first.dep & (DATA | LOCAL):
