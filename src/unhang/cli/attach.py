@@ -49,15 +49,15 @@ class Shown(NamedTuple):
     is_flag=True,
     help="Keep looking; report when it moves or stalls. Ends with the job, or Ctrl-C.",
 )
-@click.option(
-    "--native", is_flag=True, help="C frames in the stacks too: slower, and the job is paused for longer."
-)
+@click.option("--native", is_flag=True, help="C frames in the stacks too: slower, and the job is paused for longer.")
 @format_option(FORMATS)
 @output_option()
 @click.option(
     "--report-dir", type=click.Path(path_type=Path), help="Where the report goes [unhang-reports/attach-<time>]."
 )
-@click.option("--bundle", type=FILE, metavar="FILE", help="Give no verdict: pack what was seen into a file; - is stdout.")
+@click.option(
+    "--bundle", type=FILE, metavar="FILE", help="Give no verdict: pack what was seen into a file; - is stdout."
+)
 @click.option(
     "--via",
     metavar="COMMAND",
@@ -66,7 +66,11 @@ class Shown(NamedTuple):
 @click.option("--nodes", metavar="A,B,...", help="The nodes for --via.")
 @click.option("--node-limit", type=seconds, metavar="SECONDS", help="How long a node may take to answer [30].")
 @click.option(
-    "--remote", default="unhang", show_default=True, metavar="PROGRAM", help="The command that runs unhang on the nodes."
+    "--remote",
+    default="unhang",
+    show_default=True,
+    metavar="PROGRAM",
+    help="The command that runs unhang on the nodes.",
 )
 def command(
     target: str | None,

@@ -81,9 +81,7 @@ def _areas(context: click.Context, option: click.Parameter, text: str | None) ->
 )
 @click.option("--links", is_flag=True, help="Find bad nodes and links with collectives on changing groups of ranks.")
 @click.option("--ranks", type=click.IntRange(2, 64), help="Start this many ranks on this machine and check with them.")
-@click.option(
-    "--scale", metavar="SIZES", callback=_numbers, help="Like --ranks, for several numbers in turn: 2,4,8."
-)
+@click.option("--scale", metavar="SIZES", callback=_numbers, help="Like --ranks, for several numbers in turn: 2,4,8.")
 @click.option(
     "--plan", metavar="SETUP", callback=_plan, help="Check a planned set-up: nodes=4,gpus=8,workers=6,shm=64M"
 )

@@ -23,9 +23,7 @@ PATCH = "fix.patch"
 
 @click.command("fix")
 @click.argument("report", required=False)
-@click.option(
-    "--apply", "is_applied", is_flag=True, help="Write the change into the file, and print how to undo it."
-)
+@click.option("--apply", "is_applied", is_flag=True, help="Write the change into the file, and print how to undo it.")
 def command(report: str | None, is_applied: bool) -> int:
     """Show the diff that fixes what a report names; with --apply, write it.
 

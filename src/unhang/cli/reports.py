@@ -53,9 +53,7 @@ def open_(report: str | None) -> int:
 
 
 @command.command("prune")
-@click.option(
-    "--keep", type=keeping, metavar="failed|all|N", default="10", show_default=True, help="What to keep."
-)
+@click.option("--keep", type=keeping, metavar="failed|all|N", default="10", show_default=True, help="What to keep.")
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
 def prune(keep: str, dry_run: bool) -> int:
     """Remove all reports but the newest N, or those of runs that ended well. Anything that is not a report of unhang stays."""

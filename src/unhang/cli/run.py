@@ -105,7 +105,9 @@ def keeping(text: str) -> str:
     help="Judge together with the other nodes of this job; HOST is the first of them [auto if there are several].",
 )
 @click.option("--join-port", type=click.IntRange(1, 65535), help="The port at which they connect [29437].")
-@click.option("--join-cert", type=click.Path(path_type=Path), help="Encrypt this connection: one certificate for all nodes (PEM).")
+@click.option(
+    "--join-cert", type=click.Path(path_type=Path), help="Encrypt this connection: one certificate for all nodes (PEM)."
+)
 @click.option("--join-key", type=click.Path(path_type=Path), help="The certificate's private key (PEM).")
 @click.option("--metrics", type=click.IntRange(1, 65535), metavar="PORT", help="Answer Prometheus at this port.")
 @click.option("--webhook", type=url, metavar="URL", help="Send a small JSON message there on a hang.")

@@ -28,12 +28,16 @@ def _options(function: click.decorators.FC) -> click.decorators.FC:
     """The options of the command, in the order of its help."""
     options = (
         click.option("--before", multiple=True, metavar="PATH", help="A run that failed: its report folder or bundle."),
-        click.option("--before-command", metavar="TEXT", help="Make the runs before the change with this command line."),
+        click.option(
+            "--before-command", metavar="TEXT", help="Make the runs before the change with this command line."
+        ),
         click.option(
             "--after", multiple=True, metavar="PATH", help="A run after the change; or '--after -- COMMAND...'."
         ),
         click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="What is expected, in TOML."),
-        click.option("--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="How often to run a command."),
+        click.option(
+            "--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="How often to run a command."
+        ),
         click.option(
             "--until-significant",
             is_flag=True,

@@ -195,7 +195,10 @@ class TestSettings:
             ("[tool.unhang.env]\nformat = 'pdf'", "[tool.unhang.env] 'format': 'pdf' is not one of 'text', 'json'"),
             ("[tool.unhang.env]\nformat = ['json']", "[tool.unhang.env] 'format' must be a text or a number"),
             ("[tool.unhang.env]\nlive = 'yes'", "[tool.unhang.env] 'live' must be true or false"),
-            ("[tool.unhang.env]\npid = [1]", "[tool.unhang.env] may not set 'pid': it can only be set on the command line"),
+            (
+                "[tool.unhang.env]\npid = [1]",
+                "[tool.unhang.env] may not set 'pid': it can only be set on the command line",
+            ),
             ("[tool.unhang.env\n", "Expected"),
         ],
     )

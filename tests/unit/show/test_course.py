@@ -43,9 +43,7 @@ def rank_with(function: str, epoch: str = "2", steps: int = 31) -> Case:
 
 
 def test_a_clean_run_tells_its_pace_and_what_passed() -> None:
-    assert (
-        in_brief(COURSE) == "1200 steps, median 370 ms; 1 slow step; 1 stall that passed, of up to 16.0 s"
-    )
+    assert in_brief(COURSE) == "1200 steps, median 370 ms; 1 slow step; 1 stall that passed, of up to 16.0 s"
     sample = clean()
     text = render_text(sample.diagnosis, replace(sample.case, course=COURSE), sample.waits)
     assert "Stall that passed  16.0 s, 2 min after the start: ranks 1-3 waited" in text
