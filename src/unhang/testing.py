@@ -22,7 +22,6 @@ from typing import Any
 from unhang.model.calls import CallState, TableBuilder
 from unhang.model.case import Case, HangObservation, Job
 from unhang.model.evidence import (
-    Frame,
     LogLine,
     PendingCall,
     ProcessExit,
@@ -37,6 +36,7 @@ from unhang.model.evidence import (
     Unavailable,
     Value,
 )
+from unhang.model.frames import Frame
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.read.logs.case import log_case
 from unhang.rules.registry import judge

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from unhang.analyze.source import line_text, surroundings
 from unhang.model import CallState, Case, Frame, RankEvidence, ThreadStack, WaitEdge, user_frames
-from unhang.model.evidence import WaitingTask
+from unhang.model.frames import WaitingTask
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.numeric import np
 

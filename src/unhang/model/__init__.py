@@ -13,7 +13,6 @@ from unhang.model.calls import (
 from unhang.model.case import Case, HangObservation, Job, WaitEdge, WaitsFor
 from unhang.model.course import Course, PassedStall, SlowStep
 from unhang.model.evidence import (
-    Frame,
     LogEvent,
     LogLine,
     PendingCall,
@@ -27,7 +26,6 @@ from unhang.model.evidence import (
     Source,
     ThreadStack,
     Unavailable,
-    user_frames,
 )
 from unhang.model.findings import (
     CAUSES,
@@ -44,6 +42,7 @@ from unhang.model.findings import (
     RuleOutcome,
     Verdict,
 )
+from unhang.model.frames import Frame, user_frames
 
 __all__ = [
     "CALL_COLUMNS",

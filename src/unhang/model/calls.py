@@ -8,7 +8,8 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Any, cast
 
-from unhang.model.evidence import Frame, ProcessGroup
+from unhang.model.evidence import ProcessGroup
+from unhang.model.frames import Frame
 from unhang.numeric import has_numpy, np, npt
 
 Sizes = tuple[tuple[int, ...], ...]

@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from unhang.model.case import HangObservation, Job
-from unhang.model.evidence import Frame, Unavailable
+from unhang.model.evidence import Unavailable
+from unhang.model.frames import Frame
 
 CAUSES: Mapping[str, str] = {
     # The ranks' programs disagree.

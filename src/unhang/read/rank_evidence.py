@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from unhang.model import PendingCall, ProcessExit, ProcessState, RaisedError, RankEvidence, ThreadStack, user_frames
-from unhang.model.evidence import SEEN_BY_LAUNCHER, KernelWait, Look, ThreadWait, WaitingTask
+from unhang.model.evidence import SEEN_BY_LAUNCHER, Look
+from unhang.model.frames import KernelWait, ThreadWait, WaitingTask
 from unhang.read.fields import frame_triples, real, text, texts, whole
 from unhang.read.launchers import RankExit
 from unhang.read.rank_folder import RankRecord

@@ -12,7 +12,7 @@ from tests.rules.notation import make_case
 from unhang.analyze.activity import activity_of, doer, in_communication
 from unhang.analyze.situation import Situation
 from unhang.model import Frame, RankEvidence, RankIdentity, ThreadStack
-from unhang.model.evidence import KernelWait, ThreadWait, WaitingTask
+from unhang.model.frames import KernelWait, ThreadWait, WaitingTask
 from unhang.read.stack_texts import read_pyspy
 
 LIB = "/usr/lib/python3.11"
