@@ -19,6 +19,7 @@ from unhang.lint.values import (
     DIFFERS,
     MAYBE,
     MAYBE_NONE,
+    OWN_BATCH,
     RANK,
     UNEVEN,
     UNKNOWN,
@@ -259,7 +260,7 @@ def worst_first(effects: list[Effect]) -> list[Effect]:
 def as_condition(v: Value) -> Value:
     """A value where it decides: whether there is an output at all is the same on all ranks."""
     if v.sort == COLLECTED:
-        return Value(DATA)
+        return Value(OWN_BATCH)
     if v.dep & UNEVEN:  # whether this rank has anything at all
         v = v._replace(dep=v.dep | RANK)
     return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.sort is not None and v.sort[0] in ("out", "of") else v

@@ -20,13 +20,14 @@ from unhang.lint.special import (
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     AGREED,
-    DATA,
     DIFFERS,
     LOCAL,
+    LOSS,
     MAYBE,
     MAYBE_NONE,
     MOST_WAY,
     NO_PARAMS,
+    OWN_BATCH,
     PLAIN,
     RANK,
     UNKNOWN,
@@ -148,7 +149,7 @@ class Calls(Expressions):
         if (name in known.PROGRESS and not args) or (name or full.rpartition(".")[2]) in known.FREE_PORTS:
             return Value(LOCAL)
         if name == "generate" and not full:  # each rank stops when its own texts have come to their ends
-            return Value(DATA, NO_PARAMS, ("ragged", "generate"))
+            return Value(OWN_BATCH, NO_PARAMS, ("ragged", "generate"))
         if full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper() and full not in LISTS:
             return Value(sort=("layer", full))
         fact = fact_of(full, base, name, args, self._in_forward())
@@ -233,7 +234,7 @@ class Calls(Expressions):
             self.emit(Effect(op, "", (self.place(node, name),), wrapper))
             if op == "forward":
                 self.found_in_call("forward", "", node, args)
-        return Value(DATA, NO_PARAMS, ("out", wrapper)) if op == "forward" else PLAIN
+        return Value(LOSS, NO_PARAMS, ("out", wrapper)) if op == "forward" else PLAIN
 
     def _of_param(self, node: Call, param: int, method: str, args: list[Value], name: str) -> Value:
         self.emit(Effect("call", "", (self.place(node, name),), "", param, method))
@@ -358,5 +359,5 @@ class Calls(Expressions):
         dep = r.dep
         if dep & MAYBE:  # it is what a given module made of this rank's batch
             sorts = {v.sort[0] for _, v in given.values() if v.sort is not None}
-            dep = dep & ~MAYBE | (DATA if "wrap" in sorts else MAYBE if "param" in sorts else 0)
+            dep = dep & ~MAYBE | (LOSS if "wrap" in sorts else MAYBE if "param" in sorts else 0)
         return Value(dep | (joined.dep & DIFFERS), joined.params, sort, r.zero, r.group, r.const)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from unhang.lint.ir import Found
-from unhang.lint.values import DATA, DIFFERS, FAILED, LOCAL, MAYBE, RANK, Conditional, Effect, Needs, Value
+from unhang.lint.values import DATA, DIFFERS, FAILED, LOCAL, LOSS, MAYBE, RANK, Conditional, Effect, Needs, Value
 
 _SAME_BATCH = re.compile(
     r"tensor|model|(?:^|[_.:])(?:tp|mp|pp|cp|sp|ep)(?=[_.(]|$|group)|pipe|seq|context|ring|ulysses|head|embed|expert"
@@ -74,7 +74,7 @@ def finding_of(
         way.append((path, line, f"some ranks {kind} here"))
     way += [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way]
     code = _code(cause, effect, other is not None, kind, is_loop)
-    variant = "left" if exit_at and code in ("LNT106", "LNT203") else "skipped" if code == "LNT203" else ""
+    variant = "left" if exit_at and code in ("LNT106", "LNT115", "LNT209") else ""
     return Found(code, line, column + 1, words, way, [], False, variant)
 
 
@@ -95,10 +95,12 @@ def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: boo
     if dep & DATA and cause.value.zero is None:  # a loss that also depends on the rank is a loss
         dep &= ~RANK
     if not dep & RANK and dep & FAILED:
-        return "LNT203"
+        return "LNT209"
     if not dep & RANK and dep & LOCAL:
         return "LNT106"
     if not dep & RANK and dep & (DATA | MAYBE):
+        if not dep & (LOSS | MAYBE):
+            return "LNT115"
         return "LNT108" if kind in ("break", "return") else "LNT107"
     if is_loop:
         return "LNT110"

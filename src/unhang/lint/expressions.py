@@ -34,6 +34,7 @@ from unhang.lint.values import (
     LOCAL,
     MAYBE_NONE,
     NO_PARAMS,
+    OWN_BATCH,
     PLAIN,
     RANK,
     RAW,
@@ -156,7 +157,7 @@ class Expressions:
                 return self.link.wrapped.get((self.file, name)) or Value(v.dep & DATA, v.params)
         if name in _TENSOR_FACTS:
             if name == "shape" and v.dep & DATA and (sort is None or sort[0] not in ("out", "of")):
-                return Value(DATA, v.params, LENGTH if sort is None or sort[0] != "ragged" else None)
+                return Value(v.dep & DATA, v.params, LENGTH if sort is None or sort[0] != "ragged" else None)
             return Value(0, v.params) if v.params else PLAIN
         if name == "T":
             return Value(v.dep, v.params, ("odd", "transposed"))
@@ -175,7 +176,7 @@ class Expressions:
             v = self.value(parts[0])
             const = UNKNOWN if v.const is UNKNOWN else not v.const
             if v.sort == COLLECTED:
-                return Value(DATA, sort=TEST)
+                return Value(OWN_BATCH, sort=TEST)
             return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
         if op == "[]":
             return self._item(parts[0], parts[1])
@@ -254,7 +255,7 @@ class Expressions:
         if op in ("is", "is not") and None in (a.const, b.const):
             tested = a if b.const is None else b
             if tested.sort == BATCH:
-                return Value(DATA, sort=TEST)
+                return Value(OWN_BATCH, sort=TEST)
             if tested.dep & FAILED:
                 return Value(FAILED)
             if tested.dep & MAYBE_NONE:
@@ -274,7 +275,7 @@ class Expressions:
             is_zero = number.const in (0, "0") or (isinstance(number.const, tuple) and 0 in number.const)
             if is_zero and not joined.dep & OF_DATA:
                 joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
-        return joined._replace(sort=TEST) if joined.dep == DATA else joined
+        return joined._replace(sort=TEST) if joined.dep > 0 and not joined.dep & ~DATA else joined
 
     def _either(self, parts: list[Expr]) -> Value:
         test = self.value(parts[0])

@@ -46,8 +46,10 @@ from unhang.lint.values import (
     DIFFERS,
     FAILED,
     LOCAL,
+    LOSS,
     MAYBE_NONE,
     MOST_EFFECTS,
+    OWN_BATCH,
     PLAIN,
     RANK,
     UNEVEN,
@@ -107,7 +109,7 @@ class Frame(Branches):
         at = i - (len(function.parameters) - len(function.defaults))
         default = function.defaults[at] if 0 <= at < len(function.defaults) else None
         is_data = is_batch(name) and function.name != "__init__" and (default is None or is_none(default))
-        return Value(DATA if is_data else 0, frozenset((i,)), ("param", i))
+        return Value(OWN_BATCH if is_data else 0, frozenset((i,)), ("param", i))
 
     def run(self, summary: Summary) -> None:
         """Follows the function, and fills its summary."""
@@ -290,7 +292,7 @@ class Frame(Branches):
         if not is_for and over.const is UNKNOWN:
             over = either(over, self.value(s.over))
         is_ragged = over.sort is not None and over.sort[0] == "ragged"
-        over = over._replace(dep=over.dep | DATA) if is_for and is_ragged else over
+        over = over._replace(dep=over.dep | OWN_BATCH) if is_for and is_ragged else over
         uneven = is_ragged or over.dep & UNEVEN if is_for else over.dep & DIFFERS
         self.env = joined_env(before, self.env)
         if not is_for and over.const is True and len(s.body) == 1 and isinstance(s.body[0], Leave):
@@ -336,7 +338,7 @@ class Frame(Branches):
         is_known, is_broad = is_feature_test(handler), is_broad_handler(handler)
         dep = 0
         if not is_known and not is_broad and any(e.hidden for e in made):  # a batch that one rank cannot use
-            dep = DATA
+            dep = LOSS
         elif (
             is_broad
             and not is_known

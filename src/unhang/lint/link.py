@@ -16,6 +16,7 @@ from unhang.lint.values import (
     DIFFERS,
     FAILED,
     LOCAL,
+    LOSS,
     MAYBE_NONE,
     NO_PARAMS,
     PLAIN,
@@ -372,7 +373,15 @@ class Link:
     def _report_given(self, conditional: Conditional, place: Place, v: Value = _ONE_RANK) -> None:
         """The caller decides, and decides by rank or by what else differs."""
         found = conditional.found
-        code = found.code if v.dep & RANK or found.code == "LNT111" else "LNT107" if v.dep & DATA else "LNT106"
+        code = (
+            found.code
+            if v.dep & RANK or found.code == "LNT111"
+            else "LNT107"
+            if v.dep & LOSS
+            else "LNT115"
+            if v.dep & DATA
+            else "LNT106"
+        )
         way = [(place.path, place.line, f"{place.text} is given a value that differs between ranks"), *found.way]
         self.report(place.path, Found(code, place.line, place.column + 1, found.words, way))
 

@@ -9,7 +9,21 @@ from typing import TYPE_CHECKING
 
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref
-from unhang.lint.values import AGREED, DATA, LOCAL, MAYBE, NO_PARAMS, PLAIN, RANK, UNEVEN, UNKNOWN, Effect, Value, mixed
+from unhang.lint.values import (
+    AGREED,
+    DATA,
+    LOCAL,
+    MAYBE,
+    NO_PARAMS,
+    OWN_BATCH,
+    PLAIN,
+    RANK,
+    UNEVEN,
+    UNKNOWN,
+    Effect,
+    Value,
+    mixed,
+)
 
 if TYPE_CHECKING:
     from unhang.lint.expressions import Expressions
@@ -44,7 +58,7 @@ def is_in_flight(name: str) -> bool:
 
 def as_test(e: Expr, v: Value) -> Value:
     """A value where it decides. A plain one that was made of the batch, and compared with nothing, is there on all ranks or on none."""
-    is_plain = isinstance(e, Ref | Call) and v.sort is None and v.dep == DATA and not v.params
+    is_plain = isinstance(e, Ref | Call) and v.sort is None and v.dep > 0 and not v.dep & ~DATA and not v.params
     return PLAIN if is_plain else v
 
 
@@ -71,7 +85,7 @@ def element(v: Value) -> Value:
     if sort is None:
         return Value(v.dep & ~(RANK | UNEVEN | LOCAL), v.params) if v.dep or v.params else PLAIN
     if sort[0] == "many":
-        return Value(v.dep & OF_DATA | (DATA if sort[1] == BATCH else 0), v.params, sort[1])
+        return Value(v.dep & OF_DATA | (OWN_BATCH if sort[1] == BATCH else 0), v.params, sort[1])
     if sort[0] == "zip":
         return Value(v.dep & OF_DATA, v.params, ("tuple", sort[1]))
     if sort[0] == "tuple":
@@ -182,7 +196,7 @@ def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
     if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN:
         return Value(UNEVEN, sort=("share", "range"))
     if stop.dep & DATA and stop.sort != LENGTH and len(args) == 1:  # as many times as the batch says
-        return Value(DATA, sort=("share", "range"))
+        return Value(OWN_BATCH, sort=("share", "range"))
     return Value(0, mixed(*args).params, ("share", "block") if start.dep & stop.dep & RANK else None)
 
 

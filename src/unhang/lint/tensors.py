@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unhang.lint import known
 from unhang.lint.special import COLLECTED, LENGTH, OF_DATA, TEST, element
-from unhang.lint.values import AGREED, DATA, LOCAL, NO_PARAMS, PLAIN, RANK, RAW, UNEVEN, Value
+from unhang.lint.values import AGREED, DATA, LOCAL, NO_PARAMS, OWN_BATCH, PLAIN, RANK, RAW, UNEVEN, Value
 
 _NUMBERS = ("torch.", "math.", "numpy.", "statistics.")
 _UNIFYING_WORDS = ("reduce", "gather", "sync", "broadcast", "average", "across", "all_")
@@ -69,7 +69,7 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     first = args[0] if args else PLAIN
     is_ragged = base.sort is not None and base.sort[0] == "ragged"
     if name in known.COUNTS and (is_ragged or (in_forward and not args and name in ("any", "item"))):
-        return Value(DATA, sort=TEST)
+        return Value(OWN_BATCH, sort=TEST)
     if name in ("items", "keys", "values") and base.dep & UNEVEN:
         return Value(UNEVEN)
     if name == "shard" and any(a.dep & RANK for a in args):  # the first shards may have one item more

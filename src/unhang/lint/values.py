@@ -10,7 +10,9 @@ from unhang.lint.ir import Found
 # How a value may differ between ranks.
 RANK = 1  # by the number of the rank
 LOCAL = 2  # by the clock, chance, the process or the disk of its node
-DATA = 4  # by the rank's own batch
+LOSS = 4  # by what a model made of the rank's own batch
+OWN_BATCH = 128  # by the batch itself: where every batch has it, by nothing at all
+DATA = LOSS | OWN_BATCH
 UNEVEN = 8  # it has another length on each rank
 MAYBE = 16  # by the rank's own batch, if the parameter that made it is a module
 MAYBE_NONE = 32  # it is None on some ranks, and not on others

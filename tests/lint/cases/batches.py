@@ -14,7 +14,7 @@ class Trainer:
     def without_a_token(self):
         for batch in self.train_loader:
             if (batch["labels"] != -100).sum() == 0:
-                continue  # LNT107
+                continue  # LNT115
             self.model(batch).backward()
 
     def of_another_length(self):
@@ -45,14 +45,14 @@ def of_a_part_of_the_model(batch, x, tp_group):
 
 def of_a_data_group(batch, x, dp_group):
     if batch["mask"].sum() == 0:
-        return  # LNT108
+        return  # LNT115
     dist.all_reduce(x, group=dp_group)
 
 
 def as_often_as_the_batch_says(loader, x, most):
     for batch in loader:
         for _ in range(batch["length"].sum().item() // most):
-            dist.all_reduce(x)  # LNT107
+            dist.all_reduce(x)  # LNT115
 
 
 def as_often_for_all(loader, x, most):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.rules.cases.calls_disagree import timeouts
-from unhang.analyze.going_on import counts_on, silent_ranks
+from unhang.analyze.going_on import silent_ranks, works_on
 from unhang.analyze.situation import Situation
 from unhang.testing import log_case
 
@@ -56,5 +56,5 @@ def test_nobody_is_silent_where_they_wait_in_different_calls() -> None:
     ],
 )
 def test_a_count_that_goes_on_is_of_one_that_does_not_wait(before: str, after: str, is_at_work: bool) -> None:
-    found = counts_on(Situation(log_case(f"{before}\n{WAITS}\n{after}\n")))
+    found = works_on(Situation(log_case(f"{before}\n{WAITS}\n{after}\n")))
     assert (found is not None) is is_at_work

@@ -11,7 +11,7 @@ def leaves_a_round(model, items):
         try:
             x = item.load()
         except Exception:
-            continue  # LNT203
+            continue  # LNT209
         dist.all_reduce(model(x))
 
 
@@ -19,7 +19,7 @@ def returns(path, x):
     try:
         state = path.read()
     except OSError:
-        return None  # LNT203
+        return None  # LNT209
     dist.broadcast(x, src=0)
     return state
 
@@ -30,7 +30,7 @@ def returns_from_the_middle(x, work):
         dist.all_reduce(x)
         return x
     except Exception:
-        return None  # LNT203
+        return None  # LNT209
 
 
 def fails_after_it(path):
@@ -48,7 +48,7 @@ def decides_by_it(x, work):
     except RuntimeError:
         done = False
     if done:
-        dist.all_reduce(x)  # LNT203
+        dist.all_reduce(x)  # LNT209
 
 
 def decides_together(x, work):
@@ -96,5 +96,5 @@ class Worker:
         try:
             item = self.todo.get_nowait()
         except queue.Empty:
-            return  # LNT203
+            return  # LNT209
         dist.broadcast_object_list([item], src=0)
