@@ -125,7 +125,7 @@ def test_a_peer_that_died_elsewhere_is_not_made_up(tmp_path: Path) -> None:
     report = _report(folders[1])
     assert report["outcome"] == "crash", told
     assert not [f for f in report["findings"] if f["culprit_ranks"]]
-    assert "rank 0, which is not seen from here" in report["findings"][0]["title"]
+    assert "rank 0, which was not seen from here" in report["findings"][0]["title"]
     joined = _diagnose(*folders)
     assert (joined["findings"][0]["cause"], joined["findings"][0]["culprit_ranks"]) == ("rank-crashed-earlier", [0])
 

@@ -219,7 +219,7 @@ class Situation:
 
     @cached_property
     def _late_ones(self) -> tuple[Straggler, ...]:
-        return stragglers(self.case, self.index)
+        return stragglers(self.case, self.index) if len(self.case.calls) else ()
 
     @cached_property
     def standing(self) -> Standing | None:

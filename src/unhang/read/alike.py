@@ -6,9 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
-
 from unhang.model import Case, CollectiveTable, ProcessGroup, Unavailable
+from unhang.numeric import np
 from unhang.read.fields import texts, whole, wholes
 
 ALIKE = "alike.json"

@@ -68,7 +68,8 @@ class Silence:
         if lasted_s < _FIRST_S and not has_lasted:
             return None
         self._look_at = now + min(_AGAIN_S, stall_after_s)
-        if ranks := unrecorded(self._root, only_launched=not has_lasted):
+        starts = lasted_s < START_UP_STALL_S
+        if ranks := unrecorded(self._root, only_launched=not has_lasted, only_misled=starts):
             return self._begin(now, ranks)
         return self._of_launcher(lasted_s, stall_after_s) if has_lasted else None
 

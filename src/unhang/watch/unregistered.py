@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang.watch.evidence import CONFIRM_S, take_stacks
+from unhang.watch.options import BOOTSTRAP
 from unhang.watch.process import are_at_work
 from unhang.watch.process_tree import descendants_of
 from unhang.watch.ranks import write_whole
@@ -32,6 +33,7 @@ class _Found:
     command: bytes
     rank: int | None
     is_launched: bool = False
+    is_led: bool = False  # to the recorder, by its PYTHONPATH
 
 
 def unregistered(missing: Collection[int], registered: Iterable[int], members: Iterable[int]) -> dict[int, int]:
@@ -80,7 +82,8 @@ def _read(pid: int) -> _Found | None:
         given = dict(x.split(b"=", 1) for x in (folder / "environ").read_bytes().split(b"\0") if b"=" in x)
         rank = given.get(b"RANK", b"")
         start_s, number = int(fields[19]) / _TICKS_PER_S, int(rank) if rank.isdigit() else None
-        return _Found(pid, int(fields[1]), start_s, command, number, b"LOCAL_RANK" in given)
+        is_led = os.fsencode(BOOTSTRAP) in given.get(b"PYTHONPATH", b"").split(b":")
+        return _Found(pid, int(fields[1]), start_s, command, number, b"LOCAL_RANK" in given, is_led)
     return None
 
 
@@ -128,13 +131,15 @@ def rendezvous_stacks(pids: Sequence[int]) -> list[Any]:
     return threads if waits else []
 
 
-def unrecorded(root_pid: int, only_launched: bool = False) -> list[int]:
+def unrecorded(root_pid: int, only_launched: bool = False, only_misled: bool = False) -> list[int]:
     """The ranks below a process to which their launcher gave a number; helpers inherit it.
 
-    `only_launched`: those that have a number on their machine too, which a launcher that is still at work has not.
+    `only_launched`: those that have a number on their machine too, which a launcher that is still at work has not. `only_misled`:
+    those whose PYTHONPATH does not lead to the recorder; the others may still import what they need before it announces them.
     """
     seen = [found for p in descendants_of(root_pid) if (found := _read(p.pid)) is not None]
-    return sorted({x.rank for x in seen if x.rank is not None and (x.is_launched or not only_launched)})
+    seen = [x for x in seen if (x.is_launched or not only_launched) and not (x.is_led and only_misled)]
+    return sorted({x.rank for x in seen if x.rank is not None})
 
 
 def is_adopted(folder: Path) -> bool:

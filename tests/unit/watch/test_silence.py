@@ -30,7 +30,7 @@ class Watched:
             return left.pop(0) if len(left) > 1 else left[0]
 
         monkeypatch.setattr(silence.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(silence, "unrecorded", lambda pid, only_launched: [0, 1, 2])
+        monkeypatch.setattr(silence, "unrecorded", lambda pid, only_launched, only_misled: [0, 1, 2])
         options = RunOptions(report_dir=folder, stall_after_s=asked_s, look_outside=look)
         self.silence = Silence(options, folder, 1)
 
