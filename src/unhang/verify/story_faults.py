@@ -36,7 +36,9 @@ def play_faults(stories: Iterable[Story], folder: Path, how: HowToRun, show: Sho
 def _run(story: Story, fault: Fault, folder: Path, how: HowToRun) -> Run:
     program = folder / "program"
     story.copy(program, is_fixed=False)
-    return runs.make_run(command_of(f"{story.fixed} --fault {fault.name}"), folder, replace(how, cwd=program))
+    ends = fault.outcome != "clean"  # what goes on by itself is not ended
+    how = replace(how, cwd=program, abort_after_s=how.abort_after_s if ends else None)
+    return runs.make_run(command_of(f"{story.fixed} --fault {fault.name}"), folder, how)
 
 
 def agrees(fault: Fault, run: Run) -> bool:
