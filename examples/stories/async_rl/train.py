@@ -87,7 +87,7 @@ class Learner:
 
     def train(self, step: int, batches: list[tuple[Tensor, Tensor]]) -> None:
         if self.fault == "metric_thread" and step == FAULT_STEP:
-            threading.Thread(target=self.reduce_metric, daemon=True).start()
+            threading.Timer(0.2 * (self.rank > 0), self.reduce_metric).start()  # its turn comes at another moment
         for words, advantages in batches:  # <- uneven_packing
             weights = {name: self.gather(name).requires_grad_() for name in SHAPES}
             chosen = logits(weights, words[:, :-1]).log_softmax(-1).gather(-1, words[:, 1:, None]).squeeze(-1)
@@ -99,7 +99,6 @@ class Learner:
         dist.all_reduce(torch.tensor([float(len(batches))]), group=self.group)  # <- uneven_packing
 
     def reduce_metric(self) -> None:
-        time.sleep(0.2 * (self.rank > 0))  # when a thread comes to its turn differs between ranks
         dist.all_reduce(torch.ones(5), group=self.group)  # <- metric_thread
 
     def send_weights(self, step: int) -> None:
