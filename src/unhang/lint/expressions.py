@@ -44,6 +44,7 @@ from unhang.lint.values import (
     Effect,
     Value,
     either,
+    is_of_data,
     mixed,
 )  # fmt: skip
 
@@ -275,7 +276,7 @@ class Expressions:
             is_zero = number.const in (0, "0") or (isinstance(number.const, tuple) and 0 in number.const)
             if is_zero and not joined.dep & OF_DATA:
                 joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
-        return joined._replace(sort=TEST) if joined.dep > 0 and not joined.dep & ~DATA else joined
+        return joined._replace(sort=TEST) if is_of_data(joined) else joined
 
     def _either(self, parts: list[Expr]) -> Value:
         test = self.value(parts[0])

@@ -22,6 +22,7 @@ from unhang.lint.values import (
     UNKNOWN,
     Effect,
     Value,
+    is_of_data,
     mixed,
 )
 
@@ -58,7 +59,7 @@ def is_in_flight(name: str) -> bool:
 
 def as_test(e: Expr, v: Value) -> Value:
     """A value where it decides. A plain one that was made of the batch, and compared with nothing, is there on all ranks or on none."""
-    is_plain = isinstance(e, Ref | Call) and v.sort is None and v.dep > 0 and not v.dep & ~DATA and not v.params
+    is_plain = isinstance(e, Ref | Call) and v.sort is None and is_of_data(v) and not v.params
     return PLAIN if is_plain else v
 
 

@@ -61,6 +61,11 @@ RAW = ("raw",)  # the module inside a wrapper
 AGREED = ("agreed",)  # broadcast or reduced: the same on all ranks
 
 
+def is_of_data(v: Value) -> bool:
+    """Whether the rank's own batch, and nothing else, makes it differ."""
+    return v.dep > 0 and not v.dep & ~DATA
+
+
 def mixed(*values: Value) -> Value:
     """What is computed from these."""
     dep, params, group = 0, NO_PARAMS, ""

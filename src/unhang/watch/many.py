@@ -60,15 +60,14 @@ class Selection:
 
     def write(self, run_dir: Path) -> None:
         """Writes what the reader must know of those that are not read."""
-        fields = {
-            "world": self._world,
-            "read": self.ranks,
-            "unseen": self._unseen,
-            "is_whole": self._is_whole,
-            "nodes": self.nodes,
-            "kinds": self._kinds[:MOST_NODES],
-        }
-        write_whole(run_dir / ALIKE, json.dumps(fields).encode())
+        kinds = self._kinds[:MOST_NODES]
+        _write(run_dir, self._world, self.ranks, self.nodes, unseen=self._unseen, is_whole=self._is_whole, kinds=kinds)
+
+
+def _write(run_dir: Path, world: int, read: Collection[int], nodes: Collection[str], **more: object) -> None:
+    """What the reader must know of the ranks that are not read."""
+    fields = {"world": world, "read": read, "unseen": (), "is_whole": False, "nodes": nodes, **more}
+    write_whole(run_dir / ALIKE, json.dumps(fields).encode())
 
 
 class AgentOfMany(OutwardAgent):
@@ -113,11 +112,10 @@ class AgentOfMany(OutwardAgent):
         }
         failed = sorted((n for n, at in when.items() if at < math.inf), key=when.__getitem__)[:MOST_FAILED]
         ranks = sorted({r.rank for r in (*self.ranks.values(), *(r for n in failed for r in n.ranks.values()))})
-        if failed:
-            self._have_sent([n.id for n in failed], tuple(ranks))
         nodes = [n.id for n in failed]
-        fields = {"world": self._world, "read": ranks, "unseen": [], "is_whole": False, "nodes": nodes}
-        write_whole(self.run_dir / ALIKE, json.dumps(fields).encode())
+        if nodes:
+            self._have_sent(nodes, tuple(ranks))
+        _write(self.run_dir, self._world, ranks, nodes)
 
     def _heard_of(self) -> list[FarNode]:
         return [node for node in self.nodes.values() if not node.unheard]
