@@ -62,6 +62,17 @@ def test_a_report_folder_and_an_archive_of_it(tmp_path: Path, capsys: pytest.Cap
     assert capsys.readouterr() == ("", "")
 
 
+def test_an_archive_of_logs(log: Path, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "logs.tar.gz", "w:gz") as packed:
+        packed.add(log, "attempt_0/1/stderr.log")
+    packed_alone, alone = unhang.diagnose(tmp_path / "logs.tar.gz"), unhang.diagnose(log)
+    assert packed_alone.findings[0].title == alone.findings[0].title
+    with tarfile.open(tmp_path / "weights.tar", "w") as packed:
+        packed.add(log, "model.bin")
+    with pytest.raises(NotEvidence, match=r"weights.tar: model.bin not read, since no dump is called so; unpack it"):
+        unhang.diagnose(tmp_path / "weights.tar")
+
+
 def test_what_cannot_be_judged_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("a", "b"):

@@ -88,7 +88,7 @@ class Opened(list[Given]):
 
 @contextmanager
 def opened(paths: Sequence[Given], log: Log = ignore) -> Iterator[Opened]:
-    """The evidence: `-` is copied and archives of runs are unpacked for as long; a report leads to the bundle beside it.
+    """The evidence: `-` is copied and archives of runs and of logs are unpacked for as long; a report leads to the bundle beside it.
 
     `log` takes a line on what is damaged.
 
@@ -106,7 +106,7 @@ def opened(paths: Sequence[Given], log: Log = ignore) -> Iterator[Opened]:
 
 
 def _evidence(path: Given, stack: ExitStack, names: dict[str, str], log: Log) -> Given:
-    from unhang.read.dumps.unpack import is_packed_run, unpack
+    from unhang.read.dumps.unpack import is_packed, unpack
 
     def temporary() -> Path:
         return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unhang-")))
@@ -123,7 +123,7 @@ def _evidence(path: Given, stack: ExitStack, names: dict[str, str], log: Log) ->
             return beside if beside.is_dir() else path.parent
     if is_own_file(path):
         return report_beside(path)
-    if is_packed_run(path):
+    if is_packed(path):
         folder = temporary()
         names[str(folder)] = str(path)
         if damage := unpack(path, folder):

@@ -259,8 +259,8 @@ class Walk:
             self.absent.append(Unavailable(f"part of {path}", content.damage))
         if content.others:
             shown = ", ".join(content.others[:3]) + (", ..." if len(content.others) > 3 else "")
-            what = f"{len(content.others)} files in {path} that are no dumps"
-            self.absent.append(Unavailable(what, f"logs and stacks are not read from archives: unpack it ({shown})"))
+            reason = f"{path}: {shown} not read, since no dump is called so; unpack it, or give the archive by its own name"
+            self.absent.append(Unavailable(f"archive {path}", reason))
 
     def _add_url(self, url: str) -> None:
         try:

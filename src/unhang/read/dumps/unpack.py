@@ -1,4 +1,4 @@
-"""Archives of what `unhang run` left: unpacked into a folder, since logs and stacks are files of their own."""
+"""Archives of runs and of logs: unpacked into a folder, since logs and stacks are files of their own."""
 
 from __future__ import annotations
 
@@ -15,20 +15,30 @@ from unhang.read.files import unreadable
 
 MAX_UNPACKED_BYTES = 8 << 30
 _OF_A_RUN = re.compile(r"(^|/)(job\.json|report\.json|ranks/r\d{1,9}-\d{1,9}/[^/]+)$")
+_IS_TEXT = re.compile(r"(^|/)[^/.][^/]*\.(log|err|out|txt|jsonl|csv)(\.\d+|\.gz|\.xz|\.zst|\.bz2)*$|(^|/)(stdout|stderr|stdlog)$", re.I)
 
 
-def is_packed_run(path: Path) -> bool:
-    """Whether a file is an archive with runs in it, not with dumps alone. One that cannot be read is none."""
+def is_packed(path: Path) -> bool:
+    """Whether a file is an archive with runs or logs in it, not with dumps alone. One that cannot be read is none."""
     if not is_archive(path.name) or not path.is_file():
         return False
     try:
         content = archive_at(os.path.abspath(path))  # which reads the dumps in it at the same time
-    except UnreadableInput:
-        try:
-            content = _everything(path)  # it may be cut
-        except UnreadableInput:
+        if not any(_OF_A_RUN.search(name) or _IS_TEXT.search(name) for name in (*content.others, *content.members)):
             return False
-    return any(_OF_A_RUN.search(name) for name in (*content.others, *content.members))
+    except UnreadableInput:
+        pass  # it may be cut
+    try:
+        content = _everything(path)
+    except UnreadableInput:
+        return False
+    if any(map(_OF_A_RUN.search, content.members)):
+        return True
+    return any(map(_IS_TEXT.search, content.members)) and _size(content) <= MAX_UNPACKED_BYTES
+
+
+def _size(content: archive.Archive) -> int:
+    return sum(member.size for member in content.members.values())
 
 
 def _everything(path: Path) -> archive.Archive:
@@ -47,7 +57,7 @@ def unpack(path: Path, folder: Path) -> str:
     """
     name = str(path)
     content = _everything(path)
-    if sum(member.size for member in content.members.values()) > MAX_UNPACKED_BYTES:
+    if _size(content) > MAX_UNPACKED_BYTES:
         raise archive.too_large(name, MAX_UNPACKED_BYTES)
     for inner, member in content.members.items():
         data = archive.packed_member(content, inner, opener(name), archive.MAX_DUMP_BYTES)
