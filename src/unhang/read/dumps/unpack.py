@@ -15,7 +15,9 @@ from unhang.read.files import unreadable
 
 MAX_UNPACKED_BYTES = 8 << 30
 _OF_A_RUN = re.compile(r"(^|/)(job\.json|report\.json|ranks/r\d{1,9}-\d{1,9}/[^/]+)$")
-_IS_TEXT = re.compile(r"(^|/)[^/.][^/]*\.(log|err|out|txt|jsonl|csv)(\.\d+|\.gz|\.xz|\.zst|\.bz2)*$|(^|/)(stdout|stderr|stdlog)$", re.I)
+_IS_TEXT = re.compile(
+    r"(^|/)[^/.][^/]*\.(log|err|out|txt|jsonl|csv)(\.\d+|\.gz|\.xz|\.zst|\.bz2)*$|(^|/)(stdout|stderr|stdlog)$", re.I
+)
 
 
 def is_packed(path: Path) -> bool:
