@@ -38,19 +38,26 @@ _OWN = lazy_pattern(r"\b[Rr](?:ank)?[ _:=#-]?(\d{1,5})\b")
 
 
 def silent_ranks(s: Situation) -> tuple[int, ...]:
-    """The few ranks that did not wait where all others of a world of known size waited in one call until their limit.
+    """The few ranks that did not wait where all others waited in one call until their limit.
 
-    Nothing where the waits are in several calls, or where the log may be that of one rank or of one node alone.
+    Nothing where the waits are in several calls, or where the log may be that of one rank or of one node alone. In a world of
+    unknown size it is the one number that lacks among those that waited, if the log has other lines of it.
     """
-    waits, waited, world = s.watchdogs.timed_out, set(s.watchdogs.ranks), s.case.job.world_size
-    if not world or world > _MOST_RANKS or not waited or max(waited) >= world or s.watchdogs.has_subgroups:
+    waits, waited = s.watchdogs.timed_out, set(s.watchdogs.ranks)
+    if not waited:
+        return ()
+    world = s.case.job.world_size or max(waited) + 1
+    if world > _MOST_RANKS or max(waited) >= world or s.watchdogs.has_subgroups:
         return ()
     if len({(x.op, x.seq, x.numel_in) for x in waits if x.op}) != 1:
         return ()
     silent = set(range(world)) - waited
     if not silent or silent & set(s.watchdogs.seen) or (len(silent) > 1 and _SHARE * len(silent) > len(waited)):
         return ()
-    if len(waited) > 1 or silent <= {*(line.rank for line in s.case.log), *s.case.ranks}:
+    has_lines = silent <= {*(line.rank for line in s.case.log), *s.case.ranks}
+    if not s.case.job.world_size:
+        return tuple(silent) if has_lines and len(silent) == 1 and len(waited) > 2 else ()
+    if len(waited) > 1 or has_lines:
         return tuple(sorted(silent))
     said = (_OWN.search(line.text[:_MOST_CHARS]) for line in s.case.log[:_MOST_LINES])
     return tuple(sorted(silent)) if silent <= {int(own[1]) for own in said if own} else ()

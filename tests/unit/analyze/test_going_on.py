@@ -28,6 +28,8 @@ WAITS = timeouts(*((rank, 12, "ALLREDUCE", 9000) for rank in (1, 2, 3)))
         ("export WORLD_SIZE=2", ()),  # a scheduler's, which counts nodes
         ("world size 64", ()),  # may be the log of one node
         ("", ()),
+        ("[rank0]: step 11 loss 2.0", (0,)),  # it is there, whatever the size
+        ("[rank5]: step 11 loss 2.0", ()),
     ],
 )
 def test_the_silent_rank_of_a_world_of_known_size(hint: str, silent: tuple[int, ...]) -> None:
