@@ -100,7 +100,7 @@ def test_what_a_story_says_is_answered(row: AdviceRow) -> None:
     if how == "explain":
         kind, text, _ = explained(what, ())
         assert (kind, bool(text)) in {
-            (k, True) for k in ("rule", "cause", "variable", "advice", "messages", "lines", "lint rule")
+            (k, True) for k in ("rule", "cause", "variable", "advice", "messages", "topics", "lines", "lint rule")
         }
     elif how == "rule":
         assert what in rules_by_id()

@@ -28,6 +28,7 @@ from unhang.show import explain_text as show
 from unhang.show.explain_text import KnownAdvice, KnownLine, KnownVariable, Lines, Message
 from unhang.show.paper import printable
 from unhang.skill.advice import ADVICE, advice_in, advice_json, advice_on, advice_text, in_short
+from unhang.skill.topics import topics_json, topics_on, topics_text
 
 MAX_KINDS = 200
 _SCRIPTS = {".sh", ".bash", ".zsh", ".sbatch", ".slurm", ".pbs", ".lsf", ".env", ".py", ".yaml", ".yml", ".toml"}
@@ -89,9 +90,11 @@ def explained(word: str, commands: Sequence[str]) -> tuple[str, str, Mapping[str
         lines = _lines_of(word)
     except (UnknownWord, NoKnownLine):
         is_name = " " not in word.strip() and bool(nearest(word))
-        if is_name or not (messages := messages_with(word)):
+        if not is_name and (messages := messages_with(word)):
+            return "messages", show.messages_text(word, messages), show.messages_json(messages)
+        if is_name or os.path.exists(word) or word == "-" or not (topics := topics_on(word)):
             raise
-        return "messages", show.messages_text(word, messages), show.messages_json(messages)
+        return "topics", topics_text(topics), topics_json(topics)
     return "lines", show.lines_text(lines), show.lines_json(lines)
 
 

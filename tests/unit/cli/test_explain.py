@@ -158,6 +158,34 @@ def test_a_text_that_is_not_known_is_3(capsys: TOLD) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("symptom", "name"),
+    [
+        ("job hangs at 99%", "uneven-inputs"),
+        ("validation only on rank 0", "code-divergence"),
+        ("dataloader workers hang", "dataloader-hang"),
+        ("works on one node, hangs on two", "network-interface"),
+        ("exitcode -9", "host-oom"),
+        ("GPU utilization 100% but no progress", "gpu-at-100-percent"),
+        ("how do I increase the timeout?", "raise-the-timeout"),
+        ("stuck at init_process_group", "rendezvous-incomplete"),
+    ],
+)
+def test_a_symptom_leads_to_what_speaks_of_it(symptom: str, name: str, capsys: TOLD) -> None:
+    found = as_json(capsys, symptom)
+    assert found["kind"] == "topics"
+    assert name in [topic["name"] for topic in found["topics"]]
+    assert f"\n  {name}: " in text(capsys, symptom)
+    for topic in found["topics"]:
+        text(capsys, topic["name"])  # each can be explained
+
+
+@pytest.mark.parametrize("line", ["the job: hang=[rank 0] on second epoch", "a recipe for pizza", "hang " * 100])
+def test_what_is_no_symptom_leads_nowhere(line: str, capsys: TOLD) -> None:
+    assert cli_main.main(["explain", line]) == 3
+    assert capsys.readouterr().out == ""
+
+
 def test_stdin_is_a_text(monkeypatch: pytest.MonkeyPatch, capsys: TOLD) -> None:
     content = f"step 1\n{WATCHDOG}\nstep 2\n{WATCHDOG}\n".encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
