@@ -88,9 +88,9 @@ def _bare(message: str) -> str:
 
 
 def kind_of_error(error: RaisedError) -> str:
-    """Whether an exception may be where it began, reports what another process did, or was asked for."""
+    """Whether an exception may be where it began, reports what another process did, or was asked for, as what is raised on the way out is."""
     text = error.text
-    if _ASKED_TO_END.match(text):
+    if any(_ASKED_TO_END.match(first.text) for first in (error, *error.before[:1])):
         return "told"
     return "echo" if _REPORTS.search(text) or is_communication_error(error) else "primary"
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from unhang.diagnosis import judge_case
+from unhang.model import Outcome
 from unhang.read.logs.case import log_case
 
 STEPS = "".join(f"step {n} loss 2.0\n" for n in range(1, 6))
@@ -23,3 +25,45 @@ ECHO = "RuntimeError: [/gloo/transport/tcp/pair.cc:547] Connection closed by pee
 )
 def test_a_zero_behind_a_failure_from_which_nothing_moved_on_is_not_believed(text: str, code: int | None) -> None:
     assert log_case(text).job.exit_code == code
+
+
+LEFT = "[rank0]:[W604 08:55:15 ProcessGroupNCCL.cpp:1496] Warning: WARNING: destroy_process_group() was not called before program exit\n"
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "/app/serve.py", line 7, in stop\n    sys.exit({})\nSystemExit: {}\n'
+)
+ON_THE_WAY_OUT = (
+    "\nDuring handling of the above exception, another exception occurred:\n\nTraceback (most recent call last):\n"
+    '  File "/app/serve.py", line 9, in loop\n    await receive()\nasyncio.exceptions.CancelledError\n\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        (STEPS + LEFT, Outcome.CLEAN),
+        (STEPS + LEFT + STEPS, Outcome.UNKNOWN),  # another process goes on
+        (STEPS + FAILED + LEFT, Outcome.CRASH),
+        (STEPS + ECHO + LEFT, Outcome.CRASH),
+        (STEPS + TRACEBACK.format(0, 0) + ON_THE_WAY_OUT + LEFT, Outcome.CLEAN),
+        (STEPS + TRACEBACK.format(1, 1) + ON_THE_WAY_OUT + LEFT, Outcome.CRASH),
+    ],
+)
+def test_a_process_that_left_with_its_group_ended_well_where_nothing_failed(text: str, outcome: Outcome) -> None:
+    assert judge_case(log_case(text)).diagnosis.outcome is outcome
+
+
+ELASTIC = "[INFO] torch.distributed.elastic.agent.server.api: [default] "
+KILLED = "[ERROR] torch.distributed.elastic.multiprocessing.api: failed (exitcode: -9) local_rank: 0 (pid: 31) of binary: python\n"
+AGAIN = f"{ELASTIC}Rendezvous complete for workers. Result: restart_count=1 master_addr=a master_port=29500\n"
+SUCCEEDED = f"{ELASTIC}worker group successfully finished. Waiting 300 seconds for other agents to finish.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        (STEPS + KILLED + AGAIN + STEPS + SUCCEEDED, Outcome.CLEAN),
+        (STEPS + KILLED + AGAIN + STEPS + KILLED + SUCCEEDED, Outcome.CRASH),
+    ],
+)
+def test_a_job_that_was_started_again_and_ended_well_is_clean(text: str, outcome: Outcome) -> None:
+    assert judge_case(log_case(text)).diagnosis.outcome is outcome

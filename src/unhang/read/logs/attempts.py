@@ -124,6 +124,7 @@ MAX_BEHIND = 60  # lines of a summary, and what interpreters print when they go
 _BEGINS = ("launchers.started", "elastic.launch_config", "elastic.rendezvous_done", "elastic.restart")
 _OF_TRAINING = ("ending.finished", "work.ended")
 _OF_WORKERS = "ending.succeeded"
+_OF_A_PROCESS = "ending.not_destroyed"  # printed by the exit of a process, after an exception too
 _CODE = "ending.code"
 _OF_LAUNCHERS = ("ending.", "launchers.", "elastic.")
 
@@ -138,7 +139,8 @@ class End(NamedTuple):
 def end_of(events: Sequence[LogEvent], troubles: Iterable[int], lines: int) -> End | None:
     """How the job ended; None where its log does not tell. `troubles`: the places of exceptions among the `lines`.
 
-    It ended well where the end is told after everything that failed, and the training had moved on after that. An exit code that somebody
+    It ended well where the end is told after everything that failed, and the training had moved on after that; where nothing failed, also
+    where processes left with a process group that they had not destroyed, and nothing comes after it. An exit code that somebody
     printed is believed alone, but a 0 behind a failure after which nothing moved: that may be of a pipe or a container. What is told before
     a failure, or before more training, is not the job's end: a rank may be done before others fail, and a helper before the job begins.
     """
@@ -150,6 +152,8 @@ def end_of(events: Sequence[LogEvent], troubles: Iterable[int], lines: int) -> E
     marks_found = [
         e for e in events if e.order >= final and e.order > last and (e.kind == _OF_WORKERS or e.kind in _OF_TRAINING)
     ]
+    if last < 0:
+        marks_found += [e for e in events if e.order >= final and e.kind == _OF_A_PROCESS]
     steps = {e.order for e in events if e.is_progress}
     marks = [e for e in marks_found if sum(order > e.order for order in steps) <= SUMMED_UP]
     if not marks or (last >= 0 and moved_after(events, last) <= STILL_PRINTED):

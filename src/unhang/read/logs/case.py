@@ -41,10 +41,12 @@ def case_of_outputs(
     place = {(line.source.path, line.source.line): i for i, line in enumerate(lines)}
     errors = [error for _, error in _errors_in_order(outputs, lines)]
     troubles = [place.get((error.source.path, error.source.line), len(lines)) for error in errors]
-    end = None if known or any(x.code for x in exits.values()) else end_of(events, troubles, len(lines))
+    has_failed = any(x.code for x in exits.values()) and not _were_started_again(events, troubles)
+    end = None if known or has_failed else end_of(events, troubles, len(lines))
     is_well = end is not None and end.code == 0
-    if is_well:  # whatever was raised was handled
+    if is_well:  # whatever was raised was handled, and who failed was started again
         loose.clear()
+        exits = {rank: x for rank, x in exits.items() if not x.code}
     world = reported_world(events)
     ranks = {rank: _evidence(rank, world, raised.get(rank, []), exits.get(rank), is_well) for rank in {*raised, *exits}}
     ranks = dict(sorted({**ranks, **(known or {})}.items()))
@@ -64,11 +66,17 @@ def case_of_outputs(
     )
 
 
+def _were_started_again(events: Sequence[LogEvent], troubles: Sequence[int]) -> bool:
+    """Whether a launcher started the ranks again after the last failure that the log tells."""
+    last = max([*troubles, *(e.order for e in events if e.says)], default=-1)
+    return any(e.kind == "elastic.restart_count" and e.order > last for e in events)
+
+
 def _errors_in_order(
     outputs: Sequence[OutputLog], lines: Sequence[LogLine]
 ) -> Sequence[tuple[int | None, RaisedError]]:
-    """All exceptions: of one log as printed, of several by time where all of them have one."""
-    found = [pair for output in outputs for pair in output.errors]
+    """All exceptions: of one log as printed, of several by time where all of them have one. An exit with code 0 is none."""
+    found = [pair for output in outputs for pair in output.errors if not _left_well(pair[1])]
     if len(outputs) < 2:
         return found
     times = {(line.source.path, line.source.line): line.time_ns for line in lines}
@@ -77,6 +85,12 @@ def _errors_in_order(
     if len(timed) < len(found):
         return found
     return [(rank, replace(error, time_ns=t)) for t, rank, error in sorted(timed, key=lambda item: item[0])]
+
+
+def _left_well(error: RaisedError) -> bool:
+    """Whether it is `sys.exit(0)`, or was raised on the way out after it."""
+    first = (*error.before, error)[0]
+    return first.type == "SystemExit" and first.message.strip() in ("", "0")
 
 
 def reported_world(events: Sequence[LogEvent]) -> int | None:
