@@ -139,7 +139,7 @@ def works_on(s: Situation) -> LogEvent | None:
     if first is None or not waited:
         return None
     theirs = {x.words for x in own_lines(s) if x.rank in waited}
-    steps = {e.order for e in s.events.of("progress.step")}
+    steps = {e.order for e in s.events.of("progress.step", "learn.")}
     said: dict[tuple[int | None, str], list[OwnLine]] = {}
     for x in own_lines(s):
         is_own = x.rank not in waited and x.rank not in s.watchdogs.seen and x.words not in theirs

@@ -56,13 +56,15 @@ def bar_beside_the_wait(events: Events, limit_s: int, position: int | None) -> L
 
     Training makes at least one collective per step: a bar that counted to more than `position`, the number of the collective in
     which the others wait, counts something that one rank does without them. So does one that counts bytes, and one that goes
-    on when the others have waited for so long.
+    on when the others have waited for so long. None where it shows a loss: that is training.
     """
     waited = _waited(events)
     bars = [e for e in events.of("progress.bar") if waited is not None and e.order <= waited]
     if not bars or _is_done(bars[-1]):
         return None
     last = bars[-1]
+    if any(e.order == last.order for e in events.of("learn.")):
+        return None
     done, ran_s = last.number("done"), elapsed_s(last) if last["elapsed"] else None
     if ran_s is None or ran_s < _ALMOST * limit_s:
         return None
@@ -77,19 +79,20 @@ def bar_beside_the_wait(events: Events, limit_s: int, position: int | None) -> L
 def preparing_bar(events: Events, limit_s: int) -> LogEvent | None:
     """An unfinished bar with a name of its own as the last one before the first wait that ran out, in a job that had not trained yet.
 
-    None where several ranks draw it, where its name is that of a loop in which all take part, and where it had run for less than
-    half of the limit.
+    None where several ranks draw it, where its name is that of a loop in which all take part, and where it had neither run for half of
+    the limit, nor was to run for longer than that. The line on the wait may stand behind it, on the same line.
     """
     waited = _waited(events)
-    before = [e for e in events if waited is not None and e.order < waited]
-    bars = [e for e in before if e.kind == "progress.bar"]
+    is_bar = "progress.bar"
+    before = [e for e in events if waited is not None and e.order < waited + (e.kind == is_bar)]
+    bars = [e for e in before if e.kind == is_bar]
     if not bars or _is_done(bars[-1]) or any(e.kind in ("progress.step", "progress.unbounded") for e in before):
         return None
     last, names = bars[-1], [e.text.partition("%|")[0].rstrip("0123456789 ") for e in bars]
     counts = [e.number("done") or 0 for e, name in zip(bars, names, strict=True) if name == names[-1]]
     is_alone = all(a <= b for a, b in pairwise(counts))
     ran_s = elapsed_s(last) if last["elapsed"] else None
-    if ran_s is not None and ran_s < _HALF * limit_s:
+    if ran_s is not None and ran_s < _HALF * limit_s and (_seconds(last["left"]) or 0) < limit_s:
         return None
     is_of_all = any(_OF_ALL.search(name) or not name.strip() for name in names) or _LOADING.search(last.text)
     return last if is_alone and not is_of_all and sum(c.isalpha() for c in names[-1]) >= _LEAST_NAME else None
@@ -118,8 +121,13 @@ def trained_on_after(events: Events, event: LogEvent) -> bool:
 
 
 def elapsed_s(event: LogEvent) -> int | None:
-    """Seconds that a progress bar has run: `1:02:03` or `10:01`."""
-    parts = event["elapsed"].split(":")
+    """Seconds that a progress bar has run."""
+    return _seconds(event["elapsed"])
+
+
+def _seconds(time: str) -> int | None:
+    """Of `1:02:03` or `10:01`."""
+    parts = time.split(":")
     if not all(p.isdecimal() and len(p) < 6 for p in parts):
         return None
     seconds = 0

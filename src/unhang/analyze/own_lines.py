@@ -13,7 +13,7 @@ from unhang.model.lazy_pattern import lazy_pattern
 if TYPE_CHECKING:
     from unhang.analyze.situation import Situation
 
-_MOST_LINES, _MOST_CHARS, _MOST_RANKS = 4000, 300, 4096
+_MOST_LINES, _MOST_CHARS, _MOST_RANKS, _LEAST_SAID = 4000, 300, 4096, 12
 OF_LIBRARIES = lazy_pattern(
     r"\bNCCL (?:INFO|WARN|version)\b|ProcessGroup|c10d|TCPStore|[Ww]atchdog|torch/distributed|torch\.distributed|^\[Gloo\]"
     r"|Traceback \(|^ *File \"|^\s*(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Warning|Interrupt|Exit)\b|UserWarning|FutureWarning"
@@ -35,6 +35,14 @@ class OwnLine(NamedTuple):
     values: tuple[str, ...]
     order: int
     line: LogLine
+
+    @property
+    def said(self) -> str:
+        """What stands behind the name of the rank, where a program puts time, level and logger before it; else the whole line."""
+        text = self.line.text.strip()
+        own = _OWN.search(text[:_MOST_CHARS])
+        behind = text[own.end() :].lstrip(" ])|:>-") if own else ""
+        return behind if sum(c.isalpha() for c in behind) >= _LEAST_SAID else text
 
 
 _known: WeakKeyDictionary[Situation, tuple[OwnLine, ...]] = WeakKeyDictionary()

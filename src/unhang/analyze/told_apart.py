@@ -25,6 +25,7 @@ _NOT_YET = lazy_pattern(
     r"\b(?:will|would|if|when|may|set|enabled?|config\w*|args?|default|errors?|fail\w*|exit status|exception|warn\w*)\b",
     re.IGNORECASE,
 )
+_LEVEL = lazy_pattern(r"\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\b")
 _SHAPE = lazy_pattern(r"[\[(] ?#(?:, ?#)+,? ?[\])]|\bshape|\bsize", re.IGNORECASE)
 _ENDS_PASS = lazy_pattern(
     r"\b(?:validat\w+|evaluat\w+|end of (?:the )?epoch|epoch\b.{0,20}\b(?:end(?:ed|s)?|done|finished|completed?))\b",
@@ -44,27 +45,29 @@ class Apart(NamedTuple):
 def skipped_or_left(s: Situation) -> Apart | None:
     """The fewer ranks that said they skip or leave something, or once more than the others that their pass ends, and after which nothing moved.
 
-    Nothing where a rank may be missing in the log, where rank 0 alone speaks for all, and where it is told at once what is only set up.
+    Nothing where a rank may be missing in the log, unless those that said it are just those that did not wait; where rank 0 alone speaks
+    for all; and where it is told at once what is only set up.
     """
     if s.watchdogs.first is None and not _was_ended(s):
         return None
     of_ranks = by_rank(before_the_wait(s))
-    everybody = set(of_ranks)
-    if len(everybody) < _LEAST_RANKS or everybody != set(range(s.case.job.world_size or len(everybody))):
+    everybody, waited = set(range(s.case.job.world_size or len(of_ranks))), set(s.watchdogs.ranks)
+    if len(of_ranks) < _LEAST_RANKS or not everybody.issuperset(of_ranks):
         return None
-    waited = set(s.watchdogs.ranks)
     for words, counts in _how_often(of_ranks).items():
         most = max(counts.values())
         ranks = {r for r in everybody if counts[r] == most}
         others = everybody - ranks
-        if not others or any(counts[r] != most - 1 for r in others) or _NOT_YET.search(words):
+        if not others or any(counts[r] != most - 1 for r in others) or _NOT_YET.search(_LEVEL.sub("", words)):
+            continue
+        if len(of_ranks) < len(everybody) and waited != others:
             continue
         leaves = most == 1 and _LEAVES.search(words) and (ranks != {0} or waited == others)
         ends = bool(_ENDS_PASS.search(words)) and 0 not in ranks and bool(waited) and not waited & ranks
         lines = [next(x for x in reversed(of_ranks[r]) if x.words == words) for r in sorted(ranks)]
         is_few = len(ranks) < len(others) or len(everybody) == _LEAST_RANKS
         if (leaves or ends) and is_few and _ends_there(s, of_ranks, lines):
-            beside = [of_ranks[r][-1] for r in sorted(others)]
+            beside = [of_ranks[r][-1] for r in sorted(others) if r in of_ranks]
             return Apart(tuple(sorted(ranks)), [*lines, *beside[:_MOST_SAID]], ends or bool(_OF_DATA.search(words)))
     return None
 

@@ -35,9 +35,16 @@ _SERVES = {0: "sets the size of the cache", 1: "sets the size of the cache"}
 _ROUNDS = "".join(_said("prompt {n}: tensor of shape (4, 3)", n) for n in range(3))
 _KEPT = "".join(_said("round {n}: 6 groups kept", n) for n in range(3))
 
+# Rank 0 alone tells of the steps, and rank 3 of what it leaves out.
+_ONE_SKIPS = (
+    "world size 4\n[rank0] step 11\n2026-06-09 11:10 | WARNING | app | [rank 3] NoAnchors: too short, skipping it\n"
+)
+
 CASES = {
     "skipped-by-some": (
         Fires(log_case(_PLAN + _SKIPPED + _WAIT), (2,)),
+        Fires(log_case(_ONE_SKIPS + _WAIT.rpartition("[rank3]")[0]), (3,)),
+        Quiet(log_case(_ONE_SKIPS + _WAIT), "it waits as well, and others say nothing"),
         Fires(log_case(_PLAN + _said(_EARLY) + _WAIT), (1,)),
         Fires(log_case(_PLAN + _said(_EARLY) + "Epoch 4:   0%|    | 0/313 [00:00<?, ?it/s]\n^C"), (1,)),
         Fires(log_case(_PLAN + _said(_OF_DATA) + _WAIT), (1,), cause="uneven-inputs"),

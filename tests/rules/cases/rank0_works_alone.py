@@ -105,6 +105,13 @@ CASES = {
             log_case(_PACKS.format(40).replace("Packing", "Epoch 1") + timeouts((1, 1, "ALLREDUCE", 9))),
             "the bar is that of the training",
         ),
+        Fires(
+            log_case(
+                "Evolving anchors:   0%|▏      | 3/1000 [02:03<11:24:29, 41.19s/it]"
+                + timeouts((1, 1, "ALLGATHER", 9), (3, 1, "ALLGATHER", 9))
+            ),
+            (0,),
+        ),
         Fires(log_case(_STEPS + "Diagnosis:\n" + _WAIT_STEP), (0,)),
         Quiet(log_case(_STEPS + _WAIT_STEP), "its last word is a step"),
         Quiet(log_case(_STEPS + "plots are finished\n" + _WAIT_STEP), "its last word is that something ended"),
@@ -113,6 +120,14 @@ CASES = {
             "rank 0 is not the only one silent",
         ),
         Quiet(log_case(_LATENTS + timeouts((1, 1500, "ALLREDUCE", 900))), "the bar counts steps of training"),
+        Quiet(
+            log_case(
+                "Epoch 0:  95%|████ | 8692/9188 [30:57<01:45,  4.68it/s, loss=11.5, v_num=0]"
+                + timeouts((1, 13, "BROADCAST", 1))
+                + "\nEpoch 0:  95%|████ | 8695/9188 [30:58<01:45,  4.68it/s, loss=11.5, v_num=0]\n"
+            ),
+            "a bar that shows a loss is training",
+        ),
         Quiet(
             log_case("Evaluating:  12%|#2 | 12/100 [00:10<01:20]\n" + timeouts((1, 88, "_ALLGATHER_BASE", 9))),
             "all evaluate",

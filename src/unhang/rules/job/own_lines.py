@@ -46,7 +46,7 @@ def skipped_by_some(s: Situation) -> Found | None:
     others = s.others(apart.ranks)
     words = {
         "who": w.name_ranks(apart.ranks),
-        "said": apart.lines[0].line.text.strip()[:_MOST_WORDS],
+        "said": apart.lines[0].said[:_MOST_WORDS],
         "others": w.name_ranks(others) if others else "the others",
     }
     return Found(
@@ -91,7 +91,7 @@ def unlike_in_the_last_round(s: Situation) -> Found | None:
     fewest = min(map(len, sides.values()))
     few = [side for side in sides.values() if len(side) == fewest]
     culprits = tuple(x.rank for x in few[0] if x.rank is not None) if len(few) == 1 else ()
-    first, other = (side[0].line.text.strip()[:_MOST_WORDS] for side in list(sides.values())[:2])
+    first, other = (side[0].said[:_MOST_WORDS] for side in list(sides.values())[:2])
     return Found(
         0.75 if unlike.is_shape else 0.65,
         culprits,
