@@ -159,3 +159,43 @@ def _unlike_at_last(told: Mapping[int, Sequence[OwnLine]], world: int | None) ->
         return None
     last = [lines[-1] for _, lines in sorted(told.items())]
     return Unlike(last, bool(_SHAPE.search(last[0].words)))
+
+
+_TOOK = lazy_pattern(r"(?<![\w.])(\d{1,7}(?:\.\d+)?) ?(s|secs?|seconds|min|minutes)\b(?![/.])")
+_MANY_TIMES, _LEAST_TOOK, _SHARE_OF_LIMIT = 10, 3, 0.9
+
+
+class TookLonger(NamedTuple):
+    """Ranks that took far longer for something than the others. `seconds`, `usual_s`: the longest of theirs, and the median of the others."""
+
+    ranks: tuple[int, ...]
+    lines: Sequence[OwnLine]
+    seconds: float
+    usual_s: float
+
+
+def took_longer(s: Situation) -> TookLonger | None:
+    """The fewer ranks that told of a time in the same words as most others, longer than the limit of the wait and ten times that of the others.
+
+    Nobody who waited: its time may be that of the wait.
+    """
+    waited, limits = set(s.watchdogs.ranks), [x.limit_ms for x in s.watchdogs.timed_out if x.limit_ms]
+    if not limits:
+        return None
+    least = _SHARE_OF_LIMIT * min(limits) / 1000
+    told: dict[str, dict[int, tuple[float, OwnLine]]] = {}
+    for line in own_lines(s):
+        if line.rank is not None and (times := _TOOK.findall(line.said)):
+            number, unit = times[-1]
+            told.setdefault(line.words, {})[line.rank] = float(number) * (60 if unit.startswith("min") else 1), line
+    for took in told.values():
+        long = {r for r, (seconds, _) in took.items() if seconds >= least}
+        others = sorted(took[r][0] for r in took.keys() - long)
+        usual = others[len(others) // 2] if others else 0.0
+        if not long or long & waited or len(others) < max(_LEAST_TOOK, len(long)):
+            continue
+        if min(took[r][0] for r in long) >= _MANY_TIMES * max(usual, others[-1]):
+            lines = [took[r][1] for r in sorted(long)]
+            beside = [took[r][1] for r in sorted(took.keys() - long)][:_MOST_SAID]
+            return TookLonger(tuple(sorted(long)), [*lines, *beside], max(took[r][0] for r in long), usual)
+    return None

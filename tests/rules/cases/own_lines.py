@@ -32,6 +32,14 @@ _LATE = counted((0, 49, 49), (1, 49, 49)).replace(
 _LOADS = {2: "loads the draft model", 3: "loads the draft model"}
 _SERVES = {0: "sets the size of the cache", 1: "sets the size of the cache"}
 
+_WAIT_OF_2 = timeouts((2, 64, "ALLGATHER", 1))
+
+
+def _took(rank: int, seconds: float) -> str:
+    """How long a copy took on each rank."""
+    return "".join(f"[rank {r}] copied to host after {seconds if r == rank else 11.5 + r / 10} s\n" for r in _ALL)
+
+
 _ROUNDS = "".join(_said("prompt {n}: tensor of shape (4, 3)", n) for n in range(3))
 _KEPT = "".join(_said("round {n}: 6 groups kept", n) for n in range(3))
 
@@ -71,6 +79,22 @@ CASES = {
         Quiet(
             log_case(_PLAN + _SKIPPED + "[rank3]: ValueError: bad batch\n" + _WAIT.rpartition("[rank3]")[0]),
             "an exception came before the waits",
+        ),
+    ),
+    "took-longer": (
+        Fires(log_case(_took(3, 4106.03) + _WAIT_OF_2), (3,)),
+        Fires(
+            log_case(
+                _took(3, 4106.03).rpartition("[rank 3]")[0] + _WAIT_OF_2 + "\n[rank 3] copied to host after 4106.03 s\n"
+            ),
+            (3,),
+        ),
+        Quiet(log_case(_took(3, 12.4) + _WAIT_OF_2), "all took about as long"),
+        Quiet(log_case(_took(2, 4106.03) + _WAIT_OF_2), "who took long is one that waited"),
+        Quiet(log_case(_took(3, 40.0) + _WAIT_OF_2), "it took less than the limit of the wait"),
+        Quiet(
+            log_case("[rank 0] copied to host after 11 s\n[rank 3] copied to host after 4106 s\n" + _WAIT_OF_2),
+            "too few others tell of it",
         ),
     ),
     "another-branch": (

@@ -9,7 +9,7 @@ from unhang.analyze.first_errors import first_error
 from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
-from unhang.analyze.told_apart import another_branch, skipped_or_left, unlike_numbers
+from unhang.analyze.told_apart import another_branch, skipped_or_left, took_longer, unlike_numbers
 from unhang.model import EvidenceLine
 from unhang.rules import wording as w
 from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT
@@ -102,3 +102,15 @@ def unlike_in_the_last_round(s: Situation) -> Found | None:
         victims=s.others(culprits) if culprits else (),
         cause="size-mismatch" if unlike.is_shape else "",
     )
+
+
+@rule("took-longer")
+def took_longer_than_others(s: Situation) -> Found | None:
+    """Ranks at work for longer than the others waited: late, not missing."""
+    late = None if _failed_before(s) else took_longer(s)
+    if late is None:
+        return None
+    words = {"who": w.name_ranks(late.ranks), "seconds": f"{late.seconds:.0f}", "usual": f"{late.usual_s:.3g}"}
+    words["said"] = late.lines[0].said[:_MOST_WORDS]
+    evidence = (*_quoted(late.lines), *quote(lines_of(s.watchdogs.timed_out), 2))
+    return Found(0.78, late.ranks, evidence, words, victims=s.watchdogs.ranks)
