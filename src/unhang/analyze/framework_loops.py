@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from unhang.analyze.divergence import Divergence, is_in
+from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import line_text, surroundings, tree_of
 from unhang.model import CollectiveCall, Frame
@@ -39,11 +40,19 @@ class LeftFramework:
 
 
 def left_framework(s: Situation) -> LeftFramework | None:
-    """Where the first difference is that some ranks left such a loop; both sides were in it at their previous call."""
+    """Where the first difference is that some ranks left such a loop, by a line that asks for it or as their data ran out.
+
+    Both sides were in it at their previous call. Where the loaders are known to go on, it is a difference like any other.
+    """
     d = s.divergence
     if d is None or d.left_loop is not None or d.by_condition is not None:
         return None
-    return _gone(s, d, d.reference_call, d.odd_call, d.odd) or _gone(s, d, d.odd_call, d.reference_call, d.reference)
+    found = _gone(s, d, d.reference_call, d.odd_call, d.odd) or _gone(s, d, d.odd_call, d.reference_call, d.reference)
+    if found is None or found.stop is not None:
+        return found
+    first = d.odd_call if found.leavers == d.odd else d.reference_call
+    is_over = ran_out(s.case, found.leavers, found.stayers, first.created_ns, found.line, is_framework=True)
+    return None if is_over is False else found
 
 
 def _gone(

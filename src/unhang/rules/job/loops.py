@@ -24,6 +24,7 @@ from unhang.analyze.leaving import (
     made_other_rounds,
     way_out_of,
 )
+from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop, WayOut, around, line_text, ways_out
 from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, LogEvent, RankEvidence, user_frames
@@ -95,8 +96,15 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         return _began_elsewhere(found, d, start)
     if (bound := changed_bound(d)) is not None:
         return _by_changed_bound(found, bound, d.has_majority)
-    stay, left = (d.reference_path, d.odd_path) if loop.stayers == d.reference else (d.odd_path, d.reference_path)
-    return _by_way_out(found, way_out_of(stay, left), d.has_majority)
+    is_stayer = loop.stayers == d.reference
+    stay, left = (d.reference_path, d.odd_path) if is_stayer else (d.odd_path, d.reference_path)
+    is_data = ran_out(
+        s.case, loop.leavers, loop.stayers, (d.odd_call if is_stayer else d.reference_call).created_ns, header
+    )
+    if is_data:
+        return found
+    way = way_out_of(stay, left)
+    return _not_the_data(found) if way is None and is_data is False else _by_way_out(found, way, d.has_majority)
 
 
 def _left_framework(s: Situation, d: Divergence) -> Found:
@@ -168,6 +176,14 @@ def _by_way_out(found: Found, way: tuple[Frame, WayOut] | None, is_decided: bool
         found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say=f"{says}/{says}",
         evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame), fixes=("together", "agree"),
     )  # fmt: skip
+
+
+def _not_the_data(found: Found) -> Found:
+    """The loader is known to have more, and nothing in the loop tells why it was left."""
+    say = "not the data/not the data"
+    return replace(
+        found, cause="code-divergence", confidence=min(found.confidence, 0.8), say=say, fixes=("together", "agree")
+    )
 
 
 def _exhausted(s: Situation, d: Divergence) -> Found:
