@@ -58,7 +58,7 @@ class Condition:
     def is_opposite_of(self, other: Condition) -> bool:
         """Whether both are the two outcomes of one test."""
         at = (self.path, self.line) == (other.path, other.line)
-        return at and ast.unparse(_negated(self.test)) == ast.unparse(other.test)
+        return at and ast.unparse(negated(self.test)) == ast.unparse(other.test)
 
     @cached_property
     def _on_some_ranks(self) -> tuple[Value, ...]:
@@ -170,7 +170,7 @@ def _guards_before(body: list[ast.stmt], line: int) -> Iterator[ast.expr]:
         if _covers(statement, line) or statement.lineno > line:
             return
         if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body):
-            yield _negated(statement.test)
+            yield negated(statement.test)
 
 
 def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
@@ -180,7 +180,7 @@ def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
             yield block
 
 
-def _negated(test: ast.expr) -> ast.expr:
+def negated(test: ast.expr) -> ast.expr:
     """The opposite of a test, in the words that one would use."""
     match test:
         case ast.UnaryOp(op=ast.Not()):
@@ -202,13 +202,13 @@ def _tests_of(node: ast.AST, line: int) -> Iterator[ast.expr]:
             if any(_covers(s, line) for s in node.body):
                 yield node.test
             elif any(_covers(s, line) for s in node.orelse):
-                yield _negated(node.test)
+                yield negated(node.test)
         case ast.IfExp():
             first, second = (_calls_on(branch, line) for branch in (node.body, node.orelse))
             if first is not second:
-                yield node.test if first else _negated(node.test)
+                yield node.test if first else negated(node.test)
         case ast.BoolOp(op=op, values=[*conditions, last]) if _calls_on(last, line):
-            yield from map(_negated, conditions) if isinstance(op, ast.Or) else conditions
+            yield from map(negated, conditions) if isinstance(op, ast.Or) else conditions
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             named = (d.func if isinstance(d, ast.Call) else d for d in node.decorator_list)
             yield from (ast.copy_location(ast.Name(n), d) for d in named if named_like_a_rank(n := last_name(d)))
@@ -255,13 +255,13 @@ def _ways(body: Iterable[ast.AST], line: int, test: ast.expr | None, in_loop: bo
     for node in body:
         match node:
             case ast.Break() | ast.Return() if test is not None and (in_loop or isinstance(node, ast.Return)):
-                if not _is_counted(test):
+                if not is_counted(test):
                     yield WayOut(test.lineno, f"if {ast.unparse(test)}", isinstance(node, ast.Return))
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 continue
             case ast.If():
                 yield from _ways(node.body, line, node.test, in_loop)
-                yield from _ways(node.orelse, line, _negated(node.test), in_loop)
+                yield from _ways(node.orelse, line, negated(node.test), in_loop)
             case ast.For() | ast.AsyncFor() | ast.While():
                 yield from _ways((*node.body, *node.orelse), line, test, in_loop=False)
             case ast.Try():
@@ -278,7 +278,7 @@ def _head(handler: ast.ExceptHandler) -> str:
     return f"except {ast.unparse(handler.type)}" if handler.type is not None else "except"
 
 
-def _is_counted(test: ast.expr) -> bool:
+def is_counted(test: ast.expr) -> bool:
     """Whether a test only compares counters and settings: these are equal on all ranks."""
     calls = (n for n in ast.walk(test) if isinstance(n, ast.Call))
     return all(isinstance(c.func, ast.Name) and c.func.id in ("len", "int", "min", "max") for c in calls) and bool(

@@ -22,8 +22,18 @@ from unhang.rules.failure import (
     found_at_first,
     name_or,
 )
-from unhang.rules.late import found_late, has_loader, meets_alone, remedies, waits_idly, works_alone, works_first
+from unhang.rules.late import (
+    found_late,
+    has_loader,
+    holder_of,
+    meets_alone,
+    remedies,
+    waits_idly,
+    works_alone,
+    works_first,
+)
 from unhang.rules.log_lines import only_rank, quote
+from unhang.rules.tense import both
 
 _STARTS_WORKERS = (
     "multiprocessing/popen_spawn_posix.py",
@@ -173,8 +183,17 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
                 fixes = fixes_of(late.activity.frame, meeting.condition, f"rank {late.rank}")
                 yield found_late(s, late, 0.9, meeting.words, say="meets", fixes=fixes, cause="code-divergence")
                 continue
-            words = {"awaits": late.activity.awaits, "taken": w.place(late.activity.frame)}
+            words = {"awaits": _awaits(s, late), "taken": w.place(late.activity.frame), "holder": holder_of(s, late)}
             yield found_late(s, late, 0.88, words, say=kind, fixes=(*remedies(s, late), "only delays"))
+
+
+def _awaits(s: Situation, late: LateRank) -> str:
+    """What the rank waits for; of the lock on a file, who has it."""
+    holder = holder_of(s, late)
+    if holder is None:
+        return late.activity.awaits
+    own = next((e.what for e in s.waits.edges_of(holder) if late.rank in e.targets), "")
+    return f"{late.activity.awaits}, which rank {holder} {both('holds')}{f' in {own}' if own else ''},"
 
 
 def _away_by_stacks(s: Situation) -> Iterator[Found]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from unhang.analyze.callpath import user_path
@@ -27,12 +27,11 @@ from unhang.analyze.leaving import (
 from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop, WayOut, around, line_text, ways_out
-from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, LogEvent, RankEvidence, user_frames
+from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, RankEvidence, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import decided_together
 from unhang.rules.base import Found, rule
-from unhang.rules.failure import UNUSED_PARAMETERS, first_exception, found_at_failures, left_before, name_or
-from unhang.rules.log_lines import quote, ranks_in
+from unhang.rules.failure import found_at_failures, left_before, name_or
 
 _EVEN = ("agree", "join", "even")
 _CLOSED = re.compile(r"Connection closed by peer|Connection reset by peer|Socket closed")
@@ -158,7 +157,8 @@ def _began_elsewhere(found: Found, d: Divergence, start: Start) -> Found:
 
 def _by_changed_bound(found: Found, bound: Bound, is_decided: bool) -> Found:
     """The rounds are counted by a number that the program changes as it goes, where a condition came true."""
-    words = {**found.words, "name": bound.name, "text": bound.text, "set": w.place(bound.frame)}
+    counts = "the list that it goes over" if bound.is_list else "its number of rounds"
+    words = {**found.words, "name": bound.name, "text": bound.text, "set": w.place(bound.frame), "counts": counts}
     return replace(
         found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say="other bound/other bound",
         evidence=(*found.evidence, *w.code_line(bound.frame, "rounds")), location=w.location_of(bound.frame), fixes=("together", "agree"),
@@ -343,7 +343,10 @@ def _with_the_call(found: Found, before: EndedBefore, is_sure: bool) -> Found:
         if is_sure
         else ": the rank that ended left a call out or ended too early, or its peer made one more."
     )
-    return replace(found, words={**found.words, "missed": text}, fixes=(*decide, "together", "transfers"))
+    location = found.location or w.location_of(guarded[-1][0] if guarded else path[-1] if path else None)
+    lacks = f", without {w.name_call(before.call)} of {w.place(path[-1])}," if path and not found.location else ""
+    words = {**found.words, "missed": text, "how": f"{found.words['how']}{lacks}"}
+    return replace(found, words=words, fixes=(*decide, "together", "transfers"), location=location)
 
 
 def _peer_in_source(s: Situation, error: SeenError) -> int | None:
@@ -364,43 +367,3 @@ def _was_needed(s: Situation, leaver: RankEvidence) -> bool:
     return any(
         f.rank != leaver.rank and f.secondary and f.error is not None and f.time_ns >= time_ns for f in s.failures
     )
-
-
-@rule("unused-parameters")
-def unused_parameters(s: Situation) -> Found | None:
-    """DDP's error as the primary failure, or its lines alone."""
-    first = first_exception(s)
-    lines = s.events.of("ddp.unused", "ddp.unused_names", "ddp.unused_indices")
-    if first is None or not UNUSED_PARAMETERS.search(first.text):
-        first = None
-        if not lines or not is_log_only(s) or s.primary_failure is not None:
-            return None
-        if any(e.kind == "primary" for e in errors_of(s)[:1]):
-            return None
-    # Which parameters, and on which ranks, DDP says on lines of their own; else it is the ranks that raised.
-    named = ranks_in(e for e in lines if e.kind != "ddp.unused")
-    ranks = named or (first.ranks if first else ranks_in(lines))
-    frame = first.frame if first else None
-    names = first.error.parameters if first and first.error.parameters else tuple(_names(lines))
-    who = name_or(ranks, "a rank")
-    words = {
-        "who": who,
-        "names": f": {', '.join(names[:6])}" if names else "",
-        "at": w.at(frame),
-    }
-    message = first.error.message if first else lines[0].text
-    return Found(
-        0.96,
-        ranks,
-        (EvidenceLine(f"{who} exception", message[:400]), *quote(e for e in lines if e.source.line is not None)),
-        words,
-        victims=s.others(ranks) if ranks else (),
-        location=w.location_of(frame),
-    )
-
-
-def _names(lines: Sequence[LogEvent]) -> Iterable[str]:
-    """The parameters that DDP names, or their indices."""
-    for event in lines:
-        yield from (name.strip() for name in event["names"].split(",") if name.strip())
-        yield from (f"#{index}" for index in event["indices"].split())

@@ -1,0 +1,54 @@
+"""Loops that sleep and look again: what they wait for, as the source has it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+
+from unhang.analyze.bindings import last_name
+from unhang.analyze.source import is_counted, loop_at, negated, surroundings
+
+_MOST_STATEMENTS, _MOST_TEXT, _LONGEST_SLEEP_S = 10, 60, 120
+
+
+@lru_cache(maxsize=256)
+def polled_for(path: str, line: int) -> str:
+    """What the loop around a sleep waits for, to be read after "waits for"; empty where the line does not sleep in such a loop.
+
+    A loop that does much else is one that works; one that only counts will end.
+    """
+    loops = surroundings(path, line).loops
+    loop = loop_at(path, loops[-1].header) if loops else None
+    if not isinstance(loop, ast.While) or sum(isinstance(n, ast.stmt) for n in ast.walk(loop)) > _MOST_STATEMENTS + 1:
+        return ""
+    calls = (n for n in ast.walk(loop) if isinstance(n, ast.Call) and n.lineno <= line <= (n.end_lineno or n.lineno))
+    if not any(last_name(c.func) == "sleep" and not _is_long(c) for c in calls):
+        return ""
+    if not isinstance(loop.test, ast.Constant):
+        return "" if is_counted(loop.test) else f"`{_short(negated(loop.test))}` to come true"
+    return next(_ways_out(loop.body), "")
+
+
+def _ways_out(body: list[ast.stmt]) -> Iterator[str]:
+    """What lets the loop end, first ones first."""
+    for statement in body:
+        match statement:
+            case ast.If(test=test, body=[*_, ast.Break() | ast.Return()]):
+                yield f"`{_short(test)}` to come true"
+            case ast.If(test=test, orelse=[*_, ast.Break() | ast.Return()]):
+                yield f"`{_short(negated(test))}` to come true"
+            case ast.Try(body=[first, *rest]) if isinstance((first, *rest)[-1], ast.Break | ast.Return):
+                yield f"`{_short(first)}` to succeed"
+            case ast.Try(body=inner) | ast.With(body=inner):
+                yield from _ways_out(inner)
+
+
+def _is_long(call: ast.Call) -> bool:
+    value = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else 0
+    return isinstance(value, int | float) and value > _LONGEST_SLEEP_S
+
+
+def _short(node: ast.AST) -> str:
+    text = ast.unparse(node).partition("\n")[0].removeprefix("return ")
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} ..."
