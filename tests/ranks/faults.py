@@ -112,7 +112,7 @@ HANGS = [
     _hang("sigstop", "rank-frozen", (1,)),
     # Rank 3 has not yet joined: the watcher may not know it, so that its line cannot be demanded.
     _hang("rendezvous_incomplete", "rendezvous-incomplete", (3,), location="optional"),
-    _hang("one_rank_twice", "rendezvous-incomplete", (3,), location="optional"),
+    _hang("one_rank_twice", "rendezvous-incomplete", (3,), location="ignored"),
     _hang("shutdown_hang", "shutdown-hang", (1,), "suspected"),
     _hang("queue_never_done", "shutdown-hang", (0,), "suspected"),
     _restarted(

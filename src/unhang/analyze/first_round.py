@@ -43,7 +43,7 @@ def other_start(case: Case, d: Divergence) -> Start | None:
 
 
 class Bound(NamedTuple):
-    """A number of rounds, or a list of them, that the program changes as it goes. `frame`: the line that does, `header`: of the loop; `text`: the condition."""
+    """A number of rounds, or a list of them, that the program changes as it goes. `frame`: the condition under which it does, `header`: of the loop."""
 
     frame: Frame
     header: int
@@ -52,11 +52,8 @@ class Bound(NamedTuple):
     is_list: bool
 
 
-def changed_bound(d: Divergence) -> Bound | None:
-    """Of a loop that some ranks left: the number of its rounds, where one rank may have changed it alone."""
-    if d.left_loop is None:
-        return None
-    frame, header = d.left_loop.frame, d.left_loop.header
+def changed_bound(frame: Frame, header: int) -> Bound | None:
+    """Of the loop around a frame that some ranks left: the number of its rounds, where one rank may have changed it alone."""
     name, line, text, is_list = _bound_of(frame.file, header)
     at = Frame(frame.file, line, surroundings(frame.file, line).function)
     return Bound(at, header, name, text, is_list) if line else None
@@ -73,8 +70,7 @@ def _bound_of(path: str, header: int) -> tuple[str, int, str, bool]:
     for test in (n for n in ast.walk(tree) if isinstance(n, ast.If)) if tree is not None and (names or lists) else ():
         for node in (n for statement in test.body for n in ast.walk(statement)):
             for name in (_grows(node) & names.keys()) | (_shortens(node) & lists.keys()):
-                line: int = node.lineno  # type: ignore[attr-defined]
-                return {**lists, **names}[name], line, f"if {ast.unparse(test.test)}", name in lists
+                return {**lists, **names}[name], test.lineno, f"if {ast.unparse(test.test)}", name in lists
     return "", 0, "", False
 
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from unhang.analyze.bindings import last_name
-from unhang.analyze.source import is_counted, loop_at, negated, surroundings
+from unhang.analyze.source import loop_at, negated, surroundings
+from unhang.analyze.ways_out import is_counted
 
 _MOST_STATEMENTS, _MOST_TEXT, _LONGEST_SLEEP_S = 10, 60, 120
 

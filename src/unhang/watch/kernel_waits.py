@@ -35,7 +35,7 @@ _FIFO_PARTNER = ("wait_for_partner", "fifo_open")
 def kernel_waits(pid: int) -> dict[str, dict[str, str]]:
     """For each thread that waits: `call`, the system call, and `file`: socket, pipe, terminal, "FIFO PATH" or "file PATH".
 
-    Of a lock on a file also `holder`: the process that has it. By the thread's number, the main thread's is the pid. A thread that runs, or of which nothing may be read, is left out.
+    Of a lock on a file also `holder`: who has it. By the thread's number, the main thread's is the pid. A thread that runs, or of which nothing may be read, is left out.
     """
     try:
         threads = sorted(map(int, os.listdir(f"/proc/{pid}/task")))[:_MOST_THREADS]

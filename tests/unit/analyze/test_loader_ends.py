@@ -45,7 +45,8 @@ def left(source: str, ends: Mapping[int, tuple[int, int]], call: int, behind: in
             e,
             facts=(Reading("program.loader", "", {"ends": True}, r, at=asked),),
             pending=tuple(
-                PendingCall("loader_end", ends[r][0], "", None, 1, 1, (asked,), str(ends[r][1])) for _ in range(r in ends)
+                PendingCall("loader_end", ends[r][0], "", None, 1, 1, (asked,), str(ends[r][1]))
+                for _ in range(r in ends)
             ),
         )
         for r, e in case.ranks.items()
@@ -58,7 +59,7 @@ def left(source: str, ends: Mapping[int, tuple[int, int]], call: int, behind: in
     [
         ({2: (1, 40)}, "uneven-inputs"),
         ({0: (1, 41), 1: (1, 41), 2: (1, 40)}, "uneven-inputs"),  # those who fetch ahead have come to their end as well
-        ({r: (1, 40) for r in range(3)}, "code-divergence"),
+        (dict.fromkeys(range(3), (1, 40)), "code-divergence"),
         ({}, "code-divergence"),
     ],
 )

@@ -22,11 +22,11 @@ from unhang.analyze.leaving import (
     left_transfers,
     made_as_often,
     made_other_rounds,
-    way_out_of,
 )
 from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Loop, WayOut, around, line_text, ways_out
+from unhang.analyze.source import Loop, around, line_text
+from unhang.analyze.ways_out import WayOut, way_out_of, ways_out
 from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, RankEvidence, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import decided_together
@@ -93,7 +93,7 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
     )
     if (start := other_start(s.case, d)) is not None:
         return _began_elsewhere(found, d, start)
-    if (bound := changed_bound(d)) is not None:
+    if (bound := changed_bound(loop.frame, loop.header)) is not None:
         return _by_changed_bound(found, bound, d.has_majority)
     is_stayer = loop.stayers == d.reference
     stay, left = (d.reference_path, d.odd_path) if is_stayer else (d.odd_path, d.reference_path)
@@ -155,12 +155,12 @@ def _began_elsewhere(found: Found, d: Divergence, start: Start) -> Found:
     )  # fmt: skip
 
 
-def _by_changed_bound(found: Found, bound: Bound, is_decided: bool) -> Found:
+def _by_changed_bound(found: Found, bound: Bound, is_decided: bool, because: str = "other bound") -> Found:
     """The rounds are counted by a number that the program changes as it goes, where a condition came true."""
     counts = "the list that it goes over" if bound.is_list else "its number of rounds"
     words = {**found.words, "name": bound.name, "text": bound.text, "set": w.place(bound.frame), "counts": counts}
     return replace(
-        found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say="other bound/other bound",
+        found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say=f"other bound/{because}",
         evidence=(*found.evidence, *w.code_line(bound.frame, "rounds")), location=w.location_of(bound.frame), fixes=("together", "agree"),
     )  # fmt: skip
 
@@ -230,7 +230,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         "steps": _steps(s),
     }
     edges = [e for r in (gone.waiter, *gone.leavers[:1]) for e in s.waits.edges_of(r)]
-    return Found(
+    found = Found(
         0.75 if is_even else 0.9,
         culprits,
         (
@@ -244,6 +244,8 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         s.others(culprits),
         w.location_of(header),
     )
+    bound = None if gone.are_own else changed_bound(gone.frame, gone.loop.header)
+    return _by_changed_bound(found, bound, not is_even, "transfers") if bound is not None else found
 
 
 def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Frame, loop: Loop) -> Found:

@@ -54,7 +54,7 @@ def size_mismatch(s: Situation) -> Found | None:
         culprits,
         (*w.both_sides(d), *(EvidenceLine("output", line.text, line.source.line) for line in said)),
         words,
-        "/content" if by_content else "",
+        "content/content" if by_content else "",
         ("pad",) if by_content else ("shape",),
         s.others(culprits) if culprits else (),
         w.location_of(frame),
