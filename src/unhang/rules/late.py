@@ -12,7 +12,7 @@ from unhang.analyze.pasted import RANK_ZERO_FIRST
 from unhang.analyze.sides import kept_by_condition
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import Condition, around, surroundings
-from unhang.model import CollectiveCall, EvidenceLine, Frame, ProcessGroup, ThreadStack, user_frames
+from unhang.model import CollectiveCall, EvidenceLine, Frame, ProcessGroup, RankEvidence, ThreadStack, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found
 from unhang.rules.failure import NO_WORDS
@@ -67,6 +67,15 @@ def holder_of(s: Situation, late: LateRank) -> int | None:
     stack = late.doer.stacks[-1] if late.doer else evidence.main_stack if evidence else None
     pid = stack.kernel.holder if stack is not None and stack.kernel is not None else 0
     return next((r for r, e in s.case.ranks.items() if pid and e.identity.pid == pid and r != late.rank), None)
+
+
+OF_A_PROCESS = ("a pipe", "a socket", "a child process")
+
+
+def child_at(evidence: RankEvidence) -> Frame | None:
+    """The line of the user's code in which a process stands that the rank started."""
+    others = (t for t in evidence.stacks if t.process_id not in (None, evidence.identity.pid))
+    return next((f for t in others for f in user_frames(t.frames)[:1]), None)
 
 
 def stands_in_group(s: Situation) -> bool:
@@ -147,6 +156,8 @@ def has_loader(s: Situation, late: LateRank) -> bool:
 def remedies(s: Situation, late: LateRank) -> tuple[str, ...]:
     """What helps a rank out of such a wait."""
     kind, awaits, evidence = late.activity.kind, late.activity.awaits, s.case.ranks.get(late.rank)
+    if awaits in ("a pipe", "a socket"):
+        return ("answer always",)
     if awaits == TASK_OF_RAY:
         return ("submit together",)
     if awaits.startswith("`"):
@@ -225,6 +236,8 @@ def _doing(s: Situation, late: LateRank) -> str:
     text = f"it {does}" if last.is_main else f"its thread {last.name} {does}"
     if activity.awaits == TASK_OF_RAY and (place := driver(s)) is not None:
         text += f"; the driver, which would give it one, stands{w.at(place)}"
+    if activity.awaits in OF_A_PROCESS and (place := child_at(evidence)) is not None:
+        text += f"; a process that it started {both('stands')}{w.at(place)}"
     text += "".join(f"; {_thread(stack)} waits for that" for stack in reversed(who.stacks[:-1]))
     if not first.is_main:
         text += f"; {_thread(first) if len(who.stacks) > 1 else 'that thread'} makes these calls"
