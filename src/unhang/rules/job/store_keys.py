@@ -31,14 +31,16 @@ def waits_for_store(s: Situation) -> Iterator[Found]:
     if (passed := _passed_over(s)) is not None:
         yield passed
         return
-    for late in () if omitted else s.late:
-        keys = [e.what for e in s.waits.edges_of(late.rank) if e.kind == "store"]
-        if keys and late.activity.kind == "communication" and len(late.victims) == len(s.case.world) - 1:
-            lines = [EvidenceLine(f"rank {late.rank} waits", f"for {e.what}") for e in s.waits.edges_of(late.rank)]
-            if (found := _never_set(s, late, lines)) is not None:
-                yield found
-                return
-            yield found_late(s, late, 0.85, {"key": keys[0].removesuffix(" of the store")}, say="waits", evidence=lines)
+    waiting = [r for r in s.late if r.activity.kind == "communication" and _waits_for_key(s, r.rank)]
+    concerned = {r for late in waiting for r in (late.rank, *late.victims)}
+    is_one_key = len({e.what for late in waiting for e in s.waits.edges_of(late.rank)}) == 1 or len(waiting) == 1
+    for late in waiting if is_one_key and not omitted and concerned >= set(s.case.world) else ():
+        keys = [e.what for e in s.waits.edges_of(late.rank)]
+        lines = [EvidenceLine(f"rank {late.rank} waits", f"for {key}") for key in keys]
+        if (found := _never_set(s, late, lines)) is not None:
+            yield found
+            return
+        yield found_late(s, late, 0.85, {"key": keys[0].removesuffix(" of the store")}, say="waits", evidence=lines)
 
 
 def _never_set(s: Situation, late: LateRank, lines: Sequence[EvidenceLine]) -> Found | None:
