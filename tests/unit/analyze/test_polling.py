@@ -38,7 +38,16 @@ def written(folder: Path, text: str) -> tuple[str, int]:
         ("while step < total:\n    step += 1\n    time.sleep(1)  # here\n", ""),  # so does this
         ("while not is_done():\n    time.sleep(600)  # here\n", ""),  # who sleeps so long does not look for anything
         ("while not is_done():\n    work()  # here\n", ""),
-        ("while not is_done():\n" + "    work()\n" * 12 + "    time.sleep(0.1)  # here\n", ""),
+        ("while not is_done():\n    work()\n    time.sleep(0.1)  # here\n", ""),
+        ("while todo:\n    item = todo.pop()\n    time.sleep(0.1)  # here\n", ""),
+        (
+            "while state != 'done':\n    state = job.state()\n    time.sleep(1)  # here\n",
+            "`state == 'done'` to come true",
+        ),
+        (
+            "while not os.path.exists(done):\n    if claim(lock):\n        save(compute(), done)\n    else:\n        time.sleep(1)  # here\n",
+            "`os.path.exists(done)` to come true",
+        ),
     ],
 )
 def test_what_a_loop_waits_for_that_sleeps_and_looks_again(tmp_path: Path, text: str, awaited: str) -> None:
