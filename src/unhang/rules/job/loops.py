@@ -109,7 +109,8 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
 def _left_framework(s: Situation, d: Divergence) -> Found:
     gone = left_framework(s)
     assert gone is not None
-    who = gone.leavers if gone.stop is not None else d.odd if d.has_majority else gone.stayers
+    is_decided = gone.stop is not None or gone.has_data
+    who = gone.leavers if is_decided else d.odd if d.has_majority else gone.stayers
     where = gone.stop or gone.line
     words = {
         "leavers": w.name_ranks(gone.leavers),
@@ -123,19 +124,19 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
         "steps": _steps(s),
         **({"stop": w.place(gone.stop), "text": line_text(gone.stop.file, gone.stop.line)} if gone.stop else {}),
     }
-    say = "asked to stop" if gone.stop else "left a framework"
+    say = "asked to stop" if gone.stop else "stopped" if gone.has_data else "left a framework"
     return Found(
-        0.86 if gone.stop else 0.94 if d.has_majority else 0.8,
+        0.86 if is_decided else 0.94 if d.has_majority else 0.8,
         who,
         (*w.both_sides(d), *w.code_line(where, "way out" if gone.stop else "source")),
         words,
         f"{say}/{say}",
-        ("stop",) if gone.stop else _EVEN,
+        ("stop",) if gone.stop else ("same stop",) if gone.has_data else _EVEN,
         s.others(who),
         w.location_of(where),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
-        cause="code-divergence" if gone.stop else "",
+        cause="code-divergence" if is_decided else "",
     )
 
 
