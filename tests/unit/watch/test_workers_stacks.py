@@ -47,7 +47,11 @@ def test_the_program_that_starts_the_ranks_is_looked_at_unless_it_is_a_rank_or_t
 ) -> None:
     """A driver gives the ranks their work; torchrun only waits for them."""
     monkeypatch.setattr(evidence, "take_stacks", lambda pids, *_, **__: {p: [thread(p, "MainThread")] for p in pids})
-    with subprocess.Popen(["sh", "-c", "read _", command], stdin=subprocess.PIPE) as driver:
+    with subprocess.Popen(
+        ["sh", "-c", "echo; read _", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as driver:
+        assert driver.stdout is not None
+        driver.stdout.readline()  # it runs, under its own command
         folder = tmp_path / f"r0-{driver.pid if is_rank else OWN}"
         folder.mkdir()
         evidence.take_driver(tmp_path, driver.pid, [WatchedRank(folder, 0.0)])
