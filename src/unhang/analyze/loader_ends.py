@@ -24,7 +24,7 @@ def ran_out(
     stay = [_ends(case, r) for r in stayers]
     for rank in leavers:
         for place, end in _ends(case, rank).items():
-            if end.started_ns > until_ns or (is_over_loader and not _is_at(place[0], at)):
+            if end.started_ns > until_ns or (is_over_loader and place and not _is_at(place[0], at)):
                 continue
             if any(_is_behind(ends.get(place), end) for ends in stay):
                 return True
@@ -32,7 +32,8 @@ def ran_out(
 
 
 def _is_at(place: Frame | None, line: Frame) -> bool:
-    return place is not None and (place.file, place.line) == (line.file, line.line)
+    """Whether a place is that line; of a long path the page has only the end."""
+    return place is not None and place.line == line.line and line.file.endswith(place.file)
 
 
 def _is_behind(theirs: PendingCall | None, mine: PendingCall) -> bool:
@@ -43,6 +44,6 @@ def _is_behind(theirs: PendingCall | None, mine: PendingCall) -> bool:
 
 
 def _ends(case: Case, rank: int) -> dict[tuple[Frame, ...], PendingCall]:
-    """The last end of a loader at each place of the program."""
-    ends = (c for c in case.ranks[rank].pending if c.kind == "loader_end" and c.frames)
+    """The last end of a loader at each place of the program; one without a place where a thread of a library asks."""
+    ends = (c for c in case.ranks[rank].pending if c.kind == "loader_end")
     return {c.frames: c for c in sorted(ends, key=lambda c: c.started_ns)}
