@@ -193,7 +193,8 @@ def _awaits(s: Situation, late: LateRank) -> str:
     if holder is None:
         return late.activity.awaits
     own = next((e.what for e in s.waits.edges_of(holder) if late.rank in e.targets), "")
-    return f"{late.activity.awaits}, which rank {holder} {both('holds')}{f' in {own}' if own else ''},"
+    where = f" in {own}" if own else ""
+    return f"{late.activity.awaits}, which rank {holder} {both('holds')}{where},"
 
 
 def _away_by_stacks(s: Situation) -> Iterator[Found]:
