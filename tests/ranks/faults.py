@@ -416,7 +416,7 @@ HEALTHY = [
     _healthy("long_first_step"),
     _healthy("uneven_with_join"),
     _healthy("own_evaluation"),
-    _healthy("takes_turns", abort_after_s=60),
+    _healthy("takes_turns"),
     _healthy("ends_while_polled"),
     _healthy("ddp_with_workers"),
     _healthy("expand"),
