@@ -112,7 +112,7 @@ HANGS = [
     _hang("sigstop", "rank-frozen", (1,)),
     # Rank 3 has not yet joined: the watcher may not know it, so that its line cannot be demanded.
     _hang("rendezvous_incomplete", "rendezvous-incomplete", (3,), location="optional"),
-    _hang("one_rank_twice", "rendezvous-incomplete", (3,), location="optional"),
+    _hang("one_rank_twice", "rendezvous-incomplete", (3,), location="ignored"),
     _hang("shutdown_hang", "shutdown-hang", (1,), "suspected"),
     _hang("queue_never_done", "shutdown-hang", (0,), "suspected"),
     _restarted(
@@ -128,6 +128,13 @@ HANGS = [
     _hang("waits_in_exit", "user-exception", (2,), "proven"),
     _hang("caught_in_ring", "code-divergence", (2,), "proven"),
     _hang("key_not_set", "code-divergence", (0,)),  # all wait in the store
+    _hang("key_passed_over", "code-divergence", (0,)),
+    _hang("loader_left_early", "code-divergence", (2,), "proven"),
+    _hang("loader_ends_early", "uneven-inputs", (3,), "proven"),
+    _hang("list_shortened", "code-divergence", (1,), "proven"),
+    _hang("patience_of_its_own", "code-divergence", (3,), "proven"),
+    _hang("polls_for_file", "rank-stuck-in-user-code", (1,), "suspected"),
+    _hang("lock_of_a_peer", "rank-stuck-in-user-code", (2,), "suspected"),
     _hang("receives_from_another", "code-divergence", (2,), "proven"),
     _hang("sends_and_should_receive", "code-divergence", (1,), "proven"),
     _hang("late_for_monitored_barrier", "rank-stuck-in-user-code", (1,), "suspected"),
@@ -408,6 +415,8 @@ HEALTHY = [
     _healthy("pipeline_send_recv"),
     _healthy("long_first_step"),
     _healthy("uneven_with_join"),
+    _healthy("own_evaluation"),
+    _healthy("takes_turns"),
     _healthy("ends_while_polled"),
     _healthy("ddp_with_workers"),
     _healthy("expand"),

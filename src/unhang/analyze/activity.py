@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from unhang.analyze.polling import polled_for
 from unhang.analyze.source import line_text, surroundings
 from unhang.model import CallState, Case, Frame, RankEvidence, ThreadStack, WaitEdge, user_frames
 from unhang.model.frames import WaitingTask
@@ -53,6 +54,7 @@ _WITHIN = {
     ("synchronize.py", "wait"): "an event or condition",
     ("synchronize.py", "acquire"): "a lock of several processes",
 }
+TASK_OF_RAY = "a task of Ray"
 _OUTSIDE = {
     ("process.py", "join"): "a child process",
     ("subprocess.py", "wait"): "a child process",
@@ -64,6 +66,7 @@ _OUTSIDE = {
     ("socket.py", "readinto"): "a socket",
     ("ssl.py", "read"): "a socket",
     ("__init__.py", "synchronize"): "its device",
+    ("worker.py", "main_loop"): TASK_OF_RAY,
 }
 _NAMED = {**_WITHIN, **_OUTSIDE}
 _DIRECTORIES = {
@@ -72,6 +75,7 @@ _DIRECTORIES = {
     "tasks.py": "asyncio/",
     "process.py": "multiprocessing/",
     "__init__.py": "torch/cuda/",
+    "worker.py": "ray/_private/",
 }
 _ASYNCIO = "/asyncio/base_events.py"
 _OF_A_FILE = ("read", "recvfrom", "recvmsg", "poll")
@@ -238,6 +242,8 @@ def _user_kind(evidence: RankEvidence, stack: ThreadStack, frame: Frame | None) 
     )  # a generator of the program's own says itself what it waits for
     if kind:
         return Activity(kind, f"a wait for {awaits}", frame, awaits)
+    if awaits := _polled(stack, frame):
+        return Activity("outside", f"a wait for {awaits}", frame, awaits)
     if _fetches_data(stack.frames) is not None:
         return Activity("data", "the data loader", frame)
     if _ASYNCIO in next((f.file for f in stack.frames if f.is_user or _ASYNCIO in f.file), ""):
@@ -247,6 +253,12 @@ def _user_kind(evidence: RankEvidence, stack: ThreadStack, frame: Frame | None) 
         kind = "gil" if stack.owns_gil and (evidence.heartbeat_age_s or 0) > 1.0 else "spinning"
         return Activity(kind, f"Python or C code that uses {share:.0%} of a core", frame)
     return Activity("user", "its own code", frame)
+
+
+def _polled(stack: ThreadStack, frame: Frame | None) -> str:
+    """What a loop waits for that sleeps and looks again, where the thread is in that sleep."""
+    is_on_top = frame is not None and stack.frames[:1] == (frame,) and stack.is_active is not True
+    return polled_for(frame.file, frame.line) if is_on_top and frame is not None else ""
 
 
 def _of_tasks(tasks: Sequence[WaitingTask], frame: Frame | None) -> Activity:

@@ -14,7 +14,7 @@ from unhang.analyze.align import StuckCollective, calls_at, majority, signature
 from unhang.analyze.callpath import Fork, Path, extension, fork_of, line_to_look_at
 from unhang.analyze.habits import Habits
 from unhang.analyze.positions import CallIndex
-from unhang.analyze.sides import ByCondition, Side, are_a_round_ahead, decided_by_condition
+from unhang.analyze.sides import ByCondition, Side, are_a_round_ahead, decided_by_condition, view_of
 from unhang.analyze.source import Loop, ends_by_raising, surroundings
 from unhang.analyze.streams import Streams
 from unhang.model import Case, CollectiveCall, Frame, ProcessGroup
@@ -125,8 +125,9 @@ def _was_skipped(
     follows = (fork.left.line, fork.right.line) in pairwise(lines)
     if not follows:
         return False
-    skipped, taken = (surroundings(f.file, f.line).suspicion for f in (fork.left, fork.right))
-    return skipped >= taken
+    skipped, taken = (surroundings(f.file, f.line) for f in (fork.left, fork.right))
+    own = [bool(set(a.conditions) - set(b.conditions)) for a, b in ((skipped, taken), (taken, skipped))]
+    return (skipped.suspicion, own[0]) >= (taken.suspicion, own[1])  # what always runs is not left out
 
 
 def _left_loop_between(
@@ -149,12 +150,16 @@ def is_in(path: Path, stay: Path, depth: int, loop: Loop) -> bool:
     return (frame.file, frame.function) == (stay[depth].file, stay[depth].function) and frame.line in loop
 
 
-def _is_guarded_in(left: LeftLoop, path: Path) -> bool:
-    """Whether a condition on rank or data within the loop decides over the call of those who stayed."""
+def _is_guarded_in(case: Case, left: LeftLoop, path: Path) -> bool:
+    """Whether a condition on rank or data within the loop, which those who left may fail, decides over the call of those who stayed."""
     inner = path[path.index(left.frame) :]
     conditions = [(f, c) for f in inner for c in surroundings(f.file, f.line).conditions]
     return any(
-        c.suspicion > 1 and (f != left.frame or c.line > left.header) and not ends_by_raising(c) for f, c in conditions
+        c.suspicion > 1
+        and (f != left.frame or c.line > left.header)
+        and not ends_by_raising(c)
+        and not all(c.on(view_of(case, r)).passes for r in left.leavers)
+        for f, c in conditions
     )
 
 
@@ -355,7 +360,7 @@ def _describe(
         left_loop = None  # one line dispatched different orders: a loop within one of them is no loop of both
     if left_loop is not None and left_loop.leavers == odd and streams.always_follows(reference[0], seq):
         left_loop = None  # in the middle of what the loop always does: a call was left out
-    if left_loop is not None and left_loop.leavers == odd and _is_guarded_in(left_loop, ref_path):
+    if left_loop is not None and left_loop.leavers == odd and _is_guarded_in(case, left_loop, ref_path):
         left_loop = None  # a round may have left the call out
     added = False
     if left_loop is not None and left_loop.stayers == odd:

@@ -98,9 +98,9 @@ def _outside_signal(evidence: RankEvidence) -> int | None:
 def _ended_from_outside(ends: Sequence[tuple[int, int, str, RankEvidence]]) -> frozenset[int]:
     """Ranks that got the same signal at the same time: somebody ended the job; none of them failed."""
     groups: dict[int, list[tuple[int, int]]] = {}
-    for time_ns, rank, _, evidence in ends:
+    for time_ns, rank, kind, evidence in ends:
         code = _outside_signal(evidence)
-        if code is not None:
+        if code is not None and not (kind == "exception" and code == -15):  # it had failed by itself before
             groups.setdefault(code, []).append((time_ns, rank))
     together = (g for g in groups.values() if len(g) > 1 and g[-1][0] - g[0][0] <= _TOGETHER_NS)
     return frozenset(rank for group in together for _, rank in group)
@@ -120,10 +120,14 @@ def _may_be_the_launchers_work(ends: Sequence[tuple[int, int, str, RankEvidence]
     killed = [e for _, _, k, e in ends if k == "signal" and e.exit is not None and e.exit.code == -9]
     if kind != "signal" or killed != [evidence]:
         return i > 0
-    return any(
-        time_ns - t > _NOTICED_LATE_NS or k != "exception" or not _is_secondary(e, k, ended_by_launcher=False)
-        for t, _, k, e in ends[:i]
-    )
+    return any(time_ns - t > _NOTICED_LATE_NS or not _felt_only(e, k, time_ns) for t, _, k, e in ends[:i])
+
+
+def _felt_only(evidence: RankEvidence, kind: str, time_ns: int) -> bool:
+    """Whether all that a rank had done by then was to lose a peer: no launcher acts before a process has ended."""
+    if kind == "signal" and evidence.error is not None and is_communication_error(evidence.error):
+        return evidence.exit is not None and evidence.exit.time_ns >= time_ns
+    return kind == "exception" and _is_secondary(evidence, kind, ended_by_launcher=False)
 
 
 def _printed_at(evidence: RankEvidence) -> int:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
 from unhang.analyze.divergence import Divergence, is_in
+from unhang.analyze.set_order import unwrapped
 from unhang.analyze.sides import differing
 from unhang.analyze.source import line_text, loop_at, surroundings, tree_of
 from unhang.model import Case, Frame
@@ -42,34 +43,45 @@ def other_start(case: Case, d: Divergence) -> Start | None:
 
 
 class Bound(NamedTuple):
-    """A number of rounds that the program changes as it goes. `frame`: the line that does, `header`: of the loop; `text`: the condition."""
+    """A number of rounds, or a list of them, that the program changes as it goes. `frame`: the condition under which it does, `header`: of the loop."""
 
     frame: Frame
     header: int
     name: str
     text: str
+    is_list: bool
 
 
-def changed_bound(d: Divergence) -> Bound | None:
-    """Of a loop that some ranks left: the number of its rounds, where one rank may have changed it alone."""
-    if d.left_loop is None:
-        return None
-    frame, header = d.left_loop.frame, d.left_loop.header
-    name, line, text = _bound_of(frame.file, header)
-    return Bound(Frame(frame.file, line, surroundings(frame.file, line).function), header, name, text) if line else None
+def changed_bound(frame: Frame, header: int) -> Bound | None:
+    """Of the loop around a frame that some ranks left: the number of its rounds, where one rank may have changed it alone."""
+    name, line, text, is_list = _bound_of(frame.file, header)
+    at = Frame(frame.file, line, surroundings(frame.file, line).function)
+    return Bound(at, header, name, text, is_list) if line else None
 
 
 @lru_cache(maxsize=64)
-def _bound_of(path: str, header: int) -> tuple[str, int, str]:
+def _bound_of(path: str, header: int) -> tuple[str, int, str, bool]:
     loop, tree = loop_at(path, header), tree_of(path)
     calls = [n for n in ast.walk(loop.iter) if isinstance(n, ast.Call)] if isinstance(loop, ast.For) else []
     bounds = [c.args[-1] for c in calls if last_name(c.func) in ("range", "trange") and 0 < len(c.args) < 3]
     names = {last_name(b): ast.unparse(b) for b in bounds if last_name(b)}
-    for test in (n for n in ast.walk(tree) if isinstance(n, ast.If)) if tree is not None and names else ():
+    over = unwrapped(loop.iter) if isinstance(loop, ast.For) else None
+    lists = {last_name(over): ast.unparse(over)} if isinstance(over, ast.Name | ast.Attribute) else {}
+    for test in (n for n in ast.walk(tree) if isinstance(n, ast.If)) if tree is not None and (names or lists) else ():
         for node in (n for statement in test.body for n in ast.walk(statement)):
-            for name in _grows(node) & names.keys():
-                return names[name], node.lineno, f"if {ast.unparse(test.test)}"  # type: ignore[attr-defined]
-    return "", 0, ""
+            for name in (_grows(node) & names.keys()) | (_shortens(node) & lists.keys()):
+                return {**lists, **names}[name], test.lineno, f"if {ast.unparse(test.test)}", name in lists
+    return "", 0, "", False
+
+
+def _shortens(node: ast.AST) -> set[str]:
+    """The lists from which a statement takes something out: `xs.pop()`, `del xs[0]`."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=of, attr="pop" | "popleft" | "remove" | "clear" | "discard")):
+            return {last_name(of)} - {""}
+        case ast.Delete(targets=targets):
+            return {last_name(t.value) for t in targets if isinstance(t, ast.Subscript)} - {""}
+    return set()
 
 
 def _grows(node: ast.AST) -> set[str]:

@@ -8,29 +8,43 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from unhang.analyze.divergence import Divergence, is_in
+from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import line_text, surroundings, tree_of
 from unhang.model import CollectiveCall, Frame
 
 _STOPS = ("should_stop", "should_training_stop", "should_epoch_stop", "stop_training")
+_OF_A_STEP = (
+    "backward",
+    "training_step",
+    "validation_step",
+    "test_step",
+    "predict_step",
+    "prediction_step",
+    "optimizer_step",
+)
 _MOST_FILES = 200
 _NOT_THERE = frozenset(("site-packages", "node_modules", "__pycache__"))
 
 
 @dataclass(frozen=True)
 class LeftFramework:
-    """`line`: the user's line that called the framework; `loop`: the frame of the framework that is in its loop. `stop`: a line that asks it to stop."""
+    """`line`: the user's line that called the framework; `loop`: the frame of the framework that is in its loop. `stop`: a line that asks it to stop.
+
+    `has_data`: the loaders of those who left are known to have more.
+    """
 
     leavers: tuple[int, ...]
     stayers: tuple[int, ...]
     line: Frame
     loop: Frame
     stop: Frame | None
+    has_data: bool = False
 
     @property
     def call(self) -> str:
@@ -39,11 +53,24 @@ class LeftFramework:
 
 
 def left_framework(s: Situation) -> LeftFramework | None:
-    """Where the first difference is that some ranks left such a loop; both sides were in it at their previous call."""
+    """Where the first difference is that some ranks left such a loop; both sides were in it at their previous call.
+
+    A loop that does no steps, of ranks whose loaders are known to go on, goes over something else: that is a difference like any other.
+    """
     d = s.divergence
     if d is None or d.left_loop is not None or d.by_condition is not None:
         return None
-    return _gone(s, d, d.reference_call, d.odd_call, d.odd) or _gone(s, d, d.odd_call, d.reference_call, d.reference)
+    found = _gone(s, d, d.reference_call, d.odd_call, d.odd) or _gone(s, d, d.odd_call, d.reference_call, d.reference)
+    if found is None or found.stop is not None:
+        return found
+    first = d.odd_call if found.leavers == d.odd else d.reference_call
+    is_over = ran_out(s.case, found.leavers, found.stayers, first.created_ns, found.line, is_framework=True)
+    if is_over is not False:
+        return found
+    stayed = d.reference_call if found.leavers == d.odd else d.odd_call
+    frames = stayed.frames or ()
+    is_of_steps = any(f.function in _OF_A_STEP for f in frames[: frames.index(found.loop)])
+    return replace(found, has_data=True) if is_of_steps else None
 
 
 def _gone(

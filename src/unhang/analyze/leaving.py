@@ -10,13 +10,13 @@ from itertools import chain
 from unhang.analyze.activity import activity_of
 from unhang.analyze.align import StuckCollective
 from unhang.analyze.callpath import Path, user_path
-from unhang.analyze.divergence import Divergence, is_in
+from unhang.analyze.divergence import Divergence
 from unhang.analyze.failures import early_leavers, is_communication_error
 from unhang.analyze.framework_loops import left_framework
 from unhang.analyze.order import is_dispatch_race, is_thread_race
 from unhang.analyze.sides import ByCondition, Side, decided_by_condition, differing
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Loop, WayOut, catches_stop_iteration, ends_block, surroundings, ways_out
+from unhang.analyze.source import Loop, catches_stop_iteration, ends_block, surroundings
 from unhang.analyze.streams import stack_path
 from unhang.model import CallState, CollectiveCall, Frame, RaisedError, RankEvidence, user_frames
 
@@ -374,15 +374,6 @@ def _is_guarded_in(loop: Loop, frame: Frame, path: Path) -> bool:
     inner = path[path.index(frame) :]
     conditions = [(f, c) for f in inner for c in surroundings(f.file, f.line).conditions]
     return any(c.suspicion > 1 and (f != frame or c.line > loop.header) for f, c in conditions)
-
-
-def way_out_of(stay: Path, left: Path) -> tuple[Frame, WayOut] | None:
-    """What let a rank leave a loop in which others are once more: in the outermost loop that it left and that has such a place."""
-    for depth, frame in enumerate(stay):
-        for loop in surroundings(frame.file, frame.line).loops:
-            if not is_in(left, stay, depth, loop) and (ways := ways_out(frame.file, loop, frame.line)):
-                return Frame(frame.file, ways[0].line, frame.function), ways[0]
-    return None
 
 
 def all_in_unknown_calls(s: Situation) -> set[int]:

@@ -42,7 +42,7 @@ def decided_by_condition(case: Case, one: Side, other: Side) -> ByCondition | No
     if any(_has_counterpart(case, f, side, against) for f, _ in found[side]):
         return None
     always = all(v.passes for v in _values(case, condition, side.ranks))
-    is_seen = all(_view(case, r).local_rank is not None for r in against.ranks)
+    is_seen = all(view_of(case, r).local_rank is not None for r in against.ranks)
     is_left_out = always and is_seen and all(v.is_open for v in _values(case, condition, against.ranks))
     return ByCondition(against.ranks if is_left_out else side.ranks, frame, condition, is_left_out)
 
@@ -85,10 +85,11 @@ def kept_by_condition(case: Case, frame: Frame, kept: Sequence[int], passes_by: 
 
 
 def _values(case: Case, condition: Condition, ranks: Iterable[int]) -> list[Value]:
-    return [condition.on(_view(case, r)) for r in ranks]
+    return [condition.on(view_of(case, r)) for r in ranks]
 
 
-def _view(case: Case, rank: int) -> RankView:
+def view_of(case: Case, rank: int) -> RankView:
+    """A rank as its program sees it."""
     identities = [e.identity for e in case.ranks.values()]
     local_rank = next((i.local_rank for i in identities if i.rank == rank), None)
     is_on_first_node = rank == 0 or len({i.host or i.rank for i in identities}) == 1

@@ -6,7 +6,7 @@ import ast
 import linecache
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -25,7 +25,7 @@ _DATA_NAMES = lazy_pattern(
 _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
-_STEP_NAMES = lazy_pattern(r"\b(step|epoch|it|iter|iteration|i|batch_idx|last|global_step|every)\b|%", re.IGNORECASE)
+step_names = lazy_pattern(r"\b(step|epoch|it|iter|iteration|i|batch_idx|last|global_step|every)\b|%", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Condition:
     def is_opposite_of(self, other: Condition) -> bool:
         """Whether both are the two outcomes of one test."""
         at = (self.path, self.line) == (other.path, other.line)
-        return at and ast.unparse(_negated(self.test)) == ast.unparse(other.test)
+        return at and ast.unparse(negated(self.test)) == ast.unparse(other.test)
 
     @cached_property
     def _on_some_ranks(self) -> tuple[Value, ...]:
@@ -80,7 +80,7 @@ class Condition:
         """How likely it comes out differently on different ranks: 2 for rank or data, 0 for a step counter, else 1."""
         if _DATA_NAMES.search(self.text) or self.depends_on_rank:
             return 2
-        return 0 if _STEP_NAMES.search(self.text) else 1
+        return 0 if step_names.search(self.text) else 1
 
 
 class Surroundings(NamedTuple):
@@ -147,7 +147,8 @@ def line_text(path: str, line: int) -> str:
     return parsed[1][line - 1].strip() if parsed and 0 < line <= len(parsed[1]) else ""
 
 
-def _covers(node: ast.AST, line: int) -> bool:
+def covers(node: ast.AST, line: int) -> bool:
+    """Whether a line is one of a node's."""
     first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
     return first is not None and last is not None and first <= line <= last
 
@@ -155,7 +156,7 @@ def _covers(node: ast.AST, line: int) -> bool:
 def _chain(node: ast.AST, line: int) -> Iterator[ast.AST]:
     """The nodes around a line, outermost first."""
     for child in ast.iter_child_nodes(node):
-        if _covers(child, line):
+        if covers(child, line):
             yield child
             yield from _chain(child, line)
 
@@ -167,10 +168,10 @@ def _leaves(body: list[ast.stmt]) -> bool:
 def _guards_before(body: list[ast.stmt], line: int) -> Iterator[ast.expr]:
     """Conditions of `if ...: return` that stand before the line in the same block."""
     for statement in body:
-        if _covers(statement, line) or statement.lineno > line:
+        if covers(statement, line) or statement.lineno > line:
             return
         if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body):
-            yield _negated(statement.test)
+            yield negated(statement.test)
 
 
 def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
@@ -180,7 +181,7 @@ def _blocks(node: ast.AST) -> Iterator[list[ast.stmt]]:
             yield block
 
 
-def _negated(test: ast.expr) -> ast.expr:
+def negated(test: ast.expr) -> ast.expr:
     """The opposite of a test, in the words that one would use."""
     match test:
         case ast.UnaryOp(op=ast.Not()):
@@ -193,27 +194,27 @@ def _negated(test: ast.expr) -> ast.expr:
 
 
 def _calls_on(node: ast.AST, line: int) -> bool:
-    return any(isinstance(n, ast.Call) and _covers(n, line) for n in ast.walk(node))
+    return any(isinstance(n, ast.Call) and covers(n, line) for n in ast.walk(node))
 
 
 def _tests_of(node: ast.AST, line: int) -> Iterator[ast.expr]:
     match node:
         case ast.If():
-            if any(_covers(s, line) for s in node.body):
+            if any(covers(s, line) for s in node.body):
                 yield node.test
-            elif any(_covers(s, line) for s in node.orelse):
-                yield _negated(node.test)
+            elif any(covers(s, line) for s in node.orelse):
+                yield negated(node.test)
         case ast.IfExp():
             first, second = (_calls_on(branch, line) for branch in (node.body, node.orelse))
             if first is not second:
-                yield node.test if first else _negated(node.test)
+                yield node.test if first else negated(node.test)
         case ast.BoolOp(op=op, values=[*conditions, last]) if _calls_on(last, line):
-            yield from map(_negated, conditions) if isinstance(op, ast.Or) else conditions
+            yield from map(negated, conditions) if isinstance(op, ast.Or) else conditions
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             named = (d.func if isinstance(d, ast.Call) else d for d in node.decorator_list)
             yield from (ast.copy_location(ast.Name(n), d) for d in named if named_like_a_rank(n := last_name(d)))
     for block in _blocks(node):
-        if any(_covers(s, line) for s in block):
+        if any(covers(s, line) for s in block):
             yield from _guards_before(block, line)
 
 
@@ -226,64 +227,13 @@ def _loop_of(node: ast.AST) -> Loop | None:
 
 def _fetches_next(chain: list[ast.AST], line: int) -> bool:
     for node in chain:
-        if isinstance(node, ast.For | ast.AsyncFor) and _covers(node.iter, line) and node.lineno == line:
-            inner = [n for n in chain if n is not node and _covers(n, line) and n in node.body]
+        if isinstance(node, ast.For | ast.AsyncFor) and covers(node.iter, line) and node.lineno == line:
+            inner = [n for n in chain if n is not node and covers(n, line) and n in node.body]
             if not inner:
                 return True
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("next", "anext"):
             return True
     return False
-
-
-class WayOut(NamedTuple):
-    """What lets one rank make fewer rounds of a loop: a test or handler at `line`, as it is written; `returns`: out of the function."""
-
-    line: int
-    text: str
-    returns: bool = False
-
-
-@lru_cache(maxsize=256)
-def ways_out(path: str, loop: Loop, line: int) -> tuple[WayOut, ...]:
-    """Tests before a `break` or `return` in a loop, but for those on a counter, and handlers around `line` after which it goes on."""
-    node = loop_at(path, loop.header)
-    return tuple(_ways(node.body, line, None, in_loop=True)) if node is not None else ()
-
-
-def _ways(body: Iterable[ast.AST], line: int, test: ast.expr | None, in_loop: bool) -> Iterator[WayOut]:
-    """`test`: the innermost one around the body; `in_loop`: a `break` here would leave the loop."""
-    for node in body:
-        match node:
-            case ast.Break() | ast.Return() if test is not None and (in_loop or isinstance(node, ast.Return)):
-                if not _is_counted(test):
-                    yield WayOut(test.lineno, f"if {ast.unparse(test)}", isinstance(node, ast.Return))
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                continue
-            case ast.If():
-                yield from _ways(node.body, line, node.test, in_loop)
-                yield from _ways(node.orelse, line, _negated(node.test), in_loop)
-            case ast.For() | ast.AsyncFor() | ast.While():
-                yield from _ways((*node.body, *node.orelse), line, test, in_loop=False)
-            case ast.Try():
-                yield from _ways((*node.body, *node.orelse, *node.finalbody), line, test, in_loop)
-                if any(_covers(s, line) for s in node.body):
-                    yield from (
-                        WayOut(h.lineno, _head(h)) for h in node.handlers if not isinstance(h.body[-1], ast.Raise)
-                    )
-            case ast.With() | ast.AsyncWith():
-                yield from _ways(node.body, line, test, in_loop)
-
-
-def _head(handler: ast.ExceptHandler) -> str:
-    return f"except {ast.unparse(handler.type)}" if handler.type is not None else "except"
-
-
-def _is_counted(test: ast.expr) -> bool:
-    """Whether a test only compares counters and settings: these are equal on all ranks."""
-    calls = (n for n in ast.walk(test) if isinstance(n, ast.Call))
-    return all(isinstance(c.func, ast.Name) and c.func.id in ("len", "int", "min", "max") for c in calls) and bool(
-        _STEP_NAMES.search(ast.unparse(test))
-    )
 
 
 @lru_cache(maxsize=64)
@@ -352,7 +302,7 @@ def ends_block(frame: Frame) -> bool:
     """Whether an exception that stands at this line goes on from there: it is in a `finally`, or at the head of a `with`."""
     parsed = _tree(frame.file)
     for node in _chain(parsed[0], frame.line) if parsed else ():
-        if isinstance(node, ast.Try | ast.TryStar) and any(_covers(n, frame.line) for n in node.finalbody):
+        if isinstance(node, ast.Try | ast.TryStar) and any(covers(n, frame.line) for n in node.finalbody):
             return True
         if isinstance(node, ast.With | ast.AsyncWith) and node.lineno <= frame.line < node.body[0].lineno:
             return True

@@ -146,8 +146,10 @@ class ProcessGroup:
 class PendingCall:
     """A call that the flight recorder does not show: point-to-point, group creation, store wait, initialisation.
 
-    `kind`: send recv isend irecv new_group store_wait init_process_group destroy_process_group store_set monitored_barrier.
-    `peer`: a global rank. Of keys that differ in numbers alone only the last `store_set` is kept; `index` counts them.
+    `kind`: send recv isend irecv new_group store_wait init_process_group destroy_process_group store_set monitored_barrier
+    loader_end.
+    `peer`: a global rank. Of keys that differ in numbers alone only the last `store_set` is kept; `index` counts them. So it
+    is with the ends of loaders that were asked at one place: `detail` is the number of batches of the last round.
     `ended_ns` is None while the call is under way. `index` counts calls of that kind (and group) on this rank from 1.
     `detail`: the store's key, or the ranks of a new group.
     """

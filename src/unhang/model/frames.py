@@ -54,10 +54,14 @@ def user_frames(frames: Iterable[Frame]) -> tuple[Frame, ...]:
 
 @dataclass(frozen=True, slots=True)
 class KernelWait:
-    """The system call in which a thread waits. `file`: socket, pipe, terminal, "FIFO PATH", "file PATH"; empty where unknown."""
+    """The system call in which a thread waits. `file`: socket, pipe, terminal, "FIFO PATH", "file PATH"; empty where unknown.
+
+    `holder`: the process that has the lock on the file; 0 where it is none, or not known.
+    """
 
     call: str
     file: str = ""
+    holder: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ KINDS = (
     "destroy_process_group",
     "store_set",
     "monitored_barrier",
+    "loader_end",
 )
 HEADER = struct.Struct("<12Q")
 LATER_AT, LATER = HEADER.size, struct.Struct("<3Q")  # zero in what older recorders left: the header has room for 64

@@ -84,7 +84,9 @@ def _complete(stack: ThreadStack, record: RankRecord, kernel: Mapping[object, ob
     """A stack with what other files say of its thread."""
     number = record.identity.pid if stack.is_main else stack.os_thread_id
     fields = kernel.get(str(number))
-    wait = KernelWait(text(fields, "call"), text(fields, "file")) if isinstance(fields, dict) else None
+    holder = text(fields, "holder") if isinstance(fields, dict) else ""
+    pid = int(holder) if holder.isdecimal() else 0
+    wait = KernelWait(text(fields, "call"), text(fields, "file"), pid) if isinstance(fields, dict) else None
     ident = stack.ident or (record.main_thread_id if stack.is_main else None)
     work = next((g for g in _objects(record.waits_fields, "given") if whole(g, "thread") == ident), {})
     # A fork's threads have the same numbers.

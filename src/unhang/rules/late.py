@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from unhang.analyze.activity import goes_through_loader, others_of
+from unhang.analyze.activity import TASK_OF_RAY, goes_through_loader, others_of
 from unhang.analyze.callpath import user_path
 from unhang.analyze.pasted import RANK_ZERO_FIRST
 from unhang.analyze.sides import kept_by_condition
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import Condition, around, surroundings
-from unhang.model import CollectiveCall, EvidenceLine, Frame, ProcessGroup, ThreadStack, user_frames
+from unhang.model import CollectiveCall, EvidenceLine, Frame, ProcessGroup, RankEvidence, ThreadStack, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found
 from unhang.rules.failure import NO_WORDS
@@ -31,9 +31,8 @@ def found_late(
 
     `more`: other fields of `Found`; `evidence` comes after the evidence for the wait.
     """
-    frame = late.activity.frame
     call, group = _awaited(s, late)
-    at = w.at(frame)
+    frame, at = _place(s, late, call), w.at(late.activity.frame)
     words = {"reached": "never reached" if s.standing is None else "has not reached", **words}  # the job still runs
     return Found(
         min(confidence, _IN_A_GROUP) if stands_in_group(s) else confidence,
@@ -46,6 +45,37 @@ def found_late(
         location=w.location_of(frame),
         **more,
     )
+
+
+def driver(s: Situation) -> Frame | None:
+    """The line at which the program stands that started the ranks and gives them their work."""
+    main = next((t for t in s.case.launcher_stacks if t.is_main), None)
+    return next(iter(user_frames(main.frames)), None) if main else None
+
+
+def _place(s: Situation, late: LateRank, call: CollectiveCall | None) -> Frame | None:
+    """Where the late rank is; of one without a line of the user, the driver's that has no work for it, else that of the call it lacks."""
+    if late.activity.frame is not None:
+        return late.activity.frame
+    waits_for_work = driver(s) if late.activity.awaits == TASK_OF_RAY else None
+    return waits_for_work or next(iter(user_frames(call.frames or ())), None) if call else waits_for_work
+
+
+def holder_of(s: Situation, late: LateRank) -> int | None:
+    """The rank that has the lock on a file for which the late rank waits."""
+    evidence = s.case.ranks.get(late.rank)
+    stack = late.doer.stacks[-1] if late.doer else evidence.main_stack if evidence else None
+    pid = stack.kernel.holder if stack is not None and stack.kernel is not None else 0
+    return next((r for r, e in s.case.ranks.items() if pid and e.identity.pid == pid and r != late.rank), None)
+
+
+OF_A_PROCESS = ("a pipe", "a socket", "a child process")
+
+
+def child_at(evidence: RankEvidence) -> Frame | None:
+    """The line of the user's code in which a process stands that the rank started."""
+    others = (t for t in evidence.stacks if t.process_id not in (None, evidence.identity.pid))
+    return next((f for t in others for f in user_frames(t.frames)[:1]), None)
 
 
 def stands_in_group(s: Situation) -> bool:
@@ -126,6 +156,14 @@ def has_loader(s: Situation, late: LateRank) -> bool:
 def remedies(s: Situation, late: LateRank) -> tuple[str, ...]:
     """What helps a rank out of such a wait."""
     kind, awaits, evidence = late.activity.kind, late.activity.awaits, s.case.ranks.get(late.rank)
+    if awaits in ("a pipe", "a socket"):
+        return ("answer always",)
+    if awaits == TASK_OF_RAY:
+        return ("submit together",)
+    if awaits.startswith("`"):
+        return ("feed the loop",)
+    if holder_of(s, late) is not None:
+        return ("release first",)
     if kind == "lock":
         return ("feed the queue",) if awaits == "a queue" else ("bound a lock",)
     if awaits == "a child process" and evidence and evidence.state:
@@ -196,6 +234,10 @@ def _doing(s: Situation, late: LateRank) -> str:
         return f"it {does}"
     first, last = who.stacks[0], who.stacks[-1]
     text = f"it {does}" if last.is_main else f"its thread {last.name} {does}"
+    if activity.awaits == TASK_OF_RAY and (place := driver(s)) is not None:
+        text += f"; the driver, which would give it one, stands{w.at(place)}"
+    if activity.awaits in OF_A_PROCESS and (place := child_at(evidence)) is not None:
+        text += f"; a process that it started {both('stands')}{w.at(place)}"
     text += "".join(f"; {_thread(stack)} waits for that" for stack in reversed(who.stacks[:-1]))
     if not first.is_main:
         text += f"; {_thread(first) if len(who.stacks) > 1 else 'that thread'} makes these calls"

@@ -15,7 +15,7 @@ _BOTH = re.compile(r"⟨([^⟨⟩|]*)\|([^⟨⟩|]*)⟩")
 _BEGINS = re.compile(r"(?:^|(?<=[.] ))r(?=anks? \d)", re.MULTILINE)  # a sentence of the reason
 _PAST = {
     "is": "was", "are": "were", "has": "had", "have": "had", "waits": "waited", "wait": "waited", "gives": "gave", "give": "gave",
-    "makes": "made", "make": "made", "runs": "ran", "run": "ran", "stands": "stood", "stand": "stood",
+    "makes": "made", "make": "made", "runs": "ran", "run": "ran", "stands": "stood", "stand": "stood", "holds": "held",
 }  # fmt: skip
 
 

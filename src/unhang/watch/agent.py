@@ -313,6 +313,7 @@ class Agent:
         """Takes what a look leaves out: the calls with their paths, the loaders' workers, and C++ frames where they are wanted."""
         evidence.request_pickles([r.folder for r in self._running()])
         evidence.take_workers(self._here(), self.options.native)
+        evidence.take_driver(self.run_dir, self.root_pid, self._here())
 
     def _tell(self, verdict: Mapping[str, Any], will_end: bool) -> None:
         """Lets other nodes know."""

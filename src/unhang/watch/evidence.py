@@ -92,6 +92,27 @@ def take_workers(ranks: Sequence[WatchedRank], native: bool = False) -> None:
                 write_whole(rank.folder / "pyspy.json", json.dumps(kept + extra).encode())
 
 
+def take_driver(run_dir: Path, root_pid: int, ranks: Sequence[WatchedRank]) -> None:
+    """The stacks of the program that started the ranks, where it is no rank and no launcher of torch: it may give them their work.
+
+    Blocks: up to 1 s.
+    """
+    if (
+        root_pid not in {r.pid for r in ranks}
+        and not is_torchs_launcher(root_pid)
+        and (threads := take_stacks([root_pid], timeout_s=1.0).get(root_pid))
+    ):
+        write_whole(run_dir / "launcher.json", json.dumps(threads).encode())
+
+
+def is_torchs_launcher(pid: int) -> bool:
+    """Whether a process is torchrun."""
+    with suppress(OSError):
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return b"torchrun" in command or b"torch.distributed.run" in command
+    return True
+
+
 def _of_workers(rank: WatchedRank) -> list[Any]:
     """What was seen of the rank's children before."""
     with suppress(OSError, ValueError, AttributeError):

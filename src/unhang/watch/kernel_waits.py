@@ -35,7 +35,7 @@ _FIFO_PARTNER = ("wait_for_partner", "fifo_open")
 def kernel_waits(pid: int) -> dict[str, dict[str, str]]:
     """For each thread that waits: `call`, the system call, and `file`: socket, pipe, terminal, "FIFO PATH" or "file PATH".
 
-    By the thread's number, the main thread's is the pid. A thread that runs, or of which nothing may be read, is left out.
+    Of a lock on a file also `holder`: who has it. By the thread's number, the main thread's is the pid. A thread that runs, or of which nothing may be read, is left out.
     """
     try:
         threads = sorted(map(int, os.listdir(f"/proc/{pid}/task")))[:_MOST_THREADS]
@@ -83,8 +83,17 @@ def _wait(pid: int, thread: int) -> dict[str, str]:
     if call == "poll":
         return {"call": call, "file": _polled(pid, int(arguments[0], 16), int(arguments[1], 16))}
     if call in _OF_A_FILE:
-        return {"call": call, "file": _file(pid, int(arguments[0], 16))}
+        held = {"holder": str(holder)} if call in ("flock", "fcntl") and (holder := _holder(pid)) else {}
+        return {"call": call, "file": _file(pid, int(arguments[0], 16)), **held}
     return {"call": call} if call else {}
+
+
+def _holder(waiter: int) -> int:
+    """The process that holds the lock on a file for which another one waits; 0 where that is not told. Source: proc_locks(5)."""
+    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    number = next((fields[0] for fields in lines if fields[1] == "->" and fields[5] == str(waiter)), None)
+    held = (fields[4] for fields in lines if fields[0] == number and fields[1] != "->")
+    return next((int(pid) for pid in held if pid.isdecimal()), 0)
 
 
 def _polled(pid: int, address: int, count: int) -> str:

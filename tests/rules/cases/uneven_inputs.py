@@ -193,7 +193,7 @@ CASES = {
                 source=_RAMPS,
             ),
             (2,),
-            7,
+            6,
             cause="code-divergence",
         ),
         Fires(_pipe("main:6", "main:6", "main:6"), (1,), 2),

@@ -58,6 +58,14 @@ _READY = {
     },
 }
 
+# Rank 0 has set the key of each step but the last one, and is in the next call; the others wait for that key.
+_GONE_ON = {0: ["all_reduce[8]@main:4", "all_reduce[8]@main:4 !"], **{r: ["all_reduce[8]@main:4"] for r in (1, 2, 3)}}
+_PASSED_OVER: dict[str, Any] = {
+    "hang": "suspected",
+    "stacks": {0: "main:4>~comm", **dict.fromkeys((1, 2, 3), "main:7>~comm")},
+    "pending": {0: _READY["pending"][0][:1], **{r: [_AWAITED] for r in (1, 2, 3)}},
+}
+
 CASES = {
     "waits-for-store": (
         Fires(make_case(_WAIT, hang="suspected", stacks=_STACKS, pending=_KEY), (3,), 15),
@@ -110,6 +118,8 @@ CASES = {
             "an order of the last call alone is nothing new",
         ),
         Fires(make_case({}, **_READY), (0,), 6),
+        Fires(make_case(_GONE_ON, **_PASSED_OVER), (0,), 6),
+        Fires(make_case(_GONE_ON, **{**_PASSED_OVER, "pending": {**_PASSED_OVER["pending"], 0: []}}), (1, 2, 3), 7),
         Quiet(
             make_case({}, **{**_READY, "pending": {**_READY["pending"], 0: _READY["pending"][0][1:]}}),
             "no rank has set keys like the awaited one before",

@@ -9,7 +9,7 @@ import pytest
 from unhang.analyze.failures import asked_to_end
 from unhang.analyze.situation import Situation
 from unhang.model import Case, LogEvent, Outcome, Source
-from unhang.testing import ended, judge, make_case
+from unhang.testing import ended, judge, make_case, raised
 
 CALLS = {0: ["all_reduce[8]@main:4 !"], 1: []}
 SIGTERM = {r: ended("signal", -15, at_s=30) for r in (0, 1)}
@@ -61,3 +61,32 @@ def test_who_was_told_alone_is_told_from_those_whom_the_launcher_ended() -> None
     ]
     told = replace(case, events=tuple(said))
     assert [f and f.rank for f in (asked_to_end(c, Situation(c).failures) for c in (told, case))] == [1, None]
+
+
+def test_a_rank_that_had_failed_by_itself_is_not_ended_from_outside() -> None:
+    """Two ranks raise the same exception, hang in their end, and the launcher ends both with the rank that lost them."""
+    calls = {0: ["barrier@main:5 !"], **{r: [] for r in (1, 2)}}
+    own, lost = (
+        "FileNotFoundError: [Errno 2] No such file: 'out/a'@main:4",
+        "RuntimeError: Connection closed by peer [10.0.0.1]:1@main:5",
+    )
+    errors = {0: raised(lost, at_s=21), **{r: raised(own, at_s=20 + r / 10) for r in (1, 2)}}
+    case = make_case(
+        calls,
+        world=3,
+        hang=None,
+        exit_code=1,
+        errors=errors,
+        exits={r: ended("signal", -15, at_s=30) for r in range(3)},
+    )
+    assert [(f.rank, f.secondary) for f in Situation(case).failures] == [(1, False), (2, False), (0, True)]
+
+
+@pytest.mark.parametrize(("ended_s", "is_the_launchers"), [(22, False), (20, True)])
+def test_no_launcher_kills_before_a_process_has_ended(ended_s: float, is_the_launchers: bool) -> None:
+    """Rank 0 loses rank 1 a moment before the watcher learns that rank 1 was killed; it ends after that, or before."""
+    lost = raised("RuntimeError: Connection closed by peer [10.0.0.1]:1@main:5", at_s=19.9)
+    exits = {0: ended("signal", -15, at_s=ended_s), 1: ended("signal", -9, at_s=21)}
+    case = make_case({}, world=2, hang=None, exit_code=1, errors={0: lost}, exits=exits)
+    killed = next(f for f in Situation(case).failures if f.rank == 1)
+    assert killed.secondary is is_the_launchers

@@ -8,7 +8,19 @@ import pytest
 
 from unhang.analyze.framework_loops import left_framework
 from unhang.analyze.situation import Situation
-from unhang.model import CallState, Case, Frame, HangObservation, Job, ProcessGroup, TableBuilder
+from unhang.model import (
+    CallState,
+    Case,
+    Frame,
+    HangObservation,
+    Job,
+    PendingCall,
+    ProcessGroup,
+    RankEvidence,
+    RankIdentity,
+    Reading,
+    TableBuilder,
+)
 from unhang.rules.registry import judge
 
 FRAMEWORK = """def fit(self):
@@ -27,7 +39,14 @@ CALLBACK = """def on_epoch_end(trainer):
 """
 
 
-def parted(folder: Path, line: int, ranks_gone: tuple[int, ...] = (1,), world: int = 2) -> Situation:
+def parted(
+    folder: Path,
+    line: int,
+    ranks_gone: tuple[int, ...] = (1,),
+    world: int = 2,
+    below: tuple[Frame, ...] = (),
+    ended: int = -1,
+) -> Situation:
     """Five rounds of `advance` by all; then `ranks_gone` are at `line` of main, and the others advance once more."""
     library = folder / "site-packages" / "frame" / "loop.py"
     library.parent.mkdir(parents=True)
@@ -36,7 +55,7 @@ def parted(folder: Path, line: int, ranks_gone: tuple[int, ...] = (1,), world: i
     main.write_text(MAIN)
     builder = TableBuilder()
     group = builder.group(ProcessGroup("0", "default_pg", tuple(range(world)), backend="gloo"))
-    inside = (Frame(str(library), 4, "fit"), Frame(str(main), 2, "main"))
+    inside = (*below, Frame(str(library), 4, "fit"), Frame(str(main), 2, "main"))
     for rank in range(world):
         for i in range(6):
             is_gone = i == 5 and rank in ranks_gone
@@ -47,7 +66,19 @@ def parted(folder: Path, line: int, ranks_gone: tuple[int, ...] = (1,), world: i
             )  # fmt: skip
     table = builder.build()
     hang = HangObservation("proven", 1.0, 3.0, tuple(range(world)))
-    return Situation(Case(Job(world, backend="gloo", ended_by_us=True), {}, table.groups, table, hang=hang))
+    asked = Frame(str(main), 2, "main")
+    end = PendingCall("loader_end", 1, "", None, 1, 1, (asked,), "5")
+    ranks = {
+        r: RankEvidence(
+            RankIdentity(r, world),
+            pending=(end,) * (r == ended),
+            facts=(Reading("program.loader", "", {"ends": True}, r, at=asked),),
+        )
+        for r in range(world)
+    }
+    return Situation(
+        Case(Job(world, backend="gloo", ended_by_us=True), ranks if below else {}, table.groups, table, hang=hang)
+    )
 
 
 def test_the_one_line_that_asks_the_framework_to_stop_is_named(tmp_path: Path) -> None:
@@ -76,3 +107,20 @@ def test_two_lines_that_ask_for_it_name_none(tmp_path: Path) -> None:
     gone = left_framework(parted(tmp_path, 3))
     assert gone is not None
     assert gone.stop is None
+
+
+@pytest.mark.parametrize(
+    ("below", "ended", "cause", "says"),
+    [
+        ("backward", 1, "uneven-inputs", "left the loop of fit"),
+        ("backward", -1, "code-divergence", "and no loader had ended"),
+        ("reduce_metric", -1, "code-divergence", "made all_reduce"),  # the loop goes over something else
+    ],
+)
+def test_a_framework_that_had_more_data_was_told_to_stop(
+    tmp_path: Path, below: str, ended: int, cause: str, says: str
+) -> None:
+    inner = (Frame(str(tmp_path / "site-packages" / "frame" / "inner.py"), 1, below),)
+    first = judge(parted(tmp_path, 3, world=3, below=inner, ended=ended)).findings[0]
+    assert (first.cause, first.culprit_ranks) == (cause, (1,))
+    assert says in first.title

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from unhang.inside.recorder import facts, page, recording
 from unhang.inside.recorder.recording import Recording
+from unhang.read.page import read_page
 
 
 @pytest.fixture
@@ -120,6 +121,41 @@ def test_a_loader_is_noted_once_and_an_iterable_one_is_not_asked_for_its_length(
     first, second = (f["fields"] for f in noted(rec))
     assert (first["samples"], first["of_rank"], first["batches"], first["drop_last"]) == (10, 10, 2, True)
     assert "samples" not in second
+
+
+def test_the_last_end_of_a_loader_is_kept_for_each_place_that_asks_it(
+    rec: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Batches:
+        def __init__(self, count: int) -> None:
+            self.left, self._num_yielded = count, 0
+
+        def __next__(self) -> int:
+            if not self.left:
+                raise StopIteration
+            self.left, self._num_yielded = self.left - 1, self._num_yielded + 1
+            return 1
+
+        def __iter__(self) -> Batches:
+            return self
+
+    monkeypatch.setattr(Batches, "__next__", facts.watch_end(Batches.__next__))
+    monkeypatch.setattr(facts, "_ends", {})
+    for count in (3, 2, 5):
+        assert len(list(Batches(count))) == count
+    for _ in Batches(4):
+        break  # it has not ended
+    assert sum(Batches(7)) == 7
+    ends = [c for c in read_page(Path(rec.path("page.bin"))).pending if c.kind == "loader_end"]
+    assert [(c.index, c.detail) for c in ends] == [(3, "5"), (1, "7")]
+
+
+def test_an_iterator_that_counts_nothing_ends_as_it_does(rec: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "_ends", {})
+    fetch = facts.watch_end(lambda self: next(self))
+    with pytest.raises(StopIteration):
+        fetch(iter(()))
+    assert "end of a loader" in rec.noted
 
 
 @pytest.mark.parametrize(

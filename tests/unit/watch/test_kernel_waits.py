@@ -22,14 +22,14 @@ PROGRAMS = {
     "os.read(r, 1)": {"call": "read", "file": "pipe"},
     "os.mkfifo('f'); open('f')": {"call": "open", "file": "FIFO"},
     "time.sleep(99)": {"call": "nanosleep"},
-    "fcntl.flock(open('held', 'w'), fcntl.LOCK_EX)": {"call": "flock", "file": "file {folder}/held"},
+    "fcntl.flock(open('held', 'w'), fcntl.LOCK_EX)": {"call": "flock", "file": "file {folder}/held", "holder": "{pid}"},
     "os.fork() or time.sleep(99); os.wait()": {"call": "wait4"},
 }
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_call_and_its_file_are_told(program: str, tmp_path: Path) -> None:
-    wanted = {k: v.format(folder=tmp_path) for k, v in PROGRAMS[program].items()}
+    wanted = {k: v.format(folder=tmp_path, pid=os.getpid()) for k, v in PROGRAMS[program].items()}
     with open(tmp_path / "held", "w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         process = subprocess.Popen([sys.executable, "-S", "-c", BEGIN + program], cwd=tmp_path, start_new_session=True)

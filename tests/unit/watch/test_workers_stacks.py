@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -35,3 +36,23 @@ def test_a_worker_that_is_not_seen_again_keeps_its_stack(
     assert kept == {OWN: "later", WORKER: seen_at_the_end or "before"}
     evidence.save_stacks([rank])
     assert [t["pid"] for t in json.loads((folder / "pyspy.json").read_text())] == [OWN], "of another quiet"
+
+
+@pytest.mark.parametrize(
+    ("command", "is_rank", "is_kept"),
+    [("main.py", False, True), ("main.py", True, False), ("torchrun", False, False)],
+)
+def test_the_program_that_starts_the_ranks_is_looked_at_unless_it_is_a_rank_or_torchrun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, is_rank: bool, is_kept: bool
+) -> None:
+    """A driver gives the ranks their work; torchrun only waits for them."""
+    monkeypatch.setattr(evidence, "take_stacks", lambda pids, *_, **__: {p: [thread(p, "MainThread")] for p in pids})
+    with subprocess.Popen(
+        ["sh", "-c", "echo; read _", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as driver:
+        assert driver.stdout is not None
+        driver.stdout.readline()  # it runs, under its own command
+        folder = tmp_path / f"r0-{driver.pid if is_rank else OWN}"
+        folder.mkdir()
+        evidence.take_driver(tmp_path, driver.pid, [WatchedRank(folder, 0.0)])
+    assert (tmp_path / "launcher.json").exists() == is_kept

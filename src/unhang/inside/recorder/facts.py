@@ -13,8 +13,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import recording
-from .frames import is_user, user_places
+from . import page, recording
+from .frames import is_user, record_text, user_places
 from .recording import Recording, append_json, attempt, do_not_trace, failed_in_torch, step_aside, write_json
 
 # What gloo reads and writes from the tensor's first element on, as many elements as it has; what it gathers it copies in order.
@@ -27,6 +27,7 @@ _SENT = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "TORCH_DISTRIBUTED_")
 _noted: dict[int, int] = {}
 _places: dict[tuple[str, int, int], tuple[int, object]] = {}
 _loaders: weakref.WeakSet[Any] = weakref.WeakSet()
+_ends: dict[tuple[int, int], tuple[int | None, object]] = {}
 
 
 def note(rec: Recording, kind: str, fields: dict[str, Any], place: Sequence[object] | None = None) -> None:
@@ -193,6 +194,7 @@ def _loader(loader: Any) -> dict[str, Any]:
         "batch_size": loader.batch_size,
         "drop_last": bool(loader.drop_last),
         "sampler": type(sampler).__name__,
+        "ends": True,  # they are noted
     }
     if getattr(loader, "_dataset_kind", 1) != 0:  # the length of an iterable dataset must not be asked for
         return found
@@ -217,6 +219,41 @@ def _subset(dataset: Any) -> dict[str, Any]:
     if type(chosen) not in (range, list) or not chosen or chosen[-1] - chosen[0] != len(chosen) - 1:
         return {}
     return {"base": len(dataset.dataset), "first": int(chosen[0]), "last": int(chosen[-1])}
+
+
+def watch_end(original: Any) -> Any:
+    """Note when an iterator of a loader has no more: it tells a loop whose data ran out from one that was left."""
+
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:
+        try:
+            return original(self)
+        except StopIteration as error:
+            step_aside(error)
+            if recording.current is not None:
+                attempt("end of a loader", _note_end, recording.current, self)
+            raise
+
+    return do_not_trace(__next__)
+
+
+def _note_end(rec: Recording, iterator: Any) -> None:
+    """Keep the last end at each place where a loader is asked for its batches, with their number."""
+    at: Any = sys._getframe(3)
+    key = (id(at.f_code), at.f_lasti)
+    if key in _ends or len(_ends) < _MOST_PLACES:
+        number, code = _ends.get(key, (None, at.f_code))
+        text = record_text("", str(int(iterator._num_yielded)))
+        count = rec.count(page.LOADER_END, str(key))
+        _ends[key] = (
+            rec.page.note(number, page.LOADER_END, count, text),
+            code,
+        )  # the code is kept alive, see `_places`
+
+
+def forget_in_child() -> None:
+    """After a fork: the page with these records is the parent's."""
+    _ends.clear()
 
 
 def count_batch(rec: Recording, batch: Any) -> None:

@@ -41,6 +41,7 @@ def install() -> None:
 
 def _after_fork() -> None:
     attempt("fork", calls.forget_in_child)
+    attempt("fork", facts.forget_in_child)
     attempt("fork", recording.forget_in_child)
 
 
@@ -186,7 +187,7 @@ def _count_scaled(counts: page.Page, before: int, state: Any) -> None:
 
 def _watch_data(module: Any) -> None:
     iterator, loader = module._BaseDataLoaderIter, module.DataLoader
-    iterator.__next__ = _marked(iterator.__next__, page.DATA, after=facts.count_batch)
+    iterator.__next__ = facts.watch_end(_marked(iterator.__next__, page.DATA, after=facts.count_batch))
     loader.__iter__ = _marked(loader.__iter__, page.DATA, before=facts.watch_loader)
 
 

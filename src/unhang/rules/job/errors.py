@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from unhang.analyze.callpath import user_path
@@ -12,7 +12,7 @@ from unhang.analyze.first_errors import errors_of, has_fatal_end, is_log_only
 from unhang.analyze.log_progress import behind_in_steps
 from unhang.analyze.overtaking import LeftOut, left_out_before
 from unhang.analyze.situation import Situation
-from unhang.model import LogEvent
+from unhang.model import EvidenceLine, LogEvent
 from unhang.read.logs.attempts import moved_after
 from unhang.read.logs.patterns import matches
 from unhang.rules import wording as w
@@ -23,6 +23,7 @@ from unhang.rules.failure import (
     HOST_OOM,
     KERNEL_ERROR,
     SPECIAL,
+    UNUSED_PARAMETERS,
     FirstException,
     comes_late,
     first_crash,
@@ -40,7 +41,15 @@ from unhang.rules.failure import (
     same_failures,
     text_of,
 )
-from unhang.rules.log_lines import GENERAL_TYPE, found_in, is_not_of_the_program, only_rank, ranks_in, ranks_of_pids
+from unhang.rules.log_lines import (
+    GENERAL_TYPE,
+    found_in,
+    is_not_of_the_program,
+    only_rank,
+    quote,
+    ranks_in,
+    ranks_of_pids,
+)
 
 _OF_DEVICE_MEMORY = ("oom.device", "oom.device_library", "nccl.cuda_oom")
 _WORK_IN_MEMORY = ("work.preparing", "oom.loading")
@@ -328,3 +337,43 @@ def _is_explained(text: str) -> bool:
     lines = text.splitlines()[:8]
     kinds = {p.kind for line in lines for p, _ in matches(line)}
     return any(kind in _BUT or not kind.startswith(_GENERIC) for kind in kinds)
+
+
+@rule("unused-parameters")
+def unused_parameters(s: Situation) -> Found | None:
+    """DDP's error as the primary failure, or its lines alone."""
+    first = first_exception(s)
+    lines = s.events.of("ddp.unused", "ddp.unused_names", "ddp.unused_indices")
+    if first is None or not UNUSED_PARAMETERS.search(first.text):
+        first = None
+        if not lines or not is_log_only(s) or s.primary_failure is not None:
+            return None
+        if any(e.kind == "primary" for e in errors_of(s)[:1]):
+            return None
+    # Which parameters, and on which ranks, DDP says on lines of their own; else it is the ranks that raised.
+    named = ranks_in(e for e in lines if e.kind != "ddp.unused")
+    ranks = named or (first.ranks if first else ranks_in(lines))
+    frame = first.frame if first else None
+    names = first.error.parameters if first and first.error.parameters else tuple(_names(lines))
+    who = name_or(ranks, "a rank")
+    words = {
+        "who": who,
+        "names": f": {', '.join(names[:6])}" if names else "",
+        "at": w.at(frame),
+    }
+    message = first.error.message if first else lines[0].text
+    return Found(
+        0.96,
+        ranks,
+        (EvidenceLine(f"{who} exception", message[:400]), *quote(e for e in lines if e.source.line is not None)),
+        words,
+        victims=s.others(ranks) if ranks else (),
+        location=w.location_of(frame),
+    )
+
+
+def _names(lines: Sequence[LogEvent]) -> Iterable[str]:
+    """The parameters that DDP names, or their indices."""
+    for event in lines:
+        yield from (name.strip() for name in event["names"].split(",") if name.strip())
+        yield from (f"#{index}" for index in event["indices"].split())

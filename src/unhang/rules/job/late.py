@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from unhang.analyze.align import StuckCollective
-from unhang.analyze.callpath import Path, fork_of, user_path
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import SeenError, errors_of
 from unhang.analyze.leaving import swallowed_by
-from unhang.analyze.order import predicted, tokens_of
 from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work
-from unhang.analyze.streams import Streams, stack_path
-from unhang.analyze.waits_for import setter_of
-from unhang.model import CollectiveCall, EvidenceLine, LogEvent, ThreadStack, user_frames
+from unhang.model import EvidenceLine, LogEvent, ThreadStack, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of
 from unhang.rules.base import Found, rule
@@ -27,8 +22,18 @@ from unhang.rules.failure import (
     found_at_first,
     name_or,
 )
-from unhang.rules.late import found_late, has_loader, meets_alone, remedies, waits_idly, works_alone, works_first
+from unhang.rules.late import (
+    found_late,
+    has_loader,
+    holder_of,
+    meets_alone,
+    remedies,
+    waits_idly,
+    works_alone,
+    works_first,
+)
 from unhang.rules.log_lines import only_rank, quote
+from unhang.rules.tense import both
 
 _STARTS_WORKERS = (
     "multiprocessing/popen_spawn_posix.py",
@@ -178,8 +183,18 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
                 fixes = fixes_of(late.activity.frame, meeting.condition, f"rank {late.rank}")
                 yield found_late(s, late, 0.9, meeting.words, say="meets", fixes=fixes, cause="code-divergence")
                 continue
-            words = {"awaits": late.activity.awaits, "taken": w.place(late.activity.frame)}
+            words = {"awaits": _awaits(s, late), "taken": w.place(late.activity.frame), "holder": holder_of(s, late)}
             yield found_late(s, late, 0.88, words, say=kind, fixes=(*remedies(s, late), "only delays"))
+
+
+def _awaits(s: Situation, late: LateRank) -> str:
+    """What the rank waits for; of the lock on a file, who has it."""
+    holder = holder_of(s, late)
+    if holder is None:
+        return late.activity.awaits
+    own = next((e.what for e in s.waits.edges_of(holder) if late.rank in e.targets), "")
+    where = f" in {own}" if own else ""
+    return f"{late.activity.awaits}, which rank {holder} {both('holds')}{where},"
 
 
 def _away_by_stacks(s: Situation) -> Iterator[Found]:
@@ -273,125 +288,3 @@ def straggler(s: Situation) -> Found | None:
     evidence, group = (EvidenceLine("arrival times", seen),), w.group_of(late.group)
     say = f"/{late.pace.kind}"
     return Found(0.85, (late.rank,), evidence, words, say=say, victims=s.others((late.rank,)), group=group)
-
-
-@rule("waits-for-store", needs=("stacks",))
-def waits_for_store(s: Situation) -> Iterator[Found]:
-    """Nobody is left who could set the key; or each call that was made twice or left out."""
-    if s.divergence is not None or s.primary_failure is not None or not s.judges_waits:
-        return
-    yield from (_made_twice(s, stuck) for stuck in s.stuck if _is_made_twice(s, stuck))
-    omitted = [_left_out(s, stuck) for stuck in s.stuck if _is_left_out(s, stuck)]
-    yield from omitted
-    for late in () if omitted else s.late:
-        keys = [e.what for e in s.waits.edges_of(late.rank) if e.kind == "store"]
-        if keys and late.activity.kind == "communication" and len(late.victims) == len(s.case.world) - 1:
-            lines = [EvidenceLine(f"rank {late.rank} waits", f"for {e.what}") for e in s.waits.edges_of(late.rank)]
-            if (found := _never_set(s, late, lines)) is not None:
-                yield found
-                return
-            yield found_late(s, late, 0.85, {"key": keys[0].removesuffix(" of the store")}, say="waits", evidence=lines)
-
-
-def _never_set(s: Situation, late: LateRank, lines: Sequence[EvidenceLine]) -> Found | None:
-    """All wait for a key, also the one rank that set every key like it before."""
-    waits = [c for c in s.case.ranks[late.rank].pending if c.kind == "store_wait" and c.ended_ns is None]
-    setter = setter_of(s.case, waits[0]) if waits else None
-    if setter is None or setter[0] != late.rank:
-        return None
-    last = setter[1]
-    frame = next(iter(last.frames), None)
-    words = {"key": waits[0].detail, "times": last.index, "last": last.detail, "line": w.place(frame)}
-    evidence = [*lines, EvidenceLine(f"rank {late.rank} last set", repr(last.detail), frame.line if frame else None)]
-    found = found_late(s, late, 0.85, words, say="never_set", evidence=evidence)
-    return replace(found, location=w.location_of(frame) or found.location)
-
-
-def _is_made_twice(s: Situation, stuck: StuckCollective) -> bool:
-    """Whether the few who wait have just made the same call, which nobody made twice before, and the others wait for a key."""
-    few, others = stuck.waiting, tuple(stuck.missing)
-    if not 0 < len(few) < len(others) or not all(_waits_for_key(s, r) for r in others):
-        return False
-    left = s.departures((*few, *others))
-    if left != {r: stuck.calls[r].row for r in few}:
-        return False
-    twice = {r: _repetitions(s, r, stuck.index) for r in (*few, *others)}
-    return all(rows == ([left[r]] if r in left else []) for r, rows in twice.items())
-
-
-def _repetitions(s: Situation, rank: int, group: int) -> list[int]:
-    """The rows of a rank's calls of a group that are like the one before."""
-    rows = s.case.calls.rows(rank=rank, group=group)
-    tokens = s.habits.tokens[rows]
-    return [int(row) for row in rows[1:][tokens[1:] == tokens[:-1]]]
-
-
-def _made_twice(s: Situation, stuck: StuckCollective) -> Found:
-    few, others = stuck.waiting, tuple(sorted(stuck.missing))
-    words = {"make": w.verb(few, "makes", "make"), "wait": w.verb(others, "waits", "wait")}
-    return _of_few(s, few, others, stuck.calls[few[0]], words, "twice", _awaited_lines(s, others))
-
-
-def _of_few(
-    s: Situation,
-    few: tuple[int, ...],
-    others: Sequence[int],
-    call: CollectiveCall,
-    words: Mapping[str, object],
-    say: str,
-    more: Iterable[EvidenceLine],
-) -> Found:
-    path = user_path(call.frames)
-    name = w.name_call(call)
-    return Found(
-        0.75,
-        few,
-        (w.path_line(call.rank, f"#{call.seq} {name} (waits)", path), *more),
-        {"few": w.name_ranks(few), "others": w.name_ranks(others), "call": name, "at": w.at_end_of(path), **words},
-        say,
-        victims=s.others(few),
-        location=w.location_of(path[-1] if path else None),
-        group=w.group_of(call.group),
-        collective=w.collective_of(call, call.seq),
-    )
-
-
-def _awaited_lines(s: Situation, ranks: Iterable[int]) -> list[EvidenceLine]:
-    return [w.waiting_line(e) for r in list(ranks)[:4] for e in s.waits.edges_of(r)[:1]]
-
-
-def _is_left_out(s: Situation, stuck: StuckCollective) -> bool:
-    """Whether the few who are missing always made this call next, and have left the function in which they did."""
-    few, others = tuple(stuck.missing), stuck.waiting
-    if not 0 < len(few) < len(others) or not all(_waits_for_key(s, r) for r in s.case.world if r not in others):
-        return False
-    here = tokens_of(s.case, {stuck.seq: stuck.calls[others[0]].row})[stuck.seq]
-    streams = Streams(s.case, stuck.index, stuck.seq)
-    for rank in few:
-        made, stack = tokens_of(s.case, streams.rows.get(rank, {})), stack_path(s.case, rank)
-        if stuck.seq - 1 not in made or not stack or predicted(made, stuck.seq)[:1] != [here]:
-            return False
-        if _shared(stack, here[1]) >= _shared(made[stuck.seq - 1][1], here[1]):
-            return False
-    return True
-
-
-def _shared(left: Path, right: Path) -> int:
-    """How many functions two paths share, from the outermost one on."""
-    if left == right:
-        return len(left)
-    fork = fork_of(left, right)
-    return fork.depth + 1 if fork is not None else 0
-
-
-def _waits_for_key(s: Situation, rank: int) -> bool:
-    edges = s.waits.edges_of(rank)
-    return bool(edges) and all(e.kind == "store" for e in edges)
-
-
-def _left_out(s: Situation, stuck: StuckCollective) -> Found:
-    few, others = tuple(sorted(stuck.missing)), stuck.waiting
-    wait, few_wait = w.verb(others, "waits", "wait"), w.verb(few, "waits", "wait")
-    words = {"wait": wait, "few_wait": few_wait, "they": w.verb(few, "it has", "they have")}
-    stacks = [line for r in few[:2] for line in w.stack_lines(s.case.ranks.get(r), 3)]
-    return _of_few(s, few, others, stuck.calls[others[0]], words, "left_out", (*stacks, *_awaited_lines(s, few)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from unhang.analyze.callpath import user_path
@@ -22,16 +22,16 @@ from unhang.analyze.leaving import (
     left_transfers,
     made_as_often,
     made_other_rounds,
-    way_out_of,
 )
+from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Loop, WayOut, around, line_text, ways_out
-from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, LogEvent, RankEvidence, user_frames
+from unhang.analyze.source import Loop, around, line_text
+from unhang.analyze.ways_out import WayOut, way_out_of, ways_out
+from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, RankEvidence, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import decided_together
 from unhang.rules.base import Found, rule
-from unhang.rules.failure import UNUSED_PARAMETERS, first_exception, found_at_failures, left_before, name_or
-from unhang.rules.log_lines import quote, ranks_in
+from unhang.rules.failure import found_at_failures, left_before, name_or
 
 _EVEN = ("agree", "join", "even")
 _CLOSED = re.compile(r"Connection closed by peer|Connection reset by peer|Socket closed")
@@ -93,16 +93,24 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
     )
     if (start := other_start(s.case, d)) is not None:
         return _began_elsewhere(found, d, start)
-    if (bound := changed_bound(d)) is not None:
+    if (bound := changed_bound(loop.frame, loop.header)) is not None:
         return _by_changed_bound(found, bound, d.has_majority)
-    stay, left = (d.reference_path, d.odd_path) if loop.stayers == d.reference else (d.odd_path, d.reference_path)
-    return _by_way_out(found, way_out_of(stay, left), d.has_majority)
+    is_stayer = loop.stayers == d.reference
+    stay, left = (d.reference_path, d.odd_path) if is_stayer else (d.odd_path, d.reference_path)
+    is_data = ran_out(
+        s.case, loop.leavers, loop.stayers, (d.odd_call if is_stayer else d.reference_call).created_ns, header
+    )
+    if is_data:
+        return found
+    way = way_out_of(stay, left)
+    return _not_the_data(found) if way is None and is_data is False else _by_way_out(found, way, d.has_majority)
 
 
 def _left_framework(s: Situation, d: Divergence) -> Found:
     gone = left_framework(s)
     assert gone is not None
-    who = gone.leavers if gone.stop is not None else d.odd if d.has_majority else gone.stayers
+    is_decided = gone.stop is not None or gone.has_data
+    who = gone.leavers if is_decided else d.odd if d.has_majority else gone.stayers
     where = gone.stop or gone.line
     words = {
         "leavers": w.name_ranks(gone.leavers),
@@ -116,19 +124,19 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
         "steps": _steps(s),
         **({"stop": w.place(gone.stop), "text": line_text(gone.stop.file, gone.stop.line)} if gone.stop else {}),
     }
-    say = "asked to stop" if gone.stop else "left a framework"
+    say = "asked to stop" if gone.stop else "stopped" if gone.has_data else "left a framework"
     return Found(
-        0.86 if gone.stop else 0.94 if d.has_majority else 0.8,
+        0.86 if is_decided else 0.94 if d.has_majority else 0.8,
         who,
         (*w.both_sides(d), *w.code_line(where, "way out" if gone.stop else "source")),
         words,
         f"{say}/{say}",
-        ("stop",) if gone.stop else _EVEN,
+        ("stop",) if gone.stop else ("same stop",) if gone.has_data else _EVEN,
         s.others(who),
         w.location_of(where),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
-        cause="code-divergence" if gone.stop else "",
+        cause="code-divergence" if is_decided else "",
     )
 
 
@@ -148,12 +156,14 @@ def _began_elsewhere(found: Found, d: Divergence, start: Start) -> Found:
     )  # fmt: skip
 
 
-def _by_changed_bound(found: Found, bound: Bound, is_decided: bool) -> Found:
+def _by_changed_bound(found: Found, bound: Bound, is_decided: bool, because: str = "other bound") -> Found:
     """The rounds are counted by a number that the program changes as it goes, where a condition came true."""
-    words = {**found.words, "name": bound.name, "text": bound.text, "set": w.place(bound.frame)}
+    counts = "the list that it goes over" if bound.is_list else "its number of rounds"
+    words = {**found.words, "name": bound.name, "text": bound.text, "set": w.place(bound.frame), "counts": counts}
+    words["head"] = bound.header
     return replace(
-        found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say="other bound/other bound",
-        evidence=(*found.evidence, *w.code_line(bound.frame, "rounds")), location=w.location_of(bound.frame), fixes=("together", "agree"),
+        found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say=f"other bound/{because}",
+        evidence=(*found.evidence, *w.code_line(bound.frame, "rounds")), location=w.location_of(bound.frame), fixes=("one count", "agree"),
     )  # fmt: skip
 
 
@@ -168,6 +178,14 @@ def _by_way_out(found: Found, way: tuple[Frame, WayOut] | None, is_decided: bool
         found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say=f"{says}/{says}",
         evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame), fixes=("together", "agree"),
     )  # fmt: skip
+
+
+def _not_the_data(found: Found) -> Found:
+    """The loader is known to have more, and nothing in the loop tells why it was left."""
+    say = "not the data/not the data"
+    return replace(
+        found, cause="code-divergence", confidence=min(found.confidence, 0.8), say=say, fixes=("together", "agree")
+    )
 
 
 def _exhausted(s: Situation, d: Divergence) -> Found:
@@ -214,7 +232,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         "steps": _steps(s),
     }
     edges = [e for r in (gone.waiter, *gone.leavers[:1]) for e in s.waits.edges_of(r)]
-    return Found(
+    found = Found(
         0.75 if is_even else 0.9,
         culprits,
         (
@@ -228,6 +246,8 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         s.others(culprits),
         w.location_of(header),
     )
+    bound = None if gone.are_own else changed_bound(gone.frame, gone.loop.header)
+    return _by_changed_bound(found, bound, not is_even, "transfers") if bound is not None else found
 
 
 def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Frame, loop: Loop) -> Found:
@@ -327,7 +347,10 @@ def _with_the_call(found: Found, before: EndedBefore, is_sure: bool) -> Found:
         if is_sure
         else ": the rank that ended left a call out or ended too early, or its peer made one more."
     )
-    return replace(found, words={**found.words, "missed": text}, fixes=(*decide, "together", "transfers"))
+    location = found.location or w.location_of(guarded[-1][0] if guarded else path[-1] if path else None)
+    lacks = f", without {w.name_call(before.call)} of {w.place(path[-1])}," if path and not found.location else ""
+    words = {**found.words, "missed": text, "how": f"{found.words['how']}{lacks}"}
+    return replace(found, words=words, fixes=(*decide, "together", "transfers"), location=location)
 
 
 def _peer_in_source(s: Situation, error: SeenError) -> int | None:
@@ -348,43 +371,3 @@ def _was_needed(s: Situation, leaver: RankEvidence) -> bool:
     return any(
         f.rank != leaver.rank and f.secondary and f.error is not None and f.time_ns >= time_ns for f in s.failures
     )
-
-
-@rule("unused-parameters")
-def unused_parameters(s: Situation) -> Found | None:
-    """DDP's error as the primary failure, or its lines alone."""
-    first = first_exception(s)
-    lines = s.events.of("ddp.unused", "ddp.unused_names", "ddp.unused_indices")
-    if first is None or not UNUSED_PARAMETERS.search(first.text):
-        first = None
-        if not lines or not is_log_only(s) or s.primary_failure is not None:
-            return None
-        if any(e.kind == "primary" for e in errors_of(s)[:1]):
-            return None
-    # Which parameters, and on which ranks, DDP says on lines of their own; else it is the ranks that raised.
-    named = ranks_in(e for e in lines if e.kind != "ddp.unused")
-    ranks = named or (first.ranks if first else ranks_in(lines))
-    frame = first.frame if first else None
-    names = first.error.parameters if first and first.error.parameters else tuple(_names(lines))
-    who = name_or(ranks, "a rank")
-    words = {
-        "who": who,
-        "names": f": {', '.join(names[:6])}" if names else "",
-        "at": w.at(frame),
-    }
-    message = first.error.message if first else lines[0].text
-    return Found(
-        0.96,
-        ranks,
-        (EvidenceLine(f"{who} exception", message[:400]), *quote(e for e in lines if e.source.line is not None)),
-        words,
-        victims=s.others(ranks) if ranks else (),
-        location=w.location_of(frame),
-    )
-
-
-def _names(lines: Sequence[LogEvent]) -> Iterable[str]:
-    """The parameters that DDP names, or their indices."""
-    for event in lines:
-        yield from (name.strip() for name in event["names"].split(",") if name.strip())
-        yield from (f"#{index}" for index in event["indices"].split())

@@ -209,10 +209,13 @@ def _absent(s: Situation, ranks: tuple[int, ...]) -> Found:
         "why": "; ".join(text),
         "waiting": f"{w.name_ranks(waiting)} {w.verb(waiting, 'waits', 'wait')}",
         "world": len(s.case.world),
+        "came": len(waiting) + len(alive),
     }
     evidence = [line for r in alive[:2] for line in w.stack_lines(s.case.ranks[r])]
     evidence += [w.waiting_line(e) for e in s.waits.edges if e.kind == "rendezvous"]
-    fixes, where = ("numbers", "first"), w.location_of(frame)
+    inits = [c for r in waiting for c in s.case.ranks[r].pending if c.kind == "init_process_group" and c.frames]
+    fixes = ("first", "numbers") if alive else ("as many", "numbers")
+    where = w.location_of(frame or (inits[0].frames[0] if inits else None))
     return Found(0.92, ranks, evidence, words, "absent", fixes, waiting, where, collective=_INIT)
 
 

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from unhang.analyze.align import StuckCollective, calls_at, majority, members_of
 from unhang.analyze.callpath import user_path
+from unhang.analyze.divergence import Divergence
 from unhang.analyze.order import is_of_size_alone, is_thread_race
 from unhang.analyze.positions import bare_op, numels
+from unhang.analyze.set_order import loop_over_set
 from unhang.analyze.situation import Situation
 from unhang.analyze.streams import stack_path
-from unhang.model import CallState, CollectiveCall, EvidenceLine
+from unhang.model import CallState, CollectiveCall, EvidenceLine, Frame
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.log_lines import found_in
@@ -45,17 +47,35 @@ def size_mismatch(s: Situation) -> Found | None:
         "unsure": "" if is_sure else " There is no majority: either size may be the wrong one.",
     }
     said = [line for line in s.case.log if "doesn't match expected size" in line.text][:1]
+    if (over := loop_over_set(d.odd_path)) is not None:
+        return _in_order_of_set(s, d, *over, words)
     return Found(
         0.94 if is_sure else 0.45,
         culprits,
         (*w.both_sides(d), *(EvidenceLine("output", line.text, line.source.line) for line in said)),
         words,
-        "/content" if by_content else "",
+        "content/content" if by_content else "",
         ("pad",) if by_content else ("shape",),
         s.others(culprits) if culprits else (),
         w.location_of(frame),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
+    )
+
+
+def _in_order_of_set(s: Situation, d: Divergence, head: Frame, over: str, words: dict[str, object]) -> Found:
+    """Each rank goes through a set in its own order: no rank is wrong, and the sizes are those of other members."""
+    return Found(
+        0.9,
+        (),
+        (*w.both_sides(d), *w.code_line(head, "loop")),
+        {**words, "loop": w.place(head), "over": over},
+        "set/set",
+        ("sorted",),
+        location=w.location_of(head),
+        group=w.group_of(d.group),
+        collective=w.collective_of(d.reference_call, d.seq),
+        cause="code-divergence",
     )
 
 

@@ -1,0 +1,95 @@
+"""Loops that sleep and look again: what they wait for, as the source has it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+
+from unhang.analyze.bindings import last_name
+from unhang.analyze.source import covers, loop_at, negated, surroundings
+from unhang.analyze.ways_out import is_counted
+
+_MOST_TEXT, _LONGEST_SLEEP_S = 60, 120
+_SAYS = ("sleep", "print", "debug", "info", "warning", "log", "write", "flush")
+
+
+@lru_cache(maxsize=256)
+def polled_for(path: str, line: int) -> str:
+    """What the loop around a sleep waits for, to be read after "waits for"; empty where the line does not sleep in such a loop.
+
+    A loop that does anything else is one that works; one that only counts will end.
+    """
+    loops = surroundings(path, line).loops
+    loop = loop_at(path, loops[-1].header) if loops else None
+    if not isinstance(loop, ast.While) or not all(map(_only_looks, _beside(loop.body, line, _asked(loop)))):
+        return ""
+    calls = (n for n in ast.walk(loop) if isinstance(n, ast.Call) and n.lineno <= line <= (n.end_lineno or n.lineno))
+    if not any(last_name(c.func) == "sleep" and not _is_long(c) for c in calls):
+        return ""
+    if not isinstance(loop.test, ast.Constant):
+        return "" if is_counted(loop.test) else f"`{_short(negated(loop.test))}` to come true"
+    return next(_ways_out(loop.body), "")
+
+
+def _asked(loop: ast.While) -> set[str]:
+    """The variables on which it hangs whether the loop ends."""
+    tests = [loop.test, *(n.test for n in ast.walk(loop) if isinstance(n, ast.If))]
+    return {n.id for test in tests for n in ast.walk(test) if isinstance(n, ast.Name)}
+
+
+def _beside(body: list[ast.stmt], line: int, asked: set[str]) -> Iterator[ast.stmt]:
+    """The statements that run in the same round as the sleep at the line, but for those that ask anew what the loop waits for."""
+    for statement in body:
+        around = next((b for b in _blocks(statement) if any(covers(s, line) for s in b)), None)
+        if around is not None:
+            yield from _beside(around, line, asked)
+        elif not (isinstance(statement, ast.Assign) and asked & {last_name(t) for t in statement.targets}):
+            yield statement
+
+
+def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
+    for holder in (statement, *getattr(statement, "handlers", ())):
+        for name in ("body", "orelse", "finalbody"):
+            yield getattr(holder, name, [])
+
+
+def _only_looks(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Expr(value=ast.Call(func=called)):
+            return last_name(called) in _SAYS
+        case ast.If(body=[*_, last]):
+            return isinstance(last, ast.Break | ast.Return | ast.Raise | ast.Continue) or all(
+                map(_only_looks, statement.body)
+            )
+        case ast.Try(body=[*_, last]):
+            return isinstance(last, ast.Break | ast.Return)
+        case ast.Assign(value=value):
+            return not any(isinstance(n, ast.Call) for n in ast.walk(value))
+    return isinstance(
+        statement, ast.AugAssign | ast.Expr | ast.Pass | ast.Continue | ast.Break | ast.Return | ast.Raise
+    )
+
+
+def _ways_out(body: list[ast.stmt]) -> Iterator[str]:
+    """What lets the loop end, first ones first."""
+    for statement in body:
+        match statement:
+            case ast.If(test=test, body=[*_, ast.Break() | ast.Return()]):
+                yield f"`{_short(test)}` to come true"
+            case ast.If(test=test, orelse=[*_, ast.Break() | ast.Return()]):
+                yield f"`{_short(negated(test))}` to come true"
+            case ast.Try(body=[first, *rest]) if isinstance((first, *rest)[-1], ast.Break | ast.Return):
+                yield f"`{_short(first)}` to succeed"
+            case ast.Try(body=inner) | ast.With(body=inner):
+                yield from _ways_out(inner)
+
+
+def _is_long(call: ast.Call) -> bool:
+    value = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else 0
+    return isinstance(value, int | float) and value > _LONGEST_SLEEP_S
+
+
+def _short(node: ast.AST) -> str:
+    text = ast.unparse(node).partition("\n")[0].removeprefix("return ")
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} ..."

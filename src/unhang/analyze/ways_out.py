@@ -1,0 +1,91 @@
+"""What lets a rank leave a loop, or a round of it, as the source has it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from unhang.analyze.callpath import Path
+from unhang.analyze.divergence import is_in
+from unhang.analyze.source import Loop, covers, loop_at, negated, step_names, surroundings
+from unhang.model import Frame
+
+
+class WayOut(NamedTuple):
+    """What lets one rank make fewer rounds of a loop: a test or handler at `line`, as it is written; `returns`: out of the function."""
+
+    line: int
+    text: str
+    returns: bool = False
+
+
+@lru_cache(maxsize=256)
+def ways_out(path: str, loop: Loop, line: int) -> tuple[WayOut, ...]:
+    """Tests before a `break` or `return` in a loop, but for those on a counter, and handlers around `line` after which it goes on."""
+    node = loop_at(path, loop.header)
+    return tuple(_ways(node.body, line, None, in_loop=True)) if node is not None else ()
+
+
+def end_of_while(path: str, loop: Loop) -> WayOut | None:
+    """What ends a `while`, as far as it is no counter: the opposite of that part of its test."""
+    node = loop_at(path, loop.header)
+    if not isinstance(node, ast.While):
+        return None
+    parts = node.test.values if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And) else [node.test]
+    own = next((p for p in parts if not isinstance(p, ast.Constant) and not is_counted(p)), None)
+    return WayOut(node.lineno, ast.unparse(negated(own))) if own is not None else None
+
+
+def _ways(body: Iterable[ast.AST], line: int, test: ast.expr | None, in_loop: bool) -> Iterator[WayOut]:
+    """`test`: the innermost one around the body; `in_loop`: a `break` here would leave the loop."""
+    for node in body:
+        match node:
+            case ast.Break() | ast.Return() if test is not None and (in_loop or isinstance(node, ast.Return)):
+                if not is_counted(test):
+                    yield WayOut(test.lineno, f"if {ast.unparse(test)}", isinstance(node, ast.Return))
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                continue
+            case ast.If():
+                yield from _ways(node.body, line, node.test, in_loop)
+                yield from _ways(node.orelse, line, negated(node.test), in_loop)
+            case ast.For() | ast.AsyncFor() | ast.While():
+                yield from _ways((*node.body, *node.orelse), line, test, in_loop=False)
+            case ast.Try():
+                yield from _ways((*node.body, *node.orelse, *node.finalbody), line, test, in_loop)
+                if any(covers(s, line) for s in node.body):
+                    yield from (
+                        WayOut(h.lineno, _head(h)) for h in node.handlers if not isinstance(h.body[-1], ast.Raise)
+                    )
+            case ast.With() | ast.AsyncWith():
+                yield from _ways(node.body, line, test, in_loop)
+
+
+def _head(handler: ast.ExceptHandler) -> str:
+    return f"except {ast.unparse(handler.type)}" if handler.type is not None else "except"
+
+
+def is_counted(test: ast.expr) -> bool:
+    """Whether a test only compares counters and settings: these are equal on all ranks."""
+    calls = (n for n in ast.walk(test) if isinstance(n, ast.Call))
+    return all(isinstance(c.func, ast.Name) and c.func.id in ("len", "int", "min", "max") for c in calls) and bool(
+        step_names.search(ast.unparse(test))
+    )
+
+
+def way_out_of(stay: Path, left: Path) -> tuple[Frame, WayOut] | None:
+    """What let a rank leave a loop in which others are once more: in the outermost loop that it left and that has such a place.
+
+    Else what the head of a `while` asks, where that is more than a counter.
+    """
+    gone = [
+        (frame, loop)
+        for depth, frame in enumerate(stay)
+        for loop in surroundings(frame.file, frame.line).loops
+        if not is_in(left, stay, depth, loop)
+    ]
+    ways = [(frame, way) for frame, loop in gone for way in ways_out(frame.file, loop, frame.line)[:1]]
+    heads = [(frame, way) for frame, loop in gone if (way := end_of_while(frame.file, loop)) is not None]
+    found = next(iter((*ways, *heads)), None)
+    return (Frame(found[0].file, found[1].line, found[0].function), found[1]) if found else None

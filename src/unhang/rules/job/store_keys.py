@@ -1,0 +1,192 @@
+"""Rules on waits for keys of a store, by which programs send each other word without a collective."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from unhang.analyze.align import StuckCollective
+from unhang.analyze.callpath import Path, fork_of, user_path
+from unhang.analyze.order import predicted, tokens_of
+from unhang.analyze.sides import started_ns
+from unhang.analyze.situation import LateRank, Situation
+from unhang.analyze.source import Condition, around
+from unhang.analyze.streams import Streams, stack_path
+from unhang.analyze.waits_for import setter_of
+from unhang.model import CollectiveCall, EvidenceLine, Frame, PendingCall
+from unhang.rules import wording as w
+from unhang.rules.advice import decided_together, deciding, gate_of
+from unhang.rules.base import Found, rule
+from unhang.rules.late import found_late
+
+
+@rule("waits-for-store", needs=("stacks",))
+def waits_for_store(s: Situation) -> Iterator[Found]:
+    """Nobody is left who could set the key; or each call that was made twice or left out."""
+    if s.divergence is not None or s.primary_failure is not None or not s.judges_waits:
+        return
+    yield from (_made_twice(s, stuck) for stuck in s.stuck if _is_made_twice(s, stuck))
+    omitted = [_left_out(s, stuck) for stuck in s.stuck if _is_left_out(s, stuck)]
+    yield from omitted
+    if (passed := _passed_over(s)) is not None:
+        yield passed
+        return
+    waiting = [r for r in s.late if r.activity.kind == "communication" and _waits_for_key(s, r.rank)]
+    concerned = {r for late in waiting for r in (late.rank, *late.victims)}
+    is_one_key = len({e.what for late in waiting for e in s.waits.edges_of(late.rank)}) == 1 or len(waiting) == 1
+    for late in waiting if is_one_key and not omitted and concerned >= set(s.case.world) else ():
+        keys = [e.what for e in s.waits.edges_of(late.rank)]
+        lines = [EvidenceLine(f"rank {late.rank} waits", f"for {key}") for key in keys]
+        if (found := _never_set(s, late, lines)) is not None:
+            yield found
+            return
+        yield found_late(s, late, 0.85, {"key": keys[0].removesuffix(" of the store")}, say="waits", evidence=lines)
+
+
+def _never_set(s: Situation, late: LateRank, lines: Sequence[EvidenceLine]) -> Found | None:
+    """All wait for a key, also the one rank that set every key like it before."""
+    wait = _open_wait(s, late.rank)
+    setter = setter_of(s.case, wait) if wait is not None else None
+    if wait is None or setter is None or setter[0] != late.rank:
+        return None
+    last = setter[1]
+    frame = next(iter(last.frames), None)
+    words = {"key": wait.detail, "times": last.index, "last": last.detail, "line": w.place(frame)}
+    evidence = [*lines, EvidenceLine(f"rank {late.rank} last set", repr(last.detail), frame.line if frame else None)]
+    found = found_late(s, late, 0.85, words, say="never_set", evidence=evidence)
+    return replace(found, location=w.location_of(frame) or found.location)
+
+
+def _passed_over(s: Situation) -> Found | None:
+    """The rank that set all keys like the awaited one, and waits in another call for those who wait for the key."""
+    for edge in (e for e in s.waits.edges if e.kind == "store" and len(e.targets) == 1):
+        wait = _open_wait(s, edge.waiter)
+        setter = setter_of(s.case, wait) if wait is not None else None
+        if wait is None or setter is None or not any({edge.waiter, setter[0]} <= set(c) for c in s.waits.cycles):
+            continue
+        rank, last = setter
+        waiting = tuple(sorted(e.waiter for e in s.waits.edges if e.kind == "store" and e.targets == (rank,)))
+        own = s.waits.edges_of(rank)[0]
+        frame, condition = _decided_at(s, last)
+        words = {
+            "rank": rank, "key": wait.detail, "times": last.index, "last": last.detail, "line": w.place(frame), "call": own.what,
+            "waiting": w.name_ranks(waiting), "wait": w.verb(waiting, "waits", "wait"),
+            "test": f" It is set only if `{condition.text}`." if condition else "",
+        }  # fmt: skip
+        evidence = (
+            *map(w.waiting_line, (edge, own)),
+            EvidenceLine(f"rank {rank} last set", repr(last.detail), frame.line if frame else None),
+            *w.stack_lines(s.case.ranks.get(edge.waiter), 3),
+        )
+        fixes = ("always", decided_together(frame, condition)) if condition else ("always",)
+        return Found(
+            0.88, (rank,), evidence, words, "passed_over", fixes, s.others((rank,)), w.location_of(frame),
+            condition=gate_of(condition),
+        )  # fmt: skip
+    return None
+
+
+def _open_wait(s: Situation, rank: int) -> PendingCall | None:
+    return next((c for c in s.case.ranks[rank].pending if c.kind == "store_wait" and c.ended_ns is None), None)
+
+
+def _decided_at(s: Situation, last: PendingCall) -> tuple[Frame | None, Condition | None]:
+    """The line on the way to the last key of its sort that does not always run, with its condition; else the one that set it.
+
+    A condition on the rank alone is passed by the rank that has set them all.
+    """
+    for frame in last.frames:
+        open_ones = [c for c in around(frame, started_ns(s.case)).conditions if not c.depends_on_rank]
+        if open_ones:
+            return frame, deciding(open_ones)
+    return next(iter(last.frames), None), None
+
+
+def _is_made_twice(s: Situation, stuck: StuckCollective) -> bool:
+    """Whether the few who wait have just made the same call, which nobody made twice before, and the others wait for a key."""
+    few, others = stuck.waiting, tuple(stuck.missing)
+    if not 0 < len(few) < len(others) or not all(_waits_for_key(s, r) for r in others):
+        return False
+    left = s.departures((*few, *others))
+    if left != {r: stuck.calls[r].row for r in few}:
+        return False
+    twice = {r: _repetitions(s, r, stuck.index) for r in (*few, *others)}
+    return all(rows == ([left[r]] if r in left else []) for r, rows in twice.items())
+
+
+def _repetitions(s: Situation, rank: int, group: int) -> list[int]:
+    """The rows of a rank's calls of a group that are like the one before."""
+    rows = s.case.calls.rows(rank=rank, group=group)
+    tokens = s.habits.tokens[rows]
+    return [int(row) for row in rows[1:][tokens[1:] == tokens[:-1]]]
+
+
+def _made_twice(s: Situation, stuck: StuckCollective) -> Found:
+    few, others = stuck.waiting, tuple(sorted(stuck.missing))
+    words = {"make": w.verb(few, "makes", "make"), "wait": w.verb(others, "waits", "wait")}
+    return _of_few(s, few, others, stuck.calls[few[0]], words, "twice", _awaited_lines(s, others))
+
+
+def _of_few(
+    s: Situation,
+    few: tuple[int, ...],
+    others: Sequence[int],
+    call: CollectiveCall,
+    words: Mapping[str, object],
+    say: str,
+    more: Iterable[EvidenceLine],
+) -> Found:
+    path = user_path(call.frames)
+    name = w.name_call(call)
+    return Found(
+        0.75,
+        few,
+        (w.path_line(call.rank, f"#{call.seq} {name} (waits)", path), *more),
+        {"few": w.name_ranks(few), "others": w.name_ranks(others), "call": name, "at": w.at_end_of(path), **words},
+        say,
+        victims=s.others(few),
+        location=w.location_of(path[-1] if path else None),
+        group=w.group_of(call.group),
+        collective=w.collective_of(call, call.seq),
+    )
+
+
+def _awaited_lines(s: Situation, ranks: Iterable[int]) -> list[EvidenceLine]:
+    return [w.waiting_line(e) for r in list(ranks)[:4] for e in s.waits.edges_of(r)[:1]]
+
+
+def _is_left_out(s: Situation, stuck: StuckCollective) -> bool:
+    """Whether the few who are missing always made this call next, and have left the function in which they did."""
+    few, others = tuple(stuck.missing), stuck.waiting
+    if not 0 < len(few) < len(others) or not all(_waits_for_key(s, r) for r in s.case.world if r not in others):
+        return False
+    here = tokens_of(s.case, {stuck.seq: stuck.calls[others[0]].row})[stuck.seq]
+    streams = Streams(s.case, stuck.index, stuck.seq)
+    for rank in few:
+        made, stack = tokens_of(s.case, streams.rows.get(rank, {})), stack_path(s.case, rank)
+        if stuck.seq - 1 not in made or not stack or predicted(made, stuck.seq)[:1] != [here]:
+            return False
+        if _shared(stack, here[1]) >= _shared(made[stuck.seq - 1][1], here[1]):
+            return False
+    return True
+
+
+def _shared(left: Path, right: Path) -> int:
+    """How many functions two paths share, from the outermost one on."""
+    if left == right:
+        return len(left)
+    fork = fork_of(left, right)
+    return fork.depth + 1 if fork is not None else 0
+
+
+def _waits_for_key(s: Situation, rank: int) -> bool:
+    edges = s.waits.edges_of(rank)
+    return bool(edges) and all(e.kind == "store" for e in edges)
+
+
+def _left_out(s: Situation, stuck: StuckCollective) -> Found:
+    few, others = tuple(sorted(stuck.missing)), stuck.waiting
+    wait, few_wait = w.verb(others, "waits", "wait"), w.verb(few, "waits", "wait")
+    words = {"wait": wait, "few_wait": few_wait, "they": w.verb(few, "it has", "they have")}
+    stacks = [line for r in few[:2] for line in w.stack_lines(s.case.ranks.get(r), 3)]
+    return _of_few(s, few, others, stuck.calls[others[0]], words, "left_out", (*stacks, *_awaited_lines(s, few)))

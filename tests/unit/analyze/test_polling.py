@@ -1,0 +1,94 @@
+"""Loops that sleep and look again, loops over sets, and what ends a `while`: read from the source."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from unhang.analyze.polling import polled_for
+from unhang.analyze.set_order import loop_over_set
+from unhang.analyze.source import surroundings
+from unhang.analyze.ways_out import end_of_while
+from unhang.model import Frame
+
+
+def written(folder: Path, text: str) -> tuple[str, int]:
+    """A file with the text, and the line that ends with `# here`."""
+    path = folder / "train.py"
+    path.write_text(textwrap.dedent(text))
+    return str(path), next(i for i, line in enumerate(path.read_text().splitlines(), 1) if line.endswith("# here"))
+
+
+@pytest.mark.parametrize(
+    ("text", "awaited"),
+    [
+        ("while not os.path.exists(done):\n    time.sleep(0.5)  # here\n", "`os.path.exists(done)` to come true"),
+        ("while store.add(name, 0) < world:\n    sleep(1)  # here\n", "`not store.add(name, 0) < world` to come true"),
+        (
+            "while True:\n    if job.is_over():\n        break\n    time.sleep(poll)  # here\n",
+            "`job.is_over()` to come true",
+        ),
+        (
+            "def load():\n    while True:\n        try:\n            return open(path)\n        except OSError:\n            time.sleep(1)  # here\n",
+            "`open(path)` to succeed",
+        ),
+        ("for attempt in range(9):\n    time.sleep(1)  # here\n", ""),  # it ends
+        ("while step < total:\n    step += 1\n    time.sleep(1)  # here\n", ""),  # so does this
+        ("while not is_done():\n    time.sleep(600)  # here\n", ""),  # who sleeps so long does not look for anything
+        ("while not is_done():\n    work()  # here\n", ""),
+        ("while not is_done():\n    work()\n    time.sleep(0.1)  # here\n", ""),
+        ("while todo:\n    item = todo.pop()\n    time.sleep(0.1)  # here\n", ""),
+        (
+            "while state != 'done':\n    state = job.state()\n    time.sleep(1)  # here\n",
+            "`state == 'done'` to come true",
+        ),
+        (
+            "while not os.path.exists(done):\n    if claim(lock):\n        save(compute(), done)\n    else:\n        time.sleep(1)  # here\n",
+            "`os.path.exists(done)` to come true",
+        ),
+    ],
+)
+def test_what_a_loop_waits_for_that_sleeps_and_looks_again(tmp_path: Path, text: str, awaited: str) -> None:
+    assert polled_for(*written(tmp_path, text)) == awaited
+
+
+@pytest.mark.parametrize(
+    ("made", "over"),
+    [
+        ("names = {n for n in model}", "names"),
+        ("names = set(model) - {'bias'}", "names"),
+        ("names = {'a', 'b'}\n    names = names.union(more)", "names"),
+        ("names = {1, 2, 3}", None),  # numbers come in one order everywhere
+        ("names = sorted(set(model))", None),
+        ("names = set(model) if all_of_them else list(model)", None),
+        ("names = make()", None),
+    ],
+)
+def test_a_loop_over_a_set_is_known_by_all_that_its_name_is_bound_to(
+    tmp_path: Path, made: str, over: str | None
+) -> None:
+    text = (
+        f"def main():\n    {made}\n    for i, name in enumerate(names):\n        dist.all_reduce(stats[name])  # here\n"
+    )
+    path, line = written(tmp_path, text)
+    found = loop_over_set((Frame(path, line, "main"),))
+    assert (found and found[1]) == over
+    assert found is None or found[0].line == line - 1
+
+
+@pytest.mark.parametrize(
+    ("test", "end"),
+    [
+        ("epoch < 9 and not finished", "finished"),
+        ("not done", "done"),
+        ("epoch < 9", None),
+        ("True", None),
+        ("step < len(loader)", None),
+    ],
+)
+def test_what_ends_a_while_is_what_is_no_counter(tmp_path: Path, test: str, end: str | None) -> None:
+    path, line = written(tmp_path, f"while {test}:\n    dist.all_reduce(x)  # here\n")
+    way = end_of_while(path, surroundings(path, line).loops[0])
+    assert (way and way.text) == end
