@@ -23,18 +23,23 @@ import tarfile
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
 # Beside the package, not beside this file: jobs are recorded from a copy of the tests alone.
 BOOTSTRAP = Path(str(find_spec("unhang.inside.recorder").origin)).parent / "bootstrap"  # type: ignore[union-attr]
+INJECT = BOOTSTRAP.parents[1] / "inject" / "bootstrap" / "sitecustomize.py"
 UNHANG = [str(Path(sys.executable).with_name("unhang"))]
 FORKRUN = Path(__file__).parent / "ranks" / "forkrun.py"
 _LAUNCHER = [sys.executable, str(FORKRUN)]
+_TORCHRUN = ["-m", "torch.distributed.run"]
+TORCHRUN = [sys.executable, *_TORCHRUN]
 _PR_SET_CHILD_SUBREAPER = 36
 _JUDGED_ONCE = "lock_deadlock"
 # What the interpreter, torch and the recorder read when they start cannot be changed afterwards.
@@ -180,8 +185,8 @@ def _server(is_recorded: bool) -> socket.socket:
 
 
 def _kind(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """What the server can be for a command: "forkrun", "script", "unhang" for `unhang run` of them and for `unhang diagnose`, or nothing."""
-    is_plain = command[0] == sys.executable and command[1].startswith("/")
+    """What the server can be for a command: "forkrun", "script", "unhang" for `unhang run` of them, for `inject` and `diagnose`, or nothing."""
+    is_plain = command[0] == sys.executable and _can_be(command)
     ours = {**os.environ, **_ALWAYS, **(_OF_PLAIN if is_plain else {})}
     names = {name for name in (*ours, *environment) if name.startswith(_AT_START)} - {_NEVER, *BUFFER_SIZE_NAMES}
     if any(environment.get(name) not in (None, ours.get(name)) for name in names):
@@ -190,9 +195,21 @@ def _kind(command: Sequence[str], environment: Mapping[str, str]) -> str:
         return "forkrun"
     if is_plain:
         return "script"
-    own, _, of_job = " ".join(command).partition(" -- ")
-    is_run = own.startswith(f"{' '.join(UNHANG)} run ") and of_job.startswith(f"{sys.executable} /")
-    return "unhang" if is_run or list(command[:2]) == [*UNHANG, "diagnose"] else ""
+    if list(command[:1]) != UNHANG or command[1] not in ("run", "inject", "diagnose"):
+        return ""
+    return "unhang" if command[1] == "diagnose" or _can_be(command[_job_at(command) :]) else ""
+
+
+def _job_at(command: Sequence[str]) -> int:
+    """Where the job begins of which unhang is in front, be it once or twice."""
+    return len(command) - list(reversed(command)).index("--")
+
+
+def _can_be(command: Sequence[str]) -> bool:
+    """Whether a process of ours can go on as this command."""
+    own = [word for word in command[1:] if word != "-u"]
+    is_python = command[:1] == [sys.executable] and own[:1] and (own[0].startswith("/") or own[:2] == _TORCHRUN)
+    return bool(is_python) or list(command[:1]) == UNHANG
 
 
 def _start(
@@ -203,7 +220,9 @@ def _start(
     pipes = [os.pipe() for _ in range(2 if own else 4)]
     (asked, ask), (answers, answer), *streams = pipes
     given = [asked, answer, *(write for _, write in streams)]
-    socket.send_fds(_server(kind == "unhang"), [b"job"], [*given, *own])
+    # Faults that nobody watches meet no recorder.
+    is_recorded = kind == "unhang" and (command[1] != "inject" or UNHANG[0] in command[1:])
+    socket.send_fds(_server(is_recorded), [b"job"], [*given, *own])
     for descriptor in given:
         os.close(descriptor)
     with os.fdopen(ask, "w") as file:
@@ -367,16 +386,18 @@ def _become(request: dict[str, Any], stdout: int, stderr: int, stdin: int | None
     if request["kind"] == "forkrun":
         _be_forkrun(request["command"], request["environment"])
     _set_environment(request["environment"])
-    if request["kind"] == "script":
-        from tests.ranks import forkrun
-
-        forkrun.be_script(request["command"][1], request["command"][2:])
     if request["kind"] == "module":
         _be_module(request["command"])
-    os.posix_spawnp = _fork_instead
+    os.posix_spawnp, subprocess._fork_exec = _spawn_by_fork, _exec_by_fork  # type: ignore[attr-defined]
+    if request["kind"] == "unhang":
+        _be_unhang(request["command"])
+    _be_python(request["command"])
+
+
+def _be_unhang(command: Sequence[str]) -> NoReturn:
     from unhang.cli.main import main
 
-    sys.argv = ["unhang", *request["command"][len(UNHANG) :]]
+    sys.argv = list(command)
     code = main()
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -409,18 +430,14 @@ def _set_environment(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
-def _fork_instead(
+def _spawn_by_fork(
     path: str, argv: Sequence[str], env: Mapping[str, str], *,
     file_actions: Sequence[tuple[int, int, int]], setsigmask: Collection[int], setsigdef: Collection[int],
 ) -> int:  # fmt: skip
-    """`os.posix_spawnp` for a script: a child that has torch and the recorder already."""
+    """`os.posix_spawnp` for what `_can_be`: a child that has torch and the recorder already."""
     del path, setsigdef  # an interpreter ignores these signals again
     if pid := os.fork():
         return pid
-    gc.freeze()
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)) and number != signal.SIGINT:
-            signal.signal(number, signal.SIG_DFL)
     for _, source, target in file_actions:
         os.dup2(source, target)
     for name in os.listdir("/proc/self/fd"):
@@ -428,13 +445,77 @@ def _fork_instead(
             if not os.get_inheritable(int(name)):
                 os.close(int(name))
     signal.pthread_sigmask(signal.SIG_SETMASK, setsigmask)
-    os.environ.clear()
-    os.environ.update(env)
-    sys.modules["_unhang_inside.recorder.install"].drop_old_names()
+    _be_child(argv, env)
+
+
+_fork_exec = subprocess._fork_exec  # type: ignore[attr-defined]
+
+
+def _exec_by_fork(
+    argv: Sequence[str | bytes], executables: Sequence[bytes], close_fds: bool, kept: Sequence[int],
+    cwd: bytes | None, env: Sequence[bytes] | None, stdin: int, p2cwrite: int, c2pread: int, stdout: int,
+    errread: int, stderr: int, failed_read: int, failed: int, restore_signals: bool, is_new_session: bool, *more: Any,
+) -> int:  # fmt: skip
+    """What `subprocess.Popen` starts a process with; the same for what `_can_be`."""
+    words = [os.fsdecode(word) for word in argv]
+    if not _can_be(words):
+        return int(
+            _fork_exec(
+                argv, executables, close_fds, kept, cwd, env, stdin, p2cwrite, c2pread, stdout,
+                errread, stderr, failed_read, failed, restore_signals, is_new_session, *more,
+            )
+        )  # fmt: skip
+    if pid := os.fork():
+        return pid
+    for number, descriptor in enumerate((stdin, stdout, stderr)):
+        if descriptor >= 0:
+            os.dup2(descriptor, number)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in kept or int(name) == failed:
+            with suppress(OSError):
+                os.close(int(name))
+    if is_new_session:
+        os.setsid()
+    if cwd is not None:
+        os.chdir(cwd)
+    given = dict(os.environ) if env is None else dict(os.fsdecode(entry).split("=", 1) for entry in env)
+    _be_child(words, given)
+
+
+def _be_child(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """The life of a command that a process of the job has started."""
+    gc.freeze()
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.detach()  # a folder of the parent
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)) and number != signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _set_environment(env)
+    if (install := sys.modules.get("_unhang_inside.recorder.install")) is not None:
+        install.drop_old_names()
+    if list(argv[:1]) == UNHANG:
+        _be_unhang(argv)
+    _inject()
     if list(argv[:2]) == _LAUNCHER:
         _be_forkrun(argv, dict(os.environ))
+    if install is not None:
+        sys.modules["_unhang_inside.recorder.announce"].announce_at_import()
+    _be_python(argv)
+
+
+def _be_python(argv: Sequence[str]) -> NoReturn:
     from tests.ranks import forkrun
 
-    sys.modules["_unhang_inside.recorder.announce"].announce_at_import()
-    forkrun.be_script(argv[1], list(argv[2:]))
-    raise AssertionError("it ends the process")
+    words = list(argv[2:] if argv[1] == "-u" else argv[1:])
+    if words[:2] == _TORCHRUN:
+        forkrun.be_module(words[1], words[2:])
+    forkrun.be_script(words[0], words[1:])
+
+
+def _inject() -> None:
+    """Makes ready the faults of `unhang inject`, as its `sitecustomize` does where torch is about to be imported."""
+    if "UNHANG_INJECT" in os.environ:
+        bootstrap = SourceFileLoader("inject_bootstrap", str(INJECT)).load_module()
+        sys.meta_path.insert(0, bootstrap._Finder())
+        bootstrap._start()

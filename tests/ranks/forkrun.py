@@ -21,6 +21,7 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 import argparse
 import atexit
 import contextlib
+import functools
 import gc
 import importlib
 import re
@@ -29,7 +30,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NoReturn
@@ -94,8 +95,12 @@ def run_script(script: str, arguments: list[str]) -> int:
     """Runs the script as `__main__` and returns its exit code."""
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
+    return _exit_code(functools.partial(runpy.run_path, script, run_name="__main__"), script)
+
+
+def _exit_code(main: Callable[[], object], script: str = "") -> int:
     try:
-        runpy.run_path(script, run_name="__main__")
+        main()
     except SystemExit as stop:
         if stop.code is None or isinstance(stop.code, int):
             return stop.code or 0
@@ -137,7 +142,16 @@ def be_rank(rank: int, world_size: int, attempt: int, port_pipe: int, script: st
 def be_script(script: str, arguments: list[str]) -> NoReturn:
     """Runs the script, and ends as an interpreter does."""
     torch.set_num_threads(1)
-    code = run_script(script, arguments)
+    _end_with(run_script(script, arguments))
+
+
+def be_module(name: str, arguments: list[str]) -> NoReturn:
+    """`python -m NAME ...`, and ends as an interpreter does."""
+    sys.argv = [name, *arguments]
+    _end_with(_exit_code(functools.partial(runpy.run_module, name, run_name="__main__", alter_sys=True)))
+
+
+def _end_with(code: int) -> NoReturn:
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
