@@ -39,6 +39,7 @@ UNHANG = [str(Path(sys.executable).with_name("unhang"))]
 FORKRUN = Path(__file__).parent / "ranks" / "forkrun.py"
 _LAUNCHER = [sys.executable, str(FORKRUN)]
 _TORCHRUN = ["-m", "torch.distributed.run"]
+_MODULES = (_TORCHRUN, ["-m", "unhang"])
 TORCHRUN = [sys.executable, *_TORCHRUN]
 _PR_SET_CHILD_SUBREAPER = 36
 _JUDGED_ONCE = "lock_deadlock"
@@ -185,31 +186,33 @@ def _server(is_recorded: bool) -> socket.socket:
 
 
 def _kind(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """What the server can be for a command: "forkrun", "script", "unhang" for `unhang run` of them, for `inject` and `diagnose`, or nothing."""
+    """What the server can be for a command: "forkrun", "script", "recorded" with the recorder in it, "unhang", or nothing."""
     is_plain = command[0] == sys.executable and _can_be(command)
     ours = {**os.environ, **_ALWAYS, **(_OF_PLAIN if is_plain else {})}
     names = {name for name in (*ours, *environment) if name.startswith(_AT_START)} - {_NEVER, *BUFFER_SIZE_NAMES}
+    if is_plain and "UNHANG_RUN_DIR" in environment and environment.get("PYTHONPATH") == str(BOOTSTRAP):
+        return "recorded"
     if any(environment.get(name) not in (None, ours.get(name)) for name in names):
         return ""
     if list(command[:2]) == _LAUNCHER:
         return "forkrun"
     if is_plain:
         return "script"
-    if list(command[:1]) != UNHANG or command[1] not in ("run", "inject", "diagnose"):
-        return ""
-    return "unhang" if command[1] == "diagnose" or _can_be(command[_job_at(command) :]) else ""
+    is_ours = list(command[:1]) == UNHANG and (command[1] != "run" or _can_be(command[_job_at(command) :]))
+    return "unhang" if is_ours else ""
 
 
 def _job_at(command: Sequence[str]) -> int:
     """Where the job begins of which unhang is in front, be it once or twice."""
-    return len(command) - list(reversed(command)).index("--")
+    return len(command) - [*reversed(command), "--"].index("--")
 
 
 def _can_be(command: Sequence[str]) -> bool:
     """Whether a process of ours can go on as this command."""
-    own = [word for word in command[1:] if word != "-u"]
-    is_python = command[:1] == [sys.executable] and own[:1] and (own[0].startswith("/") or own[:2] == _TORCHRUN)
-    return bool(is_python) or list(command[:1]) == UNHANG
+    if list(command[:1]) == UNHANG:
+        return True
+    own = list(command[2:] if "-u" in command[1:2] else command[1:])
+    return command[:1] == [sys.executable] and own[:1] != [] and (own[0].startswith("/") or own[:2] in _MODULES)
 
 
 def _start(
@@ -221,7 +224,7 @@ def _start(
     (asked, ask), (answers, answer), *streams = pipes
     given = [asked, answer, *(write for _, write in streams)]
     # Faults that nobody watches meet no recorder.
-    is_recorded = kind == "unhang" and (command[1] != "inject" or UNHANG[0] in command[1:])
+    is_recorded = kind == "recorded" or kind == "unhang" and (command[1] != "inject" or "run" in command)
     socket.send_fds(_server(is_recorded), [b"job"], [*given, *own])
     for descriptor in given:
         os.close(descriptor)
@@ -235,9 +238,10 @@ def forkrun(*arguments: object) -> list[str]:
     return [*_LAUNCHER, *map(str, arguments)]
 
 
-def start(command: Sequence[str], cwd: Path, output: int) -> WarmJob:
-    """Starts `forkrun` with both streams in one file."""
-    return _start("forkrun", command, cwd, os.environ, (output, output))
+def start(command: Sequence[str], cwd: Path, output: int, env: Mapping[str, str] | None = None) -> WarmJob:
+    """Starts what a server can be with both streams in one file."""
+    environment = dict(os.environ if env is None else env)
+    return _start(_kind(command, environment), command, cwd, environment, (output, output))
 
 
 def get_ready() -> None:
@@ -274,8 +278,13 @@ def popen(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = Non
     environment = dict(os.environ if env is None else env)
     if kind := _kind(command, environment):
         return _start(kind, command, cwd, environment)
+    return cold(command, cwd, environment)
+
+
+def cold(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess.Popen[str]:
+    """The same, each of its processes an interpreter of its own: for what happens before and while torch is imported."""
     return subprocess.Popen(
-        command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, errors="replace", start_new_session=True,
     )  # fmt: skip
 
@@ -391,6 +400,8 @@ def _become(request: dict[str, Any], stdout: int, stderr: int, stdin: int | None
     os.posix_spawnp, subprocess._fork_exec = _spawn_by_fork, _exec_by_fork  # type: ignore[attr-defined]
     if request["kind"] == "unhang":
         _be_unhang(request["command"])
+    if request["kind"] == "recorded":
+        _be_child(request["command"], request["environment"])
     _be_python(request["command"])
 
 
@@ -508,6 +519,8 @@ def _be_python(argv: Sequence[str]) -> NoReturn:
     from tests.ranks import forkrun
 
     words = list(argv[2:] if argv[1] == "-u" else argv[1:])
+    if words[:2] == ["-m", "unhang"]:
+        _be_unhang([*UNHANG, *words[2:]])
     if words[:2] == _TORCHRUN:
         forkrun.be_module(words[1], words[2:])
     forkrun.be_script(words[0], words[1:])

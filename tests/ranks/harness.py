@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,9 @@ class Result:
         return f"exit code {self.exit_code} after {self.seconds:.1f} s\n{shown}\nstderr:\n{self.stderr[-4000:]}"
 
 
-def run_job(case: Case, tmp_path: Path, limit_s: float = 50) -> Result:
+def run_job(
+    case: Case, tmp_path: Path, limit_s: float = 50, start: Callable[..., warm.Job] = warm.popen
+) -> Result:
     """Runs the case in `tmp_path`.
 
     Blocks: up to `limit_s`, longer on a busy machine. Raises: AssertionError if it takes longer, leaves a process or writes no report.
@@ -53,7 +55,7 @@ def run_job(case: Case, tmp_path: Path, limit_s: float = 50) -> Result:
     work.mkdir()
     environment = {**os.environ, **case.environment, _TOKEN: token}
     with _taken_port() if case.port_taken else contextlib.nullcontext() as port:
-        process = warm.popen([*_unhang(), *_options(case, report_dir), "--", *_command(case, port)], work, environment)
+        process = start([*_unhang(), *_options(case, report_dir), "--", *_command(case, port)], work, environment)
         stdout, stderr = _communicate(process, token, limit_s)
     left = _survivors(token, process)
     warm.end(process)

@@ -136,7 +136,7 @@ def test_a_peer_that_died_elsewhere_is_not_made_up(tmp_path: Path) -> None:
 def test_two_nodes_under_torchrun_accuse_only_what_they_see(tmp_path: Path) -> None:
     program = HERE / "programs" / "event_wait.py"  # rank 3, on the second node, waits for itself
     folders = [tmp_path / f"node{n}" for n in range(2)]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
+    launch = [*warm.TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2"]
     master = ["--master-addr", "127.0.0.1", "--master-port", str(_free_port())]
     commands = [[*launch, "--node-rank", str(n), *master, str(program)] for n in range(2)]
     environments = [{"UNHANG_REPORT_DIR": str(folder)} for folder in folders]
@@ -155,7 +155,7 @@ def test_two_nodes_under_torchrun_accuse_only_what_they_see(tmp_path: Path) -> N
 
 def _launches(program: Path, *arguments: str) -> list[list[str]]:
     """Torchrun on two nodes of two ranks each."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
+    launch = [*warm.TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2"]
     master = ["--master-addr", "127.0.0.1", "--master-port", str(_free_port())]
     return [[*launch, "--node-rank", str(n), *master, str(program), *arguments] for n in range(2)]
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import unhang.inside.recorder
+from tests import warm
 
 BOOTSTRAP = Path(unhang.inside.recorder.__file__).parent / "bootstrap"
 LIMIT_S = 40
@@ -121,9 +122,11 @@ def started(*arguments: str | Path, env: Mapping[str, str]) -> Iterator[subproce
 
 
 def forked(tmp_path: Path, run_dir: Path, script: str, ranks: int = 2, **more: str) -> Ended:
-    """Run a script once per rank, forked from one process that has imported torch."""
+    """Run a script once per rank, forked from a process that has imported torch and the recorder."""
     launcher = write(tmp_path, "launcher.py", FORK_LAUNCHER)
-    return python(launcher, write(tmp_path, "train.py", script), str(ranks), env=environment(run_dir, **more))
+    command = [sys.executable, str(launcher), str(write(tmp_path, "train.py", script)), str(ranks)]
+    done = warm.run(command, tmp_path, LIMIT_S, environment(run_dir, **more))
+    return Ended(done.returncode, done.stdout, done.stderr)
 
 
 def rank_folder(run_dir: Path, rank: int) -> Path:
