@@ -80,7 +80,7 @@ class WarmJob:
             if (left_s := until - time.monotonic()) <= 0:
                 raise subprocess.TimeoutExpired("a job", timeout or 0.0)
             self._listen(min(left_s, 1))
-        stdout, stderr = (self._read[stream].decode(errors="replace") for stream in self._streams)
+        stdout, stderr, *_ = (*(self._read[stream].decode(errors="replace") for stream in self._streams), "", "")
         return stdout, stderr
 
     def first_line(self, timeout: float) -> str:
@@ -224,7 +224,7 @@ def _start(
     (asked, ask), (answers, answer), *streams = pipes
     given = [asked, answer, *(write for _, write in streams)]
     # Faults that nobody watches meet no recorder.
-    is_recorded = kind == "recorded" or kind == "unhang" and (command[1] != "inject" or "run" in command)
+    is_recorded = kind == "recorded" or (kind == "unhang" and (command[1] != "inject" or "run" in command))
     socket.send_fds(_server(is_recorded), [b"job"], [*given, *own])
     for descriptor in given:
         os.close(descriptor)
@@ -241,6 +241,7 @@ def forkrun(*arguments: object) -> list[str]:
 def start(command: Sequence[str], cwd: Path, output: int, env: Mapping[str, str] | None = None) -> WarmJob:
     """Starts what a server can be with both streams in one file."""
     environment = dict(os.environ if env is None else env)
+    command = _named(command)
     return _start(_kind(command, environment), command, cwd, environment, (output, output))
 
 
@@ -273,9 +274,15 @@ class WarmModule:
         self._job.send_signal(signal.SIGKILL)
 
 
+def _named(command: Sequence[str]) -> Sequence[str]:
+    """`python -m unhang` is `unhang`."""
+    return [*UNHANG, *command[3:]] if list(command[:3]) == [sys.executable, "-m", "unhang"] else command
+
+
 def popen(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> Job:
     """Starts a command in a session of its own, without input; scripts, `unhang run` of them and `unhang diagnose` come from the warm server."""
     environment = dict(os.environ if env is None else env)
+    command = _named(command)
     if kind := _kind(command, environment):
         return _start(kind, command, cwd, environment)
     return cold(command, cwd, environment)
@@ -456,7 +463,7 @@ def _spawn_by_fork(
             if not os.get_inheritable(int(name)):
                 os.close(int(name))
     signal.pthread_sigmask(signal.SIG_SETMASK, setsigmask)
-    _be_child(argv, env)
+    return _be_child(argv, env)
 
 
 _fork_exec = subprocess._fork_exec  # type: ignore[attr-defined]
@@ -482,7 +489,7 @@ def _exec_by_fork(
         if descriptor >= 0:
             os.dup2(descriptor, number)
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in kept or int(name) == failed:
+        if (int(name) > 2 and int(name) not in kept) or int(name) == failed:
             with suppress(OSError):
                 os.close(int(name))
     if is_new_session:
@@ -490,7 +497,7 @@ def _exec_by_fork(
     if cwd is not None:
         os.chdir(cwd)
     given = dict(os.environ) if env is None else dict(os.fsdecode(entry).split("=", 1) for entry in env)
-    _be_child(words, given)
+    return _be_child(words, given)
 
 
 def _be_child(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
@@ -505,6 +512,7 @@ def _be_child(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     _set_environment(env)
     if (install := sys.modules.get("_unhang_inside.recorder.install")) is not None:
         install.drop_old_names()
+    argv = _named(argv)
     if list(argv[:1]) == UNHANG:
         _be_unhang(argv)
     _inject()
@@ -519,8 +527,6 @@ def _be_python(argv: Sequence[str]) -> NoReturn:
     from tests.ranks import forkrun
 
     words = list(argv[2:] if argv[1] == "-u" else argv[1:])
-    if words[:2] == ["-m", "unhang"]:
-        _be_unhang([*UNHANG, *words[2:]])
     if words[:2] == _TORCHRUN:
         forkrun.be_module(words[1], words[2:])
     forkrun.be_script(words[0], words[1:])

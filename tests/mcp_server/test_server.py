@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -38,10 +37,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a program that hangs, and the report of a run of it."""
     root = tmp_path_factory.mktemp("root")
     (root / "train.py").write_text(HANGS)
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
-    subprocess.run(
-        [*warm.UNHANG, "run", "--report-dir", "unhang-reports/one", "--", *words], cwd=root, capture_output=True, timeout=60 * slowness(), check=False
-    )  # fmt: skip
+    job = warm.forkrun("--eager", 2, root / "train.py")
+    warm.run([*warm.UNHANG, "run", "--report-dir", "unhang-reports/one", "--", *job], root, 60 * slowness())
     return root
 
 
@@ -123,8 +120,7 @@ def test_each_tool_answers(root: Path) -> None:
 
 @pytest.mark.timeout(180)
 def test_a_job_that_runs_is_looked_at(root: Path) -> None:
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
-    job = subprocess.Popen([sys.executable, *words], cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    job = warm.popen(warm.forkrun("--eager", 2, root / "train.py"), root)
     try:
         deadline = time.monotonic() + 60 * slowness()
         found: dict[str, Any] = {}
@@ -135,8 +131,7 @@ def test_a_job_that_runs_is_looked_at(root: Path) -> None:
         assert (root / found["report"]).exists()
         assert job.poll() is None  # it was only looked at
     finally:
-        job.terminate()
-        job.wait(60)
+        warm.end(job)
     (gone,) = ask(root, ("attach", {"target": str(job.pid)}))
     assert str(job.pid) in refused(gone)
 

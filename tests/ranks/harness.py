@@ -43,9 +43,7 @@ class Result:
         return f"exit code {self.exit_code} after {self.seconds:.1f} s\n{shown}\nstderr:\n{self.stderr[-4000:]}"
 
 
-def run_job(
-    case: Case, tmp_path: Path, limit_s: float = 50, start: Callable[..., warm.Job] = warm.popen
-) -> Result:
+def run_job(case: Case, tmp_path: Path, limit_s: float = 50, start: Callable[..., warm.Job] = warm.popen) -> Result:
     """Runs the case in `tmp_path`.
 
     Blocks: up to `limit_s`, longer on a busy machine. Raises: AssertionError if it takes longer, leaves a process or writes no report.

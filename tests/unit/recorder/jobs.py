@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import unhang.inside.recorder
 from tests import warm
+
+import unhang.inside.recorder
 
 BOOTSTRAP = Path(unhang.inside.recorder.__file__).parent / "bootstrap"
 LIMIT_S = 40
