@@ -1,4 +1,4 @@
-"""Starts jobs from a process that has imported torch: a second and a half of CPU time less for each. One such process per worker of pytest.
+"""Starts jobs from a process that has imported torch: a second and a half of CPU time less for each. Such a process serves all workers of pytest.
 
     test --(one request per job)--> server (torch, one thread) --fork--> keeper --fork--> launcher --fork--> ranks
 
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import fcntl
 import gc
 import json
 import os
 import resource
 import runpy
+import select
 import selectors
 import signal
 import socket
@@ -168,21 +170,39 @@ def used_s() -> float:
 
 @cache
 def _server(is_recorded: bool) -> socket.socket:
-    """Starts a server; it goes when this process does. `is_recorded`: torch is imported with the recorder, as under `unhang run`."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    """A server that all workers of a run of pytest share; it goes when the last of them does.
+
+    `is_recorded`: torch is imported with the recorder, as under `unhang run`.
+    """
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"{os.getpid()}")[:12]
+    path = Path(tempfile.gettempdir(), f"unhang-warm-{run}-{os.getuid()}-{int(is_recorded)}")
+    ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            ours.connect(str(path))
+        except OSError:
+            _start_server(is_recorded, path)
+            ours.connect(str(path))
+    return ours
+
+
+def _start_server(is_recorded: bool, path: Path) -> None:
+    path.unlink(missing_ok=True)
     environment = {name: value for name, value in os.environ.items() if name != _NEVER} | _ALWAYS
     if not is_recorded:
         environment |= _OF_PLAIN
     else:
         environment |= {"PYTHONPATH": str(BOOTSTRAP), "UNHANG_RUN_DIR": os.devnull}
-    code = f"from tests import warm; warm.serve({is_recorded}, {theirs.fileno()})"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=Path(__file__).parents[1], env=environment, stdin=subprocess.DEVNULL,
-        pass_fds=[theirs.fileno()], start_new_session=True,
-    )  # fmt: skip
-    theirs.close()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen(64)
+        code = f"from tests import warm; warm.serve({is_recorded}, {listener.fileno()}, {str(path)!r})"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], cwd=Path(__file__).parents[1], env=environment, stdin=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()], start_new_session=True,
+        )  # fmt: skip
     _servers.append(process)
-    return ours
 
 
 def _kind(command: Sequence[str], environment: Mapping[str, str]) -> str:
@@ -321,10 +341,12 @@ def end(job: Job) -> None:
 # In the server
 
 
-def serve(is_recorded: bool, asked_by: int) -> None:
+def serve(is_recorded: bool, listening: int, path: str) -> None:
     """Forks a keeper for each request, until nobody can ask any more."""
     from tests.ranks import forkrun
 
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))  # a test that limits its memory may be the first to ask
     forkrun.warm_up_for_any()
     if is_recorded:
         import unhang.cli.diagnose
@@ -334,19 +356,34 @@ def serve(is_recorded: bool, asked_by: int) -> None:
         import unhang.watch.supervise  # noqa: F401
 
         _judge_once()
-    requests = socket.socket(fileno=asked_by)
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(requests, 16, 5)
-        if not data:
-            os._exit(0)  # an interpreter takes half a second to take torch apart
-        if os.fork() == 0:
-            requests.close()
-            _keep(*descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+    listener = socket.socket(fileno=listening)
+    clients: list[socket.socket] = [listener.accept()[0]]
+    while clients:
+        for asked in select.select([listener, *clients], [], [])[0]:
+            if asked is listener:
+                clients.append(listener.accept()[0])
+            elif not _taken(asked, [listener, *clients]):
+                clients.remove(asked)
+                asked.close()
+    for name in (path, f"{path}.lock"):
+        with suppress(OSError):
+            os.unlink(name)
+    os._exit(0)  # an interpreter takes half a second to take torch apart
+
+
+def _taken(asked: socket.socket, sockets: Sequence[socket.socket]) -> bool:
+    """Takes a request and forks its keeper. Whether there was one."""
+    data, descriptors, _, _ = socket.recv_fds(asked, 16, 5)
+    if data and os.fork() == 0:
+        for one in sockets:
+            one.close()
+        _keep(*descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    return bool(data)
 
 
 def _judge_once() -> None:

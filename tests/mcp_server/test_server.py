@@ -7,15 +7,9 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anyio
 import pytest
-
-pytest.importorskip("mcp.server.mcpserver")
-
-from mcp.client.client import Client
-from mcp.client.stdio import StdioServerParameters
 
 from tests import warm
 from tests.slowness import slowness
@@ -30,6 +24,8 @@ if dist.get_rank() == 0:
 dist.all_reduce(torch.ones(2))
 """
 Asked = list[Any]
+if TYPE_CHECKING:
+    from mcp.client.client import Client
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +48,11 @@ def ask(root: Path, *calls: tuple[str, dict[str, Any]], options: tuple[str, ...]
 
 
 def session(root: Path, talk: Callable[[Client], Awaitable[Any]], options: tuple[str, ...] = ()) -> Any:
+    pytest.importorskip("mcp.server.mcpserver")  # a second of CPU time, for the one worker that asks
+    import anyio
+    from mcp.client.client import Client
+    from mcp.client.stdio import StdioServerParameters
+
     async def whole() -> Any:
         server = StdioServerParameters(command=warm.UNHANG[0], args=["mcp", "--root", str(root), *options])
         with anyio.fail_after(100 * slowness()):

@@ -6,10 +6,10 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests import warm
 from tests.slowness import slowness
@@ -107,7 +107,7 @@ def test_an_environment_that_changes_is_told_and_is_the_cause_where_the_job_fail
 ) -> None:
     library = tmp_path / "library"
     library.mkdir()
-    (library / "torch").symlink_to(Path(torch.__file__).parent)
+    (library / "torch").symlink_to(Path(str(find_spec("torch").origin)).parent)
     (library / "needed_later.py").write_text("x = 1\n")
     script = f"{_TORCHRUN}/changed_environment.py {word}"
     result = _launched(tmp_path, script, PYTHONPATH=str(library))
