@@ -575,3 +575,8 @@ def _inject() -> None:
         bootstrap = SourceFileLoader("inject_bootstrap", str(INJECT)).load_module()
         sys.meta_path.insert(0, bootstrap._Finder())
         bootstrap._start()
+        torch = sys.modules["torch"]
+        torch.save, torch.load = (
+            torch.serialization.save,
+            torch.serialization.load,
+        )  # torch names them when it is imported
