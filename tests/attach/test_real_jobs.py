@@ -124,7 +124,7 @@ def test_children_of_spawn(tmp_path: Path) -> None:
 def test_a_rank_that_ends_during_the_look_is_no_error(tmp_path: Path) -> None:
     program = "ready()\nif rank == 1:\n    time.sleep(1)\n    os._exit(0)\nstep()\n"
     with running(tmp_path, program) as (job, _):
-        judged = look(job.pid, tmp_path, for_s=4)
+        judged = look(job.pid, tmp_path)
     assert judged.diagnosis.outcome in (Outcome.UNKNOWN, Outcome.STALLED)
     assert not {0, 2} & {r for f in judged.diagnosis.findings for r in f.culprit_ranks}
 
