@@ -218,13 +218,7 @@ def _kind(command: Sequence[str], environment: Mapping[str, str]) -> str:
         return "forkrun"
     if is_plain:
         return "script"
-    is_ours = list(command[:1]) == UNHANG and (command[1] != "run" or _can_be(command[_job_at(command) :]))
-    return "unhang" if is_ours else ""
-
-
-def _job_at(command: Sequence[str]) -> int:
-    """Where the job begins of which unhang is in front, be it once or twice."""
-    return len(command) - [*reversed(command), "--"].index("--")
+    return "unhang" if list(command[:1]) == UNHANG else ""
 
 
 def _can_be(command: Sequence[str]) -> bool:
@@ -485,12 +479,18 @@ def _set_environment(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
+_posix_spawnp = os.posix_spawnp
+
+
 def _spawn_by_fork(
     path: str, argv: Sequence[str], env: Mapping[str, str], *,
     file_actions: Sequence[tuple[int, int, int]], setsigmask: Collection[int], setsigdef: Collection[int],
 ) -> int:  # fmt: skip
     """`os.posix_spawnp` for what `_can_be`: a child that has torch and the recorder already."""
-    del path, setsigdef  # an interpreter ignores these signals again
+    if not _can_be(argv):
+        return _posix_spawnp(
+            path, argv, env, file_actions=file_actions, setsigmask=setsigmask, setsigdef=setsigdef
+        )  # an interpreter ignores these signals again
     if pid := os.fork():
         return pid
     for _, source, target in file_actions:
