@@ -195,6 +195,16 @@ def _survivors(token: str, process: warm.Job | None = None, patience_s: float = 
     return left
 
 
+def watchers(process: warm.Job) -> list[int]:
+    """The pids of the watchers of one `unhang run`."""
+    found = []
+    for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().startswith("unhang-watcher"):
+                found.append(int(pid))
+    return found
+
+
 def _kill(pids: dict[int, str]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
