@@ -447,7 +447,11 @@ def _be_unhang(command: Sequence[str]) -> NoReturn:
     from unhang.cli.main import main
 
     sys.argv = list(command)
-    code = main()
+    _end_with(main())
+
+
+def _end_with(code: int) -> NoReturn:
+    """Ends as an interpreter does."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -565,8 +569,20 @@ def _be_python(argv: Sequence[str]) -> NoReturn:
 
     words = list(argv[2:] if argv[1] == "-u" else argv[1:])
     if words[:2] == _TORCHRUN:
-        forkrun.be_module(words[1], words[2:])
+        _be_torchrun(words[1], words[2:])
     forkrun.be_script(words[0], words[1:])
+
+
+def _be_torchrun(name: str, arguments: Sequence[str]) -> NoReturn:
+    sys.argv, code = [name, *arguments], 0
+    try:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    except BaseException as error:  # noqa: BLE001
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    _end_with(code)
 
 
 def _inject() -> None:

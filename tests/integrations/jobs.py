@@ -14,7 +14,6 @@ from tests.slowness import slowness
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
-IMPORTED = {"lightning": "lightning.pytorch", "transformers": "transformers.trainer", "accelerate": "accelerate"}
 
 
 @dataclass(frozen=True)
@@ -41,10 +40,9 @@ def run(command: list[str], cwd: Path, limit_s: float = 50, **environment: str) 
     return Ended(done.returncode, done.stdout + done.stderr)
 
 
-def run_ranks(ranks: int, program: str, *arguments: object, cwd: Path, kind: str = "", **environment: str) -> Ended:
-    """Runs a program of this folder in so many ranks. `kind`: the framework, which costs seconds to import."""
-    early = ["--import", IMPORTED[kind]] if kind in IMPORTED else []
-    return run(warm.forkrun("--eager", *early, ranks, PROGRAMS / program, *arguments), cwd, **environment)
+def run_ranks(ranks: int, program: str, *arguments: object, cwd: Path, **environment: str) -> Ended:
+    """Runs a program of this folder in so many ranks."""
+    return run(warm.forkrun("--eager", ranks, PROGRAMS / program, *arguments), cwd, **environment)
 
 
 def diagnose(report_dir: Path) -> dict[str, Any]:

@@ -32,7 +32,6 @@ def test_a_training_is_marked_and_ends_well(kind: str, tmp_path: Path) -> None:
         "healthy",
         "guarded",
         cwd=tmp_path,
-        kind=kind,
     )
     assert ended.exit_code == 0, ended.output
     for line in ("rank 0: 6 steps", "rank 1: 6 steps", "[heartbeat] step 2: 2 ranks"):
@@ -48,7 +47,7 @@ def test_a_training_is_marked_and_ends_well(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_other_rank_hears_of_a_failure(kind: str, tmp_path: Path) -> None:
     needs(kind)
-    ended = run_ranks(2, "training_loop.py", tmp_path / "report", kind, "fault", "guarded", cwd=tmp_path, kind=kind)
+    ended = run_ranks(2, "training_loop.py", tmp_path / "report", kind, "fault", "guarded", cwd=tmp_path)
     assert ended.exit_code == 1, ended.output
     assert HEARD in ended.output, ended.output
     # It did not wait for the limit of the group.
@@ -63,7 +62,7 @@ def test_the_other_rank_hears_of_a_failure(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["plain", pytest.param("lightning", marks=pytest.mark.whole)])
 def test_without_the_guards_it_waits_for_the_limit(kind: str, tmp_path: Path) -> None:
     needs(kind)
-    ended = run_ranks(2, "training_loop.py", tmp_path / "report", kind, "fault", "bare", cwd=tmp_path, kind=kind)
+    ended = run_ranks(2, "training_loop.py", tmp_path / "report", kind, "fault", "bare", cwd=tmp_path)
     assert ended.exit_code == 1, ended.output
     assert TIMED_OUT in ended.output, ended.output
     assert "[unhang] rank 1 failed" not in ended.output

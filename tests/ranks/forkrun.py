@@ -1,11 +1,10 @@
 """A launcher for tests that behaves like torchrun but pays for `import torch` once: it imports torch, then forks the ranks.
 
-    python forkrun.py [--port PORT] [--eager] [--import MODULE] [--grace SECONDS] [--restarts N [--own-stores]] RANKS SCRIPT ARGS...
+    python forkrun.py [--port PORT] [--eager] [--grace SECONDS] [--restarts N [--own-stores]] RANKS SCRIPT ARGS...
 
 As under torchrun the launcher hosts the store, the first failing rank ends the others after a grace period, and the exit
 code is that of the first failure. With `--port` rank 0 hosts the store on that port, as under a plain launcher. With
-`--eager` the compiler, which optimizers and DDP load and a job without torch.compile never uses, is left out. With
-`--import` a module that each rank would import is imported before they are forked. With `--restarts` all ranks are started
+`--eager` the compiler, which optimizers and DDP load and a job without torch.compile never uses, is left out. With `--restarts` all ranks are started
 again after a failure, up to N times: as under torchrun in the same store, or with `--own-stores` each time in another one.
 A rank ends as an interpreter does: `sys.excepthook`, threads joined, `atexit`, streams flushed. Only the destruction of
 objects is left out, because in a forked gloo process it crashes now and then, which would not be the fault under test.
@@ -22,7 +21,6 @@ os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 import argparse
 import atexit
 import contextlib
-import functools
 import gc
 import importlib
 import re
@@ -31,7 +29,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NoReturn
@@ -96,12 +94,8 @@ def run_script(script: str, arguments: list[str]) -> int:
     """Runs the script as `__main__` and returns its exit code."""
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
-    return _exit_code(functools.partial(runpy.run_path, script, run_name="__main__"), script)
-
-
-def _exit_code(main: Callable[[], object], script: str = "") -> int:
     try:
-        main()
+        runpy.run_path(script, run_name="__main__")
     except SystemExit as stop:
         if stop.code is None or isinstance(stop.code, int):
             return stop.code or 0
@@ -143,16 +137,7 @@ def be_rank(rank: int, world_size: int, attempt: int, port_pipe: int, script: st
 def be_script(script: str, arguments: list[str]) -> NoReturn:
     """Runs the script, and ends as an interpreter does."""
     torch.set_num_threads(1)
-    _end_with(run_script(script, arguments))
-
-
-def be_module(name: str, arguments: list[str]) -> NoReturn:
-    """`python -m NAME ...`, and ends as an interpreter does."""
-    sys.argv = [name, *arguments]
-    _end_with(_exit_code(functools.partial(runpy.run_module, name, run_name="__main__", alter_sys=True)))
-
-
-def _end_with(code: int) -> NoReturn:
+    code = run_script(script, arguments)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -250,7 +235,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int)
     parser.add_argument("--eager", action="store_true")
-    parser.add_argument("--import", dest="module")
     parser.add_argument("--grace", type=float, default=GRACE_S)
     parser.add_argument("--restarts", type=int, default=0)
     parser.add_argument("--own-stores", action="store_true")
@@ -260,8 +244,6 @@ def main() -> None:
     given = parser.parse_args()
     try:
         warm_up(given.script, given.eager)
-        if given.module:
-            importlib.import_module(given.module)
         again = given.restarts, given.own_stores
         code = launch(given.ranks, given.port, given.grace, *again, given.script, given.arguments)
     except SystemExit as stop:
