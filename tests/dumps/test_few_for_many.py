@@ -20,7 +20,7 @@ from unhang.read.bundle import open_paths
 from unhang.read.dumps.reader import DumpReader
 from unhang.rules.registry import judge
 
-IN_EVERY_RUN, CHUNKS, SEEDS = 1, 20, 15
+IN_EVERY_RUN, CHUNKS, SEEDS = 1, 10, 30
 
 
 def _case(job: dumpgen.Job) -> Case:
