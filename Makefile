@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 # Thousands of processes would compile what they import.
 unexport PYTHONDONTWRITEBYTECODE
 # Real jobs mostly wait: more workers than cores.
-WORKERS := -n 4 --dist loadscope --no-loadscope-reorder
+WORKERS := -n 6 --dist loadscope --no-loadscope-reorder
 QUICK := tests/rules tests/logs tests/incidents tests/floors tests/unit/analyze tests/unit/model tests/unit/show
 
 .DEFAULT_GOAL := help
@@ -19,8 +19,9 @@ setup: $(READY)  ## Make the environment in .venv (plain pip)
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing into $(VENV) (torch is large: this takes a minute or two) ..."
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch numpy 2>&1 | grep -v '^WARNING: Location' || true
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,stacks]' 2>&1 | grep -v '^WARNING: Location' || true
+	@$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt torch numpy 2>&1 | grep -v '^WARNING: Location' || true
+	@$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev,stacks]' 2>&1 | grep -v '^WARNING: Location' || true
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true # pip would do so on one core
 	@$(BIN)/python -c 'import torch, unhang, pytest, py_spy' 2>/dev/null || $(BIN)/python -c 'import torch, unhang, pytest'
 	@touch $(READY)
 

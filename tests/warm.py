@@ -1,4 +1,4 @@
-"""Starts jobs from a process that has imported torch: a second and a half of CPU time less for each. One such process per worker of pytest.
+"""Starts jobs from a process that has imported torch: a second and a half of CPU time less for each. Such a process serves all workers of pytest.
 
     test --(one request per job)--> server (torch, one thread) --fork--> keeper --fork--> launcher --fork--> ranks
 
@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import fcntl
 import gc
 import json
 import os
 import resource
 import runpy
+import select
 import selectors
 import signal
 import socket
@@ -23,18 +25,24 @@ import tarfile
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
 # Beside the package, not beside this file: jobs are recorded from a copy of the tests alone.
 BOOTSTRAP = Path(str(find_spec("unhang.inside.recorder").origin)).parent / "bootstrap"  # type: ignore[union-attr]
+INJECT = BOOTSTRAP.parents[1] / "inject" / "bootstrap" / "sitecustomize.py"
 UNHANG = [str(Path(sys.executable).with_name("unhang"))]
 FORKRUN = Path(__file__).parent / "ranks" / "forkrun.py"
 _LAUNCHER = [sys.executable, str(FORKRUN)]
+_TORCHRUN = ["-m", "torch.distributed.run"]
+_MODULES = (_TORCHRUN, ["-m", "unhang"])
+TORCHRUN = [sys.executable, *_TORCHRUN]
 _PR_SET_CHILD_SUBREAPER = 36
 _JUDGED_ONCE = "lock_deadlock"
 # What the interpreter, torch and the recorder read when they start cannot be changed afterwards.
@@ -74,7 +82,7 @@ class WarmJob:
             if (left_s := until - time.monotonic()) <= 0:
                 raise subprocess.TimeoutExpired("a job", timeout or 0.0)
             self._listen(min(left_s, 1))
-        stdout, stderr = (self._read[stream].decode(errors="replace") for stream in self._streams)
+        stdout, stderr, *_ = (*(self._read[stream].decode(errors="replace") for stream in self._streams), "", "")
         return stdout, stderr
 
     def first_line(self, timeout: float) -> str:
@@ -162,37 +170,63 @@ def used_s() -> float:
 
 @cache
 def _server(is_recorded: bool) -> socket.socket:
-    """Starts a server; it goes when this process does. `is_recorded`: torch is imported with the recorder, as under `unhang run`."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    """A server that all workers of a run of pytest share; it goes when the last of them does.
+
+    `is_recorded`: torch is imported with the recorder, as under `unhang run`.
+    """
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"{os.getpid()}")[:12]
+    path = Path(tempfile.gettempdir(), f"unhang-warm-{run}-{os.getuid()}-{int(is_recorded)}")
+    ours = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            ours.connect(str(path))
+        except OSError:
+            _start_server(is_recorded, path)
+            ours.connect(str(path))
+    return ours
+
+
+def _start_server(is_recorded: bool, path: Path) -> None:
+    path.unlink(missing_ok=True)
     environment = {name: value for name, value in os.environ.items() if name != _NEVER} | _ALWAYS
     if not is_recorded:
         environment |= _OF_PLAIN
     else:
         environment |= {"PYTHONPATH": str(BOOTSTRAP), "UNHANG_RUN_DIR": os.devnull}
-    code = f"from tests import warm; warm.serve({is_recorded}, {theirs.fileno()})"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=Path(__file__).parents[1], env=environment, stdin=subprocess.DEVNULL,
-        pass_fds=[theirs.fileno()], start_new_session=True,
-    )  # fmt: skip
-    theirs.close()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen(64)
+        code = f"from tests import warm; warm.serve({is_recorded}, {listener.fileno()}, {str(path)!r})"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code], cwd=Path(__file__).parents[1], env=environment, stdin=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()], start_new_session=True,
+        )  # fmt: skip
     _servers.append(process)
-    return ours
 
 
 def _kind(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """What the server can be for a command: "forkrun", "script", "unhang" for `unhang run` of them and for `unhang diagnose`, or nothing."""
-    is_plain = command[0] == sys.executable and command[1].startswith("/")
+    """What the server can be for a command: "forkrun", "script", "recorded" with the recorder in it, "unhang", or nothing."""
+    is_plain = command[0] == sys.executable and _can_be(command)
     ours = {**os.environ, **_ALWAYS, **(_OF_PLAIN if is_plain else {})}
     names = {name for name in (*ours, *environment) if name.startswith(_AT_START)} - {_NEVER, *BUFFER_SIZE_NAMES}
+    if is_plain and "UNHANG_RUN_DIR" in environment and environment.get("PYTHONPATH") == str(BOOTSTRAP):
+        return "recorded"
     if any(environment.get(name) not in (None, ours.get(name)) for name in names):
         return ""
     if list(command[:2]) == _LAUNCHER:
         return "forkrun"
     if is_plain:
         return "script"
-    own, _, of_job = " ".join(command).partition(" -- ")
-    is_run = own.startswith(f"{' '.join(UNHANG)} run ") and of_job.startswith(f"{sys.executable} /")
-    return "unhang" if is_run or list(command[:2]) == [*UNHANG, "diagnose"] else ""
+    return "unhang" if list(command[:1]) == UNHANG else ""
+
+
+def _can_be(command: Sequence[str]) -> bool:
+    """Whether a process of ours can go on as this command."""
+    if list(command[:1]) == UNHANG:
+        return True
+    own = list(command[2:] if "-u" in command[1:2] else command[1:])
+    return command[:1] == [sys.executable] and own[:1] != [] and (own[0].startswith("/") or own[:2] in _MODULES)
 
 
 def _start(
@@ -203,7 +237,9 @@ def _start(
     pipes = [os.pipe() for _ in range(2 if own else 4)]
     (asked, ask), (answers, answer), *streams = pipes
     given = [asked, answer, *(write for _, write in streams)]
-    socket.send_fds(_server(kind == "unhang"), [b"job"], [*given, *own])
+    # Faults that nobody watches meet no recorder.
+    is_recorded = kind == "recorded" or (kind == "unhang" and (command[1] != "inject" or "run" in command))
+    socket.send_fds(_server(is_recorded), [b"job"], [*given, *own])
     for descriptor in given:
         os.close(descriptor)
     with os.fdopen(ask, "w") as file:
@@ -216,9 +252,11 @@ def forkrun(*arguments: object) -> list[str]:
     return [*_LAUNCHER, *map(str, arguments)]
 
 
-def start(command: Sequence[str], cwd: Path, output: int) -> WarmJob:
-    """Starts `forkrun` with both streams in one file."""
-    return _start("forkrun", command, cwd, os.environ, (output, output))
+def start(command: Sequence[str], cwd: Path, output: int, env: Mapping[str, str] | None = None) -> WarmJob:
+    """Starts what a server can be with both streams in one file."""
+    environment = dict(os.environ if env is None else env)
+    command = _named(command)
+    return _start(_kind(command, environment), command, cwd, environment, (output, output))
 
 
 def get_ready() -> None:
@@ -250,13 +288,24 @@ class WarmModule:
         self._job.send_signal(signal.SIGKILL)
 
 
+def _named(command: Sequence[str]) -> Sequence[str]:
+    """`python -m unhang` is `unhang`."""
+    return [*UNHANG, *command[3:]] if list(command[:3]) == [sys.executable, "-m", "unhang"] else command
+
+
 def popen(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None = None) -> Job:
     """Starts a command in a session of its own, without input; scripts, `unhang run` of them and `unhang diagnose` come from the warm server."""
     environment = dict(os.environ if env is None else env)
+    command = _named(command)
     if kind := _kind(command, environment):
         return _start(kind, command, cwd, environment)
+    return cold(command, cwd, environment)
+
+
+def cold(command: Sequence[str], cwd: Path, env: Mapping[str, str]) -> subprocess.Popen[str]:
+    """The same, each of its processes an interpreter of its own: for what happens before and while torch is imported."""
     return subprocess.Popen(
-        command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, errors="replace", start_new_session=True,
     )  # fmt: skip
 
@@ -286,10 +335,12 @@ def end(job: Job) -> None:
 # In the server
 
 
-def serve(is_recorded: bool, asked_by: int) -> None:
+def serve(is_recorded: bool, listening: int, path: str) -> None:
     """Forks a keeper for each request, until nobody can ask any more."""
     from tests.ranks import forkrun
 
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))  # a test that limits its memory may be the first to ask
     forkrun.warm_up_for_any()
     if is_recorded:
         import unhang.cli.diagnose
@@ -299,19 +350,34 @@ def serve(is_recorded: bool, asked_by: int) -> None:
         import unhang.watch.supervise  # noqa: F401
 
         _judge_once()
-    requests = socket.socket(fileno=asked_by)
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(requests, 16, 5)
-        if not data:
-            os._exit(0)  # an interpreter takes half a second to take torch apart
-        if os.fork() == 0:
-            requests.close()
-            _keep(*descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
+    listener = socket.socket(fileno=listening)
+    clients: list[socket.socket] = [listener.accept()[0]]
+    while clients:
+        for asked in select.select([listener, *clients], [], [])[0]:
+            if asked is listener:
+                clients.append(listener.accept()[0])
+            elif not _taken(asked, [listener, *clients]):
+                clients.remove(asked)
+                asked.close()
+    for name in (path, f"{path}.lock"):
+        with suppress(OSError):
+            os.unlink(name)
+    os._exit(0)  # an interpreter takes half a second to take torch apart
+
+
+def _taken(asked: socket.socket, sockets: Sequence[socket.socket]) -> bool:
+    """Takes a request and forks its keeper. Whether there was one."""
+    data, descriptors, _, _ = socket.recv_fds(asked, 16, 5)
+    if data and os.fork() == 0:
+        for one in sockets:
+            one.close()
+        _keep(*descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    return bool(data)
 
 
 def _judge_once() -> None:
@@ -367,17 +433,25 @@ def _become(request: dict[str, Any], stdout: int, stderr: int, stdin: int | None
     if request["kind"] == "forkrun":
         _be_forkrun(request["command"], request["environment"])
     _set_environment(request["environment"])
-    if request["kind"] == "script":
-        from tests.ranks import forkrun
-
-        forkrun.be_script(request["command"][1], request["command"][2:])
     if request["kind"] == "module":
         _be_module(request["command"])
-    os.posix_spawnp = _fork_instead
+    os.posix_spawnp, subprocess._fork_exec = _spawn_by_fork, _exec_by_fork  # type: ignore[attr-defined]
+    if request["kind"] == "unhang":
+        _be_unhang(request["command"])
+    if request["kind"] == "recorded":
+        _be_child(request["command"], request["environment"])
+    _be_python(request["command"])
+
+
+def _be_unhang(command: Sequence[str]) -> NoReturn:
     from unhang.cli.main import main
 
-    sys.argv = ["unhang", *request["command"][len(UNHANG) :]]
-    code = main()
+    sys.argv = list(command)
+    _end_with(main())
+
+
+def _end_with(code: int) -> NoReturn:
+    """Ends as an interpreter does."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -409,18 +483,20 @@ def _set_environment(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
-def _fork_instead(
+_posix_spawnp = os.posix_spawnp
+
+
+def _spawn_by_fork(
     path: str, argv: Sequence[str], env: Mapping[str, str], *,
     file_actions: Sequence[tuple[int, int, int]], setsigmask: Collection[int], setsigdef: Collection[int],
 ) -> int:  # fmt: skip
-    """`os.posix_spawnp` for a script: a child that has torch and the recorder already."""
-    del path, setsigdef  # an interpreter ignores these signals again
+    """`os.posix_spawnp` for what `_can_be`: a child that has torch and the recorder already."""
+    if not _can_be(argv):
+        return _posix_spawnp(
+            path, argv, env, file_actions=file_actions, setsigmask=setsigmask, setsigdef=setsigdef
+        )  # an interpreter ignores these signals again
     if pid := os.fork():
         return pid
-    gc.freeze()
-    for number in signal.valid_signals():
-        if callable(signal.getsignal(number)) and number != signal.SIGINT:
-            signal.signal(number, signal.SIG_DFL)
     for _, source, target in file_actions:
         os.dup2(source, target)
     for name in os.listdir("/proc/self/fd"):
@@ -428,13 +504,95 @@ def _fork_instead(
             if not os.get_inheritable(int(name)):
                 os.close(int(name))
     signal.pthread_sigmask(signal.SIG_SETMASK, setsigmask)
-    os.environ.clear()
-    os.environ.update(env)
-    sys.modules["_unhang_inside.recorder.install"].drop_old_names()
+    return _be_child(argv, env)
+
+
+_fork_exec = subprocess._fork_exec  # type: ignore[attr-defined]
+
+
+def _exec_by_fork(
+    argv: Sequence[str | bytes], executables: Sequence[bytes], close_fds: bool, kept: Sequence[int],
+    cwd: bytes | None, env: Sequence[bytes] | None, stdin: int, p2cwrite: int, c2pread: int, stdout: int,
+    errread: int, stderr: int, failed_read: int, failed: int, restore_signals: bool, is_new_session: bool, *more: Any,
+) -> int:  # fmt: skip
+    """What `subprocess.Popen` starts a process with; the same for what `_can_be`."""
+    words = [os.fsdecode(word) for word in argv]
+    if not _can_be(words):
+        return int(
+            _fork_exec(
+                argv, executables, close_fds, kept, cwd, env, stdin, p2cwrite, c2pread, stdout,
+                errread, stderr, failed_read, failed, restore_signals, is_new_session, *more,
+            )
+        )  # fmt: skip
+    if pid := os.fork():
+        return pid
+    for number, descriptor in enumerate((stdin, stdout, stderr)):
+        if descriptor >= 0:
+            os.dup2(descriptor, number)
+    for name in os.listdir("/proc/self/fd"):
+        if (int(name) > 2 and int(name) not in kept) or int(name) == failed:
+            with suppress(OSError):
+                os.close(int(name))
+    if is_new_session:
+        os.setsid()
+    if cwd is not None:
+        os.chdir(cwd)
+    given = dict(os.environ) if env is None else dict(os.fsdecode(entry).split("=", 1) for entry in env)
+    return _be_child(words, given)
+
+
+def _be_child(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    """The life of a command that a process of the job has started."""
+    gc.freeze()
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.detach()  # a folder of the parent
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)) and number != signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _set_environment(env)
+    if (install := sys.modules.get("_unhang_inside.recorder.install")) is not None:
+        install.drop_old_names()
+    argv = _named(argv)
+    if list(argv[:1]) == UNHANG:
+        _be_unhang(argv)
+    _inject()
     if list(argv[:2]) == _LAUNCHER:
         _be_forkrun(argv, dict(os.environ))
+    if install is not None:
+        sys.modules["_unhang_inside.recorder.announce"].announce_at_import()
+    _be_python(argv)
+
+
+def _be_python(argv: Sequence[str]) -> NoReturn:
     from tests.ranks import forkrun
 
-    sys.modules["_unhang_inside.recorder.announce"].announce_at_import()
-    forkrun.be_script(argv[1], list(argv[2:]))
-    raise AssertionError("it ends the process")
+    words = list(argv[2:] if argv[1] == "-u" else argv[1:])
+    if words[:2] == _TORCHRUN:
+        _be_torchrun(words[1], words[2:])
+    forkrun.be_script(words[0], words[1:])
+
+
+def _be_torchrun(name: str, arguments: Sequence[str]) -> NoReturn:
+    sys.argv, code = [name, *arguments], 0
+    try:
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    except BaseException as error:  # noqa: BLE001
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    _end_with(code)
+
+
+def _inject() -> None:
+    """Makes ready the faults of `unhang inject`, as its `sitecustomize` does where torch is about to be imported."""
+    if "UNHANG_INJECT" in os.environ:
+        bootstrap = SourceFileLoader("inject_bootstrap", str(INJECT)).load_module()
+        sys.meta_path.insert(0, bootstrap._Finder())
+        bootstrap._start()
+        torch = sys.modules["torch"]
+        torch.save, torch.load = (
+            torch.serialization.save,
+            torch.serialization.load,
+        )  # torch names them when it is imported

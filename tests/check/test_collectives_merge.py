@@ -19,9 +19,7 @@ from unhang.check.collectives.merge import (
     save_reference,
     slow_ranks,
 )
-from unhang.check.collectives.operations import figures_of
 from unhang.check.collectives.suite import CaseResult, Figures, State, Stuck, Wrong
-from unhang.check.collectives.worker import _first_line, _is_refusal
 from unhang.errors import UnreadableInput
 
 WORLD = 4
@@ -180,6 +178,8 @@ def _ranks(*figures: Figures) -> dict[int, list[CaseResult]]:
 def test_a_rank_that_had_to_share_its_processor_is_not_slow() -> None:
     """Nine blocks of ten were interrupted by others, one was not."""
     usual = [_speed(0.010)] * 3
+    from unhang.check.collectives.operations import figures_of  # imports torch
+
     assert slow_ranks(_ranks(*usual, figures_of([0.030] * 9 + [0.011]))) == ()
     assert [s.rank for s in slow_ranks(_ranks(*usual, figures_of([0.030] * 10)))] == [3]
 
@@ -233,6 +233,7 @@ def test_another_file_is_no_reference(tmp_path: Path, text: str) -> None:
 ])  # fmt: skip
 def test_what_torch_refuses_is_told_from_what_fails(text: str, is_refused: bool) -> None:
     from unhang.check.collectives.suite import Case
+    from unhang.check.collectives.worker import _first_line, _is_refusal  # imports torch
 
     assert _is_refusal(RuntimeError(text), Case("all_reduce")) is is_refused
     assert _is_refusal(RuntimeError("invalid tensor size at index 0"), Case("all_gather_uneven"))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests import warm
 from tests.slowness import slowness
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +62,8 @@ def run_step(name: str, repository: Path, **inputs: str) -> subprocess.Completed
 
 
 def torchrun(program: str) -> str:
-    return f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2 {program}"
+    """Which imports torch once; the true one is in tests/ranks."""
+    return shlex.join(warm.forkrun("--eager", 2, program))
 
 
 def test_a_hang_is_annotated_at_its_line(repository: Path) -> None:

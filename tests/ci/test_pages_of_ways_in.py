@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests import warm
 from tests.ci.test_action import ROOT, action, bash
 
 PAGES = ("docs/pytest.md", "docs/ci.md", "docs/commands/mcp.md")
@@ -39,10 +41,14 @@ def test_the_commands_run(page: str, tmp_path: Path) -> None:
         name = program.splitlines()[0].removeprefix("# ")
         assert name.startswith("test_")
         (tmp_path / name).write_text(program)
+    torchrun = tmp_path / "bin" / "torchrun"  # imports torch once
+    torchrun.parent.mkdir()
+    torchrun.write_text(f'#!/bin/sh\nshift\nexec {shlex.join(warm.forkrun("--eager"))} "$@"\n')
+    torchrun.chmod(0o755)
     commands = [line[2:] for text in blocks(page, "") for line in text.splitlines() if line.startswith("$ ")]
     assert commands
     for command in commands:
-        done = bash(command, tmp_path, OMP_NUM_THREADS="1")
+        done = bash(f'PATH="$PWD/bin:$PATH"; {command}', tmp_path, OMP_NUM_THREADS="1")
         assert done.returncode == 0, (command, done.stdout[-3000:], done.stderr[-2000:])
 
 

@@ -7,12 +7,13 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -50,14 +51,12 @@ class Answer:
 
 def answers(questions: Mapping[str, Sequence[str]]) -> dict[str, Answer]:
     """For each name, what torchfrtrace answers to these arguments."""
-    asked = subprocess.run(
-        [sys.executable, __file__],
-        input=json.dumps({name: list(arguments) for name, arguments in questions.items()}),
-        capture_output=True,
-        text=True,
-        timeout=ALTOGETHER_S,
-        check=True,
-    )
+    from tests import warm
+
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as asking:
+        json.dump({name: list(arguments) for name, arguments in questions.items()}, asking)
+        asking.flush()
+        asked = warm.run([sys.executable, __file__, asking.name], Path.cwd(), ALTOGETHER_S)
     return {name: Answer(**answer) for name, answer in json.loads(asked.stdout).items()}
 
 
@@ -130,7 +129,7 @@ def _forked(tool: ModuleType, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    questions = json.load(sys.stdin)
+    questions = json.loads(Path(sys.argv[1]).read_text())
     tool = _torchfrtrace()
     json.dump({name: _forked(tool, arguments) for name, arguments in questions.items()}, sys.stdout)
     sys.stdout.flush()

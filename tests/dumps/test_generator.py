@@ -20,6 +20,7 @@ from dumpgen import FAULTS, HEALTHY, Job, Mesh, Recording, Spec, Style
 from dumpgen.encode import FrameDict, to_pickle
 from dumpgen.simulate import LOOK_AHEAD, meeting_keys
 
+from tests import warm
 from tests.dumps import frtrace
 from tests.dumps.conftest import BENCHMARKS
 from tests.slowness import slowness
@@ -44,10 +45,13 @@ os._exit(0)  # an interpreter takes half a second to take torch apart
 @pytest.fixture(scope="module")
 def real_dump(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A dump of torch, of 301 calls."""
-    path = tmp_path_factory.mktemp("real") / "dump"
+    folder = tmp_path_factory.mktemp("real")
+    script = folder / "job.py"
+    script.write_text(REAL_DUMP)
     environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "400"}
-    subprocess.run([sys.executable, "-c", REAL_DUMP, path], env=environment, check=True, timeout=50 * slowness())
-    return path.read_bytes()
+    done = warm.run([sys.executable, str(script), str(folder / "dump")], folder, 50 * slowness(), environment)
+    assert done.returncode == 0, done.stderr
+    return (folder / "dump").read_bytes()
 
 
 def jobs() -> Iterator[Job]:

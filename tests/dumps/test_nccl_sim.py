@@ -19,7 +19,7 @@ from unhang.diagnosis import judge_paths
 from unhang.model import Diagnosis
 from unhang.read.dumps.reader import DumpReader
 
-CHUNKS, SEEDS = 20, 50
+CHUNKS, SEEDS = 40, 25
 IN_EVERY_RUN = 1  # chunk; `benchmarks/nccl_jobs.py` draws more
 STYLE = Style(2, 2, 4, compute_ns=3_000_000, run_ahead=20)
 CLEAR = ("host_in_user_code", "host_holds_gil", "rank0_work", "device_wedged")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.ranks.faults import HANGS, HERE
 from tests.ranks.harness import check_fault, check_healthy, run_job
+from tests.slowness import slowness
 
 CASES = {case.name: case for case in HANGS}
 WHOLE = pytest.mark.whole
@@ -33,8 +33,7 @@ def test_a_mended_job_runs_to_its_end(name: str, tmp_path: Path) -> None:
     broken = run_job(case, tmp_path / "broken")
     check_fault(case, broken)
     assert any(fix.get("patch", "").startswith("--- ") for fix in broken.report["findings"][0]["fixes"])
-    mend = [sys.executable, "-m", "unhang", "fix", str(broken.report_dir), "--apply"]
-    done = subprocess.run(mend, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = warm.run([*warm.UNHANG, "fix", str(broken.report_dir), "--apply"], tmp_path, 50 * slowness())
     assert done.returncode == 0, done.stderr
     (tmp_path / "mended").mkdir()
     check_healthy(run_job(replace(case, outcome="clean", abort_after_s=60), tmp_path / "mended"))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.floors.test_site import ROOT, WRITTEN, commands
 from tests.ranks.recordings import unpack
 from tests.slowness import slowness
@@ -125,10 +126,13 @@ def test_it_runs(command: str, folder: Path) -> None:
     for shown, words in RUNNABLE:
         if words[0] != command:
             continue
-        done = subprocess.run(
-            [sys.executable, "-m", "unhang", *words], cwd=folder, env=environ, input=LOG,
-            capture_output=True, text=True, timeout=60 * slowness(), check=False,
-        )  # fmt: skip
+        if "-" in words:
+            done = subprocess.run(
+                [*warm.UNHANG, *words], cwd=folder, env=environ, input=LOG,
+                capture_output=True, text=True, timeout=60 * slowness(), check=False,
+            )  # fmt: skip
+        else:
+            done = warm.run([*warm.UNHANG, *words], folder, 60 * slowness(), environ)
         assert done.returncode in (0, 1, 3), f"{shown}: {done.returncode}: {done.stderr[-600:]}"
         assert "Traceback" not in done.stderr, f"{shown}: {done.stderr[-600:]}"
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import warm
 from tests.slowness import slowness
 
 HERE = Path(__file__).parent
 TRAINING = HERE / "training.py"
-FORKRUN = HERE.parent / "ranks" / "forkrun.py"
 RANKS = 3
-UNHANG = [sys.executable, "-m", "unhang", "inject"]
+UNHANG = [*warm.UNHANG, "inject"]
 STALL_AFTER_S = 2.0
 
 
@@ -24,7 +22,7 @@ def unhang_run(stall_after_s: float = STALL_AFTER_S) -> list[str]:
     """`unhang run` with limits for this machine; the folder of the report comes next."""
     limits = {"--stall-after": stall_after_s, "--abort-after": 1.0}
     given = [word for name, limit_s in limits.items() for word in (name, str(limit_s * slowness()))]
-    return [sys.executable, "-m", "unhang", "run", *given, "--report-dir"]
+    return [*warm.UNHANG, "run", *given, "--report-dir"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Done:
 def job(*arguments: object, port: int | None = None, script: Path = TRAINING, ranks: int = RANKS) -> list[str]:
     """The command of the training."""
     chosen = ["--port", str(port)] if port else []
-    return [sys.executable, str(FORKRUN), *chosen, str(ranks), str(script), *map(str, arguments)]
+    return warm.forkrun("--eager", *chosen, ranks, script, *arguments)
 
 
 def inject(
@@ -64,13 +62,8 @@ def inject(
     record, report = folder / "record.jsonl", folder / "report" / "report.json"
     wanted = [part for fault in faults for part in ("--fault", fault)]
     watched = [*unhang_run(stall_after_s), str(report.parent), "--"] if is_watched else []
-    done = subprocess.run(
-        [*UNHANG, *wanted, "--seed", str(seed), "--record", str(record), "--", *watched, *command],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=50 * slowness(),
-    )
+    injected = [*UNHANG, *wanted, "--seed", str(seed), "--record", str(record), "--"]
+    done = warm.run([*injected, *watched, *command], folder, 50 * slowness())
     lines = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
     found = json.loads(report.read_text()) if report.exists() else {}
     return Done(done.returncode, lines, found, done.stdout, done.stderr)

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anyio
 import pytest
-
-pytest.importorskip("mcp.server.mcpserver")
-
-from mcp.client.client import Client
-from mcp.client.stdio import StdioServerParameters
 
 from tests import warm
 from tests.slowness import slowness
@@ -31,6 +24,8 @@ if dist.get_rank() == 0:
 dist.all_reduce(torch.ones(2))
 """
 Asked = list[Any]
+if TYPE_CHECKING:
+    from mcp.client.client import Client
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +33,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a program that hangs, and the report of a run of it."""
     root = tmp_path_factory.mktemp("root")
     (root / "train.py").write_text(HANGS)
-    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
-    subprocess.run(
-        [*warm.UNHANG, "run", "--report-dir", "unhang-reports/one", "--", *words], cwd=root, capture_output=True, timeout=60 * slowness(), check=False
-    )  # fmt: skip
+    job = warm.forkrun("--eager", 2, root / "train.py")
+    warm.run([*warm.UNHANG, "run", "--report-dir", "unhang-reports/one", "--", *job], root, 60 * slowness())
     return root
 
 
@@ -55,6 +48,11 @@ def ask(root: Path, *calls: tuple[str, dict[str, Any]], options: tuple[str, ...]
 
 
 def session(root: Path, talk: Callable[[Client], Awaitable[Any]], options: tuple[str, ...] = ()) -> Any:
+    pytest.importorskip("mcp.server.mcpserver")  # a second of CPU time, for the one worker that asks
+    import anyio
+    from mcp.client.client import Client
+    from mcp.client.stdio import StdioServerParameters
+
     async def whole() -> Any:
         server = StdioServerParameters(command=warm.UNHANG[0], args=["mcp", "--root", str(root), *options])
         with anyio.fail_after(100 * slowness()):
@@ -123,8 +121,7 @@ def test_each_tool_answers(root: Path) -> None:
 
 @pytest.mark.timeout(180)
 def test_a_job_that_runs_is_looked_at(root: Path) -> None:
-    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
-    job = subprocess.Popen([sys.executable, *words], cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    job = warm.popen(warm.forkrun("--eager", 2, root / "train.py"), root)
     try:
         deadline = time.monotonic() + 60 * slowness()
         found: dict[str, Any] = {}
@@ -135,8 +132,7 @@ def test_a_job_that_runs_is_looked_at(root: Path) -> None:
         assert (root / found["report"]).exists()
         assert job.poll() is None  # it was only looked at
     finally:
-        job.terminate()
-        job.wait(60)
+        warm.end(job)
     (gone,) = ask(root, ("attach", {"target": str(job.pid)}))
     assert str(job.pid) in refused(gone)
 

@@ -53,7 +53,7 @@ def gives_a_lambda():
     return lambda: 1
 
 def test_healthy(run_ranks):
-    assert run_ranks(total, 3, 2) == [6.0] * 3
+    assert run_ranks(total, 2, 3) == [3.0] * 2
 
 def test_hang(run_ranks):
     run_ranks(diverges, 2)

@@ -62,7 +62,7 @@ def test_exception(tmp_path):
 def test_left_alone(tmp_path):
     assert "UNHANG_RUN_DIR" not in os.environ
     with pytest.raises(mp.ProcessRaisedException, match="(?i)timed out|timeout|connection closed"):
-        mp.spawn(diverges, (tmp_path / "store", 2), nprocs=2)
+        mp.start_processes(diverges, (tmp_path / "store", 2), nprocs=2, start_method="fork")
 
 def test_no_job():
     assert os.environ["UNHANG_RUN_DIR"]

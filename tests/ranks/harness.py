@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class Result:
         return f"exit code {self.exit_code} after {self.seconds:.1f} s\n{shown}\nstderr:\n{self.stderr[-4000:]}"
 
 
-def run_job(case: Case, tmp_path: Path, limit_s: float = 50) -> Result:
+def run_job(case: Case, tmp_path: Path, limit_s: float = 50, start: Callable[..., warm.Job] = warm.popen) -> Result:
     """Runs the case in `tmp_path`.
 
     Blocks: up to `limit_s`, longer on a busy machine. Raises: AssertionError if it takes longer, leaves a process or writes no report.
@@ -53,7 +53,7 @@ def run_job(case: Case, tmp_path: Path, limit_s: float = 50) -> Result:
     work.mkdir()
     environment = {**os.environ, **case.environment, _TOKEN: token}
     with _taken_port() if case.port_taken else contextlib.nullcontext() as port:
-        process = warm.popen([*_unhang(), *_options(case, report_dir), "--", *_command(case, port)], work, environment)
+        process = start([*_unhang(), *_options(case, report_dir), "--", *_command(case, port)], work, environment)
         stdout, stderr = _communicate(process, token, limit_s)
     left = _survivors(token, process)
     warm.end(process)
@@ -149,8 +149,8 @@ def _command(case: Case, port: int | None) -> list[str]:
     if case.launcher == "torchrun":
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}"]
     else:
-        # Trainings with optimizers, by the dozen: the programs have the compiler loaded, as a real job has.
-        eager = ["--eager"] if "stories" in case.path.parts else []
+        # One of those with optimizers has the compiler loaded, as a real job has, which costs 1.3 s of CPU time.
+        eager = [] if case.name == "ddp_with_workers" else ["--eager"]
         options = [*(["--port", str(port)] if port else []), *eager, *case.launching]
         launcher = [str(HERE / "forkrun.py"), *options, str(case.ranks)]
     return [sys.executable, *launcher, str(case.path), *case.args]
@@ -193,6 +193,16 @@ def _survivors(token: str, process: warm.Job | None = None, patience_s: float = 
     while (left := _processes(token, process)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return left
+
+
+def watchers(process: warm.Job) -> list[int]:
+    """The pids of the watchers of one `unhang run`."""
+    found = []
+    for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().startswith("unhang-watcher"):
+                found.append(int(pid))
+    return found
 
 
 def _kill(pids: dict[int, str]) -> None:

@@ -33,7 +33,6 @@ LIVE = {
     "restarted-recovers": "a restart that helps",
     "own_timeout": "a limit of the job's own",
     "w0-frozen": "stopped within the backward pass",
-    "w1-slow_spawn-mp-spawn": "workers that are spawned",
     "w1-worker_dies": "a dead worker process",
     "w2-gen_dies": "a rank of another role that left",
     "w3-bad_batch-mitigate-barrier_in_except": "an exception whose handler waits",

@@ -13,7 +13,6 @@ import pytest
 from tests import warm
 from tests.slowness import slowness
 
-from .faults import HERE
 from .harness import _unhang
 
 LIMIT_S = 50.0
@@ -226,14 +225,8 @@ def test_after_the_end_of_the_groups_nobody_is_missed(tmp_path: Path) -> None:
 def test_under_unhang_run_the_phases_are_known(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(PLAIN)
-    command = [sys.executable, str(HERE / "forkrun.py"), "2", str(path)]
-    done = subprocess.run(
-        [*_unhang(), "run", "--report-dir", str(tmp_path / "report"), "--", *command],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S * slowness(),
-    )
+    command = [*_unhang(), "run", "--report-dir", str(tmp_path / "report"), "--", *warm.forkrun("--eager", 2, path)]
+    done = warm.run(command, tmp_path, LIMIT_S * slowness())
     assert done.returncode == 0, done.stderr
     assert "[heartbeat] rank 1: step 46 took 1" in done.stderr, done.stderr
     assert "x this job's median of 0.0" in done.stderr

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pickle
 import shutil
 import signal
-import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +14,13 @@ from typing import Any
 
 import pytest
 
+from tests import warm
 from tests.slowness import slowness
 from unhang.diagnosis import judge_paths
 from unhang.show.reports import render
 
 from .faults import HANGS, Case
-from .harness import _command, _options, _unhang, check_fault, run_job
+from .harness import _command, _options, _unhang, check_fault, run_job, watchers
 
 BY_NAME = {case.name: case for case in HANGS}
 CLEAN = Case("old_torch", "programs/old_torch.py", outcome="clean")
@@ -84,31 +83,16 @@ def test_the_bundle_gives_the_same_verdict_even_with_hostile_files_in_it(tmp_pat
     assert not Path("evil-was-here").exists()
 
 
-def _watcher_of(run_dir_of: str) -> int:
-    """The pid of the watcher: the process named unhang-watcher with our marker in its environment."""
-    deadline = time.monotonic() + 10 * slowness()
-    while time.monotonic() < deadline:
-        for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                named = (folder / "comm").read_text().strip() == "unhang-watcher"
-                if named and run_dir_of.encode() in (folder / "environ").read_bytes():
-                    return int(folder.name)
-        time.sleep(0.05)
-    raise AssertionError("no watcher was started")
-
-
 def test_killing_the_watcher_does_not_harm_the_training(tmp_path: Path) -> None:
-    case = Case("ddp_with_workers", "programs/ddp_with_workers.py", outcome="clean")
-    marker = f"UNHANG_MARK={tmp_path.name}"
-    process = subprocess.Popen(
-        [*_unhang(), *_options(case, tmp_path / "report"), "--", *_command(case, None)],
-        cwd=tmp_path,
-        env={**os.environ, "UNHANG_MARK": tmp_path.name},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    os.kill(_watcher_of(marker), signal.SIGKILL)
+    case = Case("unwatched", "programs/ddp_with_workers.py", outcome="clean")
+    command = [*_unhang(), *_options(case, tmp_path / "report"), "--", *_command(case, None)]
+    process = warm.popen(command, tmp_path)
+    deadline = time.monotonic() + 10 * slowness()
+    while not (found := watchers(process)):
+        assert time.monotonic() < deadline, "no watcher was started"
+        time.sleep(0.05)
+    os.kill(found[0], signal.SIGKILL)
     _, stderr = process.communicate(timeout=50 * slowness())
+    warm.end(process)
     assert process.returncode == 0, stderr
     assert "the watcher ended unexpectedly (signal 9); the job goes on unwatched" in stderr

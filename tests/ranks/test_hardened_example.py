@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests import warm
+from tests.slowness import slowness
 
 from .guarded import Ended, run
 
@@ -91,8 +93,6 @@ def test_uneven_batches_are_named_under_torchrun(tmp_path: Path) -> None:
 
 
 def test_the_faults_are_listed() -> None:
-    listed = subprocess.run(
-        [sys.executable, str(EXAMPLE), "--list-faults"], capture_output=True, text=True, timeout=50, check=True
-    )
+    listed = warm.run([sys.executable, str(EXAMPLE), "--list-faults"], EXAMPLE.parent, 50 * slowness())
     names = [line.split()[0] for line in listed.stdout.splitlines()]
     assert set(names) == {"NAME", "none", *ENDS, *GO_ON[0], *GO_ON[1]}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.slowness import slowness
 from unhang.model import Diagnosis
 from unhang.read.logs.case import log_case
@@ -28,21 +27,28 @@ EXPECTED = {
     "other_shape": ("size-mismatch", (1,)),
     "other_call": ("code-divergence", (1,)),
 }
-# Each start of torchrun costs 6 s of CPU time. What these print is judged in every run too: in tests/incidents and the rules' examples.
+# What these print is judged in every run too: in tests/incidents and the rules' examples.
 OFTEN = ("exception",)
 
 
 def printed_by(fault: str, tmp_path: Path) -> tuple[str, int]:
     debug = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"} if fault.startswith("other") else {}
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS), str(HERE / "programs" / "failing.py"), fault],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **debug},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=100 * slowness(),
-    )  # fmt: skip
-    return done.stdout.decode(errors="replace"), done.returncode
+    command = [
+        *warm.TORCHRUN,
+        "--standalone",
+        "--nproc-per-node",
+        str(RANKS),
+        str(HERE / "programs" / "failing.py"),
+        fault,
+    ]
+    with (tmp_path / "log").open("w+", errors="replace") as log:
+        job = warm.start(command, tmp_path, log.fileno(), {**os.environ, "OMP_NUM_THREADS": "1", **debug})
+        try:
+            job.communicate(100 * slowness())
+        finally:
+            warm.end(job)
+        log.seek(0)
+        return log.read(), job.returncode or 0
 
 
 def diagnosis_of(log: str) -> Diagnosis:

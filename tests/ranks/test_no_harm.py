@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 import uuid
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.slowness import slowness
 
 from .faults import Case
@@ -21,8 +20,8 @@ from .harness import Result, _kill, _processes, _unhang, check_healthy, result_o
 
 HERE = Path(__file__).parent
 REST = HERE / "programs/rests.py"
-FORK = [sys.executable, str(HERE / "forkrun.py"), "2"]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+FORK = warm.forkrun(2)
+TORCHRUN = [*warm.TORCHRUN, "--standalone", "--nproc-per-node=2"]
 
 
 def test_a_stall_of_a_healthy_job_is_said_and_taken_back(tmp_path: Path) -> None:
@@ -45,7 +44,7 @@ def test_a_job_that_takes_its_time_to_exit_is_not_ended(tmp_path: Path) -> None:
 class Running:
     """A job under `unhang run` in a session of its own."""
 
-    process: subprocess.Popen[str]
+    process: warm.Job
     report_dir: Path
 
     def say(self, signo: int, to_group: bool) -> None:
@@ -57,31 +56,22 @@ class Running:
         began = time.monotonic()
         stdout, stderr = self.process.communicate(timeout=40 * slowness())
         seconds = time.monotonic() - began
-        return result_of(self.report_dir, self.process.returncode, stdout, stderr, seconds)
+        return result_of(self.report_dir, self.process.returncode or 0, stdout, stderr, seconds)
 
 
 @pytest.fixture
 def resting(tmp_path: Path, request: pytest.FixtureRequest):
     """A job whose rank 0 rests while rank 1 waits for it."""
     (launcher, *words), token = request.param, uuid.uuid4().hex
-    process = subprocess.Popen(
-        [*_unhang(), "run", "--report-dir", str(tmp_path / "report"), "--", *launcher, str(REST), *words],
-        cwd=tmp_path,
-        env={**os.environ, "UNHANG_TEST_JOB": token},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=_with_default_signals,
-    )
-    assert process.stdout is not None
-    while "resting" not in (line := process.stdout.readline()):
-        assert line, process.stderr
+    command = [*_unhang(), "run", "--report-dir", str(tmp_path / "report"), "--", *launcher, str(REST), *words]
+    process = warm.popen(command, tmp_path, {**os.environ, "UNHANG_TEST_JOB": token})
+    assert isinstance(process, warm.WarmJob)
+    line = process.first_line(40 * slowness())
+    assert "resting" in line
     _wait_for_a_look(Path(line.split()[-1]))
     yield Running(process, tmp_path / "report")
-    _kill(_processes(token))
-    process.wait(5)
+    _kill(_processes(token, process))
+    warm.end(process)
 
 
 def _wait_for_a_look(run_dir: Path) -> None:
@@ -96,10 +86,6 @@ def _wait_for_a_look(run_dir: Path) -> None:
     while not seen():
         assert time.monotonic() < deadline, "nobody looked at the quiet job"
         time.sleep(0.05)
-
-
-def _with_default_signals() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 LINE = next(i for i, text in enumerate(REST.read_text().splitlines(), 1) if text.endswith("# rest"))

@@ -20,7 +20,7 @@ from tests import warm
 from tests.slowness import slowness
 
 from .faults import HERE
-from .harness import HUNG_JOB_ENDED, _unhang
+from .harness import HUNG_JOB_ENDED, _unhang, watchers
 
 PROGRAM = HERE / "programs" / "rank0_sleeps.py"
 
@@ -136,7 +136,7 @@ def test_a_peer_that_died_elsewhere_is_not_made_up(tmp_path: Path) -> None:
 def test_two_nodes_under_torchrun_accuse_only_what_they_see(tmp_path: Path) -> None:
     program = HERE / "programs" / "event_wait.py"  # rank 3, on the second node, waits for itself
     folders = [tmp_path / f"node{n}" for n in range(2)]
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
+    launch = [*warm.TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2"]
     master = ["--master-addr", "127.0.0.1", "--master-port", str(_free_port())]
     commands = [[*launch, "--node-rank", str(n), *master, str(program)] for n in range(2)]
     environments = [{"UNHANG_REPORT_DIR": str(folder)} for folder in folders]
@@ -155,19 +155,9 @@ def test_two_nodes_under_torchrun_accuse_only_what_they_see(tmp_path: Path) -> N
 
 def _launches(program: Path, *arguments: str) -> list[list[str]]:
     """Torchrun on two nodes of two ranks each."""
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]
+    launch = [*warm.TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2"]
     master = ["--master-addr", "127.0.0.1", "--master-port", str(_free_port())]
     return [[*launch, "--node-rank", str(n), *master, str(program), *arguments] for n in range(2)]
-
-
-def _watchers(process: warm.Job) -> list[int]:
-    """The pids of the watchers of one `unhang run`."""
-    found = []
-    for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/comm").read_text().startswith("unhang-watcher"):
-                found.append(int(pid))
-    return found
 
 
 @pytest.mark.torchrun
@@ -233,7 +223,7 @@ def test_a_watcher_that_is_killed_leaves_the_job_alone(victim: int, tmp_path: Pa
     with _runs([command, command], _tasks(folders), tmp_path, stall_after_s=30, join="auto") as pair:
         while not all((tmp_path / f"rank{rank}_steps").exists() for rank in range(2)):
             time.sleep(0.1)
-        (watcher,) = _watchers(pair[victim])
+        (watcher,) = watchers(pair[victim])
         os.kill(watcher, signal.SIGKILL)
         texts = [process.communicate(timeout=80 * slowness())[1] for process in pair]
     assert [process.returncode for process in pair] == [0, 0], texts

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +16,9 @@ from .harness import _unhang
 
 
 def _report_of(tmp_path: Path, *ways: str) -> dict[str, Any]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    program = [sys.executable, str(HERE / "programs" / "few_steps.py"), *ways]
-    command = [*_unhang(), "run", "--report-dir", str(tmp_path / "report"), "--", *program]
-    done = warm.run(command, tmp_path, 50 * slowness(), {**os.environ, **alone})
+    job = warm.forkrun("--eager", 1, HERE / "programs" / "few_steps.py", *ways)
+    command = [*_unhang(), "run", "--report-dir", str(tmp_path / "report"), "--", *job]
+    done = warm.run(command, tmp_path, 50 * slowness())
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads((tmp_path / "report" / "report.json").read_text())
     return report

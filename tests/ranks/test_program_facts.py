@@ -6,11 +6,12 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import torch
 
+from tests import warm
 from tests.slowness import slowness
 
 from .faults import HERE, Case
@@ -49,12 +50,7 @@ def test_a_wrong_sum_is_never_clean(wrong: Result) -> None:
 
 
 def test_a_wrong_sum_is_shown_by_a_program_and_right_with_copies(wrong: Result) -> None:
-    made = subprocess.run(
-        [sys.executable, "-m", "unhang", "reproduce", str(wrong.report_dir)],
-        capture_output=True,
-        text=True,
-        timeout=150 * slowness(),
-    )
+    made = warm.run([*warm.UNHANG, "reproduce", str(wrong.report_dir)], wrong.report_dir, 150 * slowness())
     assert made.returncode == 0, made
     assert "fails the same way" in made.stdout, made
     assert "tensors in one piece" in made.stdout, made
@@ -74,7 +70,7 @@ def test_the_same_put_right_is_clean_and_draws_no_remark(tmp_path: Path) -> None
 
 def test_frames_below_python_are_told_where_they_are_asked_for(tmp_path: Path) -> None:
     case = _job(outcome="hang", stall_after_s=6, abort_after_s=1, watching=("--native",))
-    result = run_job(replace(case, program="programs/endless_python_loop.py", args=()), tmp_path, limit_s=120)
+    result = run_job(replace(case, program="programs/conditional_collective.py", args=()), tmp_path, limit_s=120)
     assert "C++ FRAMES, INNERMOST FIRST" in result.stderr, result
     assert "c10d::Work::wait (libtorch_cpu.so)" in result.stderr, result
 
@@ -111,7 +107,7 @@ def test_an_environment_that_changes_is_told_and_is_the_cause_where_the_job_fail
 ) -> None:
     library = tmp_path / "library"
     library.mkdir()
-    (library / "torch").symlink_to(Path(torch.__file__).parent)
+    (library / "torch").symlink_to(Path(str(find_spec("torch").origin)).parent)
     (library / "needed_later.py").write_text("x = 1\n")
     script = f"{_TORCHRUN}/changed_environment.py {word}"
     result = _launched(tmp_path, script, PYTHONPATH=str(library))

@@ -243,9 +243,7 @@ def test_a_changed_copy_differs_in_the_line_that_changed(diagnose: Diagnose) -> 
 def test_reproduce_takes_a_pattern(runs: Path) -> None:
     def reproduced(*paths: str) -> tuple[int, str, str]:
         arguments = ["reproduce", "--no-run", "--output", "repro.py", *paths]
-        done = subprocess.run(
-            [*unhang(), *arguments], cwd=runs, capture_output=True, text=True, timeout=50 * slowness()
-        )
+        done = warm.run([*unhang(), *arguments], runs, 50 * slowness())
         return done.returncode, done.stdout, done.stderr
 
     folder = "unhang-reports/nodes"

@@ -1,8 +1,10 @@
-"""The same through the real torchrun, which imports torch in every rank: one hang, one crash, one clean job."""
+"""The same through torchrun: one hang, whose processes are interpreters of their own, one crash, one clean job."""
 
 from pathlib import Path
 
 import pytest
+
+from tests import warm
 
 from .faults import TORCHRUN, Case
 from .harness import check_fault, check_healthy, run_job
@@ -12,7 +14,8 @@ from .harness import check_fault, check_healthy, run_job
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("case", TORCHRUN, ids=str)
 def test_torchrun(case: Case, tmp_path: Path) -> None:
-    result = run_job(case, tmp_path, limit_s=100)
+    start = warm.cold if case.outcome == "hang" else warm.popen
+    result = run_job(case, tmp_path, 100, start)
     if case.outcome == "clean":
         check_healthy(result, case)
     else:

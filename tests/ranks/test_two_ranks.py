@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import warm
+
 from .faults import Case
 from .harness import Result, check_fault, check_files, run_job
 
@@ -25,7 +27,8 @@ def line_of(case: Case, text: str) -> int:
 
 
 def judged(case: Case, tmp_path: Path) -> Result:
-    result = run_job(case, tmp_path)
+    # Those under torchrun are about the end of an interpreter.
+    result = run_job(case, tmp_path, start=warm.cold if case.launcher == "torchrun" else warm.popen)
     check_fault(case, result)
     check_files(result)
     return result

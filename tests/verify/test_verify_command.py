@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner, Result
 
+from tests import warm
 from tests.slowness import slowness
 from unhang.cli.verify import command
 from unhang.errors import UnhangError, WrongUsage
 
 HERE = Path(__file__).parent
-JOB = [sys.executable, str(HERE.parent / "ranks" / "forkrun.py"), "--eager", "2", str(HERE / "verified_job.py")]
+JOB = warm.forkrun("--eager", 2, HERE / "verified_job.py")
 LIMITS = ["--stall-after", "3", "--abort-after", "2"]
 EXPECT = r"""
 [final_loss]
@@ -76,8 +76,9 @@ def test_before_and_after_by_runs(tmp_path: Path) -> None:
 
 
 def test_a_run_that_takes_too_long_is_ended(tmp_path: Path) -> None:
-    result = verify("--run-limit", str(6 * slowness()), "--report-dir", str(tmp_path), "--", *JOB, "--endless")
-    assert result.return_value == 1, result.output
+    limits = ["--run-limit", str(6 * slowness()), "--report-dir", "reports"]
+    result = warm.run([*warm.UNHANG, "verify", *limits, "--", *JOB, "--endless"], tmp_path, 50 * slowness())
+    assert result.returncode == 1, result.stderr
     assert "it took too long, and was ended" in result.stdout
     assert "before" not in result.stdout
 

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from unhang.cli.verify import command
+from tests import warm
+from tests.slowness import slowness
 from unhang.verify.stories import Story, find_stories
 
-FORKRUN = Path(__file__).parents[1] / "ranks" / "forkrun.py"
 LIMITS = ["--stall-after", "4", "--abort-after", "2", "--run-limit", "150"]
 STORIES, _ = find_stories()
 QUICK = (pytest.param("reid", marks=pytest.mark.whole), "async_rl")
 
 
 def job(story: Story, *options: str) -> list[str]:
-    return [sys.executable, str(FORKRUN), "--eager", "4", str(story.folder / story.file), *options]
+    return warm.forkrun("--eager", 4, story.folder / story.file, *options)
 
 
 def verify(*arguments: str) -> tuple[int, dict[str, Any]]:
-    result = CliRunner().invoke(command, [*LIMITS, "--format", "json", *arguments], standalone_mode=False)
-    assert result.exception is None, result.output
-    return result.return_value, json.loads(result.stdout)
+    done = warm.run([*warm.UNHANG, "verify", *LIMITS, "--format", "json", *arguments], Path.cwd(), 350 * slowness())
+    return done.returncode, json.loads(done.stdout)
 
 
 def named_before(told: dict[str, Any]) -> tuple[str, list[int]]:

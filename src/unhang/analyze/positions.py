@@ -323,7 +323,7 @@ def ranks_with_dump(case: Case) -> frozenset[int]:
     """The ranks that left a dump, be it without a call: it tells of groups, or of open calls where none is open, or of nothing."""
     table = case.calls
     known_by_dump = frozenset(r for r, e in case.ranks.items() if _is_known_by_its_dump_alone(e))
-    recorded = {*table.ranks, *(table.progress["rank"].tolist() if len(table.progress["rank"]) else ())}
+    recorded = {*table.ranks, *table.progress_ranks}
     return known_by_dump.union(recorded, table.active_ranks)
 
 

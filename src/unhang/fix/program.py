@@ -67,10 +67,6 @@ class Program:
         """Where it ends."""
         return self._starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
 
-    def line_start(self, line: int) -> int:
-        """Where a line begins."""
-        return self._starts[line - 1]
-
     def text(self, node: ast.expr | ast.stmt) -> str:
         """As it stands there."""
         return self.data[self.start(node) : self.end(node)].decode()

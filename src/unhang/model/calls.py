@@ -84,15 +84,33 @@ class CollectiveCall:
         return f"{self.op}({sizes}{' ' + self.dtype if self.dtype else ''})"
 
 
-def _no_rows(columns: Mapping[str, str]) -> dict[str, npt.NDArray[Any]]:
-    """Columns without rows. Without numpy they have a length, and whoever would reckon with them asks for it first."""
-    has = has_numpy()
-    return {name: np.zeros(0, dtype=kind) if has else cast("npt.NDArray[Any]", ()) for name, kind in columns.items()}
+class _NoRows(Mapping[str, "npt.NDArray[Any]"]):
+    """Columns without rows, each made when it is asked for: a log alone is judged without numpy.
+
+    Where that is not installed they have a length, and whoever would reckon with them asks for it first.
+    """
+
+    def __init__(self, kinds: Mapping[str, str]) -> None:
+        self._kinds = kinds
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        kind = self._kinds[name]
+        return np.zeros(0, dtype=kind) if has_numpy() else cast("npt.NDArray[Any]", ())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._kinds)
+
+    def __len__(self) -> int:
+        return len(self._kinds)
 
 
-def empty_progress() -> dict[str, npt.NDArray[Any]]:
+def _rows_of(columns: Mapping[str, npt.NDArray[Any]]) -> int:
+    return 0 if isinstance(columns, _NoRows) else len(columns["rank"])
+
+
+def empty_progress() -> Mapping[str, npt.NDArray[Any]]:
     """Progress columns without rows."""
-    return _no_rows(PROGRESS_COLUMNS)
+    return _NoRows(PROGRESS_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -116,7 +134,7 @@ class CollectiveTable:
     progress: Mapping[str, npt.NDArray[Any]] = field(default_factory=empty_progress)
 
     def __len__(self) -> int:
-        return len(self.columns["rank"])
+        return _rows_of(self.columns)
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
         return self.columns[name]
@@ -124,17 +142,22 @@ class CollectiveTable:
     @property
     def is_empty(self) -> bool:
         """Whether there is neither a call nor a word of a rank on its calls: nothing to reckon with."""
-        return not len(self) and not len(self.progress["rank"])
+        return not len(self) and not _rows_of(self.progress)
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
         """The ranks of whom any call is here, sorted."""
         return tuple(different(self.columns["rank"]).tolist()) if len(self) else ()
 
+    @property
+    def progress_ranks(self) -> tuple[int, ...]:
+        """The rank of each row of `progress`."""
+        return tuple(self.progress["rank"].tolist()) if _rows_of(self.progress) else ()
+
     @classmethod
     def empty(cls, groups: Sequence[ProcessGroup] = ()) -> CollectiveTable:
         """A table without rows."""
-        return cls(_no_rows(CALL_COLUMNS), groups=tuple(groups))
+        return cls(_NoRows(CALL_COLUMNS), groups=tuple(groups))
 
     def call(self, row: int) -> CollectiveCall:
         """Row `row` as an object."""
@@ -187,9 +210,9 @@ class CollectiveTable:
 
     @cached_property
     def _rows_of_rank(self) -> Mapping[int, slice]:
-        rank_N = self.columns["rank"]
-        if not len(rank_N):
+        if not len(self):
             return {}
+        rank_N = self.columns["rank"]
         first = np.flatnonzero(np.diff(rank_N, prepend=-1))
         ends = [*first.tolist()[1:], len(rank_N)]
         return dict(zip(rank_N[first].tolist(), map(slice, first.tolist(), ends), strict=True))
@@ -276,7 +299,7 @@ class TableBuilder:
 
     def build(self) -> CollectiveTable:
         """The frozen table."""
-        columns = _no_rows(CALL_COLUMNS)
+        columns: Mapping[str, npt.NDArray[Any]] = _NoRows(CALL_COLUMNS)
         if self._rows["rank"]:
             columns = {name: np.array(self._rows[name], dtype=kind) for name, kind in CALL_COLUMNS.items()}
             order = np.lexsort((columns["record_id"], columns["rank"]))

@@ -136,8 +136,8 @@ def _culprit_stack(case: Case, finding: Finding) -> ShownStack | None:
     for rank in finding.culprit_ranks[:16]:
         how, frames = _frames_at(case.ranks.get(rank), finding.location)
         if not frames:
-            rows = case.calls.rows(rank=rank)
-            call = case.calls.call(int(rows[-1])) if len(rows) else None
+            rows = case.calls.rank_rows(rank)
+            call = case.calls.call(rows.stop - 1) if rows.stop > rows.start else None
             how, frames = (f"made its last call here: {call}", call.frames or ()) if call else ("", ())
         if frames:
             return ShownStack(f"rank {rank} {how}", (rank,), tuple(reversed(frames)))

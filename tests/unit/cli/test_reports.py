@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.slowness import slowness
 
 from unhang.cli.main import main
@@ -136,9 +135,8 @@ def test_run_keeps_what_it_was_asked_to(tmp_path: Path) -> None:
     folder = tmp_path / "unhang-reports"
 
     def run(*words: str) -> None:
-        command = [sys.executable, "-m", "unhang", "run", *words]
         environ = {k: v for k, v in os.environ.items() if k != "UNHANG_REPORT_DIR"}
-        subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, timeout=60 * slowness())
+        warm.run([*warm.UNHANG, "run", *words], tmp_path, 60 * slowness(), environ)
 
     run("--keep", "failed", "--", "true")
     assert names(folder) == []

@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests import warm
+from tests.slowness import slowness
 
 from unhang import __version__
 from unhang.cli import main as cli_main
@@ -283,13 +283,11 @@ def test_a_folder_without_a_skill_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is missing")
-def test_the_experiment_in_the_advice_runs() -> None:
+def test_the_experiment_in_the_advice_runs(tmp_path: Path) -> None:
     advice = ADVICE["expand-vs-repeat"]
     program = advice.experiment.split("\n", 1)[1].removesuffix("END")
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=one_thread, capture_output=True, text=True, timeout=50, check=True
-    )
+    (tmp_path / "experiment.py").write_text(program)
+    done = warm.run([sys.executable, str(tmp_path / "experiment.py")], tmp_path, 50 * slowness())
     (_, _, few, _, first), (_, _, many, _, second) = (line.split() for line in done.stdout.splitlines())
     assert first == second
     assert (int(few), int(many)) == (512 * 1024 * 4, 64 * 512 * 1024 * 4)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import resource
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests import warm
 from tests.slowness import slowness
 
 from unhang.read.pickle_guard import PickleGuard
@@ -83,7 +83,8 @@ def gloo_job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (run / "job.json").write_text('{"command": ["python", "train.py"], "started_ns": 1}')
     script = run / "job.py"
     script.write_text(JOB)
-    subprocess.run([sys.executable, script, run / "ranks", run / "store"], check=True, timeout=50 * slowness())
+    done = warm.run([sys.executable, str(script), str(run / "ranks"), str(run / "store")], run, 50 * slowness())
+    assert done.returncode == 0, done.stderr
     return run
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import warm
+
 import unhang.inside.recorder
 
 BOOTSTRAP = Path(unhang.inside.recorder.__file__).parent / "bootstrap"
@@ -99,6 +101,12 @@ def python(*arguments: str | Path, env: Mapping[str, str]) -> Ended:
     return Ended(process.returncode, out, err)
 
 
+def warm_python(script: Path, *arguments: object, env: Mapping[str, str]) -> Ended:
+    """The same from a process that has imported torch and the recorder: not for how an interpreter begins or is taken apart."""
+    done = warm.run([sys.executable, str(script), *map(str, arguments)], script.parent, LIMIT_S, env)
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
 @contextmanager
 def started(*arguments: str | Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
     """A process group of its own, ended with the block."""
@@ -121,9 +129,9 @@ def started(*arguments: str | Path, env: Mapping[str, str]) -> Iterator[subproce
 
 
 def forked(tmp_path: Path, run_dir: Path, script: str, ranks: int = 2, **more: str) -> Ended:
-    """Run a script once per rank, forked from one process that has imported torch."""
+    """Run a script once per rank, forked from a process that has imported torch and the recorder."""
     launcher = write(tmp_path, "launcher.py", FORK_LAUNCHER)
-    return python(launcher, write(tmp_path, "train.py", script), str(ranks), env=environment(run_dir, **more))
+    return warm_python(launcher, write(tmp_path, "train.py", script), ranks, env=environment(run_dir, **more))
 
 
 def rank_folder(run_dir: Path, rank: int) -> Path:

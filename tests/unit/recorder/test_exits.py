@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jobs import environment, forked, header, python, rank_folder, read_json, read_lines, write
+from jobs import environment, forked, header, python, rank_folder, read_json, read_lines, warm_python, write
 
 from unhang.inside.recorder import page
 
@@ -85,7 +85,7 @@ def test_rank_given_to_init_is_the_truth(tmp_path: Path, run_dir: Path) -> None:
         sys.exit("message")
     leave()
     """
-    ended = python(write(tmp_path, "t.py", script), env=environment(run_dir, SLURM_PROCID="7"))
+    ended = warm_python(write(tmp_path, "t.py", script), env=environment(run_dir, SLURM_PROCID="7"))
     assert (ended.code, ended.stderr) == (1, "message\n")
     folder = rank_folder(run_dir, 0)
     assert read_json(folder / "identity.json")["rank"] == 0
@@ -107,8 +107,8 @@ def test_error_in_a_thread_and_a_replaced_hook(tmp_path: Path, run_dir: Path) ->
         raise KeyError("lost")
     """
     path = write(tmp_path, "train.py", script)
-    for rank in "01":
-        python(path, env=environment(run_dir, RANK=rank))
+    warm_python(path, env=environment(run_dir, RANK="0"))
+    python(path, env=environment(run_dir, RANK="1"))
     assert read_json(rank_folder(run_dir, 0) / "error.json")["thread"] == "prefetch"
     assert read_json(rank_folder(run_dir, 1) / "error.json")["message"] == "'lost'"
 
@@ -173,7 +173,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(("how", "method"), [("torch", "spawn"), ("torch", "fork"), ("process", "fork")])
 def test_multiprocessing_children(tmp_path: Path, run_dir: Path, how: str, method: str) -> None:
     path = write(tmp_path, "spawn.py", SPAWN)
-    ended = python(path, how, method, env=environment(run_dir))
+    ended = (python if method == "spawn" else warm_python)(path, how, method, env=environment(run_dir))
     assert "in the child" in ended.stderr
     error = read_json(rank_folder(run_dir, 1) / "error.json")
     assert (error["type"], error["message"], error["frames"][0][2]) == ("LookupError", "in the child", "work")
@@ -227,7 +227,7 @@ def test_folder_that_cannot_be_made_does_no_harm(tmp_path: Path, bad: str) -> No
     except ZeroDivisionError: print("fine")
     raise SystemExit(5)
     """
-    ended = python(write(tmp_path, "t.py", script), env=environment(folder, RANK="0"))
+    ended = warm_python(write(tmp_path, "t.py", script), env=environment(folder, RANK="0"))
     assert (ended.stdout, ended.stderr, ended.code) == ("fine\n", "", 5)
 
 
@@ -241,7 +241,7 @@ def test_disk_that_becomes_full_or_read_only(tmp_path: Path, run_dir: Path) -> N
     except ZeroDivisionError: print("fine")
     dist.destroy_process_group()
     """
-    ended = python(write(tmp_path, "t.py", script), env=environment(run_dir, RANK="0"))
+    ended = warm_python(write(tmp_path, "t.py", script), env=environment(run_dir, RANK="0"))
     assert (ended.stdout, ended.stderr, ended.code) == ("fine\n", "", 0)
 
 
