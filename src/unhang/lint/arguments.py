@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Found, Function, If, Loop, Op, Ref, Set, nodes_in
-from unhang.lint.special import LOCAL_RANK, paths_in
+from unhang.lint.special import LOCAL_RANK, name_of, paths_in
 from unhang.lint.values import DATA, LOCAL, RANK, Value
 
 if TYPE_CHECKING:
     from unhang.lint.flow import Frame
 
 _STARTS_RANKS = {"spawn", "Popen", "start_processes", "Process", "run", "launch", "remote", "elastic_launch", "call"}
+_WRITES = re.compile(r"save|dump|write|mkdir|makedirs|open|touch|remove|rmtree|unlink|move|rename|replace|copy|extract|cache|to_\w+|build|prepare|create|generate|(?<!snapshot_)(?<!hub_)download|process|preprocess|convert")
+_SHARDS = re.compile(r"shard|fsdp|ddp|parallel")
 _WHOLE_RANKS = ("global_rank", "world_rank", "dist_rank")
 _SOURCE_AT = {
     "broadcast": 1, "broadcast_object_list": 1, "reduce": 1, "gather": 2, "gather_object": 2, "scatter": 2, "scatter_object_list": 2,
@@ -138,9 +141,15 @@ def is_of_one_rank(function: Function, path: str) -> bool:
     for node in nodes_in(function.body, Loop):  # in a loop they may take turns
         if isinstance(node, If) and any(known.rank_kind(p.rpartition(".")[2]) for p in paths_in(node.test)):
             for inner in nodes_in(node.body):
-                if isinstance(inner, Call) and any(_is_at(e, path) for e in (*inner.args, inner.func)):
+                if isinstance(inner, Call) and _WRITES.search(name_of(inner)) and any(_is_at(e, path) for e in (*inner.args, inner.func)):
                     return True
     return False
+
+
+def is_sharded_later(function: Function, node: Call) -> bool:
+    """Whether the module that a call gets is given to something that shards it after that: now it is whole on this rank."""
+    later = (n for n in nodes_in(function.body) if isinstance(n, Call) and n.line > node.line)
+    return any(_SHARDS.search(name_of(n).lower()) and node.args[0] in n.args for n in later)
 
 
 def name_at(node: Call) -> str:

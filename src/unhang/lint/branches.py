@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from unhang.lint import known
 from unhang.lint.calls import Calls
 from unhang.lint.divergence import Cause, compared, conditional_of, finding_of
-from unhang.lint.ir import Const, Expr, Found, Function, If, Op, Ref, Stmt
+from unhang.lint.ir import Const, Expr, Found, Function, If, Op, Ref, Set, Stmt, nodes_in
 from unhang.lint.link import Link
 from unhang.lint.single import (
     close_handler,
@@ -20,6 +21,7 @@ from unhang.lint.values import (
     MAYBE,
     MAYBE_NONE,
     OWN_BATCH,
+    PLAIN,
     RANK,
     UNEVEN,
     UNKNOWN,
@@ -27,6 +29,7 @@ from unhang.lint.values import (
     Effect,
     Needs,
     Value,
+    Wanted,
     either,
 )  # fmt: skip
 
@@ -81,10 +84,16 @@ class Branches(Calls):
     _pending: list[Pending]
     _unsure: int
     _no_exits: int
+    _given: dict[str, Value]
 
     def block(self, body: Iterable[Stmt]) -> str:
         """Follows statements, and says how they end."""
         raise NotImplementedError
+
+    def parameter(self, name: str) -> int:
+        """The number of the parameter that a name still is; -1: it is none, or was bound anew."""
+        names = self.function.parameters
+        return names.index(name) if name in names and self.env.get(name) is self._given.get(name) else -1
 
     def _cut(self, mark: int) -> list[Effect]:
         cut = self.effects[mark:]
@@ -109,6 +118,8 @@ class Branches(Calls):
     def _if(self, s: If) -> str:
         self.uniform = set()
         condition = as_condition(as_test(s.test, self.value(s.test)))
+        if (condition.dep & RANK or condition.params) and is_kept(s.test, self.function):
+            condition = PLAIN
         uniform = frozenset(self.uniform)
         if condition.const is not UNKNOWN:
             return self.block(s.body if condition.const else s.orelse)
@@ -288,6 +299,22 @@ def _mark_none(env: dict[str, Value], here: Way, there: Way, before: dict[str, V
             env[name] = made._replace(dep=0, zero=None)
 
 
+def is_kept(test: Expr, function: Function) -> bool:
+    """`key in kept`, where the function keeps what it made for the key: all ranks make it at the same call, each for its own key."""
+    for part in nodes_in(test):
+        match part:
+            case Op(op="in" | "not in", parts=[Ref(path=key), Ref(path=kept)]):
+                place = Op("[]", [Ref(kept), Ref(key)])
+                return any(isinstance(n, Set) and place in n.targets for n in nodes_in(function.body))
+    return False
+
+
+def constants(e: Expr) -> tuple[Any, ...] | None:
+    """The plain values that it is, or that are in it; None: it is something else."""
+    parts = e.parts if isinstance(e, Op) and e.op == "seq" else [e]
+    return tuple(p.value for p in parts if isinstance(p, Const)) if all(isinstance(p, Const) for p in parts) else None
+
+
 def is_never_a_rank(test: Expr) -> bool:
     """`local_rank == -1`: there is one process only."""
     match test:
@@ -298,10 +325,14 @@ def is_never_a_rank(test: Expr) -> bool:
 
 def contradicts(a: Needs, b: Needs) -> bool:
     """Whether both cannot be: one asks for what the other excludes."""
-    return bool(a and b) and any((i, _OPPOSITE[wanted]) in b for i, wanted in a)
+    return bool(a and b) and any((i, _opposite(wanted)) in b for i, wanted in a)
 
 
-_OPPOSITE: dict[bool | str, bool | str] = {True: False, False: True, "some": "none", "none": "some"}
+def _opposite(wanted: Wanted) -> Wanted:
+    return (_OPPOSITE[wanted[0]], wanted[1]) if isinstance(wanted, tuple) else _OPPOSITE[wanted]
+
+
+_OPPOSITE: dict[Any, Any] = {True: False, False: True, "some": "none", "none": "some", "in": "out", "out": "in"}
 
 
 def implied(frame: Branches, test: Expr) -> tuple[Needs, Needs]:
@@ -325,4 +356,10 @@ def implied(frame: Branches, test: Expr) -> tuple[Needs, Needs]:
             of = sort[1] if sort is not None and sort[0] == "param" else path
             ways: tuple[Needs, Needs] = frozenset({(of, "none")}), frozenset({(of, "some")})
             return ways if test.op == "is" else ways[::-1]
+        case Op(op="==" | "!=" | "in" | "not in", parts=[Ref(path=path), _]):
+            among = constants(test.parts[1])
+            at = frame.parameter(path)
+            if among is not None and at >= 0:
+                both_ways = frozenset({(at, ("in", among))}), frozenset({(at, ("out", among))})
+                return both_ways if test.op in ("==", "in") else both_ways[::-1]
     return nothing, nothing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from unhang.lint import known
-from unhang.lint.arguments import is_of_one_rank, name_at
+from unhang.lint.arguments import is_of_one_rank, is_sharded_later, name_at
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Ref
 from unhang.lint.special import (
@@ -17,7 +17,7 @@ from unhang.lint.special import (
     prepared,
     value_of_name,
 )
-from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
+from unhang.lint.tensors import AGREEING, LISTS, agrees_by_name, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     AGREED,
     DIFFERS,
@@ -36,6 +36,8 @@ from unhang.lint.values import (
     Place,
     Summary,
     Value,
+    Wanted,
+    is_as_wanted,
     mixed,
 )  # fmt: skip
 
@@ -151,7 +153,7 @@ class Calls(Expressions):
         if name == "generate" and not full:  # each rank stops when its own texts have come to their ends
             return Value(OWN_BATCH, NO_PARAMS, ("ragged", "generate"))
         if full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper() and full not in LISTS:
-            return Value(sort=("layer", full))
+            return Value(sort=("layer", full)) if known.has_parameters(full) else PLAIN
         fact = fact_of(full, base, name, args, self._in_forward())
         if fact is not None:
             return fact
@@ -187,7 +189,8 @@ class Calls(Expressions):
             group = self.group_of(given)
         if made.op in ("new_group", "device_mesh"):
             group = ""
-        self.emit(Effect(made.op, group, (self.place(node, name),)))
+        is_plain = made.op == "state_dict" and bool(node.args) and is_sharded_later(self.function, node)
+        self.emit(Effect(made.op, group, (self.place(node, name),), is_sure=not is_plain))
         if name.startswith("gather"):
             self.found_in_call("gathered", made.op, node, args)
         for at in made.unifies:
@@ -284,11 +287,12 @@ class Calls(Expressions):
             self._take_over(effect, given, place, summary, function.defaults, len(function.parameters))
         for conditional in summary.conditional:
             self.link.settle(self, conditional, given, place)
-        for i in summary.unifies:
+        agrees = agrees_by_name(function.name) and any(e.op in AGREEING and e.is_sure and not e.group for e in summary.effects)
+        for i in given if agrees else summary.unifies:
             expr = given[i][0] if i in given else None
             if isinstance(expr, Ref):
                 self.env[expr.path] = Value(sort=AGREED)
-        return self._result(summary, given)
+        return Value(sort=AGREED) if agrees else self._result(summary, given)
 
     def _take_over(
         self, effect: Effect, given: dict[int, tuple[Expr, Value]], place: Place, summary: Summary,
@@ -321,17 +325,19 @@ class Calls(Expressions):
         self, needs: Needs, given: dict[int, tuple[Expr, Value]], defaults: list[Expr | None], count: int
     ) -> Needs | None:
         """What our own parameters must be for an effect of a call; None: this call does not make it."""
-        ours = set[tuple[int | str, bool | str]]()
+        ours = set[tuple[int | str, Wanted]]()
         for i, wanted in needs:
             if isinstance(i, str):
                 continue
             at = i - (count - len(defaults))
             default = defaults[at] if 0 <= at < len(defaults) else None
             v = given[i][1] if i in given else Value(const=default.value) if isinstance(default, Const) else PLAIN
+            own = self.parameter(given[i][0].path) if i in given and isinstance(given[i][0], Ref) else -1  # type: ignore[union-attr]
             if v.const is not UNKNOWN:
-                is_so = (v.const is None) == (wanted == "none") if isinstance(wanted, str) else bool(v.const) == wanted
-                if not is_so:
+                if not is_as_wanted(v.const, wanted):
                     return None
+            elif own >= 0:
+                ours.add((own, wanted))
             elif v.sort is not None and v.sort[0] == "param":
                 ours.add((v.sort[1], wanted))
             elif wanted == "none" and i in given and not v.dep & MAYBE_NONE:

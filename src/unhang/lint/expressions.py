@@ -70,6 +70,10 @@ class Expressions:
     unified: set[int]
     uniform: set[str]
 
+    def parameter(self, name: str) -> int:
+        """The number of the parameter that a name still is; -1: it is none, or was bound anew."""
+        raise NotImplementedError
+
     def emit(self, effect: Effect) -> None:
         """A collective is made here."""
         raise NotImplementedError

@@ -93,6 +93,7 @@ class Frame(Branches):
         self.uniform: set[str] = set()
         for i, name in enumerate(self.function.parameters):
             self.env[name.lstrip("*")] = self._parameter(i, name)
+        self._given = dict(self.env)
 
     def _parameter(self, i: int, name: str) -> Value:
         function = self.function
@@ -206,7 +207,8 @@ class Frame(Branches):
         if self._is_empty and is_collected(last):
             value = Value(sort=COLLECTED)
         for cause, *_ in self.conditions:
-            if cause.value.dep & DIFFERS:
+            is_told = value.sort == AGREED and cause.value.zero is False and not cause.value.dep & ~RANK
+            if cause.value.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
                 zero = cause.value.zero if value.const is True else None
                 value = value._replace(dep=value.dep | cause.value.dep & DIFFERS, group=cause.value.group, zero=zero)
         for dep in self._implied:

@@ -367,6 +367,20 @@ def rank_kind(name: str) -> str | None:
     return None if kind == "world" else kind
 
 
+# Layers of torch that have no parameters: whether they run is nothing to the others.
+_WITHOUT_PARAMETERS = re.compile(
+    r"torch\.nn\.(?:\w*(?:Loss|Pool[123]d|Pad[123]d|Dropout[123]?d?|ReLU6?|GELU|SiLU|ELU|CELU|SELU|GLU|Mish|Softmax\w*|LogSoftmax|Softmin|Sigmoid"
+    r"|Tanh|Hardtanh|Hardswish|Softplus|Softsign|Threshold|Identity|Flatten|Unflatten|Fold|Unfold|PixelShuffle|PixelUnshuffle|Upsample\w*"
+    r"|CosineSimilarity|PairwiseDistance|Shrink\w*))"
+)
+
+
+@cache
+def has_parameters(layer: str) -> bool:
+    """Whether a layer of torch has parameters."""
+    return _WITHOUT_PARAMETERS.fullmatch(layer) is None
+
+
 NAMES = frozenset({*_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS})
 _ZERO = re.compile(
     r"_?(?:is|if)_(?:leader|coordinator|primary|root|chief|logging_process|root_rank|first_worker|main_worker|dp_rank_0|main_process|head_rank)"

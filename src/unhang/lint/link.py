@@ -365,7 +365,7 @@ class Link:
             elif made:
                 words = {**found.words, "hidden": made[0].hidden, "op": made[0].op}
                 self.report(conditional.path, Found(**{**_fields(found), "words": words}))
-        elif v.dep & DIFFERS and v.sort != LENGTH:
+        elif v.dep & (DATA if found.code == "LNT111" else DIFFERS) and v.sort != LENGTH:
             self._report_given(conditional, place, v)
         elif v.sort is not None and v.sort[0] == "param":
             frame.later.append(conditional._replace(param=v.sort[1]))

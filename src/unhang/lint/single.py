@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 from unhang.lint import known
 from unhang.lint.arguments import ARGUMENTS
-from unhang.lint.ir import Attr, Call, Const, Expr, Found, Handler, If, Leave, Loop, Op, Ref, Stmt, Try, With, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Expr, Found, Handler, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With, nodes_in
 from unhang.lint.ir import Do as DoStatement
+from unhang.lint.special import paths_in
+from unhang.lint.tensors import agrees_by_name
 from unhang.lint.values import RANK, RAW, UNEVEN, Conditional, Effect, Summary, Value
 
 if TYPE_CHECKING:
@@ -269,6 +271,8 @@ def found_in_handler(
     goes_on = end in ("", "continue") and not _gives_up(handler.body)
     if not is_broad or not goes_on or not (hidden or (collective and frame.loops)):
         return False
+    if any(not e.hidden and e.param < 0 for e in made) and is_told_after(frame, handler):
+        return True  # those that have not failed ask in the body, and the collective that waits is the same
     effect = (collective or hidden)[0]
     found = Found(
         "LNT203", handler.line, 1, {"caught": _caught(handler), "collective": effect.way[-1].text}, _way(effect)
@@ -280,6 +284,18 @@ def found_in_handler(
     else:
         return False
     return True
+
+
+def is_told_after(frame: Frame, handler: Handler) -> bool:
+    """Whether what the handler notes is reduced or broadcast after it: the ranks skip together what one of them skips."""
+    noted = {t.path for n in nodes_in(handler.body) if isinstance(n, Set) for t in n.targets if isinstance(t, Ref)}
+    later = [n for n in nodes_in(frame.function.body) if isinstance(n, Set | Call) and n.line > handler.line] if noted else []
+    for n in sorted(later, key=lambda n: (n.line, isinstance(n, Call))):
+        if isinstance(n, Set) and noted & paths_in(n.value):
+            noted |= {t.path for t in n.targets if isinstance(t, Ref)}
+        elif isinstance(n, Call) and agrees_by_name(_text(n)) and any(noted & paths_in(a) for a in n.args):
+            return True
+    return False
 
 
 def fails_at(body: Sequence[Stmt]) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from unhang.lint import known
-from unhang.lint.special import COLLECTED, LENGTH, OF_DATA, TEST, element
+from unhang.lint.special import COLLECTED, LENGTH, OF_DATA, TEST, element, is_agreed
 from unhang.lint.values import AGREED, DATA, LOCAL, NO_PARAMS, OWN_BATCH, PLAIN, RANK, RAW, UNEVEN, Value
 
 _NUMBERS = ("torch.", "math.", "numpy.", "statistics.")
 _UNIFYING_WORDS = ("reduce", "gather", "sync", "broadcast", "average", "across", "all_")
+AGREEING = {"all_reduce", "all_gather", "broadcast"}
 _STRIDED = {"t": "transposed", "transpose": "transposed", "permute": "permuted", "expand": "expanded", "expand_as": "expanded"}  # fmt: skip
 _RAGGED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"}
 _KEEPS_SHAPE = {
@@ -36,10 +37,15 @@ LISTS = {"torch.nn.ModuleList", "torch.nn.ModuleDict"}
 _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
 
 
+def agrees_by_name(name: str) -> bool:
+    """Whether a function says in its name that ranks agree in it."""
+    return any(word in name.lower() for word in _UNIFYING_WORDS)
+
+
 def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: Value) -> Value:
     """What a method or function of tensors gives."""
-    if base.sort == AGREED:
-        return base
+    if base.sort == AGREED or (is_agreed(args) and full.startswith(_NUMBERS)):
+        return Value(sort=AGREED)
     if name in _STRIDED and (base.sort is None or base.sort[0] in ("out", "of", "many", "param")) and not full:
         return Value(base.dep, base.params, ("odd", _STRIDED[name]))
     if (name in _RAGGED and (not full or full.startswith("torch."))) or (full == "torch.where" and len(args) == 1):
@@ -47,7 +53,7 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
     if base.sort is not None and base.sort[0] in ("odd", "ragged"):
         keeps = name in _KEEPS_SHAPE or (base.sort[0] == "ragged" and name in _DENSE - {"sum", "mean", "item"})
         return Value(base.dep, base.params, base.sort if keeps else None)
-    if any(word in name.lower() or word in full.lower() for word in _UNIFYING_WORDS):
+    if agrees_by_name(name) or agrees_by_name(full):
         return Value(sort=AGREED)
     if "unwrap" in name:
         return Value(sort=RAW)
