@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from unhang.lint.flow import Frame
 
 _STARTS_RANKS = {"spawn", "Popen", "start_processes", "Process", "run", "launch", "remote", "elastic_launch", "call"}
-_WRITES = re.compile(r"save|dump|write|mkdir|makedirs|open|touch|remove|rmtree|unlink|move|rename|replace|copy|extract|cache|to_\w+|build|prepare|create|generate|(?<!snapshot_)(?<!hub_)download|process|preprocess|convert")
+_AT_A_PATH = re.compile(
+    r"save|(?<!down)load|read|dump|write|mkdir|makedirs|open|touch|remove|rmtree|unlink|rename|replace|copy|extract|download_|create|prepare|process"
+)
 _SHARDS = re.compile(r"shard|fsdp|ddp|parallel")
 _WHOLE_RANKS = ("global_rank", "world_rank", "dist_rank")
 _SOURCE_AT = {
@@ -141,7 +143,7 @@ def is_of_one_rank(function: Function, path: str) -> bool:
     for node in nodes_in(function.body, Loop):  # in a loop they may take turns
         if isinstance(node, If) and any(known.rank_kind(p.rpartition(".")[2]) for p in paths_in(node.test)):
             for inner in nodes_in(node.body):
-                if isinstance(inner, Call) and _WRITES.search(name_of(inner)) and any(_is_at(e, path) for e in (*inner.args, inner.func)):
+                if isinstance(inner, Call) and _AT_A_PATH.search(name_of(inner)) and any(_is_at(e, path) for e in (*inner.args, inner.func)):
                     return True
     return False
 

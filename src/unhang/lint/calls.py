@@ -85,7 +85,8 @@ class Calls(Expressions):
             return PLAIN if "use_local_synchronization" in node.names else self._collective(node, made, args, name)
         if full in known.WRAPPERS:
             of_some = known.WRAPPERS[full] == "ddp" and not is_none(node.given("process_group"))
-            return Value(sort=None if of_some else ("wrap", known.WRAPPERS[full]))
+            is_alone = node.given("devices") == Const(1) and node.given("num_nodes") in (None, Const(1))
+            return Value(sort=None if of_some or is_alone else ("wrap", known.WRAPPERS[full]))
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
             return PLAIN if node.given("sync_on_compute") == Const(False) else Value(sort=("wrap", "metric"))
         sort = callee.sort
@@ -292,6 +293,8 @@ class Calls(Expressions):
             expr = given[i][0] if i in given else None
             if isinstance(expr, Ref):
                 self.env[expr.path] = Value(sort=AGREED)
+        if "single_device" in function.name:  # what it wraps makes no collectives
+            return PLAIN
         return Value(sort=AGREED) if agrees else self._result(summary, given)
 
     def _take_over(
