@@ -14,6 +14,8 @@ from unhang.lint.special import (
     given_of,
     is_none,
     is_plain_method,
+    is_share,
+    makes_batches,
     prepared,
     value_of_name,
 )
@@ -30,6 +32,7 @@ from unhang.lint.values import (
     OWN_BATCH,
     PLAIN,
     RANK,
+    UNEVEN,
     UNKNOWN,
     Effect,
     Needs,
@@ -176,6 +179,8 @@ class Calls(Expressions):
             at = owner if owner and not full else name_at(node)
             if base.dep & LOCAL or any(a.dep & LOCAL for a in args) or (at and is_of_one_rank(self.function, at)):
                 return Value(LOCAL)
+        if any(is_share(a) for a in args) and makes_batches(name or full):
+            return Value(UNEVEN, sort=("share", "batches"))
         joined = mixed(base, *args)
         if full in _PURE:
             return of_builtin(full, len(node.args) - len(node.names), args, joined)
@@ -253,7 +258,7 @@ class Calls(Expressions):
 
     def _layer(self, node: Call, layer: str, name: str) -> None:
         """A layer runs in the forward of a module: sharded or not, its parameters take part in collectives."""
-        if self._in_forward():
+        if self._in_forward() and self.function.owner not in self.link.whole:
             self.emit(Effect("module", "", (self.place(node, name),), "module", -1, layer))
 
     def _backward(self, node: Call, sort: tuple[Any, ...]) -> Value:
@@ -293,6 +298,8 @@ class Calls(Expressions):
             expr = given[i][0] if i in given else None
             if isinstance(expr, Ref):
                 self.env[expr.path] = Value(sort=AGREED)
+        if not summary.returns.dep and makes_batches(function.name) and any(is_share(v) for _, v in given.values()):
+            return Value(UNEVEN, sort=("share", "batches"))
         if "single_device" in function.name:  # what it wraps makes no collectives
             return PLAIN
         return Value(sort=AGREED) if agrees else self._result(summary, given)
@@ -363,6 +370,11 @@ class Calls(Expressions):
                 sort = ("of", inner[1])
         elif sort is not None and sort[0] == "tuple":
             sort = ("tuple", tuple(self._result(Summary(returns=v), given) for v in sort[1]))
+        elif sort is not None and sort[0] == "passes":  # a generator that goes through what it is given
+            v = given.get(sort[1], (None, PLAIN))[1]
+            if v.dep & UNEVEN:
+                return Value(UNEVEN, sort=("share", "generator"))
+            sort = ("passes", v.sort[1]) if v.sort is not None and v.sort[0] == "param" else None
         elif sort is not None and sort[0] == "zip":
             sort = None
         dep = r.dep

@@ -21,6 +21,7 @@ from unhang.lint.special import (
     is_column,
     is_empty_test,
     is_in_flight,
+    is_share,
     is_step,
     line_of,
     paths_in,
@@ -333,6 +334,8 @@ class Expressions:
                 return Value(v.dep, v.params, ("odd", "strided"))
         if isinstance(index, Op) and index.op == "seq" and is_column(index):
             return Value(v.dep, v.params, ("odd", "strided"))
+        if is_share(at):
+            return Value(UNEVEN, sort=at.sort)
         if (isinstance(index, Op) and index.op in COMPARISONS) or any("mask" in p.lower() for p in paths_in(index)):
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         return Value(v.dep, v.params) if v.dep or v.params else PLAIN

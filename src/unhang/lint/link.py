@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from unhang.lint.calls import Calls
 
 _DEEPEST = 40
+_GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
 _ONE_RANK = Value(RANK, zero=True)
 
 
@@ -57,8 +58,14 @@ class Link:
         self._attributes: dict[tuple[int, str], dict[str, Value]] = {}
         self._depth = 0
         self._causes: set[tuple[str, str, str, str]] = set()
+        self.whole = self._kept_whole(files)
         self.wraps = any(n in known.WRAPPERS or n == "deepspeed" for f in files for n in f.names.values())
         self.callers: dict[tuple[int, int], set[tuple[int, int]]] = {}
+
+    def _kept_whole(self, files: Sequence[File]) -> set[str]:
+        """Classes that are named where modules are told to be gathered as a whole: which of their layers run is nothing to the others."""
+        told = {i for i, f in enumerate(files) for x in f.functions if not _GATHERED_WHOLE.isdisjoint(x.words)}
+        return {full.rpartition(".")[2] for i in told for full in files[i].names.values()}
 
     def follow(self) -> None:
         """Follows every function that may come to a collective, once: enough to know who makes them."""

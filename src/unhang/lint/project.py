@@ -168,10 +168,14 @@ class Project:
 
     def by_receiver(self, receiver: str, name: str) -> tuple[int, int] | None:
         """The one method of this name whose class is called like its receiver: `evaluator.run` of a `CocoEvaluator`."""
-        word = receiver.rpartition(".")[2].replace("_", "").lower()
+        last = receiver.rpartition(".")[2]
+        word = last.replace("_", "").lower()
         if len(word) < _LEAST_WORD or name.startswith("__"):
             return None
-        alike = [c for c in self._methods_called(name) if c[0].endswith(word)]
+        methods = self._methods_called(name)
+        alike = [c for c in methods if c[0].endswith(word)] or [c for c in methods if c[0].endswith(last.rpartition("_")[2])]
+        if len(alike) > 1:  # one that does nothing is for a single process, or abstract
+            alike = [c for c in alike if self.function(*c[1:]).words]
         return alike[0][1:] if len(alike) == 1 else None
 
     def _methods_called(self, name: str) -> list[tuple[str, int, int]]:

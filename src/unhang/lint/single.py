@@ -11,7 +11,7 @@ from unhang.lint.arguments import ARGUMENTS
 from unhang.lint.ir import Attr, Call, Const, Expr, Found, Handler, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With, nodes_in
 from unhang.lint.ir import Do as DoStatement
 from unhang.lint.special import paths_in
-from unhang.lint.tensors import agrees_by_name
+from unhang.lint.tensors import agrees_by_name, is_padded_alone
 from unhang.lint.values import RANK, RAW, UNEVEN, Conditional, Effect, Summary, Value
 
 if TYPE_CHECKING:
@@ -113,6 +113,9 @@ def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Val
         given(frame, full, node, args)
     if name == "gathered":
         _tensors(frame, known.Collective(full), node, args)
+        if any(is_padded_alone(frame.function, e, node.line) for e in node.args):
+            how = "padded to the longest of this rank's own sequences"
+            _found(frame, "LNT303", node.line, node.column, None, "", how=how, call=_text(node))
     made = known.collective(full) if full else None
     if made is not None and made.op in _READS_ALL and "object" not in full and full.startswith("torch."):
         _tensors(frame, made, node, args)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from unhang.lint import known
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, Set, nodes_in
 from unhang.lint.special import COLLECTED, LENGTH, OF_DATA, TEST, element, is_agreed
-from unhang.lint.values import AGREED, DATA, LOCAL, NO_PARAMS, OWN_BATCH, PLAIN, RANK, RAW, UNEVEN, Value
+from unhang.lint.values import AGREED, DATA, LOCAL, LOSS, NO_PARAMS, OWN_BATCH, PLAIN, RANK, RAW, UNEVEN, Value
 
 _NUMBERS = ("torch.", "math.", "numpy.", "statistics.")
 _UNIFYING_WORDS = ("reduce", "gather", "sync", "broadcast", "average", "across", "all_")
@@ -34,7 +35,26 @@ FACTS = {
     *("size", "numel", "values", "items", "copy", "update", "pop"),
 }  # fmt: skip
 LISTS = {"torch.nn.ModuleList", "torch.nn.ModuleDict"}
+_NOTHING = Const(None)
+_BY_ONE = (Op(":", [_NOTHING, Const(-1), _NOTHING]), Op(":", [Const(1), _NOTHING, _NOTHING]))
+_SEQUENCES = {"attention_mask", "input_ids", "position_ids", "token_type_ids", "completion_mask", "completion_ids", "prompt_ids", "prompt_mask"}
 _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
+
+
+def is_padded_alone(function: Function, e: Expr, line: int) -> bool:
+    """Whether a tensor is as long as the longest sequence of this rank: a mask of tokens, or tokens moved by one."""
+    if isinstance(e, Ref):
+        bound = [n for n in nodes_in(function.body) if isinstance(n, Set) and e in n.targets and n.line < line]
+        last = max(bound, key=lambda n: n.line, default=None)
+        return last is not None and is_padded_alone(function, last.value, last.line)
+    if isinstance(e, Call) and isinstance(e.func, Attr) and e.func.name in _KEEPS_SHAPE | _DENSE - {"sum", "mean", "item", "reshape"}:
+        return is_padded_alone(function, e.func.base, line)
+    if not isinstance(e, Op) or e.op != "[]":
+        return False
+    index = e.parts[1]
+    if isinstance(index, Op) and index.op == "seq":
+        return any(p == by_one for p in index.parts[1:] for by_one in _BY_ONE)
+    return isinstance(index, Const) and index.value in _SEQUENCES
 
 
 def agrees_by_name(name: str) -> bool:
@@ -75,7 +95,7 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     first = args[0] if args else PLAIN
     is_ragged = base.sort is not None and base.sort[0] == "ragged"
     if name in known.COUNTS and (is_ragged or (in_forward and not args and name in ("any", "item"))):
-        return Value(OWN_BATCH, sort=TEST)
+        return Value(LOSS if is_ragged and name == "numel" else OWN_BATCH, sort=TEST)
     if name in ("items", "keys", "values") and base.dep & UNEVEN:
         return Value(UNEVEN)
     if name == "shard" and any(a.dep & RANK for a in args):  # the first shards may have one item more
