@@ -160,7 +160,9 @@ class Branches(Calls):
             self.effects += [] if all(gone) else there.made if gone[0] else here.made
         elif bool(here.end) == bool(there.end):
             self._part(cause, here.made, there.made)
-        else:  # the way out compares what follows
+        elif any(c.value.dep & DIFFERS for c, *_ in self.conditions):  # the way out is compared with what follows
+            self.effects += there.made if here.end else here.made
+        else:
             self.effects += here.made + there.made
         if here.end and there.end:
             return here.end if there.end in ("raise", "exit") else there.end

@@ -289,7 +289,10 @@ class Calls(Expressions):
         given = given_of(node, function.parameters, offset, args)
         place = self.place(node, name)._replace(text=f"{name or function.name}()")
         self.link.callers.setdefault((file, at), set()).add((self.file, self.at))
+        owner = node.func.path.rpartition(".")[0] if isinstance(node.func, Ref) else ""
         for effect in summary.effects:
+            if effect.group.startswith("self.") and owner not in ("", "self"):
+                effect = effect._replace(group=owner + effect.group[4:])
             self._take_over(effect, given, place, summary, function.defaults, len(function.parameters))
         for conditional in summary.conditional:
             self.link.settle(self, conditional, given, place)

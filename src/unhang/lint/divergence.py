@@ -54,7 +54,8 @@ def _is_relevant(e: Effect, cause: Cause) -> bool:
         return True
     if dep and not dep & RANK:  # the members of a group of parts of one model have the same batch
         return e.group != "?" and (bool(dep & (LOCAL | FAILED)) or not _SAME_BATCH.search(e.group))
-    return bool(cause.value.group) and e.group == cause.value.group
+    of = cause.value.group
+    return bool(of) and (e.group == of or e.group.startswith(f"{of}."))
 
 
 def finding_of(

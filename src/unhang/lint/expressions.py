@@ -124,6 +124,8 @@ class Expressions:
         for name in rest.split("."):
             prefix = f"{prefix}.{name}"
             value = env.get(prefix) or self.attribute(value, name)
+        if value.sort == ("rank",) and not value.group and head != prefix.rpartition(".")[0]:  # the rank in `self.gang`
+            return value._replace(group=path.rpartition(".")[0])
         return value
 
     def _from_outside(self, name: str) -> Value | None:
