@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from unhang.lint.flow import Frame
 
 _STARTS_RANKS = {"spawn", "Popen", "start_processes", "Process", "run", "launch", "remote", "elastic_launch", "call"}
-_AT_A_PATH = re.compile(
-    r"save|(?<!down)load|read|dump|write|mkdir|makedirs|open|touch|remove|rmtree|unlink|rename|replace|copy|extract|download_|create|prepare|process"
-)
+_ELSEWHERE = re.compile(r"snapshot_download|hub_download|from_pretrained|load_dataset|info|warn|debug|error|print|log")
 _SHARDS = re.compile(r"shard|fsdp|ddp|parallel")
 _WHOLE_RANKS = ("global_rank", "world_rank", "dist_rank")
 _SOURCE_AT = {
@@ -143,7 +141,7 @@ def is_of_one_rank(function: Function, path: str) -> bool:
     for node in nodes_in(function.body, Loop):  # in a loop they may take turns
         if isinstance(node, If) and any(known.rank_kind(p.rpartition(".")[2]) for p in paths_in(node.test)):
             for inner in nodes_in(node.body):
-                if isinstance(inner, Call) and _AT_A_PATH.search(name_of(inner)) and any(_is_at(e, path) for e in (*inner.args, inner.func)):
+                if isinstance(inner, Call) and not _ELSEWHERE.search(name_of(inner)) and any(_is_at(e, path) for e in (*inner.args, inner.func)):
                     return True
     return False
 

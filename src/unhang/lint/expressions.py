@@ -164,7 +164,7 @@ class Expressions:
             elif kind == "param" and known.rank_kind(name) is None and name not in _TENSOR_FACTS:
                 return self.link.wrapped.get((self.file, name)) or Value(v.dep & DATA, v.params)
         if name in _TENSOR_FACTS:
-            if name == "shape" and v.dep & DATA and (sort is None or sort[0] not in ("out", "of")):
+            if name == "shape" and (v.dep & DATA or v.params) and (sort is None or sort[0] not in ("out", "of")):
                 return Value(v.dep & DATA, v.params, LENGTH if sort is None or sort[0] != "ragged" else None)
             return Value(0, v.params) if v.params else PLAIN
         if name == "T":
@@ -259,7 +259,7 @@ class Expressions:
         if op in ("in", "not in") and isinstance(a.const, str):
             return Value(params=b.params)
         if LENGTH in (a.sort, b.sort) and not is_empty_test(op, b.const if a.sort == LENGTH else a.const):
-            return Value(0, a.params | b.params)
+            return Value(0, b.params if a.sort == LENGTH else a.params)
         if op in ("is", "is not") and None in (a.const, b.const):
             tested = a if b.const is None else b
             if tested.sort == BATCH:
@@ -323,7 +323,7 @@ class Expressions:
         if (
             v.sort == LENGTH and at.const is not UNKNOWN and at.const != 0
         ):  # how many columns there are is the same everywhere
-            return Value(0, v.params)
+            return PLAIN
         if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length"):
             return v
         if isinstance(index, Op) and index.op == ":":

@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from unhang.lint import known
 from unhang.lint.ir import File, Function, Leave
 
 _MOST_STEPS = 6
-_LEAST_WORD, _LEAST_END = 5, 4
+_LEAST_WORD = 5
 _MOST_LIKE = 20
 
 
@@ -173,10 +174,8 @@ class Project:
         if len(word) < _LEAST_WORD or name.startswith("__"):
             return None
         methods = self._methods_called(name)
-        end = last.rpartition("_")[2]
-        alike = [c for c in methods if c[0].endswith(word)] or [
-            c for c in methods if len(end) >= _LEAST_END and c[0].endswith(end)
-        ]
+        end = last.rpartition("_")[2] if name in known.NAMES else word
+        alike = [c for c in methods if c[0].endswith(word)] or [c for c in methods if c[0].endswith(end or word)]
         if len(alike) > 1:  # one that does nothing is for a single process, or abstract
             alike = [c for c in alike if self.function(*c[1:]).words]
         return alike[0][1:] if len(alike) == 1 else None
