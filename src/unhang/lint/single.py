@@ -260,7 +260,7 @@ def found_in_handler(
 ) -> bool:
     """An `except` (None: `finally`) after a body that made these effects, with effects of its own; whether it is found to go on."""
     own = [e for e in inside if e.param < 0 and e.op != "destroy"]
-    made = [e for e in made if e.op != "destroy"]
+    made = [e for e in made if e.op != "destroy" and (e.op != "fit" or handler is None)]  # a whole training that failed is over
     if handler is None:
         if own and made:
             first = own[0].way[0]
