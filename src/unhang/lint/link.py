@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from unhang.lint import known
 from unhang.lint.divergence import GROUPS
@@ -41,13 +41,21 @@ _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
 _ONE_RANK = Value(RANK, zero=True)
 
 
+class Report(NamedTuple):
+    """A finding, and the files in which functions were followed that found it."""
+
+    path: str
+    found: Found
+    by: set[int]
+
+
 class Link:
     """What is known so far. `findings`: (path, code, line, column) -> what was found there."""
 
     def __init__(self, files: Sequence[File]) -> None:
         self.project = Project(files)
         self.closures: dict[tuple[int, int], dict[str, Value]] = {}
-        self.findings: dict[tuple[str, str, int, int], tuple[str, Found]] = {}
+        self.findings: dict[tuple[str, str, int, int], Report] = {}
         self.groups: dict[tuple[int, str], set[tuple[int, int]]] = {}
         self.threads: list[tuple[str, int, tuple[Any, ...], list[Effect], Found, bool]] = []
         self.handlers: list[Value] = []
@@ -60,8 +68,9 @@ class Link:
         self._tops: dict[tuple[int, str], Value] = {}
         self._modules: dict[int, dict[str, Value]] = {}
         self._attributes: dict[tuple[int, str], dict[str, Value]] = {}
-        self._depth = 0
-        self._causes: set[tuple[str, str, str, str]] = set()
+        self._causes: dict[tuple[str, str, str, str], tuple[str, str, int, int]] = {}
+        self._following: list[int] = []  # the files of the functions that are being followed now
+        self._used: dict[int, set[int]] = {}  # file -> files whose functions asked something of it
         self.whole = self._kept_whole(files)
         self.wraps = any(n in known.WRAPPERS or n == "deepspeed" for f in files for n in f.names.values())
         self.callers: dict[tuple[int, int], set[tuple[int, int]]] = {}
@@ -71,34 +80,35 @@ class Link:
         told = {i for i, f in enumerate(files) for x in f.functions if not _GATHERED_WHOLE.isdisjoint(x.words)}
         return {full.rpartition(".")[2] for i in told for full in files[i].names.values()}
 
-    def follow(self) -> None:
-        """Follows every function that may come to a collective, once: enough to know who makes them."""
-        self._known_then = self._learned()
-        for file, at in list(self._roots()):
+    def run(self) -> Iterator[tuple[str, Found]]:
+        """Every finding, by file and line. What is learned of objects, of what is wrapped and of signals on the way is asked again where it matters."""
+        roots = list(self._roots())
+        for file, at in roots:
             self.summary(file, at)
         self._note_signals()
-
-    def _learned(self) -> tuple[int, ...]:
-        """How much is known of objects, of what is wrapped and of what signals set; it only grows."""
-        built = sum(v.sort is not None for given in self.built.values() for v in given.values())
-        return built, len(self.wrapped), len(self.flags), len(self.global_flags)
-
-    def take_over(self, other: Link) -> None:
-        """What a link of some of these files has learned."""
-        at = {f.path: i for i, f in enumerate(self.project.files)}
-        now = {i: at[f.path] for i, f in enumerate(other.project.files)}
-        self.flags |= other.flags
-        self.global_flags |= {(now[i], name) for i, name in other.global_flags}
-        self.wrapped |= {(now[i], name): v for (i, name), v in other.wrapped.items()}
-        self.built |= {(now[i], name): given for (i, name), given in other.built.items()}
-
-    def run(self) -> Iterator[tuple[str, Found]]:
-        """Every finding, by file and line; after `follow`."""
-        if self._learned() != self._known_then:
-            self._forget()  # now it is known with what objects are made, and which are wrapped, what signals set
-            self.follow()
+        if self._forget(self._stale()):
+            for file, at in roots:
+                self.summary(file, at)
         self._threads()
-        yield from sorted(self.findings.values(), key=lambda pf: (pf[0], pf[1].line, pf[1].column, pf[1].code))
+        for report in sorted(self.findings.values(), key=lambda r: (r.path, r.found.line, r.found.column, r.found.code)):
+            yield report.path, report.found
+
+    def _stale(self) -> set[int]:
+        """Files of which more is known now than when they were followed, and those that asked something of them."""
+        if self.flags or self.global_flags:
+            return set(range(len(self.project.files)))
+        built = {of[0] for of, given in self.built.items() if any(v.sort is not None for v in given.values())}
+        stale = built | {file for file, _ in self.wrapped}
+        todo = list(stale)
+        while todo:
+            more = self._used.get(todo.pop(), set()) - stale
+            stale |= more
+            todo += more
+        return stale
+
+    def _asked(self, file: int) -> None:
+        if self._following:
+            self._used.setdefault(file, set()).add(self._following[-1])
 
     def _roots(self) -> Iterator[tuple[int, int]]:
         """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
@@ -129,29 +139,29 @@ class Link:
                     if function.name != "<lambda>":
                         yield key
 
-    def _forget(self) -> None:
-        """What was found out before it was known with what objects are made."""
-        self.threads.clear()
-        self._causes.clear()
-        for known_so_far in (
-            self.closures,
-            self.findings,
-            self._summaries,
-            self._tops,
-            self._modules,
-            self._attributes,
-        ):
-            known_so_far.clear()
+    def _forget(self, files: set[int]) -> bool:
+        """What functions of these files gave, before more was known; whether there are any."""
+        for known_so_far in (self.closures, self._summaries, self._tops, self._attributes):
+            for key in [k for k in known_so_far if k[0] in files]:
+                del known_so_far[key]  # type: ignore[attr-defined]
+        for file in files:
+            self._modules.pop(file, None)
+        self.threads = [t for t in self.threads if t[1] not in files]
+        for key, report in list(self.findings.items()):
+            report.by.difference_update(files)
+            if not report.by:
+                del self.findings[key]
+        self._causes = {cause: key for cause, key in self._causes.items() if key in self.findings}
+        return bool(files)
 
     def report(self, path: str, found: Found) -> None:
         """Keeps a finding, once."""
         if found.code in _NOT_IN_TESTS and _TEST.fullmatch(os.path.basename(path)):
             return
-        cause = (path, found.code, found.words.get("at", ""), found.words.get("condition", ""))
-        if found.words.get("at") and cause in self._causes:
-            return
-        self._causes.add(cause)
-        self.findings.setdefault((path, found.code, found.line, found.column), (path, found))
+        key = (path, found.code, found.line, found.column)
+        if found.words.get("at"):
+            key = self._causes.setdefault((path, found.code, found.words["at"], found.words.get("condition", "")), key)
+        self.findings.setdefault(key, Report(path, found, set())).by.add(self._following[-1] if self._following else -1)
 
     def _leads_to(self, start: tuple[int, int], end: tuple[int, int]) -> bool:
         """Whether a function is called by another one, over others perhaps."""
@@ -166,13 +176,9 @@ class Link:
         return False
 
     def makers(self) -> set[str]:
-        """Names at the top of files that lead to collectives: functions, and classes by their methods."""
-        names = set()
-        for (file, at), summary in self._summaries.items():
-            function = self.project.function(file, at)
-            if at and function.inside <= 0 and any(e.param < 0 for e in summary.effects):
-                names.add(function.owner.partition(".")[0] or function.name)
-        return names
+        """Names at the top of files that may lead to collectives: functions, and classes by their methods."""
+        functions = [self.project.function(file, at) for file, at in self._roots() if at]
+        return {f.owner.partition(".")[0] or f.name for f in functions if f.inside <= 0}
 
     # Names.
 
@@ -211,6 +217,7 @@ class Link:
 
     def module_values(self, file: int) -> dict[str, Value]:
         """What the lines of the module bind."""
+        self._asked(file)
         if file not in self._modules:
             self._modules[file] = {}
             self.summary(file, 0)
@@ -259,6 +266,7 @@ class Link:
 
     def attributes(self, file: int, cls: str) -> dict[str, Value]:
         """What the methods of a class set on `self`."""
+        self._asked(file)
         key = (file, cls)
         if key not in self._attributes:
             self._attributes[key] = {}
@@ -301,14 +309,15 @@ class Link:
         from unhang.lint.flow import Frame
 
         key = (file, at)
+        self._asked(file)
         found = self._summaries.get(key)
         if found is not None:
             return found
         self._summaries[key] = summary = Summary()
-        if self._depth >= _DEEPEST:
+        if len(self._following) >= _DEEPEST:
             del self._summaries[key]
             return summary
-        self._depth += 1
+        self._following.append(file)
         try:
             frame = Frame(self, file, at)
             with suppress(RecursionError):  # what was found so far stays
@@ -316,7 +325,7 @@ class Link:
             if at == 0:
                 self._modules.setdefault(file, {}).update(frame.env)
         finally:
-            self._depth -= 1
+            self._following.pop()
         return summary
 
     def made_by(self, v: Value, method: str) -> Iterable[Effect]:
