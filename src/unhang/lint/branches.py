@@ -9,15 +9,16 @@ from typing import Any
 from unhang.lint import known
 from unhang.lint.calls import Calls
 from unhang.lint.divergence import Cause, compared, conditional_of, finding_of
-from unhang.lint.ir import Const, Expr, Found, Function, If, Op, Ref, Set, Stmt, nodes_in
+from unhang.lint.ir import Const, Do, Expr, Found, Function, If, Leave, Op, Ref, Set, Stmt, nodes_in
 from unhang.lint.link import Link
 from unhang.lint.single import (
     close_handler,
 )
-from unhang.lint.special import COLLECTED, as_test, paths_in
+from unhang.lint.special import COLLECTED, as_test, name_of, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
+    LOCAL,
     MAYBE,
     MAYBE_NONE,
     OWN_BATCH,
@@ -120,6 +121,8 @@ class Branches(Calls):
         condition = as_condition(as_test(s.test, self.value(s.test)))
         if (condition.dep & RANK or condition.params) and is_kept(s.test, self.function):
             condition = PLAIN
+        if condition.dep & LOCAL and not condition.dep & RANK and is_refusal(s.body):
+            condition = PLAIN
         uniform = frozenset(self.uniform)
         if condition.const is not UNKNOWN:
             return self.block(s.body if condition.const else s.orelse)
@@ -130,6 +133,7 @@ class Branches(Calls):
         self._unsure += is_asked_before
         self._no_exits += is_single
         before, exits, mark, needs = self.env, self._exits, len(self.effects), self.needs
+        rests = [len(e.rest) for e in exits]
         ways = []
         says = implied(self, s.test)
         for body, why, needed, other in zip((s.body, s.orelse), (cause, opposite), says, says[::-1], strict=True):
@@ -153,13 +157,16 @@ class Branches(Calls):
                 self.needs |= there.needed if here.end else here.needed
         else:
             self.env = joined_env(here.env, there.env)
-            if condition.dep & RANK:
+            if condition.dep & RANK and not (self.loops and isinstance(s.test, Op) and s.test.op == "in"):
                 _mark_none(self.env, here, there, before)
         gone = [way.end in ("raise", "exit") for way in ways]
         if any(gone):
             self.effects += [] if all(gone) else there.made if gone[0] else here.made
         elif bool(here.end) == bool(there.end):
             self._part(cause, here.made, there.made)
+            for way_out, n in zip(exits, rests, strict=True):
+                if not way_out.is_replaced and here.made and there.made:
+                    way_out.rest[n:] = self.effects[mark:]
         elif any(c.value.dep & DIFFERS for c, *_ in self.conditions):  # the way out is compared with what follows
             self.effects += there.made if here.end else here.made
         else:
@@ -309,6 +316,12 @@ def is_kept(test: Expr, function: Function) -> bool:
                 place = Op("[]", [Ref(kept), Ref(key)])
                 return any(isinstance(n, Set) and place in n.targets for n in nodes_in(function.body))
     return False
+
+
+def is_refusal(body: list[Stmt]) -> bool:
+    """Whether a branch says that there is an error, and leaves: what was given is no good, and all ranks were given it."""
+    says = isinstance(body[0], Do) and name_of(body[0].value) in ("error", "critical", "exception")
+    return says and len(body) == 2 and isinstance(body[1], Leave)
 
 
 def constants(e: Expr) -> tuple[Any, ...] | None:

@@ -21,9 +21,11 @@ from unhang.lint.special import (
     is_column,
     is_empty_test,
     is_in_flight,
+    is_mask,
     is_share,
     is_step,
     line_of,
+    name_of,
     paths_in,
     value_of_name,
 )
@@ -239,6 +241,8 @@ class Expressions:
                 self.uniform |= paths_in(part)
         if not joined:
             return Value(const=not stops_at)
+        if op == "or" and any(is_choice(p, v) for p, v in zip(parts, joined, strict=False)):
+            joined = [v._replace(dep=v.dep & ~RANK, zero=None) for v in joined]
         zeros = {v.zero for v in joined if v.dep & RANK}
         asked = next((v.sort[1] for v in joined if v.sort is not None and v.sort[0] == "param"), None)
         sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None
@@ -338,7 +342,7 @@ class Expressions:
             return Value(v.dep, v.params, ("odd", "strided"))
         if is_share(at):
             return Value(UNEVEN, sort=at.sort)
-        if (isinstance(index, Op) and index.op in COMPARISONS) or any("mask" in p.lower() for p in paths_in(index)):
+        if (isinstance(index, Op) and index.op in COMPARISONS) or is_mask(index):
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         return Value(v.dep, v.params) if v.dep or v.params else PLAIN
 
@@ -359,6 +363,12 @@ class Expressions:
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""
         raise NotImplementedError
+
+
+def is_choice(e: Expr, v: Value) -> bool:
+    """A setting, in `sharded or rank == 0`: where all must come, all come. Whether there are others at all is no such setting."""
+    plain = isinstance(e, Ref | Call) and not v.dep & DIFFERS and name_of(e) not in known.SINGLE
+    return plain and known.rank_kind(name_of(e)) is None and "distributed" not in name_of(e) and "debug" not in name_of(e)
 
 
 def _is_device(e: Expr) -> bool:

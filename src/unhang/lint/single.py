@@ -42,6 +42,7 @@ _FEATURE_TESTS = {
     "StopIteration",
     "KeyboardInterrupt",
 }
+_OF_ARGUMENTS = {"TypeError", "AssertionError"}  # what is no good for one rank is so for all
 _SAME_FOR_ALL = {
     *(
         "int",
@@ -260,7 +261,7 @@ def found_in_handler(
 ) -> bool:
     """An `except` (None: `finally`) after a body that made these effects, with effects of its own; whether it is found to go on."""
     own = [e for e in inside if e.param < 0 and e.op != "destroy"]
-    made = [e for e in made if e.op != "destroy" and (e.op != "fit" or handler is None)]  # a whole training that failed is over
+    made = [e for e in made if (e.is_sure or e.hidden) and e.op != "destroy" and (e.op != "fit" or handler is None)]  # a whole training that failed is over
     if handler is None:
         if own and made:
             first = own[0].way[0]
@@ -327,7 +328,7 @@ def is_broad_handler(handler: Handler) -> bool:
 
 def is_feature_test(handler: Handler) -> bool:
     """Whether all ranks fail alike: a module that is not there, the end of an iterator."""
-    return any(n in _FEATURE_TESTS for n in handler.names)
+    return any(n in _FEATURE_TESTS for n in handler.names) or (bool(handler.names) and _OF_ARGUMENTS.issuperset(handler.names))
 
 
 def close_handler(frame: Branches, own: Sequence[Effect], others: Sequence[Effect], caught: str) -> None:
@@ -357,6 +358,8 @@ def _gives_up(body: Sequence[Stmt]) -> bool:
             case If(test=Const(value=value)):
                 if _gives_up(s.body if value else s.orelse):
                     return True
+            case If() if _gives_up(s.body) and {p.rpartition(".")[2] for p in paths_in(s.test)} & known.SINGLE:
+                return True
             case If():  # one that is asked for by a setting is the user's choice
                 if _gives_up(s.body) and (isinstance(s.test, Ref) or _gives_up(s.orelse)):
                     return True

@@ -64,6 +64,12 @@ def makes_batches(name: str) -> bool:
     return _MAKES_BATCHES.search(name.lower()) is not None and _NEVER_ENDS.search(name.lower()) is None
 
 
+def is_mask(index: Expr) -> bool:
+    """Whether a boolean mask picks elements, by its name."""
+    names = (name for p in paths_in(index) for name in p.lower().split("."))
+    return any(n.rstrip("s").endswith("mask") or n.startswith("mask_") for n in names)
+
+
 @cache
 def is_in_flight(name: str) -> bool:
     """Whether an attribute holds what has been begun and is not done: how far that is, each rank has for itself."""
