@@ -8,8 +8,8 @@ from typing import Any
 
 from unhang.lint import known
 from unhang.lint.calls import Calls
-from unhang.lint.divergence import Cause, compared, conditional_of, finding_of
-from unhang.lint.ir import Const, Do, Expr, Found, Function, If, Leave, Op, Ref, Set, Stmt, nodes_in
+from unhang.lint.divergence import GROUPS, Cause, compared, conditional_of, either_way, finding_of
+from unhang.lint.ir import Call, Const, Do, Expr, Found, Function, If, Leave, Op, Ref, Set, Stmt, nodes_in
 from unhang.lint.link import Link
 from unhang.lint.single import (
     close_handler,
@@ -151,6 +151,8 @@ class Branches(Calls):
         self._no_exits -= is_single
         self._exits, self.needs = exits + self._meet(*ways), needs
         here, there = ways
+        if is_once(s.test):
+            here.made[:] = [e._replace(is_sure=e.is_sure and e.op not in GROUPS) for e in here.made]
         if here.end or there.end:
             self.env = there.env if here.end else here.env
             if not (here.end and there.end):
@@ -164,13 +166,15 @@ class Branches(Calls):
             self.effects += [] if all(gone) else there.made if gone[0] else here.made
         elif bool(here.end) == bool(there.end):
             self._part(cause, here.made, there.made)
+        else:  # the way out is compared with what follows
+            is_compared = any(c.value.dep & DIFFERS for c, *_ in self.conditions)
+            stays = there.made if here.end else here.made
+            self.effects += stays if is_compared else here.made + there.made
+        if (here.made and there.made) or here.end or there.end:  # the others take one of both
+            stays = self.effects[mark:] if bool(here.end) == bool(there.end) else there.made if here.end else here.made
             for way_out, n in zip(exits, rests, strict=True):
-                if not way_out.is_replaced and here.made and there.made:
-                    way_out.rest[n:] = self.effects[mark:]
-        elif any(c.value.dep & DIFFERS for c, *_ in self.conditions):  # the way out is compared with what follows
-            self.effects += there.made if here.end else here.made
-        else:
-            self.effects += here.made + there.made
+                if not way_out.is_replaced:
+                    way_out.rest[n:] = stays
         if here.end and there.end:
             return here.end if there.end in ("raise", "exit") else there.end
         return ""
@@ -214,7 +218,7 @@ class Branches(Calls):
                     if effect.param < 0 and not effect.group and effect.is_sure:
                         test = "is None" if cause.value.sort == ("none test",) else ""
                         self.later.append(Conditional(i, test, finding_of(cause, effect, self.path), self.path))
-            self.effects += here + [e for e in there if e not in here]
+            self.effects += either_way(here, there)
             return
         single = set(map(id, only_here + only_there))
         self.effects += [e for e in here + there if id(e) not in single]
@@ -315,6 +319,16 @@ def is_kept(test: Expr, function: Function) -> bool:
             case Op(op="in" | "not in", parts=[Ref(path=key), Ref(path=kept)]):
                 place = Op("[]", [Ref(kept), Ref(key)])
                 return any(isinstance(n, Set) and place in n.targets for n in nodes_in(function.body))
+    return False
+
+
+def is_once(test: Expr) -> bool:
+    """Whether it asks for what is made at the first call, and kept: `len(kept) == 0`, `self.kept is None`."""
+    match test:
+        case Op(op="==", parts=[Call(func=Ref(path="len"), args=[Ref()]), Const(value=0)]):
+            return True
+        case Op(op="not", parts=[Ref(path=path)]) | Op(op="is", parts=[Ref(path=path), Const(value=None)]):
+            return "." in path
     return False
 
 

@@ -43,6 +43,16 @@ def _alone(effects: Sequence[Effect], others: Counter[tuple[str, str, int, str]]
     return out
 
 
+def either_way(here: list[Effect], there: list[Effect]) -> list[Effect]:
+    """What all ranks make where all take the same of two ways, and nobody knows which: what both make is made once."""
+    left, out = Counter(e.key for e in here), list(here)
+    for e in there:
+        left[e.key] -= 1
+        if left[e.key] < 0:
+            out.append(e)
+    return out
+
+
 def _is_relevant(e: Effect, cause: Cause) -> bool:
     """Whether the condition parts the members of its group. Who is a member of a smaller group may well be the condition."""
     dep = cause.value.dep & DIFFERS

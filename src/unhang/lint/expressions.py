@@ -368,7 +368,7 @@ class Expressions:
 def is_choice(e: Expr, v: Value) -> bool:
     """A setting, in `sharded or rank == 0`: where all must come, all come. Whether there are others at all is no such setting."""
     plain = isinstance(e, Ref | Call) and not v.dep & DIFFERS and name_of(e) not in known.SINGLE
-    return plain and known.rank_kind(name_of(e)) is None and "distributed" not in name_of(e) and "debug" not in name_of(e)
+    return plain and known.rank_kind(name_of(e)) is None and known.IS_DISTRIBUTED.fullmatch(name_of(e)) is None
 
 
 def _is_device(e: Expr) -> bool:

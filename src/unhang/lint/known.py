@@ -278,6 +278,7 @@ SINGLE = {
     *("is_initialized", "is_available", "world_size", "get_world_size", "num_processes", "is_distributed", "distributed", "nnodes"),
     *("num_nodes", "n_gpu", "num_gpus", "is_dist_initialized", "is_dist_avail_and_initialized", "use_distributed"),
 }  # fmt: skip
+IS_DISTRIBUTED = re.compile(r"_?(?:is_|use_)?(?:distributed|dist|ddp|multi_?gpu|parallel|debug)(?:_training|_run|_mode)?")
 # What ends the process: a rank that does so is gone, and the launcher ends the others.
 ENDS_PROCESS = {"sys.exit", "exit", "quit", "os._exit", "os.abort", "pytest.skip", "pytest.exit", "pytest.fail"}
 
