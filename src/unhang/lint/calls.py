@@ -8,6 +8,7 @@ from unhang.lint import known
 from unhang.lint.arguments import is_of_one_rank, is_sharded_later, name_at
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Ref
+from unhang.lint.settling import settle
 from unhang.lint.special import (
     OF_DATA,
     SPECIAL,
@@ -295,8 +296,10 @@ class Calls(Expressions):
                 effect = effect._replace(group=owner + effect.group[4:])
             self._take_over(effect, given, place, summary, function.defaults, len(function.parameters))
         for conditional in summary.conditional:
-            self.link.settle(self, conditional, given, place)
-        agrees = agrees_by_name(function.name) and any(e.op in AGREEING and e.is_sure and not e.group for e in summary.effects)
+            settle(self, conditional, given, place)
+        agrees = agrees_by_name(function.name) and any(
+            e.op in AGREEING and e.is_sure and not e.group for e in summary.effects
+        )
         for i in given if agrees else summary.unifies:
             expr = given[i][0] if i in given else None
             if isinstance(expr, Ref):

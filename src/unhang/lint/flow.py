@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from unhang.lint import known
-from unhang.lint.arguments import found_in_environment, found_in_rest
+from unhang.lint.arguments import found_in_environment, found_in_rest, parameter_value
 from unhang.lint.branches import Branches, Exit, Pending, joined_env, worst_first
 from unhang.lint.divergence import Cause, compared, finding_of
 from unhang.lint.ir import Call, Const, Do, Expr, Handler, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
@@ -31,9 +31,7 @@ from unhang.lint.special import (
     called_name,
     element,
     ends_process,
-    is_batch,
     is_collected,
-    is_none,
     items_of,
     name_of,
     of_parameters,
@@ -95,25 +93,8 @@ class Frame(Branches):
         self.needs: Needs = frozenset()
         self.uniform: set[str] = set()
         for i, name in enumerate(self.function.parameters):
-            self.env[name.lstrip("*")] = self._parameter(i, name)
+            self.env[name.lstrip("*")] = parameter_value(link, file, self.function, i, name)
         self._given = dict(self.env)
-
-    def _parameter(self, i: int, name: str) -> Value:
-        function = self.function
-        if i == 0 and function.is_method and function.inside <= 0:
-            kind = "class" if "classmethod" in function.decorators else "obj"
-            return Value(sort=(kind, self.file, function.owner))
-        if function.name == "__init__" and function.owner:
-            given = self.link.built.get((self.file, function.owner), {}).get(i)
-            if given is not None:
-                return given
-        by_name = value_of_name(name)
-        if by_name is not PLAIN or name[0] == "*":
-            return by_name
-        at = i - (len(function.parameters) - len(function.defaults))
-        default = function.defaults[at] if 0 <= at < len(function.defaults) else None
-        is_data = is_batch(name) and function.name != "__init__" and (default is None or is_none(default))
-        return Value(OWN_BATCH if is_data else 0, frozenset((i,)), ("param", i))
 
     def run(self, summary: Summary) -> None:
         """Follows the function, and fills its summary."""

@@ -6,39 +6,18 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from unhang.lint import known
 from unhang.lint.divergence import GROUPS
-from unhang.lint.ir import Const, Expr, File, Found, Ref, Set, nodes_in
+from unhang.lint.ir import Expr, File, Found, Ref, Set, nodes_in
 from unhang.lint.project import Project, Symbol
-from unhang.lint.special import LENGTH
-from unhang.lint.values import (
-    DATA,
-    DIFFERS,
-    FAILED,
-    LOCAL,
-    LOSS,
-    MAYBE_NONE,
-    NO_PARAMS,
-    PLAIN,
-    RANK,
-    Conditional,
-    Effect,
-    Place,
-    Summary,
-    Value,
-    either,
-)  # fmt: skip
-
-if TYPE_CHECKING:
-    from unhang.lint.calls import Calls
+from unhang.lint.values import FAILED, LOCAL, NO_PARAMS, PLAIN, Effect, Summary, Value, either
 
 _DEEPEST = 40
 _NOT_IN_TESTS = {"LNT106", "LNT203", "LNT206"}  # a test that catches what fails, or plays ranks with threads
 _TEST = re.compile(r"test_.*|.*_test\.py|conftest\.py")
 _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
-_ONE_RANK = Value(RANK, zero=True)
 
 
 class Report(NamedTuple):
@@ -90,7 +69,9 @@ class Link:
             for file, at in roots:
                 self.summary(file, at)
         self._threads()
-        for report in sorted(self.findings.values(), key=lambda r: (r.path, r.found.line, r.found.column, r.found.code)):
+        for report in sorted(
+            self.findings.values(), key=lambda r: (r.path, r.found.line, r.found.column, r.found.code)
+        ):
             yield report.path, report.found
 
     def _stale(self) -> set[int]:
@@ -362,61 +343,7 @@ class Link:
                     self.report(path, Found(found.code, found.line, found.column, words, way))
                     break
 
-    def settle(
-        self, frame: Calls, conditional: Conditional, given: dict[int, tuple[Expr, Value]], place: Place
-    ) -> None:
-        """Decides a finding that depends on what this call gives."""
-        if conditional.param not in given:
-            return
-        v = given[conditional.param][1]
-        found = conditional.found
-        if conditional.method == "is set":
-            if v.sort == ("set",):
-                self.report(conditional.path, found)
-            elif v.sort is not None and v.sort[0] == "param":
-                frame.later.append(conditional._replace(param=v.sort[1]))
-        elif conditional.method == "is None":
-            if v.dep & MAYBE_NONE:
-                self._report_given(conditional, place)
-            elif v.sort is not None and v.sort[0] == "param":
-                frame.later.append(conditional._replace(param=v.sort[1]))
-        elif conditional.method:
-            made = list(self.made_by(v, conditional.method))
-            if made and made[0].param >= 0:
-                frame.later.append(conditional._replace(param=made[0].param))
-            elif made:
-                words = {**found.words, "hidden": made[0].hidden, "op": made[0].op}
-                self.report(conditional.path, Found(**{**_fields(found), "words": words}))
-        elif v.dep & (DATA if found.code == "LNT111" else DIFFERS) and v.sort != LENGTH:
-            self._report_given(conditional, place, v)
-        elif v.sort is not None and v.sort[0] == "param":
-            frame.later.append(conditional._replace(param=v.sort[1]))
-
-    def _report_given(self, conditional: Conditional, place: Place, v: Value = _ONE_RANK) -> None:
-        """The caller decides, and decides by rank or by what else differs."""
-        found = conditional.found
-        code = (
-            found.code
-            if v.dep & RANK or found.code == "LNT111"
-            else "LNT107"
-            if v.dep & LOSS
-            else "LNT115"
-            if v.dep & DATA
-            else "LNT106"
-        )
-        way = [(place.path, place.line, f"{place.text} is given a value that differs between ranks"), *found.way]
-        self.report(place.path, Found(code, place.line, place.column + 1, found.words, way))
-
-
-def _fields(found: Found) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in found.__struct_fields__}
-
 
 def is_one_rank(decorators: Sequence[str]) -> bool:
     """Whether a function runs on one rank only."""
     return any(d.rpartition(".")[2] in known.ONE_RANK_DECORATORS for d in decorators)
-
-
-def is_default_none(e: Expr | None) -> bool:
-    """Whether a parameter is None unless it is given."""
-    return isinstance(e, Const) and e.value is None

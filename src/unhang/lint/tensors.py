@@ -37,7 +37,16 @@ FACTS = {
 LISTS = {"torch.nn.ModuleList", "torch.nn.ModuleDict"}
 _NOTHING = Const(None)
 _BY_ONE = (Op(":", [_NOTHING, Const(-1), _NOTHING]), Op(":", [Const(1), _NOTHING, _NOTHING]))
-_SEQUENCES = {"attention_mask", "input_ids", "position_ids", "token_type_ids", "completion_mask", "completion_ids", "prompt_ids", "prompt_mask"}
+_SEQUENCES = {
+    "attention_mask",
+    "input_ids",
+    "position_ids",
+    "token_type_ids",
+    "completion_mask",
+    "completion_ids",
+    "prompt_ids",
+    "prompt_mask",
+}
 _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
 
 
@@ -47,7 +56,11 @@ def is_padded_alone(function: Function, e: Expr, line: int) -> bool:
         bound = [n for n in nodes_in(function.body) if isinstance(n, Set) and e in n.targets and n.line < line]
         last = max(bound, key=lambda n: n.line, default=None)
         return last is not None and is_padded_alone(function, last.value, last.line)
-    if isinstance(e, Call) and isinstance(e.func, Attr) and e.func.name in _KEEPS_SHAPE | _DENSE - {"sum", "mean", "item", "reshape"}:
+    if (
+        isinstance(e, Call)
+        and isinstance(e.func, Attr)
+        and e.func.name in _KEEPS_SHAPE | _DENSE - {"sum", "mean", "item", "reshape"}
+    ):
         return is_padded_alone(function, e.func.base, line)
     if not isinstance(e, Op) or e.op != "[]":
         return False
