@@ -122,9 +122,10 @@ class Link:
 
     def _forget(self, files: set[int]) -> bool:
         """What functions of these files gave, before more was known; whether there are any."""
-        for known_so_far in (self.closures, self._summaries, self._tops, self._attributes):
-            for key in [k for k in known_so_far if k[0] in files]:
-                del known_so_far[key]  # type: ignore[attr-defined]
+        tables: tuple[dict[Any, Any], ...] = (self.closures, self._summaries, self._tops, self._attributes)
+        for table in tables:
+            for of in [of for of in table if of[0] in files]:
+                del table[of]
         for file in files:
             self._modules.pop(file, None)
         self.threads = [t for t in self.threads if t[1] not in files]

@@ -41,8 +41,8 @@ _BROAD = {
     *("AssertionError", "Empty", "TimeoutError", "ConnectionError", "JSONDecodeError", "UnicodeDecodeError"),
 }  # fmt: skip
 _FEATURE_TESTS = {
-    *("ImportError", "ModuleNotFoundError", "AttributeError", "NotImplementedError", "StopIteration"),
-    *("KeyboardInterrupt"),
+    *("ImportError", "ModuleNotFoundError", "AttributeError", "NotImplementedError"),
+    *("StopIteration", "KeyboardInterrupt"),
 }  # fmt: skip
 # What is no good for one rank is so for all.
 _OF_ARGUMENTS = {"TypeError", "AssertionError"}
