@@ -26,6 +26,7 @@ READABLE = {
     "bom": b"\xef\xbb\xbf" + GOOD,
     "carriage_returns": GOOD.replace(b"\n", b"\r\n"),
     "latin1": b"# coding: latin-1\n" + GOOD + b"# \xe9\n",
+    "half_characters": GOOD + b"x = '\\ud800'\n",
     "form_feed": b"\x0c\n" + GOOD,
     "generated": GOOD + b"".join(b"x%d = [%d]\n" % (i, i) for i in range(50_000)),
     "deep_ifs": GOOD + b"".join(b" " * i + b"if x:\n" for i in range(90)) + b" " * 90 + b"dist.barrier()\n",
