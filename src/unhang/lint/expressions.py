@@ -332,7 +332,7 @@ class Expressions:
             return v
         if isinstance(index, Op) and index.op == ":":
             lower, upper, step = (self.value(p) for p in index.parts)
-            if lower.dep & RANK and not upper.dep & RANK and is_step(step):
+            if lower.dep & RANK and not upper.dep & RANK and is_step(step) and v.sort != ("padded",):
                 return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
             if lower.dep & RANK and upper.dep & RANK:
                 return Value(v.dep, v.params, ("share", "block"))

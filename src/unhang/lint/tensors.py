@@ -35,6 +35,8 @@ FACTS = {
     *("size", "numel", "values", "items", "copy", "update", "pop"),
 }  # fmt: skip
 LISTS = {"torch.nn.ModuleList", "torch.nn.ModuleDict"}
+PADDED = ("padded",)  # to a length that divides evenly, perhaps
+_PARTS = {"chunk", "split", "tensor_split", "view", "reshape", "to", "cuda", "tolist"}
 _NOTHING = Const(None)
 _BY_ONE = (Op(":", [_NOTHING, Const(-1), _NOTHING]), Op(":", [Const(1), _NOTHING, _NOTHING]))
 _SEQUENCES = {
@@ -97,6 +99,8 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
     if outs and (not full or is_loss or full.startswith(_NUMBERS)):
         keeps_graph = name not in known.NAN_TESTS and name not in ("item", "detach", "tolist", "numpy", "cpu")
         return Value(joined.dep & OF_DATA, joined.params, outs[0] if keeps_graph else TEST)
+    if not outs and (name.startswith("pad") or (base.sort == PADDED and name in _PARTS)):
+        return Value(joined.dep, joined.params, PADDED)
     if name in _TESTS and joined.dep & DATA and (not full or full.startswith(_NUMBERS)):
         return Value(joined.dep & OF_DATA, joined.params, TEST)
     numeric = full.startswith(_NUMBERS) or (not full and base.dep & OF_DATA)

@@ -103,3 +103,15 @@ class Heads(nn.Module):
         if torch.any(labels != -100):
             x = self.head(x)  # LNT111
         return x
+
+
+def measures_padded(features, count):
+    parts = nn.functional.pad(features, [0, 0, 0, -len(features) % count]).chunk(count)
+    for part in parts[dist.get_rank() :: dist.get_world_size()]:
+        dist.broadcast(part, 0)
+
+
+def measures_as_they_are(features):
+    parts = features.chunk(10)
+    for part in parts[dist.get_rank() :: dist.get_world_size()]:
+        dist.broadcast(part, 0)  # LNT110
