@@ -87,6 +87,8 @@ def either(a: Value, b: Value) -> Value:
     const = a.const if a.const is not UNKNOWN and a.const == b.const else UNKNOWN
     sorts = [v.sort for v in (a, b) if v.sort is not None]
     sort = sorts[0] if sorts and sorts[0] == sorts[-1] else None
+    if len(sorts) == 2 and sorts[0][0] == sorts[1][0] == "tuple" and len(sorts[0][1]) == len(sorts[1][1]):
+        sort = ("tuple", tuple(either(x, y) for x, y in zip(sorts[0][1], sorts[1][1], strict=True)))
     if sort is None and sorts and RAW not in sorts:
         sort = next((s for s in sorts if s[0] == "wrap"), None)  # wrapped where the job is distributed
     return Value(

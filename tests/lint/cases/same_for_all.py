@@ -176,3 +176,21 @@ class Saver:
                 return
             path.unlink()
         self.communicator.barrier()
+
+
+def topology(is_wide):
+    if is_wide:
+        return dist.get_rank() // 2, dist.get_world_size() // 2
+    return dist.get_rank(), 1
+
+
+def asks_how_many(is_wide):
+    _, count = topology(is_wide)
+    if count > 1:
+        dist.barrier()
+
+
+def asks_which(is_wide):
+    rank, _ = topology(is_wide)
+    if rank > 1:
+        dist.barrier()  # LNT101
