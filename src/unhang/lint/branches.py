@@ -116,13 +116,15 @@ class Branches(Calls):
         """Effects from `mark` on are made only where a part of an expression is true."""
         self._part(Cause(condition, line, "the condition before it", self.path), self._cut(mark), [])
 
+    def _tested(self, s: If) -> Value:
+        """What a condition is worth; nothing, where all ranks take the same way though their values differ."""
+        v = as_condition(as_test(s.test, self.value(s.test)))
+        is_same = (v.dep & RANK or v.params) and is_kept(s.test, self.function)
+        return PLAIN if is_same or (v.dep & (LOCAL | RANK) == LOCAL and is_refusal(s.body)) else v
+
     def _if(self, s: If) -> str:
         self.uniform = set()
-        condition = as_condition(as_test(s.test, self.value(s.test)))
-        if (condition.dep & RANK or condition.params) and is_kept(s.test, self.function):
-            condition = PLAIN
-        if condition.dep & LOCAL and not condition.dep & RANK and is_refusal(s.body):
-            condition = PLAIN
+        condition = self._tested(s)
         uniform = frozenset(self.uniform)
         if condition.const is not UNKNOWN:
             return self.block(s.body if condition.const else s.orelse)
