@@ -34,6 +34,7 @@ READABLE = {
     "long_sum": GOOD + b"y = " + b"x + " * 800 + b"x\n",
     "recursive": GOOD
     + b"def g(x):\n    g(x)\n    h(x)\ndef h(x):\n    g(x)\n    dist.barrier()\nclass A(A): pass\nclass B(C): pass\nclass C(B): pass\n",
+    "empty_branches": GOOD + b"import os, time\nif os.path.exists(str(time.time())):\n    pass\nelse:\n    ...\n",
     "own_name": GOOD + b"x = x\nself.a = self.a\nfrom . import y as y\nfrom y import y\n",
     "odd_imports": GOOD + b"from ..... import *\nfrom .. import a\nimport a.b.c\n",
 }

@@ -336,8 +336,9 @@ def is_once(test: Expr) -> bool:
 
 def is_refusal(body: list[Stmt]) -> bool:
     """Whether a branch says that there is an error, and leaves: what was given is no good, and all ranks were given it."""
-    says = isinstance(body[0], Do) and name_of(body[0].value) in ("error", "critical", "exception")
-    return says and len(body) == 2 and isinstance(body[1], Leave)
+    if len(body) != 2 or not isinstance(body[0], Do) or not isinstance(body[1], Leave):
+        return False
+    return name_of(body[0].value) in ("error", "critical", "exception")
 
 
 def constants(e: Expr) -> tuple[Any, ...] | None:
