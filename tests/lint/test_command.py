@@ -154,17 +154,18 @@ def test_a_notebook(broken: Path) -> None:
 def test_fixes(broken: Path) -> None:
     text = "import torch.distributed as dist\n\n\ndef f(x, m):\n    dist.all_reduce(x, async_op=True)  # é\n    l = m(x)\n    l.backward(retain_graph=True)\n"
     broken.write_text(text)
-    code, patch = lint(".", "--diff")
+    retain = ("--extend-select", "retain-graph")
+    code, patch = lint(".", "--diff", *retain)
     assert code == 1
     assert "+    dist.all_reduce(x)  # é" in patch
     assert "backward" not in patch.replace("l.backward(retain_graph=True)", "")
     assert broken.read_text() == text
-    assert lint(".", "--fix")[0] == 1
+    assert lint(".", "--fix", *retain)[0] == 1
     assert broken.read_text() == text.replace(", async_op=True", "")
-    assert lint(".", "--fix", "--unsafe-fixes")[0] == 0
+    assert lint(".", "--fix", "--unsafe-fixes", *retain)[0] == 0
     assert "l.backward()" in broken.read_text()
     mended = broken.read_text()
-    assert lint(".", "--fix", "--unsafe-fixes")[0] == 0
+    assert lint(".", "--fix", "--unsafe-fixes", *retain)[0] == 0
     assert broken.read_text() == mended
     with pytest.raises(WrongUsage):
         lint(".", "--unsafe-fixes")

@@ -9,6 +9,7 @@ import pytest
 
 from tests import warm
 from tests.slowness import slowness
+from unhang.lint.cards import chosen
 from unhang.lint.checking import lint_text
 from unhang.lint.fixing import mended
 from unhang.lint.settings import LintSettings
@@ -43,6 +44,9 @@ CASES = {
 }  # fmt: skip
 
 
+SETTINGS = LintSettings(chosen((), ("retain-graph",), ()))
+
+
 def run(text: str, folder: Path) -> list[str]:
     script = folder / "program.py"
     script.write_text(text)
@@ -55,12 +59,12 @@ def run(text: str, folder: Path) -> list[str]:
 def test_the_result_is_the_same(code: str, tmp_path: Path) -> None:
     setup, step = CASES[code]
     before = textwrap.dedent(PROGRAM).format(setup=setup, step=step, unused=False)
-    found = [f for _, f in lint_text("p.py", before.encode(), LintSettings()).found]
+    found = [f for _, f in lint_text("p.py", before.encode(), SETTINGS).found]
     assert [f.code for f in found] == [code]
     assert found[0].is_safe == (code != "LNT410")
     after, count = mended(before.encode(), found)
     assert count == 1
-    assert lint_text("p.py", after, LintSettings()).found == []
+    assert lint_text("p.py", after, SETTINGS).found == []
     results = run(after.decode(), tmp_path)
     assert len(results) == 2
     if code != "LNT305":  # before, its result may be read too early: that is the fault

@@ -26,6 +26,7 @@ READABLE = {
     "bom": b"\xef\xbb\xbf" + GOOD,
     "carriage_returns": GOOD.replace(b"\n", b"\r\n"),
     "latin1": b"# coding: latin-1\n" + GOOD + b"# \xe9\n",
+    "half_characters": GOOD + b"x = '\\ud800'\n",
     "form_feed": b"\x0c\n" + GOOD,
     "generated": GOOD + b"".join(b"x%d = [%d]\n" % (i, i) for i in range(50_000)),
     "deep_ifs": GOOD + b"".join(b" " * i + b"if x:\n" for i in range(90)) + b" " * 90 + b"dist.barrier()\n",
@@ -33,6 +34,7 @@ READABLE = {
     "long_sum": GOOD + b"y = " + b"x + " * 800 + b"x\n",
     "recursive": GOOD
     + b"def g(x):\n    g(x)\n    h(x)\ndef h(x):\n    g(x)\n    dist.barrier()\nclass A(A): pass\nclass B(C): pass\nclass C(B): pass\n",
+    "empty_branches": GOOD + b"import os, time\nif os.path.exists(str(time.time())):\n    pass\nelse:\n    ...\n",
     "own_name": GOOD + b"x = x\nself.a = self.a\nfrom . import y as y\nfrom y import y\n",
     "odd_imports": GOOD + b"from ..... import *\nfrom .. import a\nimport a.b.c\n",
 }

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Found, Function, If, Loop, Op, Ref, Set, nodes_in
-from unhang.lint.special import LOCAL_RANK, paths_in
-from unhang.lint.values import DATA, LOCAL, RANK, Value
+from unhang.lint.special import LOCAL_RANK, is_batch, is_none, name_of, paths_in, value_of_name
+from unhang.lint.values import DATA, LOCAL, OWN_BATCH, PLAIN, RANK, Value
 
 if TYPE_CHECKING:
     from unhang.lint.flow import Frame
+    from unhang.lint.link import Link
 
 _STARTS_RANKS = {"spawn", "Popen", "start_processes", "Process", "run", "launch", "remote", "elastic_launch", "call"}
+_ELSEWHERE = re.compile(r"snapshot_download|hub_download|from_pretrained|load_dataset|info|warn|debug|error|print|log")
+_SHARDS = re.compile(r"shard|fsdp|ddp|parallel")
 _WHOLE_RANKS = ("global_rank", "world_rank", "dist_rank")
 _SOURCE_AT = {
     "broadcast": 1, "broadcast_object_list": 1, "reduce": 1, "gather": 2, "gather_object": 2, "scatter": 2, "scatter_object_list": 2,
@@ -138,9 +142,37 @@ def is_of_one_rank(function: Function, path: str) -> bool:
     for node in nodes_in(function.body, Loop):  # in a loop they may take turns
         if isinstance(node, If) and any(known.rank_kind(p.rpartition(".")[2]) for p in paths_in(node.test)):
             for inner in nodes_in(node.body):
-                if isinstance(inner, Call) and any(_is_at(e, path) for e in (*inner.args, inner.func)):
+                if (
+                    isinstance(inner, Call)
+                    and not _ELSEWHERE.search(name_of(inner))
+                    and any(_is_at(e, path) for e in (*inner.args, inner.func))
+                ):
                     return True
     return False
+
+
+def parameter_value(link: Link, file: int, function: Function, i: int, name: str) -> Value:
+    """What a parameter is worth before anybody is known who calls the function."""
+    if i == 0 and function.is_method and function.inside <= 0:
+        kind = "class" if "classmethod" in function.decorators else "obj"
+        return Value(sort=(kind, file, function.owner))
+    if function.name == "__init__" and function.owner:
+        given = link.built.get((file, function.owner), {}).get(i)
+        if given is not None:
+            return given
+    by_name = value_of_name(name)
+    if by_name is not PLAIN or name[0] == "*":
+        return by_name
+    at = i - (len(function.parameters) - len(function.defaults))
+    default = function.defaults[at] if 0 <= at < len(function.defaults) else None
+    is_data = is_batch(name) and function.name != "__init__" and (default is None or is_none(default))
+    return Value(OWN_BATCH if is_data else 0, frozenset((i,)), ("param", i))
+
+
+def is_sharded_later(function: Function, node: Call) -> bool:
+    """Whether the module that a call gets is given to something that shards it after that: now it is whole on this rank."""
+    later = (n for n in nodes_in(function.body) if isinstance(n, Call) and n.line > node.line)
+    return any(_SHARDS.search(name_of(n).lower()) and node.args[0] in n.args for n in later)
 
 
 def name_at(node: Call) -> str:

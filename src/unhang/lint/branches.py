@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from unhang.lint import known
 from unhang.lint.calls import Calls
-from unhang.lint.divergence import Cause, compared, conditional_of, finding_of
-from unhang.lint.ir import Const, Expr, Found, Function, If, Op, Ref, Stmt
+from unhang.lint.divergence import GROUPS, Cause, compared, conditional_of, either_way, finding_of
+from unhang.lint.ir import Call, Const, Do, Expr, Found, Function, If, Leave, Op, Ref, Set, Stmt, nodes_in
 from unhang.lint.link import Link
 from unhang.lint.single import (
     close_handler,
 )
-from unhang.lint.special import COLLECTED, as_test, paths_in
+from unhang.lint.special import COLLECTED, as_test, name_of, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
+    LOCAL,
     MAYBE,
     MAYBE_NONE,
     OWN_BATCH,
+    PLAIN,
     RANK,
     UNEVEN,
     UNKNOWN,
@@ -27,6 +30,7 @@ from unhang.lint.values import (
     Effect,
     Needs,
     Value,
+    Wanted,
     either,
 )  # fmt: skip
 
@@ -81,10 +85,16 @@ class Branches(Calls):
     _pending: list[Pending]
     _unsure: int
     _no_exits: int
+    _given: dict[str, Value]
 
     def block(self, body: Iterable[Stmt]) -> str:
         """Follows statements, and says how they end."""
         raise NotImplementedError
+
+    def parameter(self, name: str) -> int:
+        """The number of the parameter that a name still is; -1: it is none, or was bound anew."""
+        names = self.function.parameters
+        return names.index(name) if name in names and self.env.get(name) is self._given.get(name) else -1
 
     def _cut(self, mark: int) -> list[Effect]:
         cut = self.effects[mark:]
@@ -106,9 +116,15 @@ class Branches(Calls):
         """Effects from `mark` on are made only where a part of an expression is true."""
         self._part(Cause(condition, line, "the condition before it", self.path), self._cut(mark), [])
 
+    def _tested(self, s: If) -> Value:
+        """What a condition is worth; nothing, where all ranks take the same way though their values differ."""
+        v = as_condition(as_test(s.test, self.value(s.test)))
+        is_same = (v.dep & RANK or v.params) and is_kept(s.test, self.function)
+        return PLAIN if is_same or (v.dep & (LOCAL | RANK) == LOCAL and is_refusal(s.body)) else v
+
     def _if(self, s: If) -> str:
         self.uniform = set()
-        condition = as_condition(as_test(s.test, self.value(s.test)))
+        condition = self._tested(s)
         uniform = frozenset(self.uniform)
         if condition.const is not UNKNOWN:
             return self.block(s.body if condition.const else s.orelse)
@@ -119,6 +135,7 @@ class Branches(Calls):
         self._unsure += is_asked_before
         self._no_exits += is_single
         before, exits, mark, needs = self.env, self._exits, len(self.effects), self.needs
+        rests = [len(e.rest) for e in exits]
         ways = []
         says = implied(self, s.test)
         for body, why, needed, other in zip((s.body, s.orelse), (cause, opposite), says, says[::-1], strict=True):
@@ -136,21 +153,30 @@ class Branches(Calls):
         self._no_exits -= is_single
         self._exits, self.needs = exits + self._meet(*ways), needs
         here, there = ways
+        if is_once(s.test):
+            here.made[:] = [e._replace(is_sure=e.is_sure and e.op not in GROUPS) for e in here.made]
         if here.end or there.end:
             self.env = there.env if here.end else here.env
             if not (here.end and there.end):
                 self.needs |= there.needed if here.end else here.needed
         else:
             self.env = joined_env(here.env, there.env)
-            if condition.dep & RANK:
+            if condition.dep & RANK and not (self.loops and isinstance(s.test, Op) and s.test.op == "in"):
                 _mark_none(self.env, here, there, before)
         gone = [way.end in ("raise", "exit") for way in ways]
         if any(gone):
             self.effects += [] if all(gone) else there.made if gone[0] else here.made
         elif bool(here.end) == bool(there.end):
             self._part(cause, here.made, there.made)
-        else:  # the way out compares what follows
-            self.effects += here.made + there.made
+        else:  # the way out is compared with what follows
+            is_compared = any(c.value.dep & DIFFERS for c, *_ in self.conditions)
+            stays = there.made if here.end else here.made
+            self.effects += stays if is_compared else here.made + there.made
+        if (here.made and there.made) or here.end or there.end:  # the others take one of both
+            stays = self.effects[mark:] if bool(here.end) == bool(there.end) else there.made if here.end else here.made
+            for way_out, n in zip(exits, rests, strict=True):
+                if not way_out.is_replaced:
+                    way_out.rest[n:] = stays
         if here.end and there.end:
             return here.end if there.end in ("raise", "exit") else there.end
         return ""
@@ -194,7 +220,7 @@ class Branches(Calls):
                     if effect.param < 0 and not effect.group and effect.is_sure:
                         test = "is None" if cause.value.sort == ("none test",) else ""
                         self.later.append(Conditional(i, test, finding_of(cause, effect, self.path), self.path))
-            self.effects += here + [e for e in there if e not in here]
+            self.effects += either_way(here, there)
             return
         single = set(map(id, only_here + only_there))
         self.effects += [e for e in here + there if id(e) not in single]
@@ -288,6 +314,39 @@ def _mark_none(env: dict[str, Value], here: Way, there: Way, before: dict[str, V
             env[name] = made._replace(dep=0, zero=None)
 
 
+def is_kept(test: Expr, function: Function) -> bool:
+    """`key in kept`, where the function keeps what it made for the key: all ranks make it at the same call, each for its own key."""
+    for part in nodes_in(test):
+        match part:
+            case Op(op="in" | "not in", parts=[Ref(path=key), Ref(path=kept)]):
+                place = Op("[]", [Ref(kept), Ref(key)])
+                return any(isinstance(n, Set) and place in n.targets for n in nodes_in(function.body))
+    return False
+
+
+def is_once(test: Expr) -> bool:
+    """Whether it asks for what is made at the first call, and kept: `len(kept) == 0`, `self.kept is None`."""
+    match test:
+        case Op(op="==", parts=[Call(func=Ref(path="len"), args=[Ref()]), Const(value=0)]):
+            return True
+        case Op(op="not", parts=[Ref(path=path)]) | Op(op="is", parts=[Ref(path=path), Const(value=None)]):
+            return "." in path
+    return False
+
+
+def is_refusal(body: list[Stmt]) -> bool:
+    """Whether a branch says that there is an error, and leaves: what was given is no good, and all ranks were given it."""
+    if len(body) != 2 or not isinstance(body[0], Do) or not isinstance(body[1], Leave):
+        return False
+    return name_of(body[0].value) in ("error", "critical", "exception")
+
+
+def constants(e: Expr) -> tuple[Any, ...] | None:
+    """The plain values that it is, or that are in it; None: it is something else."""
+    parts = e.parts if isinstance(e, Op) and e.op == "seq" else [e]
+    return tuple(p.value for p in parts if isinstance(p, Const)) if all(isinstance(p, Const) for p in parts) else None
+
+
 def is_never_a_rank(test: Expr) -> bool:
     """`local_rank == -1`: there is one process only."""
     match test:
@@ -298,10 +357,14 @@ def is_never_a_rank(test: Expr) -> bool:
 
 def contradicts(a: Needs, b: Needs) -> bool:
     """Whether both cannot be: one asks for what the other excludes."""
-    return bool(a and b) and any((i, _OPPOSITE[wanted]) in b for i, wanted in a)
+    return bool(a and b) and any((i, _opposite(wanted)) in b for i, wanted in a)
 
 
-_OPPOSITE: dict[bool | str, bool | str] = {True: False, False: True, "some": "none", "none": "some"}
+def _opposite(wanted: Wanted) -> Wanted:
+    return (_OPPOSITE[wanted[0]], wanted[1]) if isinstance(wanted, tuple) else _OPPOSITE[wanted]
+
+
+_OPPOSITE: dict[Any, Any] = {True: False, False: True, "some": "none", "none": "some", "in": "out", "out": "in"}
 
 
 def implied(frame: Branches, test: Expr) -> tuple[Needs, Needs]:
@@ -325,4 +388,10 @@ def implied(frame: Branches, test: Expr) -> tuple[Needs, Needs]:
             of = sort[1] if sort is not None and sort[0] == "param" else path
             ways: tuple[Needs, Needs] = frozenset({(of, "none")}), frozenset({(of, "some")})
             return ways if test.op == "is" else ways[::-1]
+        case Op(op="==" | "!=" | "in" | "not in", parts=[Ref(path=path), _]):
+            among = constants(test.parts[1])
+            at = frame.parameter(path)
+            if among is not None and at >= 0:
+                both_ways = frozenset({(at, ("in", among))}), frozenset({(at, ("out", among))})
+                return both_ways if test.op in ("==", "in") else both_ways[::-1]
     return nothing, nothing

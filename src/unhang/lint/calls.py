@@ -5,19 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from unhang.lint import known
-from unhang.lint.arguments import is_of_one_rank, name_at
+from unhang.lint.arguments import is_of_one_rank, is_sharded_later, name_at
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Ref
+from unhang.lint.settling import settle
 from unhang.lint.special import (
     OF_DATA,
     SPECIAL,
     given_of,
     is_none,
     is_plain_method,
+    is_share,
+    makes_batches,
     prepared,
     value_of_name,
 )
-from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
+from unhang.lint.tensors import AGREEING, LISTS, agrees_by_name, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     AGREED,
     DIFFERS,
@@ -30,12 +33,15 @@ from unhang.lint.values import (
     OWN_BATCH,
     PLAIN,
     RANK,
+    UNEVEN,
     UNKNOWN,
     Effect,
     Needs,
     Place,
     Summary,
     Value,
+    Wanted,
+    is_as_wanted,
     mixed,
 )  # fmt: skip
 
@@ -83,7 +89,8 @@ class Calls(Expressions):
             return PLAIN if "use_local_synchronization" in node.names else self._collective(node, made, args, name)
         if full in known.WRAPPERS:
             of_some = known.WRAPPERS[full] == "ddp" and not is_none(node.given("process_group"))
-            return Value(sort=None if of_some else ("wrap", known.WRAPPERS[full]))
+            is_alone = node.given("devices") == Const(1) and node.given("num_nodes") in (None, Const(1))
+            return Value(sort=None if of_some or is_alone else ("wrap", known.WRAPPERS[full]))
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
             return PLAIN if node.given("sync_on_compute") == Const(False) else Value(sort=("wrap", "metric"))
         sort = callee.sort
@@ -151,7 +158,7 @@ class Calls(Expressions):
         if name == "generate" and not full:  # each rank stops when its own texts have come to their ends
             return Value(OWN_BATCH, NO_PARAMS, ("ragged", "generate"))
         if full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper() and full not in LISTS:
-            return Value(sort=("layer", full))
+            return Value(sort=("layer", full)) if known.has_parameters(full) else PLAIN
         fact = fact_of(full, base, name, args, self._in_forward())
         if fact is not None:
             return fact
@@ -173,6 +180,8 @@ class Calls(Expressions):
             at = owner if owner and not full else name_at(node)
             if base.dep & LOCAL or any(a.dep & LOCAL for a in args) or (at and is_of_one_rank(self.function, at)):
                 return Value(LOCAL)
+        if any(is_share(a) for a in args) and makes_batches(name or full):
+            return Value(UNEVEN, sort=("share", "batches"))
         joined = mixed(base, *args)
         if full in _PURE:
             return of_builtin(full, len(node.args) - len(node.names), args, joined)
@@ -187,7 +196,8 @@ class Calls(Expressions):
             group = self.group_of(given)
         if made.op in ("new_group", "device_mesh"):
             group = ""
-        self.emit(Effect(made.op, group, (self.place(node, name),)))
+        is_plain = made.op == "state_dict" and bool(node.args) and is_sharded_later(self.function, node)
+        self.emit(Effect(made.op, group, (self.place(node, name),), is_sure=not is_plain))
         if name.startswith("gather"):
             self.found_in_call("gathered", made.op, node, args)
         for at in made.unifies:
@@ -249,7 +259,7 @@ class Calls(Expressions):
 
     def _layer(self, node: Call, layer: str, name: str) -> None:
         """A layer runs in the forward of a module: sharded or not, its parameters take part in collectives."""
-        if self._in_forward():
+        if self._in_forward() and self.function.owner not in self.link.whole:
             self.emit(Effect("module", "", (self.place(node, name),), "module", -1, layer))
 
     def _backward(self, node: Call, sort: tuple[Any, ...]) -> Value:
@@ -280,15 +290,25 @@ class Calls(Expressions):
         given = given_of(node, function.parameters, offset, args)
         place = self.place(node, name)._replace(text=f"{name or function.name}()")
         self.link.callers.setdefault((file, at), set()).add((self.file, self.at))
+        owner = node.func.path.rpartition(".")[0] if isinstance(node.func, Ref) else ""
         for effect in summary.effects:
+            if effect.group.startswith("self.") and owner not in ("", "self"):
+                effect = effect._replace(group=owner + effect.group[4:])
             self._take_over(effect, given, place, summary, function.defaults, len(function.parameters))
         for conditional in summary.conditional:
-            self.link.settle(self, conditional, given, place)
-        for i in summary.unifies:
+            settle(self, conditional, given, place)
+        agrees = agrees_by_name(function.name) and any(
+            e.op in AGREEING and e.is_sure and not e.group for e in summary.effects
+        )
+        for i in given if agrees else summary.unifies:
             expr = given[i][0] if i in given else None
             if isinstance(expr, Ref):
                 self.env[expr.path] = Value(sort=AGREED)
-        return self._result(summary, given)
+        if not summary.returns.dep and makes_batches(function.name) and any(is_share(v) for _, v in given.values()):
+            return Value(UNEVEN, sort=("share", "batches"))
+        if "single_device" in function.name:  # what it wraps makes no collectives
+            return PLAIN
+        return Value(sort=AGREED) if agrees else self._result(summary, given)
 
     def _take_over(
         self, effect: Effect, given: dict[int, tuple[Expr, Value]], place: Place, summary: Summary,
@@ -321,17 +341,19 @@ class Calls(Expressions):
         self, needs: Needs, given: dict[int, tuple[Expr, Value]], defaults: list[Expr | None], count: int
     ) -> Needs | None:
         """What our own parameters must be for an effect of a call; None: this call does not make it."""
-        ours = set[tuple[int | str, bool | str]]()
+        ours = set[tuple[int | str, Wanted]]()
         for i, wanted in needs:
             if isinstance(i, str):
                 continue
             at = i - (count - len(defaults))
             default = defaults[at] if 0 <= at < len(defaults) else None
             v = given[i][1] if i in given else Value(const=default.value) if isinstance(default, Const) else PLAIN
+            own = self.parameter(given[i][0].path) if i in given and isinstance(given[i][0], Ref) else -1  # type: ignore[union-attr]
             if v.const is not UNKNOWN:
-                is_so = (v.const is None) == (wanted == "none") if isinstance(wanted, str) else bool(v.const) == wanted
-                if not is_so:
+                if not is_as_wanted(v.const, wanted):
                     return None
+            elif own >= 0:
+                ours.add((own, wanted))
             elif v.sort is not None and v.sort[0] == "param":
                 ours.add((v.sort[1], wanted))
             elif wanted == "none" and i in given and not v.dep & MAYBE_NONE:
@@ -354,6 +376,11 @@ class Calls(Expressions):
                 sort = ("of", inner[1])
         elif sort is not None and sort[0] == "tuple":
             sort = ("tuple", tuple(self._result(Summary(returns=v), given) for v in sort[1]))
+        elif sort is not None and sort[0] == "passes":  # a generator that goes through what it is given
+            v = given.get(sort[1], (None, PLAIN))[1]
+            if v.dep & UNEVEN:
+                return Value(UNEVEN, sort=("share", "generator"))
+            sort = ("passes", v.sort[1]) if v.sort is not None and v.sort[0] == "param" else None
         elif sort is not None and sort[0] == "zip":
             sort = None
         dep = r.dep

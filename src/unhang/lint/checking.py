@@ -110,12 +110,12 @@ def _judged(contents: dict[str, bytes], digests: dict[str, bytes], cache: Cache 
     missing = {path: data for path, data in contents.items() if path not in files}
     for file, packed in _read_all(missing, jobs, False):
         files[file.path], encoded[file.path] = file, packed
-    link = _linked(files)
+    link = Link([files[p] for p in sorted(files)])
     wanted = _callers(link, files, contents)
     if wanted:
         for file, packed in _read_all(wanted, jobs, True):
             files[file.path], encoded[file.path] = file, packed
-        link = _linked(files, link)
+        link = Link([files[p] for p in sorted(files)])
     if (cache and missing) or (wanted and cache):
         cache.keep_files(digests, encoded)
     out = {
@@ -127,16 +127,8 @@ def _judged(contents: dict[str, bytes], digests: dict[str, bytes], cache: Cache 
     return [out[p] for p in sorted(out)]
 
 
-def _linked(files: dict[str, File], before: Link | None = None) -> Link:
-    link = Link([files[p] for p in sorted(files)])
-    if before is not None:
-        link.take_over(before)
-    link.follow()
-    return link
-
-
 def _callers(link: Link, files: dict[str, File], contents: dict[str, bytes]) -> dict[str, bytes]:
-    """Files without a hint of their own that import a function which makes collectives."""
+    """Files without a hint of their own that import a function which may make collectives."""
     names = {name for name in link.makers() if len(name) > 3}
     unparsed = [p for p, f in files.items() if not f.is_parsed and not f.reason]
     if not names or not unparsed:

@@ -43,16 +43,29 @@ def _alone(effects: Sequence[Effect], others: Counter[tuple[str, str, int, str]]
     return out
 
 
+def either_way(here: list[Effect], there: list[Effect]) -> list[Effect]:
+    """What all ranks make where all take the same of two ways, and nobody knows which: what both make is made once."""
+    left, out = Counter(e.key for e in here), list(here)
+    for e in there:
+        left[e.key] -= 1
+        if left[e.key] < 0:
+            out.append(e)
+    return out
+
+
 def _is_relevant(e: Effect, cause: Cause) -> bool:
     """Whether the condition parts the members of its group. Who is a member of a smaller group may well be the condition."""
     dep = cause.value.dep & DIFFERS
+    if e.hidden == "module":
+        return bool(dep & DATA)
     if dep and not dep & ~MAYBE:
         return e.param >= 0 and e.method == "backward"
     if e.param >= 0 or e.hidden or e.op in GROUPS or not e.group:
         return True
     if dep and not dep & RANK:  # the members of a group of parts of one model have the same batch
         return e.group != "?" and (bool(dep & (LOCAL | FAILED)) or not _SAME_BATCH.search(e.group))
-    return bool(cause.value.group) and e.group == cause.value.group
+    of = cause.value.group
+    return bool(of) and (e.group == of or e.group.startswith(f"{of}."))
 
 
 def finding_of(

@@ -21,8 +21,11 @@ from unhang.lint.special import (
     is_column,
     is_empty_test,
     is_in_flight,
+    is_mask,
+    is_share,
     is_step,
     line_of,
+    name_of,
     paths_in,
     value_of_name,
 )
@@ -69,6 +72,10 @@ class Expressions:
     loops: int
     unified: set[int]
     uniform: set[str]
+
+    def parameter(self, name: str) -> int:
+        """The number of the parameter that a name still is; -1: it is none, or was bound anew."""
+        raise NotImplementedError
 
     def emit(self, effect: Effect) -> None:
         """A collective is made here."""
@@ -119,6 +126,8 @@ class Expressions:
         for name in rest.split("."):
             prefix = f"{prefix}.{name}"
             value = env.get(prefix) or self.attribute(value, name)
+        if value.sort == ("rank",) and not value.group and head != prefix.rpartition(".")[0]:  # the rank in `self.gang`
+            return value._replace(group=path.rpartition(".")[0])
         return value
 
     def _from_outside(self, name: str) -> Value | None:
@@ -157,7 +166,7 @@ class Expressions:
             elif kind == "param" and known.rank_kind(name) is None and name not in _TENSOR_FACTS:
                 return self.link.wrapped.get((self.file, name)) or Value(v.dep & DATA, v.params)
         if name in _TENSOR_FACTS:
-            if name == "shape" and v.dep & DATA and (sort is None or sort[0] not in ("out", "of")):
+            if name == "shape" and (v.dep & DATA or v.params) and (sort is None or sort[0] not in ("out", "of")):
                 return Value(v.dep & DATA, v.params, LENGTH if sort is None or sort[0] != "ragged" else None)
             return Value(0, v.params) if v.params else PLAIN
         if name == "T":
@@ -232,6 +241,8 @@ class Expressions:
                 self.uniform |= paths_in(part)
         if not joined:
             return Value(const=not stops_at)
+        if op == "or" and any(is_choice(p, v) for p, v in zip(parts, joined, strict=False)):
+            joined = [v._replace(dep=v.dep & ~RANK, zero=None) for v in joined]
         zeros = {v.zero for v in joined if v.dep & RANK}
         asked = next((v.sort[1] for v in joined if v.sort is not None and v.sort[0] == "param"), None)
         sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None
@@ -252,7 +263,7 @@ class Expressions:
         if op in ("in", "not in") and isinstance(a.const, str):
             return Value(params=b.params)
         if LENGTH in (a.sort, b.sort) and not is_empty_test(op, b.const if a.sort == LENGTH else a.const):
-            return Value(0, a.params | b.params)
+            return Value(0, b.params if a.sort == LENGTH else a.params)
         if op in ("is", "is not") and None in (a.const, b.const):
             tested = a if b.const is None else b
             if tested.sort == BATCH:
@@ -316,12 +327,12 @@ class Expressions:
         if (
             v.sort == LENGTH and at.const is not UNKNOWN and at.const != 0
         ):  # how many columns there are is the same everywhere
-            return Value(0, v.params)
+            return PLAIN
         if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length"):
             return v
         if isinstance(index, Op) and index.op == ":":
             lower, upper, step = (self.value(p) for p in index.parts)
-            if lower.dep & RANK and not upper.dep & RANK and is_step(step):
+            if lower.dep & RANK and not upper.dep & RANK and is_step(step) and v.sort != ("padded",):
                 return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
             if lower.dep & RANK and upper.dep & RANK:
                 return Value(v.dep, v.params, ("share", "block"))
@@ -329,7 +340,9 @@ class Expressions:
                 return Value(v.dep, v.params, ("odd", "strided"))
         if isinstance(index, Op) and index.op == "seq" and is_column(index):
             return Value(v.dep, v.params, ("odd", "strided"))
-        if (isinstance(index, Op) and index.op in COMPARISONS) or any("mask" in p.lower() for p in paths_in(index)):
+        if is_share(at):
+            return Value(UNEVEN, sort=at.sort)
+        if (isinstance(index, Op) and index.op in COMPARISONS) or is_mask(index):
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         return Value(v.dep, v.params) if v.dep or v.params else PLAIN
 
@@ -350,6 +363,12 @@ class Expressions:
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""
         raise NotImplementedError
+
+
+def is_choice(e: Expr, v: Value) -> bool:
+    """A setting, in `sharded or rank == 0`: where all must come, all come. Whether there are others at all is no such setting."""
+    plain = isinstance(e, Ref | Call) and not v.dep & DIFFERS and name_of(e) not in known.SINGLE
+    return plain and known.rank_kind(name_of(e)) is None and known.IS_DISTRIBUTED.fullmatch(name_of(e)) is None
 
 
 def _is_device(e: Expr) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from unhang.lint import known
-from unhang.lint.arguments import found_in_environment, found_in_rest
+from unhang.lint.arguments import found_in_environment, found_in_rest, parameter_value
 from unhang.lint.branches import Branches, Exit, Pending, joined_env, worst_first
 from unhang.lint.divergence import Cause, compared, finding_of
 from unhang.lint.ir import Call, Const, Do, Expr, Handler, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
@@ -31,9 +31,7 @@ from unhang.lint.special import (
     called_name,
     element,
     ends_process,
-    is_batch,
     is_collected,
-    is_none,
     items_of,
     name_of,
     of_parameters,
@@ -87,29 +85,16 @@ class Frame(Branches):
         self._unsure, self._no_exits = 0, 0
         self._endless, self._uneven_loops = 0, 0
         self._line, self._is_empty = 0, False
+        self._fills, self._leaves_together = 0, False
+        self._over_parameters: list[int] = []
+        self._passes_on: list[int] = []
         self._stops: list[tuple[str, int, list[Cause]]] = []
         self._implied: list[int] = []
         self.needs: Needs = frozenset()
         self.uniform: set[str] = set()
         for i, name in enumerate(self.function.parameters):
-            self.env[name.lstrip("*")] = self._parameter(i, name)
-
-    def _parameter(self, i: int, name: str) -> Value:
-        function = self.function
-        if i == 0 and function.is_method and function.inside <= 0:
-            kind = "class" if "classmethod" in function.decorators else "obj"
-            return Value(sort=(kind, self.file, function.owner))
-        if function.name == "__init__" and function.owner:
-            given = self.link.built.get((self.file, function.owner), {}).get(i)
-            if given is not None:
-                return given
-        by_name = value_of_name(name)
-        if by_name is not PLAIN or name[0] == "*":
-            return by_name
-        at = i - (len(function.parameters) - len(function.defaults))
-        default = function.defaults[at] if 0 <= at < len(function.defaults) else None
-        is_data = is_batch(name) and function.name != "__init__" and (default is None or is_none(default))
-        return Value(OWN_BATCH if is_data else 0, frozenset((i,)), ("param", i))
+            self.env[name.lstrip("*")] = parameter_value(link, file, self.function, i, name)
+        self._given = dict(self.env)
 
     def run(self, summary: Summary) -> None:
         """Follows the function, and fills its summary."""
@@ -134,9 +119,8 @@ class Frame(Branches):
         ):
             returned = returned._replace(dep=returned.dep | MAYBE_NONE)
         if self.function.is_generator:
-            returned = Value(
-                UNEVEN if self._ends_unevenly else 0, sort=("share", "generator") if self._ends_unevenly else None
-            )
+            passed = ("passes", self._passes_on[0]) if self._passes_on else None
+            returned = Value(UNEVEN, sort=("share", "generator")) if self._ends_unevenly else Value(sort=passed)
         summary.returns = returned
         found_in_function(self, summary)
         found_in_rest(self)
@@ -206,7 +190,8 @@ class Frame(Branches):
         if self._is_empty and is_collected(last):
             value = Value(sort=COLLECTED)
         for cause, *_ in self.conditions:
-            if cause.value.dep & DIFFERS:
+            is_told = value.sort == AGREED and cause.value.zero is False and not cause.value.dep & ~RANK
+            if cause.value.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
                 zero = cause.value.zero if value.const is True else None
                 value = value._replace(dep=value.dep | cause.value.dep & DIFFERS, group=cause.value.group, zero=zero)
         for dep in self._implied:
@@ -228,13 +213,17 @@ class Frame(Branches):
     def _leave(self, s: Leave) -> str:
         value = PLAIN if s.value is None else self.value(s.value)
         by_rank = any(c.value.dep & RANK for c, *_ in self.conditions)
-        if s.kind in ("yield", "continue") and by_rank and self.function.is_generator and not self._endless:
-            self._ends_unevenly = True
+        if s.kind in ("yield", "continue") and self.function.is_generator and not self._endless:
+            self._ends_unevenly |= by_rank or (s.kind == "yield" and self._uneven_loops > 0)
+            self._ends_unevenly &= not (s.kind == "yield" and self._fills)  # what comes after the share fills it up
+        if s.kind == "yield" and not self._endless:
+            self._passes_on += self._over_parameters[-1:]
         if s.kind == "yield":
             return ""
         if s.kind == "raise" and not (s.value is not None and ENDS.search(name_of(s.value))):
             return "raise"
         inside = self.loops if s.kind not in ("return", "raise") else 0
+        self._leaves_together |= any(c.value.sort == AGREED and depth >= self.loops for c, _, depth in self.conditions)
         differing = [
             (c, mark, n)
             for n, (c, mark, depth) in enumerate(self.conditions)
@@ -275,11 +264,19 @@ class Frame(Branches):
         is_uneven = bool(is_for and over.dep & UNEVEN)
         self._endless += endless
         self._uneven_loops += is_uneven
+        of_parameter = over.sort[1:2] if is_for and over.sort is not None and over.sort[0] == "param" else ()
+        fills = is_for and not is_uneven and called_name(s.over) == "range"
+        self._fills += fills
+        together, self._leaves_together = self._leaves_together, False
+        self._over_parameters += of_parameter
         self.loops += 1
         self._implied.append(0 if is_for else over.dep & RANK)
         end = self.block(s.body)
         self._implied.pop()
         self.loops -= 1
+        self._fills -= fills
+        together, self._leaves_together = self._leaves_together, together
+        del self._over_parameters[len(self._over_parameters) - len(of_parameter) :]
         self._endless -= endless
         self._uneven_loops -= is_uneven
         made = self.effects[mark:]
@@ -300,7 +297,7 @@ class Frame(Branches):
         if is_for:
             found_in_order(self, s, over, made)
         uneven = uneven or (is_for and over.dep & DATA and over.sort == ("share", "range"))
-        if uneven and made and not self.uneven_is_fine:
+        if uneven and made and not self.uneven_is_fine and not (is_for and together):
             self._uneven(s, over, made, mark)
         self.block(s.orelse)
         return "return" if end in ("return", "exit", "raise") and not is_for and over.const is True else ""

@@ -278,6 +278,9 @@ SINGLE = {
     *("is_initialized", "is_available", "world_size", "get_world_size", "num_processes", "is_distributed", "distributed", "nnodes"),
     *("num_nodes", "n_gpu", "num_gpus", "is_dist_initialized", "is_dist_avail_and_initialized", "use_distributed"),
 }  # fmt: skip
+IS_DISTRIBUTED = re.compile(
+    r"_?(?:is_|use_)?(?:distributed|dist|ddp|multi_?gpu|parallel|debug)(?:_training|_run|_mode)?"
+)
 # What ends the process: a rank that does so is gone, and the launcher ends the others.
 ENDS_PROCESS = {"sys.exit", "exit", "quit", "os._exit", "os.abort", "pytest.skip", "pytest.exit", "pytest.fail"}
 
@@ -356,18 +359,27 @@ def rank_kind(name: str) -> str | None:
     kind = kind_of_name(name)
     if kind is None and _ZERO.fullmatch(name):
         return "zero"
-    if kind is None and name in (
-        "get_rank",
-        "get_node_local_rank",
-        "get_local_rank",
-        "get_global_rank",
-        "get_coordinate",
-    ):
+    if kind is None and name in _RANKS:
         return "rank"
     return None if kind == "world" else kind
 
 
+# Layers of torch that have no parameters: whether they run is nothing to the others.
+_WITHOUT_PARAMETERS = re.compile(
+    r"torch\.nn\.(?:\w*(?:Loss|Pool[123]d|Pad[123]d|Dropout[123]?d?|ReLU6?|GELU|SiLU|ELU|CELU|SELU|GLU|Mish|Softmax\w*|LogSoftmax|Softmin|Sigmoid"
+    r"|Tanh|Hardtanh|Hardswish|Softplus|Softsign|Threshold|Identity|Flatten|Unflatten|Fold|Unfold|PixelShuffle|PixelUnshuffle|Upsample\w*"
+    r"|CosineSimilarity|PairwiseDistance|Shrink\w*))"
+)
+
+
+@cache
+def has_parameters(layer: str) -> bool:
+    """Whether a layer of torch has parameters."""
+    return _WITHOUT_PARAMETERS.fullmatch(layer) is None
+
+
 NAMES = frozenset({*_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS})
+_RANKS = ("get_rank", "get_node_local_rank", "get_local_rank", "get_global_rank", "get_coordinate")
 _ZERO = re.compile(
     r"_?(?:is|if)_(?:leader|coordinator|primary|root|chief|logging_process|root_rank|first_worker|main_worker|dp_rank_0|main_process|head_rank)"
 )

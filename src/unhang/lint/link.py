@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from unhang.lint import known
 from unhang.lint.divergence import GROUPS
-from unhang.lint.ir import Const, Expr, File, Found, Ref, Set, nodes_in
+from unhang.lint.ir import Expr, File, Found, Ref, Set, nodes_in
 from unhang.lint.project import Project, Symbol
-from unhang.lint.special import LENGTH
-from unhang.lint.values import (
-    DATA,
-    DIFFERS,
-    FAILED,
-    LOCAL,
-    LOSS,
-    MAYBE_NONE,
-    NO_PARAMS,
-    PLAIN,
-    RANK,
-    Conditional,
-    Effect,
-    Place,
-    Summary,
-    Value,
-    either,
-)  # fmt: skip
-
-if TYPE_CHECKING:
-    from unhang.lint.calls import Calls
+from unhang.lint.values import FAILED, LOCAL, NO_PARAMS, PLAIN, Effect, Summary, Value, either
 
 _DEEPEST = 40
-_ONE_RANK = Value(RANK, zero=True)
+_NOT_IN_TESTS = {"LNT106", "LNT203", "LNT206"}  # a test that catches what fails, or plays ranks with threads
+_TEST = re.compile(r"test_.*|.*_test\.py|conftest\.py")
+_GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
+
+
+class Report(NamedTuple):
+    """A finding, and the files in which functions were followed that found it."""
+
+    path: str
+    found: Found
+    by: set[int]
 
 
 class Link:
@@ -42,7 +34,7 @@ class Link:
     def __init__(self, files: Sequence[File]) -> None:
         self.project = Project(files)
         self.closures: dict[tuple[int, int], dict[str, Value]] = {}
-        self.findings: dict[tuple[str, str, int, int], tuple[str, Found]] = {}
+        self.findings: dict[tuple[str, str, int, int], Report] = {}
         self.groups: dict[tuple[int, str], set[tuple[int, int]]] = {}
         self.threads: list[tuple[str, int, tuple[Any, ...], list[Effect], Found, bool]] = []
         self.handlers: list[Value] = []
@@ -55,39 +47,49 @@ class Link:
         self._tops: dict[tuple[int, str], Value] = {}
         self._modules: dict[int, dict[str, Value]] = {}
         self._attributes: dict[tuple[int, str], dict[str, Value]] = {}
-        self._depth = 0
-        self._causes: set[tuple[str, str, str, str]] = set()
+        self._causes: dict[tuple[str, str, str, str], tuple[str, str, int, int]] = {}
+        self._following: list[int] = []  # the files of the functions that are being followed now
+        self._used: dict[int, set[int]] = {}  # file -> files whose functions asked something of it
+        self.whole = self._kept_whole(files)
         self.wraps = any(n in known.WRAPPERS or n == "deepspeed" for f in files for n in f.names.values())
         self.callers: dict[tuple[int, int], set[tuple[int, int]]] = {}
 
-    def follow(self) -> None:
-        """Follows every function that may come to a collective, once: enough to know who makes them."""
-        self._known_then = self._learned()
-        for file, at in list(self._roots()):
-            self.summary(file, at)
-        self._note_signals()
-
-    def _learned(self) -> tuple[int, ...]:
-        """How much is known of objects, of what is wrapped and of what signals set; it only grows."""
-        built = sum(v.sort is not None for given in self.built.values() for v in given.values())
-        return built, len(self.wrapped), len(self.flags), len(self.global_flags)
-
-    def take_over(self, other: Link) -> None:
-        """What a link of some of these files has learned."""
-        at = {f.path: i for i, f in enumerate(self.project.files)}
-        now = {i: at[f.path] for i, f in enumerate(other.project.files)}
-        self.flags |= other.flags
-        self.global_flags |= {(now[i], name) for i, name in other.global_flags}
-        self.wrapped |= {(now[i], name): v for (i, name), v in other.wrapped.items()}
-        self.built |= {(now[i], name): given for (i, name), given in other.built.items()}
+    def _kept_whole(self, files: Sequence[File]) -> set[str]:
+        """Classes that are named where modules are told to be gathered as a whole: which of their layers run is nothing to the others."""
+        told = {i for i, f in enumerate(files) for x in f.functions if not _GATHERED_WHOLE.isdisjoint(x.words)}
+        return {full.rpartition(".")[2] for i in told for full in files[i].names.values()}
 
     def run(self) -> Iterator[tuple[str, Found]]:
-        """Every finding, by file and line; after `follow`."""
-        if self._learned() != self._known_then:
-            self._forget()  # now it is known with what objects are made, and which are wrapped, what signals set
-            self.follow()
+        """Every finding, by file and line. What is learned of objects, of what is wrapped and of signals on the way is asked again where it matters."""
+        roots = list(self._roots())
+        for file, at in roots:
+            self.summary(file, at)
+        self._note_signals()
+        if self._forget(self._stale()):
+            for file, at in roots:
+                self.summary(file, at)
         self._threads()
-        yield from sorted(self.findings.values(), key=lambda pf: (pf[0], pf[1].line, pf[1].column, pf[1].code))
+        for report in sorted(
+            self.findings.values(), key=lambda r: (r.path, r.found.line, r.found.column, r.found.code)
+        ):
+            yield report.path, report.found
+
+    def _stale(self) -> set[int]:
+        """Files of which more is known now than when they were followed, and those that asked something of them."""
+        if self.flags or self.global_flags:
+            return set(range(len(self.project.files)))
+        built = {of[0] for of, given in self.built.items() if any(v.sort is not None for v in given.values())}
+        stale = built | {file for file, _ in self.wrapped}
+        todo = list(stale)
+        while todo:
+            more = self._used.get(todo.pop(), set()) - stale
+            stale |= more
+            todo += more
+        return stale
+
+    def _asked(self, file: int) -> None:
+        if self._following:
+            self._used.setdefault(file, set()).add(self._following[-1])
 
     def _roots(self) -> Iterator[tuple[int, int]]:
         """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
@@ -118,27 +120,30 @@ class Link:
                     if function.name != "<lambda>":
                         yield key
 
-    def _forget(self) -> None:
-        """What was found out before it was known with what objects are made."""
-        self.threads.clear()
-        self._causes.clear()
-        for known_so_far in (
-            self.closures,
-            self.findings,
-            self._summaries,
-            self._tops,
-            self._modules,
-            self._attributes,
-        ):
-            known_so_far.clear()
+    def _forget(self, files: set[int]) -> bool:
+        """What functions of these files gave, before more was known; whether there are any."""
+        tables: tuple[dict[Any, Any], ...] = (self.closures, self._summaries, self._tops, self._attributes)
+        for table in tables:
+            for of in [of for of in table if of[0] in files]:
+                del table[of]
+        for file in files:
+            self._modules.pop(file, None)
+        self.threads = [t for t in self.threads if t[1] not in files]
+        for key, report in list(self.findings.items()):
+            report.by.difference_update(files)
+            if not report.by:
+                del self.findings[key]
+        self._causes = {cause: key for cause, key in self._causes.items() if key in self.findings}
+        return bool(files)
 
     def report(self, path: str, found: Found) -> None:
         """Keeps a finding, once."""
-        cause = (path, found.code, found.words.get("at", ""), found.words.get("condition", ""))
-        if found.words.get("at") and cause in self._causes:
+        if found.code in _NOT_IN_TESTS and _TEST.fullmatch(os.path.basename(path)):
             return
-        self._causes.add(cause)
-        self.findings.setdefault((path, found.code, found.line, found.column), (path, found))
+        key = (path, found.code, found.line, found.column)
+        if found.words.get("at"):
+            key = self._causes.setdefault((path, found.code, found.words["at"], found.words.get("condition", "")), key)
+        self.findings.setdefault(key, Report(path, found, set())).by.add(self._following[-1] if self._following else -1)
 
     def _leads_to(self, start: tuple[int, int], end: tuple[int, int]) -> bool:
         """Whether a function is called by another one, over others perhaps."""
@@ -153,13 +158,9 @@ class Link:
         return False
 
     def makers(self) -> set[str]:
-        """Names at the top of files that lead to collectives: functions, and classes by their methods."""
-        names = set()
-        for (file, at), summary in self._summaries.items():
-            function = self.project.function(file, at)
-            if at and function.inside <= 0 and any(e.param < 0 for e in summary.effects):
-                names.add(function.owner.partition(".")[0] or function.name)
-        return names
+        """Names at the top of files that may lead to collectives: functions, and classes by their methods."""
+        functions = [self.project.function(file, at) for file, at in self._roots() if at]
+        return {f.owner.partition(".")[0] or f.name for f in functions if f.inside <= 0}
 
     # Names.
 
@@ -198,6 +199,7 @@ class Link:
 
     def module_values(self, file: int) -> dict[str, Value]:
         """What the lines of the module bind."""
+        self._asked(file)
         if file not in self._modules:
             self._modules[file] = {}
             self.summary(file, 0)
@@ -246,6 +248,7 @@ class Link:
 
     def attributes(self, file: int, cls: str) -> dict[str, Value]:
         """What the methods of a class set on `self`."""
+        self._asked(file)
         key = (file, cls)
         if key not in self._attributes:
             self._attributes[key] = {}
@@ -288,14 +291,15 @@ class Link:
         from unhang.lint.flow import Frame
 
         key = (file, at)
+        self._asked(file)
         found = self._summaries.get(key)
         if found is not None:
             return found
         self._summaries[key] = summary = Summary()
-        if self._depth >= _DEEPEST:
+        if len(self._following) >= _DEEPEST:
             del self._summaries[key]
             return summary
-        self._depth += 1
+        self._following.append(file)
         try:
             frame = Frame(self, file, at)
             with suppress(RecursionError):  # what was found so far stays
@@ -303,7 +307,7 @@ class Link:
             if at == 0:
                 self._modules.setdefault(file, {}).update(frame.env)
         finally:
-            self._depth -= 1
+            self._following.pop()
         return summary
 
     def made_by(self, v: Value, method: str) -> Iterable[Effect]:
@@ -340,61 +344,7 @@ class Link:
                     self.report(path, Found(found.code, found.line, found.column, words, way))
                     break
 
-    def settle(
-        self, frame: Calls, conditional: Conditional, given: dict[int, tuple[Expr, Value]], place: Place
-    ) -> None:
-        """Decides a finding that depends on what this call gives."""
-        if conditional.param not in given:
-            return
-        v = given[conditional.param][1]
-        found = conditional.found
-        if conditional.method == "is set":
-            if v.sort == ("set",):
-                self.report(conditional.path, found)
-            elif v.sort is not None and v.sort[0] == "param":
-                frame.later.append(conditional._replace(param=v.sort[1]))
-        elif conditional.method == "is None":
-            if v.dep & MAYBE_NONE:
-                self._report_given(conditional, place)
-            elif v.sort is not None and v.sort[0] == "param":
-                frame.later.append(conditional._replace(param=v.sort[1]))
-        elif conditional.method:
-            made = list(self.made_by(v, conditional.method))
-            if made and made[0].param >= 0:
-                frame.later.append(conditional._replace(param=made[0].param))
-            elif made:
-                words = {**found.words, "hidden": made[0].hidden, "op": made[0].op}
-                self.report(conditional.path, Found(**{**_fields(found), "words": words}))
-        elif v.dep & DIFFERS and v.sort != LENGTH:
-            self._report_given(conditional, place, v)
-        elif v.sort is not None and v.sort[0] == "param":
-            frame.later.append(conditional._replace(param=v.sort[1]))
-
-    def _report_given(self, conditional: Conditional, place: Place, v: Value = _ONE_RANK) -> None:
-        """The caller decides, and decides by rank or by what else differs."""
-        found = conditional.found
-        code = (
-            found.code
-            if v.dep & RANK or found.code == "LNT111"
-            else "LNT107"
-            if v.dep & LOSS
-            else "LNT115"
-            if v.dep & DATA
-            else "LNT106"
-        )
-        way = [(place.path, place.line, f"{place.text} is given a value that differs between ranks"), *found.way]
-        self.report(place.path, Found(code, place.line, place.column + 1, found.words, way))
-
-
-def _fields(found: Found) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in found.__struct_fields__}
-
 
 def is_one_rank(decorators: Sequence[str]) -> bool:
     """Whether a function runs on one rank only."""
     return any(d.rpartition(".")[2] in known.ONE_RANK_DECORATORS for d in decorators)
-
-
-def is_default_none(e: Expr | None) -> bool:
-    """Whether a parameter is None unless it is given."""
-    return isinstance(e, Const) and e.value is None

@@ -266,8 +266,8 @@ class Lowering:
 
     def _constant(self, node: ast.Constant) -> Expr:
         value = node.value
-        if isinstance(value, str):
-            return Const(value if len(value) <= _MOST_TEXT else "...")
+        if isinstance(value, str):  # half of a character that takes two is kept by nobody
+            return Const(value if len(value) <= _MOST_TEXT and (value.isascii() or value.isprintable()) else "...")
         if isinstance(value, int):
             return Const(value if abs(value) < 1 << 60 else 1 << 60)
         return Const(value) if value is None or isinstance(value, float) else _NOTHING

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from unhang.lint import known
 from unhang.lint.ir import File, Function, Leave
 
 _MOST_STEPS = 6
@@ -168,10 +169,15 @@ class Project:
 
     def by_receiver(self, receiver: str, name: str) -> tuple[int, int] | None:
         """The one method of this name whose class is called like its receiver: `evaluator.run` of a `CocoEvaluator`."""
-        word = receiver.rpartition(".")[2].replace("_", "").lower()
+        last = receiver.rpartition(".")[2]
+        word = last.replace("_", "").lower()
         if len(word) < _LEAST_WORD or name.startswith("__"):
             return None
-        alike = [c for c in self._methods_called(name) if c[0].endswith(word)]
+        methods = self._methods_called(name)
+        end = last.rpartition("_")[2] if name in known.NAMES else word
+        alike = [c for c in methods if c[0].endswith(word)] or [c for c in methods if c[0].endswith(end or word)]
+        if len(alike) > 1:  # one that does nothing is for a single process, or abstract
+            alike = [c for c in alike if self.function(*c[1:]).words]
         return alike[0][1:] if len(alike) == 1 else None
 
     def _methods_called(self, name: str) -> list[tuple[str, int, int]]:

@@ -8,8 +8,27 @@ from typing import TYPE_CHECKING
 
 from unhang.lint import known
 from unhang.lint.arguments import ARGUMENTS
-from unhang.lint.ir import Attr, Call, Const, Expr, Found, Handler, If, Leave, Loop, Op, Ref, Stmt, Try, With, nodes_in
+from unhang.lint.ir import (
+    Attr,
+    Call,
+    Const,
+    Expr,
+    Found,
+    Handler,
+    If,
+    Leave,
+    Loop,
+    Op,
+    Ref,
+    Set,
+    Stmt,
+    Try,
+    With,
+    nodes_in,
+)
 from unhang.lint.ir import Do as DoStatement
+from unhang.lint.special import paths_in
+from unhang.lint.tensors import agrees_by_name, is_padded_alone
 from unhang.lint.values import RANK, RAW, UNEVEN, Conditional, Effect, Summary, Value
 
 if TYPE_CHECKING:
@@ -18,69 +37,23 @@ if TYPE_CHECKING:
     from unhang.lint.flow import Frame
 
 _BROAD = {
-    "Exception",
-    "BaseException",
-    "RuntimeError",
-    "ValueError",
-    "OutOfMemoryError",
-    "OSError",
-    "IOError",
-    "AssertionError",
-    "Empty",
-    "TimeoutError",
-    "ConnectionError",
-    "JSONDecodeError",
-    "UnicodeDecodeError",
-}
+    *("Exception", "BaseException", "RuntimeError", "ValueError", "OutOfMemoryError", "OSError", "IOError"),
+    *("AssertionError", "Empty", "TimeoutError", "ConnectionError", "JSONDecodeError", "UnicodeDecodeError"),
+}  # fmt: skip
 _FEATURE_TESTS = {
-    "ImportError",
-    "ModuleNotFoundError",
-    "AttributeError",
-    "NotImplementedError",
-    "StopIteration",
-    "KeyboardInterrupt",
-}
+    *("ImportError", "ModuleNotFoundError", "AttributeError", "NotImplementedError"),
+    *("StopIteration", "KeyboardInterrupt"),
+}  # fmt: skip
+# What is no good for one rank is so for all.
+_OF_ARGUMENTS = {"TypeError", "AssertionError"}
 _SAME_FOR_ALL = {
-    *(
-        "int",
-        "float",
-        "str",
-        "bool",
-        "len",
-        "getattr",
-        "hasattr",
-        "setattr",
-        "isinstance",
-        "print",
-        "format",
-        "append",
-        "dict",
-        "list",
-    ),
-    *(
-        "import_module",
-        "find_spec",
-        "version",
-        "Version",
-        "parse",
-        "is_available",
-        "is_initialized",
-        "get_rank",
-        "get_world_size",
-    ),
-    *(
-        "get_backend",
-        "init_process_group",
-        "destroy_process_group",
-        "new_group",
-        "info",
-        "debug",
-        "warning",
-        "error",
-        "signature",
-    ),
-    *("get", "index", "device_count", "device", "set_device", "synchronize", *known.NAMES),
-}
+    *("int", "float", "str", "bool", "len", "getattr", "hasattr", "setattr", "isinstance", "print", "format"),
+    *("append", "dict", "list", "import_module", "find_spec", "version", "Version", "parse", "is_available"),
+    *("is_initialized", "get_rank", "get_world_size", "get_backend", "init_process_group", "destroy_process_group"),
+    *("new_group", "info", "debug", "warning", "error", "signature", "get", "index", "device_count", "device"),
+    *("set_device", "synchronize"),
+    *known.NAMES,
+}  # fmt: skip
 _NUMBERED = re.compile(r"rank|size|dim|index|indices|ids?\b|layers?\b|range\(|group")
 _READS_ALL = {"all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter", "gather"}
 
@@ -111,6 +84,9 @@ def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Val
         given(frame, full, node, args)
     if name == "gathered":
         _tensors(frame, known.Collective(full), node, args)
+        if any(is_padded_alone(frame.function, e, node.line) for e in node.args):
+            how = "padded to the longest of this rank's own sequences"
+            _found(frame, "LNT303", node.line, node.column, None, "", how=how, call=_text(node))
     made = known.collective(full) if full else None
     if made is not None and made.op in _READS_ALL and "object" not in full and full.startswith("torch."):
         _tensors(frame, made, node, args)
@@ -255,7 +231,9 @@ def found_in_handler(
 ) -> bool:
     """An `except` (None: `finally`) after a body that made these effects, with effects of its own; whether it is found to go on."""
     own = [e for e in inside if e.param < 0 and e.op != "destroy"]
-    made = [e for e in made if e.op != "destroy"]
+    made = [
+        e for e in made if (e.is_sure or e.hidden) and e.op != "destroy" and (e.op != "fit" or handler is None)
+    ]  # a whole training that failed is over
     if handler is None:
         if own and made:
             first = own[0].way[0]
@@ -269,6 +247,8 @@ def found_in_handler(
     goes_on = end in ("", "continue") and not _gives_up(handler.body)
     if not is_broad or not goes_on or not (hidden or (collective and frame.loops)):
         return False
+    if any(not e.hidden and e.param < 0 for e in made) and is_told_after(frame, handler):
+        return True  # those that have not failed ask in the body, and the collective that waits is the same
     effect = (collective or hidden)[0]
     found = Found(
         "LNT203", handler.line, 1, {"caught": _caught(handler), "collective": effect.way[-1].text}, _way(effect)
@@ -280,6 +260,22 @@ def found_in_handler(
     else:
         return False
     return True
+
+
+def is_told_after(frame: Frame, handler: Handler) -> bool:
+    """Whether what the handler notes is reduced or broadcast after it: the ranks skip together what one of them skips."""
+    noted = {t.path for n in nodes_in(handler.body) if isinstance(n, Set) for t in n.targets if isinstance(t, Ref)}
+    later = (
+        [n for n in nodes_in(frame.function.body) if isinstance(n, Set | Call) and n.line > handler.line]
+        if noted
+        else []
+    )
+    for n in sorted(later, key=lambda n: (n.line, isinstance(n, Call))):
+        if isinstance(n, Set) and noted & paths_in(n.value):
+            noted |= {t.path for t in n.targets if isinstance(t, Ref)}
+        elif isinstance(n, Call) and agrees_by_name(_text(n)) and any(noted & paths_in(a) for a in n.args):
+            return True
+    return False
 
 
 def fails_at(body: Sequence[Stmt]) -> int:
@@ -308,7 +304,9 @@ def is_broad_handler(handler: Handler) -> bool:
 
 def is_feature_test(handler: Handler) -> bool:
     """Whether all ranks fail alike: a module that is not there, the end of an iterator."""
-    return any(n in _FEATURE_TESTS for n in handler.names)
+    return any(n in _FEATURE_TESTS for n in handler.names) or (
+        bool(handler.names) and _OF_ARGUMENTS.issuperset(handler.names)
+    )
 
 
 def close_handler(frame: Branches, own: Sequence[Effect], others: Sequence[Effect], caught: str) -> None:
@@ -338,6 +336,8 @@ def _gives_up(body: Sequence[Stmt]) -> bool:
             case If(test=Const(value=value)):
                 if _gives_up(s.body if value else s.orelse):
                     return True
+            case If() if _gives_up(s.body) and {p.rpartition(".")[2] for p in paths_in(s.test)} & known.SINGLE:
+                return True
             case If():  # one that is asked for by a setting is the user's choice
                 if _gives_up(s.body) and (isinstance(s.test, Ref) or _gives_up(s.orelse)):
                     return True

@@ -38,6 +38,8 @@ LENGTH = ("length",)  # how long it is: of interest where it may be 0
 _LOADER = re.compile(
     r"(?:\w+_)?(?:data_?)?loader|(?:\w+_)?dl|(?:train|val|valid|eval|test|data|batch|loader)_?iter(?:ator)?|(?:\w+_)?(?:mini_?|micro_?)?batches"
 )
+_MAKES_BATCHES = re.compile(r"batch|loader|fetch|pack|chunk|stream|progress|tqdm|iter")
+_NEVER_ENDS = re.compile(r"cycle|infinite|endless|repeat|forever|even|pad|equal|balance|size|num|count|len")
 ENDS = re.compile(r"Exit|SIGTERM|Sigterm|Interrupt|Preempt|Signal")  # an exception that ends a process well
 COLLECTED = ("collected",)  # empty at first: whether there is anything in it is for each rank to see
 _COLLECTED = re.compile(
@@ -49,6 +51,23 @@ _BATCH = re.compile(
     r"(?:\w+_)?(?:mini_?|micro_?)?batch|(?:gt_|\w+_)?(?:labels|targets)|(?:\w+_)?masks?|input_ids|samples"
 )
 COMPARISONS = {"==", "!=", "<", "<=", ">", ">=", "in"} | {"is", "is not", "not in"}
+
+
+def is_share(v: Value) -> bool:
+    """Whether it is this rank's part of the data, as many items as it has."""
+    return bool(v.dep & UNEVEN) and v.sort is not None and v.sort[0] == "share"
+
+
+@cache
+def makes_batches(name: str) -> bool:
+    """Whether a function gives as many batches as there is data, by its name."""
+    return _MAKES_BATCHES.search(name.lower()) is not None and _NEVER_ENDS.search(name.lower()) is None
+
+
+def is_mask(index: Expr) -> bool:
+    """Whether a boolean mask picks elements, by its name."""
+    names = (name for p in paths_in(index) for name in p.lower().split("."))
+    return any(n.rstrip("s").endswith("mask") or n.startswith("mask_") for n in names)
 
 
 @cache

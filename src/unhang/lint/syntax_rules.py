@@ -231,6 +231,8 @@ def redundant_broadcast(s: Syntax) -> None:
         calls = [n for b in loop.body for n in ast.walk(b) if isinstance(n, ast.Call)]
         if wrap is None or wrap.lineno <= loop.lineno or not any(_is_broadcast(s.full(n.func)) for n in calls):
             continue
+        if not s.comes_before(loop, wrap):
+            continue
         is_all = len(loop.body) == 1 and isinstance(loop.body[0], ast.Expr) and not loop.orelse and len(calls) == 1
         is_from_first = (
             is_all and len(calls[0].args) + len(calls[0].keywords) == 2 and _is_zero(argument(calls[0], "src", 1))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from unhang.lint import known
-from unhang.lint.special import COLLECTED, LENGTH, OF_DATA, TEST, element
-from unhang.lint.values import AGREED, DATA, LOCAL, NO_PARAMS, OWN_BATCH, PLAIN, RANK, RAW, UNEVEN, Value
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, Set, nodes_in
+from unhang.lint.special import COLLECTED, LENGTH, OF_DATA, TEST, element, is_agreed
+from unhang.lint.values import AGREED, DATA, LOCAL, LOSS, NO_PARAMS, OWN_BATCH, PLAIN, RANK, RAW, UNEVEN, Value
 
 _NUMBERS = ("torch.", "math.", "numpy.", "statistics.")
 _UNIFYING_WORDS = ("reduce", "gather", "sync", "broadcast", "average", "across", "all_")
+AGREEING = {"all_reduce", "all_gather", "broadcast"}
 _STRIDED = {"t": "transposed", "transpose": "transposed", "permute": "permuted", "expand": "expanded", "expand_as": "expanded"}  # fmt: skip
 _RAGGED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"}
 _KEEPS_SHAPE = {
@@ -33,13 +35,52 @@ FACTS = {
     *("size", "numel", "values", "items", "copy", "update", "pop"),
 }  # fmt: skip
 LISTS = {"torch.nn.ModuleList", "torch.nn.ModuleDict"}
+PADDED = ("padded",)  # to a length that divides evenly, perhaps
+_PARTS = {"chunk", "split", "tensor_split", "view", "reshape", "to", "cuda", "tolist"}
+_NOTHING = Const(None)
+_BY_ONE = (Op(":", [_NOTHING, Const(-1), _NOTHING]), Op(":", [Const(1), _NOTHING, _NOTHING]))
+_SEQUENCES = {
+    "attention_mask",
+    "input_ids",
+    "position_ids",
+    "token_type_ids",
+    "completion_mask",
+    "completion_ids",
+    "prompt_ids",
+    "prompt_mask",
+}
 _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
+
+
+def is_padded_alone(function: Function, e: Expr, line: int) -> bool:
+    """Whether a tensor is as long as the longest sequence of this rank: a mask of tokens, or tokens moved by one."""
+    if isinstance(e, Ref):
+        bound = [n for n in nodes_in(function.body) if isinstance(n, Set) and e in n.targets and n.line < line]
+        last = max(bound, key=lambda n: n.line, default=None)
+        return last is not None and is_padded_alone(function, last.value, last.line)
+    if (
+        isinstance(e, Call)
+        and isinstance(e.func, Attr)
+        and e.func.name in _KEEPS_SHAPE | _DENSE - {"sum", "mean", "item", "reshape"}
+    ):
+        return is_padded_alone(function, e.func.base, line)
+    if not isinstance(e, Op) or e.op != "[]":
+        return False
+    index = e.parts[1]
+    if isinstance(index, Op) and index.op == "seq":
+        return any(p == by_one for p in index.parts[1:] for by_one in _BY_ONE)
+    return isinstance(index, Const) and index.value in _SEQUENCES
+
+
+def agrees_by_name(name: str) -> bool:
+    """Whether a function says in its name that ranks agree in it."""
+    return any(word in name.lower() for word in _UNIFYING_WORDS)
 
 
 def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: Value) -> Value:
     """What a method or function of tensors gives."""
-    if base.sort == AGREED:
-        return base
+    if base.sort == AGREED or (is_agreed(args) and full.startswith(_NUMBERS)):
+        return Value(sort=AGREED)
     if name in _STRIDED and (base.sort is None or base.sort[0] in ("out", "of", "many", "param")) and not full:
         return Value(base.dep, base.params, ("odd", _STRIDED[name]))
     if (name in _RAGGED and (not full or full.startswith("torch."))) or (full == "torch.where" and len(args) == 1):
@@ -47,7 +88,7 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
     if base.sort is not None and base.sort[0] in ("odd", "ragged"):
         keeps = name in _KEEPS_SHAPE or (base.sort[0] == "ragged" and name in _DENSE - {"sum", "mean", "item"})
         return Value(base.dep, base.params, base.sort if keeps else None)
-    if any(word in name.lower() or word in full.lower() for word in _UNIFYING_WORDS):
+    if agrees_by_name(name) or agrees_by_name(full):
         return Value(sort=AGREED)
     if "unwrap" in name:
         return Value(sort=RAW)
@@ -58,6 +99,8 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
     if outs and (not full or is_loss or full.startswith(_NUMBERS)):
         keeps_graph = name not in known.NAN_TESTS and name not in ("item", "detach", "tolist", "numpy", "cpu")
         return Value(joined.dep & OF_DATA, joined.params, outs[0] if keeps_graph else TEST)
+    if not outs and (name.startswith("pad") or (base.sort == PADDED and name in _PARTS)):
+        return Value(joined.dep, joined.params, PADDED)
     if name in _TESTS and joined.dep & DATA and (not full or full.startswith(_NUMBERS)):
         return Value(joined.dep & OF_DATA, joined.params, TEST)
     numeric = full.startswith(_NUMBERS) or (not full and base.dep & OF_DATA)
@@ -69,7 +112,7 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     first = args[0] if args else PLAIN
     is_ragged = base.sort is not None and base.sort[0] == "ragged"
     if name in known.COUNTS and (is_ragged or (in_forward and not args and name in ("any", "item"))):
-        return Value(OWN_BATCH, sort=TEST)
+        return Value(LOSS if is_ragged and name == "numel" else OWN_BATCH, sort=TEST)
     if name in ("items", "keys", "values") and base.dep & UNEVEN:
         return Value(UNEVEN)
     if name == "shard" and any(a.dep & RANK for a in args):  # the first shards may have one item more

@@ -87,6 +87,8 @@ def either(a: Value, b: Value) -> Value:
     const = a.const if a.const is not UNKNOWN and a.const == b.const else UNKNOWN
     sorts = [v.sort for v in (a, b) if v.sort is not None]
     sort = sorts[0] if sorts and sorts[0] == sorts[-1] else None
+    if len(sorts) == 2 and sorts[0][0] == sorts[1][0] == "tuple" and len(sorts[0][1]) == len(sorts[1][1]):
+        sort = ("tuple", tuple(either(x, y) for x, y in zip(sorts[0][1], sorts[1][1], strict=True)))
     if sort is None and sorts and RAW not in sorts:
         sort = next((s for s in sorts if s[0] == "wrap"), None)  # wrapped where the job is distributed
     return Value(
@@ -94,15 +96,23 @@ def either(a: Value, b: Value) -> Value:
     )
 
 
-Needs = frozenset[tuple[int | str, bool | str]]
+# What a parameter (by number) or a name must be: true, false, "some", "none", or ("in" or "out", of these constants).
+Wanted = bool | str | tuple[str, tuple[Any, ...]]
+Needs = frozenset[tuple[int | str, Wanted]]
+
+
+def is_as_wanted(const: Any, wanted: Wanted) -> bool:
+    """Whether a known value is what is asked for."""
+    if isinstance(wanted, tuple):
+        return (const in wanted[1]) == (wanted[0] == "in")
+    return (const is None) == (wanted == "none") if isinstance(wanted, str) else bool(const) == wanted
 
 
 class Effect(NamedTuple):
     """A collective that a call makes. `group`: empty for all ranks, `@2:name` for what parameter 2 holds.
 
     `param`, `method`: it is made if that parameter makes one when the method is called; -1: it is made by `op` itself.
-    `way`: the calls that lead to it, the outermost first. `needs`: what parameters (by number) or names must be for it: true, false,
-    "some", "none".
+    `way`: the calls that lead to it, the outermost first. `needs`: what parameters or names must be for it.
     `is_sure`: else it may be made, by somebody who was given the function: it matches others, and is no finding.
     """
 

@@ -1,0 +1,65 @@
+"""Findings that a caller decides: by what it gives, they are found, left, or handed on to its own callers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from unhang.lint.ir import Expr, Found
+from unhang.lint.special import LENGTH
+from unhang.lint.values import DATA, DIFFERS, LOSS, MAYBE_NONE, RANK, Conditional, Place, Value
+
+if TYPE_CHECKING:
+    from unhang.lint.calls import Calls
+    from unhang.lint.link import Link
+
+_ONE_RANK = Value(RANK, zero=True)
+
+
+def settle(frame: Calls, conditional: Conditional, given: dict[int, tuple[Expr, Value]], place: Place) -> None:
+    """Decides a finding that depends on what this call gives."""
+    link = frame.link
+    if conditional.param not in given:
+        return
+    v = given[conditional.param][1]
+    found = conditional.found
+    if conditional.method == "is set":
+        if v.sort == ("set",):
+            link.report(conditional.path, found)
+        elif v.sort is not None and v.sort[0] == "param":
+            frame.later.append(conditional._replace(param=v.sort[1]))
+    elif conditional.method == "is None":
+        if v.dep & MAYBE_NONE:
+            _report_given(link, conditional, place)
+        elif v.sort is not None and v.sort[0] == "param":
+            frame.later.append(conditional._replace(param=v.sort[1]))
+    elif conditional.method:
+        made = list(link.made_by(v, conditional.method))
+        if made and made[0].param >= 0:
+            frame.later.append(conditional._replace(param=made[0].param))
+        elif made:
+            words = {**found.words, "hidden": made[0].hidden, "op": made[0].op}
+            link.report(conditional.path, Found(**{**_fields(found), "words": words}))
+    elif v.dep & (DATA if found.code == "LNT111" else DIFFERS) and v.sort != LENGTH:
+        _report_given(link, conditional, place, v)
+    elif v.sort is not None and v.sort[0] == "param":
+        frame.later.append(conditional._replace(param=v.sort[1]))
+
+
+def _report_given(link: Link, conditional: Conditional, place: Place, v: Value = _ONE_RANK) -> None:
+    """The caller decides, and decides by rank or by what else differs."""
+    found = conditional.found
+    code = (
+        found.code
+        if v.dep & RANK or found.code == "LNT111"
+        else "LNT107"
+        if v.dep & LOSS
+        else "LNT115"
+        if v.dep & DATA
+        else "LNT106"
+    )
+    way = [(place.path, place.line, f"{place.text} is given a value that differs between ranks"), *found.way]
+    link.report(place.path, Found(code, place.line, place.column + 1, found.words, way))
+
+
+def _fields(found: Found) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in found.__struct_fields__}

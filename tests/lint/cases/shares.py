@@ -1,0 +1,117 @@
+"""A share of the data that goes through generators and batchers; tensors that each rank pads for itself."""
+
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+accelerator = Accelerator()
+
+
+def of_this_rank(files):
+    for i, file in enumerate(files):
+        if i % dist.get_world_size() == dist.get_rank():
+            yield from file
+
+
+def shuffled(items):
+    for item in items:
+        yield item
+
+
+def trains(net, files, batcher):
+    model = DDP(net)
+    for batch in batcher.batches(shuffled(of_this_rank(files))):
+        model(batch).sum().backward()  # LNT110
+
+
+def trains_in_step(net, files, batcher):
+    model = DDP(net)
+    for batch in batcher.batches(of_this_rank(files)):
+        done = torch.tensor(0)
+        dist.all_reduce(done)
+        if done.item() > 0:
+            break
+        model(batch).sum().backward()
+    done = torch.tensor(1)
+    dist.all_reduce(done)
+
+
+def filled_up(items, count):
+    left = count
+    for item in items[dist.get_rank() :: dist.get_world_size()]:
+        yield item
+        left -= 1
+    for _ in range(left):
+        yield None
+
+
+def trains_on_filled(net, items, count):
+    model = DDP(net)
+    for batch in filled_up(items, count):
+        model(batch).sum().backward()
+
+
+def counts_tokens(inputs):
+    return accelerator.gather_for_metrics(inputs["attention_mask"]).sum()  # LNT303
+
+
+def counts_its_own_tokens(inputs):
+    return accelerator.gather_for_metrics(inputs["attention_mask"].sum()).sum()
+
+
+def measures(outputs, inputs):
+    logits = outputs.logits[..., :-1, :].contiguous()
+    labels = inputs["labels"][:, 1:]
+    accelerator.gather_for_metrics(logits)  # LNT303
+    return accelerator.gather(labels)  # LNT303
+
+
+def classifies(outputs, inputs):
+    predictions = outputs.logits.argmax(dim=-1)
+    return accelerator.gather_for_metrics((predictions, inputs["labels"]))
+
+
+def masks(entropies, mask):
+    chosen = entropies[mask.bool()]
+    if chosen.numel() == 0:
+        return None  # LNT108
+    return accelerator.gather(chosen.mean())
+
+
+class Loss(nn.Module):
+    """Which loss it asks is nothing to the others: it has no parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.loss = nn.CrossEntropyLoss()
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x, labels):
+        if torch.any(labels != -100):
+            return self.loss(x, labels)
+        return x.mean() * 0
+
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 4)
+
+    def forward(self, x, labels):
+        if torch.any(labels != -100):
+            x = self.head(x)  # LNT111
+        return x
+
+
+def measures_padded(features, count):
+    parts = nn.functional.pad(features, [0, 0, 0, -len(features) % count]).chunk(count)
+    for part in parts[dist.get_rank() :: dist.get_world_size()]:
+        dist.broadcast(part, 0)
+
+
+def measures_as_they_are(features):
+    parts = features.chunk(10)
+    for part in parts[dist.get_rank() :: dist.get_world_size()]:
+        dist.broadcast(part, 0)  # LNT110
