@@ -263,7 +263,7 @@ def _did(s: Situation, d: Divergence, hidden: Frame | None) -> tuple[str, dict[s
         functions = functions_called(s, d)
         if functions:
             return "another function", {"called": functions[0], "their_function": functions[1]}
-        return "shifted", {"shift": shift_at(s.case, d).value, "give": w.verb(d.reference, "gives", "give")}
+        return "shifted", {"shift": shift_at(s.case, d).value}
     return "once more" if d.added else "left out" if d.skipped else "another way", {}
 
 

@@ -345,8 +345,8 @@ def _mismatch(s: Situation, call: CollectiveCall, other: CollectiveCall) -> Foun
     wrong, right = (call, other) if call.rank == culprits[0] else (other, call)
     path, is_sure = user_path(wrong.frames), len(culprits) == 1
     words = {
-        "wrong": f"rank {wrong.rank} {both('gives')} {w.name_call(wrong)}",
-        "right": f"rank {right.rank} {both('gives')} {w.name_call(right)}",
+        "wrong": f"rank {wrong.rank} called {w.name_call(wrong)}",
+        "right": f"rank {right.rank} called {w.name_call(right)}",
         "unsure": "" if is_sure else " Nothing tells which side is wrong.",
     }
     evidence = (
