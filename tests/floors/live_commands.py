@@ -1,6 +1,6 @@
 """Runs commands of unhang on a real job that hangs, in a PID namespace where no other job can be seen.
 
-    unshare --pid --fork --mount-proc python -m tests.floors.live_commands FOLDER < commands.json > results.json
+unshare --pid --fork --mount-proc python -m tests.floors.live_commands FOLDER < commands.json > results.json
 """
 
 from __future__ import annotations
@@ -43,7 +43,12 @@ def main() -> None:
             typed = [str(job.pid) if word == "PID" else word for word in words]
             unhang = [sys.executable, "-m", "unhang", *typed]
             done = subprocess.run(
-                unhang, cwd=folder, env=os.environ, capture_output=True, stdin=subprocess.DEVNULL, timeout=90 * slowness()
+                unhang,
+                cwd=folder,
+                env=os.environ,
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                timeout=90 * slowness(),
             )
             results.append([done.returncode, done.stderr.decode(errors="replace")[-800:], len(done.stdout)])
         json.dump(results, sys.stdout)

@@ -1,6 +1,6 @@
 """What the pages show of `unhang`, and how a test runs it: what stands for each placeholder, and what is left out and why.
 
-    python -m tests.floors.page_commands     how many commands run, are parsed, are run elsewhere
+python -m tests.floors.page_commands     how many commands run, are parsed, are run elsewhere
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
-from tests.floors.test_site import ROOT, WRITTEN, commands
+from tests.floors.test_site import WRITTEN, commands
 
 JOB = ("torchrun", "--nproc-per-node", "2", "train.py")
 FAULT = "skip_collective:rank=1,call=5"

@@ -84,9 +84,7 @@ def environ(folder: Path) -> dict[str, str]:
 
 def globbed(words: tuple[str, ...], folder: Path) -> list[str]:
     """What a shell makes of `slurm-*.out`."""
-    return [
-        name for word in words for name in (sorted(glob(word, root_dir=folder)) if "*" in word else []) or [word]
-    ]
+    return [name for word in words for name in (sorted(glob(word, root_dir=folder)) if "*" in word else []) or [word]]
 
 
 def run(one: Shown, folder: Path) -> None:

@@ -101,7 +101,9 @@ def test_the_recipe_builds_a_package_whose_tests_pass(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     subprocess.run([sys.executable, "-m", "venv", str(tools)], check=True)
     own = str(tools / "bin" / "python")
-    subprocess.run([own, "-m", "pip", "install", "-q", "py-rattler", "py-rattler-build"], check=True, capture_output=True)
+    subprocess.run(
+        [own, "-m", "pip", "install", "-q", "py-rattler", "py-rattler-build"], check=True, capture_output=True
+    )
     channel, built = tmp_path / "channel", tmp_path / "built"
     (channel / "linux-64").mkdir(parents=True)
     common = {"target_platform": "linux-64", "build_string": "0"}

@@ -59,7 +59,11 @@ def test_the_image_is_made_of_what_the_build_needs() -> None:
 def test_the_image_builds_and_runs(tmp_path: Path) -> None:
     """With buildah, which needs no daemon. The base image must be in its store or within reach."""
     buildah = ["buildah", "--storage-driver", "vfs"]
-    trusted = ["-v", "/etc/ssl/certs:/etc/ssl/certs:ro", *(["-v", "/etc/pip.conf:/etc/pip.conf:ro"] if Path("/etc/pip.conf").exists() else [])]
+    trusted = [
+        "-v",
+        "/etc/ssl/certs:/etc/ssl/certs:ro",
+        *(["-v", "/etc/pip.conf:/etc/pip.conf:ro"] if Path("/etc/pip.conf").exists() else []),
+    ]
     how = ["--isolation", "chroot", "--network", "host", *trusted]
     build = [*buildah, "bud", *how, "-f", "packaging/Dockerfile", "-t", "unhang-test", "."]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)

@@ -80,7 +80,7 @@ def _keeps_gloo() -> bool:
 
 def _with_standing(recording: Recording, data: bytes) -> bytes | None:
     """The calls of gloo in which threads stand, where torch's own dump has no entry."""
-    if pickle.loads(data).get("entries"):  # noqa: S301 - torch wrote it a moment ago, in this process
+    if pickle.loads(data).get("entries"):
         return None
     found = standing_calls(recording)
     return pickle.dumps(found, 2) if found else None

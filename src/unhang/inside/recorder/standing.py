@@ -16,10 +16,10 @@ from . import page
 from .frames import _OWN
 from .recording import Recording, attempt
 
-_OPS = frozenset(
-    "all_reduce broadcast barrier all_gather gather scatter reduce all_to_all all_to_all_single reduce_scatter "
-    "all_gather_into_tensor reduce_scatter_tensor".split()
-)
+_OPS = frozenset((
+    "all_reduce", "broadcast", "barrier", "all_gather", "gather", "scatter", "reduce", "all_to_all", "all_to_all_single", "reduce_scatter",
+    "all_gather_into_tensor", "reduce_scatter_tensor",
+))  # fmt: skip
 _WITH_ONE_TENSOR = ("all_reduce", "broadcast", "reduce")
 # These move a gloo group's count, too, and not alike on all ranks.
 _COUNTED_APART = (page.SEND, page.RECV, page.ISEND, page.IRECV, page.MONITORED_BARRIER)
@@ -44,7 +44,10 @@ def standing_calls(rec: Recording) -> dict[str, Any]:
             if entry["process_group"][0] in found:
                 return {}
             found[entry["process_group"][0]] = entry
-    config = {str(e["pg_id"]): {"name": name, "desc": e["process_group"][1], "ranks": e.pop("ranks")} for name, e in found.items()}
+    config = {
+        str(e["pg_id"]): {"name": name, "desc": e["process_group"][1], "ranks": e.pop("ranks")}
+        for name, e in found.items()
+    }
     return {"version": "2.4", "pg_config": config, "pg_status": {}, "entries": list(found.values())} if found else {}
 
 

@@ -181,7 +181,9 @@ def _parted(s: Situation, d: Divergence) -> Found:
         "are": w.verb(odd, "is", "are"),
         "first": f"Call #{d.seq} of {d.group} is the first in which the ranks differ.",
         "paired": _paired(d),
-        "why": _why(s, d),
+        "why": "" if say in ("alone", "skipped") and d.by_condition is None else _why(s, d),
+        "mine_at": w.at(innermost(d.odd_path)),
+        "theirs_at": w.at(innermost(d.reference_path)),
         **more,
     }
     return Found(

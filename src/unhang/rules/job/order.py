@@ -31,7 +31,6 @@ from unhang.rules import wording as w
 from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT, fixes_of, gate_of
 from unhang.rules.base import Found, rule
 from unhang.rules.log_lines import quote
-from unhang.rules.tense import both
 
 _MOST_NAMED = 4
 _MOST_COMPANIONS = 256
