@@ -347,7 +347,7 @@ def diagnose_and_show(bundle: Path, report_dir: Path, is_quiet: bool = False, to
         from unhang.show.headline import headline
 
         said = headline(diagnosis, judged.case, judged.waits) if diagnosis.earlier else in_brief(judged.case.course)
-        log(f"{': '.join(filter(None, (diagnosis.outcome, said)))}; report in {report_dir}")
+        log(f"{': '.join(filter(None, (diagnosis.word, said)))}; report in {report_dir}")
         for found in diagnosis.remarks:
             log(f"note: {found.remark}")
     if failures:

@@ -80,7 +80,10 @@ def _facts(paper: Paper, diagnosis: Diagnosis, case: Case) -> None:
         withdrawn = "withdrawn: it moved again" if hang.withdrawn else ""
         course = [f"{hang.kind} hang {stood}".strip(), found, withdrawn, code]
     setup = [f"{job.world_size} ranks" if job.world_size else "", f"{job.nodes} nodes" if job.nodes > 1 else ""]
-    setup += [job.backend, f"torch {job.torch_version}" if job.torch_version else ""]
+    setup += [
+        job.backend if job.world_size else f"backend {job.backend}" if job.backend else "",
+        f"torch {job.torch_version}" if job.torch_version else "",
+    ]
     what = ", ".join(filter(None, setup))
     for facts in (course, [what, limit_in_words(cost_of(case))]) if hang else ([what, *course],):
         if said := "; ".join(filter(None, facts)):
