@@ -33,7 +33,8 @@ def main() -> None:
     """Starts the job, runs each command, ends the job; prints [exit code, end of stderr] of each."""
     folder = Path(sys.argv[1])
     (folder / "hanging.py").write_text(PROGRAM)
-    job = subprocess.Popen([sys.executable, str(FORKRUN), "--eager", "2", "hanging.py"], cwd=folder, stdout=2)
+    command = [sys.executable, str(FORKRUN), "--eager", "2", "hanging.py"]
+    job = subprocess.Popen(command, cwd=folder, stdout=2, env={**os.environ, "NCCL_DEBUG": "WARN"})
     try:
         deadline = time.monotonic() + 60 * slowness()
         while not all((folder / f"ready-{rank}").exists() for rank in (0, 1)) and time.monotonic() < deadline:
