@@ -67,7 +67,7 @@ def test_the_image_builds_and_runs(tmp_path: Path) -> None:
     how = ["--isolation", "chroot", "--network", "host", *trusted]
     build = [*buildah, "bud", *how, "-f", "packaging/Dockerfile", "-t", "unhang-test", "."]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
-    if "python:3.12-slim" in done.stderr and "docker.io" in done.stderr and "no such host" in done.stderr:
+    if "initializing source docker://" in done.stderr:
         pytest.skip("the base image is out of reach")
     assert done.returncode == 0, done.stderr[-3000:]
     made = subprocess.run([*buildah, "from", "unhang-test"], capture_output=True, text=True, check=True).stdout.strip()

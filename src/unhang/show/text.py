@@ -201,7 +201,7 @@ def _evidence(paper: Paper, lines: Sequence[EvidenceLine]) -> None:
 def _fix(paper: Paper, number: int, fix: Fix, job: Job) -> None:
     paper.prose(fix.title, style="strong", lead=f"{number}. ")
     if fix.change:
-        paper.verbatim(fix.change, indent=5)
+        paper.verbatim(filled(fix.change, job), indent=5)
     apply = "unhang fix --apply" if fix.patch and number == 1 else ""
     for lead, text in (("apply:  ", apply), ("verify: ", filled(fix.verify, job)), ("undo:   ", fix.undo)):
         if text:

@@ -226,7 +226,7 @@ def _lanes(shown: Timeline) -> View:
 def _fixes(finding: Finding | None, job: Job) -> list[View]:
     names = ("title", "setting", "command", "patch", "advice", "verify", "undo")
     remedies = [fix for fix in (finding.fixes if finding else ()) if fix.helps]
-    return [{name: getattr(fix, name) for name in names} | {"verify": filled(fix.verify, job)} for fix in remedies]
+    return [{name: filled(getattr(fix, name), job) for name in names} for fix in remedies]
 
 
 def _useless(finding: Finding | None) -> list[View]:
