@@ -11,19 +11,21 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
-from tests.floors.test_site import WRITTEN, commands
+from tests.floors.test_site import PAGES, commands
 
 JOB = ("torchrun", "--nproc-per-node", "2", "train.py")
 FAULT = "skip_collective:rank=1,call=5"
 # What a placeholder stands for, wherever it is.
 STANDS_FOR: dict[str, tuple[str, ...]] = {
     "REPORT": ("broken",),
+    "BUNDLE": ("broken",),
     "REPORT_OF_NODE_0": ("node0",),
     "REPORT_OF_NODE_1": ("node1",),
     "DIR": ("DUMPS",),
     "PATH": ("train.py",),
     "PATH...": ("train.py",),
     "RULE": ("never-issued",),
+    "LINE": ("collective operation timeout",),
     "FILE": ("launch.sh",),
     "LOG": ("slurm-4711.out",),
     "LOG...": ("slurm-4711.out", "slurm-4711.err"),
@@ -105,7 +107,7 @@ def _shown(command: str) -> Shown:
 @cache
 def shown() -> tuple[Shown, ...]:
     """Every command of every page, each once."""
-    return tuple(_shown(command) for command in dict.fromkeys(c for page in WRITTEN for c in commands(page)))
+    return tuple(_shown(command) for command in dict.fromkeys(c for page in PAGES for c in commands(page)))
 
 
 if __name__ == "__main__":
