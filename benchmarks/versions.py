@@ -198,7 +198,7 @@ def page(rows: Mapping[str, Mapping[str, str]]) -> str:
         "`attach`: the hang, from outside. `diagnose`: its report, judged again. A part is `ok` if the right rank and place are named,",
         "and nobody else; for `attach`, if both lines are shown: if two ranks differ, stacks alone do not show which one is wrong. `-`: not tested.",
         "",
-        "torch before 2.8 keeps no record of gloo's calls. There `unhang run` asks each rank in which call its threads wait, and what",
+        "torch 2.7 and older keep no record of gloo's calls. There `unhang run` asks each rank in which call its threads wait, and what",
         "number the group gives it. That proves a wrong call; calls from C++ (DDP's own), and groups with sends, receives or a",
         "`monitored_barrier`, stay without a record. A hang in these is suspected only, and the job goes on unless `--abort-after` is set.",
         "",

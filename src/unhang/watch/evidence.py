@@ -47,7 +47,7 @@ def save_calls(rank: WatchedRank, timeout_s: float = 1.0) -> bytes | None:
 def take_evidence(ranks: Sequence[WatchedRank], oom_kills: int | None, with_workers: bool = False) -> dict[int, bytes]:
     """Calls, stacks and /proc of all `ranks`; the JSON dumps by rank. `with_workers`: see `save_stacks`. Blocks: some seconds at most.
 
-    A torch without that server (before 2.8) is asked through the recorder.
+    A torch without that server (2.7 and older) is asked through the recorder.
     """
     dumps = {}
     for rank in ranks:

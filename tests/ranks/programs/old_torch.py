@@ -1,4 +1,4 @@
-"""Ends in a hang, or in order, as under a torch whose flight recorder keeps none of gloo's calls (before 2.8): argument `alone`, `transfers` or `well`."""
+"""Ends in a hang, or in order, as under a torch whose flight recorder keeps none of gloo's calls (2.7 and older): argument `alone`, `transfers` or `well`."""
 
 import os
 import pickle

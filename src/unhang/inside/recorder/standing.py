@@ -1,4 +1,4 @@
-"""The calls of gloo in which threads stand, for a torch whose flight recorder keeps none of gloo's (before 2.8).
+"""The calls of gloo in which threads stand, for a torch whose flight recorder keeps none of gloo's (2.7 and older).
 
 Each is told whole or not at all: the operation and its tensor by the frame of torch that waits, the number by the group's own count.
 """
