@@ -54,7 +54,8 @@ def take_evidence(ranks: Sequence[WatchedRank], oom_kills: int | None, with_work
         if (dump := save_calls(rank)) is not None:
             dumps[rank.rank] = dump
         rank.write_state({**rank.probe.read(), "oom_kills": oom_kills})
-    request_pickles([r.folder for r in ranks if r.rank not in dumps and not r.probe.is_stopped()], PICKLES_S)
+    unheard = [r for r in ranks if r.rank not in dumps and r.has_groups() and not r.probe.is_stopped()]
+    request_pickles([r.folder for r in unheard], PICKLES_S)
     save_stacks(ranks, with_workers)
     return dumps
 
