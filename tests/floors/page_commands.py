@@ -42,7 +42,10 @@ OF_ONE: dict[tuple[str, str], tuple[str, ...]] = {
     ("skill", "DIR"): ("skill",),
     ("env", "NAME"): ("NCCL_P2P_DISABLE",),
     ("inject", "NAME"): (FAULT,),
-    ("verify", "60"): ("0.01",),  # minutes
+    ("verify", "60"): ("0.1",),  # minutes, and the faults within them
+    ("verify", "sigkill:rank=1,step=20@10, straggler:rank=2@25"): (
+        "sigkill:rank=1,step=20@0.02, straggler:rank=2@0.05",
+    ),
 }
 # Of the site where a command runs.
 VARIABLES = {
