@@ -193,13 +193,14 @@ def page(rows: Mapping[str, Mapping[str, str]]) -> str:
     lines = [
         "# Versions",
         "",
-        "The wheel was installed into an environment of its own for each row, and real jobs of two ranks ran on gloo.",
-        "`healthy`: nothing is said. `hang`: rank 0 alone calls all_reduce. `dead`: rank 1 is gone. `attach`: the hang, from outside.",
-        "`diagnose`: its report, judged again. A part is `ok` where the right rank and place are named, and nobody else; for `attach`,",
-        "where both lines are shown: of two ranks that differ, stacks alone do not tell which is wrong. `-`: not tried.",
+        "For each row the wheel was installed into its own environment, and real jobs of two ranks ran on gloo.",
+        "`healthy`: nothing is reported. `hang`: rank 0 alone calls all_reduce, and the hang is proven. `dead`: rank 1 has died.",
+        "`attach`: the hang, from outside. `diagnose`: its report, judged again. A part is `ok` if the right rank and place are named,",
+        "and nobody else; for `attach`, if both lines are shown: if two ranks differ, stacks alone do not show which one is wrong. `-`: not tested.",
         "",
-        "torch 2.4 and 2.7 keep no record of gloo's calls. There `unhang run` goes by the stacks: it suspects the hang, shows where each",
-        "rank stands and names nobody, and the job goes on unless `--abort-after` is given (tried by hand on 2.4.1, two and three ranks). That is a `no` here.",
+        "torch 2.7 and older keep no record of gloo's calls. There `unhang run` asks each rank in which call its threads wait, and what",
+        "number the group gives it. That proves a wrong call; calls from C++ (DDP's own), and groups with sends, receives or a",
+        "`monitored_barrier`, stay without a record. A hang in these is suspected only, and the job goes on unless `--abort-after` is set.",
         "",
         "| Python | torch | " + " | ".join(PARTS) + " |",
         "|---|---|" + "---|" * len(PARTS),
@@ -207,7 +208,7 @@ def page(rows: Mapping[str, Mapping[str, str]]) -> str:
     for row, parts in sorted(rows.items(), key=lambda item: [int(n) for n in item[0].split(":")[1].split(".")]):
         cells = ({"ok": "ok", "-": "-"}.get(parts[part], "**no**") for part in PARTS)
         lines.append(f"| {' | '.join(row.split(':'))} | {' | '.join(cells)} |")
-    lines += ["", "Again: `python benchmarks/versions.py --folder FOLDER`.", ""]
+    lines += ["", "To repeat it: `python benchmarks/versions.py --folder FOLDER`.", ""]
     return "\n".join(lines)
 
 

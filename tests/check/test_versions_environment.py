@@ -104,8 +104,8 @@ def test_three_ranks_of_which_each_differs_in_something(tmp_path: Path) -> None:
         ("environment-differs", (1,)),
         ("environment-settings", (0, 1, 2)),
     }
-    assert "numpy 1.0.1, not" in found["versions-differ", (1,)]["title"]
-    assert "NCCL_ALGO Ring, not none" in found["environment-differs", (0,)]["title"]
+    assert "numpy 1.0.1, the others" in found["versions-differ", (1,)]["title"]
+    assert "NCCL_ALGO=Ring, the others none" in found["environment-differs", (0,)]["title"]
     assert "PYTHONPATH" in found["environment-differs", (1,)]["title"]
     assert "NCCL_DEBUG_SUBSYS" in found["environment-settings", (0, 1, 2)]["title"]
 
@@ -190,7 +190,7 @@ def test_the_plugin_of_one_rank_only(tmp_path: Path) -> None:
     (tmp_path / "libnccl-net.so").write_bytes(b"elf")
     found = of_ranks("versions", {}, {}, {"LD_LIBRARY_PATH": str(tmp_path)})
     assert [(f.rule, f.culprit_ranks, f.severity) for f in found] == [("versions-differ", (2,), "wrong")]
-    assert "NCCL network plugin libnccl-net.so, 3 bytes, not none" in found[0].title
+    assert "NCCL network plugin libnccl-net.so, 3 bytes, the others none" in found[0].title
 
 
 def test_a_driver_that_is_too_old_for_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,31 +1,30 @@
-"""Every command that a page shows runs: in a folder that has what the pages speak of, with launchers that start nothing.
-
-Left to other tests: what starts ranks of its own or looks at live jobs (`demo`, `attach`, `check --ranks` ...), and lines with a placeholder.
-"""
+"""Every command that a page shows runs: in a folder that has what the pages speak of, with launchers that note what they were told to start."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from glob import glob
 from pathlib import Path
 
 import pytest
 
 from tests import warm
-from tests.floors.test_site import ROOT, WRITTEN, commands
+from tests.floors import page_commands
+from tests.floors.page_commands import Shown, shown
+from tests.floors.test_site import ROOT
 from tests.ranks.recordings import unpack
 from tests.slowness import slowness
 from tests.unit.read.made_dumps import as_json, dump, entry
 from unhang.diagnosis import judge_paths
 from unhang.show.reports import write_reports
 
-LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "srun", "kubectl", "ssh")
 REPORTS = (
     "broken",
     "unhang-reports/ci",
@@ -33,51 +32,16 @@ REPORTS = (
     "unhang-reports/20260301-101500",
     "unhang-reports/20260314-101500",
 )
-STANDS_FOR = {
-    "REPORT": "broken",
-    "DIR": "DUMPS",
-    "PATH": "train.py",
-    "RULE": "never-issued",
-    "FILE": "launch.sh",
-    "LOG...": "slurm-4711.out",
-    "COMMAND...": "true",
-}
-# Of an option that begins with one of these, or a command of this name, another test tells.
-ELSEWHERE = re.compile(
-    r"unhang (attach|demo|mcp|bundle|completion)\b|.* --(pid|ranks|collectives|links|scale|soak|reduce|follow|all)\b|unhang reports open"
-)
+PROGRAMS = ("train.py", "pretrain_gpt.py")
 LOG = json.loads((ROOT / "tests" / "incidents" / "001.json").read_bytes())["log"]
-
-
-def runnable() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(command, its words), each once; of those that start a job one for each set of options."""
-    seen = set()
-    for page in WRITTEN:
-        for command in commands(page):
-            plain = re.sub(r"\[[^\]]*\]?", "", command)
-            words = tuple(STANDS_FOR.get(word, word) for word in shlex.split(plain, comments=True)[1:])
-            if words[0] == "diagnose":
-                words = tuple("slurm-4711.out" if word == "launch.sh" else word for word in words)
-            own = words[: words.index("--") + 1] if "--" in words else words
-            own = own[:2] if words[0] == "reproduce" else own
-            if _is_whole(words) and not ELSEWHERE.match(command) and own not in seen:
-                seen.add(own)
-                yield command, words
-
-
-def _is_whole(words: tuple[str, ...]) -> bool:
-    """Whether nothing is left open in it."""
-    is_open = any(re.search(r"\{|^/|^[A-Z_]{3,}\d?$|^\.\./|^\.\.\.$", word) for word in words[1:])
-    lacks_job = (
-        words[0] in ("run", "inject", "verify")
-        and "--help" not in words
-        and "--list" not in words
-        and "--" not in words[:-1]
-    )
-    return len(words) > 1 and not is_open and not lacks_job
-
-
-RUNNABLE = tuple(runnable())
+# What a launcher is told is kept and read below; what reaches another node runs here, if it was asked for in the right form.
+LAUNCHERS = {
+    **dict.fromkeys(("torchrun", "accelerate", "deepspeed"), 'printf "%s\\n" "$*" >> "$LAUNCHED"/"${0##*/}"'),
+    "ssh": 'case "$1" in node[01]) shift; exec sh -c "$*";; *) exit 9;; esac',
+    "srun": '[ "$1 $2 $3 $4" = "--jobid 4711 --overlap -w" ] || exit 9; shift 5; exec "$@"',
+    "kubectl": '[ "$1" = exec ] && [ "$3" = -- ] || exit 9; shift 3; exec "$@"',
+    "browser": 'test -e "${1#file://}"',
+}
 
 
 @pytest.fixture(scope="module")
@@ -97,48 +61,124 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (here / name / f"rank_{rank}.json").write_bytes(as_json(dump([entry(0)])))
     for name in ("slurm-4711.out", "slurm-4711.err"):
         (here / name).write_text(LOG)
-    (here / "train.py").write_text("import torch.distributed as dist\n\ndist.barrier()\n")
+    for name in PROGRAMS:
+        (here / name).write_text("import torch.distributed as dist\n\nif __name__ == '__main__':\n    print(dist)\n")
     for name in ("launch.sh", "run.sbatch"):
         (here / name).write_text("#!/bin/sh\nexport NCCL_DEBUG=INFO\ntorchrun train.py\n")
     for name in ("tests", "examples"):
         (here / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "src" / "unhang" / "skill", here / "skill")
     (here / "bin").mkdir()
-    for name in LAUNCHERS:
-        (here / "bin" / name).write_text("#!/bin/sh\nexit 0\n")
+    (here / "launched").mkdir()
+    for name, does in LAUNCHERS.items():
+        (here / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
         (here / "bin" / name).chmod(0o755)
     return here
 
 
-JOBS = ("check", "inject", "reproduce", "run", "verify")  # half a minute each
+def environ(folder: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("UNHANG")}
+    path = f"{folder / 'bin'}:{Path(sys.executable).parent}:{kept['PATH']}"
+    given = {"PATH": path, "HOME": str(folder), "LAUNCHED": str(folder / "launched"), "BROWSER": "browser"}
+    return {**kept, **given, "PYTHONPATH": str(ROOT), "COLUMNS": "100"}
+
+
+def globbed(words: tuple[str, ...], folder: Path) -> list[str]:
+    """What a shell makes of `slurm-*.out`."""
+    return [name for word in words for name in (sorted(glob(word, root_dir=folder)) if "*" in word else []) or [word]]
+
+
+def run(one: Shown, folder: Path) -> None:
+    words = globbed(one.words, folder)
+    if words[0] in (*JOBS, "mcp") or "-" in words:
+        done = subprocess.run(
+            [sys.executable, "-m", "unhang", *words], cwd=folder, env=environ(folder),
+            input="" if words[0] == "mcp" else LOG, capture_output=True, text=True, timeout=120 * slowness(), check=False,
+        )  # fmt: skip
+    else:
+        done = warm.run([*warm.UNHANG, *words], folder, 120 * slowness(), environ(folder))
+    assert done.returncode in (0, 1, 3), f"{one.text}: {done.returncode}: {done.stderr[-600:]}"
+    assert "Traceback" not in done.stderr, f"{one.text}: {done.stderr[-600:]}"
+
+
+JOBS = ("check", "inject", "reproduce", "run", "verify")  # a minute each
 
 
 @pytest.mark.parametrize(
     "command",
     [
         pytest.param(name, marks=[pytest.mark.whole] if name in JOBS else [])
-        for name in sorted({words[0] for _, words in RUNNABLE})
+        for name in sorted({one.words[0] for one in shown() if one.how in ("run", "named")})
     ],
 )
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_it_runs(command: str, folder: Path) -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("UNHANG")}
-    environ = {**kept, "PATH": f"{folder / 'bin'}:{Path(sys.executable).parent}:{kept['PATH']}", "HOME": str(folder)}
-    for shown, words in RUNNABLE:
-        if words[0] != command:
-            continue
-        if "-" in words:
-            done = subprocess.run(
-                [*warm.UNHANG, *words], cwd=folder, env=environ, input=LOG,
-                capture_output=True, text=True, timeout=60 * slowness(), check=False,
-            )  # fmt: skip
-        else:
-            done = warm.run([*warm.UNHANG, *words], folder, 60 * slowness(), environ)
-        assert done.returncode in (0, 1, 3), f"{shown}: {done.returncode}: {done.stderr[-600:]}"
-        assert "Traceback" not in done.stderr, f"{shown}: {done.stderr[-600:]}"
+    ours = {one.words: one for one in shown() if one.how in ("run", "named") and one.words[0] == command}
+    for one in ours.values():
+        run(one, folder)
+    told = [(file.name, line) for file in (folder / "launched").iterdir() for line in file.read_text().splitlines()]
+    if command == "run":
+        assert {name for name, _ in told} == {"torchrun", "accelerate", "deepspeed"}
+    for launcher, line in told:
+        launchable(launcher, shlex.split(line), folder)
 
 
-def test_most_of_what_the_pages_show_is_run() -> None:
-    assert len(RUNNABLE) > 60
-    assert {"run", "diagnose", "fix", "verify", "check", "env", "explain", "lint", "inject", "reports"} <= {
-        w[0] for _, w in RUNNABLE
-    }
+def launchable(launcher: str, words: list[str], folder: Path) -> None:
+    """Whether the launcher itself takes these words, and the program is there.
+
+    Raises:
+        SystemExit: The launcher would refuse them.
+    """
+    if launcher == "torchrun":
+        from torch.distributed.run import get_args_parser
+
+        given = get_args_parser().parse_args(words)
+        program = given.training_script
+        assert given.module or (folder / program).exists(), words
+    elif launcher == "accelerate":
+        launch_command = pytest.importorskip("accelerate.commands.launch")
+        given = launch_command.launch_command_parser().parse_args(words[1:])
+        assert words[0] == "launch"
+        assert (folder / given.training_script).exists()
+    else:  # not installed here: what its own page says of it
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--num_gpus", type=int)
+        parser.add_argument("script")
+        assert (folder / parser.parse_args(words).script).exists()
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(400)
+def test_what_looks_at_a_live_job_runs_on_one(folder: Path) -> None:
+    live = [one for one in shown() if one.how == "live"]
+    apart = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if not shutil.which("unshare") or subprocess.run([*apart, "true"], capture_output=True).returncode:
+        pytest.skip("no PID namespace can be made here")
+    done = subprocess.run(
+        [*apart, sys.executable, "-m", "tests.floors.live_commands", str(folder)],
+        input=json.dumps([one.words for one in live]), capture_output=True, text=True, env=environ(folder), cwd=ROOT, timeout=380,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = dict(zip((one.text for one in live), json.loads(done.stdout), strict=True))
+    wrong = {text: result for text, result in found.items() if result[0] not in (0, 1)}
+    assert wrong == {}
+    assert found["unhang attach"][0] == 1  # it hangs, and is named
+
+
+@pytest.mark.whole
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("one", [one for one in shown() if one.how in ("ranks", "demo")], ids=lambda one: one.text)
+def test_what_starts_jobs_of_its_own_runs(one: Shown, folder: Path) -> None:
+    path = environ(folder)["PATH"].removeprefix(f"{folder / 'bin'}:")  # the real launchers
+    unhang = [sys.executable, "-m", "unhang", *one.words]
+    done = subprocess.run(unhang, cwd=folder, env={**environ(folder), "PATH": path}, capture_output=True, timeout=390)
+    assert done.returncode in (0, 1), done.stderr[-600:]
+
+
+def test_every_command_of_the_pages_is_run_or_excused() -> None:
+    count = Counter(one.how for one in shown())
+    print(dict(count))
+    assert count.total() > 170
+    assert {one.text for one in shown() if one.how == "parsed"} == set(page_commands.PARSED)
+    assert all(word.isupper() is False or "=" in word for one in shown() for word in one.words if word.endswith("..."))
+    assert count["named"] < 12

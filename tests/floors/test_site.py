@@ -84,7 +84,7 @@ def parsed(command: str) -> None:
     found.make_parser(context).parse_args([word for word in rest if word not in ("...", "[OPTIONS]")])
 
 
-@pytest.mark.parametrize("page", WRITTEN)
+@pytest.mark.parametrize("page", PAGES)
 def test_every_command_is_one(page: str) -> None:
     for command in commands(page):
         try:

@@ -20,7 +20,7 @@ def test_who_was_missing_is_told_of_a_known_world_and_no_cause_is_made_up() -> N
     (finding,) = found.findings
     assert (finding.cause, finding.culprit_ranks) == ("unknown", (0,))  # who, not why
     assert "rank 1 waited in ALLREDUCE #668 of 52 elements" in finding.title
-    assert "rank 0 told of no wait" in finding.title
+    assert "rank 0 reported no wait" in finding.title
     assert found.next_steps
 
 

@@ -96,11 +96,11 @@ def _numbers(text: str) -> set[int]:
 def _horovod(s: Situation) -> Known | None:
     if lines := s.events.of("horovod.missing"):
         common = set.intersection(*(_numbers(e["missing"]) for e in lines))
-        return (tuple(sorted(common)), "did not submit it", lines) if common else None
+        return (tuple(sorted(common)), "did not submit its part", lines) if common else None
     lists = s.events.of("horovod.missing_for")
     listed = {n for e in lists if (n := e.number("rank_")) is not None}
     if 0 < len(listed) <= 2:
-        return tuple(sorted(listed)), "did not submit it", lists
+        return tuple(sorted(listed)), "did not submit its part", lists
     lines = s.events.of("horovod.ready")
     ready = [_numbers(e["ready"]) for e in lines]
     if not ready or any(r != ready[0] for r in ready):

@@ -51,7 +51,8 @@ def jobs_wanted(wish: Wish) -> tuple[list[FoundJob], Processes]:
     hidden = sum(p.is_python and p.uid != os.geteuid() and not p.is_readable for p in processes.by_pid.values())
     found = chosen(jobs, wish.target, processes, hidden)
     if len(found) > 1 and not wish.takes_all:
-        raise SeveralJobs("several jobs run here:\n" + "\n".join(f"  {line}" for line in listed(found, processes)))
+        lines = "".join(f"\n  {line}" for line in listed(found, processes))
+        raise SeveralJobs(f"several jobs run here; name one by a pid, or take all with --all:{lines}")
     return found, processes
 
 

@@ -35,7 +35,7 @@ class NoJob(NothingToJudge):
 class SeveralJobs(WrongUsage):
     """It must be said which one is meant."""
 
-    help_text = "name one of them by a pid, or take all with --all"
+    help_text = ""
 
 
 @dataclass(frozen=True)

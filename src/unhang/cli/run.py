@@ -226,7 +226,7 @@ def _live_renderer(options: RunOptions) -> Callable[[Path], str]:
     """Makes what is shown of a hang in the watcher's process, coloured if our stderr is a terminal."""
     from unhang.diagnosis import judge_paths
     from unhang.show.reports import render
-    from unhang.show.text import render_stall
+    from unhang.show.stall import render_stall
 
     color = wants_color(2)
     ends = options.on_hang == "abort" and options.abort_after_s is not None
@@ -347,7 +347,7 @@ def diagnose_and_show(bundle: Path, report_dir: Path, is_quiet: bool = False, to
         from unhang.show.headline import headline
 
         said = headline(diagnosis, judged.case, judged.waits) if diagnosis.earlier else in_brief(judged.case.course)
-        log(f"{': '.join(filter(None, (diagnosis.outcome, said)))}; report in {report_dir}")
+        log(f"{': '.join(filter(None, (diagnosis.word, said)))}; report in {report_dir}")
         for found in diagnosis.remarks:
             log(f"note: {found.remark}")
     if failures:

@@ -59,8 +59,8 @@ def hoist(program: Program, line: int, gate_line: int, makers: Callable[[str], b
         raise NoDiff(f"the call needs {min(missing)}, which only some ranks have")
     _with_what_it_needs(move)
     _make(move, expression)
-    what = f"calls {called(call)}()" if called(call) else f"makes the call of line {line}"
-    return f"Every rank {what}; what one rank alone does with the result stays under the condition"
+    what = f"call {called(call)}()" if called(call) else f"make the call of line {line}"
+    return f"Let every rank {what}: move it out of the condition"
 
 
 def _made_at(program: Program, line: int, makers: Callable[[str], bool]) -> tuple[ast.stmt, ast.Call]:

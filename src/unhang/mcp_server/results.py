@@ -52,6 +52,7 @@ def of_report(report: Fields) -> Fields:
     missing = [f"{a.get('what')}: {a.get('reason')}" for a in report.get("inventory", {}).get("absent", ())]
     return {
         "outcome": report.get("outcome"),
+        "verdict": report.get("verdict"),
         "hang": (report.get("hang") or {}).get("kind"),
         "ranks_in_job": report.get("job", {}).get("world_size"),
         "findings": [_finding(f) for f in findings if not f.get("consequence_of")],

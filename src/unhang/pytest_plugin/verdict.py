@@ -38,7 +38,7 @@ def read_verdict(report: Path) -> Verdict | None:
     place = first["location"]
     at = f"{place['file'].rsplit('/', 1)[-1]}:{place['line']}" if place else ""
     where = f", at {at}" if at and at not in first["title"] else ""
-    headline = f"{fields['outcome'].upper()}: {first['title']}{where} [{first['cause']}, {first['confidence']:.0%}]"
+    headline = f"{fields.get('verdict', fields['outcome']).upper()}: {first['title']}{where} [{first['cause']}, {first['confidence']:.0%}]"
     also = [f"also: {other['title']}" for other in others[:3] if not other["consequence_of"]]
     return Verdict(headline, "\n".join([*_explained(first), *also]))
 

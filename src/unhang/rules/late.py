@@ -217,10 +217,7 @@ def _why(s: Situation, late: LateRank) -> str:
     if waits_idly(s, late) and late.activity.awaits == "a child process":
         text += " The processes that it started use no processor."
     hang, limit = s.case.hang, _limit_s(s, late)
-    if hang is not None and hang.detected_after_s is not None:
-        text += f" They had waited for {max(0.0, hang.detected_after_s):.0f} s"
-        text += f"; the group's own limit is {limit:.0f} s." if limit else "."
-    elif hang is not None and limit:
+    if hang is not None and hang.detected_after_s is None and limit:
         text += f" The group's own limit is {limit:.0f} s."
     return text
 

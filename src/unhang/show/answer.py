@@ -68,10 +68,10 @@ def verdict(view: View, issue: str, has_rule: bool) -> Markup:
     rule = tag("a", f"About the rule {view['rule']}", href="#rule") if has_rule else None
     return markup(
         tag("div", tag("span", view["word"], cls=f"badge {view['outcome']}"), " ", tag("div", chips, cls="chips"), cls="verdict"),
-        tag("h1", view["headline"]),
+        tag("h1", _inline(view["headline"])),
         tag(
             "div",
-            tag("div", tag("p", view["because"], cls="because") if view["because"] else None, _place(view["place"])),
+            tag("div", tag("p", _inline(view["because"]), cls="because") if view["because"] else None, _place(view["place"])),
             tag("div", summary, cls="summary") if summary else None,
             cls="columns two" if summary else "columns",
         ),
@@ -125,7 +125,7 @@ def _change(fix: View) -> Iterator[Part]:
 
 
 def _card(number: int, title: str, *content: Part) -> Markup:
-    body = tag("div", tag("h3", title), *content)
+    body = tag("div", tag("h3", _inline(title)), *content)
     return tag(
         "article", tag("div", str(number), cls="number", aria_hidden="true"), body, cls="card fix", id=f"fix-{number}"
     )
@@ -255,7 +255,7 @@ def evidence(view: View) -> Markup:
 def _other(finding: View) -> Markup:
     about = [finding["certainty"], finding["ranks"], f"follows from {finding['after']}" if finding["after"] else ""]
     head = (tag("b", finding["title"]), tag("p", " · ".join(part for part in about if part), cls="small"))
-    return tag("div", *head, tag("p", finding["because"]), cls="other")
+    return tag("div", *head, tag("p", _inline(finding["because"])), cls="other")
 
 
 def _listed(texts: Sequence[str]) -> Markup:

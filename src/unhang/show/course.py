@@ -100,15 +100,19 @@ def cost_of(case: Case) -> dict[str, Any]:
 
 
 def cost_in_words(cost: Mapping[str, Any]) -> str:
-    """`4 ranks stuck for 2.1 s; torch's own limit of 30 min would have made it 2 rank-hours`; "" where nothing is known."""
+    """`4 ranks stuck for 2.1 s; its own limit of 30 min would have cost 2.0 rank-hours`; "" where nothing is known."""
     if not cost:
         return ""
     said = f"{cost['ranks']} rank{'s' * (cost['ranks'] > 1)} stuck for {duration(cost['stood_s'])}"
+    return "; ".join(filter(None, (said, limit_in_words(cost))))
+
+
+def limit_in_words(cost: Mapping[str, Any]) -> str:
+    """`its own limit of 30 min would have cost 2.0 rank-hours`; "" where it is not known, or was reached."""
     limit_s = cost.get("limit_s", 0)
-    if limit_s > cost["stood_s"]:
-        hours = cost["ranks"] * limit_s / 3600
-        said += f"; the job's own limit of {duration(limit_s)} would have made it {hours:.1f} rank-hours"
-    return said
+    if not cost or limit_s <= cost["stood_s"]:
+        return ""
+    return f"its own limit of {duration(limit_s)} would have cost {cost['ranks'] * limit_s / 3600:.1f} rank-hours"
 
 
 def cost_of_step(step: NextStep) -> str:

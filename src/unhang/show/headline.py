@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze.standing import standing
-from unhang.model import Attempt, Case, Diagnosis, Finding, Outcome, Verdict, WaitsFor
+from unhang.model import Attempt, Case, Diagnosis, Finding, Job, Outcome, Verdict, WaitsFor
 from unhang.model.rank_sets import name_ranks
 
 MOST_CHARACTERS = 80
+_LONGEST_COMMAND = 100
 
 
 def _with_place(finding: Finding) -> str:
@@ -113,6 +115,8 @@ def certainties(finding: Finding) -> tuple[tuple[str, str], ...]:
     sure = f"{finding.confidence:.0%}"
     if finding.cause != "unknown":
         return ("cause", finding.cause), ("confidence", sure)
+    if "cause is not established" in finding.title:
+        return (("confidence", sure),)
     why = ("why", "not established")
     return (("who", sure), why) if finding.culprit_ranks else (why, ("confidence", sure))
 
@@ -123,6 +127,12 @@ def certainty(finding: Finding) -> str:
     if finding.cause != "unknown":
         return ", ".join(value for _, value in parts)
     return "; ".join(f"{of}: {value}" for of, value in parts)
+
+
+def filled(text: str, job: Job) -> str:
+    """What to type, with the job's own command where it is known and short."""
+    command = shlex.join(job.command)
+    return text.replace("<the same command>", command) if 0 < len(command) <= _LONGEST_COMMAND else text
 
 
 def undecided(diagnosis: Diagnosis) -> list[tuple[str, tuple[str, ...]]]:

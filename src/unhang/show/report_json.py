@@ -149,6 +149,7 @@ def to_json(diagnosis: Diagnosis, case: Case | None = None) -> bytes:
             "absent": [{"what": a.what, "reason": a.reason} for a in diagnosis.inventory.absent],
         },
         "notes": diagnosis.notes,
+        "verdict": diagnosis.word,
         **({"earlier": [_attempt(a) for a in diagnosis.earlier]} if diagnosis.earlier else {}),
         **({"next_steps": [asdict(step) for step in diagnosis.next_steps]} if diagnosis.next_steps else {}),
         **(_as_reported(diagnosis) or (_course(case, diagnosis) if case is not None else {})),

@@ -44,7 +44,7 @@ def frames_of(evidence: RankEvidence | None) -> tuple[str, Frames]:
     if evidence.error and evidence.error.frames:
         return f"raised {evidence.error.type} here", evidence.error.frames
     if evidence.exit and evidence.exit.frames:
-        return f"ended here ({evidence.exit.kind})", evidence.exit.frames
+        return f"{how_it_ended(evidence.exit)} here", evidence.exit.frames
     stack = evidence.main_stack or next(iter(evidence.stacks), None)
     return ("was here" if evidence.exit else "is here", stack.frames) if stack else ("", ())
 

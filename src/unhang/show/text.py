@@ -1,11 +1,10 @@
-"""The report for a terminal, whose first line is the answer; and what is shown of a suspicion while the job still runs."""
+"""The report for a terminal, whose first line is the answer."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from unhang.analyze.activity import Activity, activity_in
 from unhang.model import (
     Case,
     Diagnosis,
@@ -13,16 +12,23 @@ from unhang.model import (
     Finding,
     Fix,
     Frame,
-    HangObservation,
+    Job,
     NextStep,
     Outcome,
     WaitsFor,
-    user_frames,
 )
 from unhang.model.findings import NO_HELP
 from unhang.model.rank_sets import count_ranks, name_ranks
-from unhang.show.course import cost_in_words, cost_of, cost_of_step, course_lines, is_remarkable, stop_in_words, stop_of
-from unhang.show.headline import certainty, ended, headline, undecided
+from unhang.show.course import (
+    cost_of,
+    cost_of_step,
+    course_lines,
+    is_remarkable,
+    limit_in_words,
+    stop_in_words,
+    stop_of,
+)
+from unhang.show.headline import certainty, ended, filled, headline, undecided
 from unhang.show.paper import Paper, duration
 from unhang.show.run_card import run_card
 from unhang.show.stacks import ShownStack, compared, frames_of, last_calls, line_of, native_rows, short_place
@@ -30,7 +36,6 @@ from unhang.show.wait_graph import WaitGraph, WaitNode, wait_graph, without_wait
 
 _MOST_ROOTS, _MOST_FRAMES = 3, 4
 _MOST = 12  # lines of one list: a report must stay readable at any number of ranks
-_BUSY_SHARE = 0.05
 _BADGE = {
     Outcome.HANG: "bad",
     Outcome.CRASH: "bad",
@@ -60,20 +65,29 @@ def first_line(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool = 
 
 
 def _facts(paper: Paper, diagnosis: Diagnosis, case: Case) -> None:
+    """When and where it stood, what it was, what it would have cost: each said once."""
     job, hang = diagnosis.job, diagnosis.hang
-    facts = [f"{job.world_size} ranks" if job.world_size else "", f"{job.nodes} nodes" if job.nodes > 1 else ""]
-    facts += [job.backend, f"torch {job.torch_version}" if job.torch_version else ""]
-    facts += [f"exit code {job.exit_code}" if job.exit_code is not None else ""]
-    if hang:
-        began = "" if hang.onset_s is None else f" {duration(hang.onset_s)} after the start"
-        facts += ["seen from outside, while it runs" if hang.kind == "stalled" else f"{hang.kind} hang{began}"]
-        facts += ["" if hang.detected_after_s is None else f"found {duration(hang.detected_after_s)} later"]
-        facts += ["withdrawn: it moved again" if hang.withdrawn else ""]
-    facts += [stop_in_words(stop_of(case, diagnosis.findings[0] if diagnosis.findings else None))]
-    if any(facts):
-        paper.prose(", ".join(f for f in facts if f), style="dim")
-    if cost := cost_in_words(cost_of(case)):
-        paper.prose(cost, style="dim")
+    code = f"exit code {job.exit_code}" if job.exit_code is not None else ""
+    stop = stop_in_words(stop_of(case, diagnosis.findings[0] if diagnosis.findings else None))
+    if hang is None:
+        course = [" ".join(filter(None, (code, stop)))]
+    elif hang.kind == "stalled":
+        course = ["seen from outside, while it runs", stop]
+    else:
+        began = "" if hang.onset_s is None else f"{duration(hang.onset_s)} after the start"
+        stood = ", ".join(filter(None, (stop, began)))
+        found = "" if hang.detected_after_s is None else f"found {duration(hang.detected_after_s)} later"
+        withdrawn = "withdrawn: it moved again" if hang.withdrawn else ""
+        course = [f"{hang.kind} hang {stood}".strip(), found, withdrawn, code]
+    setup = [f"{job.world_size} ranks" if job.world_size else "", f"{job.nodes} nodes" if job.nodes > 1 else ""]
+    setup += [
+        job.backend if job.world_size else f"backend {job.backend}" if job.backend else "",
+        f"torch {job.torch_version}" if job.torch_version else "",
+    ]
+    what = ", ".join(filter(None, setup))
+    for facts in (course, [what, limit_in_words(cost_of(case))]) if hang else ([what, *course],):
+        if said := "; ".join(filter(None, facts)):
+            paper.prose(said, style="dim")
 
 
 def _table(paper: Paper, heading: str, lines: Sequence[tuple[str, str]]) -> None:
@@ -143,24 +157,25 @@ def _frames(paper: Paper, frames: Sequence[Frame]) -> None:
             paper.line(text, indent=10)
 
 
-def _stack(paper: Paper, shown: ShownStack, lead: str = "") -> None:
-    paper.line(lead, (shown.title, "strong"), indent=2)
+def _stack(paper: Paper, shown: ShownStack, lead: str = "", is_over: bool = False) -> None:
+    title = shown.title.replace(" is here", " was here") if is_over else shown.title
+    paper.line(lead, (title, "strong"), indent=2)
     frames = shown.frames
     if len(frames) > 40:
         paper.line((f"  ... {len(frames) - 40} outer frames", "dim"), indent=4)
     _frames(paper, frames[-40:])
 
 
-def _stacks(paper: Paper, case: Case, finding: Finding) -> None:
+def _stacks(paper: Paper, case: Case, finding: Finding, is_over: bool) -> None:
     culprit, expected = compared(case, finding)
     if culprit is None and expected is None:
         return
     paper.heading("Where")
     paper.line(("most recent call last; > is your code", "dim"), indent=2)
     if culprit:
-        _stack(paper, culprit)
+        _stack(paper, culprit, is_over=is_over)
     if expected:
-        _stack(paper, expected, "while " if culprit else "of its peers, ")
+        _stack(paper, expected, "while " if culprit else "of its peers, ", is_over)
 
 
 def _late_stacks(paper: Paper, case: Case, waits: WaitsFor) -> None:
@@ -183,21 +198,22 @@ def _evidence(paper: Paper, lines: Sequence[EvidenceLine]) -> None:
         paper.line((f"... and {len(lines) - _MOST} more lines", "dim"), indent=2)
 
 
-def _fix(paper: Paper, number: int, fix: Fix) -> None:
+def _fix(paper: Paper, number: int, fix: Fix, job: Job) -> None:
     paper.prose(fix.title, style="strong", lead=f"{number}. ")
     if fix.change:
-        paper.verbatim(fix.change, indent=5)
-    for lead, text in (("verify: ", fix.verify), ("undo:   ", fix.undo)):
+        paper.verbatim(filled(fix.change, job), indent=5)
+    apply = "unhang fix --apply" if fix.patch and number == 1 else ""
+    for lead, text in (("apply:  ", apply), ("verify: ", filled(fix.verify, job)), ("undo:   ", fix.undo)):
         if text:
             paper.prose(text, indent=5, lead=lead)
 
 
-def _fixes(paper: Paper, finding: Finding) -> None:
+def _fixes(paper: Paper, finding: Finding, job: Job) -> None:
     remedies = [fix for fix in finding.fixes if fix.helps]
     if remedies:
         paper.heading("What to do")
     for number, fix in enumerate(remedies, 1):
-        _fix(paper, number, fix)
+        _fix(paper, number, fix, job)
     useless = [fix for fix in finding.fixes if not fix.helps]
     if useless:
         paper.heading("What does not help")
@@ -310,10 +326,10 @@ def render_text(
         seen = case.of_attempt(first.attempt)
         _why(paper, first)
         if not diagnosis.next_steps:  # which say the same, and more
-            _fixes(paper, first)
+            _fixes(paper, first, diagnosis.job)
         if seen is case:
             _waits(paper, wait_graph(waits, first.culprit_ranks), waits, case, _is_over(diagnosis))
-        _stacks(paper, seen, first)
+        _stacks(paper, seen, first, _is_over(diagnosis))
         _evidence(paper, first.evidence)
         _others(paper, diagnosis.findings[1:])
     else:
@@ -329,68 +345,3 @@ def render_text(
     _missing(paper, diagnosis)
     _notes(paper, diagnosis.notes)
     return str(paper)
-
-
-def render_stall(case: Case, waits: WaitsFor, hang: HangObservation, what_next: str, color: bool = False) -> str:
-    """A few lines. `what_next`: what becomes of the job, as the user has asked for it."""
-    paper = Paper(color, 100)
-    lasted = f" {duration(hang.detected_after_s)}" if hang.detected_after_s is not None else ""
-    paper.line((f"STALLED{lasted}:", "warn"), " ", (_stalled(case, waits, hang), "strong"))
-    for node in wait_graph(waits).nodes:
-        for wait in node.waits[:1]:
-            paper.line(f"{name_ranks(node.ranks)} in {wait.what}", indent=2)
-    for rank in waits.roots[:_MOST_ROOTS]:
-        if stack := _one_line_stack(case, rank):
-            paper.line(f"rank {rank} in {stack}", indent=2)
-    paper.prose(f"Suspected, not proven. {what_next}", style="dim")
-    return str(paper)
-
-
-def _stalled(case: Case, waits: WaitsFor, hang: HangObservation) -> str:
-    waiting = tuple(sorted({edge.waiter for edge in waits.edges}))
-    if not waiting:
-        return hang.reason or f"{name_ranks(hang.waiting_ranks)} make no progress"
-    verb = "waits" if len(waiting) == 1 else "wait"
-    if not waits.roots:
-        return f"{name_ranks(waiting)} {verb}: {hang.reason}"
-    doing = {_doing(case, rank) for rank in waits.roots}
-    what = f" ({doing.pop()})" if len(doing) == 1 else ""
-    return f"{name_ranks(waiting)} {verb} for {name_ranks(waits.roots)}{what}"
-
-
-def _doing(case: Case, rank: int) -> str:
-    evidence = case.ranks.get(rank)
-    if evidence is None:
-        return "not seen from here" if rank in case.out_of_sight else "it has not registered"
-    activity = activity_in(case, rank)
-    share = evidence.state.cpu_share if evidence.state else None
-    return f"{_words(activity, share or 0.0)} {_place(activity)}".strip()
-
-
-def _words(activity: Activity, cpu_share: float) -> str:
-    match activity.kind:
-        case "data":
-            return "waits for its data"
-        case "lock" | "outside":
-            return f"waits for {activity.awaits}"
-        case "frozen":
-            return f"it is {activity.detail}"
-        case "shutdown":
-            return "at the end of its program"
-        case "dead":
-            return "it has ended"
-        case "unknown":
-            return activity.detail
-        case _:
-            return "busy" if cpu_share >= _BUSY_SHARE else ""
-
-
-def _place(activity: Activity) -> str:
-    frame = activity.frame
-    return f"in {frame.function}, {frame.file.rsplit('/', 1)[-1]}:{frame.line}" if frame else ""
-
-
-def _one_line_stack(case: Case, rank: int) -> str:
-    evidence = case.ranks.get(rank)
-    stack = evidence.main_stack if evidence else None
-    return " < ".join(map(str, user_frames(stack.frames)[:_MOST_FRAMES])) if stack else ""

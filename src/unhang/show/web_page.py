@@ -26,7 +26,7 @@ from unhang.numeric import has_numpy, np, npt
 from unhang.read.redact import redact_text
 from unhang.show.answer import about_rule, behind, evidence, log_lines, remedies, verdict, wait_rows
 from unhang.show.course import cost_in_words, cost_of, cost_of_step, course_lines, panels, stop_in_words, stop_of
-from unhang.show.headline import certainties, certainty, headline, undecided
+from unhang.show.headline import certainties, certainty, filled, headline, undecided
 from unhang.show.issue_text import issue_text
 from unhang.show.markup import Markup, markup, table, tag
 from unhang.show.paper import duration, printable
@@ -223,10 +223,10 @@ def _lanes(shown: Timeline) -> View:
     }
 
 
-def _fixes(finding: Finding | None) -> list[View]:
+def _fixes(finding: Finding | None, job: Job) -> list[View]:
     names = ("title", "setting", "command", "patch", "advice", "verify", "undo")
     remedies = [fix for fix in (finding.fixes if finding else ()) if fix.helps]
-    return [{name: getattr(fix, name) for name in names} for fix in remedies]
+    return [{name: filled(getattr(fix, name), job) for name in names} for fix in remedies]
 
 
 def _useless(finding: Finding | None) -> list[View]:
@@ -281,7 +281,7 @@ def page_data(diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> View:
         "culprits": list(culprits),
         "place": _source(first.location) if first else None,
         "evidence": [[e.source, e.text] for e in (first.evidence[:_MOST] if first else ())],
-        "fixes": _fixes(first),
+        "fixes": _fixes(first, diagnosis.job),
         "useless": _useless(first),
         "steps": [{**asdict(step), "cost": cost_of_step(step)} for step in diagnosis.next_steps],
         "others": _findings([*diagnosis.findings[1:], *_of_attempts(diagnosis)]),

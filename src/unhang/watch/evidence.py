@@ -28,6 +28,7 @@ from unhang.watch.ranks import WatchedRank, write_whole
 
 MOST_WORKERS = 16
 CONFIRM_S = 0.35
+PICKLES_S = 0.6  # the recorder turns to what it is asked every quarter of a second
 INTERRUPT_CALLS_S, INTERRUPT_STACKS_S, INTERRUPT_PATHS_S = 0.5, 1.2, 0.3
 _ENDED = ("Z", "X", "gone")
 AT_INTERRUPT = "interrupt.txt"  # the recorder's: the stacks at the moment at which the signal came to the rank
@@ -44,12 +45,17 @@ def save_calls(rank: WatchedRank, timeout_s: float = 1.0) -> bytes | None:
 
 
 def take_evidence(ranks: Sequence[WatchedRank], oom_kills: int | None, with_workers: bool = False) -> dict[int, bytes]:
-    """Calls, stacks and /proc of all `ranks`; the JSON dumps by rank. `with_workers`: see `save_stacks`. Blocks: some seconds at most."""
+    """Calls, stacks and /proc of all `ranks`; the JSON dumps by rank. `with_workers`: see `save_stacks`. Blocks: some seconds at most.
+
+    A torch without that server (2.7 and older) is asked through the recorder.
+    """
     dumps = {}
     for rank in ranks:
         if (dump := save_calls(rank)) is not None:
             dumps[rank.rank] = dump
         rank.write_state({**rank.probe.read(), "oom_kills": oom_kills})
+    unheard = [r for r in ranks if r.rank not in dumps and r.has_groups() and not r.probe.is_stopped()]
+    request_pickles([r.folder for r in unheard], PICKLES_S)
     save_stacks(ranks, with_workers)
     return dumps
 
@@ -142,7 +148,10 @@ def let_die(rank: WatchedRank) -> None:
 def is_unchanged(ranks: Sequence[WatchedRank], dumps: Mapping[int, bytes]) -> bool:
     """Whether a proof still holds a moment later: same pages, same open calls. Blocks: CONFIRM_S and the answers."""
     before = {r.rank: r.movement for r in ranks}
+    pickles = {r.folder: p for r in ranks if r.rank not in dumps and (p := _pickle(r.folder)) is not None}
     time.sleep(CONFIRM_S)
+    if pickles and (request_pickles(list(pickles), PICKLES_S) or any(_pickle(f) != p for f, p in pickles.items())):
+        return False
     now = time.monotonic()
     for rank in ranks:
         if rank.poll(now) is not None or rank.movement != before[rank.rank]:
@@ -151,6 +160,12 @@ def is_unchanged(ranks: Sequence[WatchedRank], dumps: Mapping[int, bytes]) -> bo
         if rank.rank in dumps and (again is None or open_calls(again) != open_calls(dumps[rank.rank])):
             return False
     return True
+
+
+def _pickle(folder: Path) -> bytes | None:
+    with suppress(OSError):
+        return (folder / "flight.pickle").read_bytes()
+    return None
 
 
 def take_before_end(ranks: Sequence[WatchedRank], oom_kills: int | None) -> None:

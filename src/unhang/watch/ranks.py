@@ -22,6 +22,7 @@ _TURNS_PER_SAMPLE = 3
 _PIDFD_INFO = struct.Struct("=Q52xi")  # what is given, then ids; the wait status
 _PIDFD_GET_INFO, _PIDFD_INFO_EXIT = 0xC040FF0B, 1 << 3
 _MOVEMENT = slice(32, 40), slice(64, 88)  # optimizer steps; ring position, initialised, ended
+_INITIALISED = slice(72, 80)
 _STEPS = struct.Struct("<Q")
 _GROUP = struct.Struct("<Qqqq")  # of the status: number + 1, last enqueued, last completed, unused
 # Jobs without an optimizer of torch: more calls on one group than setting up makes.
@@ -110,6 +111,10 @@ class WatchedRank:
     def page(self, offset: int, size: int) -> bytes:
         """A part of the head of its shared-memory page, as it was polled last; fewer bytes where there is none."""
         return self._header[offset : offset + size]
+
+    def has_groups(self) -> bool:
+        """Whether init_process_group is behind it, and destroy_process_group is not."""
+        return self.page(_INITIALISED.start, 8) == b"\1" + bytes(7)
 
     def moves(self) -> bool:
         """Whether it has moved since it was last polled."""

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.show.cases import SAMPLES, hang
+from tests.unit.show.cases import SAMPLES, crash, hang
 from tests.unit.show.odd_cases import HOSTILE, hostile
-from unhang.model import CAUSES
+from unhang.model import CAUSES, Outcome
 from unhang.show.report_json import to_json
 
 KEYS: dict[str, list[str]] = {
-    "": ["schema", "outcome", "job", "hang", "findings", "outcomes", "inventory", "notes"],
+    "": ["schema", "outcome", "job", "hang", "findings", "outcomes", "inventory", "notes", "verdict"],
     "job": ["world_size", "nodes", "command", "backend", "torch_version", "exit_code"],
     "hang": ["kind", "onset_s", "detected_after_s", "waiting_ranks"],
     "finding": [
@@ -82,3 +82,12 @@ def test_numpy_numbers_and_nan_become_json() -> None:
     loaded = json.loads(to_json(replace(sample, findings=(replace(sample.findings[0], collective=odd),))))
     expected = {"op": "all_reduce", "seq": 5, "rate": None, "sizes": [[2, 3]], "group": [1, 2]}
     assert loaded["findings"][0]["collective"] == expected
+
+
+def test_a_job_that_ended_well_and_did_wrong_is_no_clean_verdict() -> None:
+    diagnosis = crash().diagnosis
+    wrong = replace(diagnosis, outcome=Outcome.CLEAN)
+    said = json.loads(to_json(wrong))
+    assert (said["outcome"], said["verdict"]) == ("clean", "wrong")
+    assert json.loads(to_json(replace(wrong, findings=())))["verdict"] == "clean"
+    assert json.loads(to_json(diagnosis))["verdict"] == "crash"

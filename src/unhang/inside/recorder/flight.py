@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from .recording import Recording, attempt, write_whole
+from .standing import standing_calls
 
 _BINDINGS = "torch._C._distributed_c10d"
 
@@ -65,8 +67,23 @@ def dump(recording: Recording, name: str) -> None:
         return
     with _without_inductor():
         data = ask()
+    if not _keeps_gloo():
+        data = attempt("calls of gloo", _with_standing, recording, data) or data
     if not write_whole(recording.path(name), data):
         recording.note(name, "the file could not be written")
+
+
+def _keeps_gloo() -> bool:
+    """Whether the flight recorder of this torch has the calls of gloo, too."""
+    return _binding("_dump_fr_trace") is not None
+
+
+def _with_standing(recording: Recording, data: bytes) -> bytes | None:
+    """The calls of gloo in which threads stand, where torch's own dump has no entry."""
+    if pickle.loads(data).get("entries"):
+        return None
+    found = standing_calls(recording)
+    return pickle.dumps(found, 2) if found else None
 
 
 def dump_at_end(recording: Recording) -> None:

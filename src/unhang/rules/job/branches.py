@@ -181,7 +181,9 @@ def _parted(s: Situation, d: Divergence) -> Found:
         "are": w.verb(odd, "is", "are"),
         "first": f"Call #{d.seq} of {d.group} is the first in which the ranks differ.",
         "paired": _paired(d),
-        "why": _why(s, d),
+        "why": "" if say in ("alone", "skipped") and d.by_condition is None else _why(s, d),
+        "mine_at": w.at(innermost(d.odd_path)),
+        "theirs_at": w.at(innermost(d.reference_path)),
         **more,
     }
     return Found(
@@ -263,7 +265,7 @@ def _did(s: Situation, d: Divergence, hidden: Frame | None) -> tuple[str, dict[s
         functions = functions_called(s, d)
         if functions:
             return "another function", {"called": functions[0], "their_function": functions[1]}
-        return "shifted", {"shift": shift_at(s.case, d).value, "give": w.verb(d.reference, "gives", "give")}
+        return "shifted", {"shift": shift_at(s.case, d).value}
     return "once more" if d.added else "left out" if d.skipped else "another way", {}
 
 

@@ -307,8 +307,8 @@ def rank_exited_early(s: Situation) -> Found | None:
     end = leaver.exit
     assert end is not None
     failure = Failure(leaver.rank, end.kind, end.time_ns, None, end, secondary=False)
-    code = f" with code {end.code}" if end.code is not None else ""
-    how = ("came to the end of its program" if end.kind == "exit" else f"called {end.kind}") + code
+    is_end, code = end.kind == "exit", "" if end.code is None else str(end.code)
+    how = f"came to the end of its program{code and f' (exit code {code})'}" if is_end else f"called {end.kind}({code})"
     is_sure = lead_of_waiting(s, leaver) > 0
     found = found_at_failures(s, (failure,), 0.94 if is_sure else 0.6, {"how": how, "missed": ""}, say="left")
     return found if before is None else _with_the_call(found, before, is_sure)

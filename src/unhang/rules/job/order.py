@@ -31,7 +31,6 @@ from unhang.rules import wording as w
 from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT, fixes_of, gate_of
 from unhang.rules.base import Found, rule
 from unhang.rules.log_lines import quote
-from unhang.rules.tense import both
 
 _MOST_NAMED = 4
 _MOST_COMPANIONS = 256
@@ -345,8 +344,8 @@ def _mismatch(s: Situation, call: CollectiveCall, other: CollectiveCall) -> Foun
     wrong, right = (call, other) if call.rank == culprits[0] else (other, call)
     path, is_sure = user_path(wrong.frames), len(culprits) == 1
     words = {
-        "wrong": f"rank {wrong.rank} {both('gives')} {w.name_call(wrong)}",
-        "right": f"rank {right.rank} {both('gives')} {w.name_call(right)}",
+        "wrong": f"rank {wrong.rank} called {w.name_call(wrong)}",
+        "right": f"rank {right.rank} called {w.name_call(right)}",
         "unsure": "" if is_sure else " Nothing tells which side is wrong.",
     }
     evidence = (

@@ -305,7 +305,7 @@ def launcher_misuse(s: Situation) -> Iterator[Found]:
     events = still_starting(s, named)
     if not events:
         if doubled := _numbered_twice(s):
-            words = {"what": "several processes take themselves for the same rank", **_doubled_and_missing(doubled)}
+            words = {"what": "several processes claim the same rank", **_doubled_and_missing(doubled)}
             yield found_in(s, doubled[:_MOST_LAST_LINES], 0.88, (), words=words, say="doubled", fixes=("launcher",))
         return
     kinds, alone = {e.kind for e in events}, _without_variable(s, events)

@@ -36,10 +36,8 @@ def size_mismatch(s: Situation) -> Found | None:
     is_sure, culprits = d.has_majority or by_content, () if by_content else d.culprits
     words = {
         "odd": w.name_ranks(d.odd),
-        "give": w.verb(d.odd, "gives", "give"),
         "mine": w.name_call(d.odd_call),
         "others": w.name_ranks(d.reference),
-        "others_give": w.verb(d.reference, "gives", "give"),
         "theirs": w.name_call(d.reference_call),
         "seq": d.seq,
         "group": d.group,

@@ -42,8 +42,7 @@ def stacks_disagree(s: Situation) -> Found | None:
     culprits = tuple(ranks_of[odd[0]]) if len(odd) == 1 else ()
     words = {
         "sides": "; ".join(
-            f"{w.name_ranks(ranks)} {w.verb(ranks, 'waits', 'wait') if what else w.verb(ranks, 'has', 'have')} {_where(what, place)}"
-            for (what, place), ranks in ranks_of.items()
+            f"{w.name_ranks(ranks)} {_where(what, place, ranks)}" for (what, place), ranks in ranks_of.items()
         ),
         "odd": f"{w.name_ranks(culprits)} left the way that most ranks took."
         if culprits
@@ -60,10 +59,11 @@ def stacks_disagree(s: Situation) -> Found | None:
     )
 
 
-def _where(what: str, place: str) -> str:
+def _where(what: str, place: str, ranks: Sequence[int]) -> str:
+    wait = w.verb(ranks, "waits", "wait")
     if not what:
-        return "returned, and waits for the next task"
-    return f"in {what}{f', called by {place}' if place else ''}"
+        return f"{w.verb(ranks, 'has', 'have')} returned, and {wait} for the next task"
+    return f"{wait} in {what}{f', called by {place}' if place else ''}"
 
 
 def _apart(s: Situation, found: Mapping[int, Stand]) -> Found | None:

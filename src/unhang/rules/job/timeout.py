@@ -294,7 +294,7 @@ def timeout_unexplained(s: Situation) -> Iterator[Found]:
     waits, ranks = s.watchdogs.timed_out, s.watchdogs.ranks
     who = w.name_ranks(ranks) if ranks else "a rank"
     words = {
-        "who": f"{who} waited in {waits[0]}" if waits else "somebody waited",
+        "who": f"{who} waited in {waits[0]}" if waits else "a rank waited",
         "missing": f"{w.name_ranks(missing)} {why}" if missing else "the log does not say who was missing",
         "remarks": "".join(f"{remark} " for remark in _remarks(s)),
     }
@@ -326,7 +326,7 @@ def _missing(s: Situation) -> Known:
     known = missing_by_lines(s) or _only_silent_one(s)
     is_0 = len(s.watchdogs.ranks) > 1 and s.watchdogs.all_but_0_of(s.case.job.world_size)
     silent = silent_ranks(s) or ((0,) if is_0 and _looks_like_barrier(s, s.watchdogs.timed_out) else ())
-    return known or (silent, "told of no wait", ())
+    return known or (silent, "reported no wait", ())
 
 
 def _only_silent_one(s: Situation) -> Known | None:

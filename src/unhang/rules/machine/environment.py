@@ -19,6 +19,7 @@ from unhang.rules.readings import cite, compares, hosts_of, ranks_of, size
 from unhang.rules.wording import name_ranks
 
 _MOST_VALUES, _MOST_SHOWN = 3, 60
+_LIKE_A_VARIABLE = re.compile(r"[A-Z0-9]+(_[A-Z0-9]+)+|[A-Z]+PATH")
 _MAJORITY = 3
 
 
@@ -57,10 +58,12 @@ class Difference:
         return tuple(readings[0] for readings in list(self.by_value.values())[:_MOST_VALUES])
 
     def __str__(self) -> str:
-        """What is there, and what most have: `torch 2.12.0, not 2.13.0`."""
+        """What is there, and what most have: `torch 2.12.0, the others 2.13.0`."""
         if self.has_majority:
-            others = dict.fromkeys(map(_shown, list(self.by_value)[1:]))
-            return f"{self.what} {' and '.join(list(others)[:_MOST_VALUES])}, not {_shown(self.usual)}"
+            given = list(dict.fromkeys(list(self.by_value)[1:]))[:_MOST_VALUES]
+            between = "=" if _LIKE_A_VARIABLE.fullmatch(self.what) else " "
+            have = f"no {self.what}" if given == [None] else f"{self.what}{between}{' and '.join(map(_shown, given))}"
+            return f"{have}, the others {_shown(self.usual)}"
         some = list(self.by_value.items())[:_MOST_VALUES]
         return f"{self.what}: {', '.join(f'{_shown(value)} ({name_ranks(ranks_of(of))})' for value, of in some)}"
 
@@ -107,7 +110,7 @@ def code_differs(s: Situation) -> Iterator[Found]:
     code = s.readings.of("versions.code")
     revisions = Difference("revision", _by(code, lambda r: r.text("revision")[:10]))
     known = [r for r in code if r["changes"] is not None]
-    changed = Difference("changes", _by(known, lambda r: r.text("changes") or "no changes"))
+    changed = Difference("uncommitted changes", _by(known, lambda r: r.text("changes") or None))
     for found, confidence in ((revisions, 0.93), (changed, 0.85)):
         if len(found.by_value) > 1:
             victims = s.others(found.odd) if found.odd else ()
