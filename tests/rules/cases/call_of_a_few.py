@@ -53,9 +53,7 @@ CASES = {
         ),
         Quiet(
             log_case(
-                "Saving model checkpoint to out\n"
-                + _ONE
-                + counted((0, 11, 10), (1, 10, 10), (2, 10, 10), (3, 10, 10))
+                "Saving model checkpoint to out\n" + _ONE + counted((0, 11, 10), (1, 10, 10), (2, 10, 10), (3, 10, 10))
             ),
             "the log tells what the others do instead",
         ),
