@@ -175,7 +175,7 @@ class Names(IntEnum):
     """What a rule can name. The lower is the better answer, and comes first whatever the confidence."""
 
     CAUSE = 0
-    MESSAGE = 1  # what a message names as the cause; asked only where no rule has found one
+    MESSAGE = 1  # what a message names as the cause; asked only where no finding has one
     FAILURE = 2  # who failed, or is missing, and how: why is not established
     NOTHING = 3  # what is known; asked only where no other rule has found anything
     REMARK = 4  # what is worth knowing of the program or its set-up: it accuses nobody, and stands among the notes

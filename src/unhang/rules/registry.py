@@ -199,9 +199,8 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
         rules, broken = load_rules(bool(case.readings))
     stalls = situation.standing is None or situation.is_hang
     asked = [r for r in rules if r.applies(case)] if stalls else []  # of a job that moves nobody is accused
-    names = {r.id: r.names for r in asked}
     for rule in sorted(asked, key=lambda r: _LATE.get(r.names, 0)):
-        if _is_answered(rule, findings, names):
+        if _is_answered(rule, findings):
             outcomes.append(RuleOutcome(rule.id, Verdict.PASS))
             continue
         outcome, found = _judge_one(rule, situation)
@@ -213,7 +212,7 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
         findings = [replace(f, confidence=min(f.confidence, _BY_LOOKS)) for f in findings]
     straggling = any(f.cause == "straggler" for f in findings)
     earlier = tuple(_attempt(replace(c, earlier=case.earlier[:i]), asked) for i, c in enumerate(case.earlier))
-    ordered = _ordered(findings, names, independent)
+    ordered = _ordered(findings, {r.id: r.names for r in asked}, independent)
     outcome_of_job = situation.outcome(straggling)
     if outcome_of_job is Outcome.HANG and ordered and _was_only_slow(situation, ordered[0]):
         outcome_of_job = Outcome.CRASH
@@ -231,10 +230,10 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
     )
 
 
-def _is_answered(rule: Rule, findings: Sequence[Finding], names: Mapping[str, Names]) -> bool:
+def _is_answered(rule: Rule, findings: Sequence[Finding]) -> bool:
     """Whether a rule need not be asked after what others have found."""
     if rule.names is Names.MESSAGE:
-        return any(names[f.rule] is Names.CAUSE for f in findings)
+        return any(f.cause != "unknown" for f in findings)
     return rule.names is Names.NOTHING and bool(findings)
 
 
