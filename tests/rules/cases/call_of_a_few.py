@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from tests.rules.cases.calls_disagree import timeouts
-from tests.rules.cases.rank_lags import counted
 from tests.rules.notation import log_case
 from unhang.testing import Fires, Quiet
+
+_HEARD = (
+    "[rank{0}]:[E ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank {0}] Received a dump signal due to a collective timeout from "
+    "rank {3} and we will try our best to dump the debug info. Last enqueued NCCL work: {1}, last completed NCCL work: {2}."
+)
+_WAITED = (
+    "[rank{0}]:[E ProcessGroupNCCL.cpp:2268] [PG ID 0 PG GUID 0(default_pg) Rank {0}] failure detected by watchdog at work sequence id: {1} "
+    "PG status: last enqueued work: {1}, last completed work: {2}"
+)
+
+
+def counted(*ranks: tuple[int, int, int]) -> str:
+    """What the watchdogs tell of (rank, enqueued, completed): of those with an open call that it timed out."""
+    return "\n".join((_HEARD if n == done else _WAITED).format(r, n, done, 9) for r, n, done in ranks)
+
 
 _ONE = timeouts((0, 11, "ALLREDUCE", 1)) + "\n"
 _STEP = "step 120 loss 2.31\n"
