@@ -43,6 +43,8 @@ _PACKAGES = {
     "ray.train": "ray/train",
     "vllm.distributed": "vllm/distributed",
     "sglang.distributed": "sglang/srt/distributed",
+    **{name: name for name in ("axolotl", "composer", "datasets", "ignite", "litdata", "llamafactory", "mmengine")},
+    **{name: name for name in ("streaming", "torchtitan", "trl", "verl")},
 }
 
 

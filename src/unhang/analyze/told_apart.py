@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.analyze.going_on import missing_by_lines
+from unhang.analyze.logged_calls import BUCKET_ELEMENTS, TimedOut
 from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, own_lines
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -32,6 +33,7 @@ _ENDS_PASS = lazy_pattern(
     re.IGNORECASE,
 )
 _EQUAL_BEFORE, _LEAST_RANKS, _MOST_SAID, _NEAR_THE_END = 2, 2, 3, 400
+_FEWEST = 2
 
 
 class Apart(NamedTuple):
@@ -198,4 +200,29 @@ def took_longer(s: Situation) -> TookLonger | None:
             lines = [took[r][1] for r in sorted(long)]
             beside = [took[r][1] for r in sorted(took.keys() - long)][:_MOST_SAID]
             return TookLonger(tuple(sorted(long)), [*lines, *beside], max(took[r][0] for r in long), usual)
+    return None
+
+
+class FewInACall(NamedTuple):
+    """A call that some ranks wait in, and that others, who stand by in nothing, never made."""
+
+    wait: TimedOut
+    waiting: tuple[int, ...]
+    idle: tuple[int, ...]
+
+
+def few_in_a_call(s: Situation) -> FewInACall | None:
+    """The first group in which no fewer ranks have completed all that they issued, before that call, than wait in it; two at least.
+
+    One rank may be at work, and the fewer may be late. In training a large reduction may be a batch more than the others have.
+    """
+    trains = any(e.is_progress for e in s.events)
+    for wait in s.watchdogs.timed_out:
+        known = [c for c in s.watchdogs.counters if c.group == wait.group]
+        idle = [c.rank for c in known if c.completed == c.enqueued and wait.seq is not None and c.enqueued < wait.seq]
+        waiting = {x.rank for x in s.watchdogs.timed_out if x.group == wait.group and x.seq == wait.seq} - {None}
+        is_batch = trains and "REDUCE" in wait.op and (wait.numel_in or 0) >= BUCKET_ELEMENTS
+        is_whole = len(waiting) + len(idle) == len(known) and not set(idle) & set(s.watchdogs.ranks)
+        if waiting and len(idle) >= max(_FEWEST, len(waiting)) and is_whole and not is_batch:
+            return FewInACall(wait, tuple(sorted(r for r in waiting if r is not None)), tuple(sorted(idle)))
     return None

@@ -90,7 +90,7 @@ def parse_lines(
     `where`: the file and the number in it of a line, where the log lies in several.
     """
     at = where or partial(Source, "output", path)
-    heads = list(_heads(list(joined(lines))))
+    heads = list(_ungrouped(_heads(list(joined(lines)))))
     pass_on_tags(head for _, head in heads)
     book = RankBook([head for _, head in heads], rank, ranks_by_pid or {})
     times, clock = resolve([head.stamps for _, head in heads], modified_ns)
@@ -117,6 +117,20 @@ def parse_lines(
         others,
         ends,
     )
+
+
+_GROUP, _GROUP_LINES = "Exception Group Traceback (most recent call last):", 400
+_MARGIN = re.compile(r"\s*\| ?")
+
+
+def _ungrouped(heads: Iterator[tuple[int, Head]]) -> Iterator[tuple[int, Head]]:
+    """The lines; those of an exception group without its margin, so that the exceptions in it are read like any others."""
+    left = 0
+    for number, head in heads:
+        left = _GROUP_LINES if _GROUP in head.body else left - 1
+        if left > 0 and (margin := _MARGIN.match(head.body)):
+            head.body = head.body[margin.end() :]
+        yield number, head
 
 
 def _place(head: Head) -> Hashable:
@@ -235,7 +249,9 @@ class _Parts:
         """All exceptions in the order printed."""
         found = [tb for reader in self._readers.values() for tb in reader.found]
         found.sort(key=lambda tb: tb.first_line)
-        return tuple((tb.owner, _raised(tb, at)) for tb in found)
+        inner = {i for i, tb in enumerate(found) if not tb.type.endswith("ExceptionGroup")}
+        shown = [tb for i, tb in enumerate(found) if i in inner or i + 1 not in inner]  # a group is what stands in it
+        return tuple((tb.owner, _raised(tb, at)) for tb in shown)
 
 
 def _bounded(lines: list[LogLine], marked: list[bool]) -> tuple[LogLine, ...]:

@@ -175,9 +175,10 @@ class Names(IntEnum):
     """What a rule can name. The lower is the better answer, and comes first whatever the confidence."""
 
     CAUSE = 0
-    FAILURE = 1  # who failed, or is missing, and how: why is not established
-    NOTHING = 2  # what is known; asked only where no other rule has found anything
-    REMARK = 3  # what is worth knowing of the program or its set-up: it accuses nobody, and stands among the notes
+    MESSAGE = 1  # what a message names as the cause; asked only where no finding has one
+    FAILURE = 2  # who failed, or is missing, and how: why is not established
+    NOTHING = 3  # what is known; asked only where no other rule has found anything
+    REMARK = 4  # what is worth knowing of the program or its set-up: it accuses nobody, and stands among the notes
 
 
 Find = Callable[[Situation], Found | Iterable[Found] | None]

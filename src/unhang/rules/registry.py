@@ -119,6 +119,7 @@ def _fixes(group: Sequence[Finding], culprits: Sequence[int]) -> tuple[Fix, ...]
 MACHINE = "unhang.rules.machine"  # the rules on readings, of which none has a verdict where nothing was read
 CANNOT_RESTART, _MOST_QUOTED = "stale-store", 2
 _BY_LOOKS = 0.8  # several looks from outside at a job that runs prove nothing
+_LATE = {Names.MESSAGE: 1, Names.NOTHING: 2}  # rules that are asked after the others, in this order
 _OF_REMARK = {v: Verdict.PASS if v is Verdict.FAIL else v for v in Verdict}  # nothing is wrong because of one
 NO_RULES = "unhang.rules.env"  # what a rule judges settings with, and loads when it needs it
 
@@ -198,8 +199,8 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
         rules, broken = load_rules(bool(case.readings))
     stalls = situation.standing is None or situation.is_hang
     asked = [r for r in rules if r.applies(case)] if stalls else []  # of a job that moves nobody is accused
-    for rule in sorted(asked, key=lambda r: r.names is Names.NOTHING):
-        if rule.names is Names.NOTHING and findings:
+    for rule in sorted(asked, key=lambda r: _LATE.get(r.names, 0)):
+        if _is_answered(rule, findings):
             outcomes.append(RuleOutcome(rule.id, Verdict.PASS))
             continue
         outcome, found = _judge_one(rule, situation)
@@ -227,6 +228,13 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
         earlier=earlier,
         next_steps=() if independent else _next_steps(situation, ordered, outcome_of_job),
     )
+
+
+def _is_answered(rule: Rule, findings: Sequence[Finding]) -> bool:
+    """Whether a rule need not be asked after what others have found."""
+    if rule.names is Names.MESSAGE:
+        return any(f.cause != "unknown" for f in findings)
+    return rule.names is Names.NOTHING and bool(findings)
 
 
 def _was_only_slow(s: Situation, first: Finding) -> bool:

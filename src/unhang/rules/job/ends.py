@@ -12,6 +12,7 @@ from unhang.analyze.leaving import cannot_end
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent, ProcessExit, RankEvidence, user_frames
+from unhang.model.lazy_pattern import lazy_pattern
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import (
@@ -49,6 +50,8 @@ _FAILED = (
     "oom.", "cuda.", "loader.", "python.fatal", "python.unhandled", "shm.", "ending.torchrun", "ending.srun_task", "ending.spawned",
     "ending.fatal_signal", "ending.killed", "ending.lightning_child", "ending.mpirun", "ending.deepspeed", "ending.ray_worker",
 )  # fmt: skip
+_OF_TIME = lazy_pattern(r"(?i)time")
+_HAS_BEGUN = 5  # lines before it; of fewer nothing tells whether the job moved
 _END_TAKES_S = 240.0  # writers of checkpoints and trackers may take minutes
 _END_CALLS = ("destroy_process_group", "_shutdown", "_exit_function", "_python_exit", "_run_exitfuncs")
 
@@ -186,7 +189,18 @@ def _came_from_outside(s: Situation) -> Sequence[LogEvent]:
     if any(e.order < first and e.says for e in s.events.of(*_FAILED)):
         return ()
     errors = [e for e in errors_of(s) if e.kind != "told" and e.order <= first]
-    return () if _last_word(s) or any(e.kind == "primary" or e.order < first for e in errors) else found
+    if _last_word(s) or any(e.kind == "primary" or e.order < first for e in errors):
+        return ()
+    return () if _stood_still(s, found) else found
+
+
+def _stood_still(s: Situation, ended: Sequence[LogEvent]) -> bool:
+    """Whether a scheduler, at the end of the job's time or without a reason, ended a job that had begun and never moved: that may have hung."""
+    limits = all(e.kind == "ending.cancelled" and (not e["why"] or _OF_TIME.search(e["why"])) for e in ended)
+    told = sum(bool(line.text.strip()) for line in s.case.log[: ended[0].order])
+    moves = (e for e in s.events if (e.is_progress and e["percent"] != "100") or e.kind == "work.saved")
+    moved = any(e.order < ended[0].order for e in moves)
+    return limits and not moved and told >= _HAS_BEGUN
 
 
 @rule("stopped-by-signal")

@@ -49,7 +49,7 @@ class _KnownLine(NamedTuple):
         return LAYERS.index(self.row.layer), self.event.order
 
 
-@rule("known-message", names=Names.NOTHING)
+@rule("known-message", names=Names.MESSAGE)
 def known_message(s: Situation) -> Found | None:
     """The first line of the lowest layer that names a cause by itself, or the first exception, in a job that went no further."""
     best = min(_known_lines(s), key=lambda t: t.depth, default=None)

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 
 from unhang.analyze.first_errors import first_error
+from unhang.analyze.log_progress import work_before_the_wait
 from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
-from unhang.analyze.told_apart import another_branch, skipped_or_left, took_longer, unlike_numbers
+from unhang.analyze.told_apart import another_branch, few_in_a_call, skipped_or_left, took_longer, unlike_numbers
 from unhang.model import EvidenceLine
 from unhang.rules import wording as w
 from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT
@@ -76,6 +77,30 @@ def in_another_branch(s: Situation) -> Found | None:
         fixes=_OF_THE_PROGRAM,
         victims=s.watchdogs.ranks,
         collective={"op": waits[0].op, "seq": waits[0].seq},
+    )
+
+
+@rule("call-of-a-few")
+def call_of_a_few(s: Situation) -> Found | None:
+    """The ranks that wait, if they are fewer; of two halves neither is accused."""
+    few = None if _failed_before(s) or work_before_the_wait(s.events) is not None else few_in_a_call(s)
+    if few is None:
+        return None
+    waits = [x for x in s.watchdogs.timed_out if x.rank in few.waiting]
+    counters = [c.event for c in s.watchdogs.counters if c.rank in few.idle]
+    words = {
+        "who": w.name_ranks(few.waiting),
+        "call": few.wait,
+        "others": w.name_ranks(few.idle),
+        "have": w.verb(few.idle, "has", "have"),
+    }
+    return Found(
+        0.68,
+        few.waiting if len(few.waiting) < len(few.idle) else (),
+        (*quote(lines_of(waits), 3), *quote(counters, 3)),
+        words,
+        fixes=_OF_THE_PROGRAM,
+        collective={"op": few.wait.op, "seq": few.wait.seq},
     )
 
 

@@ -259,7 +259,7 @@ def _last_members(s: Situation) -> list[LogEvent]:
 
 def _ran_into_time_limit(s: Situation) -> bool:
     """Whether the scheduler ended the job when its time was over: until then it waited."""
-    return any("TIME LIMIT" in e["why"] for e in s.events.of("ending.cancelled"))
+    return any("time" in e["why"].lower() for e in s.events.of("ending.cancelled"))
 
 
 def _missing_ranks(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]:

@@ -1,0 +1,88 @@
+"""An exception is the same whatever program printed it: plain, in a group, in a process of Ray or of a server, in one line of a logger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from unhang.diagnosis import diagnose
+from unhang.read.logs.catalogue import example_of, weighed_rows
+
+HEAD = ["[W] torch/distributed/run.py:793] Setting OMP_NUM_THREADS environment variable", "epoch 0 step 100 loss 2.31"]
+END = "E0718 10:12:55.410000 8372 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1) local_rank: 3 (pid: 8401) of binary: python"
+FRAMES = [
+    '  File "/home/u/train.py", line 88, in <module>',
+    "    main()",
+    '  File "/home/u/model.py", line 17, in forward',
+    "    return self.net(x)",
+]
+MESSAGES = {
+    "launcher-misuse": "ValueError: World size 8 is not divisible by tp_size 3 * pp_size 2",
+    "gpu-oom": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    "user-exception": "KeyError: 'input_ids'",
+}
+Form = Callable[[str], Sequence[str]]
+
+
+def plain(message: str) -> list[str]:
+    return ["Traceback (most recent call last):", *FRAMES, message]
+
+
+def in_a_group(message: str) -> list[str]:
+    return [
+        "  + Exception Group Traceback (most recent call last):",
+        '  |   File "/home/u/train.py", line 88, in <module>',
+        "  |     main()",
+        "  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)",
+        "  +-+---------------- 1 ----------------",
+        *(f"    | {line}" for line in plain(message)),
+        "    +------------------------------------",
+    ]
+
+
+def of_ray(message: str) -> list[str]:
+    return [f"(RayTrainWorker pid=8401, ip=10.0.0.3) {line}" for line in plain(message)]
+
+
+def of_a_server(message: str) -> list[str]:
+    return [
+        f"(VllmWorker rank=3 pid=8401) ERROR 08-20 09:48:31 [multiproc_executor.py:487] {line}"
+        for line in ("WorkerProc failed to start.", *plain(message))
+    ]
+
+
+def in_one_line(message: str) -> list[str]:
+    return [f"2026-01-07 10:11:12,345 ERROR trainer.py:44 rank 3 failed: {message}"]
+
+
+@pytest.mark.parametrize("cause", MESSAGES)
+@pytest.mark.parametrize("form", [plain, in_a_group, of_ray, of_a_server, in_one_line])
+def test_it_names_its_cause(form: Form, cause: str, tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("\n".join([*HEAD, *form(MESSAGES[cause]), END]) + "\n")
+    assert diagnose(log).findings[0].cause == cause
+
+
+def test_a_group_alone_is_an_exception(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("\n".join([*HEAD, *in_a_group(MESSAGES["gpu-oom"])[:4], END]) + "\n")
+    assert diagnose(log).findings[0].cause == "user-exception"
+
+
+@pytest.mark.whole
+def test_what_the_catalogue_knows_of_an_exception_is_said_of_it(tmp_path: Path) -> None:
+    """Of all messages that name a cause and are raised: a rule may know better, nobody is silent."""
+    log, silent, other = tmp_path / "job.log", [], []
+    raised = [(row, t) for row in weighed_rows() if row.cause and row.is_raised for t in row.templates]
+    for row, template in raised:
+        log.write_text("\n".join([*HEAD, *plain(f"RuntimeError: {example_of(template)}"), END]) + "\n")
+        found = diagnose(log).findings
+        cause = found[0].cause if found else "unknown"
+        if cause == "unknown":
+            silent.append(template)
+        elif cause != row.cause:
+            other.append((template, row.cause, cause))
+    assert silent == []
+    assert len(other) <= 0.02 * len(raised), other
