@@ -227,7 +227,7 @@ class Agent:
         self._send({"event": "note", "text": f"it moves again after {stood_s:.0f} s: no hang"})
 
     def _on_quiet(self, now: float) -> None:
-        if self._silence.is_kept(self.ranks):
+        if self._silence.is_kept(rank.folder.name for rank in self._everyone()):
             self._on_silence(now)
             return
         quiet = max((r.quiet_s(now) for r in self._live()), default=now - self._started)
