@@ -107,3 +107,7 @@ def test_of_a_transfer_the_peer_is_kept_and_of_a_call_whether_it_was_given_a_gro
         "has_group": False,
     }
     assert with_group.look["call"] == {"has_group": True}
+    making = {**transfer, "name": "_new_process_group_helper", "locals": [{"name": "group_name", "repr": '"2"'}]}
+    hashed = {**making, "locals": [{"name": "group_name", "repr": '"9fe8a1"'}]}
+    assert looked(main_at(above=[making, bare])).look["call"] == {"group_number": 2, "has_group": False}
+    assert looked(main_at(above=[hashed, bare])).look["call"] == {"has_group": False}
