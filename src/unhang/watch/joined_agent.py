@@ -195,6 +195,7 @@ class JoinedAgent(many.AgentOfMany):
                 if any(rank.is_alive for rank in node.ranks.values()):
                     self._look_again_at = now
         lost = [node for node in self.nodes.values() if node.unheard]
+        self._unheard = frozenset(r.rank for n in lost for r in n.ranks.values() if r.is_alive and not r.is_earlier)
         for node in [node for node in lost if not node.is_probed][:1]:  # one each turn: it takes its time
             node.lose(why_silent(node.address, bool(node.closed_at)))
         due = [node for node in lost if now - node.heard_at > TOLD_AFTER_S and node.id not in self._told]
