@@ -1,8 +1,8 @@
 """One hub and many simulated watchers, eight ranks each: what the hub costs while the job runs, and how soon it tells a hang.
 
-The hub is the real one. A watcher is a connection of the real client in one other process; what it tells and sends at a look was
-written by a real job of four ranks (`conditional_collective.py`: rank 0 makes another call), with the numbers of ranks changed. The
-ranks of a node are a tensor-parallel group, those at one place of all nodes a data-parallel one, all of them the world.
+The hub is the real one, a process of its own: CPU and memory are its alone. The watchers are simulated, all in one other process, a
+connection each; what they tell and send at a look was written by a real job of four ranks (`conditional_collective.py`: rank 0 makes
+another call), with the numbers of ranks changed. The ranks of a node are a tensor-parallel group, those at one place of all nodes a data-parallel one, all of them the world.
 All of them share this machine: with its two cores the senders take as much as the hub.
 
     python benchmarks/nodes_scale.py [--nodes 8 100 1000 12500] [--seconds 20] [--limit 120]
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import json
 import math
 import os
@@ -26,13 +27,14 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from unhang.analyze.alike import Told
 from unhang.cli.run import _headline
 from unhang.watch import many
-from unhang.watch.exchange import VERSION, Client, key_of
+from unhang.watch.exchange import VERSION, key_of, pack, parsed, seal
 from unhang.watch.joined_agent import JoinedAgent
 from unhang.watch.joining import Address, Join
 from unhang.watch.messages import LEAST_PAUSE_S, Orders, Push, RankState, State
@@ -75,20 +77,25 @@ def hub(port: int, run_dir: Path) -> None:
 
 
 @dataclass
-class Clock:
-    """When the job comes to a stand."""
+class Hub:
+    """Where the hub is, and when the job comes to a stand. `lost`: connections."""
 
+    address: tuple[str, int]
+    key: bytes
+    loop: asyncio.AbstractEventLoop
     hangs_at: float = math.inf
+    is_over: bool = False
+    lost: int = 0
 
 
-class Node:
-    """One simulated watcher."""
+class Node(asyncio.Protocol):
+    """One simulated watcher: what it says, when, and with what seal is a watcher's; it does not check the seal of the answer."""
 
     def __init__(
         self, number: int, nodes: int, templates: tuple[Template, Template], told: Sequence[Told] = ()
     ) -> None:
         self.number, self.nodes, self.templates, self._told = number, nodes, templates, told
-        self.done, self.worst_s, self.messages = State(world=nodes * RANKS), 0.0, 0
+        self.done, self.late_s, self.messages = State(world=nodes * RANKS), 0.0, 0
         self.verdict_at, self.line, self.name = 0.0, "", f"{number:032x}"
 
     @property
@@ -135,43 +142,85 @@ class Node:
             found[f"{folder}/groups.jsonl"] = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         return found
 
-    async def run(self, client: Client, clock: Clock, at_once: asyncio.Semaphore) -> None:
-        """Speaks until the verdict comes."""
-        await asyncio.sleep(random.uniform(0, self.nodes / JOINS_PER_S))
-        async with at_once:  # all share one process here
-            while True:
-                try:
-                    await client.connect(60)
-                    break
-                except OSError:
-                    await asyncio.sleep(random.uniform(0.5, 2))
-        orders, files = Orders(), {"job.json": b'{"environment": {"SLURM_NNODES": "2"}}'}
-        are_many, folders = self.nodes * RANKS > many.MANY_RANKS, [f"r{r}-{1000 + i}" for i, r in enumerate(self.ranks)]
-        wait_s = 0.0
-        while not self.verdict_at:
-            quiet_s = max(0.1, time.monotonic() - clock.hangs_at)
-            state = msgspec.structs.replace(self.done, ranks=[RankState(f, quiet_s, has_stepped=True) for f in folders])
-            started = time.monotonic()
-            push = Push(VERSION, f"n{self.number}", "127.0.0.1", 1, state, files)
-            orders = _decode(await client.push(_encode(push), wait_s))
-            self.worst_s, self.messages, files = max(self.worst_s, time.monotonic() - started), self.messages + 1, {}
-            self.done = self.done if self.done.hub == orders.hub else State(orders.hub, world=self.nodes * RANKS)
-            before = self.done
-            if orders.look > before.looked:
-                told, files = (self.told(), {}) if are_many else (None, self.files(range(self.nodes * RANKS)))
-                self.done = msgspec.structs.replace(before, looked=orders.look, told=told)
-            elif orders.send > before.sent:
-                self.done, files = msgspec.structs.replace(before, sent=orders.send), self.files(set(orders.only))
-            elif orders.confirm > before.still:
-                self.done = msgspec.structs.replace(before, still=orders.confirm, is_still=True)
-            elif orders.secure > before.secured:
-                self.done = msgspec.structs.replace(before, secured=orders.secure)
-            if orders.verdict is not None:
-                self.verdict_at = time.monotonic()
-                self.line = f"{orders.verdict.kind}: {orders.verdict.line}"
-            wait_s = orders.pause_s if orders.pause_s > LEAST_PAUSE_S else 0.0
-            if self.done is before and not wait_s:
-                await asyncio.sleep(orders.pause_s)
+    def join(self, hub: Hub) -> None:
+        """Connects, now or soon."""
+        self._hub = hub
+        hub.loop.create_task(hub.loop.create_connection(lambda: self, *hub.address)).add_done_callback(self._failed)
+
+    def _failed(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            self._hub.loop.call_later(random.uniform(0.5, 2), self.join, self._hub)
+
+    def connection_made(self, transport: Any) -> None:
+        """Asks who is there."""
+        self._transport, self._nonce, self._buffer = transport, "", b""
+        self.done = State(world=self.nodes * RANKS)
+        self._orders, self._files = Orders(), {"job.json": b'{"environment": {"SLURM_NNODES": "2"}}'}
+        transport.write(b"GET /hello HTTP/1.1\r\n\r\n")
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Comes again."""
+        if not self.verdict_at and not self._hub.is_over:
+            self._hub.lost += bool(self._nonce)
+            self._hub.loop.call_later(random.uniform(0.5, 2), self.join, self._hub)
+
+    def data_received(self, data: bytes) -> None:
+        """Takes an answer."""
+        self._buffer += data
+        head, found, body = self._buffer.partition(b"\r\n\r\n")
+        if not found or len(body) < int(parsed(head)[1]["content-length"]):
+            return
+        self._buffer = b""
+        if not self._nonce:
+            if b" 503 " in head[:20]:
+                self._transport.close()  # busy
+            else:
+                self._nonce = json.loads(body)["nonce"]
+                self._push(0.0)
+            return
+        is_waited_for = time.monotonic() - self._sent_at - self._wait_s
+        self.late_s, self.messages = max(self.late_s, is_waited_for), self.messages + 1
+        self._hear(_decode(body))
+
+    def _push(self, wait_s: float) -> None:
+        folders = [f"r{r}-{1000 + i}" for i, r in enumerate(self.ranks)]
+        quiet_s = max(0.1, time.monotonic() - self._hub.hangs_at)
+        state = msgspec.structs.replace(self.done, ranks=[RankState(f, quiet_s, has_stepped=True) for f in folders])
+        body = pack(_encode(Push(VERSION, f"n{self.number}", "127.0.0.1", 1, state, self._files)))
+        number, digest = time.monotonic_ns(), hashlib.sha256(body).hexdigest()
+        fields = {"Node": self.name, "Number": number, "Digest": digest, "Wait": round(wait_s, 3)}
+        fields["Seal"] = seal(self._hub.key, self._nonce, self.name, number, digest, len(body))
+        lines = [f"POST /v{VERSION}/push HTTP/1.1", f"Content-Length: {len(body)}"]
+        lines += [f"X-Unhang-{name}: {value}" for name, value in fields.items()]
+        self._transport.write("\r\n".join([*lines, "", ""]).encode() + body)
+        self._files, self._sent_at, self._wait_s = {}, time.monotonic(), wait_s
+
+    def _hear(self, orders: Orders) -> None:
+        """Does what was ordered, and says so."""
+        self.done = self.done if self.done.hub == orders.hub else State(orders.hub, world=self.nodes * RANKS)
+        before = self.done
+        if orders.look > before.looked:
+            are_many = self.nodes * RANKS > many.MANY_RANKS
+            told, self._files = (self.told(), {}) if are_many else (None, self.files(range(self.nodes * RANKS)))
+            self.done = msgspec.structs.replace(before, looked=orders.look, told=told)
+        elif orders.send > before.sent:
+            self.done, self._files = msgspec.structs.replace(before, sent=orders.send), self.files(set(orders.only))
+        elif orders.confirm > before.still:
+            self.done = msgspec.structs.replace(before, still=orders.confirm, is_still=True)
+        elif orders.secure > before.secured:
+            self.done = msgspec.structs.replace(before, secured=orders.secure)
+        if orders.verdict is not None:
+            self.verdict_at = self.verdict_at or time.monotonic()
+            self.line = f"{orders.verdict.kind}: {orders.verdict.line}"
+            self._transport.close()
+        elif self.done is not before or orders.pause_s > LEAST_PAUSE_S:
+            self._push(0.0 if self.done is not before else orders.pause_s)
+        else:
+            self._hub.loop.call_later(orders.pause_s, self._push_if_open)
+
+    def _push_if_open(self) -> None:
+        if not self._transport.is_closing():
+            self._push(0.0)
 
 
 _encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder(Orders).decode
@@ -194,31 +243,27 @@ async def measure(
             told.append(Node(number, nodes, them).really_told(Path(run_dir)))
             summary_s = time.process_time() - started
     all_nodes = [Node(i, nodes, them, told) for i in range(nodes)]
-    clock = Clock()
-    tasks, at_once = [], asyncio.Semaphore(100)
-    for node in all_nodes:
-        client = Client(Address("127.0.0.1", port), key_of(TOKEN, JOB), JOB, f"{node.number:032x}")
-        tasks.append(asyncio.ensure_future(node.run(client, clock, at_once)))
+    hub = Hub(("127.0.0.1", port), key_of(TOKEN, JOB), asyncio.get_running_loop())
+    for i, node in enumerate(all_nodes):
+        hub.loop.call_later(i / JOINS_PER_S, node.join, hub)
     until = time.monotonic() + MOST_JOIN_S
     while not all(n.messages for n in all_nodes) and time.monotonic() < until:
         await asyncio.sleep(1)
     await asyncio.sleep(3)
-    clock.hangs_at = hangs_at = time.monotonic() + seconds
+    hub.hangs_at = hangs_at = time.monotonic() + seconds
     met, cpu, _ = sum(n.messages > 0 for n in all_nodes), *_used(pid)
     sent = sum(n.messages for n in all_nodes)
     for node in all_nodes:
-        node.worst_s = 0.0
+        node.late_s = 0.0
     await asyncio.sleep(hangs_at - time.monotonic())
     healthy_cpu, healthy_mb = _used(pid)
-    rate, worst_s = (sum(n.messages for n in all_nodes) - sent) / seconds, max(n.worst_s for n in all_nodes)
+    rate, late_s = (sum(n.messages for n in all_nodes) - sent) / seconds, max(n.late_s for n in all_nodes)
     until = time.monotonic() + limit_s
     while not all(n.verdict_at for n in all_nodes) and time.monotonic() < until:
         await asyncio.sleep(0.1)
     told = [n.verdict_at - hangs_at for n in all_nodes if n.verdict_at]
     hung_cpu, hung_mb = _used(pid)
-    failed = [t.exception() for t in tasks if t.done() and t.exception()]
-    for task in tasks:
-        task.cancel()
+    hub.is_over = True
     verdict = (
         f"first {min(told):5.1f} s, last {max(told):5.1f} s ({len(told)} nodes)" if told else f"none in {limit_s:g} s"
     )
@@ -226,8 +271,8 @@ async def measure(
     return (
         f"{nodes:6} nodes {nodes * RANKS:7} ranks, {met} joined | a node's own summary {summary_s * 1000:.0f} ms of CPU | "
         f"healthy: {rate:6.0f} messages/s, {(healthy_cpu - cpu) / seconds:5.1%} of a core, "
-        f"{healthy_mb:5} MB, slowest answer {worst_s:5.2f} s | hang: {verdict}, {hung_cpu - healthy_cpu:5.1f} CPU s, {hung_mb:5} MB"
-        f" | {line[:100]}{f' | {len(failed)} failed: {failed[0]!r}' if failed else ''}"
+        f"{healthy_mb:5} MB, latest answer {late_s:5.2f} s | hang: {verdict}, {hung_cpu - healthy_cpu:5.1f} CPU s, {hung_mb:5} MB"
+        f" | {line[:100]}{f' | {hub.lost} connections lost' if hub.lost else ''}"
     )
 
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.slowness import slowness
 from unhang.attach.looks import Looked, _note, _Seen, _summed
 from unhang.attach.processes import Process
 from unhang.attach.ranks import Rank
+from unhang.watch.evidence import take_stacks
 from unhang.watch.process import ProcessProbe
 
 PID = 999_999_999  # there is no such process
@@ -107,3 +113,29 @@ def test_of_a_transfer_the_peer_is_kept_and_of_a_call_whether_it_was_given_a_gro
         "has_group": False,
     }
     assert with_group.look["call"] == {"has_group": True}
+    making = {**transfer, "name": "_new_process_group_helper", "locals": [{"name": "group_name", "repr": '"2"'}]}
+    hashed = {**making, "locals": [{"name": "group_name", "repr": '"9fe8a1"'}]}
+    assert looked(main_at(above=[making, bare])).look["call"] == {"group_number": 2, "has_group": False}
+    assert looked(main_at(above=[hashed, bare])).look["call"] == {"has_group": False}
+
+
+UNSHARE = ["unshare", "--pid", "--fork", "--mount-proc"]
+
+
+@pytest.mark.skipif(
+    subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode != 0, reason="no right to unshare"
+)
+def test_the_main_thread_of_a_process_in_a_container_is_known() -> None:
+    program = "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start(); print(1, flush=True); time.sleep(60)"
+    outer = subprocess.Popen([*UNSHARE, sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert outer.stdout is not None
+    try:
+        outer.stdout.readline()
+        (inner,) = map(int, Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split())
+        threads = take_stacks([inner], timeout_s=20.0 * slowness())[inner]
+        assert [t["thread_name"] for t in threads if t["os_thread_id"] == inner] == ["MainThread"]
+        assert len({t["os_thread_id"] for t in threads}) == 2
+    finally:
+        os.kill(inner, signal.SIGKILL)
+        outer.wait()
+        outer.stdout.close()

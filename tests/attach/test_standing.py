@@ -228,3 +228,22 @@ def test_an_endless_loop_that_asks_its_device_is_not_said_to_move(tmp_path: Any)
     case = case_of(at_device(1, tmp_path, changed=True), *(rank_at(r, "all_reduce") for r in (0, 2, 3)))
     assert said(case) == (Outcome.UNKNOWN, ())
     assert "for rank 1" in text_of(case)
+
+
+def _making(rank: int, number: int | None) -> RankEvidence:
+    evidence = rank_at(rank, "new_group")
+    assert evidence.look is not None
+    return replace(evidence, look=replace(evidence.look, group_number=number))
+
+
+def test_who_has_made_fewer_groups_than_the_others_left_one_out() -> None:
+    case = case_of(*(_making(r, 2) for r in (0, 1, 2)), _making(3, 1))
+    assert said(case) == (Outcome.STALLED, (3,))
+    assert "ranks 0-2 wait in new_group #2" in judge(case).findings[0].title
+    recorded = make_case({r: ["all_reduce[8]@main:5"] for r in range(4)}, world=4).calls
+    assert said(replace(case, calls=recorded)) == (Outcome.STALLED, (3,))  # a dump keeps nothing of such a wait
+
+
+@pytest.mark.parametrize("numbers", [(2, 2, 2, 2), (2, 2, 1, 1), (None, None, None, None)])
+def test_groups_that_all_make_or_that_halves_make_accuse_nobody(numbers: tuple[int | None, ...]) -> None:
+    assert said(case_of(*(_making(r, n) for r, n in enumerate(numbers)))) == (Outcome.STALLED, ())

@@ -13,7 +13,7 @@ from unhang.analyze.overtaking import Overtaking, overtakings
 from unhang.analyze.positions import bare_op
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import line_text
-from unhang.analyze.streams import Streams
+from unhang.analyze.streams import Streams, stack_of_call
 from unhang.analyze.waits_for import awaited_transfer, unmatched_p2p
 from unhang.model import Case, CollectiveCall, PendingCall, WaitEdge
 
@@ -147,8 +147,7 @@ def _function_called(s: Situation, call: CollectiveCall) -> str:
     """The function that the program called; "" where that is not known. The last call of a rank also has its stack."""
     frames = call.frames
     if not frames and call.row == s.case.calls.rank_rows(call.rank).stop - 1:
-        evidence = s.case.ranks.get(call.rank)
-        stack = evidence.main_stack if evidence else None
+        stack = stack_of_call(s.case, call.row)
         frames = stack.frames if stack else ()
     below = takewhile(lambda frame: not frame.is_user, frames or ())
     return next((f.function for f in reversed(list(below)) if f.file.endswith(_API)), "")

@@ -43,19 +43,25 @@ class Word(StrEnum):
 
 @dataclass(frozen=True)
 class Stand:
-    """The call with others in which a rank stands. `path`: the user's way to it, outermost first."""
+    """The call with others in which a rank stands. `path`: the user's way to it, outermost first. `number`: of the group that it makes."""
 
     rank: int
     op: str
     path: Path
     has_group: bool
     frames: tuple[Frame, ...]
+    number: int | None = None
+
+    @property
+    def call(self) -> str:
+        """`all_reduce`, `new_group #2`."""
+        return self.op if self.number is None else f"{self.op} #{self.number}"
 
     @property
     def where(self) -> str:
         """`all_reduce (train.py:30)`."""
         frame = self.path[-1] if self.path else None
-        return f"{self.op} ({frame.file.rsplit('/', 1)[-1]}:{frame.line})" if frame else self.op
+        return f"{self.call} ({frame.file.rsplit('/', 1)[-1]}:{frame.line})" if frame else self.call
 
     @property
     def is_transfer(self) -> bool:
@@ -88,9 +94,11 @@ def stands(case: Case, is_watched: bool = False) -> dict[int, Stand]:
 
 
 def has_all_calls(case: Case) -> bool:
-    """Whether the recorder's dumps tell of every rank that was looked at."""
+    """Whether the recorder's dumps tell of every rank that was looked at; not where all wait for keys, of which it keeps nothing."""
     rows = [case.calls.rank_rows(r) for r, e in case.ranks.items() if e.look is not None]
-    return bool(rows) and all(of.start < of.stop for of in rows)
+    if not rows or any(of.start == of.stop for of in rows):
+        return False
+    return not (found := stands(case)) or any(s.op not in _BY_KEYS for s in found.values())
 
 
 def _stand(evidence: RankEvidence) -> Stand | None:
@@ -98,7 +106,9 @@ def _stand(evidence: RankEvidence) -> Stand | None:
     if stack is None or activity_of(evidence, thread=stack).kind in ("frozen", "dead", "shutdown"):
         return None
     has_group = evidence.look is None or evidence.look.has_group  # without a look it may have been given one
-    return Stand(evidence.rank, _op(stack), user_path(stack.frames), has_group, stack.frames)
+    op = _op(stack)
+    number = evidence.look.group_number if evidence.look is not None and op == "new_group" else None
+    return Stand(evidence.rank, op, user_path(stack.frames), has_group, stack.frames, number)
 
 
 def _caller(evidence: RankEvidence) -> ThreadStack | None:
@@ -171,7 +181,7 @@ def _targets(
 
 def are_same(one: Stand, other: Stand) -> bool:
     """Whether two ranks are in the same call of the program."""
-    return (one.op, _places(one.path)) == (other.op, _places(other.path))
+    return (one.call, _places(one.path)) == (other.call, _places(other.path))
 
 
 def _places(path: Path) -> list[tuple[str, int, str]]:

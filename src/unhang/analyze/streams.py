@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping, Sequence
 from itertools import groupby
 
 from unhang.analyze.align import signature
 from unhang.analyze.callpath import Path, user_path
-from unhang.model import Case
+from unhang.model import Case, ThreadStack
 from unhang.numeric import np
 
+_IDENT = re.compile(r"(\d{6,})$")  # of a thread, as recorders write it
 _MOST_POSITIONS = 4000
 _LOOK_AHEAD = 48
 _MOST_SHIFT = 24
@@ -23,6 +25,16 @@ def stack_path(case: Case, rank: int) -> Path | None:
     evidence = case.ranks.get(rank)
     stack = evidence.main_stack if evidence else None
     return user_path(stack.frames) if stack else None
+
+
+def stack_of_call(case: Case, row: int) -> ThreadStack | None:
+    """The stack of the thread that made a call, which must be the last of its rank; the main thread's where the dump does not tell the thread."""
+    evidence = case.ranks.get(int(case.calls["rank"][row]))
+    if evidence is None:
+        return None
+    known = {s.ident: s for s in evidence.stacks if s.ident and s.process_id in (None, evidence.identity.pid)}
+    thread = _IDENT.search(case.calls.threads[int(case.calls["thread"][row])])
+    return known.get(int(thread[1])) if thread and known else evidence.main_stack
 
 
 class Streams:
@@ -46,15 +58,14 @@ class Streams:
             return None
         frames_id = int(self._case.calls["frames"][row])
         if frames_id < 0:
-            return self._path_of_last(rank) if seq == max(self.rows[rank]) else None
+            return self._path_of_last(row) if seq == max(self.rows[rank]) else None
         if frames_id not in self._paths:
             self._paths[frames_id] = user_path(self._case.calls.stacks[frames_id])
         return self._paths[frames_id]
 
-    def _path_of_last(self, rank: int) -> Path | None:
-        """The main thread's stack, unless it waits for an asynchronous call: that was issued on another line."""
-        evidence = self._case.ranks.get(rank)
-        stack = evidence.main_stack if evidence else None
+    def _path_of_last(self, row: int) -> Path | None:
+        """Its thread's stack, unless it waits for an asynchronous call: that was issued on another line."""
+        stack = stack_of_call(self._case, row)
         if stack is None or (len(stack.frames) > 1 and not stack.frames[0].is_user and stack.frames[1].is_user):
             return None
         return user_path(stack.frames)

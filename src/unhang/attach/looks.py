@@ -312,7 +312,7 @@ _PEERS = {"recv": "src", "send": "dst", "irecv": "src", "isend": "dst"}  # globa
 
 
 def _call(threads: Iterable[Mapping[str, Any]], pid: int) -> dict[str, Any]:
-    """Of the call in which the main thread stands: the peer, the tag, and whether it was given a group. Numbers alone are kept."""
+    """Of the call in which the main thread stands: the peer, the tag, whether it was given a group, the number of one that it makes. Numbers alone are kept."""
     main = next((t for t in threads if t.get("os_thread_id") == pid), None)
     found: dict[str, Any] = {}
     for frame in (main or {}).get("frames") or ():
@@ -324,6 +324,10 @@ def _call(threads: Iterable[Mapping[str, Any]], pid: int) -> dict[str, Any]:
         local = {x.get("name"): str(x.get("repr")) for x in frame.get("locals") or ()}
         if name == "wrapper":
             found["has_group"] = any("ProcessGroup at" in local.get(part, "") for part in ("args", "kwargs"))
+        elif (
+            number := local.get("group_name", "").strip("'\"")
+        ).isdecimal():  # the counter of groups that this process made
+            found.setdefault("group_number", int(number))
         elif name in _PEERS:
             peer = local.get(_PEERS[name], "")
             if peer.isdecimal():

@@ -91,6 +91,7 @@ class Look:
     `moved`: whether its main thread has in between; None where that cannot be told. `how`: by what. `changed`: whether anything of
     its stack or variables has, which an endless loop does too. `has_group`: the call in which it stands was given a group, whose
     members are not known. `unsent`: (peer, bytes) of connections that got rid of nothing. `device`, `busy`: its device, and percent.
+    `group_number`: of the group that it makes, as its process counts them.
     """
 
     looks: int
@@ -102,3 +103,4 @@ class Look:
     unsent: tuple[tuple[str, int], ...] = ()
     device: int | None = None
     busy: int | None = None
+    group_number: int | None = None

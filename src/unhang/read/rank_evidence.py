@@ -130,6 +130,7 @@ def _look(fields: Mapping[str, object]) -> Look | None:
         tuple((text(w, "peer"), whole(w, "bytes") or 0) for w in _objects(fields, "unsent")),
         whole(device, "device"),
         whole(device, "busy"),
+        whole(call, "group_number") if isinstance(call, dict) else None,
     )
 
 

@@ -34,7 +34,7 @@ NEW_RANKS_POLL_S, NEW_RANKS_S, START_S = 0.03, 2.0, 60.0
 CLOCK_GAP_S, VERDICT = 3.0, "verdict.json"
 UNKNOWN_CALLS_S = 5.0
 GOES_ON_S = 10.0  # a job that still makes steps so long after a signal has not been ended by it
-STOPPED_STALL_S, _NO_TIME = 1.5, cast("float | None", None)
+_NO_TIME = cast("float | None", None)
 
 
 class Agent:
@@ -52,6 +52,7 @@ class Agent:
         self._last_look_at_s = self._look_again_at = _NO_TIME
         self._oom_kills_before, self._started_ns = oom_kills(), time.time_ns()
         self._started = self._began = self._last_turn = self._newest_at = time.monotonic()
+        self._unheard = frozenset[int]()  # ranks of other nodes that are not heard any more
         self._is_over = self._is_sealed = False  # sealed: we asked for the end; what happens from now on is no evidence
         # A signal is ending the job, since when, and these ranks: what happens from now on is its doing.
         self._interrupted: tuple[float, list[WatchedRank]] | None = None
@@ -227,7 +228,7 @@ class Agent:
         self._send({"event": "note", "text": f"it moves again after {stood_s:.0f} s: no hang"})
 
     def _on_quiet(self, now: float) -> None:
-        if self._silence.is_kept(self.ranks):
+        if self._silence.is_kept(rank.folder.name for rank in self._everyone()):
             self._on_silence(now)
             return
         quiet = max((r.quiet_s(now) for r in self._live()), default=now - self._started)
@@ -334,7 +335,7 @@ class Agent:
 
     def _maybe_suspect(self, s: Situation, now: float) -> None:
         """Somebody waits, and neither it nor what it waits for has moved for longer than this job ever needed."""
-        limit = min(self.patience.stall_after_s(), STOPPED_STALL_S if suspicion.waits_for_stopped(s) else float("inf"))
+        limit = suspicion.limit_s(self.patience, s, self._unheard)
         concerned = {e.waiter for e in s.waits.edges if e.targets} | {r for r in s.waits.roots if r in s.case.ranks}
         ranks = concerned or set(cannot_end(s)) or suspicion.all_in_init(s) or self._idle_in_unknown_calls(s, now)
         live = {r.rank for r in self._live()}

@@ -352,11 +352,31 @@ def take_stacks(
             with suppress(ValueError):
                 threads = json.loads(out)
                 if isinstance(threads, list) and threads:
-                    found[pid] = threads
+                    found[pid] = _with_our_numbers(pid, threads)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
     return found
+
+
+def _with_our_numbers(pid: int, threads: list[Any]) -> list[Any]:
+    """In a container py-spy finds the numbers that threads have there; by ours the main thread is known."""
+    if len(_numbers(Path(f"/proc/{pid}"))) < 2:
+        return threads
+    ours: dict[int, int] = {}
+    with suppress(OSError):
+        ours = {_numbers(task)[-1]: int(task.name) for task in Path(f"/proc/{pid}/task").iterdir() if _numbers(task)}
+    numbers = [t.get("os_thread_id") if isinstance(t, dict) else None for t in threads]
+    return [{**t, "os_thread_id": ours[n]} if n in ours else t for t, n in zip(threads, numbers, strict=True)]
+
+
+def _numbers(folder: Path) -> list[int]:
+    """Those of a process or thread, from our namespace to its own."""
+    with suppress(OSError):
+        for line in (folder / "status").read_text().splitlines():
+            if line.startswith("NSpid:"):
+                return [int(word) for word in line.split()[1:]]
+    return []
 
 
 def ask_faulthandler(files: Mapping[int, Path], wait_s: float = 1.0) -> None:

@@ -221,14 +221,15 @@ class FarRank(WatchedRank):
 class FarNode:
     """One other node, as the hub knows it. `unheard`: why nothing is heard of it, "" as long as it is heard."""
 
-    def __init__(self, said: Said, run_dir: Path, number: int) -> None:
-        self.id, self.number, self.name = said.node, number, ""
+    def __init__(self, said: Said, run_dir: Path) -> None:
+        self.id, self.name = said.node, ""
         self.folder = run_dir / NODES / said.node
         self.ranks: dict[str, FarRank] = {}
         self.address = said.address
         self.state, self.heard_at, self.closed_at = State(), said.at, 0.0
         self.unheard, self.is_probed = "", False
         self._clock: tuple[int, int] | None = None
+        self._is_written = False
 
     def hear(self, push: Push, said: Said, hub: str, keep_files: bool) -> list[FarRank]:
         """Takes a message; returns the ranks that are new. `hub`: our nonce. `keep_files`: not what comes after the job was ended by us."""
@@ -238,9 +239,8 @@ class FarNode:
         is_back, self.unheard = bool(self.unheard), ""
         if keep_files:
             self._keep(push)
-        if is_back or (push.offset_ns, push.trip_ns) != self._clock:
-            self._clock = push.offset_ns, push.trip_ns
-            self.write()
+        self._is_written = self._is_written and not is_back and (push.offset_ns, push.trip_ns) == self._clock
+        self._clock = push.offset_ns, push.trip_ns
         found = []
         for state in push.state.ranks[:MOST_RANKS]:
             rank = self.ranks.get(state.folder)
@@ -263,10 +263,14 @@ class FarNode:
         self.unheard = reason
         for rank in self.ranks.values():
             rank.is_unheard = True
+        self._is_written = False
         self.write()
 
     def write(self) -> None:
-        """Writes `node.json`: what the reader must know of where these files come from."""
+        """Writes `node.json` where it is not as it was: what the reader must know of where these files come from."""
+        if self._is_written:
+            return
+        self._is_written = True
         self.folder.mkdir(parents=True, exist_ok=True)
         fields: Mapping[str, object] = {
             "host": self.name,

@@ -10,12 +10,12 @@ import json
 import os
 import select
 import socket
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,6 @@ LOOK_S, CONFIRM_WAIT_S, SECURE_S, ACKNOWLEDGE_S = 5.0, 3.0, 4.0, 2.0
 UNHEARD_S, TOLD_AFTER_S, HUB_SILENT_S = 4.0, 8.0, 6.0
 CLOSED_S, LINGER_S, LAST_WORDS_S, CAUSE_S = 1.5, 1.0, 1.0, 3.0
 _PUMP_S, SHARE, MOST_PAUSE_S = 0.05, 4.0, 0.6
-# The exchange gives up the interpreter's lock with each packet; it must not wait long for it while we go through all ranks.
-MANY_NODES, MANY_SWITCH_S, USUAL_SWITCH_S = 64, 0.0002, 0.005
 MOST_LINES = 4
 
 
@@ -142,15 +140,19 @@ class JoinedAgent(many.AgentOfMany):
                     node.closed_at = said.at
                 continue
             if node is None:
-                node = self.nodes[said.node] = FarNode(said, self.run_dir, len(self.nodes))
+                node = self.nodes[said.node] = FarNode(said, self.run_dir)
             self._told.discard(node.id)
             new.update(rank.rank for rank in node.hear(said.push, said, self.meeting.orders.hub, not self._is_sealed))
+            self._far_world = max(self._far_world, said.push.state.world)
+            if not self._are_many:
+                node.write()
             for rank in node.dead_now():
                 self._note_death(rank)
         if new:
             self._newest_at = time.monotonic()
-            sys.setswitchinterval(MANY_SWITCH_S if len(self.nodes) > MANY_NODES else USUAL_SWITCH_S)
+            self._make_room()
             if any(rank.rank in new for rank in self._twice()):
+                self._far_world = 0
                 self._begin_again()
         self._order()
 
@@ -162,7 +164,7 @@ class JoinedAgent(many.AgentOfMany):
     def _order(self, **changes: Any) -> None:
         """Gives orders; without any, only what the nodes must know anyway."""
         pause_s = pause_of(len(self.nodes))
-        first = sorted((n for n in self.nodes.values() if not n.unheard), key=lambda n: n.number)[:MOST_SUCCESSORS]
+        first = islice((n for n in self.nodes.values() if not n.unheard), MOST_SUCCESSORS)  # in the order of joining
         successors = [(n.id, *n.address) for n in first]
         self.meeting.orders = msgspec.structs.replace(
             self.meeting.orders, pause_s=pause_s, successors=successors, report=self._where_to, **changes
@@ -172,13 +174,16 @@ class JoinedAgent(many.AgentOfMany):
 
     def _await(self, is_done: Callable[[FarNode], bool], limit_s: float) -> bool:
         """Whether all nodes that are heard have done what was asked. Blocks: up to `limit_s`."""
-        until = time.monotonic() + limit_s + 2 * self.meeting.orders.pause_s + len(self.nodes) / MESSAGES_PER_S
+        pause_s, until = _PUMP_S, time.monotonic() + limit_s + 2 * self.meeting.orders.pause_s
+        until += len(self.nodes) / MESSAGES_PER_S
         while not all(map(is_done, self._heard())):
             if (now := time.monotonic()) >= until:
                 return False
-            time.sleep(_PUMP_S)
+            time.sleep(pause_s)
+            began_s = time.thread_time()
             self._take_in()
             self._listen_for_silence(now)
+            pause_s = max(_PUMP_S, SHARE * (time.thread_time() - began_s))  # the exchange needs the interpreter, too
         return True
 
     def _listen_for_silence(self, now: float) -> None:
@@ -190,6 +195,7 @@ class JoinedAgent(many.AgentOfMany):
                 if any(rank.is_alive for rank in node.ranks.values()):
                     self._look_again_at = now
         lost = [node for node in self.nodes.values() if node.unheard]
+        self._unheard = frozenset(r.rank for n in lost for r in n.ranks.values() if r.is_alive and not r.is_earlier)
         for node in [node for node in lost if not node.is_probed][:1]:  # one each turn: it takes its time
             node.lose(why_silent(node.address, bool(node.closed_at)))
         due = [node for node in lost if now - node.heard_at > TOLD_AFTER_S and node.id not in self._told]

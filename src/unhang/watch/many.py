@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+import sys
 import time
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
@@ -24,6 +26,13 @@ from unhang.watch.outward import OutwardAgent
 from unhang.watch.ranks import write_whole
 
 MANY_RANKS, SEND_S, PUMP_S = 512, 5.0, 0.05
+# The exchange gives up the interpreter's lock with each packet; it must not wait long for it while we go through all ranks.
+MANY_NODES, MANY_SWITCH_S = 64, 0.0002
+MANY_OBJECTS = (
+    50_000,
+    20,
+    100,
+)  # what each message makes lives until the next: to go through it all costs more than the message
 OWN = ""  # the hub's own node, among the others
 MOST_FAILED = 16
 
@@ -78,7 +87,7 @@ class AgentOfMany(OutwardAgent):
         self.packer, self.nodes = Packer(run_dir), dict[str, FarNode]()
         self.meeting: Meeting
         self._given = 0  # the last number that was given to an order or a verdict
-        self._own_world, self._worlds, self._done = 0, set[str](), State()
+        self._own_world, self._far_world, self._worlds, self._done = 0, 0, set[str](), State()
 
     def _note_world(self) -> None:
         if new := self.ranks.keys() - self._worlds:
@@ -86,10 +95,16 @@ class AgentOfMany(OutwardAgent):
             self._own_world = max(self._own_world, world_of(self.ranks[name].folder for name in new))
             self.packer.is_brief = self._own_world > MANY_RANKS
 
+    def _make_room(self) -> None:
+        """Of very many nodes, the exchange comes first."""
+        if len(self.nodes) > MANY_NODES:
+            sys.setswitchinterval(MANY_SWITCH_S)
+            gc.set_threshold(*MANY_OBJECTS)
+
     @property
     def _world(self) -> int:
         """Ranks of the job, as any of them was told."""
-        return max((self._own_world, *(node.state.world for node in self.nodes.values())))
+        return max(self._own_world, self._far_world)
 
     @property
     def _are_many(self) -> bool:
@@ -130,6 +145,9 @@ class AgentOfMany(OutwardAgent):
         """Asks these nodes for their files, and waits for them. Blocks: up to SEND_S."""
         self._given += 1
         number = self._given
+        for node in nodes:
+            if node != OWN:
+                self.nodes[node].write()
         self.meeting.asked = dict.fromkeys(nodes, (number, ranks))
         self.meeting.announce(self.meeting.asked)
         until = time.monotonic() + SEND_S

@@ -22,9 +22,10 @@ from queue import SimpleQueue
 
 import msgspec
 
-from unhang.watch.exchange import VERSION, Client, Refused, Server, key_of
+from unhang.watch.exchange import VERSION, Client, Refused, key_of
 from unhang.watch.joining import PORTS, Address, Join, is_loopback
 from unhang.watch.messages import LEAST_PAUSE_S, Orders, Push, State
+from unhang.watch.server import Server
 
 FIRST_TRY_S, TRY_EVERY_S, SAID_AFTER_S = 0.2, 1.0, 30.0
 HUB_LOST_S, SETTLE_S = 3.0, 8.0

@@ -15,7 +15,7 @@ def pause_of(nodes: int) -> float:
     return max(LEAST_PAUSE_S, min(USUAL_PAUSE_S, nodes / MESSAGES_PER_S), nodes / MOST_MESSAGES_PER_S)
 
 
-class RankState(msgspec.Struct, array_like=True):
+class RankState(msgspec.Struct, array_like=True, gc=False):
     """One process, as its own node sees it. `quiet_s`, `dead_s`: how long ago it moved, or ended; -1: it lives."""
 
     folder: str

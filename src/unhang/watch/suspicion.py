@@ -7,6 +7,7 @@ a job whose every step is long and quiet pays for a few looks a minute.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from unhang.analyze.leaving import all_in_unknown_calls
@@ -18,6 +19,7 @@ ONE_LOOK_EVERY_S = 30.0
 LEAST_STALL_S = 15.0
 START_UP_STALL_S = 60.0
 STALL_FACTOR = 3.0
+STOPPED_STALL_S, UNHEARD_STALL_S = 1.5, 5.0
 
 
 def waits_for_stopped(s: Situation) -> bool:
@@ -115,3 +117,16 @@ class Patience:
             after = FIRST_LOOK_S if self.looks_left >= 1 else self.usual_quiet_s
             return quiet_s >= min(after, self.stall_after_s())
         return last_look_at_s < self.stall_after_s() <= quiet_s or quiet_s >= 3 * last_look_at_s
+
+
+def limit_s(patience: Patience, s: Situation, unheard: Collection[int]) -> float:
+    """How long the waits of this moment may last. `unheard`: ranks of nodes that were heard and are not any more.
+
+    Who waits for these alone has no more to wait for than this job has been seen to need: a node that is gone does not come back.
+    """
+    usual = patience.stall_after_s()
+    if waits_for_stopped(s):
+        return min(usual, STOPPED_STALL_S)
+    if patience.has_stepped and s.waits.roots and set(s.waits.roots) <= set(unheard):
+        return min(usual, max(UNHEARD_STALL_S, STALL_FACTOR * patience.longest_quiet_s))
+    return usual

@@ -13,9 +13,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from tests.slowness import slowness
 
-from unhang.watch import exchange
-from unhang.watch.exchange import Client, Refused, Server, key_of, pack, unpack
+from unhang.watch import exchange, server
+from unhang.watch.exchange import Client, Refused, key_of, pack, unpack
 from unhang.watch.joining import Address
+from unhang.watch.server import Server
 
 TOKEN = "a token that nobody knows"
 JOB = "MASTER_ADDR=node0"
@@ -94,7 +95,7 @@ def _head(
 ) -> bytes:
     """A request as a node that knows the token would write it. `other`: fields that are given instead."""
     digest, size = hashlib.sha256(body).hexdigest(), len(body) if size is None else size
-    seal = exchange._seal(key_of(TOKEN, JOB), hub.server.nonce, "n1", number, digest, size)
+    seal = exchange.seal(key_of(TOKEN, JOB), hub.server.nonce, "n1", number, digest, size)
     fields = {"Content-Length": str(size), "X-Unhang-Node": "n1", "X-Unhang-Number": str(number)}
     fields |= {"X-Unhang-Digest": digest, "X-Unhang-Seal": seal, **other}
     return "\r\n".join([f"POST {path} HTTP/1.1", *(f"{n}: {v}" for n, v in fields.items()), "", ""]).encode()
@@ -119,7 +120,7 @@ def test_another_token_is_refused_before_its_body_is_read() -> None:
         await client.connect()
         with pytest.raises(Refused, match="token differs"):
             await client.push(b"x")
-        forged = _head(hub, b"x", size=exchange.MOST_BODY, **{"X-Unhang-Seal": "0" * 64})
+        forged = _head(hub, b"x", size=server.MOST_BODY, **{"X-Unhang-Seal": "0" * 64})
         assert b" 401 " in await _raw(address, forged)
 
     assert _with_hub(body).got == []
@@ -175,17 +176,17 @@ def test_a_flood_is_refused() -> None:
 
     started = time.monotonic()
     got = _with_hub(body).got
-    assert len(got) <= exchange.MOST_AT_ONCE + exchange.MESSAGES_PER_S * (time.monotonic() - started) + 1
+    assert len(got) <= server.MOST_AT_ONCE + server.MESSAGES_PER_S * (time.monotonic() - started) + 1
 
 
 async def _flood(client: Client) -> None:
-    for _ in range(20 * int(exchange.MOST_AT_ONCE)):
+    for _ in range(20 * int(server.MOST_AT_ONCE)):
         await client.push(b"x")
 
 
 def test_strangers_leave_room_for_those_who_know_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "MOST_OF_STRANGERS", 5)
-    monkeypatch.setattr(exchange, "HEAD_S", 0.3)
+    monkeypatch.setattr(server, "MOST_OF_STRANGERS", 5)
+    monkeypatch.setattr(server, "HEAD_S", 0.3)
 
     async def body(hub: Hub, address: Address) -> None:
         friend = _client(address)
@@ -209,7 +210,7 @@ def test_strangers_leave_room_for_those_who_know_the_token(monkeypatch: pytest.M
     [
         (lambda hub: _head(hub, b"x", path="/v2/push") + b"x", b" 426 "),
         (lambda hub: _head(hub, b"x", path="/metrics"), b" 404 "),
-        (lambda hub: _head(hub, b"x", size=exchange.MOST_BODY + 1), b" 413 "),
+        (lambda hub: _head(hub, b"x", size=server.MOST_BODY + 1), b" 413 "),
         (lambda hub: _head(hub, pack(b"x")) + pack(b"y"), b" 400 "),
         (lambda hub: _head(hub, pack(b"x" * 999)[:-4]) + pack(b"x" * 999)[:-4], b" 400 "),
         (lambda hub: _head(hub, b"no zlib") + b"no zlib", b" 400 "),
@@ -267,7 +268,7 @@ async def _greets(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 def test_an_answer_waits_for_news_and_no_longer_than_it_was_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "MOST_WAIT_S", 1000.0)
+    monkeypatch.setattr(server, "MOST_WAIT_S", 1000.0)
 
     async def body(hub: Hub, address: Address) -> None:
         client = _client(address)

@@ -76,6 +76,13 @@ def _one_rank(agent: JoinedAgent, others: _Others, **state: Any) -> None:
     agent._take_in()
 
 
+def test_a_hub_without_ranks_of_its_own_looks_at_the_others(make: Any) -> None:
+    agent, others, _ = make("hub")
+    _one_rank(agent, others, quiet_s=5.0)
+    agent._on_quiet(time.monotonic())
+    assert others.orders.look == 1
+
+
 def test_a_look_that_one_node_did_not_make_proves_nothing(make: Any) -> None:
     agent, others, _ = make("hub")
     _one_rank(agent, others)

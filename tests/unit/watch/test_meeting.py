@@ -169,8 +169,9 @@ def test_a_watcher_that_ends_says_its_last_word(nodes: Nodes) -> None:
 def _node(tmp_path: Path, **files: bytes) -> FarNode:
     push = Push(1, "node7", "10.0.0.7", 4, State("hub", [RankState("r3-99", 2.0)], looked=5), files)
     said = Said("abc", Address("10.0.0.7", 4), push, 100.0)
-    node = FarNode(said, tmp_path, 0)
+    node = FarNode(said, tmp_path)
     assert [r.rank for r in node.hear(push, said, "hub", keep_files=True)] == [3]
+    node.write()
     return node
 
 

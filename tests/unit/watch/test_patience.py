@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from unhang.analyze.situation import Situation
+from unhang.testing import make_case
+from unhang.watch import suspicion
 from unhang.watch.suspicion import Patience
 
 
@@ -84,3 +89,24 @@ def test_one_that_goes_on_beside_them_costs_no_more_looks_than_there_are() -> No
             looks += 1
             patience.looked()
     assert looks <= 4 + 600 / 30
+
+
+@pytest.mark.parametrize(
+    ("unheard", "longest_quiet_s", "has_stepped", "expected"),
+    [
+        ((1,), 0.5, True, 5.0),
+        ((1,), 4.0, True, 12.0),
+        ((1,), 40.0, True, 120.0),
+        ((1,), 0.5, False, 60.0),
+        ((0,), 0.5, True, 15.0),
+        ((), 0.5, True, 15.0),
+    ],
+)
+def test_who_waits_for_a_node_that_is_gone_is_told_sooner(
+    unheard: tuple[int, ...], longest_quiet_s: float, has_stepped: bool, expected: float
+) -> None:
+    calls = {0: ["all_reduce[8]@main:3", "barrier@main:4 !"], 1: ["all_reduce[8]@main:3"]}
+    situation = Situation(make_case(calls, world=2))  # type: ignore[arg-type]
+    assert situation.waits.roots == (1,)
+    patience = Patience(longest_quiet_s=longest_quiet_s, has_stepped=has_stepped)
+    assert suspicion.limit_s(patience, situation, unheard) == expected

@@ -9,8 +9,9 @@ from unhang.analyze.leaving import all_in_unknown_calls
 from unhang.analyze.pasted import Doing, doings_of
 from unhang.analyze.sides import ByCondition, Side, decided_by_condition
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import surroundings
+from unhang.analyze.source import lines_that_call_the_same, surroundings
 from unhang.analyze.standing import Stand, has_all_calls, sides, stands
+from unhang.model import Frame
 from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of, gate_of, said_plainly, say_the_condition
 from unhang.rules.base import Found, rule
@@ -83,6 +84,8 @@ def _apart(s: Situation, found: Mapping[int, Stand]) -> Found | None:
     culprits = by.odd if by else tuple(sorted(x.rank for x in few[0])) if is_told else ()
     fork = fork_of(usual.path, odd.path)
     where = by.frame if by else line_to_look_at(usual.path, odd.path, fork, fork is not None and _has_passed(fork))
+    if are_other_groups := usual.number != odd.number and fork is None:
+        where = _other_group(where) or where
     gate = by.condition if by else None
     is_skipped = by is not None and by.is_left_out
     made = next((x.op for x in found.values() if (x.rank in culprits) != is_skipped), "")
@@ -90,11 +93,13 @@ def _apart(s: Situation, found: Mapping[int, Stand]) -> Found | None:
     ranks_of = {side[0]: sorted(x.rank for x in side) for side in several}
     words = {
         "sides": "; ".join(
-            f"{w.name_ranks(ranks)} {w.verb(ranks, 'waits', 'wait')} in {side.op}{w.at(side.path[-1] if side.path else None)}"
+            f"{w.name_ranks(ranks)} {w.verb(ranks, 'waits', 'wait')} in {side.call}{w.at(side.path[-1] if side.path else None)}"
             for side, ranks in ranks_of.items()
         ),
         "odd": say_the_condition(by)
         if by
+        else _counted(several)
+        if are_other_groups
         else f"{w.name_ranks(culprits)} left the way that most ranks took."
         if culprits
         else _NOT_TOLD,
@@ -114,6 +119,18 @@ def _apart(s: Situation, found: Mapping[int, Stand]) -> Found | None:
         location=w.location_of(where) if culprits else None,
         condition=gate_of(gate),
     )
+
+
+def _counted(several: Sequence[Sequence[Stand]]) -> str:
+    """How many groups each side has made, of ranks that make one at the same line."""
+    made = (f"{w.name_ranks(sorted(x.rank for x in side))}: group {side[0].number}" for side in several)
+    return f"All ranks must make all groups in the same order, also those of which they are no members ({'; '.join(made)})."
+
+
+def _other_group(where: Frame | None) -> Frame | None:
+    """The one line of the function that makes another group under a condition: where the counts parted."""
+    lines = [f for f in lines_that_call_the_same(where) if surroundings(f.file, f.line).conditions] if where else []
+    return lines[0] if len(lines) == 1 else None
 
 
 def _by_condition(s: Situation, several: Sequence[Sequence[Stand]]) -> ByCondition | None:
