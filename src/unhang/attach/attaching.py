@@ -20,8 +20,8 @@ from unhang.diagnosis import Judged, judge_paths
 from unhang.errors import UnhangError
 from unhang.read.bundle import read_bundle
 from unhang.show.text import first_line
-from unhang.watch.evidence import take_stacks
 from unhang.watch.options import SeenOutside
+from unhang.watch.spy import take_stacks
 from unhang.watch.unregistered import disown, mark_adopted
 
 

@@ -17,9 +17,10 @@ from unhang.attach.looks import Looked
 from unhang.attach.processes import Process, Processes, missing_right
 from unhang.attach.ranks import FoundJob, Rank
 from unhang.read.redact import redact_command, stored_environment
-from unhang.watch.evidence import fetch_calls_at, py_spy
+from unhang.watch.evidence import fetch_calls_at
 from unhang.watch.folders import write_job_file
 from unhang.watch.ranks import write_whole
+from unhang.watch.spy import py_spy
 
 _MOST_DUMP_BYTES, _MOST_LOG_BYTES = 256 << 20, 1 << 20
 _PIPE, _SERVER = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_WORKER_SERVER_SOCKET"

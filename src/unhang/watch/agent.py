@@ -32,8 +32,7 @@ POLL_S = 0.2
 # Of a rank that has come and gone between two looks not even the exit code is known.
 NEW_RANKS_POLL_S, NEW_RANKS_S, START_S = 0.03, 2.0, 60.0
 CLOCK_GAP_S, VERDICT = 3.0, "verdict.json"
-UNKNOWN_CALLS_S = 5.0
-GOES_ON_S = 10.0  # a job that still makes steps so long after a signal has not been ended by it
+UNKNOWN_CALLS_S, GOES_ON_S = 5.0, 10.0  # a job that still makes steps so long after a signal has not been ended by it
 _NO_TIME = cast("float | None", None)
 
 
