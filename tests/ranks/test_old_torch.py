@@ -10,7 +10,7 @@ from .harness import HUNG_JOB_ENDED, check_fault, check_healthy, run_job
 
 def case_of(what: str, **more: object) -> Case:
     given = {"cause": "code-divergence", "culprits": (0,), "location": "required", **more}
-    return Case(what, "programs/old_torch.py", (what,), outcome="hang", ranks=3, **given)  # type: ignore[arg-type]
+    return Case(what, "programs/no_calls_of_gloo.py", (what,), outcome="hang", ranks=3, **given)  # type: ignore[arg-type]
 
 
 def test_a_call_of_one_rank_alone_is_proven(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_queue_is_followed_to_its_only_feeder(tmp_path: Path) -> None:
     first = first_of(result)
     assert first["title"].startswith("rank 1 waited for a socket at feed (waits.py:"), result
     assert "its thread feeder waited for a socket; the main thread at on_feeder (waits.py:" in first["because"], result
-    assert "is here in its thread feeder" in (result.report_dir / "report.txt").read_text()
+    assert "was here in its thread feeder" in (result.report_dir / "report.txt").read_text()
 
 
 def test_the_thread_that_makes_the_calls_is_asked(tmp_path: Path) -> None:

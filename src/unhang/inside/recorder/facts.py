@@ -228,9 +228,9 @@ def watch_end(original: Any) -> Any:
     def __next__(self: Any) -> Any:
         try:
             return original(self)
-        except StopIteration as error:
+        except BaseException as error:
             step_aside(error)
-            if recording.current is not None:
+            if isinstance(error, StopIteration) and recording.current is not None:
                 attempt("end of a loader", _note_end, recording.current, self)
             raise
 
