@@ -1,0 +1,36 @@
+import torch
+import torch.distributed as dist
+
+from text_encoder_loader import encode
+
+
+class WanModel:
+    def __init__(self, cfg, transformer, device):
+        self.cfg = cfg
+        self.transformer = transformer
+        self.device = device
+        self.negative_embeds = None
+        self.negative_mask = None
+
+    def ensure_negative_conditioning(self):
+        if self.negative_embeds is not None:
+            return
+        embeds = mask = None
+        if dist.get_rank() == 0:
+            embeds, mask = encode(self.cfg.path, self.cfg.negative_prompt, True, self.device)
+        shape = torch.zeros(3, dtype=torch.int64, device=self.device)
+        if dist.get_rank() == 0:
+            shape.copy_(torch.tensor(embeds.shape))
+        dist.broadcast(shape, src=0)
+        if dist.get_rank() != 0:
+            embeds = torch.empty(shape.tolist(), dtype=torch.bfloat16, device=self.device)
+            mask = torch.empty(shape[:2].tolist(), dtype=torch.int64, device=self.device)
+        dist.broadcast(embeds, src=0)
+        dist.broadcast(mask, src=0)
+        self.negative_embeds, self.negative_mask = embeds, mask
+
+    def predict(self, latents, timestep, embeds, guidance):
+        self.ensure_negative_conditioning()
+        cond = self.transformer(latents, timestep, embeds)
+        uncond = self.transformer(latents, timestep, self.negative_embeds)
+        return uncond + guidance * (cond - uncond)

@@ -1,0 +1,28 @@
+import deepspeed
+import torch.distributed as dist
+
+from pipeline_loader import PipelineLoader
+
+
+def main(args, pipeline_model, parameters, dataset, ds_config, get_optimizer):
+    engine, optimizer, _, _ = deepspeed.initialize(
+        args=args,
+        model=pipeline_model,
+        model_parameters=parameters,
+        optimizer=get_optimizer,
+        config=ds_config,
+    )
+    if engine.is_pipe_parallel:
+        grid = engine.grid
+        engine.first_last_group = dist.new_group(ranks=[grid.pp_group[0], grid.pp_group[-1]])
+    loader = PipelineLoader(dataset, engine, engine.gradient_accumulation_steps())
+    engine.set_dataloader(loader)
+    batches = iter(loader) if engine.is_first_stage() or engine.is_last_stage() else None
+    step = 0
+    while loader.epoch <= args.epochs:
+        engine.reset_activation_shape()
+        loss = engine.train_batch(batches)
+        step += 1
+        loader.sync_epoch()
+        if dist.get_rank() == 0:
+            print(f"step {step} loss {loss.item():.4f}")
