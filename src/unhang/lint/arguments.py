@@ -160,7 +160,7 @@ def parameter_value(link: Link, file: int, function: Function, i: int, name: str
         given = link.built.get((file, function.owner), {}).get(i)
         if given is not None:
             return given
-    by_name = value_of_name(name)
+    by_name = value_of_name("rank" if i == 0 and function.is_spawned else name)
     if by_name is not PLAIN or name[0] == "*":
         return by_name
     at = i - (len(function.parameters) - len(function.defaults))

@@ -35,6 +35,7 @@ _COMPARE = {
 }  # fmt: skip
 _ARITHMETIC = {ast.Mod: "%", ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Div: "/"}
 _MOST_TEXT = 70
+_SPAWNS = frozenset({"spawn", "start_processes"})
 
 
 class Lowering:
@@ -55,6 +56,13 @@ class Lowering:
     def module(self, tree: ast.Module) -> None:
         """Lowers the whole file."""
         self._function("<module>", 1, [], [], [], lambda: self._block(tree.body))
+        if any(not _SPAWNS.isdisjoint(f.words) for f in self.functions):
+            calls = (
+                n for n in ast.walk(tree) if isinstance(n, ast.Call) and n.args and isinstance(n.args[0], ast.Name)
+            )
+            spawned = {n.args[0].id for n in calls if dotted(n.func).rpartition(".")[2] in _SPAWNS}  # type: ignore[attr-defined]
+            for function in self.functions:
+                function.is_spawned = function.inside == 0 and not function.owner and function.name in spawned
 
     def _function(
         self, name: str, line: int, parameters: list[str], defaults: list[Expr | None], decorators: list[str],
