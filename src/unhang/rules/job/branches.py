@@ -194,7 +194,7 @@ def _parted(s: Situation, d: Divergence) -> Found:
         say,
         fixes if d.is_decided else (),
         s.others(odd if d.is_decided else d.culprits),
-        w.location_of(frame if d.is_decided else one_sided[0] if one_sided else None),
+        w.location_of(frame if d.is_decided else one_sided[0] if one_sided else d.location if d.in_library else None),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
         condition=gate_of(gate),
@@ -278,12 +278,14 @@ def _own_conditions(s: Situation, d: Divergence, frame: Frame | None) -> Iterabl
 
 
 def _side_by_side(d: Divergence) -> str:
-    """What either side does, where nothing tells which is wrong."""
-    sides = ((d.odd, d.odd_call, d.odd_path), (d.reference, d.reference_call, d.reference_path))
-    return " and ".join(
-        f"{w.name_ranks(ranks)} {w.verb(ranks, 'is', 'are')} in {w.name_call(call)} from {w.place(innermost(path))}"
-        for ranks, call, path in sorted(sides, key=lambda side: side[0])
+    """What either side does, where nothing tells which is wrong; in the library's functions where the program's line is the same."""
+    at = d.in_library or (innermost(d.odd_path), innermost(d.reference_path))
+    sides = ((d.odd, d.odd_call, at[0]), (d.reference, d.reference_call, at[1]))
+    told = " and ".join(
+        f"{w.name_ranks(ranks)} {w.verb(ranks, 'is', 'are')} in {w.name_call(call)} from {w.place(frame)}"
+        for ranks, call, frame in sorted(sides, key=lambda side: side[0])
     )
+    return f"{told}, both below {w.place(d.location)}" if d.in_library else told
 
 
 def _paired(d: Divergence) -> str:
@@ -300,6 +302,8 @@ def _why(s: Situation, d: Divergence) -> str:
     if d.is_decided:
         tests = around(d.location, since_ns).tests if d.location else ()
         return f" The line runs only if {' and '.join(tests[-2:])}." if tests else ""
+    if d.in_library:
+        return " There is no majority. Below that line the library went two ways: a callback, a stop or a limit came out differently on the ranks."
     text = " There is no majority: which side is wrong has to be read from the two lines."
     for line in (f for f in ((d.fork.right, d.fork.left) if d.fork else ()) if f.line):
         tests = around(line, since_ns).tests
