@@ -37,6 +37,7 @@ NOT_YET = {
     ("srun_node", "608"),
     ("torchrun_tee", "545"),
     ("second_attempt", "203"),  # who is missing is told of the lines alone; not with the attempt in front
+    ("second_attempt", "1242"),  # the amounts of both attempts stand side by side
     ("second_attempt", "514"),
     ("second_attempt", "518"),
     ("rotated", "605"),
