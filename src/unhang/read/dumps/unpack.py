@@ -26,7 +26,10 @@ def is_packed(path: Path) -> bool:
         return False
     try:
         content = archive_at(os.path.abspath(path))  # which reads the dumps in it at the same time
-        if not any(_OF_A_RUN.search(name) or _IS_TEXT.search(name) for name in (*content.others, *content.members)):
+        names = (*content.others, *content.members)
+        if any(map(_OF_A_RUN.search, names)):
+            return True
+        if not any(map(_IS_TEXT.search, names)):
             return False
     except UnreadableInput:
         pass  # it may be cut
