@@ -297,7 +297,7 @@ def test_the_last_weights_are_taken_though_the_learner_has_closed_already(store:
 
 
 def test_weights_of_a_failed_publish_are_never_used(store: Store) -> None:
-    # The next publish has the same version, and this generator is not part of it any more.
+    # The next publish has the same version. It does not wait for this generator, which may still see it in time, or not.
     sync, generator = learner(store), Generator(store)
 
     def fail() -> None:
@@ -310,8 +310,9 @@ def test_weights_of_a_failed_publish_are_never_used(store: Store) -> None:
     sync.drop(1)
     assert sync.publish({"w": torch.zeros(1)}) == 1
     sync.close()
-    assert generator.ended().taken == []
-    assert generator.sync.version == 0
+    taken = [(version, weights["w"].tolist()) for version, weights in generator.ended().taken]
+    assert taken in ([], [(1, [0.0])])
+    assert generator.sync.version == len(taken)
 
 
 class TakenBack:
