@@ -65,5 +65,15 @@ FAULTS = (
     Fault("early-exit", ("rank-exited-early",)),
     Fault("out-of-memory", ("gpu-oom",), needs_cuda=True),
     Fault("healthy-slow-rank0", (HEALTHY,), (), ""),
+    Fault("ddp-uneven-batches", ("uneven-inputs", "code-divergence")),
+    Fault("ddp-validation-on-rank0", ("code-divergence",), (0,), "broadcast"),
+    Fault("ddp-unused-on-one", ("unused-parameters", "code-divergence")),
+    Fault("fsdp-batch-left-out", ("code-divergence",), op="all_gather", is_symmetric=True),
+    Fault("swallowed-exception", ("code-divergence", "user-exception"), is_symmetric=True),
+    Fault("loader-stuck", ("dataloader-hang",)),
+    Fault("queue-empty", ("rank-stuck-in-user-code",)),
+    Fault("send-left-out", ("code-divergence",), op="recv"),
+    Fault("healthy-ddp", (HEALTHY,), (), ""),
+    Fault("healthy-fsdp", (HEALTHY,), (), ""),
 )
 BY_NAME = {fault.name: fault for fault in FAULTS}

@@ -5,9 +5,11 @@ Its output names neither the fault nor the culprit. A file `marks/RANK` says tha
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
+import queue
 import signal
 import sys
 import threading
@@ -19,6 +21,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
 
 FAULT_STEP, STEPS = 5, 40
 STEP_S = 0.05
@@ -40,6 +44,7 @@ class Training:
         self.is_odd = self.rank == ODD
         if self.is_cuda:
             torch.cuda.set_device(self.device)
+            os.environ.setdefault("NCCL_HOSTID", f"host{self.rank}")  # NCCL refuses two ranks on one device of a host
         dist.init_process_group(given["backend"], timeout=timedelta(seconds=self.timeout_s))
         self.gradients, self.activations = self.ones(SMALL), self.ones(LARGE)
         self.other_group = dist.new_group(timeout=timedelta(seconds=self.timeout_s))
@@ -205,12 +210,163 @@ def subgroup_not_by_all(job: Training) -> None:
     job.settle()
 
 
+class Model(torch.nn.Module):
+    """Two layers and a head that a batch may leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.BatchNorm1d(256), torch.nn.ReLU())
+        self.out, self.head = torch.nn.Linear(256, 1), torch.nn.Linear(256, 1)
+
+    def forward(self, batch: torch.Tensor, with_head: bool = True) -> torch.Tensor:
+        found = self.body(batch)
+        return self.out(found) + self.head(found) if with_head else self.out(found)
+
+
+class Rows(Dataset[torch.Tensor]):
+    """Batches, one of which may not come."""
+
+    def __init__(self, stuck_at: int = -1) -> None:
+        self.stuck_at = stuck_at
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index == self.stuck_at:
+            read_from_storage()
+        return torch.full((256,), 1.0 + index)
+
+
+def read_from_storage() -> None:
+    """As slow as storage may be."""
+    time.sleep(FOR_EVER_S)
+
+
+def replicated(job: Training) -> DistributedDataParallel:
+    """The model under DDP."""
+    return DistributedDataParallel(Model().to(job.device), device_ids=[0] if job.is_cuda else None)
+
+
+def ddp_uneven_batches(job: Training) -> None:
+    """One rank has one batch fewer, and goes on to the evaluation."""
+    model = replicated(job)
+    for _ in range(3 if job.is_odd else 4):
+        model(torch.ones(8, 256, device=job.device)).sum().backward()
+        job.settle()
+    job.gather()
+
+
+def ddp_validation_on_rank0(job: Training) -> None:
+    """Rank 0 validates with the wrapped model, whose buffers are broadcast in each forward."""
+    model = replicated(job)
+    if job.rank == 0:
+        model.eval()
+        with torch.no_grad():
+            print(f"validation loss {float(model(torch.ones(8, 256, device=job.device)).sum()):.3f}", flush=True)
+    job.gather()
+
+
+def ddp_unused_on_one(job: Training) -> None:
+    """A batch of one rank leaves the head out, whose gradients the others wait for."""
+    model = replicated(job)
+    for number in range(3):
+        model(torch.ones(8, 256, device=job.device), with_head=not (job.is_odd and number == 1)).sum().backward()
+        job.settle()
+
+
+def fsdp_batch_left_out(job: Training) -> None:
+    """One rank leaves a batch out in which it finds no valid sample."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = Model().to(job.device)
+    fully_shard(model)
+    for number in range(3):
+        batch = torch.full((8, 256), float("nan") if job.is_odd and number == 1 else 1.0, device=job.device)
+        if not bool(torch.isfinite(batch).all()):
+            continue
+        model(batch).sum().backward()
+        job.settle()
+
+
+def swallowed_exception(job: Training) -> None:
+    """One rank raises before its call, and goes on."""
+    for number in range(3):
+        try:
+            if job.is_odd and number == 1:
+                raise ValueError("broken sample")
+            dist.all_reduce(job.activations)
+        except ValueError as error:
+            print(f"skipped a batch: {error}", flush=True)
+        job.settle()
+    job.gather()
+
+
+def loader_stuck(job: Training) -> None:
+    """A worker of one rank's loader never gives its batch."""
+    for batch in DataLoader(Rows(40 if job.is_odd else -1), batch_size=8, num_workers=1):
+        dist.all_reduce(batch.to(job.device))
+        job.settle()
+
+
+def queue_empty(job: Training) -> None:
+    """One rank waits for an item that nobody puts."""
+    items: queue.Queue[int] = queue.Queue()
+    if not job.is_odd:
+        items.put(1)
+    items.get()
+    dist.all_reduce(job.activations)
+    job.settle()
+
+
+def send_left_out(job: Training) -> None:
+    """Rank 0 receives what one rank does not send."""
+    if job.rank == 0:
+        dist.recv(job.activations, src=ODD)
+    elif job.is_odd and time.time() < 0:
+        dist.send(job.activations, dst=0)
+    job.settle()
+
+
+def healthy_ddp(job: Training) -> None:
+    """Epochs of DDP with a loader, gradients gathered over two batches, and rank 0 that validates and saves alone, unwrapped."""
+    model = replicated(job)
+    for _ in range(2):
+        for number, batch in enumerate(DataLoader(Rows(), batch_size=8, num_workers=1)):
+            with model.no_sync() if number % 2 else contextlib.nullcontext():
+                model(batch.to(job.device)).sum().backward()
+            job.settle()
+        if job.rank == 0:
+            with torch.no_grad():
+                model.module.eval()(torch.ones(8, 256, device=job.device))
+            model.module.train()
+            time.sleep(2)
+        job.barrier()
+
+
+def healthy_fsdp(job: Training) -> None:
+    """Shards, and a checkpoint of all ranks that rank 0 writes for seconds."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = Model().to(job.device)
+    fully_shard(model)
+    for _ in range(4):
+        model(torch.ones(8, 256, device=job.device)).sum().backward()
+        job.settle()
+    for tensor in model.state_dict().values():
+        tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    if job.rank == 0:
+        time.sleep(job.timeout_s * 0.2 if job.timeout_s < 60 else 8)
+    job.barrier()
+
+
 PLACES: dict[str, Callable[[Training], None]] = {
     place.__name__.replace("_", "-"): place
     for place in (
         healthy, healthy_slow_rank0, missing_call, extra_call, other_order, other_order_of_groups, size_mismatch,
         dtype_mismatch, long_rank0_work, gil_held, stopped, killed, device_assert, endless_kernel, out_of_memory, exception,
-        early_exit, subgroup_not_by_all,
+        early_exit, subgroup_not_by_all, ddp_uneven_batches, ddp_validation_on_rank0, ddp_unused_on_one, fsdp_batch_left_out,
+        swallowed_exception, loader_stuck, queue_empty, send_left_out, healthy_ddp, healthy_fsdp,
     )
 }  # fmt: skip
 

@@ -73,9 +73,19 @@ def make(faults: Sequence[Fault], out: Path, how: How, at_once: int, limit_s: fl
 
     with ThreadPoolExecutor(at_once) as pool:
         ran = dict(zip([f.name for f in faults], pool.map(one, faults), strict=True))
+    return judge(out, ran)
+
+
+def judge(out: Path, ran: dict[str, dict[str, object]]) -> dict[str, dict[str, object]]:
+    """Asks about each job of a set, whenever it was made; writes `out/index.json`."""
     index = {name: found if "skipped" in found else {**found, **judged(out / name)} for name, found in ran.items()}
     (out / "index.json").write_text(json.dumps(index, indent=1) + "\n")
     return index
+
+
+def outcomes_in(out: Path) -> dict[str, dict[str, object]]:
+    """What became of the jobs of a set."""
+    return {path.parent.name: json.loads(path.read_text()) for path in sorted(out.glob("*/outcome.json"))}
 
 
 def table(index: dict[str, dict[str, object]]) -> str:
@@ -111,12 +121,15 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.add_argument("--job-limit", type=float, default=70, help="seconds for one job")
     options.add_argument("--limit", type=float, default=540, help="seconds for everything")
     options.add_argument("--at-once", type=int, default=2, help="jobs at the same time, if memory allows")
+    options.add_argument("--judge", action="store_true", help="make nothing: judge a set that is there")
     options.add_argument("--results", type=Path, default=RESULTS, help="where the verdicts are kept")
     given = options.parse_args(arguments)
     if given.backend == "nccl" and given.device != "cuda":
         options.error("NCCL needs --device cuda")
     given.timeout = given.timeout or (20 if given.backend == "nccl" else 6)
     given.out = given.out or Path(os.environ.get("OUT", "."), "gpu-evidence")
+    if given.judge:
+        return given
     if given.out.exists():
         options.error(f"{given.out} is there already")
     return given
@@ -125,13 +138,16 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Makes the set, and prints the verdicts. Returns 1 where one is wrong, 3 where there is no device."""
     given = parsed(arguments)
-    if given.device == "cuda" and (reason := no_device()):
+    if not given.judge and given.device == "cuda" and (reason := no_device()):
         print(f"{reason}; '--backend gloo --device cpu' runs the faults that need none", file=sys.stderr)
         return 3
     settle_s = min(5.0, given.timeout / 3)
     how = How(given.backend, given.device, given.ranks, given.timeout, given.job_limit, settle_s)
     faults = [BY_NAME[name] for name in given.only] if given.only else list(FAULTS)
-    index = make(faults, given.out, how, jobs_at_once(given.at_once, how), given.limit)
+    if given.judge:
+        index = judge(given.out, outcomes_in(given.out))
+    else:
+        index = make(faults, given.out, how, jobs_at_once(given.at_once, how), given.limit)
     print(table(index))
     kept = {"backend": given.backend, "ranks": given.ranks, "versions": versions_in(given.out), "jobs": index}
     given.results.write_text(json.dumps(kept, indent=1) + "\n")

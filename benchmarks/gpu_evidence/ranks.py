@@ -67,7 +67,7 @@ def free_port() -> int:
 
 
 def environment(job: Job, rank: int, ports: tuple[int, int]) -> dict[str, str]:
-    """Of one rank. NCCL refuses two ranks on one device of a host, so that each gets a host of its own."""
+    """Of one rank."""
     dumps = str(job.evidence / "dumps" / "nccl_trace_rank_")
     given = {
         "place": job.fault.name,
@@ -95,20 +95,26 @@ def environment(job: Job, rank: int, ports: tuple[int, int]) -> dict[str, str]:
             "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
             "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "60",
             "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "8000",  # the others write theirs in this time; 60 s are too long here
-            "NCCL_HOSTID": f"host{rank}",
-            "NCCL_NET": "Socket",
-            "NCCL_SOCKET_IFNAME": "lo",
-            "NCCL_IB_DISABLE": "1",
-            "NCCL_P2P_DISABLE": "1",
-            "NCCL_SHM_DISABLE": "1",
-            "NCCL_NVLS_ENABLE": "0",
-            "NCCL_CUMEM_ENABLE": "0",
-            "NCCL_MAX_CTAS": "2",
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_FILE": str(job.evidence / "nccl" / f"nccl_rank_{rank}.log"),
             "NCCL_RAS_ADDR": f"localhost:{ports[1]}",
+            **transport(),
         }
     return found
+
+
+def transport() -> dict[str, str]:
+    """NCCL over sockets of loopback, with few blocks on the device, so that the kernels of several ranks find room there."""
+    return {
+        "NCCL_NET": "Socket",
+        "NCCL_SOCKET_IFNAME": "lo",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
+        "NCCL_NVLS_ENABLE": "0",
+        "NCCL_CUMEM_ENABLE": "0",
+        "NCCL_MAX_CTAS": "2",
+    }
 
 
 def start(job: Job) -> int:
