@@ -189,8 +189,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with ThreadPoolExecutor(given.at_once) as pool:
         rows = {f"{w} {f.name}": row for (w, f), row in zip(wanted, pool.map(one, wanted), strict=True)}
     counts = Counter(str(row.get("result", "skipped")) for row in rows.values())
-    print(", ".join(f"{number} {result}" for result, number in sorted(counts.items())), f"of which {counts[RIGHT]} right")
-    given.results.write_text(json.dumps({"backend": given.backend, "ranks": given.ranks, "jobs": rows}, indent=1) + "\n")
+    print(
+        ", ".join(f"{number} {result}" for result, number in sorted(counts.items())), f"of which {counts[RIGHT]} right"
+    )
+    given.results.write_text(
+        json.dumps({"backend": given.backend, "ranks": given.ranks, "jobs": rows}, indent=1) + "\n"
+    )
     return int(counts[WRONG] > 0)
 
 

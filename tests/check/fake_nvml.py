@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -46,10 +47,10 @@ class FakeNvml:
             super().__init__(text)
             self.value = value
 
-    class c_nvmlGpuFabricInfo_v2_t:
+    class c_nvmlGpuFabricInfo_v2_t(ctypes.Structure):
         """Filled by the call."""
 
-        state = status = 0
+        _fields_ = (("state", ctypes.c_ubyte), ("status", ctypes.c_uint))
 
     def __init__(self, *devices: Mapping[str, Any], init_error: Exception | None = None, hangs: bool = False) -> None:
         self.devices = [{**HEALTHY, **device} for device in devices]
@@ -140,7 +141,8 @@ class FakeNvml:
         return 1
 
     def nvmlDeviceGetGpuFabricInfoV(self, handle: dict[str, Any], info: Any) -> int:
-        info.state, info.status = self._of(handle, "fabric")
+        # The binding hands on what it is given: a structure instead of its address would crash the process.
+        info._obj.state, info._obj.status = self._of(handle, "fabric")
         return 0
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: dict[str, Any]) -> list[Any]:

@@ -28,7 +28,9 @@ _WAITS_INSIDE = (
 )
 _NOT_A_WAIT = ("/torch/distributed/optim/", "/torch/distributed/checkpoint/", "/torch/distributed/elastic/")
 # Functions of C without a frame of their own that wait for a call which the rank has open: for its end, or for the device.
-_WAITS_IN_C = lazy_pattern(r"\.wait\(|\.synchronize\(|\.item\(|\.cpu\(|wait_tensor")
+_WAITS_IN_C = lazy_pattern(
+    r"\.wait\(|\.synchronize\(|\.item\(|\.cpu\(|wait_tensor|\.tolist\(|\.numpy\(|\bfloat\(|\bint\(|\bbool\("
+)
 _SYNCHRONIZES = ("/torch/cuda/", "/torch/accelerator/")
 _LOADER = ("/torch/utils/data/dataloader.py", "/torch/utils/data/_utils/", "/torchdata/", "/webdataset/")
 _WITHIN = {

@@ -24,7 +24,15 @@ from unhang.analyze.positions import CallIndex, ranks_with_dump
 from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.standing import Standing, Word, standing
 from unhang.analyze.stragglers import Straggler, stragglers
-from unhang.analyze.waits_for import blocked_by, edges_on, main_waits_in_store, never_ending, waits_for
+from unhang.analyze.waits_for import (
+    ON_DEVICE,
+    blocked_by,
+    edges_on,
+    main_waits_in_store,
+    never_ending,
+    runs_ahead,
+    waits_for,
+)
 from unhang.model import Case, Frame, LogEvent, Outcome, RankEvidence, WaitEdge, WaitsFor
 from unhang.read.logs.events import events_of_errors
 
@@ -142,7 +150,17 @@ class Situation:
     def proven(self) -> tuple[int, ...]:
         """Ranks that provably wait for ever."""
         gone = [r for r, a in self.activities.items() if a.kind == "dead"]
-        return never_ending(self.waits, gone, [r for r in self.case.ranks if main_waits_in_store(self.case, r)])
+        may_end = [r for r in self.case.ranks if main_waits_in_store(self.case, r)]
+        return never_ending(self.waits, gone, [*may_end, *runs_ahead(self.case, self.waits)])
+
+    @cached_property
+    def on_device(self) -> tuple[StuckCollective, ...]:
+        """Calls of NCCL that all members have issued alike, and that not all have done: a device or the network keeps them."""
+        return tuple(
+            s
+            for s in self.stuck
+            if not s.missing and not s.is_mismatch and s.group.backend == ON_DEVICE
+        )
 
     @cached_property
     def divergences(self) -> tuple[Divergence, ...]:

@@ -148,6 +148,15 @@ _BLOCKING = ("send", "recv")
 _NUMBER = re.compile(r"\d+")
 
 
+ON_DEVICE = "nccl"  # the backend whose calls wait on the device, wherever the host is
+
+
+def runs_ahead(case: Case, graph: WaitsFor) -> tuple[int, ...]:
+    """Ranks whose devices wait, and whose hosts do not: they may still issue what ends the wait of another one."""
+    found = {e.waiter for e in graph.edges if e.kind == "collective"}
+    return tuple(r for r in sorted(found) if not is_blocked(case.ranks.get(r)))
+
+
 def is_blocked(evidence: RankEvidence | None) -> bool:
     """Whether a thread of the rank waits for other ranks; a rank without a stack is taken at its calls' word."""
     if evidence is None or not evidence.stacks:
@@ -159,7 +168,7 @@ def _collective_edges(case: Case, stuck: Sequence[StuckCollective], plain: Colle
     for s in stuck:
         missing = tuple(sorted(s.missing))
         for rank in s.waiting:
-            if rank in plain or not is_blocked(case.ranks.get(rank)):
+            if rank in plain or not (s.group.backend == ON_DEVICE or is_blocked(case.ranks.get(rank))):
                 continue
             other = tuple(sorted(r for c in s.classes if rank not in c for r in c))
             targets = missing or other

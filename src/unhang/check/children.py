@@ -31,13 +31,18 @@ class TookTooLong(Exception):
     """The call had not come back within its limit."""
 
 
+class Died(RuntimeError):
+    """The process that made the call ended before it had an answer."""
+
+
 def limited(call: Callable[[], Any], limit_s: float) -> Any:
     """What a call returns, as far as JSON knows it. Blocks up to `limit_s`, and a moment to end the child.
 
     Raises:
         TookTooLong: it did not come back.
         OSError: it raised one.
-        RuntimeError: it raised something else, or its process died.
+        Died: its process ended.
+        RuntimeError: it raised something else.
     """
     pid, reader = _started_steps(lambda: (make() for make in (call,)), dies_with_parent=True)
     try:
@@ -46,7 +51,7 @@ def limited(call: Callable[[], Any], limit_s: float) -> Any:
         os.close(reader)
         _end(pid)
     if not text.endswith(b"\n"):
-        raise RuntimeError("the process that was asked ended without an answer")
+        raise Died("the process that was asked ended without an answer")
     answer = json.loads(text)
     if "errno" in answer:
         raise OSError(answer["errno"], answer["error"])

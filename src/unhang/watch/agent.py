@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from unhang.analyze.leaving import all_in_unknown_calls, cannot_end
+from unhang.analyze.leaving import all_in_unknown_calls
 from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.read.bundle import read_bundle
@@ -335,8 +335,7 @@ class Agent:
     def _maybe_suspect(self, s: Situation, now: float) -> None:
         """Somebody waits, and neither it nor what it waits for has moved for longer than this job ever needed."""
         limit = suspicion.limit_s(self.patience, s, self._unheard)
-        concerned = {e.waiter for e in s.waits.edges if e.targets} | {r for r in s.waits.roots if r in s.case.ranks}
-        ranks = concerned or set(cannot_end(s)) or suspicion.all_in_init(s) or self._idle_in_unknown_calls(s, now)
+        ranks = suspicion.concerned(s) or self._idle_in_unknown_calls(s, now)
         live = {r.rank for r in self._live()}
         if not ranks & live or all(a.kind == "frozen" for r, a in s.activities.items() if r in live):
             return

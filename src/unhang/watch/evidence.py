@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from unhang.inside.recorder.two_recorders import groups_in, merged
 from unhang.watch.native import take_native
 from unhang.watch.process import children_of
 from unhang.watch.ranks import WatchedRank, write_whole
@@ -239,19 +240,31 @@ class _UnixConnection(http.client.HTTPConnection):
 def fetch_calls(folder: Path, timeout_s: float = 1.0) -> bytes | None:
     """The JSON dump of all calls of the rank in `folder`, or None where the server does not answer.
 
-    Blocks: up to about `timeout_s`.
+    Blocks: up to about `timeout_s` for each of torch's two recorders.
     """
-    return fetch_calls_at(folder / "fr.sock", timeout_s)
+    return fetch_calls_at(folder / "fr.sock", timeout_s, folder / "groups.jsonl")
 
 
-def fetch_calls_at(server: Path, timeout_s: float = 1.0) -> bytes | None:
-    """The same of torch's worker server at a socket."""
+def fetch_calls_at(server: Path, timeout_s: float = 1.0, groups: Path | None = None) -> bytes | None:
+    """The same of torch's worker server at a socket. A torch for CUDA keeps the calls of NCCL apart from all others."""
+    of_others = _asked(server, "fr_trace_json", timeout_s)
+    of_nccl = _asked(server, "dump_nccl_trace_json", timeout_s) if of_others is not None else None
+    if not of_others or not of_nccl:
+        return of_others or of_nccl or None
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        known = groups_in(str(groups)) if groups is not None else {}
+        return json.dumps(merged(json.loads(of_nccl), json.loads(of_others), known)).encode()
+    return of_nccl
+
+
+def _asked(server: Path, handler: str, timeout_s: float) -> bytes | None:
+    """What a handler answers, empty where this torch has none of that name; None where the server does not answer."""
     connection = _UnixConnection(str(server), timeout_s)
     try:
-        connection.request("POST", "/handler/fr_trace_json")
+        connection.request("POST", f"/handler/{handler}")
         answer = connection.getresponse()
         body = answer.read()
-        return body if answer.status == 200 and body[:1] == b"{" else None
+        return body if answer.status == 200 and body[:1] == b"{" else b""
     except (OSError, http.client.HTTPException):
         return None
     finally:

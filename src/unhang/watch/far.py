@@ -116,7 +116,8 @@ def shortened(name: str, data: bytes, only: Collection[int]) -> bytes | None:
     """A file in which groups list their members, each of which is as many ranks as the job has: these alone, and how many others."""
     with suppress(ValueError, AttributeError, TypeError):
         if name == "flight.json":
-            return json.dumps({**json.loads(data), "pg_config": {}}).encode()  # groups.jsonl knows them
+            calls = json.loads(data)
+            return json.dumps({**calls, "pg_config": _config_apart(calls)}).encode()
         lines = []
         for line in data.splitlines():
             fields = json.loads(line)
@@ -127,6 +128,11 @@ def shortened(name: str, data: bytes, only: Collection[int]) -> bytes | None:
     return None
 
 
+def _config_apart(calls: dict[str, Any]) -> dict[str, Any]:
+    """Of the groups that groups.jsonl does not know: the other half of those that two backends serve."""
+    return {name: group for name, group in (calls.get("pg_config") or {}).items() if "@" in name}
+
+
 def _as_json(path: Path, without_members: bool) -> bytes | None:
     import msgspec
 
@@ -135,7 +141,7 @@ def _as_json(path: Path, without_members: bool) -> bytes | None:
     with suppress(UnreadableInput, TypeError, ValueError, OverflowError):
         calls = load(path, trusted=True)
         if without_members and isinstance(calls, dict):
-            calls = {**calls, "pg_config": {}}
+            calls = {**calls, "pg_config": _config_apart(calls)}
         data = msgspec.json.encode(calls)
         return data if len(data) <= MOST_FILE else None
     return None

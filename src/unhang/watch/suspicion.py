@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from unhang.analyze.leaving import all_in_unknown_calls
+from unhang.analyze.leaving import all_in_unknown_calls, cannot_end
+from unhang.analyze.positions import bare_op
 from unhang.analyze.situation import Situation
 
 FIRST_LOOK_S = 1.0
@@ -41,11 +42,20 @@ def all_in_init(s: Situation) -> set[int]:
     return under_way if under_way == set(s.case.world) else set()
 
 
+def concerned(s: Situation) -> set[int]:
+    """Ranks that wait, with those that they wait for; else those whose devices do, or that cannot end, or begin."""
+    found = {e.waiter for e in s.waits.edges if e.targets} | {r for r in s.waits.roots if r in s.case.ranks}
+    return found or {r for stuck in s.on_device for r in stuck.waiting} or set(cannot_end(s)) or all_in_init(s)
+
+
 def reason(s: Situation) -> str:
     """One line on why: the first wait."""
     edge = next((e for e in s.waits.edges if e.targets), None)
     if edge is None and all_in_unknown_calls(s):
         return "all ranks are in calls with others, of which this torch keeps no record, and none moves"
+    if edge is None and s.on_device:
+        stuck = s.on_device[0]
+        return f"all ranks of {stuck.group} are in {bare_op(stuck.calls[stuck.waiting[0]].op)} #{stuck.seq}, which does not complete"
     if edge is None and all_in_init(s):
         return "all ranks are in init_process_group, and it does not end"
     return f"rank {edge.waiter} waits in {edge.what}" if edge else "a process does not end"

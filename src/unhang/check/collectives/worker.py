@@ -19,6 +19,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from unhang.check.collectives.suite import Case, State, Stuck, as_fields, group_of, make_plan
+from unhang.inside.recorder import flight
 
 if TYPE_CHECKING:
     from unhang.check.collectives.patterns import Bench
@@ -73,13 +74,13 @@ class Reporter:
 
 def _issued() -> int | None:
     """How many collectives torch says it has been given in this process, in all groups; None where it keeps no record."""
-    module = sys.modules.get("torch._C._distributed_c10d")
-    dump = getattr(module, "_dump_fr_trace_json", None) or getattr(module, "_dump_nccl_trace_json", None)
-    if dump is None:
+    if not any(flight.recorders("_json")):
         return None
     try:
-        groups = json.loads(dump(includeCollectives=False)).get("pg_status", {})
-        return sum(max(int(status["last_enqueued_collective"]), 0) for status in groups.values())
+        groups = [
+            s for dump in flight.as_json(includeCollectives=False) for s in (dump.get("pg_status") or {}).values()
+        ]
+        return sum(max(int(status["last_enqueued_collective"]), 0) for status in groups)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unhang.check.areas import Context
-from unhang.check.children import TookTooLong, limited
+from unhang.check.children import Died, TookTooLong, limited
 from unhang.check.devices import amd, nvml
 from unhang.check.devices.nvml import Fields
 from unhang.check.devices.pci import between
@@ -137,6 +137,8 @@ def devices(in_detail: Callable[[int, int], bool], loads: Callable[[], Any] = nv
         found = limited(lambda: nvidia(library, in_detail, pid), _ASK_LIMIT_S)
     except TookTooLong as error:
         return Devices("nvidia", {"problem": f"it does not answer: {error}", "is_silent": True})
+    except Died as error:  # whose fault that is, nobody knows: a binding that does not fit the driver crashes too
+        raise NoDevices(f"NVML was asked in a process of its own, and {error}") from None
     except (OSError, RuntimeError) as error:
         return Devices("nvidia", {"problem": str(error)})
     if "absent" in found:

@@ -5,6 +5,7 @@ Source: NVML API reference; the names are those of the package nvidia-ml-py (mod
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 from collections.abc import Callable, Iterator
 from itertools import combinations
@@ -170,7 +171,7 @@ def _fabric(nvml: Any, handle: Any) -> Fields:
     """How far the NVSwitch fabric is. `fabric_error`: its code, where it was set up and failed."""
     try:
         info = nvml.c_nvmlGpuFabricInfo_v2_t()
-        nvml.nvmlDeviceGetGpuFabricInfoV(handle, info)
+        nvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))  # by value it would crash
     except (AttributeError, nvml.NVMLError):
         return {}
     if info.state not in range(len(_FABRIC)):

@@ -352,11 +352,9 @@ def is_waiting(rec: Recording) -> bool:
         return True
     if words[page.INITIALIZED] != 1 or not _has_open_status(words):
         return False
-    bindings: Any = sys.modules.get("torch._C._distributed_c10d")
-    ask = getattr(bindings, "_dump_fr_trace_json", None) or getattr(bindings, "_dump_nccl_trace_json", None)
-    if ask is None:
+    if not any(flight.recorders("_json")):
         return True
-    entries = json.loads(ask()).get("entries", [])
+    entries = [entry for dump in flight.as_json() for entry in dump.get("entries", ())]
     return any(not (e.get("retired") or e.get("state") == "completed") for e in entries)
 
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from unhang.errors import PeerFailed, RanksDiffer
 from unhang.inside.guards.words import shortened, some_of
+from unhang.inside.recorder import flight
 
 FAILED = "failed"
 # There is something to read: one question per look as long as nothing has happened.
@@ -276,11 +277,14 @@ def collectives_made() -> tuple[int, int]:
 
     gloo's number of complete ones may lag behind by one or more; NCCL's does not.
     """
-    bindings = sys.modules.get("torch._C._distributed_c10d")
-    ask = getattr(bindings, "_dump_fr_trace_json", None) or getattr(bindings, "_dump_nccl_trace_json", None)
     with suppress(Exception):
-        status = json.loads(ask(includeCollectives=False))["pg_status"]["0"] if ask is not None else {}
-        return int(status["last_enqueued_collective"]), int(status["last_completed_collective"])
+        found = [
+            dump["pg_status"]["0"]
+            for dump in flight.as_json(includeCollectives=False)
+            if "0" in dump.get("pg_status", {})
+        ]
+        made, completed = ([int(s[f"last_{key}_collective"]) for s in found] for key in ("enqueued", "completed"))
+        return (sum(made), sum(completed)) if found else (-1, -1)
     return -1, -1
 
 
