@@ -72,7 +72,7 @@ FAULTS = (
     Fault("swallowed-exception", ("code-divergence", "user-exception"), is_symmetric=True),
     Fault("loader-stuck", ("dataloader-hang",)),
     Fault("queue-empty", ("rank-stuck-in-user-code",)),
-    Fault("send-left-out", ("code-divergence",), op="recv"),
+    Fault("send-left-out", ("code-divergence", "collective-order-race"), op="recv"),
     Fault("healthy-ddp", (HEALTHY,), (), ""),
     Fault("healthy-fsdp", (HEALTHY,), (), ""),
 )

@@ -47,6 +47,8 @@ class Training:
             os.environ.setdefault("NCCL_HOSTID", f"host{self.rank}")  # NCCL refuses two ranks on one device of a host
         dist.init_process_group(given["backend"], timeout=timedelta(seconds=self.timeout_s))
         self.gradients, self.activations = self.ones(SMALL), self.ones(LARGE)
+        self.weights = torch.nn.Parameter(self.ones(SMALL))
+        self.optimizer = torch.optim.SGD([self.weights], lr=1e-3)
         self.other_group = dist.new_group(timeout=timedelta(seconds=self.timeout_s))
         for group in (None, self.other_group):  # communicators are made here, not at the fault
             dist.all_reduce(self.ones(1), group=group)
@@ -66,6 +68,8 @@ class Training:
         time.sleep(STEP_S)
         dist.all_reduce(self.gradients)
         self.gradients /= self.world
+        self.weights.grad = self.gradients
+        self.optimizer.step()
         loss = float(self.gradients[0])
         if self.rank == 0:
             print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} step {number} loss {loss / number:.4f}", flush=True)
@@ -219,6 +223,7 @@ class Model(torch.nn.Module):
         self.out, self.head = torch.nn.Linear(256, 1), torch.nn.Linear(256, 1)
 
     def forward(self, batch: torch.Tensor, with_head: bool = True) -> torch.Tensor:
+        """One number for each row."""
         found = self.body(batch)
         return self.out(found) + self.head(found) if with_head else self.out(found)
 

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -144,10 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settle_s = min(5.0, given.timeout / 3)
     how = How(given.backend, given.device, given.ranks, given.timeout, given.job_limit, settle_s)
     faults = [BY_NAME[name] for name in given.only] if given.only else list(FAULTS)
-    if given.judge:
-        index = judge(given.out, outcomes_in(given.out))
-    else:
-        index = make(faults, given.out, how, jobs_at_once(given.at_once, how), given.limit)
+    made = partial(make, faults, given.out, how, jobs_at_once(given.at_once, how), given.limit)
+    index = judge(given.out, outcomes_in(given.out)) if given.judge else made()
     print(table(index))
     kept = {"backend": given.backend, "ranks": given.ranks, "versions": versions_in(given.out), "jobs": index}
     given.results.write_text(json.dumps(kept, indent=1) + "\n")

@@ -32,6 +32,7 @@ WAYS = ("run", "attach")
 TIMEOUT_S = 600.0  # of the process groups: torch's own
 SETTLE_S = 6.0  # from the fault until somebody attaches
 ATTACH_S = 40.0
+ABORT_S = "20"  # what is only suspected is ended, too, so that its report is written
 
 
 def launched(fault: Fault, folder: Path, given: argparse.Namespace) -> tuple[list[str], dict[str, str]]:
@@ -70,7 +71,7 @@ def run(fault: Fault, folder: Path, given: argparse.Namespace) -> dict[str, Any]
     """A job under `unhang run`. Blocks: up to the limit of a job."""
     command, variables = launched(fault, folder, given)
     out = folder / "report.json"
-    watched = [sys.executable, "-m", "unhang", "run", "--format", "json", "-o", str(out)]
+    watched = [sys.executable, "-m", "unhang", "run", "--abort-after", ABORT_S, "--format", "json", "-o", str(out)]
     code = ended_in(
         [*watched, "--report-dir", str(folder / "report"), "--", *command], variables, folder, given.job_limit
     )
