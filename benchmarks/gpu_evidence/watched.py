@@ -49,7 +49,9 @@ def launched(fault: Fault, folder: Path, given: argparse.Namespace) -> tuple[lis
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(given.ranks)]
     command += ["--master-port", str(free_port()), str(PROGRAM)]
     more = {"GPU_EVIDENCE": json.dumps(job), "GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
-    return command, {**inherited(), **more, **(transport() if given.backend == "nccl" else {})}
+    if given.backend == "nccl":
+        more |= {**transport(), "NCCL_RAS_ADDR": f"localhost:{free_port()}"}  # several jobs on one host
+    return command, {**inherited(), **more}
 
 
 def report_in(path: Path) -> dict[str, Any]:

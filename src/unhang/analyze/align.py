@@ -49,7 +49,7 @@ class CallsOfMembers(Mapping[int, CollectiveCall]):
 
 @dataclass(frozen=True)
 class StuckCollective:
-    """A position of one group at which at least one member's call has not completed.
+    """A position of one group at which at least one member's call has not completed; or at which the members' calls differ.
 
     `calls`: the call of each member that issued one. `missing`: members that have issued no call at this position, with
     their last sequence number. `classes`: members by signature, largest first. `unseen`: members of whom no call is recorded.
@@ -138,6 +138,17 @@ def stuck_collectives(case: Case, index: CallIndex | None = None) -> tuple[Stuck
         return ()
     index = index or CallIndex(case.calls)
     found = [s for g in index.groups_with_open_calls() if (s := _stuck_in(index, g)) is not None]
+    return tuple(sorted(found, key=lambda s: s.since_ns))
+
+
+def passed_mismatches(index: CallIndex) -> tuple[StuckCollective, ...]:
+    """For each group the first position at which its members made different calls that nevertheless completed, oldest first."""
+    found = []
+    for group in range(len(index.table.groups)) if not index.table.is_empty else ():
+        for seq in index.closed_mismatches(group, 1):
+            position = index.position(group, seq)
+            assert position is not None
+            found.append(_stuck_at(index, position, missing_at(index, position)))
     return tuple(sorted(found, key=lambda s: s.since_ns))
 
 

@@ -377,8 +377,11 @@ def _is_guarded_in(loop: Loop, frame: Frame, path: Path) -> bool:
 
 
 def all_in_unknown_calls(s: Situation) -> set[int]:
-    """All ranks, if each stands in a call with others by its stack, and no recorder knows these calls: torch 2.4 to 2.7 keep none of gloo's."""
-    if len(s.case.calls) or not s.case.world or set(s.case.in_sight) != set(s.case.world):
+    """All ranks, if each stands in a call with others by its stack, and no recorder knows these calls.
+
+    torch 2.4 to 2.7 keep none of gloo's; and a call of NCCL is recorded when the communicator that it needs has been made.
+    """
+    if not s.case.world or set(s.case.in_sight) != set(s.case.world) or s.index.groups_with_open_calls():
         return set()
     kinds = {rank: activity.kind for rank, activity in s.activities.items()}
     is_all = len(kinds) > 1 and set(kinds) == set(s.case.world) and set(kinds.values()) == {"communication"}

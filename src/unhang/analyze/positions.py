@@ -215,6 +215,8 @@ class CallIndex:
 
     def groups_with_open_calls(self) -> list[int]:
         """Groups in which a call has not completed."""
+        if self.table.is_empty:
+            return []
         calls = np.flatnonzero(self._open_C)
         return sorted(set(self.table["group"][self._rows_N[self._call_at_C[calls]]].tolist()))
 
@@ -227,6 +229,18 @@ class CallIndex:
         stop = self._first_call_S[end] if end < len(self._first_call_S) else len(self._rank_C)
         is_open = np.logical_or.reduceat(self._open_C[starts[0] : stop], starts - starts[0])
         return [int(s) for s in self._seq_S[first:end][is_open][:most]]
+
+    def closed_mismatches(self, group: int, most: int) -> list[int]:
+        """The first sequence numbers of a group at which the members made different calls, all of which have completed."""
+        first, end = self._groups.get(group, (0, 0))
+        if first == end:
+            return []
+        starts = self._first_call_S[first:end]
+        stop = self._first_call_S[end] if end < len(self._first_call_S) else len(self._rank_C)
+        made, at = self._signature_C[starts[0] : stop], starts - starts[0]
+        is_open = np.logical_or.reduceat(self._open_C[starts[0] : stop], at)
+        differs = np.minimum.reduceat(made, at) != np.maximum.reduceat(made, at)
+        return [int(s) for s in self._seq_S[first:end][differs & ~is_open][:most]]
 
     def rows_of(self, group: int) -> Ints:
         """All rows of a group, by sequence number and rank."""

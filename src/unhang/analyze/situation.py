@@ -156,11 +156,7 @@ class Situation:
     @cached_property
     def on_device(self) -> tuple[StuckCollective, ...]:
         """Calls of NCCL that all members have issued alike, and that not all have done: a device or the network keeps them."""
-        return tuple(
-            s
-            for s in self.stuck
-            if not s.missing and not s.is_mismatch and s.group.backend == ON_DEVICE
-        )
+        return tuple(s for s in self.stuck if not s.missing and not s.is_mismatch and s.group.backend == ON_DEVICE)
 
     @cached_property
     def divergences(self) -> tuple[Divergence, ...]:

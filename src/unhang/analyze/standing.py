@@ -18,7 +18,7 @@ from unhang.model.rank_sets import name_ranks
 _DISTRIBUTED = "torch/distributed/"
 _WRAPPERS = ("c10d_logger.py", "torch/nn/modules/")
 _TRANSFERS = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
-_OF_DEVICE = ("item()", "cpu()", "synchronize()", "synchronize")
+_OF_DEVICE = ("item()", "cpu()", "synchronize()", "synchronize", "tolist()", "numpy()", "float()", "int()", "bool()")
 _NAMED = {"_engine_run_backward": "backward", "wait_tensor": "wait_tensor", "synchronize": "synchronize"}
 
 

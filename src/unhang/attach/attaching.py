@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from unhang.analyze.situation import Situation
 from unhang.analyze.standing import Word
-from unhang.attach.folder import take_calls, take_outputs, write_folder
+from unhang.attach.folder import ask_ras, keep_ras, take_calls, take_outputs, write_folder
 from unhang.attach.looks import FOR_S, LOCALS, Looked, take_looks, with_workers
 from unhang.attach.processes import Processes
 from unhang.attach.ranks import FoundJob, SeveralJobs, candidates, chosen, find_jobs, listed, spawned_ranks
@@ -68,6 +68,7 @@ def look_at(job: FoundJob, processes: Processes, bundle: Path, wish: Wish) -> No
         standing = Situation(read_bundle(bundle)).standing
         return standing is not None and standing.word is Word.MOVES and not all(seen.is_still for seen in looked)
 
+    ras = ask_ras(job)
     looked = take_looks(job.ranks, wish.for_s, wish.native, moves)
     if any(seen.look["moved"] for seen in looked) and all(seen.is_still for seen in looked):
         looked = take_looks(job.ranks, wish.for_s, wish.native, moves)
@@ -75,6 +76,8 @@ def look_at(job: FoundJob, processes: Processes, bundle: Path, wish: Wish) -> No
     if not any(seen.look["moved"] for seen in looked):
         take_calls(bundle, job, processes)  # of a job that moves, a dump is of another moment than the stacks
     take_outputs(bundle, job, processes)
+    if ras:
+        keep_ras(bundle, ras + ask_ras(job))
 
 
 def attach(job: FoundJob, processes: Processes, bundle: Path, wish: Wish) -> Judged:

@@ -16,6 +16,9 @@ import unhang
 from unhang.attach.looks import Looked
 from unhang.attach.processes import Process, Processes, missing_right
 from unhang.attach.ranks import FoundJob, Rank
+from unhang.attach.transport import ras_answer
+from unhang.errors import UnreadableInput
+from unhang.read.dumps.objects import load
 from unhang.read.redact import redact_command, stored_environment
 from unhang.watch.evidence import fetch_calls_at
 from unhang.watch.folders import write_job_file
@@ -25,11 +28,13 @@ from unhang.watch.spy import py_spy
 _MOST_DUMP_BYTES, _MOST_LOG_BYTES = 256 << 20, 1 << 20
 _PIPE, _SERVER = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_WORKER_SERVER_SOCKET"
 _DUMPS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-_ANSWER_S, _SERVER_S = 1.0, 0.5
+_RAS = "NCCL_RAS_ADDR"
+_ANSWER_S, _SERVER_S, _RAS_S = 1.0, 0.5, 7.0  # RAS itself waits 5 s for a process that does not answer
 _NOT_LONG_NS = (
     30 * 60 * 1_000_000_000
 )  # a watchdog dumps when it gives up; what is older may be of another stand of the job
 _OUTPUTS = ("1", "2")
+_LAST_CALLS = 8
 
 
 def write_folder(folder: Path, job: FoundJob, looked: Sequence[Looked], processes: Processes) -> None:
@@ -177,9 +182,31 @@ def _has_calls(folder: Path, rank: Rank, asked_ns: int | None, processes: Proces
             status = path.stat()
             is_plain = stat.S_ISREG(status.st_mode) and 0 < status.st_size <= _MOST_DUMP_BYTES
             if is_plain and status.st_uid in (rank.process.uid, os.geteuid()) and since and status.st_mtime_ns >= since:
-                write_whole(own / "flight.pickle", path.read_bytes())
-                return True
+                dump = path.read_bytes()
+                if asked_ns or is_written_by(rank.process, dump):
+                    write_whole(own / "flight.pickle", dump)
+                    return True
     return False
+
+
+def is_written_by(process: Process, dump: bytes) -> bool:
+    """Whether the threads that made the calls are threads of this process: all jobs on a machine dump to the same names by default.
+
+    A thread's number is the address of its own data, which lies in the process's writable memory and hardly ever in another one's.
+    torch before 2.7 keeps none; then nothing tells.
+    """
+    with suppress(UnreadableInput, ValueError, OSError):
+        entries = load(dump).get("entries") or []
+        threads = {int(e["thread_id"]) for e in entries[-_LAST_CALLS:] if str(e.get("thread_id", "")).isdecimal()}
+        lines = (process.folder / "maps").read_text().splitlines()
+        own = [_range(line) for line in lines if line.split()[1] == "rw-p"]
+        return bool(threads) and all(any(a <= thread < b for a, b in own) for thread in threads)
+    return False
+
+
+def _range(line: str) -> tuple[int, int]:
+    first, _, end = line.split()[0].partition("-")
+    return int(first, 16), int(end, 16)
 
 
 def _dump_paths(rank: Rank) -> Iterator[Path]:
@@ -198,6 +225,19 @@ def _seen_from_here(process: Process, path: str) -> Path:
     if not path.startswith("/"):
         return process.folder / "cwd" / path
     return Path(path) if not process.pids_inside else process.folder / "root" / path[1:]
+
+
+def ask_ras(job: FoundJob) -> bytes:
+    """What NCCL's RAS tells of the job, see `ras_answer`; of one in a container nothing. Blocks: up to `_RAS_S`, where a rank does not answer."""
+    ranks = [rank.process for rank in job.ranks if not rank.process.pids_inside]
+    address = next((found for p in ranks if (found := p.environment.get(_RAS))), "")
+    return ras_answer([p.pid for p in ranks], address, _RAS_S)
+
+
+def keep_ras(folder: Path, answers: bytes) -> None:
+    """Writes them beside the outputs, where they are read as the log that they are."""
+    (folder / "outputs").mkdir(exist_ok=True)
+    (folder / "outputs" / "ras.log").write_bytes(answers)
 
 
 def take_outputs(folder: Path, job: FoundJob, processes: Processes) -> None:

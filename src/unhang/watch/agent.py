@@ -354,7 +354,8 @@ class Agent:
 
     def _idle_in_unknown_calls(self, s: Situation, now: float) -> set[int]:
         ranks = all_in_unknown_calls(s)
-        if ranks and self._work.is_at_work([r.pid for r in self._here()]):  # a loop of such calls looks the same
+        may_loop = bool(ranks) and s.case.calls.is_empty  # where no call is recorded, a loop of them looks the same
+        if may_loop and self._work.is_at_work([r.pid for r in self._here()]):
             self._look_again_at = now + UNKNOWN_CALLS_S
             return set()
         return ranks

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from unhang.analyze.align import majority
 from unhang.analyze.callpath import user_path
 from unhang.analyze.open_calls import STALLED, InFlight, awaited_call, in_flight
 from unhang.analyze.positions import bare_op, numels, ranks_with_dump
-from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import LateRank, Situation
-from unhang.analyze.source import around
 from unhang.analyze.waits_for import edges_on
-from unhang.model import CollectiveCall, EvidenceLine, PendingCall, WaitEdge
+from unhang.model import CollectiveCall, EvidenceLine, WaitEdge
 from unhang.rules import wording as w
-from unhang.rules.advice import deciding, gate_of, said_plainly
 from unhang.rules.base import Found, Names, rule
 
 GIL = "Its dump has no stacks though its peers' have: these need the GIL, so Python stood still there. "
@@ -345,56 +341,3 @@ def _why(is_watched: bool, is_alive: bool) -> str:
     if is_watched:
         return " No process of it was seen: it was never started, or died before it imported torch.distributed."
     return " Its process was dead or could not write, or the file is lost."
-
-
-@rule("subgroup-not-created-by-all", needs=("ranks",))
-def subgroup_not_created_by_all(s: Situation) -> Found | None:
-    """The first `new_group` that differs, if someone waits in one."""
-    if not any(e.kind == "new_group" and e.targets for e in s.waits.edges):
-        return None
-    made = {r: [c for c in e.pending if c.kind == "new_group"] for r, e in s.case.ranks.items()}
-    for i in range(max(len(calls) for calls in made.values())):
-        details = {r: calls[i].detail if i < len(calls) else "" for r, calls in made.items()}
-        if len(set(details.values())) > 1:
-            return _not_by_all(s, made, details, i)
-    return None
-
-
-def _not_by_all(
-    s: Situation, made: Mapping[int, Sequence[PendingCall]], details: Mapping[int, str], i: int
-) -> Found | None:
-    named = {d for d in details.values() if d}
-    behind = {r for r, d in details.items() if not d}
-    if len(named) == 1 and any(late.rank in behind for late in s.late):
-        return None  # those behind simply have not come yet: the rules on late ranks say where they are
-    narrow = min(named, key=lambda d: (d.count(","), d))
-    makers = tuple(sorted(r for r, d in details.items() if d == narrow))
-    call = made[makers[0]][i]
-    _, other, has_majority = majority(dict(details))
-    culprits = other if has_majority else makers  # without a majority those that made the narrower group
-    frame = next(iter(call.frames), None)
-    gate = deciding(around(frame, started_ns(s.case)).conditions) if frame else None
-    others = [r for r in s.case.in_sight if r not in makers]
-    say, more = said_plainly(gate, frame, makers, others, "new_group", is_skipped=False)
-    words = {
-        "who": w.name_ranks(makers),
-        "call": call.detail,
-        "line": w.place(frame),
-        "others": w.name_ranks(others),
-        **more,
-    }
-    seen = {
-        r: "; ".join(f"#{c.index} {c.detail}" + ("" if c.ended_ns else " (waits)") for c in calls) or "no call"
-        for r, calls in sorted(made.items())[:8]
-    }
-    return Found(
-        0.94,
-        culprits,
-        [EvidenceLine(f"rank {r} new_group", text) for r, text in seen.items()],
-        words,
-        say,
-        victims=s.others(culprits),
-        location=w.location_of(frame),
-        collective={"op": "new_group", "seq": call.index},
-        condition=gate_of(gate),
-    )
