@@ -7,6 +7,7 @@ import pickle
 import socket
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,10 +19,10 @@ ANSWER = b"NCCL version 2.28.9 compiled with CUDA 13.0\n" * 3
 
 
 @pytest.fixture
-def server() -> socket.socket:
-    bound = socket.create_server(("127.0.0.1", 0))
-    bound.settimeout(10)
-    return bound
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        bound.settimeout(10)
+        yield bound
 
 
 def port_of(server: socket.socket) -> int:
@@ -31,12 +32,11 @@ def port_of(server: socket.socket) -> int:
 def answering(server: socket.socket, asked: list[bytes], closes: bool = True) -> threading.Thread:
     def serve() -> None:
         client, _ = server.accept()
-        asked.append(client.recv(100))
-        client.sendall(ANSWER)
-        if closes:
-            client.close()
-        else:
-            asked.append(client.recv(100))  # until the other side has had enough
+        with client:
+            asked.append(client.recv(100))
+            client.sendall(ANSWER)
+            if not closes:
+                asked.append(client.recv(100))  # until the other side has had enough
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()

@@ -22,7 +22,7 @@ from unhang.analyze.habits import Habits
 from unhang.analyze.logged_calls import Watchdogs
 from unhang.analyze.positions import CallIndex, ranks_with_dump
 from unhang.analyze.recorded_waits import RecordedWaits
-from unhang.analyze.standing import Standing, Word, standing
+from unhang.analyze.standing import Standing, Word, parted, standing
 from unhang.analyze.stragglers import Straggler, stragglers
 from unhang.analyze.waits_for import (
     ON_DEVICE,
@@ -35,6 +35,7 @@ from unhang.analyze.waits_for import (
 )
 from unhang.model import Case, Frame, LogEvent, Outcome, RankEvidence, WaitEdge, WaitsFor
 from unhang.read.logs.events import events_of_errors
+from unhang.read.ras import Crossing, crossing_in, reports_in
 
 MOST_DIVERGENCES, _MOST_SILENT = 32, 8
 _LEAST_QUIET_S, _MOST_USUAL = 5.0, 3.0
@@ -238,7 +239,12 @@ class Situation:
     @cached_property
     def standing(self) -> Standing | None:
         """Of a job that was looked at from outside: whether it moves."""
-        return standing(self.case, self.waits)
+        return parted(standing(self.case, self.waits), self.crossing is not None)
+
+    @cached_property
+    def crossing(self) -> Crossing | None:
+        """What NCCL's RAS counted that no ranks with the same calls can have launched."""
+        return crossing_in(reports_in(self.events, self.case.log))
 
     @property
     def is_hang(self) -> bool:

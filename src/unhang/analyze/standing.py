@@ -219,6 +219,13 @@ def standing(case: Case, waits: WaitsFor) -> Standing | None:
     return _nobody_named(case, found)
 
 
+def parted(found: Standing | None, is_crossed: bool) -> Standing | None:
+    """The same where NCCL has counted the calls of ranks whose programs have parted: then looks need not tell."""
+    if found is None or found.word is not Word.UNKNOWN or not is_crossed:
+        return found
+    return Standing(Word.STALLED, f"{found.text}; NCCL has counted calls that differ between ranks")
+
+
 def _moved(case: Case, rank: int) -> bool | None:
     evidence = case.ranks.get(rank)
     return evidence.look.moved if evidence is not None and evidence.look is not None else None

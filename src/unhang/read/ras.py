@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import permutations
 from typing import Any, TypeGuard
 
 from unhang.model import LogEvent, LogLine
@@ -81,6 +82,39 @@ class Report:
     missing_events: list[LogEvent] = field(default_factory=list)
     processes: set[tuple[str, int]] = field(default_factory=set)
     dead: int = 0
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Members that have launched more of one operation than their peers, and less of another one, in the same communicator.
+
+    All members launch the same calls in the same order, so that at any moment one of two has launched at least as much of everything.
+    Where that is not so, their programs have parted.
+    """
+
+    odd: tuple[Member, ...]
+    more: Counts
+    less: Counts
+
+
+def crossing_in(reports: Sequence[Report]) -> Crossing | None:
+    """The first one of the last report."""
+    last = reports[-1].counts if reports else []
+    for communicator in dict.fromkeys(c.communicator for c in last):
+        counts = [c for c in last if c.communicator == communicator and len(c.shares) == 2]
+        for more, less in permutations(counts, 2):
+            ahead, behind = _odd(more, is_ahead=True), _odd(less, is_ahead=False)
+            if ahead and {(m.node, m.pid, m.member) for m in ahead} == {(m.node, m.pid, m.member) for m in behind}:
+                return Crossing(tuple(ahead), more, less)
+    return None
+
+
+def _odd(counts: Counts, is_ahead: bool) -> list[Member]:
+    """The smaller side, where it is listed, and is ahead of the larger one, or behind it."""
+    (first, n), (other, m) = counts.shares.items()
+    launched, size = (first, n) if n < m else (other, m)
+    found = [member for member in counts.members if (member.launched or 0) == launched]
+    return found if n != m and len(found) == size and (launched == counts.most) == is_ahead else []
 
 
 class _Reader:

@@ -299,19 +299,20 @@ def no_dump(s: Situation) -> Found | None:
     is_sure, is_alive = len(open_to) == 1, any(r in s.case.ranks for r in unseen)
     victims = tuple(sorted({v for late in s.unseen_roots for v in late.victims} - set(unseen)))
     is_watched = any(e.identity.pid is not None for e in s.case.ranks.values())
+    is_gone = s.standing is not None and is_sure and len(unseen) == 1 and not is_alive  # the job is looked at late
     one_of = f"ne of ranks {w.ranges(open_to)} started it"
     words = {
         "who": w.name_ranks(unseen),
         "dumps": len(ranks_with_dump(s.case)),
         "world": len(s.case.world),
         "waits": f"{w.name_ranks(victims)} {w.verb(victims, 'waits', 'wait')}",
-        "lacks": _lacks(unseen, is_watched, is_alive),
+        "lacks": "has no process any more" if is_gone else _lacks(unseen, is_watched, is_alive),
         "it": w.verb(unseen, "it", "them"),
         "its": w.verb(unseen, "its", "their"),
         "log": w.verb(unseen, "its log and exit code", "their logs and exit codes"),
         "node": w.verb(unseen, "its node", "their nodes"),
         "one_of": "" if is_sure else f": o{one_of}",
-        "why": _why(is_watched, is_alive) if is_sure else f" O{one_of}; which, is not told.",
+        "why": _GONE if is_gone else _why(is_watched, is_alive) if is_sure else f" O{one_of}; which, is not told.",
     }
     return Found(
         # A file may be lost too, and the call stand still for another reason: only a watcher knows that there was nobody.
@@ -322,8 +323,11 @@ def no_dump(s: Situation) -> Found | None:
         "lacks" if is_sure or is_watched else "given",
         None,
         victims,
-        cause="" if is_sure and is_watched and not is_alive else "unknown",
+        cause="" if is_sure and is_watched and not is_alive and not is_gone else "unknown",
     )
+
+
+_GONE = " The other ranks run, it does not: it ended before anybody looked, and how is for its launcher and its log to tell."
 
 
 def _lacks(unseen: Sequence[int], is_watched: bool, is_alive: bool) -> str:

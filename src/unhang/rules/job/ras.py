@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import permutations
 
 from unhang.analyze.situation import Situation
+from unhang.model import user_frames
 from unhang.read.ras import Counts, Member, Report, reports_in
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
@@ -104,40 +104,24 @@ def _stayed(counts: Counts, before: Report) -> bool:
 
 @rule("ras-crossed")
 def ras_crossed(s: Situation) -> Found | None:
-    """Members that have launched more of one operation than their peers, and less of another one, in the same communicator.
-
-    All members launch the same calls in the same order, so that at any moment one of two has launched at least as much of everything.
-    """
-    reports = reports_in(s.events, s.case.log)
-    for communicator in dict.fromkeys(c.communicator for c in reports[-1].counts) if reports else ():
-        counts = [c for c in reports[-1].counts if c.communicator == communicator and len(c.shares) == 2]
-        for more, less in permutations(counts, 2):
-            ahead, behind = _odd(more, is_ahead=True), _odd(less, is_ahead=False)
-            if ahead and behind and {_who(m) for m in ahead} == {_who(m) for m in behind}:
-                return _crossed(s, more, less, ahead)
-    return None
-
-
-def _odd(counts: Counts, is_ahead: bool) -> list[Member]:
-    """The smaller side, where it is listed, and is ahead of the larger one, or behind it."""
-    (first, n), (other, m) = counts.shares.items()
-    if n == m:
-        return []
-    launched = first if n < m else other
-    found = [member for member in counts.members if (member.launched or 0) == launched]
-    return found if len(found) == min(n, m) and (launched == counts.most) == is_ahead else []
-
-
-def _crossed(s: Situation, more: Counts, less: Counts, odd: Sequence[Member]) -> Found:
-    ranks = _ranks(s, odd)
+    """The first crossing of the last report."""
+    found = s.crossing
+    if found is None:
+        return None
+    ranks = _ranks(s, found.odd)
     words = {
-        "who": _named(ranks, odd),
-        "have": "has" if len({_who(m) for m in odd}) == 1 else "have",
-        "more": more.operation,
-        "less": less.operation,
-        "communicator": more.communicator,
+        "who": _named(ranks, found.odd),
+        "have": "has" if len({_who(m) for m in found.odd}) == 1 else "have",
+        "more": found.more.operation,
+        "less": found.less.operation,
+        "communicator": found.more.communicator,
     }
-    return Found(0.85, ranks, quote((*more.events, *less.events)), words, victims=s.others(ranks) if ranks else ())
+    evidence = s.case.ranks.get(ranks[0]) if ranks else None
+    stack = evidence.main_stack if evidence is not None else None
+    frame = next(iter(user_frames(stack.frames)), None) if stack is not None else None
+    events = (*found.more.events, *found.less.events)
+    victims = s.others(ranks) if ranks else ()
+    return Found(0.85, ranks, quote(events), words, victims=victims, location=w.location_of(frame))
 
 
 @rule("ras-missing", names=Names.FAILURE)
