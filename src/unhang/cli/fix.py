@@ -49,9 +49,8 @@ def command(report: str | None, is_applied: bool) -> int:
     if is_applied:
         _apply(mended, path)
     else:
-        log(
-            f"write it: unhang fix {_shown(path.parent)} --apply    (or pipe it into 'git apply' in {_shown(mended.root)})"
-        )
+        place = "" if mended.root == Path.cwd() else f" in {_shown(mended.root)}"
+        log(f"write it: unhang fix {_shown(path.parent)} --apply, or pipe this into 'git apply'{place}")
     return 0
 
 

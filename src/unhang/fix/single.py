@@ -9,6 +9,7 @@ from unhang.fix.program import Edit, NoDiff, Program, Said, called, calls_in, do
 from unhang.model import Finding
 
 _WRAPPERS = ("DistributedDataParallel", "DDP")
+_THREADS = ("Thread", "Timer")
 _WRITERS = ("save", "open", "write_text", "write_bytes", "savez", "save_file")
 
 
@@ -138,8 +139,9 @@ def wait_for_thread(program: Program, finding: Finding) -> Said:
     """
     line = finding.location.line if finding.location else 0
     name = (finding.location.function if finding.location else "").rpartition(".")[2]
-    for call in (n for n in ast.walk(program.tree) if isinstance(n, ast.Call) and called(n) == "Thread"):
-        target = next((k.value for k in call.keywords if k.arg == "target"), None)
+    for call in (n for n in ast.walk(program.tree) if isinstance(n, ast.Call) and called(n) in _THREADS):
+        named = [k.value for k in call.keywords if k.arg in ("target", "function")]
+        target = next(iter((*named, *call.args[1:2])), None)  # of both, it is the second
         is_lambda = isinstance(target, ast.Lambda) and target.lineno <= line <= (target.end_lineno or 0)
         if target is None or not (is_lambda or dotted(target).rpartition(".")[2] == name):
             continue

@@ -209,5 +209,5 @@ def _where(frame: Frame | None) -> str:
 
 _LONGER_TIMEOUT = Fix(
     f"{NO_HELP}a longer timeout, or other NCCL settings",
-    verify="the call stays open with any timeout",
+    verify="the ranks come to other calls there with any timeout",
 )

@@ -40,6 +40,24 @@ def terminal_width() -> int:
     return max(60, min(140, shutil.get_terminal_size((100, 24)).columns)) if is_terminal else 0
 
 
+def room(most: int = 110) -> int:
+    """Columns for prose: `most`, or what the terminal has."""
+    return min(most, terminal_width() or most)
+
+
+def fitted(text: str) -> str:
+    """Lines, wrapped on a terminal that is too narrow for them; what follows stands under their text, not under their mark."""
+    width = terminal_width() if sys.stdout.isatty() else 0
+    return "\n".join(part for line in text.split("\n") for part in _fitted(line, width or len(line)))
+
+
+def _fitted(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip(" -")) or 2)
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
 def duration(seconds: float) -> str:
     """A duration as a person says it: 12 ms, 4.2 s, 31 min 5 s, 2 h 3 min."""
     if seconds < 0.9995:
