@@ -97,6 +97,25 @@ class Paper:
         pairs = [(part, "") if isinstance(part, str) else part for part in parts]
         self._lines.append((" " * indent + "".join(self._styled(*pair) for pair in pairs)).rstrip())
 
+    def folded(self, parts: Sequence[str | tuple[str, str]], hang: int) -> None:
+        """A line; on a terminal that is too narrow several, all but the first `hang` columns to the right."""
+        pairs = [(part, "") if isinstance(part, str) else part for part in parts]
+        if not self._is_terminal:
+            return self.line(*pairs)
+        row: list[tuple[str, str]] = []
+        used = 0
+        for text, style in pairs:
+            for word in re.findall(r"\s*\S+|\s+$", printable(text)):
+                if used and used + len(word) > self._width and word.strip():
+                    self.line(*row)
+                    row, used, word = [(" " * hang, "")], hang, word.lstrip()
+                if row and row[-1][1] == style:
+                    row[-1] = (row[-1][0] + word, style)
+                else:
+                    row.append((word, style))
+                used += len(word)
+        return self.line(*row)
+
     def _styled(self, text: str, style: str) -> str:
         shown = printable(text)
         return f"\x1b[{STYLES[style]}m{shown}\x1b[0m" if self._color and style and shown else shown
