@@ -40,6 +40,11 @@ def terminal_width() -> int:
     return max(60, min(140, shutil.get_terminal_size((100, 24)).columns)) if is_terminal else 0
 
 
+def text_width() -> int:
+    """Columns of the terminal that stdout is, else 100."""
+    return terminal_width() if sys.stdout.isatty() else 100
+
+
 def room(most: int = 110) -> int:
     """Columns for prose: `most`, or what the terminal has."""
     return min(most, terminal_width() or most)
