@@ -1,6 +1,8 @@
 """Measures the diffs of `unhang fix` on every story fault whose cause is in the code: made, applied, verified, and nothing else changed.
 
-    python -m benchmarks.fix_diffs [--only TEXT] [--kept FOLDER]
+    python -m benchmarks.fix_diffs [--only TEXT] [--part K/N] [--kept FOLDER]
+
+What is measured takes the place of the same faults in the results; the others stay as they are.
 
 Each fault is run under `unhang run` in a copy of the repository's programs, its report mended, the diff applied by `git apply`, the same
 command run again, and both reports given to `unhang verify`. What a diff may touch: the lines it shows. That is checked on the files and on
@@ -145,37 +147,52 @@ def _tops(text: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Measures all faults, prints a line for each, and keeps the figures where all were measured."""
+    """Measures faults, prints a line for each, and keeps the figures beside those of the others."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="only faults with this in their name")
+    parser.add_argument("--part", default="1/1", metavar="K/N", help="only each Nth fault, from the Kth on")
     parser.add_argument("--kept", type=Path, help="keep diffs, reports and programs in this folder")
     options = parser.parse_args()
+    part, parts = map(int, options.part.split("/"))
+    cases = faults()
     rows = []
-    for case in faults():
-        if options.only not in case.name:
-            continue
-        with tempfile.TemporaryDirectory(prefix="fix-") as made:
-            folder = options.kept / case.name if options.kept else Path(made)
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True, exist_ok=True)
-            try:
-                row = measure(case, folder)
-            except AssertionError as error:
-                row = Row(case.name, case.cause, why=f"the run failed: {str(error)[:200]}")
-        rows.append(row)
-        marks = [
-            name
-            for name, holds in (("made", row.is_made), ("applies", row.applies), ("verified", row.is_verified))
-            if holds
-        ]
-        print(f"{row.name:36} {row.cause:22} {' '.join(marks) or 'no diff'} {row.why}", flush=True)
+    for case in cases[part - 1 :: parts]:
+        if options.only in case.name:
+            rows.append(_measured(case, options.kept))
+            print(_line(rows[-1]), flush=True)
+    print(_kept(rows, [case.name for case in cases]))
+
+
+def _measured(case: Case, kept: Path | None) -> Row:
+    with tempfile.TemporaryDirectory(prefix="fix-") as made:
+        folder = kept / case.name if kept else Path(made)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            return measure(case, folder)
+        except AssertionError as error:
+            return Row(case.name, case.cause, why=f"the run failed: {str(error)[:200]}")
+
+
+def _line(row: Row) -> str:
+    named = (("made", row.is_made), ("applies", row.applies), ("verified", row.is_verified))
+    marks = " ".join(name for name, holds in named if holds) or "no diff"
+    return f"{row.name:36} {row.cause:22} {marks} {row.why}"
+
+
+def _kept(measured: list[Row], names: list[str]) -> str:
+    """Writes the rows with those of the other faults, in their order; the counts of all, in words."""
+    rows = {row["name"]: Row(**row) for row in json.loads(RESULTS.read_text())["rows"]} if RESULTS.exists() else {}
+    rows |= {row.name: row for row in measured}
+    known = [rows[name] for name in names if name in rows]
     counts = {
-        key: sum(getattr(row, key) for row in rows) for key in ("is_made", "applies", "is_verified", "touches_other")
+        key: sum(getattr(row, key) for row in known) for key in ("is_made", "applies", "is_verified", "touches_other")
     }
-    print(f"{len(rows)} faults whose cause is in the code: {counts}")
-    if not options.only:
-        content = {"schema": "unhang.fix_diffs/1", "faults": len(rows), **counts, "rows": [asdict(row) for row in rows]}
-        RESULTS.write_text(json.dumps(content, indent=1) + "\n")
+    content = {
+        "schema": "unhang.fix_diffs/1", "faults": len(known), **counts, "rows": [asdict(row) for row in known],
+    }  # fmt: skip
+    RESULTS.write_text(json.dumps(content, indent=1) + "\n")
+    return f"{len(known)} of {len(names)} faults whose cause is in the code: {counts}"
 
 
 if __name__ == "__main__":

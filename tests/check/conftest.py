@@ -19,6 +19,7 @@ def warm_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     started: list[warm.WarmModule] = []
 
     def popen(*arguments: Any, **options: Any) -> warm.WarmModule:
+        options["env"].pop("UNHANG_MAKER_PID")  # the server started it, which ends it with us
         started.append(warm.WarmModule(*arguments, **options))
         return started[-1]
 

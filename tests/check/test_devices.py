@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from tests.check.fake_nvml import CARD, FakeNvml
+from tests.check.forked import forked
 from unhang.check import devices as area
 from unhang.check import devices as probe
 from unhang.check.areas import CheckOptions, Context
@@ -34,6 +36,7 @@ def no_pci(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def use(monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", cast(ModuleType, nvml))
+    monkeypatch.setattr(area, "limited", forked)
 
 
 def found_alone(
@@ -198,7 +201,7 @@ def found_on(
         table = nvml if isinstance(nvml, FakeNvml) else nvml[rank]
         options = replace(ONLY, backend=backend)
         context = Context(Participants(member, None, (rank,)), options, environ)
-        one = probe.nvidia(table, area.in_detail(member), 0)
+        one = probe.nvidia(partial(copy, table), area.in_detail(member), 0)
         read = [*setup_of(context), *area.readings(probe.Devices("nvidia", **one), context)]
         found += [replace(r, rank=rank, host=member.host) for r in read if not isinstance(r, Unavailable)]
     ranks = {r: RankEvidence(RankIdentity(r, world, r % per_host, host=f"node{r // per_host}")) for r in range(world)}

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.check.forked import forked
 from tests.slowness import slowness
 from unhang.check import machine
 from unhang.check.areas import CheckOptions
 from unhang.check.checking import check
-from unhang.check.children import limited
 from unhang.check.machine import kernel_log
 from unhang.check.machine.kernel_log import KernelMessage
 from unhang.model import Reading
@@ -69,7 +69,7 @@ def checked(
             "readings": [[r.kind, r.subject, dict(r.fields)] for r in result.case.readings],
         }
 
-    answer: dict[str, Any] = limited(act, _LIMIT_S)
+    answer: dict[str, Any] = forked(act, _LIMIT_S)
     return answer
 
 
@@ -171,6 +171,7 @@ def test_a_folder_that_does_not_answer_is_named_and_costs_its_limit(
             os.open(tmp_path / "dead", os.O_RDONLY)  # waits in the kernel, as a mount whose server is gone
         return real(path)
 
+    monkeypatch.setattr("unhang.check.machine.folders.limited", forked)
     monkeypatch.setattr("unhang.check.machine.folders.LIMIT_S", slowness())
     monkeypatch.setattr("unhang.check.machine.folders._is_busy", lambda: False)
     monkeypatch.setattr("unhang.check.machine.folders.os.path.lexists", stuck)

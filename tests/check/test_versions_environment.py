@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
+from tests.check.forked import forked
 from tests.slowness import slowness
 from unhang.check import environment, versions
 from unhang.check import versions as packages
 from unhang.check.areas import CheckOptions, Context
 from unhang.check.checking import check, judged
-from unhang.check.children import limited
 from unhang.check.participants import Member, Participants
 from unhang.model import Case, Finding, Job, RankEvidence, RankIdentity, Reading
 from unhang.rules.registry import all_rules
@@ -93,7 +93,7 @@ def test_three_ranks_of_which_each_differs_in_something(tmp_path: Path) -> None:
     importlib.import_module("torch.distributed")  # once, and not in each rank
     all_rules()
     with ThreadPoolExecutor(3) as pool:
-        told = list(pool.map(lambda number: limited(lambda: rank(number), _LIMIT_S), range(3)))
+        told = list(pool.map(lambda number: forked(lambda: rank(number), _LIMIT_S), range(3)))
     assert told[1:] == [[], []]
     report = {"findings": told[0]}
     found = {(f["rule"], tuple(f["culprit_ranks"])): f for f in report["findings"]}
@@ -194,6 +194,7 @@ def test_the_plugin_of_one_rank_only(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_is_too_old_for_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(packages, "limited", forked)
     monkeypatch.setattr(packages, "torch_versions", lambda: {"torch": "2.13.0+cu130", "torch CUDA": "13.0"})
     monkeypatch.setattr(packages, "driver", lambda: "570.86.15")
     assert [f.rule for f in of_ranks("versions", {})] == ["driver-too-old"]

@@ -117,6 +117,11 @@ def agreed(holds):
         "    thread = threading.Thread(target=work, args=(x,))\n    thread.start()\n    thread.join()\n", "collective-order-race", "collective-order-race",
         evidence=(EvidenceLine("rank 0 calls", "dist.all_reduce"),),
     ),
+    "a timer with a collective": Wrong(
+        "import threading\n\n\ndef work(x):  # it is the target\n    dist.all_reduce(x)  # here\n\n\ndef main(x):\n    threading.Timer(0.2, work, (x,)).start()\n",
+        "    thread = threading.Timer(0.2, work, (x,))\n    thread.start()\n    thread.join()\n", "collective-order-race", "collective-order-race",
+        evidence=(EvidenceLine("rank 0 calls", "dist.all_reduce"),),
+    ),
     "a folder that one rank makes": Wrong(
         "def work(folder, x):\n    torch.save(x, folder / 'x.pt')  # here\n",
         "    folder.mkdir(parents=True, exist_ok=True)\n", "filesystem-race", "filesystem-race",

@@ -19,7 +19,7 @@ from tests import warm
 from tests.floors import page_commands
 from tests.floors.page_commands import Shown, shown
 from tests.floors.test_site import ROOT
-from tests.ranks.recordings import unpack
+from tests.ranks.recordings import PLACE, unpack
 from tests.slowness import slowness
 from tests.unit.read.made_dumps import as_json, dump, entry
 from unhang.diagnosis import judge_paths
@@ -51,6 +51,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     unpack(here / "recorded")
     hang = here / "recorded" / "conditional_collective"
     assert hang.is_dir(), sorted(path.name for path in (here / "recorded").iterdir())[:5]
+    job = hang / "job.json"  # the program lies here, and not where it was recorded
+    job.write_text(job.read_text().replace(str(PLACE), str(ROOT)))
     assert write_reports(judge_paths([hang]), hang) == []
     for name in REPORTS:
         shutil.copytree(hang, here / name)

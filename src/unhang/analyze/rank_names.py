@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unhang.model import Gate
 
 _ZERO = (
     r"(?:is_|on_|am_)?(?:global_|world_)?(?:main|master)_(?:process|proc|rank|worker|ordinal|replica)"
@@ -25,6 +30,8 @@ _VOCABULARY = {
     "world": r"world_size|num_processes|num_ranks|n_ranks",
 }
 
+_OWN = ("zero", "local zero", "last", "rank", "local")
+
 
 @cache
 def _patterns() -> dict[str, re.Pattern[str]]:
@@ -36,3 +43,15 @@ def kind_of_name(name: str) -> str | None:
     """Which of the vocabulary a name is: zero, local zero, last, rank, local, other, world; None: it says nothing."""
     plain = name.lower().lstrip("_").removeprefix("get_")
     return next((kind for kind, pattern in _patterns().items() if pattern.fullmatch(plain)), None)
+
+
+def asks_for_the_rank(gate: Gate) -> bool:
+    """Whether a condition itself names the rank; not one that only follows from it, somewhere."""
+    if gate.only_zero:
+        return True
+    try:
+        nodes = list(ast.walk(ast.parse(gate.text, mode="eval")))
+    except (SyntaxError, ValueError):
+        return False
+    names = [n.id if isinstance(n, ast.Name) else n.attr for n in nodes if isinstance(n, ast.Name | ast.Attribute)]
+    return gate.by_rank and any(kind_of_name(name) in _OWN for name in names)

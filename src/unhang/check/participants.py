@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from unhang.check.children import die_with
+from unhang.check.children import for_child
 from unhang.inside.rank import LOCAL_RANK, RANK, WORLD_SIZE, number_from
 
 LOCAL_WORLD_SIZE = ("LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
@@ -259,9 +259,8 @@ def run_ranks(size: int, command: Sequence[str]) -> int:
         for rank in range(size):
             process = subprocess.Popen(
                 command,
-                env={**os.environ, **_variables(rank, size, port)},
+                env=for_child({**os.environ, **_variables(rank, size, port)}),
                 stdout=None if rank == 0 else subprocess.DEVNULL,
-                preexec_fn=die_with(os.getpid()),
             )
             started.append(process)
         codes = [process.wait() for process in started]

@@ -12,11 +12,12 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from importlib import util
 from pathlib import Path
 
 from unhang.check.areas import Context
-from unhang.check.children import TookTooLong, limited
+from unhang.check.calls import TookTooLong, limited
 from unhang.model import Reading, Unavailable
 
 SCOPE = "rank"
@@ -41,7 +42,7 @@ def probe(context: Context) -> Iterator[Reading | Unavailable]:
     """Versions of libraries and driver, then of the code; in children, as either may lie on a file system that is gone."""
     environ = dict(context.environ)
     try:
-        found = limited(lambda: versions(environ), _LIBRARIES_LIMIT_S)
+        found = limited(partial(versions, environ), _LIBRARIES_LIMIT_S)
     except (TookTooLong, OSError, RuntimeError) as error:
         yield Unavailable("versions.component", str(error))
     else:
@@ -55,20 +56,20 @@ def probe(context: Context) -> Iterator[Reading | Unavailable]:
 
 def _code(named: Path | None) -> Reading | Unavailable:
     place = named or Path()
-
-    def read() -> Version | str:
-        try:
-            return code_version(place, is_named=named is not None)
-        except NoVersion as error:
-            return str(error)
-
     try:
-        found: Version | str = limited(read, _CODE_LIMIT_S)
+        found: Version | str = limited(partial(_code_version, place, named is not None), _CODE_LIMIT_S)
     except (TookTooLong, OSError, RuntimeError) as error:
         found = str(error)
     if isinstance(found, str):
         return Unavailable("versions.code", found)
     return Reading("versions.code", str(place.absolute()), found)
+
+
+def _code_version(place: Path, is_named: bool) -> Version | str:
+    try:
+        return code_version(place, is_named)
+    except NoVersion as error:
+        return str(error)
 
 
 def versions(environ: Mapping[str, str]) -> Version:

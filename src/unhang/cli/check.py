@@ -144,7 +144,9 @@ def command(
     flag.
     """
     from unhang.check.areas import CheckOptions
+    from unhang.check.children import die_with_maker
 
+    die_with_maker()
     if sizes := scale or ((ranks,) if ranks else ()):
         return _with_ranks_here(sizes)
     options = CheckOptions(**given)  # type: ignore[arg-type]

@@ -147,6 +147,7 @@ def _list(
     jobs: Sequence[Job], given: Opened, output_format: str, color: bool, read_dumps: ReadDumps
 ) -> tuple[bytes, int]:
     from unhang.read.given import SeveralRuns
+    from unhang.show.paper import terminal_width
     from unhang.show.run_list import exit_code_of, listed, render_run_list, run_list_json
 
     if output_format not in ("text", "json"):
@@ -154,7 +155,10 @@ def _list(
         raise SeveralRuns(f"{given.shown(str(given[0]))} holds {len(jobs)} runs, and {what} one")
     with Progress() as progress:
         runs = [listed(job, given, read_dumps, progress) for job in jobs]
-    text = run_list_json(runs) if output_format == "json" else render_run_list(runs, color).encode(errors="replace")
+    terminal = terminal_width() if color else 0
+    text = render_run_list(runs, color, terminal).encode(errors="replace")
+    if output_format == "json":
+        text = run_list_json(runs)
     return text + b"\n", exit_code_of(runs)
 
 

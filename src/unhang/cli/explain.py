@@ -26,6 +26,7 @@ def command(what: tuple[str, ...], output_format: str) -> int:
     """
     from unhang.cli.main import COMMANDS
     from unhang.show.explain_text import tree_json, tree_text
+    from unhang.show.paper import fitted
     from unhang.skill.explaining import explained
 
     word = " ".join(what).strip()
@@ -35,7 +36,7 @@ def command(what: tuple[str, ...], output_format: str) -> int:
         return ask(COMMANDS)
     else:
         kind, text, fields = "tree", tree_text(), tree_json(COMMANDS)
-    click.echo(_as_json(kind, word, fields) if output_format == "json" else text, nl=False)
+    click.echo(_as_json(kind, word, fields) if output_format == "json" else fitted(text), nl=False)
     return 0
 
 
@@ -55,11 +56,12 @@ def ask(commands: Sequence[str]) -> int:
     """Walks the tree with a person: a number answers, b goes back, q ends."""
     from unhang.rules.decision_tree import FIRST, QUESTIONS
     from unhang.show.explain_text import leaf_text, question_text
+    from unhang.show.paper import fitted
 
     trail = [FIRST]
     while trail:
         question = QUESTIONS[trail[-1]]
-        click.echo(question_text(question))
+        click.echo(fitted(question_text(question)))
         choice = _choice(len(question.answers), can_go_back=len(trail) > 1)
         if choice == "q":
             return 0
@@ -70,7 +72,7 @@ def ask(commands: Sequence[str]) -> int:
         if answer.then:
             trail.append(answer.then)
             continue
-        click.echo("\n" + leaf_text(question, answer, commands))
+        click.echo("\n" + fitted(leaf_text(question, answer, commands)))
         if _choice(0, can_go_back=True) == "q":
             return 0
     return 0

@@ -44,14 +44,13 @@ def command(report: str | None, is_applied: bool) -> int:
         log(f"no diff can be made for '{first.title}': {why}. See 'What to do' in {path.with_name('report.txt')}")
         return NO_DIFF
     _check_unchanged(mended, path, next((f.patch for f in first.fixes if f.patch), ""))
-    log(f"{mended.says}.")
+    log(f"{mended.says.text}.")
     write_out(mended.diff.encode(), None)
     if is_applied:
         _apply(mended, path)
     else:
-        log(
-            f"write it: unhang fix {_shown(path.parent)} --apply    (or pipe it into 'git apply' in {_shown(mended.root)})"
-        )
+        place = "" if mended.root == Path.cwd() else f" in {_shown(mended.root)}"
+        log(f"write it: unhang fix {_shown(path.parent)} --apply, or pipe this into 'git apply'{place}")
     return 0
 
 

@@ -81,6 +81,7 @@ def _list(output_format: str, output: Path | None) -> int:
     from unhang.cli.diagnose import NoReport
     from unhang.errors import UnhangError
     from unhang.read.runs import Job, began_ns, jobs_in, read_report
+    from unhang.show.paper import terminal_width
     from unhang.show.run_list import ListedRun, render_run_list, run_list_json
 
     def listed(job: Job) -> ListedRun:
@@ -97,8 +98,12 @@ def _list(output_format: str, output: Path | None) -> int:
     runs = [listed(job) for job in jobs_in(folder)]
     if not runs and output_format == "text":
         raise NoReport(f"there is no report in {folder}")
-    color = output is None and wants_color(1)
-    content = run_list_json(runs) if output_format == "json" else render_run_list(runs, color).encode(errors="replace")
+    color, terminal = output is None and wants_color(1), terminal_width() if output is None and os.isatty(1) else 0
+    content = (
+        run_list_json(runs)
+        if output_format == "json"
+        else render_run_list(runs, color, terminal).encode(errors="replace")
+    )
     write_out(content + b"\n", output)
     sys.stdout.flush()
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from unhang.analyze.source import surroundings
-from unhang.fix.program import NoDiff, Program, binds, calls_in, dotted
+from unhang.fix.program import NoDiff, Program, Said, binds, calls_in, dotted
 from unhang.model import Finding, Gate
 
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
@@ -30,7 +30,7 @@ def {in_step}(items{parameter}):
 '''
 
 
-def agree_on(program: Program, gate: Gate, finding: Finding, backend: str) -> str:
+def agree_on(program: Program, gate: Gate, finding: Finding, backend: str) -> Said:
     """Lets a branch be taken by all ranks or by none; returns what the change does.
 
     Raises:
@@ -49,7 +49,8 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str) -> st
     else:
         new = f"not {name}(not ({text}){group})"
     program.replace(test, new)
-    return f"All ranks decide together whether line {finding.location.line if finding.location else gate.line} runs"
+    line = finding.location.line if finding.location else gate.line
+    return Said("decide together", f"All ranks decide together whether line {line} runs")
 
 
 def _test_of(program: Program, gate: Gate) -> tuple[ast.If | ast.IfExp | ast.While, bool]:
@@ -78,7 +79,7 @@ def _is_plain(program: Program, node: ast.If | ast.IfExp | ast.While) -> None:
             raise NoDiff("the condition stands in an `except`, to which not all ranks come")
 
 
-def even_rounds(program: Program, finding: Finding, backend: str) -> str:
+def even_rounds(program: Program, finding: Finding, backend: str) -> Said:
     """Lets a loop end on all ranks at the same round.
 
     Raises:
@@ -90,7 +91,7 @@ def even_rounds(program: Program, finding: Finding, backend: str) -> str:
     source = _what_ends(program, finding)
     name, group = _helper(program, _IN_STEP, "in_step", source, finding, backend)
     program.replace(source, f"{name}({program.text(source)}{group})")
-    return "The loop ends on all ranks together, as soon as one of them has no data left"
+    return Said("end together", "The loop ends on all ranks together, as soon as one of them has no data left")
 
 
 def _what_ends(program: Program, finding: Finding) -> ast.expr:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from unhang.fix.program import Block, NoDiff, Program, binds, called, calls_in, dotted, loads
+from unhang.fix.program import Block, NoDiff, Program, Said, binds, called, calls_in, dotted, loads
 
 IsRank = Callable[[ast.expr], bool]
 _WRITES = re.compile(
@@ -38,7 +38,7 @@ class _Move:
     taken: list[ast.stmt] = field(default_factory=list)
 
 
-def hoist(program: Program, line: int, gate_line: int, makers: Callable[[str], bool], is_rank: IsRank) -> str:
+def hoist(program: Program, line: int, gate_line: int, makers: Callable[[str], bool], is_rank: IsRank) -> Said:
     """Makes the change; returns what it does. `makers`: whether a call of this name leads to a collective.
 
     Raises:
@@ -60,7 +60,7 @@ def hoist(program: Program, line: int, gate_line: int, makers: Callable[[str], b
     _with_what_it_needs(move)
     _make(move, expression)
     what = f"call {called(call)}()" if called(call) else f"make the call of line {line}"
-    return f"Let every rank {what}: move it out of the condition"
+    return Said("every rank calls", f"Let every rank {what}: move it out of the condition")
 
 
 def _made_at(program: Program, line: int, makers: Callable[[str], bool]) -> tuple[ast.stmt, ast.Call]:

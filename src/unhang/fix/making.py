@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from unhang.analyze.rank_names import kind_of_name
+from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.source import Condition, surroundings
 from unhang.fix.agreed import agree_on, even_rounds
 from unhang.fix.hoist import hoist
-from unhang.fix.program import NoDiff, Program, dotted, unified
+from unhang.fix.program import NoDiff, Program, Said, dotted, unified
 from unhang.fix.single import (
     find_unused,
     gather_objects,
@@ -22,10 +22,9 @@ from unhang.fix.single import (
 )
 from unhang.fix.waiting import wait_for_the_writer
 from unhang.lint import known
-from unhang.model import Diagnosis, Finding, Fix, Gate
+from unhang.model import Diagnosis, Finding, Fix
 
 _WRAPPERS = ("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard", "prepare")
-_RANKS = ("zero", "local zero", "last", "rank", "local")
 _WHY_NOT = {
     "rank-stuck-in-user-code": "what the rank should do instead of waiting there is yours to decide",
     "dataloader-hang": "the loader waits for something outside this code; see what to do in the report",
@@ -48,7 +47,7 @@ class Mended:
     name: str
     before: bytes
     after: bytes
-    says: str
+    says: Said
 
     @property
     def diff(self) -> str:
@@ -73,7 +72,7 @@ def mend(finding: Finding, backend: str, find_file: Callable[[str], Path] = Path
     return Mended(program.path, root, name, program.data, after, says)
 
 
-Change = Callable[[Program, Finding, str], str]
+Change = Callable[[Program, Finding, str], Said]
 
 
 def _change(finding: Finding) -> Change:
@@ -97,10 +96,10 @@ def _change(finding: Finding) -> Change:
                 finding.cause, why if finding.cause == "code-divergence" else "it is no fault of a line of code"
             )
         )
-    return _hoist if _asks_for_the_rank(finding.condition) else _agree
+    return _hoist if asks_for_the_rank(finding.condition) else _agree
 
 
-def _in_order(program: Program, finding: Finding) -> str:
+def _in_order(program: Program, finding: Finding) -> Said:
     """What one rank writes and another reads."""
     try:
         return wait_for_the_writer(program, finding)
@@ -108,17 +107,17 @@ def _in_order(program: Program, finding: Finding) -> str:
         return make_folder(program, finding)
 
 
-def _one_order(program: Program, finding: Finding, backend: str) -> str:
+def _one_order(program: Program, finding: Finding, backend: str) -> Said:
     is_of_thread = any("thread python" in e.text for e in finding.evidence if e.source.endswith("calls"))
     return (wait_for_thread if is_of_thread else send_without_waiting)(program, finding)
 
 
-def _agree(program: Program, finding: Finding, backend: str) -> str:
+def _agree(program: Program, finding: Finding, backend: str) -> Said:
     assert finding.condition is not None
     return agree_on(program, finding.condition, finding, backend)
 
 
-def _hoist(program: Program, finding: Finding, backend: str) -> str:
+def _hoist(program: Program, finding: Finding, backend: str) -> Said:
     gate, place = finding.condition, finding.location
     assert gate is not None
     assert place is not None
@@ -148,17 +147,6 @@ def _is_rank(near: Condition, test: ast.expr) -> bool:
     if isinstance(test, ast.BoolOp):
         return any(_is_rank(near, v) for v in test.values)
     return replace(near, test=test, text=ast.unparse(test), line=near.line).depends_on_rank
-
-
-def _asks_for_the_rank(gate: Gate) -> bool:
-    """Whether the condition itself names the rank; one that only follows from it, somewhere, is agreed on."""
-    if gate.only_zero:
-        return True
-    try:
-        names = [n for n in ast.walk(ast.parse(gate.text, mode="eval")) if isinstance(n, ast.Name | ast.Attribute)]
-    except (SyntaxError, ValueError):
-        return False
-    return gate.by_rank and any(kind_of_name(dotted(n).rpartition(".")[2]) in _RANKS for n in names)
 
 
 def _wrapped(tree: ast.AST) -> set[str]:
@@ -194,15 +182,21 @@ def with_diff(diagnosis: Diagnosis) -> Diagnosis:
     first = diagnosis.findings[0]
     try:
         mended = mend(first, diagnosis.job.backend)
-        if mended.path.stat().st_mtime_ns > diagnosis.job.started_ns > 0:
-            return diagnosis  # another text than that which ran
+        if _is_newer(mended.path, diagnosis.job.started_ns):
+            return diagnosis
     except Exception:  # noqa: BLE001  a program that nobody foresaw must not cost the verdict
         return diagnosis
     fix = Fix(
-        mended.says,
+        mended.says.text,
+        does=mended.says.does,
         verify="unhang verify --before <this report> --after -- <the same command>",
         patch=mended.diff,
         undo="git apply -R fix.patch, which `unhang fix --apply` leaves beside the report",
     )
-    others = first.fixes[1:] if first.condition is not None else first.fixes  # the first says the same in words
+    others = [other for other in first.fixes if other.does != fix.does]  # nor the same in words
     return replace(diagnosis, findings=(replace(first, fixes=(fix, *others)), *diagnosis.findings[1:]))
+
+
+def _is_newer(path: Path, started_ns: int) -> bool:
+    """Whether a file holds another text than that which ran."""
+    return path.stat().st_mtime_ns > started_ns > 0

@@ -20,6 +20,13 @@ class NoDiff(Exception):
     """Why no diff is made, as a sentence without a capital and a full stop."""
 
 
+class Said(NamedTuple):
+    """What a change does: one of DIFFS, and a sentence without a full stop."""
+
+    does: str
+    text: str
+
+
 class Edit(NamedTuple):
     """Bytes from `start` to `end` that become `new`."""
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import ast
 
 from unhang.analyze.source import surroundings
-from unhang.fix.program import Edit, NoDiff, Program, called, calls_in, dotted
+from unhang.fix.program import Edit, NoDiff, Program, Said, called, calls_in, dotted
 from unhang.model import Finding
 
 _WRAPPERS = ("DistributedDataParallel", "DDP")
+_THREADS = ("Thread", "Timer")
 _WRITERS = ("save", "open", "write_text", "write_bytes", "savez", "save_file")
 
 
-def find_unused(program: Program, finding: Finding) -> str:
+def find_unused(program: Program, finding: Finding) -> Said:
     """Lets DDP look for the parameters that took no part.
 
     Raises:
@@ -36,10 +37,13 @@ def find_unused(program: Program, finding: Finding) -> str:
         program.edits.append(
             Edit(at, at, f"{'' if has_comma else ','} find_unused_parameters=True".lstrip(" " if has_comma else ""))
         )
-    return "DDP looks in every step for parameters that took no part in the loss; that costs a walk of the graph"
+    return Said(
+        "find unused",
+        "DDP looks in every step for parameters that took no part in the loss; that costs a walk of the graph",
+    )
 
 
-def raise_again(program: Program, finding: Finding) -> str:
+def raise_again(program: Program, finding: Finding) -> Said:
     """Lets the exception end the rank, so that the launcher ends the others.
 
     Raises:
@@ -57,10 +61,12 @@ def raise_again(program: Program, finding: Finding) -> str:
         raise NoDiff("the `except` ends in a way of its own")
     else:
         program.follow_with(last, "raise")
-    return "The exception ends the rank, and the launcher the others at once: a message instead of a hang"
+    return Said(
+        "raise again", "The exception ends the rank, and the launcher the others at once: a message instead of a hang"
+    )
 
 
-def make_folder(program: Program, finding: Finding) -> str:
+def make_folder(program: Program, finding: Finding) -> Said:
     """Makes the folder on every rank before it is written to.
 
     Raises:
@@ -76,7 +82,7 @@ def make_folder(program: Program, finding: Finding) -> str:
         if len(folders) == 1:
             text = f"{program.indent(statement)}{folders[0]}{program.newline}"
             program.insert_before(statement, text)
-            return "Every rank makes the folder, which costs nothing where it is there"
+            return Said("make folder", "Every rank makes the folder, which costs nothing where it is there")
     raise NoDiff("the line does not show which folder the path lies in")
 
 
@@ -92,7 +98,7 @@ def _folder(program: Program, node: ast.expr) -> str:
     return ""
 
 
-def send_without_waiting(program: Program, finding: Finding) -> str:
+def send_without_waiting(program: Program, finding: Finding) -> Said:
     """Lets a rank send before it receives, without waiting for the other side.
 
     Raises:
@@ -121,11 +127,11 @@ def send_without_waiting(program: Program, finding: Finding) -> str:
         started = f"{name.removesuffix('send')}isend{text.removeprefix(name)}"
         program.insert_before(receive, f"{indent}sent = {started}{program.newline}")
         program.replace(after[0], "sent.wait()")
-        return "Every rank sends first, and does not wait for the other side before it receives"
+        return Said("send first", "Every rank sends first, and does not wait for the other side before it receives")
     raise NoDiff("the sends and receives do not stand one after the other")
 
 
-def wait_for_thread(program: Program, finding: Finding) -> str:
+def wait_for_thread(program: Program, finding: Finding) -> Said:
     """Lets the main thread wait for one that makes a collective of its own, so that the calls come in one order.
 
     Raises:
@@ -133,8 +139,9 @@ def wait_for_thread(program: Program, finding: Finding) -> str:
     """
     line = finding.location.line if finding.location else 0
     name = (finding.location.function if finding.location else "").rpartition(".")[2]
-    for call in (n for n in ast.walk(program.tree) if isinstance(n, ast.Call) and called(n) == "Thread"):
-        target = next((k.value for k in call.keywords if k.arg == "target"), None)
+    for call in (n for n in ast.walk(program.tree) if isinstance(n, ast.Call) and called(n) in _THREADS):
+        named = [k.value for k in call.keywords if k.arg in ("target", "function")]
+        target = next(iter((*named, *call.args[1:2])), None)  # of both, it is the second
         is_lambda = isinstance(target, ast.Lambda) and target.lineno <= line <= (target.end_lineno or 0)
         if target is None or not (is_lambda or dotted(target).rpartition(".")[2] == name):
             continue
@@ -145,8 +152,11 @@ def wait_for_thread(program: Program, finding: Finding) -> str:
     raise NoDiff("which of two threads or groups comes first is not decided in one place; see what to do in the report")
 
 
-def _joined(program: Program, call: ast.Call) -> str:
-    says = "The main thread waits until the other one has made its call, so that all ranks make the calls in one order"
+def _joined(program: Program, call: ast.Call) -> Said:
+    says = Said(
+        "join thread",
+        "The main thread waits until the other one has made its call, so that all ranks make the calls in one order",
+    )
     parent, indent = program.parents[call], ""
     if any(c.depends_on_rank for c in surroundings(str(program.path), call.lineno).conditions):
         raise NoDiff("the thread is started on some ranks only")
@@ -178,7 +188,7 @@ def _joined(program: Program, call: ast.Call) -> str:
     raise NoDiff("it is not certain where the thread is started")
 
 
-def gather_objects(program: Program, finding: Finding, backend: str) -> str:
+def gather_objects(program: Program, finding: Finding, backend: str) -> Said:
     """Gathers tensors of any size.
 
     Raises:
@@ -194,4 +204,7 @@ def gather_objects(program: Program, finding: Finding, backend: str) -> str:
         raise NoDiff("the line has not one plain all_gather")
     name = program.text(found[0].func)
     program.replace(found[0].func, f"{name}_object")
-    return "The tensors are gathered as objects, each with its own size; slower, and without gradients as before"
+    return Said(
+        "gather objects",
+        "The tensors are gathered as objects, each with its own size; slower, and without gradients as before",
+    )

@@ -6,14 +6,14 @@ import ast
 
 from unhang.analyze.source import surroundings
 from unhang.fix.agreed import modules
-from unhang.fix.program import NoDiff, Program, called, calls_in
+from unhang.fix.program import NoDiff, Program, Said, called, calls_in
 from unhang.model import Finding
 
 WRITERS = ("save", "open", "write_text", "write_bytes", "savez", "save_file", "dump", "makedirs", "mkdir")
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 
-def wait_for_the_writer(program: Program, finding: Finding) -> str:
+def wait_for_the_writer(program: Program, finding: Finding) -> Said:
     """Puts a barrier behind the block in which one rank writes what the finding's line reads.
 
     Raises:
@@ -50,7 +50,7 @@ def _asks_for_the_rank(program: Program, inside: ast.stmt, gate: ast.If) -> bool
     return any(c.only_on_rank_zero for c in found)
 
 
-def _with_a_barrier(program: Program, writer: ast.If, reader: ast.stmt) -> str:
+def _with_a_barrier(program: Program, writer: ast.If, reader: ast.stmt) -> Said:
     for above in program.around(writer):
         if isinstance(above, ast.ExceptHandler | ast.Try | ast.While):
             raise NoDiff("not every rank may come to the line behind the one that writes")
@@ -64,4 +64,4 @@ def _with_a_barrier(program: Program, writer: ast.If, reader: ast.stmt) -> str:
     program.insert_after(
         writer, f"{program.indent(writer)}{dist}.barrier()  # what one rank writes is there for all{program.newline}"
     )
-    return "All ranks wait until the file is written before one of them reads it"
+    return Said("wait for writer", "All ranks wait until the file is written before one of them reads it")

@@ -128,6 +128,11 @@ class EvidenceLine:
 
 
 NO_HELP = "Does not help: "
+# What the diffs of `unhang fix` do.
+DIFFS = (
+    "every rank calls", "decide together", "end together", "raise again", "find unused", "make folder", "wait for writer", "send first",
+    "join thread", "gather objects",
+)  # fmt: skip
 _CHANGES = ("patch", "command", "setting", "advice")
 SEVERITIES = ("wrong", "doubtful", "note")
 WRONG, DOUBTFUL = 0.9, 0.7  # severity of what is found before a job: a finding of at least this confidence
@@ -139,6 +144,7 @@ class Fix:
 
     `patch`: a unified diff that applies to the program as it is, or empty; `advice`: what to change, in words or as an example.
     A title that begins with NO_HELP names what is often tried and does not help; `verify` then says why.
+    `does`: which of DIFFS it is in words, so that the diff takes its place where one can be made.
     """
 
     title: str
@@ -148,6 +154,7 @@ class Fix:
     setting: str = ""
     undo: str = ""
     advice: str = ""
+    does: str = ""
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> Fix:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.sides import ByCondition
 from unhang.analyze.source import Condition, handles_signal
 from unhang.model import Fix, Frame, Gate
@@ -34,6 +35,7 @@ EVERY_RANK_CALLS = Fix(
     advice="state = gather_full_state(model)      # every rank\nif rank == 0:\n    write(state)                      # one rank",
     verify="unhang run -- <the same command>: outcome clean",
     undo="revert the edit",
+    does="every rank calls",
 )
 EQUAL_BATCHES = Fix(
     "Give every rank the same number of batches, or end together",
@@ -59,7 +61,7 @@ def fixes_of(frame: Frame | None, condition: Condition | None, who: str) -> tupl
         remedies = (_only_a_flag(frame),)
     elif condition is None:
         remedies = (_find_out(frame, who),)
-    elif condition.depends_on_rank:
+    elif condition.depends_on_rank and (asks_for_the_rank(_gate(condition)) or _ASKED_FOR.search(condition.text)):
         remedies = _for_every_rank(_where(frame), condition)
     else:
         remedies = (decided_together(frame, condition),)
@@ -96,9 +98,10 @@ def deciding(conditions: Iterable[Condition]) -> Condition | None:
 
 def gate_of(condition: Condition | None) -> Gate | None:
     """The condition as a finding names it."""
-    if condition is None:
-        return None
-    c = condition
+    return None if condition is None else _gate(condition)
+
+
+def _gate(c: Condition) -> Gate:
     return Gate(c.path, c.line, c.text, c.depends_on_rank, c.only_on_rank_zero)
 
 
@@ -141,6 +144,7 @@ def decided_together(frame: Frame | None, condition: Condition) -> Fix:
         "if flag.item() > 0: ...   # the same on every rank",
         verify="unhang run -- <the same command>: all ranks pass this line",
         undo="revert the edit",
+        does="decide together",
     )
 
 
@@ -157,6 +161,7 @@ def _for_every_rank(where: str, condition: Condition) -> tuple[Fix, Fix]:
             "what one rank alone does with the result (print, save) stays under the condition",
             verify="unhang run -- <the same command>: all ranks pass this call",
             undo="revert the edit",
+            does="every rank calls",
         ),
         Fix(
             title="Or let no rank make it",
@@ -204,5 +209,5 @@ def _where(frame: Frame | None) -> str:
 
 _LONGER_TIMEOUT = Fix(
     f"{NO_HELP}a longer timeout, or other NCCL settings",
-    verify="the call stays open with any timeout",
+    verify="the ranks come to other calls there with any timeout",
 )

@@ -26,7 +26,7 @@ OTHERWISE = "else"  # the variant for what has no text of its own
 _CARD = re.compile(r"^(?=\[[\w-]+\]$)", re.MULTILINE)
 _WORD = re.compile(r"\{(\w+)\}")
 _OF_A_CARD = {"cause", "what", *HEADINGS, "silent", "lines", "from_log", "title", "because", "fixes"}
-_OF_A_FIX = {"name", "title", "advice", "command", "setting", "verify", "undo"}
+_OF_A_FIX = {"name", "title", "advice", "command", "setting", "verify", "undo", "does"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _fix(fields: Mapping[str, str]) -> Fix:
 
 
 def _parts(fix: Fix) -> tuple[str, ...]:
-    return fix.title, fix.verify, fix.patch, fix.command, fix.setting, fix.undo, fix.advice
+    return fix.title, fix.verify, fix.patch, fix.command, fix.setting, fix.undo, fix.advice, fix.does
 
 
 def _variants(text: str | Mapping[str, str]) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from unhang.model import Case, Diagnosis, Finding, Verdict
 from unhang.rules.registry import all_rules
 from unhang.show.headline import undecided
-from unhang.show.paper import Paper, duration, printable
+from unhang.show.paper import Paper, duration, printable, text_width
 
 SEVERITIES = {"wrong": "bad", "doubtful": "warn", "note": "dim"}
 _MOST = 100
@@ -52,9 +52,9 @@ def first_line(diagnosis: Diagnosis, case: Case) -> str:
     return f"{count_findings(diagnosis.findings)} on {who}; {judged}"
 
 
-def render_check(diagnosis: Diagnosis, case: Case, seconds: float, color: bool = False, width: int = 100) -> str:
+def render_check(diagnosis: Diagnosis, case: Case, seconds: float, color: bool = False) -> str:
     """The report, the worst finding first. Skipped is never shown as passed."""
-    paper = Paper(color, width)
+    paper = Paper(color, text_width())
     has_passed = any(o.verdict is Verdict.PASS for o in diagnosis.outcomes)
     badge = ("CHECK", "warn") if diagnosis.findings else ("CLEAN", "good") if has_passed else ("UNKNOWN", "warn")
     paper.line(badge, "  ", (first_line(diagnosis, case), "strong"), (f"  ({duration(seconds)})", "dim"))

@@ -10,7 +10,7 @@ from unhang.analyze.compare import MUCH_SLOWER, Comparison, GroupChange, OpUse, 
 from unhang.analyze.schedule import Divergence
 from unhang.model import ProcessGroup
 from unhang.model.rank_sets import fold_ranks, name_ranks
-from unhang.show.paper import Paper, duration
+from unhang.show.paper import Paper, duration, text_width
 from unhang.show.report_json import encoded
 
 SCHEMA = "unhang.comparison/1"
@@ -138,9 +138,9 @@ def _program(paper: Paper, found: Comparison) -> None:
         _more(paper, len(found.sizes))
 
 
-def render_comparison(found: Comparison, color: bool = False, width: int = 100) -> str:
+def render_comparison(found: Comparison, color: bool = False) -> str:
     """The comparison as text, without a final newline."""
-    paper = Paper(color, width)
+    paper = Paper(color, text_width())
     verdict = "DIFFERENT" if not found.is_same_program else "SAME" if found.compared else "UNKNOWN"
     paper.line((verdict, "good" if verdict == "SAME" else "warn"), "  ", (_answer(found), "strong"))
     paper.prose(f"{found.compared} calls are in both recordings, matched by group and sequence number.", style="dim")

@@ -11,7 +11,7 @@ from unhang.model import Finding, Fix
 from unhang.read.environment.tables import Variable, beliefs, tables, variables
 from unhang.rules.env import EnvVerdict
 from unhang.show.check_report import SEVERITIES, count, count_findings
-from unhang.show.paper import Paper
+from unhang.show.paper import Paper, text_width
 from unhang.show.report_json import encoded, evidence_json
 
 SCHEMA = "unhang.env/1"
@@ -28,9 +28,9 @@ def first_line(verdict: EnvVerdict) -> str:
     return f"{count_findings(verdict.findings)} on {looked_at}"
 
 
-def render_env(verdict: EnvVerdict, unreadable: Sequence[str] = (), color: bool = False, width: int = 100) -> str:
+def render_env(verdict: EnvVerdict, unreadable: Sequence[str] = (), color: bool = False) -> str:
     """The report as text, the worst finding first; without findings it is one line."""
-    paper = Paper(color, width)
+    paper = Paper(color, text_width())
     badge, style = ("ENV", "warn") if verdict.findings else ("CLEAN", "good")
     paper.line((badge, style), "  ", (first_line(verdict), "strong"))
     for finding in verdict.findings[:_MOST]:
@@ -100,9 +100,9 @@ def _tables() -> list[dict[str, Any]]:
     return [{"library": t.library, "version": t.version, "read_from": t.read_from} for t in tables()]
 
 
-def render_list(chosen: Sequence[Variable], color: bool = False, width: int = 100) -> str:
+def render_list(chosen: Sequence[Variable], color: bool = False) -> str:
     """The reference as text: first what has a meaning, then names of which only the existence is known."""
-    paper = Paper(color, width)
+    paper = Paper(color, text_width())
     known = [v for v in chosen if v.meaning]
     for variable in known:
         paper.line((variable.name, "strong"), "  ", (_facts(variable), "dim"))

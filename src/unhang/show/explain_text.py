@@ -23,7 +23,7 @@ from unhang.rules.decision_tree import (
     walk,
     without_rule,
 )
-from unhang.show.paper import printable
+from unhang.show.paper import printable, room
 
 SCHEMA = "unhang.explain/1"
 MAX_QUOTE = 300
@@ -178,7 +178,7 @@ def variable_text(variable: KnownVariable) -> str:
     out = [printable(variable.name)]
     for name, fact in facts.items():
         out += textwrap.wrap(
-            printable(fact), 110, initial_indent=f"  {name.ljust(width)}  ", subsequent_indent=" " * (width + 4)
+            printable(fact), room(), initial_indent=f"  {name.ljust(width)}  ", subsequent_indent=" " * (width + 4)
         )
     for number, text in variable.lines:
         out += [f"  {f'line {number}: ' if number else ''}{printable(text.strip(), most=MAX_QUOTE)}"]
@@ -228,7 +228,7 @@ def lines_text(lines: Lines) -> str:
         where = f"line {', '.join(map(str, advice.lines[:3]))}"
         out += [
             f"  {advice.name} ({where})",
-            *_indented(textwrap.fill(f"  {advice.truth}", 106, subsequent_indent="  ")),
+            *_indented(textwrap.fill(f"  {advice.truth}", room(108) - 2, subsequent_indent="  ")),
         ]
     alone = [rule for known in lines.known for rule in known.leads_to]
     together = [rule for rule, _ in lines.together]
@@ -276,7 +276,7 @@ def leaf_text(question: Question, answer: Answer, available: Collection[str]) ->
         out += [
             *([""] if out else []),
             _one_line(rule),
-            *textwrap.wrap(confirm, 100, initial_indent="  confirm: ", subsequent_indent="           "),
+            *textwrap.wrap(confirm, room(100), initial_indent="  confirm: ", subsequent_indent="           "),
             f"  judge:   {command_for(rule, available)}",
             f"  more:    unhang explain {rule.id}",
         ]
@@ -291,7 +291,9 @@ def tree_text() -> str:
     for question in questions_in_order():
         out += ["", f"{numbers[question.id]}. {question.text}"]
         out += (
-            textwrap.wrap(question.hint, 100, initial_indent="   (", subsequent_indent="    ") if question.hint else []
+            textwrap.wrap(question.hint, room(100), initial_indent="   (", subsequent_indent="    ")
+            if question.hint
+            else []
         )
         out[-1] += ")" if question.hint else ""
         for answer in question.answers:
@@ -333,12 +335,11 @@ def _answer_json(question: Question, answer: Answer) -> dict[str, Any]:
 
 def question_text(question: Question) -> str:
     """A question with numbered answers."""
-    hint = textwrap.wrap(question.hint, 100, initial_indent="  ", subsequent_indent="  ")
+    hint = textwrap.wrap(question.hint, room(100), initial_indent="  ", subsequent_indent="  ")
     answers = [f"  {number:>2}  {answer.text}" for number, answer in enumerate(question.answers, 1)]
     return "\n".join(["", question.text, *hint, *answers])
 
 
-_WIDTH = 110
 _ROLES = {
     "root": "it says itself what went wrong",
     "witness": "something went wrong; another line says why",
@@ -379,7 +380,7 @@ def message_text(message: Message) -> list[str]:
 
 
 def _wrapped(name: str, fact: str) -> list[str]:
-    return textwrap.wrap(fact, _WIDTH, initial_indent=f"  {name:12}", subsequent_indent=" " * 14)
+    return textwrap.wrap(fact, room(), initial_indent=f"  {name:12}", subsequent_indent=" " * 14)
 
 
 def message_json(message: Message) -> dict[str, Any]:

@@ -40,6 +40,29 @@ def terminal_width() -> int:
     return max(60, min(140, shutil.get_terminal_size((100, 24)).columns)) if is_terminal else 0
 
 
+def text_width() -> int:
+    """Columns of the terminal that stdout is, else 100."""
+    return terminal_width() if sys.stdout.isatty() else 100
+
+
+def room(most: int = 110) -> int:
+    """Columns for prose: `most`, or what the terminal has."""
+    return min(most, terminal_width() or most)
+
+
+def fitted(text: str) -> str:
+    """Lines, wrapped on a terminal that is too narrow for them; what follows stands under their text, not under their mark."""
+    width = terminal_width() if sys.stdout.isatty() else 0
+    return "\n".join(part for line in text.split("\n") for part in _fitted(line, width or len(line)))
+
+
+def _fitted(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    indent = " " * (len(line) - len(line.lstrip(" -")) or 2)
+    return textwrap.wrap(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
 def duration(seconds: float) -> str:
     """A duration as a person says it: 12 ms, 4.2 s, 31 min 5 s, 2 h 3 min."""
     if seconds < 0.9995:
@@ -78,6 +101,25 @@ class Paper:
         """One line of parts; a part is a text, or a text with a style."""
         pairs = [(part, "") if isinstance(part, str) else part for part in parts]
         self._lines.append((" " * indent + "".join(self._styled(*pair) for pair in pairs)).rstrip())
+
+    def folded(self, parts: Sequence[str | tuple[str, str]], hang: int) -> None:
+        """A line; on a terminal that is too narrow several, all but the first `hang` columns to the right."""
+        pairs = [(part, "") if isinstance(part, str) else part for part in parts]
+        if not self._is_terminal:
+            return self.line(*pairs)
+        row: list[tuple[str, str]] = []
+        used = 0
+        for text, style in pairs:
+            for word in re.findall(r"\s*\S+|\s+$", printable(text)):
+                if used and used + len(word) > self._width and word.strip():
+                    self.line(*row)
+                    row, used, word = [(" " * hang, "")], hang, word.lstrip()
+                if row and row[-1][1] == style:
+                    row[-1] = (row[-1][0] + word, style)
+                else:
+                    row.append((word, style))
+                used += len(word)
+        return self.line(*row)
 
     def _styled(self, text: str, style: str) -> str:
         shown = printable(text)

@@ -58,9 +58,9 @@ def exit_code_of(runs: Sequence[ListedRun]) -> int:
     return 1 if 1 in codes else max(codes, default=0)
 
 
-def render_run_list(runs: Sequence[ListedRun], color: bool = False, width: int = 100) -> str:
-    """A line for each, as wide as it must be, without a final newline; the answer comes last."""
-    paper = Paper(color, width)
+def render_run_list(runs: Sequence[ListedRun], color: bool = False, terminal: int = 0) -> str:
+    """A line for each, without a final newline; the answer comes last, below it where a terminal of so many columns is too narrow."""
+    paper = Paper(color, terminal)
     rows = [
         (
             _began(run),
@@ -74,7 +74,12 @@ def render_run_list(runs: Sequence[ListedRun], color: bool = False, width: int =
     for run, row in zip(runs, rows, strict=True):
         began, outcome, *rest = (cell.ljust(size) for cell, size in zip(row, widths, strict=True))
         style = _STYLE.get(run.outcome, "warn")
-        paper.line(f"{began}  ", (outcome, style), "  ", "  ".join(rest), "  ", run.headline)
+        head = f"{began}  ", (outcome, style), "  ", "  ".join(rest)
+        if terminal and len(f"{began}  {outcome}  {'  '.join(rest)}  {run.headline}") > terminal:
+            paper.line(*head)
+            paper.prose(run.headline, indent=4)
+        else:
+            paper.line(*head, "  ", run.headline)
     return str(paper).rstrip()
 
 

@@ -54,7 +54,7 @@ def _first_line(paper: Paper, diagnosis: Diagnosis, case: Case, waits: WaitsFor)
     ]
     if diagnosis.findings:
         parts.append((f"  [{certainty(diagnosis.findings[0])}]", "dim"))
-    paper.line(*parts)
+    paper.folded(parts, len(diagnosis.word) + 2)
 
 
 def first_line(diagnosis: Diagnosis, case: Case, waits: WaitsFor, color: bool = False) -> str:
@@ -343,5 +343,6 @@ def render_text(
     _table(paper, "How it ran", course_lines(case))
     _table(paper, "How it was set up", run_card(case))
     _missing(paper, diagnosis)
-    _notes(paper, diagnosis.notes)
+    said = headline(diagnosis, case, waits)
+    _notes(paper, [note for note in diagnosis.notes if said not in note])
     return str(paper)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
+from unhang.show.paper import room
+
 
 @dataclass(frozen=True, slots=True)
 class Advice:
@@ -99,7 +101,7 @@ def in_short(advice: Advice) -> str:
 
 def advice_text(advice: Advice) -> str:
     """One piece of advice and its truth."""
-    truth, instead = (textwrap.indent(textwrap.fill(text, 110), "  ") for text in (advice.truth, advice.instead))
+    truth, instead = (textwrap.indent(textwrap.fill(text, room() - 2), "  ") for text in (advice.truth, advice.instead))
     out = [f"{advice.id}: {advice.heard}", "", "What is true", truth, "", "Instead", instead]
     if advice.experiment:
         out += ["", "See for yourself", *(f"  {line}" for line in advice.experiment.splitlines())]

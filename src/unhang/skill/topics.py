@@ -110,8 +110,9 @@ def topics_text(topics: tuple[Topic, ...]) -> str:
     """The topics, and how to find out which of them it is."""
     out = ["It is no message that is known. These speak of it:", ""]
     out += [f"  {t.name}: {t.summary}" for t in topics]
-    out += ["", "More of one: unhang explain NAME. Which of them it is: 'unhang attach' looks at a job that hangs now,"]
-    out += ["'unhang run -- COMMAND' watches the next one, 'unhang diagnose PATH...' reads what is left of the last."]
+    out += ["", "More of one: unhang explain NAME. Which of them it is:"]
+    out += ["  'unhang attach' looks at a job that hangs now,", "  'unhang run -- COMMAND' watches the next one,"]
+    out += ["  'unhang diagnose PATH...' reads what is left of the last."]
     return "\n".join(out) + "\n"
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.check.forked import forked
 from unhang.check.devices import NoDevices, amd, devices, own_device, visible
 from unhang.check.devices.nvml import sysfs_bus
 from unhang.check.devices.pci import between, bridges, redirects
@@ -139,6 +140,7 @@ def test_devices_of_amd(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ImportError
 
     monkeypatch.setattr(amd, "load_amdsmi", Amd)
+    monkeypatch.setattr("unhang.check.devices.limited", forked)
     found = devices(lambda index, count: True, absent)
     assert (found.vendor, found.driver) == ("amd", {"count": 2})
     assert [d["ecc_uncorrected"] for d in found.devices] == [None, 2]
@@ -157,6 +159,7 @@ def test_no_device_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
         raise amd.CannotRead("amdsmi is not installed")
 
     monkeypatch.setattr(amd, "load_amdsmi", cannot)
+    monkeypatch.setattr("unhang.check.devices.limited", forked)
     with pytest.raises(NoDevices, match="amdsmi is not installed"):
         devices(lambda index, count: True, lambda: SimpleNamespace(NVMLError=OSError, nvmlInit=_fails))
 

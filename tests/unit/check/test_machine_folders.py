@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.check.children import TookTooLong
+from tests.check.forked import forked
+from unhang.check.calls import TookTooLong
 from unhang.check.machine.folders import mount_of, read_folder
 from unhang.check.machine.memory import leftovers
 
@@ -46,6 +47,7 @@ def test_a_folder_that_is_not_there_yet_is_judged_by_the_one_above(tmp_path: Pat
 
 
 def test_a_file_system_that_does_not_answer_costs_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unhang.check.machine.folders.limited", forked)
     monkeypatch.setattr("unhang.check.machine.folders.LIMIT_S", 0.2)
     monkeypatch.setattr("unhang.check.machine.folders.os.statvfs", lambda path: time.sleep(60))
     monkeypatch.setattr("unhang.check.machine.folders._is_busy", lambda: False)
@@ -57,6 +59,7 @@ def test_a_file_system_that_does_not_answer_costs_its_limit(tmp_path: Path, monk
 
 
 def test_a_disk_that_takes_nothing_is_slow_and_not_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unhang.check.machine.folders.limited", forked)
     monkeypatch.setattr("unhang.check.machine.folders._WRITE_LIMIT_S", 0.2)
     monkeypatch.setattr("unhang.check.machine.folders.os.fsync", lambda number: time.sleep(60))
     found = read_folder(tmp_path, writes=True)

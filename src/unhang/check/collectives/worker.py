@@ -18,6 +18,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from unhang.check.children import die_with_maker
 from unhang.check.collectives.suite import Case, State, Stuck, as_fields, group_of, make_plan
 from unhang.inside.recorder import flight
 
@@ -202,6 +203,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Joins, runs, leaves. The exit code is 0 when the plan was run to its end, whatever its results."""
     options = _parse(arguments)
+    die_with_maker()
     reporter = Reporter(own_stdout(), options.limit)
     plan = make_plan(options.world, options.names.split(","), options.largest)
     started = time.monotonic()

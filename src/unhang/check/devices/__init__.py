@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from unhang.check.areas import Context
-from unhang.check.children import Died, TookTooLong, limited
+from unhang.check.calls import Died, TookTooLong, limited
 from unhang.check.devices import amd, nvml
 from unhang.check.devices.nvml import Fields
 from unhang.check.devices.pci import between
@@ -42,7 +43,11 @@ def probe(context: Context) -> Iterator[Reading | Unavailable]:
 
 def in_detail(member: Member) -> Callable[[int, int], bool]:
     """Which devices, by index and their number, a rank reads in detail."""
-    return lambda index, count: member.is_first_on_host or count == 1 or index == member.local_rank
+    return partial(_is_in_detail, member.is_first_on_host, member.local_rank)
+
+
+def _is_in_detail(is_first_on_host: bool, local_rank: int, index: int, count: int) -> bool:
+    return is_first_on_host or count == 1 or index == local_rank
 
 
 def readings(found: Devices, context: Context) -> Iterator[Reading | Unavailable]:
@@ -127,14 +132,14 @@ def devices(in_detail: Callable[[int, int], bool], loads: Callable[[], Any] = nv
         NoDevices: there is none, or nothing to read it with.
     """
     try:
-        library = loads()
+        loads()
     except ImportError:
         if DRIVER.exists():
             raise NoDevices("the driver is here, nvidia-ml-py is not: pip install 'unhang[gpu]'") from None
         return _amd()
     pid = os.getpid()
     try:
-        found = limited(lambda: nvidia(library, in_detail, pid), _ASK_LIMIT_S)
+        found = limited(partial(nvidia, loads, in_detail, pid), _ASK_LIMIT_S)
     except TookTooLong as error:
         return Devices("nvidia", {"problem": f"it does not answer: {error}", "is_silent": True})
     except Died as error:  # whose fault that is, nobody knows: a binding that does not fit the driver crashes too
@@ -146,8 +151,9 @@ def devices(in_detail: Callable[[int, int], bool], loads: Callable[[], Any] = nv
     return Devices("nvidia", **found)
 
 
-def nvidia(library: Any, in_detail: Callable[[int, int], bool], pid: int) -> dict[str, Any]:
+def nvidia(loads: Callable[[], Any], in_detail: Callable[[int, int], bool], pid: int) -> dict[str, Any]:
     """All that NVML reports, as far as JSON knows it; `absent`: why there is nothing."""
+    library = loads()
     try:
         library.nvmlInit()
     except library.NVMLError as error:
@@ -170,13 +176,17 @@ def nvidia(library: Any, in_detail: Callable[[int, int], bool], pid: int) -> dic
         library.nvmlShutdown()
 
 
+def _amd_devices() -> list[dict[str, Any]]:
+    return amd.devices(amd.load_amdsmi())
+
+
 def _amd(why_not_nvidia: str = "no driver of NVIDIA") -> Devices:
     try:
-        library = amd.load_amdsmi()
+        amd.load_amdsmi()
     except amd.CannotRead as error:
         raise NoDevices(f"{why_not_nvidia}, and {error}") from None
     try:
-        found = limited(lambda: amd.devices(library), _ASK_LIMIT_S)
+        found = limited(_amd_devices, _ASK_LIMIT_S)
     except TookTooLong as error:
         return Devices("amd", {"problem": f"it does not answer: {error}", "is_silent": True})
     except (OSError, RuntimeError) as error:

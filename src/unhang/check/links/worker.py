@@ -17,6 +17,7 @@ from datetime import timedelta
 from statistics import median
 from typing import Any
 
+from unhang.check.children import die_with_maker
 from unhang.check.collectives.worker import own_stdout
 
 _REPEATS = 3
@@ -115,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("backend", "device", "store"):
         parser.add_argument(f"--{name}", required=True)
     options = parser.parse_args(arguments)
+    die_with_maker()
     ours = own_stdout()
     tester = Tester(options.rank, options.backend, options.device, options.store, options.start_limit)
     os.write(ours, b'{"ready": true}\n')

@@ -11,11 +11,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from unhang.check.areas import Context
-from unhang.check.children import TookTooLong, kept_while, limited
+from unhang.check.calls import TookTooLong, kept_while, limited
 from unhang.model import Reading, Unavailable
 from unhang.model.evidence import Value
 
@@ -62,7 +63,7 @@ def read_folder(folder: Path, writes: bool = False) -> dict[str, Any]:
     with suppress(OSError):
         mounts = Path("/proc/self/mounts").read_text()
     try:
-        found: dict[str, Any] = limited(lambda: _facts(folder, mounts), LIMIT_S)
+        found: dict[str, Any] = limited(partial(_facts, folder, mounts), LIMIT_S)
     except TookTooLong:
         if _is_busy():
             raise RuntimeError("this machine is too busy to tell whether the file system answers") from None
@@ -70,11 +71,15 @@ def read_folder(folder: Path, writes: bool = False) -> dict[str, Any]:
     return found | (_speed(folder) if writes and found["exists"] else {})
 
 
+def _nothing() -> None:
+    """What even a busy machine does at once."""
+
+
 def _is_busy() -> bool:
     """Whether a call that asks for nothing takes long, too."""
     began = time.monotonic()
     try:
-        limited(lambda: None, LIMIT_S)
+        limited(_nothing, LIMIT_S)
     except TookTooLong:
         return True
     return time.monotonic() - began > LIMIT_S / 4
@@ -119,7 +124,7 @@ def mount_of(path: str, mounts: str) -> tuple[str, str, str]:
 
 def _speed(folder: Path) -> dict[str, Any]:
     try:
-        return dict(limited(lambda: _written(folder), _WRITE_LIMIT_S))
+        return dict(limited(partial(_written, folder), _WRITE_LIMIT_S))
     except TookTooLong:
         return {"write_mb_per_s": round(_PART_BYTES[0] / _WRITE_LIMIT_S / 1e6, 3), "write_problem": ""}
 
@@ -183,33 +188,36 @@ def _kept_token(kept: ExitStack, folder: Path) -> dict[str, str]:
     name = f".unhang-check-{uuid.uuid4().hex}"
     path = folder / name
 
-    def make() -> None:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-
-    def remove() -> None:
-        with suppress(OSError):
-            os.unlink(path)
-
     try:
-        kept.enter_context(kept_while(make, remove, _MAKE_LIMIT_S))
+        kept.enter_context(kept_while(partial(_make, path), partial(_remove, path), _MAKE_LIMIT_S))
     except (TookTooLong, OSError, RuntimeError) as error:
         return {"problem": f"the first rank could not write there: {error}"}
     return {"name": name}
 
 
+def _make(path: Path) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        os.unlink(path)
+
+
+def _is_seen(path: Path) -> bool:
+    began = time.monotonic()
+    while time.monotonic() - began < _SEE_LIMIT_S:
+        if os.path.exists(path):
+            return True
+        time.sleep(_PAUSE_S)
+    return False
+
+
 def _looked_for(path: Path) -> dict[str, Value]:
     """Looks for a file for some seconds: a network file system may show it late."""
     began = time.monotonic()
-
-    def look() -> bool:
-        while time.monotonic() - began < _SEE_LIMIT_S:
-            if os.path.exists(path):
-                return True
-            time.sleep(_PAUSE_S)
-        return False
-
     try:
-        sees, problem = bool(limited(look, _SEE_LIMIT_S + 1)), None
+        sees, problem = bool(limited(partial(_is_seen, path), _SEE_LIMIT_S + 1)), None
     except (TookTooLong, OSError, RuntimeError) as error:
         sees, problem = False, str(error) or None
     return {"sees": sees, "after_s": round(time.monotonic() - began, 2), "problem": problem}

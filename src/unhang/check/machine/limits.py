@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from unhang.check.children import TookTooLong, limited
+from unhang.check.calls import TookTooLong, limited
 from unhang.model import Reading
 from unhang.model.evidence import Value
 
