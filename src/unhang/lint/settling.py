@@ -9,13 +9,13 @@ from unhang.lint.special import LENGTH
 from unhang.lint.values import DATA, DIFFERS, LOSS, MAYBE_NONE, RANK, Conditional, Place, Value
 
 if TYPE_CHECKING:
-    from unhang.lint.calls import Calls
+    from unhang.lint.passing import Passing
     from unhang.lint.link import Link
 
 _ONE_RANK = Value(RANK, zero=True)
 
 
-def settle(frame: Calls, conditional: Conditional, given: dict[int, tuple[Expr, Value]], place: Place) -> None:
+def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr, Value]], place: Place) -> None:
     """Decides a finding that depends on what this call gives."""
     link = frame.link
     if conditional.param not in given:
