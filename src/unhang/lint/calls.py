@@ -81,7 +81,10 @@ class Calls(Passing):
         if full in known.WRAPPERS:
             of_some = known.WRAPPERS[full] == "ddp" and not is_none(node.given("process_group"))
             is_alone = node.given("devices") == Const(1) and node.given("num_nodes") in (None, Const(1))
-            return Value(sort=None if of_some or is_alone else ("wrap", known.WRAPPERS[full]))
+            made_of = Value(sort=None if of_some or is_alone else ("wrap", known.WRAPPERS[full]))
+            if known.WRAPPERS[full] == "fsdp2" and node.args and isinstance(node.args[0], Ref):
+                self.wrap_in_place(node.args[0].path, made_of)
+            return made_of
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
             return PLAIN if node.given("sync_on_compute") == Const(False) else Value(sort=("wrap", "metric"))
         sort = callee.sort
@@ -107,7 +110,11 @@ class Calls(Passing):
         if made is not None and (base.sort is None or base.sort[0] not in ("ext", "wrap")):
             return self._collective(node, made, args, name)
         bsort = base.sort
-        target = self.link.project.by_receiver(owner, name) if owner and bsort in (None, ("param",)) else None
+        if bsort is not None and bsort[0] == "super" and name == "__iter__" and self._shares_seed(bsort):
+            return self._collective(node, known.Collective("broadcast"), args, name)
+        is_open = bool(owner) and (bsort is None or bsort[0] == "param")  # of which class it is nobody has said
+        target = self.link.project.by_receiver(owner, name) if is_open and bsort is None else None
+        target = target or (self.link.project.by_name(name) if is_open else None)
         if target is not None:
             return self._function(node, ("bound", *target), args, name)
         if name == "scale" and len(args) == 1 and args[0].sort is not None:  # of a GradScaler
@@ -133,6 +140,10 @@ class Calls(Passing):
                 return base
         return self._other(node, callee, full, owner, base, name, args)
 
+    def _shares_seed(self, sort: tuple[Any, ...]) -> bool:
+        """Whether an object is a loader of torch, in a project of data pipes."""
+        return self.link.has_pipes and "torch.utils.data.DataLoader" in self.link.project.base_names(sort[1], sort[2])
+
     def _other(
         self, node: Call, callee: Value, full: str, owner: str, base: Value, name: str, args: list[Value]
     ) -> Value:
@@ -153,7 +164,11 @@ class Calls(Passing):
         fact = fact_of(full, base, name, args, self._in_forward())
         if fact is not None:
             return fact
-        wraps = [v.sort[1] for v in args if v.sort is not None and v.sort[0] == "wrap" and v.sort[1] in ("ddp", "fsdp")]
+        wraps = [
+            v.sort[1]
+            for v in args
+            if v.sort is not None and v.sort[0] == "wrap" and v.sort[1] in ("ddp", "fsdp", "fsdp2")
+        ]
         if wraps and any(word in name for word in ("step", "train", "forward", "loss")):
             self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))
         special = SPECIAL.get(full)
@@ -231,11 +246,11 @@ class Calls(Passing):
         op = known.HIDDEN.get(wrapper, {}).get(method)
         if op is None:
             return PLAIN
-        if not (op == "backward" and self.no_sync):
+        if op and not (op == "backward" and self.no_sync):
             self.emit(Effect(op, "", (self.place(node, name),), wrapper))
             if op == "forward":
                 self.found_in_call("forward", "", node, args)
-        return Value(LOSS, NO_PARAMS, ("out", wrapper)) if op == "forward" else PLAIN
+        return Value(LOSS, NO_PARAMS, ("out", wrapper)) if op in ("forward", "") else PLAIN
 
     def _of_param(self, node: Call, param: int, method: str, args: list[Value], name: str) -> Value:
         self.emit(Effect("call", "", (self.place(node, name),), "", param, method))

@@ -71,6 +71,7 @@ class Expressions:
     no_sync: int
     loops: int
     unified: set[int]
+    wraps: dict[int, Value]
     uniform: set[str]
 
     def parameter(self, name: str) -> int:

@@ -60,6 +60,8 @@ from unhang.lint.values import (
     either,
 )  # fmt: skip
 
+_WRAPPED = {("wrap", sort) for sort in ("ddp", "apex", "fsdp", "fsdp2", "engine")}
+
 
 class Frame(Branches):
     """The run of one function. `later`: what its callers decide."""
@@ -74,6 +76,7 @@ class Frame(Branches):
         self.conditions: list[tuple[Cause, int, int]] = []
         self.no_sync, self.loops, self.uneven_is_fine = 0, 0, 0
         self.unified: set[int] = set()
+        self.wraps: dict[int, Value] = {}
         self.later: list[Conditional] = []
         self.has_limit = False
         self.handles: list[tuple[str, Call]] = []
@@ -103,6 +106,7 @@ class Frame(Branches):
             self._branch(Cause(Value(RANK, zero=True), self.function.line, f"@{name}", self.path), self.function.body)
         else:
             self.block(self.function.body)
+        summary.leaves = [e.cause for e in self._exits if e.kind == "raise" and not e.cause.value.params]
         self._close(self._exits)
         self._close_pending()
         for path, line, causes in self._stops:
@@ -110,7 +114,7 @@ class Frame(Branches):
                 found_in_stop(self, path, line, causes[0])
         summary.effects = [of_parameters(e) for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
-        summary.unifies = frozenset(self.unified)
+        summary.unifies, summary.wraps = frozenset(self.unified), self.wraps
         returned = PLAIN
         for n, value in enumerate(self._returned):
             returned = value if n == 0 else either(returned, value)
@@ -205,7 +209,7 @@ class Frame(Branches):
         self.env[target.path] = value
         head, _, name = target.path.partition(".")
         me = self.env.get(head)
-        if name and value.sort in (("wrap", "ddp"), ("wrap", "fsdp"), ("wrap", "engine")):
+        if name and value.sort in _WRAPPED:
             self.link.wrapped[self.file, last] = value
         if name and "." not in name and me is not None and me.sort is not None and me.sort[0] == "obj":
             self.link.set_attribute(me.sort[1], me.sort[2], name, value)
@@ -220,7 +224,7 @@ class Frame(Branches):
             self._passes_on += self._over_parameters[-1:]
         if s.kind == "yield":
             return ""
-        if s.kind == "raise" and not (s.value is not None and ENDS.search(name_of(s.value))):
+        if s.kind == "raise" and not (s.value is not None and self._ends_well(s.value)):
             return "raise"
         inside = self.loops if s.kind not in ("return", "raise") else 0
         self._leaves_together |= any(c.value.sort == AGREED and depth >= self.loops for c, _, depth in self.conditions)
@@ -250,6 +254,18 @@ class Frame(Branches):
             cause, mark, depth = (alone or differing[-1:])[0]
             self._exits.append(Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth, self.needs))
         return s.kind
+
+    def _ends_well(self, raised: Expr) -> bool:
+        """Whether an exception ends the process without a failure, by its name or by what it is made of."""
+        name = raised.func if isinstance(raised, Call) else raised
+        symbol = self.link.project.symbol_of(self.file, name.path) if isinstance(name, Ref) else None
+        bases = self.link.project.base_names(symbol.file, symbol.name) if symbol and symbol.kind == "class" else set()
+        return ENDS.search(name_of(raised)) is not None or any(ENDS.search(b) for b in bases)
+
+    def leave_with(self, causes: Sequence[Cause], node: Call) -> None:
+        """A function that is called here may raise: the rank that leaves by it is compared with those that go on."""
+        for cause in causes if not (self._unsure or self._no_exits) else ():
+            self._exits.append(Exit("raise", cause, node.line, node.column, [], len(self.conditions), self.needs))
 
     def _loop(self, s: Loop) -> str:
         over = self.value(s.over)
@@ -282,7 +298,7 @@ class Frame(Branches):
         made = self.effects[mark:]
         mine = [e for e in self._exits if e not in exits]
         for way_out in mine:
-            if way_out.kind in ("break", "return") and not way_out.is_replaced:
+            if way_out.kind in ("break", "return", "raise") and not way_out.is_replaced:
                 way_out.rest += [e for e in made if e not in way_out.rest]
         self._close([e for e in mine if e.kind in ("break", "continue")])
         self._exits = exits + [e for e in mine if e.kind not in ("break", "continue")]

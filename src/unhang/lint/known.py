@@ -142,10 +142,10 @@ WRAPPERS: Mapping[str, str] = {
     "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel": "fsdp",
     "fairscale.nn.FullyShardedDataParallel": "fsdp",
     "fairscale.nn.data_parallel.FullyShardedDataParallel": "fsdp",
-    "torch.distributed.fsdp.fully_shard": "fsdp",
-    "torch.distributed._composable.fsdp.fully_shard": "fsdp",
+    "torch.distributed.fsdp.fully_shard": "fsdp2",
+    "torch.distributed._composable.fsdp.fully_shard": "fsdp2",
     "deepspeed.initialize": "engine",
-    "apex.parallel.DistributedDataParallel": "ddp",
+    "apex.parallel.DistributedDataParallel": "apex",
     "accelerate.Accelerator": "accelerator",
     "accelerate.accelerator.Accelerator": "accelerator",
     "transformers.Trainer": "hf trainer",
@@ -170,6 +170,8 @@ HIDDEN: Mapping[str, Mapping[str, str]] = {
         "clip_grad_norm_": "clip_grad_norm_",
         "generate": "forward",
     },
+    "apex": {"()": "", "forward": "", "backward": "backward"},  # its forward keeps to itself
+    "fsdp2": {"()": "forward", "forward": "forward", "backward": "backward", "generate": "forward"},
     "engine": {
         "()": "forward",
         "forward": "forward",
@@ -222,6 +224,8 @@ _OF_LIBRARIES: Mapping[str, Collective] = {
         }.items()
     },
 }  # fmt: skip
+# A loader over one of these agrees on a seed with the loaders of the other ranks whenever it is iterated over.
+PIPES = ("torchdata.datapipes", "torch.utils.data.datapipes")
 CHECKPOINTS = {
     "torch.distributed.checkpoint.save": "save",
     "torch.distributed.checkpoint.load": "load",
@@ -394,5 +398,5 @@ WORDS = frozenset({
 # A file without any of these in it, and which calls nobody that has, cannot make a finding.
 HINTS = (
     rb"[Dd]istributed|accelerat|lightning|deepspeed|[Ff]abric|FSDP|DDP|fully_shard|all_reduce|all_gather|barrier"
-    rb"|horovod|torch_xla|torchmetrics|detectron2|is_main_process|is_world_process_zero|is_global_zero|experts\[|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist"
+    rb"|horovod|torch_xla|torchmetrics|detectron2|is_main_process|is_world_process_zero|is_global_zero|experts\[|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist|signal\.signal\("
 )

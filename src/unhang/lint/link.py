@@ -52,6 +52,7 @@ class Link:
         self._used: dict[int, set[int]] = {}  # file -> files whose functions asked something of it
         self.whole = self._kept_whole(files)
         self.wraps = any(n in known.WRAPPERS or n == "deepspeed" for f in files for n in f.names.values())
+        self.has_pipes = any(n.startswith(known.PIPES) for f in files for n in f.names.values())
         self.callers: dict[tuple[int, int], set[tuple[int, int]]] = {}
 
     def _kept_whole(self, files: Sequence[File]) -> set[str]:
@@ -317,7 +318,7 @@ class Link:
             return ()
         if sort[0] == "wrap":
             op = known.HIDDEN.get(sort[1], {}).get(method)
-            return () if op is None else (Effect(op, "", (), sort[1]),)
+            return (Effect(op, "", (), sort[1]),) if op else ()
         if sort[0] == "param":
             return (Effect("call", "", (), "", sort[1], method),)
         if sort[0] in ("out", "of"):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from unhang.lint.divergence import Cause
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.settling import settle
@@ -43,6 +45,17 @@ class Passing(Expressions):
         """Where a call stands."""
         raise NotImplementedError
 
+    def leave_with(self, causes: Sequence[Cause], node: Call) -> None:
+        """A function that is called here may raise."""
+        raise NotImplementedError
+
+    def wrap_in_place(self, path: str, wrapped: Value) -> None:
+        """A module is wrapped where it is: whoever gave it to us has a wrapped one from here on."""
+        old = self.ref(path)
+        if old.sort is not None and old.sort[0] == "param" and "." not in path:
+            self.wraps[old.sort[1]] = wrapped
+        self.env[path] = wrapped
+
     def _constructor(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
         target = self.link.project.method(sort[1], sort[2], "__init__")
         if target is not None:
@@ -56,7 +69,7 @@ class Passing(Expressions):
         file, at = self.link.project.implementation(sort[1], sort[2])
         function = self.link.project.function(file, at)
         summary = self.link.summary(file, at)
-        if not summary.effects and not summary.conditional and summary.returns is PLAIN and not summary.unifies:
+        if summary.is_empty():
             return PLAIN
         offset = 1 if sort[0] == "bound" and function.is_method else 0
         given = given_of(node, function.parameters, offset, args)
@@ -69,6 +82,10 @@ class Passing(Expressions):
             self._take_over(effect, given, place, summary, function.defaults, len(function.parameters))
         for conditional in summary.conditional:
             settle(self, conditional, given, place)
+        for i, wrapped in summary.wraps.items():
+            if i in given and isinstance(given[i][0], Ref):
+                self.wrap_in_place(given[i][0].path, wrapped)
+        self.leave_with(summary.leaves, node)
         agrees = agrees_by_name(function.name) and any(
             e.op in AGREEING and e.is_sure and not e.group for e in summary.effects
         )

@@ -9,8 +9,8 @@ from unhang.lint.special import LENGTH
 from unhang.lint.values import DATA, DIFFERS, LOSS, MAYBE_NONE, RANK, Conditional, Place, Value
 
 if TYPE_CHECKING:
-    from unhang.lint.passing import Passing
     from unhang.lint.link import Link
+    from unhang.lint.passing import Passing
 
 _ONE_RANK = Value(RANK, zero=True)
 

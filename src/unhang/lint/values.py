@@ -142,12 +142,22 @@ class Conditional(NamedTuple):
 
 @dataclass
 class Summary:
-    """What a function does, as far as its callers care. `unifies`: parameters that are equal on all ranks afterwards."""
+    """What a function does, as far as its callers care. `unifies`: parameters that are equal on all ranks afterwards.
+
+    `wraps`: parameters that are wrapped where they are; `leaves`: conditions under which a rank ends by an exception that is no failure.
+    """
 
     effects: list[Effect] = field(default_factory=list)
     returns: Value = PLAIN
     unifies: frozenset[int] = NO_PARAMS
     conditional: list[Conditional] = field(default_factory=list)
+    wraps: dict[int, Value] = field(default_factory=dict)
+    leaves: list[Any] = field(default_factory=list)
+
+    def is_empty(self) -> bool:
+        """Whether it does nothing that a caller would notice."""
+        told = self.effects or self.conditional or self.unifies or self.wraps or self.leaves
+        return not told and self.returns is PLAIN
 
 
 MOST_EFFECTS = 24
