@@ -160,6 +160,9 @@ def parameter_value(link: Link, file: int, function: Function, i: int, name: str
         given = link.built.get((file, function.owner), {}).get(i)
         if given is not None:
             return given
+    wrapper = known.WRAPPERS.get(link.project.resolved(file, function.annotated.get(name, "")))
+    if wrapper is not None:
+        return Value(sort=("wrap", wrapper))
     by_name = value_of_name("rank" if i == 0 and function.is_spawned else name)
     if by_name is not PLAIN or name[0] == "*":
         return by_name

@@ -85,6 +85,7 @@ class Branches(Calls):
     _pending: list[Pending]
     _unsure: int
     _no_exits: int
+    is_special: bool
     _given: dict[str, Value]
 
     def block(self, body: Iterable[Stmt]) -> str:
@@ -234,7 +235,9 @@ class Branches(Calls):
             if effects:
                 self._pending.append(Pending(cause._replace(value=cause.value._replace(zero=zero)), effects))
 
-    def _report(self, found: Found, effect: Effect) -> None:
+    def _report(self, found: Found, effect: Effect, is_passed: bool = False) -> None:
+        if self.is_special and not is_passed:  # it is found where the caller gives the value
+            return
         inside = self.function.inside
         if inside > 0 and effect.way[-1].text.rpartition(".")[2] in self.link.project.function(self.file, inside).words:
             return  # a part of what the function around it does: the others answer there
@@ -273,9 +276,9 @@ class Branches(Calls):
                 found = finding_of(
                     way_out.cause, missed[0], self.path, exit_at=(way_out.kind, way_out.line, way_out.column)
                 )
-                self._report(found, missed[0])
+                self._report(found, missed[0], True)
             elif extra and not way_out.rest and (way_out.kind == "return" or not way_out.cause.value.dep & RANK):
-                self._report(finding_of(way_out.cause, extra[0], self.path), extra[0])
+                self._report(finding_of(way_out.cause, extra[0], self.path), extra[0], True)
 
 
 def worst_first(effects: list[Effect]) -> list[Effect]:

@@ -56,6 +56,13 @@ class Calls(Passing):
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""
         func = node.func
+        if (
+            isinstance(func, Ref)
+            and (other := self.env.get(func.path)) is not None
+            and other.sort is not None
+            and other.sort[0] == "lib"
+        ):
+            func = Ref(other.sort[1])
         owner, base, name = "", PLAIN, ""
         if isinstance(func, Ref):
             owner, _, name = func.path.rpartition(".")
@@ -260,8 +267,8 @@ class Calls(Passing):
         return Value(MAYBE, NO_PARAMS, ("of", param)) if method in ("()", "forward") else PLAIN
 
     def _in_forward(self) -> bool:
-        """Whether this is the forward of a module, in a project that wraps modules."""
-        return self.link.wraps and self.function.name == "forward" and bool(self.function.owner)
+        """Whether this is the forward of a module, in a project that trains on several ranks."""
+        return (self.link.wraps or self.link.trains) and self.function.name == "forward" and bool(self.function.owner)
 
     def _layer(self, node: Call, layer: str, name: str) -> None:
         """A layer runs in the forward of a module: sharded or not, its parameters take part in collectives."""

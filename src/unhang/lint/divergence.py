@@ -8,7 +8,21 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from unhang.lint.ir import Found
-from unhang.lint.values import DATA, DIFFERS, FAILED, LOCAL, LOSS, MAYBE, RANK, Conditional, Effect, Needs, Value
+from unhang.lint.values import (
+    DATA,
+    DIFFERS,
+    FAILED,
+    HELD,
+    LOCAL,
+    LOSS,
+    MAYBE,
+    RANK,
+    UNEVEN,
+    Conditional,
+    Effect,
+    Needs,
+    Value,
+)
 
 _SAME_BATCH = re.compile(
     r"tensor|model|(?:^|[_.:])(?:tp|mp|pp|cp|sp|ep)(?=[_.(]|$|group)|pipe|seq|context|ring|ulysses|head|embed|expert"
@@ -98,6 +112,8 @@ def _how(v: Value) -> str:
         return "is for a rank that has failed alone"
     if v.dep & LOCAL:
         return "depends on the clock, chance, process or disk of each rank"
+    if v.dep & HELD:
+        return "depends on which parameters and gradients this rank has"
     return "depends on each rank's own batch" if v.dep & (DATA | MAYBE) else "comes from the caller"
 
 
@@ -105,6 +121,8 @@ def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: boo
     dep = cause.value.dep
     if effect.hidden == "module":
         return "LNT111"
+    if is_loop and dep & UNEVEN:
+        return "LNT110"
     if dep & DATA and cause.value.zero is None:  # a loss that also depends on the rank is a loss
         dep &= ~RANK
     if not dep & RANK and dep & FAILED:
@@ -112,7 +130,7 @@ def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: boo
     if not dep & RANK and dep & LOCAL:
         return "LNT106"
     if not dep & RANK and dep & (DATA | MAYBE):
-        if not dep & (LOSS | MAYBE):
+        if not dep & (LOSS | MAYBE | HELD):
             return "LNT115"
         return "LNT108" if kind in ("break", "return") else "LNT107"
     if is_loop:

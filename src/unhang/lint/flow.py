@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -28,8 +29,10 @@ from unhang.lint.single import (
 from unhang.lint.special import (
     COLLECTED,
     ENDS,
+    PICKED,
     called_name,
     element,
+    empty_lists,
     ends_process,
     is_collected,
     items_of,
@@ -60,13 +63,14 @@ from unhang.lint.values import (
     either,
 )  # fmt: skip
 
+_HELD = re.compile(r"\w+\.\w+ is not None")
 _WRAPPED = {("wrap", sort) for sort in ("ddp", "apex", "fsdp", "fsdp2", "engine")}
 
 
 class Frame(Branches):
-    """The run of one function. `later`: what its callers decide."""
+    """The run of one function. `later`: what its callers decide; `is_special`: it is followed for one of them, for what leaves it and how often it goes round."""
 
-    def __init__(self, link: Link, file: int, at: int) -> None:
+    def __init__(self, link: Link, file: int, at: int, given: frozenset[tuple[int, Value]] = frozenset()) -> None:
         self.link, self.file, self.at = link, file, at
         of = link.project.files[file]
         self.path, self.function = of.path, of.functions[at]
@@ -88,6 +92,7 @@ class Frame(Branches):
         self._unsure, self._no_exits = 0, 0
         self._endless, self._uneven_loops = 0, 0
         self._line, self._is_empty = 0, False
+        self._empty: set[str] = set()
         self._fills, self._leaves_together = 0, False
         self._over_parameters: list[int] = []
         self._passes_on: list[int] = []
@@ -97,6 +102,10 @@ class Frame(Branches):
         self.uniform: set[str] = set()
         for i, name in enumerate(self.function.parameters):
             self.env[name.lstrip("*")] = parameter_value(link, file, self.function, i, name)
+        for i, value in given:
+            self.env[self.function.parameters[i]] = value
+        self.fixed = {self.function.parameters[i] for i, value in given if value.const is not UNKNOWN}
+        self.is_special = bool(given)
         self._given = dict(self.env)
 
     def run(self, summary: Summary) -> None:
@@ -156,12 +165,19 @@ class Frame(Branches):
 
     def _do(self, s: Do) -> str:
         self.value(s.value)
+        match s.value:
+            case Call(func=Ref(path=path)) if path.endswith(".append") and path[:-7] in self._empty and self.loops:
+                is_held = any(_HELD.fullmatch(c.text) for c, *_ in self.conditions)
+                self.env[path[:-7]] = Value(sort=PICKED if is_held else None)
         return "exit" if ends_process(s.value) else ""
 
     def _set(self, s: Set) -> str:
         self._line = s.line
+        self._empty |= empty_lists(s)
         self._is_empty = isinstance(s.value, Op) and s.value.op == "seq" and not s.value.parts and not s.adds
         value = self.value(s.value)
+        if isinstance(s.value, Ref) and value is PLAIN and known.is_method(s.value.path):
+            value = Value(sort=("lib", s.value.path))  # another name for a method of a library
         if s.adds:
             value = either(self.value(s.targets[0]), value)
         kept = s.targets[0].path if isinstance(s.targets[0], Ref) else "."
@@ -211,7 +227,14 @@ class Frame(Branches):
         me = self.env.get(head)
         if name and value.sort in _WRAPPED:
             self.link.wrapped[self.file, last] = value
-        if name and "." not in name and me is not None and me.sort is not None and me.sort[0] == "obj":
+        if (
+            name
+            and "." not in name
+            and not self.is_special
+            and me is not None
+            and me.sort is not None
+            and me.sort[0] == "obj"
+        ):
             self.link.set_attribute(me.sort[1], me.sort[2], name, value)
 
     def _leave(self, s: Leave) -> str:
@@ -323,7 +346,7 @@ class Frame(Branches):
         alone = worst_first(compared(made, [], cause)[0])
         if alone:
             self._cut(mark)
-            self._report(finding_of(cause, alone[0], self.path, is_loop=True), alone[0])
+            self._report(finding_of(cause, alone[0], self.path, is_loop=True), alone[0], True)
             self.effects += [e for e in made if e not in alone]
 
     def _with(self, s: With) -> str:

@@ -348,6 +348,12 @@ def method(owner: str, name: str) -> Collective | None:
     return None
 
 
+def is_method(path: str) -> bool:
+    """Whether a path is a method that is a collective."""
+    owner, _, name = path.rpartition(".")
+    return bool(owner) and method(owner, name) is not None
+
+
 def of_sort(sort: str, name: str) -> Collective | None:
     """What the method `name` is on an object that was made by a wrapper of this sort."""
     return _ON.get(sort, {}).get(name) or METHODS.get(name)
@@ -398,5 +404,5 @@ WORDS = frozenset({
 # A file without any of these in it, and which calls nobody that has, cannot make a finding.
 HINTS = (
     rb"[Dd]istributed|accelerat|lightning|deepspeed|[Ff]abric|FSDP|DDP|fully_shard|all_reduce|all_gather|barrier"
-    rb"|horovod|torch_xla|torchmetrics|detectron2|is_main_process|is_world_process_zero|is_global_zero|experts\[|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist|signal\.signal\("
+    rb"|horovod|torch_xla|torchmetrics|detectron2|is_main_process|is_world_process_zero|is_global_zero|experts\[|self\.experts\b|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist|signal\.signal\("
 )

@@ -43,7 +43,7 @@ class Link:
         self.wrapped: dict[tuple[int, str], Value] = {}
         self.without_limit: dict[tuple[str, int], Found] = {}
         self.built: dict[tuple[int, str], dict[int, Value]] = {}
-        self._summaries: dict[tuple[int, int], Summary] = {}
+        self._summaries: dict[tuple[int, int, frozenset[tuple[int, Value]]], Summary] = {}
         self._tops: dict[tuple[int, str], Value] = {}
         self._modules: dict[int, dict[str, Value]] = {}
         self._attributes: dict[tuple[int, str], dict[str, Value]] = {}
@@ -51,7 +51,10 @@ class Link:
         self._following: list[int] = []  # the files of the functions that are being followed now
         self._used: dict[int, set[int]] = {}  # file -> files whose functions asked something of it
         self.whole = self._kept_whole(files)
+        self.trains = any(n.startswith("torch.distributed") for f in files for n in f.names.values())
         self.wraps = any(n in known.WRAPPERS or n == "deepspeed" for f in files for n in f.names.values())
+        self.skips_layers = False  # a module of the project runs its layers by what is in the batch
+        self.asks_grads: set[int] = set()  # files that ask which gradients there are
         self.has_pipes = any(n.startswith(known.PIPES) for f in files for n in f.names.values())
         self.callers: dict[tuple[int, int], set[tuple[int, int]]] = {}
 
@@ -80,7 +83,7 @@ class Link:
         if self.flags or self.global_flags:
             return set(range(len(self.project.files)))
         built = {of[0] for of, given in self.built.items() if any(v.sort is not None for v in given.values())}
-        stale = built | {file for file, _ in self.wrapped}
+        stale = built | {file for file, _ in self.wrapped} | (self.asks_grads if self.skips_layers else set())
         todo = list(stale)
         while todo:
             more = self._used.get(todo.pop(), set()) - stale
@@ -102,7 +105,7 @@ class Link:
                 for k, f in todo.items()
                 if f.is_generator
                 or not words.isdisjoint(f.words)
-                or (self.wraps and f.name == "forward" and not known.FILTERS.isdisjoint(f.words))
+                or ((self.wraps or self.trains) and f.name == "forward" and not known.FILTERS.isdisjoint(f.words))
             ]
             if not found:
                 return
@@ -141,6 +144,10 @@ class Link:
         """Keeps a finding, once."""
         if found.code in _NOT_IN_TESTS and _TEST.fullmatch(os.path.basename(path)):
             return
+        if found.code == "LNT111":
+            self.skips_layers = True
+            if not self.wraps:
+                return
         key = (path, found.code, found.line, found.column)
         if found.words.get("at"):
             key = self._causes.setdefault((path, found.code, found.words["at"], found.words.get("condition", "")), key)
@@ -263,7 +270,7 @@ class Link:
         """A method sets an attribute of `self`."""
         values = self._attributes.setdefault((file, cls), {})
         sort = value.sort
-        if sort is not None and sort[0] in ("param", "of"):
+        if sort is not None and sort[0] in ("param", "of", "sized"):
             value = value._replace(sort=None)
         value = value._replace(params=NO_PARAMS, dep=value.dep & ~FAILED)
         values[name] = either(values[name], value) if name in values else value
@@ -287,11 +294,11 @@ class Link:
 
     # Functions.
 
-    def summary(self, file: int, at: int) -> Summary:
-        """What a function does to its callers."""
+    def summary(self, file: int, at: int, given: frozenset[tuple[int, Value]] = frozenset()) -> Summary:
+        """What a function does to its callers; `given`: to one that gives these values."""
         from unhang.lint.flow import Frame
 
-        key = (file, at)
+        key = (file, at, given)
         self._asked(file)
         found = self._summaries.get(key)
         if found is not None:
@@ -302,7 +309,7 @@ class Link:
             return summary
         self._following.append(file)
         try:
-            frame = Frame(self, file, at)
+            frame = Frame(self, file, at, given)
             with suppress(RecursionError):  # what was found so far stays
                 frame.run(summary)
             if at == 0:

@@ -26,6 +26,7 @@ from unhang.lint.ir import (
     With,
     packed,
 )
+from unhang.lint.known import WRAPPERS
 from unhang.lint.syntax import Syntax
 
 _NOTHING = Const(None)
@@ -34,6 +35,7 @@ _COMPARE = {
     ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in",
 }  # fmt: skip
 _ARITHMETIC = {ast.Mod: "%", ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Div: "/"}
+_WRAPPERS = frozenset({"FSDP", "DDP", *(full.rpartition(".")[2] for full in WRAPPERS)})
 _MOST_TEXT = 70
 _SPAWNS = frozenset({"spawn", "start_processes"})
 
@@ -101,15 +103,19 @@ class Lowering:
         if a.vararg:
             parameters.append("*" + a.vararg.arg)
             defaults.append(None)
+        wrappers = {x.arg: dotted(x.annotation) for x in (*positional, *a.kwonlyargs) if x.annotation is not None}
+        wrappers = {name: of for name, of in wrappers.items() if of.rpartition(".")[2] in _WRAPPERS}
         statements = node.body
         owner = self._owner
         if self._at > 0:
             self._owner = ""
         rounds, self._syntax.within_loops = self._syntax.within_loops, [node]
         try:
-            return self._function(
+            at = self._function(
                 node.name, node.lineno, parameters, defaults, decorators, lambda: self._block(statements)
             )
+            self.functions[at].annotated = wrappers
+            return at
         finally:
             self._owner, self._syntax.within_loops = owner, rounds
 

@@ -9,16 +9,21 @@ from unhang.lint.divergence import Cause
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.settling import settle
-from unhang.lint.special import given_of, is_share, makes_batches
+from unhang.lint.special import LENGTH, PICKED, given_of, is_share, makes_batches, value_of_name
 from unhang.lint.tensors import AGREEING, agrees_by_name
 from unhang.lint.values import (
     AGREED,
+    DATA,
     DIFFERS,
+    HELD,
+    LOCAL,
     LOSS,
     MAYBE,
     MAYBE_NONE,
     MOST_WAY,
+    NO_PARAMS,
     PLAIN,
+    RANK,
     UNEVEN,
     UNKNOWN,
     Effect,
@@ -30,6 +35,14 @@ from unhang.lint.values import (
     is_as_wanted,
     mixed,
 )  # fmt: skip
+
+_PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
+_CARRIED = {"out", "share", "test", "picked", "rank", "local rank"}
+
+
+def plain_length(v: Value) -> Value:
+    """How many rows a batch has is the same everywhere."""
+    return Value(0, v.params) if v.sort == LENGTH else v
 
 
 class Passing(Expressions):
@@ -76,6 +89,9 @@ class Passing(Expressions):
         place = self.place(node, name)._replace(text=f"{name or function.name}()")
         self.link.callers.setdefault((file, at), set()).add((self.file, self.at))
         owner = node.func.path.rpartition(".")[0] if isinstance(node.func, Ref) else ""
+        special = self._worth_following(function, summary, given)
+        if special:
+            summary = self.link.summary(file, at, special)
         for effect in summary.effects:
             if effect.group.startswith("self.") and owner not in ("", "self"):
                 effect = effect._replace(group=owner + effect.group[4:])
@@ -98,6 +114,26 @@ class Passing(Expressions):
         if "single_device" in function.name:  # what it wraps makes no collectives
             return PLAIN
         return Value(sort=AGREED) if agrees else self._result(summary, given)
+
+    def _worth_following(
+        self, function: Function, summary: Summary, given: dict[int, tuple[Expr, Value]]
+    ) -> frozenset[tuple[int, Value]]:
+        """What this call gives that may part the ranks in a function with collectives, or that decides which of them it makes."""
+        out: dict[int, Value] = {}
+        if not summary.effects:
+            return frozenset()
+        asked = {i for e in summary.effects for i, _ in e.needs}
+        count, defaults = len(function.parameters), function.defaults
+        for i, name in enumerate(function.parameters):
+            v = given[i][1] if i in given else PLAIN
+            default = defaults[i - count + len(defaults)] if i not in given and i >= count - len(defaults) else None
+            const = v.const if i in given else default.value if isinstance(default, Const) else UNKNOWN
+            is_plain = value_of_name(name) is PLAIN and name[0] != "*"
+            if is_plain and (v.sort == PICKED or v.dep & _PARTS_RANKS) and (v.sort is None or v.sort[0] in _CARRIED):
+                out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
+            elif is_plain and i in asked and (const is None or isinstance(const, bool)):
+                out[i] = Value(const=const)
+        return frozenset(out.items())
 
     def _take_over(
         self, effect: Effect, given: dict[int, tuple[Expr, Value]], place: Place, summary: Summary,
@@ -151,8 +187,13 @@ class Passing(Expressions):
 
     def _result(self, summary: Summary, given: dict[int, tuple[Expr, Value]]) -> Value:
         r = summary.returns
-        joined = mixed(*(given[i][1] for i in r.params if i in given))
+        joined = mixed(*(plain_length(given[i][1]) for i in r.params if i in given))
         sort = r.sort
+        if sort is not None and sort[0] == "sized":  # as many as the caller says
+            by = mixed(*(plain_length(given[i][1]) for i in sort[1] if i in given))
+            if by.dep & (DATA | RANK):
+                return Value(UNEVEN, joined.params, ("share", "range"))
+            return Value(r.dep | joined.dep & DIFFERS, joined.params, ("sized", by.params) if by.params else None)
         if sort is not None and sort[0] in ("param", "of"):
             v = given.get(sort[1], (None, PLAIN))[1]
             if sort[0] == "param":

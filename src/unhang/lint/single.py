@@ -29,7 +29,7 @@ from unhang.lint.ir import (
 from unhang.lint.ir import Do as DoStatement
 from unhang.lint.special import paths_in
 from unhang.lint.tensors import agrees_by_name, is_padded_alone
-from unhang.lint.values import RANK, RAW, UNEVEN, Conditional, Effect, Summary, Value
+from unhang.lint.values import LONGEST, RANK, RAW, UNEVEN, Conditional, Effect, Summary, Value
 
 if TYPE_CHECKING:
     from unhang.lint.branches import Branches
@@ -84,7 +84,8 @@ def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Val
         given(frame, full, node, args)
     if name == "gathered":
         _tensors(frame, known.Collective(full), node, args)
-        if any(is_padded_alone(frame.function, e, node.line) for e in node.args):
+        alone = any(is_padded_alone(frame.function, e, node.line) for e in node.args)
+        if alone or any(v.dep & LONGEST for v in args):
             how = "padded to the longest of this rank's own sequences"
             _found(frame, "LNT303", node.line, node.column, None, "", how=how, call=_text(node))
     made = known.collective(full) if full else None

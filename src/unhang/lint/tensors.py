@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, Set, nodes_in
-from unhang.lint.special import COLLECTED, LENGTH, OF_DATA, TEST, element, is_agreed
-from unhang.lint.values import AGREED, DATA, LOCAL, LOSS, NO_PARAMS, OWN_BATCH, PLAIN, RANK, RAW, UNEVEN, Value
+from unhang.lint.special import COLLECTED, LENGTH, OF_DATA, PICKED, TEST, element, is_agreed
+from unhang.lint.values import (
+    AGREED,
+    DATA,
+    HELD,
+    LOCAL,
+    LONGEST,
+    LOSS,
+    NO_PARAMS,
+    OWN_BATCH,
+    PLAIN,
+    RANK,
+    RAW,
+    UNEVEN,
+    Value,
+)
 
 _NUMBERS = ("torch.", "math.", "numpy.", "statistics.")
 _UNIFYING_WORDS = ("reduce", "gather", "sync", "broadcast", "average", "across", "all_")
@@ -88,7 +102,10 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
     if base.sort is not None and base.sort[0] in ("odd", "ragged"):
         keeps = name in _KEEPS_SHAPE or (base.sort[0] == "ragged" and name in _DENSE - {"sum", "mean", "item"})
         return Value(base.dep, base.params, base.sort if keeps else None)
-    if agrees_by_name(name) or agrees_by_name(full):
+    is_local = (full.startswith("torch.") and not full.startswith("torch.distributed")) or (
+        name == "gather" and len(args) > 1
+    )
+    if not is_local and (agrees_by_name(name) or agrees_by_name(full)):
         return Value(sort=AGREED)
     if "unwrap" in name:
         return Value(sort=RAW)
@@ -98,7 +115,8 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
     is_loss = any(word in full.lower() for word in ("loss", "crit"))
     if outs and (not full or is_loss or full.startswith(_NUMBERS)):
         keeps_graph = name not in known.NAN_TESTS and name not in ("item", "detach", "tolist", "numpy", "cpu")
-        return Value(joined.dep & OF_DATA, joined.params, outs[0] if keeps_graph else TEST)
+        longest = base.dep & LONGEST if name in _KEEPS_SHAPE or name in ("log_softmax", "softmax") else 0
+        return Value(joined.dep & OF_DATA | longest, joined.params, outs[0] if keeps_graph else TEST)
     if not outs and (name.startswith("pad") or (base.sort == PADDED and name in _PARTS)):
         return Value(joined.dep, joined.params, PADDED)
     if name in _TESTS and joined.dep & DATA and (not full or full.startswith(_NUMBERS)):
@@ -120,6 +138,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     if full == "len":
         if first.sort is not None and first.sort[0] == "ragged":
             return Value(DATA, sort=TEST)
+        if first.sort == PICKED:
+            return Value(HELD, NO_PARAMS, LENGTH)
         if first.sort == COLLECTED:
             return Value(DATA, NO_PARAMS, LENGTH)
         if first.dep & (DATA | LOCAL):

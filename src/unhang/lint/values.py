@@ -12,13 +12,15 @@ RANK = 1  # by the number of the rank
 LOCAL = 2  # by the clock, chance, the process or the disk of its node
 LOSS = 4  # by what a model made of the rank's own batch
 OWN_BATCH = 128  # by the batch itself: where every batch has it, by nothing at all
-DATA = LOSS | OWN_BATCH
+HELD = 256  # by which parameters or gradients the rank has
+DATA = LOSS | OWN_BATCH | HELD
 UNEVEN = 8  # it has another length on each rank
 MAYBE = 16  # by the rank's own batch, if the parameter that made it is a module
 MAYBE_NONE = 32  # it is None on some ranks, and not on others
 FAILED = 64  # by an exception that one rank alone has met
+LONGEST = 512  # as long as the longest sequence of this rank's batch
 DIFFERS = RANK | LOCAL | DATA | MAYBE | FAILED
-COMPUTED = ~MAYBE_NONE  # what is left of it in what is computed from a value
+COMPUTED = ~(MAYBE_NONE | LONGEST)  # what is left of it in what is computed from a value
 
 
 class _Unknown:
