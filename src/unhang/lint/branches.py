@@ -82,6 +82,7 @@ class Branches(Calls):
     conditions: list[tuple[Cause, int, int]]
     needs: Needs
     _exits: list[Exit]
+    _filled: set[str]
     _pending: list[Pending]
     _unsure: int
     _no_exits: int
@@ -132,12 +133,13 @@ class Branches(Calls):
         cause = Cause(condition, s.line, s.text, self.path, uniform)
         opposite = cause._replace(value=condition._replace(zero=None if condition.zero is None else not condition.zero))
         is_asked_before = any(c.uniform and c.uniform & paths_in(s.test) for c, *_ in self.conditions)
-        is_single = bool({p.rpartition(".")[2] for p in paths_in(s.test)} & known.SINGLE) or is_never_a_rank(s.test)
+        is_single = asks_for_others(s.test) or is_never_a_rank(s.test)
         self._unsure += is_asked_before
         self._no_exits += is_single
         before, exits, mark, needs = self.env, self._exits, len(self.effects), self.needs
         rests = [len(e.rest) for e in exits]
-        ways = []
+        ways: list[Way] = []
+        fills: list[set[str]] = []
         says = implied(self, s.test)
         for body, why, needed, other in zip((s.body, s.orelse), (cause, opposite), says, says[::-1], strict=True):
             self.env, self._exits, self.needs, why = (
@@ -147,9 +149,14 @@ class Branches(Calls):
                 why._replace(needed=other),
             )
             self.conditions.append((why, len(self.effects), self.loops))
+            before_it, self._filled = self._filled, set()
             end = self.block(body)
+            fills.append(self._filled)
+            self._filled = self._filled | before_it
             self.conditions.pop()
             ways.append(Way(end, self.env, self._cut(mark), [e for e in self._exits if e not in exits], why, needed))
+        if condition.dep & RANK and not condition.group:
+            self._mark_filled(fills[0] ^ fills[1])
         self._unsure -= is_asked_before
         self._no_exits -= is_single
         self._exits, self.needs = exits + self._meet(*ways), needs
@@ -181,6 +188,14 @@ class Branches(Calls):
         if here.end and there.end:
             return here.end if there.end in ("raise", "exit") else there.end
         return ""
+
+    def _mark_filled(self, paths: set[str]) -> None:
+        """What some ranks alone put something into has other keys there."""
+        for path in paths:
+            head, _, name = path.partition(".")
+            me = self.env.get(head)
+            if name and "." not in name and me is not None and me.sort is not None and me.sort[0] == "obj":
+                self.link.set_attribute(me.sort[1], me.sort[2], name, Value(UNEVEN))
 
     def _meet(self, *ways: Way) -> list[Exit]:
         """The ways out of two branches that are still to be compared with what follows."""
@@ -348,6 +363,20 @@ def constants(e: Expr) -> tuple[Any, ...] | None:
     """The plain values that it is, or that are in it; None: it is something else."""
     parts = e.parts if isinstance(e, Op) and e.op == "seq" else [e]
     return tuple(p.value for p in parts if isinstance(p, Const)) if all(isinstance(p, Const) for p in parts) else None
+
+
+def asks_for_others(test: Expr) -> bool:
+    """Whether a condition asks if there are other ranks at all: not `i % world_size == rank`."""
+    match test:
+        case Ref(path=path):
+            return path.rpartition(".")[2] in known.SINGLE
+        case Op(op="%" | "//"):
+            return False
+        case Op(parts=parts):
+            return any(map(asks_for_others, parts))
+        case Call(func=func, args=args):
+            return asks_for_others(func) or any(map(asks_for_others, args))
+    return False
 
 
 def is_never_a_rank(test: Expr) -> bool:

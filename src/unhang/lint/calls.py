@@ -155,13 +155,18 @@ class Calls(Passing):
         self, node: Call, callee: Value, full: str, owner: str, base: Value, name: str, args: list[Value]
     ) -> Value:
         """A call of which only the name is known. It may call what it is given."""
+        by_rank = name.startswith("register_") and any(
+            c.value.dep & RANK for c, *_ in self.conditions
+        )  # a hook of some ranks
         for v in args if name not in _PROCESSES else ():
             if v.sort is not None and v.sort[0] in ("fn", "bound"):
                 for effect in self.link.made_by(v, "()"):
-                    self.emit(effect._replace(is_sure=False, way=(self.place(node, name), *effect.way)[:MOST_WAY]))
+                    self.emit(effect._replace(is_sure=by_rank, way=(self.place(node, name), *effect.way)[:MOST_WAY]))
         if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
             self.found_in_call(name, "", node, args)
             return self._collective(node, known.Collective("all_reduce"), args, name)
+        if name == "empty" and not args and known.QUEUE.search(owner.lower()):
+            return Value(LOCAL)
         if (name in known.PROGRESS and not args) or (name or full.rpartition(".")[2]) in known.FREE_PORTS:
             return Value(LOCAL)
         if name == "generate" and not full:  # each rank stops when its own texts have come to their ends

@@ -11,7 +11,7 @@ from unhang.lint.arguments import found_in_environment, found_in_rest, parameter
 from unhang.lint.branches import Branches, Exit, Pending, joined_env, worst_first
 from unhang.lint.divergence import Cause, compared, finding_of
 from unhang.lint.ir import Call, Const, Do, Expr, Handler, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
-from unhang.lint.link import Link, is_one_rank
+from unhang.lint.link import Link, is_gate, is_one_rank
 from unhang.lint.single import (
     after_failure,
     close_handler,
@@ -93,6 +93,7 @@ class Frame(Branches):
         self._endless, self._uneven_loops = 0, 0
         self._line, self._is_empty = 0, False
         self._empty: set[str] = set()
+        self._filled: set[str] = set()
         self._fills, self._leaves_together = 0, False
         self._over_parameters: list[int] = []
         self._passes_on: list[int] = []
@@ -110,8 +111,9 @@ class Frame(Branches):
 
     def run(self, summary: Summary) -> None:
         """Follows the function, and fills its summary."""
-        if is_one_rank(self.function.decorators):
-            name = next(d for d in self.function.decorators if is_one_rank([d]))
+        gates = (d for d in self.function.decorators if is_one_rank([d]) or is_gate(self.link.project, self.file, d))
+        name = next(gates, None)
+        if name is not None:
             self._branch(Cause(Value(RANK, zero=True), self.function.line, f"@{name}", self.path), self.function.body)
         else:
             self.block(self.function.body)
@@ -200,6 +202,7 @@ class Frame(Branches):
             base = target.parts[0].path
             if base.endswith("environ") and isinstance(target.parts[1], Const):
                 found_in_environment(self, target.parts[1].value, value, self._line)
+            self._filled.add(base)
             dep = value.dep & DATA | (UNEVEN if self._uneven_loops else 0)
             if dep and base in self.env:
                 self.env[base] = self.env[base]._replace(dep=self.env[base].dep | dep, sort=None)

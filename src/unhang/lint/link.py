@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from unhang.lint import known
 from unhang.lint.divergence import GROUPS
-from unhang.lint.ir import Expr, File, Found, Ref, Set, nodes_in
+from unhang.lint.ir import Call, Const, Expr, File, Found, If, Op, Ref, Set, nodes_in
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import FAILED, LOCAL, NO_PARAMS, PLAIN, Effect, Summary, Value, either
 
@@ -351,6 +351,33 @@ class Link:
                     words = {**found.words, "collective": effect.way[-1].text}
                     self.report(path, Found(found.code, found.line, found.column, words, way))
                     break
+
+
+def is_gate(project: Project, file: int, decorator: str) -> bool:
+    """Whether a decorator of the project calls what it decorates on one rank only: `if rank == 0: return fn(...)`."""
+    symbol = project.symbol_of(file, decorator)
+    if symbol is None or symbol.kind != "fn":
+        return False
+    outer = project.function(symbol.file, symbol.at)
+    inner = [f for f in project.files[symbol.file].functions if f.inside == symbol.at and f.name != "<lambda>"]
+    if len(inner) != 1 or not outer.parameters:
+        return False
+    calls = [n for n in nodes_in(inner[0].body) if isinstance(n, Call) and n.func == Ref(outer.parameters[0])]
+    by_rank = [n for n in nodes_in(inner[0].body) if isinstance(n, If) and is_of_rank(n.test) and not n.orelse]
+    inside = [
+        n for b in by_rank for n in nodes_in(b.body) if isinstance(n, Call) and n.func == Ref(outer.parameters[0])
+    ]
+    return len(calls) == len(inside) == 1
+
+
+def is_of_rank(test: Expr) -> bool:
+    """Whether a condition is for one rank, by its names."""
+    match test:
+        case Op(op="==", parts=[Ref() | Call() as of, Const(value=0)]) | (Ref() | Call() as of):
+            path = of.func if isinstance(of, Call) else of
+            kind = known.rank_kind(path.path.rpartition(".")[2]) if isinstance(path, Ref) else None
+            return kind is not None and (isinstance(test, Op) or kind == "zero")
+    return False
 
 
 def is_one_rank(decorators: Sequence[str]) -> bool:

@@ -177,6 +177,8 @@ class Lowering:
     def _target(self, node: ast.expr) -> Expr:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
             self._sets.add(node.attr)
+        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
+            self._target(node.value)  # what is put into it
         elif isinstance(node, ast.Tuple | ast.List):
             return Op("seq", [self._target(e) for e in node.elts])
         return self._expr(node)
@@ -290,6 +292,8 @@ class Lowering:
         func = node.func
         name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
         self._words.add(name)
+        if name == "partial" and node.args:
+            self._words.add(dotted(node.args[0]).rpartition(".")[2])
         self._syntax.call(self._at, node, name)
         args = [self._expr(a) for a in node.args] + [self._expr(k.value) for k in node.keywords]
         names = [k.arg or "" for k in node.keywords]

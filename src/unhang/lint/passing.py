@@ -75,6 +75,10 @@ class Passing(Expressions):
             parameters = self.link.project.function(*target).parameters
             self.link.note_constructor(sort, given_of(node, parameters, 1, args))
             self._function(node, ("bound", *target), args, name)
+        else:  # of a data class
+            plain = len(node.args) - len(node.names)
+            for keyword, value in zip(node.names, args[plain:], strict=True):
+                self.link.set_attribute(sort[1], sort[2], keyword, value)
         return Value(sort=("obj", sort[1], sort[2]))
 
     def _function(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
