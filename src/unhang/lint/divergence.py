@@ -16,6 +16,7 @@ from unhang.lint.values import (
     LOCAL,
     LOSS,
     MAYBE,
+    RAISED,
     RANK,
     UNEVEN,
     Conditional,
@@ -101,7 +102,7 @@ def finding_of(
         way.append((path, line, f"some ranks {kind} here"))
     way += [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way]
     code = _code(cause, effect, other is not None, kind, is_loop)
-    variant = "left" if exit_at and code in ("LNT106", "LNT115", "LNT209") else ""
+    variant = "left" if exit_at and code in ("LNT106", "LNT115", "LNT209", "LNT210") else ""
     return Found(code, line, column + 1, words, way, [], False, variant)
 
 
@@ -126,7 +127,7 @@ def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: boo
     if dep & DATA and cause.value.zero is None:  # a loss that also depends on the rank is a loss
         dep &= ~RANK
     if not dep & RANK and dep & FAILED:
-        return "LNT209"
+        return "LNT209" if dep & RAISED else "LNT210"
     if not dep & RANK and dep & LOCAL:
         return "LNT106"
     if not dep & RANK and dep & (DATA | MAYBE):

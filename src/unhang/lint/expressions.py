@@ -51,6 +51,7 @@ from unhang.lint.values import (
     UNKNOWN,
     Conditional,
     Effect,
+    Raised,
     Value,
     either,
     is_of_data,
@@ -82,6 +83,7 @@ class Expressions:
     wraps: dict[int, Value]
     uniform: set[str]
     fixed: set[str]
+    raises: set[Raised]
 
     def parameter(self, name: str) -> int:
         """The number of the parameter that a name still is; -1: it is none, or was bound anew."""

@@ -8,23 +8,17 @@ from typing import Any
 
 from unhang.lint import known
 from unhang.lint.arguments import found_in_environment, found_in_rest, parameter_value
-from unhang.lint.branches import Branches, Exit, Pending, joined_env, worst_first
+from unhang.lint.branches import Exit, Pending, joined_env, worst_first
 from unhang.lint.divergence import Cause, compared, finding_of
-from unhang.lint.ir import Call, Const, Do, Expr, Handler, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
+from unhang.lint.handlers import Handlers
+from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.link import Link, is_gate, is_one_rank
 from unhang.lint.single import (
-    after_failure,
-    close_handler,
-    fails_at,
     found_in_call,
     found_in_endless_loop,
     found_in_function,
-    found_in_handler,
     found_in_order,
     found_in_stop,
-    hands_over,
-    is_broad_handler,
-    is_feature_test,
 )
 from unhang.lint.special import (
     COLLECTED,
@@ -47,27 +41,29 @@ from unhang.lint.values import (
     DIFFERS,
     FAILED,
     LOCAL,
-    LOSS,
     MAYBE_NONE,
     MOST_EFFECTS,
     OWN_BATCH,
     PLAIN,
+    RAISED,
     RANK,
     UNEVEN,
     UNKNOWN,
     Conditional,
     Effect,
     Needs,
+    Raised,
     Summary,
     Value,
     either,
+    mixed,
 )  # fmt: skip
 
 _HELD = re.compile(r"\w+\.\w+ is not None")
 _WRAPPED = {("wrap", sort) for sort in ("ddp", "apex", "fsdp", "fsdp2", "engine")}
 
 
-class Frame(Branches):
+class Frame(Handlers):
     """The run of one function. `later`: what its callers decide; `is_special`: it is followed for one of them, for what leaves it and how often it goes round."""
 
     def __init__(self, link: Link, file: int, at: int, given: frozenset[tuple[int, Value]] = frozenset()) -> None:
@@ -93,6 +89,7 @@ class Frame(Branches):
         self._endless, self._uneven_loops = 0, 0
         self._line, self._is_empty = 0, False
         self._empty: set[str] = set()
+        self.raises: set[Raised] = set()
         self._filled: set[str] = set()
         self._fills, self._leaves_together = 0, False
         self._over_parameters: list[int] = []
@@ -117,6 +114,7 @@ class Frame(Branches):
             self._branch(Cause(Value(RANK, zero=True), self.function.line, f"@{name}", self.path), self.function.body)
         else:
             self.block(self.function.body)
+        summary.raises = frozenset(self.raises)
         summary.leaves = [e.cause for e in self._exits if e.kind == "raise" and not e.cause.value.params]
         self._close(self._exits)
         self._close_pending()
@@ -251,6 +249,9 @@ class Frame(Branches):
         if s.kind == "yield":
             return ""
         if s.kind == "raise" and not (s.value is not None and self._ends_well(s.value)):
+            why = mixed(*(c.value for c, *_ in self.conditions))
+            if (why.dep & DIFFERS or why.params) and s.value is not None:
+                self.raises.add((name_of(s.value), why.dep & DIFFERS, why.params))
             return "raise"
         inside = self.loops if s.kind not in ("return", "raise") else 0
         self._leaves_together |= any(c.value.sort == AGREED and depth >= self.loops for c, _, depth in self.conditions)
@@ -265,7 +266,8 @@ class Frame(Branches):
                 zero = cause.value.zero if value.const is True else None
                 if value.const is False:
                     zero = not (cause.value.zero or False)
-                dep = cause.value.dep & DIFFERS & ~FAILED  # what is not to be had is so on all ranks, perhaps
+                dep = cause.value.dep & DIFFERS
+                dep &= -1 if dep & RAISED else ~FAILED  # what is not to be had is so on all ranks, perhaps
                 value = value._replace(dep=value.dep | dep, zero=zero, const=UNKNOWN)
             is_empty = isinstance(s.value, Op) and s.value.op in ("dict", "seq") and not s.value.parts
             if is_empty and any(c.value.dep & RANK for c, *_ in differing):
@@ -370,66 +372,6 @@ class Frame(Branches):
         self.no_sync -= no_sync
         self.uneven_is_fine -= uneven
         return end
-
-    def _handler(self, s: Try, handler: Handler, made: list[Effect], is_fallback: bool) -> str:
-        """What a rank does that comes to a handler, while the others do not."""
-        at, exits, text = len(self.effects), list(self._exits), f"except {', '.join(handler.names)}".rstrip()
-        is_known, is_broad = is_feature_test(handler), is_broad_handler(handler)
-        dep = 0
-        if not is_known and not is_broad and any(e.hidden for e in made):  # a batch that one rank cannot use
-            dep = LOSS
-        elif (
-            is_broad
-            and not is_known
-            and not is_fallback
-            and handler.names != ["AssertionError"]
-            and self.at
-            and fails_at(s.body)
-        ):
-            dep = FAILED
-        if dep:
-            self.conditions.append((Cause(Value(dep), handler.line, text, self.path), at, self.loops))
-        end = self.block(handler.body)
-        if dep:
-            self.conditions.pop()
-        mine = [e for e in self._exits if e not in exits and (e.rest or dep)]
-        own = self._cut(at)
-        if found_in_handler(self, handler, end, made, own, is_fallback):
-            mine = []
-        for way_out in mine:
-            if way_out.cause.value.dep & FAILED and way_out.depth == len(self.conditions):
-                way_out.rest[:0] = after_failure(s.body, made)
-                way_out.is_replaced = hands_over(self, handler.body)
-        self._exits = exits + mine
-        if own and not is_fallback and not is_known:
-            cause = Cause(PLAIN, handler.line, text, self.path)
-            if end in ("", "break", "continue"):
-                close_handler(self, own, made, text)
-            else:
-                self._exits.append(Exit("except", cause, handler.line, 0, own, len(self.conditions), rest=list(made)))
-        return end
-
-    def _try(self, s: Try) -> str:
-        mark = len(self.effects)
-        before = dict(self.env)
-        end = self.block(s.body)
-        made = self.effects[mark:]
-        if not end:
-            end = self.block(s.orelse)
-        after = self.env
-        ends = []
-        is_fallback = (
-            len(s.body) == 1 and any(e.param < 0 for e in made) and not isinstance(s.body[0], If | Loop | With | Try)
-        )
-        for handler in s.handlers:
-            self.env = joined_env(before, after)
-            ends.append(self._handler(s, handler, made, is_fallback))
-        self.env = after if not s.handlers else joined_env(after, self.env)
-        at = len(self.effects)
-        final = self.block(s.final)
-        if s.final and len(self.effects) > at:
-            found_in_handler(self, None, "", made, self.effects[at:])
-        return final or (end if all(ends) else "")
 
 
 _STATEMENTS: dict[type, Callable[[Frame, Any], str]] = {

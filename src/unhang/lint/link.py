@@ -12,7 +12,7 @@ from unhang.lint import known
 from unhang.lint.divergence import GROUPS
 from unhang.lint.ir import Call, Const, Expr, File, Found, If, Op, Ref, Set, nodes_in
 from unhang.lint.project import Project, Symbol
-from unhang.lint.values import FAILED, LOCAL, NO_PARAMS, PLAIN, Effect, Summary, Value, either
+from unhang.lint.values import FAILED, LOCAL, NO_PARAMS, PLAIN, RAISED, Effect, Summary, Value, either
 
 _DEEPEST = 40
 _NOT_IN_TESTS = {"LNT106", "LNT203", "LNT206"}  # a test that catches what fails, or plays ranks with threads
@@ -272,7 +272,7 @@ class Link:
         sort = value.sort
         if sort is not None and sort[0] in ("param", "of", "sized"):
             value = value._replace(sort=None)
-        value = value._replace(params=NO_PARAMS, dep=value.dep & ~FAILED)
+        value = value._replace(params=NO_PARAMS, dep=value.dep & (-1 if value.dep & RAISED else ~FAILED))
         values[name] = either(values[name], value) if name in values else value
 
     def _note_signals(self) -> None:

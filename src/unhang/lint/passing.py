@@ -49,6 +49,7 @@ class Passing(Expressions):
     """The part of a frame that takes over what functions do that it calls."""
 
     function: Function
+    is_special: bool
 
     def group_of(self, e: Expr) -> str:
         """The text of a group: empty for all ranks, `@2` for parameter 2."""
@@ -93,6 +94,7 @@ class Passing(Expressions):
         place = self.place(node, name)._replace(text=f"{name or function.name}()")
         self.link.callers.setdefault((file, at), set()).add((self.file, self.at))
         owner = node.func.path.rpartition(".")[0] if isinstance(node.func, Ref) else ""
+        general = summary
         special = self._worth_following(function, summary, given)
         if special:
             summary = self.link.summary(file, at, special)
@@ -100,12 +102,16 @@ class Passing(Expressions):
             if effect.group.startswith("self.") and owner not in ("", "self"):
                 effect = effect._replace(group=owner + effect.group[4:])
             self._take_over(effect, given, place, summary, function.defaults, len(function.parameters))
-        for conditional in summary.conditional:
+        for conditional in general.conditional if not self.is_special else ():
             settle(self, conditional, given, place)
         for i, wrapped in summary.wraps.items():
             if i in given and isinstance(given[i][0], Ref):
                 self.wrap_in_place(given[i][0].path, wrapped)
         self.leave_with(summary.leaves, node)
+        for raised, dep, params in summary.raises:
+            by = mixed(*(plain_length(given[i][1]) for i in params if i in given))
+            if (dep | by.dep) & DIFFERS or by.params:
+                self.raises.add((raised, (dep | by.dep) & DIFFERS, by.params))
         agrees = agrees_by_name(function.name) and any(
             e.op in AGREEING and e.is_sure and not e.group for e in summary.effects
         )

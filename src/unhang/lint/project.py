@@ -13,9 +13,9 @@ from unhang.lint.ir import File, Function, Leave
 _MOST_STEPS = 6
 _LEAST_WORD = 5
 _MOST_LIKE = 20
-# Two words are enough for what is no plain verb of libraries (`load_state_dict`, `get_extra_state`).
+# Three words that are no plain verb of libraries (`load_state_dict`), or two that are bound together.
 _DISTINCT = re.compile(
-    r"(?!_|(?:load|save|get|set|register|from|named|zero|to|init|add|is|has|on|all|run|make|create|build|train|test|eval)_)\w{3,}_\w{3,}"
+    r"(?!_|(?:load|save|get|set|register|from|named|zero|to|init|add|is|has|on|all|run|make|create|build|train|test|eval)_)\w{3,}_\w+_\w{3,}"
     r"|[a-z]\w*_(?:for|from|with|of|to|across|between|over|and)_\w{3,}"
 )
 
