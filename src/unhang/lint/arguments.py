@@ -44,8 +44,21 @@ def _source(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
         return
     if isinstance(given[0], Ref) and given[0].path in frame.function.parameters:  # of the caller's choice
         return
-    if not any(c.value.dep & RANK for c, *_ in frame.conditions):
+    if not any(c.value.dep & RANK for c, *_ in frame.conditions) and not _is_one_way(frame.function, node):
         _add(frame, "LNT112", node, call=last)
+
+
+def _is_one_way(function: Function, node: Call) -> bool:
+    """Whether the other branch of a condition makes the same call: the rank that has the value names itself, the others name it."""
+    for n in nodes_in(function.body):
+        if isinstance(n, If):
+            sides = [
+                [c for c in nodes_in(side) if isinstance(c, Call) and c.func == node.func]
+                for side in (n.body, n.orelse)
+            ]
+            if all(sides) and any(c is node or c == node for side in sides for c in side):
+                return True
+    return False
 
 
 def _init(frame: Frame, full: str, node: Call, args: list[Value]) -> None:

@@ -217,7 +217,7 @@ class Branches(Calls):
                     left.append(one)
         return left
 
-    def _is_alone(self) -> bool:
+    def is_alone(self) -> bool:
         """Whether one rank alone comes here: what it decides is compared with the others where they part."""
         return any(c.value.dep & RANK and c.value.zero for c, *_ in self.conditions)
 
@@ -228,7 +228,7 @@ class Branches(Calls):
         if not only_here and not only_there:
             self.effects += here if len(here) >= len(there) else there
             return
-        if not differs or self._is_alone():
+        if not differs or self.is_alone():
             for i in cause.value.params:
                 for effect in (only_here or only_there)[:1]:
                     if effect.param < 0 and not effect.group and effect.is_sure:

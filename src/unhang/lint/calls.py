@@ -93,7 +93,8 @@ class Calls(Passing):
                 self.wrap_in_place(node.args[0].path, made_of)
             return made_of
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
-            return PLAIN if node.given("sync_on_compute") == Const(False) else Value(sort=("wrap", "metric"))
+            is_alone = node.given("sync_on_compute") == Const(False) or not self.link.is_parallel
+            return PLAIN if is_alone else Value(sort=("wrap", "metric"))
         sort = callee.sort
         kind = sort[0] if sort is not None else ""
         if kind in ("fn", "bound") and sort is not None:

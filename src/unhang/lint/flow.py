@@ -89,6 +89,7 @@ class Frame(Handlers):
         self._endless, self._uneven_loops = 0, 0
         self._line, self._is_empty = 0, False
         self._empty: set[str] = set()
+        self.is_leaving = 0
         self.raises: set[Raised] = set()
         self._filled: set[str] = set()
         self._fills, self._leaves_together = 0, False

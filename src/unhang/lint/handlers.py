@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unhang.lint.branches import Branches, Exit, joined_env
 from unhang.lint.divergence import Cause
-from unhang.lint.ir import Handler, If, Loop, Try, With
+from unhang.lint.ir import Handler, If, Leave, Loop, Try, With
 from unhang.lint.single import (
     after_failure,
     close_handler,
@@ -23,6 +23,7 @@ class Handlers(Branches):
     """The part of a frame that follows `try`. `raises`: exceptions that it raises by what differs, each with how it differs."""
 
     at: int
+    is_leaving: int
 
     def _handler(self, s: Try, handler: Handler, made: list[Effect], is_fallback: bool, raised: set[Raised]) -> str:
         """What a rank does that comes to a handler, while the others do not."""
@@ -48,7 +49,10 @@ class Handlers(Branches):
             dep = FAILED | RAISED
         if dep:
             self.conditions.append((Cause(Value(dep), handler.line, text, self.path), at, self.loops))
+        is_leaving = bool(handler.body) and isinstance(handler.body[-1], Leave) and handler.body[-1].kind == "raise"
+        self.is_leaving += is_leaving
         end = self.block(handler.body)
+        self.is_leaving -= is_leaving
         if dep:
             self.conditions.pop()
         mine = [e for e in self._exits if e not in exits and (e.rest or dep)]

@@ -224,6 +224,20 @@ _OF_LIBRARIES: Mapping[str, Collective] = {
         }.items()
     },
 }  # fmt: skip
+# A program without any of these is one process.
+PARALLEL = (
+    "torch.distributed",
+    "torch.nn.parallel",
+    "accelerate",
+    "lightning",
+    "pytorch_lightning",
+    "deepspeed",
+    "horovod",
+    "transformers",
+    "ignite",
+    "torchrun",
+    "ray",
+)
 # A loader over one of these agrees on a seed with the loaders of the other ranks whenever it is iterated over.
 PIPES = ("torchdata.datapipes", "torch.utils.data.datapipes")
 CHECKPOINTS = {

@@ -52,6 +52,7 @@ class Link:
         self._used: dict[int, set[int]] = {}  # file -> files whose functions asked something of it
         self.whole = self._kept_whole(files)
         self.trains = any(n.startswith("torch.distributed") for f in files for n in f.names.values())
+        self.is_parallel = any(n.startswith(known.PARALLEL) for f in files for n in f.names.values())
         self.wraps = any(n in known.WRAPPERS or n == "deepspeed" for f in files for n in f.names.values())
         self.skips_layers = False  # a module of the project runs its layers by what is in the batch
         self.asks_grads: set[int] = set()  # files that ask which gradients there are

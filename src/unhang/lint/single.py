@@ -240,7 +240,7 @@ def found_in_handler(
             first = own[0].way[0]
             _found(frame, "LNT202", first.line, first.column, own[0])
         return False
-    if is_feature_test(handler) or (is_fallback and inside):
+    if is_feature_test(handler) or (is_fallback and inside) or frame.is_leaving or frame.is_alone():
         return False
     is_broad = is_broad_handler(handler)
     hidden = [e for e in made if e.hidden or (e.param >= 0 and e.method in ("()", "backward"))]

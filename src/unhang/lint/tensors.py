@@ -100,7 +100,10 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
     if (name in _RAGGED and (not full or full.startswith("torch."))) or (full == "torch.where" and len(args) == 1):
         return Value(joined.dep, joined.params, ("ragged", name))
     if base.sort is not None and base.sort[0] in ("odd", "ragged"):
-        keeps = name in _KEEPS_SHAPE or (base.sort[0] == "ragged" and name in _DENSE - {"sum", "mean", "item"})
+        is_copied = name == "flatten" and base.sort[1] in ("transposed", "permuted", "expanded")
+        keeps = (name in _KEEPS_SHAPE and not is_copied) or (
+            base.sort[0] == "ragged" and name in _DENSE - {"sum", "mean", "item"}
+        )
         return Value(base.dep, base.params, base.sort if keeps else None)
     is_local = (full.startswith("torch.") and not full.startswith("torch.distributed")) or (
         name == "gather" and len(args) > 1
