@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _STARTS_RANKS = {"spawn", "Popen", "start_processes", "Process", "run", "launch", "remote", "elastic_launch", "call"}
 _ELSEWHERE = re.compile(r"snapshot_download|hub_download|from_pretrained|load_dataset|info|warn|debug|error|print|log")
+_MEET = {"barrier", "wait_for_everyone", "monitored_barrier"}  # whoever comes past has read before
 _SHARDS = re.compile(r"shard|fsdp|ddp|parallel")
 _WHOLE_RANKS = ("global_rank", "world_rank", "dist_rank")
 _SOURCE_AT = {
@@ -150,10 +151,15 @@ def found_in_rest(frame: Frame) -> None:
     found_in_groups(frame)
 
 
-def is_of_one_rank(function: Function, path: str) -> bool:
-    """Whether a function lets one rank alone read or write what is at a path."""
+def is_of_one_rank(function: Function, path: str, line: int) -> bool:
+    """Whether a function lets one rank alone read or write what is at a path, at a time that may be the one of this line."""
+    meet = [n.line for n in nodes_in(function.body) if isinstance(n, Call) and name_of(n) in _MEET and n.line > line]
     for node in nodes_in(function.body, Loop):  # in a loop they may take turns
-        if isinstance(node, If) and any(known.rank_kind(p.rpartition(".")[2]) for p in paths_in(node.test)):
+        if (
+            isinstance(node, If)
+            and node.line <= min(meet, default=node.line)
+            and any(known.rank_kind(p.rpartition(".")[2]) for p in paths_in(node.test))
+        ):
             for inner in nodes_in(node.body):
                 if (
                     isinstance(inner, Call)

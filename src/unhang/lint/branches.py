@@ -285,6 +285,8 @@ class Branches(Calls):
             rest = [e for e in way_out.rest if not contradicts(e.needs - known_there, way_out.needs)]
             missed, extra = compared(rest, way_out.made, way_out.cause)
             missed, extra = worst_first(missed), worst_first(extra)
+            if missed and waits_for_orders(way_out, missed):
+                continue
             if missed:
                 found = finding_of(
                     way_out.cause, missed[0], self.path, exit_at=(way_out.kind, way_out.line, way_out.column)
@@ -292,6 +294,15 @@ class Branches(Calls):
                 self._report(found, missed[0], True)
             elif extra and not way_out.rest and (way_out.kind == "return" or not way_out.cause.value.dep & RANK):
                 self._report(finding_of(way_out.cause, extra[0], self.path), extra[0], True)
+
+
+def waits_for_orders(way_out: Exit, missed: list[Effect]) -> bool:
+    """Whether the first rank goes to fetch the next order, and the others wait for its broadcast: it comes, or the last one does."""
+    return (
+        bool(way_out.cause.value.zero)
+        and way_out.kind in ("break", "continue")
+        and all(e.op == "broadcast" for e in missed)
+    )
 
 
 def worst_first(effects: list[Effect]) -> list[Effect]:

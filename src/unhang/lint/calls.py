@@ -197,7 +197,11 @@ class Calls(Passing):
             return by_name._replace(group=self.group_of(group) if group is not None and "rank" in name else "")
         if name in known.IS_THERE:
             at = owner if owner and not full else name_at(node)
-            if base.dep & LOCAL or any(a.dep & LOCAL for a in args) or (at and is_of_one_rank(self.function, at)):
+            if (
+                base.dep & LOCAL
+                or any(a.dep & LOCAL for a in args)
+                or (at and is_of_one_rank(self.function, at, known.NO_LINE if self.loops else node.line))
+            ):
                 return Value(LOCAL)
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))

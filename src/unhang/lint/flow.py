@@ -287,6 +287,13 @@ class Frame(Handlers):
     def _ends_well(self, raised: Expr) -> bool:
         """Whether an exception ends the process without a failure, by its name or by what it is made of."""
         name = raised.func if isinstance(raised, Call) else raised
+        if (
+            isinstance(raised, Call)
+            and name == Ref("SystemExit")
+            and raised.args
+            and raised.args[0] not in (Const(0), Const(None))
+        ):
+            return False  # the launcher sees a failure
         symbol = self.link.project.symbol_of(self.file, name.path) if isinstance(name, Ref) else None
         bases = self.link.project.base_names(symbol.file, symbol.name) if symbol and symbol.kind == "class" else set()
         return ENDS.search(name_of(raised)) is not None or any(ENDS.search(b) for b in bases)

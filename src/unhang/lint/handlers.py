@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unhang.lint.branches import Branches, Exit, joined_env
 from unhang.lint.divergence import Cause
-from unhang.lint.ir import Handler, If, Leave, Loop, Try, With
+from unhang.lint.ir import Do, Handler, If, Leave, Loop, Stmt, Try, With
 from unhang.lint.single import (
     after_failure,
     close_handler,
@@ -14,9 +14,15 @@ from unhang.lint.single import (
     is_broad_handler,
     is_feature_test,
 )
+from unhang.lint.special import ends_process
 from unhang.lint.values import FAILED, LOSS, PLAIN, RAISED, Effect, Raised, Value
 
 _ALL = {"Exception", "BaseException"}
+
+
+def is_end(s: Stmt) -> bool:
+    """Whether a statement ends the rank."""
+    return (isinstance(s, Leave) and s.kind == "raise") or (isinstance(s, Do) and ends_process(s.value))
 
 
 class Handlers(Branches):
@@ -49,7 +55,7 @@ class Handlers(Branches):
             dep = FAILED | RAISED
         if dep:
             self.conditions.append((Cause(Value(dep), handler.line, text, self.path), at, self.loops))
-        is_leaving = bool(handler.body) and isinstance(handler.body[-1], Leave) and handler.body[-1].kind == "raise"
+        is_leaving = bool(handler.body) and is_end(handler.body[-1])
         self.is_leaving += is_leaving
         end = self.block(handler.body)
         self.is_leaving -= is_leaving

@@ -277,6 +277,7 @@ LOCAL_SOURCES = {
 # Methods without arguments that tell how far something local is.
 PROGRESS = {"done", "query", "is_alive", "qsize", "getsockname"}
 QUEUE = re.compile(r"queue|(?:^|[._])q$")
+NO_LINE = 1 << 30
 FREE_PORTS = {
     "find_free_port",
     "get_free_port",

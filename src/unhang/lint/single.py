@@ -28,7 +28,7 @@ from unhang.lint.ir import (
 )
 from unhang.lint.ir import Do as DoStatement
 from unhang.lint.special import paths_in
-from unhang.lint.tensors import agrees_by_name, is_padded_alone
+from unhang.lint.tensors import agrees_by_name, is_padded_alone, is_padded_to_a_length
 from unhang.lint.values import LONGEST, RANK, RAW, UNEVEN, Conditional, Effect, Summary, Value
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Val
     if name == "gathered":
         _tensors(frame, known.Collective(full), node, args)
         alone = any(is_padded_alone(frame.function, e, node.line) for e in node.args)
-        if alone or any(v.dep & LONGEST for v in args):
+        if (alone or any(v.dep & LONGEST for v in args)) and not is_padded_to_a_length(
+            frame.link.project.files[frame.file].functions
+        ):
             how = "padded to the longest of this rank's own sequences"
             _found(frame, "LNT303", node.line, node.column, None, "", how=how, call=_text(node))
     made = known.collective(full) if full else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, Set, nodes_in
 from unhang.lint.special import COLLECTED, LENGTH, OF_DATA, PICKED, TEST, element, is_agreed
@@ -64,6 +66,12 @@ _SEQUENCES = {
     "prompt_mask",
 }
 _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
+
+
+def is_padded_to_a_length(functions: Iterable[Function]) -> bool:
+    """Whether a file has its tokenizer pad to a fixed length."""
+    calls = (n for f in functions for n in nodes_in(f.body) if isinstance(n, Call) and "padding" in n.names)
+    return any(c.given("padding") == Const("max_length") for c in calls)
 
 
 def is_padded_alone(function: Function, e: Expr, line: int) -> bool:
