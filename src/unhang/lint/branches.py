@@ -297,12 +297,9 @@ class Branches(Calls):
 
 
 def waits_for_orders(way_out: Exit, missed: list[Effect]) -> bool:
-    """Whether the first rank goes to fetch the next order, and the others wait for its broadcast: it comes, or the last one does."""
-    return (
-        bool(way_out.cause.value.zero)
-        and way_out.kind in ("break", "continue")
-        and all(e.op == "broadcast" for e in missed)
-    )
+    """Whether the first rank goes on to the next order while the others wait for its broadcast: that one is the next."""
+    is_first = bool(way_out.cause.value.zero) and way_out.kind == "continue"
+    return is_first and all(e.op == "broadcast" for e in missed)
 
 
 def worst_first(effects: list[Effect]) -> list[Effect]:

@@ -379,6 +379,8 @@ class Expressions:
             self.assign(loop.parts[0], element(over), is_certain=True)
             if over.sort is not None and (over.sort[0] == "sized" or over.sort == PICKED):
                 sort = over.sort
+            if over.sort == ("share", "range") and over.dep & DATA:  # as many as its batch says
+                dep, sort = dep | UNEVEN, over.sort
             for condition in loop.parts[2:]:
                 dep |= UNEVEN if self.value(condition).dep & RANK else 0
                 if is_held(condition, loop.parts[0]):
@@ -386,7 +388,7 @@ class Expressions:
         made = self.value(parts[0])
         self.env.clear()
         self.env.update(before)
-        if sort is not None and (sort == PICKED or not made.sort):
+        if sort is not None and (sort[0] in ("picked", "share") or not made.sort):
             return Value(made.dep | dep, made.params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
         return Value(made.dep | dep, made.params, ("many", made.sort) if made.sort else None)
 
