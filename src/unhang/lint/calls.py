@@ -7,6 +7,7 @@ from typing import Any
 from unhang.lint import known
 from unhang.lint.arguments import is_of_one_rank, is_sharded_later, name_at
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Ref
+from unhang.lint.libraries import Collective
 from unhang.lint.passing import Passing
 from unhang.lint.special import (
     OF_DATA,
@@ -119,7 +120,7 @@ class Calls(Passing):
             return self._collective(node, made, args, name)
         bsort = base.sort
         if bsort is not None and bsort[0] == "super" and name == "__iter__" and self._shares_seed(bsort):
-            return self._collective(node, known.Collective("broadcast"), args, name)
+            return self._collective(node, Collective("broadcast"), args, name)
         is_open = bool(owner) and (bsort is None or bsort[0] == "param")  # of which class it is nobody has said
         target = self.link.project.by_receiver(owner, name) if is_open and bsort is None else None
         target = target or (self.link.project.by_name(name) if is_open else None)
@@ -165,7 +166,7 @@ class Calls(Passing):
                     self.emit(effect._replace(is_sure=by_rank, way=(self.place(node, name), *effect.way)[:MOST_WAY]))
         if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
             self.found_in_call(name, "", node, args)
-            return self._collective(node, known.Collective("all_reduce"), args, name)
+            return self._collective(node, Collective("all_reduce"), args, name)
         if name == "empty" and not args and known.QUEUE.search(owner.lower()):
             return Value(LOCAL)
         if (name in known.PROGRESS and not args) or (name or full.rpartition(".")[2]) in known.FREE_PORTS:
@@ -212,7 +213,7 @@ class Calls(Passing):
             return Value(joined.dep & LOCAL, joined.params)
         return tensor_method(full, base, name, args, joined)
 
-    def _collective(self, node: Call, made: known.Collective, args: list[Value], name: str) -> Value:
+    def _collective(self, node: Call, made: Collective, args: list[Value], name: str) -> Value:
         group = made.group
         given = node.given("group", made.group_at) or node.given("process_group") or node.given("pg")
         if given is not None:

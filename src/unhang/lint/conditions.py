@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from unhang.lint import known
 from unhang.lint.ir import Call, Const, Do, Expr, Function, Leave, Op, Ref, Set, Stmt, nodes_in
 from unhang.lint.special import name_of
-from unhang.lint.values import Needs, Wanted
+from unhang.lint.values import DIFFERS, Needs, Value, Wanted
 
 if TYPE_CHECKING:
     from unhang.lint.branches import Branches
@@ -108,3 +108,14 @@ def implied(frame: Branches, test: Expr) -> tuple[Needs, Needs]:
                 both_ways = frozenset({(at, ("in", among))}), frozenset({(at, ("out", among))})
                 return both_ways if test.op in ("==", "in") else both_ways[::-1]
     return nothing, nothing
+
+
+def is_choice(e: Expr, v: Value) -> bool:
+    """A setting, in `sharded or rank == 0`: where all must come, all come. Whether there are others at all is no such setting."""
+    plain = isinstance(e, Ref | Call) and not v.dep & DIFFERS and name_of(e) not in known.SINGLE
+    return plain and known.rank_kind(name_of(e)) is None and known.IS_DISTRIBUTED.fullmatch(name_of(e)) is None
+
+
+def is_device(e: Expr) -> bool:
+    """`args.gpu == 0`: each process has the device of its number on the node."""
+    return isinstance(e, Ref) and e.path.rpartition(".")[2] in ("gpu", "gpu_id", "local_gpu", "proc_id")

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
+from unhang.lint.conditions import is_choice, is_device
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.special import (
     BATCH,
@@ -29,7 +30,6 @@ from unhang.lint.special import (
     is_step,
     keeps_length,
     line_of,
-    name_of,
     paths_in,
     value_of_name,
 )
@@ -59,6 +59,7 @@ from unhang.lint.values import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from unhang.lint.divergence import Cause
     from unhang.lint.link import Link
 
 _TENSOR_FACTS = {"shape", "dtype", "device", "ndim", "requires_grad", "size", "dim", "training", "is_cuda"}
@@ -77,6 +78,7 @@ class Expressions:
     outer: dict[str, Value]
     effects: list[Effect]
     later: list[Conditional]
+    conditions: list[tuple[Cause, int, int]]
     no_sync: int
     loops: int
     unified: set[int]
@@ -294,7 +296,7 @@ class Expressions:
                     RANK, zero=tested.zero if op == "is not" else None if tested.zero is None else not tested.zero
                 )
             return Value(params=tested.params, sort=("none test",)) if tested.params else PLAIN
-        if _is_device(parts[0]) and b.const == 0:
+        if is_device(parts[0]) and b.const == 0:
             return Value(RANK, zero=op in ("==", "is"))
         if op in ("in", "not in") and b.dep & DATA:  # which keys there are is the same for all batches
             b = b._replace(dep=b.dep & ~DATA)
@@ -395,14 +397,3 @@ class Expressions:
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""
         raise NotImplementedError
-
-
-def is_choice(e: Expr, v: Value) -> bool:
-    """A setting, in `sharded or rank == 0`: where all must come, all come. Whether there are others at all is no such setting."""
-    plain = isinstance(e, Ref | Call) and not v.dep & DIFFERS and name_of(e) not in known.SINGLE
-    return plain and known.rank_kind(name_of(e)) is None and known.IS_DISTRIBUTED.fullmatch(name_of(e)) is None
-
-
-def _is_device(e: Expr) -> bool:
-    """`args.gpu == 0`: each process has the device of its number on the node."""
-    return isinstance(e, Ref) and e.path.rpartition(".")[2] in ("gpu", "gpu_id", "local_gpu", "proc_id")

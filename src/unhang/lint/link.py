@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from unhang.lint import known
+from unhang.lint import known, libraries
 from unhang.lint.divergence import GROUPS
 from unhang.lint.ir import Call, Const, Expr, File, Found, If, Op, Ref, Set, nodes_in
 from unhang.lint.project import Project, Symbol
@@ -52,11 +52,11 @@ class Link:
         self._used: dict[int, set[int]] = {}  # file -> files whose functions asked something of it
         self.whole = self._kept_whole(files)
         self.trains = any(n.startswith("torch.distributed") for f in files for n in f.names.values())
-        self.is_parallel = any(n.startswith(known.PARALLEL) for f in files for n in f.names.values())
+        self.is_parallel = any(n.startswith(libraries.PARALLEL) for f in files for n in f.names.values())
         self.wraps = any(n in known.WRAPPERS or n == "deepspeed" for f in files for n in f.names.values())
         self.skips_layers = False  # a module of the project runs its layers by what is in the batch
         self.asks_grads: set[int] = set()  # files that ask which gradients there are
-        self.has_pipes = any(n.startswith(known.PIPES) for f in files for n in f.names.values())
+        self.has_pipes = any(n.startswith(libraries.PIPES) for f in files for n in f.names.values())
         self.callers: dict[tuple[int, int], set[tuple[int, int]]] = {}
 
     def _kept_whole(self, files: Sequence[File]) -> set[str]:

@@ -105,8 +105,9 @@ class Passing(Expressions):
         for conditional in general.conditional if not self.is_special else ():
             settle(self, conditional, given, place)
         for i, wrapped in summary.wraps.items():
-            if i in given and isinstance(given[i][0], Ref):
-                self.wrap_in_place(given[i][0].path, wrapped)
+            expr = given[i][0] if i in given else None
+            if isinstance(expr, Ref):
+                self.wrap_in_place(expr.path, wrapped)
         self.leave_with(summary.leaves, node)
         for raised, dep, params in summary.raises:
             by = mixed(*(plain_length(given[i][1]) for i in params if i in given))
