@@ -122,6 +122,15 @@ class Branches(Calls):
         is_same = (v.dep & RANK or v.params) and is_kept(s.test, self.function)
         return PLAIN if is_same or (v.dep & (LOCAL | RANK) == LOCAL and is_refusal(s.body)) else v
 
+    def _way(self, body: list[Stmt], why: Cause) -> tuple[str, set[str]]:
+        """Follows a branch: how it ends, and what it puts something into."""
+        before, self._filled = self._filled, set()
+        self.conditions.append((why, len(self.effects), self.loops))
+        end = self.block(body)
+        self.conditions.pop()
+        filled, self._filled = self._filled, self._filled | before
+        return end, filled
+
     def _if(self, s: If) -> str:
         self.uniform = set()
         condition = self._tested(s)
@@ -140,18 +149,10 @@ class Branches(Calls):
         fills: list[set[str]] = []
         says = implied(self, s.test)
         for body, why, needed, other in zip((s.body, s.orelse), (cause, opposite), says, says[::-1], strict=True):
-            self.env, self._exits, self.needs, why = (
-                dict(before),
-                list(exits),
-                needs | needed,
-                why._replace(needed=other),
-            )
-            self.conditions.append((why, len(self.effects), self.loops))
-            before_it, self._filled = self._filled, set()
-            end = self.block(body)
-            fills.append(self._filled)
-            self._filled = self._filled | before_it
-            self.conditions.pop()
+            self.env, self._exits, self.needs = dict(before), list(exits), needs | needed
+            why = why._replace(needed=other)
+            end, filled = self._way(body, why)
+            fills.append(filled)
             ways.append(Way(end, self.env, self._cut(mark), [e for e in self._exits if e not in exits], why, needed))
         if condition.dep & RANK and not condition.group:
             self._mark_filled(fills[0] ^ fills[1])

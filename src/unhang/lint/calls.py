@@ -87,12 +87,7 @@ class Calls(Passing):
         if made is not None:
             return PLAIN if "use_local_synchronization" in node.names else self._collective(node, made, args, name)
         if full in known.WRAPPERS:
-            of_some = known.WRAPPERS[full] == "ddp" and not is_none(node.given("process_group"))
-            is_alone = node.given("devices") == Const(1) and node.given("num_nodes") in (None, Const(1))
-            made_of = Value(sort=None if of_some or is_alone else ("wrap", known.WRAPPERS[full]))
-            if known.WRAPPERS[full] == "fsdp2" and node.args and isinstance(node.args[0], Ref):
-                self.wrap_in_place(node.args[0].path, made_of)
-            return made_of
+            return self._wrapper(node, known.WRAPPERS[full])
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
             is_alone = node.given("sync_on_compute") == Const(False) or not self.link.is_parallel
             return PLAIN if is_alone else Value(sort=("wrap", "metric"))
@@ -148,6 +143,15 @@ class Calls(Passing):
             if bsort[0] == "rank" and name in ("item",):
                 return base
         return self._other(node, callee, full, owner, base, name, args)
+
+    def _wrapper(self, node: Call, sort: str) -> Value:
+        """What makes an object with collectives of its own."""
+        of_some = sort == "ddp" and not is_none(node.given("process_group"))
+        is_alone = node.given("devices") == Const(1) and node.given("num_nodes") in (None, Const(1))
+        made_of = Value(sort=None if of_some or is_alone else ("wrap", sort))
+        if sort == "fsdp2" and node.args and isinstance(node.args[0], Ref):
+            self.wrap_in_place(node.args[0].path, made_of)
+        return made_of
 
     def _shares_seed(self, sort: tuple[Any, ...]) -> bool:
         """Whether an object is a loader of torch, in a project of data pipes."""
