@@ -89,8 +89,7 @@ class Calls(Passing):
         if full in known.WRAPPERS:
             return self._wrapper(node, known.WRAPPERS[full])
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
-            is_alone = node.given("sync_on_compute") == Const(False) or not self.link.is_parallel
-            return PLAIN if is_alone else Value(sort=("wrap", "metric"))
+            return self._metric(node)
         sort = callee.sort
         kind = sort[0] if sort is not None else ""
         if kind in ("fn", "bound") and sort is not None:
@@ -100,12 +99,9 @@ class Calls(Passing):
         if kind == "layer" and sort is not None:
             self._layer(node, str(sort[1]), name)
         if kind == "obj" and sort is not None:
-            if self._in_forward() and self.link.project.is_module(sort[1], sort[2]):
-                self._layer(node, sort[2], name)
-            for method in ("__call__", "forward"):
-                target = self.link.project.method(sort[1], sort[2], method)
-                if target is not None:
-                    return self._function(node, ("bound", *target), args, name)
+            target = self._called_object(node, sort, name)
+            if target is not None:
+                return self._function(node, ("bound", *target), args, name)
         if kind == "wrap" and sort is not None:
             return self._wrapped(node, sort[1], "()", args, name)
         if kind in ("param", "attr_param") and sort is not None:
@@ -116,9 +112,7 @@ class Calls(Passing):
         bsort = base.sort
         if bsort is not None and bsort[0] == "super" and name == "__iter__" and self._shares_seed(bsort):
             return self._collective(node, Collective("broadcast"), args, name)
-        is_open = bool(owner) and (bsort is None or bsort[0] == "param")  # of which class it is nobody has said
-        target = self.link.project.by_receiver(owner, name) if is_open and bsort is None else None
-        target = target or (self.link.project.by_name(name) if is_open else None)
+        target = self._of_nobody(owner, bsort, name)
         if target is not None:
             return self._function(node, ("bound", *target), args, name)
         if name == "scale" and len(args) == 1 and args[0].sort is not None:  # of a GradScaler
@@ -143,6 +137,24 @@ class Calls(Passing):
             if bsort[0] == "rank" and name in ("item",):
                 return base
         return self._other(node, callee, full, owner, base, name, args)
+
+    def _of_nobody(self, owner: str, sort: tuple[Any, ...] | None, name: str) -> tuple[int, int] | None:
+        """The method that is meant where nobody has said of which class the object is."""
+        if not owner or (sort is not None and sort[0] != "param"):
+            return None
+        by_receiver = self.link.project.by_receiver(owner, name) if sort is None else None
+        return by_receiver or self.link.project.by_name(name)
+
+    def _metric(self, node: Call) -> Value:
+        is_alone = node.given("sync_on_compute") == Const(False) or not self.link.is_parallel
+        return PLAIN if is_alone else Value(sort=("wrap", "metric"))
+
+    def _called_object(self, node: Call, sort: tuple[Any, ...], name: str) -> tuple[int, int] | None:
+        """The method that runs where an object of the project is called."""
+        if self._in_forward() and self.link.project.is_module(sort[1], sort[2]):
+            self._layer(node, sort[2], name)
+        found = (self.link.project.method(sort[1], sort[2], method) for method in ("__call__", "forward"))
+        return next((f for f in found if f is not None), None)
 
     def _wrapper(self, node: Call, sort: str) -> Value:
         """What makes an object with collectives of its own."""
