@@ -359,6 +359,13 @@ def is_gate(project: Project, file: int, decorator: str) -> bool:
     symbol = project.symbol_of(file, decorator)
     if symbol is None or symbol.kind != "fn":
         return False
+    key = (symbol.file, symbol.at)
+    if key not in project.gates:
+        project.gates[key] = _lets_one_through(project, symbol)
+    return project.gates[key]
+
+
+def _lets_one_through(project: Project, symbol: Symbol) -> bool:
     outer = project.function(symbol.file, symbol.at)
     inner = [f for f in project.files[symbol.file].functions if f.inside == symbol.at and f.name != "<lambda>"]
     if len(inner) != 1 or not outer.parameters:

@@ -40,6 +40,10 @@ _MOST_TEXT = 70
 _SPAWNS = frozenset({"spawn", "start_processes"})
 
 
+def _last(node: ast.Name | ast.Attribute) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr
+
+
 class Lowering:
     """One file on its way. `functions`: all of it, the module's own lines first."""
 
@@ -103,8 +107,11 @@ class Lowering:
         if a.vararg:
             parameters.append("*" + a.vararg.arg)
             defaults.append(None)
-        wrappers = {x.arg: dotted(x.annotation) for x in (*positional, *a.kwonlyargs) if x.annotation is not None}
-        wrappers = {name: of for name, of in wrappers.items() if of.rpartition(".")[2] in _WRAPPERS}
+        wrappers = {
+            x.arg: dotted(x.annotation)
+            for x in (*positional, *a.kwonlyargs)
+            if isinstance(x.annotation, ast.Name | ast.Attribute) and _last(x.annotation) in _WRAPPERS
+        }
         statements = node.body
         owner = self._owner
         if self._at > 0:

@@ -49,6 +49,7 @@ class Project:
             self._methods.append(methods)
         self._found: dict[tuple[int, str], Symbol | None] = {}
         self._modules: dict[tuple[str, str], int | None] = {}
+        self.gates: dict[tuple[int, int], bool] = {}  # decorators that let one rank through
         self._by_name: dict[str, list[tuple[str, int, int]]] | None = None
 
     def function(self, file: int, at: int) -> Function:
