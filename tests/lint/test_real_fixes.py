@@ -1,7 +1,8 @@
 """Pairs of programs after public fixes of hangs: how many are found before, and quiet after.
 
 `first` was opened when the rules were done, and then served to mend them; `last` (3 of 25 were found) and `third` (3 of 20) were measured once, and then served so too.
-`fourth` (1 of 26 was found and quiet after) was measured, and then served so too. `fifth` is measured, and nothing was made for it: 5 of 27, before the last rules and after them.
+`fourth` (1 of 26 was found and quiet after) was measured, and then served so too. `fifth` was measured (5 of 27).
+Then the odd numbers of all parts served so: ten more are found among them, none more among the even ones, which nobody looked at.
 What would see the rest stands in docs/design/0012-lint.md.
 Each pair that is not found yet, or not quiet, stands in a list below; one that leaves it is taken out.
 """
@@ -18,15 +19,15 @@ from unhang.lint.settings import LintSettings
 
 PAIRS = Path(__file__).parent / "fixes"
 FOUND = {
-    "first": {"01", "02", "04", "10", "18", "20", "21", "24", "25", "26", "27", "28"},
-    "last": {"01", "02", "06", "07", "08", "09", "12", "17", "19", "21", "23", "24"},
+    "first": {"01", "02", "03", "04", "10", "18", "20", "21", "23", "24", "25", "26", "27", "28"},
+    "last": {"01", "02", "06", "07", "08", "09", "12", "17", "19", "21", "23", "24", "25"},
     "third": {"01", "02", "03", "06", "08", "14", "16"},
-    "fourth": {"03", "04", "07", "08", "09", "11", "25"},
-    "fifth": {"05", "06", "15", "16", "24"},
+    "fourth": {"03", "04", "07", "08", "09", "11", "21", "25"},
+    "fifth": {"01", "03", "05", "06", "11", "15", "16", "17", "23", "24", "27"},
 }
 # Found by rules that are off by default.
 MORE = {"first": set[str](), "last": {"14"}, "third": set[str](), "fourth": set[str](), "fifth": set[str]()}
-OFF = ("batch-decides", "failure-decides")
+OFF = ("batch-decides", "failure-may-decide")
 NOISY = {
     "first": {"08", "16"},
     "last": set[str](),

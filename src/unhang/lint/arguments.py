@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _STARTS_RANKS = {"spawn", "Popen", "start_processes", "Process", "run", "launch", "remote", "elastic_launch", "call"}
 _ELSEWHERE = re.compile(r"snapshot_download|hub_download|from_pretrained|load_dataset|info|warn|debug|error|print|log")
+_MEET = {"barrier", "wait_for_everyone", "monitored_barrier"}  # whoever comes past has read before
 _SHARDS = re.compile(r"shard|fsdp|ddp|parallel")
 _WHOLE_RANKS = ("global_rank", "world_rank", "dist_rank")
 _SOURCE_AT = {
@@ -44,8 +45,21 @@ def _source(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
         return
     if isinstance(given[0], Ref) and given[0].path in frame.function.parameters:  # of the caller's choice
         return
-    if not any(c.value.dep & RANK for c, *_ in frame.conditions):
+    if not any(c.value.dep & RANK for c, *_ in frame.conditions) and not _is_one_way(frame.function, node):
         _add(frame, "LNT112", node, call=last)
+
+
+def _is_one_way(function: Function, node: Call) -> bool:
+    """Whether the other branch of a condition makes the same call: the rank that has the value names itself, the others name it."""
+    for n in nodes_in(function.body):
+        if isinstance(n, If):
+            sides = [
+                [c for c in nodes_in(side) if isinstance(c, Call) and c.func == node.func]
+                for side in (n.body, n.orelse)
+            ]
+            if all(sides) and any(c is node or c == node for side in sides for c in side):
+                return True
+    return False
 
 
 def _init(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
@@ -137,10 +151,15 @@ def found_in_rest(frame: Frame) -> None:
     found_in_groups(frame)
 
 
-def is_of_one_rank(function: Function, path: str) -> bool:
-    """Whether a function lets one rank alone read or write what is at a path."""
+def is_of_one_rank(function: Function, path: str, line: int) -> bool:
+    """Whether a function lets one rank alone read or write what is at a path, at a time that may be the one of this line."""
+    meet = [n.line for n in nodes_in(function.body) if isinstance(n, Call) and name_of(n) in _MEET and n.line > line]
     for node in nodes_in(function.body, Loop):  # in a loop they may take turns
-        if isinstance(node, If) and any(known.rank_kind(p.rpartition(".")[2]) for p in paths_in(node.test)):
+        if (
+            isinstance(node, If)
+            and node.line <= min(meet, default=node.line)
+            and any(known.rank_kind(p.rpartition(".")[2]) for p in paths_in(node.test))
+        ):
             for inner in nodes_in(node.body):
                 if (
                     isinstance(inner, Call)
@@ -160,6 +179,9 @@ def parameter_value(link: Link, file: int, function: Function, i: int, name: str
         given = link.built.get((file, function.owner), {}).get(i)
         if given is not None:
             return given
+    wrapper = known.WRAPPERS.get(link.project.resolved(file, function.annotated.get(name, "")))
+    if wrapper is not None:
+        return Value(sort=("wrap", wrapper))
     by_name = value_of_name("rank" if i == 0 and function.is_spawned else name)
     if by_name is not PLAIN or name[0] == "*":
         return by_name

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
-from unhang.lint import known
 from unhang.lint.calls import Calls
+from unhang.lint.conditions import asks_for_others, contradicts, implied, is_kept, is_never_a_rank, is_once, is_refusal
 from unhang.lint.divergence import GROUPS, Cause, compared, conditional_of, either_way, finding_of
-from unhang.lint.ir import Call, Const, Do, Expr, Found, Function, If, Leave, Op, Ref, Set, Stmt, nodes_in
+from unhang.lint.ir import Found, Function, If, Op, Stmt
 from unhang.lint.link import Link
 from unhang.lint.single import (
     close_handler,
 )
-from unhang.lint.special import COLLECTED, as_test, name_of, paths_in
+from unhang.lint.special import COLLECTED, as_test, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -30,7 +29,6 @@ from unhang.lint.values import (
     Effect,
     Needs,
     Value,
-    Wanted,
     either,
 )  # fmt: skip
 
@@ -82,9 +80,11 @@ class Branches(Calls):
     conditions: list[tuple[Cause, int, int]]
     needs: Needs
     _exits: list[Exit]
+    _filled: set[str]
     _pending: list[Pending]
     _unsure: int
     _no_exits: int
+    is_special: bool
     _given: dict[str, Value]
 
     def block(self, body: Iterable[Stmt]) -> str:
@@ -122,6 +122,15 @@ class Branches(Calls):
         is_same = (v.dep & RANK or v.params) and is_kept(s.test, self.function)
         return PLAIN if is_same or (v.dep & (LOCAL | RANK) == LOCAL and is_refusal(s.body)) else v
 
+    def _way(self, body: list[Stmt], why: Cause) -> tuple[str, set[str]]:
+        """Follows a branch: how it ends, and what it puts something into."""
+        before, self._filled = self._filled, set()
+        self.conditions.append((why, len(self.effects), self.loops))
+        end = self.block(body)
+        self.conditions.pop()
+        filled, self._filled = self._filled, self._filled | before
+        return end, filled
+
     def _if(self, s: If) -> str:
         self.uniform = set()
         condition = self._tested(s)
@@ -131,24 +140,22 @@ class Branches(Calls):
         cause = Cause(condition, s.line, s.text, self.path, uniform)
         opposite = cause._replace(value=condition._replace(zero=None if condition.zero is None else not condition.zero))
         is_asked_before = any(c.uniform and c.uniform & paths_in(s.test) for c, *_ in self.conditions)
-        is_single = bool({p.rpartition(".")[2] for p in paths_in(s.test)} & known.SINGLE) or is_never_a_rank(s.test)
+        is_single = asks_for_others(s.test) or is_never_a_rank(s.test)
         self._unsure += is_asked_before
         self._no_exits += is_single
         before, exits, mark, needs = self.env, self._exits, len(self.effects), self.needs
         rests = [len(e.rest) for e in exits]
-        ways = []
+        ways: list[Way] = []
+        fills: list[set[str]] = []
         says = implied(self, s.test)
         for body, why, needed, other in zip((s.body, s.orelse), (cause, opposite), says, says[::-1], strict=True):
-            self.env, self._exits, self.needs, why = (
-                dict(before),
-                list(exits),
-                needs | needed,
-                why._replace(needed=other),
-            )
-            self.conditions.append((why, len(self.effects), self.loops))
-            end = self.block(body)
-            self.conditions.pop()
+            self.env, self._exits, self.needs = dict(before), list(exits), needs | needed
+            why = why._replace(needed=other)
+            end, filled = self._way(body, why)
+            fills.append(filled)
             ways.append(Way(end, self.env, self._cut(mark), [e for e in self._exits if e not in exits], why, needed))
+        if condition.dep & RANK and not condition.group:
+            self._mark_filled(fills[0] ^ fills[1])
         self._unsure -= is_asked_before
         self._no_exits -= is_single
         self._exits, self.needs = exits + self._meet(*ways), needs
@@ -181,6 +188,14 @@ class Branches(Calls):
             return here.end if there.end in ("raise", "exit") else there.end
         return ""
 
+    def _mark_filled(self, paths: set[str]) -> None:
+        """What some ranks alone put something into has other keys there."""
+        for path in paths:
+            head, _, name = path.partition(".")
+            me = self.env.get(head)
+            if name and "." not in name and me is not None and me.sort is not None and me.sort[0] == "obj":
+                self.link.set_attribute(me.sort[1], me.sort[2], name, Value(UNEVEN))
+
     def _meet(self, *ways: Way) -> list[Exit]:
         """The ways out of two branches that are still to be compared with what follows."""
         left = []
@@ -203,7 +218,7 @@ class Branches(Calls):
                     left.append(one)
         return left
 
-    def _is_alone(self) -> bool:
+    def is_alone(self) -> bool:
         """Whether one rank alone comes here: what it decides is compared with the others where they part."""
         return any(c.value.dep & RANK and c.value.zero for c, *_ in self.conditions)
 
@@ -214,7 +229,7 @@ class Branches(Calls):
         if not only_here and not only_there:
             self.effects += here if len(here) >= len(there) else there
             return
-        if not differs or self._is_alone():
+        if not differs or self.is_alone():
             for i in cause.value.params:
                 for effect in (only_here or only_there)[:1]:
                     if effect.param < 0 and not effect.group and effect.is_sure:
@@ -234,7 +249,9 @@ class Branches(Calls):
             if effects:
                 self._pending.append(Pending(cause._replace(value=cause.value._replace(zero=zero)), effects))
 
-    def _report(self, found: Found, effect: Effect) -> None:
+    def _report(self, found: Found, effect: Effect, is_passed: bool = False) -> None:
+        if self.is_special and not is_passed:  # it is found where the caller gives the value
+            return
         inside = self.function.inside
         if inside > 0 and effect.way[-1].text.rpartition(".")[2] in self.link.project.function(self.file, inside).words:
             return  # a part of what the function around it does: the others answer there
@@ -269,13 +286,21 @@ class Branches(Calls):
             rest = [e for e in way_out.rest if not contradicts(e.needs - known_there, way_out.needs)]
             missed, extra = compared(rest, way_out.made, way_out.cause)
             missed, extra = worst_first(missed), worst_first(extra)
+            if missed and waits_for_orders(way_out, missed):
+                continue
             if missed:
                 found = finding_of(
                     way_out.cause, missed[0], self.path, exit_at=(way_out.kind, way_out.line, way_out.column)
                 )
-                self._report(found, missed[0])
+                self._report(found, missed[0], True)
             elif extra and not way_out.rest and (way_out.kind == "return" or not way_out.cause.value.dep & RANK):
-                self._report(finding_of(way_out.cause, extra[0], self.path), extra[0])
+                self._report(finding_of(way_out.cause, extra[0], self.path), extra[0], True)
+
+
+def waits_for_orders(way_out: Exit, missed: list[Effect]) -> bool:
+    """Whether the first rank goes on to the next order while the others wait for its broadcast: that one is the next."""
+    is_first = bool(way_out.cause.value.zero) and way_out.kind == "continue"
+    return is_first and all(e.op == "broadcast" for e in missed)
 
 
 def worst_first(effects: list[Effect]) -> list[Effect]:
@@ -312,86 +337,3 @@ def _mark_none(env: dict[str, Value], here: Way, there: Way, before: dict[str, V
             env[name] = value._replace(dep=value.dep | MAYBE_NONE | RANK, zero=zero)
         elif old is not None and old.dep & MAYBE_NONE and None not in (zero, old.zero) and zero != old.zero:
             env[name] = made._replace(dep=0, zero=None)
-
-
-def is_kept(test: Expr, function: Function) -> bool:
-    """`key in kept`, where the function keeps what it made for the key: all ranks make it at the same call, each for its own key."""
-    for part in nodes_in(test):
-        match part:
-            case Op(op="in" | "not in", parts=[Ref(path=key), Ref(path=kept)]):
-                place = Op("[]", [Ref(kept), Ref(key)])
-                return any(isinstance(n, Set) and place in n.targets for n in nodes_in(function.body))
-    return False
-
-
-def is_once(test: Expr) -> bool:
-    """Whether it asks for what is made at the first call, and kept: `len(kept) == 0`, `self.kept is None`."""
-    match test:
-        case Op(op="==", parts=[Call(func=Ref(path="len"), args=[Ref()]), Const(value=0)]):
-            return True
-        case Op(op="not", parts=[Ref(path=path)]) | Op(op="is", parts=[Ref(path=path), Const(value=None)]):
-            return "." in path
-    return False
-
-
-def is_refusal(body: list[Stmt]) -> bool:
-    """Whether a branch says that there is an error, and leaves: what was given is no good, and all ranks were given it."""
-    if len(body) != 2 or not isinstance(body[0], Do) or not isinstance(body[1], Leave):
-        return False
-    return name_of(body[0].value) in ("error", "critical", "exception")
-
-
-def constants(e: Expr) -> tuple[Any, ...] | None:
-    """The plain values that it is, or that are in it; None: it is something else."""
-    parts = e.parts if isinstance(e, Op) and e.op == "seq" else [e]
-    return tuple(p.value for p in parts if isinstance(p, Const)) if all(isinstance(p, Const) for p in parts) else None
-
-
-def is_never_a_rank(test: Expr) -> bool:
-    """`local_rank == -1`: there is one process only."""
-    match test:
-        case Op(parts=[Ref() as of, Const(value=-1 | None)]):
-            return known.rank_kind(of.path.rpartition(".")[2]) is not None
-    return False
-
-
-def contradicts(a: Needs, b: Needs) -> bool:
-    """Whether both cannot be: one asks for what the other excludes."""
-    return bool(a and b) and any((i, _opposite(wanted)) in b for i, wanted in a)
-
-
-def _opposite(wanted: Wanted) -> Wanted:
-    return (_OPPOSITE[wanted[0]], wanted[1]) if isinstance(wanted, tuple) else _OPPOSITE[wanted]
-
-
-_OPPOSITE: dict[Any, Any] = {True: False, False: True, "some": "none", "none": "some", "in": "out", "out": "in"}
-
-
-def implied(frame: Branches, test: Expr) -> tuple[Needs, Needs]:
-    """What a condition says of parameters: where it is true, and where it is not."""
-    nothing: Needs = frozenset()
-    match test:
-        case Ref():
-            sort = frame.ref(test.path).sort
-            if sort is not None and sort[0] == "with":  # `a and ...`, kept under a name
-                return frozenset({(sort[1], True), (test.path, True)}), frozenset({(test.path, False)})
-            of = sort[1] if sort is not None and sort[0] == "param" else test.path
-            return frozenset({(of, True)}), frozenset({(of, False)})
-        case Op(op="not", parts=[inner]):
-            return implied(frame, inner)[::-1]
-        case Op(op="and" | "or"):
-            both = [implied(frame, p) for p in test.parts]
-            joined = Needs().union(*(b[test.op == "or"] for b in both))
-            return (joined, nothing) if test.op == "and" else (nothing, joined)
-        case Op(op="is" | "is not", parts=[Ref(path=path), Const(value=None)]):
-            sort = frame.ref(path).sort
-            of = sort[1] if sort is not None and sort[0] == "param" else path
-            ways: tuple[Needs, Needs] = frozenset({(of, "none")}), frozenset({(of, "some")})
-            return ways if test.op == "is" else ways[::-1]
-        case Op(op="==" | "!=" | "in" | "not in", parts=[Ref(path=path), _]):
-            among = constants(test.parts[1])
-            at = frame.parameter(path)
-            if among is not None and at >= 0:
-                both_ways = frozenset({(at, ("in", among))}), frozenset({(at, ("out", among))})
-                return both_ways if test.op in ("==", "in") else both_ways[::-1]
-    return nothing, nothing

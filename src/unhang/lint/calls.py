@@ -6,13 +6,12 @@ from typing import Any
 
 from unhang.lint import known
 from unhang.lint.arguments import is_of_one_rank, is_sharded_later, name_at
-from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Ref
-from unhang.lint.settling import settle
+from unhang.lint.libraries import Collective
+from unhang.lint.passing import Passing
 from unhang.lint.special import (
     OF_DATA,
     SPECIAL,
-    given_of,
     is_none,
     is_plain_method,
     is_share,
@@ -20,28 +19,21 @@ from unhang.lint.special import (
     prepared,
     value_of_name,
 )
-from unhang.lint.tensors import AGREEING, LISTS, agrees_by_name, fact_of, of_builtin, tensor_method
+from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     AGREED,
-    DIFFERS,
     LOCAL,
     LOSS,
     MAYBE,
-    MAYBE_NONE,
     MOST_WAY,
     NO_PARAMS,
     OWN_BATCH,
     PLAIN,
     RANK,
     UNEVEN,
-    UNKNOWN,
     Effect,
-    Needs,
     Place,
-    Summary,
     Value,
-    Wanted,
-    is_as_wanted,
     mixed,
 )  # fmt: skip
 
@@ -57,7 +49,7 @@ _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath",
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
 
 
-class Calls(Expressions):
+class Calls(Passing):
     """The part of a frame that makes calls."""
 
     function: Function
@@ -65,6 +57,13 @@ class Calls(Expressions):
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""
         func = node.func
+        if (
+            isinstance(func, Ref)
+            and (other := self.env.get(func.path)) is not None
+            and other.sort is not None
+            and other.sort[0] == "lib"
+        ):
+            func = Ref(other.sort[1])
         owner, base, name = "", PLAIN, ""
         if isinstance(func, Ref):
             owner, _, name = func.path.rpartition(".")
@@ -88,11 +87,9 @@ class Calls(Expressions):
         if made is not None:
             return PLAIN if "use_local_synchronization" in node.names else self._collective(node, made, args, name)
         if full in known.WRAPPERS:
-            of_some = known.WRAPPERS[full] == "ddp" and not is_none(node.given("process_group"))
-            is_alone = node.given("devices") == Const(1) and node.given("num_nodes") in (None, Const(1))
-            return Value(sort=None if of_some or is_alone else ("wrap", known.WRAPPERS[full]))
+            return self._wrapper(node, known.WRAPPERS[full])
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
-            return PLAIN if node.given("sync_on_compute") == Const(False) else Value(sort=("wrap", "metric"))
+            return self._metric(node)
         sort = callee.sort
         kind = sort[0] if sort is not None else ""
         if kind in ("fn", "bound") and sort is not None:
@@ -102,12 +99,9 @@ class Calls(Expressions):
         if kind == "layer" and sort is not None:
             self._layer(node, str(sort[1]), name)
         if kind == "obj" and sort is not None:
-            if self._in_forward() and self.link.project.is_module(sort[1], sort[2]):
-                self._layer(node, sort[2], name)
-            for method in ("__call__", "forward"):
-                target = self.link.project.method(sort[1], sort[2], method)
-                if target is not None:
-                    return self._function(node, ("bound", *target), args, name)
+            target = self._called_object(node, sort, name)
+            if target is not None:
+                return self._function(node, ("bound", *target), args, name)
         if kind == "wrap" and sort is not None:
             return self._wrapped(node, sort[1], "()", args, name)
         if kind in ("param", "attr_param") and sort is not None:
@@ -116,7 +110,9 @@ class Calls(Expressions):
         if made is not None and (base.sort is None or base.sort[0] not in ("ext", "wrap")):
             return self._collective(node, made, args, name)
         bsort = base.sort
-        target = self.link.project.by_receiver(owner, name) if owner and bsort in (None, ("param",)) else None
+        if bsort is not None and bsort[0] == "super" and name == "__iter__" and self._shares_seed(bsort):
+            return self._collective(node, Collective("broadcast"), args, name)
+        target = self._of_nobody(owner, bsort, name)
         if target is not None:
             return self._function(node, ("bound", *target), args, name)
         if name == "scale" and len(args) == 1 and args[0].sort is not None:  # of a GradScaler
@@ -142,17 +138,53 @@ class Calls(Expressions):
                 return base
         return self._other(node, callee, full, owner, base, name, args)
 
+    def _of_nobody(self, owner: str, sort: tuple[Any, ...] | None, name: str) -> tuple[int, int] | None:
+        """The method that is meant where nobody has said of which class the object is."""
+        if not owner or (sort is not None and sort[0] != "param"):
+            return None
+        by_receiver = self.link.project.by_receiver(owner, name) if sort is None else None
+        return by_receiver or self.link.project.by_name(name)
+
+    def _metric(self, node: Call) -> Value:
+        is_alone = node.given("sync_on_compute") == Const(False) or not self.link.is_parallel
+        return PLAIN if is_alone else Value(sort=("wrap", "metric"))
+
+    def _called_object(self, node: Call, sort: tuple[Any, ...], name: str) -> tuple[int, int] | None:
+        """The method that runs where an object of the project is called."""
+        if self._in_forward() and self.link.project.is_module(sort[1], sort[2]):
+            self._layer(node, sort[2], name)
+        found = (self.link.project.method(sort[1], sort[2], method) for method in ("__call__", "forward"))
+        return next((f for f in found if f is not None), None)
+
+    def _wrapper(self, node: Call, sort: str) -> Value:
+        """What makes an object with collectives of its own."""
+        of_some = sort == "ddp" and not is_none(node.given("process_group"))
+        is_alone = node.given("devices") == Const(1) and node.given("num_nodes") in (None, Const(1))
+        made_of = Value(sort=None if of_some or is_alone else ("wrap", sort))
+        if sort == "fsdp2" and node.args and isinstance(node.args[0], Ref):
+            self.wrap_in_place(node.args[0].path, made_of)
+        return made_of
+
+    def _shares_seed(self, sort: tuple[Any, ...]) -> bool:
+        """Whether an object is a loader of torch, in a project of data pipes."""
+        return self.link.has_pipes and "torch.utils.data.DataLoader" in self.link.project.base_names(sort[1], sort[2])
+
     def _other(
         self, node: Call, callee: Value, full: str, owner: str, base: Value, name: str, args: list[Value]
     ) -> Value:
         """A call of which only the name is known. It may call what it is given."""
+        by_rank = name.startswith("register_") and any(
+            c.value.dep & RANK for c, *_ in self.conditions
+        )  # a hook of some ranks
         for v in args if name not in _PROCESSES else ():
             if v.sort is not None and v.sort[0] in ("fn", "bound"):
                 for effect in self.link.made_by(v, "()"):
-                    self.emit(effect._replace(is_sure=False, way=(self.place(node, name), *effect.way)[:MOST_WAY]))
+                    self.emit(effect._replace(is_sure=by_rank, way=(self.place(node, name), *effect.way)[:MOST_WAY]))
         if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
             self.found_in_call(name, "", node, args)
-            return self._collective(node, known.Collective("all_reduce"), args, name)
+            return self._collective(node, Collective("all_reduce"), args, name)
+        if name == "empty" and not args and known.QUEUE.search(owner.lower()):
+            return Value(LOCAL)
         if (name in known.PROGRESS and not args) or (name or full.rpartition(".")[2]) in known.FREE_PORTS:
             return Value(LOCAL)
         if name == "generate" and not full:  # each rank stops when its own texts have come to their ends
@@ -162,7 +194,11 @@ class Calls(Expressions):
         fact = fact_of(full, base, name, args, self._in_forward())
         if fact is not None:
             return fact
-        wraps = [v.sort[1] for v in args if v.sort is not None and v.sort[0] == "wrap" and v.sort[1] in ("ddp", "fsdp")]
+        wraps = [
+            v.sort[1]
+            for v in args
+            if v.sort is not None and v.sort[0] == "wrap" and v.sort[1] in ("ddp", "fsdp", "fsdp2")
+        ]
         if wraps and any(word in name for word in ("step", "train", "forward", "loss")):
             self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))
         special = SPECIAL.get(full)
@@ -178,7 +214,11 @@ class Calls(Expressions):
             return by_name._replace(group=self.group_of(group) if group is not None and "rank" in name else "")
         if name in known.IS_THERE:
             at = owner if owner and not full else name_at(node)
-            if base.dep & LOCAL or any(a.dep & LOCAL for a in args) or (at and is_of_one_rank(self.function, at)):
+            if (
+                base.dep & LOCAL
+                or any(a.dep & LOCAL for a in args)
+                or (at and is_of_one_rank(self.function, at, known.NO_LINE if self.loops else node.line))
+            ):
                 return Value(LOCAL)
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))
@@ -189,7 +229,7 @@ class Calls(Expressions):
             return Value(joined.dep & LOCAL, joined.params)
         return tensor_method(full, base, name, args, joined)
 
-    def _collective(self, node: Call, made: known.Collective, args: list[Value], name: str) -> Value:
+    def _collective(self, node: Call, made: Collective, args: list[Value], name: str) -> Value:
         group = made.group
         given = node.given("group", made.group_at) or node.given("process_group") or node.given("pg")
         if given is not None:
@@ -240,11 +280,11 @@ class Calls(Expressions):
         op = known.HIDDEN.get(wrapper, {}).get(method)
         if op is None:
             return PLAIN
-        if not (op == "backward" and self.no_sync):
+        if op and not (op == "backward" and self.no_sync):
             self.emit(Effect(op, "", (self.place(node, name),), wrapper))
             if op == "forward":
                 self.found_in_call("forward", "", node, args)
-        return Value(LOSS, NO_PARAMS, ("out", wrapper)) if op == "forward" else PLAIN
+        return Value(LOSS, NO_PARAMS, ("out", wrapper)) if op in ("forward", "") else PLAIN
 
     def _of_param(self, node: Call, param: int, method: str, args: list[Value], name: str) -> Value:
         self.emit(Effect("call", "", (self.place(node, name),), "", param, method))
@@ -254,8 +294,8 @@ class Calls(Expressions):
         return Value(MAYBE, NO_PARAMS, ("of", param)) if method in ("()", "forward") else PLAIN
 
     def _in_forward(self) -> bool:
-        """Whether this is the forward of a module, in a project that wraps modules."""
-        return self.link.wraps and self.function.name == "forward" and bool(self.function.owner)
+        """Whether this is the forward of a module, in a project that trains on several ranks."""
+        return (self.link.wraps or self.link.trains) and self.function.name == "forward" and bool(self.function.owner)
 
     def _layer(self, node: Call, layer: str, name: str) -> None:
         """A layer runs in the forward of a module: sharded or not, its parameters take part in collectives."""
@@ -270,121 +310,3 @@ class Calls(Expressions):
             else:
                 self.emit(Effect("call", "", (place,), "", sort[1], "backward"))
         return PLAIN
-
-    def _constructor(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
-        target = self.link.project.method(sort[1], sort[2], "__init__")
-        if target is not None:
-            parameters = self.link.project.function(*target).parameters
-            self.link.note_constructor(sort, given_of(node, parameters, 1, args))
-            self._function(node, ("bound", *target), args, name)
-        return Value(sort=("obj", sort[1], sort[2]))
-
-    def _function(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
-        """A call of a function of the project: its effects are the caller's."""
-        file, at = self.link.project.implementation(sort[1], sort[2])
-        function = self.link.project.function(file, at)
-        summary = self.link.summary(file, at)
-        if not summary.effects and not summary.conditional and summary.returns is PLAIN and not summary.unifies:
-            return PLAIN
-        offset = 1 if sort[0] == "bound" and function.is_method else 0
-        given = given_of(node, function.parameters, offset, args)
-        place = self.place(node, name)._replace(text=f"{name or function.name}()")
-        self.link.callers.setdefault((file, at), set()).add((self.file, self.at))
-        owner = node.func.path.rpartition(".")[0] if isinstance(node.func, Ref) else ""
-        for effect in summary.effects:
-            if effect.group.startswith("self.") and owner not in ("", "self"):
-                effect = effect._replace(group=owner + effect.group[4:])
-            self._take_over(effect, given, place, summary, function.defaults, len(function.parameters))
-        for conditional in summary.conditional:
-            settle(self, conditional, given, place)
-        agrees = agrees_by_name(function.name) and any(
-            e.op in AGREEING and e.is_sure and not e.group for e in summary.effects
-        )
-        for i in given if agrees else summary.unifies:
-            expr = given[i][0] if i in given else None
-            if isinstance(expr, Ref):
-                self.env[expr.path] = Value(sort=AGREED)
-        if not summary.returns.dep and makes_batches(function.name) and any(is_share(v) for _, v in given.values()):
-            return Value(UNEVEN, sort=("share", "batches"))
-        if "single_device" in function.name:  # what it wraps makes no collectives
-            return PLAIN
-        return Value(sort=AGREED) if agrees else self._result(summary, given)
-
-    def _take_over(
-        self, effect: Effect, given: dict[int, tuple[Expr, Value]], place: Place, summary: Summary,
-        defaults: list[Expr | None], count: int,
-    ) -> None:  # fmt: skip
-        needs = self._still_needed(effect.needs, given, defaults, count)
-        if needs is None:
-            return
-        effect = effect._replace(needs=needs)
-        way = (place, *effect.way)[:MOST_WAY]
-        group = effect.group
-        if group.startswith("@"):
-            i = int(group[1:].partition(":")[0])
-            if i in given:
-                group = self.group_of(given[i][0])
-            else:
-                at = i - (count - len(defaults))
-                default = defaults[at] if 0 <= at < len(defaults) else None
-                group = "" if isinstance(default, Const) and default.value is None else "?"
-        if effect.param < 0:
-            self.emit(effect._replace(way=way, group=group))
-            return
-        if effect.param not in given:
-            return
-        v = given[effect.param][1]
-        for made in self.link.made_by(v, effect.method):
-            self.emit(made._replace(way=(*way, *made.way)[:MOST_WAY]))
-
-    def _still_needed(
-        self, needs: Needs, given: dict[int, tuple[Expr, Value]], defaults: list[Expr | None], count: int
-    ) -> Needs | None:
-        """What our own parameters must be for an effect of a call; None: this call does not make it."""
-        ours = set[tuple[int | str, Wanted]]()
-        for i, wanted in needs:
-            if isinstance(i, str):
-                continue
-            at = i - (count - len(defaults))
-            default = defaults[at] if 0 <= at < len(defaults) else None
-            v = given[i][1] if i in given else Value(const=default.value) if isinstance(default, Const) else PLAIN
-            own = self.parameter(given[i][0].path) if i in given and isinstance(given[i][0], Ref) else -1  # type: ignore[union-attr]
-            if v.const is not UNKNOWN:
-                if not is_as_wanted(v.const, wanted):
-                    return None
-            elif own >= 0:
-                ours.add((own, wanted))
-            elif v.sort is not None and v.sort[0] == "param":
-                ours.add((v.sort[1], wanted))
-            elif wanted == "none" and i in given and not v.dep & MAYBE_NONE:
-                return None
-        return frozenset(ours)
-
-    def _result(self, summary: Summary, given: dict[int, tuple[Expr, Value]]) -> Value:
-        r = summary.returns
-        joined = mixed(*(given[i][1] for i in r.params if i in given))
-        sort = r.sort
-        if sort is not None and sort[0] in ("param", "of"):
-            v = given.get(sort[1], (None, PLAIN))[1]
-            if sort[0] == "param":
-                return v
-            inner = v.sort
-            sort = None
-            if inner is not None and inner[0] == "wrap":
-                sort = ("out", inner[1])
-            elif inner is not None and inner[0] == "param":
-                sort = ("of", inner[1])
-        elif sort is not None and sort[0] == "tuple":
-            sort = ("tuple", tuple(self._result(Summary(returns=v), given) for v in sort[1]))
-        elif sort is not None and sort[0] == "passes":  # a generator that goes through what it is given
-            v = given.get(sort[1], (None, PLAIN))[1]
-            if v.dep & UNEVEN:
-                return Value(UNEVEN, sort=("share", "generator"))
-            sort = ("passes", v.sort[1]) if v.sort is not None and v.sort[0] == "param" else None
-        elif sort is not None and sort[0] == "zip":
-            sort = None
-        dep = r.dep
-        if dep & MAYBE:  # it is what a given module made of this rank's batch
-            sorts = {v.sort[0] for _, v in given.values() if v.sort is not None}
-            dep = dep & ~MAYBE | (LOSS if "wrap" in sorts else MAYBE if "param" in sorts else 0)
-        return Value(dep | (joined.dep & DIFFERS), joined.params, sort, r.zero, r.group, r.const)

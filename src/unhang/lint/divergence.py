@@ -8,7 +8,22 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from unhang.lint.ir import Found
-from unhang.lint.values import DATA, DIFFERS, FAILED, LOCAL, LOSS, MAYBE, RANK, Conditional, Effect, Needs, Value
+from unhang.lint.values import (
+    DATA,
+    DIFFERS,
+    FAILED,
+    HELD,
+    LOCAL,
+    LOSS,
+    MAYBE,
+    RAISED,
+    RANK,
+    UNEVEN,
+    Conditional,
+    Effect,
+    Needs,
+    Value,
+)
 
 _SAME_BATCH = re.compile(
     r"tensor|model|(?:^|[_.:])(?:tp|mp|pp|cp|sp|ep)(?=[_.(]|$|group)|pipe|seq|context|ring|ulysses|head|embed|expert"
@@ -87,7 +102,7 @@ def finding_of(
         way.append((path, line, f"some ranks {kind} here"))
     way += [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way]
     code = _code(cause, effect, other is not None, kind, is_loop)
-    variant = "left" if exit_at and code in ("LNT106", "LNT115", "LNT209") else ""
+    variant = "left" if exit_at and code in ("LNT106", "LNT115", "LNT209", "LNT210") else ""
     return Found(code, line, column + 1, words, way, [], False, variant)
 
 
@@ -98,6 +113,8 @@ def _how(v: Value) -> str:
         return "is for a rank that has failed alone"
     if v.dep & LOCAL:
         return "depends on the clock, chance, process or disk of each rank"
+    if v.dep & HELD:
+        return "depends on which parameters and gradients this rank has"
     return "depends on each rank's own batch" if v.dep & (DATA | MAYBE) else "comes from the caller"
 
 
@@ -105,14 +122,16 @@ def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: boo
     dep = cause.value.dep
     if effect.hidden == "module":
         return "LNT111"
+    if is_loop and dep & UNEVEN:
+        return "LNT110"
     if dep & DATA and cause.value.zero is None:  # a loss that also depends on the rank is a loss
         dep &= ~RANK
     if not dep & RANK and dep & FAILED:
-        return "LNT209"
+        return "LNT209" if dep & RAISED else "LNT210"
     if not dep & RANK and dep & LOCAL:
         return "LNT106"
     if not dep & RANK and dep & (DATA | MAYBE):
-        if not dep & (LOSS | MAYBE):
+        if not dep & (LOSS | MAYBE | HELD):
             return "LNT115"
         return "LNT108" if kind in ("break", "return") else "LNT107"
     if is_loop:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
+from unhang.lint.conditions import is_choice, is_device
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.special import (
     BATCH,
@@ -12,6 +14,7 @@ from unhang.lint.special import (
     COMPARISONS,
     LENGTH,
     OF_DATA,
+    PICKED,
     RANKS,
     TEST,
     as_test,
@@ -20,12 +23,13 @@ from unhang.lint.special import (
     is_agreed,
     is_column,
     is_empty_test,
+    is_held,
     is_in_flight,
     is_mask,
     is_share,
     is_step,
+    keeps_length,
     line_of,
-    name_of,
     paths_in,
     value_of_name,
 )
@@ -34,7 +38,9 @@ from unhang.lint.values import (
     DATA,
     DIFFERS,
     FAILED,
+    HELD,
     LOCAL,
+    LONGEST,
     MAYBE_NONE,
     NO_PARAMS,
     OWN_BATCH,
@@ -45,6 +51,7 @@ from unhang.lint.values import (
     UNKNOWN,
     Conditional,
     Effect,
+    Raised,
     Value,
     either,
     is_of_data,
@@ -52,9 +59,12 @@ from unhang.lint.values import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from unhang.lint.divergence import Cause
     from unhang.lint.link import Link
 
 _TENSOR_FACTS = {"shape", "dtype", "device", "ndim", "requires_grad", "size", "dim", "training", "is_cuda"}
+_OWN_GROUP = re.compile(r"(?:pp|tp|dp|mp|ep|cp|sp|pipe|pipeline|model|data|tensor|slice)(?:_parallel)?_(?:group|ranks)")
+_OF_TOKENS = {"logits", "hidden_states", "last_hidden_state"}  # of an output: as long as the longest sequence
 
 
 class Expressions:
@@ -68,10 +78,14 @@ class Expressions:
     outer: dict[str, Value]
     effects: list[Effect]
     later: list[Conditional]
+    conditions: list[tuple[Cause, int, int]]
     no_sync: int
     loops: int
     unified: set[int]
+    wraps: dict[int, Value]
     uniform: set[str]
+    fixed: set[str]
+    raises: set[Raised]
 
     def parameter(self, name: str) -> int:
         """The number of the parameter that a name still is; -1: it is none, or was bound anew."""
@@ -162,7 +176,7 @@ class Expressions:
                         return found._replace(dep=found.dep & ~DATA)
                     return Value(LOCAL) if found.sort is None and not found.dep and is_in_flight(name) else found
             elif kind in ("out", "of") and name not in _TENSOR_FACTS:
-                return v
+                return v._replace(dep=v.dep | LONGEST) if name in _OF_TOKENS else v
             elif kind == "param" and known.rank_kind(name) is None and name not in _TENSOR_FACTS:
                 return self.link.wrapped.get((self.file, name)) or Value(v.dep & DATA, v.params)
         if name in _TENSOR_FACTS:
@@ -185,8 +199,8 @@ class Expressions:
         if op == "not":
             v = self.value(parts[0])
             const = UNKNOWN if v.const is UNKNOWN else not v.const
-            if v.sort == COLLECTED:
-                return Value(OWN_BATCH, sort=TEST)
+            if v.sort in (COLLECTED, PICKED):
+                return Value(OWN_BATCH if v.sort == COLLECTED else HELD, sort=TEST)
             return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
         if op == "[]":
             return self._item(parts[0], parts[1])
@@ -234,7 +248,8 @@ class Expressions:
                 self.conditional_part(condition, line_of(part), mark)
             if v.const is not UNKNOWN:
                 if bool(v.const) == stops_at:
-                    return Value(const=v.const) if not joined else mixed(*joined)._replace(const=UNKNOWN)
+                    is_sure = not joined or bool(self.fixed)
+                    return Value(const=v.const) if is_sure else mixed(*joined)._replace(const=UNKNOWN)
                 continue
             joined.append(v)
             if not v.dep & DIFFERS:
@@ -254,7 +269,7 @@ class Expressions:
 
     def _compare(self, op: str, parts: list[Expr]) -> Value:
         a, b = self.value(parts[0]), self.value(parts[1])
-        if a.const is not UNKNOWN and b.const is not UNKNOWN:
+        if a.const is not UNKNOWN and b.const is not UNKNOWN and not self._is_fixed(parts[0]):
             return PLAIN
         if is_agreed([a, b]):
             return Value(sort=AGREED)
@@ -270,12 +285,18 @@ class Expressions:
                 return Value(OWN_BATCH, sort=TEST)
             if tested.dep & FAILED:
                 return Value(FAILED)
+            if tested.const is None and self._is_fixed(parts[0]):
+                return Value(const=op == "is")
+            if isinstance(parts[0], Ref) and parts[0].path.endswith(".grad"):
+                self.link.asks_grads.add(self.file)
+                if self.link.skips_layers:  # those of layers that this rank's batch did not touch have none
+                    return Value(HELD, sort=TEST)
             if tested.dep & MAYBE_NONE:
                 return Value(
                     RANK, zero=tested.zero if op == "is not" else None if tested.zero is None else not tested.zero
                 )
             return Value(params=tested.params, sort=("none test",)) if tested.params else PLAIN
-        if _is_device(parts[0]) and b.const == 0:
+        if is_device(parts[0]) and b.const == 0:
             return Value(RANK, zero=op in ("==", "is"))
         if op in ("in", "not in") and b.dep & DATA:  # which keys there are is the same for all batches
             b = b._replace(dep=b.dep & ~DATA)
@@ -288,6 +309,9 @@ class Expressions:
             if is_zero and not joined.dep & OF_DATA:
                 joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
         return joined._replace(sort=TEST) if is_of_data(joined) else joined
+
+    def _is_fixed(self, e: Expr) -> bool:
+        return isinstance(e, Ref) and e.path in self.fixed
 
     def _either(self, parts: list[Expr]) -> Value:
         test = self.value(parts[0])
@@ -315,6 +339,8 @@ class Expressions:
         if v.sort == ("ext", "os.environ") and isinstance(index, Const):
             return value_of_name(str(index.value).lower())
         at = self.value(index)
+        if isinstance(base, Ref) and _OWN_GROUP.fullmatch(base.path.rpartition(".")[2]) and "." in base.path:
+            return Value(RANK)  # a rank of the group that this one is in
         if v.sort == ("parts",):
             return Value(UNEVEN, sort=("share", "part")) if at.dep & RANK else PLAIN
         if v.sort is not None and v.sort[0] == "many":
@@ -329,7 +355,7 @@ class Expressions:
         ):  # how many columns there are is the same everywhere
             return PLAIN
         if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length"):
-            return v
+            return v if keeps_length(index) else v._replace(dep=v.dep & ~LONGEST)
         if isinstance(index, Op) and index.op == ":":
             lower, upper, step = (self.value(p) for p in index.parts)
             if lower.dep & RANK and not upper.dep & RANK and is_step(step) and v.sort != ("padded",):
@@ -347,30 +373,27 @@ class Expressions:
         return Value(v.dep, v.params) if v.dep or v.params else PLAIN
 
     def _comprehension(self, parts: list[Expr]) -> Value:
-        before, dep = dict(self.env), 0
+        before, dep, sort = dict(self.env), 0, None
         for loop in parts[1:]:
             assert isinstance(loop, Op)
             over = self.value(loop.parts[1])
             dep |= over.dep & UNEVEN
             self.assign(loop.parts[0], element(over), is_certain=True)
+            if over.sort is not None and (over.sort[0] == "sized" or over.sort == PICKED):
+                sort = over.sort
+            if over.sort == ("share", "range") and over.dep & DATA:  # as many as its batch says
+                dep, sort = dep | UNEVEN, over.sort
             for condition in loop.parts[2:]:
                 dep |= UNEVEN if self.value(condition).dep & RANK else 0
+                if is_held(condition, loop.parts[0]):
+                    sort = PICKED
         made = self.value(parts[0])
         self.env.clear()
         self.env.update(before)
+        if sort is not None and (sort[0] in ("picked", "share") or not made.sort):
+            return Value(made.dep | dep, made.params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
         return Value(made.dep | dep, made.params, ("many", made.sort) if made.sort else None)
 
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""
         raise NotImplementedError
-
-
-def is_choice(e: Expr, v: Value) -> bool:
-    """A setting, in `sharded or rank == 0`: where all must come, all come. Whether there are others at all is no such setting."""
-    plain = isinstance(e, Ref | Call) and not v.dep & DIFFERS and name_of(e) not in known.SINGLE
-    return plain and known.rank_kind(name_of(e)) is None and known.IS_DISTRIBUTED.fullmatch(name_of(e)) is None
-
-
-def _is_device(e: Expr) -> bool:
-    """`args.gpu == 0`: each process has the device of its number on the node."""
-    return isinstance(e, Ref) and e.path.rpartition(".")[2] in ("gpu", "gpu_id", "local_gpu", "proc_id")

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from unhang.lint import known
 from unhang.lint.arguments import found_in_environment, found_in_rest, parameter_value
-from unhang.lint.branches import Branches, Exit, Pending, joined_env, worst_first
+from unhang.lint.branches import Exit, Pending, joined_env, worst_first
 from unhang.lint.divergence import Cause, compared, finding_of
-from unhang.lint.ir import Call, Const, Do, Expr, Handler, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
-from unhang.lint.link import Link, is_one_rank
+from unhang.lint.handlers import Handlers
+from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
+from unhang.lint.link import Link, is_gate, is_one_rank
 from unhang.lint.single import (
-    after_failure,
-    close_handler,
-    fails_at,
     found_in_call,
     found_in_endless_loop,
     found_in_function,
-    found_in_handler,
     found_in_order,
     found_in_stop,
-    hands_over,
-    is_broad_handler,
-    is_feature_test,
 )
 from unhang.lint.special import (
     COLLECTED,
     ENDS,
+    PICKED,
     called_name,
     element,
+    empty_lists,
     ends_process,
     is_collected,
     items_of,
@@ -44,27 +41,32 @@ from unhang.lint.values import (
     DIFFERS,
     FAILED,
     LOCAL,
-    LOSS,
     MAYBE_NONE,
     MOST_EFFECTS,
     OWN_BATCH,
     PLAIN,
+    RAISED,
     RANK,
     UNEVEN,
     UNKNOWN,
     Conditional,
     Effect,
     Needs,
+    Raised,
     Summary,
     Value,
     either,
+    mixed,
 )  # fmt: skip
 
+_HELD = re.compile(r"\w+\.\w+ is not None")
+_WRAPPED = {("wrap", sort) for sort in ("ddp", "apex", "fsdp", "fsdp2", "engine")}
 
-class Frame(Branches):
-    """The run of one function. `later`: what its callers decide."""
 
-    def __init__(self, link: Link, file: int, at: int) -> None:
+class Frame(Handlers):
+    """The run of one function. `later`: what its callers decide; `is_special`: it is followed for one of them, for what leaves it and how often it goes round."""
+
+    def __init__(self, link: Link, file: int, at: int, given: frozenset[tuple[int, Value]] = frozenset()) -> None:
         self.link, self.file, self.at = link, file, at
         of = link.project.files[file]
         self.path, self.function = of.path, of.functions[at]
@@ -74,6 +76,7 @@ class Frame(Branches):
         self.conditions: list[tuple[Cause, int, int]] = []
         self.no_sync, self.loops, self.uneven_is_fine = 0, 0, 0
         self.unified: set[int] = set()
+        self.wraps: dict[int, Value] = {}
         self.later: list[Conditional] = []
         self.has_limit = False
         self.handles: list[tuple[str, Call]] = []
@@ -85,6 +88,10 @@ class Frame(Branches):
         self._unsure, self._no_exits = 0, 0
         self._endless, self._uneven_loops = 0, 0
         self._line, self._is_empty = 0, False
+        self._empty: set[str] = set()
+        self.is_leaving = 0
+        self.raises: set[Raised] = set()
+        self._filled: set[str] = set()
         self._fills, self._leaves_together = 0, False
         self._over_parameters: list[int] = []
         self._passes_on: list[int] = []
@@ -94,15 +101,22 @@ class Frame(Branches):
         self.uniform: set[str] = set()
         for i, name in enumerate(self.function.parameters):
             self.env[name.lstrip("*")] = parameter_value(link, file, self.function, i, name)
+        for i, value in given:
+            self.env[self.function.parameters[i]] = value
+        self.fixed = {self.function.parameters[i] for i, value in given if value.const is not UNKNOWN}
+        self.is_special = bool(given)
         self._given = dict(self.env)
 
     def run(self, summary: Summary) -> None:
         """Follows the function, and fills its summary."""
-        if is_one_rank(self.function.decorators):
-            name = next(d for d in self.function.decorators if is_one_rank([d]))
+        gates = (d for d in self.function.decorators if is_one_rank([d]) or is_gate(self.link.project, self.file, d))
+        name = next(gates, None)
+        if name is not None:
             self._branch(Cause(Value(RANK, zero=True), self.function.line, f"@{name}", self.path), self.function.body)
         else:
             self.block(self.function.body)
+        summary.raises = frozenset(self.raises)
+        summary.leaves = [e.cause for e in self._exits if e.kind == "raise" and not e.cause.value.params]
         self._close(self._exits)
         self._close_pending()
         for path, line, causes in self._stops:
@@ -110,7 +124,7 @@ class Frame(Branches):
                 found_in_stop(self, path, line, causes[0])
         summary.effects = [of_parameters(e) for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
-        summary.unifies = frozenset(self.unified)
+        summary.unifies, summary.wraps = frozenset(self.unified), self.wraps
         returned = PLAIN
         for n, value in enumerate(self._returned):
             returned = value if n == 0 else either(returned, value)
@@ -152,12 +166,19 @@ class Frame(Branches):
 
     def _do(self, s: Do) -> str:
         self.value(s.value)
+        match s.value:
+            case Call(func=Ref(path=path)) if path.endswith(".append") and path[:-7] in self._empty and self.loops:
+                is_held = any(_HELD.fullmatch(c.text) for c, *_ in self.conditions)
+                self.env[path[:-7]] = Value(sort=PICKED if is_held else None)
         return "exit" if ends_process(s.value) else ""
 
     def _set(self, s: Set) -> str:
         self._line = s.line
+        self._empty |= empty_lists(s)
         self._is_empty = isinstance(s.value, Op) and s.value.op == "seq" and not s.value.parts and not s.adds
         value = self.value(s.value)
+        if isinstance(s.value, Ref) and value is PLAIN and known.is_method(s.value.path):
+            value = Value(sort=("lib", s.value.path))  # another name for a method of a library
         if s.adds:
             value = either(self.value(s.targets[0]), value)
         kept = s.targets[0].path if isinstance(s.targets[0], Ref) else "."
@@ -180,6 +201,7 @@ class Frame(Branches):
             base = target.parts[0].path
             if base.endswith("environ") and isinstance(target.parts[1], Const):
                 found_in_environment(self, target.parts[1].value, value, self._line)
+            self._filled.add(base)
             dep = value.dep & DATA | (UNEVEN if self._uneven_loops else 0)
             if dep and base in self.env:
                 self.env[base] = self.env[base]._replace(dep=self.env[base].dep | dep, sort=None)
@@ -205,9 +227,16 @@ class Frame(Branches):
         self.env[target.path] = value
         head, _, name = target.path.partition(".")
         me = self.env.get(head)
-        if name and value.sort in (("wrap", "ddp"), ("wrap", "fsdp"), ("wrap", "engine")):
+        if name and value.sort in _WRAPPED:
             self.link.wrapped[self.file, last] = value
-        if name and "." not in name and me is not None and me.sort is not None and me.sort[0] == "obj":
+        if (
+            name
+            and "." not in name
+            and not self.is_special
+            and me is not None
+            and me.sort is not None
+            and me.sort[0] == "obj"
+        ):
             self.link.set_attribute(me.sort[1], me.sort[2], name, value)
 
     def _leave(self, s: Leave) -> str:
@@ -220,7 +249,10 @@ class Frame(Branches):
             self._passes_on += self._over_parameters[-1:]
         if s.kind == "yield":
             return ""
-        if s.kind == "raise" and not (s.value is not None and ENDS.search(name_of(s.value))):
+        if s.kind == "raise" and not (s.value is not None and self._ends_well(s.value)):
+            why = mixed(*(c.value for c, *_ in self.conditions))
+            if (why.dep & DIFFERS or why.params) and s.value is not None:
+                self.raises.add((name_of(s.value), why.dep & DIFFERS, why.params))
             return "raise"
         inside = self.loops if s.kind not in ("return", "raise") else 0
         self._leaves_together |= any(c.value.sort == AGREED and depth >= self.loops for c, _, depth in self.conditions)
@@ -235,7 +267,8 @@ class Frame(Branches):
                 zero = cause.value.zero if value.const is True else None
                 if value.const is False:
                     zero = not (cause.value.zero or False)
-                dep = cause.value.dep & DIFFERS & ~FAILED  # what is not to be had is so on all ranks, perhaps
+                dep = cause.value.dep & DIFFERS
+                dep &= -1 if dep & RAISED else ~FAILED  # what is not to be had is so on all ranks, perhaps
                 value = value._replace(dep=value.dep | dep, zero=zero, const=UNKNOWN)
             is_empty = isinstance(s.value, Op) and s.value.op in ("dict", "seq") and not s.value.parts
             if is_empty and any(c.value.dep & RANK for c, *_ in differing):
@@ -250,6 +283,25 @@ class Frame(Branches):
             cause, mark, depth = (alone or differing[-1:])[0]
             self._exits.append(Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth, self.needs))
         return s.kind
+
+    def _ends_well(self, raised: Expr) -> bool:
+        """Whether an exception ends the process without a failure, by its name or by what it is made of."""
+        name = raised.func if isinstance(raised, Call) else raised
+        if (
+            isinstance(raised, Call)
+            and name == Ref("SystemExit")
+            and raised.args
+            and raised.args[0] not in (Const(0), Const(None))
+        ):
+            return False  # the launcher sees a failure
+        symbol = self.link.project.symbol_of(self.file, name.path) if isinstance(name, Ref) else None
+        bases = self.link.project.base_names(symbol.file, symbol.name) if symbol and symbol.kind == "class" else set()
+        return ENDS.search(name_of(raised)) is not None or any(ENDS.search(b) for b in bases)
+
+    def leave_with(self, causes: Sequence[Cause], node: Call) -> None:
+        """A function that is called here may raise: the rank that leaves by it is compared with those that go on."""
+        for cause in causes if not (self._unsure or self._no_exits) else ():
+            self._exits.append(Exit("raise", cause, node.line, node.column, [], len(self.conditions), self.needs))
 
     def _loop(self, s: Loop) -> str:
         over = self.value(s.over)
@@ -282,7 +334,7 @@ class Frame(Branches):
         made = self.effects[mark:]
         mine = [e for e in self._exits if e not in exits]
         for way_out in mine:
-            if way_out.kind in ("break", "return") and not way_out.is_replaced:
+            if way_out.kind in ("break", "return", "raise") and not way_out.is_replaced:
                 way_out.rest += [e for e in made if e not in way_out.rest]
         self._close([e for e in mine if e.kind in ("break", "continue")])
         self._exits = exits + [e for e in mine if e.kind not in ("break", "continue")]
@@ -307,7 +359,7 @@ class Frame(Branches):
         alone = worst_first(compared(made, [], cause)[0])
         if alone:
             self._cut(mark)
-            self._report(finding_of(cause, alone[0], self.path, is_loop=True), alone[0])
+            self._report(finding_of(cause, alone[0], self.path, is_loop=True), alone[0], True)
             self.effects += [e for e in made if e not in alone]
 
     def _with(self, s: With) -> str:
@@ -328,66 +380,6 @@ class Frame(Branches):
         self.no_sync -= no_sync
         self.uneven_is_fine -= uneven
         return end
-
-    def _handler(self, s: Try, handler: Handler, made: list[Effect], is_fallback: bool) -> str:
-        """What a rank does that comes to a handler, while the others do not."""
-        at, exits, text = len(self.effects), list(self._exits), f"except {', '.join(handler.names)}".rstrip()
-        is_known, is_broad = is_feature_test(handler), is_broad_handler(handler)
-        dep = 0
-        if not is_known and not is_broad and any(e.hidden for e in made):  # a batch that one rank cannot use
-            dep = LOSS
-        elif (
-            is_broad
-            and not is_known
-            and not is_fallback
-            and handler.names != ["AssertionError"]
-            and self.at
-            and fails_at(s.body)
-        ):
-            dep = FAILED
-        if dep:
-            self.conditions.append((Cause(Value(dep), handler.line, text, self.path), at, self.loops))
-        end = self.block(handler.body)
-        if dep:
-            self.conditions.pop()
-        mine = [e for e in self._exits if e not in exits and (e.rest or dep)]
-        own = self._cut(at)
-        if found_in_handler(self, handler, end, made, own, is_fallback):
-            mine = []
-        for way_out in mine:
-            if way_out.cause.value.dep & FAILED and way_out.depth == len(self.conditions):
-                way_out.rest[:0] = after_failure(s.body, made)
-                way_out.is_replaced = hands_over(self, handler.body)
-        self._exits = exits + mine
-        if own and not is_fallback and not is_known:
-            cause = Cause(PLAIN, handler.line, text, self.path)
-            if end in ("", "break", "continue"):
-                close_handler(self, own, made, text)
-            else:
-                self._exits.append(Exit("except", cause, handler.line, 0, own, len(self.conditions), rest=list(made)))
-        return end
-
-    def _try(self, s: Try) -> str:
-        mark = len(self.effects)
-        before = dict(self.env)
-        end = self.block(s.body)
-        made = self.effects[mark:]
-        if not end:
-            end = self.block(s.orelse)
-        after = self.env
-        ends = []
-        is_fallback = (
-            len(s.body) == 1 and any(e.param < 0 for e in made) and not isinstance(s.body[0], If | Loop | With | Try)
-        )
-        for handler in s.handlers:
-            self.env = joined_env(before, after)
-            ends.append(self._handler(s, handler, made, is_fallback))
-        self.env = after if not s.handlers else joined_env(after, self.env)
-        at = len(self.effects)
-        final = self.block(s.final)
-        if s.final and len(self.effects) > at:
-            found_in_handler(self, None, "", made, self.effects[at:])
-        return final or (end if all(ends) else "")
 
 
 _STATEMENTS: dict[type, Callable[[Frame, Any], str]] = {

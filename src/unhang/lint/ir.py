@@ -11,7 +11,7 @@ from functools import cached_property
 
 import msgspec
 
-VERSION = 2
+VERSION = 3
 
 
 class Node(msgspec.Struct, array_like=True, gc=False, tag_field="t"):
@@ -151,6 +151,7 @@ class Function(msgspec.Struct, array_like=True, dict=True):
 
     `owner`: its class, by its name in the file; `inside`: the number of the function it is written in, -1: none.
     `words`: the last names of what it calls. `sets`: attributes of `self` that it assigns. `defaults`: of the last parameters.
+    `annotated`: parameters that are said to be wrapped modules, with the names of the wrappers.
     `is_spawned`: torch.multiprocessing starts it on each rank, and gives it the number of the rank first.
     """
 
@@ -166,6 +167,7 @@ class Function(msgspec.Struct, array_like=True, dict=True):
     is_generator: bool
     raw: msgspec.Raw
     is_spawned: bool = False
+    annotated: dict[str, str] = {}
 
     @cached_property
     def body(self) -> list[Stmt]:

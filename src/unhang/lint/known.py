@@ -5,24 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import NamedTuple
 
 from unhang.analyze.rank_names import kind_of_name
-
-
-class Collective(NamedTuple):
-    """A call that all members of a group must make.
-
-    `op`: its family, so that two spellings of one operation are equal; `group_at`: position of the group argument, -1: none.
-    `unifies`: positions of arguments that are equal on all ranks afterwards; `returns`: the result is. `group`: the smaller group it is for.
-    """
-
-    op: str
-    group_at: int = -1
-    unifies: tuple[int, ...] = ()
-    returns: bool = False
-    group: str = ""
-
+from unhang.lint.libraries import CHECKPOINTS, MESHES, OF_LIBRARIES, Collective
 
 _DIST = "torch.distributed"
 _OPS: dict[str, Collective] = {
@@ -142,10 +127,10 @@ WRAPPERS: Mapping[str, str] = {
     "torch.distributed.fsdp.fully_sharded_data_parallel.FullyShardedDataParallel": "fsdp",
     "fairscale.nn.FullyShardedDataParallel": "fsdp",
     "fairscale.nn.data_parallel.FullyShardedDataParallel": "fsdp",
-    "torch.distributed.fsdp.fully_shard": "fsdp",
-    "torch.distributed._composable.fsdp.fully_shard": "fsdp",
+    "torch.distributed.fsdp.fully_shard": "fsdp2",
+    "torch.distributed._composable.fsdp.fully_shard": "fsdp2",
     "deepspeed.initialize": "engine",
-    "apex.parallel.DistributedDataParallel": "ddp",
+    "apex.parallel.DistributedDataParallel": "apex",
     "accelerate.Accelerator": "accelerator",
     "accelerate.accelerator.Accelerator": "accelerator",
     "transformers.Trainer": "hf trainer",
@@ -170,6 +155,8 @@ HIDDEN: Mapping[str, Mapping[str, str]] = {
         "clip_grad_norm_": "clip_grad_norm_",
         "generate": "forward",
     },
+    "apex": {"()": "", "forward": "", "backward": "backward"},  # its forward keeps to itself
+    "fsdp2": {"()": "forward", "forward": "forward", "backward": "backward", "generate": "forward"},
     "engine": {
         "()": "forward",
         "forward": "forward",
@@ -185,58 +172,6 @@ HIDDEN: Mapping[str, Mapping[str, str]] = {
     "fabric": {},
     "trainer": {"fit": "fit", "validate": "fit", "test": "fit", "predict": "fit", "save_checkpoint": "save"},
 }
-_FSDP = "torch.distributed.fsdp.FullyShardedDataParallel"
-_STATE = "torch.distributed.checkpoint.state_dict"
-# What other libraries have for all ranks, by full names; a `group` is a smaller one.
-_OF_LIBRARIES: Mapping[str, Collective] = {
-    **{f"{_STATE}.{verb}_{what}state_dict": Collective("state_dict") for verb in ("get", "set") for what in ("", "model_", "optimizer_")},
-    **{
-        f"{_FSDP}.{name}": Collective("state_dict")
-        for name in ("optim_state_dict", "full_optim_state_dict", "scatter_full_optim_state_dict", "summon_full_params")
-    },
-    "deepspeed.zero.GatheredParameters": Collective("all_gather"),
-    "torch.distributed.tensor.distribute_tensor": Collective("scatter"),
-    "torch.distributed.tensor.distribute_module": Collective("scatter"),
-    "torch.distributed._symmetric_memory.rendezvous": Collective("rendezvous", 1),
-    "detectron2.utils.comm.synchronize": Collective("barrier"),
-    "detectron2.utils.comm.gather": Collective("gather"),
-    "detectron2.utils.comm.all_gather": Collective("all_gather", -1, (), True),
-    "detectron2.utils.comm.reduce_dict": Collective("reduce"),
-    "detectron2.utils.comm.shared_random_seed": Collective("all_gather", -1, (), True),
-    "torch_xla.core.xla_model.rendezvous": Collective("barrier"),
-    "torch_xla.core.xla_model.all_reduce": Collective("all_reduce", -1, (1,), True),
-    "torch_xla.core.xla_model.all_gather": Collective("all_gather", -1, (), True),
-    "torch_xla.core.xla_model.mesh_reduce": Collective("all_gather", -1, (), True),
-    **{
-        f"vllm.distributed{where}.tensor_model_parallel_{op}": Collective(op, -1, (), op != "gather", "tp")
-        for where in ("", ".communication_op", ".parallel_state") for op in ("all_reduce", "all_gather", "gather")
-    },
-    **{
-        f"megatron.core.tensor_parallel{where}.{name}": Collective(op, group="tp")
-        for where in ("", ".mappings")
-        for name, op in {
-            "gather_from_tensor_model_parallel_region": "all_gather",
-            "gather_from_sequence_parallel_region": "all_gather",
-            "reduce_from_tensor_model_parallel_region": "all_reduce",
-            "reduce_scatter_to_sequence_parallel_region": "reduce_scatter",
-        }.items()
-    },
-}  # fmt: skip
-CHECKPOINTS = {
-    "torch.distributed.checkpoint.save": "save",
-    "torch.distributed.checkpoint.load": "load",
-    "torch.distributed.checkpoint.save_state_dict": "save",
-    "torch.distributed.checkpoint.load_state_dict": "load",
-    "torch.distributed.checkpoint.async_save": "save",
-    "torch.distributed.checkpoint.state_dict_saver.save": "save",
-    "torch.distributed.checkpoint.state_dict_loader.load": "load",
-}
-MESHES = {
-    "torch.distributed.device_mesh.init_device_mesh",
-    "torch.distributed.init_device_mesh",
-    "torch.distributed.device_mesh.DeviceMesh",
-}
-
 # Names that say where a call runs: decorators whose function runs on one rank alone.
 ONE_RANK_DECORATORS = {
     *("rank_zero_only", "on_main_process", "main_process_only", "master_only", "only_on_main_process", "rank0_only"),
@@ -258,6 +193,8 @@ LOCAL_SOURCES = {
 }
 # Methods without arguments that tell how far something local is.
 PROGRESS = {"done", "query", "is_alive", "qsize", "getsockname"}
+QUEUE = re.compile(r"queue|(?:^|[._])q$")
+NO_LINE = 1 << 30
 FREE_PORTS = {
     "find_free_port",
     "get_free_port",
@@ -303,8 +240,8 @@ def collective(name: str) -> Collective | None:
         return _ON["hvd"].get(last)
     if name in CHECKPOINTS:
         return Collective(CHECKPOINTS[name])
-    if name in _OF_LIBRARIES:
-        return _OF_LIBRARIES[name]
+    if name in OF_LIBRARIES:
+        return OF_LIBRARIES[name]
     if name in MESHES:
         return Collective("device_mesh")
     if name.startswith("accelerate.utils.") and last in (
@@ -342,6 +279,12 @@ def method(owner: str, name: str) -> Collective | None:
         if last in names and name in _ON[sort]:
             return _ON[sort][name]
     return None
+
+
+def is_method(path: str) -> bool:
+    """Whether a path is a method that is a collective."""
+    owner, _, name = path.rpartition(".")
+    return bool(owner) and method(owner, name) is not None
 
 
 def of_sort(sort: str, name: str) -> Collective | None:
@@ -387,12 +330,12 @@ _ZERO = re.compile(
 WORDS = frozenset({
     *_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS, *(name for methods in _ON.values() for name in methods),
     *(name for methods in HIDDEN.values() for name in methods if name not in ("()", "forward", "step")),
-    *(full.rpartition(".")[2] for full in (*WRAPPERS, *CHECKPOINTS, *MESHES, *_OF_LIBRARIES)), "DDP", "FSDP", "prepare", "setup",
+    *(full.rpartition(".")[2] for full in (*WRAPPERS, *CHECKPOINTS, *MESHES, *OF_LIBRARIES)), "DDP", "FSDP", "prepare", "setup",
     "Thread", "DataLoader", "init_process_group", "submit", "Timer", "register", "signal", "finalize", "log", "log_dict",
 })  # fmt: skip
 
 # A file without any of these in it, and which calls nobody that has, cannot make a finding.
 HINTS = (
     rb"[Dd]istributed|accelerat|lightning|deepspeed|[Ff]abric|FSDP|DDP|fully_shard|all_reduce|all_gather|barrier"
-    rb"|horovod|torch_xla|torchmetrics|detectron2|is_main_process|is_world_process_zero|is_global_zero|experts\[|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist"
+    rb"|horovod|torch_xla|torchmetrics|detectron2|is_main_process|is_world_process_zero|is_global_zero|experts\[|self\.experts\b|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist|signal\.signal\("
 )

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from unhang.lint import known
+from unhang.lint import known, libraries
 from unhang.lint.divergence import GROUPS
-from unhang.lint.ir import Expr, File, Found, Ref, Set, nodes_in
+from unhang.lint.ir import Call, Const, Expr, File, Found, If, Op, Ref, Set, nodes_in
 from unhang.lint.project import Project, Symbol
-from unhang.lint.values import FAILED, LOCAL, NO_PARAMS, PLAIN, Effect, Summary, Value, either
+from unhang.lint.values import FAILED, LOCAL, NO_PARAMS, PLAIN, RAISED, Effect, Summary, Value, either
 
 _DEEPEST = 40
 _NOT_IN_TESTS = {"LNT106", "LNT203", "LNT206"}  # a test that catches what fails, or plays ranks with threads
@@ -43,7 +43,7 @@ class Link:
         self.wrapped: dict[tuple[int, str], Value] = {}
         self.without_limit: dict[tuple[str, int], Found] = {}
         self.built: dict[tuple[int, str], dict[int, Value]] = {}
-        self._summaries: dict[tuple[int, int], Summary] = {}
+        self._summaries: dict[tuple[int, int, frozenset[tuple[int, Value]]], Summary] = {}
         self._tops: dict[tuple[int, str], Value] = {}
         self._modules: dict[int, dict[str, Value]] = {}
         self._attributes: dict[tuple[int, str], dict[str, Value]] = {}
@@ -51,7 +51,12 @@ class Link:
         self._following: list[int] = []  # the files of the functions that are being followed now
         self._used: dict[int, set[int]] = {}  # file -> files whose functions asked something of it
         self.whole = self._kept_whole(files)
+        self.trains = any(n.startswith("torch.distributed") for f in files for n in f.names.values())
+        self.is_parallel = any(n.startswith(libraries.PARALLEL) for f in files for n in f.names.values())
         self.wraps = any(n in known.WRAPPERS or n == "deepspeed" for f in files for n in f.names.values())
+        self.skips_layers = False  # a module of the project runs its layers by what is in the batch
+        self.asks_grads: set[int] = set()  # files that ask which gradients there are
+        self.has_pipes = any(n.startswith(libraries.PIPES) for f in files for n in f.names.values())
         self.callers: dict[tuple[int, int], set[tuple[int, int]]] = {}
 
     def _kept_whole(self, files: Sequence[File]) -> set[str]:
@@ -79,7 +84,7 @@ class Link:
         if self.flags or self.global_flags:
             return set(range(len(self.project.files)))
         built = {of[0] for of, given in self.built.items() if any(v.sort is not None for v in given.values())}
-        stale = built | {file for file, _ in self.wrapped}
+        stale = built | {file for file, _ in self.wrapped} | (self.asks_grads if self.skips_layers else set())
         todo = list(stale)
         while todo:
             more = self._used.get(todo.pop(), set()) - stale
@@ -101,7 +106,7 @@ class Link:
                 for k, f in todo.items()
                 if f.is_generator
                 or not words.isdisjoint(f.words)
-                or (self.wraps and f.name == "forward" and not known.FILTERS.isdisjoint(f.words))
+                or ((self.wraps or self.trains) and f.name == "forward" and not known.FILTERS.isdisjoint(f.words))
             ]
             if not found:
                 return
@@ -140,6 +145,10 @@ class Link:
         """Keeps a finding, once."""
         if found.code in _NOT_IN_TESTS and _TEST.fullmatch(os.path.basename(path)):
             return
+        if found.code == "LNT111":
+            self.skips_layers = True
+            if not self.wraps:
+                return
         key = (path, found.code, found.line, found.column)
         if found.words.get("at"):
             key = self._causes.setdefault((path, found.code, found.words["at"], found.words.get("condition", "")), key)
@@ -262,9 +271,9 @@ class Link:
         """A method sets an attribute of `self`."""
         values = self._attributes.setdefault((file, cls), {})
         sort = value.sort
-        if sort is not None and sort[0] in ("param", "of"):
+        if sort is not None and sort[0] in ("param", "of", "sized"):
             value = value._replace(sort=None)
-        value = value._replace(params=NO_PARAMS, dep=value.dep & ~FAILED)
+        value = value._replace(params=NO_PARAMS, dep=value.dep & (-1 if value.dep & RAISED else ~FAILED))
         values[name] = either(values[name], value) if name in values else value
 
     def _note_signals(self) -> None:
@@ -286,11 +295,11 @@ class Link:
 
     # Functions.
 
-    def summary(self, file: int, at: int) -> Summary:
-        """What a function does to its callers."""
+    def summary(self, file: int, at: int, given: frozenset[tuple[int, Value]] = frozenset()) -> Summary:
+        """What a function does to its callers; `given`: to one that gives these values."""
         from unhang.lint.flow import Frame
 
-        key = (file, at)
+        key = (file, at, given)
         self._asked(file)
         found = self._summaries.get(key)
         if found is not None:
@@ -301,7 +310,7 @@ class Link:
             return summary
         self._following.append(file)
         try:
-            frame = Frame(self, file, at)
+            frame = Frame(self, file, at, given)
             with suppress(RecursionError):  # what was found so far stays
                 frame.run(summary)
             if at == 0:
@@ -317,7 +326,7 @@ class Link:
             return ()
         if sort[0] == "wrap":
             op = known.HIDDEN.get(sort[1], {}).get(method)
-            return () if op is None else (Effect(op, "", (), sort[1]),)
+            return (Effect(op, "", (), sort[1]),) if op else ()
         if sort[0] == "param":
             return (Effect("call", "", (), "", sort[1], method),)
         if sort[0] in ("out", "of"):
@@ -343,6 +352,40 @@ class Link:
                     words = {**found.words, "collective": effect.way[-1].text}
                     self.report(path, Found(found.code, found.line, found.column, words, way))
                     break
+
+
+def is_gate(project: Project, file: int, decorator: str) -> bool:
+    """Whether a decorator of the project calls what it decorates on one rank only: `if rank == 0: return fn(...)`."""
+    symbol = project.symbol_of(file, decorator)
+    if symbol is None or symbol.kind != "fn":
+        return False
+    key = (symbol.file, symbol.at)
+    if key not in project.gates:
+        project.gates[key] = _lets_one_through(project, symbol)
+    return project.gates[key]
+
+
+def _lets_one_through(project: Project, symbol: Symbol) -> bool:
+    outer = project.function(symbol.file, symbol.at)
+    inner = [f for f in project.files[symbol.file].functions if f.inside == symbol.at and f.name != "<lambda>"]
+    if len(inner) != 1 or not outer.parameters:
+        return False
+    calls = [n for n in nodes_in(inner[0].body) if isinstance(n, Call) and n.func == Ref(outer.parameters[0])]
+    by_rank = [n for n in nodes_in(inner[0].body) if isinstance(n, If) and is_of_rank(n.test) and not n.orelse]
+    inside = [
+        n for b in by_rank for n in nodes_in(b.body) if isinstance(n, Call) and n.func == Ref(outer.parameters[0])
+    ]
+    return len(calls) == len(inside) == 1
+
+
+def is_of_rank(test: Expr) -> bool:
+    """Whether a condition is for one rank, by its names."""
+    match test:
+        case Op(op="==", parts=[Ref() | Call() as of, Const(value=0)]) | (Ref() | Call() as of):
+            path = of.func if isinstance(of, Call) else of
+            kind = known.rank_kind(path.path.rpartition(".")[2]) if isinstance(path, Ref) else None
+            return kind is not None and (isinstance(test, Op) or kind == "zero")
+    return False
 
 
 def is_one_rank(decorators: Sequence[str]) -> bool:

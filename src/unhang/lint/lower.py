@@ -26,6 +26,7 @@ from unhang.lint.ir import (
     With,
     packed,
 )
+from unhang.lint.known import WRAPPERS
 from unhang.lint.syntax import Syntax
 
 _NOTHING = Const(None)
@@ -34,8 +35,13 @@ _COMPARE = {
     ast.Is: "is", ast.IsNot: "is not", ast.In: "in", ast.NotIn: "not in",
 }  # fmt: skip
 _ARITHMETIC = {ast.Mod: "%", ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Div: "/"}
+_WRAPPERS = frozenset({"FSDP", "DDP", *(full.rpartition(".")[2] for full in WRAPPERS)})
 _MOST_TEXT = 70
 _SPAWNS = frozenset({"spawn", "start_processes"})
+
+
+def _last(node: ast.Name | ast.Attribute) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr
 
 
 class Lowering:
@@ -101,15 +107,22 @@ class Lowering:
         if a.vararg:
             parameters.append("*" + a.vararg.arg)
             defaults.append(None)
+        wrappers = {
+            x.arg: dotted(x.annotation)
+            for x in (*positional, *a.kwonlyargs)
+            if isinstance(x.annotation, ast.Name | ast.Attribute) and _last(x.annotation) in _WRAPPERS
+        }
         statements = node.body
         owner = self._owner
         if self._at > 0:
             self._owner = ""
         rounds, self._syntax.within_loops = self._syntax.within_loops, [node]
         try:
-            return self._function(
+            at = self._function(
                 node.name, node.lineno, parameters, defaults, decorators, lambda: self._block(statements)
             )
+            self.functions[at].annotated = wrappers
+            return at
         finally:
             self._owner, self._syntax.within_loops = owner, rounds
 
@@ -171,6 +184,8 @@ class Lowering:
     def _target(self, node: ast.expr) -> Expr:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
             self._sets.add(node.attr)
+        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
+            self._target(node.value)  # what is put into it
         elif isinstance(node, ast.Tuple | ast.List):
             return Op("seq", [self._target(e) for e in node.elts])
         return self._expr(node)
@@ -284,6 +299,8 @@ class Lowering:
         func = node.func
         name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
         self._words.add(name)
+        if name == "partial" and node.args:
+            self._words.add(dotted(node.args[0]).rpartition(".")[2])
         self._syntax.call(self._at, node, name)
         args = [self._expr(a) for a in node.args] + [self._expr(k.value) for k in node.keywords]
         names = [k.arg or "" for k in node.keywords]

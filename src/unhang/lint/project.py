@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,6 +13,11 @@ from unhang.lint.ir import File, Function, Leave
 _MOST_STEPS = 6
 _LEAST_WORD = 5
 _MOST_LIKE = 20
+# Three words that are no plain verb of libraries (`load_state_dict`), or two that are bound together.
+_DISTINCT = re.compile(
+    r"(?!_|(?:load|save|get|set|register|from|named|zero|to|init|add|is|has|on|all|run|make|create|build|train|test|eval)_)\w{3,}_\w+_\w{3,}"
+    r"|[a-z]\w*_(?:for|from|with|of|to|across|between|over|and)_\w{3,}"
+)
 
 
 class Symbol(NamedTuple):
@@ -43,6 +49,7 @@ class Project:
             self._methods.append(methods)
         self._found: dict[tuple[int, str], Symbol | None] = {}
         self._modules: dict[tuple[str, str], int | None] = {}
+        self.gates: dict[tuple[int, int], bool] = {}  # decorators that let one rank through
         self._by_name: dict[str, list[tuple[str, int, int]]] | None = None
 
     def function(self, file: int, at: int) -> Function:
@@ -179,6 +186,13 @@ class Project:
         if len(alike) > 1:  # one that does nothing is for a single process, or abstract
             alike = [c for c in alike if self.function(*c[1:]).words]
         return alike[0][1:] if len(alike) == 1 else None
+
+    def by_name(self, name: str) -> tuple[int, int] | None:
+        """The one method of the project of this name, if it is a name that nobody else would give: `format_for_prediction`."""
+        if name in known.WORDS or _DISTINCT.fullmatch(name) is None:
+            return None
+        methods = self._methods_called(name)
+        return methods[0][1:] if len(methods) == 1 else None
 
     def _methods_called(self, name: str) -> list[tuple[str, int, int]]:
         """Every method of this name: its class in small letters, file, number."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint.ir import Expr, Found
-from unhang.lint.special import LENGTH
-from unhang.lint.values import DATA, DIFFERS, LOSS, MAYBE_NONE, RANK, Conditional, Place, Value
+from unhang.lint.special import LENGTH, PICKED
+from unhang.lint.values import DATA, DIFFERS, HELD, LOSS, MAYBE_NONE, RANK, Conditional, Place, Value
 
 if TYPE_CHECKING:
-    from unhang.lint.calls import Calls
     from unhang.lint.link import Link
+    from unhang.lint.passing import Passing
 
 _ONE_RANK = Value(RANK, zero=True)
 
 
-def settle(frame: Calls, conditional: Conditional, given: dict[int, tuple[Expr, Value]], place: Place) -> None:
+def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr, Value]], place: Place) -> None:
     """Decides a finding that depends on what this call gives."""
     link = frame.link
     if conditional.param not in given:
@@ -41,6 +41,8 @@ def settle(frame: Calls, conditional: Conditional, given: dict[int, tuple[Expr, 
             link.report(conditional.path, Found(**{**_fields(found), "words": words}))
     elif v.dep & (DATA if found.code == "LNT111" else DIFFERS) and v.sort != LENGTH:
         _report_given(link, conditional, place, v)
+    elif v.sort == PICKED:
+        _report_given(link, conditional, place, Value(HELD))
     elif v.sort is not None and v.sort[0] == "param":
         frame.later.append(conditional._replace(param=v.sort[1]))
 
@@ -52,7 +54,7 @@ def _report_given(link: Link, conditional: Conditional, place: Place, v: Value =
         found.code
         if v.dep & RANK or found.code == "LNT111"
         else "LNT107"
-        if v.dep & LOSS
+        if v.dep & (LOSS | HELD)
         else "LNT115"
         if v.dep & DATA
         else "LNT106"

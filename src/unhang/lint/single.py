@@ -27,14 +27,16 @@ from unhang.lint.ir import (
     nodes_in,
 )
 from unhang.lint.ir import Do as DoStatement
+from unhang.lint.libraries import Collective
 from unhang.lint.special import paths_in
-from unhang.lint.tensors import agrees_by_name, is_padded_alone
-from unhang.lint.values import RANK, RAW, UNEVEN, Conditional, Effect, Summary, Value
+from unhang.lint.tensors import agrees_by_name, is_padded_alone, is_padded_to_a_length
+from unhang.lint.values import LONGEST, RANK, RAW, UNEVEN, Conditional, Effect, Summary, Value
 
 if TYPE_CHECKING:
     from unhang.lint.branches import Branches
     from unhang.lint.divergence import Cause
     from unhang.lint.flow import Frame
+    from unhang.lint.handlers import Handlers
 
 _BROAD = {
     *("Exception", "BaseException", "RuntimeError", "ValueError", "OutOfMemoryError", "OSError", "IOError"),
@@ -83,8 +85,11 @@ def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Val
     if given is not None:
         given(frame, full, node, args)
     if name == "gathered":
-        _tensors(frame, known.Collective(full), node, args)
-        if any(is_padded_alone(frame.function, e, node.line) for e in node.args):
+        _tensors(frame, Collective(full), node, args)
+        alone = any(is_padded_alone(frame.function, e, node.line) for e in node.args)
+        if (alone or any(v.dep & LONGEST for v in args)) and not is_padded_to_a_length(
+            frame.link.project.files[frame.file].functions
+        ):
             how = "padded to the longest of this rank's own sequences"
             _found(frame, "LNT303", node.line, node.column, None, "", how=how, call=_text(node))
     made = known.collective(full) if full else None
@@ -182,7 +187,7 @@ _CALLS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
 }  # fmt: skip
 
 
-def _tensors(frame: Frame, made: known.Collective, node: Call, args: list[Value]) -> None:
+def _tensors(frame: Frame, made: Collective, node: Call, args: list[Value]) -> None:
     """A tensor whose memory a collective cannot use as it is, or whose size each rank has for itself."""
     for e, v in zip(node.args, args, strict=True):
         if v.sort is None or v.sort[0] not in ("odd", "ragged") or isinstance(e, Const):
@@ -222,7 +227,7 @@ def found_in_order(frame: Frame, s: Loop, over: Value, made: list[Effect]) -> No
 
 
 def found_in_handler(
-    frame: Frame,
+    frame: Handlers,
     handler: Handler | None,
     end: str,
     made: Sequence[Effect],
@@ -239,7 +244,7 @@ def found_in_handler(
             first = own[0].way[0]
             _found(frame, "LNT202", first.line, first.column, own[0])
         return False
-    if is_feature_test(handler) or (is_fallback and inside):
+    if is_feature_test(handler) or (is_fallback and inside) or frame.is_leaving or frame.is_alone():
         return False
     is_broad = is_broad_handler(handler)
     hidden = [e for e in made if e.hidden or (e.param >= 0 and e.method in ("()", "backward"))]
@@ -262,7 +267,7 @@ def found_in_handler(
     return True
 
 
-def is_told_after(frame: Frame, handler: Handler) -> bool:
+def is_told_after(frame: Handlers, handler: Handler) -> bool:
     """Whether what the handler notes is reduced or broadcast after it: the ranks skip together what one of them skips."""
     noted = {t.path for n in nodes_in(handler.body) if isinstance(n, Set) for t in n.targets if isinstance(t, Ref)}
     later = (
@@ -290,7 +295,7 @@ def after_failure(body: Sequence[Stmt], made: Sequence[Effect]) -> list[Effect]:
     return [e for e in made if e.way[0].line > line or (e.way[0].line == line and len(e.way) > 1)]
 
 
-def hands_over(frame: Frame, body: Sequence[Stmt]) -> bool:
+def hands_over(frame: Handlers, body: Sequence[Stmt]) -> bool:
     """Whether a handler ends with a call of what nobody knows: another way to do the same, perhaps."""
     last = body[-1].value if body and isinstance(body[-1], Leave) else None
     sort = frame.ref(last.func.path).sort if isinstance(last, Call) and isinstance(last.func, Ref) else RAW

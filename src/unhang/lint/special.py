@@ -8,7 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref
+from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set
 from unhang.lint.values import (
     AGREED,
     DATA,
@@ -34,6 +34,7 @@ LOCAL_RANK = ("local rank",)
 RANKS = (("rank",), LOCAL_RANK)
 BATCH = ("batch",)  # what a loader gave
 TEST = ("test",)  # the result of a comparison
+PICKED = ("picked",)  # those of this rank's parameters that have something: whether there are any is its own affair
 LENGTH = ("length",)  # how long it is: of interest where it may be 0
 _LOADER = re.compile(
     r"(?:\w+_)?(?:data_?)?loader|(?:\w+_)?dl|(?:train|val|valid|eval|test|data|batch|loader)_?iter(?:ator)?|(?:\w+_)?(?:mini_?|micro_?)?batches"
@@ -113,7 +114,7 @@ def element(v: Value) -> Value:
         return Value(v.dep & DATA, NO_PARAMS, sorts.pop() if len(sorts) == 1 else None)
     if sort[0] in ("out", "of"):
         return v
-    return Value(v.dep & DATA)
+    return Value(v.dep & DATA, v.params if sort[0] == "sized" else NO_PARAMS)
 
 
 def is_agreed(values: list[Value]) -> bool:
@@ -164,6 +165,29 @@ def is_column(index: Op) -> bool:
         isinstance(first, Op) and first.op == ":" and all(isinstance(p, Const) and p.value is None for p in first.parts)
     )
     return is_all and any(isinstance(p, Const) and isinstance(p.value, int) for p in index.parts[1:])
+
+
+def empty_lists(s: Set) -> set[str]:
+    """Names that an assignment binds to empty lists."""
+    pairs = [(t, s.value) for t in s.targets]
+    for target, value in list(pairs):
+        if isinstance(target, Op) and isinstance(value, Op) and len(target.parts) == len(value.parts):
+            pairs += zip(target.parts, value.parts, strict=True)
+    return {t.path for t, v in pairs if isinstance(t, Ref) and v == Op("seq", [])}
+
+
+def keeps_length(index: Expr) -> bool:
+    """Whether an index leaves a sequence about as long as it was: slices alone."""
+    parts = index.parts if isinstance(index, Op) and index.op == "seq" else [index]
+    return all(isinstance(p, Op) and p.op == ":" for p in parts)
+
+
+def is_held(condition: Expr, of: Expr) -> bool:
+    """`p.grad is not None`, for each `p`: what this rank has."""
+    match condition, of:
+        case Op(op="is not", parts=[Ref(path=path), Const(value=None)]), Ref(path=name):
+            return path.startswith(f"{name}.")
+    return False
 
 
 def is_plain_method(name: str) -> bool:
@@ -217,6 +241,8 @@ def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
         return Value(UNEVEN, sort=("share", "range"))
     if stop.dep & DATA and stop.sort != LENGTH and len(args) == 1:  # as many times as the batch says
         return Value(OWN_BATCH, sort=("share", "range"))
+    if stop.params and len(args) == 1 and not stop.dep:  # as many as the caller says
+        return Value(0, stop.params, ("sized", stop.params))
     return Value(0, mixed(*args).params, ("share", "block") if start.dep & stop.dep & RANK else None)
 
 

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, Set, nodes_in
-from unhang.lint.special import COLLECTED, LENGTH, OF_DATA, TEST, element, is_agreed
-from unhang.lint.values import AGREED, DATA, LOCAL, LOSS, NO_PARAMS, OWN_BATCH, PLAIN, RANK, RAW, UNEVEN, Value
+from unhang.lint.special import COLLECTED, LENGTH, OF_DATA, PICKED, TEST, element, is_agreed
+from unhang.lint.values import (
+    AGREED,
+    DATA,
+    HELD,
+    LOCAL,
+    LONGEST,
+    LOSS,
+    NO_PARAMS,
+    OWN_BATCH,
+    PLAIN,
+    RANK,
+    RAW,
+    UNEVEN,
+    Value,
+)
 
 _NUMBERS = ("torch.", "math.", "numpy.", "statistics.")
 _UNIFYING_WORDS = ("reduce", "gather", "sync", "broadcast", "average", "across", "all_")
@@ -52,6 +68,12 @@ _SEQUENCES = {
 _DENSE = {"contiguous", "clone", "reshape", "repeat", "sum", "mean", "item", "tolist"}
 
 
+def is_padded_to_a_length(functions: Iterable[Function]) -> bool:
+    """Whether a file has its tokenizer pad to a fixed length."""
+    calls = (n for f in functions for n in nodes_in(f.body) if isinstance(n, Call) and "padding" in n.names)
+    return any(c.given("padding") == Const("max_length") for c in calls)
+
+
 def is_padded_alone(function: Function, e: Expr, line: int) -> bool:
     """Whether a tensor is as long as the longest sequence of this rank: a mask of tokens, or tokens moved by one."""
     if isinstance(e, Ref):
@@ -86,9 +108,15 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
     if (name in _RAGGED and (not full or full.startswith("torch."))) or (full == "torch.where" and len(args) == 1):
         return Value(joined.dep, joined.params, ("ragged", name))
     if base.sort is not None and base.sort[0] in ("odd", "ragged"):
-        keeps = name in _KEEPS_SHAPE or (base.sort[0] == "ragged" and name in _DENSE - {"sum", "mean", "item"})
+        is_copied = name == "flatten" and base.sort[1] in ("transposed", "permuted", "expanded")
+        keeps = (name in _KEEPS_SHAPE and not is_copied) or (
+            base.sort[0] == "ragged" and name in _DENSE - {"sum", "mean", "item"}
+        )
         return Value(base.dep, base.params, base.sort if keeps else None)
-    if agrees_by_name(name) or agrees_by_name(full):
+    is_local = (full.startswith("torch.") and not full.startswith("torch.distributed")) or (
+        name == "gather" and len(args) > 1
+    )
+    if not is_local and (agrees_by_name(name) or agrees_by_name(full)):
         return Value(sort=AGREED)
     if "unwrap" in name:
         return Value(sort=RAW)
@@ -98,7 +126,8 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
     is_loss = any(word in full.lower() for word in ("loss", "crit"))
     if outs and (not full or is_loss or full.startswith(_NUMBERS)):
         keeps_graph = name not in known.NAN_TESTS and name not in ("item", "detach", "tolist", "numpy", "cpu")
-        return Value(joined.dep & OF_DATA, joined.params, outs[0] if keeps_graph else TEST)
+        longest = base.dep & LONGEST if name in _KEEPS_SHAPE or name in ("log_softmax", "softmax") else 0
+        return Value(joined.dep & OF_DATA | longest, joined.params, outs[0] if keeps_graph else TEST)
     if not outs and (name.startswith("pad") or (base.sort == PADDED and name in _PARTS)):
         return Value(joined.dep, joined.params, PADDED)
     if name in _TESTS and joined.dep & DATA and (not full or full.startswith(_NUMBERS)):
@@ -120,6 +149,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     if full == "len":
         if first.sort is not None and first.sort[0] == "ragged":
             return Value(DATA, sort=TEST)
+        if first.sort == PICKED:
+            return Value(HELD, NO_PARAMS, LENGTH)
         if first.sort == COLLECTED:
             return Value(DATA, NO_PARAMS, LENGTH)
         if first.dep & (DATA | LOCAL):

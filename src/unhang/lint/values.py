@@ -12,13 +12,16 @@ RANK = 1  # by the number of the rank
 LOCAL = 2  # by the clock, chance, the process or the disk of its node
 LOSS = 4  # by what a model made of the rank's own batch
 OWN_BATCH = 128  # by the batch itself: where every batch has it, by nothing at all
-DATA = LOSS | OWN_BATCH
+HELD = 256  # by which parameters or gradients the rank has
+DATA = LOSS | OWN_BATCH | HELD
 UNEVEN = 8  # it has another length on each rank
 MAYBE = 16  # by the rank's own batch, if the parameter that made it is a module
 MAYBE_NONE = 32  # it is None on some ranks, and not on others
 FAILED = 64  # by an exception that one rank alone has met
-DIFFERS = RANK | LOCAL | DATA | MAYBE | FAILED
-COMPUTED = ~MAYBE_NONE  # what is left of it in what is computed from a value
+LONGEST = 512  # as long as the longest sequence of this rank's batch
+RAISED = 1024  # by an exception whose `raise` is in sight, under a condition that differs
+DIFFERS = RANK | LOCAL | DATA | MAYBE | FAILED | RAISED
+COMPUTED = ~(MAYBE_NONE | LONGEST)  # what is left of it in what is computed from a value
 
 
 class _Unknown:
@@ -131,6 +134,11 @@ class Effect(NamedTuple):
         return self.op, self.group, self.param, self.method
 
 
+Raised = tuple[
+    str, int, frozenset[int]
+]  # an exception, how its condition differs, and on which parameters that depends
+
+
 class Conditional(NamedTuple):
     """A finding that depends on what a caller gives: parameter `param` differs between ranks, or its `method` is a collective."""
 
@@ -142,12 +150,24 @@ class Conditional(NamedTuple):
 
 @dataclass
 class Summary:
-    """What a function does, as far as its callers care. `unifies`: parameters that are equal on all ranks afterwards."""
+    """What a function does, as far as its callers care. `unifies`: parameters that are equal on all ranks afterwards.
+
+    `wraps`: parameters that are wrapped where they are; `leaves`: conditions under which a rank ends by an exception that is no failure; `raises`: failures, by name, and how
+    what is asked before them differs between ranks.
+    """
 
     effects: list[Effect] = field(default_factory=list)
     returns: Value = PLAIN
     unifies: frozenset[int] = NO_PARAMS
     conditional: list[Conditional] = field(default_factory=list)
+    wraps: dict[int, Value] = field(default_factory=dict)
+    leaves: list[Any] = field(default_factory=list)
+    raises: frozenset[Raised] = frozenset()
+
+    def is_empty(self) -> bool:
+        """Whether it does nothing that a caller would notice."""
+        told = self.effects or self.conditional or self.unifies or self.wraps or self.leaves or self.raises
+        return not told and self.returns is PLAIN
 
 
 MOST_EFFECTS = 24

@@ -1,100 +1,75 @@
-"""A rank that fails alone, and leaves or decides by it."""
+"""An exception that one rank alone raises, and a handler that goes on by it."""
 
-import queue
+import os
 
 import torch
 import torch.distributed as dist
 
 
-def leaves_a_round(model, items):
-    for item in items:
+class Unusable(Exception):
+    pass
+
+
+def checked(batch):
+    if torch.isnan(batch).any():
+        raise Unusable
+    return batch
+
+
+def skips(loader):
+    for batch in loader:
         try:
-            x = item.load()
-        except Exception:
+            x = checked(batch)
+        except Unusable:
             continue  # LNT209
-        dist.all_reduce(model(x))
-
-
-def returns(path, x):
-    try:
-        state = path.read()
-    except OSError:
-        return None  # LNT209
-    dist.broadcast(x, src=0)
-    return state
-
-
-def returns_from_the_middle(x, work):
-    try:
-        work.prepare()
-        dist.all_reduce(x)
-        return x
-    except Exception:
-        return None  # LNT209
-
-
-def fails_after_it(path):
-    try:
-        dist.barrier()
-        path.unlink()
-    except OSError:
-        return
-
-
-def decides_by_it(x, work):
-    done = True
-    try:
-        work.run(x)
-    except RuntimeError:
-        done = False
-    if done:
-        dist.all_reduce(x)  # LNT209
-
-
-def decides_together(x, work):
-    done = torch.ones(1)
-    try:
-        work.run(x)
-    except RuntimeError:
-        done = torch.zeros(1)
-    dist.all_reduce(done)
-    if done.item():
         dist.all_reduce(x)
 
 
-def lets_it_out(x, work):
-    try:
-        work.run(x)
-    except RuntimeError as error:
-        raise SystemExit(1) from error
-    dist.all_reduce(x)
-
-
-def is_there_at_all(x):
-    try:
-        import fast
-    except ImportError:
-        return x
-    dist.all_reduce(x)
-    return fast.of(x)
-
-
-def falls_back(x, kernel, plain):
-    try:
-        y = kernel(x)
-    except Exception:
-        return plain(x)
-    dist.all_reduce(y)
-    return y
-
-
-class Worker:
-    def __init__(self):
-        self.todo = queue.Queue()
-
-    def step(self):
+def skips_together(loader):
+    for batch in loader:
+        bad = torch.zeros(1)
         try:
-            item = self.todo.get_nowait()
-        except queue.Empty:
-            return  # LNT209
-        dist.broadcast_object_list([item], src=0)
+            batch = checked(batch)
+        except Unusable:
+            bad = torch.ones(1)
+        dist.all_reduce(bad)
+        if bad.item():
+            continue
+        dist.all_reduce(batch)
+
+
+def loaded(folder):
+    rank = dist.get_rank()
+    if rank == 1 and not os.path.isdir(folder):
+        raise FileNotFoundError(folder)
+    return torch.load(folder)
+
+
+def leaves(folder):
+    try:
+        state = loaded(folder)
+    except FileNotFoundError:
+        return  # LNT209
+    dist.all_reduce(state)
+
+
+def refused(mode):
+    if mode not in ("a", "b"):
+        raise Unusable(mode)
+
+
+def all_alike(mode, x):
+    try:
+        refused(mode)
+    except Unusable:
+        return
+    dist.all_reduce(x)
+
+
+def ends(loader):
+    for batch in loader:
+        try:
+            x = checked(batch)
+        except Unusable as error:
+            raise SystemExit(1) from error
+        dist.all_reduce(x)

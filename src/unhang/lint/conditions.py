@@ -1,0 +1,121 @@
+"""Small questions on conditions: whether they part ranks at all, and what they say of names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from unhang.lint import known
+from unhang.lint.ir import Call, Const, Do, Expr, Function, Leave, Op, Ref, Set, Stmt, nodes_in
+from unhang.lint.special import name_of
+from unhang.lint.values import DIFFERS, Needs, Value, Wanted
+
+if TYPE_CHECKING:
+    from unhang.lint.branches import Branches
+
+
+def is_kept(test: Expr, function: Function) -> bool:
+    """`key in kept`, where the function keeps what it made for the key: all ranks make it at the same call, each for its own key."""
+    for part in nodes_in(test):
+        match part:
+            case Op(op="in" | "not in", parts=[Ref(path=key), Ref(path=kept)]):
+                place = Op("[]", [Ref(kept), Ref(key)])
+                return any(isinstance(n, Set) and place in n.targets for n in nodes_in(function.body))
+    return False
+
+
+def is_once(test: Expr) -> bool:
+    """Whether it asks for what is made at the first call, and kept: `len(kept) == 0`, `self.kept is None`."""
+    match test:
+        case Op(op="==", parts=[Call(func=Ref(path="len"), args=[Ref()]), Const(value=0)]):
+            return True
+        case Op(op="not", parts=[Ref(path=path)]) | Op(op="is", parts=[Ref(path=path), Const(value=None)]):
+            return "." in path
+    return False
+
+
+def is_refusal(body: list[Stmt]) -> bool:
+    """Whether a branch says that there is an error, and leaves: what was given is no good, and all ranks were given it."""
+    if len(body) != 2 or not isinstance(body[0], Do) or not isinstance(body[1], Leave):
+        return False
+    return name_of(body[0].value) in ("error", "critical", "exception")
+
+
+def constants(e: Expr) -> tuple[Any, ...] | None:
+    """The plain values that it is, or that are in it; None: it is something else."""
+    parts = e.parts if isinstance(e, Op) and e.op == "seq" else [e]
+    return tuple(p.value for p in parts if isinstance(p, Const)) if all(isinstance(p, Const) for p in parts) else None
+
+
+def asks_for_others(test: Expr) -> bool:
+    """Whether a condition asks if there are other ranks at all: not `i % world_size == rank`."""
+    match test:
+        case Ref(path=path):
+            return path.rpartition(".")[2] in known.SINGLE
+        case Op(op="%" | "//"):
+            return False
+        case Op(parts=parts):
+            return any(map(asks_for_others, parts))
+        case Call(func=func, args=args):
+            return asks_for_others(func) or any(map(asks_for_others, args))
+    return False
+
+
+def is_never_a_rank(test: Expr) -> bool:
+    """`local_rank == -1`: there is one process only."""
+    match test:
+        case Op(parts=[Ref() as of, Const(value=-1 | None)]):
+            return known.rank_kind(of.path.rpartition(".")[2]) is not None
+    return False
+
+
+def contradicts(a: Needs, b: Needs) -> bool:
+    """Whether both cannot be: one asks for what the other excludes."""
+    return bool(a and b) and any((i, _opposite(wanted)) in b for i, wanted in a)
+
+
+def _opposite(wanted: Wanted) -> Wanted:
+    return (_OPPOSITE[wanted[0]], wanted[1]) if isinstance(wanted, tuple) else _OPPOSITE[wanted]
+
+
+_OPPOSITE: dict[Any, Any] = {True: False, False: True, "some": "none", "none": "some", "in": "out", "out": "in"}
+
+
+def implied(frame: Branches, test: Expr) -> tuple[Needs, Needs]:
+    """What a condition says of parameters: where it is true, and where it is not."""
+    nothing: Needs = frozenset()
+    match test:
+        case Ref():
+            sort = frame.ref(test.path).sort
+            if sort is not None and sort[0] == "with":  # `a and ...`, kept under a name
+                return frozenset({(sort[1], True), (test.path, True)}), frozenset({(test.path, False)})
+            of = sort[1] if sort is not None and sort[0] == "param" else test.path
+            return frozenset({(of, True)}), frozenset({(of, False)})
+        case Op(op="not", parts=[inner]):
+            return implied(frame, inner)[::-1]
+        case Op(op="and" | "or"):
+            both = [implied(frame, p) for p in test.parts]
+            joined = Needs().union(*(b[test.op == "or"] for b in both))
+            return (joined, nothing) if test.op == "and" else (nothing, joined)
+        case Op(op="is" | "is not", parts=[Ref(path=path), Const(value=None)]):
+            sort = frame.ref(path).sort
+            of = sort[1] if sort is not None and sort[0] == "param" else path
+            ways: tuple[Needs, Needs] = frozenset({(of, "none")}), frozenset({(of, "some")})
+            return ways if test.op == "is" else ways[::-1]
+        case Op(op="==" | "!=" | "in" | "not in", parts=[Ref(path=path), _]):
+            among = constants(test.parts[1])
+            at = frame.parameter(path)
+            if among is not None and at >= 0:
+                both_ways = frozenset({(at, ("in", among))}), frozenset({(at, ("out", among))})
+                return both_ways if test.op in ("==", "in") else both_ways[::-1]
+    return nothing, nothing
+
+
+def is_choice(e: Expr, v: Value) -> bool:
+    """A setting, in `sharded or rank == 0`: where all must come, all come. Whether there are others at all is no such setting."""
+    plain = isinstance(e, Ref | Call) and not v.dep & DIFFERS and name_of(e) not in known.SINGLE
+    return plain and known.rank_kind(name_of(e)) is None and known.IS_DISTRIBUTED.fullmatch(name_of(e)) is None
+
+
+def is_device(e: Expr) -> bool:
+    """`args.gpu == 0`: each process has the device of its number on the node."""
+    return isinstance(e, Ref) and e.path.rpartition(".")[2] in ("gpu", "gpu_id", "local_gpu", "proc_id")

@@ -1,0 +1,103 @@
+"""`try`: what a rank does that comes to a handler, while the others do not."""
+
+from __future__ import annotations
+
+from unhang.lint.branches import Branches, Exit, joined_env
+from unhang.lint.divergence import Cause
+from unhang.lint.ir import Do, Handler, If, Leave, Loop, Stmt, Try, With
+from unhang.lint.single import (
+    after_failure,
+    close_handler,
+    fails_at,
+    found_in_handler,
+    hands_over,
+    is_broad_handler,
+    is_feature_test,
+)
+from unhang.lint.special import ends_process
+from unhang.lint.values import FAILED, LOSS, PLAIN, RAISED, Effect, Raised, Value
+
+_ALL = {"Exception", "BaseException"}
+
+
+def is_end(s: Stmt) -> bool:
+    """Whether a statement ends the rank."""
+    return (isinstance(s, Leave) and s.kind == "raise") or (isinstance(s, Do) and ends_process(s.value))
+
+
+class Handlers(Branches):
+    """The part of a frame that follows `try`. `raises`: exceptions that it raises by what differs, each with how it differs."""
+
+    at: int
+    is_leaving: int
+
+    def _handler(self, s: Try, handler: Handler, made: list[Effect], is_fallback: bool, raised: set[Raised]) -> str:
+        """What a rank does that comes to a handler, while the others do not."""
+        at, exits, text = len(self.effects), list(self._exits), f"except {', '.join(handler.names)}".rstrip()
+        is_known, is_broad = is_feature_test(handler), is_broad_handler(handler)
+        dep = 0
+        if not is_known and not is_broad and any(e.hidden for e in made):  # a batch that one rank cannot use
+            dep = LOSS
+        elif (
+            is_broad
+            and not is_known
+            and not is_fallback
+            and handler.names != ["AssertionError"]
+            and self.at
+            and fails_at(s.body)
+        ):
+            dep = FAILED
+        if any(
+            name in handler.names or not _ALL.isdisjoint(handler.names) or not handler.names
+            for name, dep, _ in raised
+            if dep
+        ):
+            dep = FAILED | RAISED
+        if dep:
+            self.conditions.append((Cause(Value(dep), handler.line, text, self.path), at, self.loops))
+        is_leaving = bool(handler.body) and is_end(handler.body[-1])
+        self.is_leaving += is_leaving
+        end = self.block(handler.body)
+        self.is_leaving -= is_leaving
+        if dep:
+            self.conditions.pop()
+        mine = [e for e in self._exits if e not in exits and (e.rest or dep)]
+        own = self._cut(at)
+        if found_in_handler(self, handler, end, made, own, is_fallback):
+            mine = []
+        for way_out in mine:
+            if way_out.cause.value.dep & FAILED and way_out.depth == len(self.conditions):
+                way_out.rest[:0] = after_failure(s.body, made)
+                way_out.is_replaced = hands_over(self, handler.body)
+        self._exits = exits + mine
+        if own and not is_fallback and not is_known:
+            cause = Cause(PLAIN, handler.line, text, self.path)
+            if end in ("", "break", "continue"):
+                close_handler(self, own, made, text)
+            else:
+                self._exits.append(Exit("except", cause, handler.line, 0, own, len(self.conditions), rest=list(made)))
+        return end
+
+    def _try(self, s: Try) -> str:
+        mark = len(self.effects)
+        before = dict(self.env)
+        before_it, self.raises = self.raises, set()
+        end = self.block(s.body)
+        raised, self.raises = self.raises, before_it | (set() if s.handlers else self.raises)
+        made = self.effects[mark:]
+        if not end:
+            end = self.block(s.orelse)
+        after = self.env
+        ends = []
+        is_fallback = (
+            len(s.body) == 1 and any(e.param < 0 for e in made) and not isinstance(s.body[0], If | Loop | With | Try)
+        )
+        for handler in s.handlers:
+            self.env = joined_env(before, after)
+            ends.append(self._handler(s, handler, made, is_fallback, raised))
+        self.env = after if not s.handlers else joined_env(after, self.env)
+        at = len(self.effects)
+        final = self.block(s.final)
+        if s.final and len(self.effects) > at:
+            found_in_handler(self, None, "", made, self.effects[at:])
+        return final or (end if all(ends) else "")

@@ -1,0 +1,231 @@
+"""A call of a function of the project: what it does to its caller."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from unhang.lint.divergence import Cause
+from unhang.lint.expressions import Expressions
+from unhang.lint.ir import Call, Const, Expr, Function, Ref
+from unhang.lint.settling import settle
+from unhang.lint.special import LENGTH, PICKED, given_of, is_share, makes_batches, value_of_name
+from unhang.lint.tensors import AGREEING, agrees_by_name
+from unhang.lint.values import (
+    AGREED,
+    DATA,
+    DIFFERS,
+    HELD,
+    LOCAL,
+    LOSS,
+    MAYBE,
+    MAYBE_NONE,
+    MOST_WAY,
+    NO_PARAMS,
+    PLAIN,
+    RANK,
+    UNEVEN,
+    UNKNOWN,
+    Effect,
+    Needs,
+    Place,
+    Summary,
+    Value,
+    Wanted,
+    is_as_wanted,
+    mixed,
+)  # fmt: skip
+
+_PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
+_CARRIED = {"out", "share", "test", "picked", "rank", "local rank"}
+
+
+def plain_length(v: Value) -> Value:
+    """How many rows a batch has is the same everywhere."""
+    return Value(0, v.params) if v.sort == LENGTH else v
+
+
+class Passing(Expressions):
+    """The part of a frame that takes over what functions do that it calls."""
+
+    function: Function
+    is_special: bool
+
+    def group_of(self, e: Expr) -> str:
+        """The text of a group: empty for all ranks, `@2` for parameter 2."""
+        raise NotImplementedError
+
+    def place(self, node: Call, name: str) -> Place:
+        """Where a call stands."""
+        raise NotImplementedError
+
+    def leave_with(self, causes: Sequence[Cause], node: Call) -> None:
+        """A function that is called here may raise."""
+        raise NotImplementedError
+
+    def wrap_in_place(self, path: str, wrapped: Value) -> None:
+        """A module is wrapped where it is: whoever gave it to us has a wrapped one from here on."""
+        old = self.ref(path)
+        if old.sort is not None and old.sort[0] == "param" and "." not in path:
+            self.wraps[old.sort[1]] = wrapped
+        self.env[path] = wrapped
+
+    def _constructor(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
+        target = self.link.project.method(sort[1], sort[2], "__init__")
+        if target is not None:
+            parameters = self.link.project.function(*target).parameters
+            self.link.note_constructor(sort, given_of(node, parameters, 1, args))
+            self._function(node, ("bound", *target), args, name)
+        else:  # of a data class
+            plain = len(node.args) - len(node.names)
+            for keyword, value in zip(node.names, args[plain:], strict=True):
+                self.link.set_attribute(sort[1], sort[2], keyword, value)
+        return Value(sort=("obj", sort[1], sort[2]))
+
+    def _function(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
+        """A call of a function of the project: its effects are the caller's."""
+        file, at = self.link.project.implementation(sort[1], sort[2])
+        function = self.link.project.function(file, at)
+        summary = self.link.summary(file, at)
+        if summary.is_empty():
+            return PLAIN
+        offset = 1 if sort[0] == "bound" and function.is_method else 0
+        given = given_of(node, function.parameters, offset, args)
+        place = self.place(node, name)._replace(text=f"{name or function.name}()")
+        self.link.callers.setdefault((file, at), set()).add((self.file, self.at))
+        owner = node.func.path.rpartition(".")[0] if isinstance(node.func, Ref) else ""
+        general = summary
+        special = self._worth_following(function, summary, given)
+        if special:
+            summary = self.link.summary(file, at, special)
+        for effect in summary.effects:
+            if effect.group.startswith("self.") and owner not in ("", "self"):
+                effect = effect._replace(group=owner + effect.group[4:])
+            self._take_over(effect, given, place, summary, function.defaults, len(function.parameters))
+        for conditional in general.conditional if not self.is_special else ():
+            settle(self, conditional, given, place)
+        for i, wrapped in summary.wraps.items():
+            expr = given[i][0] if i in given else None
+            if isinstance(expr, Ref):
+                self.wrap_in_place(expr.path, wrapped)
+        self.leave_with(summary.leaves, node)
+        for raised, dep, params in summary.raises:
+            by = mixed(*(plain_length(given[i][1]) for i in params if i in given))
+            if (dep | by.dep) & DIFFERS or by.params:
+                self.raises.add((raised, (dep | by.dep) & DIFFERS, by.params))
+        agrees = agrees_by_name(function.name) and any(
+            e.op in AGREEING and e.is_sure and not e.group for e in summary.effects
+        )
+        for i in given if agrees else summary.unifies:
+            expr = given[i][0] if i in given else None
+            if isinstance(expr, Ref):
+                self.env[expr.path] = Value(sort=AGREED)
+        if not summary.returns.dep and makes_batches(function.name) and any(is_share(v) for _, v in given.values()):
+            return Value(UNEVEN, sort=("share", "batches"))
+        if "single_device" in function.name:  # what it wraps makes no collectives
+            return PLAIN
+        return Value(sort=AGREED) if agrees else self._result(summary, given)
+
+    def _worth_following(
+        self, function: Function, summary: Summary, given: dict[int, tuple[Expr, Value]]
+    ) -> frozenset[tuple[int, Value]]:
+        """What this call gives that may part the ranks in a function with collectives, or that decides which of them it makes."""
+        out: dict[int, Value] = {}
+        if not summary.effects:
+            return frozenset()
+        asked = {i for e in summary.effects for i, _ in e.needs}
+        count, defaults = len(function.parameters), function.defaults
+        for i, name in enumerate(function.parameters):
+            v = given[i][1] if i in given else PLAIN
+            default = defaults[i - count + len(defaults)] if i not in given and i >= count - len(defaults) else None
+            const = v.const if i in given else default.value if isinstance(default, Const) else UNKNOWN
+            is_plain = value_of_name(name) is PLAIN and name[0] != "*"
+            if is_plain and (v.sort == PICKED or v.dep & _PARTS_RANKS) and (v.sort is None or v.sort[0] in _CARRIED):
+                out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
+            elif is_plain and i in asked and (const is None or isinstance(const, bool)):
+                out[i] = Value(const=const)
+        return frozenset(out.items())
+
+    def _take_over(
+        self, effect: Effect, given: dict[int, tuple[Expr, Value]], place: Place, summary: Summary,
+        defaults: list[Expr | None], count: int,
+    ) -> None:  # fmt: skip
+        needs = self._still_needed(effect.needs, given, defaults, count)
+        if needs is None:
+            return
+        effect = effect._replace(needs=needs)
+        way = (place, *effect.way)[:MOST_WAY]
+        group = effect.group
+        if group.startswith("@"):
+            i = int(group[1:].partition(":")[0])
+            if i in given:
+                group = self.group_of(given[i][0])
+            else:
+                at = i - (count - len(defaults))
+                default = defaults[at] if 0 <= at < len(defaults) else None
+                group = "" if isinstance(default, Const) and default.value is None else "?"
+        if effect.param < 0:
+            self.emit(effect._replace(way=way, group=group))
+            return
+        if effect.param not in given:
+            return
+        v = given[effect.param][1]
+        for made in self.link.made_by(v, effect.method):
+            self.emit(made._replace(way=(*way, *made.way)[:MOST_WAY]))
+
+    def _still_needed(
+        self, needs: Needs, given: dict[int, tuple[Expr, Value]], defaults: list[Expr | None], count: int
+    ) -> Needs | None:
+        """What our own parameters must be for an effect of a call; None: this call does not make it."""
+        ours = set[tuple[int | str, Wanted]]()
+        for i, wanted in needs:
+            if isinstance(i, str):
+                continue
+            at = i - (count - len(defaults))
+            default = defaults[at] if 0 <= at < len(defaults) else None
+            v = given[i][1] if i in given else Value(const=default.value) if isinstance(default, Const) else PLAIN
+            own = self.parameter(given[i][0].path) if i in given and isinstance(given[i][0], Ref) else -1  # type: ignore[union-attr]
+            if v.const is not UNKNOWN:
+                if not is_as_wanted(v.const, wanted):
+                    return None
+            elif own >= 0:
+                ours.add((own, wanted))
+            elif v.sort is not None and v.sort[0] == "param":
+                ours.add((v.sort[1], wanted))
+            elif wanted == "none" and i in given and not v.dep & MAYBE_NONE:
+                return None
+        return frozenset(ours)
+
+    def _result(self, summary: Summary, given: dict[int, tuple[Expr, Value]]) -> Value:
+        r = summary.returns
+        joined = mixed(*(plain_length(given[i][1]) for i in r.params if i in given))
+        sort = r.sort
+        if sort is not None and sort[0] == "sized":  # as many as the caller says
+            by = mixed(*(plain_length(given[i][1]) for i in sort[1] if i in given))
+            if by.dep & (DATA | RANK):
+                return Value(UNEVEN, joined.params, ("share", "range"))
+            return Value(r.dep | joined.dep & DIFFERS, joined.params, ("sized", by.params) if by.params else None)
+        if sort is not None and sort[0] in ("param", "of"):
+            v = given.get(sort[1], (None, PLAIN))[1]
+            if sort[0] == "param":
+                return v
+            inner = v.sort
+            sort = None
+            if inner is not None and inner[0] == "wrap":
+                sort = ("out", inner[1])
+            elif inner is not None and inner[0] == "param":
+                sort = ("of", inner[1])
+        elif sort is not None and sort[0] == "tuple":
+            sort = ("tuple", tuple(self._result(Summary(returns=v), given) for v in sort[1]))
+        elif sort is not None and sort[0] == "passes":  # a generator that goes through what it is given
+            v = given.get(sort[1], (None, PLAIN))[1]
+            if v.dep & UNEVEN:
+                return Value(UNEVEN, sort=("share", "generator"))
+            sort = ("passes", v.sort[1]) if v.sort is not None and v.sort[0] == "param" else None
+        elif sort is not None and sort[0] == "zip":
+            sort = None
+        dep = r.dep
+        if dep & MAYBE:  # it is what a given module made of this rank's batch
+            sorts = {v.sort[0] for _, v in given.values() if v.sort is not None}
+            dep = dep & ~MAYBE | (LOSS if "wrap" in sorts else MAYBE if "param" in sorts else 0)
+        return Value(dep | (joined.dep & DIFFERS), joined.params, sort, r.zero, r.group, r.const)
