@@ -278,11 +278,16 @@ def _written_ns(path: str) -> int:
         return 0
 
 
-def ends_by_raising(condition: Condition) -> bool:
-    """Whether the other outcome of a condition is an exception: then no round goes on without what it guards."""
+def raise_of(condition: Condition) -> ast.Raise | None:
+    """The exception that is the other outcome of a condition, where it is one."""
     parsed = _tree(condition.path)
     tests = (n for n in ast.walk(parsed[0]) if isinstance(n, ast.If) and n.lineno == condition.line) if parsed else ()
-    return any(isinstance(n.body[-1], ast.Raise) and not n.orelse for n in tests)
+    return next((n.body[-1] for n in tests if isinstance(n.body[-1], ast.Raise) and not n.orelse), None)
+
+
+def ends_by_raising(condition: Condition) -> bool:
+    """Whether the other outcome of a condition is an exception: then no round goes on without what it guards."""
+    return raise_of(condition) is not None
 
 
 def handles_signal(frame: Frame) -> bool:

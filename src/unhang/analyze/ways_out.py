@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from unhang.analyze.bindings import last_name
 from unhang.analyze.callpath import Path
 from unhang.analyze.divergence import is_in
-from unhang.analyze.source import Loop, covers, loop_at, negated, step_names, surroundings
+from unhang.analyze.source import Condition, Loop, covers, loop_at, negated, raise_of, step_names, surroundings, tree_of
 from unhang.model import Frame
 
 
@@ -89,3 +90,47 @@ def way_out_of(stay: Path, left: Path) -> tuple[Frame, WayOut] | None:
     heads = [(frame, way) for frame, loop in gone if (way := end_of_while(frame.file, loop)) is not None]
     found = next(iter((*ways, *heads)), None)
     return (Frame(found[0].file, found[1].line, found[0].function), found[1]) if found else None
+
+
+def caught_raise(condition: Condition, path: Path, shared: int) -> tuple[Frame, Frame] | None:
+    """(the line that raises where the condition does not hold, the handler that goes on after it), by the source.
+
+    `path`: a way to a line under the condition; the handler has to be in one of its first `shared` functions.
+    """
+    raised = raise_of(condition)
+    at = next((i for i, f in enumerate(path) if f.file == condition.path and _is_in_function(f, condition)), None)
+    if raised is None or at is None:
+        return None
+    line = Frame(condition.path, raised.lineno, path[at].function)
+    for frame in reversed((*path[:at], line)):
+        for handler in _handlers(frame):
+            if not _takes(handler, raised):
+                continue
+            goes_on = not any(isinstance(n, ast.Raise) for n in ast.walk(handler)) and frame in (*path[:shared], line)
+            return (line, Frame(frame.file, handler.lineno, frame.function)) if goes_on else None
+    return None
+
+
+def _is_in_function(frame: Frame, condition: Condition) -> bool:
+    return condition in surroundings(frame.file, frame.line).conditions
+
+
+def _handlers(frame: Frame) -> Iterator[ast.ExceptHandler]:
+    """Those around a line in its own function, innermost first."""
+    tree, own = tree_of(frame.file), surroundings(frame.file, frame.line).function
+    around = (
+        [n for n in ast.walk(tree) if isinstance(n, ast.Try) and any(covers(s, frame.line) for s in n.body)]
+        if tree
+        else ()
+    )
+    for node in sorted(around, key=lambda n: -n.lineno):
+        if surroundings(frame.file, node.lineno).function == own:
+            yield from node.handlers
+
+
+def _takes(handler: ast.ExceptHandler, raised: ast.Raise) -> bool:
+    """Whether the handler takes it, by its name; of a class above it nothing is known."""
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    what = raised.exc.func if isinstance(raised.exc, ast.Call) else raised.exc
+    names = {last_name(t) if t is not None else "BaseException" for t in types}
+    return bool(names & {"Exception", "BaseException", last_name(what) if what is not None else ""})

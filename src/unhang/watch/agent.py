@@ -157,7 +157,7 @@ class Agent:
         self._last_turn = now
         if self._is_sealed:
             return
-        ended = [q for rank in self._live() if (q := rank.poll(now)) is not None]
+        ended = [q for rank in self._may_have_moved() if rank.is_alive and (q := rank.poll(now)) is not None]
         self.course.turn(self._here(), now)
         for rank in [rank for rank in self.ranks.values() if rank.is_aborting()]:
             if self._interrupted is None:
@@ -176,6 +176,8 @@ class Agent:
     def _everyone(self) -> list[WatchedRank]:
         return list(self.ranks.values())
 
+    _may_have_moved = _may_be_quiet = _everyone
+
     def _live(self) -> list[WatchedRank]:
         return [rank for rank in self._everyone() if rank.is_alive]
 
@@ -187,7 +189,7 @@ class Agent:
 
     def _on_movement(self, quiet_s: float, now: float) -> None:
         was_looked_at = self._last_look_at_s is not None
-        others_quiet = [r for r in self._live() if r.quiet_s(now) >= FIRST_LOOK_S]
+        others_quiet = any(r.is_alive and r.quiet_s(now) >= FIRST_LOOK_S for r in self._may_be_quiet())
         if not others_quiet or self.verdict is None:
             self.patience.quiet_ended(quiet_s, was_looked_at)
         if not others_quiet:
@@ -243,9 +245,8 @@ class Agent:
             self._look(now)
 
     def _is_time_to_look(self, quiet: float, now: float) -> bool:
-        if self._look_again_at is not None and now >= self._look_again_at:
-            return True
-        return self.patience.is_time_to_look(quiet, self._last_look_at_s, now - self._started)
+        is_due = self._look_again_at is not None and now >= self._look_again_at
+        return is_due or self.patience.is_time_to_look(quiet, self._last_look_at_s, now - self._started)
 
     def _maybe_abort(self) -> None:
         """A suspected hang that lasts: end the job where the user has said so, with fresh evidence."""
@@ -288,8 +289,7 @@ class Agent:
 
     def _look(self, now: float) -> None:
         dumps = self._take_evidence(with_workers=self.verdict is not None)
-        situation = self._situation()
-        if situation is None:
+        if (situation := self._situation()) is None:
             return
         if situation.proven and not self._peer_just_died(now):
             ranks = [r for r in self._live() if r.rank in situation.proven]

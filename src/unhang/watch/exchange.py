@@ -14,6 +14,7 @@ import json
 import ssl
 import time
 import zlib
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from unhang.errors import UnhangError
@@ -73,12 +74,24 @@ def unpack(body: bytes) -> bytes:
 
 def seal(key: bytes, nonce: str, node: str, number: int, digest: str, size: int) -> str:
     """Of a message: who knows the key wrote it, for the hub with this nonce."""
-    return hmac.digest(key, f"{nonce}|{node}|{number}|{digest}|{size}".encode(), "sha256").hex()
+    return _code(key, f"{nonce}|{node}|{number}|{digest}|{size}".encode())
 
 
 def seal_answer(key: bytes, request: str, body: bytes) -> str:
     """Of an answer to the message with the seal `request`."""
-    return hmac.digest(key, request.encode() + b"|" + body, "sha256").hex()
+    return _code(key, request.encode() + b"|" + body)
+
+
+@lru_cache(maxsize=4)
+def _keyed(key: bytes) -> hmac.HMAC:
+    return hmac.new(key, digestmod="sha256")
+
+
+def _code(key: bytes, data: bytes) -> str:
+    """`hmac.digest` in a way that keeps the interpreter's lock: who gives it up with each message waits for it each time."""
+    made = _keyed(key).copy()
+    made.update(data)
+    return made.hexdigest()
 
 
 def parsed(head: bytes | bytearray) -> tuple[list[str], dict[str, str]]:

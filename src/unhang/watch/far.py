@@ -234,6 +234,7 @@ class FarNode:
         self.address = said.address
         self.state, self.heard_at, self.closed_at = State(), said.at, 0.0
         self.unheard, self.is_probed = "", False
+        self.longest_s = 0.0  # the longest quiet of its ranks, as was last said
         self._clock: tuple[int, int] | None = None
         self._is_written = False
 
@@ -248,6 +249,7 @@ class FarNode:
         self._is_written = self._is_written and not is_back and (push.offset_ns, push.trip_ns) == self._clock
         self._clock = push.offset_ns, push.trip_ns
         found = []
+        self.longest_s = max((state.quiet_s for state in push.state.ranks), default=0.0)
         for state in push.state.ranks[:MOST_RANKS]:
             rank = self.ranks.get(state.folder)
             if rank is not None:

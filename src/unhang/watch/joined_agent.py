@@ -76,20 +76,6 @@ class JoinedAgent(many.AgentOfMany):
             return
         super()._on_event(descriptor, poller)
 
-    # Whom we speak of
-
-    def _far(self) -> list[FarRank]:
-        if self.meeting.role != "hub":
-            return []
-        return [rank for node in self.nodes.values() for rank in node.ranks.values() if not rank.is_unheard]
-
-    def _everyone(self) -> list[WatchedRank]:
-        return [*super()._everyone(), *self._far()]
-
-    def _heard(self) -> list[FarNode]:
-        """Other nodes with ranks that live, as far as they can be asked."""
-        return [n for n in self.nodes.values() if not n.unheard and any(r.is_alive for r in n.ranks.values())]
-
     # Each turn
 
     def _turn(self, now: float) -> None:
@@ -142,7 +128,12 @@ class JoinedAgent(many.AgentOfMany):
             if node is None:
                 node = self.nodes[said.node] = FarNode(said, self.run_dir)
             self._told.discard(node.id)
-            new.update(rank.rank for rank in node.hear(said.push, said, self.meeting.orders.hub, not self._is_sealed))
+            self._spoke[node.id] = node
+            was_unheard = bool(node.unheard)
+            found = node.hear(said.push, said, self.meeting.orders.hub, not self._is_sealed)
+            new.update(rank.rank for rank in found)
+            if found or was_unheard:
+                self._far_ranks = None
             self._far_world = max(self._far_world, said.push.state.world)
             if not self._are_many:
                 node.write()
@@ -192,6 +183,7 @@ class JoinedAgent(many.AgentOfMany):
             is_closed = node.closed_at and now - node.closed_at > CLOSED_S
             if not node.unheard and not node.state.is_over and (is_closed or now - node.heard_at > patience_s):
                 node.lose()
+                self._far_ranks = None
                 if any(rank.is_alive for rank in node.ranks.values()):
                     self._look_again_at = now
         lost = [node for node in self.nodes.values() if node.unheard]
@@ -351,6 +343,7 @@ class JoinedAgent(many.AgentOfMany):
             time.sleep(_PUMP_S)
             self._take_in()
         lost = [n for n in self.nodes.values() if n.closed_at and not n.state.is_over and not n.unheard]
+        self._far_ranks = None
         for node in () if self._is_sealed else lost:
             node.lose(why_silent(node.address, is_closed=True) if node in lost[:MOST_LINES] else UNKNOWN_WHY)
         if self._are_many and not self._is_sealed and self.verdict is None:

@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,12 +18,13 @@ from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.read.alike import ALIKE
 from unhang.read.bundle import read_bundle
-from unhang.watch.far import FarNode, Packer
+from unhang.watch.far import FarNode, FarRank, Packer
 from unhang.watch.meeting import Meeting
 from unhang.watch.messages import Orders, State
 from unhang.watch.options import RunOptions
 from unhang.watch.outward import OutwardAgent
-from unhang.watch.ranks import write_whole
+from unhang.watch.ranks import WatchedRank, write_whole
+from unhang.watch.suspicion import FIRST_LOOK_S
 
 MANY_RANKS, SEND_S, PUMP_S = 512, 5.0, 0.05
 # The exchange gives up the interpreter's lock with each packet; it must not wait long for it while we go through all ranks.
@@ -79,6 +80,10 @@ def _write(run_dir: Path, world: int, read: Collection[int], nodes: Collection[s
     write_whole(run_dir / ALIKE, json.dumps(fields).encode())
 
 
+def _ranks_of(nodes: Iterable[FarNode]) -> Iterator[FarRank]:
+    return (rank for node in nodes for rank in node.ranks.values() if not rank.is_unheard)
+
+
 class AgentOfMany(OutwardAgent):
     """What a watcher does where the ranks are too many to read them all."""
 
@@ -86,8 +91,34 @@ class AgentOfMany(OutwardAgent):
         super().__init__(options, run_dir, root_pid, out, orders)
         self.packer, self.nodes = Packer(run_dir), dict[str, FarNode]()
         self.meeting: Meeting
+        self._far_ranks: list[FarRank] | None = None  # those of nodes that are heard
+        self._spoke = dict[str, FarNode]()  # since the last turn
         self._given = 0  # the last number that was given to an order or a verdict
         self._own_world, self._far_world, self._worlds, self._done = 0, 0, set[str](), State()
+
+    # Whom we speak of; of very many ranks none is gone through that did not change
+
+    def _far(self) -> list[FarRank]:
+        if self.meeting.role != "hub":
+            return []
+        if self._far_ranks is None:
+            self._far_ranks = [*_ranks_of(self.nodes.values())]
+        return self._far_ranks
+
+    def _everyone(self) -> list[WatchedRank]:
+        return [*super()._everyone(), *self._far()]
+
+    def _may_have_moved(self) -> list[WatchedRank]:
+        nodes, self._spoke = self._spoke.values(), {}
+        return [*super()._everyone(), *_ranks_of(nodes)]
+
+    def _may_be_quiet(self) -> list[WatchedRank]:
+        nodes = self.nodes.values() if self.meeting.role == "hub" else ()
+        return [*super()._everyone(), *_ranks_of(n for n in nodes if n.longest_s >= FIRST_LOOK_S)]
+
+    def _heard(self) -> list[FarNode]:
+        """Other nodes with ranks that live, as far as they can be asked."""
+        return [n for n in self.nodes.values() if not n.unheard and any(r.is_alive for r in n.ranks.values())]
 
     def _note_world(self) -> None:
         if new := self.ranks.keys() - self._worlds:
@@ -156,9 +187,6 @@ class AgentOfMany(OutwardAgent):
                 return
             time.sleep(PUMP_S)
             self._take_in()
-
-    def _heard(self) -> list[FarNode]:
-        raise NotImplementedError
 
     def _take_in(self) -> None:
         raise NotImplementedError

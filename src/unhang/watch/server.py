@@ -19,7 +19,7 @@ from unhang.watch.joining import Address
 
 MOST_BODY, MOST_CONNECTIONS, MOST_OF_STRANGERS = 32 << 20, 20_000, 256
 MESSAGES_PER_S, MOST_AT_ONCE = 20.0, 60.0
-IDLE_S, HEAD_S, BODY_S, MOST_WAIT_S, BEAT_S = 120.0, 5.0, 20.0, 5.0, 0.05
+IDLE_S, HEAD_S, BODY_S, MOST_WAIT_S, BEAT_S, LIMITS_S = 120.0, 5.0, 20.0, 5.0, 0.05, 0.5
 _STATUS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 409: "Conflict", 413: "Too Large"} | {
     426: "Upgrade Required",
     429: "Too Many Requests",
@@ -87,12 +87,15 @@ class Server:
         return Address(*self._server.sockets[0].getsockname()[:2])
 
     async def _beat(self) -> None:
+        looked_at = 0.0
         while True:
             await asyncio.sleep(BEAT_S)
             now = time.monotonic()
             self._let_go(now)
-            for connection in [c for c in self.connections if c.limit_at < now]:
-                connection.abort()
+            if now - looked_at > LIMITS_S:
+                looked_at = now
+                for connection in [c for c in self.connections if c.limit_at < now]:
+                    connection.abort()
 
     def _let_go(self, until: float) -> None:
         for beat in [beat for beat in self._due if beat * BEAT_S <= until]:

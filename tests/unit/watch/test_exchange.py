@@ -187,6 +187,7 @@ async def _flood(client: Client) -> None:
 def test_strangers_leave_room_for_those_who_know_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MOST_OF_STRANGERS", 5)
     monkeypatch.setattr(server, "HEAD_S", 0.3)
+    monkeypatch.setattr(server, "LIMITS_S", 0.0)
 
     async def body(hub: Hub, address: Address) -> None:
         friend = _client(address)

@@ -30,6 +30,7 @@ from unhang.analyze.positions import bare_op
 from unhang.analyze.sides import differing, started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, calls_only_on_rank_zero, line_text, surroundings
+from unhang.analyze.ways_out import caught_raise
 from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w
 from unhang.rules.advice import (
@@ -171,6 +172,7 @@ def _parted(s: Situation, d: Divergence) -> Found:
     say, more = _did(s, d, hidden) if d.is_decided else ("side by side", _undecided(d, one_sided))
     gate = _gate(s, d, frame, decisive, hidden) if d.is_decided and inside is None else None
     say, more = _named(d, gate, frame, hidden, say, more)
+    caught = caught_raise(gate, d.reference_path, d.fork.depth + 1) if gate and d.fork and say == "skipped" else None
     words = {
         "who": w.name_ranks(odd),
         "others": w.name_ranks(d.reference),
@@ -181,7 +183,11 @@ def _parted(s: Situation, d: Divergence) -> Found:
         "are": w.verb(odd, "is", "are"),
         "first": f"Call #{d.seq} of {d.group} is the first in which the ranks differ.",
         "paired": _paired(d),
-        "why": "" if say in ("alone", "skipped") and d.by_condition is None else _why(s, d),
+        "why": _goes_on(*caught)
+        if caught
+        else ""
+        if say in ("alone", "skipped") and d.by_condition is None
+        else _why(s, d),
         "mine_at": w.at(innermost(d.odd_path)),
         "theirs_at": w.at(innermost(d.reference_path)),
         **more,
@@ -194,11 +200,25 @@ def _parted(s: Situation, d: Divergence) -> Found:
         say,
         fixes if d.is_decided else (),
         s.others(odd if d.is_decided else d.culprits),
-        w.location_of(frame if d.is_decided else one_sided[0] if one_sided else d.location if d.in_library else None),
+        w.location_of(
+            caught[0]
+            if caught
+            else frame
+            if d.is_decided
+            else one_sided[0]
+            if one_sided
+            else d.location
+            if d.in_library
+            else None
+        ),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
         condition=gate_of(gate),
     )
+
+
+def _goes_on(raised: Frame, handler: Frame) -> str:
+    return f" Else {w.place(raised)} raises, and {w.place(handler)} lets the program go on."
 
 
 def _odd_in_like_groups(s: Situation, d: Divergence) -> set[int]:
