@@ -221,6 +221,11 @@ def reports_in(events: Iterable[LogEvent], lines: Sequence[LogLine]) -> list[Rep
     return [r for r in reader.reports if r.communicators or r.troubled or r.missing_events]
 
 
+def silent_ranks(reports: Sequence[Report]) -> frozenset[int]:
+    """Those of which the last report has no data: it is a thread of NCCL that answers, whatever the program is at."""
+    return frozenset(m.rank for m in reports[-1].missing if m.rank is not None) if reports else frozenset()
+
+
 def ras_evidence(events: Iterable[LogEvent], lines: Sequence[LogLine]) -> tuple[str, ...]:
     """What the last report says of the communicators, in a short phrase."""
     reports = reports_in(events, lines)

@@ -27,6 +27,7 @@ from unhang.read.membership import DEFAULT_GROUP, name_with_ranks
 LEAST_QUIET_S = 15.0
 _PAUSES = 2.0
 _OF_TIMEOUT = 0.9
+_SECOND_NS = 1_000_000_000
 _CLOCKS_APART_NS = 60_000_000_000
 MAX_NAMED = 16
 
@@ -123,9 +124,17 @@ def observed_hang(shard: Shard) -> HangObservation | None:
 
 
 def quiet_before_dump_s(shard: Shard) -> float | None:
-    """Seconds from the last event in the dumps to the times of the files; None where these are unknown or earlier."""
-    waits = [d.file.written_ns - d.last_ns for d in shard.dumps.values() if d.file.written_ns and d.last_ns]
+    """Seconds from the last event in the dumps to the times of the files; None where these are unknown or earlier.
+
+    Archives, and some file systems, keep whole seconds: such a time is up to a second early.
+    """
+    waits = [_after_ns(d.file.written_ns, d.last_ns) for d in shard.dumps.values() if d.file.written_ns and d.last_ns]
     return min(waits) / 1e9 if waits and min(waits) >= 0 else None
+
+
+def _after_ns(written_ns: int, last_ns: int) -> int:
+    is_whole = written_ns % _SECOND_NS == 0 and -_SECOND_NS < written_ns - last_ns < 0
+    return 0 if is_whole else written_ns - last_ns
 
 
 def _is_long(table: CollectiveTable, open_rows: npt.NDArray[np.int64], quiet_s: float) -> bool:

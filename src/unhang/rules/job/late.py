@@ -13,6 +13,7 @@ from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work
 from unhang.model import EvidenceLine, LogEvent, ThreadStack, user_frames
+from unhang.read.ras import reports_in, silent_ranks
 from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of
 from unhang.rules.base import Found, rule
@@ -173,9 +174,12 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
     yield from _away_by_stacks(s)
     if s.divergence is not None or s.primary_failure is not None or not s.judges_waits:
         return
+    silent = silent_ranks(
+        reports_in(s.events, s.case.log)
+    )  # a process that is stopped, or gone since its stack was taken
     for late in s.late:
         never_came = late.edge.kind in ("rendezvous", "new_group") and late.rank not in s.case.ranks
-        if never_came or late.edge.kind == "rendezvous" or late.activity.kind not in _AT_WORK:
+        if never_came or late.rank in silent or late.edge.kind == "rendezvous" or late.activity.kind not in _AT_WORK:
             continue
         if (not works_alone(s, late) or waits_idly(s, late)) and not swallowed_by(s, (late.rank,)):
             kind = late.activity.kind
