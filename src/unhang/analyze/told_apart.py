@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.analyze.going_on import missing_by_lines
 from unhang.analyze.logged_calls import BUCKET_ELEMENTS, TimedOut
+from unhang.analyze.odd_ones import agreeable, odd_in_calls, unlike_of_the_odd
 from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, own_lines
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -129,14 +130,18 @@ def ends_pass(s: Situation, ranks: Iterable[int]) -> bool:
 
 
 class Unlike(NamedTuple):
-    """Numbers in the same words: equal on all ranks in every round before, and unlike in the last one. `lines`: the last, of each rank."""
+    """Numbers in the same words: equal on all ranks in every round before, and unlike in the last one. `lines`: the last, of each rank.
+
+    `odd`: the ranks that stand apart in their calls as well, where that is how the numbers were found.
+    """
 
     lines: Sequence[OwnLine]
     is_shape: bool
+    odd: tuple[int, ...] = ()
 
 
 def unlike_numbers(s: Situation) -> Unlike | None:
-    """The latest such line before the wait. Fractions are measured, not agreed on: words with one are left out."""
+    """The latest such line before the wait; else one that sets those ranks apart that their calls set apart, too."""
     if s.watchdogs.first is None:
         return None
     of_ranks = by_rank(before_the_wait(s))
@@ -146,21 +151,27 @@ def unlike_numbers(s: Situation) -> Unlike | None:
         for line in lines:
             rounds.setdefault(line.words, {}).setdefault(rank, []).append(line)
     found = [x for told in rounds.values() if (x := _unlike_at_last(told, world)) is not None]
-    return max(found, key=lambda x: max(line.order for line in x.lines), default=None)
+    if found:
+        return max(found, key=lambda x: max(line.order for line in x.lines))
+    odd = unlike_of_the_odd(s)
+    return Unlike(odd, bool(_SHAPE.search(odd[0].words)), odd_in_calls(s)) if odd else None
 
 
 def _unlike_at_last(told: Mapping[int, Sequence[OwnLine]], world: int | None) -> Unlike | None:
+    """Of each number in the words: fractions are measured, not agreed on, and what differed before is each rank's own."""
     counts = {len(lines) for lines in told.values()}
     if len(told) < _LEAST_RANKS or (world or len(told)) != len(told) or len(counts) != 1:
         return None
     count = next(iter(counts))
-    if count <= _EQUAL_BEFORE or any("." in v or "e" in v for lines in told.values() for x in lines for v in x.values):
-        return None
-    by_round = [{lines[i].values for lines in told.values()} for i in range(count)]
-    if len(by_round[-1]) < 2 or any(len(values) > 1 for values in by_round[:-1]):
+    if count <= _EQUAL_BEFORE:
         return None
     last = [lines[-1] for _, lines in sorted(told.items())]
-    return Unlike(last, bool(_SHAPE.search(last[0].words)))
+    for place in agreeable(last[0]):
+        by_round = [{lines[i].values[place] for lines in told.values()} for i in range(count)]
+        is_whole = all(v.lstrip("+-").isdecimal() for values in by_round for v in values)
+        if is_whole and len(by_round[-1]) > 1 and all(len(values) == 1 for values in by_round[:-1]):
+            return Unlike(last, bool(_SHAPE.search(last[0].words)))
+    return None
 
 
 _TOOK = lazy_pattern(r"(?<![\w.])(\d{1,7}(?:\.\d+)?) ?(s|secs?|seconds|min|minutes)\b(?![/.])")
