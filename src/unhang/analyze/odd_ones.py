@@ -21,9 +21,12 @@ _LEFT = lazy_pattern(
     r"|(?:rank|worker|process)\b.{0,12}\b(?:exits?|exited|exiting|leaves|left|shut down)\b|exiting\b|exit(?:ed|s)? (?:with )?(?:code )?0\b|good ?bye\b|bye\b)",
     re.IGNORECASE,
 )
-_COUNT_AT = lazy_pattern(
-    r"(?<![\w./:])(\d{1,9})(?: ?/ ?\d{1,9})? ?(?:it|its|batch(?:es)?|steps?|iters?|iterations?|samples?|examples?|sequences?|micro-?batches)\b(?!/)"
-    r"|\b(?:step|iter(?:ation)?|(?:mini|micro)?-?batch(?:[ _]idx)?|sample|example|update)s?(?:[ _](?:no|num|number|idx|index))?[ .:=#\[(]{0,3}(\d{1,9})(?![\d.]*\d\.)",
+_NAMED_COUNT = lazy_pattern(
+    r"\b(?:step|iter(?:ation)?|(?:mini|micro)?-?batch(?:[ _]idx)?|sample|example|update)s?(?:[ _](?:no|num|number|idx|index))?[ .:=#\[(]{1,3}(\d{1,9})(?![\d.]*\d\.)",
+    re.IGNORECASE,
+)
+_COUNT_OF = lazy_pattern(
+    r"(?<![\w./:=])(\d{1,9})(?: ?/ ?\d{1,9})? ?(?:it|its|batch(?:es)?|steps?|iters?|iterations?|samples?|examples?|sequences?|micro-?batches)\b(?!/)",
     re.IGNORECASE,
 )
 _OF_EVALUATION = lazy_pattern(r"\b(?:valid\w*|eval\w*|test\w*|predict\w*)\b", re.IGNORECASE)
@@ -90,10 +93,11 @@ def counted_past(s: Situation) -> Told | None:
         return None
     told: dict[str, dict[int, tuple[int, OwnLine]]] = {}
     for x in own_lines(s):
-        count = _COUNT_AT.search(x.line.text[:_MOST_CHARS]) if x.rank is not None else None
+        text = x.line.text[:_MOST_CHARS] if x.rank is not None else ""
+        count = _NAMED_COUNT.search(text) or _COUNT_OF.search(text)
         if count is not None and x.rank is not None and not _OF_EVALUATION.search(x.words):
-            words = " ".join(_NUMBER.sub("#", x.line.text[: count.end()]).split())
-            told.setdefault(words, {})[x.rank] = int(count[1] or count[2]), x
+            words = " ".join(_NUMBER.sub("#", text[: count.end()]).split())
+            told.setdefault(words, {})[x.rank] = int(count[1]), x
     for counts in told.values():
         most = max(n for n, _ in counts.values())
         past = {r for r, (n, _) in counts.items() if n == most}

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from unhang.model import LogEvent, LogLine
 from unhang.model.lazy_pattern import lazy_pattern
 
-_MOST_BEHIND, _MOST_CHARS, _LEAST_MOVES = 60, 300, 2
+_MOST_BEHIND, _MOST_CHARS, _MOST_WORDS, _LEAST_MOVES = 60, 300, 160, 2
 _ASKED = lazy_pattern(r"\becho\b.*\$\?[\"' ;]*$")
 _ANSWER = lazy_pattern(r"(?:^|[\s=:])(\d{1,3})[\"']?\s*$")
 _WHOLE = r"(?:train(?:ing|er|ed)?|run|job|engine|experiment|program|script|fit(?:ting)?|fine-?tun\w+|pretrain\w+|benchmark|everything|all (?:epochs|steps|iterations|tasks|tests|ranks|workers))"
@@ -27,8 +27,9 @@ _OF_A_PART = lazy_pattern(
     re.IGNORECASE,
 )
 _HEADS = lazy_pattern(
-    r"^[\s|>*#=.-]*(?:(?:\[[^\]]{1,80}\]|\([^)]{1,60}\)|[\d:.,/TZ-]{6,30}|DEBUG|INFO|WARNING|NOTICE|I\d{4}|[\w.]{1,60}:(?= )|-|\|)[\s:|-]+)+"
+    r"^[\s|>*#=.-]*(?:(?:\[[^\]]{1,80}\]|\([^)]{1,60}\)|[\d:.,/TZ-]{6,30}|DEBUG|INFO|WARNING|NOTICE|I\d{4}|[\w.]{1,60}:(?= )|[\w.]{1,40} (?=-)|-|\|)[\s:|-]+)+"
 )
+_SENTENCES = re.compile(r"[.!;](?:\s+|$)")
 _TESTS = lazy_pattern(r"^Ran \d+ tests? in [\d.]+s|^=+ (?=.*\bpassed\b)(?!.*\b(?:failed|errors?)\b).* in [\d.]+s\b.*=+$")
 _RAN = "Ran "
 _COUNT = lazy_pattern(r"(?<![\w.:/-])(\d{1,9}) ?/ ?(\d{1,9})(?![\w./:-])")
@@ -58,7 +59,7 @@ def last_word(events: Sequence[LogEvent], lines: Sequence[LogLine]) -> tuple[int
     if found is None and sum(e.is_progress for e in events) >= _LEAST_MOVES:
         said = [(i, x) for i, x in enumerate(lines[begin:], begin) if is_last_word(x.text)]
         ranks = {x.rank for _, x in said}
-        if said and (ranks >= moved or (None in ranks and moved <= {None, 0})):
+        if said and (ranks >= moved or (ranks & {None, 0} and moved <= {None, 0})):
             found = said[-1][0]
     if found is None or any(_STILL_THERE.search(x.text[:_MOST_CHARS]) for x in lines[found + 1 :]):
         return None
@@ -69,7 +70,8 @@ def is_last_word(text: str) -> bool:
     """Whether a line of a program says that the whole is over: not a part of it, not that something else than its end came."""
     head = _HEADS.match(text[:_MOST_CHARS])
     bare = text[head.end() if head else 0 : _MOST_CHARS].strip()
-    return bool(bare) and len(bare) < 160 and bool(_LAST_WORD.search(bare)) and not _OF_A_PART.search(bare)
+    parts = _SENTENCES.split(bare) if len(bare) < _MOST_WORDS else ()
+    return any(_LAST_WORD.search(part) and not _OF_A_PART.search(part) for part in parts)
 
 
 def _tests_passed(lines: Sequence[LogLine], begin: int) -> int | None:
