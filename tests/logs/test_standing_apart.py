@@ -262,3 +262,58 @@ def test_nor_one_of_which_a_rank_that_moved_did_not_say_so() -> None:
     told = [LABELS["torchrun"](r, "all steps finished") for r in range(2)]
     assert outcome(log([*lines, *told])).outcome is Outcome.CLEAN
     assert outcome(log([*lines, told[0]])).outcome is not Outcome.CLEAN
+
+
+# Amounts of data, and words of leaving.
+
+AMOUNTS = [
+    "{n} batches",
+    "loaded {n} local train samples",
+    "batches per epoch: {n}",
+    "len(train_loader) = {n}",
+    "len(self.dataset)={n}",
+    "dataset size: {n}",
+    "steps_per_epoch={n}",
+    "num_rows: {n}",
+    "this shard holds {n} entries",
+    "train_loader length: {n}",
+    "tokens {n}",
+    "length of the sampler: {n}",
+]
+
+
+@pytest.mark.parametrize("words", AMOUNTS)
+def test_who_has_less_data_and_does_not_wait(words: str) -> None:
+    def told(values: Sequence[int]) -> list[str]:
+        return [LABELS["torchrun"](r, words.format(n=n)) for r, n in enumerate(values)]
+
+    waits = [wait(r) for r in (0, 1, 3)]
+    assert said(log([*told((32, 32, 31, 32)), *waits]))[1:] == ("uneven-inputs", (2,))
+    for values in ((32, 32, 32, 32), (32, 31, 32, 32)):
+        assert said(log([*told(values), *waits]))[1] != "uneven-inputs"
+
+
+LEAVES = [
+    "skipping this batch",
+    "StopIteration at 31",
+    "bailing out of the loop",
+    "discarded the sample, image is broken",
+    "ran out of rows",
+    "giving up on this microbatch",
+    "falls back to the slow path",
+    "end of stream",
+    "abandoning the step, loss is inf",
+    "finished its shard",
+]
+
+
+@pytest.mark.parametrize("words", LEAVES)
+def test_who_alone_said_that_it_leaves(words: str) -> None:
+    steps = [LABELS["torchrun"](r, f"forward of microbatch {n}") for n in range(3) for r in range(WORLD)]
+    waits = [wait(r) for r in (0, 1, 3)]
+    assert said(log([*steps, LABELS["torchrun"](2, words), *waits]))[1:] in (
+        ("code-divergence", (2,)),
+        ("uneven-inputs", (2,)),
+    )
+    everybody = [LABELS["torchrun"](r, words) for r in range(WORLD)]
+    assert said(log([*steps, *everybody, *waits]))[0] not in ("skipped-by-some", "told-its-end")

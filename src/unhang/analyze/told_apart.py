@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 _ENDED_THERE = ("ending.cancelled", "python.interrupted", "elastic.death_signal")
 _LEAVES = lazy_pattern(
     r"\b(?:skip(?:s|ped|ping)?|stop(?:s|ped|ping)?|left|leav(?:es|ing)|break(?:s|ing)?(?: out)?|exit(?:s|ed|ing)?|dropp?(?:s|ed|ing)|bypass\w*"
-    r"|exhausted|nothing to|return(?:s|ed|ing)? early|(?:no|out of|without)(?: more)? (?:ops?|operations|data|batch(?:es)?|samples?|tokens|work|tasks))\b",
+    r"|exhausted|depleted|nothing (?:to|left)|return(?:s|ed|ing)? early|(?:no|out of|without)(?: more)? (?:ops?|operations|data|batch(?:es)?|samples?|tokens|work|tasks|rows|items|files|examples)"
+    r"|abandon\w*|discard\w*|ignor(?:es|ed|ing)|bail(?:s|ed|ing)?(?: out)?|g(?:ives?|ave|iving) up|quit(?:s|ting)?|StopIteration|early[- ]stop\w*|f(?:a|e)ll(?:s|ing)? ?back|end of (?:data|stream|iterator|input|shard|file)"
+    r"|empty (?:batch|shard|input|queue)|ran (?:dry|out)|finished (?:its|my|the) (?:shard|data|part|split))\b",
     re.IGNORECASE,
 )
-_OF_DATA = lazy_pattern(r"(?:no|out of)(?: more)? (?:data|batch|sample)|exhausted|end of (?:data|epoch)", re.IGNORECASE)
+_OF_DATA = lazy_pattern(r"(?:no|out of)(?: more)? (?:data|batch|sample|row|item|file|example)|exhausted|depleted|ran dry|StopIteration|empty shard|end of (?:data|epoch|stream|iterator|input|shard|file)|finished (?:its|my|the) (?:shard|data|split)", re.IGNORECASE)
 _NOT_YET = lazy_pattern(
     r"\b(?:will|would|if|when|may|set|enabled?|config\w*|args?|default|errors?|fail\w*|exit status|exception|warn\w*)\b",
     re.IGNORECASE,
@@ -174,7 +176,8 @@ def _unlike_at_last(told: Mapping[int, Sequence[OwnLine]], world: int | None) ->
     return None
 
 
-_TOOK = lazy_pattern(r"(?<![\w.])(\d{1,7}(?:\.\d+)?) ?(s|secs?|seconds|min|minutes)\b(?![/.])")
+_TOOK = lazy_pattern(r"(?<![\w.:])(\d{1,7}(?:\.\d+)?) ?(s|secs?|seconds|min|minutes|h|hours?)\b(?![/.])")
+_UNIT_S = {"m": 60, "h": 3600}
 _MANY_TIMES, _LEAST_TOOK, _SHARE_OF_LIMIT = 10, 3, 0.9
 
 
@@ -200,7 +203,7 @@ def took_longer(s: Situation) -> TookLonger | None:
     for line in own_lines(s):
         if line.rank is not None and (times := _TOOK.findall(line.said)):
             number, unit = times[-1]
-            told.setdefault(line.words, {})[line.rank] = float(number) * (60 if unit.startswith("min") else 1), line
+            told.setdefault(line.words, {})[line.rank] = float(number) * _UNIT_S.get(unit[0], 1), line
     for took in told.values():
         long = {r for r, (seconds, _) in took.items() if seconds >= least}
         others = sorted(took[r][0] for r in took.keys() - long)

@@ -23,7 +23,7 @@ _LAST_WORD = lazy_pattern(
 )
 _OF_A_PART = lazy_pattern(
     r"\b(?:not|never|no|before|until|when|will|would|if|error|fail\w*|abort\w*|kill\w*|interrupt\w*|cancel\w*|wait\w*|stuck|valid\w*|eval\w*"
-    r"|dataset|token\w*|preproc\w*|load\w*|compil\w*|init\w*|setup|set up|warm\w*|download\w*|epoch \d+|step \d+|restart\w*|profil\w*|import\w*|prepar\w*)\b",
+    r"|dataset|data|shard\w*|split|files?|batch\w*|token\w*|preproc\w*|load\w*|compil\w*|init\w*|setup|set up|warm\w*|download\w*|epoch \d+|step \d+|restart\w*|profil\w*|import\w*|prepar\w*)\b",
     re.IGNORECASE,
 )
 _HEADS = lazy_pattern(
