@@ -156,7 +156,7 @@ def arithmetic_in_library(s: Situation) -> Found | None:
     near = [f for f in frames if any(abs(f.order - e.order) <= _NEAR_FRAMES for e in signals)]
     if not near or (s.watchdogs.first is not None and s.watchdogs.first.order < signals[0].order):
         return None
-    name = near[0]["symbol"] or near[0]["library"]
+    name = near[0]["symbol"] or near[0]["in_ucx"] or near[0]["library"]
     return found_in(s, [*signals[:2], *near[:2]], 0.75, words={"library": name[:60]})
 
 
