@@ -163,7 +163,9 @@ def test_a_number_and_the_calls_set_the_same_rank_apart(label: str, words: str) 
     assert said(log(numbers(label, words, (20, 20, 19, 20)), label))[0] == ""
 
 
-@pytest.mark.parametrize("words", ["took {n} s", "mem {n} MiB", "port {n}", "time 10:00:{n}", "pid={n}", "{n}% used", "device {n}"])
+@pytest.mark.parametrize(
+    "words", ["took {n} s", "mem {n} MiB", "port {n}", "time 10:00:{n}", "pid={n}", "{n}% used", "device {n}"]
+)
 def test_what_is_measured_or_a_ranks_own_sets_nobody_apart(words: str) -> None:
     lines = [LABELS["torchrun"](r, words.format(n=n)) for r, n in enumerate((20, 20, 19, 20))]
     assert said(log([*lines, *ELSEWHERE]))[0] != "unlike-numbers"
@@ -194,7 +196,9 @@ WORKS = [
 def common(text: str, world: int = 16, late: Sequence[int] = (5, 9), numel: int = 1) -> str:
     steps = [LABELS["torchrun"](0, f"step {n} loss {1 / n:.3f}") for n in range(1, 6)]
     waits = [wait(r, numel=numel) for r in range(world) if r not in late]
-    return "\n".join([f"torchrun --nproc-per-node {world} train.py", *steps, LABELS["torchrun"](0, text), *waits]) + "\n"
+    return (
+        "\n".join([f"torchrun --nproc-per-node {world} train.py", *steps, LABELS["torchrun"](0, text), *waits]) + "\n"
+    )
 
 
 @pytest.mark.parametrize("text", WORKS)
@@ -254,7 +258,9 @@ def test_a_log_that_tells_its_end_is_clean(end: Sequence[str]) -> None:
 
 @pytest.mark.parametrize("end", NO_LAST_WORDS, ids=lambda end: end[0])
 def test_one_that_does_not_is_not(end: Sequence[str]) -> None:
-    assert outcome("\n".join(["$ torchrun --nproc-per-node 4 train.py", *STEPS, *end]) + "\n").outcome is not Outcome.CLEAN
+    assert (
+        outcome("\n".join(["$ torchrun --nproc-per-node 4 train.py", *STEPS, *end]) + "\n").outcome is not Outcome.CLEAN
+    )
 
 
 def test_nor_one_of_which_a_rank_that_moved_did_not_say_so() -> None:

@@ -37,7 +37,7 @@ _WORDS = (
 _DATA = r"(?:data|dataset|loader|dataloader|sampler|split|shard|partition|subset|train(?:_set|_data|_loader|ing set)?)"
 # `31 batches`, `batches: 31`, `31 local train batches`; `len(train_loader) = 31`, `dataset size: 31`, `steps_per_epoch=31`, `num_rows 31`.
 _AMOUNT = lazy_pattern(
-    rf"(?<![\d.:-])(\d{{1,12}})(?= (?:[\w-]+ ){{0,2}}(?:{_WORDS})\b)|(?<![\d.:-])(\d{{1,12}})(?=(?:{_WORDS})\b)"
+    rf"(?<![\d.:-])(\d{{1,12}})(?= (?:[A-Za-z-]+ ){{0,2}}(?:{_WORDS})\b)|(?<![\d.:-])(\d{{1,12}})(?=(?:{_WORDS})\b)"
     rf"|\b(?:num_|n_|total_|local_)?(?:{_WORDS})(?:[ _](?:per|in|of|on|for)[ _](?:\w+[ _])?\w+)?[ :=]{{1,3}}(\d{{1,12}})(?![\d.])"
     rf"|\b(?:len|length|size|count)\(?(?: of)? ?(?:self\.)?(?:the )?(?:\w+[_ .])?{_DATA}\w*\)?[ :=]{{1,3}}(\d{{1,12}})(?![\d.])"
     rf"|\b(?:\w+[_ ])?{_DATA}(?:[ _.]?(?:len|length|size|count))[ :=]{{1,3}}(\d{{1,12}})(?![\d.])"

@@ -34,9 +34,13 @@ _COMMON = lazy_pattern(
     r"\b(?:dcp|shard\w*|fsdp|zero|distributed|all ranks|each rank|per[- ]rank|writers|every rank)\b", re.IGNORECASE
 )
 _WORK = lazy_pattern(
-    r"\b(?:sav(?:e|es|ing)|checkpoint\w*|ckpt|writ(?:e|es|ing)|dump\w*|export\w*|upload\w*|snapshot\w*|flush\w*|offload\w*)\b", re.IGNORECASE
+    r"\b(?:sav(?:e|es|ing)|checkpoint\w*|ckpt|writ(?:e|es|ing)|dump\w*|export\w*|upload\w*|snapshot\w*|flush\w*|offload\w*)\b",
+    re.IGNORECASE,
 )
-_NO_WORK = lazy_pattern(r"\b(?:saved|done|complete\w*|finish\w*|wrote|written|took|every|interval|enabled?|will|skip\w*|load\w*|resum\w*|restor\w*)\b", re.IGNORECASE)
+_NO_WORK = lazy_pattern(
+    r"\b(?:saved|done|complete\w*|finish\w*|wrote|written|took|every|interval|enabled?|will|skip\w*|load\w*|resum\w*|restor\w*)\b",
+    re.IGNORECASE,
+)
 
 
 class Told(NamedTuple):
@@ -72,8 +76,11 @@ def told_its_end(s: Situation) -> Told | None:
 
 
 def _end_among(s: Situation, lines: Sequence[OwnLine]) -> tuple[OwnLine, bool] | None:
-    """The last word among the last lines of one rank, and whether it says that the process itself goes."""
+    """The last word among the last lines of one rank, and whether it says that the process itself goes; None where it has begun to go and may hang in that."""
     last = lines[-_LAST_OWN:]
+    begun = {e.order for e in s.events.of("ending.destroying")}
+    if any(x.order in begun and not _LEFT.search(x.said) for x in last):
+        return None
     at = [(x, bool(_LEFT.search(x.said))) for x in last if _LEFT.search(x.said) or is_last_word(x.said)]
     found = next((x for x in reversed(at) if x[1]), at[-1] if at else None)
     if found is None:
@@ -160,9 +167,12 @@ def _sets_apart(told: Mapping[int, OwnLine], odd: set[int]) -> bool:
     )
 
 
-_MEASURED = lazy_pattern(r"^ ?(?:ms|us|s|sec\w*|min\w*|h|hours?|%|[KMGT]i?B|bytes|it/s|fps|/s|tok\w*/s)\b|^%", re.IGNORECASE)
+_MEASURED = lazy_pattern(
+    r"^ ?(?:ms|us|s|sec\w*|min\w*|h|hours?|%|[KMGT]i?B|bytes|it/s|fps|/s|tok\w*/s)\b|^%", re.IGNORECASE
+)
 _OF_A_RANK = lazy_pattern(
-    r"(?:time|elapsed|eta|took|mem\w*|alloc\w*|cached?|reserved|port|pid|tid|device|gpu|cuda|local[_ ]?rank|host|node|fd|addr\w*|id|uuid|seed|fps|speed|throughput|rate|usage|util\w*|latency|version)\W{0,4}$",
+    r"(?:time|elapsed|eta|took|mem\w*|alloc\w*|cached?|reserved|port|pid|tid|device|gpu|cuda|local[_ ]?rank|host|node|fd|addr\w*|id|uuid|seed"
+    r"|fps|speed|throughput|rate|usage|util\w*|latency|version)\W{0,4}$",
     re.IGNORECASE,
 )
 

@@ -19,12 +19,18 @@ if TYPE_CHECKING:
 _ENDED_THERE = ("ending.cancelled", "python.interrupted", "elastic.death_signal")
 _LEAVES = lazy_pattern(
     r"\b(?:skip(?:s|ped|ping)?|stop(?:s|ped|ping)?|left|leav(?:es|ing)|break(?:s|ing)?(?: out)?|exit(?:s|ed|ing)?|dropp?(?:s|ed|ing)|bypass\w*"
-    r"|exhausted|depleted|nothing (?:to|left)|return(?:s|ed|ing)? early|(?:no|out of|without)(?: more)? (?:ops?|operations|data|batch(?:es)?|samples?|tokens|work|tasks|rows|items|files|examples)"
-    r"|abandon\w*|discard\w*|ignor(?:es|ed|ing)|bail(?:s|ed|ing)?(?: out)?|g(?:ives?|ave|iving) up|quit(?:s|ting)?|StopIteration|early[- ]stop\w*|f(?:a|e)ll(?:s|ing)? ?back|end of (?:data|stream|iterator|input|shard|file)"
+    r"|exhausted|depleted|nothing (?:to|left)|return(?:s|ed|ing)? early|(?:no|out of|without)(?: more)? (?:ops?|operations|data|batch(?:es)?"
+    r"|samples?|tokens|work|tasks|rows|items|files|examples)"
+    r"|abandon\w*|discard\w*|ignor(?:es|ed|ing)|bail(?:s|ed|ing)?(?: out)?|g(?:ives?|ave|iving) up|quit(?:s|ting)?|StopIteration|early[- ]stop\w*"
+    r"|f(?:a|e)ll(?:s|ing)? ?back|end of (?:data|stream|iterator|input|shard|file)"
     r"|empty (?:batch|shard|input|queue)|ran (?:dry|out)|finished (?:its|my|the) (?:shard|data|part|split))\b",
     re.IGNORECASE,
 )
-_OF_DATA = lazy_pattern(r"(?:no|out of)(?: more)? (?:data|batch|sample|row|item|file|example)|exhausted|depleted|ran dry|StopIteration|empty shard|end of (?:data|epoch|stream|iterator|input|shard|file)|finished (?:its|my|the) (?:shard|data|split)", re.IGNORECASE)
+_OF_DATA = lazy_pattern(
+    r"(?:no|out of)(?: more)? (?:data|batch|sample|row|item|file|example)|exhausted|depleted|ran dry"
+    r"|StopIteration|empty shard|end of (?:data|epoch|stream|iterator|input|shard|file)|finished (?:its|my|the) (?:shard|data|split)",
+    re.IGNORECASE,
+)
 _NOT_YET = lazy_pattern(
     r"\b(?:will|would|if|when|may|set|enabled?|config\w*|args?|default|errors?|fail\w*|exit status|exception|warn\w*)\b",
     re.IGNORECASE,

@@ -57,7 +57,10 @@ CASES = {
     "told-its-end": (
         Fires(log_case(_WORLD + _STEPS + _END + _OTHERS), (0,)),
         Fires(log_case(_WORLD + _STEPS + "[rank0] Destroying process group... Done.\n" + _BARRIER), (0,)),
-        Quiet(log_case(_WORLD + _STEPS + _END + "[rank0] Saving model checkpoint to /out\n" + _OTHERS), "it went on to save"),
+        Quiet(
+            log_case(_WORLD + _STEPS + _END + "[rank0] Saving model checkpoint to /out\n" + _OTHERS),
+            "it went on to save",
+        ),
         Quiet(
             log_case(_WORLD + _STEPS + _END + _END.replace("rank0", "rank1") + _OTHERS),
             "the one that waits said so, too",
@@ -71,6 +74,10 @@ CASES = {
             log_case(_WORLD + _STEPS + "[rank0] Finished validation\n" + _OTHERS),
             "its validation is over, not the training",
         ),
+        Quiet(
+            log_case(_WORLD + _STEPS + _END + "[rank0] Destroying process group...\n" + _OTHERS),
+            "it has begun to destroy the process group, and may hang there",
+        ),
     ),
     "late-in-common-work": (
         Fires(log_case(_WORLD_12 + _STEPS + _SAVE + _waits((5, 9))), (5, 9)),
@@ -78,9 +85,7 @@ CASES = {
             log_case(_WORLD_12 + _STEPS + _SAVE + "[rank0] Saved checkpoint to /out/step_4\n" + _waits((5, 9))),
             "the work is told to be done",
         ),
-        Quiet(
-            log_case(_WORLD_12 + _STEPS + _SAVE + _waits((0, 5))), "the rank that told of it has not come either"
-        ),
+        Quiet(log_case(_WORLD_12 + _STEPS + _SAVE + _waits((0, 5))), "the rank that told of it has not come either"),
         Quiet(log_case(_WORLD_12 + _STEPS + _SAVE + _waits((5, 9), 1 << 20)), "a bucket of gradients"),
         Quiet(
             log_case(_WORLD_12 + _STEPS + _SAVE + _waits(range(5, 12))), "half of them or more: the log may lack ranks"

@@ -11,7 +11,10 @@ from unhang.model.lazy_pattern import lazy_pattern
 _MOST_BEHIND, _MOST_CHARS, _MOST_WORDS, _LEAST_MOVES = 60, 300, 160, 2
 _ASKED = lazy_pattern(r"\becho\b.*\$\?[\"' ;]*$")
 _ANSWER = lazy_pattern(r"(?:^|[\s=:])(\d{1,3})[\"']?\s*$")
-_WHOLE = r"(?:train(?:ing|er|ed)?|run|job|engine|experiment|program|script|fit(?:ting)?|fine-?tun\w+|pretrain\w+|benchmark|everything|all (?:epochs|steps|iterations|tasks|tests|ranks|workers))"
+_WHOLE = (
+    r"(?:train(?:ing|er|ed)?|run|job|engine|experiment|program|script|fit(?:ting)?|fine-?tun\w+|pretrain\w+"
+    r"|benchmark|everything|all (?:epochs|steps|iterations|tasks|tests|ranks|workers))"
+)
 _OVER = r"(?:complet(?:e|ed|es)|finish(?:ed|es)?|done|over|ended|succeeded|concluded)"
 # That the whole is over: `Finish training.`, `End of run`, `engine run complete`; `Done!`, `finished, 200 iterations`; `Training time 1:56:41`.
 _LAST_WORD = lazy_pattern(
@@ -23,14 +26,17 @@ _LAST_WORD = lazy_pattern(
 )
 _OF_A_PART = lazy_pattern(
     r"\b(?:not|never|no|before|until|when|will|would|if|error|fail\w*|abort\w*|kill\w*|interrupt\w*|cancel\w*|wait\w*|stuck|valid\w*|eval\w*"
-    r"|dataset|data|shard\w*|split|files?|batch\w*|token\w*|preproc\w*|load\w*|compil\w*|init\w*|setup|set up|warm\w*|download\w*|epoch \d+|step \d+|restart\w*|profil\w*|import\w*|prepar\w*)\b",
+    r"|dataset|data|shard\w*|split|files?|batch\w*|token\w*|preproc\w*|load\w*|compil\w*|init\w*|setup|set up|warm\w*|download\w*"
+    r"|epoch \d+|step \d+|restart\w*|profil\w*|import\w*|prepar\w*)\b",
     re.IGNORECASE,
 )
 _HEADS = lazy_pattern(
     r"^[\s|>*#=.-]*(?:(?:\[[^\]]{1,80}\]|\([^)]{1,60}\)|[\d:.,/TZ-]{6,30}|DEBUG|INFO|WARNING|NOTICE|I\d{4}|[\w.]{1,60}:(?= )|[\w.]{1,40} (?=-)|-|\|)[\s:|-]+)+"
 )
 _SENTENCES = re.compile(r"[.!;](?:\s+|$)")
-_TESTS = lazy_pattern(r"^Ran \d+ tests? in [\d.]+s|^=+ (?=.*\bpassed\b)(?!.*\b(?:failed|errors?)\b).* in [\d.]+s\b.*=+$")
+_TESTS = lazy_pattern(
+    r"^Ran \d+ tests? in [\d.]+s|^=+ (?=.*\bpassed\b)(?!.*\b(?:failed|errors?)\b).* in [\d.]+s\b.*=+$"
+)
 _RAN = "Ran "
 _COUNT = lazy_pattern(r"(?<![\w.:/-])(\d{1,9}) ?/ ?(\d{1,9})(?![\w./:-])")
 _NUMBERED = re.compile(r"\d")
@@ -38,7 +44,9 @@ _EPOCH = lazy_pattern(r"\bepochs?\b", re.IGNORECASE)
 _EPOCH_OF = lazy_pattern(r"\bepochs?\b\W{0,4}(\d{1,6}) ?(?:/|of) ?(\d{1,6})\b", re.IGNORECASE)
 _INNER = lazy_pattern(r"load|shard|valid|eval|test|token|fetch|download|batch|map\b|predict|generat", re.IGNORECASE)
 # Somebody looks at, or ends, a process that did not leave after its last word.
-_STILL_THERE = lazy_pattern(r"\bgdb\b|py-spy|\bpstack\b|strace -|^#\d+ +0x|^Thread (?:0x|\d+ )|^\^C|\bkill -|\b[Hh]ang(?:s|ing)?\b|\bstuck\b|nvidia-smi|^\S*[$#] (?:ps|top)\b")
+_STILL_THERE = lazy_pattern(
+    r"\bgdb\b|py-spy|\bpstack\b|strace -|^#\d+ +0x|^Thread (?:0x|\d+ )|^\^C|\bkill -|\b[Hh]ang(?:s|ing)?\b|\bstuck\b|nvidia-smi|^\S*[$#] (?:ps|top)\b"
+)
 _STARTS = ("work.saving", "work.preparing", "work.evaluating")
 
 
@@ -78,7 +86,9 @@ def _tests_passed(lines: Sequence[LogLine], begin: int) -> int | None:
     """The place of the last summary of a test runner: of unittest with an `OK` below it, where none says otherwise."""
     at = [i for i in range(begin, len(lines)) if _TESTS.search(lines[i].text)]
     below = [next((x.text.strip() for x in lines[i + 1 : i + 4] if x.text.strip()), "") for i in at]
-    is_well = all(not lines[i].text.startswith(_RAN) or word.startswith("OK") for i, word in zip(at, below, strict=True))
+    is_well = all(
+        not lines[i].text.startswith(_RAN) or word.startswith("OK") for i, word in zip(at, below, strict=True)
+    )
     return at[-1] if at and is_well else None
 
 
