@@ -229,6 +229,12 @@ LAST_WORDS = [
     ["Total training time: 0:31:10"],
     ["iteration 200/200 loss 0.1", "Saving Model...", "Saved model to out/last.pt"],
     ["epoch 3/3 loss 0.1", "best accuracy 0.71"],
+    ["wandb: Run summary:", "wandb: loss 0.1", "wandb: Synced 5 W&B file(s), 0 media file(s)"],
+    ["***** train metrics *****", "  epoch = 3.0", "  train_runtime = 0:01:02"],
+    ["real\t12m3.412s", "user\t40m1.002s", "sys\t1m0.112s"],
+    ["(env) user@node-a:~/train$ "],
+    ["Elapsed time: 812.1 s"],
+    ["process group destroyed"],
 ]
 NO_LAST_WORDS = [
     ["epoch 1 done"],
@@ -246,6 +252,9 @@ NO_LAST_WORDS = [
     ["Training time 1:56:41", "^C"],
     ["done", "$ py-spy dump --pid 71"],
     ["done with loading"],
+    ["Test: Total time: 0:00:24"],
+    ["wandb: Tracking run with wandb version 0.16"],
+    ["(env) user@node-a:~/train$ py-spy dump --pid 71"],
     ["waiting for training to be finished"],
 ]
 

@@ -21,7 +21,9 @@ _LAST_WORD = lazy_pattern(
     rf"\b{_WHOLE}\b(?: \w+){{0,3}} {_OVER}\b"
     rf"|\b(?:finish(?:ed|es)?|complet(?:ed|es)|end(?:ed)? of|done with|ends?) (?:the |all |of )?(?:\w+ )?{_WHOLE}\b"
     r"|^(?:all )?(?:done|finished|completed|success|bye|goodbye)\b(?!:? ?(?:loading|init|prepar|build|compil|reading|eval|valid))"
-    rf"|^(?:(?:total|overall|wall|elapsed) )*(?:{_WHOLE} )(?:(?:wall|run)[- ]?)?time\b\W{{0,6}}(?:of |was |is )?\d",
+    rf"|^(?:(?:total|overall|wall|elapsed) )*(?:{_WHOLE} )(?:(?:wall|run)[- ]?)?time\b\W{{0,6}}(?:of |was |is )?\d"
+    r"|^(?:total|overall|elapsed|wall)(?:[ -](?:run|wall|elapsed))?[ -]?time\b\W{0,6}(?:of |was |is )?\d|^(?:all (?:tests|checks) )?pass(?:ed)?\b\W*$"
+    r"|\bprocess(?:ing)?[ _]group (?:was |is )?(?:destroyed|finalized)|\b(?:destroyed|finalized) (?:the )?process(?:ing)?[ _]group",
     re.IGNORECASE,
 )
 _OF_A_PART = lazy_pattern(
@@ -34,6 +36,12 @@ _HEADS = lazy_pattern(
     r"^[\s|>*#=.-]*(?:(?:\[[^\]]{1,80}\]|\([^)]{1,60}\)|[\d:.,/TZ-]{6,30}|DEBUG|INFO|WARNING|NOTICE|I\d{4}|[\w.]{1,60}:(?= )|[\w.]{1,40} (?=-)|-|\|)[\s:|-]+)+"
 )
 _SENTENCES = re.compile(r"[.!;](?:\s+|$)")
+_OF_A_ROUND = lazy_pattern(r"\b(?:test|epoch|val\w*|step|iter\w*|eval\w*)\b", re.IGNORECASE)
+# What is printed when a process or a command is at its end: wandb's summary, the metrics of Transformers, MLPerf's marks, `time`, a prompt that is back.
+_AT_EXIT = lazy_pattern(
+    r"^wandb: (?:Synced \d|\W{0,4}View run .* at|Find logs at)|^\*{3,} ?(?:train|eval|test|predict)\w* metrics ?\*{3,}$|\"key\": \"run_stop\".*\"success\""
+    r"|^real\t? *\d+m[\d.,]+s$|\bJobState=COMPLETED\b|^(?:\([\w.-]+\) ?)?[\w.-]+@[\w.-]+[:\s][^$#]{0,80}[$#]$"
+)
 _TESTS = lazy_pattern(
     r"^Ran \d+ tests? in [\d.]+s|^=+ (?=.*\bpassed\b)(?!.*\b(?:failed|errors?)\b).* in [\d.]+s\b.*=+$"
 )
@@ -76,7 +84,11 @@ def last_word(events: Sequence[LogEvent], lines: Sequence[LogLine]) -> tuple[int
 
 def is_last_word(text: str) -> bool:
     """Whether a line of a program says that the whole is over: not a part of it, not that something else than its end came."""
+    if _AT_EXIT.search(text[:_MOST_CHARS].strip()):
+        return True
     head = _HEADS.match(text[:_MOST_CHARS])
+    if head is not None and _OF_A_ROUND.search(head[0]):
+        return False
     bare = text[head.end() if head else 0 : _MOST_CHARS].strip()
     parts = _SENTENCES.split(bare) if len(bare) < _MOST_WORDS else ()
     return any(_LAST_WORD.search(part) and not _OF_A_PART.search(part) for part in parts)
