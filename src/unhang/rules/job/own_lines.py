@@ -164,7 +164,7 @@ def ended_by_its_own_word(s: Situation) -> Found | None:
         return None
     waits = s.watchdogs.timed_out
     words = {"who": w.name_ranks(told.ranks), "said": told.lines[0].said[:_MOST_WORDS]}
-    words |= {"others": w.name_ranks(s.watchdogs.ranks), "call": waits[0] if waits else "a call"}
+    words |= {"others": w.name_ranks(s.watchdogs.ranks), "call": str(waits[0]) if waits else "a call"}
     evidence = (*_quoted(told.lines), *quote(lines_of(waits), 3))
     return Found(0.79, told.ranks, evidence, words, fixes=("together", SEE_IT), victims=s.watchdogs.ranks)
 
