@@ -242,6 +242,9 @@ LAST_WORDS = [
     ["(env) user@node-a:~/train$ "],
     ["Elapsed time: 812.1 s"],
     ["process group destroyed"],
+    ["+ echo rc 0 0", "rc 0 0"],
+    ["exit code: 0"],
+    ["2022-03-31 - INFO - submitit - Job completed successfully"],
 ]
 NO_LAST_WORDS = [
     ["epoch 1 done"],
@@ -259,6 +262,7 @@ NO_LAST_WORDS = [
     ["Training time 1:56:41", "^C"],
     ["done", "$ py-spy dump --pid 71"],
     ["done with loading"],
+    ["+ echo rc 0 1", "rc 0 1"],
     ["Test: Total time: 0:00:24"],
     ["wandb: Tracking run with wandb version 0.16"],
     ["(env) user@node-a:~/train$ py-spy dump --pid 71"],

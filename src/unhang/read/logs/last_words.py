@@ -11,6 +11,7 @@ from unhang.model.lazy_pattern import lazy_pattern
 _MOST_BEHIND, _MOST_CHARS, _MOST_WORDS, _LEAST_MOVES = 60, 300, 160, 2
 _ASKED = lazy_pattern(r"\becho\b.*\$\?[\"' ;]*$")
 _ANSWER = lazy_pattern(r"(?:^|[\s=:])(\d{1,3})[\"']?\s*$")
+_CODES = lazy_pattern(r"^(?:rc|RC|exit[ _]?(?:codes?|status(?:es)?))[ :=]+(\d{1,3}(?:[ ,]+\d{1,3})*)$")
 _WHOLE = (
     r"(?:train(?:ing|er|ed)?|run|job|engine|experiment|program|script|fit(?:ting)?|fine-?tun\w+|pretrain\w+"
     r"|benchmark|everything|all (?:epochs|steps|iterations|tasks|tests|ranks|workers))"
@@ -36,10 +37,11 @@ _HEADS = lazy_pattern(
     r"^[\s|>*#=.-]*(?:(?:\[[^\]]{1,80}\]|\([^)]{1,60}\)|[\d:.,/TZ-]{6,30}|DEBUG|INFO|WARNING|NOTICE|I\d{4}|[\w.]{1,60}:(?= )|[\w.]{1,40} (?=-)|-|\|)[\s:|-]+)+"
 )
 _SENTENCES = re.compile(r"[.!;](?:\s+|$)")
+_METRICS = lazy_pattern(r"\*{3,} ?(?:train|eval|val|test|predict)\w* metrics ?\*{3,}\s*$")
 _OF_A_ROUND = lazy_pattern(r"\b(?:test|epoch|val\w*|step|iter\w*|eval\w*)\b", re.IGNORECASE)
 # What is printed when a process or a command is at its end: wandb's summary, the metrics of Transformers, MLPerf's marks, `time`, a prompt that is back.
 _AT_EXIT = lazy_pattern(
-    r"^wandb: (?:Synced \d|\W{0,4}View run .* at|Find logs at)|^\*{3,} ?(?:train|eval|test|predict)\w* metrics ?\*{3,}$|\"key\": \"run_stop\".*\"success\""
+    r"^wandb: (?:Synced \d|\W{0,4}View run .* at|Find logs at)|\"key\": \"run_stop\".*\"success\""
     r"|^real\t? *\d+m[\d.,]+s$|\bJobState=COMPLETED\b|^(?:\([\w.-]+\) ?)?[\w.-]+@[\w.-]+[:\s][^$#]{0,80}[$#]$"
 )
 _TESTS = lazy_pattern(
@@ -47,6 +49,7 @@ _TESTS = lazy_pattern(
 )
 _RAN = "Ran "
 _COUNT = lazy_pattern(r"(?<![\w.:/-])(\d{1,9}) ?/ ?(\d{1,9})(?![\w./:-])")
+_NUMBER = re.compile(r"\d+")
 _NUMBERED = re.compile(r"\d")
 _EPOCH = lazy_pattern(r"\bepochs?\b", re.IGNORECASE)
 _EPOCH_OF = lazy_pattern(r"\bepochs?\b\W{0,4}(\d{1,6}) ?(?:/|of) ?(\d{1,6})\b", re.IGNORECASE)
@@ -59,12 +62,13 @@ _STARTS = ("work.saving", "work.preparing", "work.evaluating")
 
 
 def code_asked(lines: Sequence[LogLine]) -> tuple[int, str] | None:
-    """The exit code that a shell was asked for at the end of a log (`echo $?`), with its line; None where nobody asked, or no number came."""
+    """The exit code that a shell was asked for at the end of a log (`echo $?`), with its line; of several (`rc 0 1`) the worst. None where there is none."""
     said = [x.text.strip() for x in lines[-_MOST_BEHIND:] if x.text.strip()]
     for asked, answer in zip(said[-4:], said[-3:], strict=False):
         if "$?" in asked and _ASKED.search(asked) and (code := _ANSWER.search(answer)):
             return int(code[1]), answer
-    return None
+    codes = _CODES.search(said[-1]) if said else None
+    return (max(map(int, _NUMBER.findall(codes[1]))), said[-1]) if codes else None
 
 
 def last_word(events: Sequence[LogEvent], lines: Sequence[LogLine]) -> tuple[int, str] | None:
@@ -84,9 +88,9 @@ def last_word(events: Sequence[LogEvent], lines: Sequence[LogLine]) -> tuple[int
 
 def is_last_word(text: str) -> bool:
     """Whether a line of a program says that the whole is over: not a part of it, not that something else than its end came."""
-    if _AT_EXIT.search(text[:_MOST_CHARS].strip()):
-        return True
     head = _HEADS.match(text[:_MOST_CHARS])
+    if _AT_EXIT.search(text[:_MOST_CHARS].strip()) or _METRICS.search(text[:_MOST_CHARS]):
+        return True
     if head is not None and _OF_A_ROUND.search(head[0]):
         return False
     bare = text[head.end() if head else 0 : _MOST_CHARS].strip()
