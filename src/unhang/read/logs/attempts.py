@@ -56,17 +56,8 @@ def parts_of(bodies: Sequence[str], writers: Callable[[int], Hashable]) -> list[
         if (writer := writers(i)) in known:
             cuts.append(i)
         known.add(writer)
-    heads = {cut: _with_settings(bodies, cut) for cut in cuts}
-    borders = [0, *(heads[i] for i in cuts if heads[i]), len(bodies)]
-    launched = {heads[cut]: _is_launched(bodies[cut]) for cut in cuts}
-    return [Part(first, stop, launched.get(first, False)) for first, stop in itertools.pairwise(borders)]
-
-
-def _with_settings(bodies: Sequence[str], cut: int) -> int:
-    """Where a start begins: with the variables that a shell exports directly before it."""
-    while cut and bodies[cut - 1].lstrip("+ $").startswith("export "):
-        cut -= 1
-    return cut
+    borders = [0, *(i for i in cuts if i), len(bodies)]
+    return [Part(first, stop, _is_launched(bodies[first])) for first, stop in itertools.pairwise(borders)]
 
 
 def _is_start(body: str) -> bool:
