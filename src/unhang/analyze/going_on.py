@@ -30,9 +30,17 @@ _STANDS = lazy_pattern(
     r"heartbeat|health|alive|utili[sz]ation|wait|GET /|POST /|throughput|No available shared memory|retry|memory",
     re.IGNORECASE,
 )
-_WORDS = "batches|samples|files|shards|examples|iterations|steps|sequences|rows|documents|items|images|records|chunks|episodes"
+_WORDS = (
+    "batches|samples|files|shards|examples|iterations|steps|sequences|rows|documents|docs|items|images|records|chunks|episodes|entries"
+    "|tokens|frames|clips|windows|graphs|pairs|prompts|utterances|points|indices|blocks"
+)
+_DATA = r"(?:data|dataset|loader|dataloader|sampler|split|shard|partition|subset|train(?:_set|_data|_loader|ing set)?)"
+# `31 batches`, `batches: 31`, `31 local train batches`; `len(train_loader) = 31`, `dataset size: 31`, `steps_per_epoch=31`, `num_rows 31`.
 _AMOUNT = lazy_pattern(
-    rf"(?<![\d.:-])(\d{{1,12}})(?= ?(?:\w+ )?(?:{_WORDS})\b)|\b(?:{_WORDS})(?: per (?:epoch|rank))?[ :=]{{1,3}}(\d{{1,12}})(?![\d.])"
+    rf"(?<![\d.:-])(\d{{1,12}})(?= (?:[A-Za-z-]+ ){{0,2}}(?:{_WORDS})\b)|(?<![\d.:-])(\d{{1,12}})(?=(?:{_WORDS})\b)"
+    rf"|\b(?:num_|n_|total_|local_)?(?:{_WORDS})(?:[ _](?:per|in|of|on|for)[ _](?:\w+[ _])?\w+)?[ :=]{{1,3}}(\d{{1,12}})(?![\d.])"
+    rf"|\b(?:len|length|size|count)\(?(?: of)? ?(?:self\.)?(?:the )?(?:\w+[_ .])?{_DATA}\w*\)?[ :=]{{1,3}}(\d{{1,12}})(?![\d.])"
+    rf"|\b(?:\w+[_ ])?{_DATA}(?:[ _.]?(?:len|length|size|count))[ :=]{{1,3}}(\d{{1,12}})(?![\d.])"
 )
 _OWN = lazy_pattern(r"\b[Rr](?:ank)?[ _:=#-]?(\d{1,5})\b")
 
@@ -228,7 +236,7 @@ def uneven_amounts(s: Situation) -> Sequence[Amount]:
         if rank is not None:
             bare = text[: amount.start()] + text[amount.end() :]
             words = _NUMBER.sub("#", bare)
-            said.setdefault(words, {}).setdefault(rank, Amount(rank, int(amount[1] or amount[2]), line))
+            said.setdefault(words, {}).setdefault(rank, Amount(rank, int(next(filter(None, amount.groups()))), line))
     for amounts in said.values():
         world = s.case.job.world_size or len(amounts)
         if len(amounts) == world > 1 and len({a.amount for a in amounts.values()}) > 1:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.analyze.going_on import missing_by_lines
 from unhang.analyze.logged_calls import BUCKET_ELEMENTS, TimedOut
+from unhang.analyze.odd_ones import agreeable, odd_in_calls, unlike_of_the_odd
 from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, own_lines
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -18,10 +19,18 @@ if TYPE_CHECKING:
 _ENDED_THERE = ("ending.cancelled", "python.interrupted", "elastic.death_signal")
 _LEAVES = lazy_pattern(
     r"\b(?:skip(?:s|ped|ping)?|stop(?:s|ped|ping)?|left|leav(?:es|ing)|break(?:s|ing)?(?: out)?|exit(?:s|ed|ing)?|dropp?(?:s|ed|ing)|bypass\w*"
-    r"|exhausted|nothing to|return(?:s|ed|ing)? early|(?:no|out of|without)(?: more)? (?:ops?|operations|data|batch(?:es)?|samples?|tokens|work|tasks))\b",
+    r"|exhausted|depleted|nothing (?:to|left)|return(?:s|ed|ing)? early|(?:no|out of|without)(?: more)? (?:ops?|operations|data|batch(?:es)?"
+    r"|samples?|tokens|work|tasks|rows|items|files|examples)"
+    r"|abandon\w*|discard\w*|ignor(?:es|ed|ing)|bail(?:s|ed|ing)?(?: out)?|g(?:ives?|ave|iving) up|quit(?:s|ting)?|StopIteration|early[- ]stop\w*"
+    r"|f(?:a|e)ll(?:s|ing)? ?back|end of (?:data|stream|iterator|input|shard|file)"
+    r"|empty (?:batch|shard|input|queue)|ran (?:dry|out)|finished (?:its|my|the) (?:shard|data|part|split))\b",
     re.IGNORECASE,
 )
-_OF_DATA = lazy_pattern(r"(?:no|out of)(?: more)? (?:data|batch|sample)|exhausted|end of (?:data|epoch)", re.IGNORECASE)
+_OF_DATA = lazy_pattern(
+    r"(?:no|out of)(?: more)? (?:data|batch|sample|row|item|file|example)|exhausted|depleted|ran dry"
+    r"|StopIteration|empty shard|end of (?:data|epoch|stream|iterator|input|shard|file)|finished (?:its|my|the) (?:shard|data|split)",
+    re.IGNORECASE,
+)
 _NOT_YET = lazy_pattern(
     r"\b(?:will|would|if|when|may|set|enabled?|config\w*|args?|default|errors?|fail\w*|exit status|exception|warn\w*)\b",
     re.IGNORECASE,
@@ -129,14 +138,18 @@ def ends_pass(s: Situation, ranks: Iterable[int]) -> bool:
 
 
 class Unlike(NamedTuple):
-    """Numbers in the same words: equal on all ranks in every round before, and unlike in the last one. `lines`: the last, of each rank."""
+    """Numbers in the same words: equal on all ranks in every round before, and unlike in the last one. `lines`: the last, of each rank.
+
+    `odd`: the ranks that stand apart in their calls as well, where that is how the numbers were found.
+    """
 
     lines: Sequence[OwnLine]
     is_shape: bool
+    odd: tuple[int, ...] = ()
 
 
 def unlike_numbers(s: Situation) -> Unlike | None:
-    """The latest such line before the wait. Fractions are measured, not agreed on: words with one are left out."""
+    """The latest such line before the wait; else one that sets those ranks apart that their calls set apart, too."""
     if s.watchdogs.first is None:
         return None
     of_ranks = by_rank(before_the_wait(s))
@@ -146,24 +159,31 @@ def unlike_numbers(s: Situation) -> Unlike | None:
         for line in lines:
             rounds.setdefault(line.words, {}).setdefault(rank, []).append(line)
     found = [x for told in rounds.values() if (x := _unlike_at_last(told, world)) is not None]
-    return max(found, key=lambda x: max(line.order for line in x.lines), default=None)
+    if found:
+        return max(found, key=lambda x: max(line.order for line in x.lines))
+    odd = unlike_of_the_odd(s)
+    return Unlike(odd, bool(_SHAPE.search(odd[0].words)), odd_in_calls(s)) if odd else None
 
 
 def _unlike_at_last(told: Mapping[int, Sequence[OwnLine]], world: int | None) -> Unlike | None:
+    """Of each number in the words: fractions are measured, not agreed on, and what differed before is each rank's own."""
     counts = {len(lines) for lines in told.values()}
     if len(told) < _LEAST_RANKS or (world or len(told)) != len(told) or len(counts) != 1:
         return None
     count = next(iter(counts))
-    if count <= _EQUAL_BEFORE or any("." in v or "e" in v for lines in told.values() for x in lines for v in x.values):
-        return None
-    by_round = [{lines[i].values for lines in told.values()} for i in range(count)]
-    if len(by_round[-1]) < 2 or any(len(values) > 1 for values in by_round[:-1]):
+    if count <= _EQUAL_BEFORE:
         return None
     last = [lines[-1] for _, lines in sorted(told.items())]
-    return Unlike(last, bool(_SHAPE.search(last[0].words)))
+    for place in agreeable(last[0]):
+        by_round = [{lines[i].values[place] for lines in told.values()} for i in range(count)]
+        is_whole = all(v.lstrip("+-").isdecimal() for values in by_round for v in values)
+        if is_whole and len(by_round[-1]) > 1 and all(len(values) == 1 for values in by_round[:-1]):
+            return Unlike(last, bool(_SHAPE.search(last[0].words)))
+    return None
 
 
-_TOOK = lazy_pattern(r"(?<![\w.])(\d{1,7}(?:\.\d+)?) ?(s|secs?|seconds|min|minutes)\b(?![/.])")
+_TOOK = lazy_pattern(r"(?<![\w.:])(\d{1,7}(?:\.\d+)?) ?(s|secs?|seconds|min|minutes|h|hours?)\b(?![/.])")
+_UNIT_S = {"m": 60, "h": 3600}
 _MANY_TIMES, _LEAST_TOOK, _SHARE_OF_LIMIT = 10, 3, 0.9
 
 
@@ -189,7 +209,7 @@ def took_longer(s: Situation) -> TookLonger | None:
     for line in own_lines(s):
         if line.rank is not None and (times := _TOOK.findall(line.said)):
             number, unit = times[-1]
-            told.setdefault(line.words, {})[line.rank] = float(number) * (60 if unit.startswith("min") else 1), line
+            told.setdefault(line.words, {})[line.rank] = float(number) * _UNIT_S.get(unit[0], 1), line
     for took in told.values():
         long = {r for r, (seconds, _) in took.items() if seconds >= least}
         others = sorted(took[r][0] for r in took.keys() - long)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from tests.rules.notation import log_case
 from unhang.testing import Fires, Quiet
 
+_DIRECT = "node-a:41:77 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\n^C\n"
+_WITHOUT = "$ NCCL_P2P_DISABLE=1 vllm serve m --tensor-parallel-size 2\n"
+
 CASES = {
     "p2p-acs-iommu": (
         Fires(
@@ -63,5 +66,10 @@ CASES = {
             ),
             "a warning of a job that works",
         ),
+        Fires(log_case(_DIRECT + _WITHOUT + "INFO:     Application startup complete.\n"), ()),
+        Quiet(
+            log_case(_DIRECT + "step 7 loss 0.4\n" + _WITHOUT + "step 7 loss 0.4\n"), "the first start moved as well"
+        ),
+        Quiet(log_case(_DIRECT + _WITHOUT + "^C\n"), "without P2P it does not run either"),
     ),
 }

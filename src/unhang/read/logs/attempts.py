@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from unhang.model import LogEvent, LogLine, RaisedError, Unavailable
 from unhang.read.logs.events import events_of, is_echo
+from unhang.read.logs.last_words import code_asked, last_word
 from unhang.read.logs.patterns import all_patterns, table
 
 MAX_STARTS = 64
@@ -136,15 +137,18 @@ class End(NamedTuple):
     line: str
 
 
-def end_of(events: Sequence[LogEvent], troubles: Iterable[int], lines: int) -> End | None:
-    """How the job ended; None where its log does not tell. `troubles`: the places of exceptions among the `lines`.
+def end_of(events: Sequence[LogEvent], troubles: Iterable[int], log: Sequence[LogLine]) -> End | None:
+    """How the job ended; None where its log does not tell. `troubles`: the places of exceptions in it.
 
     It ended well where the end is told after everything that failed, and the training had moved on after that; where nothing failed, also
     where processes left with a process group that they had not destroyed, and nothing comes after it. An exit code that somebody
     printed is believed alone, but a 0 behind a failure after which nothing moved: that may be of a pipe or a container. What is told before
     a failure, or before more training, is not the job's end: a rank may be done before others fail, and a helper before the job begins.
     """
-    last = max([*troubles, *(e.order for e in events if e.says)], default=-1)
+    last, lines = max([*troubles, *(e.order for e in events if e.says)], default=-1), len(log)
+    asked = code_asked(log)
+    if asked is not None and not (asked[0] == 0 and _is_a_failure_the_end(events)):
+        return End(*asked)
     final = max(last, lines - 1 - MAX_BEHIND, *(e.order for e in events if e.kind.startswith(_BEGINS)), -1)
     codes = [e for e in events if e.kind == _CODE and e.order > max(last, lines - 1 - MAX_BEHIND)]
     if codes and not (_code(codes[-1]) == 0 and _is_a_failure_the_end(events)):
@@ -156,9 +160,12 @@ def end_of(events: Sequence[LogEvent], troubles: Iterable[int], lines: int) -> E
         marks_found += [e for e in events if e.order >= final and e.kind == _OF_A_PROCESS]
     steps = {e.order for e in events if e.is_progress}
     marks = [e for e in marks_found if sum(order > e.order for order in steps) <= SUMMED_UP]
-    if not marks or (last >= 0 and moved_after(events, last) <= STILL_PRINTED):
+    if last >= 0 and moved_after(events, last) <= STILL_PRINTED:
         return None
-    return End(0, marks[-1].text.strip()[:200])
+    word = None if marks else last_word(events, log)
+    if word is not None and word[0] > last and not any(order > word[0] for order in steps):
+        return End(0, word[1])
+    return End(0, marks[-1].text.strip()[:200]) if marks else None
 
 
 _ENDED_WAIT = "watchdog.timeout"

@@ -42,7 +42,7 @@ def case_of_outputs(
     errors = [error for _, error in _errors_in_order(outputs, lines)]
     troubles = [place.get((error.source.path, error.source.line), len(lines)) for error in errors]
     has_failed = any(x.code for x in exits.values()) and not _were_started_again(events, troubles)
-    end = None if known or has_failed else end_of(events, troubles, len(lines))
+    end = None if known or has_failed else end_of(events, troubles, lines)
     is_well = end is not None and end.code == 0
     if is_well:  # whatever was raised was handled, and who failed was started again
         loose.clear()

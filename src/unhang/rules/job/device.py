@@ -32,6 +32,7 @@ XIDS = {
     155: (0.8, "an NVLink could not be trained"),
 }
 _OF_FIRMWARE = (119, 120)
+_RUNS = ("work.serving",)
 _ACCUSING = {
     "kernel.ecc_uncorrectable": 0.97,
     "kernel.ecc_rank": 0.97,
@@ -168,12 +169,27 @@ def p2p_acs_iommu(s: Situation) -> Found | None:
         say = "fault" if "kernel.iommu_fault" in kinds else "wrong"
         confidence = 0.9 if "kernel.p2p_wrong_data" in kinds else 0.84
         return found_in(s, in_order(bus, settings), confidence, (), say=say)
+    if tried := _ran_without_p2p(s):
+        return found_in(s, in_order(s.events.of(*_SETTINGS), tried), 0.85, (), say="tried")
     first = _first_bulk(s)
     is_direct = s.events.has("nccl.channel_p2p")
     if not (first or (settings and is_direct)) or somebody_died(s, (*first, *settings)):
         return None
     weak = 0.62 if len({e.rank for e in first}) > 1 or is_direct else 0.55
     return found_in(s, in_order(settings, first), 0.68 if settings else weak, (), say="first")
+
+
+def _ran_without_p2p(s: Situation) -> tuple[LogEvent, ...]:
+    """The start with NCCL_P2P_DISABLE=1 after one whose devices had connected directly and that never moved, if the later one came further."""
+    off = s.events.first("nccl.p2p_off")
+    before = [e for e in s.events if off is not None and e.order < off.order]
+    direct = [e for e in before if e.kind == "nccl.channel_p2p"]
+    if off is None or not direct or any(e.kind in _RUNS or e.is_progress for e in before if e.order > direct[0].order):
+        return ()
+    after = [e for e in s.events if e.order > off.order]
+    runs = [e for e in after if e.kind in _RUNS or e.is_progress]
+    failed = any(e.says for e in after) or any(e.says == "crash" for e in before)
+    return (direct[-1], off, runs[0]) if runs and not failed else ()
 
 
 def _first_bulk(s: Situation) -> tuple[LogEvent, ...]:

@@ -50,6 +50,7 @@ _FAILED = (
     "oom.", "cuda.", "loader.", "python.fatal", "python.unhandled", "shm.", "ending.torchrun", "ending.srun_task", "ending.spawned",
     "ending.fatal_signal", "ending.killed", "ending.lightning_child", "ending.mpirun", "ending.deepspeed", "ending.ray_worker",
 )  # fmt: skip
+_NEAR_FRAMES = 40
 _OF_TIME = lazy_pattern(r"(?i)time")
 _HAS_BEGUN = 5  # lines before it; of fewer nothing tells whether the job moved
 _END_TAKES_S = 240.0  # writers of checkpoints and trackers may take minutes
@@ -145,6 +146,23 @@ def _crashed(s: Situation) -> tuple[int | None, ProcessExit | None]:
     own = [(rank, end) for _, rank, end in ends if (end.code or 0) > 1]
     echoes = any(e.kind == "echo" for e in errors_of(s))
     return own[0] if len(own) == 1 and echoes else (None, None)
+
+
+@rule("arithmetic-in-library")
+def arithmetic_in_library(s: Situation) -> Found | None:
+    """The signal, with the native frame beside it that is of a library of the device's vendor."""
+    signals = [e for e in s.events.of("python.fatal", "ending.fatal_signal", "ending.fpe") if _is_arithmetic(e)]
+    frames = s.events.of("native.in_library")
+    near = [f for f in frames if any(abs(f.order - e.order) <= _NEAR_FRAMES for e in signals)]
+    if not near or (s.watchdogs.first is not None and s.watchdogs.first.order < signals[0].order):
+        return None
+    name = near[0]["symbol"] or near[0]["in_ucx"] or near[0]["library"]
+    return found_in(s, [*signals[:2], *near[:2]], 0.75, words={"library": name[:60]})
+
+
+def _is_arithmetic(event: LogEvent) -> bool:
+    said = " ".join(event[n] for n in ("what", "name", "signal", "caught", "shell"))
+    return event.kind == "ending.fpe" or "loating point exception" in said or said.split()[:1] == ["8"]
 
 
 @rule("external-signal")

@@ -212,8 +212,12 @@ def network_interface(s: Situation) -> Found | None:
 
 
 def named_interface(s: Situation) -> tuple[LogEvent, ...]:
-    """NCCL_SOCKET_IFNAME as NCCL took it from the environment, where it then found no interface of that name."""
-    names = [e for e in s.events.of("environment.nccl_set") if e["name"] == "NCCL_SOCKET_IFNAME" and e["value"].strip()]
+    """NCCL_SOCKET_IFNAME as NCCL took it from the environment, or a shell set it, where no interface of that name was found then."""
+    names = [
+        e
+        for e in s.events.of("environment.nccl_set", "environment.exported")
+        if e["name"] == "NCCL_SOCKET_IFNAME" and e["value"].strip()
+    ]
     missing = [e for e in s.events.of("fabric.no_interface") if "socket interface found" in e.text]
     return in_order(names[:1], missing) if names and missing and names[0].order < missing[0].order else ()
 

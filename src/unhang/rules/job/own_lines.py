@@ -8,13 +8,14 @@ from pathlib import PurePath
 from unhang.analyze.first_errors import first_error
 from unhang.analyze.log_progress import work_before_the_wait
 from unhang.analyze.logged_calls import lines_of
+from unhang.analyze.odd_ones import counted_past, late_in_common_work, told_its_end
 from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
 from unhang.analyze.told_apart import another_branch, few_in_a_call, skipped_or_left, took_longer, unlike_numbers
 from unhang.model import EvidenceLine
 from unhang.rules import wording as w
 from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT
-from unhang.rules.base import Found, rule
+from unhang.rules.base import OTHERWISE, Found, rule
 from unhang.rules.log_lines import MAX_QUOTE, quote
 
 _OF_THE_PROGRAM = (EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT)
@@ -115,14 +116,14 @@ def unlike_in_the_last_round(s: Situation) -> Found | None:
         sides.setdefault(line.values, []).append(line)
     fewest = min(map(len, sides.values()))
     few = [side for side in sides.values() if len(side) == fewest]
-    culprits = tuple(x.rank for x in few[0] if x.rank is not None) if len(few) == 1 else ()
+    culprits = unlike.odd or (tuple(x.rank for x in few[0] if x.rank is not None) if len(few) == 1 else ())
     first, other = (side[0].said[:_MOST_WORDS] for side in list(sides.values())[:2])
     return Found(
         0.75 if unlike.is_shape else 0.65,
         culprits,
         (*_quoted(unlike.lines), *quote(lines_of(s.watchdogs.timed_out), 2)),
         {"first": first, "other": other},
-        "shape" if unlike.is_shape else "",
+        f"{'shape' if unlike.is_shape else OTHERWISE}/{'calls' if unlike.odd else OTHERWISE}",
         fixes=_OF_THE_PROGRAM,
         victims=s.others(culprits) if culprits else (),
         cause="size-mismatch" if unlike.is_shape else "",
@@ -139,3 +140,43 @@ def took_longer_than_others(s: Situation) -> Found | None:
     words["said"] = late.lines[0].said[:_MOST_WORDS]
     evidence = (*_quoted(late.lines), *quote(lines_of(s.watchdogs.timed_out), 2))
     return Found(0.78, late.ranks, evidence, words, victims=s.watchdogs.ranks)
+
+
+@rule("counted-past")
+def counted_past_the_waiting(s: Situation) -> Found | None:
+    """Ranks that are done with a loop in which others wait: they had fewer rounds, or left early."""
+    past = None if _failed_before(s) else counted_past(s)
+    if past is None:
+        return None
+    waits = s.watchdogs.timed_out
+    words = {"who": w.name_ranks(past.ranks), "said": past.lines[0].said[:_MOST_WORDS], "call": waits[0]}
+    words |= {"others": w.name_ranks(s.watchdogs.ranks), "theirs": past.lines[-1].said[:_MOST_WORDS]}
+    evidence = (*_quoted(past.lines), *quote(lines_of(waits), 2))
+    fixes = (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT)
+    return Found(0.78, past.ranks, evidence, words, fixes=fixes, victims=s.others(past.ranks))
+
+
+@rule("told-its-end")
+def ended_by_its_own_word(s: Situation) -> Found | None:
+    """The rank that said that it ends."""
+    told = None if _failed_before(s) else told_its_end(s)
+    if told is None:
+        return None
+    waits = s.watchdogs.timed_out
+    words = {"who": w.name_ranks(told.ranks), "said": told.lines[0].said[:_MOST_WORDS]}
+    words |= {"others": w.name_ranks(s.watchdogs.ranks), "call": str(waits[0]) if waits else "a call"}
+    evidence = (*_quoted(told.lines), *quote(lines_of(waits), 3))
+    return Found(0.79, told.ranks, evidence, words, fixes=("together", SEE_IT), victims=s.watchdogs.ranks)
+
+
+@rule("late-in-common-work")
+def late_with_common_work(s: Situation) -> Found | None:
+    """Ranks still at work that the others are done with."""
+    late = None if _failed_before(s) else late_in_common_work(s)
+    if late is None:
+        return None
+    waits = s.watchdogs.timed_out
+    words = {"who": w.name_ranks(late.ranks), "said": late.lines[0].said[:_MOST_WORDS], "call": waits[0]}
+    words["are"] = w.verb(late.ranks, "was", "were")
+    evidence = (*_quoted(late.lines), *quote(lines_of(waits), 3))
+    return Found(0.62, late.ranks, evidence, words, victims=s.watchdogs.ranks)
