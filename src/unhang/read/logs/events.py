@@ -28,7 +28,22 @@ def events_of(lines: Iterable[LogLine]) -> tuple[LogEvent, ...]:
         found.append(
             LogEvent(pattern.kind, line.text, line.source, order, rank, line.host, line.time_ns, fields, pattern.says)
         )
-    return tuple(sorted(found, key=lambda e: (e.order, e.kind)))
+    found.sort(key=lambda e: (e.order, e.kind))
+    ignored = _ignored(found) if "python.swallowed" in counts else ()
+    return tuple(e for e in found if e.order not in ignored or e.kind.startswith(_ITSELF))
+
+
+def _ignored(events: Sequence[LogEvent]) -> set[int]:
+    """The lines of exceptions that Python ignored, as in a destructor: what they say ended nothing."""
+    begun: dict[tuple[int | None, str], int] = {}
+    places = set()
+    for event in events:
+        key = event.rank, event.host
+        if event.kind == "python.swallowed":
+            begun[key] = event.order
+        elif event.kind == "python.error_line" and event.order - begun.pop(key, -_MOST_LINES) < _MOST_LINES:
+            places.add(event.order)
+    return places
 
 
 def _understood(lines: Sequence[LogLine]) -> Iterator[tuple[int, LogLine, Pattern, re.Match[str]]]:
