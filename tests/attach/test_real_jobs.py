@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.attach.jobs import BEGIN, culprits, line_of, look, running, wait_until
+from tests.ports import free_port
 from tests.slowness import slowness
 from unhang.attach import looks
 from unhang.attach.attaching import Wish, jobs_wanted, watch
@@ -207,7 +208,7 @@ def test_the_command_says_it_in_one_line_and_leaves_a_report(tmp_path: Path) -> 
     """A job under a plain launcher with its variables in the environment, as torchrun gives them."""
     script = tmp_path / "job.py"
     script.write_text(BEGIN + "ready()\nif rank == 1: time.sleep(600)  # here\nstep()\n")
-    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
         subprocess.Popen([sys.executable, str(script)], cwd=tmp_path, env={**environment, "RANK": str(r)})
         for r in range(2)
@@ -228,11 +229,3 @@ def test_the_command_says_it_in_one_line_and_leaves_a_report(tmp_path: Path) -> 
         for process in ranks:
             process.kill()
             process.wait()
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

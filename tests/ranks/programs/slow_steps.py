@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-
 took_s: list[float] = []  # of each step: on a busy machine, what is slow takes longer, too
 
 
