@@ -11,6 +11,7 @@ import pytest
 
 from tests import costs
 from tests.lanes import JOB_FOLDERS, Lanes, in_lanes
+from tests.rewriting import rewrite_once
 from tests.slowness import slowness
 
 _OF_JOBS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -24,6 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.register_profile("any machine", deadline=None, derandomize=not os.environ.get("UNHANG_FUZZ"))
     hypothesis.settings.load_profile("any machine")
     if config.getoption("numprocesses", None):
+        rewrite_once(config)
         return
     if os.environ.get(costs.VARIABLE):
         config.pluginmanager.register(costs, "costs")

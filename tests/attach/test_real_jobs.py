@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from tests.attach.jobs import BEGIN, culprits, line_of, look, running, wait_until
+from tests.ports import free_port
 from tests.slowness import slowness
+from unhang.attach import looks
 from unhang.attach.attaching import Wish, jobs_wanted, watch
 from unhang.cli.bundle import command as bundle
 from unhang.cli.diagnose import command as diagnose
@@ -121,9 +124,18 @@ def test_children_of_spawn(tmp_path: Path) -> None:
         job.wait()
 
 
-def test_a_rank_that_ends_during_the_look_is_no_error(tmp_path: Path) -> None:
-    program = "ready()\nif rank == 1:\n    time.sleep(1)\n    os._exit(0)\nstep()\n"
+def test_a_rank_that_ends_during_the_look_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_look(*given: Any, **options: Any) -> dict[int, list[dict[str, Any]]]:
+        """What is seen of it while it lives; then it ends."""
+        monkeypatch.undo()
+        found = looks.take_stacks(*given, **options)
+        (tmp_path / "end").write_text("")
+        return found
+
+    os.mkfifo(tmp_path / "end")
+    program = "ready()\nif rank == 1:\n    Path('end').read_text()\n    os._exit(0)\nstep()\n"
     with running(tmp_path, program) as (job, _):
+        monkeypatch.setattr(looks, "take_stacks", first_look)
         judged = look(job.pid, tmp_path)
     assert judged.diagnosis.outcome in (Outcome.UNKNOWN, Outcome.STALLED)
     assert not {0, 2} & {r for f in judged.diagnosis.findings for r in f.culprit_ranks}
@@ -196,7 +208,7 @@ def test_the_command_says_it_in_one_line_and_leaves_a_report(tmp_path: Path) -> 
     """A job under a plain launcher with its variables in the environment, as torchrun gives them."""
     script = tmp_path / "job.py"
     script.write_text(BEGIN + "ready()\nif rank == 1: time.sleep(600)  # here\nstep()\n")
-    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     ranks = [
         subprocess.Popen([sys.executable, str(script)], cwd=tmp_path, env={**environment, "RANK": str(r)})
         for r in range(2)
@@ -217,11 +229,3 @@ def test_the_command_says_it_in_one_line_and_leaves_a_report(tmp_path: Path) -> 
         for process in ranks:
             process.kill()
             process.wait()
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])

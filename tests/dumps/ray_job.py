@@ -21,7 +21,7 @@ from unhang.read.dumps.engine_ray import RayEngine
 from unhang.read.dumps.shard import DumpFile, Shard
 
 RANKS = 40
-LIMIT_S = 3  # for a shard of small files: on a busy machine one takes more than a second
+LIMIT_S = float(sys.argv[2])  # for a shard of small files
 NODE = {
     "num_cpus": 1,
     "object_store_memory": 80 << 20,

@@ -19,7 +19,7 @@ from unhang.read.dumps.reader import DumpReader
 from unhang.read.dumps.shard import DumpFile, Shard
 
 CHUNKS, SEEDS = 20, 100
-IN_EVERY_RUN = 2  # chunks; `make bench` draws 50,000 jobs beside the rest of these
+IN_EVERY_RUN = 1  # chunk; `make bench` draws 50,000 jobs beside the rest of these
 UNSURE = 0.5
 
 

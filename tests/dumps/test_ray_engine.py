@@ -39,7 +39,7 @@ def environment() -> Iterator[dict[str, str]]:
 
 @pytest.mark.skipif(find_spec("ray") is None, reason="ray is missing")
 def test_two_nodes_give_what_one_machine_gives(tmp_path: Path, environment: dict[str, str]) -> None:
-    command = [sys.executable, str(HERE / "ray_job.py"), str(tmp_path)]
+    command = [sys.executable, str(HERE / "ray_job.py"), str(tmp_path), str(2 + slowness())]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=55 * slowness())
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""

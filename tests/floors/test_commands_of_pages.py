@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from tests import warm
 from tests.floors import page_commands
 from tests.floors.page_commands import Shown, shown
 from tests.floors.test_site import ROOT
 from tests.ranks.recordings import PLACE, unpack
 from tests.slowness import slowness
 from tests.unit.read.made_dumps import as_json, dump, entry
+from unhang.cli.main import main
 from unhang.diagnosis import judge_paths
 from unhang.show.reports import write_reports
 
@@ -90,17 +90,30 @@ def globbed(words: tuple[str, ...], folder: Path) -> list[str]:
     return [name for word in words for name in (sorted(glob(word, root_dir=folder)) if "*" in word else []) or [word]]
 
 
-def run(one: Shown, folder: Path) -> None:
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder, this process in it: most commands need none of their own."""
+    given = environ(folder)
+    for name in set(os.environ) - set(given):
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def run(one: Shown, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = globbed(one.words, folder)
     if words[0] in (*JOBS, "mcp") or "-" in words:
         done = subprocess.run(
-            [sys.executable, "-m", "unhang", *words], cwd=folder, env=environ(folder),
-            input="" if words[0] == "mcp" else LOG, capture_output=True, text=True, timeout=120 * slowness(), check=False,
+            [sys.executable, "-m", "unhang", *words], input="" if words[0] == "mcp" else LOG,
+            capture_output=True, text=True, timeout=120 * slowness(), check=False,
         )  # fmt: skip
+        code, said = done.returncode, done.stderr
     else:
-        done = warm.run([*warm.UNHANG, *words], folder, 120 * slowness(), environ(folder))
-    assert done.returncode in (0, 1, 3), f"{one.text}: {done.returncode}: {done.stderr[-600:]}"
-    assert "Traceback" not in done.stderr, f"{one.text}: {done.stderr[-600:]}"
+        code, said = main(words), capsys.readouterr().err
+    assert code in (0, 1, 3), f"{one.text}: {code}: {said[-600:]}"
+    assert "Traceback" not in said, f"{one.text}: {said[-600:]}"
 
 
 JOBS = ("check", "inject", "reproduce", "run", "verify")  # a minute each
@@ -114,15 +127,15 @@ JOBS = ("check", "inject", "reproduce", "run", "verify")  # a minute each
     ],
 )
 @pytest.mark.timeout(400)
-def test_it_runs(command: str, folder: Path) -> None:
+def test_it_runs(command: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ours = {one.words: one for one in shown() if one.how in ("run", "named") and one.words[0] == command}
     for one in ours.values():
-        run(one, folder)
-    told = [(file.name, line) for file in (folder / "launched").iterdir() for line in file.read_text().splitlines()]
+        run(one, here, capsys)
+    told = [(file.name, line) for file in (here / "launched").iterdir() for line in file.read_text().splitlines()]
     if command == "run":
         assert {name for name, _ in told} == {"torchrun", "accelerate", "deepspeed"}
     for launcher, line in told:
-        launchable(launcher, shlex.split(line), folder)
+        launchable(launcher, shlex.split(line), here)
 
 
 def launchable(launcher: str, words: list[str], folder: Path) -> None:

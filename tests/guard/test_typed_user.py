@@ -13,6 +13,7 @@ import pytest
 import unhang
 
 HERE = Path(__file__).parent
+CACHE = HERE.parents[1] / ".mypy_cache" / "user"
 
 
 def test_the_script_uses_every_public_name() -> None:
@@ -32,7 +33,7 @@ def test_a_users_script_passes_a_strict_check(tmp_path: Path) -> None:
     config.write_text("[mypy]\n[mypy-torch.*]\nfollow_imports = skip\nfollow_imports_for_stubs = True\n")
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--config-file", str(config), "--follow-imports", "silent",
-         "--ignore-missing-imports", "--cache-dir", str(tmp_path), str(HERE / "typed_user.py")],
+         "--ignore-missing-imports", "--cache-dir", str(CACHE), str(HERE / "typed_user.py")],
         capture_output=True, text=True, timeout=170, check=False, cwd=tmp_path,
         env={**os.environ, "MYPYPATH": str(HERE.parents[1] / "src")},
     )  # fmt: skip

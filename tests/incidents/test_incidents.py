@@ -108,14 +108,14 @@ def with_backtrace(log: str, backtrace: str, place: str) -> str:
 WAYS = [(backtrace, place) for backtrace in BACKTRACES for place in PLACES]
 
 
-@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.whole)])
-def test_a_backtrace_of_cpp_changes_no_verdict(half: int) -> None:
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.whole) for part in range(1, 4))])
+def test_a_backtrace_of_cpp_changes_no_verdict(part: int) -> None:
     """In each incident at one of three places; all of them in all ways: `benchmarks/disguises.py`.
 
     A log of two lines has no inside: what stands next to each other there is what it tells.
     """
     changed = []
-    for i, j in enumerate(found()[half::2]):
+    for i, j in enumerate(found()[part::4]):
         backtrace, place = WAYS[i % len(WAYS)]
         log = json.loads((incident_accuracy.FOLDER / f"{j.name}.json").read_text())["log"]
         if place == "inside" and log.strip("\n").count("\n") < 2:

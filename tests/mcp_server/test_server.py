@@ -38,23 +38,23 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def ask(root: Path, *calls: tuple[str, dict[str, Any]], options: tuple[str, ...] = ()) -> Asked:
+def ask(root: Path, *calls: tuple[str, dict[str, Any]], options: tuple[str, ...] = (), **env: str) -> Asked:
     """The results of calls to a server of its own."""
 
     async def talk(client: Client) -> Asked:
         return [await client.call_tool(name, arguments) for name, arguments in calls]
 
-    return session(root, talk, options)
+    return session(root, talk, options, **env)
 
 
-def session(root: Path, talk: Callable[[Client], Awaitable[Any]], options: tuple[str, ...] = ()) -> Any:
+def session(root: Path, talk: Callable[[Client], Awaitable[Any]], options: tuple[str, ...] = (), **env: str) -> Any:
     pytest.importorskip("mcp.server.mcpserver")  # a second of CPU time, for the one worker that asks
     import anyio
     from mcp.client.client import Client
     from mcp.client.stdio import StdioServerParameters
 
     async def whole() -> Any:
-        server = StdioServerParameters(command=warm.UNHANG[0], args=["mcp", "--root", str(root), *options])
+        server = StdioServerParameters(command=warm.UNHANG[0], args=["mcp", "--root", str(root), *options], env=env)
         with anyio.fail_after(100 * slowness()):
             async with Client(server, read_timeout_seconds=90 * slowness()) as client:
                 return await talk(client)
@@ -167,9 +167,17 @@ def test_nothing_outside_the_root_is_read(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_a_call_has_a_limit(root: Path) -> None:
+def test_a_call_has_a_limit(root: Path, tmp_path: Path) -> None:
+    """The command stands still before it begins: whatever it may do, a busy server may look only once it is done."""
+    (tmp_path / "sitecustomize.py").write_text("import sys, time\nif 'check' in sys.orig_argv: time.sleep(600)\n")
     began = time.monotonic()
-    late, _ = ask(root, ("check", {}), ("explain", {"what": "straggler"}), options=("--time-limit", "0.05"))
+    late, _ = ask(
+        root,
+        ("check", {}),
+        ("explain", {"what": "straggler"}),
+        options=("--time-limit", "0.05"),
+        PYTHONPATH=str(tmp_path),
+    )
     assert "not done within 0.05 s" in refused(late)
     assert time.monotonic() - began < 60 * slowness()
     (short,) = ask(root, ("explain", {"what": "code-divergence"}), options=("--most-characters", "1500"))

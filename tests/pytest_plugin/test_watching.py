@@ -6,10 +6,15 @@ import pytest
 
 from tests.pytest_plugin.test_run_ranks import failures
 from tests.slowness import slowness
+from tests.warm import FORKRUN
 
 pytest_plugins = ["pytester"]
 
-SUITE = """
+SUITE = (
+    f"""
+LAUNCHER = {str(FORKRUN)!r}
+"""
+    + """
 import os, subprocess, sys
 from datetime import timedelta
 import pytest
@@ -23,8 +28,8 @@ if dist.get_rank() == 0:
 dist.all_reduce(torch.ones(2))
 '''
 
-def begin(rank, store, seconds=1800):
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=timedelta(seconds=seconds))
+def begin(rank, store, seconds=1800, world=2):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world, timeout=timedelta(seconds=seconds))
 
 def diverges(rank, store, seconds=1800):
     begin(rank, store, seconds)
@@ -33,30 +38,28 @@ def diverges(rank, store, seconds=1800):
     dist.all_reduce(torch.ones(2))
 
 def agrees(rank, store):
-    begin(rank, store)
+    begin(rank, store, world=1)
     dist.all_reduce(torch.ones(2))
     dist.destroy_process_group()
 
 def fails(rank, store):
-    begin(rank, store)
-    if rank == 1:
-        raise ValueError("corrupt batch")
-    dist.all_reduce(torch.ones(2))
+    begin(rank, store, world=1)
+    raise ValueError("corrupt batch")
 
 def test_hang(tmp_path):
     mp.spawn(diverges, (tmp_path / "store",), nprocs=2)
 
 def test_healthy(tmp_path):
     before = dict(os.environ)
-    mp.spawn(agrees, (tmp_path / "store",), nprocs=2)
+    mp.spawn(agrees, (tmp_path / "store",), nprocs=1)
     assert dict(os.environ) == before
 
-def test_torchrun_whose_end_is_not_looked_at(tmp_path):
+def test_launcher_whose_end_is_not_looked_at(tmp_path):
     (tmp_path / "train.py").write_text(PROGRAM)
-    subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", tmp_path / "train.py"])
+    subprocess.run([sys.executable, LAUNCHER, "--eager", "2", tmp_path / "train.py"])
 
 def test_exception(tmp_path):
-    mp.spawn(fails, (tmp_path / "store",), nprocs=2)
+    mp.spawn(fails, (tmp_path / "store",), nprocs=1)
 
 @pytest.mark.no_unhang
 def test_left_alone(tmp_path):
@@ -70,6 +73,7 @@ def test_no_job():
 def test_fails_without_a_job():
     assert 1 == 2
 """
+)
 _BARRIER = 1 + [line.strip() for line in SUITE.strip().splitlines()].index("if rank == 1:") + 1
 
 
@@ -87,7 +91,7 @@ def test_jobs_that_tests_start(pytester: pytest.Pytester) -> None:
     )
     found = failures(pytester.path / "all.xml")
     assert len(found) == 7
-    hang, ignored = found.pop("test_hang"), found.pop("test_torchrun_whose_end_is_not_looked_at")
+    hang, ignored = found.pop("test_hang"), found.pop("test_launcher_whose_end_is_not_looked_at")
     for text, line in ((hang, f"test_jobs.py:{_BARRIER}"), (ignored, "train.py:5")):
         assert "code-divergence" in text
         assert line in text
@@ -101,7 +105,7 @@ def test_jobs_that_tests_start(pytester: pytest.Pytester) -> None:
     assert "report.html" not in plain
     assert set(found.values()) == {""}
     kept = {folder.name.rpartition("-")[0] for folder in (pytester.path / "kept").iterdir()}
-    assert kept == {"test_hang", "test_torchrun_whose_end_is_not_looked_at"[:40].rstrip("-"), "test_exception"}
+    assert kept == {"test_hang", "test_launcher_whose_end_is_not_looked_at"[:40].rstrip("-"), "test_exception"}
 
 
 def test_without_a_folder_the_tests_run_unwatched(pytester: pytest.Pytester) -> None:

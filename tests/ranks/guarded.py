@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import socket
 import sys
 import threading
@@ -15,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests import warm
+from tests.ports import free_port
 
 from .harness import _TOKEN, _communicate, _kill, _survivors
 
@@ -105,15 +104,6 @@ def _shared_memory() -> set[str]:
     """What torch left there (`torch_PID_...`) when a process ended badly; what belongs to a living one is in use."""
     found = {path.name for path in Path("/dev/shm").glob("torch_*")}
     return {name for name in found if not Path("/proc", name.split("_")[1]).exists()}
-
-
-def free_port() -> int:
-    """One below those that the kernel gives away by itself, so that no other job comes to listen there."""
-    for port in random.sample(range(20_000, 30_000), 100):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("none of 100 ports is free")
 
 
 def listens(port: int) -> bool:

@@ -17,7 +17,7 @@ def test_slow_steps_are_told_while_they_happen_and_stay_in_the_report(tmp_path: 
     report = result.report
     slow = {found["step"]: found for found in report["course"]["slow_steps"]}  # a busy machine may add others
     assert slow[61]["phases"]["1"].startswith("data"), result
-    assert slow[61]["took_s"] >= 2.5, result
+    assert slow[61]["took_s"] >= 2.0, result  # of 2.5: steps that ended since the last look count as usual ones
     assert report["course"]["slower"] is not None, result
     assert {entry["count"] for entry in report["stop"]["steps"]} == {120}, result
     assert {

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import warm
+from tests.ports import free_port
 from tests.slowness import slowness
 
 from .guarded import PATIENT, run
@@ -32,9 +31,7 @@ def meet():
 
 
 def _ports(count: int) -> str:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return ",".join(str(probe.getsockname()[1]) for probe in probes)
+    return ",".join(str(free_port()) for _ in range(count))
 
 
 MESSAGES = """
@@ -363,7 +360,7 @@ def test_spawned_ranks(culprit: int, tmp_path: Path) -> None:
 
 
 RAY = """
-import os, signal, socket, sys
+import os, signal, sys
 import ray, torch, torch.distributed as dist
 
 @ray.remote(num_cpus=0.1, max_restarts=0)
@@ -379,14 +376,9 @@ class Learner:
             dist.all_reduce(ones)
             return int(ones.item())
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
 ray.init(num_cpus=2, include_dashboard=False, configure_logging=False)
-for how in ("clean", "raises", "killed"):
-    address = f"tcp://127.0.0.1:{free_port()}"
+for how, port in zip(("clean", "raises", "killed"), sys.argv[2].split(",")):
+    address = f"tcp://127.0.0.1:{port}"
     actors = [Learner.remote() for _ in range(2)]
     for rank, answer in enumerate([a.train.remote(r, address, how) for r, a in enumerate(actors)]):
         try:
@@ -405,7 +397,7 @@ def test_ray_actors(tmp_path: Path) -> None:
     script = tmp_path / "driver.py"
     script.write_text(RAY)
     ended = subprocess.run(
-        [sys.executable, str(script), str(30 * slowness())],
+        [sys.executable, str(script), str(30 * slowness()), _ports(3)],
         capture_output=True,
         text=True,
         timeout=110 * slowness(),

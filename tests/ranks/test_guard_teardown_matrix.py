@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.slowness import slowness
 
-from .guarded import Ended, free_port, listens, run
+from .guarded import Ended, listens, run
 
 HERE = Path(__file__).parent
 LIMIT_S = 10.0

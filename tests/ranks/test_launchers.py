@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.ports import free_port
 from tests.slowness import slowness
 
 from .faults import HERE, MARK
@@ -22,17 +22,11 @@ CULPRIT_LINES = {
 }
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _commands(tmp_path: Path) -> dict[str, tuple[list[str], str, int]]:
     spawned, plain = HERE / "programs" / "spawned.py", HERE / "programs" / "conditional_collective.py"
     return {
         "spawn": ([sys.executable, str(spawned), str(tmp_path / "store")], spawned.name, 2),
-        "plain": ([str(HERE / "plainrun.sh"), sys.executable, str(_free_port()), str(plain)], plain.name, 0),
+        "plain": ([str(HERE / "plainrun.sh"), sys.executable, str(free_port()), str(plain)], plain.name, 0),
     }
 
 

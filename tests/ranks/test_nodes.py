@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,18 +16,13 @@ from typing import Any
 import pytest
 
 from tests import warm
+from tests.ports import free_port
 from tests.slowness import slowness
 
 from .faults import HERE
 from .harness import HUNG_JOB_ENDED, _unhang, watchers
 
 PROGRAM = HERE / "programs" / "rank0_sleeps.py"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -60,7 +54,7 @@ def _runs(
 
 def _tasks(report_dirs: Sequence[Path]) -> list[dict[str, str]]:
     """What srun gives each task, in the names that torch reads."""
-    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     return [{**common, "RANK": str(r), "UNHANG_REPORT_DIR": str(d)} for r, d in enumerate(report_dirs)]
 
 
@@ -137,7 +131,7 @@ def test_two_nodes_under_torchrun_accuse_only_what_they_see(tmp_path: Path) -> N
     program = HERE / "programs" / "event_wait.py"  # rank 3, on the second node, waits for itself
     folders = [tmp_path / f"node{n}" for n in range(2)]
     launch = [*warm.TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2"]
-    master = ["--master-addr", "127.0.0.1", "--master-port", str(_free_port())]
+    master = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     commands = [[*launch, "--node-rank", str(n), *master, str(program)] for n in range(2)]
     environments = [{"UNHANG_REPORT_DIR": str(folder)} for folder in folders]
     with _runs(commands, environments, tmp_path, stall_after_s=8) as pair:
@@ -156,7 +150,7 @@ def test_two_nodes_under_torchrun_accuse_only_what_they_see(tmp_path: Path) -> N
 def _launches(program: Path, *arguments: str) -> list[list[str]]:
     """Torchrun on two nodes of two ranks each."""
     launch = [*warm.TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2"]
-    master = ["--master-addr", "127.0.0.1", "--master-port", str(_free_port())]
+    master = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     return [[*launch, "--node-rank", str(n), *master, str(program), *arguments] for n in range(2)]
 
 
@@ -262,7 +256,7 @@ sys.exit(main())
 @pytest.mark.whole
 @pytest.mark.timeout(300)
 def test_few_ranks_are_read_for_many(tmp_path: Path) -> None:
-    world, port = 5, str(_free_port())
+    world, port = 5, str(free_port())
     program = HERE / "programs" / "conditional_collective.py"
     command = [sys.executable, "-c", FEW_FOR_MANY, "run", "--join", "auto", "--", sys.executable, str(program)]
     jobs = []

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import time
+from statistics import median
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+
+took_s: list[float] = []  # of each step: on a busy machine, what is slow takes longer, too
 
 
 class Samples(torch.utils.data.Dataset[torch.Tensor]):
@@ -17,7 +20,7 @@ class Samples(torch.utils.data.Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         if index == 60 and dist.get_rank() == 1:
-            time.sleep(2.5)  # one file on a slow disk
+            time.sleep(max(2.5, 15 * median(took_s)))  # one file on a slow disk
         return torch.ones(8)
 
 
@@ -27,10 +30,13 @@ def main() -> None:
     model = DistributedDataParallel(torch.nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for number, sample in enumerate(torch.utils.data.DataLoader(Samples())):
-        time.sleep(0.4 if "all" in sys.argv and number >= 90 else 0.01)
+        began = time.monotonic()
+        time.sleep(max(0.4, 6 * median(took_s)) if "all" in sys.argv and number >= 90 else 0.05)
         optimizer.zero_grad()
         model(sample).sum().backward()
         optimizer.step()
+        if number < 90:
+            took_s.append(time.monotonic() - began)
     del model, optimizer  # with DDP alive, gloo now and then stands for ever in what follows
     dist.destroy_process_group()
 

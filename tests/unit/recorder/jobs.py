@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import warm
+from tests.ports import free_port
 
 import unhang.inside.recorder
 
@@ -66,12 +67,6 @@ class Ended:
     def codes(self) -> list[int]:
         """The exit codes of a forked job's ranks; negative for signals."""
         return [int(c) for c in re.findall(r"-?\d+", self.stdout.rpartition("codes")[2])]
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def environment(run_dir: Path | str, **more: str) -> dict[str, str]:

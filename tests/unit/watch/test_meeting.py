@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import stat
 import subprocess
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.ports import free_port
 from tests.unit.watch.conftest import until
 
 from unhang.errors import WrongUsage
@@ -26,12 +26,6 @@ from unhang.watch.meeting import Meeting, Said
 from unhang.watch.messages import Push, RankState, State
 
 TOKEN = "a token that nobody knows"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Nodes:
@@ -57,7 +51,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     monkeypatch.setattr(meetings, "TRY_EVERY_S", 0.1)
     monkeypatch.setattr(meetings, "HUB_LOST_S", 0.5)
     monkeypatch.setattr(meetings, "SETTLE_S", 4.0)
-    them = Nodes(_free_port())
+    them = Nodes(free_port())
     yield them
     for one in them.all:
         one.stop()
