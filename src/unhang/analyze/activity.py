@@ -31,6 +31,7 @@ _NOT_A_WAIT = ("/torch/distributed/optim/", "/torch/distributed/checkpoint/", "/
 _WAITS_IN_C = lazy_pattern(r"\.wait\(|\.synchronize\(|\.item\(|\.cpu\(|wait_tensor")
 _SYNCHRONIZES = ("/torch/cuda/", "/torch/accelerator/")
 _LOADER = ("/torch/utils/data/dataloader.py", "/torch/utils/data/_utils/", "/torchdata/", "/webdataset/")
+_OF_A_SLEEP = "the end of a sleep"
 _WITHIN = {
     ("threading.py", "wait"): "an event or condition",
     ("threading.py", "acquire"): "a lock",
@@ -48,7 +49,7 @@ _WITHIN = {
     ("locks.py", "acquire_any"): "a lock",
     ("queues.py", "get"): "a queue",
     ("queues.py", "put"): "a full queue",
-    ("tasks.py", "sleep"): "the end of a sleep",
+    ("tasks.py", "sleep"): _OF_A_SLEEP,
     ("streams.py", "_wait_for_data"): "a socket",
     ("_bootstrap", "acquire"): "the lock of an import",
     ("synchronize.py", "wait"): "an event or condition",
@@ -104,6 +105,11 @@ class Activity(NamedTuple):
     detail: str = ""
     frame: Frame | None = None
     awaits: str = ""
+
+    @property
+    def is_polled(self) -> bool:
+        """Whether it waits in a loop that sleeps and looks again."""
+        return self.kind == "outside" and self.awaits.startswith("`")
 
 
 def _name(frame: Frame) -> tuple[str, str]:
@@ -262,13 +268,24 @@ def _polled(stack: ThreadStack, frame: Frame | None) -> str:
 
 
 def _of_tasks(tasks: Sequence[WaitingTask], frame: Frame | None) -> Activity:
-    """An event loop in which nothing runs: the place is that of the task that awaits no other one, if there is one."""
-    last = [t for t in tasks if not t.awaits and user_frames(t.frames)]
-    if len(last) != 1:
+    """An event loop in which nothing runs: the place is that of the tasks that await no other one, if they are at one line.
+
+    One that sleeps goes on by itself, and counts only where there is no other.
+    """
+    last = {t.name: (_awaited_by(t), user_frames(t.frames)[0]) for t in tasks if not t.awaits and user_frames(t.frames)}
+    asleep = {name for name, (awaits, _) in last.items() if awaits == _OF_A_SLEEP}
+    places = {place for name, place in last.items() if name not in asleep} or set(last.values())
+    if len(places) != 1:
         return Activity("lock", "a wait for its tasks", frame, "its tasks")
-    found = next((_WITHIN[_name(f)] for f in last[0].frames if _name(f) in _WITHIN and "/asyncio/" in f.file), "")
-    awaits = found or "something"
-    return Activity("lock", f"a wait for {awaits} in the task {last[0].name}", user_frames(last[0].frames)[0], awaits)
+    awaits, at = places.pop()
+    names = [name for name, place in last.items() if place == (awaits, at)]
+    who = f"the task {names[0]}" if len(names) == 1 else f"{len(names)} tasks"
+    return Activity("lock", f"a wait for {awaits} in {who}", at, awaits)
+
+
+def _awaited_by(task: WaitingTask) -> str:
+    """What a task waits for, by the function of asyncio in which it stands."""
+    return next((_WITHIN[_name(f)] for f in task.frames if _name(f) in _WITHIN and "/asyncio/" in f.file), "something")
 
 
 _LAST_CALLS = 8

@@ -263,9 +263,9 @@ def _timeout_s(c10d: Any, backend: str, timeout: Any) -> float | None:
 
 
 def begin(rec: Recording, kind: int, peer: int, group: str, detail: str, tag: int = 0) -> int:
-    """Write the record of a call that starts now."""
-    index = rec.count(kind, group)
-    return rec.page.begin(kind, peer, index, tag, record_text(group, detail))
+    """Write the record of a call that starts now. Transfers are counted per peer, too: the ring may lose the earlier ones."""
+    nth = rec.count(kind % 2, f"{peer} {tag} {group}") if kind in _PEER_WORD else 0  # sends are odd
+    return rec.page.begin(kind, peer, rec.count(kind, group), tag, record_text(group, detail), nth)
 
 
 def watch_store(bindings: Any) -> None:

@@ -12,21 +12,20 @@ from unhang.analyze.failures import Failure, early_leavers
 from unhang.analyze.first_errors import SeenError, errors_of, is_log_only
 from unhang.analyze.first_round import Bound, Start, changed_bound, other_start
 from unhang.analyze.framework_loops import left_framework
+from unhang.analyze.left_transfers import LeftTransfers, OtherCount, left_transfers
 from unhang.analyze.leaving import (
     EndedBefore,
-    LeftTransfers,
     ended_before,
     ended_in_loop,
     exhausted_by,
     lead_of_waiting,
-    left_transfers,
     made_as_often,
     made_other_rounds,
 )
 from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop, around, line_text
-from unhang.analyze.ways_out import WayOut, way_out_of, ways_out
+from unhang.analyze.ways_out import WayOut, way_out_of, ways_out, ways_past
 from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, RankEvidence, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import decided_together
@@ -41,7 +40,7 @@ _PEER = re.compile(r"\b(?:i?recv|i?send)\([^,()]+,\s*(?:(?:src|dst|source|dest)\
 _ENDS = ("ending.", "elastic.", "oom.", "cuda.", "python.fatal", "loader.", "watchdog.")
 
 
-@rule("uneven-inputs", needs=("calls",))
+@rule("uneven-inputs")
 def uneven_inputs(s: Situation) -> Found | None:
     """A loop that some ranks left, by a call outside of it or by the end of their program."""
     if not made_other_rounds(s):
@@ -219,8 +218,10 @@ def _exhausted(s: Situation, d: Divergence) -> Found:
 
 
 def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
-    is_even = len(gone.leavers) == len(gone.stayers)
+    is_even = len(gone.leavers) == len(gone.stayers) and gone.other is None
     culprits = gone.stayers if len(gone.stayers) < len(gone.leavers) else gone.leavers
+    if gone.other is not None:
+        culprits = (gone.other.rank,)
     header = Frame(gone.frame.file, gone.loop.header, gone.frame.function)
     words = {
         "leavers": w.name_ranks(gone.leavers),
@@ -246,8 +247,29 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         s.others(culprits),
         w.location_of(header),
     )
-    bound = None if gone.are_own else changed_bound(gone.frame, gone.loop.header)
-    return _by_changed_bound(found, bound, not is_even, "transfers") if bound is not None else found
+    bound = None if gone.are_own and gone.other is None else changed_bound(gone.frame, gone.loop.header)
+    if bound is not None:
+        return _by_changed_bound(found, bound, not is_even, "transfers")
+    return found if gone.other is None else _of_another_count(found, gone, gone.other)
+
+
+def _of_another_count(found: Found, gone: LeftTransfers, other: OtherCount) -> Found:
+    """The rank whose transfers in a row were not as many as each time before, and what in its loop may be the reason."""
+    side = "sends to" if other.is_send else "receives from"
+    way = next(iter(ways_past(gone.frame.file, gone.loop, gone.frame.line)), None) if other.made < other.usual else None
+    words = {
+        **found.words, "rank": other.rank, "made": other.made, "usual": other.usual, "side": f"{side} rank {other.peer}",
+        "at": w.at(gone.frame),
+    }  # fmt: skip
+    found = replace(found, words=words, say="other count/other count", confidence=0.88)
+    if way is None:
+        return found
+    frame = replace(gone.frame, line=way.line)
+    words |= {"text": way.text, "way": w.place(frame)}
+    return replace(
+        found, cause="code-divergence", words=words, say="round without/other count", location=w.location_of(frame),
+        evidence=(*found.evidence, *w.code_line(frame, "way past")), fixes=("together", "agree"),
+    )  # fmt: skip
 
 
 def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Frame, loop: Loop) -> Found:
