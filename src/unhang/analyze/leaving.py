@@ -12,16 +12,28 @@ from unhang.analyze.align import StuckCollective
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.failures import early_leavers, is_communication_error
-from unhang.analyze.left_transfers import left_transfers
 from unhang.analyze.framework_loops import left_framework
+from unhang.analyze.left_transfers import left_transfers
 from unhang.analyze.order import is_dispatch_race, is_thread_race
 from unhang.analyze.sides import ByCondition, Side, decided_by_condition, differing
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop, catches_stop_iteration, ends_block, surroundings
 from unhang.analyze.streams import stack_path
-from unhang.model import CallState, CollectiveCall, Frame, RaisedError, RankEvidence, ThreadStack, user_frames
+from unhang.model import (
+    CallState,
+    CollectiveCall,
+    Frame,
+    PendingCall,
+    RaisedError,
+    RankEvidence,
+    ThreadStack,
+    WaitEdge,
+    user_frames,
+)
 
 _MOST_COMPARED = 8
+_OF_GROUPS = ("init_process_group", "destroy_process_group", "new_group")
+_GOES_ON = ("user", "lock", "outside", "data", "spinning", "gil")
 _MOST_IDLE_SHARE = 0.1  # a look costs some
 
 
@@ -115,6 +127,21 @@ def _ways(s: Situation, group: int, rank: int) -> Counter[Path]:
     table = s.case.calls
     frames = table["frames"][table.rows(rank=rank, group=group, is_p2p=0)].tolist()
     return Counter(user_path(table.stacks[i]) if i >= 0 else () for i in frames)
+
+
+def destroyed_before(s: Situation) -> tuple[int, PendingCall, WaitEdge] | None:
+    """A rank that destroyed a group in which another one waits for it, and its program goes on; not one that an exception led there."""
+    for edge in s.waits.edges if s.divergence is None else ():
+        for rank in edge.targets if edge.kind == "collective" else ():
+            evidence = s.case.ranks.get(rank)
+            call = next((c for c in reversed(evidence.pending) if c.kind in _OF_GROUPS), None) if evidence else None
+            if evidence is None or call is None or call.kind != "destroy_process_group" or call.group != edge.group:
+                continue
+            failed = s.primary_failure is not None and s.primary_failure.time_ns <= (call.ended_ns or 0)
+            was_led = evidence.error or evidence.held or swallowed_by(s, (rank,))
+            if call.ended_ns and call.frames and not failed and not was_led and s.activities[rank].kind in _GOES_ON:
+                return rank, call, edge
+    return None
 
 
 def swallowed_by(s: Situation, ranks: Sequence[int]) -> RaisedError | None:

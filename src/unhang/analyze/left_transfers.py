@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -13,7 +13,6 @@ from unhang.analyze.source import Loop, surroundings
 from unhang.analyze.streams import stack_path
 from unhang.analyze.waits_for import RECEIVES, SENDS
 from unhang.model import CallState, Frame, PendingCall, WaitEdge
-
 
 _LEAST_RUNS = 2
 
@@ -84,8 +83,16 @@ def _counted(s: Situation, edge: WaitEdge, peer: int, stay: Path, left: Path) ->
     done = [r for r in theirs if (r[0].kind in SENDS) is is_send]
     other = _other_count(peer, done, done[-1], is_fewer=True) if done else None
     other = other or _other_count(edge.waiter, mine, last, is_fewer=False)
-    place = next(((f, loops[-1]) for f in reversed(other.way) if (loops := surroundings(f.file, f.line).loops)), None) if other else None
-    if other is None or place is None or (other.rank == peer and theirs[-1] is done[-1] and _goes_through(left, *place)):
+    place = (
+        next(((f, loops[-1]) for f in reversed(other.way) if (loops := surroundings(f.file, f.line).loops)), None)
+        if other
+        else None
+    )
+    if (
+        other is None
+        or place is None
+        or (other.rank == peer and theirs[-1] is done[-1] and _goes_through(left, *place))
+    ):
         return None
     are_own = not _goes_through(stay if other.rank == peer else left, *place)
     return LeftTransfers((peer,), (edge.waiter,), edge.waiter, edge.what, *place, are_own, other)
@@ -98,7 +105,9 @@ def _runs(s: Situation, rank: int, peer: int) -> list[list[PendingCall]]:
     return runs if runs and runs[0][0].nth == 1 else runs[1:]
 
 
-def _other_count(rank: int, runs: Sequence[list[PendingCall]], last: list[PendingCall], is_fewer: bool) -> OtherCount | None:
+def _other_count(
+    rank: int, runs: Sequence[list[PendingCall]], last: list[PendingCall], is_fewer: bool
+) -> OtherCount | None:
     """What the last run is against those before it from the same place, which were all as long as each other."""
     place = last[0].kind in SENDS, last[0].frames
     before = {len(r) for r in runs if r is not last and (r[0].kind in SENDS, r[0].frames) == place}
@@ -158,5 +167,3 @@ def _last_transfer(s: Situation, rank: int, peer: int) -> Path:
         return user_path(max(made, key=lambda c: c.started_ns).frames)
     rows = table.rows(rank=rank, is_p2p=1, peer=peer, state=int(CallState.COMPLETED))
     return user_path(table.call(int(rows[-1])).frames) if len(rows) else ()
-
-

@@ -28,6 +28,11 @@ def ways_out(path: str, loop: Loop, line: int) -> tuple[WayOut, ...]:
     return tuple(_ways(node.body, line, None, in_loop=True)) if node is not None else ()
 
 
+def ways_of(body: Iterable[ast.AST], in_loop: bool) -> tuple[WayOut, ...]:
+    """Tests before a `break` or `return` among statements, but for those on a counter. `in_loop`: they are the body of a loop."""
+    return tuple(_ways(body, 0, None, in_loop))
+
+
 def ways_past(path: str, loop: Loop, line: int) -> tuple[WayOut, ...]:
     """What lets a rank leave the loop, or make a round without the line: an `if` around it, a `continue` before it. Not what asks for the rank."""
     node = loop_at(path, loop.header)

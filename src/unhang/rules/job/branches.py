@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -236,16 +237,22 @@ def _named(
 
 def _one_sided(s: Situation, d: Divergence) -> tuple[Frame, Condition] | None:
     """The line and the condition of the one side whose call hangs on the data, where the other side's hangs on nothing of the kind."""
-    since_ns = started_ns(s.case)
-    conditions = [
-        {(f, c) for f in path for c in around(f, since_ns).conditions} for path in (d.odd_path, d.reference_path)
+    ways = [
+        [(f, c) for f in path for c in around(f, started_ns(s.case)).conditions]
+        for path in (d.odd_path, d.reference_path)
     ]
     found = []
-    for mine, theirs in (conditions, conditions[::-1]):
+    for mine, theirs in (ways, ways[::-1]):
         shared = {c for _, c in theirs}
-        found.append([(f, c) for f, c in mine if c not in shared and c.suspicion > 1 and not c.depends_on_rank])
+        found.append([(f, c) for f, c in mine if c not in shared and _may_differ(c)])
     own = [side for side in found if side]
-    return own[0][0] if len(own) == 1 and len(own[0]) == 1 else None
+    return max(reversed(own[0]), key=lambda x: x[1].suspicion) if len(own) == 1 else None
+
+
+def _may_differ(condition: Condition) -> bool:
+    """Whether it asks for data, or for what a method answers: its object may be in another state on each rank."""
+    asks = any(isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) for n in ast.walk(condition.test))
+    return condition.suspicion > (0 if asks else 1) and not condition.depends_on_rank
 
 
 def _undecided(d: Divergence, one_sided: tuple[Frame, Condition] | None) -> dict[str, object]:
