@@ -9,7 +9,7 @@ from dataclasses import replace
 from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import Path, innermost, user_path
 from unhang.analyze.divergence import Divergence
-from unhang.analyze.framework_loops import left_framework
+from unhang.analyze.framework_loops import asked_for, left_framework
 from unhang.analyze.leaving import (
     EndedBefore,
     ended_before,
@@ -34,6 +34,7 @@ from unhang.analyze.source import Condition, around, calls_only_on_rank_zero, li
 from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w
 from unhang.rules.advice import (
+    decided_together,
     deciding,
     fixes_inside,
     fixes_of,
@@ -172,9 +173,16 @@ def _parted(s: Situation, d: Divergence) -> Found:
     say, more = _did(s, d, hidden) if d.is_decided else ("side by side", _undecided(d, one_sided))
     gate = _gate(s, d, frame, decisive, hidden) if d.is_decided and inside is None else None
     say, more = _named(d, gate, frame, hidden, say, more)
+    asked = asked_for(d) if hidden is None else None
+    asks = (
+        f": `{line_text(asked.file, asked.line)}` ({w.place(asked)}) may ask for that on one rank alone"
+        if asked
+        else ""
+    )
     words = {
         "who": w.name_ranks(odd),
         "others": w.name_ranks(d.reference),
+        "asks": asks,
         "mine": w.name_call(d.odd_call),
         "theirs": w.name_call(d.reference_call),
         "line": f"{w.place(inside[d.skipped])}, below {w.place(frame)}" if inside else w.place(frame),
@@ -193,13 +201,20 @@ def _parted(s: Situation, d: Divergence) -> Found:
         _evidence(s, d),
         words,
         say,
-        fixes if d.is_decided else (),
+        fixes if d.is_decided else _agreed(asked),
         s.others(odd if d.is_decided else d.culprits),
-        w.location_of(frame if d.is_decided else one_sided[0] if one_sided else d.location if d.in_library else None),
+        w.location_of(
+            asked or (frame if d.is_decided else one_sided[0] if one_sided else d.location if d.in_library else None)
+        ),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
         condition=gate_of(gate),
     )
+
+
+def _agreed(asked: Frame | None) -> tuple[Fix, ...]:
+    condition = deciding(around(asked).conditions) if asked else None
+    return (decided_together(asked, condition),) if condition else ()
 
 
 def _odd_in_like_groups(s: Situation, d: Divergence) -> set[int]:
