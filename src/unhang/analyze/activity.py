@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from unhang.analyze.polling import polled_for
+from unhang.analyze.polling import polled_by_test, polled_for
 from unhang.analyze.source import line_text, surroundings
 from unhang.model import CallState, Case, Frame, RankEvidence, ThreadStack, WaitEdge, user_frames
 from unhang.model.frames import WaitingTask
@@ -262,9 +262,11 @@ def _user_kind(evidence: RankEvidence, stack: ThreadStack, frame: Frame | None) 
 
 
 def _polled(stack: ThreadStack, frame: Frame | None) -> str:
-    """What a loop waits for that sleeps and looks again, where the thread is in that sleep."""
-    is_on_top = frame is not None and stack.frames[:1] == (frame,) and stack.is_active is not True
-    return polled_for(frame.file, frame.line) if is_on_top and frame is not None else ""
+    """What a loop waits for that sleeps and looks again, where the thread is in that sleep, or looks."""
+    if frame is None or stack.is_active is True:
+        return ""
+    found = polled_for(frame.file, frame.line) if stack.frames[0] == frame else ""
+    return found or next((t for f in user_frames(stack.frames)[:2] if (t := polled_by_test(f.file, f.line))), "")
 
 
 def _of_tasks(tasks: Sequence[WaitingTask], frame: Frame | None) -> Activity:

@@ -15,6 +15,7 @@ from unhang.analyze.failures import early_leavers, is_communication_error
 from unhang.analyze.framework_loops import left_framework
 from unhang.analyze.left_transfers import left_transfers
 from unhang.analyze.order import is_dispatch_race, is_thread_race
+from unhang.analyze.polling import asks_store
 from unhang.analyze.sides import ByCondition, Side, decided_by_condition, differing
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop, catches_stop_iteration, ends_block, surroundings
@@ -80,7 +81,7 @@ def cannot_end(s: Situation) -> tuple[int, ...]:
 
     These stand alone, all others having ended well, and each of their threads waits for another one of the same process: a queue
     whose workers have nothing to do, an event that nobody is left to set. Or the main thread sleeps and looks, again and again,
-    whether something has come true.
+    whether something has come true. All ranks do where each of them asks a store so: nobody is left to write there.
     """
     if any(e.targets for e in s.waits.edges):
         return ()
@@ -89,9 +90,23 @@ def cannot_end(s: Situation) -> tuple[int, ...]:
     )
     ended = {e.rank for e in early_leavers(s.case) if e.exit and not e.exit.code}
     alone = tuple(r for r in sorted(s.case.ranks) if r not in ended)
-    if ending or not ended or not alone or not ended.union(alone).issuperset(s.case.world):
+    if ending or not alone or not ended.union(alone).issuperset(s.case.world):
         return ending
+    if not ended:
+        return alone if len(alone) > 1 and all(_asks_store(s, r) for r in alone) else ()
     return alone if all(_waits_for_itself(s.case.ranks[r]) for r in alone) else ()
+
+
+def _asks_store(s: Situation, rank: int) -> bool:
+    activity = s.activities[rank]
+    return activity.is_polled and activity.frame is not None and asks_store((at := _in_loop(s, rank)).file, at.line)
+
+
+def _in_loop(s: Situation, rank: int) -> Frame:
+    """The innermost line of the rank that is in a loop."""
+    stack = s.case.ranks[rank].main_stack
+    mine = user_frames(stack.frames) if stack else ()
+    return next((f for f in mine if surroundings(f.file, f.line).loops), mine[0])
 
 
 def _waits_for_itself(evidence: RankEvidence) -> bool:

@@ -117,8 +117,8 @@ def _posted_p2p(c10d: Any, original: Any, kind: int) -> Any:
 def _init_process_group(c10d: Any, original: Any) -> Any:
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        rank = _argument(args, kwargs, 4, "rank")
-        rec = attempt("announcing the rank", announce.announce_at_init, rank)
+        rank, world_size = _argument(args, kwargs, 4, "rank"), _argument(args, kwargs, 3, "world_size")
+        rec = attempt("announcing the rank", announce.announce_at_init, rank, world_size)
         number = attempt("calls", begin, rec, page.INIT, -1, "", "") if rec is not None else None
         try:
             result = original(*args, **kwargs)
