@@ -91,7 +91,7 @@ _SHUTDOWN = {
     "_clean_up_worker",
 }
 _TAKES_A_LOCK = lazy_pattern(r"\.acquire\(|\bwith\b.*lock", re.IGNORECASE)
-SPINNING_SHARE = 0.7
+SPINNING_SHARE, POLLING_SHARE = 0.7, 0.3
 
 
 class Activity(NamedTuple):
@@ -248,7 +248,7 @@ def _user_kind(evidence: RankEvidence, stack: ThreadStack, frame: Frame | None) 
     )  # a generator of the program's own says itself what it waits for
     if kind:
         return Activity(kind, f"a wait for {awaits}", frame, awaits)
-    if awaits := _polled(stack, frame):
+    if awaits := _polled(stack, frame, evidence):
         return Activity("outside", f"a wait for {awaits}", frame, awaits)
     if _fetches_data(stack.frames) is not None:
         return Activity("data", "the data loader", frame)
@@ -261,12 +261,13 @@ def _user_kind(evidence: RankEvidence, stack: ThreadStack, frame: Frame | None) 
     return Activity("user", "its own code", frame)
 
 
-def _polled(stack: ThreadStack, frame: Frame | None) -> str:
+def _polled(stack: ThreadStack, frame: Frame | None, evidence: RankEvidence) -> str:
     """What a loop waits for that sleeps and looks again, where the thread is in that sleep, or looks."""
-    if frame is None or stack.is_active is True:
+    share = evidence.state.cpu_share if evidence.state else None
+    if frame is None or (stack.is_active is True and (share is None or share > POLLING_SHARE)):
         return ""
     found = polled_for(frame.file, frame.line) if stack.frames[0] == frame else ""
-    return found or next((t for f in user_frames(stack.frames)[:2] if (t := polled_by_test(f.file, f.line))), "")
+    return found or next((t for f in user_frames(stack.frames)[:3] if (t := polled_by_test(f.file, f.line))), "")
 
 
 def _of_tasks(tasks: Sequence[WaitingTask], frame: Frame | None) -> Activity:

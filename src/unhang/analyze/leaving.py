@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from unhang.analyze.activity import activity_of
+from unhang.analyze.activity import POLLING_SHARE, activity_of
 from unhang.analyze.align import StuckCollective
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
@@ -92,8 +92,8 @@ def cannot_end(s: Situation) -> tuple[int, ...]:
     alone = tuple(r for r in sorted(s.case.ranks) if r not in ended)
     if ending or not alone or not ended.union(alone).issuperset(s.case.world):
         return ending
-    if not ended:
-        return alone if len(alone) > 1 and all(_asks_store(s, r) for r in alone) else ()
+    if not ended and not (len(alone) > 1 and all(_asks_store(s, r) for r in alone)):
+        return ()
     return alone if all(_waits_for_itself(s.case.ranks[r]) for r in alone) else ()
 
 
@@ -113,7 +113,8 @@ def _waits_for_itself(evidence: RankEvidence) -> bool:
     """Whether all threads of the process wait within it; the main one may look for something instead."""
     shares = (evidence.state.cpu_share, evidence.state.children_share) if evidence.state else ()
     own = [t for t in evidence.stacks if t.process_id is None or t.process_id == evidence.identity.pid]
-    is_idle = not any(share and share > _MOST_IDLE_SHARE for share in shares)
+    most = POLLING_SHARE if activity_of(evidence).is_polled else _MOST_IDLE_SHARE
+    is_idle = not any(share and share > most for share in shares)
     return is_idle and bool(evidence.main_stack) and all(_is_idle(evidence, t) for t in own)
 
 
