@@ -142,12 +142,13 @@ def _asks_in(folder: str) -> tuple[tuple[str, Frame], ...]:
         tree = tree_of(str(path))
         for function in ast.walk(tree) if tree is not None else ():
             if isinstance(function, ast.FunctionDef) and not any(map(_agrees, ast.walk(function))):
-                lines = {(a, n.lineno) for n in ast.walk(function) for a in _asked_by(function.name, n)}
+                statements = [n for n in ast.walk(function) if isinstance(n, ast.stmt)]
+                lines = {(a, n.lineno) for n in statements for a in _asked_by(function.name, n)}
                 found += [(a, Frame(str(path), n, function.name)) for a, n in sorted(lines)]
     return tuple(found)
 
 
-def _asked_by(function: str, node: ast.AST) -> Iterator[str]:
+def _asked_by(function: str, node: ast.stmt) -> Iterator[str]:
     match node:
         case ast.Assign(targets=targets, value=value) if not (isinstance(value, ast.Constant) and not value.value):
             yield from (t.attr for t in targets if isinstance(t, ast.Attribute) and t.attr in _ASKS)
