@@ -117,7 +117,7 @@ HANGS = [
     _hang("queue_never_done", "shutdown-hang", (0,), "suspected"),
     _hang("sends_one_less", "code-divergence", (3,), "proven"),
     _hang("permits_kept", "rank-stuck-in-user-code", (2,), "suspected"),
-    _hang("asks_the_store", "rank-stuck-in-user-code", (), "suspected"),
+    _hang("polls_alone", "rank-stuck-in-user-code", (3,), "suspected"),
     _restarted(
         "hangs",
         "--own-stores",
