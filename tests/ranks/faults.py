@@ -115,6 +115,9 @@ HANGS = [
     _hang("one_rank_twice", "rendezvous-incomplete", (3,), location="ignored"),
     _hang("shutdown_hang", "shutdown-hang", (1,), "suspected"),
     _hang("queue_never_done", "shutdown-hang", (0,), "suspected"),
+    _hang("sends_one_less", "code-divergence", (3,), "proven"),
+    _hang("permits_kept", "rank-stuck-in-user-code", (2,), "suspected"),
+    _hang("polls_alone", "rank-stuck-in-user-code", (3,), "suspected"),
     _restarted(
         "hangs",
         "--own-stores",
@@ -162,6 +165,7 @@ STRAGGLERS = [
 ]
 
 CRASHES = [
+    _crash("group_destroyed", "rank-exited-early", (0,)),
     _crash("size_mismatch", "size-mismatch", (2,)),  # SIGABRT of rank 2, which receives more than it expects
     _crash("dtype_mismatch", "size-mismatch", (1,)),  # SIGABRT of rank 0: doubles are twice as long
     _crash("unused_parameters", "unused-parameters", (1,)),  # RuntimeError of DDP on rank 1 in the next forward
@@ -418,6 +422,7 @@ HEALTHY = [
     _healthy("own_evaluation"),
     _healthy("takes_turns"),
     _healthy("ends_while_polled"),
+    _healthy("answered_by_a_thread"),
     _healthy("ddp_with_workers"),
     _healthy("expand"),
     replace(_restarted("recovers", "--own-stores"), outcome="clean", abort_after_s=60),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from unhang.analyze.polling import polled_for
+from unhang.analyze.polling import polled_by_test, polled_for
 from unhang.analyze.source import line_text, surroundings
 from unhang.model import CallState, Case, Frame, RankEvidence, ThreadStack, WaitEdge, user_frames
 from unhang.model.frames import WaitingTask
@@ -33,6 +33,7 @@ _WAITS_IN_C = lazy_pattern(
 )
 _SYNCHRONIZES = ("/torch/cuda/", "/torch/accelerator/")
 _LOADER = ("/torch/utils/data/dataloader.py", "/torch/utils/data/_utils/", "/torchdata/", "/webdataset/")
+_OF_A_SLEEP = "the end of a sleep"
 _WITHIN = {
     ("threading.py", "wait"): "an event or condition",
     ("threading.py", "acquire"): "a lock",
@@ -50,7 +51,7 @@ _WITHIN = {
     ("locks.py", "acquire_any"): "a lock",
     ("queues.py", "get"): "a queue",
     ("queues.py", "put"): "a full queue",
-    ("tasks.py", "sleep"): "the end of a sleep",
+    ("tasks.py", "sleep"): _OF_A_SLEEP,
     ("streams.py", "_wait_for_data"): "a socket",
     ("_bootstrap", "acquire"): "the lock of an import",
     ("synchronize.py", "wait"): "an event or condition",
@@ -92,7 +93,7 @@ _SHUTDOWN = {
     "_clean_up_worker",
 }
 _TAKES_A_LOCK = lazy_pattern(r"\.acquire\(|\bwith\b.*lock", re.IGNORECASE)
-SPINNING_SHARE = 0.7
+SPINNING_SHARE, POLLING_SHARE = 0.7, 0.3
 
 
 class Activity(NamedTuple):
@@ -106,6 +107,11 @@ class Activity(NamedTuple):
     detail: str = ""
     frame: Frame | None = None
     awaits: str = ""
+
+    @property
+    def is_polled(self) -> bool:
+        """Whether it waits in a loop that sleeps and looks again."""
+        return self.kind == "outside" and self.awaits.startswith("`")
 
 
 def _name(frame: Frame) -> tuple[str, str]:
@@ -244,7 +250,7 @@ def _user_kind(evidence: RankEvidence, stack: ThreadStack, frame: Frame | None) 
     )  # a generator of the program's own says itself what it waits for
     if kind:
         return Activity(kind, f"a wait for {awaits}", frame, awaits)
-    if awaits := _polled(stack, frame):
+    if awaits := _polled(stack, frame, evidence):
         return Activity("outside", f"a wait for {awaits}", frame, awaits)
     if _fetches_data(stack.frames) is not None:
         return Activity("data", "the data loader", frame)
@@ -257,20 +263,34 @@ def _user_kind(evidence: RankEvidence, stack: ThreadStack, frame: Frame | None) 
     return Activity("user", "its own code", frame)
 
 
-def _polled(stack: ThreadStack, frame: Frame | None) -> str:
-    """What a loop waits for that sleeps and looks again, where the thread is in that sleep."""
-    is_on_top = frame is not None and stack.frames[:1] == (frame,) and stack.is_active is not True
-    return polled_for(frame.file, frame.line) if is_on_top and frame is not None else ""
+def _polled(stack: ThreadStack, frame: Frame | None, evidence: RankEvidence) -> str:
+    """What a loop waits for that sleeps and looks again, where the thread is in that sleep, or looks."""
+    share = evidence.state.cpu_share if evidence.state else None
+    if frame is None or (stack.is_active is True and (share is None or share > POLLING_SHARE)):
+        return ""
+    found = polled_for(frame.file, frame.line) if stack.frames[0] == frame else ""
+    return found or next((t for f in user_frames(stack.frames)[:3] if (t := polled_by_test(f.file, f.line))), "")
 
 
 def _of_tasks(tasks: Sequence[WaitingTask], frame: Frame | None) -> Activity:
-    """An event loop in which nothing runs: the place is that of the task that awaits no other one, if there is one."""
-    last = [t for t in tasks if not t.awaits and user_frames(t.frames)]
-    if len(last) != 1:
+    """An event loop in which nothing runs: the place is that of the tasks that await no other one, if they are at one line.
+
+    One that sleeps goes on by itself, and counts only where there is no other.
+    """
+    last = {t.name: (_awaited_by(t), user_frames(t.frames)[0]) for t in tasks if not t.awaits and user_frames(t.frames)}
+    asleep = {name for name, (awaits, _) in last.items() if awaits == _OF_A_SLEEP}
+    places = {place for name, place in last.items() if name not in asleep} or set(last.values())
+    if len(places) != 1:
         return Activity("lock", "a wait for its tasks", frame, "its tasks")
-    found = next((_WITHIN[_name(f)] for f in last[0].frames if _name(f) in _WITHIN and "/asyncio/" in f.file), "")
-    awaits = found or "something"
-    return Activity("lock", f"a wait for {awaits} in the task {last[0].name}", user_frames(last[0].frames)[0], awaits)
+    awaits, at = places.pop()
+    names = [name for name, place in last.items() if place == (awaits, at)]
+    who = f"the task {names[0]}" if len(names) == 1 else f"{len(names)} tasks"
+    return Activity("lock", f"a wait for {awaits} in {who}", at, awaits)
+
+
+def _awaited_by(task: WaitingTask) -> str:
+    """What a task waits for, by the function of asyncio in which it stands."""
+    return next((_WITHIN[_name(f)] for f in task.frames if _name(f) in _WITHIN and "/asyncio/" in f.file), "something")
 
 
 _LAST_CALLS = 8

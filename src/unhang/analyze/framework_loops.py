@@ -7,11 +7,13 @@ of the user that asks the framework to stop.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+from unhang.analyze.bindings import last_name
 from unhang.analyze.divergence import Divergence, is_in
 from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.situation import Situation
@@ -19,6 +21,18 @@ from unhang.analyze.source import line_text, surroundings, tree_of
 from unhang.model import CollectiveCall, Frame
 
 _STOPS = ("should_stop", "should_training_stop", "should_epoch_stop", "stop_training")
+_BEFORE_A_BATCH = "on_train_batch_start"  # Lightning ends the epoch where it gives -1
+# What a line of the user asks of Lightning or the Trainer -> functions of theirs through which only those go that do it, or do not.
+_ASKS = {
+    **dict.fromkeys(
+        (*_STOPS, _BEFORE_A_BATCH),
+        frozenset(("on_advance_end", "on_run_end", "on_epoch_end", "training_step", "optimizer_step")),
+    ),
+    "should_evaluate": frozenset(("evaluate", "_evaluate", "evaluation_loop", "prediction_step")),
+    "should_save": frozenset(("_save_checkpoint", "save_model", "_save")),
+    "should_log": frozenset(("_nested_gather", "nested_gather", "log")),
+}
+_AGREES = re.compile(r"reduce|broadcast|gather|barrier")
 _OF_A_STEP = (
     "backward",
     "training_step",
@@ -100,26 +114,48 @@ def _outermost(stay: tuple[Frame, ...], gone: tuple[Frame, ...], last: tuple[Fra
     return None
 
 
+def asked_for(d: Divergence) -> Frame | None:
+    """The one line of the user's files that asks a framework for what one side alone does there: an evaluation, the end of an epoch."""
+    line = d.location
+    if line is None or d.in_library is None:
+        return None
+    ways = [call.frames or () for call in (d.odd_call, d.reference_call)]
+    one, other = ({f.function for f in frames[: frames.index(line)]} for frames in ways)
+    found = {f for attribute, f in _asks_in(str(Path(line.file).parent)) if _ASKS[attribute] & (one ^ other)}
+    return found.pop() if len(found) == 1 else None
+
+
 @lru_cache(maxsize=8)
 def _asks_to_stop(folder: str) -> Frame | None:
     """The one line of the user's files that asks a framework to stop; None where there are several, or none."""
-    found = list(_stops_in(folder))
+    found = [frame for attribute, frame in _asks_in(folder) if attribute in (*_STOPS, _BEFORE_A_BATCH)]
     return found[0] if len(found) == 1 else None
 
 
-def _stops_in(folder: str) -> Iterator[Frame]:
+@lru_cache(maxsize=8)
+def _asks_in(folder: str) -> tuple[tuple[str, Frame], ...]:
+    """(attribute, line) of all lines that ask a framework for something, but for those in functions that agree on it with other ranks."""
     here = Path(folder)
     paths = sorted(p for pattern in ("*.py", "*/*.py") for p in here.glob(pattern) if _NOT_THERE.isdisjoint(p.parts))
+    found = []
     for path in paths[:_MOST_FILES]:
         tree = tree_of(str(path))
-        for node in ast.walk(tree) if tree is not None else ():
-            if isinstance(node, ast.Assign) and any(_is_stop(t) for t in node.targets) and _may_be_true(node.value):
-                yield Frame(str(path), node.lineno, surroundings(str(path), node.lineno).function)
+        for function in ast.walk(tree) if tree is not None else ():
+            if isinstance(function, ast.FunctionDef) and not any(map(_agrees, ast.walk(function))):
+                statements = [n for n in ast.walk(function) if isinstance(n, ast.stmt)]
+                lines = {(a, n.lineno) for n in statements for a in _asked_by(function.name, n)}
+                found += [(a, Frame(str(path), n, function.name)) for a, n in sorted(lines)]
+    return tuple(found)
 
 
-def _is_stop(target: ast.expr) -> bool:
-    return isinstance(target, ast.Attribute) and target.attr in _STOPS
+def _asked_by(function: str, node: ast.stmt) -> Iterator[str]:
+    match node:
+        case ast.Assign(targets=targets, value=value) if not (isinstance(value, ast.Constant) and not value.value):
+            yield from (t.attr for t in targets if isinstance(t, ast.Attribute) and t.attr in _ASKS)
+        case ast.Return(value=ast.expr() as value) if function == _BEFORE_A_BATCH:
+            if any(ast.unparse(n) == "-1" for n in ast.walk(value)):
+                yield _BEFORE_A_BATCH
 
 
-def _may_be_true(value: ast.expr) -> bool:
-    return not (isinstance(value, ast.Constant) and not value.value)
+def _agrees(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and bool(_AGREES.search(last_name(node.func)))

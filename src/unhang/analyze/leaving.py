@@ -7,21 +7,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from unhang.analyze.activity import activity_of
+from unhang.analyze.activity import POLLING_SHARE, activity_of
 from unhang.analyze.align import StuckCollective
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.failures import early_leavers, is_communication_error
 from unhang.analyze.framework_loops import left_framework
+from unhang.analyze.left_transfers import left_transfers
 from unhang.analyze.order import is_dispatch_race, is_thread_race
+from unhang.analyze.polling import asks_store
 from unhang.analyze.sides import ByCondition, Side, decided_by_condition, differing
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop, catches_stop_iteration, ends_block, surroundings
 from unhang.analyze.streams import stack_path
-from unhang.model import CallState, CollectiveCall, Frame, RaisedError, RankEvidence, user_frames
+from unhang.model import (
+    CallState,
+    CollectiveCall,
+    Frame,
+    PendingCall,
+    RaisedError,
+    RankEvidence,
+    ThreadStack,
+    WaitEdge,
+    user_frames,
+)
 
 _MOST_COMPARED = 8
-_MOST_IDLE_SHARE = 0.02
+_OF_GROUPS = ("init_process_group", "destroy_process_group", "new_group")
+_GOES_ON = ("user", "lock", "outside", "data", "spinning", "gil")
+_MOST_IDLE_SHARE = 0.1  # a look costs some
 
 
 @dataclass(frozen=True)
@@ -66,7 +80,8 @@ def cannot_end(s: Situation) -> tuple[int, ...]:
     """Ranks that nobody waits for and that do not end: those in the end of their program, else those that wait for themselves.
 
     These stand alone, all others having ended well, and each of their threads waits for another one of the same process: a queue
-    whose workers have nothing to do, an event that nobody is left to set.
+    whose workers have nothing to do, an event that nobody is left to set. Or the main thread sleeps and looks, again and again,
+    whether something has come true. All ranks do where each of them asks a store so: nobody is left to write there.
     """
     if any(e.targets for e in s.waits.edges):
         return ()
@@ -75,17 +90,37 @@ def cannot_end(s: Situation) -> tuple[int, ...]:
     )
     ended = {e.rank for e in early_leavers(s.case) if e.exit and not e.exit.code}
     alone = tuple(r for r in sorted(s.case.ranks) if r not in ended)
-    if ending or not ended or not alone or not ended.union(alone).issuperset(s.case.world):
+    if ending or not alone or not ended.union(alone).issuperset(s.case.world):
         return ending
+    if not ended and not (len(alone) > 1 and all(_asks_store(s, r) for r in alone)):
+        return ()
     return alone if all(_waits_for_itself(s.case.ranks[r]) for r in alone) else ()
 
 
+def _asks_store(s: Situation, rank: int) -> bool:
+    activity = s.activities[rank]
+    return activity.is_polled and activity.frame is not None and asks_store((at := _in_loop(s, rank)).file, at.line)
+
+
+def _in_loop(s: Situation, rank: int) -> Frame:
+    """The innermost line of the rank that is in a loop."""
+    stack = s.case.ranks[rank].main_stack
+    mine = user_frames(stack.frames) if stack else ()
+    return next((f for f in mine if surroundings(f.file, f.line).loops), mine[0])
+
+
 def _waits_for_itself(evidence: RankEvidence) -> bool:
-    """Whether all threads of the process wait within it."""
+    """Whether all threads of the process wait within it; the main one may look for something instead."""
     shares = (evidence.state.cpu_share, evidence.state.children_share) if evidence.state else ()
     own = [t for t in evidence.stacks if t.process_id is None or t.process_id == evidence.identity.pid]
-    is_idle = not any(share and share > _MOST_IDLE_SHARE for share in shares)
-    return is_idle and bool(evidence.main_stack) and all(activity_of(evidence, thread=t).kind == "lock" for t in own)
+    most = POLLING_SHARE if activity_of(evidence).is_polled else _MOST_IDLE_SHARE
+    is_idle = not any(share and share > most for share in shares)
+    return is_idle and bool(evidence.main_stack) and all(_is_idle(evidence, t) for t in own)
+
+
+def _is_idle(evidence: RankEvidence, thread: ThreadStack) -> bool:
+    activity = activity_of(evidence, thread=thread)
+    return activity.kind == "lock" or (thread.is_main and activity.is_polled)
 
 
 def _described(s: Situation, stuck: StuckCollective) -> EndedBefore:
@@ -108,6 +143,21 @@ def _ways(s: Situation, group: int, rank: int) -> Counter[Path]:
     table = s.case.calls
     frames = table["frames"][table.rows(rank=rank, group=group, is_p2p=0)].tolist()
     return Counter(user_path(table.stacks[i]) if i >= 0 else () for i in frames)
+
+
+def destroyed_before(s: Situation) -> tuple[int, PendingCall, WaitEdge] | None:
+    """A rank that destroyed a group in which another one waits for it, and its program goes on; not one that an exception led there."""
+    for edge in s.waits.edges if s.divergence is None else ():
+        for rank in edge.targets if edge.kind == "collective" else ():
+            evidence = s.case.ranks.get(rank)
+            call = next((c for c in reversed(evidence.pending) if c.kind in _OF_GROUPS), None) if evidence else None
+            if evidence is None or call is None or call.kind != "destroy_process_group" or call.group != edge.group:
+                continue
+            failed = s.primary_failure is not None and s.primary_failure.time_ns <= (call.ended_ns or 0)
+            was_led = evidence.error or evidence.held or swallowed_by(s, (rank,))
+            if call.ended_ns and call.frames and not failed and not was_led and s.activities[rank].kind in _GOES_ON:
+                return rank, call, edge
+    return None
 
 
 def swallowed_by(s: Situation, ranks: Sequence[int]) -> RaisedError | None:
@@ -248,97 +298,6 @@ def ended_in_loop(s: Situation) -> tuple[RankEvidence, CollectiveCall, Frame, Lo
                 if found is not None and _times(s, evidence.rank, waiting[0]):
                     return evidence, waiting[0], *found
     return None
-
-
-@dataclass(frozen=True)
-class LeftTransfers:
-    """Ranks that left a loop in which they made transfers, one of which `waiter` still waits for.
-
-    `are_own`: the stayers are in loops of their own in the same function, as pipeline stages or two sides of a queue are.
-    """
-
-    leavers: tuple[int, ...]
-    stayers: tuple[int, ...]
-    waiter: int
-    what: str
-    frame: Frame
-    loop: Loop
-    are_own: bool = False
-
-
-def left_transfers(s: Situation) -> LeftTransfers | None:
-    """The first transfer whose other side has left the loop in which it took part before: it waits outside of it, or has ended."""
-    for edge in s.waits.edges if s.divergence is None and s.primary_failure is None and s.judges_waits else ():
-        peer = edge.targets[0] if edge.kind == "p2p" and len(edge.targets) == 1 else None
-        evidence, stay = s.case.ranks.get(-1 if peer is None else peer), stack_path(s.case, edge.waiter)
-        if peer is None or evidence is None or not stay:
-            continue
-        has_ended = evidence.exit is not None and evidence.exit.kind == "exit" and not evidence.exit.code
-        left = () if has_ended else stack_path(s.case, peer) if peer in s.proven else None
-        before = _last_transfer(s, peer, edge.waiter)
-        found = _loop_left(stay, left, before) if left is not None and before else None
-        if found is not None:
-            frame, loop = found
-            paths = {r: stack_path(s.case, r) or () for r in s.case.ranks}
-            stayers = tuple(r for r, path in sorted(paths.items()) if _goes_through(path, frame, loop))
-            leavers = tuple(r for r in sorted(paths) if r not in stayers and _has_been_in(s, r, frame, loop))
-            return LeftTransfers(leavers, stayers, edge.waiter, edge.what, frame, loop)
-        own = _own_loop_left(stay, left, before) if left is not None and before else None
-        if own is not None:
-            paths = {r: stack_path(s.case, r) or () for r in s.case.ranks if r != peer}
-            stayers = tuple(r for r, path in sorted(paths.items()) if _is_in_a_loop_of(path, own[0]))
-            return LeftTransfers((peer,), stayers, edge.waiter, edge.what, *own, are_own=True)
-    return None
-
-
-def _own_loop_left(stay: Path, left: Path, before: Path) -> tuple[Frame, Loop] | None:
-    """The same of a peer whose role has a loop of its own in the function in which the waiter is in another one."""
-    for frame in before:
-        for loop in surroundings(frame.file, frame.line).loops:
-            if (
-                not _goes_through(left, frame, loop)
-                and not _goes_through(stay, frame, loop)
-                and _is_in_a_loop_of(stay, frame)
-            ):
-                return frame, loop
-    return None
-
-
-def _is_in_a_loop_of(path: Path, frame: Frame) -> bool:
-    same = (f for f in path if (f.file, f.function) == (frame.file, frame.function))
-    return any(surroundings(f.file, f.line).loops for f in same)
-
-
-def _loop_left(stay: Path, left: Path, before: Path) -> tuple[Frame, Loop] | None:
-    """(a frame of `stay`, the loop around its line): the outermost loop in which a rank was, and no longer is."""
-    for frame in stay:
-        for loop in surroundings(frame.file, frame.line).loops:
-            if _goes_through(before, frame, loop) and not _goes_through(left, frame, loop):
-                return frame, loop
-    return None
-
-
-def _goes_through(path: Path, frame: Frame, loop: Loop) -> bool:
-    """Whether a path, of which the outer frames may be missing, goes through a loop in the frame's function."""
-    return any((f.file, f.function) == (frame.file, frame.function) and f.line in loop for f in path)
-
-
-def _has_been_in(s: Situation, rank: int, frame: Frame, loop: Loop) -> bool:
-    """Whether the rank made a call from within a loop."""
-    table, rows = s.case.calls, s.case.calls.rank_rows(rank)
-    stacks = [table.stacks[i] for i in {int(i) for i in table["frames"][rows]} if i >= 0]
-    stacks += [c.frames for c in s.case.ranks[rank].pending]
-    return any(_goes_through(user_path(frames), frame, loop) for frames in stacks)
-
-
-def _last_transfer(s: Situation, rank: int, peer: int) -> Path:
-    """From where a rank made its last transfer with a peer that ended."""
-    evidence, table = s.case.ranks[rank], s.case.calls
-    made = [c for c in evidence.pending if c.peer == peer and c.ended_ns is not None and c.frames]
-    if made:
-        return user_path(max(made, key=lambda c: c.started_ns).frames)
-    rows = table.rows(rank=rank, is_p2p=1, peer=peer, state=int(CallState.COMPLETED))
-    return user_path(table.call(int(rows[-1])).frames) if len(rows) else ()
 
 
 def _times(s: Situation, rank: int, like: CollectiveCall) -> int:

@@ -14,7 +14,7 @@ from unhang.analyze.positions import bare_op
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import line_text
 from unhang.analyze.streams import Streams, stack_of_call
-from unhang.analyze.waits_for import awaited_transfer, unmatched_p2p
+from unhang.analyze.waits_for import RECEIVES, SENDS, awaited_transfer, unmatched_p2p
 from unhang.model import Case, CollectiveCall, PendingCall, WaitEdge
 
 _LEAST_STRETCH = 3
@@ -110,7 +110,6 @@ def _is_one_place(stream: Tokens, left: int, right: int) -> bool:
     return left in stream and right in stream and stream[left][1] == stream[right][1] != ()
 
 
-SENDS, RECEIVES = ("send", "isend"), ("recv", "irecv")
 _LEAST_PAST = 3
 _API = "torch/distributed/distributed_c10d.py"
 

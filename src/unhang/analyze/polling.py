@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from unhang.analyze.bindings import last_name
-from unhang.analyze.source import covers, loop_at, negated, surroundings
+from unhang.analyze.source import covers, loop_at, negated, surroundings, tree_of
 from unhang.analyze.ways_out import is_counted
 
 _MOST_TEXT, _LONGEST_SLEEP_S = 60, 120
@@ -30,6 +30,30 @@ def polled_for(path: str, line: int) -> str:
     if not isinstance(loop.test, ast.Constant):
         return "" if is_counted(loop.test) else f"`{_short(negated(loop.test))}` to come true"
     return next(_ways_out(loop.body), "")
+
+
+@lru_cache(maxsize=256)
+def polled_by_test(path: str, line: int) -> str:
+    """The same of a line that is the test of such a loop: what it calls looks once more."""
+    loops = surroundings(path, line).loops
+    loop = loop_at(path, loops[-1].header) if loops else None
+    if not isinstance(loop, ast.While) or not covers(loop.test, line):
+        return ""
+    sleeps = [n.lineno for n in ast.walk(loop) if isinstance(n, ast.Call) and last_name(n.func) == "sleep"]
+    return polled_for(path, sleeps[0]) if sleeps else ""
+
+
+@lru_cache(maxsize=256)
+def asks_store(path: str, line: int) -> bool:
+    """Whether the loop around a line asks a store, itself or in a function of the same file: only a rank can make that true."""
+    loops, tree = surroundings(path, line).loops, tree_of(path)
+    loop = loop_at(path, loops[-1].header) if loops else None
+    if loop is None or tree is None:
+        return False
+    called = {last_name(n.func) for n in ast.walk(loop) if isinstance(n, ast.Call)}
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in called]
+    calls = (n for part in (loop, *functions) for n in ast.walk(part) if isinstance(n, ast.Call))
+    return any(isinstance(c.func, ast.Attribute) and "store" in last_name(c.func.value).lower() for c in calls)
 
 
 def _asked(loop: ast.While) -> set[str]:

@@ -143,7 +143,7 @@ def never_ending(graph: WaitsFor, gone: Collection[int], may_end: Collection[int
 
 
 _P2P = {"send": "recv", "recv": "send", "isend": "irecv", "irecv": "isend"}
-_RECEIVES = ("recv", "irecv")
+SENDS, RECEIVES = ("send", "isend"), ("recv", "irecv")
 _BLOCKING = ("send", "recv")
 _NUMBER = re.compile(r"\d+")
 
@@ -194,20 +194,27 @@ def _count(evidence: RankEvidence | None, kinds: Sequence[str], peer: int | None
 
 def unmatched_p2p(case: Case, rank: int) -> tuple[PendingCall, ...]:
     """The rank's sends and receives for which the peer has issued too few of the other side."""
-    evidence = case.ranks[rank]
     found, seen = [], {}  # type: ignore[var-annotated]
-    for call in evidence.pending:
+    for call in case.ranks[rank].pending:
         if call.kind not in _P2P or call.peer is None:
             continue
-        side = _RECEIVES if call.kind in _RECEIVES else ("send", "isend")
+        side = RECEIVES if call.kind in RECEIVES else SENDS
         key = (side, call.peer, call.tag)
         seen[key] = seen.get(key, 0) + 1
-        if call.ended_ns is not None:
-            continue
-        other = ("send", "isend") if side is _RECEIVES else _RECEIVES
-        if _count(case.ranks.get(call.peer), other, rank, call.tag) < seen[key]:
+        if call.ended_ns is None and _issued(case, rank, call) < (call.nth or seen[key]):
             found.append(call)
     return tuple(found)
+
+
+def _issued(case: Case, rank: int, call: PendingCall) -> int:
+    """How many of the other side of a rank's transfer its peer has issued, also those that its record no longer holds."""
+    evidence = case.ranks.get(-1 if call.peer is None else call.peer)
+    other = SENDS if call.kind in RECEIVES else RECEIVES
+    if not call.nth:
+        return _count(evidence, other, rank, call.tag)
+    like = (rank, call.tag, call.group)
+    made = [c for c in evidence.pending if c.kind in other] if evidence else []
+    return max((c.nth for c in made if (c.peer, c.tag, c.group) == like), default=0)
 
 
 def awaited_transfer(case: Case, rank: int) -> PendingCall | None:
@@ -222,7 +229,7 @@ def _p2p_edges(case: Case) -> Iterable[WaitEdge]:
             continue
         call = awaited_transfer(case, rank)
         if call is not None and call.peer is not None:
-            arrow = f"from rank {call.peer}" if call.kind in _RECEIVES else f"to rank {call.peer}"
+            arrow = f"from rank {call.peer}" if call.kind in RECEIVES else f"to rank {call.peer}"
             yield WaitEdge(rank, (call.peer,), "p2p", f"{call.kind} {arrow}", call.group, call.index, call.started_ns)
 
 

@@ -29,6 +29,19 @@ def ways_out(path: str, loop: Loop, line: int) -> tuple[WayOut, ...]:
     return tuple(_ways(node.body, line, None, in_loop=True)) if node is not None else ()
 
 
+def ways_of(body: Iterable[ast.AST], in_loop: bool) -> tuple[WayOut, ...]:
+    """Tests before a `break` or `return` among statements, but for those on a counter. `in_loop`: they are the body of a loop."""
+    return tuple(_ways(body, 0, None, in_loop))
+
+
+def ways_past(path: str, loop: Loop, line: int) -> tuple[WayOut, ...]:
+    """What lets a rank leave the loop, or make a round without the line: an `if` around it, a `continue` before it. Not what asks for the rank."""
+    node = loop_at(path, loop.header)
+    of_rank = {c.line for c in surroundings(path, line).conditions if c.depends_on_rank}
+    found = _ways(node.body, line, None, in_loop=True, is_round=True) if node is not None else ()
+    return tuple(way for way in found if way.line not in of_rank)
+
+
 def end_of_while(path: str, loop: Loop) -> WayOut | None:
     """What ends a `while`, as far as it is no counter: the opposite of that part of its test."""
     node = loop_at(path, loop.header)
@@ -39,28 +52,35 @@ def end_of_while(path: str, loop: Loop) -> WayOut | None:
     return WayOut(node.lineno, ast.unparse(negated(own))) if own is not None else None
 
 
-def _ways(body: Iterable[ast.AST], line: int, test: ast.expr | None, in_loop: bool) -> Iterator[WayOut]:
-    """`test`: the innermost one around the body; `in_loop`: a `break` here would leave the loop."""
+def _ways(
+    body: Iterable[ast.AST], line: int, test: ast.expr | None, in_loop: bool, is_round: bool = False
+) -> Iterator[WayOut]:
+    """`test`: the innermost one around the body; `in_loop`: a `break` here would leave the loop; `is_round`: also what leaves a round."""
     for node in body:
         match node:
+            case ast.Continue() if is_round and in_loop and test is not None and node.lineno < line:
+                if not is_counted(test):
+                    yield WayOut(test.lineno, f"if {ast.unparse(test)}")
             case ast.Break() | ast.Return() if test is not None and (in_loop or isinstance(node, ast.Return)):
                 if not is_counted(test):
                     yield WayOut(test.lineno, f"if {ast.unparse(test)}", isinstance(node, ast.Return))
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 continue
             case ast.If():
-                yield from _ways(node.body, line, node.test, in_loop)
-                yield from _ways(node.orelse, line, negated(node.test), in_loop)
+                if is_round and any(covers(s, line) for s in node.body) and not is_counted(node.test):
+                    yield WayOut(node.lineno, f"if {ast.unparse(node.test)}")
+                yield from _ways(node.body, line, node.test, in_loop, is_round)
+                yield from _ways(node.orelse, line, negated(node.test), in_loop, is_round)
             case ast.For() | ast.AsyncFor() | ast.While():
                 yield from _ways((*node.body, *node.orelse), line, test, in_loop=False)
             case ast.Try():
-                yield from _ways((*node.body, *node.orelse, *node.finalbody), line, test, in_loop)
+                yield from _ways((*node.body, *node.orelse, *node.finalbody), line, test, in_loop, is_round)
                 if any(covers(s, line) for s in node.body):
                     yield from (
                         WayOut(h.lineno, _head(h)) for h in node.handlers if not isinstance(h.body[-1], ast.Raise)
                     )
             case ast.With() | ast.AsyncWith():
-                yield from _ways(node.body, line, test, in_loop)
+                yield from _ways(node.body, line, test, in_loop, is_round)
 
 
 def _head(handler: ast.ExceptHandler) -> str:

@@ -151,7 +151,8 @@ class PendingCall:
     `peer`: a global rank. Of keys that differ in numbers alone only the last `store_set` is kept; `index` counts them. So it
     is with the ends of loaders that were asked at one place: `detail` is the number of batches of the last round.
     `ended_ns` is None while the call is under way. `index` counts calls of that kind (and group) on this rank from 1.
-    `detail`: the store's key, or the ranks of a new group.
+    `detail`: the store's key, or the ranks of a new group. `nth`: which one it is of the sends, or the receives, with this peer,
+    tag and group, from 1; 0 where it is not known.
     """
 
     kind: str
@@ -163,6 +164,7 @@ class PendingCall:
     frames: tuple[Frame, ...] = ()
     detail: str = ""
     tag: int = 0
+    nth: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ def _pending(data: bytes) -> tuple[PendingCall, ...]:
 
 
 def _record(
-    kind: int, peer: int, index: int, started: int, ended: int, tag: int, _unused: int, content: bytes
+    kind: int, peer: int, index: int, started: int, ended: int, tag: int, nth: int, content: bytes
 ) -> PendingCall:
     cut = content[-1] != 0
     group, _, rest = content.split(b"\0", 1)[0].decode("utf-8", "ignore").partition("\x1f")
@@ -143,6 +143,7 @@ def _record(
         frames=_frames(stack, cut),
         detail=detail,
         tag=tag,
+        nth=nth,
     )
 
 

@@ -362,7 +362,7 @@ class Agent:
 
     def _adopt_missing(self, s: Situation) -> bool:
         """Whether processes were found that must be ranks that never announced themselves: their stacks are wanted."""
-        missing = suspicion.missing_in_rendezvous(s) - {r.rank for r in self._of_attempt()}
+        missing = suspicion.never_seen(s) - {r.rank for r in self._of_attempt()}
         return adopt_missing(self.run_dir, self.root_pid, missing, [r.pid for r in self._here()])
 
     def _may_still_come(self, s: Situation) -> bool:

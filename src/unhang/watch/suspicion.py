@@ -66,6 +66,11 @@ def missing_in_rendezvous(s: Situation) -> set[int]:
     return {t for e in s.waits.edges if e.kind == "rendezvous" for t in e.targets}
 
 
+def never_seen(s: Situation) -> set[int]:
+    """Ranks that the others wait for, in a call or the rendezvous, and that never announced themselves."""
+    return missing_in_rendezvous(s) | {t for e in s.waits.edges for t in e.targets if t not in s.case.ranks}
+
+
 @dataclass
 class Patience:
     """What the watcher has learnt of this job. Pure; the clock is passed in. `asked_s`: the user's own `--stall-after`, which is not adapted.

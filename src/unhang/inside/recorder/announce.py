@@ -29,14 +29,17 @@ def announce_at_import() -> None:
         rec.write_identity()
 
 
-def announce_at_init(explicit: Any) -> Recording | None:
-    """Announce at init_process_group if that has not happened; an explicit rank is the truth from here on."""
+def announce_at_init(explicit: Any, world_size: Any = None) -> Recording | None:
+    """Announce at init_process_group if that has not happened; an explicit rank and world are the truth from here on."""
     number = explicit if isinstance(explicit, int) and explicit >= 0 else rank.number_from(rank.RANK)
     if number is None:
         return recording.current
     rec = recording.current or _announce(number)
     if rec is not None and number != rec.identity["rank"] and isinstance(explicit, int) and explicit >= 0:
         _change_rank(rec, number)
+    if rec is not None and isinstance(world_size, int) and world_size > 0 and world_size != rec.identity["world_size"]:
+        rec.identity["world_size"] = world_size  # those who wait here want to know for whom
+        rec.write_identity()
     return rec
 
 

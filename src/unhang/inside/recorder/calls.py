@@ -117,8 +117,8 @@ def _posted_p2p(c10d: Any, original: Any, kind: int) -> Any:
 def _init_process_group(c10d: Any, original: Any) -> Any:
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        rank = _argument(args, kwargs, 4, "rank")
-        rec = attempt("announcing the rank", announce.announce_at_init, rank)
+        rank, world_size = _argument(args, kwargs, 4, "rank"), _argument(args, kwargs, 3, "world_size")
+        rec = attempt("announcing the rank", announce.announce_at_init, rank, world_size)
         number = attempt("calls", begin, rec, page.INIT, -1, "", "") if rec is not None else None
         try:
             result = original(*args, **kwargs)
@@ -263,9 +263,9 @@ def _timeout_s(c10d: Any, backend: str, timeout: Any) -> float | None:
 
 
 def begin(rec: Recording, kind: int, peer: int, group: str, detail: str, tag: int = 0) -> int:
-    """Write the record of a call that starts now."""
-    index = rec.count(kind, group)
-    return rec.page.begin(kind, peer, index, tag, record_text(group, detail))
+    """Write the record of a call that starts now. Transfers are counted per peer, too: the ring may lose the earlier ones."""
+    nth = rec.count(kind % 2, f"{peer} {tag} {group}") if kind in _PEER_WORD else 0  # sends are odd
+    return rec.page.begin(kind, peer, rec.count(kind, group), tag, record_text(group, detail), nth)
 
 
 def watch_store(bindings: Any) -> None:

@@ -96,14 +96,14 @@ class Page:
         self.words[at] = pg_id + 1
         return True
 
-    def begin(self, kind: int, peer: int, index: int, tag: int, text: bytes) -> int:
+    def begin(self, kind: int, peer: int, index: int, tag: int, text: bytes, nth: int = 0) -> int:
         """Write a call that starts now; returns its number for `end`."""
         words, number = self.words, self._next
         at = _RING_WORD + (number & _LAST) * _RECORD_WORDS
         if words[at] and not words[at + 5]:
             number = self._free_number()
         self._next = after = number + 1
-        _pack(self._map, _RING_BYTE + (number & _LAST) * 256, after, kind, peer, index, _now(), 0, tag, 0, text)
+        _pack(self._map, _RING_BYTE + (number & _LAST) * 256, after, kind, peer, index, _now(), 0, tag, nth, text)
         words[RECORDS] = after
         return number
 

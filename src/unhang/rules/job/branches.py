@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import Path, innermost, user_path
 from unhang.analyze.divergence import Divergence
-from unhang.analyze.framework_loops import left_framework
+from unhang.analyze.framework_loops import asked_for, left_framework
 from unhang.analyze.leaving import (
     EndedBefore,
     ended_before,
@@ -34,6 +35,7 @@ from unhang.analyze.ways_out import caught_raise
 from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w
 from unhang.rules.advice import (
+    decided_together,
     deciding,
     fixes_inside,
     fixes_of,
@@ -173,9 +175,14 @@ def _parted(s: Situation, d: Divergence) -> Found:
     gate = _gate(s, d, frame, decisive, hidden) if d.is_decided and inside is None else None
     say, more = _named(d, gate, frame, hidden, say, more)
     caught = caught_raise(gate, d.reference_path, d.fork.depth + 1) if gate and d.fork and say == "skipped" else None
+    asked = asked_for(d) if hidden is None else None
+    undecided = one_sided[0] if one_sided else d.location if d.in_library else None
+    is_plain = say in ("alone", "skipped") and d.by_condition is None
+    told = caught[0] if caught else asked or (frame if d.is_decided else undecided)
     words = {
         "who": w.name_ranks(odd),
         "others": w.name_ranks(d.reference),
+        "asks": _asks(asked),
         "mine": w.name_call(d.odd_call),
         "theirs": w.name_call(d.reference_call),
         "line": f"{w.place(inside[d.skipped])}, below {w.place(frame)}" if inside else w.place(frame),
@@ -183,11 +190,7 @@ def _parted(s: Situation, d: Divergence) -> Found:
         "are": w.verb(odd, "is", "are"),
         "first": f"Call #{d.seq} of {d.group} is the first in which the ranks differ.",
         "paired": _paired(d),
-        "why": _goes_on(*caught)
-        if caught
-        else ""
-        if say in ("alone", "skipped") and d.by_condition is None
-        else _why(s, d),
+        "why": _goes_on(*caught) if caught else "" if is_plain else _why(s, d),
         "mine_at": w.at(innermost(d.odd_path)),
         "theirs_at": w.at(innermost(d.reference_path)),
         **more,
@@ -198,27 +201,30 @@ def _parted(s: Situation, d: Divergence) -> Found:
         _evidence(s, d),
         words,
         say,
-        fixes if d.is_decided else (),
+        fixes if d.is_decided else _agreed(asked),
         s.others(odd if d.is_decided else d.culprits),
-        w.location_of(
-            caught[0]
-            if caught
-            else frame
-            if d.is_decided
-            else one_sided[0]
-            if one_sided
-            else d.location
-            if d.in_library
-            else None
-        ),
+        w.location_of(told),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
         condition=gate_of(gate),
     )
 
 
+def _asks(asked: Frame | None) -> str:
+    return (
+        f": `{line_text(asked.file, asked.line)}` ({w.place(asked)}) may ask for that on one rank alone"
+        if asked
+        else ""
+    )
+
+
 def _goes_on(raised: Frame, handler: Frame) -> str:
     return f" Else {w.place(raised)} raises, and {w.place(handler)} lets the program go on."
+
+
+def _agreed(asked: Frame | None) -> tuple[Fix, ...]:
+    condition = deciding(around(asked).conditions) if asked else None
+    return (decided_together(asked, condition),) if condition else ()
 
 
 def _odd_in_like_groups(s: Situation, d: Divergence) -> set[int]:
@@ -256,16 +262,22 @@ def _named(
 
 def _one_sided(s: Situation, d: Divergence) -> tuple[Frame, Condition] | None:
     """The line and the condition of the one side whose call hangs on the data, where the other side's hangs on nothing of the kind."""
-    since_ns = started_ns(s.case)
-    conditions = [
-        {(f, c) for f in path for c in around(f, since_ns).conditions} for path in (d.odd_path, d.reference_path)
+    ways = [
+        [(f, c) for f in path for c in around(f, started_ns(s.case)).conditions]
+        for path in (d.odd_path, d.reference_path)
     ]
     found = []
-    for mine, theirs in (conditions, conditions[::-1]):
+    for mine, theirs in (ways, ways[::-1]):
         shared = {c for _, c in theirs}
-        found.append([(f, c) for f, c in mine if c not in shared and c.suspicion > 1 and not c.depends_on_rank])
+        found.append([(f, c) for f, c in mine if c not in shared and _may_differ(c)])
     own = [side for side in found if side]
-    return own[0][0] if len(own) == 1 and len(own[0]) == 1 else None
+    return max(reversed(own[0]), key=lambda x: x[1].suspicion) if len(own) == 1 else None
+
+
+def _may_differ(condition: Condition) -> bool:
+    """Whether it asks for data, or for what a method answers: its object may be in another state on each rank."""
+    asks = any(isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) for n in ast.walk(condition.test))
+    return condition.suspicion > (0 if asks else 1) and not condition.depends_on_rank
 
 
 def _undecided(d: Divergence, one_sided: tuple[Frame, Condition] | None) -> dict[str, object]:

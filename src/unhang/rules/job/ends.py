@@ -281,7 +281,10 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
     if not ranks:
         return
     evidence, frame = s.case.ranks[ranks[0]], s.activities[ranks[0]].frame
-    say = "live" if s.activities[ranks[0]].kind == "shutdown" else "alone"
+    is_polling = s.activities[ranks[0]].is_polled
+    say = "live" if s.activities[ranks[0]].kind == "shutdown" else "polls" if is_polling else "alone"
+    if is_polling and len(ranks) == len(s.case.world):
+        say = "all poll"
     threads = [(t, user_frames(t.frames)[0]) for t in evidence.stacks if not t.is_main and user_frames(t.frames)]
     joins = evidence.main_stack is not None and any(f.function == "_shutdown" for f in evidence.main_stack.frames)
     if threads and (joins or frame is None):
@@ -297,11 +300,12 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
     lines = [EvidenceLine(f"rank {ranks[0]} thread {t.name}", str(f), f.line) for t, f in threads[:4]]
     yield Found(
         0.9,
-        ranks,
+        () if say == "all poll" else ranks,
         (*w.stack_lines(evidence), *lines),
         words,
         say=say,
-        fixes=("wait",) if say == "alone" else ("order", "threads"),
+        fixes={"alone": ("wait",), "polls": ("look once",), "all poll": ("look once",)}.get(say, ("order", "threads")),
+        cause="rank-stuck-in-user-code" if is_polling else "",
         victims=s.others(ranks),
         location=w.location_of(frame),
     )

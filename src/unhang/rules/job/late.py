@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import SeenError, errors_of
-from unhang.analyze.leaving import swallowed_by
+from unhang.analyze.leaving import destroyed_before, swallowed_by
 from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work
@@ -134,7 +134,7 @@ def slow_rank0_work(s: Situation) -> Iterator[Found]:
     for late in s.late if s.judges_waits else ():
         test = works_alone(s, late)
         is_at_work = late.activity.kind in _AT_WORK or (late.activity.kind == "data" and not has_loader(s, late))
-        if test and is_at_work and s.divergence is None and not waits_idly(s, late):
+        if test and is_at_work and s.divergence is None and not waits_idly(s, late) and destroyed_before(s) is None:
             first = works_first(s, late)
             words = {
                 "test": test,
@@ -172,7 +172,7 @@ def _holds(error: SeenError, event: LogEvent) -> bool:
 def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
     """Each late rank whose stack is in its own code, live or by stacks in a log."""
     yield from _away_by_stacks(s)
-    if s.divergence is not None or s.primary_failure is not None or not s.judges_waits:
+    if s.divergence is not None or s.primary_failure is not None or not s.judges_waits or destroyed_before(s):
         return
     silent = silent_ranks(
         reports_in(s.events, s.case.log)

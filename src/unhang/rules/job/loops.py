@@ -1,47 +1,33 @@
-"""Rules on ranks that make another number of rounds, or come to the end of their program while others still need them."""
+"""The rule on ranks that make another number of rounds."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 from unhang.analyze.callpath import user_path
 from unhang.analyze.divergence import Divergence
-from unhang.analyze.failures import Failure, early_leavers
-from unhang.analyze.first_errors import SeenError, errors_of, is_log_only
 from unhang.analyze.first_round import Bound, Start, changed_bound, other_start
 from unhang.analyze.framework_loops import left_framework
+from unhang.analyze.generators import end_of_generator
 from unhang.analyze.leaving import (
-    EndedBefore,
-    LeftTransfers,
-    ended_before,
     ended_in_loop,
     exhausted_by,
     lead_of_waiting,
-    left_transfers,
-    made_as_often,
     made_other_rounds,
 )
+from unhang.analyze.left_transfers import LeftTransfers, OtherCount, left_transfers
 from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Loop, around, line_text
-from unhang.analyze.ways_out import WayOut, way_out_of, ways_out
-from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, RankEvidence, user_frames
+from unhang.analyze.source import Loop, line_text
+from unhang.analyze.ways_out import WayOut, way_out_of, ways_out, ways_past
+from unhang.model import CollectiveCall, EvidenceLine, Frame, RankEvidence
 from unhang.rules import wording as w
-from unhang.rules.advice import decided_together
 from unhang.rules.base import Found, rule
-from unhang.rules.failure import found_at_failures, left_before, name_or
 
 _EVEN = ("agree", "join", "even")
-_CLOSED = re.compile(r"Connection closed by peer|Connection reset by peer|Socket closed")
-_TRANSFERS = ("recv", "send", "irecv", "isend", "recv_object_list", "send_object_list", "batch_isend_irecv")
-_PEER = re.compile(r"\b(?:i?recv|i?send)\([^,()]+,\s*(?:(?:src|dst|source|dest)\s*=\s*)?(?P<peer>\d{1,6})\b")
-# What says that a process failed, or that the job was ended: then a closed connection is its echo.
-_ENDS = ("ending.", "elastic.", "oom.", "cuda.", "python.fatal", "loader.", "watchdog.")
 
 
-@rule("uneven-inputs", needs=("calls",))
+@rule("uneven-inputs")
 def uneven_inputs(s: Situation) -> Found | None:
     """A loop that some ranks left, by a call outside of it or by the end of their program."""
     if not made_other_rounds(s):
@@ -95,6 +81,8 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         return _began_elsewhere(found, d, start)
     if (bound := changed_bound(loop.frame, loop.header)) is not None:
         return _by_changed_bound(found, bound, d.has_majority)
+    if (end := end_of_generator(header.file, header.line)) is not None:
+        return _by_generator(found, *end)
     is_stayer = loop.stayers == d.reference
     stay, left = (d.reference_path, d.odd_path) if is_stayer else (d.odd_path, d.reference_path)
     is_data = ran_out(
@@ -180,6 +168,14 @@ def _by_way_out(found: Found, way: tuple[Frame, WayOut] | None, is_decided: bool
     )  # fmt: skip
 
 
+def _by_generator(found: Found, frame: Frame, end: WayOut) -> Found:
+    """What the loop goes over is a generator of the program, which a test ends early."""
+    words = {**found.words, "way": w.place(frame), "text": end.text, "out_line": end.line}
+    evidence = (*found.evidence, *w.code_line(frame, "end of the generator"))
+    say = "generator/generator"
+    return replace(found, words=words, say=say, evidence=evidence, location=w.location_of(frame))
+
+
 def _not_the_data(found: Found) -> Found:
     """The loader is known to have more, and nothing in the loop tells why it was left."""
     say = "not the data/not the data"
@@ -219,8 +215,10 @@ def _exhausted(s: Situation, d: Divergence) -> Found:
 
 
 def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
-    is_even = len(gone.leavers) == len(gone.stayers)
+    is_even = len(gone.leavers) == len(gone.stayers) and gone.other is None
     culprits = gone.stayers if len(gone.stayers) < len(gone.leavers) else gone.leavers
+    if gone.other is not None:
+        culprits = (gone.other.rank,)
     header = Frame(gone.frame.file, gone.loop.header, gone.frame.function)
     words = {
         "leavers": w.name_ranks(gone.leavers),
@@ -246,8 +244,29 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         s.others(culprits),
         w.location_of(header),
     )
-    bound = None if gone.are_own else changed_bound(gone.frame, gone.loop.header)
-    return _by_changed_bound(found, bound, not is_even, "transfers") if bound is not None else found
+    bound = None if gone.are_own and gone.other is None else changed_bound(gone.frame, gone.loop.header)
+    if bound is not None:
+        return _by_changed_bound(found, bound, not is_even, "transfers")
+    return found if gone.other is None else _of_another_count(found, gone, gone.other)
+
+
+def _of_another_count(found: Found, gone: LeftTransfers, other: OtherCount) -> Found:
+    """The rank whose transfers in a row were not as many as each time before, and what in its loop may be the reason."""
+    side = "sends to" if other.is_send else "receives from"
+    way = next(iter(ways_past(gone.frame.file, gone.loop, gone.frame.line)), None) if other.made < other.usual else None
+    words = {
+        **found.words, "rank": other.rank, "made": other.made, "usual": other.usual, "side": f"{side} rank {other.peer}",
+        "at": w.at(gone.frame),
+    }  # fmt: skip
+    found = replace(found, words=words, say="other count/other count", confidence=0.88)
+    if way is None:
+        return found
+    frame = replace(gone.frame, line=way.line)
+    words |= {"text": way.text, "way": w.place(frame)}
+    return replace(
+        found, cause="code-divergence", words=words, say="round without/round without", location=w.location_of(frame),
+        evidence=(*found.evidence, *w.code_line(frame, "way past")), fixes=("together", "agree"),
+    )  # fmt: skip
 
 
 def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Frame, loop: Loop) -> Found:
@@ -288,86 +307,3 @@ def _returned(found: Found, frame: Frame, out: WayOut) -> Found:
         words={**found.words, "way": w.place(frame), "text": out.text}, say="returned/returned",
         evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame), fixes=("together", "agree"),
     )  # fmt: skip
-
-
-@rule("rank-exited-early")
-def rank_exited_early(s: Situation) -> Found | None:
-    """The first rank that left, if anyone needed it."""
-    if is_log_only(s):
-        return _closed_its_connection(s)
-    leaver = next((e for e in early_leavers(s.case) if _was_needed(s, e)), None)
-    first = s.primary_failure
-    if leaver is None or s.divergence is not None:
-        return None
-    if first is not None and first.rank != leaver.rank and not left_before(s, first):
-        return None
-    before = ended_before(s)
-    if made_other_rounds(s) or (before is not None and before.shows_a_call):
-        return None
-    end = leaver.exit
-    assert end is not None
-    failure = Failure(leaver.rank, end.kind, end.time_ns, None, end, secondary=False)
-    is_end, code = end.kind == "exit", "" if end.code is None else str(end.code)
-    how = f"came to the end of its program{code and f' (exit code {code})'}" if is_end else f"called {end.kind}({code})"
-    is_sure = lead_of_waiting(s, leaver) > 0
-    found = found_at_failures(s, (failure,), 0.94 if is_sure else 0.6, {"how": how, "missed": ""}, say="left")
-    return found if before is None else _with_the_call(found, before, is_sure)
-
-
-def _closed_its_connection(s: Situation) -> Found | None:
-    """A receive in a log lost its sender, or a send its receiver, and no process is known to have failed."""
-    errors = errors_of(s)
-    lost = [e for e in errors if _CLOSED.search(e.text) and any(f.function in _TRANSFERS for f in e.frames[:6])]
-    others = [e for e in errors if e not in lost and e.kind != "echo"]
-    has_ended = s.events.has(*_ENDS) or any(e.exit and e.exit.code for e in s.case.ranks.values())
-    if not lost or others or s.case.out_of_sight or has_ended:
-        return None
-    peers = tuple(sorted({p for e in lost if (p := _peer_in_source(s, e)) is not None}))
-    return Found(
-        0.65,
-        peers,
-        (EvidenceLine("log", lost[0].text[:300], lost[0].source.line),),
-        {"who": name_or(peers, "a rank")},
-        "closed",
-        victims=tuple(sorted({e.rank for e in lost if e.rank is not None})),
-        location=w.location_of(next(iter(user_frames(lost[0].frames)), None)),
-    )
-
-
-def _with_the_call(found: Found, before: EndedBefore, is_sure: bool) -> Found:
-    """With the call that the rank which ended lacks; what it does not tell is why."""
-    who, path = w.name_ranks(before.waiting), user_path(before.call.frames)
-    text = f" {who} {w.verb(before.waiting, 'waits', 'wait')} in {w.name_call(before.call)} #{before.call.seq}"
-    text += f" of {w.place(path[-1])}" if path else ""
-    guarded = [(f, c) for f in path for c in around(f).conditions if c.suspicion > 1]
-    decide: Sequence[Fix] = (decided_together(*guarded[-1]),) if guarded else ()
-    text += f", which runs only if {guarded[-1][1].text}" if guarded else ""
-    text += (
-        ": the rank that ended left it out once, or had fewer rounds to make."
-        if is_sure
-        else ": the rank that ended left a call out or ended too early, or its peer made one more."
-    )
-    location = found.location or w.location_of(guarded[-1][0] if guarded else path[-1] if path else None)
-    lacks = f", without {w.name_call(before.call)} of {w.place(path[-1])}," if path and not found.location else ""
-    words = {**found.words, "missed": text, "how": f"{found.words['how']}{lacks}"}
-    return replace(found, words=words, fixes=(*decide, "together", "transfers"), location=location)
-
-
-def _peer_in_source(s: Situation, error: SeenError) -> int | None:
-    """The peer that the line of source in the traceback names: `dist.recv(x, 0)`."""
-    lines = [x.text for x in s.case.log[max(0, error.order - 2) : error.order + 24]]
-    found = [m for text in lines if (m := _PEER.search(text))]
-    return int(found[0]["peer"]) if found else None
-
-
-def _was_needed(s: Situation, leaver: RankEvidence) -> bool:
-    """Whether a peer waits for the rank, or lost its connection after it had gone."""
-    missed = [stuck for stuck in s.stuck if leaver.rank in stuck.missing]
-    if missed and (lead_of_waiting(s, leaver) < 0 or any(made_as_often(s, leaver.rank, stuck) for stuck in missed)):
-        return False
-    if any(leaver.rank in e.targets for e in s.waits.edges):
-        return True
-    time_ns = leaver.exit.time_ns if leaver.exit else 0
-    return any(
-        f.rank != leaver.rank and f.secondary and f.error is not None and f.time_ns >= time_ns for f in s.failures
-    )

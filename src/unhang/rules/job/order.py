@@ -8,10 +8,9 @@ from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_errors import errors_of
 from unhang.analyze.going_on import not_come
-from unhang.analyze.leaving import left_transfers
+from unhang.analyze.left_transfers import left_transfers
 from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.order import (
-    SENDS,
     is_dispatch_race,
     is_seen_elsewhere,
     is_thread_race,
@@ -25,7 +24,7 @@ from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around
 from unhang.analyze.streams import stack_path
-from unhang.analyze.waits_for import edges_on
+from unhang.analyze.waits_for import SENDS, edges_on
 from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, Frame, WaitEdge, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT, fixes_of, gate_of

@@ -19,7 +19,9 @@ from unhang.rules.base import Found, rule
 
 @rule("stacks-disagree")
 def stacks_disagree(s: Situation) -> Found | None:
-    """Named ranks whose stacks end in different calls: in a log, or in looks from outside."""
+    """Named ranks whose stacks end in different calls: in a log, in looks from outside, or of processes without a recorder."""
+    if _leads_to_unrecorded(s):
+        return _apart(s, stands(s.case, is_watched=True), is_whole=True)
     is_unknown = bool(all_in_unknown_calls(s))
     if s.standing is not None or is_unknown:
         return _apart(s, stands(s.case, is_unknown)) if s.is_hang and not has_all_calls(s.case) else None
@@ -60,6 +62,14 @@ def stacks_disagree(s: Situation) -> Found | None:
     )
 
 
+def _leads_to_unrecorded(s: Situation) -> bool:
+    """Whether all waits of a job that was watched lead to ranks of which no call was recorded, and that stand in one themselves."""
+    roots = [late for late in s.late if late.edge.kind == "collective" and late.activity.kind == "communication"]
+    rows = [s.case.calls.rank_rows(late.rank) for late in roots]
+    is_bare = all(r.start == r.stop for r in rows) and not any(s.case.ranks[late.rank].pending for late in roots)
+    return bool(roots) and is_bare and len(roots) == len(s.late) and s.standing is None and s.case.hang is not None
+
+
 def _where(what: str, place: str, ranks: Sequence[int]) -> str:
     wait = w.verb(ranks, "waits", "wait")
     if not what:
@@ -67,8 +77,11 @@ def _where(what: str, place: str, ranks: Sequence[int]) -> str:
     return f"{wait} in {what}{f', called by {place}' if place else ''}"
 
 
-def _apart(s: Situation, found: Mapping[int, Stand]) -> Found | None:
-    """Ranks that all stand in calls with others which cannot meet. Of a group that was given nobody knows the members."""
+def _apart(s: Situation, found: Mapping[int, Stand], is_whole: bool = False) -> Found | None:
+    """Ranks that all stand in calls with others which cannot meet. Of a group that was given nobody knows the members.
+
+    `is_whole`: the others are known to wait for these in one call.
+    """
     several = sides(found.values())
     if (
         len(several) < 2
@@ -77,7 +90,7 @@ def _apart(s: Situation, found: Mapping[int, Stand]) -> Found | None:
     ):
         return None
     few = [side for side in several if len(side) == len(several[-1])]
-    is_of_all = not any(x.has_group for x in found.values())
+    is_of_all = is_whole or not any(x.has_group for x in found.values())
     by = _by_condition(s, several) if is_of_all else None
     is_told = by is not None or (is_of_all and len(few) == 1)
     odd, usual = several[-1][0], several[0][0]
@@ -143,9 +156,11 @@ def _by_condition(s: Situation, several: Sequence[Sequence[Stand]]) -> ByConditi
 
 
 def _has_passed(fork: Fork) -> bool:
-    """Whether the odd ranks stand behind the line of the others, in the same round: they have left out the call of that line."""
-    loops = [surroundings(f.file, f.line).loops for f in (fork.left, fork.right)]
-    return fork.right.line > fork.left.line and loops[0] == loops[1]
+    """Whether the odd ranks have left out the call at the line of the others: they stand behind it in the same round, or it alone is conditional."""
+    theirs, mine = (surroundings(f.file, f.line) for f in (fork.left, fork.right))
+    if theirs.loops == mine.loops and fork.right.line > fork.left.line:
+        return True
+    return bool(set(theirs.conditions) - set(mine.conditions)) and set(mine.conditions) <= set(theirs.conditions)
 
 
 _NOT_TOLD = "Which side is wrong is not told from outside."

@@ -1,0 +1,169 @@
+"""Who left a loop of sends and receives in which a peer still waits for the other side of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.situation import Situation
+from unhang.analyze.source import Loop, surroundings
+from unhang.analyze.streams import stack_path
+from unhang.analyze.waits_for import RECEIVES, SENDS
+from unhang.model import CallState, Frame, PendingCall, WaitEdge
+
+_LEAST_RUNS = 2
+
+
+class OtherCount(NamedTuple):
+    """A rank that made `made` transfers with a peer in a row, from one place, and `usual` of them each time before."""
+
+    rank: int
+    peer: int
+    is_send: bool
+    made: int
+    usual: int
+    way: Path
+
+
+@dataclass(frozen=True)
+class LeftTransfers:
+    """Ranks that left a loop in which they made transfers, one of which `waiter` still waits for.
+
+    `are_own`: the stayers are in loops of their own in the same function, as pipeline stages or two sides of a queue are.
+    `other`: who made another number of transfers in a row than each time before, where that is known.
+    """
+
+    leavers: tuple[int, ...]
+    stayers: tuple[int, ...]
+    waiter: int
+    what: str
+    frame: Frame
+    loop: Loop
+    are_own: bool = False
+    other: OtherCount | None = None
+
+
+def left_transfers(s: Situation) -> LeftTransfers | None:
+    """The first transfer whose other side has left the loop in which it took part before: it waits outside of it, or has ended."""
+    for edge in s.waits.edges if s.divergence is None and s.primary_failure is None and s.judges_waits else ():
+        peer = edge.targets[0] if edge.kind == "p2p" and len(edge.targets) == 1 else None
+        evidence, stay = s.case.ranks.get(-1 if peer is None else peer), stack_path(s.case, edge.waiter)
+        if peer is None or evidence is None or not stay:
+            continue
+        has_ended = evidence.exit is not None and evidence.exit.kind == "exit" and not evidence.exit.code
+        left = () if has_ended else stack_path(s.case, peer) if peer in s.proven else None
+        if left is not None and (counted := _counted(s, edge, peer, stay, left)) is not None:
+            return counted
+        before = _last_transfer(s, peer, edge.waiter)
+        found = _loop_left(stay, left, before) if left is not None and before else None
+        if found is not None:
+            frame, loop = found
+            paths = {r: stack_path(s.case, r) or () for r in s.case.ranks}
+            stayers = tuple(r for r, path in sorted(paths.items()) if _goes_through(path, frame, loop))
+            leavers = tuple(r for r in sorted(paths) if r not in stayers and _has_been_in(s, r, frame, loop))
+            return LeftTransfers(leavers, stayers, edge.waiter, edge.what, frame, loop)
+        own = _own_loop_left(stay, left, before) if left is not None and before else None
+        if own is not None:
+            paths = {r: stack_path(s.case, r) or () for r in s.case.ranks if r != peer}
+            stayers = tuple(r for r, path in sorted(paths.items()) if _is_in_a_loop_of(path, own[0]))
+            return LeftTransfers((peer,), stayers, edge.waiter, edge.what, *own, are_own=True)
+    return None
+
+
+def _counted(s: Situation, edge: WaitEdge, peer: int, stay: Path, left: Path) -> LeftTransfers | None:
+    """The same, told by the numbers of transfers in a row: of the peer, which made fewer, or of the waiter, which makes more."""
+    mine, theirs = _runs(s, edge.waiter, peer), _runs(s, peer, edge.waiter)
+    last = next((r for r in reversed(mine) if any(c.ended_ns is None for c in r)), None)
+    if last is None or not mine:
+        return None
+    is_send = last[0].kind in RECEIVES  # of the peer
+    done = [r for r in theirs if (r[0].kind in SENDS) is is_send]
+    other = _other_count(peer, done, done[-1], is_fewer=True) if done else None
+    other = other or _other_count(edge.waiter, mine, last, is_fewer=False)
+    place = (
+        next(((f, loops[-1]) for f in reversed(other.way) if (loops := surroundings(f.file, f.line).loops)), None)
+        if other
+        else None
+    )
+    if (
+        other is None
+        or place is None
+        or (other.rank == peer and theirs[-1] is done[-1] and _goes_through(left, *place))
+    ):
+        return None
+    are_own = not _goes_through(stay if other.rank == peer else left, *place)
+    return LeftTransfers((peer,), (edge.waiter,), edge.waiter, edge.what, *place, are_own, other)
+
+
+def _runs(s: Situation, rank: int, peer: int) -> list[list[PendingCall]]:
+    """A rank's transfers with a peer, those together that follow one another from one place; without a first run that may be cut."""
+    calls = [c for c in s.case.ranks[rank].pending if c.kind in (*SENDS, *RECEIVES) and c.peer == peer]
+    runs = [list(run) for _, run in groupby(calls, lambda c: (c.kind in SENDS, c.frames))]
+    return runs if runs and runs[0][0].nth == 1 else runs[1:]
+
+
+def _other_count(
+    rank: int, runs: Sequence[list[PendingCall]], last: list[PendingCall], is_fewer: bool
+) -> OtherCount | None:
+    """What the last run is against those before it from the same place, which were all as long as each other."""
+    place = last[0].kind in SENDS, last[0].frames
+    before = {len(r) for r in runs if r is not last and (r[0].kind in SENDS, r[0].frames) == place}
+    times = sum((r[0].kind in SENDS, r[0].frames) == place for r in runs) - 1
+    if times < _LEAST_RUNS or len(before) != 1 or not last[0].frames or last[0].peer is None:
+        return None
+    usual = before.pop()
+    is_other = len(last) < usual if is_fewer else len(last) > usual
+    return OtherCount(rank, last[0].peer, place[0], len(last), usual, user_path(last[0].frames)) if is_other else None
+
+
+def _own_loop_left(stay: Path, left: Path, before: Path) -> tuple[Frame, Loop] | None:
+    """The same of a peer whose role has a loop of its own in the function in which the waiter is in another one."""
+    for frame in before:
+        for loop in surroundings(frame.file, frame.line).loops:
+            if (
+                not _goes_through(left, frame, loop)
+                and not _goes_through(stay, frame, loop)
+                and _is_in_a_loop_of(stay, frame)
+            ):
+                return frame, loop
+    return None
+
+
+def _is_in_a_loop_of(path: Path, frame: Frame) -> bool:
+    same = (f for f in path if (f.file, f.function) == (frame.file, frame.function))
+    return any(surroundings(f.file, f.line).loops for f in same)
+
+
+def _loop_left(stay: Path, left: Path, before: Path) -> tuple[Frame, Loop] | None:
+    """(a frame of `stay`, the loop around its line): the outermost loop in which a rank was, and no longer is."""
+    for frame in stay:
+        for loop in surroundings(frame.file, frame.line).loops:
+            if _goes_through(before, frame, loop) and not _goes_through(left, frame, loop):
+                return frame, loop
+    return None
+
+
+def _goes_through(path: Path, frame: Frame, loop: Loop) -> bool:
+    """Whether a path, of which the outer frames may be missing, goes through a loop in the frame's function."""
+    return any((f.file, f.function) == (frame.file, frame.function) and f.line in loop for f in path)
+
+
+def _has_been_in(s: Situation, rank: int, frame: Frame, loop: Loop) -> bool:
+    """Whether the rank made a call from within a loop."""
+    table, rows = s.case.calls, s.case.calls.rank_rows(rank)
+    stacks = [table.stacks[i] for i in {int(i) for i in table["frames"][rows]} if i >= 0]
+    stacks += [c.frames for c in s.case.ranks[rank].pending]
+    return any(_goes_through(user_path(frames), frame, loop) for frames in stacks)
+
+
+def _last_transfer(s: Situation, rank: int, peer: int) -> Path:
+    """From where a rank made its last transfer with a peer that ended."""
+    evidence, table = s.case.ranks[rank], s.case.calls
+    made = [c for c in evidence.pending if c.peer == peer and c.ended_ns is not None and c.frames]
+    if made:
+        return user_path(max(made, key=lambda c: c.started_ns).frames)
+    rows = table.rows(rank=rank, is_p2p=1, peer=peer, state=int(CallState.COMPLETED))
+    return user_path(table.call(int(rows[-1])).frames) if len(rows) else ()

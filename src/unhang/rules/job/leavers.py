@@ -1,0 +1,133 @@
+"""The rule on ranks that leave, or come to the end of their program, while others still need them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from unhang.analyze.callpath import user_path
+from unhang.analyze.failures import Failure, early_leavers
+from unhang.analyze.first_errors import SeenError, errors_of, is_log_only
+from unhang.analyze.leaving import (
+    EndedBefore,
+    destroyed_before,
+    ended_before,
+    lead_of_waiting,
+    made_as_often,
+    made_other_rounds,
+)
+from unhang.analyze.situation import Situation
+from unhang.analyze.source import around
+from unhang.model import EvidenceLine, Fix, PendingCall, RankEvidence, WaitEdge, user_frames
+from unhang.rules import wording as w
+from unhang.rules.advice import decided_together, gate_of
+from unhang.rules.base import Found, rule
+from unhang.rules.failure import found_at_failures, left_before, name_or
+
+_CLOSED = re.compile(r"Connection closed by peer|Connection reset by peer|Socket closed")
+_TRANSFERS = ("recv", "send", "irecv", "isend", "recv_object_list", "send_object_list", "batch_isend_irecv")
+_PEER = re.compile(r"\b(?:i?recv|i?send)\([^,()]+,\s*(?:(?:src|dst|source|dest)\s*=\s*)?(?P<peer>\d{1,6})\b")
+# What says that a process failed, or that the job was ended: then a closed connection is its echo.
+_ENDS = ("ending.", "elastic.", "oom.", "cuda.", "python.fatal", "loader.", "watchdog.")
+
+
+@rule("rank-exited-early")
+def rank_exited_early(s: Situation) -> Found | None:
+    """The first rank that left, if anyone needed it."""
+    if is_log_only(s):
+        return _closed_its_connection(s)
+    if (early := destroyed_before(s)) is not None:
+        return _destroyed(s, *early)
+    leaver = next((e for e in early_leavers(s.case) if _was_needed(s, e)), None)
+    first = s.primary_failure
+    if leaver is None or s.divergence is not None:
+        return None
+    if first is not None and first.rank != leaver.rank and not left_before(s, first):
+        return None
+    before = ended_before(s)
+    if made_other_rounds(s) or (before is not None and before.shows_a_call):
+        return None
+    end = leaver.exit
+    assert end is not None
+    failure = Failure(leaver.rank, end.kind, end.time_ns, None, end, secondary=False)
+    is_end, code = end.kind == "exit", "" if end.code is None else str(end.code)
+    how = f"came to the end of its program{code and f' (exit code {code})'}" if is_end else f"called {end.kind}({code})"
+    is_sure = lead_of_waiting(s, leaver) > 0
+    found = found_at_failures(s, (failure,), 0.94 if is_sure else 0.6, {"how": how, "missed": ""}, say="left")
+    return found if before is None else _with_the_call(found, before, is_sure)
+
+
+def _destroyed(s: Situation, rank: int, call: PendingCall, edge: WaitEdge) -> Found:
+    """A rank that gave up the group in which another one still waits for it."""
+    frame = next(iter(call.frames), None)
+    condition = next((c for f in call.frames for c in around(f).conditions if c.depends_on_rank), None)
+    only = f", under `{condition.text}`" if condition is not None else ""
+    words = {"rank": rank, "line": w.place(frame), "only": only, "waiter": edge.waiter, "what": edge.what}
+    evidence = (
+        EvidenceLine(f"rank {rank} destroy_process_group", str(frame), frame.line if frame else None),
+        w.waiting_line(edge),
+    )
+    return Found(
+        0.94, (rank,), (*evidence, *w.stack_lines(s.case.ranks.get(rank), 4)), words, "destroyed", ("destroy last",), s.others((rank,)),
+        w.location_of(frame), w.group_named(edge.group), condition=gate_of(condition),
+    )  # fmt: skip
+
+
+def _closed_its_connection(s: Situation) -> Found | None:
+    """A receive in a log lost its sender, or a send its receiver, and no process is known to have failed."""
+    errors = errors_of(s)
+    lost = [e for e in errors if _CLOSED.search(e.text) and any(f.function in _TRANSFERS for f in e.frames[:6])]
+    others = [e for e in errors if e not in lost and e.kind != "echo"]
+    has_ended = s.events.has(*_ENDS) or any(e.exit and e.exit.code for e in s.case.ranks.values())
+    if not lost or others or s.case.out_of_sight or has_ended:
+        return None
+    peers = tuple(sorted({p for e in lost if (p := _peer_in_source(s, e)) is not None}))
+    return Found(
+        0.65,
+        peers,
+        (EvidenceLine("log", lost[0].text[:300], lost[0].source.line),),
+        {"who": name_or(peers, "a rank")},
+        "closed",
+        victims=tuple(sorted({e.rank for e in lost if e.rank is not None})),
+        location=w.location_of(next(iter(user_frames(lost[0].frames)), None)),
+    )
+
+
+def _with_the_call(found: Found, before: EndedBefore, is_sure: bool) -> Found:
+    """With the call that the rank which ended lacks; what it does not tell is why."""
+    who, path = w.name_ranks(before.waiting), user_path(before.call.frames)
+    text = f" {who} {w.verb(before.waiting, 'waits', 'wait')} in {w.name_call(before.call)} #{before.call.seq}"
+    text += f" of {w.place(path[-1])}" if path else ""
+    guarded = [(f, c) for f in path for c in around(f).conditions if c.suspicion > 1]
+    decide: Sequence[Fix] = (decided_together(*guarded[-1]),) if guarded else ()
+    text += f", which runs only if {guarded[-1][1].text}" if guarded else ""
+    text += (
+        ": the rank that ended left it out once, or had fewer rounds to make."
+        if is_sure
+        else ": the rank that ended left a call out or ended too early, or its peer made one more."
+    )
+    location = found.location or w.location_of(guarded[-1][0] if guarded else path[-1] if path else None)
+    lacks = f", without {w.name_call(before.call)} of {w.place(path[-1])}," if path and not found.location else ""
+    words = {**found.words, "missed": text, "how": f"{found.words['how']}{lacks}"}
+    return replace(found, words=words, fixes=(*decide, "together", "transfers"), location=location)
+
+
+def _peer_in_source(s: Situation, error: SeenError) -> int | None:
+    """The peer that the line of source in the traceback names: `dist.recv(x, 0)`."""
+    lines = [x.text for x in s.case.log[max(0, error.order - 2) : error.order + 24]]
+    found = [m for text in lines if (m := _PEER.search(text))]
+    return int(found[0]["peer"]) if found else None
+
+
+def _was_needed(s: Situation, leaver: RankEvidence) -> bool:
+    """Whether a peer waits for the rank, or lost its connection after it had gone."""
+    missed = [stuck for stuck in s.stuck if leaver.rank in stuck.missing]
+    if missed and (lead_of_waiting(s, leaver) < 0 or any(made_as_often(s, leaver.rank, stuck) for stuck in missed)):
+        return False
+    if any(leaver.rank in e.targets for e in s.waits.edges):
+        return True
+    time_ns = leaver.exit.time_ns if leaver.exit else 0
+    return any(
+        f.rank != leaver.rank and f.secondary and f.error is not None and f.time_ns >= time_ns for f in s.failures
+    )
