@@ -168,8 +168,7 @@ def _parted(s: Situation, d: Divergence) -> Found:
     fixes: Sequence[str | Fix] = ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd))
     if finalizer := next((f for f in d.odd_path if f.function == "__del__"), None):
         fixes, decisive = (not_in_finalizer(finalizer),), None
-    if inside is not None:
-        fixes = fixes_inside(frame, inside, w.name_ranks(d.odd), d.skipped)
+    fixes = fixes_inside(frame, inside, w.name_ranks(d.odd), d.skipped) if inside is not None else fixes
     one_sided = None if d.is_decided else _one_sided(s, d)
     say, more = _did(s, d, hidden) if d.is_decided else ("side by side", _undecided(d, one_sided))
     gate = _gate(s, d, frame, decisive, hidden) if d.is_decided and inside is None else None
@@ -211,11 +210,8 @@ def _parted(s: Situation, d: Divergence) -> Found:
 
 
 def _asks(asked: Frame | None) -> str:
-    return (
-        f": `{line_text(asked.file, asked.line)}` ({w.place(asked)}) may ask for that on one rank alone"
-        if asked
-        else ""
-    )
+    line = asked and f"`{line_text(asked.file, asked.line)}` ({w.place(asked)})"
+    return f": {line} may ask for that on one rank alone" if line else ""
 
 
 def _goes_on(raised: Frame, handler: Frame) -> str:
