@@ -141,14 +141,28 @@ def stuck_collectives(case: Case, index: CallIndex | None = None) -> tuple[Stuck
     return tuple(sorted(found, key=lambda s: s.since_ns))
 
 
+_MOST_PASSED = 8
+_OF_ANY_SIZE = (
+    "all_gather",
+    "allgather",
+)  # as a list of tensors, which torch sends one by one where their sizes differ
+_BATCHED = "coalesced"
+
+
 def passed_mismatches(index: CallIndex) -> tuple[StuckCollective, ...]:
-    """For each group the first position at which its members made different calls that nevertheless completed, oldest first."""
+    """The first positions of each group at which its members made different calls that nevertheless completed, oldest first.
+
+    Not those of batches: what a member puts into one is its own matter where it sends and receives.
+    """
     found = []
     for group in range(len(index.table.groups)) if not index.table.is_empty else ():
-        for seq in index.closed_mismatches(group, 1):
+        for seq in index.closed_mismatches(group, _MOST_PASSED):
             position = index.position(group, seq)
             assert position is not None
-            found.append(_stuck_at(index, position, missing_at(index, position)))
+            passed = _stuck_at(index, position, missing_at(index, position))
+            ops = {bare_op(call.op) for call in passed.calls.values()}
+            if not passed.missing and _BATCHED not in ops and not (len(ops) == 1 and ops <= set(_OF_ANY_SIZE)):
+                found.append(passed)
     return tuple(sorted(found, key=lambda s: s.since_ns))
 
 

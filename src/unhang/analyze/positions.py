@@ -231,7 +231,7 @@ class CallIndex:
         return [int(s) for s in self._seq_S[first:end][is_open][:most]]
 
     def closed_mismatches(self, group: int, most: int) -> list[int]:
-        """The first sequence numbers of a group at which the members made different calls, all of which have completed."""
+        """The first sequence numbers of a group at which the members made different calls, each a single one, and all have completed."""
         first, end = self._groups.get(group, (0, 0))
         if first == end:
             return []
@@ -240,7 +240,9 @@ class CallIndex:
         made, at = self._signature_C[starts[0] : stop], starts - starts[0]
         is_open = np.logical_or.reduceat(self._open_C[starts[0] : stop], at)
         differs = np.minimum.reduceat(made, at) != np.maximum.reduceat(made, at)
-        return [int(s) for s in self._seq_S[first:end][differs & ~is_open][:most]]
+        sizes_C = np.diff(np.append(self._call_at_C, len(self._rows_N)))[starts[0] : stop]
+        is_batch = np.maximum.reduceat(sizes_C, at) > 1
+        return [int(s) for s in self._seq_S[first:end][differs & ~is_open & ~is_batch][:most]]
 
     def rows_of(self, group: int) -> Ints:
         """All rows of a group, by sequence number and rank."""

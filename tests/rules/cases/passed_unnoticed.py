@@ -25,6 +25,10 @@ CASES = {
         Quiet(ended(one_odd(_SAME, _SAME)), "the calls agree"),
         Quiet(ended(one_odd("all_to_all[3]@main:11", "all_to_all[8]@main:11")), "parts may be uneven"),
         Quiet(
+            ended(one_odd("all_gather[3]@main:11", "all_gather[8]@main:11")), "a list of tensors may be of any sizes"
+        ),
+        Quiet(ended(one_odd("coalesced[3]@main:11", "all_reduce[8]@main:11")), "a batch is the rank's own matter"),
+        Quiet(
             ended(one_odd("all_reduce[24]@main:11", "all_reduce[8]@main:11"), backend="gloo"),
             "gloo raises where sizes differ",
         ),

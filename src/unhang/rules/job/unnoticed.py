@@ -16,7 +16,7 @@ def passed_unnoticed(s: Situation) -> Found | None:
     """The oldest, in a job that neither hangs nor failed: else what ended it is told first."""
     if s.is_hang or s.is_crash or s.primary_failure is not None:
         return None
-    found = next((m for m in passed_mismatches(s.index) if m.group.backend == ON_DEVICE and not m.unseen), None)
+    found = next((m for m in passed_mismatches(s.index) if m.group.backend == ON_DEVICE), None)
     return None if found is None else _described(s, found)
 
 
