@@ -142,10 +142,8 @@ def stuck_collectives(case: Case, index: CallIndex | None = None) -> tuple[Stuck
 
 
 _MOST_PASSED = 8
-_OF_ANY_SIZE = (
-    "all_gather",
-    "allgather",
-)  # as a list of tensors, which torch sends one by one where their sizes differ
+# As a list of tensors, which torch sends one by one where their sizes differ.
+_OF_ANY_SIZE = ("all_gather", "allgather")
 _BATCHED = "coalesced"
 
 

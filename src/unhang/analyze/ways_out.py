@@ -154,3 +154,14 @@ def _takes(handler: ast.ExceptHandler, raised: ast.Raise) -> bool:
     what = raised.exc.func if isinstance(raised.exc, ast.Call) else raised.exc
     names = {last_name(t) if t is not None else "BaseException" for t in types}
     return bool(names & {"Exception", "BaseException", last_name(what) if what is not None else ""})
+
+
+def is_of_data(condition: Condition) -> bool:
+    """Whether a condition asks for what may differ between ranks by itself: data, times, files."""
+    return condition.suspicion > 1
+
+
+def asks_a_method(condition: Condition) -> bool:
+    """Whether it asks for what a method answers: its object may be in another state on each rank."""
+    asks = any(isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) for n in ast.walk(condition.test))
+    return asks and condition.suspicion > 0

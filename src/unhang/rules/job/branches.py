@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -31,7 +30,7 @@ from unhang.analyze.positions import bare_op
 from unhang.analyze.sides import differing, started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, calls_only_on_rank_zero, line_text, surroundings
-from unhang.analyze.ways_out import caught_raise
+from unhang.analyze.ways_out import asks_a_method, caught_raise, is_of_data
 from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w
 from unhang.rules.advice import (
@@ -262,18 +261,14 @@ def _one_sided(s: Situation, d: Divergence) -> tuple[Frame, Condition] | None:
         [(f, c) for f in path for c in around(f, started_ns(s.case)).conditions]
         for path in (d.odd_path, d.reference_path)
     ]
-    found = []
-    for mine, theirs in (ways, ways[::-1]):
-        shared = {c for _, c in theirs}
-        found.append([(f, c) for f, c in mine if c not in shared and _may_differ(c)])
-    own = [side for side in found if side]
-    return max(reversed(own[0]), key=lambda x: x[1].suspicion) if len(own) == 1 else None
-
-
-def _may_differ(condition: Condition) -> bool:
-    """Whether it asks for data, or for what a method answers: its object may be in another state on each rank."""
-    asks = any(isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) for n in ast.walk(condition.test))
-    return condition.suspicion > (0 if asks else 1) and not condition.depends_on_rank
+    for differs in (is_of_data, asks_a_method):
+        sides = [
+            [(f, c) for f, c in mine if c not in {c for _, c in theirs} and differs(c) and not c.depends_on_rank]
+            for mine, theirs in (ways, ways[::-1])
+        ]
+        if own := [side for side in sides if side]:
+            return max(reversed(own[0]), key=lambda x: x[1].suspicion) if len(own) == 1 else None
+    return None
 
 
 def _undecided(d: Divergence, one_sided: tuple[Frame, Condition] | None) -> dict[str, object]:
