@@ -58,7 +58,7 @@ def test_what_users_have(sets: Path) -> None:
     assert found[DID_NOT_HAPPEN] == 4  # NCCL let calls pass that did not fit
 
 
-@pytest.mark.parametrize(("way", "right"), [("run", 26), ("attach", 8)])
+@pytest.mark.parametrize(("way", "right"), [("run", 26), ("attach", 9)])
 def test_what_was_watched(way: str, right: int, sets: Path) -> None:
     results, wrong = Counter[str](), {}
     for job in sorted((sets / way).iterdir()):
