@@ -2,28 +2,36 @@
 
 A folder of programs, each with a `truth.json`: launch (a command for the program's folder), outcome (hang, crash, healthy), cause, ranks, file,
 lines. Strictly right is an answer with the right outcome, cause, ranks and line; a healthy job has to be clean. A suspected hang is ended
-after some seconds, so that each job has an end; that is the only option given.
+after some seconds, so that each job has an end; that is the only option given. `--one-device`: the ranks share one GPU, each as a host of
+its own, on which NCCL insists. "passed" is the outcome of a job that NCCL lets pass although its calls do not fit.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.gpu_evidence.ranks import free_port, transport
 from benchmarks.hangbench.jobs import run_limited, work_folder
 from benchmarks.hangbench.score import HIT, Truth, said_in, score_fault, score_healthy, share
 
 RESULTS = Path(__file__).parent / "results" / "blind_jobs.json"
 ENDED_AFTER_S = 20.0
 LIMIT_S = 150.0
+# Read by each rank as Python starts: NCCL refuses two ranks of one host on the same device.
+ONE_DEVICE = (
+    "import os\nif (rank := os.environ.get('RANK')) is not None:\n    os.environ['NCCL_HOSTID'] = f'host-{rank}'\n"
+)
 
 
 def truths_of(given: Mapping[str, Any], world: int) -> list[Truth]:
@@ -34,10 +42,18 @@ def truths_of(given: Mapping[str, Any], world: int) -> list[Truth]:
     blamed = [given["ranks"], *also.get("ranks", ())]
     ranks = {frozenset(x) for named in blamed for x in ((named,) if named is not None else ((), range(world)))}
     causes = (given["cause"], *also.get("causes", ()), *filter(None, (also.get("cause"),)))
-    return [Truth((given["outcome"],), causes, r, lines, "required" if lines else "any") for r in ranks]
+    outcome = "clean" if given["outcome"] == "passed" else given["outcome"]
+    return [Truth((outcome,), causes, r, lines, "required" if lines else "any") for r in ranks]
 
 
-def run_one(program: Path, python: str, keep: Path | None) -> dict[str, Any]:
+def one_device(folder: Path) -> dict[str, str]:
+    """The variables with which ranks share a device."""
+    (folder / "sitecustomize.py").write_text(ONE_DEVICE)
+    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    return {**transport(), "NCCL_RAS_ADDR": f"localhost:{free_port()}", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path}
+
+
+def run_one(program: Path, python: str, keep: Path | None, on_one_device: bool = False) -> dict[str, Any]:
     """Runs a program under `unhang run` in a copy of its folder, and scores the report."""
     given = json.loads((program / "truth.json").read_text())
     with work_folder(keep / program.name if keep else None) as folder:
@@ -53,7 +69,8 @@ def run_one(program: Path, python: str, keep: Path | None) -> dict[str, Any]:
             "--report-dir",
             str(folder / "report"),
         ]
-        done = run_limited([*watch, "--", *job], folder / "job", LIMIT_S)
+        more = one_device(folder) if on_one_device else None
+        done = run_limited([*watch, "--", *job], folder / "job", LIMIT_S, more)
         path = folder / "report" / "report.json"
         report = json.loads(path.read_text()) if path.exists() else {}
         if keep is not None and path.exists():
@@ -79,15 +96,18 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="parts of names, with commas")
     parser.add_argument("--python", default=sys.executable, help="the interpreter of the jobs")
+    parser.add_argument("--at-once", type=int, default=1, help="jobs at the same time")
+    parser.add_argument("--one-device", action="store_true", help="the ranks share one GPU, on NCCL")
     parser.add_argument("--keep", type=Path, help="keep the reports in this folder")
     parser.add_argument("--round", help="keep the score in results/blind_jobs.json: before any change!")
     given = parser.parse_args()
     wanted = [part for part in given.only.split(",") if part]
     programs = [p.parent for p in sorted(given.folder.glob("*/truth.json"))]
+    chosen = [p for p in programs if not wanted or any(part in p.name for part in wanted)]
     rows = []
-    for program in programs:
-        if not wanted or any(part in program.name for part in wanted):
-            rows.append(row := run_one(program, given.python, given.keep))
+    with ThreadPoolExecutor(given.at_once) as pool:
+        for row in pool.map(lambda p: run_one(p, given.python, given.keep, given.one_device), chosen):
+            rows.append(row)
             print(
                 f"{row['program']:24} {row['result']:17} {','.join(row['not_right'])}\n    truth {row['truth']}\n    said  {row['said']}",
                 flush=True,
