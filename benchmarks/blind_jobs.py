@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.gpu_evidence.ranks import free_port, transport
 from benchmarks.hangbench.jobs import run_limited, work_folder
-from benchmarks.hangbench.score import HIT, Truth, said_in, score_fault, score_healthy, share
+from benchmarks.hangbench.score import HIT, Said, Score, Truth, said_in, score_fault, score_healthy, share
 
 RESULTS = Path(__file__).parent / "results" / "blind_jobs.json"
 ENDED_AFTER_S = 20.0
@@ -44,6 +44,14 @@ def truths_of(given: Mapping[str, Any], world: int) -> list[Truth]:
     causes = (given["cause"], *also.get("causes", ()), *filter(None, (also.get("cause"),)))
     outcome = "clean" if given["outcome"] == "passed" else given["outcome"]
     return [Truth((outcome,), causes, r, lines, "required" if lines else "any") for r in ranks]
+
+
+def score_of(given: Mapping[str, Any], said: Said, exit_code: int | None, world: int) -> Score:
+    """The best of what the truth allows."""
+    if given["outcome"] == "healthy":
+        return score_healthy(said)
+    scores = [score_fault(truth, said, exit_code) for truth in truths_of(given, world)]
+    return max(scores, key=lambda x: (x.result == HIT, x.ranks, x.cause, x.line))
 
 
 def one_device(folder: Path) -> dict[str, str]:
@@ -75,13 +83,8 @@ def run_one(program: Path, python: str, keep: Path | None, on_one_device: bool =
         report = json.loads(path.read_text()) if path.exists() else {}
         if keep is not None and path.exists():
             (folder / "report" / "screen.txt").write_text(done.output)
-    said = said_in(report)
-    if given["outcome"] == "healthy":
-        score = score_healthy(said)
-    else:
-        world = int((report.get("job") or {}).get("world_size") or 0)
-        scores = [score_fault(truth, said, done.exit_code) for truth in truths_of(given, world)]
-        score = max(scores, key=lambda x: (x.result == HIT, x.ranks, x.cause, x.line))
+    said, world = said_in(report), int((report.get("job") or {}).get("world_size") or 0)
+    score = score_of(given, said, done.exit_code, world)
     parts = [name for name in ("outcome", "cause", "ranks", "line") if not getattr(score, name)]
     return {
         "program": program.name, "truth": [given["outcome"], given["cause"], given["ranks"], given.get("lines")],

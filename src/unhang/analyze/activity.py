@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from unhang.analyze.polling import polled_by_test, polled_for
 from unhang.analyze.source import line_text, surroundings
-from unhang.model import CallState, Case, Frame, RankEvidence, ThreadStack, WaitEdge, user_frames
+from unhang.model import Frame, RankEvidence, ThreadStack, user_frames
 from unhang.model.frames import WaitingTask
 from unhang.model.lazy_pattern import lazy_pattern
-from unhang.numeric import np
 
 _COMMUNICATION = ("torch/distributed/", "torch/_C/_distributed", "/ray/util/collective", "/deepspeed/comm")
 # Functions of torch in which C++ code issues collectives and waits for them: DDP's buckets and buffers.
@@ -99,8 +97,9 @@ SPINNING_SHARE, POLLING_SHARE = 0.7, 0.3
 class Activity(NamedTuple):
     """What a rank does, in its main thread or in the one that makes the calls in question.
 
-    `kind`: communication, data, lock, outside, frozen, spinning, gil, shutdown, dead, user, unknown. `lock` is a wait within the
-    process, `outside` one for a file, a socket or another process. `detail` reads after "in", `awaits` after "waits for".
+    `kind`: communication, data, lock, outside, frozen, spinning, gil, device, shutdown, dead, user, unknown. `lock` is a wait within
+    the process, `outside` one for a file, a socket or another process, `device` one for work of the rank's own on its device.
+    `detail` reads after "in", `awaits` after "waits for".
     """
 
     kind: str
@@ -291,108 +290,3 @@ def _of_tasks(tasks: Sequence[WaitingTask], frame: Frame | None) -> Activity:
 def _awaited_by(task: WaitingTask) -> str:
     """What a task waits for, by the function of asyncio in which it stands."""
     return next((_WITHIN[_name(f)] for f in task.frames if _name(f) in _WITHIN and "/asyncio/" in f.file), "something")
-
-
-_LAST_CALLS = 8
-_IDENT = re.compile(r"(\d{6,})$")
-_THREAD_BEGINS = ("_bootstrap", "_bootstrap_inner")
-_MOST_THREADS = 4
-_FOLLOWED = ("thread", "result", "queue")
-
-
-@dataclass(frozen=True)
-class Doer:
-    """The thread that is asked, and those that it waits for, one for the other. `stacks`: it comes first, the one that keeps all last.
-
-    `gone`: the thread that made the calls has ended. `is_unfed`: the last one waits for something that no other thread knows of.
-    """
-
-    stacks: tuple[ThreadStack, ...]
-    gone: bool = False
-    is_unfed: bool = False
-
-
-def has_open_call(case: Case, rank: int) -> bool:
-    """Whether the rank may have issued a call that is not done; where none of its calls is recorded it may."""
-    rows, evidence = case.calls.rank_rows(rank), case.ranks.get(rank)
-    if rows.start == rows.stop:
-        return True
-    pending = evidence.pending if evidence else ()
-    done = (CallState.COMPLETED, CallState.FAILED)
-    return bool((~np.isin(case.calls["state"][rows], done)).any()) or any(c.ended_ns is None for c in pending)
-
-
-def doer(case: Case, evidence: RankEvidence, edge: WaitEdge) -> Doer | None:
-    """The thread to ask for the call of `edge`: the one that has always made these calls, else the main thread.
-
-    An idle thread that takes its orders from a queue waits for whoever gives them: the main thread, unless that waits for
-    other ranks.
-    """
-    main = evidence.main_stack
-    if main is None:
-        return None
-    ident, is_thread = _caller(case, evidence.rank, edge)
-    known = {s.ident: s for s in evidence.stacks if s.ident is not None and _is_of(evidence, s)}
-    first = (known.get(ident) if ident is not None else None) or main
-    is_gone = is_thread and bool(known) and ident not in known
-    is_open = has_open_call(case, evidence.rank)
-    if activity_of(evidence, is_open).kind == "shutdown" or activity_of(evidence, is_open, first).kind == "data":
-        return Doer((main,), is_gone)
-    stacks, is_unfed = _followed(evidence, first, known, is_open)
-    is_idle = stacks == (first,) and any(f.function == "get" and f.file.endswith("/queue.py") for f in first.frames[:4])
-    if first is not main and is_idle and not in_communication(main, is_open):
-        return Doer((main,), is_gone)
-    return Doer(stacks, is_gone, is_unfed)
-
-
-def activity_in(case: Case, rank: int, who: Doer | None = None) -> Activity:
-    """What a rank does; `who`: in these threads instead of the main one."""
-    evidence = case.ranks.get(rank)
-    if evidence is None:
-        return Activity("unknown", "a process that never registered")
-    return activity_of(evidence, has_open_call(case, rank), who.stacks[-1] if who else None)
-
-
-def _caller(case: Case, rank: int, edge: WaitEdge) -> tuple[int | None, bool]:
-    """(the thread that made all of the rank's last calls in a group, whether it is one that Python started)."""
-    table = case.calls
-    group = next((i for i, g in enumerate(table.groups) if g.name == edge.group), None)
-    if group is None or edge.kind != "collective":
-        return None, False
-    calls = [table.call(int(row)) for row in table.rows(rank=rank, group=group)[-_LAST_CALLS:]]
-    idents = {m[1] if (m := _IDENT.search(c.thread)) else "" for c in calls}
-    if len(idents) != 1 or "" in idents:
-        return None, False
-    frames = next((c.frames for c in calls if c.frames), ())
-    return int(idents.pop()), bool(frames) and frames[-1].function in _THREAD_BEGINS
-
-
-def _followed(
-    evidence: RankEvidence, first: ThreadStack, known: Mapping[int, ThreadStack], is_open: bool
-) -> tuple[tuple[ThreadStack, ...], bool]:
-    """The threads each of which waits for the next one alone; whether nobody is seen who could end the last wait.
-
-    Where that comes back to a thread, or leads to one that waits for other ranks, the one before keeps all.
-    """
-    waits = {w.thread: w for w in evidence.thread_waits if w.kind in _FOLLOWED}
-    stacks = [first]
-    while len(stacks) < _MOST_THREADS:
-        wait = waits.get(stacks[-1].ident or 0)
-        if wait is None or len(wait.by) != 1:
-            return tuple(stacks), wait is not None and not wait.by and wait.kind == "queue"
-        after = known.get(wait.by[0])
-        if after in stacks:
-            return tuple(stacks[: stacks.index(after) + 1]), False
-        if after is None or not user_frames(after.frames) or in_communication(after, is_open):
-            break
-        stacks.append(after)
-    return tuple(stacks), False
-
-
-def others_of(evidence: RankEvidence, who: Doer) -> tuple[ThreadStack, ...]:
-    """The other threads of the process that are in Python."""
-    return tuple(s for s in evidence.stacks if s not in who.stacks and s.frames and _is_of(evidence, s))
-
-
-def _is_of(evidence: RankEvidence, stack: ThreadStack) -> bool:
-    return stack.process_id in (None, evidence.identity.pid)

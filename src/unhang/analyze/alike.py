@@ -25,7 +25,7 @@ MOST_OF_REPLICA = 32  # nodes that are one replica
 _MOST_KINDS = 6  # that are compared with each other
 _TAIL = 64  # calls of a rank that must be equal
 _NUMBER = re.compile(r"\d+")
-_BUSY = ("spinning", "gil", "user")  # the same thing at different moments
+_BUSY = ("spinning", "gil", "user", "device")  # the same thing at different moments
 
 
 class OuterGroup(NamedTuple):

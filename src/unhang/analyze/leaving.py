@@ -34,7 +34,7 @@ from unhang.model import (
 
 _MOST_COMPARED = 8
 _OF_GROUPS = ("init_process_group", "destroy_process_group", "new_group")
-_GOES_ON = ("user", "lock", "outside", "data", "spinning", "gil")
+_GOES_ON = ("user", "lock", "outside", "data", "spinning", "gil", "device")
 _MOST_IDLE_SHARE = 0.1  # a look costs some
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
 from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.hosts import ON_DEVICE
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop, surroundings
 from unhang.analyze.streams import stack_path
@@ -76,18 +78,22 @@ def left_transfers(s: Situation) -> LeftTransfers | None:
 def _counted(s: Situation, edge: WaitEdge, peer: int, stay: Path, left: Path) -> LeftTransfers | None:
     """The same, told by the numbers of transfers in a row: of the peer, which made fewer, or of the waiter, which makes more."""
     mine, theirs = _runs(s, edge.waiter, peer), _runs(s, peer, edge.waiter)
-    last = next((r for r in reversed(mine) if any(c.ended_ns is None for c in r)), None)
+    last = next(
+        (r for r in (mine if _left_on_device(s, edge.waiter) else mine[::-1]) if any(c.ended_ns is None for c in r)),
+        None,
+    )
     if last is None or not mine:
         return None
     is_send = last[0].kind in RECEIVES  # of the peer
     done = [r for r in theirs if (r[0].kind in SENDS) is is_send]
     other = _other_count(peer, done, done[-1], is_fewer=True) if done else None
     other = other or _other_count(edge.waiter, mine, last, is_fewer=False)
-    place = (
-        next(((f, loops[-1]) for f in reversed(other.way) if (loops := surroundings(f.file, f.line).loops)), None)
-        if other
-        else None
+    # Where the header of a loop makes the call, that is not one of its rounds.
+    around = (
+        (f, [x for x in surroundings(f.file, f.line).loops if x.header != f.line])
+        for f in reversed(other.way if other else ())
     )
+    place = next(((f, loops[-1]) for f, loops in around if loops), None)
     if (
         other is None
         or place is None
@@ -98,9 +104,29 @@ def _counted(s: Situation, edge: WaitEdge, peer: int, stay: Path, left: Path) ->
     return LeftTransfers((peer,), (edge.waiter,), edge.waiter, edge.what, *place, are_own, other)
 
 
+def _transfers(s: Situation, rank: int) -> Sequence[PendingCall]:
+    """All sends and receives of a rank as it noted them. A host is done with one at once: what its device has not done, its dump tells."""
+    noted = [c for c in s.case.ranks[rank].pending if c.kind in (*SENDS, *RECEIVES)]
+    left = _left_on_device(s, rank)
+    found: list[PendingCall] = []
+    for call in reversed(noted if left else ()):
+        key = call.peer, call.kind in SENDS
+        left[key] = left.get(key, 0) - 1
+        found.append(replace(call, ended_ns=None) if left[key] >= 0 else call)
+    return found[::-1] or noted
+
+
+def _left_on_device(s: Situation, rank: int) -> dict[tuple[int | None, bool], int]:
+    """(peer, whether it is a send) -> how many the device has not done."""
+    table = s.case.calls
+    rows = table.rows(rank=rank, is_p2p=1)
+    calls = [table.call(int(row)) for row in rows[table["state"][rows] != CallState.COMPLETED]]
+    return Counter((c.peer, c.op == "send") for c in calls if c.group.backend == ON_DEVICE and c.op in ("send", "recv"))
+
+
 def _runs(s: Situation, rank: int, peer: int) -> list[list[PendingCall]]:
     """A rank's transfers with a peer, those together that follow one another from one place; without a first run that may be cut."""
-    calls = [c for c in s.case.ranks[rank].pending if c.kind in (*SENDS, *RECEIVES) and c.peer == peer]
+    calls = [c for c in _transfers(s, rank) if c.kind in (*SENDS, *RECEIVES) and c.peer == peer]
     runs = [list(run) for _, run in groupby(calls, lambda c: (c.kind in SENDS, c.frames))]
     return runs if runs and runs[0][0].nth == 1 else runs[1:]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from unhang.analyze.activity import Activity, Doer, activity_in, doer
+from unhang.analyze.activity import Activity
 from unhang.analyze.align import StuckCollective, stuck_collectives
 from unhang.analyze.by_design import own_work
 from unhang.analyze.by_kind import Events, Readings, is_of_training
@@ -19,13 +19,13 @@ from unhang.analyze.failures import (
     is_timeout,
 )
 from unhang.analyze.habits import Habits
+from unhang.analyze.hosts import ON_DEVICE, Doer, activity_in, doer
 from unhang.analyze.logged_calls import Watchdogs
 from unhang.analyze.positions import CallIndex, ranks_with_dump
 from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.standing import Standing, Word, parted, standing
 from unhang.analyze.stragglers import Straggler, stragglers
 from unhang.analyze.waits_for import (
-    ON_DEVICE,
     blocked_by,
     edges_on,
     main_waits_in_store,
@@ -43,6 +43,8 @@ _LEAST_QUIET_S, _MOST_USUAL = 5.0, 3.0
 _MOST_TO_READ, _OF_EACH, _PEERS = 96, 8, 3
 # A wait that has lasted long, of which the line does not say that it is given up.
 _WARNS_OF_A_WAIT = frozenset({"horovod.stalled", "horovod.missing", "horovod.missing_for", "horovod.ready"})
+# What a watchdog writes whether a call timed out or failed.
+_ON_ANY_ERROR = frozenset({"watchdog.counters", "watchdog.dump_signal"})
 # Of a job that a signal has ended: from here on its log tells of nothing else.
 _SAYS_THAT_IT_ENDS = ("ending.told_to_end", "ending.death_signal", "ending.got_signal", "elastic.death_signal")
 
@@ -259,9 +261,13 @@ class Situation:
         if self._ended_in_a_wait:
             return True
         first = self.failures[0] if self.failures else None
-        if any(e.says == "hang" for e in self.events):
+        if any(e.says == "hang" and not self._is_aftermath(e) for e in self.events):
             return True
         return first is not None and first.error is not None and is_timeout(first.error)
+
+    def _is_aftermath(self, event: LogEvent) -> bool:
+        """Whether a watchdog says so of a call that an error of NCCL has ended: a peer had gone. It speaks of a timeout then, too."""
+        return event.kind in _ON_ANY_ERROR and any(e.order < event.order for e in self.events.of("nccl.error"))
 
     @cached_property
     def is_over(self) -> bool:
@@ -348,11 +354,6 @@ class Situation:
         return all(went_on(self, error) for error in errors_of(self)) and all(
             moved_after(self.events, e.order) > STILL_PRINTED for e in failed
         )
-
-    def step_of(self, rank: int) -> int | None:
-        """Optimizer steps that a rank has taken."""
-        evidence = self.case.ranks.get(rank)
-        return evidence.steps if evidence else None
 
     def others(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """Every rank but these."""

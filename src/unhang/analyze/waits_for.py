@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from unhang.analyze.activity import in_communication
 from unhang.analyze.align import StuckCollective
+from unhang.analyze.hosts import ON_DEVICE, runs_without_gil, waits_there
 from unhang.analyze.positions import bare_op
 from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.standing import seen_edges
@@ -148,13 +149,17 @@ _BLOCKING = ("send", "recv")
 _NUMBER = re.compile(r"\d+")
 
 
-ON_DEVICE = "nccl"  # the backend whose calls wait on the device, wherever the host is
-
-
 def runs_ahead(case: Case, graph: WaitsFor) -> tuple[int, ...]:
     """Ranks whose devices wait, and whose hosts do not: they may still issue what ends the wait of another one."""
     found = {e.waiter for e in graph.edges if e.kind == "collective"}
-    return tuple(r for r in sorted(found) if not is_blocked(case.ranks.get(r)))
+    return tuple(r for r in sorted(found) if not (is_blocked(case.ranks.get(r)) or _host_waits(case, r)))
+
+
+def _host_waits(case: Case, rank: int) -> bool:
+    """Whether the host was seen to wait for its device, in a job that has stood still: then it issues nothing."""
+    evidence = case.ranks.get(rank)
+    has_stood = case.hang is not None and not case.hang.withdrawn
+    return evidence is not None and has_stood and runs_without_gil(evidence.main_stack) and waits_there(case, rank)
 
 
 def is_blocked(evidence: RankEvidence | None) -> bool:
@@ -325,8 +330,9 @@ def _new_groups(evidence: RankEvidence | None) -> int:
 
 
 def _has_recorded_waits_only(case: Case, rank: int) -> bool:
+    """Whether only the order of the calls tells where a rank waits: nothing else is known of it, or its host waits for its device."""
     evidence = case.ranks.get(rank)
-    return evidence is None or not (evidence.stacks or evidence.pending)
+    return evidence is None or not (evidence.stacks or evidence.pending) or _host_waits(case, rank)
 
 
 def waits_for(case: Case, stuck: Sequence[StuckCollective], recorded: RecordedWaits) -> WaitsFor:

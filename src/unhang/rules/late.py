@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from unhang.analyze.activity import TASK_OF_RAY, goes_through_loader, others_of
+from unhang.analyze.activity import TASK_OF_RAY, goes_through_loader
 from unhang.analyze.callpath import user_path
+from unhang.analyze.hosts import others_of
 from unhang.analyze.pasted import RANK_ZERO_FIRST
 from unhang.analyze.sides import kept_by_condition
 from unhang.analyze.situation import LateRank, Situation
@@ -171,6 +172,8 @@ def remedies(s: Situation, late: LateRank) -> tuple[str, ...]:
             return ("read the pipe", "bound")
         if evidence.state.child_asks:
             return ("no input", "bound")
+    if kind == "device":
+        return ("find the kernel",)
     return ("bound a loop" if kind in ("spinning", "gil") else "bound",)
 
 

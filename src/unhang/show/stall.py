@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from unhang.analyze.activity import Activity, activity_in
+from unhang.analyze.activity import Activity
+from unhang.analyze.hosts import activity_in
 from unhang.model import Case, HangObservation, WaitsFor, user_frames
 from unhang.model.rank_sets import name_ranks
 from unhang.show.paper import Paper, duration

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.rules.notation import make_case
-from unhang.analyze.activity import activity_of, doer, in_communication
+from unhang.analyze.activity import activity_of, in_communication
+from unhang.analyze.hosts import doer
 from unhang.analyze.situation import Situation
 from unhang.model import Frame, RankEvidence, RankIdentity, ThreadStack
 from unhang.model.frames import KernelWait, ThreadWait, WaitingTask

@@ -13,7 +13,7 @@ from unhang.model import CallState, ProcessGroup
 from unhang.model.calls import CALL_COLUMNS
 from unhang.numeric import np, npt
 from unhang.read.dumps.columns import MISSING, Batch
-from unhang.read.dumps.entries import infer_state_columns
+from unhang.read.dumps.entries import infer_state_columns, of_transfers
 from unhang.read.dumps.head import is_active_only, match_status
 from unhang.read.dumps.rows import Columns, Names, Rows
 from unhang.read.dumps.shard import DumpFile, RankDump
@@ -71,13 +71,17 @@ class BatchReading:
 
     def _part(self, columns: Columns) -> Part:
         groups = _Groups(columns, self.batch, self.names)
+        keys = (groups.key_N, columns["collective_seq"], columns["p2p_seq"])
+        batches = of_transfers(columns["nccl"] & columns["is_batch"], columns["is_p2p"], keys)
+        columns["is_p2p"] |= batches
+        columns["seq"] = np.where(batches, columns["p2p_seq"], columns["seq"])
         infer_state_columns(
             columns["state"],
             groups.key_N,
             columns["nccl"],
             columns["is_p2p"],
             columns["is_batch"],
-            (columns["collective_seq"], columns["p2p_seq"]),
+            keys[1:],
         )
         shown = self._shown(columns, groups)
         columns["rank"] = np.array([f.rank for f in self.files], np.int32)[columns["dump"]]

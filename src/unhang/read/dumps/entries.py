@@ -6,7 +6,8 @@ Entries come from NCCL and gloo, as pickle or JSON, from torch 2.4 to 2.13. What
 * JSON writes 0 for an unknown time, where a pickle has None, and has no frames.
 * Older versions lack fields: `collective_seq_id` was `seq_id`, a group was only a name or its `pg_id`.
 * A call of NCCL that is completed and not retired was found to be so by the dump itself: its time is the dump's, and not kept.
-* In a coalesced batch of NCCL only the last entry has a true state (`infer_states`).
+* In a coalesced batch of NCCL only the last entry has a true state (`infer_states`), and of a batch of sends and receives it says
+  `is_p2p: false`, with the number of the collective before it.
 
 The writer is not trusted. Every value is checked for its type before it is used: values may share parts, so that a few
 bytes can describe a tuple whose hash takes years.
@@ -83,6 +84,11 @@ class RecordedCall:
     timeout_ms: int
     frames: CallStack | None
     thread: str
+
+    @property
+    def batch(self) -> tuple[str, int, int]:
+        """What the members of a coalesced batch share with its last entry."""
+        return self.group, self.collective_seq, self.p2p_seq
 
     def shift(self, by_ns: int) -> None:
         """Brings its times from the clock of its node to another one."""
@@ -256,20 +262,22 @@ def infer_states(calls: Sequence[RecordedCall]) -> None:
     """Gives nccl calls the state that the dump only implies. Calls must be in the order of issue.
 
     The members of a coalesced batch share the sequence numbers of its last entry, which alone is tracked. A
-    communicator runs its collectives in order, so what came before a completed one is completed too, though calls
+    communicator runs its collectives and batches in order, so what came before a completed one is completed too, though calls
     captured in a CUDA graph are never tracked.
     """
+    transfers = {c.batch for c in calls if c.is_p2p}
     batches: dict[tuple[str, int, int], CallState] = {}
     done: set[str] = set()
     for call in reversed(calls):
         if call.backend != "nccl":
             continue
-        key = (call.group, call.collective_seq, call.p2p_seq)
+        key = call.batch
         if "coalesced" in call.op:
+            call.is_p2p = call.is_p2p or key in transfers
             batches[key] = call.state
         elif call.state == CallState.SCHEDULED and not call.retired:
             call.state = batches.get(key, call.state)
-        if call.is_p2p:
+        if call.is_p2p and "coalesced" not in call.op:
             continue
         if call.state == CallState.COMPLETED:
             done.add(call.group)
@@ -301,12 +309,23 @@ def infer_state_columns(
     batches = np.flatnonzero(tracked_N & is_batch_N)
     if len(batches):
         _take_batch_states(state_N, waiting[~is_batch_N[waiting]], batches, (group_N, *keys))
-    ordered = tracked_N & ~is_p2p_N
+    ordered = tracked_N & (~is_p2p_N | is_batch_N)
     done = np.flatnonzero(ordered & (state_N == CallState.COMPLETED))
     last = np.full(int(group_N.max()) + 1, -1)
     last[group_N[done]] = done
     waiting = waiting[ordered[waiting] & (state_N[waiting] == CallState.SCHEDULED)]
     state_N[waiting[waiting < last[group_N[waiting]]]] = CallState.COMPLETED
+
+
+def of_transfers(batches: Bools, is_p2p_N: Bools, keys: tuple[Ints, ...]) -> Bools:
+    """`[N]`: the entries of batches whose members, with the same group and numbers, are sends and receives."""
+    found = np.zeros(len(batches), bool)
+    rows = np.flatnonzero(batches | is_p2p_N)
+    if batches.any() and is_p2p_N.any():
+        _, of_key = np.unique(np.stack([key[rows].astype(np.int64) for key in keys]), axis=1, return_inverse=True)
+        of_key = of_key.reshape(-1)
+        found[rows] = batches[rows] & np.isin(of_key, of_key[is_p2p_N[rows]])
+    return found
 
 
 def _take_batch_states(state_N: npt.NDArray[np.int8], members: Ints, batches: Ints, keys: tuple[Ints, ...]) -> None:

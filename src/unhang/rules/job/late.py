@@ -41,7 +41,7 @@ _STARTS_WORKERS = (
     "multiprocessing/popen_forkserver.py",
     "multiprocessing/popen_spawn_win32.py",
 )
-_AT_WORK = ("user", "spinning", "gil", "lock", "outside")
+_AT_WORK = ("user", "spinning", "gil", "lock", "outside", "device")
 _MOST_LINES = 60
 
 

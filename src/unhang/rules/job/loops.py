@@ -44,7 +44,7 @@ def uneven_inputs(s: Situation) -> Found | None:
 
 
 def _steps(s: Situation) -> str:
-    counts = {r: s.step_of(r) for r in s.case.ranks if s.step_of(r) is not None}
+    counts = {r: e.steps for r, e in s.case.ranks.items() if e.steps is not None}
     if len(set(counts.values())) < 2:
         return ""
     return "; optimizer steps: " + ", ".join(f"rank {r}: {n}" for r, n in counts.items())

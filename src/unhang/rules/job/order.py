@@ -153,8 +153,15 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         w.location_of(path[-1] if path else None),
         w.group_named(awaited.group),
         {"op": awaited.what.split(" ")[0], "seq": awaited.seq},
-        "code-divergence" if by_habit or by_past else "",
+        "code-divergence" if by_habit or by_past or _is_first_of_its_group(s, by_order) else "",
     )
+
+
+def _is_first_of_its_group(s: Situation, odd: Sequence[int]) -> bool:
+    """Whether one rank is odd, by the first call that anybody made in its group: it is no matter of order, the others may never make it."""
+    table = s.case.calls
+    fronts = [row for r in odd for row in s.recorded.fronts.get(r, ())]
+    return len(odd) == 1 and len(fronts) == 1 and len(table.rows(group=int(table["group"][fronts[0]]))) == 1
 
 
 def _from_threads(s: Situation, cycle: tuple[int, ...]) -> bool:
@@ -194,19 +201,10 @@ def _made_by_its_rank(
         "what": awaited.what if awaited else "another call",
     }
     return Found(
-        0.9,
-        culprits,
-        (*_cycle_lines(s, culprits), *w.code_line(frame, f"{w.name_ranks(culprits)} source")),
-        words,
-        "alone",
-        fixes_of(frame, condition, w.name_ranks(culprits)),
-        s.others(culprits),
-        w.location_of(frame),
-        w.group_of(call.group),
-        w.collective_of(call, call.seq),
-        "code-divergence",
-        condition=gate_of(condition),
-    )
+        0.9, culprits, (*_cycle_lines(s, culprits), *w.code_line(frame, f"{w.name_ranks(culprits)} source")), words, "alone",
+        fixes_of(frame, condition, w.name_ranks(culprits)), s.others(culprits), w.location_of(frame), w.group_of(call.group),
+        w.collective_of(call, call.seq), "code-divergence", condition=gate_of(condition),
+    )  # fmt: skip
 
 
 def _cycle_lines(s: Situation, cycle: tuple[int, ...]) -> Iterator[EvidenceLine]:

@@ -78,10 +78,13 @@ def _passed_over(s: Situation) -> Found | None:
             EvidenceLine(f"rank {rank} last set", repr(last.detail), frame.line if frame else None),
             *w.stack_lines(s.case.ranks.get(edge.waiter), 3),
         )
-        fixes = ("always", decided_together(frame, condition)) if condition else ("always",)
+        is_for_all = condition is not None and not _is_by_rank(
+            s, last
+        )  # ranks decide together only where all of them come
+        fixes = ("always", decided_together(frame, condition)) if condition and is_for_all else ("always",)
         return Found(
             0.88, (rank,), evidence, words, "passed_over", fixes, s.others((rank,)), w.location_of(frame),
-            condition=gate_of(condition),
+            condition=gate_of(condition) if is_for_all else None,
         )  # fmt: skip
     return None
 
@@ -100,6 +103,11 @@ def _decided_at(s: Situation, last: PendingCall) -> tuple[Frame | None, Conditio
         if open_ones:
             return frame, deciding(open_ones)
     return next(iter(last.frames), None), None
+
+
+def _is_by_rank(s: Situation, last: PendingCall) -> bool:
+    """Whether a condition on the rank stands on the way to the key."""
+    return any(c.depends_on_rank for f in last.frames for c in around(f, started_ns(s.case)).conditions)
 
 
 def _is_made_twice(s: Situation, stuck: StuckCollective) -> bool:

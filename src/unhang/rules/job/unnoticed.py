@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from unhang.analyze.align import StuckCollective, passed_mismatches
 from unhang.analyze.callpath import user_path
+from unhang.analyze.hosts import ON_DEVICE
 from unhang.analyze.positions import bare_op
 from unhang.analyze.situation import Situation
-from unhang.analyze.waits_for import ON_DEVICE
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 

@@ -1,0 +1,161 @@
+"""What the host of a rank does: which of its threads its peers wait for, and whether that waits for its device.
+
+A call of NCCL returns at once, and the host waits at some later line. A wait for a device spins in C code that has given up the GIL. So
+does a kernel launch, where too many are under way, and each operation of torch may launch one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unhang.analyze.activity import Activity, activity_of, in_communication
+from unhang.analyze.source import line_text
+from unhang.model import CallState, Case, RankEvidence, ThreadStack, WaitEdge, user_frames
+from unhang.model.lazy_pattern import lazy_pattern
+from unhang.numeric import np
+
+ON_DEVICE = "nccl"  # the backend whose calls wait on the device, wherever the host is
+# What waits for all that the device was given: a value taken from it, or a copy to or from it.
+_SYNCHRONIZES = lazy_pattern(
+    r"\.to\(|\.cuda\(|\.copy_\(|\bdevice=|\.synchronize\(|\.item\(|\.cpu\(|\.tolist\(|\.numpy\(|\.nonzero\(|\b(?:float|int|bool)\("
+)
+
+
+def is_on_device(case: Case, rank: int) -> bool:
+    """Whether the rank is in a group whose calls wait on the device."""
+    return any(g.backend == ON_DEVICE and rank in g.ranks for g in case.groups)
+
+
+def waits_there(case: Case, rank: int) -> bool:
+    """Whether the rank has issued a call that its device has not done."""
+    table, rows = case.calls, case.calls.rank_rows(rank)
+    is_there = np.array([g.backend == ON_DEVICE for g in table.groups] or [False])[table["group"][rows]]
+    done = (CallState.COMPLETED, CallState.FAILED)
+    return bool((is_there & ~np.isin(table["state"][rows], done)).any())
+
+
+def runs_without_gil(stack: ThreadStack | None) -> bool:
+    """Whether a thread runs in C code that a line of the program, or of torch, has called, and that has given up the GIL."""
+    if stack is None or not stack.frames or stack.is_active is not True or stack.owns_gil is not False:
+        return False
+    return stack.frames[0].is_user or "/torch/" in stack.frames[0].file
+
+
+def synchronizes(stack: ThreadStack) -> bool:
+    """Whether the thread's last line takes something from the device, or brings something there."""
+    return bool(_SYNCHRONIZES.search(line_text(stack.frames[0].file, stack.frames[0].line)))
+
+
+_LAST_CALLS = 8
+_IDENT = re.compile(r"(\d{6,})$")
+_THREAD_BEGINS = ("_bootstrap", "_bootstrap_inner")
+_MOST_THREADS = 4
+_FOLLOWED = ("thread", "result", "queue")
+
+
+@dataclass(frozen=True)
+class Doer:
+    """The thread that is asked, and those that it waits for, one for the other. `stacks`: it comes first, the one that keeps all last.
+
+    `gone`: the thread that made the calls has ended. `is_unfed`: the last one waits for something that no other thread knows of.
+    """
+
+    stacks: tuple[ThreadStack, ...]
+    gone: bool = False
+    is_unfed: bool = False
+
+
+def has_open_call(case: Case, rank: int) -> bool:
+    """Whether the rank may have issued a call that is not done; where none of its calls is recorded it may."""
+    rows, evidence = case.calls.rank_rows(rank), case.ranks.get(rank)
+    if rows.start == rows.stop:
+        return True
+    pending = evidence.pending if evidence else ()
+    done = (CallState.COMPLETED, CallState.FAILED)
+    return bool((~np.isin(case.calls["state"][rows], done)).any()) or any(c.ended_ns is None for c in pending)
+
+
+def doer(case: Case, evidence: RankEvidence, edge: WaitEdge) -> Doer | None:
+    """The thread to ask for the call of `edge`: the one that has always made these calls, else the main thread.
+
+    An idle thread that takes its orders from a queue waits for whoever gives them: the main thread, unless that waits for
+    other ranks.
+    """
+    main = evidence.main_stack
+    if main is None:
+        return None
+    ident, is_thread = _caller(case, evidence.rank, edge)
+    known = {s.ident: s for s in evidence.stacks if s.ident is not None and _is_of(evidence, s)}
+    first = (known.get(ident) if ident is not None else None) or main
+    first = first if first.frames or first.given else main  # of the autograd engine: it works for who called backward
+    is_gone = is_thread and bool(known) and ident not in known
+    is_open = has_open_call(case, evidence.rank)
+    if activity_of(evidence, is_open).kind == "shutdown" or activity_of(evidence, is_open, first).kind == "data":
+        return Doer((main,), is_gone)
+    stacks, is_unfed = _followed(evidence, first, known, is_open)
+    is_idle = stacks == (first,) and any(f.function == "get" and f.file.endswith("/queue.py") for f in first.frames[:4])
+    if first is not main and is_idle and not in_communication(main, is_open):
+        return Doer((main,), is_gone)
+    return Doer(stacks, is_gone, is_unfed)
+
+
+def activity_in(case: Case, rank: int, who: Doer | None = None) -> Activity:
+    """What a rank does; `who`: in these threads instead of the main one."""
+    evidence = case.ranks.get(rank)
+    if evidence is None:
+        return Activity("unknown", "a process that never registered")
+    found = activity_of(evidence, has_open_call(case, rank), who.stacks[-1] if who else None)
+    stack = who.stacks[-1] if who else evidence.main_stack
+    if stack is None or found.kind not in ("spinning", "user") or not runs_without_gil(stack):
+        return found
+    if waits_there(case, rank):
+        return Activity("communication", "a call that waits for other ranks", found.frame)
+    is_own = is_on_device(case, rank) and synchronizes(stack)
+    return Activity("device", "a wait for its device", found.frame, "its device") if is_own else found
+
+
+def _caller(case: Case, rank: int, edge: WaitEdge) -> tuple[int | None, bool]:
+    """(the thread that made all of the rank's last calls in a group, whether it is one that Python started)."""
+    table = case.calls
+    group = next((i for i, g in enumerate(table.groups) if g.name == edge.group), None)
+    if group is None or edge.kind != "collective":
+        return None, False
+    calls = [table.call(int(row)) for row in table.rows(rank=rank, group=group)[-_LAST_CALLS:]]
+    idents = {m[1] if (m := _IDENT.search(c.thread)) else "" for c in calls}
+    if len(idents) != 1 or "" in idents:
+        return None, False
+    frames = next((c.frames for c in calls if c.frames), ())
+    return int(idents.pop()), bool(frames) and frames[-1].function in _THREAD_BEGINS
+
+
+def _followed(
+    evidence: RankEvidence, first: ThreadStack, known: Mapping[int, ThreadStack], is_open: bool
+) -> tuple[tuple[ThreadStack, ...], bool]:
+    """The threads each of which waits for the next one alone; whether nobody is seen who could end the last wait.
+
+    Where that comes back to a thread, or leads to one that waits for other ranks, the one before keeps all.
+    """
+    waits = {w.thread: w for w in evidence.thread_waits if w.kind in _FOLLOWED}
+    stacks = [first]
+    while len(stacks) < _MOST_THREADS:
+        wait = waits.get(stacks[-1].ident or 0)
+        if wait is None or len(wait.by) != 1:
+            return tuple(stacks), wait is not None and not wait.by and wait.kind == "queue"
+        after = known.get(wait.by[0])
+        if after in stacks:
+            return tuple(stacks[: stacks.index(after) + 1]), False
+        if after is None or not user_frames(after.frames) or in_communication(after, is_open):
+            break
+        stacks.append(after)
+    return tuple(stacks), False
+
+
+def others_of(evidence: RankEvidence, who: Doer) -> tuple[ThreadStack, ...]:
+    """The other threads of the process that are in Python."""
+    return tuple(s for s in evidence.stacks if s not in who.stacks and s.frames and _is_of(evidence, s))
+
+
+def _is_of(evidence: RankEvidence, stack: ThreadStack) -> bool:
+    return stack.process_id in (None, evidence.identity.pid)
