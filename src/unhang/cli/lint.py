@@ -26,6 +26,11 @@ _WORDS = {"metavar": "RULES", "multiple": True}
 @click.option("--select", help="Only these rules: LNT101,LNT2, a name, or ALL.", **_WORDS)  # type: ignore[arg-type]
 @click.option("--extend-select", help="These rules too; most that are off are a matter of opinion.", **_WORDS)  # type: ignore[arg-type]
 @click.option("--ignore", help="Not these rules.", **_WORDS)  # type: ignore[arg-type]
+@click.option(
+    "--depth",
+    type=click.IntRange(min=1),
+    help="How many calls may lead to the collective, if conditions stand on the way. Default: 3.",
+)
 @click.option("--fix", is_flag=True, help="Fix what can be fixed without changing what the program does.")
 @click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: also fixes that may change results or speed.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
@@ -41,7 +46,7 @@ _WORDS = {"metavar": "RULES", "multiple": True}
 @format_option(FORMATS)
 @output_option()
 def command(
-    paths: tuple[str, ...], select: tuple[str, ...], extend_select: tuple[str, ...], ignore: tuple[str, ...], fix: bool,
+    paths: tuple[str, ...], select: tuple[str, ...], extend_select: tuple[str, ...], ignore: tuple[str, ...], depth: int | None, fix: bool,
     unsafe_fixes: bool, diff: bool, statistics: bool, is_list: bool, no_cache: bool, jobs: int, stdin_filename: str,
     output_format: str, output: Path | None,
 ) -> int:  # fmt: skip
@@ -49,7 +54,7 @@ def command(
 
     PATHS are files (.py, .ipynb) and folders; `-` is a program on stdin; without any, this folder. None of the code is run.
     A line is ignored with `# noqa: LNT101` or `# unhang: ignore[LNT101] reason`; [tool.unhang.lint] in pyproject.toml takes select,
-    extend-select, ignore, per-file-ignores and exclude.
+    extend-select, ignore, per-file-ignores, exclude and depth.
     """
     from unhang.lint import report
     from unhang.lint.settings import read_settings
@@ -64,7 +69,9 @@ def command(
         raise WrongUsage("- must be the only path, and cannot be fixed")
     first = Path(stdin_filename if paths[0] == "-" else paths[0])
     settings = read_settings(
-        first, *(tuple(w for one in words for w in one.split(",")) for words in (select, extend_select, ignore))
+        first,
+        *(tuple(w for one in words for w in one.split(",")) for words in (select, extend_select, ignore)),
+        depth,
     )
     result = _judged(paths, settings, no_cache, jobs, stdin_filename)
     if fix or diff:

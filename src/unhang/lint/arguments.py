@@ -68,7 +68,7 @@ def _init(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
         return
     frame.has_limit |= node.given("timeout", 3) is not None
     rank, address = _value(node, args, "rank", 4), _value(node, args, "init_method", 1)
-    if address is not None and address[1].dep & LOCAL:
+    if address is not None and address[1].dep & LOCAL and node.given("backend", 0) != Const("mpi"):
         _add(frame, "LNT416", node, "", name="init_method")
     if rank is None:
         return
