@@ -31,10 +31,8 @@ def receive(out: IO[bytes] | None) -> dict[str, Any]:
 def test_a_client_sees_findings_come_and_go(tmp_path: Path) -> None:
     path = tmp_path / "train it.py"
     path.write_text(BROKEN)
-    server = subprocess.Popen(
-        [sys.executable, "-m", "unhang", "lint", "--lsp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path
-    )
-    try:
+    command = [sys.executable, "-m", "unhang", "lint", "--lsp"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path) as server:
         send(server, "initialize", 1, rootUri=tmp_path.as_uri(), capabilities={})
         assert receive(server.stdout)["result"]["capabilities"]["textDocumentSync"]["save"]
         send(server, "initialized")
@@ -52,6 +50,3 @@ def test_a_client_sees_findings_come_and_go(tmp_path: Path) -> None:
         assert receive(server.stdout)["result"] is None
         send(server, "exit")
         assert server.wait(30) == 0
-    finally:
-        server.kill()
-        server.wait()
