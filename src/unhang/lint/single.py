@@ -96,7 +96,7 @@ def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Val
     if given is not None:
         given(frame, full, node, args)
     if name == "gathered":
-        _tensors(frame, Collective(full), node, args)
+        _tensors(frame, Collective(full), node, args, True)
         alone = any(is_padded_alone(frame.function, e, node.line) for e in node.args)
         if (alone or any(v.dep & LONGEST for v in args)) and not is_padded_to_a_length(
             frame.link.project.files[frame.file].functions
@@ -212,14 +212,14 @@ _CALLS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
 }  # fmt: skip
 
 
-def _tensors(frame: Frame, made: Collective, node: Call, args: list[Value]) -> None:
-    """A tensor whose memory a collective cannot use as it is, or whose size each rank has for itself."""
+def _tensors(frame: Frame, made: Collective, node: Call, args: list[Value], copies: bool = False) -> None:
+    """A tensor whose memory a collective cannot use as it is, or whose size each rank has for itself. `copies`: the library makes dense ones."""
     for e, v in zip(node.args, args, strict=True):
         if v.sort is None or v.sort[0] not in ("odd", "ragged") or isinstance(e, Const):
             continue
-        if v.sort[0] == "odd":
+        if v.sort[0] == "odd" and not copies:
             _found(frame, "LNT304", node.line, node.column, None, "", how=str(v.sort[1]), call=_text(node))
-        elif made.op in ("all_gather", "all_reduce", "gather"):
+        elif v.sort[0] == "ragged" and made.op in ("all_gather", "all_reduce", "gather"):
             _found(frame, "LNT303", node.line, node.column, None, "", how=str(v.sort[1]), call=_text(node))
 
 
