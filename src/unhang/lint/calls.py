@@ -184,7 +184,8 @@ class Calls(Passing):
         if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
             self.found_in_call(name, "", node, args)
             return self._collective(node, Collective("all_reduce"), args, name)
-        if name == "empty" and not args and known.QUEUE.search(owner.lower()):
+        is_own = "." not in owner and "Queue" in self.function.words  # no other thread fills it, perhaps
+        if name == "empty" and not args and known.QUEUE.search(owner.lower()) and not is_own:
             return Value(LOCAL, sort=TEST)
         if (name in known.PROGRESS and not args) or (name or full.rpartition(".")[2]) in known.FREE_PORTS:
             return Value(LOCAL, sort=TEST)

@@ -132,8 +132,8 @@ class Expressions:
             return found
         head, dot, rest = path.partition(".")
         value = env.get(head) or self._from_outside(head) or self.link.top(self.file, head)
-        if not dot:
-            return value
+        if not dot or path.lower().endswith("lora.rank"):  # of a matrix
+            return value if not dot else PLAIN
         prefix = head
         for name in rest.split("."):
             prefix = f"{prefix}.{name}"
