@@ -104,9 +104,10 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(one: Shown, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = globbed(one.words, folder)
-    if words[0] in (*JOBS, "mcp") or "-" in words:
+    is_server = words[0] == "mcp" or "--lsp" in words
+    if words[0] in JOBS or is_server or "-" in words:
         done = subprocess.run(
-            [sys.executable, "-m", "unhang", *words], input="" if words[0] == "mcp" else LOG,
+            [sys.executable, "-m", "unhang", *words], input="" if is_server else LOG,
             capture_output=True, text=True, timeout=120 * slowness(), check=False,
         )  # fmt: skip
         code, said = done.returncode, done.stderr

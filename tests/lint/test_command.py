@@ -169,3 +169,19 @@ def test_fixes(broken: Path) -> None:
     assert broken.read_text() == mended
     with pytest.raises(WrongUsage):
         lint(".", "--unsafe-fixes")
+
+
+def test_long_ways_with_conditions_are_told_when_asked_for(broken: Path) -> None:
+    steps = "\n\n".join(f"def f{n}(x, y):\n    if y > {n}:\n        f{n + 1}(x, y)\n" for n in range(3))
+    broken.write_text(
+        f"import torch.distributed as dist\n\n\n{steps}\n\ndef f3(x, y):\n    dist.all_reduce(x)\n\n\n"
+        "def main(x, y, rank):\n    if rank == 0:\n        f2(x, y)\n\n\n"
+        "def other(x, y, rank):\n    if rank == 0:\n        f1(x, y)\n"
+    )
+    code, text = lint("--depth", "3", "train.py")
+    assert (code, text.count("LNT101 f2()"), text.count("LNT101 f1()")) == (1, 1, 0)
+    assert "1 more, with longer ways, with --depth 6." in text.splitlines()[-1]
+    assert lint("--depth", "6", "train.py")[1].count("LNT101 f1()") == 1
+    assert lint("train.py") == (code, text)
+    (broken.parent / "pyproject.toml").write_text("[tool.unhang.lint]\ndepth = 6\n")
+    assert lint("train.py")[1].count("LNT101 f1()") == 1

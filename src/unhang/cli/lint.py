@@ -26,10 +26,16 @@ _WORDS = {"metavar": "RULES", "multiple": True}
 @click.option("--select", help="Only these rules: LNT101,LNT2, a name, or ALL.", **_WORDS)  # type: ignore[arg-type]
 @click.option("--extend-select", help="These rules too; most that are off are a matter of opinion.", **_WORDS)  # type: ignore[arg-type]
 @click.option("--ignore", help="Not these rules.", **_WORDS)  # type: ignore[arg-type]
+@click.option(
+    "--depth",
+    type=click.IntRange(min=1),
+    help="How many calls may lead to the collective, if conditions stand on the way. Default: 3.",
+)
 @click.option("--fix", is_flag=True, help="Fix what can be fixed without changing what the program does.")
 @click.option("--unsafe-fixes", is_flag=True, help="With --fix or --diff: also fixes that may change results or speed.")
 @click.option("--diff", is_flag=True, help="Show what --fix would change, and change nothing.")
 @click.option("--statistics", is_flag=True, help="The number of findings of each rule, instead of the findings.")
+@click.option("--lsp", is_flag=True, help="Be a language server: an editor asks on stdin, findings come on stdout.")
 @click.option("--list", "is_list", is_flag=True, help="Show all rules.")
 @click.option("--no-cache", is_flag=True, help="Neither read nor write .unhang_cache.")
 @click.option(
@@ -41,15 +47,15 @@ _WORDS = {"metavar": "RULES", "multiple": True}
 @format_option(FORMATS)
 @output_option()
 def command(
-    paths: tuple[str, ...], select: tuple[str, ...], extend_select: tuple[str, ...], ignore: tuple[str, ...], fix: bool,
-    unsafe_fixes: bool, diff: bool, statistics: bool, is_list: bool, no_cache: bool, jobs: int, stdin_filename: str,
+    paths: tuple[str, ...], select: tuple[str, ...], extend_select: tuple[str, ...], ignore: tuple[str, ...], depth: int | None, fix: bool,
+    unsafe_fixes: bool, diff: bool, statistics: bool, lsp: bool, is_list: bool, no_cache: bool, jobs: int, stdin_filename: str,
     output_format: str, output: Path | None,
 ) -> int:  # fmt: skip
     """Find collectives that can hang, in the code, before the first run.
 
     PATHS are files (.py, .ipynb) and folders; `-` is a program on stdin; without any, this folder. None of the code is run.
     A line is ignored with `# noqa: LNT101` or `# unhang: ignore[LNT101] reason`; [tool.unhang.lint] in pyproject.toml takes select,
-    extend-select, ignore, per-file-ignores and exclude.
+    extend-select, ignore, per-file-ignores, exclude and depth.
     """
     from unhang.lint import report
     from unhang.lint.settings import read_settings
@@ -57,15 +63,18 @@ def command(
     if is_list:
         write_out(report.listing().encode(), output)
         return 0
+    on, more, off = (tuple(w for one in given for w in one.split(",")) for given in (select, extend_select, ignore))
+    if lsp:
+        from unhang.lint.server import Server
+
+        return Server(sys.stdout.buffer, lambda root: read_settings(root, on, more, off, depth)).run(sys.stdin.buffer)
     if unsafe_fixes and not (fix or diff):
         raise WrongUsage("--unsafe-fixes goes with --fix or --diff")
     paths = paths or (".",)
     if "-" in paths and (len(paths) > 1 or fix or diff):
         raise WrongUsage("- must be the only path, and cannot be fixed")
     first = Path(stdin_filename if paths[0] == "-" else paths[0])
-    settings = read_settings(
-        first, *(tuple(w for one in words for w in one.split(",")) for words in (select, extend_select, ignore))
-    )
+    settings = read_settings(first, on, more, off, depth)
     result = _judged(paths, settings, no_cache, jobs, stdin_filename)
     if fix or diff:
         from unhang.lint.fixing import diff as as_patch
@@ -75,17 +84,13 @@ def command(
         if diff:
             write_out(as_patch(files).encode("utf-8", "surrogateescape"), output)
             return FOUND if files else 0
-        for path, (_, after, _) in files.items():
-            _write(path, after)
-        if files:
-            log(f"{sum(n for *_, n in files.values())} findings fixed in {len(files)} files")
+        if _write_all(files):
             result = _judged(paths, settings, no_cache, jobs, stdin_filename)
     color = output is None and output_format == "text" and wants_color(1)
     text = report.statistics(result) if statistics else report.FORMATS[output_format](result, color)
     write_out(text.encode("utf-8", "surrogateescape"), output)
-    if output_format in ("github", "gitlab", "sarif"):
-        for path, reason in sorted(result.unread.items()):
-            log(f"{path}: not judged: {reason}")
+    for path, reason in sorted(result.unread.items()) if output_format in ("github", "gitlab", "sarif") else ():
+        log(f"{path}: not judged: {reason}")
     return FOUND if result.found else UNREADABLE if result.unread else 0
 
 
@@ -98,6 +103,14 @@ def _judged(
     if paths == ("-",):
         return lint_text(stdin_filename, sys.stdin.buffer.read(), settings)
     return lint_paths(paths, settings, None if no_cache else Cache(), jobs)
+
+
+def _write_all(files: dict[str, tuple[bytes, bytes, int]]) -> bool:
+    for path, (_, after, _) in files.items():
+        _write(path, after)
+    if files:
+        log(f"{sum(n for *_, n in files.values())} findings fixed in {len(files)} files")
+    return bool(files)
 
 
 def _write(path: str, content: bytes) -> None:

@@ -66,9 +66,14 @@ def _init(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     """The number of a rank on its node, given as its number in the job; an address that each rank makes up."""
     if not full.startswith("torch.distributed."):
         return
-    frame.has_limit |= node.given("timeout", 3) is not None
+    frame.has_limit |= node.given("timeout", 2) is not None
     rank, address = _value(node, args, "rank", 4), _value(node, args, "init_method", 1)
-    if address is not None and address[1].dep & LOCAL:
+    if (
+        address is not None
+        and address[1].dep & LOCAL
+        and node.given("backend", 0) != Const("mpi")
+        and node.given("world_size", 3) != Const(1)
+    ):
         _add(frame, "LNT416", node, "", name="init_method")
     if rank is None:
         return
@@ -81,7 +86,7 @@ def _init(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
 
 def found_in_environment(frame: Frame, name: object, value: Value, line: int) -> None:
     """The address of the rendezvous, made up by a process that is one of the ranks."""
-    if name not in ("MASTER_PORT", "MASTER_ADDR") or not value.dep & LOCAL:
+    if name not in ("MASTER_PORT", "MASTER_ADDR") or not value.dep & LOCAL or value.params:  # who calls may give it
         return
     words = set(frame.function.words)
     nodes = list(nodes_in(frame.function.body))

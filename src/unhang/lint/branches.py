@@ -6,7 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from unhang.lint.calls import Calls
-from unhang.lint.conditions import asks_for_others, contradicts, implied, is_kept, is_never_a_rank, is_once, is_refusal
+from unhang.lint.conditions import (
+    asks_for_others,
+    asks_for_parts,
+    contradicts,
+    implied,
+    is_kept,
+    is_never_a_rank,
+    is_once,
+    is_refusal,
+)
 from unhang.lint.divergence import GROUPS, Cause, compared, conditional_of, either_way, finding_of
 from unhang.lint.ir import Found, Function, If, Op, Stmt
 from unhang.lint.link import Link
@@ -32,13 +41,15 @@ from unhang.lint.values import (
     either,
 )  # fmt: skip
 
+_SIDES = {"__enter__": "__exit__", "__exit__": "__enter__", "__aenter__": "__aexit__", "__aexit__": "__aenter__"}
+
 
 @dataclass(eq=False)
 class Exit:
     """A way out that not every rank takes. `made`: what its branch did before; `rest`: what the others do after it.
 
     `depth`: how many conditions stand around the one that parts the ranks. `needs`: what names are where it is taken.
-    `is_replaced`: somebody whom nobody knows does instead what the others do after it.
+    `is_replaced`: somebody whom nobody knows does instead what the others do after it. `is_first`: nothing was made before it in this round of a `while` loop.
     """
 
     kind: str
@@ -50,6 +61,7 @@ class Exit:
     needs: Needs = frozenset()
     rest: list[Effect] = field(default_factory=list)
     is_replaced: bool = False
+    is_first: bool = False
 
 
 @dataclass(eq=False)
@@ -107,6 +119,7 @@ class Branches(Calls):
             self.link.groups.setdefault((self.file, effect.group), set()).add((self.file, self.at))
         if self.needs or self._unsure:
             effect = effect._replace(needs=effect.needs | self.needs, is_sure=effect.is_sure and not self._unsure)
+        effect = effect._replace(ifs_here=len(self.conditions) - self._no_exits)
         self.effects.append(effect)
         for way_out in self._exits:
             if not way_out.is_replaced:
@@ -233,7 +246,8 @@ class Branches(Calls):
             for i in cause.value.params:
                 for effect in (only_here or only_there)[:1]:
                     if effect.param < 0 and not effect.group and effect.is_sure:
-                        test = "is None" if cause.value.sort == ("none test",) else ""
+                        is_part = asks_for_parts(cause.text, self.function.parameters[i])
+                        test = "is None" if cause.value.sort == ("none test",) else "part" if is_part else ""
                         self.later.append(Conditional(i, test, finding_of(cause, effect, self.path), self.path))
             self.effects += either_way(here, there)
             return
@@ -252,6 +266,8 @@ class Branches(Calls):
     def _report(self, found: Found, effect: Effect, is_passed: bool = False) -> None:
         if self.is_special and not is_passed:  # it is found where the caller gives the value
             return
+        if self._is_other_side(effect):
+            return
         inside = self.function.inside
         if inside > 0 and effect.way[-1].text.rpartition(".")[2] in self.link.project.function(self.file, inside).words:
             return  # a part of what the function around it does: the others answer there
@@ -260,6 +276,15 @@ class Branches(Calls):
             self.later.append(later)
         else:
             self.link.report(self.path, found)
+
+    def _is_other_side(self, effect: Effect) -> bool:
+        """Whether the ranks that do not make it as they enter a context make the same call as they leave it, or the other way round."""
+        other = _SIDES.get(self.function.name)
+        name = effect.way[0].text.removesuffix("()").rpartition(".")[2]
+        return other is not None and any(
+            f.name == other and f.owner == self.function.owner and name in f.words
+            for f in self.link.project.files[self.file].functions
+        )
 
     def _close_pending(self) -> None:
         """Pairs of `if rank != 0: barrier()` and `if rank == 0: barrier()` are one barrier of all; the rest is found."""
@@ -298,9 +323,10 @@ class Branches(Calls):
 
 
 def waits_for_orders(way_out: Exit, missed: list[Effect]) -> bool:
-    """Whether the first rank goes on to the next order while the others wait for its broadcast: that one is the next."""
-    is_first = bool(way_out.cause.value.zero) and way_out.kind == "continue"
-    return is_first and all(e.op == "broadcast" for e in missed)
+    """Whether some ranks begin the round anew while the others wait for what comes next: that one is the next."""
+    by_rank = way_out.cause.value.dep & DIFFERS == RANK and way_out.kind == "continue"
+    is_told = bool(way_out.cause.value.zero) and all(e.op == "broadcast" for e in missed)
+    return by_rank and (is_told or way_out.is_first)
 
 
 def worst_first(effects: list[Effect]) -> list[Effect]:

@@ -12,6 +12,7 @@ from unhang.lint.passing import Passing
 from unhang.lint.special import (
     OF_DATA,
     SPECIAL,
+    TEST,
     is_none,
     is_plain_method,
     is_share,
@@ -183,10 +184,11 @@ class Calls(Passing):
         if name in ("log", "log_dict") and node.given("sync_dist") == Const(True):
             self.found_in_call(name, "", node, args)
             return self._collective(node, Collective("all_reduce"), args, name)
-        if name == "empty" and not args and known.QUEUE.search(owner.lower()):
-            return Value(LOCAL)
+        is_own = "." not in owner and "Queue" in self.function.words  # no other thread fills it, perhaps
+        if name == "empty" and not args and known.QUEUE.search(owner.lower()) and not is_own:
+            return Value(LOCAL, sort=TEST)
         if (name in known.PROGRESS and not args) or (name or full.rpartition(".")[2]) in known.FREE_PORTS:
-            return Value(LOCAL)
+            return Value(LOCAL, sort=TEST)
         if name == "generate" and not full:  # each rank stops when its own texts have come to their ends
             return Value(OWN_BATCH, NO_PARAMS, ("ragged", "generate"))
         if full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper() and full not in LISTS:
@@ -219,7 +221,7 @@ class Calls(Passing):
                 or any(a.dep & LOCAL for a in args)
                 or (at and is_of_one_rank(self.function, at, known.NO_LINE if self.loops else node.line))
             ):
-                return Value(LOCAL)
+                return Value(LOCAL, sort=TEST)
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))
         joined = mixed(base, *args)
@@ -237,6 +239,9 @@ class Calls(Passing):
         if made.op in ("new_group", "device_mesh"):
             group = ""
         is_plain = made.op == "state_dict" and bool(node.args) and is_sharded_later(self.function, node)
+        is_plain |= (
+            f"{node.func.path.rpartition('.')[0]}.get_state_dict" in self.env if isinstance(node.func, Ref) else False
+        )
         self.emit(Effect(made.op, group, (self.place(node, name),), is_sure=not is_plain))
         if name.startswith("gather"):
             self.found_in_call("gathered", made.op, node, args)

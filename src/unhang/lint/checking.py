@@ -26,13 +26,14 @@ _CHUNK = 1_500_000  # bytes for one process at a time
 
 @dataclass
 class LintResult:
-    """What was found; `unread`: file -> reason; `lines`: of all files; `silenced`: findings that a comment put away."""
+    """What was found; `unread`: file -> reason; `lines`: of all files; `silenced`: findings that a comment put away; `far`: that more calls lead to than asked for."""
 
     found: list[tuple[str, Found]] = field(default_factory=list)
     unread: dict[str, str] = field(default_factory=dict)
     files: int = 0
     lines: int = 0
     silenced: int = 0
+    far: int = 0
 
 
 def lint_paths(paths: Sequence[str], settings: LintSettings, cache: Cache | None, jobs: int = 0) -> LintResult:
@@ -91,6 +92,8 @@ def _with_result(
                 continue
             if _is_silenced(file, found):
                 result.silenced += 1
+            elif found.calls > settings.depth:
+                result.far += 1
             else:
                 result.found.append((file.path, found))
     result.found.sort(key=lambda pf: (pf[0], pf[1].line, pf[1].column, pf[1].code))

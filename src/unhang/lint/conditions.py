@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known
-from unhang.lint.ir import Call, Const, Do, Expr, Function, Leave, Op, Ref, Set, Stmt, nodes_in
-from unhang.lint.special import name_of
+from unhang.lint.ir import Call, Const, Do, Expr, Function, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With, nodes_in
+from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import DIFFERS, Needs, Value, Wanted
 
 if TYPE_CHECKING:
@@ -44,6 +46,13 @@ def constants(e: Expr) -> tuple[Any, ...] | None:
     """The plain values that it is, or that are in it; None: it is something else."""
     parts = e.parts if isinstance(e, Op) and e.op == "seq" else [e]
     return tuple(p.value for p in parts if isinstance(p, Const)) if all(isinstance(p, Const) for p in parts) else None
+
+
+def asks_for_parts(text: str, name: str) -> bool:
+    """Whether a condition asks for attributes of a parameter alone: those of what came from another path are the same."""
+    return re.search(rf"\b{re.escape(name)}\b", text) is not None and not re.search(
+        rf"\b{re.escape(name)}\b(?!\.\w)", text
+    )
 
 
 def asks_for_others(test: Expr) -> bool:
@@ -116,6 +125,41 @@ def is_choice(e: Expr, v: Value) -> bool:
     return plain and known.rank_kind(name_of(e)) is None and known.IS_DISTRIBUTED.fullmatch(name_of(e)) is None
 
 
+def is_fork_test(op: str, parts: list[Expr]) -> bool:
+    """`os.getpid() != self.pid`: whether this is another process than before."""
+    return op in ("==", "!=") and any(name_of(p) == "getpid" for p in parts)
+
+
 def is_device(e: Expr) -> bool:
     """`args.gpu == 0`: each process has the device of its number on the node."""
     return isinstance(e, Ref) and e.path.rpartition(".")[2] in ("gpu", "gpu_id", "local_gpu", "proc_id")
+
+
+def gives_up(body: Sequence[Stmt]) -> bool:
+    """Whether every way through it ends the rank, or tells the others."""
+    for s in body:
+        match s:
+            case Leave(kind="raise"):
+                return True
+            case Do(value=Call() as call) if _ends(call):
+                return True
+            case If(test=Const(value=value)):
+                if gives_up(s.body if value else s.orelse):
+                    return True
+            case If() if gives_up(s.body) and {p.rpartition(".")[2] for p in paths_in(s.test)} & known.SINGLE:
+                return True
+            case If():  # one that is asked for by a setting is the user's choice
+                if gives_up(s.body) and (isinstance(s.test, Ref) or gives_up(s.orelse)):
+                    return True
+            case Loop() | With() | Try():
+                if gives_up(s.body):
+                    return True
+    return False
+
+
+def _ends(call: Call) -> bool:
+    name = call.func.path if isinstance(call.func, Ref) else name_of(call)
+    last = name.rpartition(".")[2].lower()
+    return name in known.ENDS_PROCESS or any(
+        w in last for w in ("exit", "abort", "fail", "kill", "raise", "shutdown", "stop", "error_handler", "terminate")
+    )

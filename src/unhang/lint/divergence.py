@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from unhang.lint.ir import Found
 from unhang.lint.values import (
@@ -45,14 +45,21 @@ class Cause(NamedTuple):
 def compared(here: Sequence[Effect], there: Sequence[Effect], cause: Cause) -> tuple[list[Effect], list[Effect]]:
     """What each side makes and the other does not, as far as the condition tells members of the same group apart."""
     counted = Counter(e.key for e in here), Counter(e.key for e in there)
-    return _alone(here, counted[1], cause), _alone(there, counted[0], cause)
+    often = {e.key for e in here if e.is_often} & {e.key for e in there if e.is_often}
+    return _alone(here, counted[1], cause, often), _alone(there, counted[0], cause, often)
 
 
-def _alone(effects: Sequence[Effect], others: Counter[tuple[str, str, int, str]], cause: Cause) -> list[Effect]:
+def _alone(
+    effects: Sequence[Effect], others: Counter[tuple[str, str, int, str]], cause: Cause, often: set[Any]
+) -> list[Effect]:
     left, out = Counter(others), []
     for e in effects:
         if left[e.key] > 0:
             left[e.key] -= 1
+        elif (e.is_often and e.key in often) or (
+            e.hidden == "module" and e.key in others
+        ):  # as often as loops on both sides go round; a layer takes part or not
+            continue
         elif e.is_sure and _is_relevant(e, cause):
             out.append(e)
     return out
@@ -103,7 +110,7 @@ def finding_of(
     way += [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way]
     code = _code(cause, effect, other is not None, kind, is_loop)
     variant = "left" if exit_at and code in ("LNT106", "LNT115", "LNT209", "LNT210") else ""
-    return Found(code, line, column + 1, words, way, [], False, variant)
+    return Found(code, line, column + 1, words, way, [], False, variant, effect.calls)
 
 
 def _how(v: Value) -> str:

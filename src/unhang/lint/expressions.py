@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.conditions import is_choice, is_device
+from unhang.lint.conditions import is_choice, is_device, is_fork_test
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.special import (
     BATCH,
@@ -107,8 +107,6 @@ class Expressions:
         """Binds a name."""
         raise NotImplementedError
 
-    # Values.
-
     def value(self, e: Expr) -> Value:
         """What an expression is worth; its calls take effect."""
         kind = type(e)
@@ -134,8 +132,8 @@ class Expressions:
             return found
         head, dot, rest = path.partition(".")
         value = env.get(head) or self._from_outside(head) or self.link.top(self.file, head)
-        if not dot:
-            return value
+        if not dot or path.lower().endswith("lora.rank"):  # of a matrix
+            return value if not dot else PLAIN
         prefix = head
         for name in rest.split("."):
             prefix = f"{prefix}.{name}"
@@ -159,7 +157,7 @@ class Expressions:
         if sort == AGREED:
             return v
         if name in self.link.flags:
-            return Value(LOCAL)
+            return Value(LOCAL, sort=TEST)
         if name == "module" and (sort is None or sort[0] in ("wrap", "param", "raw", "obj")):
             return Value(sort=RAW)
         if sort is not None:
@@ -174,7 +172,8 @@ class Expressions:
                 if found is not None:
                     if name in _TENSOR_FACTS:
                         return found._replace(dep=found.dep & ~DATA)
-                    return Value(LOCAL) if found.sort is None and not found.dep and is_in_flight(name) else found
+                    is_open = found.sort is None and not found.dep and is_in_flight(name)
+                    return Value(LOCAL, sort=TEST) if is_open else found
             elif kind in ("out", "of") and name not in _TENSOR_FACTS:
                 return v._replace(dep=v.dep | LONGEST) if name in _OF_TOKENS else v
             elif kind == "param" and known.rank_kind(name) is None and name not in _TENSOR_FACTS:
@@ -198,6 +197,7 @@ class Expressions:
             return self._bool(op, parts)
         if op == "not":
             v = self.value(parts[0])
+            v = as_test(parts[0], v) if v.dep == LOCAL else v
             const = UNKNOWN if v.const is UNKNOWN else not v.const
             if v.sort in (COLLECTED, PICKED):
                 return Value(OWN_BATCH if v.sort == COLLECTED else HELD, sort=TEST)
@@ -263,7 +263,7 @@ class Expressions:
         sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None
         if all(v.sort == ("none test",) for v in joined):
             sort = ("none test",)
-        if sort is None and any(v.dep & DATA for v in joined):
+        if sort is None and any(v.dep & (DATA | LOCAL) for v in joined):
             sort = TEST
         return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None, sort=sort)
 
@@ -273,8 +273,8 @@ class Expressions:
             return PLAIN
         if is_agreed([a, b]):
             return Value(sort=AGREED)
-        if a.sort in RANKS and b.sort in RANKS:  # a rank and another one: who is a member, perhaps
-            return PLAIN
+        if is_fork_test(op, parts) or (a.sort in RANKS and b.sort in RANKS):
+            return PLAIN  # a rank and another one: who is a member, perhaps
         if op in ("in", "not in") and isinstance(a.const, str):
             return Value(params=b.params)
         if LENGTH in (a.sort, b.sort) and not is_empty_test(op, b.const if a.sort == LENGTH else a.const):
@@ -308,7 +308,7 @@ class Expressions:
             is_zero = number.const in (0, "0") or (isinstance(number.const, tuple) and 0 in number.const)
             if is_zero and not joined.dep & OF_DATA:
                 joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
-        return joined._replace(sort=TEST) if is_of_data(joined) else joined
+        return joined._replace(sort=TEST) if is_of_data(joined) or joined.dep == LOCAL else joined
 
     def _is_fixed(self, e: Expr) -> bool:
         return isinstance(e, Ref) and e.path in self.fixed

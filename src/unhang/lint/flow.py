@@ -24,6 +24,7 @@ from unhang.lint.special import (
     COLLECTED,
     ENDS,
     PICKED,
+    TEST,
     called_name,
     element,
     empty_lists,
@@ -86,7 +87,7 @@ class Frame(Handlers):
         self._none_returned: list[tuple[bool, bool]] = []
         self._ends_unevenly = False
         self._unsure, self._no_exits = 0, 0
-        self._endless, self._uneven_loops = 0, 0
+        self._endless, self._uneven_loops, self._round = 0, 0, -1
         self._line, self._is_empty = 0, False
         self._empty: set[str] = set()
         self.is_leaving = 0
@@ -215,7 +216,10 @@ class Frame(Handlers):
             is_told = value.sort == AGREED and cause.value.zero is False and not cause.value.dep & ~RANK
             if cause.value.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
                 zero = cause.value.zero if value.const is True else None
-                value = value._replace(dep=value.dep | cause.value.dep & DIFFERS, group=cause.value.group, zero=zero)
+                sort = TEST if value.sort is None and value.const is not UNKNOWN else value.sort
+                value = value._replace(
+                    dep=value.dep | cause.value.dep & DIFFERS, sort=sort, group=cause.value.group, zero=zero
+                )
         for dep in self._implied:
             value = value._replace(dep=value.dep | dep)
         if last in known.STOPS and "." in target.path and value.const is True and self._line:
@@ -269,7 +273,8 @@ class Frame(Handlers):
                     zero = not (cause.value.zero or False)
                 dep = cause.value.dep & DIFFERS
                 dep &= -1 if dep & RAISED else ~FAILED  # what is not to be had is so on all ranks, perhaps
-                value = value._replace(dep=value.dep | dep, zero=zero, const=UNKNOWN)
+                sort = TEST if value.sort is None and value.const is not UNKNOWN else value.sort
+                value = value._replace(dep=value.dep | dep, sort=sort, zero=zero, const=UNKNOWN)
             is_empty = isinstance(s.value, Op) and s.value.op in ("dict", "seq") and not s.value.parts
             if is_empty and any(c.value.dep & RANK for c, *_ in differing):
                 value = value._replace(dep=value.dep | UNEVEN)
@@ -281,7 +286,9 @@ class Frame(Handlers):
         if differing and not self._unsure and not self._no_exits:
             alone = [d for d in differing if d[0].value.dep & RANK and d[0].value.zero]
             cause, mark, depth = (alone or differing[-1:])[0]
-            self._exits.append(Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth, self.needs))
+            way_out = Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth, self.needs)
+            way_out.is_first = s.kind == "continue" and len(self.effects) == self._round
+            self._exits.append(way_out)
         return s.kind
 
     def _ends_well(self, raised: Expr) -> bool:
@@ -322,10 +329,12 @@ class Frame(Handlers):
         together, self._leaves_together = self._leaves_together, False
         self._over_parameters += of_parameter
         self.loops += 1
+        before_it, self._round = self._round, -1 if is_for else len(self.effects)
         self._implied.append(0 if is_for else over.dep & RANK)
         end = self.block(s.body)
         self._implied.pop()
         self.loops -= 1
+        self._round = before_it
         self._fills -= fills
         together, self._leaves_together = self._leaves_together, together
         del self._over_parameters[len(self._over_parameters) - len(of_parameter) :]
@@ -351,6 +360,7 @@ class Frame(Handlers):
         uneven = uneven or (is_for and over.dep & DATA and over.sort == ("share", "range"))
         if uneven and made and not self.uneven_is_fine and not (is_for and together):
             self._uneven(s, over, made, mark)
+        self.effects[mark:] = [e._replace(is_often=True) for e in self.effects[mark:]]
         self.block(s.orelse)
         return "return" if end in ("return", "exit", "raise") and not is_for and over.const is True else ""
 

@@ -63,7 +63,8 @@ class Handlers(Branches):
             self.conditions.pop()
         mine = [e for e in self._exits if e not in exits and (e.rest or dep)]
         own = self._cut(at)
-        if found_in_handler(self, handler, end, made, own, is_fallback):
+        is_again = bool(own) and {e.key for e in made} <= {e.key for e in own}
+        if found_in_handler(self, handler, end, made, own, is_fallback or is_again):
             mine = []
         for way_out in mine:
             if way_out.cause.value.dep & FAILED and way_out.depth == len(self.conditions):

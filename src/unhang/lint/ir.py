@@ -11,7 +11,7 @@ from functools import cached_property
 
 import msgspec
 
-VERSION = 3
+VERSION = 4
 
 
 class Node(msgspec.Struct, array_like=True, gc=False, tag_field="t"):
@@ -184,6 +184,7 @@ class Found(msgspec.Struct, array_like=True):
     """What a rule found. Columns count characters from 1; `way`: the places that lead to it, the cause first; `words`: for its card.
 
     `edits`: start, end and text, in bytes of the file, that mend it; `is_safe`: they change nothing else.
+    `calls`: how many calls lead to the collective, its own among them; 0: no condition stands on that way.
     """
 
     code: str
@@ -194,6 +195,7 @@ class Found(msgspec.Struct, array_like=True):
     edits: list[tuple[int, int, str]] = []
     is_safe: bool = False
     variant: str = ""
+    calls: int = 0
 
 
 class File(msgspec.Struct, array_like=True):

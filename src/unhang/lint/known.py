@@ -83,11 +83,7 @@ _ON: Mapping[str, Mapping[str, Collective]] = {
         **{name: Collective("fit") for name in ("fit", "validate", "test", "evaluate", "predict")},
     },
     "module": {"all_gather": Collective("all_gather", -1, (), True)},  # of Lightning
-    "booster": {
-        f"{verb}_{what}": Collective(verb)
-        for verb in ("save", "load")
-        for what in ("model", "optimizer", "lr_scheduler")
-    },
+    "booster": {f"{verb}_{what}": Collective(verb) for verb in ("save", "load") for what in ("model", "optimizer")},
     "hvd": {
         "allreduce": Collective("all_reduce", -1, (), True),
         "allgather": Collective("all_gather", -1, (), True),

@@ -182,14 +182,14 @@ class Link:
         return self._tops[key]
 
     def _top(self, file: int, name: str) -> Value:
-        from unhang.lint.special import value_of_name
+        from unhang.lint.special import TEST, value_of_name
 
         symbol = self.project.find(file, name)
         if symbol is not None:
             return self._of_symbol(symbol)
         own = self.module_values(file).get(name)
         if own is not None:
-            return Value(LOCAL) if (file, name) in self.global_flags else own
+            return Value(LOCAL, sort=TEST) if (file, name) in self.global_flags else own
         full = self.project.files[file].names.get(name)
         if full is not None:
             return Value(sort=("ext", full.lstrip(".")))

@@ -153,7 +153,7 @@ class Passing(Expressions):
         needs = self._still_needed(effect.needs, given, defaults, count)
         if needs is None:
             return
-        effect = effect._replace(needs=needs)
+        effect = effect._replace(needs=needs, ifs=effect.ifs + effect.ifs_here)
         way = (place, *effect.way)[:MOST_WAY]
         group = effect.group
         if group.startswith("@"):

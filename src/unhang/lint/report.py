@@ -34,10 +34,13 @@ def _text(result: LintResult, color: bool) -> str:
 def _last_line(result: LintResult) -> str:
     n, fixable = len(result.found), sum(1 for _, f in result.found if f.edits and f.is_safe)
     files = f"{result.files} file{'s' * (result.files != 1)}, {result.lines:,} lines"
+    far = f" {result.far} more, with longer ways, with --depth 6." if result.far else ""
     if not n:
-        return f"Nothing found that can hang ({files})."
+        return f"Nothing found that can hang ({files}).{far}"
     fixes = f", {fixable} fixable with --fix" if fixable else ""
-    return f"{n} finding{'s' * (n != 1)} in {files}{fixes}. 'unhang explain {result.found[0][1].code}' explains it."
+    return (
+        f"{n} finding{'s' * (n != 1)} in {files}{fixes}.{far} 'unhang explain {result.found[0][1].code}' explains it."
+    )
 
 
 def _as_fields(path: str, found: Found) -> dict[str, Any]:
@@ -52,7 +55,7 @@ def _as_fields(path: str, found: Found) -> dict[str, Any]:
 def _json(result: LintResult, color: bool) -> str:
     unread = [{"file": p, "reason": r} for p, r in sorted(result.unread.items())]
     whole = {
-        "schema": SCHEMA, "files": result.files, "lines": result.lines, "silenced": result.silenced,
+        "schema": SCHEMA, "files": result.files, "lines": result.lines, "silenced": result.silenced, "far": result.far,
         "findings": [_as_fields(p, f) for p, f in result.found], "unread": unread,
     }  # fmt: skip
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from unhang.lint.ir import Expr, Found
 from unhang.lint.special import LENGTH, PICKED
-from unhang.lint.values import DATA, DIFFERS, HELD, LOSS, MAYBE_NONE, RANK, Conditional, Place, Value
+from unhang.lint.values import DATA, DIFFERS, HELD, LOCAL, LOSS, MAYBE_NONE, RANK, Conditional, Place, Value
 
 if TYPE_CHECKING:
     from unhang.lint.link import Link
@@ -22,7 +22,12 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
         return
     v = given[conditional.param][1]
     found = conditional.found
-    if conditional.method == "is set":
+    if conditional.method == "part":
+        if v.sort is not None and v.sort[0] == "param":
+            frame.later.append(conditional._replace(param=v.sort[1]))
+        elif v.dep & DIFFERS != LOCAL:
+            settle(frame, conditional._replace(method=""), given, place)
+    elif conditional.method == "is set":
         if v.sort == ("set",):
             link.report(conditional.path, found)
         elif v.sort is not None and v.sort[0] == "param":
@@ -60,7 +65,9 @@ def _report_given(link: Link, conditional: Conditional, place: Place, v: Value =
         else "LNT106"
     )
     way = [(place.path, place.line, f"{place.text} is given a value that differs between ranks"), *found.way]
-    link.report(place.path, Found(code, place.line, place.column + 1, found.words, way))
+    link.report(
+        place.path, Found(code, place.line, place.column + 1, found.words, way, calls=found.calls and found.calls + 1)
+    )
 
 
 def _fields(found: Found) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from unhang.lint import known
 from unhang.lint.arguments import ARGUMENTS
+from unhang.lint.conditions import gives_up
+from unhang.lint.divergence import GROUPS
 from unhang.lint.ir import (
     Attr,
     Call,
@@ -15,22 +17,29 @@ from unhang.lint.ir import (
     Expr,
     Found,
     Handler,
-    If,
     Leave,
     Loop,
     Op,
     Ref,
     Set,
     Stmt,
-    Try,
-    With,
     nodes_in,
 )
-from unhang.lint.ir import Do as DoStatement
 from unhang.lint.libraries import Collective
 from unhang.lint.special import paths_in
 from unhang.lint.tensors import agrees_by_name, is_padded_alone, is_padded_to_a_length
-from unhang.lint.values import LONGEST, RANK, RAW, UNEVEN, Conditional, Effect, Summary, Value
+from unhang.lint.values import (
+    LONGEST,
+    RANK,
+    RAW,
+    UNEVEN,
+    UNKNOWN,
+    Conditional,
+    Effect,
+    Summary,
+    Value,
+    is_as_wanted,
+)
 
 if TYPE_CHECKING:
     from unhang.lint.branches import Branches
@@ -66,7 +75,9 @@ def _found(
     way = [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way] if effect else []
     if effect is not None:
         words["collective"] = effect.way[-1].text
-    frame.link.report(frame.path, Found(code, line, column + 1, words, way, [], False, variant))
+    frame.link.report(
+        frame.path, Found(code, line, column + 1, words, way, [], False, variant, effect.calls if effect else 0)
+    )
 
 
 def _effects_of(frame: Frame, v: Value) -> list[Effect]:
@@ -85,7 +96,7 @@ def found_in_call(frame: Frame, name: str, full: str, node: Call, args: list[Val
     if given is not None:
         given(frame, full, node, args)
     if name == "gathered":
-        _tensors(frame, Collective(full), node, args)
+        _tensors(frame, Collective(full), node, args, True)
         alone = any(is_padded_alone(frame.function, e, node.line) for e in node.args)
         if (alone or any(v.dep & LONGEST for v in args)) and not is_padded_to_a_length(
             frame.link.project.files[frame.file].functions
@@ -114,15 +125,29 @@ def _submitted(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     """A function that is handed to a thread of a pool, or to a timer."""
     at = {"submit": 0, "to_thread": 0}.get(full.rpartition(".")[2] or _text(node).rpartition(".")[2], 1)
     owner = _text(node).lower()
+    has_threads = any(
+        n.startswith(("threading", "asyncio", "concurrent"))
+        for n in frame.link.project.files[frame.file].names.values()
+    )
     if len(args) > at and (
-        full == "threading.Timer" or "to_thread" in owner or "executor" in owner or "thread" in owner
+        full == "threading.Timer"
+        or "to_thread" in owner
+        or (has_threads and ("executor" in owner or "thread" in owner))
     ):
-        _beside(frame, node, args[at], True)
+        _beside(frame, node, args[at], True, args[at + 1 :])
 
 
-def _beside(frame: Frame, node: Call, given: Value, is_pool: bool = False) -> None:
+def _beside(frame: Frame, node: Call, given: Value, is_pool: bool = False, args: Sequence[Value] = ()) -> None:
     sort = given.sort
-    if sort is not None and (effects := _effects_of(frame, given)):
+    offset = int(sort is not None and sort[0] == "bound")
+    effects = [
+        e for e in _effects_of(frame, given)
+        if all(
+            args[i - offset].const is UNKNOWN or is_as_wanted(args[i - offset].const, wanted)
+            for i, wanted in e.needs if isinstance(i, int) and 0 <= i - offset < len(args)
+        )
+    ]  # fmt: skip
+    if sort is not None and effects:
         found = Found("LNT206", node.line, node.column + 1)
         frame.link.threads.append((frame.path, frame.file, sort, effects, found, is_pool))
 
@@ -187,14 +212,14 @@ _CALLS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
 }  # fmt: skip
 
 
-def _tensors(frame: Frame, made: Collective, node: Call, args: list[Value]) -> None:
-    """A tensor whose memory a collective cannot use as it is, or whose size each rank has for itself."""
+def _tensors(frame: Frame, made: Collective, node: Call, args: list[Value], copies: bool = False) -> None:
+    """A tensor whose memory a collective cannot use as it is, or whose size each rank has for itself. `copies`: the library makes dense ones."""
     for e, v in zip(node.args, args, strict=True):
         if v.sort is None or v.sort[0] not in ("odd", "ragged") or isinstance(e, Const):
             continue
-        if v.sort[0] == "odd":
+        if v.sort[0] == "odd" and not copies:
             _found(frame, "LNT304", node.line, node.column, None, "", how=str(v.sort[1]), call=_text(node))
-        elif made.op in ("all_gather", "all_reduce", "gather"):
+        elif v.sort[0] == "ragged" and made.op in ("all_gather", "all_reduce", "gather"):
             _found(frame, "LNT303", node.line, node.column, None, "", how=str(v.sort[1]), call=_text(node))
 
 
@@ -237,8 +262,9 @@ def found_in_handler(
     """An `except` (None: `finally`) after a body that made these effects, with effects of its own; whether it is found to go on."""
     own = [e for e in inside if e.param < 0 and e.op != "destroy"]
     made = [
-        e for e in made if (e.is_sure or e.hidden) and e.op != "destroy" and (e.op != "fit" or handler is None)
-    ]  # a whole training that failed is over
+        e for e in made
+        if (e.is_sure or e.hidden) and e.op != "destroy" and (e.op not in ("fit", *GROUPS) or handler is None)
+    ]  # a whole training that failed is over, and groups fail on all ranks  # fmt: skip
     if handler is None:
         if own and made:
             first = own[0].way[0]
@@ -249,15 +275,16 @@ def found_in_handler(
     is_broad = is_broad_handler(handler)
     hidden = [e for e in made if e.hidden or (e.param >= 0 and e.method in ("()", "backward"))]
     collective = [e for e in made if e.param < 0]
-    goes_on = end in ("", "continue") and not _gives_up(handler.body)
+    goes_on = end in ("", "continue") and not gives_up(handler.body)
     if not is_broad or not goes_on or not (hidden or (collective and frame.loops)):
         return False
     if any(not e.hidden and e.param < 0 for e in made) and is_told_after(frame, handler):
         return True  # those that have not failed ask in the body, and the collective that waits is the same
     effect = (collective or hidden)[0]
     found = Found(
-        "LNT203", handler.line, 1, {"caught": _caught(handler), "collective": effect.way[-1].text}, _way(effect)
-    )
+        "LNT203", handler.line, 1, {"caught": _caught(handler), "collective": effect.way[-1].text}, _way(effect),
+        calls=effect.calls,
+    )  # fmt: skip
     if effect.param < 0:
         frame.link.report(frame.path, found)
     elif backward := [e for e in hidden if e.method == "backward"]:
@@ -328,36 +355,6 @@ def _way(effect: Effect) -> list[tuple[str, int, str]]:
 
 def _caught(handler: Handler) -> str:
     return f"except {', '.join(handler.names)}" if handler.names else "except"
-
-
-def _gives_up(body: Sequence[Stmt]) -> bool:
-    """Whether every way through it ends the rank, or tells the others."""
-    for s in body:
-        match s:
-            case Leave(kind="raise"):
-                return True
-            case DoStatement(value=Call() as call) if _ends(call):
-                return True
-            case If(test=Const(value=value)):
-                if _gives_up(s.body if value else s.orelse):
-                    return True
-            case If() if _gives_up(s.body) and {p.rpartition(".")[2] for p in paths_in(s.test)} & known.SINGLE:
-                return True
-            case If():  # one that is asked for by a setting is the user's choice
-                if _gives_up(s.body) and (isinstance(s.test, Ref) or _gives_up(s.orelse)):
-                    return True
-            case Loop() | With() | Try():
-                if _gives_up(s.body):
-                    return True
-    return False
-
-
-def _ends(call: Call) -> bool:
-    name = _text(call)
-    last = name.rpartition(".")[2].lower()
-    return name in known.ENDS_PROCESS or any(
-        w in last for w in ("exit", "abort", "fail", "kill", "raise", "shutdown", "stop", "error_handler", "terminate")
-    )
 
 
 # Functions.

@@ -12,6 +12,7 @@ from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set
 from unhang.lint.values import (
     AGREED,
     DATA,
+    DIFFERS,
     LOCAL,
     MAYBE,
     NO_PARAMS,
@@ -78,9 +79,12 @@ def is_in_flight(name: str) -> bool:
 
 
 def as_test(e: Expr, v: Value) -> Value:
-    """A value where it decides. A plain one that was made of the batch, and compared with nothing, is there on all ranks or on none."""
-    is_plain = isinstance(e, Ref | Call) and v.sort is None and is_of_data(v) and not v.params
-    return PLAIN if is_plain else v
+    """A value where it decides. A plain one that was made of the batch, the clock or a path, and compared with nothing, is there on all ranks or on none."""
+    if not isinstance(e, Ref | Call) or v.sort is not None:
+        return v
+    if v.dep & DIFFERS == LOCAL:
+        return v._replace(dep=v.dep & ~LOCAL)
+    return PLAIN if is_of_data(v) and not v.params else v
 
 
 def is_empty_test(op: str, number: object) -> bool:
@@ -315,7 +319,7 @@ def shared_sort(value: Value, i: int) -> tuple[object, ...] | None:
     """What a part of a returned tuple is: outputs of a module stay outputs; `initialize` gives the engine first."""
     if value.sort is None:
         return None
-    if value.sort[0] in ("out", "of", "ragged", "length"):
+    if value.sort[0] in ("out", "of", "ragged", "length", "agreed"):
         return value.sort
     return value.sort if value.sort == ("wrap", "engine") and i == 0 else None
 

@@ -144,6 +144,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         return Value(LOSS if is_ragged and name == "numel" else OWN_BATCH, sort=TEST)
     if name in ("items", "keys", "values") and base.dep & UNEVEN:
         return Value(UNEVEN)
+    if full in ("torch.is_floating_point", "torch.is_complex", "torch.is_tensor"):
+        return PLAIN
     if name == "shard" and any(a.dep & RANK for a in args):  # the first shards may have one item more
         return Value(UNEVEN, sort=("share", "shard"))
     if full == "len":

@@ -116,6 +116,7 @@ class Effect(NamedTuple):
 
     `param`, `method`: it is made if that parameter makes one when the method is called; -1: it is made by `op` itself.
     `way`: the calls that lead to it, the outermost first. `needs`: what parameters or names must be for it.
+    `is_often`: it is made in a loop, and nobody knows how often. `ifs`: how many conditions stand around it in the functions on the way, `ifs_here`: in this one.
     `is_sure`: else it may be made, by somebody who was given the function: it matches others, and is no finding.
     """
 
@@ -127,6 +128,14 @@ class Effect(NamedTuple):
     method: str = ""
     needs: Needs = frozenset()
     is_sure: bool = True
+    is_often: bool = False
+    ifs: int = 0
+    ifs_here: int = 0
+
+    @property
+    def calls(self) -> int:
+        """How many calls lead to it, where conditions stand on the way."""
+        return len(self.way) if self.ifs > 0 else 0
 
     @property
     def key(self) -> tuple[str, str, int, str]:
@@ -143,7 +152,7 @@ class Conditional(NamedTuple):
     """A finding that depends on what a caller gives: parameter `param` differs between ranks, or its `method` is a collective."""
 
     param: int
-    method: str  # empty: it must differ; "is None": it must be None on some ranks
+    method: str  # empty: it must differ; "part": what it has must; "is None": it must be None on some ranks
     found: Found
     path: str
 
