@@ -96,7 +96,7 @@ def test_settings_of_the_project(broken: Path) -> None:
     with pytest.raises(WrongUsage, match="has no key 'selects'"):
         lint(".")
     project.write_text("[tool.unhang.lint]\nselect = 3\n")
-    with pytest.raises(WrongUsage, match="must be a list of texts"):
+    with pytest.raises(WrongUsage, match="must be a list of strings"):
         lint(".")
 
 

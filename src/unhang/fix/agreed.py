@@ -103,7 +103,7 @@ def _what_ends(program: Program, finding: Finding) -> ast.expr:
     loops = [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno <= at <= (n.end_lineno or 0)]
     heads = [n for n in loops if n.lineno == at]
     if not loops or ("loop" in lines and not heads):
-        raise NoDiff(f"line {at} is no `for` loop whose rounds could be agreed on")
+        raise NoDiff(f"line {at} is not a `for` loop whose rounds could be agreed on")
     loop = (heads or loops)[-1]
     if any(c.depends_on_rank for c in surroundings(str(program.path), loop.lineno).conditions):
         raise NoDiff("the loop is for some ranks only")

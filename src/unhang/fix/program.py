@@ -54,7 +54,7 @@ class Program:
             self.data.decode()
             self.tree = ast.parse(self.data)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise NoDiff(f"{path} is no Python that this version can read") from None
+            raise NoDiff(f"{path} is not Python that this version can read") from None
         self._starts = [0]
         for line in self.data.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
