@@ -70,7 +70,8 @@ def of_code() -> Iterator[str]:
 def of_help() -> Iterator[str]:
     """The help of every command, as 80 columns show it."""
     for words, command in (((), cli), *_commands()):
-        context = click.Context(command, info_name=" ".join(("unhang", *words)), terminal_width=_WIDTH)
+        name = " ".join(("unhang", *words))
+        context = click.Context(command, info_name=name, terminal_width=_WIDTH, help_option_names=["-h", "--help"])
         yield f"\n{command.get_help(context)}"
 
 
