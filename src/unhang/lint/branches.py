@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from unhang.lint.calls import Calls
 from unhang.lint.conditions import asks_for_others, contradicts, implied, is_kept, is_never_a_rank, is_once, is_refusal
-from unhang.lint.divergence import GROUPS, Cause, compared, conditional_of, either_way, finding_of
+from unhang.lint.divergence import BEFORE_IT, GROUPS, Cause, compared, conditional_of, either_way, finding_of
 from unhang.lint.ir import Found, Function, If, Op, Stmt
 from unhang.lint.link import Link
 from unhang.lint.single import (
@@ -114,7 +114,7 @@ class Branches(Calls):
 
     def conditional_part(self, condition: Value, line: int, mark: int) -> None:
         """Effects from `mark` on are made only where a part of an expression is true."""
-        self._part(Cause(condition, line, "the condition before it", self.path), self._cut(mark), [])
+        self._part(Cause(condition, line, BEFORE_IT, self.path), self._cut(mark), [])
 
     def _tested(self, s: If) -> Value:
         """What a condition is worth; nothing, where all ranks take the same way though their values differ."""
