@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from unhang.cli.main import COMMANDS, cli
+from unhang.cli.main import COMMANDS, Context, cli
 from unhang.rules.registry import all_rules
 
 ROOT = Path(__file__).parents[1] / "src" / "unhang"
@@ -71,7 +71,7 @@ def of_help() -> Iterator[str]:
     """The help of every command, as 80 columns show it."""
     for words, command in (((), cli), *_commands()):
         name = " ".join(("unhang", *words))
-        context = click.Context(command, info_name=name, terminal_width=_WIDTH, help_option_names=["-h", "--help"])
+        context = Context(command, info_name=name, terminal_width=_WIDTH, help_option_names=["-h", "--help"])
         yield f"\n{command.get_help(context)}"
 
 

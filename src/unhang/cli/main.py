@@ -7,7 +7,7 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 
@@ -41,8 +41,35 @@ COMMANDS = {
 INTERRUPTED = 130
 
 
+_UNBROKEN = "\N{NON-BREAKING HYPHEN}"
+
+
+class Formatter(click.HelpFormatter):
+    """A help in which no line ends within a path or an option such as --report-dir."""
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """The rows, wrapped between words only."""
+        super().write_dl([(a, b.replace("-", _UNBROKEN)) for a, b in rows], col_max, col_spacing)
+
+    def write_text(self, text: str) -> None:
+        """The text, wrapped between words only."""
+        super().write_text(text.replace("-", _UNBROKEN))
+
+    def getvalue(self) -> str:
+        """What was written, with plain hyphens."""
+        return super().getvalue().replace(_UNBROKEN, "-")
+
+
+class Context(click.Context):
+    """What a command runs in; its help is ours."""
+
+    formatter_class = Formatter
+
+
 class LazyGroup(click.Group):
     """A group that imports a command when it is asked for."""
+
+    context_class = Context
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order in which they are useful."""
@@ -63,6 +90,8 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"there is no command {cmd_name!r}{did_you_mean(cmd_name, list(COMMANDS))}", ctx)
         command: click.Command = importlib.import_module(f"unhang.cli.{cmd_name}").command
         command.epilog = sentence(cmd_name)
+        for ours in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
+            ours.context_class = Context
         return command
 
     def resolve_command(

@@ -117,7 +117,9 @@ def keeping(text: str) -> str:
     metavar="HOST[:PORT]|auto|off",
     help="Judge together with the other nodes of this job; HOST is the first of them [auto if there are several].",
 )
-@click.option("--join-port", type=click.IntRange(1, 65535), metavar="PORT", help="The port at which they connect [29437].")
+@click.option(
+    "--join-port", type=click.IntRange(1, 65535), metavar="PORT", help="The port at which they connect [29437]."
+)
 @click.option(
     "--join-cert", type=click.Path(path_type=Path), help="Encrypt this connection: one certificate for all nodes (PEM)."
 )
