@@ -218,7 +218,9 @@ def _before_fails(before: Side) -> Check:
     name = "before_fails"
     failing = [run for run in before.runs if run.has_failed]
     if not failing:
-        return failed(name, f"no failure in {len(before.runs)} runs before the change, so the runs after it prove nothing")
+        return failed(
+            name, f"no failure in {len(before.runs)} runs before the change, so the runs after it prove nothing"
+        )
     with_cause = next((run for run in failing if run.findings), None)
     if with_cause is None:
         reason = f"the run before failed ({failing[0]}), but no cause is established"
@@ -244,7 +246,9 @@ def _comes_as_far(before: Side, after: Side) -> Check:
     failing = [run for run in before.runs if run.has_failed]
     ranks = [max((len(run.case.world) for run in failing), default=0), min(len(run.case.world) for run in after.runs)]
     if ranks[0] and not ranks[1]:
-        return replace(skipped(name, f"nothing shows that the run after had ranks; the run before had {ranks[0]}"), is_own=True)
+        return replace(
+            skipped(name, f"nothing shows that the run after had ranks; the run before had {ranks[0]}"), is_own=True
+        )
     if ranks[1] < ranks[0]:
         return failed(name, f"the run after had {ranks[1]} rank{'s' * (ranks[1] != 1)}, the run before {ranks[0]}")
     reached = [run.steps for run in failing if run.steps is not None]
