@@ -67,6 +67,7 @@ pages: setup  ## Write the tables and pages that are generated from the sources
 	@$(BIN)/python docs/make_coverage.py
 	@$(BIN)/python docs/make_report.py
 	@$(BIN)/python docs/make_commands.py
+	@$(BIN)/python docs/make_messages.py
 
 docs: pages  ## The same, and build the site into build/site
 	@$(BIN)/python docs/make_site.py

@@ -35,7 +35,7 @@ def without_threads() -> None:
 def _imported(name: str) -> Any:
     """Raises NoNumpy: it is not installed."""
     if not has_numpy():
-        raise NoNumpy("there is no numpy here")
+        raise NoNumpy("numpy is not installed here")
     if not _of_own_process or _THREADS in os.environ:
         return importlib.import_module(name)
     os.environ[_THREADS] = "1"

@@ -110,8 +110,8 @@ def test_a_plan_that_fits_gives_no_finding() -> None:
 def test_a_plan_that_does_not_fit_is_named_thing_by_thing() -> None:
     found = checked(of("gpus=8,workers=6,batch=16M,cores=16,memory=2G,shm=64M,nofile=96"))["found"]
     assert set(found) == {"few-cores", "little-memory", "shm-forecast", "descriptor-limit"}
-    assert found["few-cores"][0] == "8 x (1 thread + 6 workers) share 16 cores of the plan"
-    assert "of the plan" in found["shm-forecast"][0]
+    assert found["few-cores"][0] == "8 x (1 thread + 6 workers) share 16 cores in the plan"
+    assert "in the plan" in found["shm-forecast"][0]
     assert found["shm-forecast"][1] >= 0.9
     assert found["little-memory"][1] >= 0.9
 

@@ -66,7 +66,7 @@ def test_a_closed_range_of_ports_between_two_nodes(nodes: Cluster) -> None:
         ({"delay_ms": 15}, "slow-way", "the round trip takes 3"),
         ({"drop": 0.12}, "lossy-way", "of the packets are lost"),
         ({"max_bytes": 1400}, "path-mtu", "large packets vanish"),
-        ({"mbytes_s": 0.7}, "slow-way", "MB/s pass"),
+        ({"mbytes_s": 0.7}, "slow-way", "MB/s get through"),
     ],
 )
 def test_a_bad_way_between_two_nodes_is_named(nodes: Cluster, fault: dict[str, float], rule: str, words: str) -> None:

@@ -47,7 +47,7 @@ def test_ranks_that_are_missing_in_two_groups_stand_in_the_first_line(tmp_path: 
     for rank in (10, 15):
         assert f"rank {rank} calls" in text
         assert f"for rank {rank} in all_reduce #4" in text
-    assert "See what keeps ranks 10, 15" in text
+    assert "Look at ranks 10, 15 while the job hangs" in text
 
 
 def test_the_report_keeps_the_cause_and_has_both_with_their_victims(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ LEFT_ALONE = {
         "def work(x):\n    if dist.get_rank() == 0:  # gate\n        dist.all_reduce(x)  # here\n    else:\n        dist.barrier()\n", "of their own", gate=RANK,
     ),
     "a result that may not be reached": Wrong(
-        "def work(x, y):\n    if dist.get_rank() == 0:  # gate\n        print(y or dist.all_gather(x))  # here\n", "may not be reached", gate=RANK,
+        "def work(x, y):\n    if dist.get_rank() == 0:  # gate\n        print(y or dist.all_gather(x))  # here\n", "may not be evaluated", gate=RANK,
     ),
     "what the call needs is written to a file first": Wrong(
         "def work(x):\n    if dist.get_rank() == 0:  # gate\n        y = torch.save(x, 'x')\n        dist.all_reduce(y)  # here\n", "also writes", gate=RANK,

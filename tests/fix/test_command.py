@@ -106,9 +106,9 @@ def test_without_a_diff_the_reason_is_one_line(name: str, job: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "no evidence"),
-        (b"{", "no evidence"),
-        (b"\x80\x02evil", "no evidence"),
+        (b"", "not evidence"),
+        (b"{", "not evidence"),
+        (b"\x80\x02evil", "not evidence"),
         (b'{"schema": "unhang.report/1"}', "damaged"),
     ],
     ids=["empty", "cut", "binary", "of another version"],

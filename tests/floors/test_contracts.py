@@ -82,3 +82,8 @@ def test_the_pages_on_rules_are_up_to_date() -> None:
     pages = runpy.run_path(str(ROOT / "docs" / "make_rules.py"))["pages"]()
     written = {path.name: path.read_text() for path in (ROOT / "docs" / "rules").glob("*.md")}
     assert written == pages, "run make docs"
+
+
+def test_the_messages_that_are_read_before_a_release_are_up_to_date() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "make_messages.py"))
+    assert made["FILE"].read_text(encoding="utf-8") == made["text"](), "run make pages"

@@ -67,7 +67,7 @@ def test_it_can_be_copied_and_pickled() -> None:
 def test_a_wrong_mode_and_a_wrong_limit_are_refused() -> None:
     with pytest.raises(ValueError, match="it must be one of raise, stop_together, warn"):
         align([], mode="stop")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no length of time"):
+    with pytest.raises(ValueError, match="not a length of time"):
         align([], limit_s="soon")
 
 

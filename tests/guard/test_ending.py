@@ -69,7 +69,7 @@ def test_a_destruction_that_does_not_come_back_is_left_behind(
     assert not ending.destroy(0.05)
     release.set()
     assert registered
-    assert "destroy_process_group did not come back within 0 s; it is left behind" in capsys.readouterr().err
+    assert "destroy_process_group did not return within 0 s; it is left behind" in capsys.readouterr().err
 
 
 def test_an_interpreter_that_stands_still_is_ended() -> None:

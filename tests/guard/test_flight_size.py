@@ -13,7 +13,7 @@ from unhang.inside.guards.identity import flight_recorder_size
         ({"TORCH_NCCL_TRACE_BUFFER_SIZE": "100000"}, "100,000 entries, about 50.0 MB", ""),
         ({"TORCH_FR_BUFFER_SIZE": "67108864"}, "67,108,864 entries", "up to 33,554.4 MB of host memory per rank"),
         ({"TORCH_FR_BUFFER_SIZE": "0"}, "off", ""),
-        ({"TORCH_FR_BUFFER_SIZE": "64MB"}, "TORCH_FR_BUFFER_SIZE=64MB", "is no number of entries"),
+        ({"TORCH_FR_BUFFER_SIZE": "64MB"}, "TORCH_FR_BUFFER_SIZE=64MB", "is not a number of entries"),
         ({"TORCH_FR_BUFFER_SIZE": "3", "TORCH_NCCL_TRACE_BUFFER_SIZE": "4"}, "3 entries, about 0.1 MB", ""),
     ],
 )

@@ -72,10 +72,10 @@ def test_without_torch_distributed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_wrong_timeout_is_refused_before_anything_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="'soon' is no length of time"), unhang.process_group(timeout="soon"):
+    with pytest.raises(ValueError, match="'soon' is not a length of time"), unhang.process_group(timeout="soon"):
         pass
     monkeypatch.setenv("UNHANG_PG_TIMEOUT", "never")
-    with pytest.raises(ValueError, match="UNHANG_PG_TIMEOUT: 'never' is no length of time"), unhang.process_group():
+    with pytest.raises(ValueError, match="UNHANG_PG_TIMEOUT: 'never' is not a length of time"), unhang.process_group():
         pass
     assert not dist.is_initialized()
 

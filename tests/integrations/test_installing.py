@@ -78,7 +78,7 @@ def test_under_unhang_run_nothing_new_is_made(tmp_path: Path) -> None:
         ("i.install('/proc/nowhere')", "this process is not recorded (FileNotFoundError"),
         (
             "i.install('x', stall_after_s='soon')",
-            "this process is not recorded (ValueError: 'soon' is no length of time",
+            "this process is not recorded (ValueError: 'soon' is not a length of time",
         ),
     ],
 )

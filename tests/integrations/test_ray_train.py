@@ -24,9 +24,9 @@ def test_the_workers_are_recorded(tmp_path: Path) -> None:
     assert (tmp_path / "steps-0").read_text() == (tmp_path / "steps-1").read_text() == "4"
     healthy = diagnose(tmp_path / "healthy")
     assert (healthy["outcome"], healthy["findings"], healthy["job"]["world_size"]) == ("clean", [], 2)
-    assert not any("not to be seen in any of its ranks" in note for note in healthy["notes"])
+    assert not any("missing in all of its ranks" in note for note in healthy["notes"])
     fault = diagnose(tmp_path / "fault")
-    assert any("not to be seen in any of its ranks: NCCL_DEBUG" in note for note in fault["notes"])
+    assert any("missing in all of its ranks: NCCL_DEBUG" in note for note in fault["notes"])
     first = fault["findings"][0]
     assert (first["cause"], first["culprit_ranks"]) == ("user-exception", [1])
     # By the other worker, whose output Ray shows.

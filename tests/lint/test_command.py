@@ -35,7 +35,7 @@ def test_a_finding_shows_its_way_and_what_to_do(broken: Path) -> None:
     code, text = lint("train.py")
     assert code == 1
     assert text.splitlines()[:4] == [
-        "train.py:6:9: LNT101 dist.barrier() makes dist.barrier on some ranks only",
+        "train.py:6:9: LNT101 dist.barrier() is called on some ranks only",
         "    because train.py:5  the condition `rank == 0` depends on the rank",
         "    ->      train.py:6  dist.barrier()",
         "    do      let every rank make the call; keep under `rank == 0` only what uses the result",
@@ -96,7 +96,7 @@ def test_settings_of_the_project(broken: Path) -> None:
     with pytest.raises(WrongUsage, match="has no key 'selects'"):
         lint(".")
     project.write_text("[tool.unhang.lint]\nselect = 3\n")
-    with pytest.raises(WrongUsage, match="must be a list of texts"):
+    with pytest.raises(WrongUsage, match="must be a list of strings"):
         lint(".")
 
 

@@ -34,7 +34,7 @@ def test_the_verdict_is_right(case: Case, recorded: Path) -> None:
 
 SAYS = {
     "one_rank_twice": "both run as rank 1",
-    "key_not_set": "it set the 5 keys like it before",
+    "key_not_set": "it had set 5 keys like it before",
     "waits_in_finally": "ValueError: sample 1234 is corrupt",
     "waits_in_exit": "KeyError: 'labels'",
     "saves_in_a_framework": "left out barrier() of _save (loops.py:31)",

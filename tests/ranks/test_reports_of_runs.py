@@ -204,7 +204,7 @@ def test_our_own_page_is_no_log(diagnose: Diagnose, runs: Path, tmp_path: Path) 
     done = diagnose(str(tmp_path / "page.html"))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"unhang: {tmp_path}/page.html: unhang wrote it, and it is no evidence; give the report.json or the bundle of the run\n"
+        f"unhang: {tmp_path}/page.html: unhang wrote it, and it is not evidence; give the report.json or the bundle of the run\n"
     )
 
 

@@ -28,7 +28,7 @@ for path in sys.argv[1:]:
     print(render(judged, "json").decode().replace("\\n", " "), end="\\0")
 """
 )
-BARE = "there is no numpy here (recorded calls are read with numpy: pip install 'unhang[stacks]', or numpy alone)"
+BARE = "numpy is not installed here (recorded calls are read with numpy: pip install 'unhang[stacks]', or numpy alone)"
 
 
 def bare(*words: object, cwd: Path, code: str = COMMAND) -> subprocess.CompletedProcess[str]:
@@ -87,4 +87,4 @@ def test_what_needs_none(words: list[str], code: int, said: str, tmp_path: Path)
     done = bare(*words, cwd=tmp_path)
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
     assert said in done.stdout
-    assert ("no numpy here: the job runs, and nobody ends it" in done.stderr) == (words[0] == "run")
+    assert ("numpy is not installed: the job runs, and is not ended" in done.stderr) == (words[0] == "run")

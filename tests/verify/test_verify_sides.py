@@ -46,7 +46,7 @@ def test_verified() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "code", "check", "part"),
     [
-        ([clean_run()], [clean_run()], 1, "before_fails", "shows no failure"),
+        ([clean_run()], [clean_run()], 1, "before_fails", "no failure in"),
         ([hung_run()], [hung_run()], 1, "cause_is_gone", "code-divergence is still there"),
         ([hung_run()], [clean_run(), hung_run()], 1, "cause_is_gone", "run 2: code-divergence"),
         ([hung_run()], [clean_run(steps=10)], 1, "comes_as_far", "ended at step 10"),
@@ -55,8 +55,14 @@ def test_verified() -> None:
         ([hung_run(steps=None)], [clean_run()], 0, "comes_as_far", "not known of all runs"),
         ([hung_run(steps=0)], [clean_run(steps=1)], 0, "comes_as_far", "failed at step 0"),
         ([hung_run(steps=0)], [clean_run(steps=0)], 0, "comes_as_far", "cannot be counted"),
-        ([hung_run()], [clean_run(), clean_run(world_size=1)], 1, "comes_as_far", "the after had 1 rank, the before 3"),
-        ([hung_run()], [clean_run(world_size=None)], 3, "comes_as_far", "nothing shows that the after had ranks"),
+        (
+            [hung_run()],
+            [clean_run(), clean_run(world_size=1)],
+            1,
+            "comes_as_far",
+            "the run after had 1 rank, the run before 3",
+        ),
+        ([hung_run()], [clean_run(world_size=None)], 3, "comes_as_far", "nothing shows that the run after had ranks"),
         ([hung_run()], [stopped_run()], 1, "no_finding", "no established cause"),
         ([stopped_run()], [clean_run()], 3, "before_fails", "no cause is established"),
         ([clean_run(), hung_run()], [clean_run()], 0, "before_fails", "hang: code-divergence, rank 0"),

@@ -36,7 +36,7 @@ def parse_plan(text: str) -> dict[str, str]:
     """`nodes=4,gpus=8,shm=64M` as a table.
 
     Raises:
-        WrongUsage: a name that no plan knows, or a value that is no number.
+        WrongUsage: a name that no plan knows, or a value that is not a number.
     """
     plan: dict[str, str] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):

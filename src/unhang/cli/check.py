@@ -72,7 +72,7 @@ def _areas(context: click.Context, option: click.Parameter, text: str | None) ->
 
 
 @click.command("check")
-@click.option("--only", "areas", metavar="AREAS", callback=_areas, help="Only these areas, with commas between them.")
+@click.option("--only", "areas", metavar="AREAS", callback=_areas, help="Only these areas, separated by commas.")
 @click.option(
     "--collectives",
     metavar="NAMES",
@@ -80,12 +80,19 @@ def _areas(context: click.Context, option: click.Parameter, text: str | None) ->
     help="Run collectives and verify the results: all, or names.",
 )
 @click.option("--links", is_flag=True, help="Find bad nodes and links with collectives on changing groups of ranks.")
-@click.option("--ranks", type=click.IntRange(2, 64), help="Start this many ranks on this machine and check with them.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(2, 64),
+    metavar="N",
+    help="Start this many ranks on this machine and check with them.",
+)
 @click.option("--scale", metavar="SIZES", callback=_numbers, help="Like --ranks, for several numbers in turn: 2,4,8.")
 @click.option(
     "--plan", metavar="SETUP", callback=_plan, help="Check a planned set-up: nodes=4,gpus=8,workers=6,shm=64M"
 )
-@click.option("--workers", type=click.IntRange(min=0), help="Loader workers of each rank, for the forecasts.")
+@click.option(
+    "--workers", type=click.IntRange(min=0), metavar="N", help="Loader workers of each rank, for the forecasts."
+)
 @click.option(
     "--folder",
     "folders",
@@ -113,9 +120,21 @@ def _areas(context: click.Context, option: click.Parameter, text: str | None) ->
     show_default=True,
     help="The lowest severity of a finding that makes the exit code 1.",
 )
-@click.option("--watch", "every_s", type=click.FloatRange(min=1), metavar="SECONDS", help="Check again and again.")
-@click.option("--join-limit", "join_limit_s", type=click.FloatRange(1, 3600), default=30.0, show_default=True)
-@click.option("--case-limit", "case_limit_s", type=click.FloatRange(1, 600), default=20.0, show_default=True)
+@click.option(
+    "--watch",
+    "every_s",
+    type=click.FloatRange(min=1),
+    metavar="SECONDS",
+    help="Check again after this time, until Ctrl-C.",
+)
+@click.option(
+    "--join-limit", "join_limit_s", type=click.FloatRange(1, 3600), metavar="SECONDS", default=30.0,
+    help="How long to wait for the other ranks [30].",
+)  # fmt: skip
+@click.option(
+    "--case-limit", "case_limit_s", type=click.FloatRange(1, 600), metavar="SECONDS", default=20.0,
+    help="How long one collective may take [20].",
+)  # fmt: skip
 @click.option(
     "--largest",
     "largest_bytes",

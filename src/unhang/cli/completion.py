@@ -11,7 +11,7 @@ VARIABLE = "_UNHANG_COMPLETE"
 @click.command("completion")
 @click.argument("shell", type=click.Choice(SHELLS))
 def command(shell: str) -> int:
-    """Write what SHELL needs to complete commands and options.
+    """Print the completion script for your shell.
 
     bash: add to ~/.bashrc: eval "$(unhang completion bash)"
 

@@ -34,7 +34,7 @@ def command(
 
     It shows the run that hangs, is diagnosed and ended, then the fix, the fixed run, and both side by side. Without STORY, the shortest one.
 
-    With --faults each verdict is laid beside the truth; the exit code is 1 if one of them is wrong.
+    With --faults, each verdict is compared with the truth; the exit code is 1 if one is wrong.
     """
     from unhang.verify.stories import DEFAULT, choose, find_stories, play
 

@@ -22,7 +22,9 @@ FOUND, UNREADABLE = 1, 2
     is_flag=True,
     help="The reference: all variables, or those that PATHS name (a part, or a pattern with *).",
 )
-@click.option("--pid", type=click.IntRange(min=1), multiple=True, help="Check the environment of this process.")
+@click.option(
+    "--pid", type=click.IntRange(min=1), metavar="PID", multiple=True, help="Check the environment of this process."
+)
 @click.option("--live", is_flag=True, help="The job runs on this machine: check the named network interfaces too.")
 @click.option("--allow-none", is_flag=True, help="Exit code 0 if no such variable is set: for hooks.")
 @format_option(FORMATS)

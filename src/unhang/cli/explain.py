@@ -31,11 +31,11 @@ def command(what: tuple[str, ...], output_format: str) -> int:
 
     word = " ".join(what).strip()
     if word:
-        kind, text, fields = explained(word, COMMANDS)
+        kind, text, fields = explained(word, tuple(COMMANDS))
     elif output_format == "text" and is_interactive():
-        return ask(COMMANDS)
+        return ask(tuple(COMMANDS))
     else:
-        kind, text, fields = "tree", tree_text(), tree_json(COMMANDS)
+        kind, text, fields = "tree", tree_text(), tree_json(tuple(COMMANDS))
     click.echo(_as_json(kind, word, fields) if output_format == "json" else fitted(text), nl=False)
     return 0
 

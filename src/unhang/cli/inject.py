@@ -41,7 +41,12 @@ class RecordNotWritten(UnreadableInput):
     "--fault", "faults", multiple=True, metavar="NAME[:KEY=VALUE,...]", help="The fault to inject; repeatable."
 )
 @click.option(
-    "--seed", type=int, default=0, show_default=True, help="Chooses the rank and the step if they are not given."
+    "--seed",
+    type=int,
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Chooses the rank and the step if they are not given.",
 )
 @click.option("--record", type=click.Path(dir_okay=False, path_type=Path), help="Append what happened, as JSON lines.")
 @click.option("--list", "is_list", is_flag=True, help="List the faults and their parameters.")

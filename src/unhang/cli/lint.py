@@ -39,7 +39,11 @@ _WORDS = {"metavar": "RULES", "multiple": True}
 @click.option("--list", "is_list", is_flag=True, help="Show all rules.")
 @click.option("--no-cache", is_flag=True, help="Neither read nor write .unhang_cache.")
 @click.option(
-    "--jobs", type=click.IntRange(min=0), default=0, help="Processes that read files. Default: one for each core."
+    "--jobs",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    help="Processes that read files. Default: one for each core.",
 )
 @click.option(
     "--stdin-filename", default="stdin.py", show_default=True, help="The name of what comes on stdin (PATH -)."

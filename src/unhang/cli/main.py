@@ -7,7 +7,7 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 
@@ -18,20 +18,67 @@ from unhang.cli.streams import give_up_stdout, hold_streams
 from unhang.errors import NoTorch, UnhangError
 from unhang.numeric import without_threads
 
-# Each is `command` of the module with its name, in the order in which they are useful.
-COMMANDS = (
-    "run", "attach", "diagnose", "fix", "reports", "bundle", "check", "lint", "reproduce", "verify", "inject", "demo", "env",
-    "explain", "skill", "mcp", "completion",
-)  # fmt: skip
+# Each is `command` of the module with its name, in the order in which they are useful; each line fits 80 columns.
+COMMANDS = {
+    "run": "Run a training job; when it hangs, say why, and end it.",
+    "attach": "Say why a running job hangs that was started without unhang.",
+    "diagnose": "Say what went wrong in a job, from what it left behind.",
+    "fix": "Show the diff that fixes what a report names, or apply it.",
+    "reports": "List the reports here, open one, or remove old ones.",
+    "bundle": "Pack a report into one file that you can send.",
+    "check": "Check this machine, or all machines of a job, before it runs.",
+    "lint": "Find collectives in your code that can hang.",
+    "reproduce": "Write the smallest program that fails as a job did.",
+    "verify": "Show by runs that a change helps.",
+    "inject": "Inject a fault into a training job.",
+    "demo": "See a small training hang, and how it is diagnosed and fixed.",
+    "env": "Check environment variables of NCCL, torch and CUDA.",
+    "explain": "Explain a message, a variable, a rule, or a log.",
+    "skill": "Write a skill that teaches an agent to use unhang.",
+    "mcp": "Serve commands to agents as tools (MCP).",
+    "completion": "Print the completion script for your shell.",
+}
 INTERRUPTED = 130
+
+
+_UNBROKEN = "\N{NON-BREAKING HYPHEN}"
+
+
+class Formatter(click.HelpFormatter):
+    """A help in which no line ends within a path or an option such as --report-dir."""
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """The rows, wrapped between words only."""
+        super().write_dl([(a, b.replace("-", _UNBROKEN)) for a, b in rows], col_max, col_spacing)
+
+    def write_text(self, text: str) -> None:
+        """The text, wrapped between words only."""
+        super().write_text(text.replace("-", _UNBROKEN))
+
+    def getvalue(self) -> str:
+        """What was written, with plain hyphens."""
+        return super().getvalue().replace(_UNBROKEN, "-")
+
+
+class Context(click.Context):
+    """What a command runs in; its help is ours."""
+
+    formatter_class = Formatter
 
 
 class LazyGroup(click.Group):
     """A group that imports a command when it is asked for."""
 
+    context_class = Context
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order in which they are useful."""
         return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The names with a line each; no command is imported for it."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Imports one command.
@@ -40,9 +87,11 @@ class LazyGroup(click.Group):
             UsageError: there is none of that name.
         """
         if cmd_name not in COMMANDS:
-            raise click.UsageError(f"there is no command {cmd_name!r}{did_you_mean(cmd_name, COMMANDS)}", ctx)
+            raise click.UsageError(f"there is no command {cmd_name!r}{did_you_mean(cmd_name, list(COMMANDS))}", ctx)
         command: click.Command = importlib.import_module(f"unhang.cli.{cmd_name}").command
         command.epilog = sentence(cmd_name)
+        for ours in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
+            ours.context_class = Context
         return command
 
     def resolve_command(
@@ -110,7 +159,7 @@ def _of_the_machine(error: OSError) -> int:
 def _of_unhang(error: Exception) -> int:
     """What nobody foresaw. Its exit code must not be the interpreter's 1, which means findings."""
     if isinstance(error, ModuleNotFoundError) and error.name == "torch":  # it belongs to the user, and may not be there
-        return _report("there is no torch here", NoTorch.help_text, NoTorch.exit_code)
+        return _report("torch is not installed here", NoTorch.help_text, NoTorch.exit_code)
     import traceback
 
     traceback.print_exc()

@@ -31,16 +31,17 @@ class NoSdk(UnhangError):
 @click.option(
     "--most-characters",
     type=click.IntRange(500, 200_000),
+    metavar="N",
     default=8000,
     show_default=True,
-    help="The limit of one answer.",
+    help="The length limit of one answer.",
 )
 def command(root: Path, time_limit: float, most_characters: int) -> int:
-    """Offer commands to agents as tools (MCP).
+    """Serve commands to agents as tools (MCP).
 
     The tools are diagnose, attach, explain, check, verify and lint, over stdin and stdout.
 
-    An agent's program starts it and ends it by closing stdin. An agent can read nothing outside --root, run no command
+    The agent's program starts it, and ends it by closing stdin. An agent can read nothing outside --root, run no command
     and end no process.
     """
     if find_spec("mcp") is None or find_spec("mcp.server.mcpserver") is None:

@@ -68,7 +68,7 @@ def _check_tables(path: Path, tables: Mapping[str, object]) -> None:
 
     for key, value in tables.items():
         if key not in COMMANDS:
-            raise WrongUsage(f"{path}: [tool.unhang] has no key {key!r}{did_you_mean(key, COMMANDS)}")
+            raise WrongUsage(f"{path}: [tool.unhang] has no key {key!r}{did_you_mean(key, list(COMMANDS))}")
         if not isinstance(value, dict):
             raise WrongUsage(f"{path}: {key!r} of [tool.unhang] must be a table, [tool.unhang.{key}]")
 

@@ -19,7 +19,7 @@ def need_torch() -> None:
     import importlib.util
 
     if importlib.util.find_spec("torch") is None:
-        raise NoTorch("there is no torch here")
+        raise NoTorch("torch is not installed here")
 
 
 class Timings:

@@ -107,7 +107,7 @@ def keeping(text: str) -> str:
     "--debug-nccl",
     "debugs_nccl",
     is_flag=True,
-    help="Make NCCL log to files in the evidence, for this run only.",
+    help="Make NCCL log to files in the report, for this run only.",
 )
 @click.option(
     "--native", is_flag=True, help="Take C++ frames of a hang too: 300 MB of memory for each rank, for a second."
@@ -117,7 +117,9 @@ def keeping(text: str) -> str:
     metavar="HOST[:PORT]|auto|off",
     help="Judge together with the other nodes of this job; HOST is the first of them [auto if there are several].",
 )
-@click.option("--join-port", type=click.IntRange(1, 65535), help="The port at which they connect [29437].")
+@click.option(
+    "--join-port", type=click.IntRange(1, 65535), metavar="PORT", help="The port at which they connect [29437]."
+)
 @click.option(
     "--join-cert", type=click.Path(path_type=Path), help="Encrypt this connection: one certificate for all nodes (PEM)."
 )
@@ -132,7 +134,7 @@ def keeping(text: str) -> str:
     help="Which reports stay: those of runs that went wrong, all, or the newest N of unhang-reports [all].",
 )
 @format_option(
-    FORMATS, "How the verdict is told at the end: text on stderr, any other on stdout, behind the job's output."
+    FORMATS, "Format of the verdict at the end: text goes to stderr, any other to stdout, after the job's output."
 )
 @output_option("Write it to this file instead.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing at the end of a clean job.")
@@ -276,7 +278,7 @@ def run_and_report(
     from unhang.watch.supervise import run_job, say
 
     if not has_numpy():
-        say(f"there is no numpy here: the job runs, and nobody ends it when it hangs ({NoNumpy.help_text})")
+        say(f"numpy is not installed: the job runs, and is not ended if it hangs ({NoNumpy.help_text})")
     run_dir = make_run_dir()
     if options.debugs_nccl:
         options = replace(options, added={**debug_nccl(run_dir), **options.added})

@@ -36,12 +36,17 @@ def _options(function: click.decorators.FC) -> click.decorators.FC:
         ),
         click.option("--expect", type=click.Path(path_type=Path), metavar="FILE", help="What is expected, in TOML."),
         click.option(
-            "--repeat", type=click.IntRange(1, 1000), default=1, show_default=True, help="How often to run a command."
+            "--repeat",
+            type=click.IntRange(1, 1000),
+            metavar="N",
+            default=1,
+            show_default=True,
+            help="How often to run a command.",
         ),
         click.option(
             "--until-significant",
             is_flag=True,
-            help="Repeat the run after until it fails, or until its passing is no luck (95 %); --repeat is the maximum.",
+            help="Repeat the run after until it fails, or until it is unlikely (5 %) to have passed by luck; --repeat is the maximum.",
         ),
         click.option(
             "--replicas",
@@ -61,7 +66,9 @@ def _options(function: click.decorators.FC) -> click.decorators.FC:
         ),
         click.option("--stall-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'."),
         click.option("--abort-after", type=seconds, metavar="SECONDS", help="As for 'unhang run'."),
-        click.option("--seed", type=int, default=0, show_default=True, help="The seed of the bootstrap interval."),
+        click.option(
+            "--seed", type=int, metavar="N", default=0, show_default=True, help="The seed of the bootstrap interval."
+        ),
         click.option("--show-output", is_flag=True, help="Show what the job prints, on stderr."),
         click.option("--junit", type=FILE, metavar="FILE", help="Also write the checks as JUnit XML."),
         format_option(FORMATS),

@@ -71,12 +71,12 @@ def _test_of(program: Program, gate: Gate) -> tuple[ast.If | ast.IfExp | ast.Whi
 def _is_plain(program: Program, node: ast.If | ast.IfExp | ast.While) -> None:
     parent = program.parents[node]
     if isinstance(parent, ast.If) and parent.orelse == [node] and program.text(node).startswith("elif"):
-        raise NoDiff("the condition is an `elif`, to which not all ranks may come")
+        raise NoDiff("the condition is an `elif`, which not all ranks may reach")
     if any(isinstance(n, ast.Await | ast.NamedExpr | ast.Yield) for n in ast.walk(node.test)):
         raise NoDiff("the condition sets or awaits something")
     for above in program.around(node):
         if isinstance(above, ast.ExceptHandler):
-            raise NoDiff("the condition stands in an `except`, to which not all ranks come")
+            raise NoDiff("the condition is in an `except` block, which not all ranks reach")
 
 
 def even_rounds(program: Program, finding: Finding, backend: str) -> Said:
@@ -103,7 +103,7 @@ def _what_ends(program: Program, finding: Finding) -> ast.expr:
     loops = [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno <= at <= (n.end_lineno or 0)]
     heads = [n for n in loops if n.lineno == at]
     if not loops or ("loop" in lines and not heads):
-        raise NoDiff(f"line {at} is no `for` loop whose rounds could be agreed on")
+        raise NoDiff(f"line {at} is not a `for` loop whose rounds could be agreed on")
     loop = (heads or loops)[-1]
     if any(c.depends_on_rank for c in surroundings(str(program.path), loop.lineno).conditions):
         raise NoDiff("the loop is for some ranks only")
@@ -121,7 +121,7 @@ def _given_to_next(program: Program, line: int) -> ast.expr:
         made = [n for n in ast.walk(function) if isinstance(n, ast.stmt) and name in binds(n) and not _has_block(n)]
         if len(made) == 1 and isinstance(made[0], ast.Assign) and len(made[0].targets) == 1:
             return made[0].value
-    raise NoDiff("it is not certain from what the iterator that ended was made")
+    raise NoDiff("it is not certain what the exhausted iterator was made from")
 
 
 def _has_block(node: ast.stmt) -> bool:
@@ -133,7 +133,7 @@ def _is_collective(finding: Finding) -> None:
     if op in _P2P or any(
         e.source.endswith("waits") and (" in send" in e.text or " in recv" in e.text) for e in finding.evidence
     ):
-        raise NoDiff("the ranks send to each other there: which side should do another thing is yours to decide")
+        raise NoDiff("the ranks send to each other there: which side should change is yours to decide")
 
 
 def _helper(
@@ -191,7 +191,7 @@ def modules(program: Program) -> tuple[str, str]:
     ]
     imports = [n for n in program.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
     if missing and (not imports or not program.is_alone(imports[-1])):
-        raise NoDiff("the file imports nothing by which a helper could be written")
+        raise NoDiff("the file has no plain import after which the missing one could be added")
     if missing:
         program.insert_after(imports[-1], "".join(f"{line}{program.newline}" for line in missing))
     return torch or "torch", dist or "dist"

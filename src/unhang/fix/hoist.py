@@ -50,7 +50,7 @@ def hoist(program: Program, line: int, gate_line: int, makers: Callable[[str], b
     if move.whole is statement and not _goes_whole(statement, call):
         expression = _alone(program, statement, call)
     elif any(_WRITES.fullmatch(called(c)) for c in calls_in(move.whole)):
-        raise NoDiff("the statement also prints or writes, which one rank alone should do")
+        raise NoDiff("the statement also prints or writes, which only one rank should do")
     moving: ast.AST = expression or move.whole
     move.uses |= loads([moving])
     if missing := {
@@ -96,7 +96,7 @@ def _alone(program: Program, statement: ast.stmt, call: ast.Call) -> ast.Call:
     while node is not statement:
         child, node = node, program.parents[node]
         if isinstance(node, _CONDITIONAL) and not (isinstance(node, ast.BoolOp) and node.values[0] is child):
-            raise NoDiff("the call is made in a part of the expression that may not be reached")
+            raise NoDiff("the call is in a part of the expression that may not be evaluated")
     return call
 
 
@@ -113,7 +113,7 @@ def _way_out(
             before = [s for s in block[: block.index(node)] if isinstance(s, ast.If) and s.test.lineno == gate_line]
             if before:
                 return _behind(program, before[0], chain[: inside + 1], is_rank)
-    raise NoDiff(f"the condition of line {gate_line} does not stand around the call")
+    raise NoDiff(f"the condition of line {gate_line} does not enclose the call")
 
 
 def _within(program: Program, chain: Sequence[ast.AST], makers: Callable[[str], bool], is_rank: IsRank) -> _Move:
@@ -121,7 +121,7 @@ def _within(program: Program, chain: Sequence[ast.AST], makers: Callable[[str], 
     assert isinstance(gate, ast.If)
     for above in program.around(gate):  # the outermost condition on the rank is the one to leave
         if isinstance(above, ast.If) and is_rank(above.test):
-            raise NoDiff("several conditions on the rank stand around the call")
+            raise NoDiff("several conditions on the rank enclose the call")
     if _is_elif(program, gate):
         raise NoDiff("the condition is an `elif`")
     in_else = chain[-2] in gate.orelse
@@ -161,7 +161,7 @@ def _collect(move: _Move, way: Sequence[ast.AST], ifs: Sequence[ast.AST], is_ran
         kept = _without_rank(move.program, outer.test, is_rank)
         if block is outer.orelse:
             if is_rank(outer.test) and isinstance(outer.test, ast.BoolOp):
-                raise NoDiff("the call stands in the `else` of a condition on the rank and on more")
+                raise NoDiff("the call is in the `else` of a condition on the rank and on something else")
             kept = f"not ({kept})" if kept else ""
         if kept:
             move.tests.append(kept)

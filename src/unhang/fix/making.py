@@ -122,11 +122,11 @@ def _hoist(program: Program, finding: Finding, backend: str) -> Said:
     assert gate is not None
     assert place is not None
     if (finding.collective or {}).get("op") in ("send", "recv"):
-        raise NoDiff("the ranks send to each other there: which side should do another thing is yours to decide")
+        raise NoDiff("the ranks send to each other there: which side should change is yours to decide")
     found = surroundings(str(program.path), place.line).conditions
     near = next((c for c in found if c.line == gate.line), None)
     if near is None:
-        raise NoDiff(f"line {gate.line} holds another condition now")
+        raise NoDiff(f"line {gate.line} has another condition now")
     functions = {e.text.rpartition(" in ")[2] for e in finding.evidence if e.source.endswith("stack")}
     functions |= {
         step.partition(":")[0].split()[-1]

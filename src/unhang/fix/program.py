@@ -54,7 +54,7 @@ class Program:
             self.data.decode()
             self.tree = ast.parse(self.data)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise NoDiff(f"{path} is no Python that this version can read") from None
+            raise NoDiff(f"{path} is not Python that this version can read") from None
         self._starts = [0]
         for line in self.data.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
@@ -169,7 +169,7 @@ class Program:
             NoDiff: a text over several lines stands in it, which would change.
         """
         if any(isinstance(n, ast.Constant | ast.JoinedStr) and n.lineno != n.end_lineno for n in ast.walk(node)):
-            raise NoDiff("what is to be moved holds a text over several lines")
+            raise NoDiff("the code to be moved contains a string over several lines")
         old = self.indent(node)
         end = self._starts[node.end_lineno or node.lineno] if self.is_alone(node) else self.end(node)
         lines = self.data[self.start(node) : end].decode().splitlines()
@@ -191,7 +191,7 @@ class Program:
         try:
             ast.parse(text)
         except (SyntaxError, ValueError):
-            raise NoDiff("the mended file would not be a program") from None
+            raise NoDiff("the changed file would not be valid Python") from None
         return text
 
 

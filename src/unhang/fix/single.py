@@ -26,7 +26,7 @@ def find_unused(program: Program, finding: Finding) -> Said:
     call = wraps[0]
     given = {k.arg: k.value for k in call.keywords}
     if "static_graph" in given or None in given:
-        raise NoDiff("what DDP is given is not told by that line alone")
+        raise NoDiff("that line alone does not show what DDP is given")
     if (value := given.get("find_unused_parameters")) is not None:
         if program.text(value) == "True":
             raise NoDiff("DDP looks for unused parameters already")
@@ -58,7 +58,7 @@ def raise_again(program: Program, finding: Finding) -> Said:
     if isinstance(last, ast.Continue | ast.Break | ast.Pass):
         program.replace(last, "raise")
     elif isinstance(last, ast.Return | ast.Raise | ast.If | ast.With | ast.For | ast.While | ast.Try):
-        raise NoDiff("the `except` ends in a way of its own")
+        raise NoDiff("the `except` block ends with a statement that cannot be replaced by `raise`")
     else:
         program.follow_with(last, "raise")
     return Said(

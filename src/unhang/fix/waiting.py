@@ -53,9 +53,9 @@ def _asks_for_the_rank(program: Program, inside: ast.stmt, gate: ast.If) -> bool
 def _with_a_barrier(program: Program, writer: ast.If, reader: ast.stmt) -> Said:
     for above in program.around(writer):
         if isinstance(above, ast.ExceptHandler | ast.Try | ast.While):
-            raise NoDiff("not every rank may come to the line behind the one that writes")
+            raise NoDiff("not every rank may reach the line after the one that writes")
     if surroundings(str(program.path), writer.lineno).conditions:
-        raise NoDiff("the one that writes stands under a condition of its own")
+        raise NoDiff("the code that writes is under a condition of its own")
     between = program.block_of(writer)
     start = between.index(writer) + 1
     if any(called(c) == "barrier" for s in between[start : between.index(reader) + 1] for c in calls_in(s)):

@@ -16,7 +16,7 @@ from unhang.lint.conditions import (
     is_once,
     is_refusal,
 )
-from unhang.lint.divergence import GROUPS, Cause, compared, conditional_of, either_way, finding_of
+from unhang.lint.divergence import BEFORE_IT, GROUPS, Cause, compared, conditional_of, either_way, finding_of
 from unhang.lint.ir import Found, Function, If, Op, Stmt
 from unhang.lint.link import Link
 from unhang.lint.single import (
@@ -127,7 +127,7 @@ class Branches(Calls):
 
     def conditional_part(self, condition: Value, line: int, mark: int) -> None:
         """Effects from `mark` on are made only where a part of an expression is true."""
-        self._part(Cause(condition, line, "the condition before it", self.path), self._cut(mark), [])
+        self._part(Cause(condition, line, BEFORE_IT, self.path), self._cut(mark), [])
 
     def _tested(self, s: If) -> Value:
         """What a condition is worth; nothing, where all ranks take the same way though their values differ."""

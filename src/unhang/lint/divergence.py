@@ -29,6 +29,7 @@ _SAME_BATCH = re.compile(
     r"tensor|model|(?:^|[_.:])(?:tp|mp|pp|cp|sp|ep)(?=[_.(]|$|group)|pipe|seq|context|ring|ulysses|head|embed|expert"
 )
 GROUPS = ("new_group", "device_mesh")
+BEFORE_IT = "the condition before it"  # of a part of an expression, which has no text of its own
 
 
 class Cause(NamedTuple):
@@ -104,12 +105,15 @@ def finding_of(
         "at": str(cause.line), "other": other.way[-1].text if other else "", "other_line": str(other.way[0].line) if other else "",
     }  # fmt: skip
     keyword = "the loop" if is_loop else "the condition"
-    way = [(cause.path, cause.line, f"{keyword} `{cause.text}` {_how(cause.value)}")]
+    named = cause.text if cause.text == BEFORE_IT else f"{keyword} `{cause.text}`"
+    way = [(cause.path, cause.line, f"{named} {_how(cause.value)}")]
     if exit_at:
         way.append((path, line, f"some ranks {kind} here"))
     way += [(p.path, p.line, p.text if p.text.endswith(")") else f"{p.text}()") for p in effect.way]
     code = _code(cause, effect, other is not None, kind, is_loop)
     variant = "left" if exit_at and code in ("LNT106", "LNT115", "LNT209", "LNT210") else ""
+    if code == "LNT101" and len(effect.way) == 1:
+        variant = "own"
     return Found(code, line, column + 1, words, way, [], False, variant, effect.calls)
 
 

@@ -39,7 +39,7 @@ def read_file(path: str, data: bytes, is_wanted: bool = False) -> File:
         with deep_and_quick():
             _parse(file, data)
     except SyntaxError as error:
-        file.reason = f"line {error.lineno or 1} is no Python that this Python can read: {error.msg}"
+        file.reason = f"line {error.lineno or 1} is not Python that this Python can read: {error.msg}"
     except (RecursionError, MemoryError):
         file.reason = "its code is nested too deeply to be followed"
     except (UnicodeDecodeError, LookupError, ValueError) as error:

@@ -81,5 +81,5 @@ def read_settings(
 def _texts(path: Path | None, table: dict[str, Any], key: str) -> tuple[str, ...]:
     value = table.get(key, [])
     if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise WrongUsage(f"{path}: {key!r} of [tool.unhang.lint] must be a list of texts")
+        raise WrongUsage(f"{path}: {key!r} of [tool.unhang.lint] must be a list of strings")
     return tuple(value)

@@ -23,7 +23,7 @@ def confined(text: str, root: Path) -> Path:
         OutOfRoot: it leads out of the root, is no path of this machine, or is not there.
     """
     if not text or "\0" in text or "://" in text:
-        raise OutOfRoot(f"{text!r} is no path below {root}")
+        raise OutOfRoot(f"{text!r} is not a path below {root}")
     if ".." in Path(text).parts:
         raise OutOfRoot(f"{text!r}: '..' is not allowed; name a path below {root}")
     path = root / text

@@ -56,7 +56,7 @@ def decode_json(data: bytes, name: str) -> object:
     """JSON text as plain objects.
 
     Raises:
-        UnreadableInput: it is no JSON, or cut.
+        UnreadableInput: it is not JSON, or cut.
     """
     import msgspec  # costs more than reading a log that needs none of it
 

@@ -251,7 +251,7 @@ class _Walk:
 
     def _add_subfolder(self, path: Path, depth: int) -> None:
         if depth <= 0:
-            self.absent.append(Unavailable(f"folder {path}", f"it lies more than {MAX_DEPTH} folders deep"))
+            self.absent.append(Unavailable(f"folder {path}", f"it is more than {MAX_DEPTH} folders deep"))
         elif FOLDER_NAME.match(path.name) or any(os.path.isdir(path / name) for name in ("ranks", "bundle")):
             self.add(path)
         else:

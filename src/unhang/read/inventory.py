@@ -52,7 +52,7 @@ def present_evidence(
         if count:
             found.append(f"{what} {_ranks(count)}")
     if log_lines:
-        found.append(f"output ({log_lines} lines)")
+        found.append(f"{log_lines} line{'s' if log_lines > 1 else ''} of output")
     return tuple(found)
 
 

@@ -77,7 +77,7 @@ def parse_page(data: bytes, name: str = "page.bin") -> Page:
         UnreadableInput: it is no page, or of another format.
     """
     if len(data) < HEADER.size or not data.startswith(MAGIC_BYTES):
-        raise unreadable(name, "no page of the recorder")
+        raise unreadable(name, "not a page of the recorder")
     header = HEADER.unpack_from(data)
     if header[1] != FORMAT:
         raise unreadable(name, f"page format {header[1]}", f"only format {FORMAT} can be read: use a newer unhang")

@@ -97,7 +97,7 @@ def report_beside(path: Path) -> Path:
         return path
     if holds_report(path.parent) and path.name in REPORTS:
         return path.parent / REPORT
-    raise NotEvidence(f"{path}: unhang wrote it, and it is no evidence; give the report.json or the bundle of the run")
+    raise NotEvidence(f"{path}: unhang wrote it, and it is not evidence; give the report.json or the bundle of the run")
 
 
 @dataclass(frozen=True, slots=True)

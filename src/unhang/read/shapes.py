@@ -31,14 +31,14 @@ def read_shapes(path: Path) -> Shapes:
     if path.suffix == ".safetensors":
         length = struct.unpack("<Q", data[:8])[0] if len(data) >= 8 else 0
         if not 0 < length <= min(len(data) - 8, _MOST_BYTES):
-            raise unreadable(str(path), "it is no safetensors file, or cut", _HELP)
+            raise unreadable(str(path), "it is not a safetensors file, or cut", _HELP)
         data = data[8 : 8 + length]
     elif len(data) > _MOST_BYTES:
         raise unreadable(str(path), f"it is larger than {_MOST_BYTES >> 20} MiB", _HELP)
     try:
         content = decode_json(data, str(path))
     except UnreadableInput as error:
-        raise unreadable(str(path), "it is no JSON", _HELP) from error
+        raise unreadable(str(path), "it is not JSON", _HELP) from error
     shapes = {name: sizes for name, value in _items(content) if (sizes := _sizes(value)) is not None}
     if not shapes:
         raise unreadable(str(path), "it holds no shapes of tensors", _HELP)

@@ -293,7 +293,7 @@ def _note(diagnosis: Diagnosis, schedule: Schedule) -> str:
     group, seq = (finding.process_group or {}).get("pg_desc"), (finding.collective or {}).get("seq")
     open_at = [f.position for r in schedule.ranks if (f := schedule.front(r)) is not None and f.group == group]
     if isinstance(seq, int) and open_at and seq < min(open_at):
-        where += f"\nThe ranks part at call #{seq}; the calls from there to the one that is replayed pair by chance."
+        where += f"\nThe ranks diverge at call #{seq}; the calls from there to the one that is replayed pair by chance."
     if diagnosis.job.backend == "nccl":
         where += "\nThe job ran on nccl, where the call waits for ever; gloo may end the process instead."
     return where

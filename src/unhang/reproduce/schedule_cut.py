@@ -88,9 +88,7 @@ def _finding(diagnosis: Diagnosis) -> Finding:
     if diagnosis.outcome in (Outcome.CLEAN, Outcome.STRAGGLER, Outcome.MOVES):
         raise NotReproducible(f"nothing to reproduce: the job did not fail ({diagnosis.outcome})")
     if not diagnosis.findings:
-        raise NotReproducible(
-            "nothing to reproduce: no cause is established, so that no program could be said to show it"
-        )
+        raise NotReproducible("nothing to reproduce: no cause is established, so no program could be said to show it")
     finding = diagnosis.findings[0]
     if not finding.culprit_ranks:
         raise NotReproducible(f"cannot be replayed: no rank is named as the cause ({finding.title})")

@@ -268,4 +268,4 @@ def _reason(kind: str, case: Case) -> str:
         return f"{kind}: {given[kind]}"
     if area in given:
         return f"{area}: {given[area]}"
-    return f"{kind} was not read" if area in case.present else f"{area} was not asked for"
+    return f"{kind} was not read" if area in case.present else f"{area}: not asked for"

@@ -190,7 +190,7 @@ class Needs:
 
     def place(self, name: str, readings: Iterable[Reading]) -> str:
         """Where a value is from, for people."""
-        return "of the plan" if self.planned(name) else f"on {hosts_of(readings)}"
+        return "in the plan" if self.planned(name) else f"on {hosts_of(readings)}"
 
     @property
     def who(self) -> str:

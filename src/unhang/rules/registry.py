@@ -296,7 +296,7 @@ def _stall_note(wait: Stall) -> str:
     event, usual = wait.events[0], f"a step takes {wait.usual_s:.2g} s otherwise"
     if wait.is_reckoned:
         return f"the bar's {event['rate']} s/it is a moving average: it comes from one wait of about {wait.wait_s:.0f} s; {usual}"
-    return f"the job stood still for about {wait.wait_s:.0f} s before step {event['done']}; {usual}"
+    return f"the job made no progress for about {wait.wait_s:.0f} s before step {event['done']}; {usual}"
 
 
 def _notes(s: Situation, found: Sequence[Finding]) -> tuple[str, ...]:

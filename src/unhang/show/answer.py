@@ -18,6 +18,7 @@ View = Mapping[str, Any]
 _NOTHING = Markup("")
 _SETTING = re.compile(r"(export )?[A-Za-z_]\w*=\S*$")
 _MOST_BOXES = 6
+_LONG_NAME = re.compile(r"(\w{20,})")
 
 
 def copy_button(text: str, what: str, label: str = "Copy") -> Markup:
@@ -98,7 +99,16 @@ def _code(label: str, text: str, hint: Part = None) -> Markup:
 
 def _inline(text: str) -> list[Part]:
     """Text in which what stands between backticks is code."""
-    return [tag("code", part) if i % 2 else part for i, part in enumerate(text.split("`"))]
+    return [tag("code", part) if i % 2 else _breakable(part) for i, part in enumerate(text.split("`"))]
+
+
+def _breakable(text: str) -> list[Part]:
+    """Text whose longest names may go on in the next line after an underscore, and not just anywhere."""
+    parts: list[Part] = []
+    for i, part in enumerate(_LONG_NAME.split(text)):
+        pieces = part.split("_") if i % 2 else [part]
+        parts += [piece if j == len(pieces) - 1 else (f"{piece}_", Markup("<wbr>")) for j, piece in enumerate(pieces)]
+    return parts
 
 
 def _prose(label: str, text: str) -> Part:

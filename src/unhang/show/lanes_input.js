@@ -240,7 +240,7 @@ async function showLanes(view) {
   const count = drawn.data.ranks.length;
   drawn.canvas.setAttribute("aria-label", `Time lanes of ${count} ranks. ${view.headline}`);
   const notes = [];
-  if (count > 90) notes.push(`${count} ranks: each line of the large block stands for several, and the worst state among them shows.`);
+  if (count > 90) notes.push(`${count.toLocaleString("en")} ranks: each line of the large block stands for several, and the worst state among them shows.`);
   if (lanes.leftOut > 0) notes.push(`The last ${lanes.most} calls of each rank are shown; ${lanes.leftOut.toLocaleString("en")} earlier ones are not.`);
   byId("lanes-note").textContent = notes.join(" ");
   new ResizeObserver(() => { if (drawn.canvas.parentElement.clientWidth !== drawn.width) drawn.resize(); }).observe(byId("stage"));

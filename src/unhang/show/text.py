@@ -36,6 +36,7 @@ from unhang.show.wait_graph import WaitGraph, WaitNode, wait_graph, without_wait
 
 _MOST_ROOTS, _MOST_FRAMES = 3, 4
 _MOST = 12  # lines of one list: a report must stay readable at any number of ranks
+_MANY_RULES = 3  # from here on their number says more than their names
 _BADGE = {
     Outcome.HANG: "bad",
     Outcome.CRASH: "bad",
@@ -255,8 +256,10 @@ def _deciding(paper: Paper, diagnosis: Diagnosis) -> None:
     if reasons:
         paper.heading("What would decide it")
     for reason, rules in reasons[:_MOST]:
-        names = ", ".join(rules[:6]) + (f" and {len(rules) - 6} more" if len(rules) > 6 else "")
-        paper.prose(f"{reason}: {names} could not judge", lead="- ")
+        who = ", ".join(rules) if len(rules) < _MANY_RULES else f"{len(rules)} rules"
+        paper.prose(f"{reason}: {who} could not judge", lead="- ")
+    if reasons and not diagnosis.job.command:
+        paper.prose("The next run records all of this if it is started with: unhang run -- COMMAND")
 
 
 def _next_steps(paper: Paper, steps: Sequence[NextStep]) -> None:

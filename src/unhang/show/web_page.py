@@ -169,7 +169,7 @@ def _facts(job: Job, diagnosis: Diagnosis, case: Case) -> list[list[str]]:
     hang = diagnosis.hang
     rows = [
         ("Command", " ".join(job.command)),
-        ("Ranks", f"{job.world_size or len(case.world)}" + (f" on {job.nodes} nodes" if job.nodes > 1 else "")),
+        ("Ranks", f"{job.world_size or len(case.world):,}" + (f" on {job.nodes} nodes" if job.nodes > 1 else "")),
         ("Backend", job.backend),
         ("torch", job.torch_version),
         ("Started", _moment(job.started_ns) if job.started_ns > 0 else ""),
@@ -180,7 +180,7 @@ def _facts(job: Job, diagnosis: Diagnosis, case: Case) -> list[list[str]]:
         ("Exit code", "" if job.exit_code is None else str(job.exit_code)),
         ("Ended by", "unhang" if job.ended_by_us else ""),
         ("Groups", _group_counts(case)),
-        ("Calls recorded", str(len(case.calls)) if len(case.calls) else ""),
+        ("Calls recorded", f"{len(case.calls):,}" if len(case.calls) else ""),
         *course_lines(case),
         *run_card(case),
     ]
@@ -339,7 +339,7 @@ def _static(data: View, diagnosis: Diagnosis, case: Case, waits: WaitsFor) -> di
     rule = about_rule(data["rule"])
     return {
         "title": markup(f"{data['word'].upper()}: {data['headline']}"[:160]),
-        "command": markup(facts.get("Command", "")),
+        "command": markup(facts.get("Command") or next(iter(diagnosis.inventory.present), "")),
         "when": markup(facts.get("Started", "")),
         "verdict": verdict(data, issue_text(diagnosis, case, waits), bool(rule)),
         "remedies": remedies(data),

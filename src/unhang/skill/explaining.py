@@ -130,7 +130,7 @@ def explained_file(path: Path) -> Lines:
     if kind in (Kind.OUTPUT, Kind.OTHER) and (document := _explained_document(path)) is not None:
         return document
     if kind is not Kind.OUTPUT:
-        raise NoText(f"{path} is no log and no script ({kind.value})")
+        raise NoText(f"{path} is neither a log nor a script ({kind.value})")
     output = read_output(path)
     is_script = _is_script(path, output)
     settings = Lines(str(path), _line_count(output), (), tuple(variables_of(read_source(path)) if is_script else ()))

@@ -223,7 +223,7 @@ def _refuse_foreign(folder: Path, files: Mapping[str, str]) -> None:
     if not folder.exists() and not folder.is_symlink():
         return
     if not folder.is_dir():
-        raise FolderInTheWay(f"{folder} is no folder")
+        raise FolderInTheWay(f"{folder} is not a folder")
     there = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
     if not there:
         return

@@ -108,7 +108,7 @@ def _stem(word: str) -> str:
 
 def topics_text(topics: tuple[Topic, ...]) -> str:
     """The topics, and how to find out which of them it is."""
-    out = ["It is no message that is known. These speak of it:", ""]
+    out = ["No message is known that contains this. What comes closest:", ""]
     out += [f"  {t.name}: {t.summary}" for t in topics]
     out += ["", "More of one: unhang explain NAME. Which of them it is:"]
     out += ["  'unhang attach' looks at a job that hangs now,", "  'unhang run -- COMMAND' watches the next one,"]

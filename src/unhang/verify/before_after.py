@@ -218,10 +218,12 @@ def _before_fails(before: Side) -> Check:
     name = "before_fails"
     failing = [run for run in before.runs if run.has_failed]
     if not failing:
-        return failed(name, f"the before shows no failure in {len(before.runs)} runs, so that the after proves nothing")
+        return failed(
+            name, f"no failure in {len(before.runs)} runs before the change, so the runs after it prove nothing"
+        )
     with_cause = next((run for run in failing if run.findings), None)
     if with_cause is None:
-        reason = f"the before failed ({failing[0]}), but no cause is established"
+        reason = f"the run before failed ({failing[0]}), but no cause is established"
         return replace(skipped(name, reason), is_own=True)
     finding = with_cause.findings[0]
     return passed(name, f"{with_cause.diagnosis.outcome.value}: {finding.cause}, {where(finding) or finding.title}")
@@ -230,7 +232,7 @@ def _before_fails(before: Side) -> Check:
 def _cause_is_gone(before: Side, after: Side) -> Check:
     name = "cause_is_gone"
     if not before.causes:
-        return skipped(name, "the before has no established cause")
+        return skipped(name, "the run before has no established cause")
     for number, run in enumerate(after.runs, 1):
         if same := [f for f in run.findings if f.cause in before.causes]:
             which = f"run {number}: " if len(after.runs) > 1 else ""
@@ -244,16 +246,18 @@ def _comes_as_far(before: Side, after: Side) -> Check:
     failing = [run for run in before.runs if run.has_failed]
     ranks = [max((len(run.case.world) for run in failing), default=0), min(len(run.case.world) for run in after.runs)]
     if ranks[0] and not ranks[1]:
-        return replace(skipped(name, f"nothing shows that the after had ranks; the before had {ranks[0]}"), is_own=True)
+        return replace(
+            skipped(name, f"nothing shows that the run after had ranks; the run before had {ranks[0]}"), is_own=True
+        )
     if ranks[1] < ranks[0]:
-        return failed(name, f"the after had {ranks[1]} rank{'s' * (ranks[1] != 1)}, the before {ranks[0]}")
+        return failed(name, f"the run after had {ranks[1]} rank{'s' * (ranks[1] != 1)}, the run before {ranks[0]}")
     reached = [run.steps for run in failing if run.steps is not None]
     far = [run.steps for run in after.runs if run.steps is not None]
     if not reached or len(far) < len(after.runs):
         return replace(skipped(name, "steps are not known of all runs"), is_own=max(reached, default=0) > 0)
     furthest, least = max(reached), min(far)
     if least < furthest:
-        return failed(name, f"the after ended at step {least}, the before failed at step {furthest} only")
+        return failed(name, f"the run after ended at step {least}, and the run before failed only at step {furthest}")
     if not least:
         return skipped(name, "no optimizer of torch made a step, so that steps cannot be counted")
-    return passed(name, f"the before failed at step {furthest}, the after came to step {least}")
+    return passed(name, f"the run before failed at step {furthest}, the run after reached step {least}")

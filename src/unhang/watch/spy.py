@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+_PAUSE_S = 0.05  # before the next try at a process that another one traces; longer each time
+
 
 @cache
 def py_spy() -> str | None:
@@ -35,7 +37,7 @@ def _start(pid: int, is_stopped: bool, options: Sequence[str]) -> subprocess.Pop
             [program, "dump", "--json", "--full-filenames", *how, *options, "--pid", str(pid)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
     return None
 
@@ -49,22 +51,44 @@ def take_stacks(
 
     Blocks: up to `timeout_s`.
     """
-    running = {pid: _start(pid, pid in stopped, options) for pid in pids}
-    deadline = time.monotonic() + timeout_s
+    deadline, pause_s = time.monotonic() + timeout_s, _PAUSE_S
     found: dict[int, list[Any]] = {}
-    for pid, process in running.items():
-        if process is None:
-            continue
-        try:
-            out, _ = process.communicate(timeout=max(0.05, deadline - time.monotonic()))
-            with suppress(ValueError):
-                threads = json.loads(out)
-                if isinstance(threads, list) and threads:
-                    found[pid] = _with_our_numbers(pid, threads)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+    todo = list(pids)
+    while todo:
+        running = {pid: _start(pid, pid in stopped, options) for pid in todo}
+        todo = [
+            pid for pid, process in running.items() if process is not None and _is_held(pid, process, deadline, found)
+        ]
+        if time.monotonic() + pause_s > deadline:
+            break
+        if todo:
+            time.sleep(pause_s)
+            pause_s *= 2
     return found
+
+
+def _is_held(pid: int, process: subprocess.Popen[bytes], deadline: float, found: dict[int, list[Any]]) -> bool:
+    """Takes what py-spy tells of a process into `found`; whether it failed since another one traces that process now.
+
+    A process has one tracer at a time, and py-spy holds it for some ten milliseconds: two who look at the same job at the same
+    moment meet. Who may open the memory has the right to trace, so that the refusal passes.
+    """
+    try:
+        out, said = process.communicate(timeout=max(0.05, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return False
+    with suppress(ValueError):
+        threads = json.loads(out)
+        if isinstance(threads, list) and threads:
+            found[pid] = _with_our_numbers(pid, threads)
+    if pid in found or b"EPERM" not in said:
+        return False
+    with suppress(OSError):
+        os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY))
+        return True
+    return False
 
 
 def _with_our_numbers(pid: int, threads: list[Any]) -> list[Any]:

@@ -31,13 +31,13 @@ CASES = {
         ),
         Quiet(
             log_case("NVRM: Xid (PCI:0000:01:00): 145, RLW_RXPIPE Nonfatal XC0 i0 Link 13 (0x0409a0c2 0x00000008)\n"),
-            "an error of a link that was mended",
+            "a link error that was corrected",
         ),
         Quiet(
             log_case(
                 "NVRM: Xid (PCI:0000:10:1c): 63, pid=9, Row Remapper: New row marked for remapping\nstep 3 loss 0.1\n"
             ),
-            "a row that is mended at the next reset",
+            "a row that is repaired at the next reset",
         ),
         Quiet(
             log_case("pcieport 0000:00:03.0: AER: Corrected error received: 0000:00:03.0\n"),

@@ -26,6 +26,6 @@ CASES = {
         ),
         Quiet(readings_case(_rank("1.13.1", "2.14.3")), "the variable that brings it out is not set"),
         Quiet(readings_case(_rank("2.13.0+cpu", None, "2.4.6")), "a build without NCCL"),
-        Quiet(readings_case(_rank("2.7.1+cu126", "2.26.2", "2.1.0")), "the version that mends it"),
+        Quiet(readings_case(_rank("2.7.1+cu126", "2.26.2", "2.1.0")), "the version that fixes it"),
     ),
 }

@@ -14,7 +14,7 @@ CASES = {
         Fires(make_case({1: [_DONE], **{r: [_DONE, _OPEN] for r in (0, 2, 3)}}), (1,), 10),
         Quiet(
             make_case({1: [_DONE], **{r: [_DONE, _OPEN] for r in (0, 2, 3)}}, hang=None),
-            "a job that runs: somebody always waits for somebody",
+            "a job that runs: some rank is always waiting",
         ),
         Quiet(
             make_case({r: [_DONE, _OPEN] for r in range(4)}),

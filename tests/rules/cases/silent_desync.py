@@ -37,7 +37,7 @@ CASES = {
         Fires(log_case(_values(*_ROUNDS)), ()),
         Quiet(
             log_case(_values(*_ROUNDS[1:])),
-            "the ranks print unlike values from the start: each may hold a part of the model",
+            "the ranks print different values from the start: each may hold a part of the model",
         ),
         Quiet(
             log_case(_values(*_ROUNDS, also="DiLoCo ")),

@@ -54,7 +54,7 @@ def make(folder: Path, **job: object) -> Path:
         (["empty"], "empty: it is empty"),
         (
             ["comparison.json"],
-            "comparison.json: unhang wrote it, and it is no evidence; give the report.json or the bundle of the run",
+            "comparison.json: unhang wrote it, and it is not evidence; give the report.json or the bundle of the run",
         ),
     ],
 )

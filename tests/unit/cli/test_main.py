@@ -80,7 +80,7 @@ def test_without_torch_what_needs_it_is_one_line(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     assert main(arguments) == 2
-    line = "unhang: there is no torch here (install torch into the environment of unhang)\n"
+    line = "unhang: torch is not installed here (install torch into the environment of unhang)\n"
     assert capsys.readouterr() == ("", line)
 
 
@@ -107,7 +107,7 @@ def test_a_fault_of_ours_is_no_finding() -> None:
     ("act", "line"),
     [
         ("open('/no/such/file')", "unhang: /no/such/file: No such file or directory\n"),
-        ("__import__('torch')", "unhang: there is no torch here (install torch into the environment of unhang)\n"),
+        ("__import__('torch')", "unhang: torch is not installed here (install torch into the environment of unhang)\n"),
     ],
 )
 def test_what_is_missing_on_the_machine_is_one_line(act: str, line: str, tmp_path: Path) -> None:

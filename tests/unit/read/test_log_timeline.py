@@ -66,7 +66,7 @@ def test_logs_that_were_copied_at_other_times_are_not_thought_apart(tmp_path: Pa
         path.write_text(f"{prefix}22:03:0{i}.100 {barrier(1, i)}\n{prefix}22:13:03.100 {name} fails\n")
         os.utime(path, (1_700_000_000 + i * 500 * 86_400,) * 2)
     assert read_paths([tmp_path]).present == (
-        "output (4 lines)",
+        "4 lines of output",
         "clocks of 2 machines agree within 1.0 s (estimated from what they logged)",
     )
 

@@ -275,7 +275,7 @@ def load_reference(path: Path) -> Reference:
     except OSError as error:
         raise UnreadableInput(f"{path}: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UnreadableInput(f"{path} is no reference of collectives: {error}") from error
+        raise UnreadableInput(f"{path} is not a reference file of collectives: {error}") from error
     if reference.schema != SCHEMA:
         raise UnreadableInput(f"{path} has the schema {reference.schema!r}, not {SCHEMA!r}")
     return reference

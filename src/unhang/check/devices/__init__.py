@@ -192,7 +192,7 @@ def _amd(why_not_nvidia: str = "no driver of NVIDIA") -> Devices:
     except (OSError, RuntimeError) as error:
         raise NoDevices(f"{why_not_nvidia}, and amdsmi: {error}") from error
     if not found:
-        raise NoDevices(f"{why_not_nvidia}, and amdsmi tells of no device")
+        raise NoDevices(f"{why_not_nvidia}, and amdsmi reports no device")
     return Devices("amd", {"count": len(found)}, found)
 
 

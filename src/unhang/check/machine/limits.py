@@ -206,7 +206,7 @@ def tracing() -> Iterator[Reading]:
         OSError: this is not Linux, or the machine is too slow to try.
     """
     if sys.platform != "linux":
-        raise OSError("processes are looked into on Linux only")
+        raise OSError("processes can be inspected on Linux only")
     try:
         problem = str(limited(_try, _TRACE_LIMIT_S))
     except (TookTooLong, RuntimeError) as error:

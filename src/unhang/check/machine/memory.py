@@ -32,7 +32,7 @@ def memory(root: Path = Path("/")) -> Iterator[Reading]:
     rows = re.findall(r"^(\w+): +(\d+) kB$", (root / "proc/meminfo").read_text(), re.MULTILINE)
     known = {name: int(value) << 10 for name, value in rows}
     if "MemTotal" not in known:
-        raise OSError("/proc/meminfo tells no MemTotal")
+        raise OSError("/proc/meminfo has no MemTotal")
     available = known.get("MemAvailable", known.get("MemFree", 0))
     groups = [group for folder in groups_of("memory", root) if (group := _left(folder)) is not None]
     left, limit = min(groups, default=(available, None))

@@ -69,7 +69,7 @@ def destroy(limit_s: float) -> bool:
         except RuntimeError:  # no more threads: then without a limit of our own
             work()
         if not gone.wait(limit_s):
-            log("unhang", f"destroy_process_group did not come back within {limit_s:.0f} s; it is left behind")
+            log("unhang", f"destroy_process_group did not return within {limit_s:.0f} s; it is left behind")
             # What is left behind may keep the interpreter from ending as well.
             atexit.register(_end_process_after, LAST_RESORT_S)
         return gone.is_set()

@@ -220,7 +220,7 @@ def flight_recorder_size(environ: Mapping[str, str] | None = None) -> tuple[str,
     if not name:
         return f"flight recorder: torch's own size, {_entries(DEFAULT_ENTRIES)} per rank since torch 2.13", ""
     if not (text.isascii() and text.isdecimal()):
-        return f"flight recorder: {name}={text}", f"{name}={text} is no number of entries"
+        return f"flight recorder: {name}={text}", f"{name}={text} is not a number of entries"
     entries = int(text)
     if not entries:
         return f"flight recorder: off ({name}=0)", ""

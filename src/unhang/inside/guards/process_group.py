@@ -54,7 +54,7 @@ def process_group(
         RanksDiffer: the ranks are not set up alike, or one came to its end where another still makes a call.
         PeerFailed: another rank failed first.
         RuntimeError: there is a process group already, or torch was built without torch.distributed.
-        ValueError: `timeout` or `grace` is no length of time.
+        ValueError: `timeout` or `grace` is not a length of time.
 
     Example:
         ```python

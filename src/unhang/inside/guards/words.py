@@ -80,19 +80,19 @@ def seconds_of(value: Duration) -> float:
     """Seconds of a number, a timedelta, or a text such as "90", "30 s", "10m", "1.5h".
 
     Raises:
-        ValueError: it is no length of time, or not above zero.
+        ValueError: it is not a length of time, or not above zero.
     """
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
     elif isinstance(value, str):
         match = _TEXT.fullmatch(value)
         if match is None:
-            raise ValueError(f"{value!r} is no length of time; write seconds, or 30s, 10m, 1.5h")
+            raise ValueError(f"{value!r} is not a length of time; write seconds, or 30s, 10m, 1.5h")
         seconds = float(match[1]) * _UNITS[match[2]]
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{value!r} is no length of time; write seconds, or 30s, 10m, 1.5h")
+        raise ValueError(f"{value!r} is not a length of time; write seconds, or 30s, 10m, 1.5h")
     else:
         seconds = float(value)
     if not 0 < seconds < 1e9:
-        raise ValueError(f"{value!r} is no sensible length of time; it must be above zero")
+        raise ValueError(f"{value!r} is not a sensible length of time; it must be above zero")
     return seconds

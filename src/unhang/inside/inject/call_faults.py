@@ -183,7 +183,7 @@ _CALL_FAMILY = "collectives"
 OF_CALLS = (
     Fault("skip_collective", _CALL_FAMILY, "leaves a collective out", _CALLED, (*_DIVERGED, "skipped-step"),
           "code-divergence", True, _CALLS, _made(_skip)),
-    Fault("extra_collective", _CALL_FAMILY, "makes an all_reduce too many", _CALLED, _DIVERGED,
+    Fault("extra_collective", _CALL_FAMILY, "makes one all_reduce too many", _CALLED, _DIVERGED,
           "code-divergence", True, _CALLS, _made(_extra)),
     Fault("reorder_collective", _CALL_FAMILY, "swaps a collective with the next one", _CALLED,
           _DIVERGED, "code-divergence", True, _CALLS, _reorder),
@@ -201,7 +201,7 @@ OF_CALLS = (
           "", False, "explicit reduction", _made(_reduce_op, lambda call: call.get("op") is not None)),
     Fault("missing_wait", _CALL_FAMILY, "does not wait for an asynchronous call", _CALLED, ("silent-desync",),
           "", False, "asynchronous collective", _made(_no_wait, lambda call: bool(call.get("async_op")))),
-    Fault("swallowed_exception", _CALL_FAMILY, "raises, prints and forgets in the place of a collective", _CALLED,
+    Fault("swallowed_exception", _CALL_FAMILY, "raises an exception in place of a collective, prints it, and goes on", _CALLED,
           ("swallowed-exception",), "code-divergence", True, _CALLS, _made(_swallow)),
     Fault("subgroup_not_created_by_all", _CALL_FAMILY, "leaves new_group out", (RANK, CALL),
           ("subgroup-not-created-by-all",), "code-divergence", True, "call of new_group", _make_no_group),

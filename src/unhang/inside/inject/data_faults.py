@@ -121,7 +121,7 @@ OF_DATA = (
           ("user-exception",), "user-exception", False, _WORKERS, _worked(_dies)),
     Fault("shm_exhausted", _DATA_FAMILY, "a worker of the loader dies of SIGBUS, as where /dev/shm is full", (RANK, BATCH),
           ("shm-too-small",), "shm-too-small", False, _WORKERS, _worked(_bus_error)),
-    Fault("nan_batch", _DATA_FAMILY, "a batch is no number; a program that skips such a loss leaves its peers", (RANK, BATCH),
+    Fault("nan_batch", _DATA_FAMILY, "a batch is NaN; a program that skips such a loss leaves its peers", (RANK, BATCH),
           ("skipped-step", "rank-dependent-collective", "call-left-out"), "code-divergence", True, _LOADER,
           _fetched(_not_a_number)),
 )  # fmt: skip

@@ -225,7 +225,7 @@ def _extents(cuts: Ints, dump: Loaded) -> tuple[Ints, Ints]:
     begin = np.append(dump.head.start, cuts)
     last = entry_end(dump.data, int(begin[-1]))
     if not is_end(dump.data, last):
-        raise Irregular("something stands behind the entries")
+        raise Irregular("something follows the entries")
     return begin, np.append(cuts, last)
 
 

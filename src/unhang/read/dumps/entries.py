@@ -115,7 +115,7 @@ class EntryParser:
             BadEntry: a field is missing or of the wrong type.
         """
         if not isinstance(entry, dict):
-            raise BadEntry("an entry is no dictionary")
+            raise BadEntry("an entry is not a dictionary")
         backend, op, named_p2p, peer = self._name(entry)
         group, desc = group_name(entry)
         is_p2p = named_p2p if entry.get("is_p2p") is None else entry["is_p2p"] is True
@@ -164,7 +164,7 @@ class EntryParser:
         if frames is None:
             return None
         if type(frames) is not list:
-            raise BadEntry("frames is no list")
+            raise BadEntry("frames is not a list")
         stack = self._stacks.get(id(frames))
         if stack is None:
             shown = frames[:MAX_FRAMES]
@@ -180,7 +180,7 @@ class EntryParser:
         if known is not None:
             return known
         if type(frame) is not dict:
-            raise BadEntry("a frame is no dictionary")
+            raise BadEntry("a frame is not a dictionary")
         file, line, name = frame.get("filename"), frame.get("line"), frame.get("name")
         if type(file) is not str or type(name) is not str:
             raise BadEntry("a frame without file or function")
@@ -195,13 +195,13 @@ class EntryParser:
         if known is not None:
             return known
         if type(sizes) is not list and type(sizes) is not tuple:
-            raise BadEntry("sizes are no list")
+            raise BadEntry("sizes are not a list")
         for dims in sizes:
             if (type(dims) is not list and type(dims) is not tuple) or len(dims) > MAX_DIMENSIONS:
-                raise BadEntry("a size is no list of dimensions")
+                raise BadEntry("a size is not a list of dimensions")
             for d in dims:
                 if type(d) is not int:
-                    raise BadEntry("a size is no number")
+                    raise BadEntry("a size is not a number")
         made = self._sizes[id(sizes)] = tuple(map(tuple, sizes))
         return made
 
@@ -212,9 +212,9 @@ class EntryParser:
         if known is not None:
             return known
         if type(dtypes) is not list and type(dtypes) is not tuple:
-            raise BadEntry("dtypes are no list")
+            raise BadEntry("dtypes are not a list")
         if not all(type(d) is str for d in dtypes):
-            raise BadEntry("a dtype is no string")
+            raise BadEntry("a dtype is not a string")
         made = self._dtypes[id(dtypes)] = encodable(",".join(dict.fromkeys(dtypes)))
         return made
 
@@ -224,7 +224,7 @@ def _whole(entry: dict[Any, Any], key: str, default: int) -> int:
     if value is None:
         return default
     if type(value) is not int or not 0 <= value <= INT64_MAX:
-        raise BadEntry(f"{key} is no number or out of range")
+        raise BadEntry(f"{key} is not a number or out of range")
     return value
 
 

@@ -213,7 +213,7 @@ def head_of(data: bytes, with_texts: bool = True) -> Head:
     number = int.from_bytes(data[at + 1 : at + width], "little")
     memo = Memo(texts, max(texts, default=-1) + 1)
     if not width or not memo.end <= number < MAX_MEMO or data[at + width : at + width + 2] != b"](":
-        raise Irregular("entries are no list")
+        raise Irregular("entries are not a list")
     texts[number], memo.end = "entries", number + 1
     at += width + 2
     groups = groups_of_config(fields.get("pg_config"))
@@ -254,9 +254,9 @@ def _unpickled(data: bytes, with_texts: bool) -> tuple[dict[Any, Any], dict[int,
     try:
         made = unpickler.load()
     except restricted_pickle.PICKLE_ERRORS as error:
-        raise Irregular("its head is no pickle") from error
+        raise Irregular("its head is not a pickle") from error
     if stream.tell() != len(whole) or type(made) is not tuple or len(made) != 1 or type(made[0]) is not dict:
-        raise Irregular("its head is no dictionary")
+        raise Irregular("its head is not a dictionary")
     memo: dict[int, Any] = unpickler.memo.copy() if with_texts else {}
     return made[0], {number: value for number, value in memo.items() if type(value) is str}
 

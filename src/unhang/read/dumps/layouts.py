@@ -122,7 +122,7 @@ def values_of(row: bytes) -> list[tuple[Got, Value]]:
             key, at = _value(row, at, 0)
             value, at = _value(row, at, 0)
             if not isinstance(key, Got):
-                raise Irregular("a key that is no string")
+                raise Irregular("a key that is not a string")
             if isinstance(value, Got) and row[at] in (GET, LONG_GET):
                 second, after = _value(row, at, 0)
                 if row[after] == PAIR:
@@ -131,7 +131,7 @@ def values_of(row: bytes) -> list[tuple[Got, Value]]:
     except IndexError as error:
         raise Irregular("an entry is cut") from error
     if at + 1 != len(row):
-        raise Irregular("an entry is no dictionary alone")
+        raise Irregular("an entry is not a single dictionary")
     return pairs
 
 

@@ -191,7 +191,7 @@ class Walk:
                 continue
             self._seen.add((status.st_dev, status.st_ino))
             if depth > MAX_DEPTH:
-                self.absent.append(Unavailable(f"folder {folder}", f"it lies more than {MAX_DEPTH} folders deep"))
+                self.absent.append(Unavailable(f"folder {folder}", f"it is more than {MAX_DEPTH} folders deep"))
                 continue
             parts = _folders(folder)
             for entry in entries:
@@ -275,7 +275,7 @@ class Walk:
             self.absent.append(Unavailable(url, f"it cannot be listed ({' '.join(str(error).split())[:200]})"))
             return
         if not listed:
-            self.absent.append(Unavailable(url, "nothing lies there; check the URL"))
+            self.absent.append(Unavailable(url, "nothing is there; check the URL"))
         for at, info in sorted(listed.items()):
             self._add_remote(system.unstrip_protocol(at), at, info)
 
@@ -314,7 +314,7 @@ def file_system(url: str) -> tuple[Any, str]:
     try:
         system, path = core.url_to_fs(url)
     except (ImportError, ValueError) as error:
-        raise unreadable(url, str(error), "install what it names, or copy the files to a folder") from error
+        raise unreadable(url, str(error), "install what it names, or copy the files to a local folder") from error
     return system, path
 
 

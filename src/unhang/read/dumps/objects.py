@@ -98,13 +98,13 @@ def _unpickle(data: bytes, name: str) -> object:
 
 def _checked(dump: object, name: str) -> dict[str, Any]:
     if not isinstance(dump, dict) or not any(k in dump for k in ("entries", "pg_status", "pg_config")):
-        raise unreadable(name, f"a {type(dump).__name__} that is no flight-recorder dump", "leave it out")
+        raise unreadable(name, f"a {type(dump).__name__} that is not a flight-recorder dump", "leave it out")
     version = dump.get("version")
     if not isinstance(version, str) or not version.startswith("2."):
         shown = version[:20] if isinstance(version, str) else "without a number"
         raise unreadable(name, f"flight-recorder version {shown}", "only versions 2.x can be read")
     if not isinstance(dump.setdefault("entries", []), list):
-        raise unreadable(name, "its entries are no list")
+        raise unreadable(name, "its entries are not a list")
     return dump
 
 

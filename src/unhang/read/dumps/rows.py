@@ -186,7 +186,7 @@ class _Alike(_Columns):
         self.mark_irregular(np.flatnonzero(bad_N))
 
     def fill(self, frames: bool, is_whole: bool) -> None:
-        """Computes what is no number."""
+        """Computes what is not a number."""
         self._resolve_texts()
         backend_nccl = self._read_ops()
         flags = self._values.flags

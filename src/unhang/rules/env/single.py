@@ -67,7 +67,7 @@ def _ib_timeout(s: Settings, a: Assignment, value: str) -> Opinion | None:
         return None
     if n == 0 or n >= 32:
         because = (
-            "It is no number of seconds but an exponent, 4.096 us x 2^n for n from 1 to 31, times the retries; 0 and 32 or more are "
+            "It is not a number of seconds but an exponent, 4.096 us x 2^n for n from 1 to 31, times the retries; 0 and 32 or more are "
             "infinite. With 20 (the default) and 7 retries a lost transfer is an error after about 30 s. It is not the time limit of collectives."
         )
         longer = instead(s, a, "NCCL_IB_TIMEOUT=22", "For a large or busy network: 22 is about 2 minutes")

@@ -14,7 +14,7 @@ from unhang.model import CollectiveCall, EvidenceLine, WaitEdge
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
 
-GIL = "Its dump has no stacks though its peers' have: these need the GIL, so Python stood still there. "
+GIL = "Its dump has no stacks though its peers' have: these need the GIL, so Python was blocked there. "
 
 
 @dataclass(frozen=True)

@@ -346,7 +346,7 @@ def _remarks(s: Situation) -> Iterator[str]:
     if late is not None and late.ran_ms and late.limit_ms:
         yield f"The watchdog spoke after {late.ran_ms // 1000} s although the limit is {late.limit_ms // 1000} s: it was held up itself."
     if s.events.has("watchdog.stuck"):
-        yield "The heartbeat monitor says that the watchdog thread stood still: a CUDA call or the GIL held it, which is not the collective."
+        yield "The heartbeat monitor says that the watchdog thread was stuck: held by a CUDA call or the GIL, not by the collective."
     ahead = next((x for x in waits if x.enqueued and x.seq and x.enqueued > x.seq), None)
     if ahead is not None and ahead.enqueued and ahead.seq:
         more = ahead.enqueued - ahead.seq

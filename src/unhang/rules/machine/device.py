@@ -316,7 +316,7 @@ _BAD_VERSIONS = (
     ),
     _BadVersions(
         {"NCCL": ("2.29.2", "2.29.3")},
-        "a regression that hangs; 2.29.3 was released to mend it",
+        "a regression that hangs; 2.29.3 was released to fix it",
         "NCCL 2.29.3 or newer",
         "pytorch/pytorch pull request 174338",
         0.8,

@@ -47,7 +47,7 @@ def kept(files: list[DumpFile]) -> list[Path]:
 
 def test_what_is_kept_comes_back(files: list[DumpFile]) -> None:
     shard = slow_shard(files)
-    lost = Unavailable("1 of 6 calls of rank 2", "unreadable (it is no dictionary)")
+    lost = Unavailable("1 of 6 calls of rank 2", "unreadable (it is not a dictionary)")
     progress = {name: np.array([3, 7], dtype=column.dtype) for name, column in shard.table.progress.items()}
     progress["group"] = np.array([0, 0], dtype="i4")
     table = replace(shard.table, wrapped_ranks=frozenset({1, 3}), active_ranks=frozenset({2}), progress=progress)
