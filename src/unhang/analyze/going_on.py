@@ -153,13 +153,13 @@ def works_on(s: Situation) -> LogEvent | None:
     first, waited = s.watchdogs.first, set(s.watchdogs.ranks)
     if first is None or not waited:
         return None
-    theirs, wait = {x.words for x in own_lines(s) if x.rank in waited}, may_wait(s)
+    theirs, wait = {_words(x) for x in own_lines(s) if x.rank in waited}, may_wait(s)
     steps = {e.order for e in s.events.of("progress.step", "learn.")}
     said: dict[tuple[int | None, str], list[OwnLine]] = {}
     for x in own_lines(s):
-        is_own = x.rank not in waited and x.rank not in wait and x.words not in theirs
+        is_own = x.rank not in waited and x.rank not in wait and _words(x) not in theirs
         if is_own and x.order not in steps and not _STANDS.search(x.words):
-            said.setdefault((x.rank, x.words), []).append(x)
+            said.setdefault((x.rank, _words(x)), []).append(x)
     found = {(rank or 0): last for (rank, _), lines in said.items() if (last := _last_of_work(s, first, rank, lines))}
     if len(found) != 1:
         return None
@@ -170,12 +170,18 @@ def works_on(s: Situation) -> LogEvent | None:
     return LogEvent("progress.bar", line.text, line.source, last.order, rank, line.host, line.time_ns, fields)
 
 
+def _words(line: OwnLine) -> str:
+    """Without what a bar draws."""
+    return line.words.partition("%|")[0]
+
+
 def _last_of_work(s: Situation, first: LogEvent, rank: int | None, lines: Sequence[OwnLine]) -> OwnLine | None:
     """The last of some lines with the same words before the limit, if they go on during the wait or behind it."""
     since, until = _wait_began(s, first), first.time_ns or 0
     before, behind = ([x for x in lines if (x.order < first.order) is is_before] for is_before in (True, False))
     during = [x for x in before if since is not None and since < (x.line.time_ns or 0) <= until]
-    is_known = s.case.job.world_size is not None and s.watchdogs.all_but_0_of(s.case.job.world_size)
+    world, is_behind = s.case.job.world_size, not_come(s)[1] == {0}
+    is_known = is_behind or ((world is not None or len(s.watchdogs.ranks) > 1) and s.watchdogs.all_but_0_of(world))
     is_told = rank is not None or is_known or any(_counts_to(before[-1], x) for x in behind if before)
     goes_on = _differ(during) or (before and behind and _differ([before[-1], *behind])) or _is_amid(before, since)
     return before[-1] if is_told and goes_on else None
