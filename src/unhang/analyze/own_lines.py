@@ -56,9 +56,18 @@ def own_lines(s: Situation) -> tuple[OwnLine, ...]:
 
 
 def before_the_wait(s: Situation) -> Sequence[OwnLine]:
-    """Those that stand before the first line on a wait that ran out."""
+    """Those that stand before the first line on a wait that ran out; of a rank whose watchdog speaks before what that rank itself says of it.
+
+    Where the files of several ranks stand one behind the other, the first such line of all tells nothing of the others.
+    """
     first = s.watchdogs.first
-    return own_lines(s) if first is None else [x for x in own_lines(s) if x.order < first.order]
+    if first is None:
+        return own_lines(s)
+    spoke: dict[int | None, int] = {}
+    for event in s.events.of("watchdog."):
+        if event.rank is not None:
+            spoke.setdefault(event.rank, event.order)
+    return [x for x in own_lines(s) if x.order < spoke.get(x.rank, first.order)]
 
 
 def by_rank(lines: Iterable[OwnLine]) -> Mapping[int, Sequence[OwnLine]]:
