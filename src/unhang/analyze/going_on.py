@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.analyze.log_progress import OF_ALL
@@ -197,13 +198,21 @@ def turned_to(s: Situation) -> LogEvent | None:
     usual = Counter(x.words for x in said)
     most = max(usual.values(), default=0)
     last, since = said[-1] if said else None, _wait_began(s, first)
-    if last is None or last.order in moves or most < _USUAL or 2 * usual[last.words] > most:
+    is_begun = last is not None and _ended_before(said)
+    if last is None or last.order in moves or (not is_begun and (most < _USUAL or 2 * usual[last.words] > most)):
         return None
     is_old = since is not None and last.line.time_ns is not None and last.line.time_ns < since - _LONG_NS
-    if is_old or _NO_TURN.search(last.words) or _STANDS.search(last.words):
+    if _STANDS.search(last.words) or (not is_begun and (is_old or _NO_TURN.search(last.words))):
         return None
     line = last.line
     return LogEvent("work.other", line.text, line.source, last.order, 0, line.host, line.time_ns)
+
+
+def _ended_before(said: Sequence[OwnLine]) -> bool:
+    """Whether the last line has always been answered by one other line before, which no other line was: work that was told to begin and to end."""
+    last = said[-1].words
+    answers = {b.words for a, b in pairwise(said) if a.words == last}
+    return len(answers) == 1 and last not in answers and all(a.words == last for a, b in pairwise(said) if b.words in answers)
 
 
 def _wait_began(s: Situation, first: LogEvent) -> int | None:

@@ -195,6 +195,26 @@ def _unlike_at_last(told: Mapping[int, Sequence[OwnLine]], world: int | None) ->
     return None
 
 
+_LACKS = lazy_pattern(
+    r"\b(?:no|not? (?:yet )?(?:received?|got) (?:a|any)|without(?: an?y?)?|(?:wait(?:s|ed|ing)?|starv\w+) (?:for|of)(?: the| an?| its?)?|awaiting)"
+    r"(?: \w+){0,2} (?:(?:mini|micro)-?batch|batch(?:es)?|data|dataloader|loader|samples?|examples?|prefetch\w*)\b.{0,30}# ?(?:s|secs?|seconds|min|minutes)\b",
+    re.IGNORECASE,
+)
+
+
+def lacks_data(s: Situation) -> Apart | None:
+    """The few ranks that did not wait in the call, said again and again for how long their data lacks, and nothing else after that."""
+    waited = set(s.watchdogs.ranks)
+    told: dict[int, list[OwnLine]] = {}
+    for rank, lines in by_rank(before_the_wait(s)).items():
+        last = [x for x in lines if x.words == lines[-1].words] if rank not in waited else []
+        if len(last) > 1 and last[-1].values != last[-2].values and _LACKS.search(last[-1].words):
+            told[rank] = last
+    if not waited or not 0 < len(told) < max(_LEAST_RANKS, len(waited)):
+        return None
+    return Apart(tuple(sorted(told)), [x for r in sorted(told) for x in told[r][-2:]], is_data=True)
+
+
 _TOOK = lazy_pattern(r"(?<![\w.:])(\d{1,7}(?:\.\d+)?) ?(s|secs?|seconds|min|minutes|h|hours?)\b(?![/.])")
 _UNIT_S = {"m": 60, "h": 3600}
 _MANY_TIMES, _LEAST_TOOK, _SHARE_OF_LIMIT = 10, 3, 0.9

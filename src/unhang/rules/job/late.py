@@ -12,6 +12,7 @@ from unhang.analyze.leaving import destroyed_before, swallowed_by
 from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work
+from unhang.analyze.told_apart import lacks_data
 from unhang.model import EvidenceLine, LogEvent, ThreadStack, user_frames
 from unhang.read.ras import reports_in, silent_ranks
 from unhang.rules import wording as w
@@ -63,7 +64,7 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
     if first is not None and LOADER_TIMED_OUT.search(first.text):
         yield found_at_first(s, first, 0.93, say="timed_out", fixes=_LOADER_FIXES)
     elif first is None:
-        yield from _fetching_by_stacks(s)
+        yield from _told_to_lack(s) or _fetching_by_stacks(s)
     for late in s.late if s.judges_waits else ():
         if late.activity.kind == "data" and s.divergence is None and (has_loader(s, late) or not works_alone(s, late)):
             is_start = _starts_workers(s, late)
@@ -74,6 +75,17 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
             lines = tuple(_worker_line(late.rank, t) for t in workers[:4])
             found = found_late(s, late, 0.93, words, say="starts" if is_start else "waits", fixes=fixes, evidence=lines)
             yield found if is_start or place is None else replace(found, location=w.location_of(place))
+
+
+def _told_to_lack(s: Situation) -> Sequence[Found]:
+    """Ranks that say themselves, again and again, that they have no data while the others wait."""
+    apart = lacks_data(s)
+    if apart is None:
+        return ()
+    evidence = [EvidenceLine(f"rank {x.rank}", x.line.text.strip()[:200], x.line.source.line) for x in apart.lines[:4]]
+    words = {"who": w.name_ranks(apart.ranks), "said": apart.lines[-1].said[:100]}
+    victims = s.watchdogs.ranks
+    return [Found(0.82, apart.ranks, evidence, words, victims=victims, say="told", fixes=_LOADER_FIXES)]
 
 
 _LOADER_FIXES = ("no fork", "fail first")
