@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.analyze.log_progress import OF_ALL
-from unhang.analyze.own_lines import OF_LIBRARIES, OwnLine, own_lines
+from unhang.analyze.own_lines import OF_LIBRARIES, OwnLine, own_lines, stamp_of
 from unhang.model import LogEvent, LogLine
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from unhang.analyze.situation import Situation
 
 _MOST_LINES, _MOST_CHARS, _MOST_RANKS = 4000, 200, 4096
+_MOST_NAME = 40
 _SHARE = 3  # at most a third as many ranks are missing as wait: else the log may be of a part of the job
 _COUNT = lazy_pattern(r"(?<![\d.:/-])(\d{1,9}) ?(?:/|of|out of) ?(\d{1,9})(?![\d:/-])")
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
@@ -182,9 +183,9 @@ def _last_of_work(s: Situation, first: LogEvent, rank: int | None, lines: Sequen
     before, behind = ([x for x in lines if (x.order < first.order) is is_before] for is_before in (True, False))
     during = [x for x in before if since is not None and since < (x.line.time_ns or 0) <= until]
     world, is_behind = s.case.job.world_size, not_come(s)[1] == {0}
-    is_known = is_behind or ((world is not None or len(s.watchdogs.ranks) > 1) and s.watchdogs.all_but_0_of(world))
+    is_known = is_behind or (world is not None and s.watchdogs.all_but_0_of(world))
     is_told = rank is not None or is_known or any(_counts_to(before[-1], x) for x in behind if before)
-    goes_on = _differ(during) or (before and behind and _differ([before[-1], *behind])) or _is_amid(before, since)
+    goes_on = _differ(during) or (before and behind and _differ([before[-1], *behind])) or _is_amid(s, before)
     return before[-1] if is_told and goes_on else None
 
 
@@ -201,7 +202,8 @@ def turned_to(s: Situation) -> LogEvent | None:
     is_begun = last is not None and _ended_before(said)
     if last is None or last.order in moves or (not is_begun and (most < _USUAL or 2 * usual[last.words] > most)):
         return None
-    is_old = since is not None and last.line.time_ns is not None and last.line.time_ns < since - _LONG_NS
+    stamp = stamp_of(s, last)
+    is_old = since is not None and stamp is not None and stamp < since - _LONG_NS
     if _STANDS.search(last.words) or (not is_begun and (is_old or _NO_TURN.search(last.words))):
         return None
     line = last.line
@@ -224,13 +226,15 @@ def _wait_began(s: Situation, first: LogEvent) -> int | None:
     return first.time_ns - length_ns + max(length_ns // 20, _SLACK_NS)
 
 
-def _is_amid(lines: Sequence[OwnLine], since: int | None) -> bool:
+def _is_amid(s: Situation, lines: Sequence[OwnLine]) -> bool:
     """Whether they count up to a total that they have not come to, in words of their own, and did not stop before the wait began."""
     last = _COUNT.search(lines[-1].line.text[:_MOST_CHARS]) if len(lines) > 1 else None
-    if last is None or last[1] == last[2] or not _counts_to(lines[-2], lines[-1]) or OF_ALL.search(lines[-1].words):
+    name = lines[-1].words.partition("#/#")[0][-_MOST_NAME:]
+    if last is None or last[1] == last[2] or not _counts_to(lines[-2], lines[-1]) or OF_ALL.search(name):
         return False
-    has_stopped = since is not None and (lines[-1].line.time_ns or since) < since
-    return not has_stopped and bool(_NAME.search(lines[-1].words.partition("#/#")[0]))
+    since = _wait_began(s, s.watchdogs.first) if s.watchdogs.first else None
+    has_stopped = since is not None and (stamp_of(s, lines[-1]) or since) < since
+    return not has_stopped and bool(_NAME.search(name))
 
 
 def _counts_to(before: OwnLine, behind: OwnLine) -> bool:
