@@ -229,12 +229,12 @@ def _wait_began(s: Situation, first: LogEvent) -> int | None:
 def _is_amid(s: Situation, lines: Sequence[OwnLine]) -> bool:
     """Whether they count up to a total that they have not come to, in words of their own, and did not stop before the wait began."""
     last = _COUNT.search(lines[-1].line.text[:_MOST_CHARS]) if len(lines) > 1 else None
-    name = lines[-1].words.partition("#/#")[0][-_MOST_NAME:]
-    if last is None or last[1] == last[2] or not _counts_to(lines[-2], lines[-1]) or OF_ALL.search(name):
+    if last is None or last[1] == last[2] or not _counts_to(lines[-2], lines[-1]):
         return False
+    name = lines[-1].words.partition("#/#")[0][-_MOST_NAME:]
     since = _wait_began(s, s.watchdogs.first) if s.watchdogs.first else None
     has_stopped = since is not None and (stamp_of(s, lines[-1]) or since) < since
-    return not has_stopped and bool(_NAME.search(name))
+    return not has_stopped and bool(_NAME.search(name)) and not OF_ALL.search(name)
 
 
 def _counts_to(before: OwnLine, behind: OwnLine) -> bool:
