@@ -214,7 +214,11 @@ def _ended_before(said: Sequence[OwnLine]) -> bool:
     """Whether the last line has always been answered by one other line before, which no other line was: work that was told to begin and to end."""
     last = said[-1].words
     answers = {b.words for a, b in pairwise(said) if a.words == last}
-    return len(answers) == 1 and last not in answers and all(a.words == last for a, b in pairwise(said) if b.words in answers)
+    return (
+        len(answers) == 1
+        and last not in answers
+        and all(a.words == last for a, b in pairwise(said) if b.words in answers)
+    )
 
 
 def _wait_began(s: Situation, first: LogEvent) -> int | None:

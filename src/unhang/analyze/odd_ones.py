@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _MOST_SAID, _LAST_OWN, _MOST_CHARS, _LEAST_OTHERS = 3, 8, 300, 3
 _LEFT = lazy_pattern(
     r"\b(?:destroy(?:ed|ing)? (?:the )?process[ _]group\b.{0,12}\b(?:done|ok)|process[ _]group (?:was |is )?(?:destroyed|finalized|closed|shut down)"
-    r"|(?:rank|worker|process)\b.{0,12}\b(?:exits?|exited|exiting|leaves|left|shut down)\b|exiting\b|leaving (?:the )?(?:train|fit|main|run|loop|epoch)\w*\b|exit(?:ed|s)? (?:with )?(?:code )?0\b|good ?bye\b|bye\b)",
+    r"|(?:rank|worker|process)\b.{0,12}\b(?:exits?|exited|exiting|leaves|left|shut down)\b|exiting\b"
+    r"|leaving (?:the )?(?:train|fit|main|run|loop|epoch)\w*\b|exit(?:ed|s)? (?:with )?(?:code )?0\b|good ?bye\b|bye\b)",
     re.IGNORECASE,
 )
 _NAMED_COUNT = lazy_pattern(

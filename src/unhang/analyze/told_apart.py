@@ -208,7 +208,11 @@ def lacks_data(s: Situation) -> Apart | None:
     theirs = {x.words for r in waited & of_ranks.keys() for x in of_ranks[r]}
     told: dict[int, list[OwnLine]] = {}
     for rank, lines in of_ranks.items():
-        last = [x for x in lines if x.words == lines[-1].words] if rank not in waited and lines[-1].words not in theirs else []
+        last = (
+            [x for x in lines if x.words == lines[-1].words]
+            if rank not in waited and lines[-1].words not in theirs
+            else []
+        )
         if len(last) > 1 and last[-1].values != last[-2].values and _LACKS.search(last[-1].words):
             told[rank] = last
     if not waited or not 0 < len(told) < max(_LEAST_RANKS, len(waited)):

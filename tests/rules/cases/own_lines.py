@@ -142,7 +142,12 @@ CASES = {
         Fires(
             log_case(
                 "".join(_said(dict.fromkeys(_ALL, f"step {n}: 32 rows in 4 micro-batches")) for n in range(3))
-                + _said({0: "step 3: 32 rows in 5 micro-batches", **dict.fromkeys((1, 2, 3), "step 3: 32 rows in 6 micro-batches")})
+                + _said(
+                    {
+                        0: "step 3: 32 rows in 5 micro-batches",
+                        **dict.fromkeys((1, 2, 3), "step 3: 32 rows in 6 micro-batches"),
+                    }
+                )
                 + _WAIT
             ),
             (0,),
