@@ -67,7 +67,8 @@ def _unfinished(
     slow = {r: c[-1] for r, c in counts.items() if r not in waits and c[-1].done < c[-1].total}
     done = {r: c[-1].line for r, c in works.items() if c[-1].done == c[-1].total}
     done |= {r: last for r in waits & works.keys() - done.keys() if (last := ranks[r][-1]) is not works[r][-1].line}
-    if not slow or not waits & done.keys() or waits & works.keys() - done.keys():
+    is_told = not waits or bool(waits & done.keys())
+    if not slow or not done or not is_told or waits & works.keys() - done.keys():
         return None
     if max(c.line.order for c in slow.values()) < min(x.order for x in done.values()):
         return None

@@ -277,7 +277,7 @@ def slower_than_others(s: Situation) -> Found | None:
     slow, others = tuple(sorted(work.slow)), tuple(sorted(work.finished))
     least = min(work.slow.values(), key=lambda count: count.done)
     words = {"who": w.name_ranks(slow), "were": w.verb(slow, "⟨is|was⟩", "⟨are|were⟩"), "others": w.name_ranks(others)}
-    words |= {"done": least.done, "total": least.total, "times": f"{work.times:.1f}" if work.times else ""}
+    words |= {"done": str(least.done), "total": str(least.total), "times": f"{work.times:.1f}" if work.times else ""}
     said = [*((r, work.slow[r].line.line) for r in slow[:3]), *((r, work.finished[r].line) for r in others[:3])]
     evidence = [EvidenceLine(f"rank {r}", line.text.strip()[:200], line.source.line) for r, line in said]
     culprits = slow if len(slow) <= len(others) else ()
