@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.analyze.own_lines import OF_LIBRARIES, OwnLine, own_lines
+from unhang.analyze.log_progress import OF_ALL
+from unhang.analyze.own_lines import OF_LIBRARIES, OwnLine, own_lines, stamp_of
 from unhang.model import LogEvent, LogLine
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -15,9 +17,11 @@ if TYPE_CHECKING:
     from unhang.analyze.situation import Situation
 
 _MOST_LINES, _MOST_CHARS, _MOST_RANKS = 4000, 200, 4096
+_MOST_NAME = 40
 _SHARE = 3  # at most a third as many ranks are missing as wait: else the log may be of a part of the job
 _COUNT = lazy_pattern(r"(?<![\d.:/-])(\d{1,9}) ?(?:/|of|out of) ?(\d{1,9})(?![\d:/-])")
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
+_NAME = re.compile("[A-Za-z]{3}")
 _SLACK_NS, _LONG_NS, _USUAL = 5_000_000_000, 120_000_000_000, 3
 # What tells of an end, of the training itself, or of something that goes on beside it.
 _NO_TURN = lazy_pattern(
@@ -60,7 +64,7 @@ def silent_ranks(s: Situation) -> tuple[int, ...]:
     if len({(x.op, x.seq, x.numel_in) for x in waits if x.op}) != 1:
         return ()
     silent = set(range(world)) - waited
-    if not silent or silent & set(s.watchdogs.seen) or (len(silent) > 1 and _SHARE * len(silent) > len(waited)):
+    if not silent or silent & may_wait(s) or (len(silent) > 1 and _SHARE * len(silent) > len(waited)):
         return ()
     has_lines = silent <= {*(line.rank for line in s.case.log), *s.case.ranks}
     if not s.case.job.world_size:
@@ -89,6 +93,11 @@ def not_come(s: Situation) -> tuple[int, set[int]]:
     if any(c.enqueued >= seq or c.completed not in (None, c.enqueued) for c in others):
         return 0, set()
     return seq - max(c.enqueued for c in others), {c.rank for c in others}
+
+
+def may_wait(s: Situation) -> set[int]:
+    """The ranks of whose own calls the watchdogs tell, but for those that had not come to the call in which the others waited."""
+    return set(s.watchdogs.seen) - not_come(s)[1]
 
 
 def _not_come(s: Situation) -> Known | None:
@@ -146,13 +155,13 @@ def works_on(s: Situation) -> LogEvent | None:
     first, waited = s.watchdogs.first, set(s.watchdogs.ranks)
     if first is None or not waited:
         return None
-    theirs = {x.words for x in own_lines(s) if x.rank in waited}
+    theirs, wait = {_words(x) for x in own_lines(s) if x.rank in waited}, may_wait(s)
     steps = {e.order for e in s.events.of("progress.step", "learn.")}
     said: dict[tuple[int | None, str], list[OwnLine]] = {}
     for x in own_lines(s):
-        is_own = x.rank not in waited and x.rank not in s.watchdogs.seen and x.words not in theirs
+        is_own = x.rank not in waited and x.rank not in wait and _words(x) not in theirs
         if is_own and x.order not in steps and not _STANDS.search(x.words):
-            said.setdefault((x.rank, x.words), []).append(x)
+            said.setdefault((x.rank, _words(x)), []).append(x)
     found = {(rank or 0): last for (rank, _), lines in said.items() if (last := _last_of_work(s, first, rank, lines))}
     if len(found) != 1:
         return None
@@ -163,34 +172,53 @@ def works_on(s: Situation) -> LogEvent | None:
     return LogEvent("progress.bar", line.text, line.source, last.order, rank, line.host, line.time_ns, fields)
 
 
+def _words(line: OwnLine) -> str:
+    """Without what a bar draws."""
+    return line.words.partition("%|")[0]
+
+
 def _last_of_work(s: Situation, first: LogEvent, rank: int | None, lines: Sequence[OwnLine]) -> OwnLine | None:
     """The last of some lines with the same words before the limit, if they go on during the wait or behind it."""
     since, until = _wait_began(s, first), first.time_ns or 0
     before, behind = ([x for x in lines if (x.order < first.order) is is_before] for is_before in (True, False))
     during = [x for x in before if since is not None and since < (x.line.time_ns or 0) <= until]
-    is_known = s.case.job.world_size is not None and s.watchdogs.all_but_0_of(s.case.job.world_size)
+    world, is_behind = s.case.job.world_size, not_come(s)[1] == {0}
+    is_known = is_behind or (world is not None and s.watchdogs.all_but_0_of(world))
     is_told = rank is not None or is_known or any(_counts_to(before[-1], x) for x in behind if before)
-    goes_on = _differ(during) or (before and behind and _differ([before[-1], *behind]))
+    goes_on = _differ(during) or (before and behind and _differ([before[-1], *behind])) or _is_amid(s, before)
     return before[-1] if is_told and goes_on else None
 
 
 def turned_to(s: Situation) -> LogEvent | None:
     """What rank 0 said last, in a job that trained, where all others of a world of known size wait, and it was no step and nothing that ended."""
     first, world = s.watchdogs.first, s.case.job.world_size
-    if first is None or world is None or not s.watchdogs.all_but_0_of(world) or 0 in s.watchdogs.seen:
+    if first is None or world is None or not s.watchdogs.all_but_0_of(world) or 0 in may_wait(s):
         return None
     said = [x for x in own_lines(s) if x.order < first.order and x.rank in (0, None)]
     moves = {e.order for e in s.events if e.is_progress or e.kind == "progress.unbounded"}
     usual = Counter(x.words for x in said)
     most = max(usual.values(), default=0)
     last, since = said[-1] if said else None, _wait_began(s, first)
-    if last is None or last.order in moves or most < _USUAL or 2 * usual[last.words] > most:
+    is_begun = last is not None and _ended_before(said)
+    if last is None or last.order in moves or (not is_begun and (most < _USUAL or 2 * usual[last.words] > most)):
         return None
-    is_old = since is not None and last.line.time_ns is not None and last.line.time_ns < since - _LONG_NS
-    if is_old or _NO_TURN.search(last.words) or _STANDS.search(last.words):
+    stamp = stamp_of(s, last)
+    is_old = since is not None and stamp is not None and stamp < since - _LONG_NS
+    if _STANDS.search(last.words) or (not is_begun and (is_old or _NO_TURN.search(last.words))):
         return None
     line = last.line
     return LogEvent("work.other", line.text, line.source, last.order, 0, line.host, line.time_ns)
+
+
+def _ended_before(said: Sequence[OwnLine]) -> bool:
+    """Whether the last line has always been answered by one other line before, which no other line was: work that was told to begin and to end."""
+    last = said[-1].words
+    answers = {b.words for a, b in pairwise(said) if a.words == last}
+    return (
+        len(answers) == 1
+        and last not in answers
+        and all(a.words == last for a, b in pairwise(said) if b.words in answers)
+    )
 
 
 def _wait_began(s: Situation, first: LogEvent) -> int | None:
@@ -200,6 +228,17 @@ def _wait_began(s: Situation, first: LogEvent) -> int | None:
         return None
     length_ns = min(n for n in lengths if n) * 1_000_000
     return first.time_ns - length_ns + max(length_ns // 20, _SLACK_NS)
+
+
+def _is_amid(s: Situation, lines: Sequence[OwnLine]) -> bool:
+    """Whether they count up to a total that they have not come to, in words of their own, and did not stop before the wait began."""
+    last = _COUNT.search(lines[-1].line.text[:_MOST_CHARS]) if len(lines) > 1 else None
+    if last is None or last[1] == last[2] or not _counts_to(lines[-2], lines[-1]):
+        return False
+    name = lines[-1].words.partition("#/#")[0][-_MOST_NAME:]
+    since = _wait_began(s, s.watchdogs.first) if s.watchdogs.first else None
+    has_stopped = since is not None and (stamp_of(s, lines[-1]) or since) < since
+    return not has_stopped and bool(_NAME.search(name)) and not OF_ALL.search(name)
 
 
 def _counts_to(before: OwnLine, behind: OwnLine) -> bool:

@@ -25,7 +25,7 @@ _TERMINATED = -15
 _LAST_LINES = 5
 _NO_STEPS, _LEAST_NAME = 10**8, 4
 # Loops in which all ranks take part, though one of them may draw the bar.
-_OF_ALL = lazy_pattern(
+OF_ALL = lazy_pattern(
     r"\b(?:epochs?|train(?:ing)?|steps?|iter\w*|batch\w*|valid\w*|evaluat\w*|testing|generat\w*|roll-?outs?|sampling|captur\w*|compil\w*"
     r"|warm\w*|infer\w*|loss\w*|predict\w*|processed prompts)\b",
     re.IGNORECASE,
@@ -94,7 +94,7 @@ def preparing_bar(events: Events, limit_s: int) -> LogEvent | None:
     ran_s = elapsed_s(last) if last["elapsed"] else None
     if ran_s is not None and ran_s < _HALF * limit_s and (_seconds(last["left"]) or 0) < limit_s:
         return None
-    is_of_all = any(_OF_ALL.search(name) or not name.strip() for name in names) or _LOADING.search(last.text)
+    is_of_all = any(OF_ALL.search(name) or not name.strip() for name in names) or _LOADING.search(last.text)
     return last if is_alone and not is_of_all and sum(c.isalpha() for c in names[-1]) >= _LEAST_NAME else None
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from unhang.analyze.going_on import missing_by_lines, silent_ranks
+from unhang.analyze.going_on import may_wait, missing_by_lines, silent_ranks
 from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, own_lines
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.read.logs.last_words import is_last_word
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _MOST_SAID, _LAST_OWN, _MOST_CHARS, _LEAST_OTHERS = 3, 8, 300, 3
 _LEFT = lazy_pattern(
     r"\b(?:destroy(?:ed|ing)? (?:the )?process[ _]group\b.{0,12}\b(?:done|ok)|process[ _]group (?:was |is )?(?:destroyed|finalized|closed|shut down)"
-    r"|(?:rank|worker|process)\b.{0,12}\b(?:exits?|exited|exiting|leaves|left|shut down)\b|exiting\b|exit(?:ed|s)? (?:with )?(?:code )?0\b|good ?bye\b|bye\b)",
+    r"|(?:rank|worker|process)\b.{0,12}\b(?:exits?|exited|exiting|leaves|left|shut down)\b|exiting\b"
+    r"|leaving (?:the )?(?:train|fit|main|run|loop|epoch)\w*\b|exit(?:ed|s)? (?:with )?(?:code )?0\b|good ?bye\b|bye\b)",
     re.IGNORECASE,
 )
 _NAMED_COUNT = lazy_pattern(
@@ -59,14 +60,14 @@ def told_its_end(s: Situation) -> Told | None:
     first, waited = s.watchdogs.first, set(s.watchdogs.ranks)
     if first is None or not waited:
         return None
-    is_0 = s.watchdogs.all_but_0_of(s.case.job.world_size) and 0 not in s.watchdogs.seen
+    is_0 = s.watchdogs.all_but_0_of(s.case.job.world_size) and 0 not in may_wait(s)
     said: dict[int, list[OwnLine]] = {}
     for x in own_lines(s):
         rank = x.rank if x.rank is not None else 0 if is_0 else None
         if rank is not None and x.order < first.order:
             said.setdefault(rank, []).append(x)
     ends = {r: found for r, lines in said.items() if (found := _end_among(s, lines)) is not None}
-    if len(ends) != 1 or set(ends) & (waited | set(s.watchdogs.seen)):
+    if len(ends) != 1 or set(ends) & (waited | may_wait(s)):
         return None
     ((rank, (line, is_gone)),) = ends.items()
     trains = [x for x in s.watchdogs.timed_out if not x.is_barrier and "REDUCE" in x.op]
@@ -109,7 +110,7 @@ def counted_past(s: Situation) -> Told | None:
         most = max(n for n, _ in counts.values())
         past = {r for r, (n, _) in counts.items() if n == most}
         rest = counts.keys() - past
-        is_known = rest & waited and not past & (waited | set(s.watchdogs.seen))
+        is_known = rest & waited and not past & (waited | may_wait(s))
         if not is_known or len(past | rest | waited) < (s.case.job.world_size or 0):
             continue
         last_of_past = max(counts[r][1].order for r in past)
@@ -197,7 +198,7 @@ def late_in_common_work(s: Situation) -> Told | None:
     waits, waited, first = s.watchdogs.timed_out, set(s.watchdogs.ranks), s.watchdogs.first
     world = s.case.job.world_size or 0
     late = set(range(world)) - waited
-    is_known = first is not None and late and 2 * len(late) < len(waited) and not late & set(s.watchdogs.seen)
+    is_known = first is not None and late and 2 * len(late) < len(waited) and not late & may_wait(s)
     if not is_known or not waits or s.watchdogs.has_subgroups or not all(x.is_barrier for x in waits):
         return None
     if len({x.seq for x in waits}) > 1 or max(waited) >= world:

@@ -17,7 +17,7 @@ _MOST_LINES, _MOST_CHARS, _MOST_RANKS, _LEAST_SAID = 4000, 300, 4096, 12
 OF_LIBRARIES = lazy_pattern(
     r"\bNCCL (?:INFO|WARN|version)\b|ProcessGroup|c10d|TCPStore|[Ww]atchdog|torch/distributed|torch\.distributed|^\[Gloo\]"
     r"|Traceback \(|^ *File \"|^\s*(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Warning|Interrupt|Exit)\b|UserWarning|FutureWarning"
-    r"|terminate called|^ *what\(\):|^frame #\d|\bsrun: |slurmstepd|closing signal|exitcode"
+    r"|terminate called|^ *what\(\):|^frame #\d|^==> .* <==$|\bsrun: |slurmstepd|closing signal|exitcode"
 )
 # `[rank 3]`, `rank=3`, `R3 |`, `[gpu 1]`: a name that the program itself puts into its line.
 _OWN = lazy_pattern(
@@ -56,9 +56,24 @@ def own_lines(s: Situation) -> tuple[OwnLine, ...]:
 
 
 def before_the_wait(s: Situation) -> Sequence[OwnLine]:
-    """Those that stand before the first line on a wait that ran out."""
+    """Those that stand before the first line on a wait that ran out; of a rank whose watchdog speaks before what that rank itself says of it.
+
+    Where the files of several ranks stand one behind the other, the first such line of all tells nothing of the others.
+    """
     first = s.watchdogs.first
-    return own_lines(s) if first is None else [x for x in own_lines(s) if x.order < first.order]
+    if first is None:
+        return own_lines(s)
+    spoke: dict[int | None, int] = {}
+    for event in s.events.of("watchdog."):
+        if event.rank is not None:
+            spoke.setdefault(event.rank, event.order)
+    return [x for x in own_lines(s) if x.order < spoke.get(x.rank, first.order)]
+
+
+def stamp_of(s: Situation, line: OwnLine) -> int | None:
+    """When a line was printed, if it tells so itself: one without a stamp was given that of the line before it."""
+    before = s.case.log[line.order - 1].time_ns if line.order else None
+    return line.line.time_ns if line.line.time_ns != before else None
 
 
 def by_rank(lines: Iterable[OwnLine]) -> Mapping[int, Sequence[OwnLine]]:

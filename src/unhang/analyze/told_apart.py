@@ -37,6 +37,9 @@ _NOT_YET = lazy_pattern(
 )
 _LEVEL = lazy_pattern(r"\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR)\b")
 _SHAPE = lazy_pattern(r"[\[(] ?#(?:, ?#)+,? ?[\])]|\bshape|\bsize", re.IGNORECASE)
+_ROUNDS = r"(?:(?:mini|micro)[ -]?)?(?:batch(?:es)?|steps|iterations|rounds|shards|files|chunks)"
+_BEFORE_ROUNDS = lazy_pattern(rf"^ ?(?:[A-Za-z]+ ){{0,2}}{_ROUNDS}\b", re.IGNORECASE)
+_BEHIND_ROUNDS = lazy_pattern(rf"\b(?:num_|n_|number of )?{_ROUNDS}[ :=]{{1,3}}$", re.IGNORECASE)
 _ENDS_PASS = lazy_pattern(
     r"\b(?:validat\w+|evaluat\w+|end of (?:the )?epoch|epoch\b.{0,20}\b(?:end(?:ed|s)?|done|finished|completed?))\b",
     re.IGNORECASE,
@@ -140,12 +143,14 @@ def ends_pass(s: Situation, ranks: Iterable[int]) -> bool:
 class Unlike(NamedTuple):
     """Numbers in the same words: equal on all ranks in every round before, and unlike in the last one. `lines`: the last, of each rank.
 
-    `odd`: the ranks that stand apart in their calls as well, where that is how the numbers were found.
+    `odd`: the ranks that stand apart in their calls as well, where that is how the numbers were found. `is_rounds`: they count batches, or what
+    makes them.
     """
 
     lines: Sequence[OwnLine]
     is_shape: bool
     odd: tuple[int, ...] = ()
+    is_rounds: bool = False
 
 
 def unlike_numbers(s: Situation) -> Unlike | None:
@@ -162,7 +167,15 @@ def unlike_numbers(s: Situation) -> Unlike | None:
     if found:
         return max(found, key=lambda x: max(line.order for line in x.lines))
     odd = unlike_of_the_odd(s)
-    return Unlike(odd, bool(_SHAPE.search(odd[0].words)), odd_in_calls(s)) if odd else None
+    unlike = [p for p in agreeable(odd[0]) if len({line.values[p] for line in odd}) > 1] if odd else []
+    is_rounds = any(_counts_rounds(odd[0], p) for p in unlike)
+    return Unlike(odd, bool(_SHAPE.search(odd[0].words)), odd_in_calls(s), is_rounds) if odd else None
+
+
+def _counts_rounds(line: OwnLine, place: int) -> bool:
+    """Whether a number of a line is one of batches, or of files."""
+    parts = line.words.split("#")
+    return bool(_BEFORE_ROUNDS.search(parts[place + 1]) or _BEHIND_ROUNDS.search(parts[place]))
 
 
 def _unlike_at_last(told: Mapping[int, Sequence[OwnLine]], world: int | None) -> Unlike | None:
@@ -178,8 +191,33 @@ def _unlike_at_last(told: Mapping[int, Sequence[OwnLine]], world: int | None) ->
         by_round = [{lines[i].values[place] for lines in told.values()} for i in range(count)]
         is_whole = all(v.lstrip("+-").isdecimal() for values in by_round for v in values)
         if is_whole and len(by_round[-1]) > 1 and all(len(values) == 1 for values in by_round[:-1]):
-            return Unlike(last, bool(_SHAPE.search(last[0].words)))
+            return Unlike(last, bool(_SHAPE.search(last[0].words)), is_rounds=_counts_rounds(last[0], place))
     return None
+
+
+_LACKS = lazy_pattern(
+    r"\b(?:no|not? (?:yet )?(?:received?|got) (?:a|any)|without(?: an?y?)?|(?:wait(?:s|ed|ing)?|starv\w+) (?:for|of)(?: the| an?| its?)?|awaiting)"
+    r"(?: \w+){0,2} (?:(?:mini|micro)-?batch|batch(?:es)?|data|dataloader|loader|samples?|examples?|prefetch\w*)\b.{0,30}# ?(?:s|secs?|seconds|min|minutes)\b",
+    re.IGNORECASE,
+)
+
+
+def lacks_data(s: Situation) -> Apart | None:
+    """The few ranks that did not wait in the call, said again and again for how long their data lacks, and nothing else after that."""
+    waited, of_ranks = set(s.watchdogs.ranks), by_rank(before_the_wait(s))
+    theirs = {x.words for r in waited & of_ranks.keys() for x in of_ranks[r]}
+    told: dict[int, list[OwnLine]] = {}
+    for rank, lines in of_ranks.items():
+        last = (
+            [x for x in lines if x.words == lines[-1].words]
+            if rank not in waited and lines[-1].words not in theirs
+            else []
+        )
+        if len(last) > 1 and last[-1].values != last[-2].values and _LACKS.search(last[-1].words):
+            told[rank] = last
+    if not waited or not 0 < len(told) < max(_LEAST_RANKS, len(waited)):
+        return None
+    return Apart(tuple(sorted(told)), [x for r in sorted(told) for x in told[r][-2:]], is_data=True)
 
 
 _TOOK = lazy_pattern(r"(?<![\w.:])(\d{1,7}(?:\.\d+)?) ?(s|secs?|seconds|min|minutes|h|hours?)\b(?![/.])")

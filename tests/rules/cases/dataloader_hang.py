@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.rules.cases.calls_disagree import timeouts
 from tests.rules.notation import log_case, make_case
 from unhang.model import Frame, ThreadStack
 from unhang.testing import Fires, Quiet, path
@@ -35,6 +36,9 @@ _PICKLES = ThreadStack(
 
 _COMM = dict.fromkeys((0, 2, 3), "main:10>~backward")
 
+_LACKS = "".join(f"[rank2] no batch for {n} s (queue empty)\n" for n in (60, 120, 180))
+_OTHERS_WAIT = timeouts(*((r, 64, "ALLREDUCE", 9000) for r in (0, 1, 3))) + "\n"
+
 CASES = {
     "dataloader-hang": (
         Fires(log_case(_PASTED), (0,)),
@@ -53,6 +57,11 @@ CASES = {
                 stacks=dict.fromkeys(range(4), "main:8>~loader"),
             ),
             "nobody waits for the rank",
+        ),
+        Fires(log_case(_LACKS + _OTHERS_WAIT), (2,)),
+        Quiet(log_case(_LACKS + "[rank2] step 8: got a batch\n" + _OTHERS_WAIT), "it said so before, and went on"),
+        Quiet(
+            log_case("".join(_LACKS.replace("rank2", f"rank{r}") for r in range(4)) + _OTHERS_WAIT), "all ranks say so"
         ),
     ),
 }

@@ -139,6 +139,20 @@ CASES = {
             ),
             (0,),
         ),
+        Fires(
+            log_case(
+                "".join(_said(dict.fromkeys(_ALL, f"step {n}: 32 rows in 4 micro-batches")) for n in range(3))
+                + _said(
+                    {
+                        0: "step 3: 32 rows in 5 micro-batches",
+                        **dict.fromkeys((1, 2, 3), "step 3: 32 rows in 6 micro-batches"),
+                    }
+                )
+                + _WAIT
+            ),
+            (0,),
+            cause="uneven-inputs",
+        ),
         Quiet(log_case(_ROUNDS + _WAIT), "they are alike to the end"),
         Quiet(
             log_case("".join(_said({r: f"round {n}: {5 + r} groups kept" for r in _ALL}) for n in range(4)) + _WAIT),

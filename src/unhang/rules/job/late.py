@@ -12,11 +12,12 @@ from unhang.analyze.leaving import destroyed_before, swallowed_by
 from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work
+from unhang.analyze.told_apart import lacks_data
 from unhang.model import EvidenceLine, LogEvent, ThreadStack, user_frames
 from unhang.read.ras import reports_in, silent_ranks
 from unhang.rules import wording as w
 from unhang.rules.advice import fixes_of
-from unhang.rules.base import Found, rule
+from unhang.rules.base import OTHERWISE, Found, rule
 from unhang.rules.failure import (
     LOADER_TIMED_OUT,
     first_exception,
@@ -63,7 +64,7 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
     if first is not None and LOADER_TIMED_OUT.search(first.text):
         yield found_at_first(s, first, 0.93, say="timed_out", fixes=_LOADER_FIXES)
     elif first is None:
-        yield from _fetching_by_stacks(s)
+        yield from _told_to_lack(s) or _fetching_by_stacks(s)
     for late in s.late if s.judges_waits else ():
         if late.activity.kind == "data" and s.divergence is None and (has_loader(s, late) or not works_alone(s, late)):
             is_start = _starts_workers(s, late)
@@ -74,6 +75,17 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
             lines = tuple(_worker_line(late.rank, t) for t in workers[:4])
             found = found_late(s, late, 0.93, words, say="starts" if is_start else "waits", fixes=fixes, evidence=lines)
             yield found if is_start or place is None else replace(found, location=w.location_of(place))
+
+
+def _told_to_lack(s: Situation) -> Sequence[Found]:
+    """Ranks that say themselves, again and again, that they have no data while the others wait."""
+    apart = lacks_data(s)
+    if apart is None:
+        return ()
+    evidence = [EvidenceLine(f"rank {x.rank}", x.line.text.strip()[:200], x.line.source.line) for x in apart.lines[:4]]
+    words = {"who": w.name_ranks(apart.ranks), "said": apart.lines[-1].said[:100]}
+    victims = s.watchdogs.ranks
+    return [Found(0.82, apart.ranks, evidence, words, victims=victims, say="told", fixes=_LOADER_FIXES)]
 
 
 _LOADER_FIXES = ("no fork", "fail first")
@@ -253,22 +265,24 @@ def _silent_rank(s: Situation) -> tuple[int, ...]:
 
 @rule("slower-than-others")
 def slower_than_others(s: Situation) -> Found | None:
-    """The one rank that still counted its work when the wait of another one, which had done the same, ran out."""
-    waited = [e.order for e in s.events if e.says == "hang"] + [e.order for e in errors_of(s) if is_timeout(e.error)]
-    slow = slower_at_work(s, min(waited)) if waited and first_exception(s) is None else None
-    if slow is None or slow.rank in s.watchdogs.ranks:
+    """The ranks that still counted their work when the wait of others, which had done the same, ran out."""
+    lines = [e for e in errors_of(s) if is_timeout(e.error)]
+    waited = [e.order for e in s.events if e.says == "hang"] + [e.order for e in lines]
+    if not waited or first_exception(s) is not None:
         return None
-    others = tuple(sorted(r for r, _ in slow.finished))
-    words = {
-        "rank": slow.rank,
-        "done": slow.done,
-        "total": slow.total,
-        "times": f"{slow.times:.1f}",
-        "others": w.name_ranks(others),
-    }
-    lines = [(slow.rank, slow.last), *slow.finished[:3]]
-    evidence = [EvidenceLine(f"rank {r}", line.text.strip()[:200], line.source.line) for r, line in lines]
-    return Found(0.85, (slow.rank,), evidence, words, victims=others)
+    ranks = {*s.watchdogs.ranks, *(e.rank for e in lines if e.rank is not None)}
+    work = slower_at_work(s, ranks, min(waited))
+    if work is None:
+        return None
+    slow, others = tuple(sorted(work.slow)), tuple(sorted(work.finished))
+    least = min(work.slow.values(), key=lambda count: count.done)
+    words = {"who": w.name_ranks(slow), "were": w.verb(slow, "⟨is|was⟩", "⟨are|were⟩"), "others": w.name_ranks(others)}
+    words |= {"done": str(least.done), "total": str(least.total), "times": f"{work.times:.1f}" if work.times else ""}
+    said = [*((r, work.slow[r].line.line) for r in slow[:3]), *((r, work.finished[r].line) for r in others[:3])]
+    evidence = [EvidenceLine(f"rank {r}", line.text.strip()[:200], line.source.line) for r, line in said]
+    culprits = slow if len(slow) <= len(others) else ()
+    say = "paces" if work.times else OTHERWISE
+    return Found(0.85 if work.times else 0.72, culprits, evidence, words, f"/{say}", victims=others)
 
 
 @rule("straggler", needs=("calls",))

@@ -107,7 +107,7 @@ def call_of_a_few(s: Situation) -> Found | None:
 
 @rule("unlike-numbers")
 def unlike_in_the_last_round(s: Situation) -> Found | None:
-    """A shape is of a tensor that they exchange; other numbers are counts by which a loop or a branch goes."""
+    """A shape is of a tensor that they exchange; batches are what a loop goes by, and explain that the calls differ; other numbers may decide a branch."""
     unlike = None if _failed_before(s) else unlike_numbers(s)
     if unlike is None:
         return None
@@ -118,15 +118,16 @@ def unlike_in_the_last_round(s: Situation) -> Found | None:
     few = [side for side in sides.values() if len(side) == fewest]
     culprits = unlike.odd or (tuple(x.rank for x in few[0] if x.rank is not None) if len(few) == 1 else ())
     first, other = (side[0].said[:_MOST_WORDS] for side in list(sides.values())[:2])
+    is_rounds = unlike.is_rounds and not unlike.is_shape
     return Found(
-        0.75 if unlike.is_shape else 0.65,
+        0.78 if is_rounds else 0.75 if unlike.is_shape else 0.65,
         culprits,
         (*_quoted(unlike.lines), *quote(lines_of(s.watchdogs.timed_out), 2)),
         {"first": first, "other": other},
         f"{'shape' if unlike.is_shape else OTHERWISE}/{'calls' if unlike.odd else OTHERWISE}",
-        fixes=_OF_THE_PROGRAM,
+        fixes=(EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT) if is_rounds else _OF_THE_PROGRAM,
         victims=s.others(culprits) if culprits else (),
-        cause="size-mismatch" if unlike.is_shape else "",
+        cause="size-mismatch" if unlike.is_shape else "uneven-inputs" if is_rounds else "",
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import errors_of, first_error
-from unhang.analyze.going_on import Known, missing_by_lines, silent_ranks, turned_to, uneven_amounts, works_on
+from unhang.analyze.going_on import Known, may_wait, missing_by_lines, silent_ranks, turned_to, uneven_amounts, works_on
 from unhang.analyze.log_progress import (
     DEFAULT_LIMIT_S,
     bar_beside_the_wait,
@@ -262,7 +262,7 @@ def _may_be_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
     ranks = s.watchdogs.ranks
     is_most = len(ranks) > 1 and 2 * len(ranks) >= max(s.case.job.world_size or 0, ranks[-1] + 1) - 1
     is_known = is_most and all(x.is_barrier and (x.seq or 0) > 1 for x in waits)
-    is_known = is_known and not s.watchdogs.has_subgroups and 0 not in s.watchdogs.seen
+    is_known = is_known and not s.watchdogs.has_subgroups and 0 not in may_wait(s)
     return is_known and printed_last(s.case.log, waits[0].events[0].order) == 0
 
 
@@ -277,7 +277,7 @@ def _looks_like_barrier(s: Situation, waits: Sequence[TimedOut]) -> bool:
         if wait.op and not wait.is_barrier and not (is_small and wait.op == "BROADCAST"):
             return False
     ranks = s.watchdogs.ranks
-    if not any(x.op for x in waits) or not ranks or 0 in s.watchdogs.seen or s.watchdogs.has_subgroups:
+    if not any(x.op for x in waits) or not ranks or 0 in may_wait(s) or s.watchdogs.has_subgroups:
         return False
     if all(x.seq is None or x.seq <= 1 for x in waits):
         return s.watchdogs.all_but_0_of(s.case.job.world_size) and len(ranks) > 1
@@ -334,7 +334,7 @@ def _only_silent_one(s: Situation) -> Known | None:
     ended = {r for r, e in s.case.ranks.items() if e.exit is not None}
     waited = {e.rank for e in errors_of(s) if e.rank is not None and is_timeout(e.error)} | set(s.watchdogs.ranks)
     silent = sorted(r for r in ended - waited if s.case.ranks[r].error is None)
-    if len(silent) != 1 or len(waited) < 2 or ended != waited | set(silent) or silent[0] in s.watchdogs.seen:
+    if len(silent) != 1 or len(waited) < 2 or ended != waited | set(silent) or silent[0] in may_wait(s):
         return None
     return tuple(silent), "reported no wait", [e for e in s.events if e.says == "hang" and e.rank in waited]
 
