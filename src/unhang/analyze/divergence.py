@@ -13,9 +13,11 @@ from itertools import pairwise
 from unhang.analyze.align import StuckCollective, calls_at, majority, signature
 from unhang.analyze.callpath import Fork, Path, extension, fork_of, line_to_look_at
 from unhang.analyze.habits import Habits
+from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.positions import CallIndex
+from unhang.analyze.rounds import loop_that_differs
 from unhang.analyze.sides import ByCondition, Side, are_a_round_ahead, decided_by_condition, view_of
-from unhang.analyze.source import Loop, ends_by_raising, surroundings
+from unhang.analyze.source import Loop, ends_rounds, surroundings
 from unhang.analyze.streams import Streams
 from unhang.model import Case, CollectiveCall, Frame, ProcessGroup
 
@@ -131,15 +133,17 @@ def _was_skipped(
 
 
 def _left_loop_between(
-    stay: Path, left: Path, before: Path, stayers: tuple[int, ...], leavers: tuple[int, ...]
+    case: Case, stay: Path, left: Path, before: Path, stayers: tuple[int, ...], leavers: tuple[int, ...]
 ) -> LeftLoop | None:
     """Whether the leavers were in a loop of the stayers' path at their previous call and are no longer in it."""
-    for depth in range(len(stay) - 1, -1, -1):
-        frame = stay[depth]
-        for loop in reversed(surroundings(frame.file, frame.line).loops):
-            if is_in(before, stay, depth, loop) and not is_in(left, stay, depth, loop):
-                return LeftLoop(leavers, stayers, frame, loop.header)
-    return None
+    gone = [
+        (frame, loop)
+        for depth, frame in reversed([*enumerate(stay)])
+        for loop in reversed(surroundings(frame.file, frame.line).loops)
+        if is_in(before, stay, depth, loop) and not is_in(left, stay, depth, loop)
+    ]
+    frame, loop = loop_that_differs(case, stayers, gone) if gone else (None, None)
+    return LeftLoop(leavers, stayers, frame, loop.header) if frame and loop else None
 
 
 def is_in(path: Path, stay: Path, depth: int, loop: Loop) -> bool:
@@ -157,7 +161,7 @@ def _is_guarded_in(case: Case, left: LeftLoop, path: Path) -> bool:
     return any(
         c.suspicion > 1
         and (f != left.frame or c.line > left.header)
-        and not ends_by_raising(c)
+        and not ends_rounds(c, f == left.frame)
         and not all(c.on(view_of(case, r)).passes for r in left.leavers)
         for f, c in conditions
     )
@@ -178,8 +182,8 @@ def _find_left_loop(
 ) -> LeftLoop | None:
     (reference, odd), (ref_path, odd_path) = sides, paths
     before_odd, before_ref = (_previous_path(streams, ranks[0], seq) for ranks in (odd, reference))
-    found = _left_loop_between(ref_path, odd_path, before_odd, reference, odd) or _left_loop_between(
-        odd_path, ref_path, before_ref, odd, reference
+    found = _left_loop_between(case, ref_path, odd_path, before_odd, reference, odd) or _left_loop_between(
+        case, odd_path, ref_path, before_ref, odd, reference
     )
     is_later = found is not None and are_a_round_ahead(case, found.stayers, found.leavers, found.frame)
     return None if is_later else found  # else they are in it again, a round of a loop around it later
@@ -362,6 +366,10 @@ def _describe(
         left_loop = None  # in the middle of what the loop always does: a call was left out
     if left_loop is not None and left_loop.leavers == odd and _is_guarded_in(case, left_loop, ref_path):
         left_loop = None  # a round may have left the call out
+    if left_loop is not None and left_loop.stayers == odd and has_majority and _is_guarded_in(case, left_loop, odd_path):
+        head = Frame(left_loop.frame.file, left_loop.header, left_loop.frame.function)
+        if not ran_out(case, reference, odd, calls[reference[0]].created_ns, head):
+            left_loop = None  # not each round makes the call
     added = False
     if left_loop is not None and left_loop.stayers == odd:
         is_no_round, added = _beyond_round(streams, seq, reference[0], odd[0], fork)

@@ -16,9 +16,10 @@ from unhang.analyze.framework_loops import left_framework
 from unhang.analyze.left_transfers import left_transfers
 from unhang.analyze.order import is_dispatch_race, is_thread_race
 from unhang.analyze.polling import asks_store
+from unhang.analyze.rounds import loop_that_differs
 from unhang.analyze.sides import ByCondition, Side, decided_by_condition, differing
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Loop, catches_stop_iteration, ends_block, surroundings
+from unhang.analyze.source import Loop, catches_stop_iteration, ends_block, ends_rounds, surroundings
 from unhang.analyze.streams import stack_path
 from unhang.model import (
     CallState,
@@ -294,7 +295,7 @@ def ended_in_loop(s: Situation) -> tuple[RankEvidence, CollectiveCall, Frame, Lo
         for stuck in s.stuck:
             waiting = [c for r, c in stuck.calls.items() if r in stuck.waiting and evidence.rank in stuck.missing]
             if last is not None and waiting:
-                found = _shared_loop(waiting[0], last)
+                found = _shared_loop(s, stuck.waiting, waiting[0], last)
                 if found is not None and _times(s, evidence.rank, waiting[0]):
                     return evidence, waiting[0], *found
     return None
@@ -317,22 +318,29 @@ def made_as_often(s: Situation, rank: int, stuck: StuckCollective) -> bool:
     )
 
 
-def _shared_loop(waiting: CollectiveCall, last: CollectiveCall) -> tuple[Frame, Loop] | None:
+def _shared_loop(
+    s: Situation, stayers: Sequence[int], waiting: CollectiveCall, last: CollectiveCall
+) -> tuple[Frame, Loop] | None:
+    """The loop that held the last call of one that ended, and in which those that wait made a round more."""
     mine, theirs = user_path(waiting.frames), user_path(last.frames)
+    gone: list[tuple[Frame, Loop]] = []
     for a, b in zip(mine, theirs, strict=False):
         if (a.file, a.function) != (b.file, b.function):
-            return None
-        for loop in surroundings(a.file, a.line).loops:
-            if b.line in loop:
-                return None if _is_guarded_in(loop, a, mine) else (a, loop)
-    return None
+            break
+        gone[:0] = ((a, loop) for loop in reversed(surroundings(a.file, a.line).loops) if b.line in loop)
+        if a.line != b.line:
+            break
+    if not gone:
+        return None
+    frame, loop = loop_that_differs(s.case, stayers, gone)
+    return None if _is_guarded_in(loop, frame, mine) else (frame, loop)
 
 
 def _is_guarded_in(loop: Loop, frame: Frame, path: Path) -> bool:
     """Whether a condition on rank or data within the loop decides over the call: a round may have left it out."""
     inner = path[path.index(frame) :]
     conditions = [(f, c) for f in inner for c in surroundings(f.file, f.line).conditions]
-    return any(c.suspicion > 1 and (f != frame or c.line > loop.header) for f, c in conditions)
+    return any(c.suspicion > 1 and (f != frame or c.line > loop.header) and not ends_rounds(c, f == frame) for f, c in conditions)
 
 
 def all_in_unknown_calls(s: Situation) -> set[int]:

@@ -18,8 +18,9 @@ from unhang.analyze.leaving import (
 from unhang.analyze.left_transfers import LeftTransfers, OtherCount, left_transfers
 from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Loop, line_text
-from unhang.analyze.ways_out import WayOut, way_out_of, ways_out, ways_past
+from unhang.analyze.source import Loop
+from unhang.analyze.trees import line_text
+from unhang.analyze.ways_out import WayOut, way_out_of, ways_past
 from unhang.model import CollectiveCall, EvidenceLine, Frame, RankEvidence
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
@@ -90,7 +91,7 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
     )
     if is_data:
         return found
-    way = way_out_of(stay, left)
+    way = way_out_of(s.case, stay, left, loop.leavers)
     return _not_the_data(found) if way is None and is_data is False else _by_way_out(found, way, d.has_majority)
 
 
@@ -296,12 +297,14 @@ def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Fr
         w.group_of(call.group),
         w.collective_of(call, call.seq),
     )
-    out = next((way for way in ways_out(frame.file, loop, frame.line) if way.returns), None)
-    return found if out is None else _returned(found, Frame(frame.file, out.line, frame.function), out)
+    until_ns = evidence.exit.time_ns if evidence.exit else 0
+    is_data = bool(until_ns) and ran_out(s.case, (rank,), others, until_ns, header)
+    way = None if is_data else way_out_of(s.case, user_path(call.frames), (), (rank,))
+    return found if way is None else _returned(found, *way)
 
 
 def _returned(found: Found, frame: Frame, out: WayOut) -> Found:
-    """Not the data: the loop holds a `return` that may be taken on one rank alone."""
+    """Not the data: the loop holds a `return` or `break` that may be taken on one rank alone."""
     return replace(
         found, cause="rank-exited-early", confidence=min(found.confidence, 0.86),
         words={**found.words, "way": w.place(frame), "text": out.text}, say="returned/returned",
