@@ -15,21 +15,11 @@ from unhang.analyze.callpath import Fork, Path, extension, fork_of, line_to_look
 from unhang.analyze.habits import Habits
 from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.positions import CallIndex
-from unhang.analyze.rounds import loop_that_differs
-from unhang.analyze.sides import ByCondition, Side, are_a_round_ahead, decided_by_condition, view_of
-from unhang.analyze.source import Loop, ends_rounds, surroundings
+from unhang.analyze.rounds import LeftLoop, is_guarded_in, left_loop_between
+from unhang.analyze.sides import ByCondition, Side, are_a_round_ahead, decided_by_condition
+from unhang.analyze.source import surroundings
 from unhang.analyze.streams import Streams
 from unhang.model import Case, CollectiveCall, Frame, ProcessGroup
-
-
-@dataclass(frozen=True)
-class LeftLoop:
-    """Some ranks left a loop that others are still in: another number of iterations."""
-
-    leavers: tuple[int, ...]
-    stayers: tuple[int, ...]
-    frame: Frame
-    header: int
 
 
 @dataclass(frozen=True)
@@ -127,44 +117,14 @@ def _was_skipped(
     follows = (fork.left.line, fork.right.line) in pairwise(lines)
     if not follows:
         return False
-    skipped, taken = (surroundings(f.file, f.line) for f in (fork.left, fork.right))
-    own = [bool(set(a.conditions) - set(b.conditions)) for a, b in ((skipped, taken), (taken, skipped))]
-    return (skipped.suspicion, own[0]) >= (taken.suspicion, own[1])  # what always runs is not left out
-
-
-def _left_loop_between(
-    case: Case, stay: Path, left: Path, before: Path, stayers: tuple[int, ...], leavers: tuple[int, ...]
-) -> LeftLoop | None:
-    """Whether the leavers were in a loop of the stayers' path at their previous call and are no longer in it."""
-    gone = [
-        (frame, loop)
-        for depth, frame in reversed([*enumerate(stay)])
-        for loop in reversed(surroundings(frame.file, frame.line).loops)
-        if is_in(before, stay, depth, loop) and not is_in(left, stay, depth, loop)
-    ]
-    frame, loop = loop_that_differs(case, stayers, gone) if gone else (None, None)
-    return LeftLoop(leavers, stayers, frame, loop.header) if frame and loop else None
-
-
-def is_in(path: Path, stay: Path, depth: int, loop: Loop) -> bool:
-    """Whether a path goes through a loop of another one, as far as `depth` on the same way."""
-    if len(path) <= depth or path[:depth] != stay[:depth]:
-        return False
-    frame = path[depth]
-    return (frame.file, frame.function) == (stay[depth].file, stay[depth].function) and frame.line in loop
-
-
-def _is_guarded_in(case: Case, left: LeftLoop, path: Path) -> bool:
-    """Whether a condition on rank or data within the loop, which those who left may fail, decides over the call of those who stayed."""
-    inner = path[path.index(left.frame) :]
-    conditions = [(f, c) for f in inner for c in surroundings(f.file, f.line).conditions]
-    return any(
-        c.suspicion > 1
-        and (f != left.frame or c.line > left.header)
-        and not ends_rounds(c, f == left.frame)
-        and not all(c.on(view_of(case, r)).passes for r in left.leavers)
-        for f, c in conditions
+    skipped, taken = (
+        [c for f in p[fork.depth :] for c in surroundings(f.file, f.line).conditions] for p in (path, odd_path)
     )
+    own = [
+        (max((c.suspicion for c in a), default=0), bool(set(a) - set(b)))
+        for a, b in ((skipped, taken), (taken, skipped))
+    ]
+    return own[0] >= own[1]  # what always runs is not left out
 
 
 def _previous_path(streams: Streams, rank: int, seq: int) -> Path:
@@ -182,7 +142,7 @@ def _find_left_loop(
 ) -> LeftLoop | None:
     (reference, odd), (ref_path, odd_path) = sides, paths
     before_odd, before_ref = (_previous_path(streams, ranks[0], seq) for ranks in (odd, reference))
-    found = _left_loop_between(case, ref_path, odd_path, before_odd, reference, odd) or _left_loop_between(
+    found = left_loop_between(case, ref_path, odd_path, before_odd, reference, odd) or left_loop_between(
         case, odd_path, ref_path, before_ref, odd, reference
     )
     is_later = found is not None and are_a_round_ahead(case, found.stayers, found.leavers, found.frame)
@@ -364,9 +324,9 @@ def _describe(
         left_loop = None  # one line dispatched different orders: a loop within one of them is no loop of both
     if left_loop is not None and left_loop.leavers == odd and streams.always_follows(reference[0], seq):
         left_loop = None  # in the middle of what the loop always does: a call was left out
-    if left_loop is not None and left_loop.leavers == odd and _is_guarded_in(case, left_loop, ref_path):
+    if left_loop is not None and left_loop.leavers == odd and is_guarded_in(case, left_loop, ref_path):
         left_loop = None  # a round may have left the call out
-    if left_loop is not None and left_loop.stayers == odd and has_majority and _is_guarded_in(case, left_loop, odd_path):
+    if left_loop is not None and left_loop.stayers == odd and has_majority and is_guarded_in(case, left_loop, odd_path):
         head = Frame(left_loop.frame.file, left_loop.header, left_loop.frame.function)
         if not ran_out(case, reference, odd, calls[reference[0]].created_ns, head):
             left_loop = None  # not each round makes the call

@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
-from unhang.analyze.divergence import Divergence, is_in
+from unhang.analyze.divergence import Divergence
+from unhang.analyze.rounds import is_in
 from unhang.analyze.set_order import unwrapped
 from unhang.analyze.sides import differing
 from unhang.analyze.source import loop_at, surroundings

@@ -340,7 +340,10 @@ def _is_guarded_in(loop: Loop, frame: Frame, path: Path) -> bool:
     """Whether a condition on rank or data within the loop decides over the call: a round may have left it out."""
     inner = path[path.index(frame) :]
     conditions = [(f, c) for f in inner for c in surroundings(f.file, f.line).conditions]
-    return any(c.suspicion > 1 and (f != frame or c.line > loop.header) and not ends_rounds(c, f == frame) for f, c in conditions)
+    return any(
+        c.suspicion > 1 and (f != frame or c.line > loop.header) and not ends_rounds(c, f == frame)
+        for f, c in conditions
+    )
 
 
 def all_in_unknown_calls(s: Situation) -> set[int]:

@@ -35,7 +35,9 @@ _BUILT_IN = frozenset(
     ("len", "int", "float", "bool", "str", "abs", "min", "max", "sum", "any", "all", "round", "sorted", "list", "tuple", "set", "dict",
      "enumerate", "zip", "range", "reversed", "iter", "next", "isinstance", "type", "divmod", "trange", "tqdm", "islice", "ceil", "floor")
 )  # fmt: skip
-_CHANGES = frozenset(("append", "appendleft", "add", "extend", "insert", "pop", "popleft", "remove", "clear", "discard"))
+_CHANGES = frozenset(
+    ("append", "appendleft", "add", "extend", "insert", "pop", "popleft", "remove", "clear", "discard")
+)
 _LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 _SEEN_HERE = frozenset(
     ("exists", "isfile", "isdir", "is_file", "is_dir", "is_set", "qsize", "get_nowait", "listdir", "glob", "iterdir", "monotonic",
@@ -122,7 +124,9 @@ class _File:
             case (ast.Tuple(), ast.Tuple()) if len(target.elts) == len(bound.value.elts) and not bound.is_round:
                 for t, v in zip(target.elts, bound.value.elts, strict=True):
                     self._bind(t, bound._replace(value=v))
-            case (ast.Tuple(elts=[first, *rest]), ast.Call(func=ast.Name(id="enumerate"), args=[over, *_])) if bound.is_round:
+            case (ast.Tuple(elts=[first, *rest]), ast.Call(func=ast.Name(id="enumerate"), args=[over, *_])) if (
+                bound.is_round
+            ):
                 self._bind(first, bound._replace(value=ast.Constant(0)))
                 for t in rest:
                     self._bind(t, bound._replace(value=over))
@@ -232,7 +236,9 @@ class _Judge:
             return OWN
         value = b.value
         if b.is_round and isinstance(value, ast.Call) and last_name(value.func) in ("range", "trange", "count"):
-            own = self._most(value.args[:1] if len(value.args) > 1 or last_name(value.func) == "count" else (), b.scopes)
+            own = self._most(
+                value.args[:1] if len(value.args) > 1 or last_name(value.func) == "count" else (), b.scopes
+            )
         else:
             own = self.of(value, b.scopes)
             if b.is_round and own == OPEN and value is not None and _LOADED.search(ast.unparse(value)):
@@ -339,7 +345,9 @@ def _parts(node: ast.AST) -> Iterator[ast.expr]:
             yield from (child.iter, *child.ifs)
 
 
-def _returns(body: Iterable[ast.stmt], tests: tuple[ast.expr, ...]) -> Iterator[tuple[ast.expr | None, tuple[ast.expr, ...]]]:
+def _returns(
+    body: Iterable[ast.stmt], tests: tuple[ast.expr, ...]
+) -> Iterator[tuple[ast.expr | None, tuple[ast.expr, ...]]]:
     """What a function returns or yields, and under which tests."""
     for s in body:
         match s:

@@ -195,7 +195,10 @@ def _lets_gradients_wait(choice: ast.expr) -> ast.expr | None:
     """When gradients are reduced below `with A if test else model.no_sync():`, which leaves that out on one side."""
     if not isinstance(choice, ast.IfExp):
         return None
-    waits = [any(isinstance(n, ast.Attribute) and n.attr == "no_sync" for n in ast.walk(b)) for b in (choice.body, choice.orelse)]
+    waits = [
+        any(isinstance(n, ast.Attribute) and n.attr == "no_sync" for n in ast.walk(b))
+        for b in (choice.body, choice.orelse)
+    ]
     return None if waits[0] is waits[1] else negated(choice.test) if waits[0] else choice.test
 
 

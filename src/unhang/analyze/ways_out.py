@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
 from unhang.analyze.callpath import Path
-from unhang.analyze.divergence import is_in
+from unhang.analyze.rounds import is_in
 from unhang.analyze.sides import view_of
 from unhang.analyze.source import Condition, Loop, loop_at, negated, raise_of, step_names, surroundings
 from unhang.analyze.trees import covers, tree_of
@@ -83,7 +83,9 @@ def _ways(
                 yield from _ways((*node.body, *node.orelse, *node.finalbody), line, test, in_loop, is_round)
                 if any(covers(s, line) for s in node.body):
                     yield from (
-                        WayOut(h.lineno, _head(h), leaves_at=h.lineno) for h in node.handlers if not isinstance(h.body[-1], ast.Raise)
+                        WayOut(h.lineno, _head(h), leaves_at=h.lineno)
+                        for h in node.handlers
+                        if not isinstance(h.body[-1], ast.Raise)
                     )
             case ast.With() | ast.AsyncWith():
                 yield from _ways(node.body, line, test, in_loop, is_round)
@@ -118,9 +120,7 @@ def way_out_of(case: Case, stay: Path, left: Path, leavers: Sequence[int]) -> tu
     return (Frame(found[0].file, found[1].line, found[0].function), found[1]) if found else None
 
 
-def likeliest(
-    case: Case, ways: Iterable[tuple[Frame, WayOut]], leavers: Sequence[int]
-) -> tuple[Frame, WayOut] | None:
+def likeliest(case: Case, ways: Iterable[tuple[Frame, WayOut]], leavers: Sequence[int]) -> tuple[Frame, WayOut] | None:
     """The first of those ways out that most likely are taken on some ranks alone, and that the leavers may have taken."""
     found, most = None, -1
     for frame, way in ways:

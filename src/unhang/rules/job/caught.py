@@ -9,8 +9,8 @@ from unhang.analyze.callpath import user_path
 from unhang.analyze.leaving import Parted, caught_in_circle, parted_with_exception, passes, swallowed_by
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import ends_block, surroundings
-from unhang.analyze.trees import line_text
 from unhang.analyze.streams import stack_path
+from unhang.analyze.trees import line_text
 from unhang.model import EvidenceLine, Frame, RaisedError, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule

@@ -1,0 +1,102 @@
+"""Which conditions may come out differently on the ranks, by what the source binds to their names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unhang.analyze.may_differ import OPEN, OWN, SAME
+from unhang.analyze.source import surroundings
+
+_BESIDE = """\
+class Clock:
+    def __init__(self, seconds):
+        self.began, self.seconds, self.turns = time.monotonic(), seconds, 0
+
+    def spent(self):
+        return time.monotonic() - self.began > self.seconds
+
+    def turn(self):
+        self.turns += 1
+
+def split(names, rank, world):
+    return names[rank::world]
+
+LIMIT = 5
+"""
+_PROGRAM = """\
+from beside import LIMIT, Clock, split
+
+class Rotation:
+    def __init__(self, every):
+        self.steps, self.every = [], every
+
+    def wanted(self, step):
+        return step % self.every == 0 and step not in self.steps
+
+    def clean(self, rank):
+        if rank != 0:
+            return
+        self.steps.pop(0)
+
+class Counter:
+    def __init__(self):
+        self.counted = 0
+
+    def full(self):
+        return self.counted >= LIMIT
+
+def main(model, loader, args):
+    rank, world = dist.get_rank(), dist.get_world_size()
+    clock, rotation, seen, kept, stop = Clock(3), Rotation(20), 0, 0, torch.zeros(1)
+    mine = split(NAMES, rank, world)
+    for step, (x, y) in enumerate(loader):
+        seen += 1
+        picked = y[:, 0] > 0
+        last = step == LIMIT - 1
+        score = model(x)
+        dist.broadcast(stop, src=0)
+        total = score.detach()
+        dist.all_reduce(total)
+        if picked.any():
+            kept += 1
+        try:
+            read(x)
+        except OSError:
+            broken = True
+        if TEST:
+            reduce(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        ("step % 10 == 0", SAME),
+        ("last", SAME),
+        ("seen > LIMIT", SAME),
+        ("stop.item() > 0", SAME),  # all have it from rank 0
+        ("total.mean() < 3", SAME),  # it has been summed up over all ranks
+        ("dist.get_world_size() > 1", SAME),
+        ("args.verbose", OPEN),
+        ("Counter().full()", SAME),
+        ("picked.any()", OWN),
+        ("len(x) < 4", OWN),
+        ("kept > LIMIT", OWN),  # counted where the data have something
+        ("broken", OWN),
+        ("not mine", OWN),
+        ("clock.spent()", OWN),  # the function is in another file
+        ("clock.turns > 3", SAME),
+        ("rotation.wanted(step)", OWN),  # one rank takes something out of the list that it asks for
+        ("warned.is_set() or step % 10 == 0", OWN),  # one part of it suffices
+        ("os.path.exists(args.stop_file)", OWN),
+    ],
+)
+def test_what_a_condition_hangs_on(tmp_path: Path, test: str, expected: int) -> None:
+    (tmp_path / "beside.py").write_text(_BESIDE)
+    path = tmp_path / "train.py"
+    path.write_text(_PROGRAM.replace("TEST", test))
+    line = path.read_text().splitlines().index("            reduce(x)") + 1
+    (condition,) = surroundings(str(path), line).conditions
+    assert condition.suspicion == expected
