@@ -14,11 +14,13 @@ from unhang.analyze.align import StuckCollective, calls_at, majority, signature
 from unhang.analyze.callpath import Fork, Path, extension, fork_of, line_to_look_at
 from unhang.analyze.habits import Habits
 from unhang.analyze.loader_ends import ran_out
+from unhang.analyze.may_differ import SAME
 from unhang.analyze.positions import CallIndex
-from unhang.analyze.rounds import LeftLoop, is_guarded_in, left_loop_between
+from unhang.analyze.rounds import LeftLoop, is_guarded_in, left_loop_between, rounds_of
 from unhang.analyze.sides import ByCondition, Side, are_a_round_ahead, decided_by_condition
 from unhang.analyze.source import surroundings
 from unhang.analyze.streams import Streams
+from unhang.analyze.ways_out import way_out_of
 from unhang.model import Case, CollectiveCall, Frame, ProcessGroup
 
 
@@ -292,6 +294,34 @@ def _by_condition(
     return decided_by_condition(case, first, second)
 
 
+def _is_by_rounds(
+    case: Case,
+    streams: Streams,
+    seq: int,
+    loop: LeftLoop,
+    sides: tuple[tuple[int, ...], tuple[int, ...]],
+    paths: tuple[Path, Path],
+    until_ns: int,
+    has_majority: bool,
+) -> bool:
+    """Whether ranks left a loop since they made other rounds of it. `until_ns`: when the reference made its call."""
+    (reference, odd), (ref_path, odd_path), fork = sides, paths, fork_of(*paths)
+    is_gone = loop.leavers == odd
+    stay, left = (ref_path, odd_path) if is_gone else (odd_path, ref_path)
+    if fork is not None and _is_rank_dependent(odd_path[fork.depth :]):
+        return False  # it did not run out of data: a condition on its rank led it elsewhere
+    if fork is not None and fork.same_line and loop.frame in _below(fork, ref_path, odd_path):
+        return False  # one line dispatched different orders: a loop within one of them is no loop of both
+    if is_gone and streams.always_follows(reference[0], seq):
+        return False  # in the middle of what the loop always does: a call was left out
+    if (is_gone or has_majority) and is_guarded_in(case, loop, stay):
+        head = Frame(loop.frame.file, loop.header, loop.frame.function)
+        if is_gone or not ran_out(case, reference, odd, until_ns, head):
+            return False  # a round may have left the call out
+    # Where the rounds are the same by what the loop goes over, something in it has to tell why they were not.
+    return rounds_of(loop.frame, loop.header) != SAME or way_out_of(case, stay, left, loop.leavers) is not None
+
+
 def _describe(
     case: Case,
     stuck: StuckCollective,
@@ -313,23 +343,9 @@ def _describe(
         # Without a majority those with the extra iterations are named: they wait for calls that nobody else makes.
         reference, odd, ref_path, odd_path = odd, reference, odd_path, ref_path
     fork = fork_of(ref_path, odd_path)
-    if left_loop is not None and fork is not None and _is_rank_dependent(odd_path[fork.depth :]):
-        left_loop = None  # it did not run out of data: a condition on its rank led it elsewhere
-    if (
-        left_loop is not None
-        and fork is not None
-        and fork.same_line
-        and left_loop.frame in _below(fork, ref_path, odd_path)
-    ):
-        left_loop = None  # one line dispatched different orders: a loop within one of them is no loop of both
-    if left_loop is not None and left_loop.leavers == odd and streams.always_follows(reference[0], seq):
-        left_loop = None  # in the middle of what the loop always does: a call was left out
-    if left_loop is not None and left_loop.leavers == odd and is_guarded_in(case, left_loop, ref_path):
-        left_loop = None  # a round may have left the call out
-    if left_loop is not None and left_loop.stayers == odd and has_majority and is_guarded_in(case, left_loop, odd_path):
-        head = Frame(left_loop.frame.file, left_loop.header, left_loop.frame.function)
-        if not ran_out(case, reference, odd, calls[reference[0]].created_ns, head):
-            left_loop = None  # not each round makes the call
+    sides, paths, until_ns = (reference, odd), (ref_path, odd_path), calls[reference[0]].created_ns
+    if left_loop is not None and not _is_by_rounds(case, streams, seq, left_loop, sides, paths, until_ns, has_majority):
+        left_loop = None
     added = False
     if left_loop is not None and left_loop.stayers == odd:
         is_no_round, added = _beyond_round(streams, seq, reference[0], odd[0], fork)

@@ -69,18 +69,22 @@ def loop_that_differs(case: Case, stayers: Sequence[int], gone: Sequence[tuple[F
     """
     found, *outer = gone
     for around in outer:
-        if _has_just_begun(case, stayers, *found) or rounds_of(*found) == SAME < rounds_of(*around):
+        if _has_just_begun(case, stayers, *found) or _rounds(found) == SAME < _rounds(around):
             found = around
     return found
 
 
-def rounds_of(frame: Frame, loop: Loop) -> int:
+def rounds_of(frame: Frame, header: int) -> int:
     """Whether the number of rounds of a loop may differ between ranks, by what it goes over or asks: see `may_differ`."""
-    head = loop_at(frame.file, loop.header)
+    head = loop_at(frame.file, header)
     if head is None:
         return OPEN
-    scopes = tuple(n for n in nodes_around(frame.file, loop.header) if isinstance(n, SCOPES))
+    scopes = tuple(n for n in nodes_around(frame.file, header) if isinstance(n, SCOPES))
     return may_differ(frame.file, head.test if isinstance(head, ast.While) else head.iter, scopes)
+
+
+def _rounds(found: tuple[Frame, Loop]) -> int:
+    return rounds_of(found[0], found[1].header)
 
 
 def _has_just_begun(case: Case, stayers: Sequence[int], frame: Frame, loop: Loop) -> bool:

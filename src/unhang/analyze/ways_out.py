@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
 from unhang.analyze.callpath import Path
+from unhang.analyze.may_differ import OPEN, SAME
 from unhang.analyze.rounds import is_in
 from unhang.analyze.sides import view_of
 from unhang.analyze.source import Condition, Loop, loop_at, negated, raise_of, step_names, surroundings
@@ -122,11 +123,11 @@ def way_out_of(case: Case, stay: Path, left: Path, leavers: Sequence[int]) -> tu
 
 def likeliest(case: Case, ways: Iterable[tuple[Frame, WayOut]], leavers: Sequence[int]) -> tuple[Frame, WayOut] | None:
     """The first of those ways out that most likely are taken on some ranks alone, and that the leavers may have taken."""
-    found, most = None, -1
+    found, most = None, SAME
     for frame, way in ways:
         conditions = surroundings(frame.file, way.leaves_at).conditions
         is_open = not any(c.on(view_of(case, r)).passes is False for c in conditions for r in leavers)
-        weight = max((c.suspicion for c in conditions), default=0)
+        weight = max((c.suspicion for c in conditions), default=OPEN if way.text.startswith("except") else SAME)
         if is_open and weight > most:
             found, most = (frame, way), weight
     return found

@@ -121,6 +121,56 @@ def _leaves(source: str) -> Later:
     return make_case({3: [*_LOOP, "barrier@main:8 !"], **others}, source=source)
 
 
+# Line 6 makes the call, line 7 the barrier; which shards a rank has hangs on its number.
+_SHARDS = """def main(rank, world):
+    for name in shards_of(rank, world):
+        rows = read(name)
+        for at in range(0, len(rows), 16):
+            x = model(rows[at])
+            dist.all_reduce(x)
+    dist.barrier()
+"""
+# Line 7 makes the call; rank 0 alone may leave the loop before it.
+_PATIENCE = """def main(rank):
+    for epoch in range(60):
+        if rank == 0:
+            score = validate(model)
+            if patience.update(score):
+                break
+        dist.broadcast(rate, src=0)
+"""
+# Line 6 makes the call, line 7 the barrier behind the loop; both make as many rounds.
+_BUDGET = """def main(rank):
+    for tokens in batches_of(rank):
+        budget.add(len(tokens))
+        full = budget.seen > len(tokens) * 3
+        with nullcontext() if full else model.no_sync():
+            model(tokens).backward()
+    dist.barrier()
+"""
+
+
+def _shards(at: int) -> Later:
+    """Rank 0 is in the inner loop at `at`, the others are behind both loops."""
+    done = ["all_reduce[8]@main:6"] * 4
+    calls = {0: [*done, "all_reduce[8]@main:6 !"], **{r: [*done, "barrier@main:7 !"] for r in (1, 2)}}
+    return make_case(calls, world=3, source=_SHARDS, stacks={0: f"main:6>~comm at={at}"})
+
+
+def _budget() -> Later:
+    """Rank 2 reduces its gradients once more than the others."""
+    done = ["all_reduce[8]@main:6"] * 2
+    calls = {2: [*done, "all_reduce[8]@main:6 !"], **{r: [*done, "barrier@main:7 !"] for r in range(2)}}
+    return make_case(calls, world=3, source=_BUDGET)
+
+
+def _patience() -> Later:
+    """Rank 0 came to the end of its program."""
+    done = ["broadcast[8]@main:7"] * 3
+    calls = {0: done, **{r: [*done, "broadcast[8]@main:7 !"] for r in (1, 2)}}
+    return make_case(calls, world=3, source=_PATIENCE, exits={0: ended("exit", 0)})
+
+
 _RETURNS = """def main(rank, world):
     for phase in PHASES:
         mine = files_for(phase, rank, world)
@@ -196,6 +246,9 @@ CASES = {
             6,
             cause="code-divergence",
         ),
+        Fires(_shards(at=0), (0,), 2),  # it has begun another shard
+        Fires(_shards(at=16), (0,), 4),  # its shard is longer
+        Fires(_patience(), (0,), 5, cause="rank-exited-early"),
         Fires(_pipe("main:6", "main:6", "main:6"), (1,), 2),
         Fires(_stages("main:8"), (1,), 6),
         Fires(_resumed(mine=2, theirs=0), (2,), 2, cause="code-divergence"),
@@ -209,6 +262,7 @@ CASES = {
             ),
             "all ranks leave the loop together",
         ),
+        Quiet(_budget(), "not each round of the loop makes the call"),
         Quiet(
             make_case(
                 {3: _LOOP, **{r: [*_LOOP, "barrier@main:3 !"] for r in range(3)}},
