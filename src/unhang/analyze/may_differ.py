@@ -39,6 +39,8 @@ _SEEN_HERE = frozenset(
     ("exists", "isfile", "isdir", "is_file", "is_dir", "is_set", "qsize", "get_nowait", "listdir", "glob", "iterdir", "monotonic",
      "perf_counter", "time", "gethostname", "getpid", "getmtime", "memory_allocated", "max_memory_allocated", "virtual_memory", "random")
 )  # fmt: skip
+_EVEN_PARTS = lazy_pattern(r"Distributed\w*Sampler$")  # as many samples for each rank
+_SAMPLERS = ("sampler", "batch_sampler")
 _OF_MANY = ("len", "any", "all")
 _OWN_NUMBERS = ("rank", "local", "zero", "local zero", "last")
 _ALIKE = lazy_pattern(r"is_initialized|is_\w*available|get_world_size|is_\w+_enabled")
@@ -165,8 +167,9 @@ class _Judge:
             )
         else:
             own = self.of(value, b.scopes)
-            if b.is_round and own == OPEN and value is not None and _LOADED.search(ast.unparse(value)):
-                own = OWN
+            words = ast.unparse(value) if b.is_round and value is not None else ""
+            if "loader" in words.lower() or (own == OPEN and _LOADED.search(words)):
+                own = OWN  # what a loader gives differs, also where all have as much of it
         return max(own, self._most(b.tests, b.scopes)) if own < OWN else own
 
     def _argument(self, function: Function, name: str) -> int:
@@ -235,6 +238,10 @@ class _Judge:
         if isinstance(node.func, ast.Name) and name in _BUILT_IN:
             most = self._most(arguments, scopes)
             return OWN if most == OPEN and name in _OF_MANY else most
+        if _EVEN_PARTS.search(name):
+            return OWN if self._most(arguments[:1], scopes) == OWN else SAME
+        if name.endswith("DataLoader") and (samplers := [k.value for k in node.keywords if k.arg in _SAMPLERS]):
+            return self._most(samplers, scopes)
         for path, functions in self._called(node.func, scopes):
             given = {i: self.of(a, scopes) for i, a in enumerate(node.args)}
             named = {k.arg: self.of(k.value, scopes) for k in node.keywords if k.arg}

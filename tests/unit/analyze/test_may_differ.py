@@ -50,7 +50,7 @@ class Counter:
 def main(model, loader, args):
     rank, world = dist.get_rank(), dist.get_world_size()
     clock, rotation, seen, kept, stop = Clock(3), Rotation(20), 0, 0, torch.zeros(1)
-    mine = split(NAMES, rank, world)
+    mine, even = split(NAMES, rank, world), DataLoader(data, 8, sampler=DistributedSampler(data, world, rank))
     for step, (x, y) in enumerate(loader):
         seen += 1
         picked = y[:, 0] > 0
@@ -79,6 +79,7 @@ def main(model, loader, args):
         ("stop.item() > 0", SAME),  # all have it from rank 0
         ("total.mean() < 3", SAME),  # it has been summed up over all ranks
         ("dist.get_world_size() > 1", SAME),
+        ("len(even) > 3", SAME),  # its sampler gives all ranks as many
         ("args.verbose", OPEN),
         ("Counter().full()", SAME),
         ("picked.any()", OWN),

@@ -17,6 +17,8 @@ from unhang.analyze.leaving import (
 )
 from unhang.analyze.left_transfers import LeftTransfers, OtherCount, left_transfers
 from unhang.analyze.loader_ends import ran_out
+from unhang.analyze.may_differ import SAME
+from unhang.analyze.rounds import rounds_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop
 from unhang.analyze.trees import line_text
@@ -248,6 +250,8 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
     bound = None if gone.are_own and gone.other is None else changed_bound(gone.frame, gone.loop.header)
     if bound is not None:
         return _by_changed_bound(found, bound, not is_even, "transfers")
+    if rounds_of(gone.frame, gone.loop.header) == SAME:  # not the data: it makes as many rounds on all ranks
+        found = replace(found, cause="code-divergence", fixes=("together", "agree"))
     return found if gone.other is None else _of_another_count(found, gone, gone.other)
 
 
