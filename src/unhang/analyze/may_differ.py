@@ -243,9 +243,9 @@ class _Judge:
         if name.endswith("DataLoader") and (samplers := [k.value for k in node.keywords if k.arg in _SAMPLERS]):
             return self._most(samplers, scopes)
         for path, functions in self._called(node.func, scopes):
-            given = {i: self.of(a, scopes) for i, a in enumerate(node.args)}
-            named = {k.arg: self.of(k.value, scopes) for k in node.keywords if k.arg}
-            return self._in(path, partial(self._returned, functions, {**given, **named}))
+            given: dict[int | str | None, int] = {i: self.of(a, scopes) for i, a in enumerate(node.args)}
+            given.update((k.arg, self.of(k.value, scopes)) for k in node.keywords)
+            return self._in(path, partial(self._returned, functions, given))
         if any(name in file_of(path).classes for path in self._files()):
             return self._most(arguments, scopes)
         base = [node.func.value] if isinstance(node.func, ast.Attribute) else []
