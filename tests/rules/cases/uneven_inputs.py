@@ -157,6 +157,29 @@ def _shards(at: int) -> Later:
     return make_case(calls, world=3, source=_SHARDS, stacks={0: f"main:6>~comm at={at}"})
 
 
+# Each pair of ranks makes line 4, each column of pairs line 7; line 8 is for all.
+_MESH = """def main(rank):
+    for step in range(300):
+        x = batch_of(rank)
+        dist.all_reduce(x, group=rows)
+        if plateau.finished(x.mean()):
+            break
+        dist.all_reduce(x, group=columns)
+    dist.barrier()
+"""
+
+
+def _mesh() -> Later:
+    """Ranks 0 and 1 are in the barrier; ranks 2 and 3 wait for them in their columns."""
+    groups = {"row0": (0, 1), "row1": (2, 3), "column0": (0, 2), "column1": (1, 3)}
+    calls, stacks = {}, {}
+    for rank in range(4):
+        row, column = f"row{rank // 2}/all_reduce[8]@main:4", f"column{rank % 2}/all_reduce[8]@main:7"
+        calls[rank] = [*[row, column] * 3, row, "barrier@main:8 !" if rank < 2 else f"{column} !"]
+        stacks[rank] = "main:8>~comm" if rank < 2 else "main:7>~comm"
+    return make_case(calls, world=4, source=_MESH, groups=groups, stacks=stacks)
+
+
 def _budget() -> Later:
     """Rank 2 reduces its gradients once more than the others."""
     done = ["all_reduce[8]@main:6"] * 2
@@ -248,6 +271,7 @@ CASES = {
         ),
         Fires(_shards(at=0), (0,), 2),  # it has begun another shard
         Fires(_shards(at=16), (0,), 4),  # its shard is longer
+        Fires(_mesh(), (0, 1), 5, cause="code-divergence"),
         Fires(_patience(), (0,), 5, cause="rank-exited-early"),
         Fires(_pipe("main:6", "main:6", "main:6"), (1,), 2),
         Fires(_stages("main:8"), (1,), 6),

@@ -22,7 +22,7 @@ from unhang.analyze.rounds import rounds_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop
 from unhang.analyze.trees import line_text
-from unhang.analyze.ways_out import WayOut, way_out_of, ways_past
+from unhang.analyze.ways_out import WayOut, likeliest, way_out_of, ways_out, ways_past
 from unhang.model import CollectiveCall, EvidenceLine, Frame, RankEvidence
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
@@ -158,7 +158,7 @@ def _by_changed_bound(found: Found, bound: Bound, is_decided: bool, because: str
     )  # fmt: skip
 
 
-def _by_way_out(found: Found, way: tuple[Frame, WayOut] | None, is_decided: bool) -> Found:
+def _by_way_out(found: Found, way: tuple[Frame, WayOut] | None, is_decided: bool, because: str = "") -> Found:
     """Not the data but the program may have made the rounds fewer: a test that leaves the loop, or a handler that skips a round."""
     if way is None:
         return found
@@ -166,7 +166,7 @@ def _by_way_out(found: Found, way: tuple[Frame, WayOut] | None, is_decided: bool
     words = {**found.words, "way": w.place(frame), "text": out.text, "out_line": out.line}
     says = "skipped" if out.text.startswith("except") else "left early"
     return replace(
-        found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say=f"{says}/{says}",
+        found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say=f"{says}/{because or says}",
         evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame), fixes=("together", "agree"),
     )  # fmt: skip
 
@@ -233,6 +233,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         "steps": _steps(s),
     }
     edges = [e for r in (gone.waiter, *gone.leavers[:1]) for e in s.waits.edges_of(r)]
+    how = "another group" if gone.is_collective else "transfers"
     found = Found(
         0.75 if is_even else 0.9,
         culprits,
@@ -242,7 +243,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
             *w.stack_lines(s.case.ranks.get(gone.leavers[0]), 3),
         ),
         words,
-        "own loops" if gone.are_own else "transfers",
+        "own loops" if gone.are_own else f"transfers/{how}",
         ("agree", "even"),
         s.others(culprits),
         w.location_of(header),
@@ -250,9 +251,18 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
     bound = None if gone.are_own and gone.other is None else changed_bound(gone.frame, gone.loop.header)
     if bound is not None:
         return _by_changed_bound(found, bound, not is_even, "transfers")
+    way = None if gone.are_own or gone.other else _way_out_of_transfers(s, gone)
+    if way is not None:
+        return _by_way_out(found, way, not is_even, how)
     if rounds_of(gone.frame, gone.loop.header) == SAME:  # not the data: it makes as many rounds on all ranks
         found = replace(found, cause="code-divergence", fixes=("together", "agree"))
     return found if gone.other is None else _of_another_count(found, gone, gone.other)
+
+
+def _way_out_of_transfers(s: Situation, gone: LeftTransfers) -> tuple[Frame, WayOut] | None:
+    ways = ((gone.frame, way) for way in ways_out(gone.frame.file, gone.loop, gone.frame.line))
+    found = likeliest(s.case, ways, gone.leavers)
+    return (replace(found[0], line=found[1].line), found[1]) if found else None
 
 
 def _of_another_count(found: Found, gone: LeftTransfers, other: OtherCount) -> Found:
