@@ -36,6 +36,7 @@ from unhang.model import (
 _MOST_COMPARED = 8
 _OF_GROUPS = ("init_process_group", "destroy_process_group", "new_group")
 _GOES_ON = ("user", "lock", "outside", "data", "spinning", "gil")
+_ENDS_OF_DATA = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "Empty")
 _MOST_IDLE_SHARE = 0.1  # a look costs some
 
 
@@ -168,6 +169,33 @@ def swallowed_by(s: Situation, ranks: Sequence[int]) -> RaisedError | None:
     return min(found, key=lambda e: e.time_ns, default=None)
 
 
+def ended_after_error(s: Situation) -> tuple[int, RaisedError] | None:
+    """A rank that others wait for and that came to its end, led there by an exception that it handled after its last call with them.
+
+    Handled in a function through which the others came to the call, or that called it; not one that it has handled before, or
+    that another rank has handled there.
+    """
+    for evidence in early_leavers(s.case) if s.divergence is None else ():
+        last, end = _last_call(s, evidence.rank), evidence.exit
+        missed = next((x for x in s.stuck if evidence.rank in x.missing and x.waiting), None)
+        if last is None or missed is None or end is None or end.kind != "exit":
+            continue
+        error = max(evidence.handled, key=lambda e: e.time_ns, default=None)
+        way = user_path(missed.calls[missed.waiting[0]].frames)
+        if error is None or error.handler is None or not last.created_ns < error.time_ns <= end.time_ns:
+            continue
+        is_own = not is_communication_error(error) and error.type not in _ENDS_OF_DATA and user_frames(error.frames)
+        if is_own and passes(way, error.handler) and not _is_usual(s, error):
+            return evidence.rank, error
+    return None
+
+
+def _is_usual(s: Situation, error: RaisedError) -> bool:
+    """Whether such an exception has been handled more than once at this place."""
+    all_handled = (e for evidence in s.case.ranks.values() for e in evidence.handled)
+    return sum((e.type, e.handler) == (error.type, error.handler) for e in all_handled) > 1
+
+
 @dataclass(frozen=True)
 class Parted:
     """Ranks that an exception led away from their peers: one that they hold on to, see `RankEvidence.held`, or have handled."""
@@ -261,6 +289,8 @@ def exhausted_by(s: Situation, d: Divergence) -> tuple[int | None, str] | None:
 def made_other_rounds(s: Situation) -> bool:
     """Whether the ranks made another number of rounds of the same loop, which `uneven-inputs` then says."""
     d = s.divergence
+    if d is None and ended_after_error(s) is not None:
+        return False
     if d is None:
         return ended_in_loop(s) is not None or left_transfers(s) is not None
     is_of_another_kind = (
