@@ -181,8 +181,6 @@ def _tests_of(node: ast.AST, line: int) -> Iterator[ast.expr]:
                 yield node.test if first else negated(node.test)
         case ast.BoolOp(op=op, values=[*conditions, last]) if _calls_on(last, line):
             yield from map(negated, conditions) if isinstance(op, ast.Or) else conditions
-        case ast.With() | ast.AsyncWith() if any(covers(s, line) for s in node.body):
-            yield from (t for item in node.items if (t := _lets_gradients_wait(item.context_expr)) is not None)
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             named = (d.func if isinstance(d, ast.Call) else d for d in node.decorator_list)
             yield from (ast.copy_location(ast.Name(n), d) for d in named if named_like_a_rank(n := last_name(d)))
@@ -191,15 +189,31 @@ def _tests_of(node: ast.AST, line: int) -> Iterator[ast.expr]:
             yield from _guards_before(block, line)
 
 
-def _lets_gradients_wait(choice: ast.expr) -> ast.expr | None:
-    """When gradients are reduced below `with A if test else model.no_sync():`, which leaves that out on one side."""
-    if not isinstance(choice, ast.IfExp):
-        return None
-    waits = [
-        any(isinstance(n, ast.Attribute) and n.attr == "no_sync" for n in ast.walk(b))
-        for b in (choice.body, choice.orelse)
-    ]
-    return None if waits[0] is waits[1] else negated(choice.test) if waits[0] else choice.test
+def _when_reduced(chain: list[ast.AST], line: int) -> Iterator[ast.expr]:
+    """When gradients are reduced by a `backward` at the line, where that hangs on a test: `no_sync()` leaves it out."""
+    for node in chain:
+        choices = [i.context_expr for i in node.items] if isinstance(node, ast.With | ast.AsyncWith) else []
+        names = {c.id for c in choices if isinstance(c, ast.Name)}
+        assigned = (n for n in ast.walk(chain[0]) if isinstance(n, ast.Assign) and n.lineno < line) if names else ()
+        choices += [n.value for n in assigned if not names.isdisjoint(map(last_name, n.targets))]
+        for choice in choices:
+            waits = [_has_no_sync(b) for b in (choice.body, choice.orelse)] if isinstance(choice, ast.IfExp) else []
+            if isinstance(choice, ast.IfExp) and waits[0] is not waits[1]:
+                yield negated(choice.test) if waits[0] else choice.test
+        for statement in (s for block in _blocks(node) if any(covers(s, line) for s in block) for s in block):
+            match statement:
+                case ast.Expr(ast.Call(func=ast.Attribute(attr="set_requires_gradient_sync"), args=[test, *_])):
+                    pass
+                case ast.Assign(targets=[ast.Attribute(attr="require_backward_grad_sync")], value=test):
+                    pass
+                case _:
+                    continue
+            if statement.lineno < line and not isinstance(test, ast.Constant):
+                yield test
+
+
+def _has_no_sync(node: ast.AST) -> bool:
+    return any(isinstance(n, ast.Attribute) and n.attr == "no_sync" for n in ast.walk(node))
 
 
 def _loop_of(node: ast.AST) -> Loop | None:
@@ -238,10 +252,12 @@ def surroundings(path: str, line: int) -> Surroundings:
     function = str(getattr(chain[0], "name", "<module>"))
     loops = tuple(loop for node in chain if (loop := _loop_of(node)) is not None and line in loop)
     scopes, names = tuple(n for n in whole if isinstance(n, SCOPES)), _names(path)
-    tests = (test for node in chain for test in _tests_of(node, line))
+    tests = [test for node in chain for test in _tests_of(node, line)]
+    if ".backward(" in (text := line_text(path, line)):
+        tests += _when_reduced(chain, line)
     conditions = tuple(Condition(path, t.lineno, ast.unparse(t), t, scopes, names) for t in tests)
     handler = any(isinstance(node, ast.ExceptHandler) for node in chain)
-    return Surroundings(loops, conditions, handler, _fetches_next(chain, line), line_text(path, line), function)
+    return Surroundings(loops, conditions, handler, _fetches_next(chain, line), text, function)
 
 
 def around(frame: Frame, since_ns: int = 0) -> Surroundings:

@@ -101,3 +101,21 @@ def test_what_a_condition_hangs_on(tmp_path: Path, test: str, expected: int) -> 
     line = path.read_text().splitlines().index("            reduce(x)") + 1
     (condition,) = surroundings(str(path), line).conditions
     assert condition.suspicion == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("with nullcontext() if last else model.no_sync():\n        loss.backward()", ["last"]),
+        ("with model.no_sync() if last else nullcontext():\n        loss.backward()", ["not last"]),
+        ("wait = nullcontext() if last else model.no_sync()\n    with wait:\n        loss.backward()", ["last"]),
+        ("model.set_requires_gradient_sync(last)\n    loss.backward()", ["last"]),
+        ("model.require_backward_grad_sync = last\n    loss.backward()", ["last"]),
+        ("model.set_requires_gradient_sync(True)\n    loss.backward()", []),
+        ("with nullcontext() if last else inference_mode():\n        loss.backward()", []),
+    ],
+)
+def test_when_a_backward_reduces_its_gradients(tmp_path: Path, body: str, expected: list[str]) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"def step(model, loss, last):\n    {body}\n")
+    assert list(surroundings(str(path), len(path.read_text().splitlines())).tests) == expected
