@@ -194,6 +194,11 @@ def _patience() -> Later:
     return make_case(calls, world=3, source=_PATIENCE, exits={0: ended("exit", 0)})
 
 
+def _two(source: str) -> Later:
+    """The same of two ranks, of which rank 1 is behind the loop."""
+    return make_case({1: [*_LOOP, "barrier@main:8 !"], 0: [*_LOOP, "all_reduce[8]@main:4 !"]}, world=2, source=source)
+
+
 _RETURNS = """def main(rank, world):
     for phase in PHASES:
         mine = files_for(phase, rank, world)
@@ -254,6 +259,7 @@ CASES = {
             cause="rank-exited-early",
         ),
         Fires(_leaves(_STOPS), (3,), 5, cause="code-divergence"),
+        Fires(_two(_STOPS), (1,), 5, cause="code-divergence"),  # the one that stopped
         Fires(_leaves(_SKIPS), (3,), 5, cause="code-divergence"),
         Fires(_leaves(_COUNTS), (3,), 2),
         Fires(

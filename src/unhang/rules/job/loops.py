@@ -94,7 +94,11 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
     if is_data:
         return found
     way = way_out_of(s.case, stay, left, loop.leavers)
-    return _not_the_data(found) if way is None and is_data is False else _by_way_out(found, way, d.has_majority)
+    if way is None:
+        return _not_the_data(found) if is_data is False else found
+    if not d.has_majority:  # those who took the way out did what the others did not
+        found = replace(found, culprits=loop.leavers, victims=s.others(loop.leavers))
+    return _by_way_out(found, way, d.has_majority)
 
 
 def _left_framework(s: Situation, d: Divergence) -> Found:
@@ -160,8 +164,6 @@ def _by_changed_bound(found: Found, bound: Bound, is_decided: bool, because: str
 
 def _by_way_out(found: Found, way: tuple[Frame, WayOut] | None, is_decided: bool, because: str = "") -> Found:
     """Not the data but the program may have made the rounds fewer: a test that leaves the loop, or a handler that skips a round."""
-    if way is None:
-        return found
     frame, out = way
     words = {**found.words, "way": w.place(frame), "text": out.text, "out_line": out.line}
     says = "skipped" if out.text.startswith("except") else "left early"
@@ -314,7 +316,9 @@ def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Fr
     until_ns = evidence.exit.time_ns if evidence.exit else 0
     is_data = bool(until_ns) and ran_out(s.case, (rank,), others, until_ns, header)
     way = None if is_data else way_out_of(s.case, user_path(call.frames), (), (rank,))
-    return found if way is None else _returned(found, *way)
+    if way is None:
+        return found
+    return _returned(replace(found, culprits=(rank,), victims=s.others((rank,))), *way)
 
 
 def _returned(found: Found, frame: Frame, out: WayOut) -> Found:
