@@ -344,7 +344,10 @@ def _describe(
         reference, odd, ref_path, odd_path = odd, reference, odd_path, ref_path
     fork = fork_of(ref_path, odd_path)
     sides, paths, until_ns = (reference, odd), (ref_path, odd_path), calls[reference[0]].created_ns
+    has_left_out = False
     if left_loop is not None and not _is_by_rounds(case, streams, seq, left_loop, sides, paths, until_ns, has_majority):
+        # Those who are behind the loop may have left the call out in one of its rounds.
+        has_left_out = left_loop.leavers == odd and is_guarded_in(case, left_loop, ref_path)
         left_loop = None
     added = False
     if left_loop is not None and left_loop.stayers == odd:
@@ -369,6 +372,6 @@ def _describe(
         if by_condition is not None
         else shift <= 0
         and not added
-        and _was_skipped(streams, (reference[0], odd[0]), seq, fork, (ref_path, odd_path)),
+        and (has_left_out or _was_skipped(streams, (reference[0], odd[0]), seq, fork, (ref_path, odd_path))),
         left_loop=left_loop,
     )

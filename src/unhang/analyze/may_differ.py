@@ -22,7 +22,7 @@ SAME, OPEN, OWN = 0, 1, 2
 _MOST_STEPS = 600
 _MOST_HOPS, _MOST_HOPS_OF_A_WORD = 6, 1  # what is followed further hangs on everything
 _DATA = lazy_pattern(
-    r"nan|inf$|isinf|finite|bad|skip|overflow|found|loss|grad|none|exists|isfile|isdir|empty|valid|error|fail|^any$|^all$",
+    r"nan|inf$|isinf|finite|bad|skip|overflow|found|loss|(?<!requires_)grad|none|exists|isfile|isdir|empty|valid|error|fail|^any$|^all$",
     re.IGNORECASE,
 )
 _ROUNDS = lazy_pattern(
@@ -43,7 +43,9 @@ _EVEN_PARTS = lazy_pattern(r"Distributed\w*Sampler$")  # as many samples for eac
 _SAMPLERS = ("sampler", "batch_sampler")
 _OF_MANY = ("len", "any", "all")
 _OWN_NUMBERS = ("rank", "local", "zero", "local zero", "last")
-_ALIKE = lazy_pattern(r"is_initialized|is_\w*available|get_world_size|is_\w+_enabled")
+_ALIKE = lazy_pattern(
+    r"(?:named_)?(?:parameters|buffers|modules|children)|is_initialized|is_\w*available|get_world_size|is_\w+_enabled"
+)
 _THROUGH = frozenset(("item", "keys", "values", "items", "get", "tolist", "cpu", "detach", "float", "numel", "size", "sum", "mean", "max", "min"))  # fmt: skip
 
 

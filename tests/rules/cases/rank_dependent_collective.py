@@ -45,6 +45,16 @@ def main(rank):
         if number >= 0:
             gather(rows)
 """
+# A batch without enough images is left out; line 7 is behind the loop.
+_SCRAPED = """\
+def main(rank):
+    for x, usable in batches_of(rank):
+        x = x[usable]
+        if len(x) < 4:
+            continue
+        model(x)
+    gather(done)
+"""
 _REDUCED = ["all_reduce[8]@main:10>epoch:6"] * 2
 
 _CHOSEN = """\
@@ -135,6 +145,18 @@ CASES = {
         ),
         Fires(make_case(_BARRIER_OF_0, world=2, source=_CHOSEN), (0,), 8),
         Fires(make_case({0: _BARRIER_OF_0[0], 1: []}, world=2, source=_CHOSEN, exits={1: ended("exit", 0)}), (0,), 8),
+        Fires(
+            make_case(
+                {
+                    1: [*["all_gather[8]@main:6"] * 3, "all_reduce[1]@main:7 !"],
+                    **{r: [*["all_gather[8]@main:6"] * 3, "all_gather[8]@main:6 !"] for r in (0, 2)},
+                },
+                world=3,
+                source=_SCRAPED,
+            ),
+            (1,),
+            6,
+        ),
         Fires(  # not one that left out line 12, though it stands before that line again
             make_case(
                 {

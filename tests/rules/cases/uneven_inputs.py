@@ -157,6 +157,26 @@ def _shards(at: int) -> Later:
     return make_case(calls, world=3, source=_SHARDS, stacks={0: f"main:6>~comm at={at}"})
 
 
+# Line 3 makes the calls of a task, line 7 goes over the tasks of a rank; line 9 is behind that.
+_TASKS = """def adapt(model, task):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+
+def main(model, rank, world):
+    for number in range(6):
+        for task in tasks_of(number, rank, world):
+            adapt(model, task)
+        dist.all_reduce(error)
+"""
+
+
+def _tasks() -> Later:
+    """Rank 2 has a task less."""
+    call = "all_reduce[40]@main:8>adapt:3"
+    others: dict[int, list[str]] = {r: [*[call] * 9, f"{call} !"] for r in range(2)}
+    return make_case({2: [*[call] * 9, "all_reduce[1]@main:9 !"], **others}, world=3, source=_TASKS)
+
+
 # Each pair of ranks makes line 4, each column of pairs line 7; line 8 is for all.
 _MESH = """def main(rank):
     for step in range(300):
@@ -277,6 +297,7 @@ CASES = {
         ),
         Fires(_shards(at=0), (0,), 2),  # it has begun another shard
         Fires(_shards(at=16), (0,), 4),  # its shard is longer
+        Fires(_tasks(), (2,), 7),  # all have as many parameters
         Fires(_mesh(), (0, 1), 5, cause="code-divergence"),
         Fires(_patience(), (0,), 5, cause="rank-exited-early"),
         Fires(_pipe("main:6", "main:6", "main:6"), (1,), 2),
