@@ -38,8 +38,11 @@ def watch(c10d: Any) -> None:
         "_new_group_with_tag": _new_group,
         "split_group": _new_group,
         "destroy_process_group": _destroy_process_group,
-        "monitored_barrier": _monitored_barrier,
     }
+    # A method of groups, which the function calls too: libraries call it on a group of their own.
+    method = getattr(getattr(c10d, "ProcessGroup", None), "monitored_barrier", None)
+    if method is not None:
+        attempt("calls", setattr, c10d.ProcessGroup, "monitored_barrier", _monitored_barrier(c10d, method))
     for name, wrap in wraps.items():
         original = getattr(c10d, name, None)
         if original is not None:
