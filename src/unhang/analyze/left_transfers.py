@@ -51,8 +51,8 @@ class LeftTransfers:
 def left_transfers(s: Situation) -> LeftTransfers | None:
     """The first transfer whose other side has left the loop in which it took part before: it waits outside of it, or has ended."""
     for edge in s.waits.edges if s.divergence is None and s.primary_failure is None and s.judges_waits else ():
-        if edge.kind == "collective" and (found := _left_to_another_group(s, edge)) is not None:
-            return found
+        if edge.kind == "collective" and (of_group := _left_to_another_group(s, edge)) is not None:
+            return of_group
         peer = edge.targets[0] if edge.kind == "p2p" and len(edge.targets) == 1 else None
         evidence, stay = s.case.ranks.get(-1 if peer is None else peer), stack_path(s.case, edge.waiter)
         if peer is None or evidence is None or not stay:
@@ -95,7 +95,9 @@ def _sides(s: Situation, frame: Frame, loop: Loop) -> tuple[tuple[int, ...], tup
 def _last_in_group(s: Situation, rank: int, group: str) -> Path:
     """From where a rank made its last call of a group that ended."""
     index = next((i for i, g in enumerate(s.case.calls.groups) if g.name == group), None)
-    rows = s.case.calls.rows(rank=rank, group=index, state=int(CallState.COMPLETED)) if index is not None else ()
+    if index is None:
+        return ()
+    rows = s.case.calls.rows(rank=rank, group=index, state=int(CallState.COMPLETED))
     return user_path(s.case.calls.call(int(rows[-1])).frames) if len(rows) else ()
 
 

@@ -29,8 +29,7 @@ def swallowed_exception(s: Situation) -> Found | None:
     if s.primary_failure is not None and s.primary_failure.kind == "exception":
         return None
     if (ended := ended_after_error(s)) is not None:
-        rank, error = ended
-        return _went_on(s, (rank,), error, 0.95, has_ended=True)
+        return _went_on(s, ended[:1], ended[1], 0.95, has_ended=True)
     parted = parted_with_exception(s) or caught_in_circle(s)
     if parted is not None:
         return _holds(s, parted) if parted.is_held else _went_on(s, parted.ranks, parted.error, 0.85)

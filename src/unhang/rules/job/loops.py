@@ -162,7 +162,7 @@ def _by_changed_bound(found: Found, bound: Bound, is_decided: bool, because: str
     )  # fmt: skip
 
 
-def _by_way_out(found: Found, way: tuple[Frame, WayOut] | None, is_decided: bool, because: str = "") -> Found:
+def _by_way_out(found: Found, way: tuple[Frame, WayOut], is_decided: bool, because: str = "") -> Found:
     """Not the data but the program may have made the rounds fewer: a test that leaves the loop, or a handler that skips a round."""
     frame, out = way
     words = {**found.words, "way": w.place(frame), "text": out.text, "out_line": out.line}
