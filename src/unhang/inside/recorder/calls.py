@@ -39,14 +39,11 @@ def watch(c10d: Any) -> None:
         "split_group": _new_group,
         "destroy_process_group": _destroy_process_group,
     }
-    # A method of groups, which the function calls too: libraries call it on a group of their own.
-    method = getattr(getattr(c10d, "ProcessGroup", None), "monitored_barrier", None)
-    if method is not None:
-        attempt("calls", setattr, c10d.ProcessGroup, "monitored_barrier", _monitored_barrier(c10d, method))
     for name, wrap in wraps.items():
-        original = getattr(c10d, name, None)
-        if original is not None:
+        if (original := getattr(c10d, name, None)) is not None:
             replace(c10d, name, original, wrap(c10d, original))
+    if hasattr(groups := getattr(c10d, "ProcessGroup", None), "monitored_barrier"):  # libraries call it on their group
+        attempt("calls", setattr, groups, "monitored_barrier", _monitored_barrier(c10d, groups.monitored_barrier))
 
 
 def replace(c10d: Any, name: str, original: Any, wrapper: Any) -> None:
@@ -219,7 +216,7 @@ def _monitored_barrier(c10d: Any, original: Any) -> Any:
     @functools.wraps(original)
     def monitored_barrier(*args: Any, **kwargs: Any) -> Any:
         rec = recording.current
-        name = attempt("calls", name_of, c10d, _argument(args, kwargs, 0, "group")) or ""
+        name = (attempt("calls", name_of, c10d, args[0]) if args else None) or ""
         number = attempt("calls", begin, rec, page.MONITORED_BARRIER, -1, name, "") if rec is not None else None
         try:
             return original(*args, **kwargs)
