@@ -42,8 +42,10 @@ def watch(c10d: Any) -> None:
     for name, wrap in wraps.items():
         if (original := getattr(c10d, name, None)) is not None:
             replace(c10d, name, original, wrap(c10d, original))
-    if hasattr(groups := getattr(c10d, "ProcessGroup", None), "monitored_barrier"):  # libraries call it on their group
-        attempt("calls", setattr, groups, "monitored_barrier", _monitored_barrier(c10d, groups.monitored_barrier))
+    if method := getattr(
+        getattr(c10d, "ProcessGroup", None), "monitored_barrier", None
+    ):  # libraries call it themselves
+        attempt("calls", setattr, c10d.ProcessGroup, "monitored_barrier", _monitored_barrier(c10d, method))
 
 
 def replace(c10d: Any, name: str, original: Any, wrapper: Any) -> None:
