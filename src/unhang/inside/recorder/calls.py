@@ -27,7 +27,7 @@ _open: dict[int, tuple[page.Page, int, Any]] = {}
 
 
 def watch(c10d: Any) -> None:
-    """Wrap the functions where they are defined and wherever torch.distributed has copied them already."""
+    """Wrap the functions wherever torch.distributed has them, and the method that libraries call on a group of their own."""
     wraps: dict[str, Callable[[Any, Any], Any]] = {
         "send": functools.partial(_blocking_p2p, kind=page.SEND),
         "recv": functools.partial(_blocking_p2p, kind=page.RECV),
@@ -42,9 +42,7 @@ def watch(c10d: Any) -> None:
     for name, wrap in wraps.items():
         if (original := getattr(c10d, name, None)) is not None:
             replace(c10d, name, original, wrap(c10d, original))
-    if method := getattr(
-        getattr(c10d, "ProcessGroup", None), "monitored_barrier", None
-    ):  # libraries call it themselves
+    if method := getattr(getattr(c10d, "ProcessGroup", None), "monitored_barrier", None):
         attempt("calls", setattr, c10d.ProcessGroup, "monitored_barrier", _monitored_barrier(c10d, method))
 
 
