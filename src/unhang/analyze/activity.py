@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from unhang.analyze.polling import polled_by_test, polled_for
-from unhang.analyze.source import line_text, surroundings
+from unhang.analyze.source import surroundings
+from unhang.analyze.trees import line_text
 from unhang.model import Frame, RankEvidence, ThreadStack, user_frames
 from unhang.model.frames import WaitingTask
 from unhang.model.lazy_pattern import lazy_pattern

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from unhang.analyze.bindings import last_name
 from unhang.analyze.callpath import Path, user_path
-from unhang.analyze.source import surroundings, tree_of
+from unhang.analyze.source import surroundings
+from unhang.analyze.trees import tree_of
 from unhang.model import Case, Frame
 
 if TYPE_CHECKING:

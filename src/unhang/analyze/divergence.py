@@ -13,21 +13,15 @@ from itertools import pairwise
 from unhang.analyze.align import StuckCollective, calls_at, majority, signature
 from unhang.analyze.callpath import Fork, Path, extension, fork_of, line_to_look_at
 from unhang.analyze.habits import Habits
+from unhang.analyze.loader_ends import ran_out
+from unhang.analyze.may_differ import SAME
 from unhang.analyze.positions import CallIndex
-from unhang.analyze.sides import ByCondition, Side, are_a_round_ahead, decided_by_condition, view_of
-from unhang.analyze.source import Loop, ends_by_raising, surroundings
+from unhang.analyze.rounds import LeftLoop, is_guarded_in, left_loop_between, rounds_of
+from unhang.analyze.sides import ByCondition, Side, are_a_round_ahead, decided_by_condition
+from unhang.analyze.source import surroundings
 from unhang.analyze.streams import Streams
+from unhang.analyze.ways_out import way_out_of
 from unhang.model import Case, CollectiveCall, Frame, ProcessGroup
-
-
-@dataclass(frozen=True)
-class LeftLoop:
-    """Some ranks left a loop that others are still in: another number of iterations."""
-
-    leavers: tuple[int, ...]
-    stayers: tuple[int, ...]
-    frame: Frame
-    header: int
 
 
 @dataclass(frozen=True)
@@ -125,42 +119,14 @@ def _was_skipped(
     follows = (fork.left.line, fork.right.line) in pairwise(lines)
     if not follows:
         return False
-    skipped, taken = (surroundings(f.file, f.line) for f in (fork.left, fork.right))
-    own = [bool(set(a.conditions) - set(b.conditions)) for a, b in ((skipped, taken), (taken, skipped))]
-    return (skipped.suspicion, own[0]) >= (taken.suspicion, own[1])  # what always runs is not left out
-
-
-def _left_loop_between(
-    stay: Path, left: Path, before: Path, stayers: tuple[int, ...], leavers: tuple[int, ...]
-) -> LeftLoop | None:
-    """Whether the leavers were in a loop of the stayers' path at their previous call and are no longer in it."""
-    for depth in range(len(stay) - 1, -1, -1):
-        frame = stay[depth]
-        for loop in reversed(surroundings(frame.file, frame.line).loops):
-            if is_in(before, stay, depth, loop) and not is_in(left, stay, depth, loop):
-                return LeftLoop(leavers, stayers, frame, loop.header)
-    return None
-
-
-def is_in(path: Path, stay: Path, depth: int, loop: Loop) -> bool:
-    """Whether a path goes through a loop of another one, as far as `depth` on the same way."""
-    if len(path) <= depth or path[:depth] != stay[:depth]:
-        return False
-    frame = path[depth]
-    return (frame.file, frame.function) == (stay[depth].file, stay[depth].function) and frame.line in loop
-
-
-def _is_guarded_in(case: Case, left: LeftLoop, path: Path) -> bool:
-    """Whether a condition on rank or data within the loop, which those who left may fail, decides over the call of those who stayed."""
-    inner = path[path.index(left.frame) :]
-    conditions = [(f, c) for f in inner for c in surroundings(f.file, f.line).conditions]
-    return any(
-        c.suspicion > 1
-        and (f != left.frame or c.line > left.header)
-        and not ends_by_raising(c)
-        and not all(c.on(view_of(case, r)).passes for r in left.leavers)
-        for f, c in conditions
+    skipped, taken = (
+        [c for f in p[fork.depth :] for c in surroundings(f.file, f.line).conditions] for p in (path, odd_path)
     )
+    own = [
+        (max((c.suspicion for c in a), default=0), bool(set(a) - set(b)))
+        for a, b in ((skipped, taken), (taken, skipped))
+    ]
+    return own[0] >= own[1]  # what always runs is not left out
 
 
 def _previous_path(streams: Streams, rank: int, seq: int) -> Path:
@@ -178,8 +144,8 @@ def _find_left_loop(
 ) -> LeftLoop | None:
     (reference, odd), (ref_path, odd_path) = sides, paths
     before_odd, before_ref = (_previous_path(streams, ranks[0], seq) for ranks in (odd, reference))
-    found = _left_loop_between(ref_path, odd_path, before_odd, reference, odd) or _left_loop_between(
-        odd_path, ref_path, before_ref, odd, reference
+    found = left_loop_between(case, ref_path, odd_path, before_odd, reference, odd) or left_loop_between(
+        case, odd_path, ref_path, before_ref, odd, reference
     )
     is_later = found is not None and are_a_round_ahead(case, found.stayers, found.leavers, found.frame)
     return None if is_later else found  # else they are in it again, a round of a loop around it later
@@ -328,6 +294,34 @@ def _by_condition(
     return decided_by_condition(case, first, second)
 
 
+def _is_by_rounds(
+    case: Case,
+    streams: Streams,
+    seq: int,
+    loop: LeftLoop,
+    sides: tuple[tuple[int, ...], tuple[int, ...]],
+    paths: tuple[Path, Path],
+    until_ns: int,
+    has_majority: bool,
+) -> bool:
+    """Whether ranks left a loop since they made other rounds of it. `until_ns`: when the reference made its call."""
+    (reference, odd), (ref_path, odd_path), fork = sides, paths, fork_of(*paths)
+    is_gone = loop.leavers == odd
+    stay, left = (ref_path, odd_path) if is_gone else (odd_path, ref_path)
+    if fork is not None and _is_rank_dependent(odd_path[fork.depth :]):
+        return False  # it did not run out of data: a condition on its rank led it elsewhere
+    if fork is not None and fork.same_line and loop.frame in _below(fork, ref_path, odd_path):
+        return False  # one line dispatched different orders: a loop within one of them is no loop of both
+    if is_gone and streams.always_follows(reference[0], seq):
+        return False  # in the middle of what the loop always does: a call was left out
+    if (is_gone or has_majority) and is_guarded_in(case, loop, stay):
+        head = Frame(loop.frame.file, loop.header, loop.frame.function)
+        if is_gone or not ran_out(case, reference, odd, until_ns, head):
+            return False  # a round may have left the call out
+    # Where the rounds are the same by what the loop goes over, something in it has to tell why they were not.
+    return rounds_of(loop.frame, loop.header) != SAME or way_out_of(case, stay, left, loop.leavers) is not None
+
+
 def _describe(
     case: Case,
     stuck: StuckCollective,
@@ -349,19 +343,12 @@ def _describe(
         # Without a majority those with the extra iterations are named: they wait for calls that nobody else makes.
         reference, odd, ref_path, odd_path = odd, reference, odd_path, ref_path
     fork = fork_of(ref_path, odd_path)
-    if left_loop is not None and fork is not None and _is_rank_dependent(odd_path[fork.depth :]):
-        left_loop = None  # it did not run out of data: a condition on its rank led it elsewhere
-    if (
-        left_loop is not None
-        and fork is not None
-        and fork.same_line
-        and left_loop.frame in _below(fork, ref_path, odd_path)
-    ):
-        left_loop = None  # one line dispatched different orders: a loop within one of them is no loop of both
-    if left_loop is not None and left_loop.leavers == odd and streams.always_follows(reference[0], seq):
-        left_loop = None  # in the middle of what the loop always does: a call was left out
-    if left_loop is not None and left_loop.leavers == odd and _is_guarded_in(case, left_loop, ref_path):
-        left_loop = None  # a round may have left the call out
+    sides, paths, until_ns = (reference, odd), (ref_path, odd_path), calls[reference[0]].created_ns
+    has_left_out = False
+    if left_loop is not None and not _is_by_rounds(case, streams, seq, left_loop, sides, paths, until_ns, has_majority):
+        # Those who are behind the loop may have left the call out in one of its rounds.
+        has_left_out = left_loop.leavers == odd and is_guarded_in(case, left_loop, ref_path)
+        left_loop = None
     added = False
     if left_loop is not None and left_loop.stayers == odd:
         is_no_round, added = _beyond_round(streams, seq, reference[0], odd[0], fork)
@@ -385,6 +372,6 @@ def _describe(
         if by_condition is not None
         else shift <= 0
         and not added
-        and _was_skipped(streams, (reference[0], odd[0]), seq, fork, (ref_path, odd_path)),
+        and (has_left_out or _was_skipped(streams, (reference[0], odd[0]), seq, fork, (ref_path, odd_path))),
         left_loop=left_loop,
     )

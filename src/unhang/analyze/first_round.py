@@ -8,10 +8,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
-from unhang.analyze.divergence import Divergence, is_in
+from unhang.analyze.divergence import Divergence
+from unhang.analyze.rounds import is_in
 from unhang.analyze.set_order import unwrapped
 from unhang.analyze.sides import differing
-from unhang.analyze.source import line_text, loop_at, surroundings, tree_of
+from unhang.analyze.source import loop_at, surroundings
+from unhang.analyze.trees import line_text, tree_of
 from unhang.model import Case, Frame
 
 

@@ -14,10 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 
 from unhang.analyze.bindings import last_name
-from unhang.analyze.divergence import Divergence, is_in
+from unhang.analyze.divergence import Divergence
 from unhang.analyze.loader_ends import ran_out
+from unhang.analyze.rounds import is_in
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import line_text, surroundings, tree_of
+from unhang.analyze.source import surroundings
+from unhang.analyze.trees import line_text, tree_of
 from unhang.model import CollectiveCall, Frame
 
 _STOPS = ("should_stop", "should_training_stop", "should_epoch_stop", "stop_training")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from unhang.analyze.bindings import last_name
 from unhang.analyze.set_order import unwrapped
-from unhang.analyze.source import loop_at, tree_of
+from unhang.analyze.source import loop_at
+from unhang.analyze.trees import tree_of
 from unhang.analyze.ways_out import WayOut, ways_of
 from unhang.model import Frame
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from unhang.analyze.activity import Activity, activity_of, in_communication
-from unhang.analyze.source import line_text
+from unhang.analyze.trees import line_text
 from unhang.model import CallState, Case, RankEvidence, ThreadStack, WaitEdge, user_frames
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.numeric import np

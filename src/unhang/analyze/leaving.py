@@ -16,9 +16,10 @@ from unhang.analyze.framework_loops import left_framework
 from unhang.analyze.left_transfers import left_transfers
 from unhang.analyze.order import is_dispatch_race, is_thread_race
 from unhang.analyze.polling import asks_store
+from unhang.analyze.rounds import loop_that_differs
 from unhang.analyze.sides import ByCondition, Side, decided_by_condition, differing
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Loop, catches_stop_iteration, ends_block, surroundings
+from unhang.analyze.source import Loop, catches_stop_iteration, ends_block, ends_rounds, surroundings
 from unhang.analyze.streams import stack_path
 from unhang.model import (
     CallState,
@@ -35,6 +36,7 @@ from unhang.model import (
 _MOST_COMPARED = 8
 _OF_GROUPS = ("init_process_group", "destroy_process_group", "new_group")
 _GOES_ON = ("user", "lock", "outside", "data", "spinning", "gil", "device")
+_ENDS_OF_DATA = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "Empty")
 _MOST_IDLE_SHARE = 0.1  # a look costs some
 
 
@@ -167,6 +169,33 @@ def swallowed_by(s: Situation, ranks: Sequence[int]) -> RaisedError | None:
     return min(found, key=lambda e: e.time_ns, default=None)
 
 
+def ended_after_error(s: Situation) -> tuple[int, RaisedError] | None:
+    """A rank that others wait for and that came to its end, led there by an exception that it handled after its last call with them.
+
+    Handled in a function through which the others came to the call, or that called it; not one that it has handled before, or
+    that another rank has handled there.
+    """
+    for evidence in early_leavers(s.case) if s.divergence is None else ():
+        last, end = _last_call(s, evidence.rank), evidence.exit
+        missed = next((x for x in s.stuck if evidence.rank in x.missing and x.waiting), None)
+        if last is None or missed is None or end is None or end.kind != "exit":
+            continue
+        error = max(evidence.handled, key=lambda e: e.time_ns, default=None)
+        way = user_path(missed.calls[missed.waiting[0]].frames)
+        if error is None or error.handler is None or not last.created_ns < error.time_ns <= end.time_ns:
+            continue
+        is_own = not is_communication_error(error) and error.type not in _ENDS_OF_DATA and user_frames(error.frames)
+        if is_own and passes(way, error.handler) and not _is_usual(s, error):
+            return evidence.rank, error
+    return None
+
+
+def _is_usual(s: Situation, error: RaisedError) -> bool:
+    """Whether such an exception has been handled more than once at this place."""
+    all_handled = (e for evidence in s.case.ranks.values() for e in evidence.handled)
+    return sum((e.type, e.handler) == (error.type, error.handler) for e in all_handled) > 1
+
+
 @dataclass(frozen=True)
 class Parted:
     """Ranks that an exception led away from their peers: one that they hold on to, see `RankEvidence.held`, or have handled."""
@@ -260,6 +289,8 @@ def exhausted_by(s: Situation, d: Divergence) -> tuple[int | None, str] | None:
 def made_other_rounds(s: Situation) -> bool:
     """Whether the ranks made another number of rounds of the same loop, which `uneven-inputs` then says."""
     d = s.divergence
+    if d is None and ended_after_error(s) is not None:
+        return False
     if d is None:
         return ended_in_loop(s) is not None or left_transfers(s) is not None
     is_of_another_kind = (
@@ -294,7 +325,7 @@ def ended_in_loop(s: Situation) -> tuple[RankEvidence, CollectiveCall, Frame, Lo
         for stuck in s.stuck:
             waiting = [c for r, c in stuck.calls.items() if r in stuck.waiting and evidence.rank in stuck.missing]
             if last is not None and waiting:
-                found = _shared_loop(waiting[0], last)
+                found = _shared_loop(s, stuck.waiting, waiting[0], last)
                 if found is not None and _times(s, evidence.rank, waiting[0]):
                     return evidence, waiting[0], *found
     return None
@@ -317,22 +348,32 @@ def made_as_often(s: Situation, rank: int, stuck: StuckCollective) -> bool:
     )
 
 
-def _shared_loop(waiting: CollectiveCall, last: CollectiveCall) -> tuple[Frame, Loop] | None:
+def _shared_loop(
+    s: Situation, stayers: Sequence[int], waiting: CollectiveCall, last: CollectiveCall
+) -> tuple[Frame, Loop] | None:
+    """The loop that held the last call of one that ended, and in which those that wait made a round more."""
     mine, theirs = user_path(waiting.frames), user_path(last.frames)
+    gone: list[tuple[Frame, Loop]] = []
     for a, b in zip(mine, theirs, strict=False):
         if (a.file, a.function) != (b.file, b.function):
-            return None
-        for loop in surroundings(a.file, a.line).loops:
-            if b.line in loop:
-                return None if _is_guarded_in(loop, a, mine) else (a, loop)
-    return None
+            break
+        gone[:0] = ((a, loop) for loop in reversed(surroundings(a.file, a.line).loops) if b.line in loop)
+        if a.line != b.line:
+            break
+    if not gone:
+        return None
+    frame, loop = loop_that_differs(s.case, stayers, gone)
+    return None if _is_guarded_in(loop, frame, mine) else (frame, loop)
 
 
 def _is_guarded_in(loop: Loop, frame: Frame, path: Path) -> bool:
     """Whether a condition on rank or data within the loop decides over the call: a round may have left it out."""
     inner = path[path.index(frame) :]
     conditions = [(f, c) for f in inner for c in surroundings(f.file, f.line).conditions]
-    return any(c.suspicion > 1 and (f != frame or c.line > loop.header) for f, c in conditions)
+    return any(
+        c.suspicion > 1 and (f != frame or c.line > loop.header) and not ends_rounds(c, f == frame)
+        for f, c in conditions
+    )
 
 
 def all_in_unknown_calls(s: Situation) -> set[int]:

@@ -35,6 +35,7 @@ class LeftTransfers:
     """Ranks that left a loop in which they made transfers, one of which `waiter` still waits for.
 
     `are_own`: the stayers are in loops of their own in the same function, as pipeline stages or two sides of a queue are.
+    `is_collective`: it is a collective, and the leavers are in one of another group.
     `other`: who made another number of transfers in a row than each time before, where that is known.
     """
 
@@ -46,11 +47,14 @@ class LeftTransfers:
     loop: Loop
     are_own: bool = False
     other: OtherCount | None = None
+    is_collective: bool = False
 
 
 def left_transfers(s: Situation) -> LeftTransfers | None:
     """The first transfer whose other side has left the loop in which it took part before: it waits outside of it, or has ended."""
     for edge in s.waits.edges if s.divergence is None and s.primary_failure is None and s.judges_waits else ():
+        if edge.kind == "collective" and (of_group := _left_to_another_group(s, edge)) is not None:
+            return of_group
         peer = edge.targets[0] if edge.kind == "p2p" and len(edge.targets) == 1 else None
         evidence, stay = s.case.ranks.get(-1 if peer is None else peer), stack_path(s.case, edge.waiter)
         if peer is None or evidence is None or not stay:
@@ -62,17 +66,41 @@ def left_transfers(s: Situation) -> LeftTransfers | None:
         before = _last_transfer(s, peer, edge.waiter)
         found = _loop_left(stay, left, before) if left is not None and before else None
         if found is not None:
-            frame, loop = found
-            paths = {r: stack_path(s.case, r) or () for r in s.case.ranks}
-            stayers = tuple(r for r, path in sorted(paths.items()) if _goes_through(path, frame, loop))
-            leavers = tuple(r for r in sorted(paths) if r not in stayers and _has_been_in(s, r, frame, loop))
-            return LeftTransfers(leavers, stayers, edge.waiter, edge.what, frame, loop)
+            return LeftTransfers(*_sides(s, *found), edge.waiter, edge.what, *found)
         own = _own_loop_left(stay, left, before) if left is not None and before else None
         if own is not None:
             paths = {r: stack_path(s.case, r) or () for r in s.case.ranks if r != peer}
             stayers = tuple(r for r, path in sorted(paths.items()) if _is_in_a_loop_of(path, own[0]))
             return LeftTransfers((peer,), stayers, edge.waiter, edge.what, *own, are_own=True)
     return None
+
+
+def _left_to_another_group(s: Situation, edge: WaitEdge) -> LeftTransfers | None:
+    """The same of a collective: the peer has left the loop to one of another group, in which it waits for the waiter's side."""
+    stay = stack_path(s.case, edge.waiter)
+    for peer in edge.targets if stay and not edge.mismatch else ():
+        left = stack_path(s.case, peer) if any({edge.waiter, peer} <= set(c) for c in s.waits.cycles) else None
+        before = _last_in_group(s, peer, edge.group) if left and peer in s.proven else None
+        gone = _loop_left(stay, left, before) if stay and left and before else None
+        if gone is not None:
+            return LeftTransfers(*_sides(s, *gone), edge.waiter, edge.what, *gone, is_collective=True)
+    return None
+
+
+def _sides(s: Situation, frame: Frame, loop: Loop) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Who has left a loop, and who is in it."""
+    paths = {r: stack_path(s.case, r) or () for r in s.case.ranks}
+    stayers = tuple(r for r, path in sorted(paths.items()) if _goes_through(path, frame, loop))
+    return tuple(r for r in sorted(paths) if r not in stayers and _has_been_in(s, r, frame, loop)), stayers
+
+
+def _last_in_group(s: Situation, rank: int, group: str) -> Path:
+    """From where a rank made its last call of a group that ended."""
+    index = next((i for i, g in enumerate(s.case.calls.groups) if g.name == group), None)
+    if index is None:
+        return ()
+    rows = s.case.calls.rows(rank=rank, group=index, state=int(CallState.COMPLETED))
+    return user_path(s.case.calls.call(int(rows[-1])).frames) if len(rows) else ()
 
 
 def _counted(s: Situation, edge: WaitEdge, peer: int, stay: Path, left: Path) -> LeftTransfers | None:

@@ -12,8 +12,8 @@ from unhang.analyze.divergence import Divergence
 from unhang.analyze.overtaking import Overtaking, overtakings
 from unhang.analyze.positions import bare_op
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import line_text
 from unhang.analyze.streams import Streams, stack_of_call
+from unhang.analyze.trees import line_text
 from unhang.analyze.waits_for import RECEIVES, SENDS, awaited_transfer, unmatched_p2p
 from unhang.model import Case, CollectiveCall, PendingCall, WaitEdge
 

@@ -115,9 +115,17 @@ def line_passed(missed: Path, now: Path, met: Path) -> Frame | None:
     """
     missed, now = _from_one_frame_on(missed, now)
     fork = fork_of(missed, now) if missed and now else None
-    if fork is None or fork.same_line or _are_alternatives(fork):
+    if fork is None or fork.same_line or _are_alternatives(fork) or _may_be_a_round_later(fork, now, met):
         return None
     return fork.left if _is_further(fork, _line_in(met, missed, fork)) else None
+
+
+def _may_be_a_round_later(fork: Fork, now: Path, met: Path) -> bool:
+    """Whether whoever is at `now` was there at the last call too, in a loop that the other side is not in: it has passed nothing."""
+    met = _from_one_frame_on(met, now)[0]
+    own = [loop for loop in surroundings(fork.right.file, fork.right.line).loops if fork.left.line not in loop]
+    deeper = (surroundings(f.file, f.line).loops for f in now[fork.depth + 1 :])
+    return met == now and (bool(own) or any(deeper))
 
 
 def _from_one_frame_on(left: Path, right: Path) -> tuple[Path, Path]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from unhang.analyze.bindings import last_name
-from unhang.analyze.source import covers, loop_at, negated, surroundings, tree_of
+from unhang.analyze.source import loop_at, negated, surroundings
+from unhang.analyze.trees import covers, tree_of
 from unhang.analyze.ways_out import is_counted
 
 _MOST_TEXT, _LONGEST_SLEEP_S = 60, 120

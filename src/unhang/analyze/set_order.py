@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze.bindings import last_name
-from unhang.analyze.source import line_text, loop_at, surroundings, tree_of
+from unhang.analyze.source import loop_at, surroundings
+from unhang.analyze.trees import line_text, tree_of
 from unhang.model import Frame
 
 _WRAPPERS = ("enumerate", "list", "tuple", "iter", "tqdm", "reversed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import linecache
 import os
 import re
 from collections.abc import Iterator
@@ -12,16 +11,13 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from unhang.analyze.bindings import SCOPES, Names, Scopes, last_name
+from unhang.analyze.may_differ import OWN, may_differ
 from unhang.analyze.rank_conditions import Evaluation, RankView, Value, named_like_a_rank
+from unhang.analyze.trees import covers, line_text, read_source, tree_of
 from unhang.model import Frame
 from unhang.model.lazy_pattern import lazy_pattern
 
-_MOST_BYTES = 2_000_000
 _SOME_RANKS = 16
-_DATA_NAMES = lazy_pattern(
-    r"nan|inf\b|isinf|finite|bad|skip|overflow|found|loss|grad|none|len\(|exists|isfile|isdir|empty|valid|error|fail|any\(|all\(",
-    re.IGNORECASE,
-)
 _OPPOSITES: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
 }  # fmt: skip
@@ -75,12 +71,10 @@ class Condition:
         zero, *others = self._on_some_ranks
         return zero.by_rank and zero.passes is not False and all(v.passes is False for v in others)
 
-    @property
+    @cached_property
     def suspicion(self) -> int:
         """How likely it comes out differently on different ranks: 2 for rank or data, 0 for a step counter, else 1."""
-        if _DATA_NAMES.search(self.text) or self.depends_on_rank:
-            return 2
-        return 0 if step_names.search(self.text) else 1
+        return OWN if self.depends_on_rank else may_differ(self.path, self.test, self.scopes, by_rank=False)
 
 
 class Surroundings(NamedTuple):
@@ -114,21 +108,10 @@ class Surroundings(NamedTuple):
         return max((c.suspicion for c in self.conditions), default=0)
 
 
-@lru_cache(maxsize=64)
-def _tree(path: str) -> tuple[ast.Module, tuple[str, ...]] | None:
-    lines = linecache.getlines(path)
-    if not lines or sum(map(len, lines)) > _MOST_BYTES:
-        return None
-    try:
-        return ast.parse("".join(lines)), tuple(lines)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def tree_of(path: str) -> ast.Module | None:
-    """The file as a tree, or None where it cannot be read."""
-    parsed = _tree(path)
-    return parsed[0] if parsed else None
+def nodes_around(path: str, line: int) -> tuple[ast.AST, ...]:
+    """The nodes around a line, outermost first: the module, classes, functions, statements."""
+    tree = tree_of(path)
+    return (tree, *_chain(tree, line)) if tree is not None else ()
 
 
 def loop_at(path: str, header: int) -> ast.For | ast.AsyncFor | ast.While | None:
@@ -139,18 +122,6 @@ def loop_at(path: str, header: int) -> ast.For | ast.AsyncFor | ast.While | None
         else ()
     )
     return next((n for n in loops if n.lineno == header), None)
-
-
-def line_text(path: str, line: int) -> str:
-    """The source line, stripped, or an empty string where it cannot be read."""
-    parsed = _tree(path)
-    return parsed[1][line - 1].strip() if parsed and 0 < line <= len(parsed[1]) else ""
-
-
-def covers(node: ast.AST, line: int) -> bool:
-    """Whether a line is one of a node's."""
-    first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
-    return first is not None and last is not None and first <= line <= last
 
 
 def _chain(node: ast.AST, line: int) -> Iterator[ast.AST]:
@@ -218,6 +189,33 @@ def _tests_of(node: ast.AST, line: int) -> Iterator[ast.expr]:
             yield from _guards_before(block, line)
 
 
+def _when_reduced(chain: list[ast.AST], line: int) -> Iterator[ast.expr]:
+    """When gradients are reduced by a `backward` at the line, where that hangs on a test: `no_sync()` leaves it out."""
+    for node in chain:
+        choices = [i.context_expr for i in node.items] if isinstance(node, ast.With | ast.AsyncWith) else []
+        names = {c.id for c in choices if isinstance(c, ast.Name)}
+        assigned = (n for n in ast.walk(chain[0]) if isinstance(n, ast.Assign) and n.lineno < line) if names else ()
+        choices += [n.value for n in assigned if not names.isdisjoint(map(last_name, n.targets))]
+        for choice in choices:
+            waits = [_has_no_sync(b) for b in (choice.body, choice.orelse)] if isinstance(choice, ast.IfExp) else []
+            if isinstance(choice, ast.IfExp) and waits[0] is not waits[1]:
+                yield negated(choice.test) if waits[0] else choice.test
+        for statement in (s for block in _blocks(node) if any(covers(s, line) for s in block) for s in block):
+            match statement:
+                case ast.Expr(ast.Call(func=ast.Attribute(attr="set_requires_gradient_sync"), args=[test, *_])):
+                    pass
+                case ast.Assign(targets=[ast.Attribute(attr="require_backward_grad_sync")], value=test):
+                    pass
+                case _:
+                    continue
+            if statement.lineno < line and not isinstance(test, ast.Constant):
+                yield test
+
+
+def _has_no_sync(node: ast.AST) -> bool:
+    return any(isinstance(n, ast.Attribute) and n.attr == "no_sync" for n in ast.walk(node))
+
+
 def _loop_of(node: ast.AST) -> Loop | None:
     if isinstance(node, ast.For | ast.AsyncFor | ast.While):
         last = max(getattr(s, "end_lineno", s.lineno) or s.lineno for s in node.body)
@@ -238,14 +236,14 @@ def _fetches_next(chain: list[ast.AST], line: int) -> bool:
 
 @lru_cache(maxsize=64)
 def _names(path: str) -> Names:
-    parsed = _tree(path)
+    parsed = read_source(path)
     return Names.of(parsed[0] if parsed else ast.Module([], []))
 
 
 @lru_cache(maxsize=4096)
 def surroundings(path: str, line: int) -> Surroundings:
     """What decides whether `line` of `path` runs. Empty where the source cannot be read."""
-    parsed = _tree(path)
+    parsed = read_source(path)
     if parsed is None:
         return Surroundings()
     whole = [parsed[0], *_chain(parsed[0], line)]
@@ -254,10 +252,12 @@ def surroundings(path: str, line: int) -> Surroundings:
     function = str(getattr(chain[0], "name", "<module>"))
     loops = tuple(loop for node in chain if (loop := _loop_of(node)) is not None and line in loop)
     scopes, names = tuple(n for n in whole if isinstance(n, SCOPES)), _names(path)
-    tests = (test for node in chain for test in _tests_of(node, line))
+    tests = [test for node in chain for test in _tests_of(node, line)]
+    if ".backward(" in (text := line_text(path, line)):
+        tests += _when_reduced(chain, line)
     conditions = tuple(Condition(path, t.lineno, ast.unparse(t), t, scopes, names) for t in tests)
     handler = any(isinstance(node, ast.ExceptHandler) for node in chain)
-    return Surroundings(loops, conditions, handler, _fetches_next(chain, line), line_text(path, line), function)
+    return Surroundings(loops, conditions, handler, _fetches_next(chain, line), text, function)
 
 
 def around(frame: Frame, since_ns: int = 0) -> Surroundings:
@@ -280,19 +280,25 @@ def _written_ns(path: str) -> int:
 
 def raise_of(condition: Condition) -> ast.Raise | None:
     """The exception that is the other outcome of a condition, where it is one."""
-    parsed = _tree(condition.path)
+    parsed = read_source(condition.path)
     tests = (n for n in ast.walk(parsed[0]) if isinstance(n, ast.If) and n.lineno == condition.line) if parsed else ()
     return next((n.body[-1] for n in tests if isinstance(n.body[-1], ast.Raise) and not n.orelse), None)
 
 
-def ends_by_raising(condition: Condition) -> bool:
-    """Whether the other outcome of a condition is an exception: then no round goes on without what it guards."""
-    return raise_of(condition) is not None
+def ends_rounds(condition: Condition, is_in_loop: bool) -> bool:
+    """Whether no round of a loop goes on without what the condition guards: its other outcome raises, or leaves the loop.
+
+    `is_in_loop`: it stands in the function of the loop.
+    """
+    ways = (ast.Raise, ast.Return, ast.Break) if is_in_loop else (ast.Raise,)
+    parsed = read_source(condition.path)
+    tests = (n for n in ast.walk(parsed[0]) if isinstance(n, ast.If) and n.lineno == condition.line) if parsed else ()
+    return any(isinstance(n.body[-1], ways) and not n.orelse for n in tests)
 
 
 def handles_signal(frame: Frame) -> bool:
     """Whether its file makes the frame's function the handler of a signal: it then runs at any line."""
-    parsed = _tree(frame.file)
+    parsed = read_source(frame.file)
     calls = (
         (n for n in ast.walk(parsed[0]) if isinstance(n, ast.Call)) if parsed and "signal" in "".join(parsed[1]) else ()
     )
@@ -305,7 +311,7 @@ def handles_signal(frame: Frame) -> bool:
 
 def ends_block(frame: Frame) -> bool:
     """Whether an exception that stands at this line goes on from there: it is in a `finally`, or at the head of a `with`."""
-    parsed = _tree(frame.file)
+    parsed = read_source(frame.file)
     for node in _chain(parsed[0], frame.line) if parsed else ():
         if isinstance(node, ast.Try | ast.TryStar) and any(covers(n, frame.line) for n in node.finalbody):
             return True
@@ -316,7 +322,7 @@ def ends_block(frame: Frame) -> bool:
 
 def lines_that_call_the_same(frame: Frame) -> tuple[Frame, ...]:
     """The other lines, in the frame's function or class, that call what the frame's line calls, by the last part of its name."""
-    parsed = _tree(frame.file)
+    parsed = read_source(frame.file)
     if parsed is None:
         return ()
     scopes = [n for n in (parsed[0], *_chain(parsed[0], frame.line)) if isinstance(n, SCOPES)]
@@ -329,7 +335,7 @@ def lines_that_call_the_same(frame: Frame) -> tuple[Frame, ...]:
 
 def catches_stop_iteration(path: str, line: int) -> int | None:
     """The line of an `except StopIteration` in the loops around `line`, or None."""
-    parsed = _tree(path)
+    parsed = read_source(path)
     loops = surroundings(path, line).loops
     if parsed is None or not loops:
         return None
@@ -343,7 +349,7 @@ def catches_stop_iteration(path: str, line: int) -> int | None:
 
 def calls_only_on_rank_zero(path: str, line: int) -> tuple[Frame, ...]:
     """Other calls, under a rank-0 condition, of what the given line calls (`s.net(x)` -> every `s.net(...)`)."""
-    parsed = _tree(path)
+    parsed = read_source(path)
     if parsed is None:
         return ()
     calls = [n for n in ast.walk(parsed[0]) if isinstance(n, ast.Call)]

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
 from unhang.analyze.callpath import Path
-from unhang.analyze.divergence import is_in
-from unhang.analyze.source import Condition, Loop, covers, loop_at, negated, raise_of, step_names, surroundings, tree_of
-from unhang.model import Frame
+from unhang.analyze.may_differ import OPEN, SAME
+from unhang.analyze.rounds import is_in
+from unhang.analyze.sides import view_of
+from unhang.analyze.source import Condition, Loop, loop_at, negated, raise_of, step_names, surroundings
+from unhang.analyze.trees import covers, tree_of
+from unhang.model import Case, Frame
 
 
 class WayOut(NamedTuple):
-    """What lets one rank make fewer rounds of a loop: a test or handler at `line`, as it is written; `returns`: out of the function."""
+    """What lets one rank make fewer rounds of a loop: a test or handler at `line`, as it is written; `returns`: out of the function.
+
+    `leaves_at`: the line of the `break` or `return`, or of the handler.
+    """
 
     line: int
     text: str
     returns: bool = False
+    leaves_at: int = 0
 
 
 @lru_cache(maxsize=256)
@@ -63,7 +70,7 @@ def _ways(
                     yield WayOut(test.lineno, f"if {ast.unparse(test)}")
             case ast.Break() | ast.Return() if test is not None and (in_loop or isinstance(node, ast.Return)):
                 if not is_counted(test):
-                    yield WayOut(test.lineno, f"if {ast.unparse(test)}", isinstance(node, ast.Return))
+                    yield WayOut(test.lineno, f"if {ast.unparse(test)}", isinstance(node, ast.Return), node.lineno)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 continue
             case ast.If():
@@ -77,7 +84,9 @@ def _ways(
                 yield from _ways((*node.body, *node.orelse, *node.finalbody), line, test, in_loop, is_round)
                 if any(covers(s, line) for s in node.body):
                     yield from (
-                        WayOut(h.lineno, _head(h)) for h in node.handlers if not isinstance(h.body[-1], ast.Raise)
+                        WayOut(h.lineno, _head(h), leaves_at=h.lineno)
+                        for h in node.handlers
+                        if not isinstance(h.body[-1], ast.Raise)
                     )
             case ast.With() | ast.AsyncWith():
                 yield from _ways(node.body, line, test, in_loop, is_round)
@@ -95,8 +104,8 @@ def is_counted(test: ast.expr) -> bool:
     )
 
 
-def way_out_of(stay: Path, left: Path) -> tuple[Frame, WayOut] | None:
-    """What let a rank leave a loop in which others are once more: in the outermost loop that it left and that has such a place.
+def way_out_of(case: Case, stay: Path, left: Path, leavers: Sequence[int]) -> tuple[Frame, WayOut] | None:
+    """What let ranks leave the loops in which others are once more: the way out that most likely was open to them alone.
 
     Else what the head of a `while` asks, where that is more than a counter.
     """
@@ -106,10 +115,22 @@ def way_out_of(stay: Path, left: Path) -> tuple[Frame, WayOut] | None:
         for loop in surroundings(frame.file, frame.line).loops
         if not is_in(left, stay, depth, loop)
     ]
-    ways = [(frame, way) for frame, loop in gone for way in ways_out(frame.file, loop, frame.line)[:1]]
+    ways = [(frame, way) for frame, loop in gone for way in ways_out(frame.file, loop, frame.line)]
     heads = [(frame, way) for frame, loop in gone if (way := end_of_while(frame.file, loop)) is not None]
-    found = next(iter((*ways, *heads)), None)
+    found = likeliest(case, ways, leavers) or next(iter(heads), None)
     return (Frame(found[0].file, found[1].line, found[0].function), found[1]) if found else None
+
+
+def likeliest(case: Case, ways: Iterable[tuple[Frame, WayOut]], leavers: Sequence[int]) -> tuple[Frame, WayOut] | None:
+    """The first of those ways out that most likely are taken on some ranks alone, and that the leavers may have taken."""
+    found, most = None, SAME
+    for frame, way in ways:
+        conditions = surroundings(frame.file, way.leaves_at).conditions
+        is_open = not any(c.on(view_of(case, r)).passes is False for c in conditions for r in leavers)
+        weight = max((c.suspicion for c in conditions), default=OPEN if way.text.startswith("except") else SAME)
+        if is_open and weight > most:
+            found, most = (frame, way), weight
+    return found
 
 
 def caught_raise(condition: Condition, path: Path, shared: int) -> tuple[Frame, Frame] | None:

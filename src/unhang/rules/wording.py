@@ -9,7 +9,7 @@ from unhang.analyze.callpath import Path, show
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.pasted import Doing
 from unhang.analyze.positions import bare_op
-from unhang.analyze.source import line_text
+from unhang.analyze.trees import line_text
 from unhang.model import (
     Case,
     CollectiveCall,

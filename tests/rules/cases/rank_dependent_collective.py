@@ -30,6 +30,33 @@ _SCATTERS = (
     Frame("train.py", 14, "main"),
 )
 
+# Line 6 reduces the gradients of several batches; line 10 calls that for each epoch, line 12 gathers after it.
+_BUDGET = """\
+def epoch(model, rank):
+    for tokens in batches_of(rank):
+        budget.add(len(tokens))
+        full = budget.seen > len(tokens) * 3
+        with nullcontext() if full else model.no_sync():
+            model(tokens).backward()
+
+def main(rank):
+    for number in range(3):
+        epoch(model, rank)
+        if number >= 0:
+            gather(rows)
+"""
+# A batch without enough images is left out; line 7 is behind the loop.
+_SCRAPED = """\
+def main(rank):
+    for x, usable in batches_of(rank):
+        x = x[usable]
+        if len(x) < 4:
+            continue
+        model(x)
+    gather(done)
+"""
+_REDUCED = ["all_reduce[8]@main:10>epoch:6"] * 2
+
 _CHOSEN = """\
 class State:
     @property
@@ -118,6 +145,30 @@ CASES = {
         ),
         Fires(make_case(_BARRIER_OF_0, world=2, source=_CHOSEN), (0,), 8),
         Fires(make_case({0: _BARRIER_OF_0[0], 1: []}, world=2, source=_CHOSEN, exits={1: ended("exit", 0)}), (0,), 8),
+        Fires(
+            make_case(
+                {
+                    1: [*["all_gather[8]@main:6"] * 3, "all_reduce[1]@main:7 !"],
+                    **{r: [*["all_gather[8]@main:6"] * 3, "all_gather[8]@main:6 !"] for r in (0, 2)},
+                },
+                world=3,
+                source=_SCRAPED,
+            ),
+            (1,),
+            6,
+        ),
+        Fires(  # not one that left out line 12, though it stands before that line again
+            make_case(
+                {
+                    2: [*_REDUCED, "all_reduce[8]@main:10>epoch:6 !"],
+                    **{r: [*_REDUCED, "all_gather[1]@main:12 !"] for r in range(2)},
+                },
+                world=3,
+                source=_BUDGET,
+            ),
+            (2,),
+            6,
+        ),
         Quiet(make_case({r: [*_STEP, _OPEN] for r in range(3)} | {3: _STEP}), "a rank that is late has not diverged"),
         Quiet(
             make_case({0: _BARRIER_OF_0[0], 1: []}, world=2, source=_PLAIN, exits={1: ended("exit", 0)}),

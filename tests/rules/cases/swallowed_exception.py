@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.rules.notation import make_case
+from tests.rules.notation import Later, make_case
 from unhang.model import Frame
-from unhang.testing import Fires, Quiet, pending, raised
+from unhang.testing import Fires, Quiet, ended, pending, raised
 
 _AHEAD = {
     1: ["all_reduce[8]@main:10", "barrier@main:14 !"],
@@ -35,6 +35,18 @@ _RING = {
 }
 _BAD = raised("OSError: bad jpeg@main:20>load:2", at_s=5, handled=True, handler=Frame("train.py", 22, "main"))
 
+
+def _gave_up(times: int) -> Later:
+    """Rank 2 handled an exception behind its loop, and ended."""
+    call, handler = "all_reduce[8]@main:29>train:15", Frame("train.py", 30, "main")
+    errors = [
+        raised("KeyError: hybrida@main:29>train:12>label:19", at_s=15 - i, handled=True, handler=handler)
+        for i in range(times)
+    ]
+    calls = {2: [call] * 3, **{r: [*[call] * 3, f"{call} !"] for r in (0, 1)}}
+    return make_case(calls, world=3, exits={2: ended("exit", 0, at_s=20)}, more={2: {"handled": tuple(errors)}})
+
+
 CASES = {
     "swallowed-exception": (
         Fires(
@@ -55,6 +67,7 @@ CASES = {
             make_case(_AHEAD, handled={0: raised("ValueError: bad image@main:9>load:30", at_s=-5, handled=True)}),
             "a rank that did not part from its peers may handle what it likes",
         ),
+        Fires(_gave_up(1), (2,), 19, "user-exception"),
         Fires(make_case(_AHEAD, more={1: {"held": _HELD}}), (1,), 30, "user-exception"),
         Quiet(
             make_case(_AHEAD, more={r: {"held": _OTHER} for r in range(4)}),
@@ -69,6 +82,7 @@ CASES = {
             "a rank that did not part from its peers may be in a handler",
         ),
         Fires(make_case({2: ["all_reduce[1]@main:30 !"]}, handled={2: _BAD}, **_RING), (2,), 2),
+        Quiet(_gave_up(2), "an exception that was handled there before, too, ended nothing"),
         Quiet(
             make_case(
                 {2: ["all_reduce[1]@main:30 !"]},

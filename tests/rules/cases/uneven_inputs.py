@@ -121,6 +121,104 @@ def _leaves(source: str) -> Later:
     return make_case({3: [*_LOOP, "barrier@main:8 !"], **others}, source=source)
 
 
+# Line 6 makes the call, line 7 the barrier; which shards a rank has hangs on its number.
+_SHARDS = """def main(rank, world):
+    for name in shards_of(rank, world):
+        rows = read(name)
+        for at in range(0, len(rows), 16):
+            x = model(rows[at])
+            dist.all_reduce(x)
+    dist.barrier()
+"""
+# Line 7 makes the call; rank 0 alone may leave the loop before it.
+_PATIENCE = """def main(rank):
+    for epoch in range(60):
+        if rank == 0:
+            score = validate(model)
+            if patience.update(score):
+                break
+        dist.broadcast(rate, src=0)
+"""
+# Line 6 makes the call, line 7 the barrier behind the loop; both make as many rounds.
+_BUDGET = """def main(rank):
+    for tokens in batches_of(rank):
+        budget.add(len(tokens))
+        full = budget.seen > len(tokens) * 3
+        with nullcontext() if full else model.no_sync():
+            model(tokens).backward()
+    dist.barrier()
+"""
+
+
+def _shards(at: int) -> Later:
+    """Rank 0 is in the inner loop at `at`, the others are behind both loops."""
+    done = ["all_reduce[8]@main:6"] * 4
+    calls = {0: [*done, "all_reduce[8]@main:6 !"], **{r: [*done, "barrier@main:7 !"] for r in (1, 2)}}
+    return make_case(calls, world=3, source=_SHARDS, stacks={0: f"main:6>~comm at={at}"})
+
+
+# Line 3 makes the calls of a task, line 7 goes over the tasks of a rank; line 9 is behind that.
+_TASKS = """def adapt(model, task):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+
+def main(model, rank, world):
+    for number in range(6):
+        for task in tasks_of(number, rank, world):
+            adapt(model, task)
+        dist.all_reduce(error)
+"""
+
+
+def _tasks() -> Later:
+    """Rank 2 has a task less."""
+    call = "all_reduce[40]@main:8>adapt:3"
+    others: dict[int, list[str]] = {r: [*[call] * 9, f"{call} !"] for r in range(2)}
+    return make_case({2: [*[call] * 9, "all_reduce[1]@main:9 !"], **others}, world=3, source=_TASKS)
+
+
+# Each pair of ranks makes line 4, each column of pairs line 7; line 8 is for all.
+_MESH = """def main(rank):
+    for step in range(300):
+        x = batch_of(rank)
+        dist.all_reduce(x, group=rows)
+        if plateau.finished(x.mean()):
+            break
+        dist.all_reduce(x, group=columns)
+    dist.barrier()
+"""
+
+
+def _mesh() -> Later:
+    """Ranks 0 and 1 are in the barrier; ranks 2 and 3 wait for them in their columns."""
+    groups = {"row0": (0, 1), "row1": (2, 3), "column0": (0, 2), "column1": (1, 3)}
+    calls, stacks = {}, {}
+    for rank in range(4):
+        row, column = f"row{rank // 2}/all_reduce[8]@main:4", f"column{rank % 2}/all_reduce[8]@main:7"
+        calls[rank] = [*[row, column] * 3, row, "barrier@main:8 !" if rank < 2 else f"{column} !"]
+        stacks[rank] = "main:8>~comm" if rank < 2 else "main:7>~comm"
+    return make_case(calls, world=4, source=_MESH, groups=groups, stacks=stacks)
+
+
+def _budget() -> Later:
+    """Rank 2 reduces its gradients once more than the others."""
+    done = ["all_reduce[8]@main:6"] * 2
+    calls = {2: [*done, "all_reduce[8]@main:6 !"], **{r: [*done, "barrier@main:7 !"] for r in range(2)}}
+    return make_case(calls, world=3, source=_BUDGET)
+
+
+def _patience() -> Later:
+    """Rank 0 came to the end of its program."""
+    done = ["broadcast[8]@main:7"] * 3
+    calls = {0: done, **{r: [*done, "broadcast[8]@main:7 !"] for r in (1, 2)}}
+    return make_case(calls, world=3, source=_PATIENCE, exits={0: ended("exit", 0)})
+
+
+def _two(source: str) -> Later:
+    """The same of two ranks, of which rank 1 is behind the loop."""
+    return make_case({1: [*_LOOP, "barrier@main:8 !"], 0: [*_LOOP, "all_reduce[8]@main:4 !"]}, world=2, source=source)
+
+
 _RETURNS = """def main(rank, world):
     for phase in PHASES:
         mine = files_for(phase, rank, world)
@@ -181,6 +279,7 @@ CASES = {
             cause="rank-exited-early",
         ),
         Fires(_leaves(_STOPS), (3,), 5, cause="code-divergence"),
+        Fires(_two(_STOPS), (1,), 5, cause="code-divergence"),  # the one that stopped
         Fires(_leaves(_SKIPS), (3,), 5, cause="code-divergence"),
         Fires(_leaves(_COUNTS), (3,), 2),
         Fires(
@@ -196,6 +295,11 @@ CASES = {
             6,
             cause="code-divergence",
         ),
+        Fires(_shards(at=0), (0,), 2),  # it has begun another shard
+        Fires(_shards(at=16), (0,), 4),  # its shard is longer
+        Fires(_tasks(), (2,), 7),  # all have as many parameters
+        Fires(_mesh(), (0, 1), 5, cause="code-divergence"),
+        Fires(_patience(), (0,), 5, cause="rank-exited-early"),
         Fires(_pipe("main:6", "main:6", "main:6"), (1,), 2),
         Fires(_stages("main:8"), (1,), 6),
         Fires(_resumed(mine=2, theirs=0), (2,), 2, cause="code-divergence"),
@@ -209,6 +313,7 @@ CASES = {
             ),
             "all ranks leave the loop together",
         ),
+        Quiet(_budget(), "not each round of the loop makes the call"),
         Quiet(
             make_case(
                 {3: _LOOP, **{r: [*_LOOP, "barrier@main:3 !"] for r in range(3)}},

@@ -86,6 +86,8 @@ for _ in range(3):
         raise ValueError(f"bad batch {rank}")
     except ValueError as error:
         print("skipping", error, file=sys.stdout, flush=True)
+dist.monitored_barrier()
+both.monitored_barrier()
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -153,6 +155,8 @@ def _check_ring(zero: Path, one: Path) -> None:
         created = [(r.index, r.detail) for r in ring(folder) if r.kind == page.NEW_GROUP]
         assert created == [(1, "0"), (2, "0,1")], "also where the rank is no member"
         assert [r.index for r in ring(folder) if r.kind in (page.INIT, page.DESTROY)] == [1, 1]
+        met = [(r.group, r.index) for r in ring(folder) if r.kind == page.MONITORED_BARRIER]
+        assert met == [("0", 1), ("2", 1)], "also where the method of a group is called"
     (batched,) = [r for r in ring(zero) if r.kind == page.IRECV]
     assert [f.rpartition("/")[2].split(":")[2] for f in batched.frames][:2] == ["exchange", "<module>"]
 

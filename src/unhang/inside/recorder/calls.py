@@ -27,7 +27,7 @@ _open: dict[int, tuple[page.Page, int, Any]] = {}
 
 
 def watch(c10d: Any) -> None:
-    """Wrap the functions where they are defined and wherever torch.distributed has copied them already."""
+    """Wrap the functions wherever torch.distributed has them, and the method that libraries call on a group of their own."""
     wraps: dict[str, Callable[[Any, Any], Any]] = {
         "send": functools.partial(_blocking_p2p, kind=page.SEND),
         "recv": functools.partial(_blocking_p2p, kind=page.RECV),
@@ -38,12 +38,12 @@ def watch(c10d: Any) -> None:
         "_new_group_with_tag": _new_group,
         "split_group": _new_group,
         "destroy_process_group": _destroy_process_group,
-        "monitored_barrier": _monitored_barrier,
     }
     for name, wrap in wraps.items():
-        original = getattr(c10d, name, None)
-        if original is not None:
+        if (original := getattr(c10d, name, None)) is not None:
             replace(c10d, name, original, wrap(c10d, original))
+    if method := getattr(getattr(c10d, "ProcessGroup", None), "monitored_barrier", None):
+        attempt("calls", setattr, c10d.ProcessGroup, "monitored_barrier", _monitored_barrier(c10d, method))
 
 
 def replace(c10d: Any, name: str, original: Any, wrapper: Any) -> None:
@@ -216,7 +216,7 @@ def _monitored_barrier(c10d: Any, original: Any) -> Any:
     @functools.wraps(original)
     def monitored_barrier(*args: Any, **kwargs: Any) -> Any:
         rec = recording.current
-        name = attempt("calls", name_of, c10d, _argument(args, kwargs, 0, "group")) or ""
+        name = (attempt("calls", name_of, c10d, args[0]) if args else None) or ""
         number = attempt("calls", begin, rec, page.MONITORED_BARRIER, -1, name, "") if rec is not None else None
         try:
             return original(*args, **kwargs)

@@ -29,7 +29,8 @@ from unhang.analyze.overtaking import Overtaking, line_passed
 from unhang.analyze.positions import bare_op
 from unhang.analyze.sides import differing, started_ns
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Condition, around, calls_only_on_rank_zero, line_text, surroundings
+from unhang.analyze.source import Condition, around, calls_only_on_rank_zero, surroundings
+from unhang.analyze.trees import line_text
 from unhang.analyze.ways_out import asks_a_method, caught_raise, is_of_data
 from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w

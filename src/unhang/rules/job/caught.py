@@ -6,10 +6,18 @@ from collections.abc import Iterator
 
 from unhang.analyze.align import calls_at
 from unhang.analyze.callpath import user_path
-from unhang.analyze.leaving import Parted, caught_in_circle, parted_with_exception, passes, swallowed_by
+from unhang.analyze.leaving import (
+    Parted,
+    caught_in_circle,
+    ended_after_error,
+    parted_with_exception,
+    passes,
+    swallowed_by,
+)
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import ends_block, line_text, surroundings
+from unhang.analyze.source import ends_block, surroundings
 from unhang.analyze.streams import stack_path
+from unhang.analyze.trees import line_text
 from unhang.model import EvidenceLine, Frame, RaisedError, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
@@ -20,6 +28,8 @@ def swallowed_exception(s: Situation) -> Found | None:
     """The odd or late rank handled an exception before."""
     if s.primary_failure is not None and s.primary_failure.kind == "exception":
         return None
+    if (ended := ended_after_error(s)) is not None:
+        return _went_on(s, ended[:1], ended[1], 0.95, has_ended=True)
     parted = parted_with_exception(s) or caught_in_circle(s)
     if parted is not None:
         return _holds(s, parted) if parted.is_held else _went_on(s, parted.ranks, parted.error, 0.85)
@@ -97,7 +107,9 @@ def _head(error: RaisedError) -> str:
     return f"{error.type}: {error.message.splitlines()[0] if error.message else ''}"[:140]
 
 
-def _went_on(s: Situation, ranks: tuple[int, ...], error: RaisedError, confidence: float) -> Found:
+def _went_on(
+    s: Situation, ranks: tuple[int, ...], error: RaisedError, confidence: float, has_ended: bool = False
+) -> Found:
     frame, d = user_frames(error.frames)[0], s.divergence
     holder = next((f for f in reversed(d.odd_path if d else ()) if surroundings(f.file, f.line).in_handler), None)
     words = {
@@ -113,13 +125,13 @@ def _went_on(s: Situation, ranks: tuple[int, ...], error: RaisedError, confidenc
         ranks,
         _handled(s, ranks, error),
         words,
-        "waits in handler" if holder else "went on",
+        "ended" if has_ended else "waits in handler" if holder else "went on",
         ("no call there", "re-raise") if holder else ("decide together", "re-raise"),
         s.others(ranks),
         w.location_of(frame),
         w.group_of(d.group) if d else None,
         w.collective_of(d.reference_call, d.seq) if d else None,
-        "user-exception" if holder else "",
+        "user-exception" if holder or has_ended else "",
     )
 
 

@@ -12,6 +12,7 @@ from unhang.analyze.first_errors import SeenError, errors_of, is_log_only
 from unhang.analyze.leaving import (
     EndedBefore,
     destroyed_before,
+    ended_after_error,
     ended_before,
     lead_of_waiting,
     made_as_often,
@@ -46,7 +47,7 @@ def rank_exited_early(s: Situation) -> Found | None:
     if first is not None and first.rank != leaver.rank and not left_before(s, first):
         return None
     before = ended_before(s)
-    if made_other_rounds(s) or (before is not None and before.shows_a_call):
+    if made_other_rounds(s) or ended_after_error(s) is not None or (before is not None and before.shows_a_call):
         return None
     end = leaver.exit
     assert end is not None

@@ -17,9 +17,12 @@ from unhang.analyze.leaving import (
 )
 from unhang.analyze.left_transfers import LeftTransfers, OtherCount, left_transfers
 from unhang.analyze.loader_ends import ran_out
+from unhang.analyze.may_differ import SAME
+from unhang.analyze.rounds import rounds_of
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Loop, line_text
-from unhang.analyze.ways_out import WayOut, way_out_of, ways_out, ways_past
+from unhang.analyze.source import Loop
+from unhang.analyze.trees import line_text
+from unhang.analyze.ways_out import WayOut, likeliest, way_out_of, ways_out, ways_past
 from unhang.model import CollectiveCall, EvidenceLine, Frame, RankEvidence
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
@@ -90,8 +93,12 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
     )
     if is_data:
         return found
-    way = way_out_of(stay, left)
-    return _not_the_data(found) if way is None and is_data is False else _by_way_out(found, way, d.has_majority)
+    way = way_out_of(s.case, stay, left, loop.leavers)
+    if way is None:
+        return _not_the_data(found) if is_data is False else found
+    if not d.has_majority:  # those who took the way out did what the others did not
+        found = replace(found, culprits=loop.leavers, victims=s.others(loop.leavers))
+    return _by_way_out(found, way, d.has_majority)
 
 
 def _left_framework(s: Situation, d: Divergence) -> Found:
@@ -155,15 +162,13 @@ def _by_changed_bound(found: Found, bound: Bound, is_decided: bool, because: str
     )  # fmt: skip
 
 
-def _by_way_out(found: Found, way: tuple[Frame, WayOut] | None, is_decided: bool) -> Found:
+def _by_way_out(found: Found, way: tuple[Frame, WayOut], is_decided: bool, because: str = "") -> Found:
     """Not the data but the program may have made the rounds fewer: a test that leaves the loop, or a handler that skips a round."""
-    if way is None:
-        return found
     frame, out = way
     words = {**found.words, "way": w.place(frame), "text": out.text, "out_line": out.line}
     says = "skipped" if out.text.startswith("except") else "left early"
     return replace(
-        found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say=f"{says}/{says}",
+        found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say=f"{says}/{because or says}",
         evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame), fixes=("together", "agree"),
     )  # fmt: skip
 
@@ -230,6 +235,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         "steps": _steps(s),
     }
     edges = [e for r in (gone.waiter, *gone.leavers[:1]) for e in s.waits.edges_of(r)]
+    how = "another group" if gone.is_collective else "transfers"
     found = Found(
         0.75 if is_even else 0.9,
         culprits,
@@ -239,7 +245,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
             *w.stack_lines(s.case.ranks.get(gone.leavers[0]), 3),
         ),
         words,
-        "own loops" if gone.are_own else "transfers",
+        "own loops" if gone.are_own else f"transfers/{how}",
         ("agree", "even"),
         s.others(culprits),
         w.location_of(header),
@@ -247,7 +253,18 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
     bound = None if gone.are_own and gone.other is None else changed_bound(gone.frame, gone.loop.header)
     if bound is not None:
         return _by_changed_bound(found, bound, not is_even, "transfers")
+    way = None if gone.are_own or gone.other else _way_out_of_transfers(s, gone)
+    if way is not None:
+        return _by_way_out(found, way, not is_even, how)
+    if rounds_of(gone.frame, gone.loop.header) == SAME:  # not the data: it makes as many rounds on all ranks
+        found = replace(found, cause="code-divergence", fixes=("together", "agree"))
     return found if gone.other is None else _of_another_count(found, gone, gone.other)
+
+
+def _way_out_of_transfers(s: Situation, gone: LeftTransfers) -> tuple[Frame, WayOut] | None:
+    ways = ((gone.frame, way) for way in ways_out(gone.frame.file, gone.loop, gone.frame.line))
+    found = likeliest(s.case, ways, gone.leavers)
+    return (replace(found[0], line=found[1].line), found[1]) if found else None
 
 
 def _of_another_count(found: Found, gone: LeftTransfers, other: OtherCount) -> Found:
@@ -296,12 +313,16 @@ def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Fr
         w.group_of(call.group),
         w.collective_of(call, call.seq),
     )
-    out = next((way for way in ways_out(frame.file, loop, frame.line) if way.returns), None)
-    return found if out is None else _returned(found, Frame(frame.file, out.line, frame.function), out)
+    until_ns = evidence.exit.time_ns if evidence.exit else 0
+    is_data = bool(until_ns) and ran_out(s.case, (rank,), others, until_ns, header)
+    way = None if is_data else way_out_of(s.case, user_path(call.frames), (), (rank,))
+    if way is None:
+        return found
+    return _returned(replace(found, culprits=(rank,), victims=s.others((rank,))), *way)
 
 
 def _returned(found: Found, frame: Frame, out: WayOut) -> Found:
-    """Not the data: the loop holds a `return` that may be taken on one rank alone."""
+    """Not the data: the loop holds a `return` or `break` that may be taken on one rank alone."""
     return replace(
         found, cause="rank-exited-early", confidence=min(found.confidence, 0.86),
         words={**found.words, "way": w.place(frame), "text": out.text}, say="returned/returned",

@@ -1,0 +1,113 @@
+"""Loops that some ranks left while others are still in them, and which of several made another number of rounds."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from unhang.analyze.bindings import SCOPES, last_name
+from unhang.analyze.callpath import Path
+from unhang.analyze.may_differ import OPEN, SAME, may_differ
+from unhang.analyze.sides import variables_of, view_of
+from unhang.analyze.source import Loop, ends_rounds, loop_at, nodes_around, surroundings
+from unhang.model import Case, Frame
+
+_COUNTED = ("range", "trange")
+
+
+@dataclass(frozen=True)
+class LeftLoop:
+    """Some ranks left a loop that others are still in: another number of iterations."""
+
+    leavers: tuple[int, ...]
+    stayers: tuple[int, ...]
+    frame: Frame
+    header: int
+
+
+def left_loop_between(
+    case: Case, stay: Path, left: Path, before: Path, stayers: tuple[int, ...], leavers: tuple[int, ...]
+) -> LeftLoop | None:
+    """Whether the leavers were in a loop of the stayers' path at their previous call and are no longer in it."""
+    gone = [
+        (frame, loop)
+        for depth, frame in reversed([*enumerate(stay)])
+        for loop in reversed(surroundings(frame.file, frame.line).loops)
+        if is_in(before, stay, depth, loop) and not is_in(left, stay, depth, loop)
+    ]
+    frame, loop = loop_that_differs(case, stayers, gone) if gone else (None, None)
+    return LeftLoop(leavers, stayers, frame, loop.header) if frame and loop else None
+
+
+def is_in(path: Path, stay: Path, depth: int, loop: Loop) -> bool:
+    """Whether a path goes through a loop of another one, as far as `depth` on the same way."""
+    if len(path) <= depth or path[:depth] != stay[:depth]:
+        return False
+    frame = path[depth]
+    return (frame.file, frame.function) == (stay[depth].file, stay[depth].function) and frame.line in loop
+
+
+def is_guarded_in(case: Case, left: LeftLoop, path: Path) -> bool:
+    """Whether a condition on rank or data within the loop, which those who left may fail, decides over the call of those who stayed."""
+    inner = path[path.index(left.frame) :]
+    conditions = [(f, c) for f in inner for c in surroundings(f.file, f.line).conditions]
+    return any(
+        c.suspicion > 1
+        and (f != left.frame or c.line > left.header)
+        and not ends_rounds(c, f == left.frame)
+        and not all(c.on(view_of(case, r)).passes for r in left.leavers)
+        for f, c in conditions
+    )
+
+
+def loop_that_differs(case: Case, stayers: Sequence[int], gone: Sequence[tuple[Frame, Loop]]) -> tuple[Frame, Loop]:
+    """Of loops that some ranks left, innermost first, the one in which the stayers make a round more.
+
+    Not one that the stayers have just begun: that one of them is begun once more tells of the loop around it. Nor one whose
+    rounds are the same on all ranks by what it goes over, where another may differ.
+    """
+    found, *outer = gone
+    for around in outer:
+        if _has_just_begun(case, stayers, *found) or _rounds(found) == SAME < _rounds(around):
+            found = around
+    return found
+
+
+def rounds_of(frame: Frame, header: int) -> int:
+    """Whether the number of rounds of a loop may differ between ranks, by what it goes over or asks: see `may_differ`."""
+    head = loop_at(frame.file, header)
+    if head is None:
+        return OPEN
+    scopes = tuple(n for n in nodes_around(frame.file, header) if isinstance(n, SCOPES))
+    return may_differ(frame.file, head.test if isinstance(head, ast.While) else head.iter, scopes)
+
+
+def _rounds(found: tuple[Frame, Loop]) -> int:
+    return rounds_of(found[0], found[1].header)
+
+
+def _has_just_begun(case: Case, stayers: Sequence[int], frame: Frame, loop: Loop) -> bool:
+    """Whether by its own counter all stayers are in the first round of the loop."""
+    head = loop_at(frame.file, loop.header)
+    counter = _counter(head) if isinstance(head, ast.For | ast.AsyncFor) else None
+    if counter is None:
+        return False
+    name, first = counter
+    return all(variables_of(case, r, frame).get(name) == first for r in stayers)
+
+
+def _counter(head: ast.For | ast.AsyncFor) -> tuple[str, str] | None:
+    """(name, first value) of the number that counts the rounds of a loop, where it has one."""
+    match head.target, head.iter:
+        case ast.Name(id=name), ast.Call(func=of, args=[_]) if last_name(of) in _COUNTED:
+            return name, "0"
+        case ast.Name(id=name), ast.Call(func=of, args=[ast.Constant(value=first), _, *_]) if last_name(of) in _COUNTED:
+            return name, str(first)
+        case ast.Tuple(elts=[ast.Name(id=name), *_]), ast.Call(func=ast.Name(id="enumerate"), args=[_], keywords=[]):
+            return name, "0"
+        case ast.Tuple(elts=[ast.Name(id=name), *_]), ast.Call(
+            func=ast.Name(id="enumerate"), args=[_, ast.Constant(value=first)]
+        ):
+            return name, str(first)
+    return None
