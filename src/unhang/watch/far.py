@@ -45,7 +45,7 @@ _WITH_MEMBERS = (
     "flight.pickle",
     "flight_exit.pickle",
 )  # lists of all ranks of each group
-_MOVED_S, PROBE_S = 0.05, 0.5
+_MOVED_S, PROBE_S = 0.001, 0.5
 
 
 class Packer:
@@ -160,7 +160,7 @@ class _NoProbe:
 class FarRank(WatchedRank):
     """A training process of another node, by what its watcher says. A quiet is as long as was last said."""
 
-    def __init__(self, folder: Path, state: RankState, at: float) -> None:
+    def __init__(self, folder: Path, state: RankState, at: float, there: float) -> None:
         self.folder = folder
         rank, _, pid = folder.name[1:].rpartition("-")
         self.rank, self.pid, self.pidfd = int(rank), int(pid), None
@@ -169,14 +169,16 @@ class FarRank(WatchedRank):
         self.moved_at, self.moved_ns, self.died_at = at - state.quiet_s, time.time_ns(), float("-inf")
         self.seen_end = None
         self._state, self._moves, self._polled, self._ended_quiet_s = state, 1, 0, 0.0
+        self._moved_there = there - state.quiet_s
 
-    def hear(self, state: RankState, at: float) -> None:
-        """Takes what its watcher said at this moment."""
-        moved_at = at - state.quiet_s
-        if moved_at > self.moved_at + _MOVED_S:
+    def hear(self, state: RankState, at: float, there: float) -> None:
+        """Takes what its watcher said: it came at `at`, and was so `there`, on the other node's own clock."""
+        moved_there = there - state.quiet_s
+        if moved_there > self._moved_there + _MOVED_S:
             self._ended_quiet_s = max(self._ended_quiet_s, self._state.quiet_s)
             self._moves += 1
-            self.moved_at, self.moved_ns = moved_at, time.time_ns() - int(state.quiet_s * 1e9)
+            self._moved_there = moved_there
+            self.moved_at, self.moved_ns = at - state.quiet_s, time.time_ns() - int(state.quiet_s * 1e9)
         self._state = state
 
     def poll(self, now: float) -> float | None:
@@ -254,9 +256,11 @@ class FarNode:
             rank = self.ranks.get(state.folder)
             if rank is not None:
                 rank.is_unheard = False
-                rank.hear(state, said.at)
+                rank.hear(state, said.at, push.state.at)
             elif _PATH.fullmatch(f"ranks/{state.folder}/{PAGE}") and len(self.ranks) < MOST_RANKS:
-                rank = self.ranks[state.folder] = FarRank(self.folder / "ranks" / state.folder, state, said.at)
+                rank = self.ranks[state.folder] = FarRank(
+                    self.folder / "ranks" / state.folder, state, said.at, push.state.at
+                )
                 found.append(rank)
         return found
 

@@ -66,6 +66,7 @@ class Meeting(threading.Thread):
         self.node, self.role = secrets.token_hex(8), "seeking"
         self.inbox: SimpleQueue[Said] = SimpleQueue()
         self.state, self.orders, self.heard_at = State(), Orders(), 0.0
+        self.delivered = State()  # what the hub has heard, with all files
         self.asked: dict[
             str, tuple[int, tuple[int, ...]]
         ] = {}  # the nodes that are to send their files: `send`, `only`
@@ -248,12 +249,12 @@ class Meeting(threading.Thread):
         state = self.state  # before the files: they are at least as new
         files, gone, is_whole = self._pack(needs_all)
         if not is_whole:
-            state = msgspec.structs.replace(state, looked=0, secured=0)
+            state = msgspec.structs.replace(state, looked=0, secured=0, is_over=False)
         own, sent_ns = self._own or Address("", 0), time.time_ns()
         push = Push(VERSION, self._name, own.host, own.port, state, files, gone, *self._clock)
         answer = await client.push(_encode(push), wait_s)
         trip_ns = max(1, time.time_ns() - sent_ns)
-        orders = _decode_orders(answer)
+        orders, self.delivered = _decode_orders(answer), state
         if not wait_s and (not self._clock[1] or trip_ns < self._clock[1]):
             self._clock = (orders.now_ns - (sent_ns + trip_ns // 2), trip_ns)
         is_new = _demands(orders) != _demands(self.orders)

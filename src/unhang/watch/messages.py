@@ -31,6 +31,7 @@ class State(msgspec.Struct, array_like=True):
 
     They count for the hub with this nonce alone. `is_still`: whether nothing had moved at `still` since `looked`. `is_over`: its job has ended.
     `world`: ranks of the job, as its own ranks were told. `told`: in a job of many ranks, what `looked` showed; `sent`: files that were asked for.
+    `at`: the node's own CLOCK_MONOTONIC when the quiets of `ranks` were so; how long a message took says nothing of a rank.
     """
 
     hub: str = ""
@@ -44,6 +45,7 @@ class State(msgspec.Struct, array_like=True):
     world: int = 0
     told: Told | None = None
     sent: int = 0
+    at: float = 0.0
 
 
 class Push(msgspec.Struct, array_like=True):
@@ -64,6 +66,7 @@ class Push(msgspec.Struct, array_like=True):
 
 
 CRASH = "crash"  # the kind of a verdict on a job that failed, beside those on hangs
+LEFT = "left"  # what a node says of its own ranks that failed while the hub, which will report, goes on
 
 
 class JointVerdict(msgspec.Struct, array_like=True):
