@@ -35,15 +35,18 @@ from unhang.analyze.alike import Told
 from unhang.cli.run import _headline
 from unhang.watch import many
 from unhang.watch.exchange import VERSION, key_of, pack, parsed, seal
+from unhang.watch.group import Group
 from unhang.watch.joined_agent import JoinedAgent
 from unhang.watch.joining import Address, Join
-from unhang.watch.messages import LEAST_PAUSE_S, Orders, Push, RankState, State
+from unhang.watch.meeting import GATHER_S, RELAY_PAUSE_S
+from unhang.watch.messages import LEAST_PAUSE_S, USUAL_PAUSE_S, Orders, Push, RankState, State
 from unhang.watch.options import RunOptions
 
 HERE = Path(__file__).parent
 PROGRAM = HERE.parent / "tests" / "ranks" / "programs" / "conditional_collective.py"
 RANKS, TOKEN, JOB, JOINS_PER_S = 8, "the token of a benchmark", "scale", 500
 MOST_JOIN_S = 150.0
+JOB_FILE = b'{"environment": {"SLURM_NNODES": "2"}}'
 Template = dict[str, bytes]
 
 
@@ -86,6 +89,7 @@ class Hub:
     hangs_at: float = math.inf
     is_over: bool = False
     lost: int = 0
+    all_nodes: Sequence[Node] = ()
 
 
 class Node(asyncio.Protocol):
@@ -97,6 +101,9 @@ class Node(asyncio.Protocol):
         self.number, self.nodes, self.templates, self._told = number, nodes, templates, told
         self.done, self.late_s, self.messages = State(world=nodes * RANKS), 0.0, 0
         self.verdict_at, self.line, self.name = 0.0, "", f"{number:032x}"
+        self._folders = [f"r{r}-{1000 + i}" for i, r in enumerate(self.ranks)]
+        self.members: dict[str, Node] = {}  # that speak through this one
+        self.through: Node | None = None
 
     @property
     def ranks(self) -> range:
@@ -155,12 +162,13 @@ class Node(asyncio.Protocol):
         """Asks who is there."""
         self._transport, self._nonce, self._buffer = transport, "", b""
         self.done = State(world=self.nodes * RANKS)
-        self._orders, self._files = Orders(), {"job.json": b'{"environment": {"SLURM_NNODES": "2"}}'}
+        self._files, self.group, self.through = {"job.json": JOB_FILE}, Group(), None
+        self._timer: Any = None
         transport.write(b"GET /hello HTTP/1.1\r\n\r\n")
 
     def connection_lost(self, _: Exception | None) -> None:
         """Comes again."""
-        if not self.verdict_at and not self._hub.is_over:
+        if not self.verdict_at and not self._hub.is_over and self.through is None:
             self._hub.lost += bool(self._nonce)
             self._hub.loop.call_later(random.uniform(0.5, 2), self.join, self._hub)
 
@@ -182,21 +190,78 @@ class Node(asyncio.Protocol):
         self.late_s, self.messages = max(self.late_s, is_waited_for), self.messages + 1
         self._hear(_decode(body))
 
+    def _said(self) -> Push:
+        now = time.monotonic()
+        quiet_s = max(0.1, now - self._hub.hangs_at)
+        ranks = [RankState(folder, quiet_s, has_stepped=True) for folder in self._folders]
+        files, self._files = self._files, {}
+        state = msgspec.structs.replace(self.done, ranks=ranks, at=now)
+        return Push(VERSION, f"n{self.number}", "127.0.0.1", 1 + self.number, state, files)
+
     def _push(self, wait_s: float) -> None:
-        folders = [f"r{r}-{1000 + i}" for i, r in enumerate(self.ranks)]
-        quiet_s = max(0.1, time.monotonic() - self._hub.hangs_at)
-        state = msgspec.structs.replace(self.done, ranks=[RankState(f, quiet_s, has_stepped=True) for f in folders])
-        body = pack(_encode(Push(VERSION, f"n{self.number}", "127.0.0.1", 1, state, self._files)))
+        push = self._said()
+        push.group, push.rows, push.left = self.group.take()
+        body = pack(_encode(push))
         number, digest = time.monotonic_ns(), hashlib.sha256(body).hexdigest()
         fields = {"Node": self.name, "Number": number, "Digest": digest, "Wait": round(wait_s, 3)}
         fields["Seal"] = seal(self._hub.key, self._nonce, self.name, number, digest, len(body))
         lines = [f"POST /v{VERSION}/push HTTP/1.1", f"Content-Length: {len(body)}"]
         lines += [f"X-Unhang-{name}: {value}" for name, value in fields.items()]
         self._transport.write("\r\n".join([*lines, "", ""]).encode() + body)
-        self._files, self._sent_at, self._wait_s = {}, time.monotonic(), wait_s
+        self._sent_at, self._wait_s = time.monotonic(), wait_s
+
+    def _pass_on(self, through: Node) -> None:
+        """Speaks through another node from now on: its group gets what it says; the network between the two is not simulated."""
+        self.through, self._files = through, {"job.json": JOB_FILE}
+        self._transport.close()
+        self._speak()
+
+    def _speak(self) -> None:
+        if self.through is None or self.verdict_at:
+            return
+        is_urgent = self.through.group.hear(self.name, self._said())
+        self.through.members[self.name] = self
+        self.messages += 1
+        if is_urgent:
+            self.through.hurry()
+        self._hub.loop.call_later(USUAL_PAUSE_S, self._speak)
+
+    def hurry(self) -> None:
+        """Passes on what is new, soon, if it does not wait for an answer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = self._hub.loop.call_later(GATHER_S, self._push_if_open)
 
     def _hear(self, orders: Orders) -> None:
         """Does what was ordered, and says so."""
+        if orders.via is not None:
+            self._pass_on(self._hub.all_nodes[orders.via[1] - 1])
+            return
+        is_new = self._do(orders)
+        for member in list(self.members.values()):
+            asked = orders.group_send if member.name in orders.group else 0
+            if member._do(msgspec.structs.replace(orders, send=asked)):
+                member._said_at_once()
+        pause_s = min(orders.pause_s, RELAY_PAUSE_S) if self.members else orders.pause_s
+        if orders.verdict is not None:
+            self._transport.close()
+        elif self.members:
+            self._timer = self._hub.loop.call_later(GATHER_S, self._push_or_wait, pause_s)
+        elif is_new or pause_s > LEAST_PAUSE_S:
+            self._push(0.0 if is_new else pause_s)
+        else:
+            self._hub.loop.call_later(pause_s, self._push_if_open)
+
+    def _said_at_once(self) -> None:
+        assert self.through is not None
+        self.through.group.hear(self.name, self._said())
+
+    def _push_or_wait(self, pause_s: float) -> None:
+        self._timer = None
+        if not self._transport.is_closing():
+            self._push(pause_s)
+
+    def _do(self, orders: Orders) -> bool:
         self.done = self.done if self.done.hub == orders.hub else State(orders.hub, world=self.nodes * RANKS)
         before = self.done
         if orders.look > before.looked:
@@ -212,13 +277,10 @@ class Node(asyncio.Protocol):
         if orders.verdict is not None:
             self.verdict_at = self.verdict_at or time.monotonic()
             self.line = f"{orders.verdict.kind}: {orders.verdict.line}"
-            self._transport.close()
-        elif self.done is not before or orders.pause_s > LEAST_PAUSE_S:
-            self._push(0.0 if self.done is not before else orders.pause_s)
-        else:
-            self._hub.loop.call_later(orders.pause_s, self._push_if_open)
+        return self.done is not before
 
     def _push_if_open(self) -> None:
+        self._timer = None
         if not self._transport.is_closing():
             self._push(0.0)
 
@@ -243,7 +305,7 @@ async def measure(
             told.append(Node(number, nodes, them).really_told(Path(run_dir)))
             summary_s = time.process_time() - started
     all_nodes = [Node(i, nodes, them, told) for i in range(nodes)]
-    hub = Hub(("127.0.0.1", port), key_of(TOKEN, JOB), asyncio.get_running_loop())
+    hub = Hub(("127.0.0.1", port), key_of(TOKEN, JOB), asyncio.get_running_loop(), all_nodes=all_nodes)
     for i, node in enumerate(all_nodes):
         hub.loop.call_later(i / JOINS_PER_S, node.join, hub)
     until = time.monotonic() + MOST_JOIN_S

@@ -15,7 +15,7 @@ from typing import Any
 from unhang.errors import UnreadableInput
 from unhang.model.rank_sets import name_ranks
 from unhang.watch.meeting import Said
-from unhang.watch.messages import Push, RankState, State
+from unhang.watch.messages import Push, RankState, Row, State
 from unhang.watch.ranks import WatchedRank, write_whole
 
 NODES, NODE_FILE = "nodes", "node.json"
@@ -169,17 +169,22 @@ class FarRank(WatchedRank):
         self.moved_at, self.moved_ns, self.died_at = at - state.quiet_s, time.time_ns(), float("-inf")
         self.seen_end = None
         self._state, self._moves, self._polled, self._ended_quiet_s = state, 1, 0, 0.0
-        self._moved_there = there - state.quiet_s
+        self._moved_there, self.said_s = there - state.quiet_s, state.quiet_s
 
     def hear(self, state: RankState, at: float, there: float) -> None:
         """Takes what its watcher said: it came at `at`, and was so `there`, on the other node's own clock."""
-        moved_there = there - state.quiet_s
+        self._state = state
+        self.hear_quiet(state.quiet_s, at, there)
+
+    def hear_quiet(self, quiet_s: float, at: float, there: float) -> None:
+        """Takes how long it has been quiet."""
+        moved_there = there - quiet_s
         if moved_there > self._moved_there + _MOVED_S:
-            self._ended_quiet_s = max(self._ended_quiet_s, self._state.quiet_s)
+            self._ended_quiet_s = max(self._ended_quiet_s, self.said_s)
             self._moves += 1
             self._moved_there = moved_there
-            self.moved_at, self.moved_ns = at - state.quiet_s, time.time_ns() - int(state.quiet_s * 1e9)
-        self._state = state
+            self.moved_at, self.moved_ns = at - quiet_s, time.time_ns() - int(quiet_s * 1e9)
+        self.said_s = quiet_s
 
     def poll(self, now: float) -> float | None:
         """The length of the longest quiet that was heard to have ended, if one did."""
@@ -199,7 +204,7 @@ class FarRank(WatchedRank):
 
     def quiet_s(self, now: float) -> float:
         """How long it did not move, at least."""
-        return min(self._state.quiet_s, now - self.moved_at)
+        return min(self.said_s, now - self.moved_at)
 
     def has_failed(self) -> bool:
         """Whether it raised, or left with an error code."""
@@ -236,6 +241,7 @@ class FarNode:
         self.address = said.address
         self.state, self.heard_at, self.closed_at = State(), said.at, 0.0
         self.unheard, self.is_probed = "", False
+        self._there = 0.0  # on its own clock, when its ranks' quiets were so
         self.longest_s = 0.0  # the longest quiet of its ranks, as was last said
         self._clock: tuple[int, int] | None = None
         self._is_written = False
@@ -251,6 +257,7 @@ class FarNode:
         self._is_written = self._is_written and not is_back and (push.offset_ns, push.trip_ns) == self._clock
         self._clock = push.offset_ns, push.trip_ns
         found = []
+        self._there = push.state.at
         self.longest_s = max((state.quiet_s for state in push.state.ranks), default=0.0)
         for state in push.state.ranks[:MOST_RANKS]:
             rank = self.ranks.get(state.folder)
@@ -263,6 +270,20 @@ class FarNode:
                 )
                 found.append(rank)
         return found
+
+    def hear_row(self, row: Row, at: float) -> None:
+        """Takes what another node passed on, where nothing is new but the quiets."""
+        there, self._there = self._there, row.at
+        for rank in self.ranks.values():
+            if rank.is_alive:
+                rank.hear_quiet(row.quiet_s if row.quiet_s >= 0 else rank.said_s + row.at - there, at, row.at)
+        self.longest_s = row.quiet_s if row.quiet_s >= 0 else self.longest_s + row.at - there
+        self.heard_at, self.closed_at = at, 0.0
+        if self.unheard:
+            self.unheard, self._is_written = "", False
+            for rank in self.ranks.values():
+                rank.is_unheard = False
+            self.write()
 
     def dead_now(self) -> list[FarRank]:
         """Ranks of which the end was heard and not noted yet."""

@@ -24,8 +24,9 @@ from unhang.watch import many
 from unhang.watch.evidence import is_unchanged
 from unhang.watch.far import FarNode, FarRank, why_silent, words_on
 from unhang.watch.meeting import MOST_SUCCESSORS
-from unhang.watch.messages import MESSAGES_PER_S, JointVerdict, pause_of
+from unhang.watch.messages import MOST_MESSAGES_PER_S, JointVerdict, pause_of
 from unhang.watch.options import RunOptions
+from unhang.watch.passing import Passing
 from unhang.watch.ranks import WatchedRank
 
 LOOK_S, CONFIRM_WAIT_S, SECURE_S, ACKNOWLEDGE_S = 5.0, 3.0, 4.0, 2.0
@@ -40,6 +41,7 @@ class HubAgent(many.AgentOfMany):
 
     def __init__(self, options: RunOptions, run_dir: Path, root_pid: int, out: int, orders: int) -> None:
         super().__init__(options, run_dir, root_pid, out, orders)
+        self.passing = Passing()
         self._told = set[str]()  # nodes of which the screen says that they are not heard
 
     def _values(self, now: float) -> dict[str, float]:
@@ -51,8 +53,11 @@ class HubAgent(many.AgentOfMany):
             said = self.meeting.inbox.get()
             node = self.nodes.get(said.node)
             if said.push is None:
-                if node is not None:
+                if node is not None and not (
+                    said.is_direct and node.id in self.passing.via
+                ):  # else it went to its place
                     node.closed_at = said.at
+                    self.passing.lose(node.id)
                 continue
             if node is None:
                 node = self.nodes[said.node] = FarNode(said, self.run_dir)
@@ -69,6 +74,13 @@ class HubAgent(many.AgentOfMany):
                 node.write()
             for rank in node.dead_now():
                 self._note_death(rank)
+            for other in [o for name in said.rows if (o := self.nodes.get(name)) is not None]:
+                self._far_ranks = None if other.unheard else self._far_ranks
+                other.hear_row(said.rows[other.id], said.at)
+                self._told.discard(other.id)
+                self._spoke[other.id] = other
+            if said.is_direct:
+                self.passing.place(node, self.nodes)
         if new:
             self._newest_at = time.monotonic()
             self._make_room()
@@ -91,7 +103,7 @@ class HubAgent(many.AgentOfMany):
 
     def _order(self, **changes: Any) -> None:
         """Gives orders; without any, only what the nodes must know anyway."""
-        pause_s = pause_of(len(self.nodes))
+        pause_s = pause_of(len(self.nodes), len(self.nodes) - len(self.passing.via))
         first = islice((n for n in self.nodes.values() if not n.unheard), MOST_SUCCESSORS)  # in the order of joining
         successors = [(n.id, *n.address) for n in first]
         self.meeting.orders = msgspec.structs.replace(
@@ -103,7 +115,7 @@ class HubAgent(many.AgentOfMany):
     def _await(self, is_done: Callable[[FarNode], bool], limit_s: float) -> bool:
         """Whether all nodes that are heard have done what was asked. Blocks: up to `limit_s`."""
         pause_s, until = PUMP_S, time.monotonic() + limit_s + 2 * self.meeting.orders.pause_s
-        until += len(self.nodes) / MESSAGES_PER_S
+        until += len(self.nodes) / MOST_MESSAGES_PER_S
         while not all(map(is_done, self._heard())):
             if (now := time.monotonic()) >= until:
                 return False
@@ -120,6 +132,7 @@ class HubAgent(many.AgentOfMany):
             is_closed = node.closed_at and now - node.closed_at > CLOSED_S
             if not node.unheard and not node.state.is_over and (is_closed or now - node.heard_at > patience_s):
                 node.lose()
+                self.passing.lose(node.id)
                 self._far_ranks = None
                 if any(rank.is_alive for rank in node.ranks.values()):
                     self._look_again_at = now

@@ -31,6 +31,7 @@ class JoinedAgent(HubAgent):
         super().__init__(options, run_dir, root_pid, out, orders)
         assert options.join is not None
         self.meeting = Meeting(options.join, self.packer.pack, lambda text: self._send({"event": "note", "text": text}))
+        self.meeting.via = self.passing.via
         self._published = State()
         self._seen: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})  # what the last look saw: calls, movement
         self._promised: JointVerdict | None = None  # for which the hub will have the job ended

@@ -10,9 +10,9 @@ from unhang.watch.exchange import VERSION
 LEAST_PAUSE_S, USUAL_PAUSE_S, MESSAGES_PER_S, MOST_MESSAGES_PER_S = 0.25, 1.0, 1000.0, 4000.0
 
 
-def pause_of(nodes: int) -> float:
-    """How often each of so many nodes speaks: four times a second, of a thousand once, of very many as often as the hub can hear them."""
-    return max(LEAST_PAUSE_S, min(USUAL_PAUSE_S, nodes / MESSAGES_PER_S), nodes / MOST_MESSAGES_PER_S)
+def pause_of(nodes: int, direct: int) -> float:
+    """How often each of so many nodes speaks: four times a second, of a thousand once; `direct` ones as often as the hub can hear them."""
+    return max(LEAST_PAUSE_S, min(USUAL_PAUSE_S, nodes / MESSAGES_PER_S), direct / MOST_MESSAGES_PER_S)
 
 
 class RankState(msgspec.Struct, array_like=True, gc=False):
@@ -48,10 +48,18 @@ class State(msgspec.Struct, array_like=True):
     at: float = 0.0
 
 
+class Row(msgspec.Struct, array_like=True, gc=False):
+    """All of a node that is new: its ranks' quiets have grown since, until `at` on its clock; or all are now as short as `quiet_s`, or longer."""
+
+    at: float
+    quiet_s: float = -1.0
+
+
 class Push(msgspec.Struct, array_like=True):
     """A message to the hub. `files`: those that changed, by path below the run directory; `gone`: those that are no more.
 
     `offset_ns`: what to add to this node's clock for the hub's, found in a round trip of `trip_ns`; 0 and 0 before the first.
+    `group`, `rows`, `left`: what nodes say that speak through this one, and which of them have hung up.
     """
 
     version: int
@@ -63,6 +71,9 @@ class Push(msgspec.Struct, array_like=True):
     gone: list[str] = []
     offset_ns: int = 0
     trip_ns: int = 0
+    group: dict[str, Push] = {}
+    rows: dict[str, Row] = {}
+    left: list[str] = []
 
 
 CRASH = "crash"  # the kind of a verdict on a job that failed, beside those on hangs
@@ -87,6 +98,7 @@ class Orders(msgspec.Struct, array_like=True):
     """The hub's answer: numbers of what is to be done, how often to speak, who follows it, where its report will be.
 
     `send`: in a job of many ranks, for the few nodes that are to send their files; `only`: all ranks of which files are sent.
+    `via`: the node through which to speak from now on; `group`, `group_send`: who of those behind this node is to send its files.
     """
 
     version: int = VERSION
@@ -102,3 +114,6 @@ class Orders(msgspec.Struct, array_like=True):
     report: str = ""
     send: int = 0
     only: tuple[int, ...] = ()
+    via: tuple[str, int] | None = None
+    group: tuple[str, ...] = ()
+    group_send: int = 0
