@@ -14,8 +14,7 @@ from typing import Any
 
 from unhang.errors import UnreadableInput
 from unhang.model.rank_sets import name_ranks
-from unhang.watch.meeting import Said
-from unhang.watch.messages import Push, RankState, Row, State
+from unhang.watch.messages import Push, RankState, Row, Said, State
 from unhang.watch.ranks import WatchedRank, write_whole
 
 NODES, NODE_FILE = "nodes", "node.json"

@@ -94,6 +94,7 @@ class HubAgent(many.AgentOfMany):
         for other in [o for o in self.nodes.values() if o is not node and o.name == node.name]:
             if not node.ranks.keys().isdisjoint(other.ranks):
                 del self.nodes[other.id]
+                self.passing.lose(other.id)
                 shutil.rmtree(other.folder, ignore_errors=True)
 
     def _twice(self) -> list[WatchedRank]:

@@ -12,7 +12,7 @@ import msgspec
 
 from unhang.watch import many
 from unhang.watch.evidence import drop_answers, is_unchanged, request_pickles, take_evidence, take_workers
-from unhang.watch.far import UNKNOWN_WHY, why_silent
+from unhang.watch.far import UNKNOWN_WHY, FarNode, why_silent
 from unhang.watch.hub_agent import MOST_LINES, PUMP_S, SHARE, HubAgent
 from unhang.watch.meeting import Meeting
 from unhang.watch.messages import CRASH, LEFT, JointVerdict, Orders, RankState, State
@@ -20,7 +20,7 @@ from unhang.watch.options import RunOptions
 from unhang.watch.ranks import WatchedRank
 
 HUB_SILENT_S = 6.0
-LINGER_S, LAST_WORDS_S, CAUSE_S = 1.0, 1.0, 3.0
+LINGER_S, LAST_WORDS_S, CAUSE_S = 1.0, 1.0, 5.0
 MOST_PAUSE_S = 0.6
 
 
@@ -168,15 +168,12 @@ class JoinedAgent(HubAgent):
         has_crashed = self._has_crashed()
         if has_crashed and self._cause is not None:
             self._hear_verdict(self._cause)
-        elif has_crashed and self.meeting.role == "member":
+        elif has_crashed and self.meeting.role in ("member", "seeking"):
             self._hear_the_cause()
         if self.meeting.role != "hub":
             return
-        until = time.monotonic() + (LAST_WORDS_S if self._has_failed() or self._is_sealed else LINGER_S / 2)
-        while any(not n.state.is_over and not n.closed_at for n in self._heard()) and time.monotonic() < until:
-            time.sleep(PUMP_S)
-            self._take_in()
-        lost = [n for n in self.nodes.values() if n.closed_at and not n.state.is_over and not n.unheard]
+        self._wait_for_all()
+        lost = [n for n in self.nodes.values() if n.closed_at and not n.unheard and not self._is_known_to_end(n)]
         self._far_ranks = None
         for node in () if self._is_sealed else lost:
             node.lose(why_silent(node.address, is_closed=True) if node in lost[:MOST_LINES] else UNKNOWN_WHY)
@@ -184,6 +181,22 @@ class JoinedAgent(HubAgent):
             self._read_failed()
         if has_crashed and any(not node.unheard and not node.closed_at for node in self.nodes.values()):
             self._tell_the_cause()
+
+    def _wait_for_all(self) -> None:
+        """As the hub: until all others have ended, and those have come that knew the hub before this one. Blocks: about LAST_WORDS_S."""
+        until = time.monotonic() + (LAST_WORDS_S if self._has_failed() or self._is_sealed else LINGER_S / 2)
+        until += LAST_WORDS_S if self.meeting.fellows else 0
+        self._take_in()
+        while time.monotonic() < until:
+            is_all_here = self.meeting.fellows <= self.nodes.keys()
+            if is_all_here and all(n.state.is_over or n.closed_at for n in self._heard()):
+                return
+            time.sleep(PUMP_S)
+            self._take_in()
+
+    @staticmethod
+    def _is_known_to_end(node: FarNode) -> bool:
+        return node.state.is_over and not any(rank.is_alive for rank in node.ranks.values())
 
     def _has_crashed(self) -> bool:
         """Whether our ranks did not end well, by nobody's order."""
@@ -208,9 +221,12 @@ class JoinedAgent(HubAgent):
             self._take_in()
 
     def _hear_the_cause(self) -> None:
-        """As a member of a job that failed: waits for the hub's line. A hub that has our evidence reports, even if it is not over. Blocks: up to CAUSE_S."""
+        """As a member of a job that failed: waits for the hub's line, or to be the hub. A hub that has our evidence reports, even if it is not over.
+
+        Blocks: up to CAUSE_S.
+        """
         until = time.monotonic() + CAUSE_S
-        while self.meeting.role == "member" and time.monotonic() < until:
+        while self.meeting.role in ("member", "seeking") and time.monotonic() < until:
             verdict = self.meeting.orders.verdict
             if verdict is not None and verdict.kind == CRASH:
                 self._hear_verdict(verdict)
@@ -221,9 +237,8 @@ class JoinedAgent(HubAgent):
             time.sleep(PUMP_S)
         if self.meeting.role == "member" and self.meeting.delivered.is_over:
             self._judge()
-            self._send(
-                {"event": "joint", "kind": LEFT, "line": self._headline.line, "report": self.meeting.orders.report}
-            )
+            left = {"event": "joint", "kind": LEFT, "line": self._headline.line}
+            self._send({**left, "report": self.meeting.orders.report})
 
 
 def _state_of(rank: WatchedRank, now: float) -> RankState:

@@ -15,9 +15,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
 from queue import SimpleQueue
 
 import msgspec
@@ -25,28 +24,13 @@ import msgspec
 from unhang.watch.exchange import VERSION, Client, Refused, key_of
 from unhang.watch.group import Group
 from unhang.watch.joining import PORTS, Address, Join, is_loopback
-from unhang.watch.messages import LEAST_PAUSE_S, Orders, Push, Row, State
+from unhang.watch.messages import LEAST_PAUSE_S, Orders, Push, Said, State
 from unhang.watch.server import Server
 
 FIRST_TRY_S, TRY_EVERY_S, SAID_AFTER_S = 0.2, 1.0, 30.0
-HUB_LOST_S, SETTLE_S = 3.0, 8.0
+HUB_LOST_S, LAST_LOST_S, SETTLE_S = 3.0, 0.5, 8.0
 MOST_SUCCESSORS = 16
 RELAY_PAUSE_S, GATHER_S, OWE_S = 0.5, 0.1, 3.0
-
-
-@dataclass
-class Said:
-    """A message as it came, or the end of a connection (`push` None). `at`: CLOCK_MONOTONIC seconds.
-
-    `rows`: what others say through this node, where it is nothing else. `is_direct`: by its own connection.
-    """
-
-    node: str
-    address: Address
-    push: Push | None
-    at: float
-    rows: Mapping[str, Row] = field(default_factory=dict)
-    is_direct: bool = True
 
 
 _decode_push = msgspec.msgpack.Decoder(Push).decode
@@ -82,6 +66,7 @@ class Meeting(threading.Thread):
         ] = {}  # as the hub: who speaks through which node, and where that one listens
         self._group, self._owes_until = Group(), 0.0  # as one through which others speak
         self._unreachable: set[Address] = set()
+        self.fellows: set[str] = set()  # as a hub that followed another one: who else knew that one
         self._how, self._pack, self._say_line = join, pack, say
         self._key = key_of(join.token, join.job)
         self._addresses: dict[str, Address] = {}
@@ -275,7 +260,7 @@ class Meeting(threading.Thread):
                     raise
                 now = time.monotonic()
                 lost_at, needs_all, wait_s = lost_at or now, True, 0.0
-                if now - lost_at > HUB_LOST_S:
+                if now - lost_at > (LAST_LOST_S if self.state.is_over else HUB_LOST_S):
                     return None
             if is_last:
                 return None
@@ -350,6 +335,7 @@ class Meeting(threading.Thread):
     # As the hub
 
     def _become_hub(self) -> None:
+        self.fellows = {node for node, *_ in self.orders.successors if node != self.node}
         self._server.is_hub, self.role, self.hub = True, "hub", self._own
         self.orders = Orders(hub=self._server.nonce)
 

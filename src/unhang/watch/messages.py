@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
 import msgspec
 
 from unhang.analyze.alike import Told
 from unhang.watch.exchange import VERSION
+from unhang.watch.joining import Address
 
 LEAST_PAUSE_S, USUAL_PAUSE_S, MESSAGES_PER_S, MOST_MESSAGES_PER_S = 0.25, 1.0, 1000.0, 4000.0
 
@@ -74,6 +78,21 @@ class Push(msgspec.Struct, array_like=True):
     group: dict[str, Push] = {}
     rows: dict[str, Row] = {}
     left: list[str] = []
+
+
+@dataclass
+class Said:
+    """A message as it came, or the end of a connection (`push` None). `at`: CLOCK_MONOTONIC seconds.
+
+    `rows`: what others say through this node, where it is nothing else. `is_direct`: by its own connection.
+    """
+
+    node: str
+    address: Address
+    push: Push | None
+    at: float
+    rows: Mapping[str, Row] = field(default_factory=dict)
+    is_direct: bool = True
 
 
 CRASH = "crash"  # the kind of a verdict on a job that failed, beside those on hangs

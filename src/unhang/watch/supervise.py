@@ -26,11 +26,10 @@ from unhang.watch.process_tree import (
 )
 from unhang.watch.relay import LOG_INCOMPLETE, Relay, start_relay
 
-HUNG_EXIT_CODE = 124
+HUNG_EXIT_CODE, _SI_KERNEL = 124, 128
 TICK_S, OUTPUT_WAIT_S, MOST_WATCHERS = 0.1, 1.0, 3
-AGENT_WAIT_S, JOINED_WAIT_S = 3.0, 6.0  # joined: it hears why the others failed
+AGENT_WAIT_S, JOINED_WAIT_S = 3.0, 9.0  # joined: it hears why the others failed
 SECOND_INTERRUPT_S = (0.2, 10.0)  # sooner is the same key press seen twice, later is a new wish
-_SI_KERNEL = 128
 
 
 def show(text: str) -> None:
@@ -253,6 +252,7 @@ class Supervisor:
             after = "another one goes on" if is_followed else "the job goes on unwatched"
             self.do_without("watcher", f"the watcher ended unexpectedly ({how}); {after}")
             if is_followed:
+                withdraw_verdict(self.run_dir)
                 self.start_agent()
 
     def on_message(self, message: Mapping[str, Any]) -> None:

@@ -21,8 +21,7 @@ from unhang.watch import joined_agent as joined
 from unhang.watch.agent import Agent
 from unhang.watch.joined_agent import JoinedAgent
 from unhang.watch.joining import Address, Join
-from unhang.watch.meeting import Said
-from unhang.watch.messages import JointVerdict, Orders, Push, RankState, State
+from unhang.watch.messages import JointVerdict, Orders, Push, RankState, Said, State
 from unhang.watch.options import Headline, RunOptions
 
 VERDICT = {"kind": "proven", "detected_ns": 5, "onset_ns": 3, "waiting_ranks": [0, 1], "withdrawn": False}

@@ -24,8 +24,8 @@ from unhang.watch.exchange import Refused
 from unhang.watch.far import FarNode, Packer
 from unhang.watch.group import Group
 from unhang.watch.joining import TOKEN_FILE, Address, Join, JoinWishes, find_join, first_host
-from unhang.watch.meeting import Meeting, Said
-from unhang.watch.messages import Push, RankState, Row, State
+from unhang.watch.meeting import Meeting
+from unhang.watch.messages import Push, RankState, Row, Said, State
 
 TOKEN = "a token that nobody knows"
 
