@@ -35,11 +35,10 @@ from unhang.analyze.alike import Told
 from unhang.cli.run import _headline
 from unhang.watch import many
 from unhang.watch.exchange import VERSION, key_of, pack, parsed, seal
-from unhang.watch.group import Group
 from unhang.watch.joined_agent import JoinedAgent
 from unhang.watch.joining import Address, Join
 from unhang.watch.meeting import GATHER_S, RELAY_PAUSE_S
-from unhang.watch.messages import LEAST_PAUSE_S, USUAL_PAUSE_S, Orders, Push, RankState, State
+from unhang.watch.messages import LEAST_PAUSE_S, Orders, Push, RankState, Row, State
 from unhang.watch.options import RunOptions
 
 HERE = Path(__file__).parent
@@ -102,8 +101,10 @@ class Node(asyncio.Protocol):
         self.done, self.late_s, self.messages = State(world=nodes * RANKS), 0.0, 0
         self.verdict_at, self.line, self.name = 0.0, "", f"{number:032x}"
         self._folders = [f"r{r}-{1000 + i}" for i, r in enumerate(self.ranks)]
-        self.members: dict[str, Node] = {}  # that speak through this one
+        self.members: dict[str, Node] = {}  # that speak through this one, and what is new of them
+        self.news: dict[str, Push] = {}
         self.through: Node | None = None
+        self._transport: Any = None
 
     @property
     def ranks(self) -> range:
@@ -152,6 +153,8 @@ class Node(asyncio.Protocol):
     def join(self, hub: Hub) -> None:
         """Connects, now or soon."""
         self._hub = hub
+        if hub.is_over:
+            return
         hub.loop.create_task(hub.loop.create_connection(lambda: self, *hub.address)).add_done_callback(self._failed)
 
     def _failed(self, task: asyncio.Task[Any]) -> None:
@@ -162,9 +165,14 @@ class Node(asyncio.Protocol):
         """Asks who is there."""
         self._transport, self._nonce, self._buffer = transport, "", b""
         self.done = State(world=self.nodes * RANKS)
-        self._files, self.group, self.through = {"job.json": JOB_FILE}, Group(), None
+        self._files, self.through = {"job.json": JOB_FILE}, None
         self._timer: Any = None
         transport.write(b"GET /hello HTTP/1.1\r\n\r\n")
+
+    def leave(self) -> None:
+        """Hangs up."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def connection_lost(self, _: Exception | None) -> None:
         """Comes again."""
@@ -199,8 +207,10 @@ class Node(asyncio.Protocol):
         return Push(VERSION, f"n{self.number}", "127.0.0.1", 1 + self.number, state, files)
 
     def _push(self, wait_s: float) -> None:
-        push = self._said()
-        push.group, push.rows, push.left = self.group.take()
+        push, now = self._said(), time.monotonic()
+        push.group, self.news = self.news, {}
+        row = Row(now, max(0.1, now - self._hub.hangs_at))
+        push.rows = {name: row for name in self.members if name not in push.group}
         body = pack(_encode(push))
         number, digest = time.monotonic_ns(), hashlib.sha256(body).hexdigest()
         fields = {"Node": self.name, "Number": number, "Digest": digest, "Wait": round(wait_s, 3)}
@@ -211,20 +221,12 @@ class Node(asyncio.Protocol):
         self._sent_at, self._wait_s = time.monotonic(), wait_s
 
     def _pass_on(self, through: Node) -> None:
-        """Speaks through another node from now on: its group gets what it says; the network between the two is not simulated."""
+        """Speaks through another node from now on. What is said between the two is not simulated: it costs the hub nothing."""
         self.through, self._files = through, {"job.json": JOB_FILE}
         self._transport.close()
-        self._speak()
-
-    def _speak(self) -> None:
-        if self.through is None or self.verdict_at:
-            return
-        is_urgent = self.through.group.hear(self.name, self._said())
-        self.through.members[self.name] = self
-        self.messages += 1
-        if is_urgent:
-            self.through.hurry()
-        self._hub.loop.call_later(USUAL_PAUSE_S, self._speak)
+        through.members[self.name] = self
+        through.news[self.name] = self._said()
+        through.hurry()
 
     def hurry(self) -> None:
         """Passes on what is new, soon, if it does not wait for an answer."""
@@ -241,7 +243,7 @@ class Node(asyncio.Protocol):
         for member in list(self.members.values()):
             asked = orders.group_send if member.name in orders.group else 0
             if member._do(msgspec.structs.replace(orders, send=asked)):
-                member._said_at_once()
+                self.news[member.name] = member._said()
         pause_s = min(orders.pause_s, RELAY_PAUSE_S) if self.members else orders.pause_s
         if orders.verdict is not None:
             self._transport.close()
@@ -251,10 +253,6 @@ class Node(asyncio.Protocol):
             self._push(0.0 if is_new else pause_s)
         else:
             self._hub.loop.call_later(pause_s, self._push_if_open)
-
-    def _said_at_once(self) -> None:
-        assert self.through is not None
-        self.through.group.hear(self.name, self._said())
 
     def _push_or_wait(self, pause_s: float) -> None:
         self._timer = None
@@ -309,11 +307,11 @@ async def measure(
     for i, node in enumerate(all_nodes):
         hub.loop.call_later(i / JOINS_PER_S, node.join, hub)
     until = time.monotonic() + MOST_JOIN_S
-    while not all(n.messages for n in all_nodes) and time.monotonic() < until:
+    while not all(n.messages or n.through for n in all_nodes) and time.monotonic() < until:
         await asyncio.sleep(1)
     await asyncio.sleep(3)
     hub.hangs_at = hangs_at = time.monotonic() + seconds
-    met, cpu, _ = sum(n.messages > 0 for n in all_nodes), *_used(pid)
+    met, cpu, _ = sum(n.messages > 0 or n.through is not None for n in all_nodes), *_used(pid)
     sent = sum(n.messages for n in all_nodes)
     for node in all_nodes:
         node.late_s = 0.0
@@ -326,6 +324,9 @@ async def measure(
     told = [n.verdict_at - hangs_at for n in all_nodes if n.verdict_at]
     hung_cpu, hung_mb = _used(pid)
     hub.is_over = True
+    for node in all_nodes:
+        node.leave()
+    await asyncio.sleep(0.5)
     verdict = (
         f"first {min(told):5.1f} s, last {max(told):5.1f} s ({len(told)} nodes)" if told else f"none in {limit_s:g} s"
     )

@@ -13,6 +13,7 @@ import fcntl
 import gc
 import json
 import os
+import platform
 import resource
 import runpy
 import select
@@ -453,6 +454,7 @@ def _join(pid: int) -> None:
         with open(f"/proc/{pid}/ns/{kind}") as namespace:
             if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0):
                 raise OSError(ctypes.get_errno(), f"the {kind} of process {pid}")
+    platform._uname_cache = None  # type: ignore[attr-defined]
 
 
 def _be_unhang(command: Sequence[str]) -> NoReturn:

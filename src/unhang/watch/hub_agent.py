@@ -41,7 +41,7 @@ class HubAgent(many.AgentOfMany):
 
     def __init__(self, options: RunOptions, run_dir: Path, root_pid: int, out: int, orders: int) -> None:
         super().__init__(options, run_dir, root_pid, out, orders)
-        self.passing = Passing()
+        self.passing, self._by_name = Passing(), dict[str, str]()
         self._told = set[str]()  # nodes of which the screen says that they are not heard
 
     def _values(self, now: float) -> dict[str, float]:
@@ -91,11 +91,12 @@ class HubAgent(many.AgentOfMany):
 
     def _forget_before(self, node: FarNode) -> None:
         """A watcher that was started anew knows the processes that the one before it knew: what that one said is old."""
-        for other in [o for o in self.nodes.values() if o is not node and o.name == node.name]:
-            if not node.ranks.keys().isdisjoint(other.ranks):
-                del self.nodes[other.id]
-                self.passing.lose(other.id)
-                shutil.rmtree(other.folder, ignore_errors=True)
+        other = self.nodes.get(self._by_name.get(node.name, ""), node)
+        self._by_name[node.name] = node.id
+        if other is not node and not node.ranks.keys().isdisjoint(other.ranks):
+            del self.nodes[other.id]
+            self.passing.lose(other.id)
+            shutil.rmtree(other.folder, ignore_errors=True)
 
     def _twice(self) -> list[WatchedRank]:
         """Processes of this attempt that have a number which another one has, too."""
