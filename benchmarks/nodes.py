@@ -119,8 +119,6 @@ class Run:
         reports = ["--report-dir", str(self.folder / f"report{node}")]
         unhang = [str(Path(sys.executable).with_name("unhang")), "run", *limits, *reports, "--", *command]
         rendezvous = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "eth0"}
-        if is_elastic:  # else the second attempt finds the addresses of the first
-            rendezvous["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         env = {**os.environ, "UNHANG_TOKEN": TOKEN, **rendezvous}
         self.nodes[node] = warm.start([*unhang], self.folder, log.fileno(), env, self.cluster.pids[node])
         log.close()
@@ -375,6 +373,8 @@ def main() -> None:
 
     if WHY_NOT:
         sys.exit(WHY_NOT)
+    # For the restart: else the second attempt finds the addresses of the first. Torch reads it when it is imported.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     print(f"{socket.gethostname()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     found = []
     with Cluster(NODES) as cluster:

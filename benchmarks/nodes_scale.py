@@ -32,7 +32,7 @@ from typing import Any
 import msgspec
 
 from unhang.analyze.alike import Told
-from unhang.cli.run import _headline
+from unhang.cli.run import _get_ready, _headline
 from unhang.watch import many
 from unhang.watch.exchange import VERSION, key_of, pack, parsed, seal
 from unhang.watch.joined_agent import JoinedAgent
@@ -74,7 +74,7 @@ def hub(port: int, run_dir: Path) -> None:
     out = os.open(run_dir / "said", os.O_WRONLY | os.O_CREAT)
     orders, _ = os.pipe()
     join = Join(Address("127.0.0.1", port), JOB, TOKEN)
-    options = RunOptions(run_dir, on_hang="report", join=join, headline=_headline)
+    options = RunOptions(run_dir, on_hang="report", join=join, headline=_headline, get_ready=_get_ready)
     JoinedAgent(options, run_dir, os.getpid(), out, orders).run()
 
 

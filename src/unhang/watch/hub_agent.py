@@ -31,7 +31,7 @@ from unhang.watch.ranks import WatchedRank
 
 LOOK_S, CONFIRM_WAIT_S, SECURE_S, ACKNOWLEDGE_S = 5.0, 3.0, 4.0, 2.0
 UNHEARD_S, TOLD_AFTER_S = 4.0, 8.0
-CLOSED_S = 1.5
+CLOSED_S, SILENT_S = 1.5, 1.5
 PUMP_S, SHARE = 0.05, 4.0
 MOST_LINES = 4
 
@@ -41,6 +41,7 @@ class HubAgent(many.AgentOfMany):
 
     def __init__(self, options: RunOptions, run_dir: Path, root_pid: int, out: int, orders: int) -> None:
         super().__init__(options, run_dir, root_pid, out, orders)
+        self._is_ready = False
         self.passing, self._by_name = Passing(), dict[str, str]()
         self._told = set[str]()  # nodes of which the screen says that they are not heard
 
@@ -115,11 +116,13 @@ class HubAgent(many.AgentOfMany):
             self.meeting.announce(self.meeting.asked if changes.keys() == {"secure"} and self.meeting.asked else None)
 
     def _await(self, is_done: Callable[[FarNode], bool], limit_s: float) -> bool:
-        """Whether all nodes that are heard have done what was asked. Blocks: up to `limit_s`."""
+        """Whether all nodes that are heard have done what was asked; one that says nothing at all is not waited for. Blocks: up to `limit_s`."""
         pause_s, until = PUMP_S, time.monotonic() + limit_s + 2 * self.meeting.orders.pause_s
         until += len(self.nodes) / MOST_MESSAGES_PER_S
-        while not all(map(is_done, self._heard())):
-            if (now := time.monotonic()) >= until:
+        silent_s = SILENT_S + 3 * self.meeting.orders.pause_s
+        while waited_for := [node for node in self._heard() if not is_done(node)]:
+            now = time.monotonic()
+            if now >= until or all(now - node.heard_at > silent_s for node in waited_for):
                 return False
             time.sleep(pause_s)
             began_s = time.thread_time()
@@ -156,6 +159,10 @@ class HubAgent(many.AgentOfMany):
         number = self._given
         self._order(look=number)
         dumps = super()._take_evidence(with_workers)
+        if self._heard() and not self._is_ready and self.options.get_ready is not None:
+            self._is_ready = True
+            with suppress(Exception):
+                self.options.get_ready()
         self._await(lambda node: node.state.looked >= number, LOOK_S)
         if self._are_many:
             self._read_some(number, self._world)
