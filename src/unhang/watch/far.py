@@ -172,18 +172,17 @@ class FarRank(WatchedRank):
 
     def hear(self, state: RankState, at: float, there: float) -> None:
         """Takes what its watcher said: it came at `at`, and was so `there`, on the other node's own clock."""
-        self._state = state
-        self.hear_quiet(state.quiet_s, at, there)
+        quiet_s = state.quiet_s
+        self.move(there - quiet_s, at - quiet_s, time.time_ns() - int(quiet_s * 1e9))
+        self._state, self.said_s = state, quiet_s
 
-    def hear_quiet(self, quiet_s: float, at: float, there: float) -> None:
-        """Takes how long it has been quiet."""
-        moved_there = there - quiet_s
+    def move(self, moved_there: float, moved_at: float, moved_ns: int) -> None:
+        """Takes when it moved last: on the other node's clock, on ours, and on that of the day."""
         if moved_there > self._moved_there + _MOVED_S:
-            self._ended_quiet_s = max(self._ended_quiet_s, self.said_s)
+            if self.said_s > self._ended_quiet_s:
+                self._ended_quiet_s = self.said_s
             self._moves += 1
-            self._moved_there = moved_there
-            self.moved_at, self.moved_ns = at - quiet_s, time.time_ns() - int(quiet_s * 1e9)
-        self.said_s = quiet_s
+            self._moved_there, self.moved_at, self.moved_ns = moved_there, moved_at, moved_ns
 
     def poll(self, now: float) -> float | None:
         """The length of the longest quiet that was heard to have ended, if one did."""
@@ -271,12 +270,17 @@ class FarNode:
         return found
 
     def hear_row(self, row: Row, at: float) -> None:
-        """Takes what another node passed on, where nothing is new but the quiets."""
-        there, self._there = self._there, row.at
-        for rank in self.ranks.values():
-            if rank.is_alive:
-                rank.hear_quiet(row.quiet_s if row.quiet_s >= 0 else rank.said_s + row.at - there, at, row.at)
-        self.longest_s = row.quiet_s if row.quiet_s >= 0 else self.longest_s + row.at - there
+        """Takes what another node passed on, where nothing is new but the quiets. Of very many ranks, this is most of the work."""
+        grown_s, quiet_s, self._there = row.at - self._there, row.quiet_s, row.at
+        if quiet_s < 0:
+            for rank in self.ranks.values():
+                rank.said_s += grown_s
+        else:
+            moved_ns = time.time_ns() - int(quiet_s * 1e9)
+            for rank in self.ranks.values():
+                rank.move(row.at - quiet_s, at - quiet_s, moved_ns)
+                rank.said_s = quiet_s
+        self.longest_s = quiet_s if quiet_s >= 0 else self.longest_s + grown_s
         self.heard_at, self.closed_at = at, 0.0
         if self.unheard:
             self.unheard, self._is_written = "", False
