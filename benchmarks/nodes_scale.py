@@ -103,6 +103,7 @@ class Node(asyncio.Protocol):
         self._folders = [f"r{r}-{1000 + i}" for i, r in enumerate(self.ranks)]
         self.members: dict[str, Node] = {}  # that speak through this one, and what is new of them
         self.news: dict[str, Push] = {}
+        self.rows: dict[str, Row] = {}
         self.through: Node | None = None
         self._transport: Any = None
 
@@ -209,8 +210,9 @@ class Node(asyncio.Protocol):
     def _push(self, wait_s: float) -> None:
         push, now = self._said(), time.monotonic()
         push.group, self.news = self.news, {}
-        row = Row(now, max(0.1, now - self._hub.hangs_at))
-        push.rows = {name: row for name in self.members if name not in push.group}
+        row = Row(now, max(0.1, now - self._hub.hangs_at), self.done.looked, None, self.done.still, self.done.is_still)
+        push.rows = {name: self.rows.get(name, row) for name in self.members if name not in push.group}
+        self.rows = {}
         body = pack(_encode(push))
         number, digest = time.monotonic_ns(), hashlib.sha256(body).hexdigest()
         fields = {"Node": self.name, "Number": number, "Digest": digest, "Wait": round(wait_s, 3)}
@@ -242,8 +244,9 @@ class Node(asyncio.Protocol):
         is_new = self._do(orders)
         for member in list(self.members.values()):
             asked = orders.group_send if member.name in orders.group else 0
+            before = member.done
             if member._do(msgspec.structs.replace(orders, send=asked)):
-                self.news[member.name] = member._said()
+                self._pass(member, before)
         pause_s = min(orders.pause_s, RELAY_PAUSE_S) if self.members else orders.pause_s
         if orders.verdict is not None:
             self._transport.close()
@@ -253,6 +256,16 @@ class Node(asyncio.Protocol):
             self._push(0.0 if is_new else pause_s)
         else:
             self._hub.loop.call_later(pause_s, self._push_if_open)
+
+    def _pass(self, member: Node, before: State) -> None:
+        """What a member did, as a row where nothing else is new (`unhang.watch.group`)."""
+        now, done = time.monotonic(), member.done
+        if (before.hub, before.secured, before.sent) != (done.hub, done.secured, done.sent) or member.name in self.news:
+            self.news[member.name] = member._said()
+            return
+        told = done.told if done.looked > before.looked else None
+        quiet_s = max(0.1, now - self._hub.hangs_at)
+        self.rows[member.name] = Row(now, quiet_s, done.looked, told, done.still, done.is_still)
 
     def _push_or_wait(self, pause_s: float) -> None:
         self._timer = None

@@ -281,6 +281,10 @@ class FarNode:
                 rank.move(row.at - quiet_s, at - quiet_s, moved_ns)
                 rank.said_s = quiet_s
         self.longest_s = quiet_s if quiet_s >= 0 else self.longest_s + grown_s
+        if self.state.hub:  # what it did is for this hub
+            state = self.state
+            state.looked, state.still, state.is_still = row.looked, row.still, row.is_still
+            state.told = row.told or state.told
         self.heard_at, self.closed_at = at, 0.0
         if self.unheard:
             self.unheard, self._is_written = "", False

@@ -14,21 +14,22 @@ def row_of(known: State, state: State) -> Row | None:
         if now.dead_s < 0:
             quiets.append(now.quiet_s)
             moved += step_s - (now.quiet_s - before.quiet_s) > SAME_S
+    done = (state.looked, state.told if state.looked > known.looked else None, state.still, state.is_still)
     if not moved:
-        return Row(state.at)
+        return Row(state.at, -1.0, *done)
     if moved < len(quiets) or max(quiets) - min(quiets) > ALIKE_S:
         return None
-    return Row(state.at, min(quiets))
+    return Row(state.at, min(quiets), *done)
 
 
 def only_goes_on(known: State, state: State) -> bool:
-    """Whether nothing is new but how long the ranks have been quiet."""
+    """Whether nothing is new but how long the ranks have been quiet, and what a look showed."""
     return _without_times(known) == _without_times(state)
 
 
 def _without_times(s: State) -> tuple[object, ...]:
     ranks = [(r.folder, r.dead_s < 0, r.exit_code, r.has_stepped, r.has_failed) for r in s.ranks]
-    return s.hub, s.looked, s.still, s.is_still, s.secured, s.seen, s.is_over, s.world, s.sent, ranks
+    return s.hub, s.secured, s.seen, s.is_over, s.world, s.sent, ranks
 
 
 class Group:
@@ -49,7 +50,7 @@ class Group:
         is_plain = goes_on and waiting is None and not push.files and not push.gone
         if is_plain and known is not None and (row := row_of(known, push.state)) is not None:
             self._rows[node] = row
-            return False
+            return (known.looked, known.still) != (row.looked, row.still)
         if waiting is not None:
             push.files = {**waiting.files, **push.files}
             push.gone = [*waiting.gone, *push.gone]
@@ -70,7 +71,7 @@ class Group:
         found = self._news, self._rows, self._left
         self._news, self._rows, self._left = {}, {}, []
         self._known |= {node: push.state for node, push in found[0].items()}
-        self._known |= {node: self.nodes[node] for node, row in found[1].items() if row.quiet_s >= 0}
+        self._known |= {node: self.nodes[node] for node in found[1]}
         return found
 
     def begin_again(self) -> list[str]:

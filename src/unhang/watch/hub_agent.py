@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from unhang.watch import many
+from unhang.watch.agent import NEW_RANKS_S
 from unhang.watch.evidence import is_unchanged
 from unhang.watch.far import FarNode, FarRank, why_silent, words_on
 from unhang.watch.meeting import MOST_SUCCESSORS
@@ -47,6 +48,14 @@ class HubAgent(many.AgentOfMany):
 
     def _values(self, now: float) -> dict[str, float]:
         return {**super()._values(now), "unhang_nodes_unheard": sum(bool(n.unheard) for n in self.nodes.values())}
+
+    def _get_ready(self, now: float) -> None:
+        """Imports what a headline needs, once and while nothing happens: at a hang it would take a second."""
+        if self.nodes and not self._is_ready and now - self._newest_at > NEW_RANKS_S:
+            self._is_ready = True
+            with suppress(Exception):
+                if self.options.get_ready is not None:
+                    self.options.get_ready()
 
     def _take_in(self) -> None:
         new: set[int] = set()
@@ -159,10 +168,6 @@ class HubAgent(many.AgentOfMany):
         number = self._given
         self._order(look=number)
         dumps = super()._take_evidence(with_workers)
-        if self._heard() and not self._is_ready and self.options.get_ready is not None:
-            self._is_ready = True
-            with suppress(Exception):
-                self.options.get_ready()
         self._await(lambda node: node.state.looked >= number, LOOK_S)
         if self._are_many:
             self._read_some(number, self._world)

@@ -88,6 +88,7 @@ class JoinedAgent(HubAgent):
         if self.meeting.role == "hub":
             self._take_in()
             self._listen_for_silence(now)
+            self._get_ready(now)
 
     def _publish(self, now: float, is_urgent: bool = False) -> None:
         """Leaves what the others shall know to the meeting; at once where it is no matter of course."""

@@ -53,10 +53,17 @@ class State(msgspec.Struct, array_like=True):
 
 
 class Row(msgspec.Struct, array_like=True, gc=False):
-    """All of a node that is new: its ranks' quiets have grown since, until `at` on its clock; or all are now as short as `quiet_s`, or longer."""
+    """All of a node that is new: its ranks' quiets have grown since, until `at` on its clock; or all are now as short as `quiet_s`, or longer.
+
+    `looked`, `told`, `still`, `is_still`: as in its `State`, where it has looked, or been asked whether its ranks still stand.
+    """
 
     at: float
     quiet_s: float = -1.0
+    looked: int = 0
+    told: Told | None = None
+    still: int = 0
+    is_still: bool = False
 
 
 class Push(msgspec.Struct, array_like=True):

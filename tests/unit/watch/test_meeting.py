@@ -177,7 +177,7 @@ def test_a_node_passes_on_what_others_say_and_hear(nodes: Nodes) -> None:
     until(lambda: (behind.orders.look, behind.orders.send, behind.orders.only) == (3, 7, (1, 2)))
     assert middle.orders.send == 0
     behind.publish(State(ranks=[RankState("r0-1", 0.5)], looked=3), is_urgent=True)
-    until(lambda: [s for s in [hub.inbox.get()] if s.node == behind.node and s.push and s.push.state.looked == 3])
+    until(lambda: [s for s in [hub.inbox.get()] if s.rows and s.rows[behind.node].looked == 3])
     middle.stop()
     del hub.via[behind.node]
     until(lambda: [s for s in [hub.inbox.get()] if s.node == behind.node and s.is_direct])
@@ -195,7 +195,9 @@ def _state(at: float, *quiets: float, **more: Any) -> State:
         (_state(11.0, 0.1, 0.2), Row(11.0, 0.1), False),  # all did
         (_state(11.0, 0.1, 1.6), None, False),  # one did
         (_state(11.0, 0.1, 0.9), None, False),  # all did, and not as one
-        (_state(11.0, 1.5, 1.6, looked=1), None, True),
+        (_state(11.0, 1.5, 1.6, looked=1), Row(11.0, looked=1), True),
+        (_state(11.0, 1.5, 1.6, still=1, is_still=True), Row(11.0, still=1, is_still=True), True),
+        (_state(11.0, 1.5, 1.6, secured=1), None, True),
         (_state(11.0, 1.5), None, True),
     ],
 )
@@ -217,7 +219,8 @@ def test_a_row_says_what_the_message_said(tmp_path: Path) -> None:
     node.hear_row(Row(13.0), 103.1)
     assert [round(rank.quiet_s(104.0), 3) for rank in ranks] == [3.5, 3.6]
     assert not any(rank.moves() for rank in ranks)
-    node.hear_row(Row(14.0, 0.2), 104.1)
+    node.hear_row(Row(14.0, 0.2, looked=4, still=3, is_still=True), 104.1)
+    assert (node.state.looked, node.state.still, node.state.is_still) == (4, 3, True)
     assert [rank.quiet_s(105.0) for rank in ranks] == [0.2, 0.2]
     assert [round(rank.poll(105.0), 3) for rank in ranks] == [3.5, 3.6]
 
