@@ -210,7 +210,9 @@ class Node(asyncio.Protocol):
     def _push(self, wait_s: float) -> None:
         push, now = self._said(), time.monotonic()
         push.group, self.news = self.news, {}
-        row = Row(now, max(0.1, now - self._hub.hangs_at), self.done.looked, None, self.done.still, self.done.is_still)
+        quiet_s = max(0.1, now - self._hub.hangs_at)
+        quiet_s = -1.0 if quiet_s > 2 * RELAY_PAUSE_S else quiet_s  # it was said before
+        row = Row(now, quiet_s, self.done.looked, None, self.done.still, self.done.is_still)
         push.rows = {name: self.rows.get(name, row) for name in self.members if name not in push.group}
         self.rows = {}
         body = pack(_encode(push))
@@ -264,7 +266,7 @@ class Node(asyncio.Protocol):
             self.news[member.name] = member._said()
             return
         told = done.told if done.looked > before.looked else None
-        quiet_s = max(0.1, now - self._hub.hangs_at)
+        quiet_s = -1.0 if now - self._hub.hangs_at > 2 * RELAY_PAUSE_S else 0.1
         self.rows[member.name] = Row(now, quiet_s, done.looked, told, done.still, done.is_still)
 
     def _push_or_wait(self, pause_s: float) -> None:

@@ -159,7 +159,8 @@ class _NoProbe:
 class FarRank(WatchedRank):
     """A training process of another node, by what its watcher says. A quiet is as long as was last said."""
 
-    def __init__(self, folder: Path, state: RankState, at: float, there: float) -> None:
+    def __init__(self, folder: Path, state: RankState, at: float, there: float, grown_s: list[float]) -> None:
+        """`grown_s`: of the node's quiets, by rows since the beginning; one number, which the node shares with its ranks."""
         self.folder = folder
         rank, _, pid = folder.name[1:].rpartition("-")
         self.rank, self.pid, self.pidfd = int(rank), int(pid), None
@@ -168,19 +169,29 @@ class FarRank(WatchedRank):
         self.moved_at, self.moved_ns, self.died_at = at - state.quiet_s, time.time_ns(), float("-inf")
         self.seen_end = None
         self._state, self._moves, self._polled, self._ended_quiet_s = state, 1, 0, 0.0
-        self._moved_there, self.said_s = there - state.quiet_s, state.quiet_s
+        self._moved_there, self.grown_s, self._base_s = there - state.quiet_s, grown_s, grown_s[0]
+        self._said_s = state.quiet_s
 
     def hear(self, state: RankState, at: float, there: float) -> None:
         """Takes what its watcher said: it came at `at`, and was so `there`, on the other node's own clock."""
         quiet_s = state.quiet_s
         self.move(there - quiet_s, at - quiet_s, time.time_ns() - int(quiet_s * 1e9))
-        self._state, self.said_s = state, quiet_s
+        self._state = state
+        self.say(quiet_s)
+
+    def say(self, quiet_s: float) -> None:
+        """Takes how long it has been quiet, until the node says more."""
+        self._said_s, self._base_s = quiet_s, self.grown_s[0]
+
+    @property
+    def said_s(self) -> float:
+        """How long it has been quiet, as was last said."""
+        return self._said_s + self.grown_s[0] - self._base_s
 
     def move(self, moved_there: float, moved_at: float, moved_ns: int) -> None:
         """Takes when it moved last: on the other node's clock, on ours, and on that of the day."""
         if moved_there > self._moved_there + _MOVED_S:
-            if self.said_s > self._ended_quiet_s:
-                self._ended_quiet_s = self.said_s
+            self._ended_quiet_s = max(self._ended_quiet_s, self.said_s)
             self._moves += 1
             self._moved_there, self.moved_at, self.moved_ns = moved_there, moved_at, moved_ns
 
@@ -240,6 +251,7 @@ class FarNode:
         self.state, self.heard_at, self.closed_at = State(), said.at, 0.0
         self.unheard, self.is_probed = "", False
         self._there = 0.0  # on its own clock, when its ranks' quiets were so
+        self._grown_s = [0.0]
         self.longest_s = 0.0  # the longest quiet of its ranks, as was last said
         self._clock: tuple[int, int] | None = None
         self._is_written = False
@@ -264,7 +276,7 @@ class FarNode:
                 rank.hear(state, said.at, push.state.at)
             elif _PATH.fullmatch(f"ranks/{state.folder}/{PAGE}") and len(self.ranks) < MOST_RANKS:
                 rank = self.ranks[state.folder] = FarRank(
-                    self.folder / "ranks" / state.folder, state, said.at, push.state.at
+                    self.folder / "ranks" / state.folder, state, said.at, push.state.at, self._grown_s
                 )
                 found.append(rank)
         return found
@@ -273,13 +285,12 @@ class FarNode:
         """Takes what another node passed on, where nothing is new but the quiets. Of very many ranks, this is most of the work."""
         grown_s, quiet_s, self._there = row.at - self._there, row.quiet_s, row.at
         if quiet_s < 0:
-            for rank in self.ranks.values():
-                rank.said_s += grown_s
+            self._grown_s[0] += grown_s
         else:
             moved_ns = time.time_ns() - int(quiet_s * 1e9)
             for rank in self.ranks.values():
                 rank.move(row.at - quiet_s, at - quiet_s, moved_ns)
-                rank.said_s = quiet_s
+                rank.say(quiet_s)
         self.longest_s = quiet_s if quiet_s >= 0 else self.longest_s + grown_s
         if self.state.hub:  # what it did is for this hub
             state = self.state

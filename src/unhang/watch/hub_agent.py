@@ -33,7 +33,7 @@ from unhang.watch.ranks import WatchedRank
 LOOK_S, CONFIRM_WAIT_S, SECURE_S, ACKNOWLEDGE_S = 5.0, 3.0, 4.0, 2.0
 UNHEARD_S, TOLD_AFTER_S = 4.0, 8.0
 CLOSED_S, SILENT_S = 1.5, 1.5
-PUMP_S, SHARE = 0.05, 4.0
+PUMP_S, SHARE = 0.05, 1.0
 MOST_LINES = 4
 
 

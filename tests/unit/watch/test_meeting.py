@@ -221,7 +221,7 @@ def test_a_row_says_what_the_message_said(tmp_path: Path) -> None:
     assert not any(rank.moves() for rank in ranks)
     node.hear_row(Row(14.0, 0.2, looked=4, still=3, is_still=True), 104.1)
     assert (node.state.looked, node.state.still, node.state.is_still) == (4, 3, True)
-    assert [rank.quiet_s(105.0) for rank in ranks] == [0.2, 0.2]
+    assert [round(rank.quiet_s(105.0), 3) for rank in ranks] == [0.2, 0.2]
     assert [round(rank.poll(105.0), 3) for rank in ranks] == [3.5, 3.6]
 
 
