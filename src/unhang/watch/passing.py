@@ -11,7 +11,7 @@ MOST_DIRECT, GROUP = 256, 100
 
 
 class Passing:
-    """`via`: who speaks through which node, and where that one listens. The first MOST_DIRECT nodes speak for themselves."""
+    """`via`: who speaks through which node, and where that one listens. Up to MOST_DIRECT nodes, each speaks for itself."""
 
     def __init__(self) -> None:
         self.via: dict[str, tuple[str, Address]] = {}
