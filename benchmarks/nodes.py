@@ -5,7 +5,7 @@ watcher is killed, a link is down, slow or lossy. Printed per case: the verdict 
 line on the screen where nothing is proven), how many reports, how the nodes ended. The switch is `tests/check/switch.py`, in user
 space: delay and loss need nothing of the kernel.
 
-    python benchmarks/nodes.py [CASE ...] [--repeat 20] [--json FILE]
+    python benchmarks/nodes.py [CASE ...] [--repeat 20] [--json FILE] [--keep FOLDER]
 
 `--repeat`: so many runs in all, one case after the other and from the beginning again.
 """
@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,12 +30,15 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
+PROGRAM = HERE / "nodes.py"
 sys.path.insert(0, str(HERE.parent))
+
+from tests import warm  # noqa: E402
 
 NODES, PER_NODE = 4, 2
 STALL_AFTER_S, ABORT_AFTER_S = 6, 10
-START_LIMIT_S, END_LIMIT_S, HEALTHY_S = 240.0, 90.0, 8.0
+START_LIMIT_S, END_LIMIT_S, HEALTHY_S, LIMIT_S = 240.0, 90.0, 8.0, 10.0
 MARKS = {"user-exception": "# raises"}
 TOKEN = "the token of a benchmark"
 PORTS = iter(range(29_700, 29_900))
@@ -72,7 +76,7 @@ def launch(node: int, folder: Path) -> int:
     for local in range(PER_NODE):
         place = {"RANK": node * PER_NODE + local, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": PER_NODE, "NODE_RANK": node}
         env = {**os.environ, **{name: str(value) for name, value in place.items()}, "WORLD_SIZE": str(NODES * PER_NODE)}
-        ranks.append(subprocess.Popen([sys.executable, __file__, "--job", str(folder)], env=env))
+        ranks.append(subprocess.Popen([sys.executable, str(PROGRAM), "--job", str(folder)], env=env))
     while any(r.poll() is None for r in ranks):
         if any(r.poll() for r in ranks):
             for rank in ranks:
@@ -87,7 +91,7 @@ class Run:
 
     cluster: Any
     folder: Path
-    nodes: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
+    nodes: dict[int, warm.WarmJob] = field(default_factory=dict)
     fault_at: float = 0.0
     seen: dict[int, str] = field(default_factory=dict)
 
@@ -106,21 +110,18 @@ class Run:
                 "1",
             ]
             launcher = ["-m", "torch.distributed.run", "--nnodes", str(NODES), "--nproc-per-node", str(PER_NODE), *rdzv]
-            command = [sys.executable, *launcher, __file__, "--job", str(self.folder)]
+            command = [sys.executable, *launcher, str(PROGRAM), "--job", str(self.folder)]
         else:
-            command = [sys.executable, __file__, "--launch", str(node), str(self.folder)]
+            command = [sys.executable, str(PROGRAM), "--launch", str(node), str(self.folder)]
         patience = 4 if is_elastic else 1  # launchers of busy nodes come to their meeting at quite different times
         limits = ["--stall-after", str(patience * STALL_AFTER_S), "--abort-after", str(patience * ABORT_AFTER_S)]
         limits += ["--join", "node0"]
         reports = ["--report-dir", str(self.folder / f"report{node}")]
         unhang = [str(Path(sys.executable).with_name("unhang")), "run", *limits, *reports, "--", *command]
         rendezvous = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "eth0"}
-        if is_elastic:  # else the second attempt finds the addresses of the first
-            rendezvous["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "UNHANG_TOKEN": TOKEN, **rendezvous}
-        self.nodes[node] = subprocess.Popen(
-            self.cluster.on(node, *unhang), env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, text=True
-        )
+        env = {**os.environ, "UNHANG_TOKEN": TOKEN, **rendezvous}
+        self.nodes[node] = warm.start([*unhang], self.folder, log.fileno(), env, self.cluster.pids[node])
+        log.close()
 
     def wait_until_it_steps(self, limit_s: float = START_LIMIT_S) -> None:
         """Until every rank has begun. Raises: TimeoutError."""
@@ -142,15 +143,11 @@ class Run:
     def end(self) -> list[int | None]:
         """Waits for the end of all nodes; the exit codes."""
         until = time.monotonic() + END_LIMIT_S
-        for process in self.nodes.values():
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.1, until - time.monotonic()))
+        while any(p.poll() is None for p in self.nodes.values()) and time.monotonic() < until:
+            time.sleep(0.05)
         codes = [process.poll() for process in self.nodes.values()]
         for process in self.nodes.values():
-            for pid in reversed(_tree(process.pid)) if process.poll() is None else ():
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            process.wait()
+            process.close()
         return codes
 
 
@@ -182,10 +179,15 @@ def _raise(run: Run) -> None:
     (run.folder / "raise now").touch()
 
 
-def _kill_node(run: Run) -> None:
-    for pid in _tree(run.nodes[3].pid):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+def _kill_node(node: int) -> Callable[[Run], None]:
+    def kill(run: Run) -> None:
+        watcher = run.watcher(node)
+        them = [watcher, *(pid for pid in _tree(run.nodes[node].pid) if pid != watcher)]
+        for pid, number in [(pid, number) for number in (signal.SIGSTOP, signal.SIGKILL) for pid in them]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    return kill
 
 
 def _cut(run: Run) -> None:
@@ -228,31 +230,39 @@ class Case:
     is_elastic: bool = False
     late: float = 0.0
     earlier: str = ""
+    reports: int = 1  # 2: each side of a partition has one
 
 
-UNSEEN = r"rank 6 +its node node3 was not heard any more"
+UNSEEN = r"rank %d +its node node%d was not heard any more"
+FOLLOWED = "another one goes on"
 CASES = (
     Case("healthy", _go_on, "clean"),
     Case("divergence", _diverge, "hang", "code-divergence", (5,)),
     Case("exception", _raise, "crash hang", "user-exception", (5,)),
-    Case("killed node", _kill_node, "crash hang", told=UNSEEN),
+    Case("killed node", _kill_node(3), "crash hang", told=UNSEEN % (6, 3)),
+    Case("killed first node", _kill_node(0), "crash hang", told=r"ranks? 0.* not seen from here"),
     Case(
-        "partition", _cut, "hang", told=r"node node3 \(ranks 6, 7\) has not been heard for \d+ s: its machine is down"
+        "partition",
+        _cut,
+        "hang",
+        told=r"node node3 \(ranks 6, 7\) has not been heard for \d+ s: its machine is down",
+        reports=2,
     ),
     Case("delay 100 ms, healthy", _slow(_go_on, delay_ms=100.0), "clean"),
     Case("delay 100 ms, divergence", _slow(_diverge, delay_ms=100.0), "hang", "code-divergence", (5,)),
     Case("loss 3 %, healthy", _slow(_go_on, drop=0.03), "clean"),
     Case("loss 3 %, divergence", _slow(_diverge, drop=0.03), "hang", "code-divergence", (5,)),
-    Case("killed hub, healthy", _kill_watcher(0, _go_on), "clean", told="takes over"),
-    Case("killed hub, divergence", _kill_watcher(0, _diverge), "hang", "code-divergence", (5,), "takes over"),
-    Case("killed watcher, healthy", _kill_watcher(3, _go_on), "clean"),
+    Case("killed hub, healthy", _kill_watcher(0, _go_on), "clean", told=FOLLOWED),
+    Case("killed hub, divergence", _kill_watcher(0, _diverge), "hang", "code-divergence", (5,), FOLLOWED),
+    Case("killed watcher, healthy", _kill_watcher(3, _go_on), "clean", told=FOLLOWED),
+    Case("killed watcher, divergence", _kill_watcher(2, _diverge), "hang", "code-divergence", (5,), FOLLOWED),
     Case("late node, healthy", _go_on, "clean", late=8.0),
     Case("restart, healthy", _go_on, "clean", is_elastic=True, earlier="user-exception"),
 )
 
 
-def measure(case: Case, cluster: Any) -> dict[str, Any]:
-    """Runs one case; what came of it."""
+def measure(case: Case, cluster: Any, kept: Path | None) -> dict[str, Any]:
+    """Runs one case; what came of it. `kept`: where what a run left stays that was not right."""
     with tempfile.TemporaryDirectory(prefix="unhang-nodes-") as folder:
         run = Run(cluster, Path(folder))
         if case.is_elastic:
@@ -276,7 +286,10 @@ def measure(case: Case, cluster: Any) -> dict[str, Any]:
         finally:
             cluster.fault()
             run.end()
-        return _judged(case, run, codes, told_s)
+        judged = _judged(case, run, codes, told_s)
+        if kept is not None and not judged["right"]:
+            shutil.copytree(folder, kept / f"{case.name.replace(' ', '-')}-{time.time():.0f}")
+        return judged
 
 
 def _told_after(case: Case, run: Run) -> float | None:
@@ -313,6 +326,8 @@ def _judged(case: Case, run: Run, codes: list[int | None], told_s: float | None)
         report["outcome"] in case.outcome.split()
         and accused == list(case.ranks)
         and said
+        and (len(reports) == case.reports or report["outcome"] == "clean")
+        and max([*detected, told_s or 0.0]) <= LIMIT_S
         and (not case.cause or (first.get("cause") == case.cause and line.get("line") == wanted_line))
         and (
             not case.earlier
@@ -329,7 +344,7 @@ def _judged(case: Case, run: Run, codes: list[int | None], told_s: float | None)
         "kind": (report.get("hang") or {}).get("kind", ""),
         "verdict_s": round(min(detected), 1) if detected else None,
         "told_s": round(told_s, 1) if told_s is not None else None,
-        "reports": len(reports),
+        "reports": sorted(reports),
         "codes": codes,
         "screens": {n: run.screen(n)[-3000:] for n in run.nodes} if not is_right else {},
     }
@@ -345,6 +360,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--keep", type=Path, help="the folders of runs that were not right")
     parser.add_argument("--repeat", type=int)
     parser.add_argument("--job", type=Path)
     parser.add_argument("--launch", nargs=2)
@@ -357,12 +373,14 @@ def main() -> None:
 
     if WHY_NOT:
         sys.exit(WHY_NOT)
+    # For the restart: else the second attempt finds the addresses of the first. Torch reads it when it is imported.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     print(f"{socket.gethostname()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", flush=True)
     found = []
     with Cluster(NODES) as cluster:
         wanted = [case for case in CASES if not given.cases or case.name in given.cases]
         for case in islice(cycle(wanted), given.repeat or len(wanted)):
-            found.append(one := measure(case, cluster))
+            found.append(one := measure(case, cluster, given.keep))
             times = f"verdict {one['verdict_s']} s, line {one['told_s']} s"
             print(
                 f"{'right' if one['right'] else 'WRONG':5}  {case.name:26} {one['outcome']:6} {one['kind']:9} {times:28}",

@@ -32,18 +32,20 @@ from typing import Any
 import msgspec
 
 from unhang.analyze.alike import Told
-from unhang.cli.run import _headline
+from unhang.cli.run import _get_ready, _headline
 from unhang.watch import many
 from unhang.watch.exchange import VERSION, key_of, pack, parsed, seal
 from unhang.watch.joined_agent import JoinedAgent
 from unhang.watch.joining import Address, Join
-from unhang.watch.messages import LEAST_PAUSE_S, Orders, Push, RankState, State
+from unhang.watch.meeting import GATHER_S, RELAY_PAUSE_S
+from unhang.watch.messages import LEAST_PAUSE_S, Orders, Push, RankState, Row, State
 from unhang.watch.options import RunOptions
 
 HERE = Path(__file__).parent
 PROGRAM = HERE.parent / "tests" / "ranks" / "programs" / "conditional_collective.py"
 RANKS, TOKEN, JOB, JOINS_PER_S = 8, "the token of a benchmark", "scale", 500
 MOST_JOIN_S = 150.0
+JOB_FILE = b'{"environment": {"SLURM_NNODES": "2"}}'
 Template = dict[str, bytes]
 
 
@@ -72,7 +74,7 @@ def hub(port: int, run_dir: Path) -> None:
     out = os.open(run_dir / "said", os.O_WRONLY | os.O_CREAT)
     orders, _ = os.pipe()
     join = Join(Address("127.0.0.1", port), JOB, TOKEN)
-    options = RunOptions(run_dir, on_hang="report", join=join, headline=_headline)
+    options = RunOptions(run_dir, on_hang="report", join=join, headline=_headline, get_ready=_get_ready)
     JoinedAgent(options, run_dir, os.getpid(), out, orders).run()
 
 
@@ -86,6 +88,7 @@ class Hub:
     hangs_at: float = math.inf
     is_over: bool = False
     lost: int = 0
+    all_nodes: Sequence[Node] = ()
 
 
 class Node(asyncio.Protocol):
@@ -97,6 +100,12 @@ class Node(asyncio.Protocol):
         self.number, self.nodes, self.templates, self._told = number, nodes, templates, told
         self.done, self.late_s, self.messages = State(world=nodes * RANKS), 0.0, 0
         self.verdict_at, self.line, self.name = 0.0, "", f"{number:032x}"
+        self._folders = [f"r{r}-{1000 + i}" for i, r in enumerate(self.ranks)]
+        self.members: dict[str, Node] = {}  # that speak through this one, and what is new of them
+        self.news: dict[str, Push] = {}
+        self.rows: dict[str, Row] = {}
+        self.through: Node | None = None
+        self._transport: Any = None
 
     @property
     def ranks(self) -> range:
@@ -145,6 +154,8 @@ class Node(asyncio.Protocol):
     def join(self, hub: Hub) -> None:
         """Connects, now or soon."""
         self._hub = hub
+        if hub.is_over:
+            return
         hub.loop.create_task(hub.loop.create_connection(lambda: self, *hub.address)).add_done_callback(self._failed)
 
     def _failed(self, task: asyncio.Task[Any]) -> None:
@@ -155,12 +166,18 @@ class Node(asyncio.Protocol):
         """Asks who is there."""
         self._transport, self._nonce, self._buffer = transport, "", b""
         self.done = State(world=self.nodes * RANKS)
-        self._orders, self._files = Orders(), {"job.json": b'{"environment": {"SLURM_NNODES": "2"}}'}
+        self._files, self.through = {"job.json": JOB_FILE}, None
+        self._timer: Any = None
         transport.write(b"GET /hello HTTP/1.1\r\n\r\n")
+
+    def leave(self) -> None:
+        """Hangs up."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def connection_lost(self, _: Exception | None) -> None:
         """Comes again."""
-        if not self.verdict_at and not self._hub.is_over:
+        if not self.verdict_at and not self._hub.is_over and self.through is None:
             self._hub.lost += bool(self._nonce)
             self._hub.loop.call_later(random.uniform(0.5, 2), self.join, self._hub)
 
@@ -182,21 +199,82 @@ class Node(asyncio.Protocol):
         self.late_s, self.messages = max(self.late_s, is_waited_for), self.messages + 1
         self._hear(_decode(body))
 
+    def _said(self) -> Push:
+        now = time.monotonic()
+        quiet_s = max(0.1, now - self._hub.hangs_at)
+        ranks = [RankState(folder, quiet_s, has_stepped=True) for folder in self._folders]
+        files, self._files = self._files, {}
+        state = msgspec.structs.replace(self.done, ranks=ranks, at=now)
+        return Push(VERSION, f"n{self.number}", "127.0.0.1", 1 + self.number, state, files)
+
     def _push(self, wait_s: float) -> None:
-        folders = [f"r{r}-{1000 + i}" for i, r in enumerate(self.ranks)]
-        quiet_s = max(0.1, time.monotonic() - self._hub.hangs_at)
-        state = msgspec.structs.replace(self.done, ranks=[RankState(f, quiet_s, has_stepped=True) for f in folders])
-        body = pack(_encode(Push(VERSION, f"n{self.number}", "127.0.0.1", 1, state, self._files)))
+        push, now = self._said(), time.monotonic()
+        push.group, self.news = self.news, {}
+        quiet_s = max(0.1, now - self._hub.hangs_at)
+        quiet_s = -1.0 if quiet_s > 2 * RELAY_PAUSE_S else quiet_s  # it was said before
+        row = Row(now, quiet_s, self.done.looked, None, self.done.still, self.done.is_still)
+        push.rows = {name: self.rows.get(name, row) for name in self.members if name not in push.group}
+        self.rows = {}
+        body = pack(_encode(push))
         number, digest = time.monotonic_ns(), hashlib.sha256(body).hexdigest()
         fields = {"Node": self.name, "Number": number, "Digest": digest, "Wait": round(wait_s, 3)}
         fields["Seal"] = seal(self._hub.key, self._nonce, self.name, number, digest, len(body))
         lines = [f"POST /v{VERSION}/push HTTP/1.1", f"Content-Length: {len(body)}"]
         lines += [f"X-Unhang-{name}: {value}" for name, value in fields.items()]
         self._transport.write("\r\n".join([*lines, "", ""]).encode() + body)
-        self._files, self._sent_at, self._wait_s = {}, time.monotonic(), wait_s
+        self._sent_at, self._wait_s = time.monotonic(), wait_s
+
+    def _pass_on(self, through: Node) -> None:
+        """Speaks through another node from now on. What is said between the two is not simulated: it costs the hub nothing."""
+        self.through, self._files = through, {"job.json": JOB_FILE}
+        self._transport.close()
+        through.members[self.name] = self
+        through.news[self.name] = self._said()
+        through.hurry()
+
+    def hurry(self) -> None:
+        """Passes on what is new, soon, if it does not wait for an answer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = self._hub.loop.call_later(GATHER_S, self._push_if_open)
 
     def _hear(self, orders: Orders) -> None:
         """Does what was ordered, and says so."""
+        if orders.via is not None:
+            self._pass_on(self._hub.all_nodes[orders.via[1] - 1])
+            return
+        is_new = self._do(orders)
+        for member in list(self.members.values()):
+            asked = orders.group_send if member.name in orders.group else 0
+            before = member.done
+            if member._do(msgspec.structs.replace(orders, send=asked)):
+                self._pass(member, before)
+        pause_s = min(orders.pause_s, RELAY_PAUSE_S) if self.members else orders.pause_s
+        if orders.verdict is not None:
+            self._transport.close()
+        elif self.members:
+            self._timer = self._hub.loop.call_later(GATHER_S, self._push_or_wait, pause_s)
+        elif is_new or pause_s > LEAST_PAUSE_S:
+            self._push(0.0 if is_new else pause_s)
+        else:
+            self._hub.loop.call_later(pause_s, self._push_if_open)
+
+    def _pass(self, member: Node, before: State) -> None:
+        """What a member did, as a row where nothing else is new (`unhang.watch.group`)."""
+        now, done = time.monotonic(), member.done
+        if (before.hub, before.secured, before.sent) != (done.hub, done.secured, done.sent) or member.name in self.news:
+            self.news[member.name] = member._said()
+            return
+        told = done.told if done.looked > before.looked else None
+        quiet_s = -1.0 if now - self._hub.hangs_at > 2 * RELAY_PAUSE_S else 0.1
+        self.rows[member.name] = Row(now, quiet_s, done.looked, told, done.still, done.is_still)
+
+    def _push_or_wait(self, pause_s: float) -> None:
+        self._timer = None
+        if not self._transport.is_closing():
+            self._push(pause_s)
+
+    def _do(self, orders: Orders) -> bool:
         self.done = self.done if self.done.hub == orders.hub else State(orders.hub, world=self.nodes * RANKS)
         before = self.done
         if orders.look > before.looked:
@@ -212,13 +290,10 @@ class Node(asyncio.Protocol):
         if orders.verdict is not None:
             self.verdict_at = self.verdict_at or time.monotonic()
             self.line = f"{orders.verdict.kind}: {orders.verdict.line}"
-            self._transport.close()
-        elif self.done is not before or orders.pause_s > LEAST_PAUSE_S:
-            self._push(0.0 if self.done is not before else orders.pause_s)
-        else:
-            self._hub.loop.call_later(orders.pause_s, self._push_if_open)
+        return self.done is not before
 
     def _push_if_open(self) -> None:
+        self._timer = None
         if not self._transport.is_closing():
             self._push(0.0)
 
@@ -243,15 +318,15 @@ async def measure(
             told.append(Node(number, nodes, them).really_told(Path(run_dir)))
             summary_s = time.process_time() - started
     all_nodes = [Node(i, nodes, them, told) for i in range(nodes)]
-    hub = Hub(("127.0.0.1", port), key_of(TOKEN, JOB), asyncio.get_running_loop())
+    hub = Hub(("127.0.0.1", port), key_of(TOKEN, JOB), asyncio.get_running_loop(), all_nodes=all_nodes)
     for i, node in enumerate(all_nodes):
         hub.loop.call_later(i / JOINS_PER_S, node.join, hub)
     until = time.monotonic() + MOST_JOIN_S
-    while not all(n.messages for n in all_nodes) and time.monotonic() < until:
+    while not all(n.messages or n.through for n in all_nodes) and time.monotonic() < until:
         await asyncio.sleep(1)
     await asyncio.sleep(3)
     hub.hangs_at = hangs_at = time.monotonic() + seconds
-    met, cpu, _ = sum(n.messages > 0 for n in all_nodes), *_used(pid)
+    met, cpu, _ = sum(n.messages > 0 or n.through is not None for n in all_nodes), *_used(pid)
     sent = sum(n.messages for n in all_nodes)
     for node in all_nodes:
         node.late_s = 0.0
@@ -264,6 +339,9 @@ async def measure(
     told = [n.verdict_at - hangs_at for n in all_nodes if n.verdict_at]
     hung_cpu, hung_mb = _used(pid)
     hub.is_over = True
+    for node in all_nodes:
+        node.leave()
+    await asyncio.sleep(0.5)
     verdict = (
         f"first {min(told):5.1f} s, last {max(told):5.1f} s ({len(told)} nodes)" if told else f"none in {limit_s:g} s"
     )

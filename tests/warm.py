@@ -13,6 +13,7 @@ import fcntl
 import gc
 import json
 import os
+import platform
 import resource
 import runpy
 import select
@@ -230,10 +231,10 @@ def _can_be(command: Sequence[str]) -> bool:
 
 
 def _start(
-    kind: str, command: Sequence[str], cwd: Path, environment: Mapping[str, str], own: Sequence[int] = ()
+    kind: str, command: Sequence[str], cwd: Path, environment: Mapping[str, str], own: Sequence[int] = (), node: int = 0
 ) -> WarmJob:
-    """`own`: its stdout, stderr and stdin, where they are not to be pipes to us, and nothing."""
-    request = {"kind": kind, "command": list(command), "cwd": str(cwd), "environment": dict(environment)}
+    """`own`: its stdout, stderr and stdin, where they are not to be pipes to us, and nothing. `node`: a process with whose network it runs."""
+    request = {"kind": kind, "command": list(command), "cwd": str(cwd), "environment": dict(environment), "node": node}
     pipes = [os.pipe() for _ in range(2 if own else 4)]
     (asked, ask), (answers, answer), *streams = pipes
     given = [asked, answer, *(write for _, write in streams)]
@@ -252,11 +253,13 @@ def forkrun(*arguments: object) -> list[str]:
     return [*_LAUNCHER, *map(str, arguments)]
 
 
-def start(command: Sequence[str], cwd: Path, output: int, env: Mapping[str, str] | None = None) -> WarmJob:
-    """Starts what a server can be with both streams in one file."""
+def start(
+    command: Sequence[str], cwd: Path, output: int, env: Mapping[str, str] | None = None, node: int = 0
+) -> WarmJob:
+    """Starts what a server can be with both streams in one file. `node`: a process with whose network, host name and mounts it runs."""
     environment = dict(os.environ if env is None else env)
     command = _named(command)
-    return _start(_kind(command, environment), command, cwd, environment, (output, output))
+    return _start(_kind(command, environment), command, cwd, environment, (output, output), node)
 
 
 def get_ready() -> None:
@@ -425,6 +428,8 @@ def _answer(answers: int, **said: object) -> None:
 def _become(request: dict[str, Any], stdout: int, stderr: int, stdin: int | None = None) -> NoReturn:
     """The life of the command, in a process that is as an interpreter would be that was started with it."""
     os.setsid()
+    if request["node"]:
+        _join(request["node"])
     os.chdir(request["cwd"])
     for number, descriptor in enumerate((stdin, stdout, stderr)):
         if descriptor is not None:
@@ -441,6 +446,15 @@ def _become(request: dict[str, Any], stdout: int, stderr: int, stdin: int | None
     if request["kind"] == "recorded":
         _be_child(request["command"], request["environment"])
     _be_python(request["command"])
+
+
+def _join(pid: int) -> None:
+    """Goes on with network, host name and mounts of a process."""
+    for kind in ("net", "uts", "mnt"):
+        with open(f"/proc/{pid}/ns/{kind}") as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0):
+                raise OSError(ctypes.get_errno(), f"the {kind} of process {pid}")
+    platform._uname_cache = None  # type: ignore[attr-defined]
 
 
 def _be_unhang(command: Sequence[str]) -> NoReturn:

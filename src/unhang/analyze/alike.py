@@ -232,12 +232,15 @@ def _replicas(told: Mapping[str, Told]) -> list[tuple[str, ...]]:
     for node, t in told.items():
         for group in t.groups:
             members.setdefault((group.size, group.identity), []).append(node)
+    most = min(MOST_OF_REPLICA, max(1, len(told) // 8))
     for size in sorted({size for size, _ in members if size}):
+        of_size = [nodes for (other, _), nodes in members.items() if other == size]
+        if any(len(nodes) > most for nodes in of_size):
+            break  # to join them takes long where they are very many
         before = joined.copy()
-        for (of_size, _), nodes in members.items():
-            if of_size == size:
-                joined.join(nodes)
-        if joined.largest > min(MOST_OF_REPLICA, max(1, len(told) // 8)):
+        for nodes in of_size:
+            joined.join(nodes)
+        if joined.largest > most:
             joined = before
             break
     return joined.parts()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from unhang.model import Case, ProcessExit, RaisedError, RankEvidence
 from unhang.model.evidence import SEEN_BY_LAUNCHER
@@ -84,6 +85,7 @@ _FROM_LAUNCHER = (-15, -9, -2)
 _FROM_OUTSIDE = (-1, -2, -15)
 _ASKED = (-1, -15)
 _TOGETHER_NS = 2_000_000_000
+_TELLS_NS = 10_000_000_000  # how long an exception may take to be printed
 _NOTICED_LATE_NS = 2_000_000_000  # a watcher on a busy machine learns of a death after the peers have felt it
 
 
@@ -187,6 +189,23 @@ def ended_from_outside(case: Case, failures: Sequence[Failure]) -> bool:
     """Whether every rank that ended was told to, and nothing tells that one of them failed: a time limit, a scheduler, a user."""
     ends = [e for e in case.ranks.values() if e.exit is not None or e.error is not None]
     return bool(failures) and all(_outside_signal(e) is not None for e in ends)
+
+
+def had_come(evidence: RankEvidence) -> bool:
+    """Whether the last that a process did before a signal ended it was to fail in a call because a peer was gone."""
+    end, errors = evidence.exit, evidence.handled
+    if end is None or end.kind != "signal" or end.code not in _FROM_LAUNCHER:
+        return False
+    if errors and is_communication_error(errors[-1]) and 0 <= end.time_ns - errors[-1].time_ns <= _TELLS_NS:
+        return True
+    frames = evidence.main_stack.frames if evidence.main_stack is not None else ()
+    return any(outer.file.endswith(_WRAPS_CALLS) and _LOGS in inner.file for inner, outer in pairwise(frames))
+
+
+_WRAPS_CALLS, _LOGS = (
+    "torch/distributed/c10d_logger.py",
+    "/logging/",
+)  # from the one to the other leads an exception alone
 
 
 def _was_asked(failure: Failure) -> bool:

@@ -11,13 +11,7 @@ from unhang.analyze.align import StuckCollective, stuck_collectives
 from unhang.analyze.by_design import own_work
 from unhang.analyze.by_kind import Events, Readings, is_of_training
 from unhang.analyze.divergence import Divergence, divergence_at, silent_divergence_at
-from unhang.analyze.failures import (
-    Failure,
-    asked_to_end,
-    ended_from_outside,
-    failures_of,
-    is_timeout,
-)
+from unhang.analyze.failures import Failure, asked_to_end, ended_from_outside, failures_of, had_come, is_timeout
 from unhang.analyze.habits import Habits
 from unhang.analyze.hosts import ON_DEVICE, Doer, activity_in, doer
 from unhang.analyze.logged_calls import Watchdogs
@@ -206,7 +200,8 @@ class Situation:
     @cached_property
     def late(self) -> tuple[LateRank, ...]:
         """Roots of the waits-for graph, the one with the most victims first; nobody of whom this evidence could not tell."""
-        return tuple(r for r in self._roots if r.rank not in self.case.out_of_sight)
+        came = {r for r, e in self.case.ranks.items() if had_come(e)} if self.is_crash else set()
+        return tuple(r for r in self._roots if r.rank not in self.case.out_of_sight and r.rank not in came)
 
     @cached_property
     def out_of_sight(self) -> tuple[LateRank, ...]:

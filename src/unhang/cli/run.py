@@ -178,7 +178,8 @@ def command(
         webhook=webhook,
     )
     options = replace(options, added=dict(variables), debugs_nccl=debugs_nccl, native=native)
-    options = replace(options, render=_live_renderer(options), headline=_headline, look_outside=_look_outside)
+    options = replace(options, render=_live_renderer(options), headline=_headline, get_ready=_get_ready)
+    options = replace(options, look_outside=_look_outside)
     given = JoinWishes(join, join_port, join_cert, join_key)
     token_folder = options.report_dir.parent if options.has_default_report_dir else options.report_dir
     if (code := _cannot_start(command_line[0])) is not None:
@@ -215,6 +216,15 @@ def _headline(run_dir: Path) -> Headline:
     judged = judge_paths([run_dir])
     line, found = headline(judged.diagnosis, judged.case, judged.waits), judged.diagnosis.findings
     return Headline(line, found[0].cause, tuple(found[0].culprit_ranks)) if found else Headline(line)
+
+
+def _get_ready() -> None:
+    """Imports what a headline needs: half a second, which the hub has while the others look."""
+    from unhang.diagnosis import judge_paths  # noqa: F401
+    from unhang.rules.registry import load_rules
+    from unhang.show.headline import headline  # noqa: F401
+
+    load_rules(False)
 
 
 def _look_outside(pid: int, run_dir: Path) -> SeenOutside | None:

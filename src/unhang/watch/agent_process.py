@@ -41,6 +41,8 @@ def joint_line(message: Mapping[str, Any]) -> str:
     if message.get("is_withdrawn"):
         return "it moves again: no hang"
     kind, line = message.get("kind"), " ".join(str(message.get("line", "")).split())
+    if kind == "left":
+        return f"CRASH on this node: {line or 'its ranks have ended'}; the report over all nodes will be on {message.get('report')}"
     if kind == "crash":
         return f"CRASH over all nodes: {line}; report on {message.get('report')}"
     word = "HANG" if kind == "proven" else "STALLED"

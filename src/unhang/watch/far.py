@@ -14,8 +14,7 @@ from typing import Any
 
 from unhang.errors import UnreadableInput
 from unhang.model.rank_sets import name_ranks
-from unhang.watch.meeting import Said
-from unhang.watch.messages import Push, RankState, State
+from unhang.watch.messages import Push, RankState, Row, Said, State
 from unhang.watch.ranks import WatchedRank, write_whole
 
 NODES, NODE_FILE = "nodes", "node.json"
@@ -45,7 +44,7 @@ _WITH_MEMBERS = (
     "flight.pickle",
     "flight_exit.pickle",
 )  # lists of all ranks of each group
-_MOVED_S, PROBE_S = 0.05, 0.5
+_MOVED_S, PROBE_S = 0.001, 0.5
 
 
 class Packer:
@@ -160,7 +159,8 @@ class _NoProbe:
 class FarRank(WatchedRank):
     """A training process of another node, by what its watcher says. A quiet is as long as was last said."""
 
-    def __init__(self, folder: Path, state: RankState, at: float) -> None:
+    def __init__(self, folder: Path, state: RankState, at: float, there: float, grown_s: list[float]) -> None:
+        """`grown_s`: of the node's quiets, by rows since the beginning; one number, which the node shares with its ranks."""
         self.folder = folder
         rank, _, pid = folder.name[1:].rpartition("-")
         self.rank, self.pid, self.pidfd = int(rank), int(pid), None
@@ -169,15 +169,31 @@ class FarRank(WatchedRank):
         self.moved_at, self.moved_ns, self.died_at = at - state.quiet_s, time.time_ns(), float("-inf")
         self.seen_end = None
         self._state, self._moves, self._polled, self._ended_quiet_s = state, 1, 0, 0.0
+        self._moved_there, self.grown_s, self._base_s = there - state.quiet_s, grown_s, grown_s[0]
+        self._said_s = state.quiet_s
 
-    def hear(self, state: RankState, at: float) -> None:
-        """Takes what its watcher said at this moment."""
-        moved_at = at - state.quiet_s
-        if moved_at > self.moved_at + _MOVED_S:
-            self._ended_quiet_s = max(self._ended_quiet_s, self._state.quiet_s)
-            self._moves += 1
-            self.moved_at, self.moved_ns = moved_at, time.time_ns() - int(state.quiet_s * 1e9)
+    def hear(self, state: RankState, at: float, there: float) -> None:
+        """Takes what its watcher said: it came at `at`, and was so `there`, on the other node's own clock."""
+        quiet_s = state.quiet_s
+        self.move(there - quiet_s, at - quiet_s, time.time_ns() - int(quiet_s * 1e9))
         self._state = state
+        self.say(quiet_s)
+
+    def say(self, quiet_s: float) -> None:
+        """Takes how long it has been quiet, until the node says more."""
+        self._said_s, self._base_s = quiet_s, self.grown_s[0]
+
+    @property
+    def said_s(self) -> float:
+        """How long it has been quiet, as was last said."""
+        return self._said_s + self.grown_s[0] - self._base_s
+
+    def move(self, moved_there: float, moved_at: float, moved_ns: int) -> None:
+        """Takes when it moved last: on the other node's clock, on ours, and on that of the day."""
+        if moved_there > self._moved_there + _MOVED_S:
+            self._ended_quiet_s = max(self._ended_quiet_s, self.said_s)
+            self._moves += 1
+            self._moved_there, self.moved_at, self.moved_ns = moved_there, moved_at, moved_ns
 
     def poll(self, now: float) -> float | None:
         """The length of the longest quiet that was heard to have ended, if one did."""
@@ -197,7 +213,7 @@ class FarRank(WatchedRank):
 
     def quiet_s(self, now: float) -> float:
         """How long it did not move, at least."""
-        return min(self._state.quiet_s, now - self.moved_at)
+        return min(self.said_s, now - self.moved_at)
 
     def has_failed(self) -> bool:
         """Whether it raised, or left with an error code."""
@@ -234,6 +250,8 @@ class FarNode:
         self.address = said.address
         self.state, self.heard_at, self.closed_at = State(), said.at, 0.0
         self.unheard, self.is_probed = "", False
+        self._there = 0.0  # on its own clock, when its ranks' quiets were so
+        self._grown_s = [0.0]
         self.longest_s = 0.0  # the longest quiet of its ranks, as was last said
         self._clock: tuple[int, int] | None = None
         self._is_written = False
@@ -249,16 +267,41 @@ class FarNode:
         self._is_written = self._is_written and not is_back and (push.offset_ns, push.trip_ns) == self._clock
         self._clock = push.offset_ns, push.trip_ns
         found = []
+        self._there = push.state.at
         self.longest_s = max((state.quiet_s for state in push.state.ranks), default=0.0)
         for state in push.state.ranks[:MOST_RANKS]:
             rank = self.ranks.get(state.folder)
             if rank is not None:
                 rank.is_unheard = False
-                rank.hear(state, said.at)
+                rank.hear(state, said.at, push.state.at)
             elif _PATH.fullmatch(f"ranks/{state.folder}/{PAGE}") and len(self.ranks) < MOST_RANKS:
-                rank = self.ranks[state.folder] = FarRank(self.folder / "ranks" / state.folder, state, said.at)
+                rank = self.ranks[state.folder] = FarRank(
+                    self.folder / "ranks" / state.folder, state, said.at, push.state.at, self._grown_s
+                )
                 found.append(rank)
         return found
+
+    def hear_row(self, row: Row, at: float) -> None:
+        """Takes what another node passed on, where nothing is new but the quiets. Of very many ranks, this is most of the work."""
+        grown_s, quiet_s, self._there = row.at - self._there, row.quiet_s, row.at
+        if quiet_s < 0:
+            self._grown_s[0] += grown_s
+        else:
+            moved_ns = time.time_ns() - int(quiet_s * 1e9)
+            for rank in self.ranks.values():
+                rank.move(row.at - quiet_s, at - quiet_s, moved_ns)
+                rank.say(quiet_s)
+        self.longest_s = quiet_s if quiet_s >= 0 else self.longest_s + grown_s
+        if self.state.hub:  # what it did is for this hub
+            state = self.state
+            state.looked, state.still, state.is_still = row.looked, row.still, row.is_still
+            state.told = row.told or state.told
+        self.heard_at, self.closed_at = at, 0.0
+        if self.unheard:
+            self.unheard, self._is_written = "", False
+            for rank in self.ranks.values():
+                rank.is_unheard = False
+            self.write()
 
     def dead_now(self) -> list[FarRank]:
         """Ranks of which the end was heard and not noted yet."""

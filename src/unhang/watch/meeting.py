@@ -17,29 +17,20 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from queue import SimpleQueue
 
 import msgspec
 
 from unhang.watch.exchange import VERSION, Client, Refused, key_of
+from unhang.watch.group import Group
 from unhang.watch.joining import PORTS, Address, Join, is_loopback
-from unhang.watch.messages import LEAST_PAUSE_S, Orders, Push, State
+from unhang.watch.messages import LEAST_PAUSE_S, Orders, Push, Said, State
 from unhang.watch.server import Server
 
 FIRST_TRY_S, TRY_EVERY_S, SAID_AFTER_S = 0.2, 1.0, 30.0
-HUB_LOST_S, SETTLE_S = 3.0, 8.0
+HUB_LOST_S, LAST_LOST_S, SETTLE_S = 3.0, 0.5, 8.0
 MOST_SUCCESSORS = 16
-
-
-@dataclass
-class Said:
-    """A message as it came, or the end of a connection (`push` None). `at`: CLOCK_MONOTONIC seconds."""
-
-    node: str
-    address: Address
-    push: Push | None
-    at: float
+RELAY_PAUSE_S, GATHER_S, OWE_S = 0.5, 0.1, 3.0
 
 
 _decode_push = msgspec.msgpack.Decoder(Push).decode
@@ -48,7 +39,8 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def _demands(orders: Orders) -> tuple[object, ...]:
-    return orders.hub, orders.look, orders.confirm, orders.secure, orders.send, orders.verdict
+    sends = orders.send, orders.group_send, orders.group
+    return orders.hub, orders.look, orders.confirm, orders.secure, *sends, orders.verdict
 
 
 PackFiles = Callable[[bool], tuple[dict[str, bytes], list[str], bool]]
@@ -66,10 +58,15 @@ class Meeting(threading.Thread):
         self.node, self.role = secrets.token_hex(8), "seeking"
         self.inbox: SimpleQueue[Said] = SimpleQueue()
         self.state, self.orders, self.heard_at = State(), Orders(), 0.0
-        self.asked: dict[
-            str, tuple[int, tuple[int, ...]]
-        ] = {}  # the nodes that are to send their files: `send`, `only`
+        self.delivered = State()  # what the hub has heard, with all files
+        self.asked: dict[str, tuple[int, tuple[int, ...]]] = {}  # who is to send files: `send`, `only`
         self.hub: Address | None = None
+        self.via: dict[
+            str, tuple[str, Address]
+        ] = {}  # as the hub: who speaks through which node, and where that one listens
+        self._group, self._owes_until = Group(), 0.0  # as one through which others speak
+        self._unreachable: set[Address] = set()
+        self.fellows: set[str] = set()  # as a hub that followed another one: who else knew that one
         self._how, self._pack, self._say_line = join, pack, say
         self._key = key_of(join.token, join.job)
         self._addresses: dict[str, Address] = {}
@@ -96,6 +93,8 @@ class Meeting(threading.Thread):
 
     def announce(self, nodes: Collection[str] | None = None) -> None:
         """Lets nodes that wait for orders know of them now: these, or all."""
+        if nodes is not None:
+            nodes = {self.via[node][0] if node in self.via else node for node in nodes}
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._server.news, nodes)
 
@@ -142,7 +141,12 @@ class Meeting(threading.Thread):
                 await self._pause(TRY_EVERY_S)
             elif client := await self._found():
                 with closing(client):
-                    await self._speak(client)
+                    via = await self._speak(client)
+                if via is not None:
+                    await self._speak_through(via)
+                else:
+                    await self._follow()
+            elif self.role == "member":
                 await self._follow()
             else:
                 if time.monotonic() - began > SAID_AFTER_S:
@@ -214,59 +218,99 @@ class Meeting(threading.Thread):
 
     # As a member
 
-    async def _speak(self, client: Client) -> None:
-        """Tells the hub everything, and hears what it wants, until it is lost or we are."""
+    async def _speak_through(self, address: Address) -> None:
+        """Speaks to the hub through another node, as long as that one passes it on."""
+        hub, self.orders = self.hub, msgspec.structs.replace(self.orders, via=None)
+        with closing(self._client(address)) as client:
+            try:
+                await client.connect(limit_s=1.0)
+                await self._speak(client, hub)
+            except (OSError, Refused):
+                self._unreachable.add(address)
+        self.hub = hub
+
+    async def _speak(self, client: Client, hub: Address | None = None) -> Address | None:
+        """Tells the hub everything, and hears what it wants, until it is lost or we are; or until it names a node to speak through.
+
+        `hub`: where it is, if this is such a node.
+
+        Raises: Refused, OSError: that one does not pass it on.
+        """
         if self._own is None:
             with suppress(OSError):
                 self._own = await self._server.start(client.own_host, 0)
-        self.hub, needs_all, lost_at, wait_s = client.address, True, 0.0, 0.0
+        self.hub, needs_all, lost_at, wait_s = hub or client.address, True, 0.0, 0.0
         while True:
             is_last = self._is_over
             try:
                 is_new = await self._push(client, needs_all, 0.0 if is_last else wait_s)
                 needs_all, lost_at = self.orders.needs_all, 0.0
-                wait_s = self.orders.pause_s if self.orders.pause_s > LEAST_PAUSE_S else 0.0
+                pause_s = min(self.orders.pause_s, RELAY_PAUSE_S) if self._group.nodes else self.orders.pause_s
+                wait_s = pause_s if pause_s > LEAST_PAUSE_S and not self._owes() else 0.0
+                if hub is None and not is_last and (via := self._to_speak_through()) is not None:
+                    return via
             except Refused as refusal:
+                if hub is not None:
+                    raise
                 self._say(f"{self.hub} refuses this node: {refusal}; it judges alone")
                 self.role = "alone"
-                return
+                return None
             except OSError:
+                if hub is not None:
+                    raise
                 now = time.monotonic()
                 lost_at, needs_all, wait_s = lost_at or now, True, 0.0
-                if now - lost_at > HUB_LOST_S:
-                    return
+                if now - lost_at > (LAST_LOST_S if self.state.is_over else HUB_LOST_S):
+                    return None
             if is_last:
-                return
+                return None
             if lost_at or is_new or not wait_s:
-                await self._pause(FIRST_TRY_S if lost_at else self.orders.pause_s * random.uniform(0.8, 1.0))
+                await self._pause(FIRST_TRY_S if lost_at else pause_s * random.uniform(0.8, 1.0))
+                if self._group.nodes and not lost_at:
+                    await asyncio.sleep(GATHER_S)
             if lost_at:
                 with suppress(OSError, Refused):
                     await client.connect(limit_s=1.0)
+
+    def _to_speak_through(self) -> Address | None:
+        via = Address(*self.orders.via) if self.orders.via else None
+        return None if via in self._unreachable else via
 
     async def _push(self, client: Client, needs_all: bool, wait_s: float = 0.0) -> bool:
         """Tells what is new. Returns whether there are new orders. `wait_s`: how long the answer may wait for them."""
         state = self.state  # before the files: they are at least as new
         files, gone, is_whole = self._pack(needs_all)
         if not is_whole:
-            state = msgspec.structs.replace(state, looked=0, secured=0)
+            state = msgspec.structs.replace(state, looked=0, secured=0, is_over=False)
+        if needs_all:
+            self._unknown |= {*self._group.begin_again()}
         own, sent_ns = self._own or Address("", 0), time.time_ns()
         push = Push(VERSION, self._name, own.host, own.port, state, files, gone, *self._clock)
+        push.group, push.rows, push.left = self._group.take()
         answer = await client.push(_encode(push), wait_s)
         trip_ns = max(1, time.time_ns() - sent_ns)
-        orders = _decode_orders(answer)
+        orders, self.delivered = _decode_orders(answer), state
         if not wait_s and (not self._clock[1] or trip_ns < self._clock[1]):
             self._clock = (orders.now_ns - (sent_ns + trip_ns // 2), trip_ns)
         is_new = _demands(orders) != _demands(self.orders)
         self.orders, self.heard_at, self.role = orders, time.monotonic(), "member"
+        self._server.passes_on = True
         if is_new:
             os.eventfd_write(self.woken, 1)
+            self._owes_until = time.monotonic() + OWE_S
+            self._server.news()
         return is_new
+
+    def _owes(self) -> bool:
+        """Whether nodes that speak through this one have yet to do what was just asked."""
+        return time.monotonic() < self._owes_until and self._group.owes(self.orders.look, self.orders.confirm)
 
     async def _follow(self) -> None:
         """The hub does not answer any more: the first of its successors that can be reached is the next one."""
         if self.role == "alone" or self._is_over:
             await self._pause(TRY_EVERY_S)
             return
+        self._server.passes_on = False
         until, lost, self.role = time.monotonic() + SETTLE_S, self.hub, "seeking"
         while time.monotonic() < until and not self._is_over and lost is not None:
             for node, host, port in (("", *lost), *self.orders.successors):
@@ -291,6 +335,7 @@ class Meeting(threading.Thread):
     # As the hub
 
     def _become_hub(self) -> None:
+        self.fellows = {node for node, *_ in self.orders.successors if node != self.node}
         self._server.is_hub, self.role, self.hub = True, "hub", self._own
         self.orders = Orders(hub=self._server.nonce)
 
@@ -306,14 +351,36 @@ class Meeting(threading.Thread):
         if node not in self._addresses and not push.files:
             self._unknown.add(node)
         self._addresses[node] = Address(push.host, push.port)
-        self.inbox.put(Said(node, self._addresses[node], push, time.monotonic()))
+        if self.role == "member":
+            if self._group.hear(node, push):
+                self._wake.set()
+            return
+        now = time.monotonic()
+        self.inbox.put(Said(node, self._addresses[node], push, now, push.rows))
+        for name, one in push.group.items():
+            self.inbox.put(Said(name, Address(one.host, one.port), one, now, is_direct=False))
+        for name in push.left:
+            self.inbox.put(Said(name, Address("", 0), None, now, is_direct=False))
 
     def _answer(self, node: str) -> bytes:
         orders = msgspec.structs.replace(self.orders, now_ns=time.time_ns(), needs_all=node in self._unknown)
         self._unknown.discard(node)
+        if self.role == "member":  # it is passed on
+            orders.now_ns += self._clock[0]
+            orders.via, orders.group, orders.send = None, (), orders.group_send if node in orders.group else 0
+            return _encode(orders)
         if node in self.asked:
             orders.send, orders.only = self.asked[node]
+        if node in self.via:
+            orders.via = self.via[node][1]
+        elif behind := tuple(asked for asked in self.asked if self.via.get(asked, ("",))[0] == node):
+            orders.group = behind
+            orders.group_send, orders.only = self.asked[behind[0]]
         return _encode(orders)
 
     def _on_close(self, node: str) -> None:
-        self.inbox.put(Said(node, self._addresses.get(node, Address("", 0)), None, time.monotonic()))
+        if self.role == "member":
+            self._group.leave(node)
+            self._addresses.pop(node, None)
+        else:
+            self.inbox.put(Said(node, self._addresses.get(node, Address("", 0)), None, time.monotonic()))

@@ -45,7 +45,7 @@ class RunOptions:
     `stall_after_s` None: adaptive, at least 15. `abort_after_s` None: a hang that is only suspected is never ended.
 
     `render`: makes the text of the verdict from the run directory, for a hang that is shown while the job still stands;
-    `headline`: one line of it, for other nodes. `look_outside`: looks at ranks below a process that have no recorder; where they
+    `headline`: one line of it, for other nodes; `get_ready`: imports what that needs. `look_outside`: looks at ranks below a process that have no recorder; where they
     stand still, what was seen is in the run directory. `join`: how to meet the watchers of other nodes, if there are any.
     `native`: whether C++ frames are taken of a hang. `metrics_port`: where Prometheus may ask; `webhook`: the URL that gets a message on a hang (it may be a secret).
     """
@@ -61,6 +61,7 @@ class RunOptions:
     has_default_report_dir: bool = False
     render: Callable[[Path], str] | None = field(default=None, repr=False, compare=False)
     headline: Callable[[Path], Headline] | None = field(default=None, repr=False, compare=False)
+    get_ready: Callable[[], None] | None = field(default=None, repr=False, compare=False)
     look_outside: Callable[[int, Path], SeenOutside | None] | None = field(default=None, repr=False, compare=False)
     join: Join | None = None
     metrics_port: int | None = None

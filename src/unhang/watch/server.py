@@ -63,7 +63,7 @@ class Server:
         on_close: OnClose,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.nonce, self.is_hub = secrets.token_hex(16), False
+        self.nonce, self.is_hub, self.passes_on = secrets.token_hex(16), False, False
         self.make_answer, self.edition = answer, 0
         self.on_message, self.on_close = on_message, on_close
         self.senders: dict[str, _Sender] = {}
@@ -137,7 +137,7 @@ class Server:
             raise Refused(401, "the token differs, or the message was not meant for this watcher")
         if not 0 <= request.size <= MOST_BODY:
             raise Refused(413, f"a body of {request.size} bytes")
-        if not self.is_hub:
+        if not (self.is_hub or self.passes_on):
             raise Refused(409, "this watcher is not the hub")
         sender = self.senders.setdefault(request.node, _Sender())
         if request.number <= sender.number:

@@ -26,12 +26,10 @@ from unhang.watch.process_tree import (
 )
 from unhang.watch.relay import LOG_INCOMPLETE, Relay, start_relay
 
-HUNG_EXIT_CODE = 124
-TICK_S = 0.1
-OUTPUT_WAIT_S = 1.0
-AGENT_WAIT_S, JOINED_WAIT_S = 3.0, 6.0  # joined: it hears why the others failed
+HUNG_EXIT_CODE, _SI_KERNEL = 124, 128
+TICK_S, OUTPUT_WAIT_S, MOST_WATCHERS = 0.1, 1.0, 3
+AGENT_WAIT_S, JOINED_WAIT_S = 3.0, 9.0  # joined: it hears why the others failed
 SECOND_INTERRUPT_S = (0.2, 10.0)  # sooner is the same key press seen twice, later is a new wish
-_SI_KERNEL = 128
 
 
 def show(text: str) -> None:
@@ -71,7 +69,7 @@ class Supervisor:
         self.ended_by_us = self.is_condemned = False  # condemned: each node ends its ranks, whoever is first
         self.joint_line = self.crash_elsewhere = ""
         self.interrupted_by: str | None = None
-        self.interrupted_twice = False
+        self.interrupted_twice, self.watchers_left = False, MOST_WATCHERS
         self._last_interrupt = float("-inf")
         self._has_been_ended = self._had_orphans = False
         self._hold: Hold | None = None
@@ -80,10 +78,7 @@ class Supervisor:
     # Start
 
     def run(self, command: Sequence[str]) -> JobEnd:
-        """Runs the job to its end.
-
-        Blocks: as long as the job.
-        """
+        """Runs the job to its end. Blocks: as long as the job."""
         self.write_job_file()
         become_subreaper()
         self._spared.update(descendants_of(os.getpid()))
@@ -252,7 +247,13 @@ class Supervisor:
             code, self.agent = os.waitstatus_to_exitcode(self.statuses[self.agent.pid]), None
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             forget_nodes(self.run_dir)
-            self.do_without("watcher", f"the watcher ended unexpectedly ({how}); the job goes on unwatched")
+            self.watchers_left -= 1
+            is_followed = code < 0 and self.watchers_left > 0  # its own fault would come again
+            after = "another one goes on" if is_followed else "the job goes on unwatched"
+            self.do_without("watcher", f"the watcher ended unexpectedly ({how}); {after}")
+            if is_followed:
+                withdraw_verdict(self.run_dir)
+                self.start_agent()
 
     def on_message(self, message: Mapping[str, Any]) -> None:
         """One message: a verdict, a line or a text to show, or something that the watcher could not have."""
@@ -278,7 +279,7 @@ class Supervisor:
     def on_joint_verdict(self, message: Mapping[str, Any]) -> None:
         """A verdict over all nodes. Where they end their ranks for it, the end of ours may be another node's doing from now on."""
         line = joint_line(message) if message["event"] == "joint" else ""
-        if message.get("kind") == "crash":
+        if message.get("kind") in ("crash", "left"):
             self.crash_elsewhere = line
         elif line:
             say(line)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.rules.notation import log_case, make_case
 from unhang.model import ProcessState
-from unhang.testing import Fires, Quiet
+from unhang.testing import Fires, Quiet, ended, raised
 
 _PASTED = """\
 rank 0:
@@ -27,6 +27,7 @@ TimeoutError: Operation timed out!
 [rank1]:[E ProcessGroupNCCL.cpp:629] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=_ALLGATHER_BASE, NumelIn=192, NumelOut=576)
 """
 
+_GONE = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.4]:11954@main:10"
 _WAIT = {r: ["all_reduce[8]@main:10 !"] for r in (0, 2, 3)}
 
 _COMM = dict.fromkeys((0, 2, 3), "main:10>~comm")
@@ -59,6 +60,19 @@ CASES = {
                 stacks=dict.fromkeys(range(4), "main:8"),
             ),
             "all ranks pause together: nobody waits",
+        ),
+        Quiet(
+            make_case(
+                {r: ["all_reduce[8]@main:10 !"] for r in range(3)},
+                hang=None,
+                exit_code=15,
+                out_of_sight=(3,),
+                stacks={1: "main:8>report:60"},
+                errors={r: raised(_GONE, at_s=10) for r in (0, 2)},
+                handled={1: raised(_GONE, at_s=10.1, handled=True)},
+                exits={1: ended("signal", -15, at_s=10.5)},
+            ),
+            "it had lost a peer, too, and was told to end while it printed that",
         ),
     ),
 }

@@ -16,13 +16,12 @@ from tests.slowness import slowness
 from unhang.analyze import alike
 from unhang.analyze.alike import OuterGroup, Told
 from unhang.read.alike import alike_of
-from unhang.watch import far, many
+from unhang.watch import far, hub_agent, many
 from unhang.watch import joined_agent as joined
 from unhang.watch.agent import Agent
 from unhang.watch.joined_agent import JoinedAgent
 from unhang.watch.joining import Address, Join
-from unhang.watch.meeting import Said
-from unhang.watch.messages import JointVerdict, Orders, Push, RankState, State
+from unhang.watch.messages import JointVerdict, Orders, Push, RankState, Said, State
 from unhang.watch.options import Headline, RunOptions
 
 VERDICT = {"kind": "proven", "detected_ns": 5, "onset_ns": 3, "waiting_ranks": [0, 1], "withdrawn": False}
@@ -47,7 +46,13 @@ class _Others:
 
     def hear(self, node: str, rank: int, hub: str = "us", at: float | None = None, **state: Any) -> None:
         ranks = [RankState(f"r{rank}-{rank + 10}", state.pop("quiet_s", 5.0), **state.pop("of_rank", {}))]
-        push = Push(1, f"name-{node}", "127.0.0.1", 1, State(hub, ranks, **state))
+        push = Push(
+            1,
+            f"name-{node}",
+            "127.0.0.1",
+            1,
+            State(hub, ranks, **{"at": time.monotonic() if at is None else at, **state}),
+        )
         self.inbox.put(Said(node, Address("127.0.0.1", 1), push, time.monotonic() if at is None else at))
 
 
@@ -57,7 +62,7 @@ Made = tuple[JoinedAgent, _Others, list[dict[str, Any]]]
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in ("LOOK_S", "CONFIRM_WAIT_S", "SECURE_S", "ACKNOWLEDGE_S"):
-        monkeypatch.setattr(joined, name, 0.1)
+        monkeypatch.setattr(hub_agent, name, 0.1)
 
     def agent(role: str) -> Made:
         join = Join(Address("127.0.0.1", 1), "job", "a token that nobody knows")

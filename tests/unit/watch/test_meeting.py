@@ -19,11 +19,13 @@ from tests.unit.watch.conftest import until
 
 from unhang.errors import WrongUsage
 from unhang.watch import meeting as meetings
+from unhang.watch import passing
 from unhang.watch.exchange import Refused
 from unhang.watch.far import FarNode, Packer
+from unhang.watch.group import Group
 from unhang.watch.joining import TOKEN_FILE, Address, Join, JoinWishes, find_join, first_host
-from unhang.watch.meeting import Meeting, Said
-from unhang.watch.messages import Push, RankState, State
+from unhang.watch.meeting import Meeting
+from unhang.watch.messages import Push, RankState, Row, Said, State
 
 TOKEN = "a token that nobody knows"
 
@@ -155,6 +157,86 @@ def test_a_watcher_that_ends_says_its_last_word(nodes: Nodes) -> None:
     member.stop()
     said = until(lambda: [s for s in [hub.inbox.get()] if s.push is not None and s.push.state.is_over])
     assert said[0].node == member.node
+
+
+# Nodes that speak through another one
+
+
+def test_a_node_passes_on_what_others_say_and_hear(nodes: Nodes) -> None:
+    hub = nodes.add()
+    until(lambda: hub.role == "hub")
+    middle, behind = nodes.add(), nodes.add(b'{"name": "behind"}')
+    until(lambda: middle._own is not None and behind.role == "member")
+    hub.via[behind.node] = middle.node, middle._own
+    said = until(lambda: [s for s in [hub.inbox.get()] if s.node == behind.node and not s.is_direct])[0]
+    assert said.push.files == {"job.json": b'{"name": "behind"}'}
+    until(lambda: [s for s in [hub.inbox.get()] if s.rows.keys() == {behind.node}])  # nothing is new but the time
+    hub.asked = {behind.node: (7, (1, 2))}
+    hub.orders = msgspec.structs.replace(hub.orders, look=3)
+    hub.announce(hub.asked)
+    until(lambda: (behind.orders.look, behind.orders.send, behind.orders.only) == (3, 7, (1, 2)))
+    assert middle.orders.send == 0
+    behind.publish(State(ranks=[RankState("r0-1", 0.5)], looked=3), is_urgent=True)
+    until(lambda: [s for s in [hub.inbox.get()] if s.rows and s.rows[behind.node].looked == 3])
+    middle.stop()
+    del hub.via[behind.node]
+    until(lambda: [s for s in [hub.inbox.get()] if s.node == behind.node and s.is_direct])
+    assert nodes.said == []
+
+
+def _state(at: float, *quiets: float, **more: Any) -> State:
+    return State("hub", [RankState(f"r{i}-{i}", quiet_s) for i, quiet_s in enumerate(quiets)], at=at, **more)
+
+
+@pytest.mark.parametrize(
+    ("now", "row", "is_urgent"),
+    [
+        (_state(11.0, 1.5, 1.6), Row(11.0), False),  # nothing moved
+        (_state(11.0, 0.1, 0.2), Row(11.0, 0.1), False),  # all did
+        (_state(11.0, 0.1, 1.6), None, False),  # one did
+        (_state(11.0, 0.1, 0.9), None, False),  # all did, and not as one
+        (_state(11.0, 1.5, 1.6, looked=1), Row(11.0, looked=1), True),
+        (_state(11.0, 1.5, 1.6, still=1, is_still=True), Row(11.0, still=1, is_still=True), True),
+        (_state(11.0, 1.5, 1.6, secured=1), None, True),
+        (_state(11.0, 1.5), None, True),
+    ],
+)
+def test_only_what_is_new_travels(now: State, row: Row | None, is_urgent: bool) -> None:
+    before = _state(10.0, 0.5, 0.6)
+    group = Group()
+    assert group.hear("a", Push(1, "a", "", 0, before))
+    assert group.take()[0].keys() == {"a"}
+    assert group.hear("a", Push(1, "a", "", 0, now)) is is_urgent
+    assert group.take() == (({}, {"a": row}, []) if row else ({"a": Push(1, "a", "", 0, now)}, {}, []))
+
+
+def test_a_row_says_what_the_message_said(tmp_path: Path) -> None:
+    push = Push(1, "node7", "10.0.0.7", 4, _state(10.0, 0.5, 0.6))
+    said = Said("abc", Address("10.0.0.7", 4), push, 100.0)
+    node = FarNode(said, tmp_path)
+    ranks = node.hear(push, said, "hub", keep_files=True)
+    assert all(rank.poll(100.0) is not None for rank in ranks)
+    node.hear_row(Row(13.0), 103.1)
+    assert [round(rank.quiet_s(104.0), 3) for rank in ranks] == [3.5, 3.6]
+    assert not any(rank.moves() for rank in ranks)
+    node.hear_row(Row(14.0, 0.2, looked=4, still=3, is_still=True), 104.1)
+    assert (node.state.looked, node.state.still, node.state.is_still) == (4, 3, True)
+    assert [round(rank.quiet_s(105.0), 3) for rank in ranks] == [0.2, 0.2]
+    assert [round(rank.poll(105.0), 3) for rank in ranks] == [3.5, 3.6]
+
+
+def test_very_many_nodes_are_placed_and_placed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passing, "MOST_DIRECT", 2)
+    monkeypatch.setattr(passing, "GROUP", 2)
+    push, them, made = Push(1, "n", "10.0.0.7", 4, State()), passing.Passing(), dict[str, FarNode]()
+    for name in "abcdef":
+        made[name] = FarNode(Said(name, Address("10.0.0.7", ord(name)), push, 0.0), tmp_path)
+        them.place(made[name], made)
+    assert {name: through for name, (through, _) in them.via.items()} == {"d": "c", "e": "c"}
+    them.lose("c")
+    assert them.via == {}
+    them.place(made["d"], made)
+    assert them.via["d"][0] == "f"
 
 
 # What the hub keeps

@@ -15,7 +15,7 @@ _MOST_LISTED = 3
 @rule("not-in-sight", needs=("ranks",), names=Names.NOTHING)
 def not_in_sight(s: Situation) -> Found | None:
     """What the ranks that can be seen wait for, or have lost; nobody is accused."""
-    if not s.case.out_of_sight or s.late or s.primary_failure is not None:
+    if not s.case.out_of_sight or (s.late and s.is_hang) or s.primary_failure is not None:
         return None
     unseen = tuple(late.rank for late in sorted(s.out_of_sight, key=lambda late: late.rank))
     waiting = tuple(sorted({v for late in s.out_of_sight for v in late.victims} - set(unseen)))

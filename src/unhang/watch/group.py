@@ -1,0 +1,84 @@
+"""Of very many nodes, those that speak to the hub through this one: what they say is passed on together, and only what is new."""
+
+from __future__ import annotations
+
+from unhang.watch.messages import Push, Row, State
+
+SAME_S, ALIKE_S = 0.001, 0.2
+
+
+def row_of(known: State, state: State) -> Row | None:
+    """What is new in a state that `only_goes_on`, where the ranks are alike in it; None where they are not."""
+    step_s, moved, quiets = state.at - known.at, 0, list[float]()
+    for before, now in zip(known.ranks, state.ranks, strict=True):
+        if now.dead_s < 0:
+            quiets.append(now.quiet_s)
+            moved += step_s - (now.quiet_s - before.quiet_s) > SAME_S
+    done = (state.looked, state.told if state.looked > known.looked else None, state.still, state.is_still)
+    if not moved:
+        return Row(state.at, -1.0, *done)
+    if moved < len(quiets) or max(quiets) - min(quiets) > ALIKE_S:
+        return None
+    return Row(state.at, min(quiets), *done)
+
+
+def only_goes_on(known: State, state: State) -> bool:
+    """Whether nothing is new but how long the ranks have been quiet, and what a look showed."""
+    return _without_times(known) == _without_times(state)
+
+
+def _without_times(s: State) -> tuple[object, ...]:
+    ranks = [(r.folder, r.dead_s < 0, r.exit_code, r.has_stepped, r.has_failed) for r in s.ranks]
+    return s.hub, s.secured, s.seen, s.is_over, s.world, s.sent, ranks
+
+
+class Group:
+    """What they said. `nodes`: the last state of each."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, State] = {}
+        self._known: dict[str, State] = {}  # to the hub
+        self._news: dict[str, Push] = {}
+        self._rows: dict[str, Row] = {}
+        self._left: list[str] = []
+
+    def hear(self, node: str, push: Push) -> bool:
+        """Takes a message; returns whether the hub shall have it at once."""
+        self.nodes[node] = push.state
+        waiting, known = self._news.get(node), self._known.get(node)
+        goes_on = known is not None and only_goes_on(known, push.state)
+        is_plain = goes_on and waiting is None and not push.files and not push.gone
+        if is_plain and known is not None and (row := row_of(known, push.state)) is not None:
+            self._rows[node] = row
+            return (known.looked, known.still) != (row.looked, row.still)
+        if waiting is not None:
+            push.files = {**waiting.files, **push.files}
+            push.gone = [*waiting.gone, *push.gone]
+        self._rows.pop(node, None)
+        self._news[node] = push
+        return not goes_on
+
+    def leave(self, node: str) -> None:
+        """A node has hung up."""
+        if self.nodes.pop(node, None) is not None:
+            self._left.append(node)
+            self._known.pop(node, None)
+            self._news.pop(node, None)
+            self._rows.pop(node, None)
+
+    def take(self) -> tuple[dict[str, Push], dict[str, Row], list[str]]:
+        """What is new: whole messages, rows, and who has hung up."""
+        found = self._news, self._rows, self._left
+        self._news, self._rows, self._left = {}, {}, []
+        self._known |= {node: push.state for node, push in found[0].items()}
+        self._known |= {node: self.nodes[node] for node in found[1]}
+        return found
+
+    def begin_again(self) -> list[str]:
+        """The hub knows nothing; returns who is to tell everything."""
+        self._known, self._rows = {}, {}
+        return list(self.nodes)
+
+    def owes(self, look: int, confirm: int) -> bool:
+        """Whether somebody has not done yet what was asked."""
+        return any(s.looked < look or s.still < confirm for s in self.nodes.values() if not s.is_over and s.ranks)
