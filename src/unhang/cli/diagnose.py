@@ -135,7 +135,7 @@ def _judge(
         judged = judge_given(given, read_dumps, progress, timings.mark, log)
     timings.log()
     if shapes is not None:
-        from unhang.read.shapes import read_shapes
+        from unhang.read.case import read_shapes
 
         judged = with_names(judged, read_shapes(shapes))
     if trace is not None:

@@ -22,7 +22,7 @@ from unhang.model import (
     rank_sets,
     user_frames,
 )
-from unhang.read.inventory import OUT_OF_SIGHT
+from unhang.read.rank_folder import OUT_OF_SIGHT
 from unhang.rules.tense import both
 
 _MOST_RANGES = 12

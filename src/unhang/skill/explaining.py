@@ -259,7 +259,7 @@ def _printer(kinds: Sequence[str]) -> str:
 
 def variable_facts(name: str) -> dict[str, str] | None:
     """What is known of an environment variable, by the names of the facts; None for a name that is not known."""
-    from unhang.read.environment.tables import beliefs, variables, whose_variable
+    from unhang.read.environment.settings import beliefs, variables, whose_variable
 
     if name in variables():
         v = variables()[name]
@@ -290,7 +290,7 @@ def variable_in(word: str) -> KnownVariable | None:
 
 def variables_of(*sources: Settings) -> Iterator[KnownVariable]:
     """The variables that sources set, with what there is to say against each. Only settings are told: the rest may be secret."""
-    from unhang.read.environment.tables import in_scope
+    from unhang.read.environment.settings import in_scope
     from unhang.rules.env import judge_settings, shown
 
     by_name: dict[str, list[Assignment]] = {}
@@ -306,7 +306,7 @@ def variables_of(*sources: Settings) -> Iterator[KnownVariable]:
 
 def nearest(word: str) -> tuple[str, ...]:
     """The names that a word may have meant: spelt alike, or with the word in their name or summary."""
-    from unhang.read.environment.tables import variables
+    from unhang.read.environment.settings import variables
 
     names = [*rules_by_id(), *CAUSES, *ADVICE]
     alike = difflib.get_close_matches(word.lower().replace("_", "-"), names, 3, 0.6)

@@ -8,8 +8,16 @@ from functools import lru_cache
 from typing import TypeGuard
 
 from unhang.model import Fix
-from unhang.read.environment.settings import Assignment, Settings
-from unhang.read.environment.tables import STRICT, Variable, beliefs, tables, variables, whose_variable
+from unhang.read.environment.settings import (
+    STRICT,
+    Assignment,
+    Settings,
+    Variable,
+    beliefs,
+    tables,
+    variables,
+    whose_variable,
+)
 from unhang.rules.env.opinion import VALUE, WITHOUT, Opinion, instead
 
 _UNKNOWN, _OLD = "env-unknown", "env-deprecated"
