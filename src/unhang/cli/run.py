@@ -226,7 +226,7 @@ def _live_renderer(options: RunOptions) -> Callable[[Path], str]:
     """Makes what is shown of a hang in the watcher's process, coloured if our stderr is a terminal."""
     from unhang.diagnosis import judge_paths
     from unhang.show.reports import render
-    from unhang.show.stall import render_stall
+    from unhang.show.wait_graph import render_stall
 
     color = wants_color(2)
     ends = options.on_hang == "abort" and options.abort_after_s is not None

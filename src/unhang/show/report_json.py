@@ -11,7 +11,7 @@ from typing import Any
 
 from unhang.model import Attempt, Case, Diagnosis, Finding, Fix, HangObservation, Job
 from unhang.show.course import cost_of, stop_of
-from unhang.show.run_card import run_card
+from unhang.show.run_list import run_card
 
 SCHEMA = "unhang.report/1"
 _NUMBER_LIST = re.compile(r"\[\n\s*(-?\d+(?:,\n\s*-?\d+)*)\n\s*\]")  # JSON strings hold no raw newline

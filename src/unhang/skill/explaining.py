@@ -27,8 +27,17 @@ from unhang.rules.registry import all_rules
 from unhang.show import explain_text as show
 from unhang.show.explain_text import KnownAdvice, KnownLine, KnownVariable, Lines, Message
 from unhang.show.paper import printable
-from unhang.skill.advice import ADVICE, advice_in, advice_json, advice_on, advice_text, in_short
-from unhang.skill.topics import topics_json, topics_on, topics_text
+from unhang.skill.advice import (
+    ADVICE,
+    advice_in,
+    advice_json,
+    advice_on,
+    advice_text,
+    in_short,
+    topics_json,
+    topics_on,
+    topics_text,
+)
 
 MAX_KINDS = 200
 _SCRIPTS = {".sh", ".bash", ".zsh", ".sbatch", ".slurm", ".pbs", ".lsf", ".env", ".py", ".yaml", ".yml", ".toml"}

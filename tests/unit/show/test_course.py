@@ -16,7 +16,7 @@ from unhang.model.course import SlowerSteps, StepPace
 from unhang.read.runs import joined_course, read_course
 from unhang.show.course import course_lines, in_brief, panels, stop_in_words, stop_of
 from unhang.show.report_json import to_json
-from unhang.show.run_card import run_card
+from unhang.show.run_list import run_card
 from unhang.show.text import render_text
 from unhang.show.web_page import page_data
 
