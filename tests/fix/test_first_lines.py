@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.rules.cases import load_examples
 from unhang.analyze.situation import Situation
 from unhang.rules.registry import all_rules, judge
-from unhang.rules.tense import both, told
+from unhang.rules.wording import both, told
 from unhang.show.headline import headline
 from unhang.testing import Fires
 

@@ -40,11 +40,11 @@ class Early:
 
     def _judged(self) -> list[str]:
         from unhang.rules.base import RULES
-        from unhang.rules.job import program  # most jobs give no reason to load it
+        from unhang.rules.job import training  # most jobs give no reason to load it
         from unhang.rules.registry import judge
 
         with suppress(UnhangError):
-            rules = [r for r in RULES.values() if r.find.__module__ == program.__name__ and r.id != _TOLD_BY_ITSELF]
+            rules = [r for r in RULES.values() if r.find.__module__ == training.__name__ and r.id != _TOLD_BY_ITSELF]
             found = judge(read_bundle(self._run_dir, trusted=True), rules)
             told = (f"{f.title}{f', {f.location}' if f.location else ''}" for f in found.findings)
             texts = dict.fromkeys([*told, *(f.remark for f in found.remarks)])
