@@ -41,7 +41,7 @@ from unhang.show.course import cost_in_words, cost_of, cost_of_step, course_line
 from unhang.show.headline import certainties, certainty, filled, headline, issue_text, undecided
 from unhang.show.paper import duration, printable
 from unhang.show.rank_table import rank_columns, rank_rows
-from unhang.show.run_list import run_card
+from unhang.show.report_json import run_card
 from unhang.show.stacks import (
     ShownStack,
     compared,
