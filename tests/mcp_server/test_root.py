@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from unhang.mcp_server import server as confinement
-from unhang.mcp_server.server import OutOfRoot, confined
+from unhang.mcp_server import root as confinement
+from unhang.mcp_server.root import OutOfRoot, confined
 
 
 @pytest.fixture
