@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 
 from tests.rules.cases import load_examples
@@ -16,6 +17,7 @@ from unhang.testing import Fires
 FILE = Path(__file__).with_name("first_lines.txt")
 
 
+@cache
 def first_lines() -> str:
     lines = []
     for rule in all_rules():

@@ -51,7 +51,7 @@ def test_hang(tmp_path):
 
 def test_healthy(tmp_path):
     before = dict(os.environ)
-    mp.spawn(agrees, (tmp_path / "store",), nprocs=1)
+    mp.start_processes(agrees, (tmp_path / "store",), nprocs=1, start_method="fork")
     assert dict(os.environ) == before
 
 def test_launcher_whose_end_is_not_looked_at(tmp_path):
@@ -59,7 +59,7 @@ def test_launcher_whose_end_is_not_looked_at(tmp_path):
     subprocess.run([sys.executable, LAUNCHER, "--eager", "2", tmp_path / "train.py"])
 
 def test_exception(tmp_path):
-    mp.spawn(fails, (tmp_path / "store",), nprocs=1)
+    mp.start_processes(fails, (tmp_path / "store",), nprocs=1, start_method="fork")
 
 @pytest.mark.no_unhang
 def test_left_alone(tmp_path):
