@@ -78,12 +78,15 @@ _BARRIER = 1 + [line.strip() for line in SUITE.strip().splitlines()].index("if r
 
 
 @pytest.mark.timeout(240)
-def test_jobs_that_tests_start(pytester: pytest.Pytester) -> None:
+@pytest.mark.parametrize(
+    "how",
+    [pytest.param(("-n", "2"), id="xdist", marks=pytest.mark.whole), pytest.param(("-p", "no:xdist"), id="alone")],
+)
+def test_jobs_that_tests_start(pytester: pytest.Pytester, how: tuple[str, ...]) -> None:
     pytester.makepyfile(test_jobs=SUITE)
     pytester.runpytest_subprocess(
         "--unhang",
-        "-n",
-        "2",
+        *how,
         "--strict-markers",
         "--junitxml=all.xml",
         "--unhang-reports=kept",
