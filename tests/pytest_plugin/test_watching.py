@@ -51,7 +51,7 @@ def test_hang(tmp_path):
 
 def test_healthy(tmp_path):
     before = dict(os.environ)
-    mp.start_processes(agrees, (tmp_path / "store",), nprocs=1, start_method="fork")
+    mp.spawn(agrees, (tmp_path / "store",), nprocs=1)
     assert dict(os.environ) == before
 
 def test_launcher_whose_end_is_not_looked_at(tmp_path):
@@ -59,7 +59,7 @@ def test_launcher_whose_end_is_not_looked_at(tmp_path):
     subprocess.run([sys.executable, LAUNCHER, "--eager", "2", tmp_path / "train.py"])
 
 def test_exception(tmp_path):
-    mp.start_processes(fails, (tmp_path / "store",), nprocs=1, start_method="fork")
+    mp.spawn(fails, (tmp_path / "store",), nprocs=1)
 
 @pytest.mark.no_unhang
 def test_left_alone(tmp_path):
@@ -78,15 +78,12 @@ _BARRIER = 1 + [line.strip() for line in SUITE.strip().splitlines()].index("if r
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "how",
-    [pytest.param(("-n", "2"), id="xdist", marks=pytest.mark.whole), pytest.param(("-p", "no:xdist"), id="alone")],
-)
-def test_jobs_that_tests_start(pytester: pytest.Pytester, how: tuple[str, ...]) -> None:
+def test_jobs_that_tests_start(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_jobs=SUITE)
     pytester.runpytest_subprocess(
         "--unhang",
-        *how,
+        "-n",
+        "2",
         "--strict-markers",
         "--junitxml=all.xml",
         "--unhang-reports=kept",
