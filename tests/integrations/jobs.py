@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import subprocess
@@ -15,8 +14,6 @@ from tests.slowness import slowness
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "programs"
-# What takes seconds to import: once, not in every rank.
-FRAMEWORKS = {"lightning": "lightning.pytorch", "transformers": "transformers.trainer", "accelerate": "accelerate"}
 
 
 @dataclass(frozen=True)
@@ -45,9 +42,7 @@ def run(command: list[str], cwd: Path, limit_s: float = 50, **environment: str) 
 
 def run_ranks(ranks: int, program: str, *arguments: object, cwd: Path, **environment: str) -> Ended:
     """Runs a program of this folder in so many ranks."""
-    imported = [("--import", module) for name, module in FRAMEWORKS.items() if name in arguments]
-    options = ("--eager", *itertools.chain.from_iterable(imported))
-    return run(warm.forkrun(*options, ranks, PROGRAMS / program, *arguments), cwd, **environment)
+    return run(warm.forkrun("--eager", ranks, PROGRAMS / program, *arguments), cwd, **environment)
 
 
 def diagnose(report_dir: Path) -> dict[str, Any]:

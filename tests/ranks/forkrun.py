@@ -1,12 +1,11 @@
 """A launcher for tests that behaves like torchrun but pays for `import torch` once: it imports torch, then forks the ranks.
 
-    python forkrun.py [--port PORT] [--eager] [--import MODULE] [--grace SECONDS] [--restarts N [--own-stores]] RANKS SCRIPT ARGS...
+    python forkrun.py [--port PORT] [--eager] [--grace SECONDS] [--restarts N [--own-stores]] RANKS SCRIPT ARGS...
 
 As under torchrun the launcher hosts the store, the first failing rank ends the others after a grace period, and the exit
 code is that of the first failure. With `--port` rank 0 hosts the store on that port, as under a plain launcher. With
-`--eager` the compiler, which optimizers and DDP load and a job without torch.compile never uses, is left out. With `--import` the
-ranks find a framework imported. With `--restarts` all ranks are started again after a failure, up to N times: as under torchrun in
-the same store, or with `--own-stores` each time in another one.
+`--eager` the compiler, which optimizers and DDP load and a job without torch.compile never uses, is left out. With `--restarts` all ranks are started
+again after a failure, up to N times: as under torchrun in the same store, or with `--own-stores` each time in another one.
 A rank ends as an interpreter does: `sys.excepthook`, threads joined, `atexit`, streams flushed. Only the destruction of
 objects is left out, because in a forked gloo process it crashes now and then, which would not be the fault under test.
 """
@@ -236,7 +235,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int)
     parser.add_argument("--eager", action="store_true")
-    parser.add_argument("--import", dest="framework")
     parser.add_argument("--grace", type=float, default=GRACE_S)
     parser.add_argument("--restarts", type=int, default=0)
     parser.add_argument("--own-stores", action="store_true")
@@ -246,8 +244,6 @@ def main() -> None:
     given = parser.parse_args()
     try:
         warm_up(given.script, given.eager)
-        if given.framework:
-            importlib.import_module(given.framework)
         again = given.restarts, given.own_stores
         code = launch(given.ranks, given.port, given.grace, *again, given.script, given.arguments)
     except SystemExit as stop:
