@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 
 from unhang import __version__
-from unhang.cli.exit_codes import GENERAL, codes_of
-from unhang.cli.main import COMMANDS, cli
+from unhang.cli.main import COMMANDS, GENERAL, cli, codes_of
 
 DOCS = Path(__file__).parent
 

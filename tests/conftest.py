@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Generator
@@ -46,6 +47,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.flaky(reruns=1))
     if hasattr(config, "workerinput"):
         items[:] = in_lanes(items)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay to the end: the collector of garbage need not look at them again and again."""
+    gc.freeze()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Lanes | None:

@@ -19,6 +19,8 @@ JOB_FOLDERS = tuple(
         "unit/watch/", "attach/", "pytest_plugin/", "mcp_server/", "ci/", "unit/show/test_browser.py",
     )
 )  # fmt: skip
+# Files that share what one of them has worked out: here that of the recorded jobs.
+_TOGETHER = {"tests/fix/test_twins.py": "tests/ranks/test_recordings.py"}
 # The jobs are through when this much of the rest is: what comes last is short.
 _JOBS_END = 0.8
 
@@ -33,6 +35,7 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc]
 def unit_of(nodeid: str) -> str:
     """What one worker runs without a break: a file, or a single test that starts a job and shares nothing."""
     file = nodeid.partition("::")[0]
+    file = _TOGETHER.get(file, file)
     return nodeid if file.startswith(JOB_FOLDERS) and not _shares(file) else file
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from unhang.check.collectives.runner import Progress, Rendezvous, run_collectives
+from unhang.check.collectives import Progress, Rendezvous, run_collectives
 from unhang.check.collectives.suite import CaseResult, Limits, Stuck
 
 SMALL_BYTES = 1 << 16

@@ -15,6 +15,7 @@ import pytest
 
 from tests.check.collectives_ranks import on_torch, put_fault, run_members
 from tests.slowness import slowness
+from unhang.check.collectives import Progress
 from unhang.check.collectives.merge import (
     against,
     blame,
@@ -24,7 +25,6 @@ from unhang.check.collectives.merge import (
     save_reference,
     slow_ranks,
 )
-from unhang.check.collectives.runner import Progress
 from unhang.check.collectives.suite import FAMILIES, CaseResult, Limits, State, as_fields
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("warm_workers")
 MEMBER = """
 import sys
 from unhang.check.collectives.suite import Limits
-from unhang.check.collectives.runner import Rendezvous, run_collectives
+from unhang.check.collectives import Rendezvous, run_collectives
 run_collectives(Rendezvous(0, 2, "127.0.0.1:9", "test"), ["barrier"], limits=Limits(start_s=50))
 """
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from unhang.check import collectives
 from unhang.check.children import Worker
-from unhang.check.collectives import runner
-from unhang.check.collectives.runner import Rendezvous, run_collectives
+from unhang.check.collectives import Rendezvous, run_collectives
 from unhang.check.collectives.suite import CaseResult, Limits, State, make_plan
 from unhang.errors import WrongUsage
 
@@ -22,7 +22,7 @@ JOINED = "say(event='start', case=0); say(event='end', case=0, state='ok', secon
 
 
 def _run(monkeypatch: pytest.MonkeyPatch, body: str, limits: Limits | None = None) -> tuple[CaseResult, ...]:
-    monkeypatch.setattr(runner, "_command", lambda *_: [sys.executable, "-Sc", "\n".join([*START, body])])
+    monkeypatch.setattr(collectives, "_command", lambda *_: [sys.executable, "-Sc", "\n".join([*START, body])])
     return run_collectives(MEMBER, ["barrier"], limits=limits or Limits(case_s=30, start_s=30))
 
 

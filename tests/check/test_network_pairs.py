@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.check.test_participants import together
+from unhang.check import network
 from unhang.check.areas import CheckOptions
 from unhang.check.checking import check
-from unhang.check.network import pairs
+from unhang.check.network import peers_of, read_pairs
 from unhang.check.network.addresses import Choice, Resolved, can_bind, fits, gloo_choice, nccl_choice
 from unhang.check.network.interfaces import Interface
 from unhang.check.network.measuring import TOKEN_BYTES, Endpoint, Listening, better, flat, measure, port_range
-from unhang.check.network.pairs import peers_of, read_pairs
 from unhang.check.participants import Member, Participants
 from unhang.model import Reading
 from unhang.rules.machine.pairs import Ways, host_in_all
@@ -146,7 +146,7 @@ def tables(peer: Endpoint, mbytes_s: float = 100.0) -> list[dict[str, Any]]:
 
 
 def test_forty_hosts_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs, "measure", tables)
+    monkeypatch.setattr(network, "measure", tables)
     found = together(40, list(range(40)), lambda party: list(read_pairs(party, {})))
     peers = [int(r["peer_rank"]) for r in found[39] if isinstance(r, Reading)]
     assert peers == [0, 1, 3, 7, 15, 31]
@@ -154,7 +154,7 @@ def test_forty_hosts_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_rank_speaks_for_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs, "measure", tables)
+    monkeypatch.setattr(network, "measure", tables)
 
     def act(party: Participants) -> list[object]:
         party.member = replace(party.member, host=f"node{party.member.rank // 2}")
@@ -172,7 +172,7 @@ def test_what_stands_out_is_measured_again_before_it_is_said(monkeypatch: pytest
         turns[peer.host] = turns.get(peer.host, 0) + 1
         return tables(peer, 1.0 if peer.rank == 3 and turns[peer.host] == 3 else 100.0)
 
-    monkeypatch.setattr(pairs, "measure", unlucky)
+    monkeypatch.setattr(network, "measure", unlucky)
     found = together(4, [0, 1, 2, 3], lambda party: list(read_pairs(party, {})))
     readings = [r for each in found.values() for r in each if isinstance(r, Reading)]
     assert len(readings) == 12
@@ -181,11 +181,11 @@ def test_what_stands_out_is_measured_again_before_it_is_said(monkeypatch: pytest
 
 
 def test_a_host_that_stops_in_the_middle_is_not_called_a_bad_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs, "measure", tables)
-    monkeypatch.setattr(pairs, "_MEET_LIMIT_S", 1.0)
-    monkeypatch.setattr(pairs, "_PEER_LIMIT_S", 0.2)
-    monkeypatch.setattr(pairs, "_budget_s", lambda hosts: 1.0)
-    monkeypatch.setattr(pairs, "_GRACE_S", 0.5)
+    monkeypatch.setattr(network, "measure", tables)
+    monkeypatch.setattr(network, "_MEET_LIMIT_S", 1.0)
+    monkeypatch.setattr(network, "_PEER_LIMIT_S", 0.2)
+    monkeypatch.setattr(network, "_budget_s", lambda hosts: 1.0)
+    monkeypatch.setattr(network, "_GRACE_S", 0.5)
 
     def act(party: Participants) -> list[object]:
         if party.member.rank == 2:  # it tells where it listens, and is not seen again

@@ -95,8 +95,19 @@ def test_hosts_may_be_ahead_of_their_devices_by_any_number_of_calls(fault: str, 
     assert named(said_of(job, tmp_path)) == set(job.truth.culprits)
 
 
-@pytest.mark.parametrize("fault", [*CLEAR, "symmetric_wedge", "size_mismatch"])
-@pytest.mark.parametrize("only_open", [False, True])
+# With the completed calls there is more to go by: two of the faults stand for all.
+@pytest.mark.parametrize(
+    ("fault", "only_open"),
+    [
+        pytest.param(
+            fault,
+            only_open,
+            marks=[pytest.mark.whole] * (not only_open and fault not in ("host_holds_gil", "size_mismatch")),
+        )
+        for fault in (*CLEAR, "symmetric_wedge", "size_mismatch")
+        for only_open in (False, True)
+    ],
+)
 def test_without_any_one_dump_no_innocent_rank_is_named(fault: str, only_open: bool, tmp_path: Path) -> None:
     job = drawn(fault, 4, only_open=only_open)
     for lost in range(job.scene.world):

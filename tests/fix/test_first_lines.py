@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+from functools import cache
 from pathlib import Path
 
 from tests.rules.cases import load_examples
 from unhang.analyze.situation import Situation
 from unhang.rules.registry import all_rules, judge
-from unhang.rules.tense import both, told
+from unhang.rules.wording import both, told
 from unhang.show.headline import headline
 from unhang.testing import Fires
 
 FILE = Path(__file__).with_name("first_lines.txt")
 
 
+@cache
 def first_lines() -> str:
     lines = []
     for rule in all_rules():

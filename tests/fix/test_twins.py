@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ranks.recordings import CASES, PLACE, REPOSITORY, unpack
-from unhang.diagnosis import judge_paths
+from tests.ranks.recordings import CASES, PLACE, REPOSITORY, unpacked, verdict
 from unhang.fix import NoDiff, making, mend, with_diff
 from unhang.model import Diagnosis
 from unhang.model.findings import DIFFS
@@ -26,10 +25,9 @@ def here(name: str) -> Path:
 @pytest.fixture(scope="module")
 def with_diffs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Diagnosis, Diagnosis]]:
     """The verdict of each recording whose first finding a diff mends, without and with the diff."""
-    folder, found = tmp_path_factory.mktemp("recorded"), {}
-    unpack(folder)
+    folder, found = unpacked(tmp_path_factory.getbasetemp()), {}
     for name in sorted(CASES):
-        diagnosis = judge_paths([folder / name]).diagnosis
+        diagnosis = verdict(folder / name).diagnosis
         try:
             mend(diagnosis.findings[0], diagnosis.job.backend, here)
         except (NoDiff, IndexError):

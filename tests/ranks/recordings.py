@@ -19,10 +19,11 @@ import tarfile
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 from tests.stories.cases import BROKEN
-from unhang.diagnosis import judge_paths
+from unhang.diagnosis import Judged, judge_paths
 from unhang.show.reports import render
 
 from .faults import CRASHES, HANGS, HEALTHY, STORIES, STRAGGLERS, Case
@@ -43,7 +44,21 @@ def judged(folder: Path, case: Case) -> Result:
         f"{case.name} has changed: python -m tests.ranks.recordings {case.name}"
     )
     bundle = folder / case.name
-    return Result(json.loads(render(judge_paths([bundle]), "json")), bundle, entry["exit_code"], "", "", 0.0)
+    return Result(json.loads(render(verdict(bundle), "json")), bundle, entry["exit_code"], "", "", 0.0)
+
+
+@cache
+def verdict(bundle: Path) -> Judged:
+    """What is found in it: once for all tests of this process."""
+    return judge_paths([bundle])
+
+
+def unpacked(folder: Path) -> Path:
+    """All recordings, once for all tests of this process. `folder`: pytest's for its temporary files."""
+    place = folder / "recorded"
+    if not place.exists():
+        unpack(place)
+    return place
 
 
 def unpack(folder: Path) -> None:

@@ -343,17 +343,19 @@ def work(rank, address, culprit):
         dist.all_reduce(torch.ones(1))
 
 if __name__ == "__main__":
-    torch.multiprocessing.spawn(work, (f"tcp://127.0.0.1:{sys.argv[1]}", int(sys.argv[2])), nprocs=2)
+    given = (f"tcp://127.0.0.1:{sys.argv[1]}", int(sys.argv[2]))
+    torch.multiprocessing.start_processes(work, given, nprocs=2, start_method=sys.argv[3])
 """
 
 
-@pytest.mark.parametrize("culprit", [pytest.param(0, marks=pytest.mark.whole), 1])
-def test_spawned_ranks(culprit: int, tmp_path: Path) -> None:
+# Two more interpreters with torch tell nothing more here.
+@pytest.mark.parametrize(("culprit", "method"), [pytest.param(0, "spawn", marks=pytest.mark.whole), (1, "fork")])
+def test_spawned_ranks(culprit: int, method: str, tmp_path: Path) -> None:
     """The parent reports whichever process ended first; the cause is in the text of each."""
     script = tmp_path / "train.py"
     script.write_text(SPAWNED)
-    command = [sys.executable, str(script), _ports(1), str(culprit)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=55 * slowness(), check=False)
+    command = [sys.executable, str(script), _ports(1), str(culprit), method]
+    ended = warm.run(command, tmp_path, 55 * slowness())
     assert ended.returncode == 1, ended.stderr
     reported = ended.stderr.partition("terminated with the following error:")[2]
     assert "ValueError: bad sample" in reported, ended.stderr
@@ -391,6 +393,7 @@ ray.shutdown()
 """
 
 
+@pytest.mark.whole  # ranks that no launcher has started: test_spawned_ranks; Ray itself: tests/dumps/test_ray_engine.py
 @pytest.mark.timeout(120)
 def test_ray_actors(tmp_path: Path) -> None:
     pytest.importorskip("ray")

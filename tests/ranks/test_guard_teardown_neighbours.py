@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.slowness import slowness
-from unhang.inside.guards import watching as nearby
+from unhang.inside.guards import ending as nearby
 from unhang.inside.guards.transport import shared_memory
 from unhang.inside.guards.transport.board import Board
 

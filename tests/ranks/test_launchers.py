@@ -45,7 +45,8 @@ def _run(command: list[str], tmp_path: Path, *options: str) -> tuple[subprocess.
 
 @pytest.mark.torchrun
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("launcher", ["spawn", "plain"])
+# Plain processes are what the launcher of the tests starts, too, each without an interpreter of its own.
+@pytest.mark.parametrize("launcher", ["spawn", pytest.param("plain", marks=pytest.mark.whole)])
 def test_a_hang_is_named_under_any_launcher(launcher: str, tmp_path: Path) -> None:
     command, program, culprit = _commands(tmp_path)[launcher]
     done, report = _run(command, tmp_path)

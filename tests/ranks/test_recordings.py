@@ -9,7 +9,7 @@ import pytest
 
 from .faults import Case
 from .harness import check_fault, check_healthy
-from .recordings import CASES, judged, unpack
+from .recordings import CASES, judged, unpacked
 
 SCHEMA = jsonschema.Draft202012Validator(
     json.loads(resources.files("unhang.show").joinpath("report.schema.json").read_text())
@@ -18,8 +18,7 @@ SCHEMA = jsonschema.Draft202012Validator(
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    unpack(folder := tmp_path_factory.mktemp("recorded"))
-    return folder
+    return unpacked(tmp_path_factory.getbasetemp())
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=str)

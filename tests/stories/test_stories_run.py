@@ -36,10 +36,8 @@ def test_the_incident_is_named_rightly(case: Case, tmp_path: Path) -> None:
     check_fault(case, run_job(case, tmp_path))
 
 
-# Those that learn soonest; the others take a dozen seconds of two cores each.
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.whole] * (name not in ("reid", "async_rl"))) for name in STORIES]
-)
+# The one that learns soonest; the others take a dozen seconds of two cores each. That async_rl ends well: tests/verify/test_verify_stories.py.
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.whole] * (name != "reid")) for name in STORIES])
 def test_the_fixed_program_ends_well_and_learns(name: str, tmp_path: Path) -> None:
     result = run_job(case_of(STORIES[name], *SHORTER.get(name, ()), abort_after_s=60), tmp_path)
     check_healthy(result)
@@ -53,6 +51,7 @@ def run_by_itself(story: dict[str, Any], cwd: Path, *arguments: str) -> subproce
     return warm.run(warm.forkrun("--eager", 4, program(story), *arguments), cwd, 50 * slowness())
 
 
+@pytest.mark.whole  # smaller jobs with a stopped rank: tests/ranks/test_guard_teardown.py
 def test_a_guard_ends_the_job_whose_rank_stands_still(tmp_path: Path) -> None:
     done = run_by_itself(STORIES["masked_lm"], tmp_path, "--broken", "--guard", "--steps", "30")
     assert done.returncode, done.stdout + done.stderr

@@ -15,7 +15,7 @@ from tests.slowness import slowness
 from unhang.cli.reproduce import command
 from unhang.errors import WrongUsage
 from unhang.model import Diagnosis, Outcome
-from unhang.reproduce.as_test import MADE, regression_test
+from unhang.reproduce.reduce import MADE, regression_test
 from unhang.rules.registry import judge
 from unhang.testing import make_case
 

@@ -11,8 +11,7 @@ import pytest
 from tests.verify.made_runs import clean_run, hung_run
 from unhang.verify import runs
 from unhang.verify.runs import HowToRun, Run
-from unhang.verify.stories import Fault, find_stories
-from unhang.verify.story_faults import agrees, play_faults
+from unhang.verify.stories import Fault, agrees, find_stories, play_faults
 
 HUNG = Fault("uneven", "hang", "code-divergence", (0,))
 

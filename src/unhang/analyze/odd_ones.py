@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from unhang.analyze.going_on import may_wait, missing_by_lines, silent_ranks
 from unhang.analyze.own_lines import OwnLine, before_the_wait, by_rank, own_lines
 from unhang.model.lazy_pattern import lazy_pattern
-from unhang.read.logs.last_words import is_last_word
+from unhang.read.logs.attempts import is_last_word
 
 if TYPE_CHECKING:
     from unhang.analyze.situation import Situation

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from unhang.check.devices.nvml import load_nvml
+from unhang.check.devices.vendors import load_nvml
 
 PROC = Path("/proc")
 _SOCKET = re.compile(r"socket:\[(\d+)\]")

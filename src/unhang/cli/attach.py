@@ -143,7 +143,7 @@ def _folders(wanted: Path, is_default: bool) -> tuple[Path, Path]:
 
 def _show(judged: Judged, report_dir: Path, shown: Shown) -> int:
     from unhang.show.reports import render, write_reports
-    from unhang.watch.kept import point_latest
+    from unhang.watch.folders import point_latest
     from unhang.watch.options import default_report_dir
 
     failures = write_reports(judged, report_dir)

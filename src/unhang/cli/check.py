@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from unhang.cli.options import format_option, output_option
-from unhang.cli.own_process import need_torch
-from unhang.cli.streams import wants_color, write_out
+from unhang.cli.streams import need_torch, wants_color, write_out
 from unhang.errors import WrongUsage
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unhang.cli.own_process import need_torch
 from unhang.cli.run import seconds
+from unhang.cli.streams import need_torch
 
 if TYPE_CHECKING:
     from unhang.verify.runs import HowToRun
@@ -50,7 +50,7 @@ def command(
     folder = report_dir or Path("unhang-reports") / time.strftime(f"{name}-%Y%m%d-%H%M%S")
     how = _how(options, run_limit, show_output)
     if plays_faults:
-        from unhang.verify.story_faults import play_faults
+        from unhang.verify.stories import play_faults
 
         return play_faults([chosen] if story else stories.values(), folder.absolute(), how, click.echo)
     return play(chosen, folder.absolute(), how, click.echo)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
+import threading
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -14,15 +18,17 @@ import click
 from unhang import remarks
 from unhang.cli.annotating import FORMATS, verdict_in
 from unhang.cli.options import format_option, output_option
-from unhang.cli.own_process import Timings
-from unhang.cli.streams import FILE, Progress, log, wants_color, write_out
+from unhang.cli.streams import FILE, Progress, Timings, log, wants_color, write_out
+from unhang.diagnosis import judge_case
 from unhang.errors import WrongUsage
+from unhang.read.given import STDIN, Given
+from unhang.read.logs.case import case_of_outputs
+from unhang.read.logs.follow import FollowedLog, follow
+from unhang.show.reports import render
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from unhang.read.bundle import ReadDumps
-    from unhang.read.given import Given, Opened
+    from unhang.read.given import Opened
     from unhang.read.runs import Job
 
 
@@ -89,7 +95,7 @@ def command(
 
     found = given_paths(paths)
     if follow:
-        from unhang.cli.following import follow_log
+        from unhang.cli.diagnose import follow_log
 
         return follow_log(found, output_format, output)
     color = output is None and wants_color(1)
@@ -135,7 +141,7 @@ def _judge(
         judged = judge_given(given, read_dumps, progress, timings.mark, log)
     timings.log()
     if shapes is not None:
-        from unhang.read.shapes import read_shapes
+        from unhang.read.case import read_shapes
 
         judged = with_names(judged, read_shapes(shapes))
     if trace is not None:
@@ -191,3 +197,56 @@ def newest_report(environ: Mapping[str, str]) -> tuple[Given, ...]:
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began_ns(jobs[0]) / 1e9))
     log(f"{', '.join(map(str, newest))} is the newest report, of a run that began {began}")
     return tuple(newest)
+
+
+# `unhang diagnose --follow LOG`: a verdict as soon as a growing log gives one, and again when it says something new.
+
+_PAUSE_S = 0.5
+
+
+def follow_log(paths: Sequence[Given], output_format: str, output: Path | None) -> int:
+    """Follows one log until it is interrupted; returns the exit code of the last verdict.
+
+    Raises:
+        WrongUsage: it was not given exactly one file of this machine, or something that cannot be repeated.
+    """
+    if len(paths) != 1 or not isinstance(paths[0], Path) or str(paths[0]) == STDIN:
+        raise WrongUsage("--follow takes exactly one file")
+    if output is not None or output_format == "html":
+        raise WrongUsage("--follow writes text or JSON to stdout, once for each verdict")
+    path, shown, code = paths[0], "", 3
+    followed = FollowedLog(str(path))
+    log(f"following {path}; end with Ctrl-C")
+    with _until_interrupted() as stopped:
+        for lines in follow(path, stopped.is_set, pause=lambda seconds: _pause(stopped, seconds)):
+            if not lines or not followed.take(lines):
+                continue
+            judged = judge_case(case_of_outputs([followed.output()]))
+            code, findings = judged.diagnosis.exit_code, judged.diagnosis.findings
+            first = findings[0].title if findings else ""  # a log without trouble is not shown
+            if first != shown:
+                shown = first
+                sys.stdout.buffer.write(render(judged, output_format))
+                sys.stdout.buffer.flush()
+    return code
+
+
+def _pause(stopped: threading.Event, seconds: float) -> None:
+    stopped.wait(min(seconds, _PAUSE_S))
+
+
+@contextmanager
+def _until_interrupted() -> Iterator[threading.Event]:
+    """An event that Ctrl-C or SIGTERM sets, unless the caller ignores it; the old handlers come back afterwards."""
+    stopped = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopped.set()
+
+    heard = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
+    old = {number: signal.signal(number, stop) for number in heard}
+    try:
+        yield stopped
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

@@ -43,7 +43,7 @@ def defaults_of(name: str, command: click.Command, environ: Mapping[str, str], s
     Raises:
         WrongUsage: the file is no TOML, or it has a key or a value that makes no sense.
     """
-    from unhang.read.pyproject import nearest_table
+    from unhang.read.files import nearest_table
 
     path, tables = nearest_table(start)
     if path is None:

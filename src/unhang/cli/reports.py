@@ -57,7 +57,7 @@ def open_(report: str | None) -> int:
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
 def prune(keep: str, dry_run: bool) -> int:
     """Remove all reports but the newest N, or those of runs that ended well. Anything that is not a report of unhang stays."""
-    from unhang.watch.kept import kept_in, remove, to_remove
+    from unhang.watch.folders import kept_in, remove, to_remove
 
     folder = _folder()
     kept = kept_in(folder)

@@ -104,7 +104,7 @@ def _judged(arguments: tuple[str, ...]) -> tuple[Judged, Path]:
 
 
 def _write_test(arguments: tuple[str, ...], path: Path, limit_s: float | None) -> None:
-    from unhang.reproduce.as_test import MADE, regression_test
+    from unhang.reproduce.reduce import MADE, regression_test
 
     judged, _ = _judged(arguments)
     text = regression_test(judged.diagnosis, judged.case.job.command, path, limit_s)

@@ -18,8 +18,8 @@ from unhang.cli.options import did_you_mean, format_option, output_option
 from unhang.cli.streams import Progress, log, wants_color, write_out
 from unhang.errors import CannotWrite, NoNumpy
 from unhang.numeric import has_numpy
+from unhang.watch.folders import parse_keep
 from unhang.watch.joining import JoinWishes, find_join
-from unhang.watch.kept import parse_keep
 from unhang.watch.options import (
     Headline,
     OnHang,
@@ -238,7 +238,7 @@ def _live_renderer(options: RunOptions) -> Callable[[Path], str]:
     """Makes what is shown of a hang in the watcher's process, coloured if our stderr is a terminal."""
     from unhang.diagnosis import judge_paths
     from unhang.show.reports import render
-    from unhang.show.stall import render_stall
+    from unhang.show.wait_graph import render_stall
 
     color = wants_color(2)
     ends = options.on_hang == "abort" and options.abort_after_s is not None
@@ -314,7 +314,7 @@ def run_and_report(
 
 def _tidy(report_dir: Path, keep: str) -> None:
     """Leads `latest` to this report, and removes those that are too many."""
-    from unhang.watch.kept import kept_in, point_latest, remove, to_remove
+    from unhang.watch.folders import kept_in, point_latest, remove, to_remove
 
     point_latest(report_dir)
     if keep not in ("all", "failed"):

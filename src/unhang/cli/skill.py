@@ -39,7 +39,7 @@ def install(target: Path | None, force: bool) -> int:
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
 def check(folder: Path) -> int:
     """Check a skill against the format: names, limits, links."""
-    from unhang.skill.validate import validate
+    from unhang.skill.folder import validate
 
     problems = validate(folder)
     for problem in problems:

@@ -10,7 +10,7 @@ from typing import Any
 
 from unhang.errors import WrongUsage
 from unhang.lint.cards import chosen
-from unhang.read.pyproject import nearest_table
+from unhang.read.files import nearest_table
 
 _KEYS = {"select", "extend-select", "ignore", "per-file-ignores", "exclude", "depth"}
 DEPTH = 3  # of those that are further away one in six was right, in code that the rules had not seen

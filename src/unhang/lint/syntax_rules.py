@@ -255,7 +255,7 @@ def settings(s: Syntax) -> None:
     if not any(name.startswith(("NCCL_", "TORCH_", "GLOO_", "CUDA_")) for _, _, name, _ in s.environment):
         return
     from unhang.model.findings import WRONG
-    from unhang.read.environment.python_code import read_python
+    from unhang.read.environment.sources import read_python
     from unhang.rules.env import judge_settings
 
     lines = {getattr(node, "lineno", 0): node for _, node, _, _ in s.environment}

@@ -19,7 +19,7 @@ import pytest
 
 from unhang.errors import UnhangError
 from unhang.pytest_plugin.hooks import reports_of, seconds_of
-from unhang.pytest_plugin.verdict import Verdict, folder_for, read_verdict
+from unhang.pytest_plugin.ranks import Verdict, folder_for, read_verdict
 
 _POLL_S = 0.1
 _END_S = 15.0  # ending a hung job takes up to 8 s, and the last look of the watcher before it a few

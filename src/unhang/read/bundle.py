@@ -15,7 +15,7 @@ from unhang.numeric import has_numpy
 from unhang.read.case import assemble
 from unhang.read.dumps.shard import DumpFile
 from unhang.read.gathered import Gathered, Progress, gather
-from unhang.read.inventory import NO_DUMP
+from unhang.read.rank_folder import NO_DUMP
 
 if TYPE_CHECKING:
     from unhang.read.dumps.engine import Engine

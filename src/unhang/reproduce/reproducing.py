@@ -21,10 +21,9 @@ from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.model import Diagnosis
 from unhang.model.rank_sets import name_ranks
-from unhang.reproduce.program import render
+from unhang.reproduce.program import render, wrong_result
 from unhang.reproduce.schedule import ROOTED, Schedule, Step, few_ranks, leap, shrink
 from unhang.reproduce.schedule_cut import NotReproducible, cut
-from unhang.reproduce.wrong_result import wrong_result
 
 LIMIT_S = 60.0
 TRIAL_QUIET_S, _TRIAL_LIMIT_S = 0.8, 20.0

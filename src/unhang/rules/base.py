@@ -13,7 +13,7 @@ from typing import Any
 
 from unhang.analyze.situation import Situation
 from unhang.model import Case, EvidenceLine, Finding, Fix, Gate, Location
-from unhang.rules.tense import in_tense
+from unhang.rules.wording import in_tense
 
 HEADINGS = {
     "detects": "What it detects",

@@ -17,7 +17,7 @@ from unhang.model import CollectiveCall, EvidenceLine, Frame, ProcessGroup, Rank
 from unhang.rules import wording as w
 from unhang.rules.base import Found
 from unhang.rules.failure import NO_WORDS
-from unhang.rules.tense import both
+from unhang.rules.wording import both
 
 _MOST_THREADS = 6
 # What works gets more, also on a machine with ten times the load. Our looks cost the rank itself some of a second.

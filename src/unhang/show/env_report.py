@@ -8,7 +8,7 @@ from typing import Any
 
 from unhang.errors import WrongUsage
 from unhang.model import Finding, Fix
-from unhang.read.environment.tables import Variable, beliefs, tables, variables
+from unhang.read.environment.settings import Variable, beliefs, tables, variables
 from unhang.rules.env import EnvVerdict
 from unhang.show.check_report import SEVERITIES, count, count_findings
 from unhang.show.paper import Paper, text_width

@@ -30,7 +30,7 @@ from unhang.show.course import (
 )
 from unhang.show.headline import certainty, ended, filled, headline, undecided
 from unhang.show.paper import Paper, duration
-from unhang.show.run_card import run_card
+from unhang.show.report_json import run_card
 from unhang.show.stacks import ShownStack, compared, frames_of, last_calls, line_of, native_rows, short_place
 from unhang.show.wait_graph import WaitGraph, WaitNode, wait_graph, without_wait
 

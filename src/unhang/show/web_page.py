@@ -24,14 +24,24 @@ from unhang.model.findings import NO_HELP
 from unhang.model.rank_sets import fold_ranks, name_ranks
 from unhang.numeric import has_numpy, np, npt
 from unhang.read.redact import redact_text
-from unhang.show.answer import about_rule, behind, evidence, log_lines, remedies, verdict, wait_rows
+from unhang.show.answer import (
+    Markup,
+    about_rule,
+    behind,
+    evidence,
+    log_lines,
+    markup,
+    remedies,
+    table,
+    tag,
+    verdict,
+    wait_rows,
+)
 from unhang.show.course import cost_in_words, cost_of, cost_of_step, course_lines, panels, stop_in_words, stop_of
-from unhang.show.headline import certainties, certainty, filled, headline, undecided
-from unhang.show.issue_text import issue_text
-from unhang.show.markup import Markup, markup, table, tag
+from unhang.show.headline import certainties, certainty, filled, headline, issue_text, undecided
 from unhang.show.paper import duration, printable
 from unhang.show.rank_table import rank_columns, rank_rows
-from unhang.show.run_card import run_card
+from unhang.show.report_json import run_card
 from unhang.show.stacks import (
     ShownStack,
     compared,

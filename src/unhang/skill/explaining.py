@@ -27,8 +27,17 @@ from unhang.rules.registry import all_rules
 from unhang.show import explain_text as show
 from unhang.show.explain_text import KnownAdvice, KnownLine, KnownVariable, Lines, Message
 from unhang.show.paper import printable
-from unhang.skill.advice import ADVICE, advice_in, advice_json, advice_on, advice_text, in_short
-from unhang.skill.topics import topics_json, topics_on, topics_text
+from unhang.skill.advice import (
+    ADVICE,
+    advice_in,
+    advice_json,
+    advice_on,
+    advice_text,
+    in_short,
+    topics_json,
+    topics_on,
+    topics_text,
+)
 
 MAX_KINDS = 200
 _SCRIPTS = {".sh", ".bash", ".zsh", ".sbatch", ".slurm", ".pbs", ".lsf", ".env", ".py", ".yaml", ".yml", ".toml"}
@@ -259,7 +268,7 @@ def _printer(kinds: Sequence[str]) -> str:
 
 def variable_facts(name: str) -> dict[str, str] | None:
     """What is known of an environment variable, by the names of the facts; None for a name that is not known."""
-    from unhang.read.environment.tables import beliefs, variables, whose_variable
+    from unhang.read.environment.settings import beliefs, variables, whose_variable
 
     if name in variables():
         v = variables()[name]
@@ -290,7 +299,7 @@ def variable_in(word: str) -> KnownVariable | None:
 
 def variables_of(*sources: Settings) -> Iterator[KnownVariable]:
     """The variables that sources set, with what there is to say against each. Only settings are told: the rest may be secret."""
-    from unhang.read.environment.tables import in_scope
+    from unhang.read.environment.settings import in_scope
     from unhang.rules.env import judge_settings, shown
 
     by_name: dict[str, list[Assignment]] = {}
@@ -306,7 +315,7 @@ def variables_of(*sources: Settings) -> Iterator[KnownVariable]:
 
 def nearest(word: str) -> tuple[str, ...]:
     """The names that a word may have meant: spelt alike, or with the word in their name or summary."""
-    from unhang.read.environment.tables import variables
+    from unhang.read.environment.settings import variables
 
     names = [*rules_by_id(), *CAUSES, *ADVICE]
     alike = difflib.get_close_matches(word.lower().replace("_", "-"), names, 3, 0.6)

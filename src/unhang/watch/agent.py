@@ -24,8 +24,7 @@ from unhang.watch.course import Course
 from unhang.watch.options import RunOptions
 from unhang.watch.process import WorkProbe, oom_kills
 from unhang.watch.ranks import DEATH_GRACE_S, DeathClock, WatchedRank, death_grace_s, write_whole
-from unhang.watch.silence import Silence
-from unhang.watch.suspicion import FIRST_LOOK_S, START_UP_STALL_S, Patience
+from unhang.watch.suspicion import FIRST_LOOK_S, START_UP_STALL_S, Patience, Silence
 from unhang.watch.unregistered import adopt_missing, disown, is_adopted, may_still_come
 
 POLL_S = 0.2

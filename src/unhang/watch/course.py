@@ -19,9 +19,7 @@ from typing import Any
 
 from unhang.model.course import ranks_by_phase
 from unhang.model.rank_sets import name_ranks
-from unhang.watch.devices import DeviceProbe
-from unhang.watch.early import Early
-from unhang.watch.libraries import Libraries
+from unhang.watch.beside import DeviceProbe, Early, Libraries
 from unhang.watch.ranks import WatchedRank, write_whole
 
 COURSE = "course.json"

@@ -12,7 +12,7 @@ import pytest
 from unhang.analyze.element_counts import named
 from unhang.cli.main import main
 from unhang.errors import UnreadableInput
-from unhang.read.shapes import read_shapes
+from unhang.read.case import read_shapes
 
 TEXT = Path(__file__).parents[2] / "stories" / "texts" / "masked_lm.md"
 MODEL = {

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from tests.check.forked import forked
-from unhang.check.devices import NoDevices, amd, devices, own_device, visible
-from unhang.check.devices.nvml import sysfs_bus
-from unhang.check.devices.pci import between, bridges, redirects
+from unhang.check.devices import NoDevices, devices, own_device, vendors, visible
+from unhang.check.devices.vendors import between, bridges, redirects, sysfs_bus
 
 UUIDS = ("GPU-aa11", "GPU-ab22", "GPU-b333")
 
@@ -139,7 +138,7 @@ def test_devices_of_amd(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent() -> Any:
         raise ImportError
 
-    monkeypatch.setattr(amd, "load_amdsmi", Amd)
+    monkeypatch.setattr(vendors, "load_amdsmi", Amd)
     monkeypatch.setattr("unhang.check.devices.limited", forked)
     found = devices(lambda index, count: True, absent)
     assert (found.vendor, found.driver) == ("amd", {"count": 2})
@@ -150,15 +149,15 @@ def test_devices_of_amd(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_binding_of_amd_without_rocm_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "amdsmi.py").write_text("import os\nos.environ['ROCM_ROOT_THAT_IS_NOT_SET']\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(amd.CannotRead, match="KeyError"):
-        amd.load_amdsmi()
+    with pytest.raises(vendors.CannotRead, match="KeyError"):
+        vendors.load_amdsmi()
 
 
 def test_no_device_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     def cannot() -> Any:
-        raise amd.CannotRead("amdsmi is not installed")
+        raise vendors.CannotRead("amdsmi is not installed")
 
-    monkeypatch.setattr(amd, "load_amdsmi", cannot)
+    monkeypatch.setattr(vendors, "load_amdsmi", cannot)
     monkeypatch.setattr("unhang.check.devices.limited", forked)
     with pytest.raises(NoDevices, match="amdsmi is not installed"):
         devices(lambda index, count: True, lambda: SimpleNamespace(NVMLError=OSError, nvmlInit=_fails))

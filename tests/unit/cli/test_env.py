@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from unhang.cli.env import command
 from unhang.errors import NothingToJudge, UnreadableInput, WrongUsage
 from unhang.model import Finding
-from unhang.read.environment.python_code import read_python
-from unhang.read.environment.sources import of_process
+from unhang.read.environment.sources import of_process, read_python
 from unhang.read.environment.texts import read_config, read_log, read_shell
 from unhang.rules.env import judge_settings
 from unhang.rules.env.known import distance, nearest

@@ -11,7 +11,7 @@ from tests import warm
 from tests.slowness import slowness
 
 from unhang.cli.main import main
-from unhang.watch.kept import Kept, kept_in, parse_keep, point_latest, remove, to_remove
+from unhang.watch.folders import Kept, kept_in, parse_keep, point_latest, remove, to_remove
 
 
 @pytest.fixture

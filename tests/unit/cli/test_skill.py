@@ -18,8 +18,7 @@ from unhang.rules.decision_tree import QUESTIONS, rules_by_id
 from unhang.rules.registry import judge
 from unhang.show.report_json import to_json
 from unhang.skill.advice import ADVICE
-from unhang.skill.folder import MAIN, NAME, default_target, skill_files
-from unhang.skill.validate import MAX_BODY_LINES, front_matter, split, validate
+from unhang.skill.folder import MAIN, MAX_BODY_LINES, NAME, default_target, front_matter, skill_files, split, validate
 from unhang.testing import make_case
 
 TOLD = pytest.CaptureFixture[str]

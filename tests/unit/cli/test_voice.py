@@ -14,8 +14,7 @@ import pytest
 from docs.make_commands import pages
 from tests.slowness import slowness
 
-from unhang.cli.exit_codes import GENERAL, OF_COMMAND, codes_of
-from unhang.cli.main import COMMANDS, cli, main
+from unhang.cli.main import COMMANDS, GENERAL, OF_COMMAND, cli, codes_of, main
 
 ROOT = Path(__file__).parents[3]
 

@@ -11,10 +11,16 @@ import pytest
 
 from unhang.errors import UnreadableInput
 from unhang.read.environment import rebuild
-from unhang.read.environment.python_code import read_notebook, read_python
-from unhang.read.environment.settings import Settings
-from unhang.read.environment.sources import files_below, of_pid, of_process, read_source, read_sources
-from unhang.read.environment.tables import beliefs, in_scope, tables, variables, whose_variable
+from unhang.read.environment.settings import Settings, beliefs, in_scope, tables, variables, whose_variable
+from unhang.read.environment.sources import (
+    files_below,
+    of_pid,
+    of_process,
+    read_notebook,
+    read_python,
+    read_source,
+    read_sources,
+)
 from unhang.read.environment.texts import read_config, read_json_text, read_log, read_shell
 
 

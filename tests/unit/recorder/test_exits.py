@@ -170,7 +170,16 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(("how", "method"), [("torch", "spawn"), ("torch", "fork"), ("process", "fork")])
+@pytest.mark.parametrize(
+    ("how", "method"),
+    [
+        pytest.param(
+            "torch", "spawn", marks=pytest.mark.whole
+        ),  # spawned ranks under `unhang run`: tests/ranks/test_launchers.py
+        ("torch", "fork"),
+        ("process", "fork"),
+    ],
+)
 def test_multiprocessing_children(tmp_path: Path, run_dir: Path, how: str, method: str) -> None:
     path = write(tmp_path, "spawn.py", SPAWN)
     ended = (python if method == "spawn" else warm_python)(path, how, method, env=environment(run_dir))

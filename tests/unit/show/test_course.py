@@ -15,8 +15,7 @@ from unhang.model import Case, Course, Frame, PassedStall, ProcessGroup, RankIde
 from unhang.model.course import SlowerSteps, StepPace
 from unhang.read.runs import joined_course, read_course
 from unhang.show.course import course_lines, in_brief, panels, stop_in_words, stop_of
-from unhang.show.report_json import to_json
-from unhang.show.run_card import run_card
+from unhang.show.report_json import run_card, to_json
 from unhang.show.text import render_text
 from unhang.show.web_page import page_data
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.check.fake_nvml import FakeNvml
 
+from unhang.watch.beside import DeviceProbe
 from unhang.watch.course import COURSE, Course, Series, StepTimes
-from unhang.watch.devices import DeviceProbe
 
 POLL_S = 0.2
 DATA, BACKWARD = 1, 3

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.watch.libraries import EACH_S, Libraries
+from unhang.watch.beside import EACH_S, Libraries
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from unhang.watch import silence
+from unhang.watch import suspicion
 from unhang.watch.options import RunOptions, SeenOutside
-from unhang.watch.silence import Said, Silence
+from unhang.watch.suspicion import Said, Silence
 
 STANDS = SeenOutside("stalled", "ranks 0, 1 wait in all_reduce for rank 2", (0, 1))
 ELSEWHERE = SeenOutside("stalled", "ranks 0, 1 wait in barrier for rank 2", (0, 1))
@@ -29,8 +29,8 @@ class Watched:
             self.now += 3
             return left.pop(0) if len(left) > 1 else left[0]
 
-        monkeypatch.setattr(silence.time, "monotonic", lambda: self.now)
-        monkeypatch.setattr(silence, "unrecorded", lambda pid, only_launched, only_misled: [0, 1, 2])
+        monkeypatch.setattr(suspicion.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(suspicion, "unrecorded", lambda pid, only_launched, only_misled: [0, 1, 2])
         options = RunOptions(report_dir=folder, stall_after_s=asked_s, look_outside=look)
         self.silence = Silence(options, folder, 1)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from unhang.check.areas import Context
+from unhang.check.children import Worker, worker_command
 from unhang.check.collectives.merge import (
     CaseTable,
     Reference,
@@ -19,12 +24,189 @@ from unhang.check.collectives.merge import (
     save_reference,
     slow_ranks,
 )
-from unhang.check.collectives.runner import Progress, Rendezvous, run_collectives
-from unhang.check.collectives.suite import CaseResult, Limits, State, as_fields
+from unhang.check.collectives.suite import (
+    DEFAULT_LARGEST_BYTES,
+    Case,
+    CaseResult,
+    Limits,
+    State,
+    Stuck,
+    as_fields,
+    make_plan,
+)
 from unhang.check.devices import backend_and_device
 from unhang.errors import UnhangError
 from unhang.model import Reading, Unavailable
 from unhang.model.evidence import Value
+
+# The side of `unhang check` that never joins a group: it starts the worker, listens, and ends it when it hangs.
+
+_END_WAIT_S, _POLL_S = 5.0, 0.2
+# torch keeps its record of calls in memory, and writes no dump of its own when we end a hang.
+_DEFAULTS = {"OMP_NUM_THREADS": "1", "TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rendezvous:
+    """One rank's place. `store` ("host:port") is a TCPStore server that the caller of rank 0 holds; `prefix` is new in each run."""
+
+    rank: int
+    world_size: int
+    store: str
+    prefix: str
+    backend: str = "gloo"
+    local_rank: int = 0
+
+    @property
+    def device(self) -> str:
+        """The type of device whose memory the backend moves."""
+        return "cuda" if self.backend == "nccl" else "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far this rank is: `done` of `total` cases, and the one that it is in. `state` is None while it runs."""
+
+    rank: int
+    done: int
+    total: int
+    name: str
+    state: State | None = None
+
+
+class _Run:
+    """What has been heard of the worker so far."""
+
+    def __init__(
+        self, place: Rendezvous, plan: Sequence[Case], limits: Limits, on_progress: Callable[[Progress], None]
+    ) -> None:
+        self.place, self.plan, self.limits, self.on_progress = place, plan, limits, on_progress
+        self.results: list[CaseResult] = []
+        self.is_done = False
+        self.moved_at = time.monotonic()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.entered, self.stuck, self.waiting_for = False, None, ()
+
+    entered: bool
+    stuck: Stuck | None
+    waiting_for: tuple[int, ...]
+
+    @property
+    def at(self) -> int:
+        """The number of the case that comes next or is under way."""
+        return len(self.results)
+
+    def hear(self, line: dict[str, Any]) -> None:
+        """Takes one line of the worker. A line that makes no sense is left out."""
+        event, case = line.get("event"), line.get("case")
+        if event == "done":
+            self.is_done = True
+        elif event == "waiting":
+            self.waiting_for = tuple(line.get("ranks", ()))
+        elif case == self.at and self.at < len(self.plan):
+            if event == "start":
+                self.entered, self.moved_at = True, time.monotonic()
+                self.on_progress(Progress(self.place.rank, self.at, len(self.plan), self.plan[self.at].name))
+            elif event == "stuck":
+                with suppress(msgspec.ValidationError):
+                    self.stuck = msgspec.convert(line.get("stuck"), Stuck)
+            elif event == "end":
+                self._take_end({key: value for key, value in line.items() if key not in ("event", "case")})
+
+    def _take_end(self, fields: dict[str, Any]) -> None:
+        is_late = time.monotonic() - self.moved_at > self.limit_s
+        if is_late and fields.get("state") == State.ERROR and self.entered:
+            # It hung, and raises only now that a peer which hung as well has been ended.
+            self.add_unfinished(State.HUNG, f"{self.why_late()}, then {fields.get('reason', '')}")
+        else:
+            self.add(**fields)
+
+    def why_late(self) -> str:
+        """What is known of a case that takes too long."""
+        words = [f"{'did not end' if self.entered else 'not entered'} within {self.limit_s:g} s"]
+        words += [f"waits for ranks {list(self.waiting_for)}"] if self.waiting_for else []
+        words += [f"stands at {self.stuck.stack[-1]}"] if self.stuck and self.stuck.stack else []
+        return ", ".join(words)
+
+    def add(self, state: State | str, **more: Any) -> None:
+        """Notes how the case that is under way went."""
+        case = self.plan[self.at]
+        fields = {"case": self.at, "name": case.name, "op": case.op, "group": case.group, "state": state, **more}
+        result = msgspec.convert(fields, CaseResult)
+        self.results.append(result)
+        self.moved_at = time.monotonic()
+        self._forget()
+        self.on_progress(Progress(self.place.rank, self.at, len(self.plan), case.name, result.state))
+
+    def add_unfinished(self, state: State, reason: str) -> None:
+        """Notes that the case under way did not end, and that those behind it were not run."""
+        name = self.plan[self.at].name
+        stuck, waiting_for = msgspec.to_builtins(self.stuck), self.waiting_for
+        self.add(state, reason=reason, entered=self.entered, stuck=stuck, waiting_for=waiting_for)
+        self.add_rest(f"the worker did not get past {name}")
+
+    def add_rest(self, reason: str) -> None:
+        """Notes that all further cases were not run."""
+        while self.at < len(self.plan):
+            self.add(State.NOT_RUN, entered=False, reason=reason)
+
+    @property
+    def limit_s(self) -> float:
+        """How long the case under way may take."""
+        return self.limits.case_s if self.at else self.limits.start_s
+
+
+def run_collectives(
+    place: Rendezvous,
+    names: Sequence[str] = ("all",),
+    largest_bytes: int = DEFAULT_LARGEST_BYTES,
+    limits: Limits | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> tuple[CaseResult, ...]:
+    """Runs the collectives as this rank in a process of its own; all ranks call it with the same arguments.
+
+    Returns:
+        One result for each case of `suite.make_plan`, in its order, whatever happened.
+
+    Blocks: up to `limits.run_s`, and up to `limits.settle_s` and a few seconds to end the worker.
+
+    Raises:
+        WrongUsage: a name selects nothing.
+    """
+    limits = limits or Limits()
+    plan = make_plan(place.world_size, names, largest_bytes)
+    run = _Run(place, plan, limits, on_progress)
+    run_until = run.moved_at + limits.run_s
+    with Worker(_command(place, names, largest_bytes, limits), {**_DEFAULTS, **os.environ}) as worker:
+        while not run.is_done and not worker.is_silent:
+            for line in worker.lines(_POLL_S):
+                run.hear(line)
+            now = time.monotonic()
+            if now > run_until:
+                run.add_rest(f"the {limits.run_s:g} s for all collectives were used up")
+                return tuple(run.results)
+            if now > run.moved_at + run.limit_s + limits.settle_s and not run.is_done:
+                condition = worker.condition()
+                run.add_unfinished(State.HUNG, run.why_late() + (f", {condition}" if condition else ""))
+                return tuple(run.results)
+        if run.is_done:
+            worker.wait_for_end(limits.case_s + limits.settle_s)
+        elif run.at < len(plan):
+            run.add_unfinished(State.DIED, worker.last_words(_END_WAIT_S))
+    run.add_rest("an earlier case failed")
+    return tuple(run.results)
+
+
+def _command(place: Rendezvous, names: Sequence[str], largest_bytes: int, limits: Limits) -> list[str]:
+    options = {
+        "rank": place.rank, "world": place.world_size, "local-rank": place.local_rank, "largest": largest_bytes,
+        "backend": place.backend, "store": place.store, "prefix": place.prefix, "device": place.device,
+        "names": ",".join(names), "limit": limits.case_s, "start-limit": limits.start_s,
+    }  # fmt: skip
+    return worker_command("unhang.check.collectives.worker", options)
+
 
 SCOPE = "rank"
 LIMIT_S = 1.0

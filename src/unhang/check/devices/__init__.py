@@ -12,9 +12,8 @@ from typing import Any
 
 from unhang.check.areas import Context
 from unhang.check.calls import Died, TookTooLong, limited
-from unhang.check.devices import amd, nvml
-from unhang.check.devices.nvml import Fields
-from unhang.check.devices.pci import between
+from unhang.check.devices import vendors
+from unhang.check.devices.vendors import Fields, between
 from unhang.check.participants import Member
 from unhang.model import Reading, Unavailable
 
@@ -119,7 +118,7 @@ class Devices:
     peers: Fields = field(default_factory=dict)
 
 
-def devices(in_detail: Callable[[int, int], bool], loads: Callable[[], Any] = nvml.load_nvml) -> Devices:
+def devices(in_detail: Callable[[int, int], bool], loads: Callable[[], Any] = vendors.load_nvml) -> Devices:
     """What there is. A driver in trouble does not answer at all, and who asks it cannot be ended: a child asks it.
 
     Args:
@@ -157,33 +156,33 @@ def nvidia(loads: Callable[[], Any], in_detail: Callable[[int, int], bool], pid:
     try:
         library.nvmlInit()
     except library.NVMLError as error:
-        if error.value in (nvml.NOT_LOADED, nvml.NO_LIBRARY, nvml.NO_PERMISSION):
+        if error.value in (vendors.NOT_LOADED, vendors.NO_LIBRARY, vendors.NO_PERMISSION):
             return {"absent": f"NVML: {error}"}
-        return {"driver": {"problem": str(error), "is_mismatch": error.value == nvml.MISMATCH}}
+        return {"driver": {"problem": str(error), "is_mismatch": error.value == vendors.MISMATCH}}
     try:
-        driver = nvml.system(library)
+        driver = vendors.system(library)
         count = int(driver["count"] or 0)
         if not count:
             return {"absent": "the driver of NVIDIA has no device"}
         wanted = [index for index in range(count) if in_detail(index, count)]
-        found = [nvml.state(library, i) if i in wanted else nvml.identity(library, i) for i in range(count)]
+        found = [vendors.state(library, i) if i in wanted else vendors.identity(library, i) for i in range(count)]
         used = [
-            {**p, "index": i, "uuid": found[i].get("uuid")} for i in wanted for p in nvml.processes(library, i, pid)
+            {**p, "index": i, "uuid": found[i].get("uuid")} for i in wanted for p in vendors.processes(library, i, pid)
         ]
-        peers = nvml.peers(library, count) if len(wanted) == count > 1 else {}
+        peers = vendors.peers(library, count) if len(wanted) == count > 1 else {}
         return {"driver": driver, "devices": found, "processes": used, "peers": peers}
     finally:
         library.nvmlShutdown()
 
 
 def _amd_devices() -> list[dict[str, Any]]:
-    return amd.devices(amd.load_amdsmi())
+    return vendors.devices(vendors.load_amdsmi())
 
 
 def _amd(why_not_nvidia: str = "no driver of NVIDIA") -> Devices:
     try:
-        amd.load_amdsmi()
-    except amd.CannotRead as error:
+        vendors.load_amdsmi()
+    except vendors.CannotRead as error:
         raise NoDevices(f"{why_not_nvidia}, and {error}") from None
     try:
         found = limited(_amd_devices, _ASK_LIMIT_S)

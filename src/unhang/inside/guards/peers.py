@@ -11,6 +11,7 @@ from typing import Any
 
 from unhang.errors import PeerFailed, RanksDiffer
 from unhang.inside.guards import echoes, ending
+from unhang.inside.guards.ending import Neighbours, Watcher
 from unhang.inside.guards.job import END_LIMIT_S, Job
 from unhang.inside.guards.transport.board import (
     ANSWER_S,
@@ -25,7 +26,6 @@ from unhang.inside.guards.transport.board import (
     waits_in_vain,
 )  # fmt: skip
 from unhang.inside.guards.transport.worker import limited, polled
-from unhang.inside.guards.watching import Neighbours, Watcher
 from unhang.inside.guards.words import in_words, log, shortened, traceback_of
 
 # A rank whose main thread does not come back by itself after a peer failed is ended this much later.

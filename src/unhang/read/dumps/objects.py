@@ -38,11 +38,10 @@ from unhang.read.dumps.head import (
 from unhang.read.dumps.shard import DumpFile, RankDump
 from unhang.read.fields import INT64_MAX, text
 from unhang.read.files import decode_json, read_bytes, unreadable
-from unhang.read.inventory import RankCalls
 from unhang.read.logs.events import is_echo
 from unhang.read.membership import Membership
 from unhang.read.pickle_guard import PickleGuard
-from unhang.read.rank_folder import RankRecord
+from unhang.read.rank_folder import RankCalls, RankRecord
 
 _LONGER = 8  # times as many, where the last calls do not suffice
 _GLOO = "gloo/"  # its transport names the file and line that failed

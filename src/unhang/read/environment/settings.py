@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 MAX_VALUE = 4096
 
@@ -75,3 +80,110 @@ def unquoted(text: str) -> str:
     if text.count('"') == 1:
         text = text.strip('"')
     return text.strip("'") if text.count("'") == 1 else text
+
+
+# What the libraries know: names, types, ranges and meanings of environment variables, with the versions they were read from.
+
+STRICT = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "TORCH_DISTRIBUTED_", "TORCH_DIST_", "GLOO_", "PET_")
+LOOSE = ("TORCH_", "TORCHELASTIC_", "PYTORCH_", "CUDA_", "OMP_")
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable that a library reads.
+
+    `type`: flag (0 or 1), bool (yes and no as torch spells them), int, choice, list, level (a distance in the topology),
+    interfaces, devices, text. `now`: the name that takes its place; `until`: the last version that reads it.
+    """
+
+    name: str
+    library: str
+    type: str = "text"
+    low: int | None = None
+    high: int | None = None
+    values: tuple[str, ...] = ()
+    default: str = ""
+    since: str = ""
+    until: str = ""
+    now: str = ""
+    meaning: str = ""
+
+    @property
+    def accepts(self) -> str:
+        """The values that it takes, in words."""
+        if self.type in ("flag", "bool"):
+            return "0 or 1"
+        if self.values:
+            return ", ".join(self.values)
+        if self.low is not None or self.high is not None:
+            low = self.low if self.low is not None else "..."
+            return f"{low} to {self.high}" if self.high is not None else f"{low} or more"
+        return {"int": "a whole number", "interfaces": "interfaces", "devices": "devices"}.get(self.type, "text")
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """A name that no library reads. `instead`: what does what was meant; `name`: the real variable, where there is one."""
+
+    meant: str
+    instead: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Where a list of names comes from."""
+
+    library: str
+    version: str
+    read_from: str
+    names: tuple[str, ...]
+
+
+def _load(name: str) -> Any:
+    return json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+
+
+@cache
+def tables() -> tuple[Table, ...]:
+    """The lists of names with their versions."""
+    found = (_load("torch.json"), _load("nccl.json"))
+    return tuple(Table(t["library"], t["version"], t["read_from"], tuple(t["names"])) for t in found)
+
+
+@cache
+def variables() -> dict[str, Variable]:
+    """All real variables by name, those with a meaning and those of which only the name is known."""
+    found: dict[str, Variable] = {}
+    for table in tables():
+        for name in table.names:
+            library = "gloo" if name.startswith("GLOO_") else table.library
+            found[name] = Variable(name, library)
+    for name, entry in _load("meanings.json").items():
+        found[name] = _variable(name, entry)
+    return dict(sorted(found.items()))
+
+
+def _variable(name: str, entry: dict[str, Any]) -> Variable:
+    return Variable(name, **{**entry, "values": tuple(entry.get("values", ()))})
+
+
+@cache
+def beliefs() -> dict[str, Belief]:
+    """Names that people set and no library reads."""
+    return {name: Belief(**entry) for name, entry in _load("beliefs.json").items()}
+
+
+@cache
+def _foreign() -> tuple[tuple[re.Pattern[str], str], ...]:
+    return tuple((re.compile(pattern), what) for pattern, what in _load("foreign.json"))
+
+
+def whose_variable(name: str) -> str:
+    """Whose variable a name is that these libraries do not read, such as a path of a build; "" where that is not known."""
+    return next((what for pattern, what in _foreign() if pattern.fullmatch(name)), "")
+
+
+def in_scope(name: str) -> bool:
+    """Whether a name is one to have an opinion on."""
+    return name in variables() or name in beliefs() or name.startswith((*STRICT, *LOOSE))

@@ -4,15 +4,154 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
 
 from unhang.model import LogEvent, LogLine, RaisedError, Unavailable
+from unhang.model.lazy_pattern import lazy_pattern
 from unhang.read.logs.events import events_of, is_echo
-from unhang.read.logs.last_words import code_asked, last_word
 from unhang.read.logs.patterns import all_patterns, table
+
+# How a log shows in its program's own words that the job came to its end: a code that the shell was asked for, a summary of tests, a last word, a full count.
+
+_MOST_BEHIND, _MOST_CHARS, _MOST_WORDS, _LEAST_MOVES = 60, 300, 160, 2
+_ASKED = lazy_pattern(r"\becho\b.*\$\?[\"' ;]*$")
+_ANSWER = lazy_pattern(r"(?:^|[\s=:])(\d{1,3})[\"']?\s*$")
+_CODES = lazy_pattern(r"^(?:rc|RC|exit[ _]?(?:codes?|status(?:es)?))[ :=]+(\d{1,3}(?:[ ,]+\d{1,3})*)$")
+_WHOLE = (
+    r"(?:train(?:ing|er|ed)?|run|job|engine|experiment|program|script|fit(?:ting)?|fine-?tun\w+|pretrain\w+"
+    r"|benchmark|everything|all (?:epochs|steps|iterations|tasks|tests|ranks|workers))"
+)
+_SAYS_IT_ENDED = r"(?:complet(?:e|ed|es)|finish(?:ed|es)?|done|over|ended|succeeded|concluded)"
+# That the whole is over: `Finish training.`, `End of run`, `engine run complete`; `Done!`, `finished, 200 iterations`; `Training time 1:56:41`.
+_LAST_WORD = lazy_pattern(
+    rf"\b{_WHOLE}\b(?: \w+){{0,3}} {_SAYS_IT_ENDED}\b"
+    rf"|\b(?:finish(?:ed|es)?|complet(?:ed|es)|end(?:ed)? of|done with|ends?) (?:the |all |of )?(?:\w+ )?{_WHOLE}\b"
+    r"|^(?:all )?(?:done|finished|completed|success|bye|goodbye)\b(?!:? ?(?:loading|init|prepar|build|compil|reading|eval|valid))"
+    rf"|^(?:(?:total|overall|wall|elapsed) )*(?:{_WHOLE} )(?:(?:wall|run)[- ]?)?time\b\W{{0,6}}(?:of |was |is )?\d"
+    r"|^(?:total|overall|elapsed|wall)(?:[ -](?:run|wall|elapsed))?[ -]?time\b\W{0,6}(?:of |was |is )?\d|^(?:all (?:tests|checks) )?pass(?:ed)?\b\W*$"
+    r"|\bprocess(?:ing)?[ _]group (?:was |is )?(?:destroyed|finalized)|\b(?:destroyed|finalized) (?:the )?process(?:ing)?[ _]group",
+    re.IGNORECASE,
+)
+_OF_A_PART = lazy_pattern(
+    r"\b(?:not|never|no|before|until|when|will|would|if|error|fail\w*|abort\w*|kill\w*|interrupt\w*|cancel\w*|wait\w*|stuck|valid\w*|eval\w*"
+    r"|dataset|data|shard\w*|split|files?|batch\w*|token\w*|preproc\w*|load\w*|compil\w*|init\w*|setup|set up|warm\w*|download\w*"
+    r"|epoch \d+|step \d+|restart\w*|profil\w*|import\w*|prepar\w*)\b",
+    re.IGNORECASE,
+)
+_HEADS = lazy_pattern(
+    r"^[\s|>*#=.-]*(?:(?:\[[^\]]{1,80}\]|\([^)]{1,60}\)|[\d:.,/TZ-]{6,30}|DEBUG|INFO|WARNING|NOTICE|I\d{4}|[\w.]{1,60}:(?= )|[\w.]{1,40} (?=-)|-|\|)[\s:|-]+)+"
+)
+_SENTENCES = re.compile(r"[.!;](?:\s+|$)")
+_METRICS = lazy_pattern(r"\*{3,} ?(?:train|eval|val|test|predict)\w* metrics ?\*{3,}\s*$")
+_OF_A_ROUND = lazy_pattern(r"\b(?:test|epoch|val\w*|step|iter\w*|eval\w*)\b", re.IGNORECASE)
+# What is printed when a process or a command is at its end: wandb's summary, the metrics of Transformers, MLPerf's marks, `time`, a prompt that is back.
+_AT_EXIT = lazy_pattern(
+    r"^wandb: (?:Synced \d|\W{0,4}View run .* at|Find logs at)|\"key\": \"run_stop\".*\"success\""
+    r"|^real\t? *\d+m[\d.,]+s$|\bJobState=COMPLETED\b|^(?:\([\w.-]+\) ?)?[\w.-]+@[\w.-]+[:\s][^$#]{0,80}[$#]$"
+)
+_TESTS = lazy_pattern(
+    r"^Ran \d+ tests? in [\d.]+s|^=+ (?=.*\bpassed\b)(?!.*\b(?:failed|errors?)\b).* in [\d.]+s\b.*=+$"
+)
+_RAN = "Ran "
+_COUNT = lazy_pattern(r"(?<![\w.:/-])(\d{1,9}) ?/ ?(\d{1,9})(?![\w./:-])")
+_NUMBER = re.compile(r"\d+")
+_NUMBERED = re.compile(r"\d")
+_EPOCH = lazy_pattern(r"\bepochs?\b", re.IGNORECASE)
+_EPOCH_OF = lazy_pattern(r"\bepochs?\b\W{0,4}(\d{1,6}) ?(?:/|of) ?(\d{1,6})\b", re.IGNORECASE)
+_INNER = lazy_pattern(r"load|shard|valid|eval|test|token|fetch|download|batch|map\b|predict|generat", re.IGNORECASE)
+# Somebody looks at, or ends, a process that did not leave after its last word.
+_STILL_THERE = lazy_pattern(
+    r"\bgdb\b|py-spy|\bpstack\b|strace -|^#\d+ +0x|^Thread (?:0x|\d+ )|^\^C|\bkill -|\b[Hh]ang(?:s|ing)?\b|\bstuck\b|nvidia-smi|^\S*[$#] (?:ps|top)\b"
+)
+_STARTS = ("work.saving", "work.preparing", "work.evaluating")
+
+
+def code_asked(lines: Sequence[LogLine]) -> tuple[int, str] | None:
+    """The exit code that a shell was asked for at the end of a log (`echo $?`), with its line; of several (`rc 0 1`) the worst. None where there is none."""
+    said = [x.text.strip() for x in lines[-_MOST_BEHIND:] if x.text.strip()]
+    for asked, answer in zip(said[-4:], said[-3:], strict=False):
+        if "$?" in asked and _ASKED.search(asked) and (code := _ANSWER.search(answer)):
+            return int(code[1]), answer
+    codes = _CODES.search(said[-1]) if said else None
+    return (max(map(int, _NUMBER.findall(codes[1]))), said[-1]) if codes else None
+
+
+def last_word(events: Sequence[LogEvent], lines: Sequence[LogLine]) -> tuple[int, str] | None:
+    """Where a program that had moved said at the end of its log that the whole is over, and the line; None where one rank that moved did not say so."""
+    begin = max(0, len(lines) - _MOST_BEHIND)
+    found = _tests_passed(lines, begin) or _full_count(events, lines, begin)
+    moved = {e.rank for e in events if e.is_progress}
+    if found is None and sum(e.is_progress for e in events) >= _LEAST_MOVES:
+        said = [(i, x) for i, x in enumerate(lines[begin:], begin) if is_last_word(x.text)]
+        ranks = {x.rank for _, x in said}
+        if said and (ranks >= moved or (ranks & {None, 0} and moved <= {None, 0})):
+            found = said[-1][0]
+    if found is None or any(_STILL_THERE.search(x.text[:_MOST_CHARS]) for x in lines[found + 1 :]):
+        return None
+    return found, lines[found].text.strip()[:200]
+
+
+def is_last_word(text: str) -> bool:
+    """Whether a line of a program says that the whole is over: not a part of it, not that something else than its end came."""
+    head = _HEADS.match(text[:_MOST_CHARS])
+    if _AT_EXIT.search(text[:_MOST_CHARS].strip()) or _METRICS.search(text[:_MOST_CHARS]):
+        return True
+    if head is not None and _OF_A_ROUND.search(head[0]):
+        return False
+    bare = text[head.end() if head else 0 : _MOST_CHARS].strip()
+    parts = _SENTENCES.split(bare) if len(bare) < _MOST_WORDS else ()
+    return any(_LAST_WORD.search(part) and not _OF_A_PART.search(part) for part in parts)
+
+
+def _tests_passed(lines: Sequence[LogLine], begin: int) -> int | None:
+    """The place of the last summary of a test runner: of unittest with an `OK` below it, where none says otherwise."""
+    at = [i for i in range(begin, len(lines)) if _TESTS.search(lines[i].text)]
+    below = [next((x.text.strip() for x in lines[i + 1 : i + 4] if x.text.strip()), "") for i in at]
+    is_well = all(
+        not lines[i].text.startswith(_RAN) or word.startswith("OK") for i, word in zip(at, below, strict=True)
+    )
+    return at[-1] if at and is_well else None
+
+
+def _full_count(events: Sequence[LogEvent], lines: Sequence[LogLine], begin: int) -> int | None:
+    """Where a program came to the number of steps or epochs that it had told itself, and went on to say what comes behind it.
+
+    A loop within another one comes to its end many times: where epochs are told, these count. A start of work without its end is no end.
+    """
+    moves = [e for e in events if e.is_progress or e.kind == "progress.unbounded"]
+    if len(moves) < _LEAST_MOVES:
+        return None
+    last = moves[-1]
+    counts = list(_counts(last))
+    if not counts or any(done != total for done, total in counts) or last.order < begin:
+        return None
+    told = [_EPOCH_OF.search(e.text) for e in (*moves[:-1], last)]
+    has_epochs = any(_EPOCH.search(e.text) for e in moves)
+    if has_epochs and not (told[-1] and told[-1][1] == told[-1][2] != "1"):
+        return None
+    alike = [e for e in moves if _name(e) == _name(last)]
+    full = [list(_counts(e)) == counts for e in alike]
+    first = alike[full.index(True)].order
+    if not has_epochs and (_INNER.search(_name(last)) or not all(full[full.index(True) :])):
+        return None
+    behind = [i for i in range(first + 1, len(lines)) if lines[i].text.strip() and i != last.order]
+    open_work = [e for e in events if e.order > first and e.kind in (*_STARTS, "work.saved")]
+    if not behind or (open_work and open_work[-1].kind != "work.saved" and open_work[-1].order >= max(behind)):
+        return None
+    return max(behind[-1], last.order)
+
+
+def _counts(event: LogEvent) -> Iterator[tuple[str, str]]:
+    yield from ((m[1], m[2]) for m in _COUNT.finditer(event.text[:_MOST_CHARS]) if m[2] != "1")
+
+
+def _name(event: LogEvent) -> str:
+    """A line up to its first number, or bar."""
+    return _NUMBERED.split(event.text, 1)[0]
+
 
 MAX_STARTS = 64
 MAX_NAMED = 4

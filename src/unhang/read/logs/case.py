@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from unhang.model import Case, Job, LogEvent, LogLine, ProcessExit, RaisedError, RankEvidence, RankIdentity, Unavailable
 from unhang.model.evidence import SEEN_BY_LAUNCHER
-from unhang.read.inventory import present_evidence
 from unhang.read.launchers import RankExit
 from unhang.read.logs.attempts import end_of
 from unhang.read.logs.events import events_of
 from unhang.read.logs.timeline import merged
 from unhang.read.output_log import OutputLog, parse_output
+from unhang.read.rank_folder import present_evidence
 from unhang.read.ras import ras_evidence
 
 MAX_WORLD = 1 << 20

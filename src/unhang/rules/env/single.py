@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from unhang.model import Fix
 from unhang.read.environment.settings import Assignment, Settings
-from unhang.rules.env.known import is_off, is_on, number
-from unhang.rules.env.opinion import HARMFUL, USELESS, VALUE, WITHOUT, Opinion, instead, without
+from unhang.rules.env.known import HARMFUL, USELESS, VALUE, WITHOUT, Opinion, instead, is_off, is_on, number, without
 
 _BYTES_PER_ENTRY = 520
 _MANY_ENTRIES = 100_000

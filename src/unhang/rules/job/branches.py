@@ -47,7 +47,6 @@ from unhang.rules.advice import (
 from unhang.rules.base import Found, rule
 
 _FORWARD = ("_pre_forward", "_sync_buffers", "forward")
-_MOST_WITHOUT_A_LINE = 64
 
 
 @rule("rank-dependent-collective", needs=("calls",))
@@ -128,7 +127,7 @@ def _as_skip(s: Situation, d: Divergence) -> Divergence:
 def _met(s: Situation, d: Divergence) -> Path:
     """The way to the last call before that the odd ranks made from a line: the autograd engine's, on a device, have none."""
     group = s.case.calls.groups.index(d.group)
-    for seq in range(d.seq - 1, max(0, d.seq - _MOST_WITHOUT_A_LINE), -1):
+    for seq in range(d.seq - 1, max(0, d.seq - 64), -1):
         before = calls_at(s.index, group, seq).get(d.odd[0])
         if before is None or (path := user_path(before.frames)):
             return path if before is not None else ()

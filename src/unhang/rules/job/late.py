@@ -35,7 +35,7 @@ from unhang.rules.late import (
     works_first,
 )
 from unhang.rules.log_lines import only_rank, quote
-from unhang.rules.tense import both
+from unhang.rules.wording import both
 
 _STARTS_WORKERS = (
     "multiprocessing/popen_spawn_posix.py",

@@ -8,9 +8,8 @@ from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
-from unhang.rules.log_lines import found_in
-from unhang.rules.start import has_other_error, still_starting, sure_beside, was_killed, why_never_came
-from unhang.rules.tense import both
+from unhang.rules.log_lines import found_in, has_other_error, still_starting, sure_beside, was_killed, why_never_came
+from unhang.rules.wording import both
 
 _ERRORS = (
     "store.connect_timed_out",

@@ -17,8 +17,15 @@ from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import PORT_TAKEN, first_exception, frame_of, is_file_race, name_or, text_of
 from unhang.rules.job.rendezvous import BARRIERS, excess
-from unhang.rules.log_lines import found_in, ranks_in
-from unhang.rules.start import BESIDE_ANOTHER_ERROR, has_other_error, still_starting, sure_beside, was_killed
+from unhang.rules.log_lines import (
+    BESIDE_ANOTHER_ERROR,
+    found_in,
+    has_other_error,
+    ranks_in,
+    still_starting,
+    sure_beside,
+    was_killed,
+)
 
 _PORT = re.compile(r"port:? ?`?(\d{2,5})|\]:(\d{2,5})|:(\d{4,5})\b")
 _PORT_WARNINGS = ("store.listen_failed", "store.bind_failed")

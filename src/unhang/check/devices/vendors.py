@@ -1,12 +1,10 @@
-"""NVIDIA devices as NVML tells them: health, links, use. A call that a device does not support leaves its field None.
-
-Source: NVML API reference; the names are those of the package nvidia-ml-py (module pynvml).
-"""
+"""Devices as their vendors' libraries and the PCI bus tell of them. What one of these does not tell is None."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib
+import struct
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
@@ -214,3 +212,141 @@ def peers(nvml: Any, count: int) -> Fields:
         direct += by_bus and not by_link
         switched += near in (_ONE_SWITCH, _SEVERAL_SWITCHES) and not by_link
     return {"pairs": pairs, "nvlink_pairs": nvlink, "pcie_pairs": direct, "switch_pairs": switched}
+
+
+# AMD devices as amdsmi tells them. What a version of it does not tell is None.
+#
+# Source: AMD SMI Python API reference.
+
+_MB = 1 << 20
+
+
+class CannotRead(Exception):
+    """There is no amdsmi, or no driver that it could ask."""
+
+
+def load_amdsmi() -> Any:
+    """The binding.
+
+    Raises:
+        CannotRead: it cannot be imported; without ROCm its import fails in other ways than by ImportError.
+    """
+    try:
+        return importlib.import_module("amdsmi")
+    except ImportError:
+        raise CannotRead("amdsmi is not installed") from None
+    except Exception as error:
+        raise CannotRead(f"amdsmi cannot be loaded: {type(error).__name__}: {error}"[:200]) from error
+
+
+def devices(amdsmi: Any) -> list[Fields]:
+    """All devices, in the order of amdsmi."""
+    amdsmi.amdsmi_init()
+    try:
+        return [_device(amdsmi, index, handle) for index, handle in enumerate(amdsmi.amdsmi_get_processor_handles())]
+    finally:
+        amdsmi.amdsmi_shut_down()
+
+
+def _device(amdsmi: Any, index: int, handle: Any) -> Fields:
+    def ask(name: str) -> Any:
+        try:
+            return getattr(amdsmi, name)(handle)
+        except (AttributeError, amdsmi.AmdSmiException):
+            return None
+
+    memory = ask("amdsmi_get_gpu_vram_usage") or {}
+    errors = ask("amdsmi_get_gpu_total_ecc_count") or {}
+    fields: Fields = {
+        "index": index,
+        "uuid": ask("amdsmi_get_gpu_device_uuid"),
+        "bus": ask("amdsmi_get_gpu_device_bdf"),
+        "name": (ask("amdsmi_get_gpu_asic_info") or {}).get("market_name"),
+        "ecc_uncorrected": errors.get("uncorrectable_count"),
+        "memory_bytes": _bytes(memory.get("vram_total")),
+        "used_bytes": _bytes(memory.get("vram_used")),
+    }
+    if fields["uuid"] is None:
+        fields |= {"uuid": f"AMD-{fields['bus'] or index}"}
+    return fields
+
+
+def _bytes(megabytes: Any) -> int | None:
+    return int(megabytes) * _MB if isinstance(megabytes, int) else None
+
+
+# What lies between devices on the PCI bus: bridges that send traffic up to the processor, and the IOMMU.
+#
+# Source: PCI Express Base Specification, capabilities Express (0x10) and Access Control Services (0x000D); sysfs-bus-pci.
+
+DEVICES = Path("/sys/bus/pci/devices")
+CPU = Path("/proc/cpuinfo")
+_EXPRESS, _ACS, _DOWNSTREAM = 0x10, 0x000D, 6
+_REDIRECTS = 0x4 | 0x8  # of requests, of completions
+_FULL_CONFIG = 0x200
+_MOST_CAPABILITIES = 64
+
+
+def redirects(config: bytes) -> bool | None:
+    """Whether a port of a switch sends traffic between devices up to the root; None: no such port, or it cannot tell.
+
+    Raises:
+        ValueError: only the first part of its configuration can be read, as for users other than root.
+    """
+    express = _capability(config)
+    if express is None or struct.unpack_from("<H", config, express + 2)[0] >> 4 & 0xF != _DOWNSTREAM:
+        return None
+    if len(config) < _FULL_CONFIG:
+        raise ValueError("the configuration of PCI bridges is readable to root only")
+    acs = _extended(config)
+    return None if acs is None else bool(struct.unpack_from("<H", config, acs + 6)[0] & _REDIRECTS)
+
+
+def _capability(config: bytes) -> int | None:
+    """Where the capability Express is."""
+    place = config[0x34] & ~3 if len(config) >= 0x40 else 0
+    for _ in range(_MOST_CAPABILITIES):
+        if place < 0x40 or place + 4 > len(config):
+            return None
+        if config[place] == _EXPRESS:
+            return place
+        place = config[place + 1] & ~3
+    return None
+
+
+def _extended(config: bytes) -> int | None:
+    """Where the extended capability ACS is."""
+    place = 0x100
+    for _ in range(_MOST_CAPABILITIES):
+        if place < 0x100 or place + 8 > len(config):
+            return None
+        header = struct.unpack_from("<I", config, place)[0]
+        if header & 0xFFFF == _ACS:
+            return place
+        place = header >> 20 & ~3
+    return None
+
+
+def bridges(bus: str, root: Path = DEVICES) -> Iterator[str]:
+    """The bridges above a device, the nearest last."""
+    for part in (root / bus).resolve(strict=True).parts[:-1]:
+        if part.count(":") == 2 and (root / part / "config").exists():
+            yield part
+
+
+def between(buses: list[str], root: Path = DEVICES, cpu: Path = CPU) -> Fields:
+    """What lies above these devices: which ports redirect, how the IOMMU treats the first of them, whether this is a VM.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    above = dict.fromkeys(bridge for bus in buses for bridge in bridges(bus, root))
+    redirecting = [bridge for bridge in above if redirects((root / bridge / "config").read_bytes())]
+    group = root / buses[0] / "iommu_group" / "type"
+    lines = cpu.read_text().splitlines() if cpu.exists() else []
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return {
+        "redirecting": " ".join(redirecting),
+        "iommu": group.read_text().strip() if group.exists() else None,
+        "is_virtual": " hypervisor" in flags,
+    }
