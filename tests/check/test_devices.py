@@ -91,7 +91,7 @@ def test_cards_of_a_desktop_give_no_finding(monkeypatch: pytest.MonkeyPatch) -> 
         ({"reasons": 0x8}, "device-slowed", "hardware slowdown", False),
         ({"temperature": 90}, "device-slowed", "90 degrees", False),
         ({"links": 16}, "nvlink-down", "has 16 NVLinks up, not 18", True),
-        ({"recoveries": 2}, "nvlink-down", "trained again", False),
+        ({"recoveries": 2}, "nvlink-down", "retrained", False),
         ({"width": 4}, "pcie-narrow", "has 4 lanes, not 16", False),
         ({"fabric": (2, 0)}, "fabric-not-ready", "in progress", True),
         ({"fabric": (3, 999)}, "fabric-not-ready", "error 999", True),

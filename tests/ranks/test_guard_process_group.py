@@ -280,13 +280,13 @@ dist.barrier()
 dist.destroy_process_group()
 
 import gc, threading
-from unhang.inside.guards import ending, identity, job, peers, process_group, watching, words
+from unhang.inside.guards import ending, identity, job, peers, process_group, words
 from unhang.inside.guards.transport import board
 CALLS = [
     (board.Board, "put"), (board.Board, "has"), (board.Board, "get"), (board.Board, "get_all"), (board.Board, "count"),
     (board.Board, "put_first"), (board.Board, "announce"), (board.Board, "failure"), (board.Board, "wait_for"),
-    (board.Board, "see"), (board.Board, "store_is_gone"), (board.Board, "__init__"), (watching.Watcher, "__init__"),
-    (watching.Watcher, "stop"), (job, "connected"), (ending, "release_wrapped_models"), (ending.gc, "collect"),
+    (board.Board, "see"), (board.Board, "store_is_gone"), (board.Board, "__init__"), (ending.Watcher, "__init__"),
+    (ending.Watcher, "stop"), (job, "connected"), (ending, "release_wrapped_models"), (ending.gc, "collect"),
     (ending, "destroy"), (ending.faulthandler, "dump_traceback_later"), (peers, "limited"), (identity, "describe"),
     (identity, "code_hash"), (identity.platform, "node"), (identity, "settings_of"), (process_group, "flight_recorder_size"),
     (peers, "call_roll"), (peers, "collectives_made"), (peers.Peers, "part"), (peers.Peers, "over"),

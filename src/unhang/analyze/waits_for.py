@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from unhang.analyze.activity import in_communication
 from unhang.analyze.align import StuckCollective
+from unhang.analyze.failures import is_timeout
 from unhang.analyze.hosts import ON_DEVICE, runs_without_gil, waits_there
 from unhang.analyze.positions import bare_op
 from unhang.analyze.recorded_waits import RecordedWaits
@@ -169,11 +170,18 @@ def is_blocked(evidence: RankEvidence | None) -> bool:
     return any(in_communication(stack) for stack in evidence.stacks)
 
 
+def _gave_up_waiting(evidence: RankEvidence | None) -> bool:
+    """Whether the rank failed as a wait ran out: then it waited in the call that it has open, until it raised."""
+    return evidence is not None and evidence.error is not None and is_timeout(evidence.error)
+
+
 def _collective_edges(case: Case, stuck: Sequence[StuckCollective], plain: Collection[int]) -> Iterable[WaitEdge]:
     for s in stuck:
         missing = tuple(sorted(s.missing))
         for rank in s.waiting:
-            if rank in plain or not (s.group.backend == ON_DEVICE or is_blocked(case.ranks.get(rank))):
+            evidence = case.ranks.get(rank)
+            has_waited = s.group.backend == ON_DEVICE or is_blocked(evidence) or _gave_up_waiting(evidence)
+            if rank in plain or not has_waited:
                 continue
             other = tuple(sorted(r for c in s.classes if rank not in c for r in c))
             targets = missing or other

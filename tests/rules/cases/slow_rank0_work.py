@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.rules.notation import Later, log_case, make_case
 from unhang.model import ProcessState
-from unhang.testing import Fires, Quiet
+from unhang.testing import Fires, Quiet, raised
 
 _SOURCE = """def main():
     if rank == 0:
@@ -36,6 +36,12 @@ _WAIT = {r: ["barrier@main:4 !"] for r in (1, 2, 3)}
 _COMM = dict.fromkeys((1, 2, 3), "main:4>~comm")
 
 
+def _gave_up(message: str) -> Later:
+    """The others have raised, at the end of their own limit: their last stacks are from before."""
+    errors = {r: raised(f"RuntimeError: {message}@main:4", 9.9) for r in (1, 2, 3)}
+    return make_case(_WAIT, stacks={**dict.fromkeys((1, 2, 3), "main:5"), 0: "main:3"}, source=_SOURCE, errors=errors)
+
+
 def _in_child(share: float) -> Later:
     """Rank 0 waits for a program that it started, which uses so much of a core."""
     state = {0: ProcessState("S", cpu_share=0.03, children_share=share)}
@@ -58,6 +64,8 @@ CASES = {
             "the barrier itself failed",
         ),
         Fires(make_case(_WAIT, hang="suspected", stacks={**_COMM, 0: "main:3"}, source=_SOURCE), (0,), 3),
+        Fires(_gave_up("Timed out waiting 15000ms for recv operation to complete"), (0,), 3),
+        Quiet(_gave_up("bad batch"), "they raised something of their own"),
         Quiet(
             make_case(_WAIT, hang="suspected", stacks={**_COMM, 0: "main:5"}, source=_SOURCE),
             "work that every rank does",

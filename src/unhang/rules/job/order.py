@@ -31,7 +31,7 @@ from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT, fix
 from unhang.rules.base import Found, rule
 from unhang.rules.log_lines import quote
 
-_MOST_NAMED = 4
+_MOST_NAMED, _ROUNDS = 4, 4
 _MOST_COMPANIONS = 256
 
 
@@ -153,13 +153,15 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         w.location_of(path[-1] if path else None),
         w.group_named(awaited.group),
         {"op": awaited.what.split(" ")[0], "seq": awaited.seq},
-        "code-divergence" if by_habit or by_past or _is_first_of_its_group(s, by_order) else "",
+        "code-divergence" if by_habit or by_past or _is_first_of_its_group(s, by_order, edges) else "",
     )
 
 
-def _is_first_of_its_group(s: Situation, odd: Sequence[int]) -> bool:
-    """Whether one rank is odd, by the first call that anybody made in its group: it is no matter of order, the others may never make it."""
+def _is_first_of_its_group(s: Situation, odd: Sequence[int], edges: Sequence[WaitEdge]) -> bool:
+    """Whether one rank is odd, by the first call that anybody made in its group, while the others went round without it: no matter of order."""
     table = s.case.calls
+    if any((e.seq or 0) < _ROUNDS for e in edges if e.waiter not in odd):
+        return False
     fronts = [row for r in odd for row in s.recorded.fronts.get(r, ())]
     return len(odd) == 1 and len(fronts) == 1 and len(table.rows(group=int(table["group"][fronts[0]]))) == 1
 
