@@ -67,7 +67,8 @@ def _time(evidence: RankEvidence, kind: str) -> int:
 
 def _is_secondary(evidence: RankEvidence, kind: str, ended_by_launcher: bool) -> bool:
     if kind == "exception":
-        return evidence.error is not None and is_communication_error(evidence.error)
+        error = evidence.error
+        return error is not None and (is_communication_error(error) or _is_of_others(error, evidence.rank))
     if kind == "signal" and evidence.exit is not None:
         if evidence.exit.code == -6:
             return True  # gloo and the NCCL watchdog abort: what made them abort is elsewhere
@@ -79,6 +80,16 @@ def _is_secondary(evidence: RankEvidence, kind: str, ended_by_launcher: bool) ->
             return True  # it had lost a peer before the launcher ended it
         return ended_by_launcher and evidence.exit.code in _FROM_LAUNCHER
     return kind == "vanished" and ended_by_launcher
+
+
+# torch.distributed.checkpoint raises on every rank what some of them had failed with, and says which.
+_COLLECTED = lazy_pattern(r"CheckpointException ranks:dict_keys\(\[([\d, ]{1,4000})\]\)")
+
+
+def _is_of_others(error: RaisedError, rank: int) -> bool:
+    """Whether an exception tells of the failures of other ranks alone."""
+    found = _COLLECTED.search(error.message)
+    return found is not None and str(rank) not in found[1].split(", ")
 
 
 _FROM_LAUNCHER = (-15, -9, -2)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from unhang.analyze.align import StuckCollective
 from unhang.analyze.callpath import Fork, Path, fork_of, user_path
-from unhang.analyze.source import surroundings
+from unhang.analyze.source import around, surroundings
 from unhang.analyze.streams import stack_path
 from unhang.analyze.waits_for import awaited_transfer
 from unhang.model import CallState, Case, CollectiveCall, Frame, WaitEdge
@@ -30,10 +30,14 @@ class Overtaking:
 
 @dataclass(frozen=True)
 class _Made:
-    """One call of a rank. `key`: what the collective is called on every rank, or the peer of a transfer."""
+    """One call of a rank. `key`: what the collective is called on every rank, or the peer of a transfer.
+
+    `path`: the program's frames; `whole`: those of libraries, too.
+    """
 
     time_ns: int
     path: Path
+    whole: Path
     is_open: bool
     key: tuple[int, int] | int
 
@@ -52,7 +56,10 @@ def overtakings(
     for edge in edges:
         for rank in set(edge.targets) & set(cycle) if edge.waiter in histories else ():
             missed = _missed(case, stuck, edge, histories[edge.waiter], histories[rank])
-            passed = _passed(histories[edge.waiter], histories[rank], missed, stack_path(case, rank) or ())
+            histories_of_both, now = (histories[edge.waiter], histories[rank]), stack_path(case, rank) or ()
+            passed = _passed(*histories_of_both, missed, now) or _passed_below(
+                case, rank, *histories_of_both, missed, now
+            )
             if passed is not None:
                 found.append(Overtaking(rank, edge, passed))
     is_clear = {o.rank for o in found}.isdisjoint(o.edge.waiter for o in found)
@@ -66,12 +73,15 @@ def _history(case: Case, rank: int) -> list[_Made]:
     made = []
     for row in range(rows.start, rows.stop):
         frames_id = int(table["frames"][row])
-        path = user_path(table.stacks[frames_id]) if frames_id >= 0 else ()
+        frames = table.stacks[frames_id] if frames_id >= 0 else ()
         place = (int(table["group"][row]), int(table["seq"][row]))
         key = int(table["peer"][row]) if table["is_p2p"][row] else place
-        made.append(_Made(int(table["created_ns"][row]), path, bool(table["state"][row] != CallState.COMPLETED), key))
+        is_open = bool(table["state"][row] != CallState.COMPLETED)
+        made.append(_Made(int(table["created_ns"][row]), user_path(frames), frames[::-1], is_open, key))
     transfers = [c for c in evidence.pending if c.peer is not None] if evidence else []
-    made.extend(_Made(c.started_ns, user_path(c.frames), c.ended_ns is None, c.peer or 0) for c in transfers)
+    made.extend(
+        _Made(c.started_ns, user_path(c.frames), c.frames[::-1], c.ended_ns is None, c.peer or 0) for c in transfers
+    )
     return sorted(made, key=lambda m: m.time_ns)
 
 
@@ -96,15 +106,32 @@ def _missed(
     return ()
 
 
-def _passed(waiter: Sequence[_Made], rank: Sequence[_Made], missed: Path, now: Path) -> Frame | None:
-    """The line of the call that the rank left out, if both are in the same round; `now`: where it is."""
+def _passed(
+    waiter: Sequence[_Made], rank: Sequence[_Made], missed: Path, now: Path, is_whole: bool = False
+) -> Frame | None:
+    """The line of the call that the rank left out, if both are in the same round; `now`: where it is. `is_whole`: the paths are."""
     completed = [{m.key for m in made if isinstance(m.key, tuple) and not m.is_open} for made in (waiter, rank)]
     met = next((m for m in reversed(rank) if m.key in completed[0] & completed[1]), None)
     for made in (waiter, rank):
         last = next((m for m in reversed(made) if not m.is_open), None)
         if (last.key if last else None) != (met.key if met else None):
             return None
-    return line_passed(missed, now, met.path if met else ())
+    return line_passed(missed, now, (met.whole if is_whole else met.path) if met else ())
+
+
+def _passed_below(
+    case: Case, rank: int, waiter: Sequence[_Made], made: Sequence[_Made], missed: Path, now: Path
+) -> Frame | None:
+    """The same where a framework called what made the call, and stands further on with the other rank: the line below it that decides."""
+    below = missed[len(now) :] if now and missed[: len(now)] == now else ()
+    call = next((m for m in waiter if m.is_open and m.path == missed), None)
+    evidence = case.ranks.get(rank)
+    stack = evidence.main_stack if evidence else None
+    if not below or call is None or stack is None:
+        return None
+    if _passed(waiter, made, call.whole, stack.frames[::-1], is_whole=True) is None:
+        return None
+    return next((f for f in reversed(below) if any(c.suspicion > 0 for c in around(f).conditions)), below[-1])
 
 
 def line_passed(missed: Path, now: Path, met: Path) -> Frame | None:

@@ -7,6 +7,8 @@ from unhang.testing import Fires, Quiet
 
 _ECHO = "RuntimeError: Connection closed by peer [127.0.0.1]:4242@main:10"
 
+_COLLECTED = "CheckpointException: CheckpointException ranks:dict_keys([1])@main:9>save:17"
+
 _LOG = """\
 [rank2]: Traceback (most recent call last):
 [rank2]:   File "/app/train.py", line 88, in <module>
@@ -51,6 +53,7 @@ CASES = {
             (1,),
             31,
         ),
+        Fires(make_case({}, errors=dict.fromkeys(range(3), _COLLECTED), hang=None, exit_code=1), (1,), 17),
         Fires(log_case(_LOG), (2,), 41),
         Fires(log_case(_STEPS), (1,)),
         Quiet(make_case({}, errors={0: _ECHO, 2: _ECHO}, hang=None, exit_code=1), "lost peers are echoes"),
