@@ -71,6 +71,7 @@ def of_help() -> Iterator[str]:
     """The help of every command, as 80 columns show it."""
     for words, command in (((), cli), *_commands()):
         name = " ".join(("unhang", *words))
+        command._help_option = None  # click keeps that of the first use, which may have been of the command alone
         context = Context(command, info_name=name, terminal_width=_WIDTH, help_option_names=["-h", "--help"])
         yield f"\n{command.get_help(context)}"
 
