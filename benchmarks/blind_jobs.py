@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.gpu_evidence.ranks import free_port, transport
+from benchmarks.gpu_evidence.ranks import transport
 from benchmarks.hangbench.jobs import run_limited, work_folder
 from benchmarks.hangbench.score import HIT, Said, Score, Truth, said_in, score_fault, score_healthy, share
 
@@ -58,7 +58,7 @@ def one_device(folder: Path) -> dict[str, str]:
     """The variables with which ranks share a device."""
     (folder / "sitecustomize.py").write_text(ONE_DEVICE)
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
-    return {**transport(), "NCCL_RAS_ADDR": f"localhost:{free_port()}", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path}
+    return {**transport(), "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path}
 
 
 def run_one(program: Path, python: str, keep: Path | None, on_one_device: bool = False) -> dict[str, Any]:

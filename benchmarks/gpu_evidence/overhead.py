@@ -79,7 +79,7 @@ def started(is_watched: bool) -> dict[str, float]:
             if is_watched
             else []
         )
-        variables = {**inherited(), **transport(), "NCCL_RAS_ADDR": f"localhost:{free_port()}"}
+        variables = {**inherited(), **transport()}
         done = subprocess.run([*watch, *job], env=variables, capture_output=True, text=True, timeout=LIMIT_S)
         if not out.exists():
             raise SystemExit(f"no figures: {done.stdout[-2000:]}{done.stderr[-2000:]}")

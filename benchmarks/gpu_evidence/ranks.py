@@ -97,15 +97,18 @@ def environment(job: Job, rank: int, ports: tuple[int, int]) -> dict[str, str]:
             "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "8000",  # the others write theirs in this time; 60 s are too long here
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_FILE": str(job.evidence / "nccl" / f"nccl_rank_{rank}.log"),
-            "NCCL_RAS_ADDR": f"localhost:{ports[1]}",
-            **transport(),
+            **transport(ports[1]),
         }
     return found
 
 
-def transport() -> dict[str, str]:
-    """NCCL over sockets of loopback, with few blocks on the device, so that the kernels of several ranks find room there."""
+def transport(ras_port: int | None = None) -> dict[str, str]:
+    """NCCL over sockets of loopback, with few blocks on the device, so that the kernels of several ranks find room there.
+
+    Several jobs share the host: RAS listens on `ras_port`, else on one that nobody has.
+    """
     return {
+        "NCCL_RAS_ADDR": f"localhost:{ras_port or free_port()}",
         "NCCL_NET": "Socket",
         "NCCL_SOCKET_IFNAME": "lo",
         "NCCL_IB_DISABLE": "1",

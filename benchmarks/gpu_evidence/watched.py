@@ -50,7 +50,7 @@ def launched(fault: Fault, folder: Path, given: argparse.Namespace) -> tuple[lis
     command += ["--master-port", str(free_port()), str(PROGRAM)]
     more = {"GPU_EVIDENCE": json.dumps(job), "GLOO_SOCKET_IFNAME": "lo", "PYTHONUNBUFFERED": "1"}
     if given.backend == "nccl":
-        more |= {**transport(), "NCCL_RAS_ADDR": f"localhost:{free_port()}"}  # several jobs on one host
+        more |= transport()
     return command, {**inherited(), **more}
 
 

@@ -14,7 +14,7 @@ from unhang.analyze.activity import Activity, activity_of, in_communication
 from unhang.analyze.trees import line_text
 from unhang.model import CallState, Case, RankEvidence, ThreadStack, WaitEdge, user_frames
 from unhang.model.lazy_pattern import lazy_pattern
-from unhang.numeric import np
+from unhang.numeric import np, npt
 
 ON_DEVICE = "nccl"  # the backend whose calls wait on the device, wherever the host is
 # What waits for all that the device was given: a value taken from it, or a copy to or from it.
@@ -32,8 +32,15 @@ def waits_there(case: Case, rank: int) -> bool:
     """Whether the rank has issued a call that its device has not done."""
     table, rows = case.calls, case.calls.rank_rows(rank)
     is_there = np.array([g.backend == ON_DEVICE for g in table.groups] or [False])[table["group"][rows]]
-    done = (CallState.COMPLETED, CallState.FAILED)
-    return bool((is_there & ~np.isin(table["state"][rows], done)).any())
+    return bool((is_there & _is_open(case, rank)).any())
+
+
+def _is_open(case: Case, rank: int) -> npt.NDArray[np.bool_]:
+    """`[N]`: which of a rank's recorded calls are not done."""
+    found: npt.NDArray[np.bool_] = ~np.isin(
+        case.calls["state"][case.calls.rank_rows(rank)], (CallState.COMPLETED, CallState.FAILED)
+    )
+    return found
 
 
 def runs_without_gil(stack: ThreadStack | None) -> bool:
@@ -73,8 +80,7 @@ def has_open_call(case: Case, rank: int) -> bool:
     if rows.start == rows.stop:
         return True
     pending = evidence.pending if evidence else ()
-    done = (CallState.COMPLETED, CallState.FAILED)
-    return bool((~np.isin(case.calls["state"][rows], done)).any()) or any(c.ended_ns is None for c in pending)
+    return bool(_is_open(case, rank).any()) or any(c.ended_ns is None for c in pending)
 
 
 def doer(case: Case, evidence: RankEvidence, edge: WaitEdge) -> Doer | None:

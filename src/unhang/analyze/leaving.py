@@ -16,10 +16,10 @@ from unhang.analyze.framework_loops import left_framework
 from unhang.analyze.left_transfers import left_transfers
 from unhang.analyze.order import is_dispatch_race, is_thread_race
 from unhang.analyze.polling import asks_store
-from unhang.analyze.rounds import loop_that_differs
+from unhang.analyze.rounds import guards_in, loop_that_differs
 from unhang.analyze.sides import ByCondition, Side, decided_by_condition, differing
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Loop, catches_stop_iteration, ends_block, ends_rounds, surroundings
+from unhang.analyze.source import Loop, catches_stop_iteration, ends_block, surroundings
 from unhang.analyze.streams import stack_path
 from unhang.model import (
     CallState,
@@ -363,17 +363,8 @@ def _shared_loop(
     if not gone:
         return None
     frame, loop = loop_that_differs(s.case, stayers, gone)
-    return None if _is_guarded_in(loop, frame, mine) else (frame, loop)
-
-
-def _is_guarded_in(loop: Loop, frame: Frame, path: Path) -> bool:
-    """Whether a condition on rank or data within the loop decides over the call: a round may have left it out."""
-    inner = path[path.index(frame) :]
-    conditions = [(f, c) for f in inner for c in surroundings(f.file, f.line).conditions]
-    return any(
-        c.suspicion > 1 and (f != frame or c.line > loop.header) and not ends_rounds(c, f == frame)
-        for f, c in conditions
-    )
+    # Where a condition decides over the call, a round may have left it out.
+    return None if any(True for _ in guards_in(frame, loop.header, mine)) else (frame, loop)
 
 
 def all_in_unknown_calls(s: Situation) -> set[int]:

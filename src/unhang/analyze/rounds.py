@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from unhang.analyze.bindings import SCOPES, last_name
 from unhang.analyze.callpath import Path
 from unhang.analyze.may_differ import OPEN, SAME, may_differ
 from unhang.analyze.sides import variables_of, view_of
-from unhang.analyze.source import Loop, ends_rounds, loop_at, nodes_around, surroundings
+from unhang.analyze.source import Condition, Loop, ends_rounds, loop_at, nodes_around, surroundings
 from unhang.model import Case, Frame
 
 _COUNTED = ("range", "trange")
@@ -50,15 +50,16 @@ def is_in(path: Path, stay: Path, depth: int, loop: Loop) -> bool:
 
 def is_guarded_in(case: Case, left: LeftLoop, path: Path) -> bool:
     """Whether a condition on rank or data within the loop, which those who left may fail, decides over the call of those who stayed."""
-    inner = path[path.index(left.frame) :]
-    conditions = [(f, c) for f in inner for c in surroundings(f.file, f.line).conditions]
-    return any(
-        c.suspicion > 1
-        and (f != left.frame or c.line > left.header)
-        and not ends_rounds(c, f == left.frame)
-        and not all(c.on(view_of(case, r)).passes for r in left.leavers)
-        for f, c in conditions
-    )
+    guards = guards_in(left.frame, left.header, path)
+    return any(not all(c.on(view_of(case, r)).passes for r in left.leavers) for c in guards)
+
+
+def guards_in(frame: Frame, header: int, path: Path) -> Iterator[Condition]:
+    """The conditions on rank or data, within a loop of the frame's function, that decide over the call at the end of a path."""
+    for f in path[path.index(frame) :]:
+        for c in surroundings(f.file, f.line).conditions:
+            if c.suspicion > 1 and (f != frame or c.line > header) and not ends_rounds(c, f == frame):
+                yield c
 
 
 def loop_that_differs(case: Case, stayers: Sequence[int], gone: Sequence[tuple[Frame, Loop]]) -> tuple[Frame, Loop]:

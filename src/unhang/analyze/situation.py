@@ -256,13 +256,16 @@ class Situation:
         if self._ended_in_a_wait:
             return True
         first = self.failures[0] if self.failures else None
-        if any(e.says == "hang" and not self._is_aftermath(e) for e in self.events):
+        if self._logs_say_hang:
             return True
         return first is not None and first.error is not None and is_timeout(first.error)
 
-    def _is_aftermath(self, event: LogEvent) -> bool:
-        """Whether a watchdog says so of a call that an error of NCCL has ended: a peer had gone. It speaks of a timeout then, too."""
-        return event.kind in _ON_ANY_ERROR and any(e.order < event.order for e in self.events.of("nccl.error"))
+    @cached_property
+    def _logs_say_hang(self) -> bool:
+        """Whether a line tells of a hang. After an error of NCCL, which a lost peer causes, a watchdog speaks of a timeout, too."""
+        error = self.events.first("nccl.error")
+        said = (e for e in self.events if e.says == "hang")
+        return any(error is None or e.kind not in _ON_ANY_ERROR or e.order <= error.order for e in said)
 
     @cached_property
     def is_over(self) -> bool:

@@ -11,7 +11,6 @@ from unhang.model.findings import WRONG
 from unhang.read.environment.settings import Assignment, Launch, Settings
 from unhang.rules.env.known import (
     AGAINST,
-    CAUSE,
     USELESS,
     WITHOUT,
     Opinion,
@@ -193,17 +192,8 @@ def _loopback(s: Settings, launch: Launch, what: str) -> Iterator[Finding]:
 def _on_launch(s: Settings, launch: Launch, opinion: Opinion) -> Finding:
     where, typed = s.path.rsplit("/", 1)[-1], f"{launch.program} {_as_typed(launch.options)}"
     change, undo = str(opinion.fixes[0]), "restore the command line"
-    return Finding(
-        rule=opinion.rule,
-        cause=CAUSE,
-        title=opinion.title,
-        confidence=opinion.confidence,
-        culprit_ranks=(),
-        because=opinion.because,
-        location=Location(s.path, launch.line, ""),
-        evidence=(EvidenceLine(where, typed, launch.line),),
-        fixes=(Fix("Change the command line", "unhang env: no finding on it", command=change, undo=undo),),
-    )
+    fix = Fix("Change the command line", "unhang env: no finding on it", command=change, undo=undo)
+    return opinion.said_of(Location(s.path, launch.line, ""), (EvidenceLine(where, typed, launch.line),), (fix,))
 
 
 def _as_typed(options: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from pathlib import PurePath
 from typing import NamedTuple, TypeGuard
@@ -40,6 +40,20 @@ class Opinion(NamedTuple):
     because: str
     fixes: Sequence[str | Fix] = (WITHOUT,)
 
+    def said_of(self, location: Location | None, evidence: Iterable[EvidenceLine], fixes: Iterable[Fix]) -> Finding:
+        """The opinion as a finding on this place."""
+        return Finding(
+            rule=self.rule,
+            cause=CAUSE,
+            title=self.title,
+            confidence=self.confidence,
+            culprit_ranks=(),
+            because=self.because,
+            location=location,
+            evidence=tuple(evidence),
+            fixes=tuple(fixes),
+        )
+
 
 def shown(assignment: Assignment) -> str:
     """NAME=VALUE, for people."""
@@ -54,20 +68,12 @@ def finding_of(s: Settings, assignments: Sequence[Assignment], opinion: Opinion)
     fixes = (
         without(s, first) if f == WITHOUT else instead(s, first, f) if isinstance(f, str) else f for f in opinion.fixes
     )
-    return Finding(
-        rule=opinion.rule,
-        cause=CAUSE,
-        title=opinion.title,
-        confidence=opinion.confidence,
-        culprit_ranks=(),
-        because=opinion.because,
-        location=Location(s.path, first.line, "") if first.line else None,
-        evidence=tuple(
-            EvidenceLine(f"{name}, {a.reported_by}" if first.line and a.reported_by else name, shown(a), a.line)
-            for a in assignments
-        ),
-        fixes=tuple(fixes),
+    location = Location(s.path, first.line, "") if first.line else None
+    evidence = (
+        EvidenceLine(f"{name}, {a.reported_by}" if first.line and a.reported_by else name, shown(a), a.line)
+        for a in assignments
     )
+    return opinion.said_of(location, evidence, fixes)
 
 
 def without(s: Settings, a: Assignment, title: str = "", verify: str = "") -> Fix:
