@@ -115,13 +115,11 @@ def differing(
 ) -> tuple[tuple[str, str, str], ...]:
     """(name, value on the odd ranks, value on the others) of variables on which the sides disagree and each side agrees.
 
-    The rank's own number differs by nature and is left out.
+    A rank that is not in the function, or left no values, says nothing. The rank's own number differs by nature and is left out.
     """
-    left, right = ([variables_of(case, r, frame) for r in ranks] for ranks in (odd, reference))
-    if not left or not right:
-        return ()
+    left, right = ([v for r in ranks if (v := variables_of(case, r, frame))] for ranks in (odd, reference))
     found = []
-    for name in left[0]:
+    for name in left[0] if left and right else ():
         ours, theirs = {v.get(name) for v in left}, {v.get(name) for v in right}
         if (
             len(ours) == len(theirs) == 1
