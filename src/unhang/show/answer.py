@@ -62,7 +62,7 @@ def table(head: Iterable[str], rows: Iterable[Iterable[Part]], classes: Iterable
     for row in rows:
         cells = [
             tag("td", cell, cls=kinds[i] if i < len(kinds) else "") if names or i else tag("th", cell, scope="row")
-            for i, cell in enumerate(row)
+            for i, cell in enumerate(_breakable(cell) if type(cell) is str else cell for cell in row)
         ]
         body.append(tag("tr", cells))
     return tag("table", top, tag("tbody", body))

@@ -27,7 +27,8 @@ class LanesInput {
     };
     this.near = button(lanes.onset === null ? "The end" : `Around the ${lanes.onsetName}`, "Show the last calls", () => this.show(lanes.focus));
     this.whole = button("Everything recorded", "Show the whole recording", () => this.show([0, lanes.end]));
-    const tools = [this.near, this.whole, button("−", "Zoom out", () => this.zoom(1.6)), button("+", "Zoom in", () => this.zoom(1 / 1.6)), button("Reset", "Back to the first view", () => this.show(lanes.focus))];
+    const isAll = lanes.focus[0] === 0 && lanes.focus[1] === lanes.end;
+    const tools = [...(isAll ? [] : [this.near, this.whole]), button("−", "Zoom out", () => this.zoom(1.6)), button("+", "Zoom in", () => this.zoom(1 / 1.6)), button("Reset", "Back to the first view", () => this.show(lanes.focus))];
     if (this.lanes.groups.length > 1) {
       const select = make("select", null, make("option", { value: "op" }, "Colour by operation"), make("option", { value: "group" }, "Colour by group"));
       select.setAttribute("aria-label", "Colour");
