@@ -147,7 +147,10 @@ def _code(label: str, text: str, hint: Part = None) -> Markup:
     is_diff = text.startswith("--- ")
     kinds = {"+": " add", "-": " drop", "@": " at"} if is_diff else {}
     kind = "code change" if is_diff else "code change wrapped"
-    rows = [tag("div", line or " ", cls=f"row{kinds.get(line[:1], '')}") for line in text.rstrip("\n").split("\n")]
+    lines = text.rstrip("\n").split("\n")
+    rows = [
+        tag("div", line or " ", cls=f"row{kinds.get('@' if i < 2 else line[:1], '')}") for i, line in enumerate(lines)
+    ]
     return tag(
         "div",
         tag("div", tag("p", label, cls="eyebrow"), copy_button(text, label.lower()), cls="head"),
