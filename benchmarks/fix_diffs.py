@@ -1,4 +1,4 @@
-"""Measures the diffs of `unhang fix` on every story fault whose cause is in the code: made, applied, verified, and nothing else changed.
+"""Measures the diffs of `unhang fix` on every fault of stories and programs that is in the code: made, applied, verified, nothing else changed.
 
     python -m benchmarks.fix_diffs [--only TEXT] [--part K/N] [--kept FOLDER]
 
@@ -56,7 +56,7 @@ class Row:
 
 
 def faults() -> list[Case]:
-    """The faults, as jobs: of the stories of the tests, of the stories that are told, and the demo."""
+    """The faults, as jobs: of the stories of the tests, of the stories that are told, and of the tests' programs that hang."""
     from tests.ranks.faults import HANGS
 
     told = [
@@ -67,8 +67,7 @@ def faults() -> list[Case]:
         for name, story in TOLD.items()
         for fault in story["faults"]
     ]  # fmt: skip
-    demo = next(case for case in HANGS if case.name == "demo")
-    return [case for case in (*STORY_CASES, *BROKEN, *told, demo) if case.cause in IN_CODE]
+    return [case for case in (*STORY_CASES, *BROKEN, *told, *HANGS) if case.cause in IN_CODE]
 
 
 def measure(case: Case, folder: Path) -> Row:
