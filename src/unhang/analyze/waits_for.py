@@ -18,7 +18,7 @@ from unhang.analyze.hosts import ON_DEVICE, runs_without_gil, waits_there
 from unhang.analyze.positions import bare_op
 from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.standing import seen_edges
-from unhang.model import Case, PendingCall, RankEvidence, ThreadStack, WaitEdge, WaitsFor, user_frames
+from unhang.model import CallState, Case, PendingCall, RankEvidence, ThreadStack, WaitEdge, WaitsFor, user_frames
 from unhang.read.logs.events import kinds_in
 
 
@@ -267,7 +267,8 @@ def _start_up_edges(case: Case) -> Iterable[WaitEdge]:
         call = _under_way(evidence, "store_wait")
         if call is not None:
             setter = setter_of(case, call)
-            targets = (setter[0],) if setter and setter[0] != rank else ()
+            is_owed = setter is not None and setter[0] != rank and not _is_at_its_last(case, *setter)
+            targets = (setter[0],) if setter and is_owed else ()
             yield WaitEdge(rank, targets, "store", f"key {call.detail!r} of the store", "", None, call.started_ns)
 
 
@@ -283,6 +284,22 @@ def setter_of(case: Case, wait: PendingCall) -> tuple[int, PendingCall] | None:
         if call.kind == "store_set" and _NUMBER.sub("#", call.detail) == sort
     ]
     return found[0] if len(found) == 1 and found[0][1].index > 1 and found[0][1].detail != wait.detail else None
+
+
+def _is_at_its_last(case: Case, rank: int, last: PendingCall) -> bool:
+    """Whether the rank waits in a call that may belong to the last key that it has set: then the next one is not due yet.
+
+    Calls of that group are counted: one since that key, or no more than there were for each key before.
+    """
+    calls = case.calls
+    rows = calls.rows(rank=rank, is_p2p=0)
+    waiting = rows[calls["state"][rows] < CallState.COMPLETED]
+    if not len(waiting):
+        return False
+    group = calls["group"][waiting[0]]
+    created = calls["created_ns"][rows[calls["group"][rows] == group]]
+    since = int((created >= last.started_ns).sum())
+    return 0 < since <= max(1.0, (len(created) - since) / last.index)
 
 
 def _monitored_edges(case: Case) -> Iterable[WaitEdge]:
