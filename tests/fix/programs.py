@@ -46,7 +46,45 @@ RANK = "dist.get_rank() == 0"
 LOOP = EvidenceLine("loop", "for batch")
 HANDLER = EvidenceLine("rank 1 handler", "except ValueError")
 
+WAY_OUT = EvidenceLine("way out", "if slow()")
+FIRST = EvidenceLine("first round", "first = read")
+ROUNDS = (EvidenceLine("loop", "for name"), EvidenceLine("rounds", "if odd()"))
+_LEAVES_LOOP = (
+    "def work(xs):\n    for x in xs:\n        dist.all_reduce(x)\n        if slow():  # here\n            break\n"
+)
+_GROUPS = "def work(x, groups, order):\n    for name in order:\n        dist.all_reduce(x, group=%s)  # here\n"
+_SETS = "def work(store, best, loss):\n    if loss < best:\n        best = loss\n        store.set('best', %s)  # here\n    return best\n"
+
 MENDED = {
+    "a loop that is left by a test": Wrong(
+        _LEAVES_LOOP, "        if any_rank(slow()):  # here\n", rule="uneven-inputs", evidence=(WAY_OUT,)
+    ),
+    "a loop that ends by its head": Wrong(
+        "def work(x):\n    while not done(x):  # here\n        dist.all_reduce(x)\n", "    while agreed(not done(x)):  # here\n",
+        rule="uneven-inputs", evidence=(EvidenceLine("way out", "while not"),),
+    ),
+    "a loop that begins elsewhere": Wrong(
+        "def work(x):\n    first = read()  # here\n    for _ in range(first, 9):\n        dist.all_reduce(x)\n",
+        "    first = from_first_rank(read())  # here\n", rule="uneven-inputs", evidence=(FIRST,),
+    ),
+    "a list that one rank shortened": Wrong(
+        "def work(names, x):\n    if odd():  # here\n        names.pop()\n    for name in names:\n        dist.all_reduce(x)\n",
+        "    for name in from_first_rank(names):\n", rule="uneven-inputs", evidence=ROUNDS,
+    ),
+    "a number of rounds that one rank changed": Wrong(
+        "def work(n, x):\n    if odd():  # here\n        n += 1\n    for name in range(n):\n        dist.all_reduce(x)\n",
+        "    for name in range(from_first_rank(n)):\n", rule="uneven-inputs", evidence=ROUNDS,
+    ),
+    "groups in the order of a list of names": Wrong(
+        _GROUPS % "groups[name]", "    for name in from_first_rank(order):\n", "collective-order-race", "collective-order-race"
+    ),
+    "a key set under a condition": Wrong(
+        _SETS % "str(loss)", "    store.set('best', str(loss))  # here\n", rule="waits-for-store"
+    ),
+    "a key set by one rank under a condition": Wrong(
+        "def work(store, step):\n    if dist.get_rank() == 0 and step != 5:\n        store.set('ready', '1')  # here\n",
+        "    if dist.get_rank() == 0:\n", rule="waits-for-store",
+    ),
     "a result in an f-string": Wrong(
         "def work(x):\n    if dist.get_rank() == 0:  # gate\n        print(f'loss {mean(x):.3f}')  # here\n\n\ndef mean(x):\n    dist.all_reduce(x)\n    return x\n",
         "    mean_result = mean(x)  # on every rank: it leads to a collective call\n        print(f'loss {mean_result:.3f}')  # here\n",
@@ -136,6 +174,38 @@ def agreed(holds):
 }  # fmt: skip
 
 LEFT_ALONE = {
+    "a loop that only one rank comes to leave": Wrong(
+        _LEAVES_LOOP.replace("        if slow", "        if dist.get_rank() == 0:\n          if slow").replace("            break", "              break"),
+        "not all ranks may come to line", rule="uneven-inputs", evidence=(WAY_OUT,),
+    ),
+    "a round that may be skipped before the test": Wrong(
+        _LEAVES_LOOP.replace("        dist", "        try:\n            x = read(x)\n        except OSError:\n            continue\n        dist"), "may lead past the test",
+        rule="uneven-inputs", evidence=(WAY_OUT,),
+    ),
+    "a test that does more than leave": Wrong(
+        _LEAVES_LOOP.replace("break", "x = 0"), "more than to leave the loop", rule="uneven-inputs", evidence=(WAY_OUT,)
+    ),
+    "rounds that nothing explains": Wrong(_LEAVES_LOOP, "names nothing that decides", rule="uneven-inputs"),
+    "a first round among other things": Wrong(
+        "def work(x):\n    first, best = read()  # here\n    first = read()\n    dist.all_reduce(x)\n", "does more than to set one variable",
+        rule="uneven-inputs", evidence=(EvidenceLine("first round", "first, best"),),
+    ),
+    "a first round that part of the ranks make": Wrong(
+        "def work(x, group):\n    first = read()  # here\n    for _ in range(first, 9):\n        dist.all_reduce(x, group=group)\n",
+        "a part of the ranks", rule="uneven-inputs", evidence=(FIRST,), group="tensor",
+    ),
+    "groups that cannot be sent": Wrong(
+        _GROUPS % "name", "not that of a loop over their names", "collective-order-race", "collective-order-race"
+    ),
+    "a key whose value only that branch has": Wrong(_SETS % "str(best)", "needs the branch", rule="waits-for-store"),
+    "a key that hangs on the rank alone": Wrong(
+        "def work(store):\n    if dist.get_rank() == 0:\n        store.set('ready', '1')  # here\n", "nothing but the rank decides",
+        rule="waits-for-store",
+    ),
+    "a key set in one of two branches": Wrong(
+        "def work(store, ok):\n    if ok:\n        store.set('ready', '1')  # here\n    else:\n        log()\n", "without an `else`",
+        rule="waits-for-store",
+    ),
     "a file whose writer leaves the function": Wrong(
         "def work(path, x):\n    if dist.get_rank() == 0:\n        torch.save(x, path)\n        return x\n    return torch.load(path)  # here\n",
         "which folder the path lies in", "filesystem-race", "filesystem-race",

@@ -22,7 +22,10 @@ WHOLE = pytest.mark.whole
     [
         "conditional_collective",
         "uneven_batches",
-        *(pytest.param(n, marks=WHOLE) for n in ("skipped_step", "p2p_recv_cycle")),
+        *(
+            pytest.param(n, marks=WHOLE)
+            for n in ("skipped_step", "p2p_recv_cycle", "loader_left_early", "resumed_elsewhere", "key_passed_over")
+        ),
     ],
 )
 def test_a_mended_job_runs_to_its_end(name: str, tmp_path: Path) -> None:

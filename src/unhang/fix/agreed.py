@@ -1,23 +1,38 @@
-"""All ranks decide together: a condition that comes out by a rank's own data, and the rounds of a loop."""
+"""All ranks decide together: a condition that comes out by a rank's own data, the rounds of a loop, and what one rank says for all."""
 
 from __future__ import annotations
 
 import ast
 
+from unhang.analyze.may_differ import OWN
 from unhang.analyze.source import surroundings
-from unhang.fix.program import NoDiff, Program, Said, binds, calls_in, dotted
+from unhang.fix.program import NoDiff, Program, Said, binds, called, calls_in, dotted
 from unhang.model import Finding, Gate
 
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 _AGREED = '''\
-def {agreed}(holds{parameter}):
+def {name}(holds{parameter}):
     """Whether it holds on every rank: all of them go the same way."""
     flag = {torch}.tensor(float(bool(holds)){device})
     {dist}.all_reduce(flag, op={dist}.ReduceOp.MIN{group})
     return flag.item() > 0
 '''
+_ANY = '''\
+def {name}(holds{parameter}):
+    """Whether it holds on at least one rank: all of them go the same way."""
+    flag = {torch}.tensor(float(bool(holds)){device})
+    {dist}.all_reduce(flag, op={dist}.ReduceOp.MAX{group})
+    return flag.item() > 0
+'''
+_FROM_FIRST = '''\
+def {name}(value):
+    """What rank 0 has, on every rank."""
+    box = [value]
+    {dist}.broadcast_object_list(box, src=0)
+    return box[0]
+'''
 _IN_STEP = '''\
-def {in_step}(items{parameter}):
+def {name}(items{parameter}):
     """Ends on every rank as soon as one of them has no item left."""
     items, end = iter(items), object()
     while True:
@@ -36,7 +51,7 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str) -> Sa
     Raises:
         NoDiff: it is not sure that all ranks come to the condition, or of which group they are.
     """
-    _is_collective(finding)
+    _only_collectives(finding)
     node, is_opposite = _test_of(program, gate)
     _is_plain(program, node)
     test = node.test
@@ -87,11 +102,107 @@ def even_rounds(program: Program, finding: Finding, backend: str) -> Said:
     """
     if finding.condition is not None:
         return agree_on(program, finding.condition, finding, backend)
-    _is_collective(finding)
+    _only_collectives(finding)
     source = _what_ends(program, finding)
     name, group = _helper(program, _IN_STEP, "in_step", source, finding, backend)
     program.replace(source, f"{name}({program.text(source)}{group})")
     return Said("end together", "The loop ends on all ranks together, as soon as one of them has no data left")
+
+
+def same_rounds(program: Program, finding: Finding, backend: str) -> Said:
+    """Lets all ranks make the same rounds of a loop that the program, not its data, made different.
+
+    Raises:
+        NoDiff: nothing tells what made them different, or it is not sure that all ranks come there.
+    """
+    _only_collectives(finding)
+    lines = {e.source: e.line for e in finding.evidence if e.line}
+    if "way out" in lines:
+        return _leave_together(program, lines["way out"], finding, backend)
+    if "first round" in lines:
+        return _begin_alike(program, lines["first round"], finding, backend)
+    if "rounds" in lines and "loop" in lines:
+        return _count_alike(program, lines["loop"], finding, backend)
+    raise NoDiff("the report names nothing that decides how many rounds a rank makes")
+
+
+def _leave_together(program: Program, line: int, finding: Finding, backend: str) -> Said:
+    """Lets all ranks leave a loop as soon as one of them wants to."""
+    tests = [n for n in ast.walk(program.tree) if isinstance(n, ast.If | ast.While) and n.test.lineno == line]
+    if len(tests) != 1:
+        raise NoDiff(f"line {line} holds no test of its own that leaves the loop")
+    node = tests[0]
+    loop = node if isinstance(node, ast.While) else _loop_of(program, node)
+    _is_plain(program, node)
+    _reached_by_all(program, line)
+    if isinstance(node, ast.If) and not isinstance(node.body[-1], ast.Break | ast.Return):
+        raise NoDiff(f"what the test of line {line} does is more than to leave the loop")
+    if any(isinstance(n, ast.Continue) and n.lineno < node.lineno for n in ast.walk(loop)):
+        raise NoDiff(f"a `continue` before line {line} may lead past the test")
+    text, wanted = (_AGREED, "agreed") if loop is node else (_ANY, "any_rank")
+    name, group = _helper(program, text, wanted, node, finding, backend)
+    program.replace(node.test, f"{name}({program.text(node.test)}{group})")
+    return Said("decide together", "All ranks leave the loop together, as soon as one of them is to leave it")
+
+
+def _loop_of(program: Program, node: ast.AST) -> ast.AST:
+    found = next((n for n in program.around(node) if isinstance(n, ast.For | ast.While)), None)
+    if found is None:
+        raise NoDiff("the test is in no loop of its function")
+    return found
+
+
+def _reached_by_all(program: Program, line: int) -> None:
+    if any(c.suspicion >= OWN for c in surroundings(str(program.path), line).conditions):
+        raise NoDiff(f"not all ranks may come to line {line}")
+
+
+def _begin_alike(program: Program, line: int, finding: Finding, backend: str) -> Said:
+    """Lets all ranks begin a loop where rank 0 does."""
+    found = [n for n in ast.walk(program.tree) if isinstance(n, ast.Assign) and n.lineno == line]
+    if len(found) != 1 or len(found[0].targets) != 1 or not isinstance(found[0].targets[0], ast.Name):
+        raise NoDiff(f"line {line} does more than to set one variable")
+    _take_from_first(program, found[0].value, line, finding, backend)
+    return Said("one says", f"Rank 0 says what `{found[0].targets[0].id}` is, and the others take it")
+
+
+def _count_alike(program: Program, line: int, finding: Finding, backend: str) -> Said:
+    """Lets all ranks make as many rounds as rank 0 does."""
+    loops = [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno == line]
+    over = loops[0].iter if len(loops) == 1 else None
+    if isinstance(over, ast.Call) and called(over) in ("range", "trange") and over.args and not over.keywords:
+        over = over.args[0 if len(over.args) == 1 else 1]
+    if not isinstance(over, ast.Name | ast.Attribute):
+        raise NoDiff(f"line {line} is not a `for` loop over a list or a number of rounds")
+    _take_from_first(program, over, line, finding, backend)
+    return Said("one says", f"Rank 0 says `{program.text(over)}` before the loop, and the others take it")
+
+
+def order_alike(program: Program, finding: Finding, backend: str) -> Said:
+    """Lets all ranks take their groups in the order of rank 0, where a loop goes over names of groups.
+
+    Raises:
+        NoDiff: there is no such loop, or it goes over the groups themselves, which cannot be sent.
+    """
+    line = finding.location.line if finding.location else 0
+    calls = [c for s in program.statements_at(line) for c in calls_in(s)]
+    groups = [k.value for c in calls for k in c.keywords if k.arg == "group" and isinstance(k.value, ast.Subscript)]
+    for loop in (n for g in groups for n in program.around(g) if isinstance(n, ast.For)):
+        keys = {n.id for g in groups for n in ast.walk(g.slice) if isinstance(n, ast.Name)}
+        if isinstance(loop.target, ast.Name) and loop.target.id in keys and isinstance(loop.iter, ast.Name):
+            _take_from_first(program, loop.iter, loop.lineno, finding, backend, of_all=True)
+            return Said("one says", f"Rank 0 says the order, `{loop.iter.id}`, and the others take it")
+    raise NoDiff("the order of the groups is not that of a loop over their names")
+
+
+def _take_from_first(
+    program: Program, value: ast.expr, line: int, finding: Finding, backend: str, of_all: bool = False
+) -> None:
+    _reached_by_all(program, line)
+    if not of_all and _group(program, value, finding):
+        raise NoDiff("the calls are of a part of the ranks, and which of them should say it is yours to decide")
+    name = _put(program, _FROM_FIRST, "from_first_rank", value, backend, "")
+    program.replace(value, f"{name}({program.text(value)})")
 
 
 def _what_ends(program: Program, finding: Finding) -> ast.expr:
@@ -128,11 +239,16 @@ def _has_block(node: ast.stmt) -> bool:
     return bool(getattr(node, "body", None))
 
 
-def _is_collective(finding: Finding) -> None:
-    op = str((finding.collective or {}).get("op", ""))
-    if op in _P2P or any(
-        e.source.endswith("waits") and (" in send" in e.text or " in recv" in e.text) for e in finding.evidence
-    ):
+def is_collective(finding: Finding) -> bool:
+    """Whether the ranks wait for each other in collectives; else they send to each other."""
+    waits = (e.text for e in finding.evidence if e.source.endswith("waits"))
+    return (finding.collective or {}).get("op") not in _P2P and not any(
+        " in send" in text or " in recv" in text for text in waits
+    )
+
+
+def _only_collectives(finding: Finding) -> None:
+    if not is_collective(finding):
         raise NoDiff("the ranks send to each other there: which side should change is yours to decide")
 
 
@@ -140,21 +256,25 @@ def _helper(
     program: Program, text: str, wanted: str, node: ast.expr | ast.If | ast.While, finding: Finding, backend: str
 ) -> tuple[str, str]:
     """Puts the function in front of the one that needs it; its name, and the group as a further argument."""
+    group = _group(program, node, finding)
+    return _put(program, text, wanted, node, backend, group), f", {group}" if group else ""
+
+
+def _put(program: Program, text: str, wanted: str, node: ast.AST, backend: str, group: str) -> str:
     taken = program.names()
     name = wanted if wanted not in taken else f"{wanted}_on_all_ranks"
     if name in taken:
         raise NoDiff(f"the file uses the name {name!r} already")
-    group = _group(program, node, finding)
-    torch, dist = modules(program)
+    torch, dist = modules(program, is_torch_used="{torch}" in text)
     top = program.top_of(node)
     lines = text.format(
-        agreed=name, in_step=name, torch=torch, dist=dist,
+        name=name, torch=torch, dist=dist,
         parameter=", group" if group else "", group=", group=group" if group else "",
         device=', device="cuda"' if "nccl" in backend else "",
     )  # fmt: skip
     is_spaced = isinstance(top, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)
     program.insert_before(top, (lines + ("\n\n" if is_spaced else "\n")).replace("\n", program.newline))
-    return name, f", {group}" if group else ""
+    return name
 
 
 def _group(program: Program, node: ast.AST, finding: Finding) -> str:
@@ -176,7 +296,7 @@ def _group(program: Program, node: ast.AST, finding: Finding) -> str:
     return given.pop()
 
 
-def modules(program: Program) -> tuple[str, str]:
+def modules(program: Program, is_torch_used: bool = True) -> tuple[str, str]:
     """How the file names torch and torch.distributed, which it imports from now on."""
     named: dict[str, str] = {}
     for node in program.tree.body:
@@ -186,9 +306,8 @@ def modules(program: Program) -> tuple[str, str]:
         elif isinstance(node, ast.ImportFrom) and node.module == "torch":
             named.update((f"torch.{a.name}", a.asname or a.name) for a in node.names)
     torch, dist = named.get("torch"), named.get("torch.distributed")
-    missing = [
-        line for line, known in (("import torch", torch), ("import torch.distributed as dist", dist)) if not known
-    ]
+    missing = ["import torch"] if is_torch_used and not torch else []
+    missing += [] if dist else ["import torch.distributed as dist"]
     imports = [n for n in program.tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
     if missing and (not imports or not program.is_alone(imports[-1])):
         raise NoDiff("the file has no plain import after which the missing one could be added")

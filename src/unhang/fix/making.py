@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.source import Condition, surroundings
-from unhang.fix.agreed import agree_on, even_rounds, modules
+from unhang.fix.agreed import agree_on, even_rounds, is_collective, modules, order_alike, same_rounds
 from unhang.fix.hoist import hoist
 from unhang.fix.program import NoDiff, Program, Said, called, calls_in, dotted, unified
 from unhang.fix.single import (
@@ -18,6 +18,7 @@ from unhang.fix.single import (
     make_folder,
     raise_again,
     send_without_waiting,
+    set_always,
     wait_for_thread,
 )
 from unhang.lint import known
@@ -138,8 +139,12 @@ def _change(finding: Finding) -> Change:
     match finding.cause, finding.rule:
         case "code-divergence", "swallowed-exception":
             return lambda program, f, _: raise_again(program, f)
-        case "code-divergence" | "uneven-inputs", "uneven-inputs" if finding.cause == "uneven-inputs":
+        case "uneven-inputs", "uneven-inputs":
             return even_rounds
+        case "code-divergence" | "rank-exited-early", "uneven-inputs":
+            return same_rounds
+        case "code-divergence", "waits-for-store" if finding.condition is None:
+            return lambda program, f, _: set_always(program, f)
         case "unused-parameters", _:
             return lambda program, f, _: find_unused(program, f)
         case "collective-order-race", _:
@@ -168,7 +173,9 @@ def _in_order(program: Program, finding: Finding) -> Said:
 
 def _one_order(program: Program, finding: Finding, backend: str) -> Said:
     is_of_thread = any("thread python" in e.text for e in finding.evidence if e.source.endswith("calls"))
-    return (wait_for_thread if is_of_thread else send_without_waiting)(program, finding)
+    if is_of_thread:
+        return wait_for_thread(program, finding)
+    return order_alike(program, finding, backend) if is_collective(finding) else send_without_waiting(program, finding)
 
 
 def _agree(program: Program, finding: Finding, backend: str) -> Said:

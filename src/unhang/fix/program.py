@@ -78,6 +78,10 @@ class Program:
         """As it stands there."""
         return self.data[self.start(node) : self.end(node)].decode()
 
+    def whole_line(self, node: ast.stmt) -> str:
+        """As it stands there, with the comment behind it."""
+        return self.data[self.start(node) : self._starts[node.end_lineno or node.lineno]].decode().rstrip()
+
     def indent(self, node: ast.stmt) -> str:
         """The white space before the line of a statement."""
         line = self.data[self._starts[node.lineno - 1] :]

@@ -1,15 +1,17 @@
-"""Changes of one line: an argument, a `raise`, a folder that is made, a send that does not wait, tensors gathered as objects."""
+"""Changes of one line: an argument, a `raise`, a folder that is made, a send that does not wait, tensors gathered as objects, a key set always."""
 
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 
 from unhang.analyze.source import surroundings
-from unhang.fix.program import Edit, NoDiff, Program, Said, called, calls_in, dotted
+from unhang.fix.program import Edit, NoDiff, Program, Said, binds, called, calls_in, dotted, loads
 from unhang.model import Finding
 
 _WRAPPERS = ("DistributedDataParallel", "DDP")
 _THREADS = ("Thread", "Timer")
+_LEAVES = ast.Return | ast.Continue | ast.Break | ast.Raise
 _WRITERS = ("save", "open", "write_text", "write_bytes", "savez", "save_file")
 
 
@@ -208,3 +210,33 @@ def gather_objects(program: Program, finding: Finding, backend: str) -> Said:
         "gather objects",
         "The tensors are gathered as objects, each with its own size; slower, and without gradients as before",
     )
+
+
+def set_always(program: Program, finding: Finding) -> Said:
+    """Takes the line that sets a key out of the conditions that do not ask for the rank: the others wait for the key every time.
+
+    Raises:
+        NoDiff: it is not one plain call in one `if`, or needs what only that branch has.
+    """
+    line = finding.location.line if finding.location else 0
+    found = [s for s in program.statements_at(line) if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)]
+    if len(found) != 1 or called(found[0].value) != "set":  # type: ignore[arg-type]
+        raise NoDiff(f"line {line} is not one call that sets a key")
+    statement, gate = found[0], program.parents[found[0]]
+    if not isinstance(gate, ast.If) or statement not in gate.body or gate.orelse:
+        raise NoDiff(f"line {line} does not stand in an `if` without an `else`")
+    asks = next((c for c in surroundings(str(program.path), line).conditions if c.line == gate.test.lineno), None)
+    if asks is not None and asks.depends_on_rank:
+        parts = gate.test.values if isinstance(gate.test, ast.BoolOp) and isinstance(gate.test.op, ast.And) else []
+        of_rank = [p for p in parts if replace(asks, test=p, text=ast.unparse(p)).depends_on_rank]
+        if len(gate.body) != 1 or not 0 < len(of_rank) < len(parts):
+            raise NoDiff(f"nothing but the rank decides whether line {line} runs, or more than that hangs on it")
+        program.replace(gate.test, " and ".join(program.text(p) for p in of_rank))
+    else:
+        own = {name for s in gate.body if s is not statement for name in binds(s) if "." not in name}
+        if len(gate.body) == 1 or own & loads([statement]) or any(isinstance(n, _LEAVES) for n in ast.walk(gate)):
+            raise NoDiff(f"line {line} needs the branch that it stands in")
+        text = program.whole_line(statement)
+        program.remove_lines(statement)
+        program.insert_after(gate, f"{program.indent(gate)}{text}{program.newline}")
+    return Said("set always", "Set the key every time: the other ranks wait for it every time")
