@@ -41,7 +41,7 @@ STALL_AFTER_S, ABORT_AFTER_S = 6, 10
 START_LIMIT_S, END_LIMIT_S, HEALTHY_S, LIMIT_S = 240.0, 90.0, 8.0, 10.0
 MARKS = {"user-exception": "# raises"}
 TOKEN = "the token of a benchmark"
-PORTS = iter(range(29_700, 29_900))
+PORTS = cycle(range(29_700, 29_900))
 
 
 def job(folder: Path) -> None:

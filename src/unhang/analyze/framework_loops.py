@@ -117,14 +117,35 @@ def _outermost(stay: tuple[Frame, ...], gone: tuple[Frame, ...], last: tuple[Fra
 
 
 def asked_for(d: Divergence) -> Frame | None:
-    """The one line of the user's files that asks a framework for what one side alone does there: an evaluation, the end of an epoch."""
+    """The one line of the user's files that asks a framework for what one side alone does there: an evaluation, the end of an epoch.
+
+    Else the one that answers the framework when it asks whether to do it.
+    """
     line = d.location
     if line is None or d.in_library is None:
         return None
     ways = [call.frames or () for call in (d.odd_call, d.reference_call)]
     one, other = ({f.function for f in frames[: frames.index(line)]} for frames in ways)
     found = {f for attribute, f in _asks_in(str(Path(line.file).parent)) if _ASKS[attribute] & (one ^ other)}
-    return found.pop() if len(found) == 1 else None
+    return found.pop() if len(found) == 1 else None if found else _answer(d, line)
+
+
+def _answer(d: Divergence, line: Frame) -> Frame | None:
+    """The one `return` of the user's method that the framework asks whether to make the call that the odd ranks left out."""
+    if not d.skipped or d.in_library is None:
+        return None
+    inner = d.in_library[1]
+    tests = (c.test for c in surroundings(inner.file, inner.line).conditions)
+    calls = (n for test in tests for n in ast.walk(test) if isinstance(n, ast.Call))
+    asked = {c.func.attr for c in calls if isinstance(c.func, ast.Attribute)}
+    tree = tree_of(line.file)
+    answers = (
+        [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in asked] if tree is not None else []
+    )
+    given = [n for f in answers for n in ast.walk(f) if isinstance(n, ast.Return)]
+    if len(answers) != 1 or len(given) != 1 or given[0].value is None or any(map(_agrees, ast.walk(answers[0]))):
+        return None
+    return Frame(line.file, given[0].lineno, answers[0].name)
 
 
 @lru_cache(maxsize=8)

@@ -178,6 +178,27 @@ def _count_alike(program: Program, line: int, finding: Finding, backend: str) ->
     return Said("one says", f"Rank 0 says `{program.text(over)}` before the loop, and the others take it")
 
 
+def answer_alike(program: Program, finding: Finding, backend: str) -> Said:
+    """Lets a method that a framework asks give the same answer on all ranks.
+
+    Raises:
+        NoDiff: the line is not the `return` of a method that a framework asks.
+    """
+    line = finding.location.line if finding.location else 0
+    found = [s for s in program.statements_at(line) if isinstance(s, ast.Return) and s.value is not None]
+    if len(found) != 1 or not any(e.source.endswith(" in the library") for e in finding.evidence):
+        raise NoDiff("the report names no condition that decides who makes the call")
+    _only_collectives(finding)
+    _reached_by_all(program, line)
+    answer = found[0].value
+    assert answer is not None
+    name, group = _helper(program, _AGREED, "agreed", answer, finding, backend)
+    program.replace(answer, f"{name}({program.text(answer)}{group})")
+    return Said(
+        "decide together", f"All ranks give one answer in {getattr(program.function_of(found[0]), 'name', 'it')}()"
+    )
+
+
 def order_alike(program: Program, finding: Finding, backend: str) -> Said:
     """Lets all ranks take their groups in the order of rank 0, where a loop goes over names of groups.
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.source import Condition, surroundings
-from unhang.fix.agreed import agree_on, even_rounds, is_collective, modules, order_alike, same_rounds
+from unhang.fix.agreed import agree_on, answer_alike, even_rounds, is_collective, modules, order_alike, same_rounds
 from unhang.fix.hoist import hoist
 from unhang.fix.program import NoDiff, Program, Said, called, calls_in, dotted, unified
 from unhang.fix.single import (
@@ -86,6 +86,7 @@ def _with_a_barrier(program: Program, writer: ast.If, reader: ast.stmt) -> Said:
 
 _WRAPPERS = ("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard", "prepare")
 _WHY_NOT = {
+    "code-divergence": "the report names no condition that decides who makes the call",
     "rank-stuck-in-user-code": "what the rank should do instead of waiting there is yours to decide",
     "dataloader-hang": "the loader waits for something outside this code; see what to do in the report",
     "slow-rank0-work": "the work is not wrong, only long: do it before the job, or give the group a longer timeout",
@@ -145,6 +146,8 @@ def _change(finding: Finding) -> Change:
             return same_rounds
         case "code-divergence", "waits-for-store" if finding.condition is None:
             return lambda program, f, _: set_always(program, f)
+        case "code-divergence", "rank-dependent-collective" if finding.condition is None:
+            return answer_alike
         case "unused-parameters", _:
             return lambda program, f, _: find_unused(program, f)
         case "collective-order-race", _:
@@ -154,12 +157,7 @@ def _change(finding: Finding) -> Change:
         case "size-mismatch", _:
             return gather_objects
     if finding.condition is None:
-        why = "the report names no condition that decides who makes the call"
-        raise NoDiff(
-            _WHY_NOT.get(
-                finding.cause, why if finding.cause == "code-divergence" else "it is no fault of a line of code"
-            )
-        )
+        raise NoDiff(_WHY_NOT.get(finding.cause, "it is no fault of a line of code"))
     return _hoist if asks_for_the_rank(finding.condition) else _agree
 
 

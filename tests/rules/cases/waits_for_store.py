@@ -120,7 +120,9 @@ CASES = {
         Fires(make_case({}, **_READY), (0,), 6),
         Fires(make_case(_GONE_ON, **_PASSED_OVER), (0,), 6),
         Fires(make_case(_GONE_ON, **{**_PASSED_OVER, "pending": {**_PASSED_OVER["pending"], 0: []}}), (1, 2, 3), 7),
-        Fires(make_case({0: _GONE_ON[0][1:]}, **_PASSED_OVER), (1, 2, 3), 7),  # its first call since the key that it has set
+        Fires(
+            make_case({0: _GONE_ON[0][1:]}, **_PASSED_OVER), (1, 2, 3), 7
+        ),  # its first call since the key that it has set
         Quiet(
             make_case({}, **{**_READY, "pending": {**_READY["pending"], 0: _READY["pending"][0][1:]}}),
             "no rank has set keys like the awaited one before",

@@ -214,8 +214,11 @@ def _parted(s: Situation, d: Divergence) -> Found:
 
 
 def _asks(asked: Frame | None) -> str:
-    line = asked and f"`{line_text(asked.file, asked.line)}` ({w.place(asked)})"
-    return f": {line} may ask for that on one rank alone" if line else ""
+    if asked is None:
+        return ""
+    text = line_text(asked.file, asked.line)
+    does = "is each rank's own answer" if text.startswith("return ") else "may ask for that on one rank alone"
+    return f": `{text}` ({w.place(asked)}) {does}"
 
 
 def _goes_on(raised: Frame, handler: Frame) -> str:
