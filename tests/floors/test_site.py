@@ -22,7 +22,8 @@ import make_report
 import make_site
 
 ROOT = Path(__file__).parents[2]
-PAGES = [page for page in make_site.places() if page.endswith(".md")]
+SITES = make_site.places()
+PAGES = [page for page in SITES if page.endswith(".md")]
 WRITTEN = [
     page for page in PAGES if not page.startswith(("docs/rules/", "docs/design/"))
 ]  # those are for the code's readers
@@ -44,7 +45,7 @@ def anchors(file: Path) -> frozenset[str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_leads_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
-    make_site.turned(page, text, make_site.places())  # raises for a file that is not there
+    make_site.turned(page, text, SITES)  # raises for a file that is not there
     for link, anchor in _ANCHOR.findall(text):
         file = (ROOT / page).parent / link if link else ROOT / page
         if file.suffix == ".md" and "://" not in link:
@@ -53,7 +54,7 @@ def test_every_link_leads_somewhere(page: str) -> None:
 
 def test_a_link_to_nothing_is_found() -> None:
     with pytest.raises(FileNotFoundError, match=r"docs/faq.md: there is no nowhere.md"):
-        make_site.turned("docs/faq.md", "see [this](nowhere.md) and `[that](elsewhere.md)`", make_site.places())
+        make_site.turned("docs/faq.md", "see [this](nowhere.md) and `[that](elsewhere.md)`", SITES)
 
 
 def commands(page: str) -> Iterator[str]:
@@ -115,7 +116,7 @@ def test_the_menu_has_every_page() -> None:
     listed = list(menu(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]))
     assert len(listed) == len(set(listed))
     below = ("rules/", "design/", "stories/")  # their own first pages list them
-    expected = {place for place in make_site.places().values() if place.endswith(".md")}
+    expected = {place for place in SITES.values() if place.endswith(".md")}
     assert {place for place in expected if not place.startswith(below)} <= set(listed) <= expected
 
 

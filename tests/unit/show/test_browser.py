@@ -17,8 +17,7 @@ from tests.unit.show.odd_cases import hostile, large
 from unhang.model import Fix, LogLine, Source
 from unhang.show.web_page import render_html
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (it is in the dev extra)")
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+_MISSING = "{} is not installed (it is in the dev extra)"
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
     pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on this machine"),
@@ -47,6 +46,8 @@ PAGES = {**SAMPLES, "hostile": hostile, "whole": whole, "large": lambda: large(w
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    # To import it takes half a second: not in each worker.
+    sync_api = pytest.importorskip("playwright.sync_api", reason=_MISSING.format("playwright"))
     with sync_api.sync_playwright() as playwright:
         started = playwright.chromium.launch(
             executable_path=BROWSER, args=["--no-sandbox"], timeout=60_000 * slowness()
@@ -73,6 +74,7 @@ def opened(browser: Any, sample: Sample, folder: Path, width: int = 1280, scheme
 
 @pytest.mark.parametrize("name", PAGES)
 def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(name: str, browser: Any, tmp_path: Path) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=_MISSING.format("axe-playwright-python"))
     for scheme, width in (("light", 1280), ("dark", 390)):
         page = opened(browser, PAGES[name](), tmp_path, width, scheme)
         found = axe.Axe().run(page).response["violations"]

@@ -129,13 +129,14 @@ class AnchorIndex:
         for anchor in sorted(anchors, key=lambda a: (-len(a), a)):
             found.setdefault(anchor[:_GRAM], []).append(anchor)
         self._short = [gram for gram in found if len(gram) < _GRAM]
-        self._grams = {gram: anchors for gram, anchors in found.items() if len(gram) == _GRAM}
+        self._grams = {tuple(gram): anchors for gram, anchors in found.items() if len(gram) == _GRAM}
 
     def anchors_in(self, line: str) -> Sequence[str]:
         """The texts that a line holds, in the order in which they begin; some of them several times."""
         places = [(place, anchor) for anchor in self._short if (place := line.find(anchor)) >= 0]
-        for place in range(len(line) - _GRAM + 1):
-            if (begins := self._grams.get(line[place : place + _GRAM])) is not None:
-                places.extend((place, anchor) for anchor in begins if line.startswith(anchor, place))
+        grams = zip(line, line[1:], line[2:], line[3:], strict=False)
+        for place, anchors in enumerate(map(self._grams.get, grams)):
+            if anchors is not None:
+                places.extend((place, anchor) for anchor in anchors if line.startswith(anchor, place))
         places.sort(key=lambda found: found[0])
         return [anchor for _, anchor in places]

@@ -62,7 +62,7 @@ def assert_equal(files: list[DumpFile], quick: Shard) -> None:
 
 def test_the_last_calls_are_those_of_the_whole_dump(tmp_path: Path) -> None:
     quickly = 0
-    for seed in range(60):
+    for seed in range(20):
         (folder := tmp_path / str(seed)).mkdir()
         files = dumps_of(seed, folder)
         whole: list[DumpFile] = []
@@ -72,7 +72,7 @@ def test_the_last_calls_are_those_of_the_whole_dump(tmp_path: Path) -> None:
         assert {f.rank for f in whole} | set(quick.dumps) == {f.rank for f in files}
         assert_equal(files, quick)
         quickly += len(quick.dumps)
-    assert quickly > 100, "nearly everything went the slow way"
+    assert quickly > 33, "nearly everything went the slow way"
 
 
 @pytest.mark.parametrize("seed", range(6))
