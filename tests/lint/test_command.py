@@ -180,7 +180,7 @@ def test_long_ways_with_conditions_are_told_when_asked_for(broken: Path) -> None
     )
     code, text = lint("--depth", "3", "train.py")
     assert (code, text.count("LNT101 f2()"), text.count("LNT101 f1()")) == (1, 1, 0)
-    assert "1 more, with longer ways, with --depth 6." in text.splitlines()[-1]
+    assert "1 more, less sure, with --depth 9." in text.splitlines()[-1]
     assert lint("--depth", "6", "train.py")[1].count("LNT101 f1()") == 1
     assert lint("train.py") == (code, text)
     (broken.parent / "pyproject.toml").write_text("[tool.unhang.lint]\ndepth = 6\n")

@@ -115,7 +115,12 @@ class Calls(Passing):
             return self._collective(node, Collective("broadcast"), args, name)
         target = self._of_nobody(owner, bsort, name)
         if target is not None:
-            return self._function(node, ("bound", *target), args, name)
+            # A name that nobody else would give tells which method is meant, and so does a `barrier` that makes a barrier.
+            is_doubtful = name not in known.NAMES and self.link.project.by_name(name) is None
+            self.guesses += is_doubtful
+            result = self._function(node, ("bound", *target), args, name)
+            self.guesses -= is_doubtful
+            return result
         if name == "scale" and len(args) == 1 and args[0].sort is not None:  # of a GradScaler
             return args[0]
         if bsort is not None:

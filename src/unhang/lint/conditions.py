@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 from unhang.lint import known
 from unhang.lint.ir import Call, Const, Do, Expr, Function, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With, nodes_in
 from unhang.lint.special import name_of, paths_in
-from unhang.lint.values import DIFFERS, Needs, Value, Wanted
+from unhang.lint.values import DATA, DIFFERS, HELD, RANK, Needs, Value, Wanted
 
 if TYPE_CHECKING:
     from unhang.lint.branches import Branches
+
+
+_OF_THE_JOB = ("zero", "local zero", "last", "rank", "local")  # not one of a part of the ranks
 
 
 def is_kept(test: Expr, function: Function) -> bool:
@@ -67,6 +70,19 @@ def asks_for_others(test: Expr) -> bool:
         case Call(func=func, args=args):
             return asks_for_others(func) or any(map(asks_for_others, args))
     return False
+
+
+def tells(test: Expr, v: Value) -> bool:
+    """Whether a condition names itself what makes it differ.
+
+    Who has the work of a queue is told by whoever fills it: on all ranks alike, perhaps. All ranks mostly have gradients of the same parameters.
+    """
+    names = paths_in(test)
+    if v.dep & DIFFERS == HELD:
+        return False
+    if v.dep & RANK and not v.dep & DATA:
+        return any(known.rank_kind(n.rpartition(".")[2]) in _OF_THE_JOB for n in names)
+    return not any(known.QUEUE.search(part) for n in names for part in n.lower().split("."))
 
 
 def is_never_a_rank(test: Expr) -> bool:

@@ -77,6 +77,7 @@ class Expressions:
     env: dict[str, Value]
     outer: dict[str, Value]
     effects: list[Effect]
+    guesses: int  # how many calls around are of objects whose class was told by a name alone
     later: list[Conditional]
     conditions: list[tuple[Cause, int, int]]
     no_sync: int

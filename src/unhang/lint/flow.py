@@ -90,7 +90,7 @@ class Frame(Handlers):
         self._endless, self._uneven_loops, self._round = 0, 0, -1
         self._line, self._is_empty = 0, False
         self._empty: set[str] = set()
-        self.is_leaving = 0
+        self.is_leaving = self.guesses = 0
         self.raises: set[Raised] = set()
         self._filled: set[str] = set()
         self._fills, self._leaves_together = 0, False
@@ -287,6 +287,7 @@ class Frame(Handlers):
             alone = [d for d in differing if d[0].value.dep & RANK and d[0].value.zero]
             cause, mark, depth = (alone or differing[-1:])[0]
             way_out = Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth, self.needs)
+            way_out.is_in_while = self._round >= 0
             way_out.is_first = s.kind == "continue" and len(self.effects) == self._round
             self._exits.append(way_out)
         return s.kind
