@@ -108,6 +108,9 @@ class Calls(Passing):
         if kind in ("param", "attr_param") and sort is not None:
             return self._of_param(node, sort[1], "()", args, name)
         made = known.method(owner, name) if owner else None
+        own = self.link.project.by_receiver(owner, name) if made is not None and name not in known.METHODS else None
+        if own is not None:  # a trainer of the project, not that of a library
+            return self._function(node, ("bound", *own), args, name)
         if made is not None and (base.sort is None or base.sort[0] not in ("ext", "wrap")):
             return self._collective(node, made, args, name)
         bsort = base.sort

@@ -12,7 +12,7 @@ from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import DATA, DIFFERS, HELD, RANK, Needs, Value, Wanted
 
 if TYPE_CHECKING:
-    from unhang.lint.branches import Branches
+    from unhang.lint.expressions import Expressions
 
 
 _OF_THE_JOB = ("zero", "local zero", "last", "rank", "local")  # not one of a part of the ranks
@@ -105,7 +105,7 @@ def _opposite(wanted: Wanted) -> Wanted:
 _OPPOSITE: dict[Any, Any] = {True: False, False: True, "some": "none", "none": "some", "in": "out", "out": "in"}
 
 
-def implied(frame: Branches, test: Expr) -> tuple[Needs, Needs]:
+def implied(frame: Expressions, test: Expr) -> tuple[Needs, Needs]:
     """What a condition says of parameters: where it is true, and where it is not."""
     nothing: Needs = frozenset()
     match test:
@@ -137,6 +137,12 @@ def implied(frame: Branches, test: Expr) -> tuple[Needs, Needs]:
 
 def is_choice(e: Expr, v: Value) -> bool:
     """A setting, in `sharded or rank == 0`: where all must come, all come. Whether there are others at all is no such setting."""
+    if (
+        isinstance(e, Op)
+        and e.op in ("in", "==")
+        and any(isinstance(p, Const) and isinstance(p.value, str) for p in e.parts)
+    ):
+        return not v.dep & DIFFERS  # `"stage_3" in args.strategy`
     plain = isinstance(e, Ref | Call) and not v.dep & DIFFERS and name_of(e) not in known.SINGLE
     return plain and known.rank_kind(name_of(e)) is None and known.IS_DISTRIBUTED.fullmatch(name_of(e)) is None
 

@@ -203,7 +203,8 @@ class Frame(Handlers):
             if base.endswith("environ") and isinstance(target.parts[1], Const):
                 found_in_environment(self, target.parts[1].value, value, self._line)
             self._filled.add(base)
-            dep = value.dep & DATA | (UNEVEN if self._uneven_loops else 0)
+            is_part = isinstance(target.parts[1], Const) and isinstance(target.parts[1].value, str)  # no word of others
+            dep = (0 if is_part else value.dep & DATA) | (UNEVEN if self._uneven_loops else 0)
             if dep and base in self.env:
                 self.env[base] = self.env[base]._replace(dep=self.env[base].dep | dep, sort=None)
             return
