@@ -279,7 +279,8 @@ class Calls(Passing):
         if v.const is None and not (isinstance(e, Ref) and "." in e.path):
             return ""
         if v.sort is not None and v.sort[0] == "param":
-            return f"@{v.sort[1]}:{self.function.parameters[v.sort[1]]}"
+            names = self.function.parameters  # it may be another function's, kept in a tuple
+            return f"@{v.sort[1]}:{names[v.sort[1]]}" if v.sort[1] < len(names) else "?"
         if isinstance(e, Ref):
             return "" if e.path.endswith(("group.WORLD", "GroupMember.WORLD")) else e.path
         return f"{e.func.path}()" if isinstance(e, Call) and isinstance(e.func, Ref) else "?"

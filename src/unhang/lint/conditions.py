@@ -137,14 +137,20 @@ def implied(frame: Expressions, test: Expr) -> tuple[Needs, Needs]:
 
 def is_choice(e: Expr, v: Value) -> bool:
     """A setting, in `sharded or rank == 0`: where all must come, all come. Whether there are others at all is no such setting."""
-    if (
-        isinstance(e, Op)
-        and e.op in ("in", "==")
-        and any(isinstance(p, Const) and isinstance(p.value, str) for p in e.parts)
-    ):
+    if isinstance(e, Op) and e.op in ("in", "==") and any(map(is_word, e.parts)):
         return not v.dep & DIFFERS  # `"stage_3" in args.strategy`
     plain = isinstance(e, Ref | Call) and not v.dep & DIFFERS and name_of(e) not in known.SINGLE
     return plain and known.rank_kind(name_of(e)) is None and known.IS_DISTRIBUTED.fullmatch(name_of(e)) is None
+
+
+def is_word(e: Expr) -> bool:
+    """Whether it is one of a few words: a text, or a member of an enumeration (`Kind.DEEPSPEED`)."""
+    match e:
+        case Const(value=str()):
+            return True
+        case Ref(path=path):
+            return "." in path and path.rpartition(".")[2].isupper()
+    return False
 
 
 def is_fork_test(op: str, parts: list[Expr]) -> bool:
