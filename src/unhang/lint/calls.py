@@ -118,12 +118,7 @@ class Calls(Passing):
             return self._collective(node, Collective("broadcast"), args, name)
         target = self._of_nobody(owner, bsort, name)
         if target is not None:
-            # A name that nobody else would give tells which method is meant, and so does a `barrier` that makes a barrier.
-            is_doubtful = name not in known.NAMES and self.link.project.by_name(name) is None
-            self.guesses += is_doubtful
-            result = self._function(node, ("bound", *target), args, name)
-            self.guesses -= is_doubtful
-            return result
+            return self._guessed(node, target, args, name)
         if name == "scale" and len(args) == 1 and args[0].sort is not None:  # of a GradScaler
             return args[0]
         if bsort is not None:
@@ -146,6 +141,14 @@ class Calls(Passing):
             if bsort[0] == "rank" and name in ("item",):
                 return base
         return self._other(node, callee, full, owner, base, name, args)
+
+    def _guessed(self, node: Call, target: tuple[int, int], args: list[Value], name: str) -> Value:
+        """A call of a method whose class was told by names alone: a doubt, unless nobody else would give that name, or it is one of a collective."""
+        is_doubtful = name not in known.NAMES and self.link.project.by_name(name) is None
+        self.guesses += is_doubtful
+        result = self._function(node, ("bound", *target), args, name)
+        self.guesses -= is_doubtful
+        return result
 
     def _of_nobody(self, owner: str, sort: tuple[Any, ...] | None, name: str) -> tuple[int, int] | None:
         """The method that is meant where nobody has said of which class the object is."""
