@@ -12,6 +12,7 @@ from unhang.lint.checking import lint_paths
 from unhang.lint.settings import LintSettings
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.py"))
+ALL = 9  # calls: also what is shown with --depth only
 MARK = re.compile(r"#\s*(LNT\d+)\s*$")
 
 
@@ -24,7 +25,7 @@ def marked(path: Path) -> set[tuple[int, str]]:
 def test_case(path: Path) -> None:
     expected = marked(path)
     on = chosen((), {code for _, code in expected}, ())
-    result = lint_paths([str(path)], LintSettings(on), None, 1)
+    result = lint_paths([str(path)], LintSettings(on, depth=ALL), None, 1)
     assert {(f.line, f.code) for _, f in result.found} == expected
 
 

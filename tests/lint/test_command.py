@@ -180,8 +180,24 @@ def test_long_ways_with_conditions_are_told_when_asked_for(broken: Path) -> None
     )
     code, text = lint("--depth", "3", "train.py")
     assert (code, text.count("LNT101 f2()"), text.count("LNT101 f1()")) == (1, 1, 0)
-    assert "1 more, with longer ways, with --depth 6." in text.splitlines()[-1]
+    assert "1 more, less sure, with --depth 9." in text.splitlines()[-1]
     assert lint("--depth", "6", "train.py")[1].count("LNT101 f1()") == 1
     assert lint("train.py") == (code, text)
     (broken.parent / "pyproject.toml").write_text("[tool.unhang.lint]\ndepth = 6\n")
     assert lint("train.py")[1].count("LNT101 f1()") == 1
+
+
+DOUBTS = {
+    "another name than the rank's": "def f(x, model):\n    chosen = dist.get_rank() == 0\n    if chosen:\n        dist.barrier()\n",
+    "a rank of a smaller group": "def f(x, tp_rank):\n    if tp_rank == 0:\n        dist.barrier()\n",
+    "a receiver's name": "class Tracker:\n    def end(self):\n        dist.barrier()\n\n\n"
+    "def f(trackers, rank):\n    for tracker in trackers:\n        if rank == 0:\n            tracker.end()\n",
+}
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_what_rests_on_a_doubt_is_told_when_asked_for(broken: Path, doubt: str) -> None:
+    broken.write_text(f"import torch.distributed as dist\n\n\n{DOUBTS[doubt]}")
+    assert lint("train.py")[0] == 0
+    code, text = lint("--depth", "9", "train.py")
+    assert (code, text.count(": LNT101 ")) == (1, 1)

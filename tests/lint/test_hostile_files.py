@@ -36,6 +36,8 @@ READABLE = {
     + b"def g(x):\n    g(x)\n    h(x)\ndef h(x):\n    g(x)\n    dist.barrier()\nclass A(A): pass\nclass B(C): pass\nclass C(B): pass\n",
     "empty_branches": GOOD + b"import os, time\nif os.path.exists(str(time.time())):\n    pass\nelse:\n    ...\n",
     "own_name": GOOD + b"x = x\nself.a = self.a\nfrom . import y as y\nfrom y import y\n",
+    "tuple_of_parameters": GOOD
+    + b"class G:\n    def __init__(self, a, b, c):\n        self.pair = (a, c)\n    def r(self):\n        g = self.pair[1]\n        return dist.get_rank(g)\n",
     "odd_imports": GOOD + b"from ..... import *\nfrom .. import a\nimport a.b.c\n",
 }
 

@@ -15,6 +15,7 @@ from unhang.lint.conditions import (
     is_never_a_rank,
     is_once,
     is_refusal,
+    tells,
 )
 from unhang.lint.divergence import BEFORE_IT, GROUPS, Cause, compared, conditional_of, either_way, finding_of
 from unhang.lint.ir import Found, Function, If, Op, Stmt
@@ -26,6 +27,7 @@ from unhang.lint.special import COLLECTED, as_test, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
+    DOUBT,
     LOCAL,
     MAYBE,
     MAYBE_NONE,
@@ -49,6 +51,7 @@ class Exit:
     """A way out that not every rank takes. `made`: what its branch did before; `rest`: what the others do after it.
 
     `depth`: how many conditions stand around the one that parts the ranks. `needs`: what names are where it is taken.
+    `is_in_while`: the loop around it goes on as long as there is something to do.
     `is_replaced`: somebody whom nobody knows does instead what the others do after it. `is_first`: nothing was made before it in this round of a `while` loop.
     """
 
@@ -62,6 +65,7 @@ class Exit:
     rest: list[Effect] = field(default_factory=list)
     is_replaced: bool = False
     is_first: bool = False
+    is_in_while: bool = False
 
 
 @dataclass(eq=False)
@@ -119,7 +123,8 @@ class Branches(Calls):
             self.link.groups.setdefault((self.file, effect.group), set()).add((self.file, self.at))
         if self.needs or self._unsure:
             effect = effect._replace(needs=effect.needs | self.needs, is_sure=effect.is_sure and not self._unsure)
-        effect = effect._replace(ifs_here=len(self.conditions) - self._no_exits)
+        doubt = DOUBT if self.guesses else effect.doubt
+        effect = effect._replace(ifs_here=len(self.conditions) - self._no_exits, doubt=doubt)
         self.effects.append(effect)
         for way_out in self._exits:
             if not way_out.is_replaced:
@@ -127,7 +132,7 @@ class Branches(Calls):
 
     def conditional_part(self, condition: Value, line: int, mark: int) -> None:
         """Effects from `mark` on are made only where a part of an expression is true."""
-        self._part(Cause(condition, line, BEFORE_IT, self.path), self._cut(mark), [])
+        self._part(Cause(condition, line, BEFORE_IT, self.path, is_told=False), self._cut(mark), [])
 
     def _tested(self, s: If) -> Value:
         """What a condition is worth; nothing, where all ranks take the same way though their values differ."""
@@ -150,7 +155,7 @@ class Branches(Calls):
         uniform = frozenset(self.uniform)
         if condition.const is not UNKNOWN:
             return self.block(s.body if condition.const else s.orelse)
-        cause = Cause(condition, s.line, s.text, self.path, uniform)
+        cause = Cause(condition, s.line, s.text, self.path, uniform, is_told=tells(s.test, condition))
         opposite = cause._replace(value=condition._replace(zero=None if condition.zero is None else not condition.zero))
         is_asked_before = any(c.uniform and c.uniform & paths_in(s.test) for c, *_ in self.conditions)
         is_single = asks_for_others(s.test) or is_never_a_rank(s.test)
@@ -314,9 +319,11 @@ class Branches(Calls):
             if missed and waits_for_orders(way_out, missed):
                 continue
             if missed:
+                is_served = way_out.is_in_while and missed[0].op == "broadcast"  # the others take orders
                 found = finding_of(
-                    way_out.cause, missed[0], self.path, exit_at=(way_out.kind, way_out.line, way_out.column)
-                )
+                    way_out.cause, missed[0], self.path, exit_at=(way_out.kind, way_out.line, way_out.column),
+                    doubt=DOUBT * is_served,
+                )  # fmt: skip
                 self._report(found, missed[0], True)
             elif extra and not way_out.rest and (way_out.kind == "return" or not way_out.cause.value.dep & RANK):
                 self._report(finding_of(way_out.cause, extra[0], self.path), extra[0], True)

@@ -108,6 +108,9 @@ class Calls(Passing):
         if kind in ("param", "attr_param") and sort is not None:
             return self._of_param(node, sort[1], "()", args, name)
         made = known.method(owner, name) if owner else None
+        own = self.link.project.by_receiver(owner, name) if made is not None and name not in known.METHODS else None
+        if own is not None:  # a trainer of the project, not that of a library
+            return self._function(node, ("bound", *own), args, name)
         if made is not None and (base.sort is None or base.sort[0] not in ("ext", "wrap")):
             return self._collective(node, made, args, name)
         bsort = base.sort
@@ -115,7 +118,7 @@ class Calls(Passing):
             return self._collective(node, Collective("broadcast"), args, name)
         target = self._of_nobody(owner, bsort, name)
         if target is not None:
-            return self._function(node, ("bound", *target), args, name)
+            return self._guessed(node, target, args, name)
         if name == "scale" and len(args) == 1 and args[0].sort is not None:  # of a GradScaler
             return args[0]
         if bsort is not None:
@@ -138,6 +141,14 @@ class Calls(Passing):
             if bsort[0] == "rank" and name in ("item",):
                 return base
         return self._other(node, callee, full, owner, base, name, args)
+
+    def _guessed(self, node: Call, target: tuple[int, int], args: list[Value], name: str) -> Value:
+        """A call of a method whose class was told by names alone: a doubt, unless nobody else would give that name, or it is one of a collective."""
+        is_doubtful = name not in known.NAMES and self.link.project.by_name(name) is None
+        self.guesses += is_doubtful
+        result = self._function(node, ("bound", *target), args, name)
+        self.guesses -= is_doubtful
+        return result
 
     def _of_nobody(self, owner: str, sort: tuple[Any, ...] | None, name: str) -> tuple[int, int] | None:
         """The method that is meant where nobody has said of which class the object is."""
@@ -271,7 +282,8 @@ class Calls(Passing):
         if v.const is None and not (isinstance(e, Ref) and "." in e.path):
             return ""
         if v.sort is not None and v.sort[0] == "param":
-            return f"@{v.sort[1]}:{self.function.parameters[v.sort[1]]}"
+            names = self.function.parameters  # it may be another function's, kept in a tuple
+            return f"@{v.sort[1]}:{names[v.sort[1]]}" if v.sort[1] < len(names) else "?"
         if isinstance(e, Ref):
             return "" if e.path.endswith(("group.WORLD", "GroupMember.WORLD")) else e.path
         return f"{e.func.path}()" if isinstance(e, Call) and isinstance(e.func, Ref) else "?"

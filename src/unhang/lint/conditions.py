@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 from unhang.lint import known
 from unhang.lint.ir import Call, Const, Do, Expr, Function, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With, nodes_in
 from unhang.lint.special import name_of, paths_in
-from unhang.lint.values import DIFFERS, Needs, Value, Wanted
+from unhang.lint.values import DATA, DIFFERS, HELD, RANK, Needs, Value, Wanted
 
 if TYPE_CHECKING:
-    from unhang.lint.branches import Branches
+    from unhang.lint.expressions import Expressions
+
+
+_OF_THE_JOB = ("zero", "local zero", "last", "rank", "local")  # not one of a part of the ranks
 
 
 def is_kept(test: Expr, function: Function) -> bool:
@@ -69,6 +72,19 @@ def asks_for_others(test: Expr) -> bool:
     return False
 
 
+def tells(test: Expr, v: Value) -> bool:
+    """Whether a condition names itself what makes it differ.
+
+    Who has the work of a queue is told by whoever fills it: on all ranks alike, perhaps. All ranks mostly have gradients of the same parameters.
+    """
+    names = paths_in(test)
+    if v.dep & DIFFERS == HELD:
+        return False
+    if v.dep & RANK and not v.dep & DATA:
+        return any(known.rank_kind(n.rpartition(".")[2]) in _OF_THE_JOB for n in names)
+    return not any(known.QUEUE.search(part) for n in names for part in n.lower().split("."))
+
+
 def is_never_a_rank(test: Expr) -> bool:
     """`local_rank == -1`: there is one process only."""
     match test:
@@ -89,7 +105,7 @@ def _opposite(wanted: Wanted) -> Wanted:
 _OPPOSITE: dict[Any, Any] = {True: False, False: True, "some": "none", "none": "some", "in": "out", "out": "in"}
 
 
-def implied(frame: Branches, test: Expr) -> tuple[Needs, Needs]:
+def implied(frame: Expressions, test: Expr) -> tuple[Needs, Needs]:
     """What a condition says of parameters: where it is true, and where it is not."""
     nothing: Needs = frozenset()
     match test:
@@ -121,8 +137,20 @@ def implied(frame: Branches, test: Expr) -> tuple[Needs, Needs]:
 
 def is_choice(e: Expr, v: Value) -> bool:
     """A setting, in `sharded or rank == 0`: where all must come, all come. Whether there are others at all is no such setting."""
+    if isinstance(e, Op) and e.op in ("in", "==") and any(map(is_word, e.parts)):
+        return not v.dep & DIFFERS  # `"stage_3" in args.strategy`
     plain = isinstance(e, Ref | Call) and not v.dep & DIFFERS and name_of(e) not in known.SINGLE
     return plain and known.rank_kind(name_of(e)) is None and known.IS_DISTRIBUTED.fullmatch(name_of(e)) is None
+
+
+def is_word(e: Expr) -> bool:
+    """Whether it is one of a few words: a text, or a member of an enumeration (`Kind.DEEPSPEED`)."""
+    match e:
+        case Const(value=str()):
+            return True
+        case Ref(path=path):
+            return "." in path and path.rpartition(".")[2].isupper()
+    return False
 
 
 def is_fork_test(op: str, parts: list[Expr]) -> bool:

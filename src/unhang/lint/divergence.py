@@ -11,6 +11,7 @@ from unhang.lint.ir import Found
 from unhang.lint.values import (
     DATA,
     DIFFERS,
+    DOUBT,
     FAILED,
     HELD,
     LOCAL,
@@ -33,7 +34,10 @@ BEFORE_IT = "the condition before it"  # of a part of an expression, which has n
 
 
 class Cause(NamedTuple):
-    """A condition, as it stands in the code. `uniform`: names in those parts of it that are the same on all ranks; `needed`: what it says of names on the other side."""
+    """A condition, as it stands in the code. `uniform`: names in those parts of it that are the same on all ranks; `needed`: what it says of names on the other side.
+
+    `is_told`: it names itself what makes it differ, such as the rank; else that is so by what was computed before.
+    """
 
     value: Value
     line: int
@@ -41,6 +45,7 @@ class Cause(NamedTuple):
     path: str
     uniform: frozenset[str] = frozenset()
     needed: Needs = frozenset()
+    is_told: bool = True
 
 
 def compared(here: Sequence[Effect], there: Sequence[Effect], cause: Cause) -> tuple[list[Effect], list[Effect]]:
@@ -93,7 +98,7 @@ def _is_relevant(e: Effect, cause: Cause) -> bool:
 
 def finding_of(
     cause: Cause, effect: Effect, path: str, other: Effect | None = None, exit_at: tuple[str, int, int] | None = None,
-    is_loop: bool = False,
+    is_loop: bool = False, doubt: int = 0,
 ) -> Found:  # fmt: skip
     """The finding that this effect is made, or missed, under this condition."""
     kind = exit_at[0] if exit_at else ""
@@ -114,7 +119,8 @@ def finding_of(
     variant = "left" if exit_at and code in ("LNT106", "LNT115", "LNT209", "LNT210") else ""
     if code == "LNT101" and len(effect.way) == 1:
         variant = "own"
-    return Found(code, line, column + 1, words, way, [], False, variant, effect.calls)
+    doubt = doubt if cause.is_told else DOUBT
+    return Found(code, line, column + 1, words, way, [], False, variant, effect.calls + doubt)
 
 
 def _how(v: Value) -> str:

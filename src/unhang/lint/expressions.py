@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.conditions import is_choice, is_device, is_fork_test
+from unhang.lint.conditions import implied, is_choice, is_device, is_fork_test
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.special import (
     BATCH,
@@ -51,6 +51,7 @@ from unhang.lint.values import (
     UNKNOWN,
     Conditional,
     Effect,
+    Needs,
     Raised,
     Value,
     either,
@@ -77,6 +78,8 @@ class Expressions:
     env: dict[str, Value]
     outer: dict[str, Value]
     effects: list[Effect]
+    needs: Needs
+    guesses: int  # how many calls around are of objects whose class was told by a name alone
     later: list[Conditional]
     conditions: list[tuple[Cause, int, int]]
     no_sync: int
@@ -317,22 +320,22 @@ class Expressions:
         test = self.value(parts[0])
         if test.const is not UNKNOWN:
             return self.value(parts[1] if test.const else parts[2])
-        mark = len(self.effects)
+        mark, needs, says = len(self.effects), self.needs, implied(self, parts[0])
+        self.needs = needs | says[0]
         a = self.value(parts[1])
         if len(self.effects) > mark and test.dep & DIFFERS:
             self.conditional_part(test, line_of(parts[1]), mark)
+        self.needs = needs | says[1]
         b = self.value(parts[2])
+        self.needs = needs
         both = either(a, b)
         differs = a.const is UNKNOWN or a.const != b.const
         dep = test.dep & DIFFERS if differs else 0
         if dep & RANK and (a.const is None) != (b.const is None):
             dep |= MAYBE_NONE
-        zero = (
-            test.zero if (a.const is True and b.const is False) or (dep & MAYBE_NONE and b.const is None) else both.zero
-        )
-        return both._replace(
-            dep=both.dep | dep, params=both.params | (test.params if differs else NO_PARAMS), zero=zero
-        )
+        is_flag = (a.const is True and b.const is False) or (dep & MAYBE_NONE and b.const is None)
+        params = both.params | (test.params if differs else NO_PARAMS)
+        return both._replace(dep=both.dep | dep, params=params, zero=test.zero if is_flag else both.zero)
 
     def _item(self, base: Expr, index: Expr) -> Value:
         v = self.value(base)
@@ -350,9 +353,7 @@ class Expressions:
                 return v.sort[1][at.const]  # type: ignore[no-any-return]
             sorts = {x.sort for x in v.sort[1]}
             return v._replace(sort=sorts.pop() if len(sorts) == 1 else None)
-        if (
-            v.sort == LENGTH and at.const is not UNKNOWN and at.const != 0
-        ):  # how many columns there are is the same everywhere
+        if v.sort == LENGTH and at.const is not UNKNOWN and at.const != 0:  # columns: as many everywhere
             return PLAIN
         if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length"):
             return v if keeps_length(index) else v._replace(dep=v.dep & ~LONGEST)

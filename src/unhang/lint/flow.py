@@ -90,7 +90,7 @@ class Frame(Handlers):
         self._endless, self._uneven_loops, self._round = 0, 0, -1
         self._line, self._is_empty = 0, False
         self._empty: set[str] = set()
-        self.is_leaving = 0
+        self.is_leaving = self.guesses = 0
         self.raises: set[Raised] = set()
         self._filled: set[str] = set()
         self._fills, self._leaves_together = 0, False
@@ -203,7 +203,8 @@ class Frame(Handlers):
             if base.endswith("environ") and isinstance(target.parts[1], Const):
                 found_in_environment(self, target.parts[1].value, value, self._line)
             self._filled.add(base)
-            dep = value.dep & DATA | (UNEVEN if self._uneven_loops else 0)
+            is_part = isinstance(target.parts[1], Const) and isinstance(target.parts[1].value, str)  # no word of others
+            dep = (0 if is_part else value.dep & DATA) | (UNEVEN if self._uneven_loops else 0)
             if dep and base in self.env:
                 self.env[base] = self.env[base]._replace(dep=self.env[base].dep | dep, sort=None)
             return
@@ -287,6 +288,7 @@ class Frame(Handlers):
             alone = [d for d in differing if d[0].value.dep & RANK and d[0].value.zero]
             cause, mark, depth = (alone or differing[-1:])[0]
             way_out = Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth, self.needs)
+            way_out.is_in_while = self._round >= 0
             way_out.is_first = s.kind == "continue" and len(self.effects) == self._round
             self._exits.append(way_out)
         return s.kind

@@ -34,7 +34,7 @@ def _text(result: LintResult, color: bool) -> str:
 def _last_line(result: LintResult) -> str:
     n, fixable = len(result.found), sum(1 for _, f in result.found if f.edits and f.is_safe)
     files = f"{result.files} file{'s' * (result.files != 1)}, {result.lines:,} lines"
-    far = f" {result.far} more, with longer ways, with --depth 6." if result.far else ""
+    far = f" {result.far} more, less sure, with --depth 9." if result.far else ""
     if not n:
         return f"Nothing found that can hang ({files}).{far}"
     fixes = f", {fixable} fixable with --fix" if fixable else ""

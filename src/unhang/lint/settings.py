@@ -20,7 +20,7 @@ DEPTH = 3  # of those that are further away one in six was right, in code that t
 class LintSettings:
     """`on`: the codes that are on; `per_file`: pattern -> codes that are off there; `root`: where patterns begin.
 
-    `depth`: how many calls may lead to the collective where conditions stand on the way: which of them hold grows doubtful with each call.
+    `depth`: how many calls may lead to the collective where conditions stand on the way: which of them hold grows doubtful with each call. Other doubts count as calls.
     """
 
     on: frozenset[str] = field(default_factory=lambda: chosen((), (), ()))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from unhang.lint.ir import Expr, Found
 from unhang.lint.special import LENGTH, PICKED
-from unhang.lint.values import DATA, DIFFERS, HELD, LOCAL, LOSS, MAYBE_NONE, RANK, Conditional, Place, Value
+from unhang.lint.values import DATA, DIFFERS, DOUBT, HELD, LOCAL, LOSS, MAYBE_NONE, RANK, Conditional, Place, Value
 
 if TYPE_CHECKING:
     from unhang.lint.link import Link
@@ -65,9 +65,7 @@ def _report_given(link: Link, conditional: Conditional, place: Place, v: Value =
         else "LNT106"
     )
     way = [(place.path, place.line, f"{place.text} is given a value that differs between ranks"), *found.way]
-    link.report(
-        place.path, Found(code, place.line, place.column + 1, found.words, way, calls=found.calls and found.calls + 1)
-    )
+    link.report(place.path, Found(code, place.line, place.column + 1, found.words, way, calls=found.calls + DOUBT))
 
 
 def _fields(found: Found) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from unhang.lint.libraries import Collective
 from unhang.lint.special import paths_in
 from unhang.lint.tensors import agrees_by_name, is_padded_alone, is_padded_to_a_length
 from unhang.lint.values import (
+    DOUBT,
     LONGEST,
     RANK,
     RAW,
@@ -283,7 +284,7 @@ def found_in_handler(
     effect = (collective or hidden)[0]
     found = Found(
         "LNT203", handler.line, 1, {"caught": _caught(handler), "collective": effect.way[-1].text}, _way(effect),
-        calls=effect.calls,
+        calls=effect.calls + (0 if frame.loops else DOUBT),
     )  # fmt: skip
     if effect.param < 0:
         frame.link.report(frame.path, found)

@@ -117,6 +117,7 @@ class Effect(NamedTuple):
     `param`, `method`: it is made if that parameter makes one when the method is called; -1: it is made by `op` itself.
     `way`: the calls that lead to it, the outermost first. `needs`: what parameters or names must be for it.
     `is_often`: it is made in a loop, and nobody knows how often. `ifs`: how many conditions stand around it in the functions on the way, `ifs_here`: in this one.
+    `doubt`: what it is worth, in calls, that the class of an object on the way was told by its name alone.
     `is_sure`: else it may be made, by somebody who was given the function: it matches others, and is no finding.
     """
 
@@ -131,11 +132,12 @@ class Effect(NamedTuple):
     is_often: bool = False
     ifs: int = 0
     ifs_here: int = 0
+    doubt: int = 0
 
     @property
     def calls(self) -> int:
-        """How many calls lead to it, where conditions stand on the way."""
-        return len(self.way) if self.ifs > 0 else 0
+        """How many calls lead to it, where conditions stand on the way, and what doubts there are."""
+        return self.doubt + (len(self.way) if self.ifs > 0 else 0)
 
     @property
     def key(self) -> tuple[str, str, int, str]:
@@ -180,4 +182,5 @@ class Summary:
 
 
 MOST_EFFECTS = 24
+DOUBT = 4  # calls: a finding with a doubt counts as this much further away, more than is shown unless asked for
 MOST_WAY = 6

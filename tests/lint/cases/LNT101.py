@@ -231,3 +231,27 @@ def of_something_else(things, x):
     for thing in things:
         if dist.get_rank() == 0:
             thing.finish_epoch(x)
+
+
+def log(x, reduce=True):
+    return mean(x) if reduce else x
+
+
+def told_not_to(x):
+    if dist.get_rank() == 0:
+        log(x, reduce=False)
+
+
+def told_to(x):
+    if dist.get_rank() == 0:
+        log(x)  # LNT101
+
+
+def a_setting_brings_all(args, accelerator):
+    if accelerator.is_main_process or "stage_3" in args.strategy:
+        accelerator.save_state("last")
+
+
+def a_kind_brings_all(accelerator, Kind):
+    if accelerator.distributed_type == Kind.DEEPSPEED or accelerator.is_main_process:
+        accelerator.save_state("last")
