@@ -34,11 +34,9 @@ class _ByKind(Generic[T]):
 
     def _of(self, kinds: Sequence[str]) -> list[T]:
         """Those of these kinds, one kind after the other."""
+        families = tuple(kind for kind in kinds if kind.endswith("."))
         return [
-            one
-            for kind, found in self._kinds.items()
-            if any(kind == k or (k.endswith(".") and kind.startswith(k)) for k in kinds)
-            for one in found
+            one for kind, found in self._kinds.items() if kind in kinds or kind.startswith(families) for one in found
         ]
 
 
