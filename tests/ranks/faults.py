@@ -117,6 +117,7 @@ HANGS = [
     _hang("queue_never_done", "shutdown-hang", (0,), "suspected"),
     _hang("stages_send_crosswise", "collective-order-race", (1, 2), "proven", ranks=3),
     _hang("stages_send_one_more", "uneven-inputs", (0,), "proven", ranks=2),
+    _hang("skips_for_another_reason", "code-divergence", (1,), "proven", ranks=3),
     _hang("sends_one_less", "code-divergence", (3,), "proven"),
     _hang("permits_kept", "rank-stuck-in-user-code", (2,), "suspected"),
     _hang("polls_alone", "rank-stuck-in-user-code", (3,), "suspected"),
