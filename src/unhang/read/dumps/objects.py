@@ -329,8 +329,6 @@ def unite(dumps: Sequence[RecordedCalls], distrust_completion: bool = False) -> 
                 pick = min if distrust_completion and call.group not in went_on else max
                 call.state = pick(known.state, call.state)
                 call.frames = call.frames or known.frames
-                call.reduce_op = max(call.reduce_op, known.reduce_op)
-                call.root_in_group = max(call.root_in_group, known.root_in_group)
                 merged[call.record_id] = call
     return [merged[number] for number in sorted(merged)], contradictions
 
