@@ -52,10 +52,3 @@ def test_where_the_same_rank_parted_there_it_is_named_beside_the_hang(tmp_path: 
     result = _hung("parted", tmp_path)
     found = [f for f in result.report["findings"] if f["rule"] == "unlike-values"]
     assert [(f["cause"], f["culprit_ranks"]) for f in found] == [("code-divergence", [1])], result
-
-
-def test_the_roots_that_were_named_are_recorded(tmp_path: Path) -> None:
-    result = _hung("roots", tmp_path)
-    first = result.report["findings"][0]
-    assert first["rule"] == "roots-disagree", result
-    assert "rank 0 names 0; rank 1 names 1; rank 2 names 2" in first["title"], result

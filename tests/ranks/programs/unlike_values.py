@@ -18,12 +18,6 @@ def metric(rank):
         dist.all_reduce(loss, op=dist.ReduceOp.MAX if how != "healthy" and rank == 1 else dist.ReduceOp.SUM)
 
 
-def roots(rank):
-    """Each rank believes that it is the one that gathers."""
-    value = torch.ones(4)
-    dist.gather(value, [torch.empty(4) for _ in range(3)], dst=rank)  # culprit
-
-
 def counts(rank):
     """Whole numbers, as one rank has them, take as many bytes."""
     values = torch.ones(4, dtype=torch.int32 if how == "wrong" and rank == 2 else torch.float32)
@@ -57,8 +51,6 @@ def main():
     counts(rank)
     if how in ("hang", "parted") and rank == 1:
         dist.broadcast(torch.ones(4), src=1)
-    if how == "roots":
-        roots(rank)
     toy.train(rank)
     toy.end()
 
