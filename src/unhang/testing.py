@@ -8,6 +8,7 @@ Example::
 A call path is written outermost first, `main:10>step:20` (functions and lines of `train.py`); `~lock`, `~loader`, `~comm` and
 `~backward` stand for the library frames below it. A call is `group/op[sizes] dtype@path`, with ` !` at the end while it has not
 completed: `all_reduce[8]@main:10>step:20 !`. Sizes of outputs follow an arrow, `[4->16]`; point-to-point: `send>3[8]`, `recv<2[8]`.
+What is reduced by, and the root: `all_reduce[8] by MAX@main:10`, `broadcast[8] root 1@main:10`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from unhang.model.calls import CallState, TableBuilder
+from unhang.model.calls import REDUCE_OPS, CallState, TableBuilder
 from unhang.model.case import Case, HangObservation, Job
 from unhang.model.evidence import (
     LogLine,
@@ -56,8 +57,8 @@ __all__ = [
 ]
 
 _CALL = lazy_pattern(
-    r"^(?:(?P<group>\w+)/)?(?P<op>\w+)(?:(?P<arrow>[<>])(?P<peer>\d+))?(?:\[(?P<sizes>[\d,x ]*)(?:->(?P<out>[\d,x ]*))?\])?(?: (?P<dtype>\w+))?(?:@(?P<path>[^\s!]+))?"
-    r"(?: thread=(?P<thread>\w+))?(?P<open> !)?$"
+    r"^(?:(?P<group>\w+)/)?(?P<op>\w+)(?:(?P<arrow>[<>])(?P<peer>\d+))?(?:\[(?P<sizes>[\d,x ]*)(?:->(?P<out>[\d,x ]*))?\])?"
+    r"(?: (?P<dtype>(?!by\b|root\b)\w+))?(?: by (?P<reduce>\w+))?(?: root (?P<root>\d+))?(?:@(?P<path>[^\s!]+))?(?: thread=(?P<thread>\w+))?(?P<open> !)?$"
 )
 _LIBRARY = {
     "lock": ("/usr/lib/python3.11/threading.py", 320, "wait"),
@@ -150,6 +151,8 @@ def _add(
         is_p2p=bool(match["arrow"]),
         peer=int(match["peer"] or -1),
         timeout_ms=1_800_000,
+        reduce_op=REDUCE_OPS.index(match["reduce"]) if match["reduce"] else -1,
+        root=int(match["root"]) if match["root"] else -1,
     )
 
 

@@ -96,3 +96,13 @@ def test_killing_the_watcher_does_not_harm_the_training(tmp_path: Path) -> None:
     warm.end(process)
     assert process.returncode == 0, stderr
     assert "the watcher ended unexpectedly (signal 9); another one goes on" in stderr
+
+
+def test_a_condition_that_held_is_not_named_where_another_way_past_the_line_is_open(tmp_path: Path) -> None:
+    case = BY_NAME["skips_for_another_reason"]
+    result = run_job(case, tmp_path)
+    check_fault(case, result)
+    first = result.report["findings"][0]
+    assert first["confidence"] < 0.9, result
+    assert "not bad" not in first["title"], result
+    assert "`if loss > 500`" in first["because"], result

@@ -63,6 +63,8 @@ def left_transfers(s: Situation) -> LeftTransfers | None:
         left = () if has_ended else stack_path(s.case, peer) if peer in s.proven else None
         if left is not None and (counted := _counted(s, edge, peer, stay, left)) is not None:
             return counted
+        if left and _is_held_in_a_circle(s, edge, peer, left):
+            continue
         before = _last_transfer(s, peer, edge.waiter)
         found = _loop_left(stay, left, before) if left is not None and before else None
         if found is not None:
@@ -73,6 +75,21 @@ def left_transfers(s: Situation) -> LeftTransfers | None:
             stayers = tuple(r for r, path in sorted(paths.items()) if _is_in_a_loop_of(path, own[0]))
             return LeftTransfers((peer,), stayers, edge.waiter, edge.what, *own, are_own=True)
     return None
+
+
+def _is_held_in_a_circle(s: Situation, edge: WaitEdge, peer: int, left: Path) -> bool:
+    """Whether the peer waits crosswise with others in sends or receives, and where it is may still come to what the waiter waits for.
+
+    A waiter outside of the circle waits for what it holds up; one within, if the peer has made such transfers from the loop in which it is.
+    """
+    circles = [c for c in s.waits.cycles if peer in c and all(e.kind == "p2p" for r in c for e in s.waits.edges_of(r))]
+    if not circles or all(edge.waiter not in c for c in circles):
+        return bool(circles)
+    wanted = RECEIVES if edge.what.split(" ")[0] in SENDS else SENDS
+    around = ((f, surroundings(f.file, f.line).loops) for f in reversed(left))
+    place = next(((frame, loops[-1]) for frame, loops in around if loops), None)
+    made = (c for c in s.case.ranks[peer].pending if c.peer == edge.waiter and c.kind in wanted and c.ended_ns)
+    return place is not None and any(_goes_through(user_path(c.frames), *place) for c in made)
 
 
 def _left_to_another_group(s: Situation, edge: WaitEdge) -> LeftTransfers | None:

@@ -244,6 +244,21 @@ class CallIndex:
         is_batch = np.maximum.reduceat(sizes_C, at) > 1
         return [int(s) for s in self._seq_S[first:end][differs & ~is_open & ~is_batch][:most]]
 
+    def unlike(self, values_N: Ints, most: int) -> list[tuple[int, int]]:
+        """The first (group, sequence number) at which those members whose value is known, 0 or more, differ in it, each with a single call."""
+        if not len(self._rows_N):
+            return []
+        values = values_N[self._rows_N[self._call_at_C]]
+        known = np.where(values < 0, np.iinfo(np.int64).max, values)
+        sizes_C = np.diff(self._call_at_C, append=len(self._rows_N))
+        low, high, most_rows = (
+            np.minimum.reduceat(known, self._first_call_S),
+            np.maximum.reduceat(values, self._first_call_S),
+            np.maximum.reduceat(sizes_C, self._first_call_S),
+        )
+        at = np.flatnonzero((low < high) & (most_rows == 1))[:most]
+        return list(zip(self._group_S[at].tolist(), self._seq_S[at].tolist(), strict=True))
+
     def rows_of(self, group: int) -> Ints:
         """All rows of a group, by sequence number and rank."""
         first, end = self._groups.get(group, (0, 0))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import operator
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from unhang.analyze.rank_conditions import RankView, Value
-from unhang.analyze.source import Condition, around, lines_that_call_the_same, loop_at, surroundings
+from unhang.analyze.source import Condition, around, lines_that_call_the_same, loop_at, nodes_around, surroundings
 from unhang.model import Case, Frame
 
 
@@ -108,6 +109,78 @@ def variables_of(case: Case, rank: int, frame: Frame) -> dict[str, str]:
         if (seen.file, seen.function) == (frame.file, frame.function):
             found.setdefault(name, value)
     return found
+
+
+def holds_on(case: Case, ranks: Iterable[int], frame: Frame, condition: Condition) -> bool | None:
+    """What a condition in the frame's function gives on all of these ranks by their variables; None where they do not tell.
+
+    Counted are only variables that were not written since it was asked.
+    """
+    found = {_holds(case, rank, frame, condition) for rank in ranks}
+    return found.pop() if len(found) == 1 else None
+
+
+def _holds(case: Case, rank: int, frame: Frame, condition: Condition) -> bool | None:
+    now = next((f for f in stack_frames(case, rank) if (f.file, f.function) == (frame.file, frame.function)), None)
+    values = variables_of(case, rank, frame)
+    names = {n.id for n in ast.walk(condition.test) if isinstance(n, ast.Name)}
+    function = next(
+        (
+            n
+            for n in reversed(nodes_around(frame.file, condition.line))
+            if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+        ),
+        None,
+    )
+    if now is None or function is None or not names <= set(values):
+        return None
+    written = {
+        n.lineno
+        for n in ast.walk(function)
+        if isinstance(n, ast.Name) and n.id in names and not isinstance(n.ctx, ast.Load)
+    }
+    is_later = now.line > condition.line
+    if any(
+        condition.line < line <= now.line if is_later else not now.line < line <= condition.line for line in written
+    ):
+        return None
+    try:
+        given = {name: ast.literal_eval(values[name]) for name in names}
+    except (ValueError, SyntaxError):
+        return None
+    return _value(condition.test, given)
+
+
+def _value(test: ast.expr, given: Mapping[str, Any]) -> bool | None:
+    """The truth of a name, of its opposite, of a comparison with a number, and of several of these."""
+    match test:
+        case ast.Name():
+            return bool(given[test.id])
+        case ast.UnaryOp(op=ast.Not(), operand=inner):
+            value = _value(inner, given)
+            return None if value is None else not value
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARED:
+            sides = [
+                given[n.id] if isinstance(n, ast.Name) else n.value if isinstance(n, ast.Constant) else None
+                for n in (left, right)
+            ]
+            return _COMPARED[type(op)](*sides) if all(isinstance(x, int | float) for x in sides) else None
+        case ast.BoolOp(op=op, values=values):
+            found = [_value(v, given) for v in values]
+            decisive = isinstance(op, ast.Or)
+            return decisive if decisive in found else None if None in found else not decisive
+    return None
+
+
+_COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+}  # fmt: skip
+
+
+def stack_frames(case: Case, rank: int) -> tuple[Frame, ...]:
+    """The frames of a rank's main thread, innermost first."""
+    evidence = case.ranks.get(rank)
+    return evidence.main_stack.frames if evidence and evidence.main_stack else ()
 
 
 def differing(

@@ -11,8 +11,8 @@ from unhang.analyze.bindings import last_name
 from unhang.analyze.callpath import Path
 from unhang.analyze.may_differ import OPEN, SAME
 from unhang.analyze.rounds import is_in
-from unhang.analyze.sides import view_of
-from unhang.analyze.source import Condition, Loop, loop_at, negated, raise_of, step_names, surroundings
+from unhang.analyze.sides import holds_on, view_of
+from unhang.analyze.source import Condition, Loop, loop_at, negated, nodes_around, raise_of, step_names, surroundings
 from unhang.analyze.trees import covers, tree_of
 from unhang.model import Case, Frame
 
@@ -20,13 +20,14 @@ from unhang.model import Case, Frame
 class WayOut(NamedTuple):
     """What lets one rank make fewer rounds of a loop: a test or handler at `line`, as it is written; `returns`: out of the function.
 
-    `leaves_at`: the line of the `break` or `return`, or of the handler.
+    `leaves_at`: the line of the `break`, `return` or `continue`, or of the handler. `goes_on`: with the next round.
     """
 
     line: int
     text: str
     returns: bool = False
     leaves_at: int = 0
+    goes_on: bool = False
 
 
 @lru_cache(maxsize=256)
@@ -49,6 +50,72 @@ def ways_past(path: str, loop: Loop, line: int) -> tuple[WayOut, ...]:
     return tuple(way for way in found if way.line not in of_rank)
 
 
+def ways_between(
+    case: Case, frame: Frame, since: int, gate: Condition, others: Sequence[Condition], ranks: Sequence[int], left: Path
+) -> tuple[WayOut, ...]:
+    """What may have led ranks past a line, in order; nothing where the `gate` is the only one, or the values of the ranks tell that it did.
+
+    `since`: the line of their last call in that function; what leaves the round before it was not taken. `others`: further
+    conditions of the line; `left`: the way to the call that they made instead: in the loop they have not left it.
+    Counted is what is at least as likely as the gate to come out differently on the ranks.
+    """
+    held = holds_on(case, ranks, frame, gate)
+    if held is False:
+        return ()
+    loops = surroundings(frame.file, frame.line).loops
+    node = loop_at(frame.file, loops[-1].header) if loops else _function_at(frame)
+    is_in_loop = bool(loops) and any(
+        (f.file, f.function) == (frame.file, frame.function) and f.line in loops[-1] for f in left
+    )
+    first = since if since < frame.line else 0
+    taken = list[WayOut]()
+    for way in _ways(node.body, frame.line, None, in_loop=bool(loops), is_round=True) if node is not None else ():
+        if not (
+            _may_raise(frame, first, way.line) if _is_handler(way) else first < way.line < frame.line and way.leaves_at
+        ):
+            continue
+        if is_in_loop and not _is_handler(way) and not way.goes_on:
+            continue
+        conditions = [c for c in surroundings(frame.file, way.leaves_at).conditions if c.line == way.line]
+        weight = max((c.suspicion for c in conditions), default=OPEN if _is_handler(way) else SAME)
+        is_open = not any(holds_on(case, ranks, frame, c) is False for c in conditions)
+        if is_open and weight >= max(gate.suspicion, OPEN) and not any(_is_guard(c, gate) for c in conditions):
+            taken.append(way)
+    around = [
+        c for c in others if held and first < c.line and holds_on(case, ranks, frame, c) is not True and c.suspicion
+    ]
+    ways = [
+        *taken,
+        *(WayOut(c.line, f"if {ast.unparse(negated(c.test))}") for c in around if all(c.line != t.line for t in taken)),
+    ]
+    if not ways:
+        return ()
+    own = () if held else (WayOut(gate.line, f"if {ast.unparse(negated(gate.test))}"),)
+    return tuple(sorted((*ways, *own), key=lambda way: way.line))
+
+
+def _is_handler(way: WayOut) -> bool:
+    return way.text.startswith("except")
+
+
+def _may_raise(frame: Frame, first: int, handler: int) -> bool:
+    """Whether a call stands between a line and the frame's within what the handler is for."""
+    tries = (n for n in nodes_around(frame.file, frame.line) if isinstance(n, ast.Try))
+    body = next((n.body for n in tries if any(h.lineno == handler for h in n.handlers)), [])
+    calls = (n for statement in body for n in ast.walk(statement) if isinstance(n, ast.Call))
+    return any(first < n.lineno < frame.line for n in calls)
+
+
+def _is_guard(condition: Condition, gate: Condition) -> bool:
+    """Whether the gate is that the way out was not taken."""
+    return condition.is_opposite_of(gate)
+
+
+def _function_at(frame: Frame) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    around = nodes_around(frame.file, frame.line)
+    return next((n for n in reversed(around) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)), None)
+
+
 def end_of_while(path: str, loop: Loop) -> WayOut | None:
     """What ends a `while`, as far as it is no counter: the opposite of that part of its test."""
     node = loop_at(path, loop.header)
@@ -67,7 +134,7 @@ def _ways(
         match node:
             case ast.Continue() if is_round and in_loop and test is not None and node.lineno < line:
                 if not is_counted(test):
-                    yield WayOut(test.lineno, f"if {ast.unparse(test)}")
+                    yield WayOut(test.lineno, f"if {ast.unparse(test)}", leaves_at=node.lineno, goes_on=True)
             case ast.Break() | ast.Return() if test is not None and (in_loop or isinstance(node, ast.Return)):
                 if not is_counted(test):
                     yield WayOut(test.lineno, f"if {ast.unparse(test)}", isinstance(node, ast.Return), node.lineno)

@@ -3,6 +3,7 @@
 from unhang.model.calls import (
     CALL_COLUMNS,
     PROGRESS_COLUMNS,
+    REDUCE_OPS,
     CallState,
     CollectiveCall,
     CollectiveTable,
@@ -48,6 +49,7 @@ __all__ = [
     "CALL_COLUMNS",
     "CAUSES",
     "PROGRESS_COLUMNS",
+    "REDUCE_OPS",
     "Attempt",
     "CallState",
     "Case",

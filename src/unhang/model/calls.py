@@ -42,7 +42,11 @@ CALL_COLUMNS: Mapping[str, str] = {
     "frames": "i4",  # index into `stacks`, -1 where not recorded
     "thread": "i4",  # index into `threads`
     "record_id": "i8",  # order of issue within the rank; not comparable between ranks
+    "reduce_op": "i1",  # index into REDUCE_OPS, -1 where unknown: dumps of torch's flight recorder do not tell it
+    "root": "i4",  # global rank of the root, -1 where there is none or it is unknown
 }
+# In the order of torch's enum.
+REDUCE_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 _OF_A_CALL = [name for name in CALL_COLUMNS if name != "started_ns"]
 _OURS = "/unhang/inside/recorder/"  # it stands between the program and the call, and says nothing of it
@@ -78,6 +82,8 @@ class CollectiveCall:
     frames: tuple[Frame, ...] | None
     thread: str
     record_id: int
+    reduce_op: str = ""
+    root: int | None = None
 
     def __str__(self) -> str:
         sizes = ", ".join("x".join(map(str, s)) or "scalar" for s in self.in_sizes)
@@ -173,6 +179,7 @@ class CollectiveTable:
     def _call(
         self, row: int, rank: int, group: int, seq: int, op: int, in_sizes: int, out_sizes: int, dtype: int, state: int,
         is_p2p: bool, peer: int, created_ns: int, completed_ns: int, timeout_ms: int, frames: int, thread: int, record_id: int,
+        reduce_op: int, root: int,
     ) -> CollectiveCall:  # fmt: skip
         """An object from the values of its columns."""
         return CollectiveCall(
@@ -193,6 +200,8 @@ class CollectiveTable:
             tuple(f for f in self.stacks[frames] if _OURS not in f.file) if frames >= 0 else None,
             self.threads[thread],
             record_id,
+            REDUCE_OPS[reduce_op] if reduce_op >= 0 else "",
+            root if root >= 0 else None,
         )
 
     def rows(self, **equal: int) -> npt.NDArray[np.int64]:
@@ -273,6 +282,8 @@ class TableBuilder:
         frames: tuple[Frame, ...] | None = None,
         thread: str = "",
         record_id: int = 0,
+        reduce_op: int = -1,
+        root: int = -1,
     ) -> None:
         """Adds one row; `group` is an index returned by `group()`."""
         row = {
@@ -293,6 +304,8 @@ class TableBuilder:
             "frames": -1 if frames is None else self._stacks(frames),
             "thread": self._threads(thread),
             "record_id": record_id,
+            "reduce_op": reduce_op,
+            "root": root,
         }
         for name, value in row.items():
             self._rows[name].append(value)

@@ -23,6 +23,7 @@ from unhang.model import (
 )
 from unhang.read.fields import encodable, frame_triple, frame_triples, real, text, texts, whole, wholes
 from unhang.read.files import read_json, read_object, read_object_lines, unreadable
+from unhang.read.reductions import Reduction, read_reductions
 
 if TYPE_CHECKING:
     from unhang.read.page import Page
@@ -72,6 +73,7 @@ class RankRecord:
     look_fields: dict[str, object] = field(default_factory=dict)
     facts: tuple[Reading, ...] = ()
     native: tuple[Frame, ...] = ()
+    reductions: tuple[Reduction, ...] = ()
     dump_paths: list[Path] = field(default_factory=list)
     absent: list[Unavailable] = field(default_factory=list)
 
@@ -164,6 +166,7 @@ def _read_small_files(record: RankRecord, folder: Path) -> None:
     record.waits_fields = read("waits.json", read_object) or {}
     record.look_fields = read("look.json", read_object) or {}
     record.facts = tuple(_fact(f, record.rank) for f in (read("facts.jsonl", read_object_lines) or [])[:MAX_FACTS])
+    record.reductions = read("reductions.json", read_reductions) or ()
     if native := read("native.json", read_object):
         record.native = frame_triples(native)
         below = itertools.takewhile(lambda frame: not frame.file.endswith(".py"), record.native)

@@ -33,6 +33,7 @@ _TRAVEL = (
         "facts.jsonl",
         "shapes.json",
         "native.json",
+        "reductions.json",
     ),
     *("error.json", "handled.jsonl", "held.json", "exit.json", "faulthandler.txt", "interrupt.txt"),
     *("flight.json", "flight.pickle", "flight_exit.pickle"),

@@ -13,13 +13,19 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import page, recording
+from . import page, recording, reductions
 from .frames import is_user, record_text, user_places
 from .recording import Recording, append_json, attempt, do_not_trace, failed_in_torch, step_aside, write_json
 
 # What gloo reads and writes from the tensor's first element on, as many elements as it has; what it gathers it copies in order.
 _IN_PLACE = ("allreduce", "broadcast", "reduce", "scatter")
 _INTO_LISTS = ("allgather", "gather", "alltoall")
+# Those of the methods that also have an operation or a root, and further ones of which that alone is noted.
+_REDUCED = ("allreduce", "broadcast", "reduce", "scatter", "gather")
+_REDUCED_ONLY = (
+    *("allreduce_coalesced", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"),
+    *("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"),
+)
 _PLAIN = frozenset(("Tensor", "Parameter"))
 _OF_A_PLACE, _MOST, _MOST_PLACES, _DEEPEST, _MOST_DIMENSIONS = 3, 64, 256, 40, 16
 _MOST_TENSORS = 20_000
@@ -50,19 +56,23 @@ def watch_tensors(c10d: Any, bindings: Any) -> None:
         _wrap(c10d, bindings.ProcessGroup, name, _odd_tensor)
     for name in _INTO_LISTS:
         _wrap(c10d, bindings.ProcessGroup, name, _aliased)
+    for name in _REDUCED_ONLY:
+        _wrap(c10d, bindings.ProcessGroup, name, _never)
 
 
 def _wrap(c10d: Any, kind: Any, name: str, odd: Callable[[Any], Any]) -> None:
     original = vars(kind).get(name)
     if original is None:
         return
+    is_reduced = name in _REDUCED or name in _REDUCED_ONLY
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        rec = recording.current
+        rec, row = recording.current, None
         if rec is not None and args:
             try:
                 if (found := odd(args[0])) is not None:
                     _note_tensor(rec, c10d, self, name, found)
+                row = reductions.begin(self, args, kwargs) if is_reduced else None
             except Exception as error:  # noqa: BLE001
                 rec.note("tensors of collectives", f"{type(error).__name__}: {error}")
         try:
@@ -70,10 +80,16 @@ def _wrap(c10d: Any, kind: Any, name: str, odd: Callable[[Any], Any]) -> None:
         except BaseException as error:
             failed_in_torch(error)
             raise
+        finally:
+            reductions.end(row)
 
     # pybind11 knows by the function's name that a Python subclass calls the method of its base class.
     call.__code__ = call.__code__.replace(co_name=name)
     setattr(kind, name, do_not_trace(functools.wraps(original)(call)))
+
+
+def _never(given: Any) -> None:
+    """Of these methods the tensors are not looked at."""
 
 
 def _odd_tensor(given: Any) -> Any:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from . import reductions
 from .recording import Recording, attempt, write_whole
 from .standing import standing_calls
 from .two_recorders import groups_in, merged, statuses
@@ -73,6 +74,7 @@ def _without_inductor() -> Iterator[None]:
 
 def dump(recording: Recording, name: str) -> None:
     """Write all recorded calls with frames. Takes up to 75 ms with 2000 entries, during which the GIL is held."""
+    attempt("reductions.json", reductions.write, recording)
     of_nccl, of_others = recorders()
     if of_nccl is None and of_others is None:
         recording.note(name, "this torch has no _dump_fr_trace")

@@ -84,6 +84,8 @@ class RecordedCall:
     timeout_ms: int
     frames: CallStack | None
     thread: str
+    reduce_op: int = -1
+    root_in_group: int = -1
 
     @property
     def batch(self) -> tuple[str, int, int]:

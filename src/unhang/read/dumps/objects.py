@@ -42,6 +42,7 @@ from unhang.read.logs.events import is_echo
 from unhang.read.membership import Membership
 from unhang.read.pickle_guard import PickleGuard
 from unhang.read.rank_folder import RankCalls, RankRecord
+from unhang.read.reductions import name_reductions
 
 _LONGER = 8  # times as many, where the last calls do not suffice
 _GLOO = "gloo/"  # its transport names the file and line that failed
@@ -169,6 +170,8 @@ def add_calls(
             frames=call.frames,
             thread=call.thread,
             record_id=call.record_id,
+            reduce_op=call.reduce_op,
+            root=global_rank(group, call.root_in_group),
         )
 
 
@@ -391,6 +394,7 @@ class FlightTable:
             record.absent.append(Unavailable(f"{path.name} of rank {record.rank}", str(error)))
             return None
         record.absent.extend(lost_entries(recorded, record.rank))
+        name_reductions(recorded.calls, record.reductions)
         for call in recorded.calls if record.clock_offset_ns else ():
             call.shift(record.clock_offset_ns)
         return recorded

@@ -159,7 +159,7 @@ MOST_ENTRIES = 4
 MOST_BYTES = 2 << 30
 SETTLED_S = 2.0  # a file changed later than this may change again without a newer modification time
 _FORMAT = 2
-_MAGIC = b"unhang\0\1"
+_MAGIC = b"unhang\0\2"
 _SUFFIX = ".dumps"
 _COLUMNS = (*CALL_COLUMNS.items(), *PROGRESS_COLUMNS.items())
 

@@ -22,16 +22,15 @@ from unhang.analyze.order import (
     is_dispatch_race,
     is_of_size_alone,
     is_thread_race,
-    left_out,
     shift_at,
 )
-from unhang.analyze.overtaking import Overtaking, line_passed
+from unhang.analyze.overtaking import line_passed
 from unhang.analyze.positions import bare_op
 from unhang.analyze.sides import differing, started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, calls_only_on_rank_zero, surroundings
 from unhang.analyze.trees import line_text
-from unhang.analyze.ways_out import asks_a_method, caught_raise, is_of_data
+from unhang.analyze.ways_out import WayOut, asks_a_method, caught_raise, is_of_data, ways_between
 from unhang.model import EvidenceLine, Fix, Frame
 from unhang.rules import wording as w
 from unhang.rules.advice import (
@@ -176,6 +175,13 @@ def _parted(s: Situation, d: Divergence) -> Found:
     one_sided = None if d.is_decided else _one_sided(s, d)
     say, more = _did(s, d, hidden) if d.is_decided else ("side by side", _undecided(d, one_sided))
     gate = _gate(s, d, frame, decisive, hidden) if d.is_decided and inside is None else None
+    past = (
+        _ways_past(s, d, frame, gate)
+        if gate and d.skipped and d.by_condition is None and say != "hidden forward"
+        else ()
+    )
+    if past:
+        gate, fixes, say = None, fixes_of(frame, None, w.name_ranks(d.odd)), "left out"
     say, more = _named(d, gate, frame, hidden, say, more)
     caught = caught_raise(gate, d.reference_path, d.fork.depth + 1) if gate and d.fork and say == "skipped" else None
     asked = asked_for(d) if hidden is None else None
@@ -193,13 +199,13 @@ def _parted(s: Situation, d: Divergence) -> Found:
         "are": w.verb(odd, "is", "are"),
         "first": f"Call #{d.seq} of {d.group} is the first in which the ranks differ.",
         "paired": _paired(d),
-        "why": _goes_on(*caught) if caught else "" if is_plain else _why(s, d),
+        "why": _goes_on(*caught) if caught else _say_ways(frame, past) if past else "" if is_plain else _why(s, d),
         "mine_at": w.at(innermost(d.odd_path)),
         "theirs_at": w.at(innermost(d.reference_path)),
         **more,
     }
     return Found(
-        0.93 if d.has_majority else 0.85 if d.is_decided else 0.45,
+        (0.85 if past else 0.93) if d.has_majority else 0.85 if d.is_decided else 0.45,
         odd if d.is_decided else d.culprits,
         _evidence(s, d),
         words,
@@ -300,6 +306,24 @@ def _did(s: Situation, d: Divergence, hidden: Frame | None) -> tuple[str, dict[s
     return "once more" if d.added else "left out" if d.skipped else "another way", {}
 
 
+def _ways_past(s: Situation, d: Divergence, frame: Frame | None, gate: Condition) -> tuple[WayOut, ...]:
+    """What may have led the odd ranks past the line, where more than the condition around it may, or that held."""
+    if frame is None or d.fork is None:
+        return ()
+    met = next((f for f in _met(s, d) if (f.file, f.function) == (frame.file, frame.function)), None)
+    others = [c for c in _own_conditions(s, d, frame) if c != gate]
+    return ways_between(s.case, frame, met.line if met else 0, gate, others, d.odd, d.odd_path)
+
+
+def _say_ways(frame: Frame | None, ways: Sequence[WayOut]) -> str:
+    """What may have led a rank past a line."""
+    name = w.base_name(frame.file) if frame else ""
+    told = [f"`{way.text}` ({name}:{way.line})" for way in ways[:4]]
+    if len(told) == 1:
+        return f" The condition around the line held there; what leads past it is {told[0]}."
+    return f" More than one thing leads past it, and nothing tells which did: {w.listed(told)}."
+
+
 def _own_conditions(s: Situation, d: Divergence, frame: Frame | None) -> Iterable[Condition]:
     """The conditions around a line of one side that the other side's lines do not stand under."""
     since_ns = started_ns(s.case)
@@ -354,50 +378,3 @@ def _evidence(s: Situation, d: Divergence) -> Iterator[EvidenceLine]:
             text = f"{name} = {ours} on {w.name_ranks(d.odd)}, {theirs} on {w.name_ranks(d.reference)}"
             yield EvidenceLine("variables that differ", text)
     yield from w.stack_lines(s.case.ranks.get(d.odd[0]))
-
-
-@rule("call-left-out", needs=("ranks",))
-def call_left_out(s: Situation) -> Iterator[Found]:
-    """Each circle that ranks closed by going past a call."""
-    for cycle in s.waits.cycles if s.divergence is None and s.judges_waits else ():
-        if set(cycle) <= set(s.proven) and (found := left_out(s, cycle)):
-            yield _went_past(s, found)
-
-
-def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
-    culprits, first = tuple(sorted({o.rank for o in found})), found[0]
-    call = (first.edge.kind, first.edge.group, first.edge.seq)
-    is_shared = first.edge.kind == "collective"
-    waits = [e for e in s.waits.edges if (e.kind, e.group, e.seq) == call] if is_shared else [first.edge]
-    waiters = tuple(sorted({e.waiter for e in waits}))
-    decisive = deciding(around(first.passed).conditions)
-    mine = [e for r in culprits for e in s.waits.edges_of(r)[:1]]
-    words = {
-        "who": w.name_ranks(culprits),
-        "call": first.edge.what,
-        "line": w.place(first.passed),
-        "waiters": w.name_ranks(waiters),
-        "wait": w.verb(waiters, "waits", "wait"),
-        "function": first.passed.function,
-        "stand": w.verb(culprits, "stands", "stand"),
-        "waits": "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in mine[:4]),
-    }
-    stacks = [
-        line
-        for e in (*mine[:2], *waits[:2])
-        for line in (w.waiting_line(e), *w.stack_lines(s.case.ranks.get(e.waiter), 2))
-    ]
-    say, more = said_plainly(decisive, first.passed, culprits, waiters, first.edge.what.split(" ")[0], is_skipped=True)
-    return Found(
-        0.85,
-        culprits,
-        (*w.code_line(first.passed, f"rank {waiters[0]} source"), *stacks),
-        {**words, "others": w.name_ranks(waiters), **more},
-        say,
-        fixes=fixes_of(first.passed, decisive, w.name_ranks(culprits)),
-        condition=gate_of(decisive),
-        victims=s.others(culprits),
-        location=w.location_of(first.passed),
-        group=w.group_named(first.edge.group),
-        collective={"op": first.edge.what.split(" ")[0], "seq": first.edge.seq},
-    )

@@ -150,13 +150,14 @@ def roots_disagree(s: Situation) -> Iterator[Found]:
     if len(found) < 2 or len(found) < len(s.waits.roots) or len({(c.group.name, c.seq) for c in found}) > 1:
         return
     ranks, first = tuple(sorted(c.rank for c in found)), found[0]
-    roots = _roots(s, ranks)
+    calls = calls_at(s.index, s.case.calls.groups.index(first.group), first.seq)
+    recorded = {r: str(c.root) for r, c in calls.items() if c.root is not None}
+    roots = recorded if len(recorded) == len(calls) else _roots(s, ranks)
     differ = len({*roots.values()}) > 1
     _, odd, has_majority = majority(roots) if differ else ((), (), False)
     culprits = odd if has_majority else ()
     frames = user_path(first.frames) or stack_path(s.case, first.rank) or ()
     frame = frames[-1] if frames else None
-    calls = calls_at(s.index, s.case.calls.groups.index(first.group), first.seq)
     done = [r for r, c in calls.items() if c.state is CallState.COMPLETED]
     words = {
         "who": w.name_ranks(ranks),
