@@ -75,6 +75,12 @@ def test_not_verified(before: list[Run], after: list[Run], code: int, check: str
     assert ("NOT" in verified_text(verified).splitlines()[0]) is (code != 0)
 
 
+def test_another_failure_in_its_place_is_said_first() -> None:
+    text = verified_text(compared([hung_run()], [stopped_run()]))
+    assert text.startswith("NOT VERIFIED: code-divergence is gone, and the job fails otherwise: "), text
+    assert "no established cause" in text.splitlines()[0]
+
+
 def test_a_failure_that_comes_and_goes_wants_more_runs() -> None:
     before = [hung_run(), clean_run(), clean_run(), hung_run()]
     few, many = compared(before, [clean_run()] * 2), compared(before, [clean_run()] * 40)

@@ -57,6 +57,11 @@ def headline(verified: Verified) -> str:
     code = verified.exit_code
     if code == 1:
         first = next(check for check in verified.checks if check.has_failed)
+        gone = any(check.name == "cause_is_gone" and check.verdict is Verdict.PASS for check in verified.checks)
+        other = next((check for check in verified.checks if check.name == "no_finding" and check.has_failed), None)
+        if gone and other is not None:
+            causes = " and ".join(verified.before.causes)
+            return f"NOT VERIFIED: {causes} is gone, and the job fails otherwise: {printable(other.reason, most=200)}"
         return f"NOT VERIFIED: {first.name}: {printable(first.reason, most=200)}"
     if code == 3:
         return "NOT JUDGED: the evidence does not suffice"
