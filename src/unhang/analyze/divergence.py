@@ -129,9 +129,19 @@ def _was_skipped(
     return own[0] >= own[1]  # what always runs is not left out
 
 
-def _previous_path(streams: Streams, rank: int, seq: int) -> Path:
-    earlier = [s for s in streams.rows.get(rank, {}) if s < seq]
-    return (streams.path(rank, max(earlier)) or ()) if earlier else ()
+def _previous_path(case: Case, streams: Streams, rank: int, seq: int, other: int, there: Path) -> Path:
+    """The way to a rank's call before; where only open calls have one, `there`, if it was a call like that of the `other` rank at `seq`."""
+    rows = streams.rows.get(rank, {})
+    last = max((s for s in rows if s < seq), default=None)
+    if last is None:
+        return ()
+    if (path := streams.path(rank, last)) is not None:
+        return path
+    theirs = streams.rows.get(other, {}).get(seq)
+    if theirs is None:
+        return ()
+    is_like = signature(case.calls.call(rows[last])) == signature(case.calls.call(theirs))
+    return there if is_like else ()
 
 
 def _below(fork: Fork, *paths: Path) -> set[Frame]:
@@ -143,7 +153,8 @@ def _find_left_loop(
     case: Case, streams: Streams, seq: int, sides: tuple[tuple[int, ...], tuple[int, ...]], paths: tuple[Path, Path]
 ) -> LeftLoop | None:
     (reference, odd), (ref_path, odd_path) = sides, paths
-    before_odd, before_ref = (_previous_path(streams, ranks[0], seq) for ranks in (odd, reference))
+    before_odd = _previous_path(case, streams, odd[0], seq, reference[0], ref_path)
+    before_ref = _previous_path(case, streams, reference[0], seq, odd[0], odd_path)
     found = left_loop_between(case, ref_path, odd_path, before_odd, reference, odd) or left_loop_between(
         case, odd_path, ref_path, before_ref, odd, reference
     )
