@@ -44,6 +44,13 @@ CASES = {
             (),
         ),
         Fires(log_case("\n".join(_MEMBER.format(r, r + 1) for r in (1, 0))), (2, 3)),
+        Fires(log_case("node-a: launching\npdsh@node-a: node-b: ssh exited with exit code 255"), ()),
+        Quiet(
+            log_case(
+                "node-b: step 10 loss 2.1\nnode-b: step 20 loss 2.0\npdsh@node-a: node-b: ssh exited with exit code 255"
+            ),
+            "after a step, a session ends with its job",
+        ),
         Quiet(log_case("\n".join([*(_MEMBER.format(r, r + 1) for r in range(4)), "All came"])), "all came"),
         Quiet(log_case(_BARRIER.format(1, 3)), "more than expected: another cause"),
         Quiet(

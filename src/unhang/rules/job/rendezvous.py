@@ -141,7 +141,10 @@ def _incomplete(s: Situation) -> list[LogEvent]:
     """Counts below the world; else a wait in a store that answered."""
     if was_killed(s):
         return []
+    steps = s.events.of("progress.step")
     counted = [*s.events.of(*_COUNTED), *_least_joined(s)]
+    # After a step, which takes all nodes, a session that ends is the end of the job there.
+    counted = [e for e in counted if e.kind != "launchers.node_unreachable" or not steps or steps[0].order > e.order]
     again = s.events.has("elastic.rendezvous_done", "elastic.restarting", "elastic.worker_failed")
     if again:  # the first start succeeded: whoever is missing at the next one failed before
         counted = [e for e in counted if e.kind != "elastic.rendezvous_timed_out"]
