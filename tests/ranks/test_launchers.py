@@ -18,7 +18,7 @@ from .harness import HUNG_JOB_ENDED, _unhang
 
 CULPRIT_LINES = {
     name: {n for n, text in enumerate((HERE / "programs" / name).read_text().splitlines(), 1) if text.endswith(MARK)}
-    for name in ("spawned.py", "conditional_collective.py", "spawned_again.py")
+    for name in ("spawned.py", "conditional_collective.py", "spawned_again.py", "unread_queue.py")
 }
 
 
@@ -56,6 +56,18 @@ def test_a_hang_is_named_under_any_launcher(launcher: str, tmp_path: Path) -> No
     assert (first["cause"], first["culprit_ranks"]) == ("code-divergence", [culprit])
     assert Path(first["location"]["file"]).name == program
     assert first["location"]["line"] in CULPRIT_LINES[program]
+
+
+@pytest.mark.torchrun
+@pytest.mark.whole
+@pytest.mark.timeout(120)
+def test_a_queue_that_is_read_too_late(tmp_path: Path) -> None:
+    program = HERE / "programs" / "unread_queue.py"
+    done, report = _run([sys.executable, str(program), str(tmp_path / "store")], tmp_path, "--abort-after", "1")
+    assert done.returncode == HUNG_JOB_ENDED, done.stderr
+    first = report["findings"][0]
+    assert (first["cause"], first["culprit_ranks"]) == ("shutdown-hang", [0])
+    assert first["location"]["line"] in CULPRIT_LINES[program.name]
 
 
 def _spawned_again(tmp_path: Path, then: str) -> list[str]:

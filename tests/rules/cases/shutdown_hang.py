@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.rules.notation import log_case, make_case
-from unhang.model import ThreadStack
+from unhang.model import Frame, ThreadStack
 from unhang.testing import Fires, Quiet, ended, path
 
 _PASTED = """\
@@ -23,11 +25,30 @@ _INTERRUPTED = "WARNING:torch.distributed.elastic.agent.server.api:Received 2 de
 
 _OTHERS_ENDED = {r: ended("exit") for r in (1, 2, 3)}
 
+_TWO_ENDED = {r: ended("exit") for r in (1, 3)}
+
 _JOINS = ThreadStack("MainThread", path("main:30>flush:44>~join"), is_main=True)
 
 _GETS = ThreadStack("Thread-1", path("_work:12>~queue"))
 
 _SENDS = ThreadStack("Thread-2", path("_work:15>put:9"))
+
+# A process at its end waits for the thread of a queue, which writes to a pipe or waits for its turn.
+_ENDS = ThreadStack(
+    "MainThread",
+    (
+        Frame("/usr/lib/python3.11/threading.py", 1119, "join"),
+        Frame("/usr/lib/python3.11/multiprocessing/queues.py", 199, "_finalize_join"),
+        Frame("/usr/lib/python3.11/multiprocessing/util.py", 360, "_exit_function"),
+    ),
+    is_main=True,
+)
+_FEED = Frame("/usr/lib/python3.11/multiprocessing/queues.py", 250, "_feed")
+_PUT = (Frame("train.py", 33, "run"),)
+_WRITES = ThreadStack(
+    "QueueFeederThread", (Frame("/usr/lib/python3.11/multiprocessing/connection.py", 384, "_send"), _FEED), given=_PUT
+)
+_HAS_ITS_TURN = {0: {"stacks": (_ENDS, _WRITES)}, 2: {"stacks": (_ENDS, replace(_WRITES, frames=(_FEED,)))}}
 
 _STEPS = "2025-06-25 04:18:45 iteration 799/800 | loss: 1.228\n`Trainer.fit` stopped: `max_steps=800` reached.\n"
 
@@ -52,6 +73,7 @@ CASES = {
             log_case("Destroying process group... \nSaving model\n" + _INTERRUPTED), "there was work before the signal"
         ),
         Quiet(log_case(_TIMEOUT + "Destroying process group... \n"), "the end came after the timeout"),
+        Fires(make_case(_DONE, hang="suspected", exits=_TWO_ENDED, more=_HAS_ITS_TURN), (0,), 33),
         Fires(
             make_case(_DONE, hang="suspected", stacks={1: "~shutdown"}, exits={r: ended("exit") for r in (0, 2, 3)}),
             (1,),

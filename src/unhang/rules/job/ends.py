@@ -11,7 +11,7 @@ from unhang.analyze.first_errors import errors_of, first_error, is_log_only
 from unhang.analyze.leaving import cannot_end
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, LogEvent, ProcessExit, RankEvidence, user_frames
+from unhang.model import EvidenceLine, LogEvent, ProcessExit, RankEvidence, ThreadStack, user_frames
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
@@ -24,6 +24,7 @@ from unhang.rules.failure import (
     killed_for_memory,
     name_or,
 )
+from unhang.rules.late import driver
 from unhang.rules.log_lines import found_in, quote, ranks_in, seconds_between
 
 # Signals that say what went wrong in the process itself; SIGABRT is how gloo and the watchdog end a process, too.
@@ -280,6 +281,9 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
     ranks = cannot_end(s) if (s.case.hang is not None or s.standing is not None) and not s.failures else ()
     if not ranks:
         return
+    if writers := _write_to_a_queue(s, ranks):
+        yield _unread_queue(s, writers)
+        return
     evidence, frame = s.case.ranks[ranks[0]], s.activities[ranks[0]].frame
     is_polling = s.activities[ranks[0]].is_polled
     say = "live" if s.activities[ranks[0]].kind == "shutdown" else "polls" if is_polling else "alone"
@@ -309,6 +313,37 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
         victims=s.others(ranks),
         location=w.location_of(frame),
     )
+
+
+def _write_to_a_queue(s: Situation, ranks: Iterable[int]) -> dict[int, ThreadStack]:
+    """The thread of each rank that writes to the pipe of a `multiprocessing.Queue`, for which the end of the process waits."""
+    found = {}
+    for rank in ranks:
+        main = s.case.ranks[rank].main_stack
+        if main is not None and any(f.function == "_finalize_join" for f in main.frames):
+            feeders = (t for t in s.case.ranks[rank].stacks if any(f.function == "_feed" for f in t.frames))
+            for thread in feeders:
+                if thread.frames[0].function == "_send":
+                    found[rank] = thread
+    return found
+
+
+def _unread_queue(s: Situation, writers: Mapping[int, ThreadStack]) -> Found:
+    ranks, (first, *_) = tuple(writers), writers.values()
+    joins, put = driver(s), next(iter(first.given), None)
+    words = {
+        "who": w.name_ranks(ranks),
+        "have": w.verb(ranks, "has", "have"),
+        "its": w.verb(ranks, "its", "their"),
+        "at": f": {w.place(joins)} waits for the processes and does not read it" if joins else "",
+        "put": f" ({w.place(put)})" if put else "",
+    }
+    shown = [EvidenceLine(f"rank {r} thread {t.name}", str(t.frames[0])) for r, t in [*writers.items()][:4]]
+    started = [EvidenceLine("launcher stack", str(joins), joins.line)] if joins else []
+    return Found(
+        0.9, ranks, (*shown, *started), words, say="queue", fixes=("read first",), victims=s.others(ranks),
+        location=w.location_of(joins or put),
+    )  # fmt: skip
 
 
 def _ending_in_log(s: Situation) -> Iterator[Found]:
