@@ -18,6 +18,7 @@ import psutil
 import pytest
 from made_dumps import BOMBS, doubling_key
 from slow_shards import same, slow_shard, sorted_absent, spoil, write_dumps
+from tests.slowness import slowness
 
 from unhang.errors import UnhangError
 from unhang.model import Unavailable
@@ -106,7 +107,7 @@ def test_a_worker_that_falls_costs_only_the_file_that_fells_it(tmp_path: Path, h
         faulthandler.disable()  # of the worker, whose stack would only be noise here
         os.kill(os.getpid(), how)
 
-    got = run_all(LocalEngine(processes=2, timeout_s=0.3), on_rank(7, fall), files)  # type: ignore[arg-type]
+    got = run_all(LocalEngine(processes=2, timeout_s=0.3 * slowness()), on_rank(7, fall), files)  # type: ignore[arg-type]
     assert sorted(got.dumps) == [rank for rank in range(20) if rank != 7]
     assert [a.what for a in got.absent] == ["dump of rank 7"]
     assert got.absent[0].reason.endswith(ATTACK)
