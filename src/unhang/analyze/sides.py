@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from unhang.analyze.rank_conditions import RankView, Value
-from unhang.analyze.source import Condition, around, lines_that_call_the_same, loop_at, nodes_around, surroundings
+from unhang.analyze.source import Condition, around, function_at, lines_that_call_the_same, loop_at, surroundings
 from unhang.model import Case, Frame
 
 
@@ -124,14 +124,7 @@ def _holds(case: Case, rank: int, frame: Frame, condition: Condition) -> bool | 
     now = next((f for f in stack_frames(case, rank) if (f.file, f.function) == (frame.file, frame.function)), None)
     values = variables_of(case, rank, frame)
     names = {n.id for n in ast.walk(condition.test) if isinstance(n, ast.Name)}
-    function = next(
-        (
-            n
-            for n in reversed(nodes_around(frame.file, condition.line))
-            if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
-        ),
-        None,
-    )
+    function = function_at(frame.file, condition.line)
     if now is None or function is None or not names <= set(values):
         return None
     written = {

@@ -114,6 +114,12 @@ def nodes_around(path: str, line: int) -> tuple[ast.AST, ...]:
     return (tree, *_chain(tree, line)) if tree is not None else ()
 
 
+def function_at(path: str, line: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """The innermost function around a line."""
+    found = (n for n in reversed(nodes_around(path, line)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    return next(found, None)
+
+
 def loop_at(path: str, header: int) -> ast.For | ast.AsyncFor | ast.While | None:
     """The loop whose head stands at this line."""
     loops = (

@@ -12,7 +12,17 @@ from unhang.analyze.callpath import Path
 from unhang.analyze.may_differ import OPEN, SAME
 from unhang.analyze.rounds import is_in
 from unhang.analyze.sides import holds_on, view_of
-from unhang.analyze.source import Condition, Loop, loop_at, negated, nodes_around, raise_of, step_names, surroundings
+from unhang.analyze.source import (
+    Condition,
+    Loop,
+    function_at,
+    loop_at,
+    negated,
+    nodes_around,
+    raise_of,
+    step_names,
+    surroundings,
+)
 from unhang.analyze.trees import covers, tree_of
 from unhang.model import Case, Frame
 
@@ -63,7 +73,7 @@ def ways_between(
     if held is False:
         return ()
     loops = surroundings(frame.file, frame.line).loops
-    node = loop_at(frame.file, loops[-1].header) if loops else _function_at(frame)
+    node = loop_at(frame.file, loops[-1].header) if loops else function_at(frame.file, frame.line)
     is_in_loop = bool(loops) and any(
         (f.file, f.function) == (frame.file, frame.function) and f.line in loops[-1] for f in left
     )
@@ -79,7 +89,8 @@ def ways_between(
         conditions = [c for c in surroundings(frame.file, way.leaves_at).conditions if c.line == way.line]
         weight = max((c.suspicion for c in conditions), default=OPEN if _is_handler(way) else SAME)
         is_open = not any(holds_on(case, ranks, frame, c) is False for c in conditions)
-        if is_open and weight >= max(gate.suspicion, OPEN) and not any(_is_guard(c, gate) for c in conditions):
+        is_the_gate = any(c.is_opposite_of(gate) for c in conditions)  # it is that this way out was not taken
+        if is_open and weight >= max(gate.suspicion, OPEN) and not is_the_gate:
             taken.append(way)
     around = [
         c for c in others if held and first < c.line and holds_on(case, ranks, frame, c) is not True and c.suspicion
@@ -104,16 +115,6 @@ def _may_raise(frame: Frame, first: int, handler: int) -> bool:
     body = next((n.body for n in tries if any(h.lineno == handler for h in n.handlers)), [])
     calls = (n for statement in body for n in ast.walk(statement) if isinstance(n, ast.Call))
     return any(first < n.lineno < frame.line for n in calls)
-
-
-def _is_guard(condition: Condition, gate: Condition) -> bool:
-    """Whether the gate is that the way out was not taken."""
-    return condition.is_opposite_of(gate)
-
-
-def _function_at(frame: Frame) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    around = nodes_around(frame.file, frame.line)
-    return next((n for n in reversed(around) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)), None)
 
 
 def end_of_while(path: str, loop: Loop) -> WayOut | None:

@@ -17,13 +17,7 @@ def {name}(holds{parameter}):
     {dist}.all_reduce(flag, op={dist}.ReduceOp.MIN{group})
     return flag.item() > 0
 '''
-_ANY = '''\
-def {name}(holds{parameter}):
-    """Whether it holds on at least one rank: all of them go the same way."""
-    flag = {torch}.tensor(float(bool(holds)){device})
-    {dist}.all_reduce(flag, op={dist}.ReduceOp.MAX{group})
-    return flag.item() > 0
-'''
+_ANY = _AGREED.replace("every rank", "at least one rank").replace("MIN", "MAX")
 _FROM_FIRST = '''\
 def {name}(value):
     """What rank 0 has, on every rank."""
@@ -116,7 +110,7 @@ def same_rounds(program: Program, finding: Finding, backend: str) -> Said:
         NoDiff: nothing tells what made them different, or it is not sure that all ranks come there.
     """
     _only_collectives(finding)
-    lines = {e.source: e.line for e in finding.evidence if e.line}
+    lines = _lines_of(finding)
     if "way out" in lines:
         return _leave_together(program, lines["way out"], finding, backend)
     if "first round" in lines:
@@ -124,6 +118,11 @@ def same_rounds(program: Program, finding: Finding, backend: str) -> Said:
     if "rounds" in lines and "loop" in lines:
         return _count_alike(program, lines["loop"], finding, backend)
     raise NoDiff("the report names nothing that decides how many rounds a rank makes")
+
+
+def _lines_of(finding: Finding) -> dict[str, int]:
+    """The lines that the evidence names, by what they are."""
+    return {e.source: e.line for e in finding.evidence if e.line}
 
 
 def _leave_together(program: Program, line: int, finding: Finding, backend: str) -> Said:
@@ -228,7 +227,7 @@ def _take_from_first(
 
 def _what_ends(program: Program, finding: Finding) -> ast.expr:
     """The iterable that is at its end on one rank first."""
-    lines = {e.source: e.line for e in finding.evidence if e.line}
+    lines = _lines_of(finding)
     at = lines.get("loop") or (finding.location.line if finding.location else 0)
     if "handler" in lines:
         return _given_to_next(program, lines["handler"])

@@ -94,6 +94,18 @@ def read_object(path: Path) -> dict[str, object]:
     return value
 
 
+def read_list(path: Path, what: str) -> list[object]:
+    """One JSON list from a file. `what`: the list that is meant, in words.
+
+    Raises:
+        UnreadableInput: it is unreadable, or something else than a list.
+    """
+    value = read_json(path)
+    if not isinstance(value, list):
+        raise unreadable(str(path), f"{what} is expected", "leave the file out")
+    return value
+
+
 def read_object_lines(path: Path) -> list[dict[str, object]]:
     """One JSON object per line; a line that is cut or no object is left out.
 

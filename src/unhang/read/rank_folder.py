@@ -22,7 +22,7 @@ from unhang.model import (
     Unavailable,
 )
 from unhang.read.fields import encodable, frame_triple, frame_triples, real, text, texts, whole, wholes
-from unhang.read.files import read_json, read_object, read_object_lines, unreadable
+from unhang.read.files import read_list, read_object, read_object_lines
 from unhang.read.reductions import Reduction, read_reductions
 
 if TYPE_CHECKING:
@@ -233,11 +233,8 @@ def read_variables(path: Path) -> tuple[tuple[Frame, str, str], ...]:
     Raises:
         UnreadableInput: it is no such list.
     """
-    entries = read_json(path)
-    if not isinstance(entries, list):
-        raise unreadable(str(path), "a list of frames with their variables is expected", "leave the file out")
     found = []
-    for entry in entries:
+    for entry in read_list(path, "a list of frames with their variables"):
         if not isinstance(entry, list) or len(entry) != 4 or not isinstance(entry[3], dict):
             continue
         frame = frame_triple(entry[:3])

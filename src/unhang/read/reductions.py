@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.model import REDUCE_OPS
-from unhang.read.files import read_json, unreadable
+from unhang.read.files import read_list
 
 if TYPE_CHECKING:
     from unhang.read.dumps.entries import RecordedCall
@@ -33,11 +33,8 @@ def read_reductions(path: Path) -> tuple[Reduction, ...]:
     Raises:
         UnreadableInput: it is no such list.
     """
-    rows = read_json(path)
-    if not isinstance(rows, list):
-        raise unreadable(str(path), "a list of calls is expected", "leave the file out")
     found = []
-    for row in rows[-_MOST:]:
+    for row in read_list(path, "a list of calls")[-_MOST:]:
         if isinstance(row, list) and len(row) == 5 and isinstance(row[2], str):
             begin, end, op, root = row[0], row[1], row[3], row[4]
             if all(type(n) is int and -1 <= n < _FOREVER for n in (begin, end, op, root)):

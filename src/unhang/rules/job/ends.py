@@ -321,9 +321,8 @@ def _write_to_a_queue(s: Situation, ranks: Iterable[int]) -> dict[int, ThreadSta
     for rank in ranks:
         main = s.case.ranks[rank].main_stack
         if main is not None and any(f.function == "_finalize_join" for f in main.frames):
-            feeders = (t for t in s.case.ranks[rank].stacks if any(f.function == "_feed" for f in t.frames))
-            for thread in feeders:
-                if thread.frames[0].function == "_send":
+            for thread in s.case.ranks[rank].stacks:
+                if any(f.function == "_feed" for f in thread.frames) and thread.frames[0].function == "_send":
                     found[rank] = thread
     return found
 
