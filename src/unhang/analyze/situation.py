@@ -19,14 +19,8 @@ from unhang.analyze.positions import CallIndex, ranks_with_dump
 from unhang.analyze.recorded_waits import RecordedWaits
 from unhang.analyze.standing import Standing, Word, parted, standing
 from unhang.analyze.stragglers import Straggler, stragglers
-from unhang.analyze.waits_for import (
-    blocked_by,
-    edges_on,
-    main_waits_in_store,
-    never_ending,
-    runs_ahead,
-    waits_for,
-)
+from unhang.analyze.unlike_values import Unlike, unlike_values
+from unhang.analyze.waits_for import blocked_by, edges_on, main_waits_in_store, never_ending, runs_ahead, waits_for
 from unhang.model import Case, Frame, LogEvent, Outcome, RankEvidence, WaitEdge, WaitsFor
 from unhang.read.logs.events import events_of_errors
 from unhang.read.ras import Crossing, crossing_in, reports_in
@@ -196,6 +190,11 @@ class Situation:
     def asked_to_end(self) -> Failure | None:
         """The rank that somebody outside the job asked to end."""
         return None if self.is_hang else asked_to_end(self.case, self.failures)
+
+    @cached_property
+    def unlike(self) -> tuple[Unlike, ...]:
+        """Completed collectives in which the ranks meant different things, the first of each kind."""
+        return tuple(unlike_values(self.index))
 
     @cached_property
     def late(self) -> tuple[LateRank, ...]:

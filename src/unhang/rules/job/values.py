@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from unhang.analyze.callpath import user_path
 from unhang.analyze.situation import Situation
-from unhang.analyze.unlike_values import Unlike, unlike_values
+from unhang.analyze.unlike_values import Unlike
 from unhang.model import EvidenceLine
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
@@ -20,7 +20,7 @@ _LEAST_NAMED = 4
 @rule("unlike-values", needs=("calls",))
 def unlike_values_met(s: Situation) -> Iterator[Found]:
     """The first of each kind. In a job that hangs or failed only where the paths part there, too, and the same ranks are where it stopped."""
-    for found in unlike_values(s.index):
+    for found in s.unlike:
         if not _is_in_trouble(s):
             yield _told(s, found, 0.95, found.odd if found.is_decided else (), found.kind)
         elif _led_to(s, found):
@@ -30,7 +30,7 @@ def unlike_values_met(s: Situation) -> Iterator[Found]:
 @rule("unlike-values-before", needs=("calls",), names=Names.REMARK)
 def unlike_values_before(s: Situation) -> Iterator[Found]:
     """The same beside a hang or a failure to which it need not have led."""
-    for found in unlike_values(s.index) if _is_in_trouble(s) else ():
+    for found in s.unlike if _is_in_trouble(s) else ():
         if not _led_to(s, found):
             yield _told(s, found, 0.7, (), found.kind)
 
@@ -77,7 +77,7 @@ def _told(
     return Found(
         confidence,
         culprits,
-        (*evidence, *(_unknown(found))),
+        (*evidence, *_unknown(found)),
         words,
         say,
         None,
