@@ -160,17 +160,18 @@ def _stacks(spec: str | ThreadStack, rank: int, file: str = "train.py") -> Threa
     if isinstance(spec, ThreadStack):
         return spec
     text, _, flags = spec.partition(" ")
-    frames = path(text, file)
-    at = next((f for f in frames if f.file == file), None)
-    values = tuple((at, *flag.split("=")) for flag in flags.split() if at and "=" in flag)
+    is_holder = "gil" in flags.split()
     return ThreadStack(
-        "MainThread",
-        frames,
-        is_main=True,
-        owns_gil="gil" in flags.split(),
-        source=Source("stack", f"rank {rank}"),
-        variables=values,  # type: ignore[arg-type]
+        "MainThread", path(text, file), is_main=True, owns_gil=is_holder, source=Source("stack", f"rank {rank}")
     )
+
+
+def _variables(spec: str | ThreadStack, file: str) -> tuple[tuple[Frame, str, str], ...]:
+    """Those behind a stack: `main:10 step=3`, of the innermost frame in the program's own file."""
+    text, _, flags = spec.partition(" ") if isinstance(spec, str) else ("", "", "")
+    pairs = [flag.split("=") for flag in flags.split() if "=" in flag]
+    at = next((f for f in path(text, file) if f.file == file), None) if pairs else None
+    return tuple((at, name, value) for name, value in pairs) if at else ()
 
 
 def raised(text: str, at_s: float = 10.0, **more: Any) -> RaisedError:
@@ -230,6 +231,7 @@ class _Parts:
             pending=tuple(replace(c, frames=_in_file(c.frames, file)) for c in self.pending.get(rank, ())),
             steps=self.steps.get(rank),
             initialized=True,
+            variables=_variables(self.stacks[rank], file) if rank in self.stacks else (),
         )
         return replace(evidence, **self.more.get(rank, {}))
 

@@ -71,6 +71,13 @@ def _parts(case: Case, condition: Condition, passing: Iterable[int], failing: It
     return is_asked and not any(v.passes is False for v in mine) and not any(v.passes for v in theirs)
 
 
+def is_split_by(case: Case, condition: Condition, passing: Iterable[int], others: Iterable[int]) -> bool:
+    """Whether by its rank each of the former passes a condition for certain, and none of the others does."""
+    return all(v.passes for v in _values(case, condition, passing)) and not any(
+        v.passes for v in _values(case, condition, others)
+    )
+
+
 def _has_counterpart(case: Case, frame: Frame, side: Side, against: Side) -> bool:
     return any(
         _parts(case, condition, against.ranks, side.ranks)
@@ -102,13 +109,15 @@ _RANK_ITSELF = re.compile(r"(global_|local_)?rank|rk|r|local_world_rank|pid|seed
 
 def variables_of(case: Case, rank: int, frame: Frame) -> dict[str, str]:
     """The numbers and booleans of a rank's main thread in the innermost call of the frame's function."""
-    evidence = case.ranks.get(rank)
-    stack = evidence.main_stack if evidence else None
     found: dict[str, str] = {}
-    for seen, name, value in stack.variables if stack else ():
+    for seen, name, value in _variables(case, rank):
         if (seen.file, seen.function) == (frame.file, frame.function):
             found.setdefault(name, value)
     return found
+
+
+def _variables(case: Case, rank: int) -> tuple[tuple[Frame, str, str], ...]:
+    return case.ranks[rank].variables if rank in case.ranks else ()
 
 
 def holds_on(case: Case, ranks: Iterable[int], frame: Frame, condition: Condition) -> bool | None:
@@ -121,7 +130,7 @@ def holds_on(case: Case, ranks: Iterable[int], frame: Frame, condition: Conditio
 
 
 def _holds(case: Case, rank: int, frame: Frame, condition: Condition) -> bool | None:
-    now = next((f for f in stack_frames(case, rank) if (f.file, f.function) == (frame.file, frame.function)), None)
+    now = next((f for f, _, _ in _variables(case, rank) if (f.file, f.function) == (frame.file, frame.function)), None)
     values = variables_of(case, rank, frame)
     names = {n.id for n in ast.walk(condition.test) if isinstance(n, ast.Name)}
     function = function_at(frame.file, condition.line)
@@ -168,12 +177,6 @@ def _value(test: ast.expr, given: Mapping[str, Any]) -> bool | None:
 _COMPARED: Mapping[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Eq: operator.eq, ast.NotEq: operator.ne,
 }  # fmt: skip
-
-
-def stack_frames(case: Case, rank: int) -> tuple[Frame, ...]:
-    """The frames of a rank's main thread, innermost first."""
-    evidence = case.ranks.get(rank)
-    return evidence.main_stack.frames if evidence and evidence.main_stack else ()
 
 
 def differing(

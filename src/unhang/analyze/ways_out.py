@@ -65,11 +65,12 @@ def ways_between(
 ) -> tuple[WayOut, ...]:
     """What may have led ranks past a line, in order; nothing where the `gate` is the only one, or the values of the ranks tell that it did.
 
-    `since`: the line of their last call in that function; what leaves the round before it was not taken. `others`: further
-    conditions of the line; `left`: the way to the call that they made instead: in the loop they have not left it.
+    `since`: the line of their last call in that function; what leaves the round before it was not taken. Where that is the same
+    line, the call may have been left out in any round before, and values of this one tell nothing. `others`: further conditions of
+    the line; `left`: the way to the call that they made instead: in the loop they have not left it.
     Counted is what is at least as likely as the gate to come out differently on the ranks.
     """
-    held = holds_on(case, ranks, frame, gate)
+    held = holds_on(case, ranks, frame, gate) if since != frame.line else None
     if held is False:
         return ()
     loops = surroundings(frame.file, frame.line).loops

@@ -33,7 +33,6 @@ class ThreadStack:
 
     `ident`: its number in Python and in recorded calls. `kernel`: the system call in which it waits. `given`: the user's frames
     that gave it its work, or started it.
-    `variables`: (frame, name, value) of local numbers and booleans of the user's frames, where they could be read.
     """
 
     name: str
@@ -47,7 +46,6 @@ class ThreadStack:
     kernel: KernelWait | None = None
     given: tuple[Frame, ...] = ()
     source: Source = Source("unknown")
-    variables: tuple[tuple[Frame, str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +211,8 @@ class RankEvidence:
     when it ended; `usual_quiet_s`: the longest such time in this job that had ended by itself.
     `in_handler`: the signal whose handler the main thread is in. `look`: where it was looked at from outside alone.
     `native`: the main thread's frames with those of C++, innermost first.
+    `variables`: (frame, name, value) of local numbers and booleans of the main thread's user frames, innermost first; also of a rank that died
+    before its stacks were taken.
     `facts`: what the recorder noted of the program: `program.tensor`, `program.loader`. `samples`, `tokens`: what its loaders have handed out.
     """
 
@@ -239,6 +239,7 @@ class RankEvidence:
     look: Look | None = None
     facts: tuple[Reading, ...] = ()
     native: tuple[Frame, ...] = ()
+    variables: tuple[tuple[Frame, str, str], ...] = ()
     samples: int = 0
     tokens: int = 0
     unavailable: tuple[Unavailable, ...] = field(default=())

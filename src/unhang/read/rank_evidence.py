@@ -61,6 +61,7 @@ def evidence_of(
         look=_look(record.look_fields),
         facts=record.facts,
         native=record.native,
+        variables=record.variables,
         samples=page.samples if page else 0,
         tokens=page.tokens if page else 0,
         unavailable=tuple(record.absent),
@@ -92,7 +93,7 @@ def _complete(stack: ThreadStack, record: RankRecord, kernel: Mapping[object, ob
     # A fork's threads have the same numbers.
     is_own = ident is not None and stack.process_id in (None, record.identity.pid)
     given = frame_triples(work) if is_own else ()
-    return replace(stack, ident=ident, kernel=wait, given=given, variables=record.variables if stack.is_main else ())
+    return replace(stack, ident=ident, kernel=wait, given=given)
 
 
 def _objects(fields: Mapping[str, object], key: str) -> list[dict[object, object]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from unhang.analyze.program_facts import handed_out
-from unhang.model import Case, Course, Finding, NextStep, PassedStall, SlowStep, user_frames
+from unhang.model import Case, Course, Finding, NextStep, PassedStall, RankEvidence, SlowStep, user_frames
 from unhang.model.course import ranks_by_phase
 from unhang.model.rank_sets import name_ranks
 from unhang.show.paper import duration
@@ -40,7 +40,7 @@ def stop_of(case: Case, finding: Finding | None) -> dict[str, Any]:
     for rank, evidence in sorted(case.ranks.items()):
         if evidence.steps:
             by_count.setdefault(evidence.steps, []).append(rank)
-    epochs = {value for e in case.ranks.values() for value in _epochs(e.main_stack)}
+    epochs = {value for e in case.ranks.values() for value in _epochs(e)}
     steps = [{"count": count, "ranks": ranks} for count, ranks in sorted(by_count.items())]
     found: dict[str, Any] = {"steps": steps} if steps else {}
     if len(epochs) == 1:
@@ -50,8 +50,8 @@ def stop_of(case: Case, finding: Finding | None) -> dict[str, Any]:
     return found
 
 
-def _epochs(stack: Any) -> Iterator[int]:
-    for _, name, value in stack.variables if stack is not None else ():
+def _epochs(evidence: RankEvidence) -> Iterator[int]:
+    for _, name, value in evidence.variables:
         if _EPOCH.fullmatch(name) and value.isdecimal():
             yield int(value)
 

@@ -73,6 +73,7 @@ def save_stacks(ranks: Sequence[WatchedRank], with_workers: bool = False) -> Non
     without = [r for r in ranks if r.pid not in found and r.pid not in stopped]
     for rank in without:
         drop_if_old(rank, "pyspy.json")
+        drop_if_old(rank, "variables.json")
         drop_if_old(rank, "faulthandler.txt")
     ask_faulthandler({r.pid: r.folder / "faulthandler.txt" for r in without if listens_to_stack_signal(r.pid)})
 

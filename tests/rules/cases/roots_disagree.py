@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.rules.notation import make_case
-from unhang.model import Frame, ProcessState, ThreadStack
-from unhang.testing import Fires, Quiet, path
+from unhang.model import Frame, ProcessState
+from unhang.testing import Fires, Quiet
 
 _ROUND = ["all_reduce[8]@main:9", "broadcast[1]@main:10"]
 
@@ -17,9 +17,9 @@ _HERE = dict.fromkeys((0, 1), "main:10>~comm")
 _CALLED = Frame("/site-packages/torch/distributed/distributed_c10d.py", 3151, "broadcast")
 
 
-def _in_broadcast(src: int) -> ThreadStack:
+def _names_root(src: int) -> dict[str, object]:
     """A rank in a broadcast whose root is known, for examples."""
-    return ThreadStack("MainThread", path("main:10>~comm"), is_main=True, variables=((_CALLED, "src", str(src)),))
+    return {"variables": ((_CALLED, "src", str(src)),)}
 
 
 CASES = {
@@ -38,7 +38,8 @@ CASES = {
             make_case(
                 {0: _OPEN, 1: _OPEN, 2: _OPEN, 3: [*_ROUND, "all_reduce[4]@main:11 !"]},
                 hang="suspected",
-                stacks={0: _in_broadcast(0), 1: _in_broadcast(1), 2: _in_broadcast(0), 3: "main:11>~comm"},
+                stacks={**_HERE, 2: "main:10>~comm", 3: "main:11>~comm"},
+                more={0: _names_root(0), 1: _names_root(1), 2: _names_root(0)},
             ),
             (1,),
             10,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from unhang.analyze.sides import differing
-from unhang.model import Case, Frame, RankEvidence, RankIdentity, ThreadStack
+from unhang.model import Case, Frame, RankEvidence, RankIdentity
 
 HERE = Frame("train.py", 9, "main")
 ENDED, GOES_ON = "exhausted generator", "generator"
@@ -14,10 +14,7 @@ ENDED, GOES_ON = "exhausted generator", "generator"
 def case_of(values: dict[int, dict[str, str]]) -> Case:
     """Ranks with variables of `main`; without any, the rank left none."""
     ranks = {
-        rank: RankEvidence(
-            RankIdentity(rank, len(values)),
-            (ThreadStack("MainThread", (HERE,), is_main=True, variables=tuple((HERE, k, v) for k, v in own.items())),),
-        )
+        rank: RankEvidence(RankIdentity(rank, len(values)), variables=tuple((HERE, k, v) for k, v in own.items()))
         for rank, own in values.items()
     }
     return Case(ranks=ranks)

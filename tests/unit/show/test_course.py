@@ -37,8 +37,9 @@ COURSE = Course(
 
 def rank_with(function: str, epoch: str = "2", steps: int = 31) -> Case:
     frame = Frame("/home/ada/train.py", 7, function)
-    stack = ThreadStack("MainThread", (frame,), is_main=True, variables=((frame, "epoch", epoch),))
-    return Case(ranks={r: replace(evidence(r), stacks=(stack,), steps=steps) for r in range(2)})
+    stack = ThreadStack("MainThread", (frame,), is_main=True)
+    known = ((frame, "epoch", epoch),)
+    return Case(ranks={r: replace(evidence(r), stacks=(stack,), variables=known, steps=steps) for r in range(2)})
 
 
 def test_a_clean_run_tells_its_pace_and_what_passed() -> None:

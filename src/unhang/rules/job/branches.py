@@ -26,7 +26,7 @@ from unhang.analyze.order import (
 )
 from unhang.analyze.overtaking import line_passed
 from unhang.analyze.positions import bare_op
-from unhang.analyze.sides import differing, started_ns
+from unhang.analyze.sides import differing, is_split_by, started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around, calls_only_on_rank_zero, surroundings
 from unhang.analyze.trees import line_text
@@ -308,7 +308,7 @@ def _did(s: Situation, d: Divergence, hidden: Frame | None) -> tuple[str, dict[s
 
 def _ways_past(s: Situation, d: Divergence, frame: Frame | None, gate: Condition) -> tuple[WayOut, ...]:
     """What may have led the odd ranks past the line, where more than the condition around it may, or that held."""
-    if frame is None or d.fork is None:
+    if frame is None or d.fork is None or is_split_by(s.case, gate, d.reference, d.odd):
         return ()
     met = next((f for f in _met(s, d) if (f.file, f.function) == (frame.file, frame.function)), None)
     others = [c for c in _own_conditions(s, d, frame) if c != gate]

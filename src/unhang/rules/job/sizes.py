@@ -205,8 +205,7 @@ def _roots(s: Situation, ranks: Sequence[int]) -> Mapping[int, str]:
     """
     found: dict[str, dict[int, str]] = {name: {} for name in _ROOT_NAMES}
     for rank in ranks:
-        stack = s.case.ranks[rank].main_stack
-        for frame, name, value in stack.variables if stack else ():
+        for frame, name, value in s.case.ranks[rank].variables:
             if "torch/distributed/" in frame.file and name in found and value != "None":
                 found[name].setdefault(rank, value)
     return max(found.values(), key=len)
