@@ -29,7 +29,7 @@ class Wrong:
         gate_at = next((i for i, line in enumerate(lines, 1) if "# gate" in line), at)
         gate = Gate(file, gate_at, self.gate, self.by_rank, self.by_rank) if self.gate else None
         evidence = tuple(
-            EvidenceLine(e.source, e.text, next(i for i, line in enumerate(lines, 1) if e.text in line))
+            EvidenceLine(e.source, e.text, next((i for i, line in enumerate(lines, 1) if e.text in line), e.line))
             for e in self.evidence
         )
         return Finding(
@@ -54,6 +54,16 @@ _LEAVES_LOOP = (
 )
 _GROUPS = "def work(x, groups, order):\n    for name in order:\n        dist.all_reduce(x, group=%s)  # here\n"
 _SETS = "def work(store, best, loss):\n    if loss < best:\n        best = loss\n        store.set('best', %s)  # here\n    return best\n"
+
+_RING = "def work(a, b, left, right):\n    dist.send(b, right)  # here\n    dist.recv(a, left)\n"
+_HANDLER = (
+    "import signal\n\n\ndef save(number, frame):\n    dist.barrier()  # here\n\n\ndef main(xs):\n    signal.signal(signal.SIGUSR1, save)\n"
+    "    for x in xs:\n        dist.all_reduce(x)\n"
+)
+_IN_HANDLER = (
+    EvidenceLine("rank 1 stack", "train.py:15 in main"),
+    EvidenceLine("rank 1 signal", "it is in the handler of SIGUSR1"),
+)
 
 MENDED = {
     "a loop that is left by a test": Wrong(
@@ -128,7 +138,7 @@ def agreed(holds):
     ),
     "an early way out by data": Wrong(
         "def work(losses):\n    for loss in losses:\n        if loss != loss:  # gate\n            continue\n        loss.backward()  # here\n",
-        "        if not agreed(not (loss != loss)):  # gate\n", gate="loss == loss", by_rank=False,
+        "        if any_rank(loss != loss):  # gate\n", gate="loss == loss", by_rank=False,
     ),
     "a loop of unequal length": Wrong(
         "def work(batches):\n    for batch in batches:  # here\n        dist.all_reduce(batch)\n",
@@ -150,15 +160,26 @@ def agreed(holds):
         "def work(a, b, left, right):\n    dist.recv(a, src=left)  # here\n    dist.send(b, dst=right)\n",
         "    sent = dist.isend(b, dst=right)\n    sent.wait()\n", "collective-order-race", "collective-order-race", op="recv",
     ),
+    "send before receive, with one peer": Wrong(
+        "def work(a, b, right):\n    dist.send(b, right)  # here\n    dist.recv(a, right)\n",
+        "    sent = dist.isend(b, right)  # here\n    sent.wait()\n", "collective-order-race", "collective-order-race", op="send",
+    ),
+    "send before receive, all ranks alike": Wrong(
+        _RING, "    sent = dist.isend(b, right)  # here\n    sent.wait()\n", "collective-order-race", "collective-order-race", op="send",
+        evidence=(*(EvidenceLine(f"rank {r} waits", "for a rank in send") for r in range(2)), *(EvidenceLine(f"rank {r} stack", "dist.send(") for r in range(2))),
+    ),
+    "a handler of a signal with a barrier": Wrong(
+        _HANDLER, "        if any_rank(came):\n            came.clear()\n            save(signal.SIGUSR1, None)\n", rule="rank-dependent-collective", evidence=_IN_HANDLER,
+    ),
     "a thread with a collective": Wrong(
         "import threading\n\n\ndef work(x):  # it is the target\n    dist.all_reduce(x)  # here\n\n\ndef main(x):\n    threading.Thread(target=work, args=(x,)).start()\n",
         "    thread = threading.Thread(target=work, args=(x,))\n    thread.start()\n    thread.join()\n", "collective-order-race", "collective-order-race",
-        evidence=(EvidenceLine("rank 0 calls", "dist.all_reduce"),),
+        evidence=(EvidenceLine("rank 0 calls", "#4 all_reduce (thread python 1) from work:9"),),
     ),
     "a timer with a collective": Wrong(
         "import threading\n\n\ndef work(x):  # it is the target\n    dist.all_reduce(x)  # here\n\n\ndef main(x):\n    threading.Timer(0.2, work, (x,)).start()\n",
         "    thread = threading.Timer(0.2, work, (x,))\n    thread.start()\n    thread.join()\n", "collective-order-race", "collective-order-race",
-        evidence=(EvidenceLine("rank 0 calls", "dist.all_reduce"),),
+        evidence=(EvidenceLine("rank 0 calls", "#4 all_reduce (thread python 1) from work:9"),),
     ),
     "a folder that one rank makes": Wrong(
         "def work(folder, x):\n    torch.save(x, folder / 'x.pt')  # here\n",
@@ -247,11 +268,27 @@ LEFT_ALONE = {
     ),
     "a thread that runs for long": Wrong(
         "import threading\n\n\ndef work(x):\n    while True:\n        dist.all_reduce(x)  # here\n\n\ndef main(x):\n    threading.Thread(target=work).start()\n",
-        "runs for long", "collective-order-race", "collective-order-race", evidence=(EvidenceLine("rank 0 calls", "dist.all_reduce"),),
+        "runs for long", "collective-order-race", "collective-order-race", evidence=(EvidenceLine("rank 0 calls", "#4 all_reduce (thread python 1) from work:9"),),
     ),
     "what is sent is what was received": Wrong(
         "def work(a, left, right):\n    dist.recv(a, src=left)  # here\n    dist.send(a, dst=right)\n", "depends on what was received",
         "collective-order-race", "collective-order-race", op="recv",
+    ),
+    "what is sent first goes elsewhere than what is received": Wrong(
+        _RING, "sends to one and receives from another", "collective-order-race", "collective-order-race", op="send",
+    ),
+    "a handler that needs the frame": Wrong(
+        _HANDLER.replace("    dist.barrier", "    print(frame)\n    dist.barrier"), "needs the frame", evidence=_IN_HANDLER[1:]
+    ),
+    "a handler registered twice": Wrong(
+        _HANDLER.replace("    for", "    signal.signal(signal.SIGTERM, save)\n    for"), "where the handler is registered", evidence=_IN_HANDLER[1:]
+    ),
+    "a round that a handler's signal may miss": Wrong(
+        _HANDLER + "        if slow():\n            break\n", "may leave a round before its end", evidence=_IN_HANDLER
+    ),
+    "a loop elsewhere than the handler": Wrong(
+        _HANDLER.replace("    for", "    train(xs)\n\n\ndef train(xs):\n    for"), "the loop that the signal came into",
+        evidence=(EvidenceLine("rank 1 stack", "train.py:19 in train"), _IN_HANDLER[1]),
     ),
     "two models": Wrong(
         "from torch.nn.parallel import DistributedDataParallel as DDP\n\n\ndef work(a, b):\n    a, b = DDP(a), DDP(b)\n    a(b)  # here\n",

@@ -11,19 +11,14 @@ import pytest
 
 from tests.fix.programs import LEFT_ALONE, MENDED, Wrong
 from unhang.fix import Mended, NoDiff, mend, with_diff
-from unhang.model import Diagnosis, EvidenceLine, Inventory, Job, Outcome
+from unhang.model import Diagnosis, Inventory, Job, Outcome
 
 
 def mended(wrong: Wrong, folder: Path, text: str = "") -> Mended:
     file = folder / "train.py"
     file.write_bytes((text or wrong.text).encode())
-    finding = wrong.finding(str(file))
-    if wrong.cause == "collective-order-race" and wrong.evidence:
-        finding = replace(
-            finding, evidence=(EvidenceLine("rank 0 calls", "#4 all_reduce (thread python 1) from work:9"),)
-        )
     (folder / ".git").mkdir(exist_ok=True)
-    return mend(finding, "gloo")
+    return mend(wrong.finding(str(file)), "gloo")
 
 
 def added(diff: str) -> str:

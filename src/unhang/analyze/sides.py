@@ -121,7 +121,7 @@ def _variables(case: Case, rank: int) -> tuple[tuple[Frame, str, str], ...]:
 
 
 def holds_on(case: Case, ranks: Iterable[int], frame: Frame, condition: Condition) -> bool | None:
-    """What a condition in the frame's function gives on all of these ranks by their variables; None where they do not tell.
+    """What a condition in the frame's function gives on all of these ranks, by their number or variables; None where these do not tell.
 
     Counted are only variables that were not written since it was asked.
     """
@@ -130,6 +130,9 @@ def holds_on(case: Case, ranks: Iterable[int], frame: Frame, condition: Conditio
 
 
 def _holds(case: Case, rank: int, frame: Frame, condition: Condition) -> bool | None:
+    by_number = condition.on(view_of(case, rank)).passes
+    if by_number is not None:
+        return by_number
     now = next((f for f, _, _ in _variables(case, rank) if (f.file, f.function) == (frame.file, frame.function)), None)
     values = variables_of(case, rank, frame)
     names = {n.id for n in ast.walk(condition.test) if isinstance(n, ast.Name)}

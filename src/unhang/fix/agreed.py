@@ -17,7 +17,7 @@ def {name}(holds{parameter}):
     {dist}.all_reduce(flag, op={dist}.ReduceOp.MIN{group})
     return flag.item() > 0
 '''
-_ANY = _AGREED.replace("every rank", "at least one rank").replace("MIN", "MAX")
+ANY_RANK = _AGREED.replace("every rank", "at least one rank").replace("MIN", "MAX")
 _FROM_FIRST = '''\
 def {name}(value):
     """What rank 0 has, on every rank."""
@@ -49,15 +49,9 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str) -> Sa
     node, is_opposite = _test_of(program, gate)
     _is_plain(program, node)
     test = node.test
-    name, group = _helper(program, _AGREED, "agreed", node, finding, backend)
-    text = program.text(test)
-    if not is_opposite:
-        new = f"{name}({text}{group})"
-    elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        new = f"not {name}({program.text(test.operand)}{group})"
-    else:
-        new = f"not {name}(not ({text}){group})"
-    program.replace(test, new)
+    text, wanted = (ANY_RANK, "any_rank") if is_opposite else (_AGREED, "agreed")
+    name, group = put_helper(program, text, wanted, node, finding, backend)
+    program.replace(test, f"{name}({program.text(test)}{group})")
     line = finding.location.line if finding.location else gate.line
     return Said("decide together", f"All ranks decide together whether line {line} runs")
 
@@ -98,7 +92,7 @@ def even_rounds(program: Program, finding: Finding, backend: str) -> Said:
         return agree_on(program, finding.condition, finding, backend)
     _only_collectives(finding)
     source = _what_ends(program, finding)
-    name, group = _helper(program, _IN_STEP, "in_step", source, finding, backend)
+    name, group = put_helper(program, _IN_STEP, "in_step", source, finding, backend)
     program.replace(source, f"{name}({program.text(source)}{group})")
     return Said("end together", "The loop ends on all ranks together, as soon as one of them has no data left")
 
@@ -133,13 +127,13 @@ def _leave_together(program: Program, line: int, finding: Finding, backend: str)
     node = tests[0]
     loop = node if isinstance(node, ast.While) else _loop_of(program, node)
     _is_plain(program, node)
-    _reached_by_all(program, line)
+    reached_by_all(program, line)
     if isinstance(node, ast.If) and not isinstance(node.body[-1], ast.Break | ast.Return):
         raise NoDiff(f"what the test of line {line} does is more than to leave the loop")
     if any(isinstance(n, ast.Continue) and n.lineno < node.lineno for n in ast.walk(loop)):
         raise NoDiff(f"a `continue` before line {line} may lead past the test")
-    text, wanted = (_AGREED, "agreed") if loop is node else (_ANY, "any_rank")
-    name, group = _helper(program, text, wanted, node, finding, backend)
+    text, wanted = (_AGREED, "agreed") if loop is node else (ANY_RANK, "any_rank")
+    name, group = put_helper(program, text, wanted, node, finding, backend)
     program.replace(node.test, f"{name}({program.text(node.test)}{group})")
     return Said("decide together", "All ranks leave the loop together, as soon as one of them is to leave it")
 
@@ -151,7 +145,12 @@ def _loop_of(program: Program, node: ast.AST) -> ast.AST:
     return found
 
 
-def _reached_by_all(program: Program, line: int) -> None:
+def reached_by_all(program: Program, line: int) -> None:
+    """Makes sure that no condition of a rank's own stands around a line.
+
+    Raises:
+        NoDiff: one does.
+    """
     if any(c.suspicion >= OWN for c in surroundings(str(program.path), line).conditions):
         raise NoDiff(f"not all ranks may come to line {line}")
 
@@ -188,10 +187,10 @@ def answer_alike(program: Program, finding: Finding, backend: str) -> Said:
     if len(found) != 1 or not any(e.source.endswith(" in the library") for e in finding.evidence):
         raise NoDiff("the report names no condition that decides who makes the call")
     _only_collectives(finding)
-    _reached_by_all(program, line)
+    reached_by_all(program, line)
     answer = found[0].value
     assert answer is not None
-    name, group = _helper(program, _AGREED, "agreed", answer, finding, backend)
+    name, group = put_helper(program, _AGREED, "agreed", answer, finding, backend)
     program.replace(answer, f"{name}({program.text(answer)}{group})")
     return Said(
         "decide together", f"All ranks give one answer in {getattr(program.function_of(found[0]), 'name', 'it')}()"
@@ -218,7 +217,7 @@ def order_alike(program: Program, finding: Finding, backend: str) -> Said:
 def _take_from_first(
     program: Program, value: ast.expr, line: int, finding: Finding, backend: str, of_all: bool = False
 ) -> None:
-    _reached_by_all(program, line)
+    reached_by_all(program, line)
     if not of_all and _group(program, value, finding):
         raise NoDiff("the calls are of a part of the ranks, and which of them should say it is yours to decide")
     name = _put(program, _FROM_FIRST, "from_first_rank", value, backend, "")
@@ -272,10 +271,14 @@ def _only_collectives(finding: Finding) -> None:
         raise NoDiff("the ranks send to each other there: which side should change is yours to decide")
 
 
-def _helper(
-    program: Program, text: str, wanted: str, node: ast.expr | ast.If | ast.While, finding: Finding, backend: str
+def put_helper(
+    program: Program, text: str, wanted: str, node: ast.expr | ast.stmt, finding: Finding, backend: str
 ) -> tuple[str, str]:
-    """Puts the function in front of the one that needs it; its name, and the group as a further argument."""
+    """Puts the function in front of the one that needs it; its name, and the group as a further argument.
+
+    Raises:
+        NoDiff: its name is taken, or the code does not name the group.
+    """
     group = _group(program, node, finding)
     return _put(program, text, wanted, node, backend, group), f", {group}" if group else ""
 

@@ -12,6 +12,7 @@ from unhang.analyze.source import Condition, surroundings
 from unhang.fix.agreed import agree_on, answer_alike, even_rounds, is_collective, modules, order_alike, same_rounds
 from unhang.fix.hoist import hoist
 from unhang.fix.program import NoDiff, Program, Said, called, calls_in, dotted, unified
+from unhang.fix.signals import after_the_round
 from unhang.fix.single import (
     find_unused,
     gather_objects,
@@ -146,6 +147,8 @@ def _change(finding: Finding) -> Change:
             return same_rounds
         case "code-divergence", "waits-for-store" if finding.condition is None:
             return lambda program, f, _: set_always(program, f)
+        case "code-divergence", _ if _is_in_signal_handler(finding):
+            return after_the_round
         case "code-divergence", "rank-dependent-collective" if finding.condition is None:
             return answer_alike
         case "unused-parameters", _:
@@ -159,6 +162,10 @@ def _change(finding: Finding) -> Change:
     if finding.condition is None:
         raise NoDiff(_WHY_NOT.get(finding.cause, "it is no fault of a line of code"))
     return _hoist if asks_for_the_rank(finding.condition) else _agree
+
+
+def _is_in_signal_handler(finding: Finding) -> bool:
+    return any(e.source.endswith("signal") and "in the handler of" in e.text for e in finding.evidence)
 
 
 def _in_order(program: Program, finding: Finding) -> Said:

@@ -125,11 +125,12 @@ class Program:
             n for n in found if not any(isinstance(c, ast.stmt) and _covers(c, line) for c in ast.iter_child_nodes(n))
         ]
 
-    def names(self) -> set[str]:
-        """All names and attributes in the file."""
-        words = {n.id for n in ast.walk(self.tree) if isinstance(n, ast.Name)}
-        words |= {n.name for n in ast.walk(self.tree) if isinstance(n, Function | ast.ClassDef)}
-        return words | {a.arg for a in ast.walk(self.tree) if isinstance(a, ast.arg)}
+    def names(self, within: ast.AST | None = None) -> set[str]:
+        """All names and attributes in the file, or in a part of it."""
+        nodes = list(ast.walk(within or self.tree))
+        words = {n.id for n in nodes if isinstance(n, ast.Name)}
+        words |= {n.name for n in nodes if isinstance(n, Function | ast.ClassDef)}
+        return words | {a.arg for a in nodes if isinstance(a, ast.arg)}
 
     # Changes.
 

@@ -104,33 +104,50 @@ def send_without_waiting(program: Program, finding: Finding) -> Said:
     """Lets a rank send before it receives, without waiting for the other side.
 
     Raises:
-        NoDiff: the two calls do not stand one after the other, or what is sent depends on what was received.
+        NoDiff: the two calls do not stand one after the other, or what is sent depends on what is received.
     """
     line = finding.location.line if finding.location else 0
-    for receive in program.statements_at(line):
-        block = program.block_of(receive)
-        after = block[block.index(receive) + 1 :][:1]
-        if not after or not isinstance(receive, ast.Expr) or not isinstance(after[0], ast.Expr):
+    for first in program.statements_at(line):
+        block = program.block_of(first)
+        second = next(iter(block[block.index(first) + 1 :]), first)
+        match first, second:
+            case ast.Expr(value=ast.Call() as one), ast.Expr(value=ast.Call() as other):
+                pass
+            case _:
+                continue
+        is_sent_first = (called(one), called(other)) == ("send", "recv")
+        if not is_sent_first and (called(one), called(other)) != ("recv", "send"):
             continue
-        first, send = receive.value, after[0].value
-        if (
-            not isinstance(first, ast.Call)
-            or not isinstance(send, ast.Call)
-            or (called(first), called(send)) != ("recv", "send")
-        ):
-            continue
-        into = {n.id for n in ast.walk(first.args[0]) if isinstance(n, ast.Name)} if first.args else set()
+        send, receive = (one, other) if is_sent_first else (other, one)
+        if is_sent_first and _peer(program, send) != _peer(program, receive) and not _all_at(finding, line):
+            raise NoDiff("the rank sends to one and receives from another")
+        into = {n.id for n in ast.walk(receive.args[0]) if isinstance(n, ast.Name)} if receive.args else set()
         if not into or any(isinstance(n, ast.Name) and n.id in into for n in ast.walk(send)):
             raise NoDiff("what is sent depends on what was received")
-        if "sent" in program.names():
-            raise NoDiff("the file uses the name 'sent' already")
-        text, indent = program.text(send), program.indent(receive)
-        name = program.text(send.func)
-        started = f"{name.removesuffix('send')}isend{text.removeprefix(name)}"
-        program.insert_before(receive, f"{indent}sent = {started}{program.newline}")
-        program.replace(after[0], "sent.wait()")
+        if "sent" in program.names(program.function_of(first)):
+            raise NoDiff("the function uses the name 'sent' already")
+        name, text = program.text(send.func), program.text(send)
+        started = f"sent = {name.removesuffix('send')}isend{text.removeprefix(name)}"
+        if is_sent_first:
+            program.replace(first, started)
+            program.follow_with(second, "sent.wait()")
+            return Said("send first", "The rank sends without waiting, and receives meanwhile")
+        program.insert_before(first, f"{program.indent(first)}{started}{program.newline}")
+        program.replace(second, "sent.wait()")
         return Said("send first", "Every rank sends first, and does not wait for the other side before it receives")
     raise NoDiff("the sends and receives do not stand one after the other")
+
+
+def _peer(program: Program, call: ast.Call) -> str:
+    """The other side of a send or receive, as the code names it."""
+    given = next((k.value for k in call.keywords if k.arg in ("dst", "src")), next(iter(call.args[1:2]), None))
+    return program.text(given) if given is not None else ""
+
+
+def _all_at(finding: Finding, line: int) -> bool:
+    """Whether every rank of the circle waits at that line."""
+    waiting = {e.source.removesuffix(" waits") for e in finding.evidence if e.source.endswith(" waits")}
+    return bool(waiting) and waiting <= {e.source.removesuffix(" stack") for e in finding.evidence if e.line == line}
 
 
 def wait_for_thread(program: Program, finding: Finding) -> Said:

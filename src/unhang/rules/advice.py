@@ -191,6 +191,7 @@ def _only_a_flag(frame: Frame) -> Fix:
         "if flag.item(): ...   # what the handler does now: on all ranks, between two steps",
         verify="unhang run -- <the same command>: all ranks pass this call",
         undo="revert the edit",
+        does="after the round",
     )
 
 

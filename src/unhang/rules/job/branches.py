@@ -181,7 +181,8 @@ def _parted(s: Situation, d: Divergence) -> Found:
         else ()
     )
     if past:
-        gate, fixes, say = None, fixes_of(frame, None, w.name_ranks(d.odd)), "left out"
+        gate, say = _the_only(past, _own_conditions(s, d, frame)), "left out"
+        fixes = fixes_of(frame, gate, w.name_ranks(d.odd))
     say, more = _named(d, gate, frame, hidden, say, more)
     caught = caught_raise(gate, d.reference_path, d.fork.depth + 1) if gate and d.fork and say == "skipped" else None
     asked = asked_for(d) if hidden is None else None
@@ -313,6 +314,11 @@ def _ways_past(s: Situation, d: Divergence, frame: Frame | None, gate: Condition
     met = next((f for f in _met(s, d) if (f.file, f.function) == (frame.file, frame.function)), None)
     others = [c for c in _own_conditions(s, d, frame) if c != gate]
     return ways_between(s.case, frame, met.line if met else 0, gate, others, d.odd, d.odd_path)
+
+
+def _the_only(ways: Sequence[WayOut], conditions: Iterable[Condition]) -> Condition | None:
+    """The condition of the line that the one way past it breaks."""
+    return next((c for c in conditions if len(ways) == 1 and c.line == ways[0].line), None)
 
 
 def _say_ways(frame: Frame | None, ways: Sequence[WayOut]) -> str:
