@@ -33,6 +33,7 @@ STATUS_AT, STATUS_SLOTS, STATUS = 4096, 128, struct.Struct("<Qqqq")
 RING_AT, RING_SLOTS, RECORD_BYTES = 8192, 256, 256
 RECORD = struct.Struct("<QQqqQQqq192s")
 _FUTURE_NS = 1 << 62
+_SAME_FOLDER = "\x1e"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +149,17 @@ def _record(
 
 
 def _frames(stack: str, cut: bool) -> tuple[Frame, ...]:
-    """`file:line:function|...`; of a cut text the last part counts only if it still names a function."""
-    frames = []
+    """`file:line:function|...`; of a cut text the last part counts only if it still names a function.
+
+    Without a file it is that of the frame before; behind the mark, one in the same folder.
+    """
+    frames: list[Frame] = []
     for part in stack.split("|") if stack else ():
-        pieces = part.rsplit(":", 2)
-        if len(pieces) == 3 and pieces[1].isdecimal() and (pieces[2] or not cut):
-            frames.append(Frame(pieces[0], int(pieces[1][:9]), pieces[2]))
+        file, *place = part.rsplit(":", 2)
+        if len(place) != 2 or not place[0].isdecimal() or (cut and not place[1]):
+            continue
+        before = frames[-1].file if frames else ""
+        if file.startswith(_SAME_FOLDER):
+            file = f"{before.rpartition('/')[0]}/{file.removeprefix(_SAME_FOLDER)}"
+        frames.append(Frame(file or before, int(place[0][:9]), place[1]))
     return tuple(frames)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from unhang.inside.recorder import frames
+from unhang.inside.recorder import frames, page
+from unhang.inside.recorder.page import Page
 from unhang.inside.recorder.recording import append_json, write_json
+from unhang.read.page import read_page
 
 
 def test_user_frames_are_not_the_librarys() -> None:
@@ -31,6 +33,15 @@ def test_text_is_cut_between_frames() -> None:
     text = frames.encode("0", "", places)
     assert len(text) <= 192
     assert all(frame.endswith(":1234:function") for frame in text.decode().split("\x1f")[2].split("|"))
+
+
+def test_frames_of_one_folder_share_its_path(tmp_path: Path) -> None:
+    folder = f"/home/somebody/{'deep' * 16}/project"
+    places = ((f"{folder}/a.py", 4, "f"), (f"{folder}/a.py", 9, "g"), (f"{folder}/b.py", 2, "main"), ("/c.py", 1, "h"))
+    written = Page(str(tmp_path / "page.bin"))
+    written.begin(page.RECV, 3, 1, 7, frames.encode("0", "", places))
+    (call,) = read_page(tmp_path / "page.bin").pending
+    assert [(f.file, f.line, f.function) for f in call.frames] == list(places)
 
 
 def test_path_that_is_too_long_keeps_its_end() -> None:

@@ -26,7 +26,7 @@ def test_record_is_pending_until_ended(written: Page, tmp_path: Path) -> None:
     number = written.begin(page.RECV, 3, 1, 7, encode("0", "", (("/a/b.py", 4, "f"), ("/a/c.py", 9, "g"))))
     (record,) = ring(tmp_path)
     assert (record.kind, record.peer, record.index, record.tag, record.ended_ns) == (2, 3, 1, 7, 0)
-    assert (record.group, record.detail, record.frames) == ("0", "", ["/a/b.py:4:f", "/a/c.py:9:g"])
+    assert (record.group, record.detail, record.frames) == ("0", "", ["/a/b.py:4:f", "\x1ec.py:9:g"])
     written.end(number)
     assert ring(tmp_path)[0].ended_ns >= record.started_ns
     assert header(tmp_path)[page.RECORDS] == 1

@@ -24,6 +24,7 @@ _TEXT_BYTES = 192
 _MOST_DETAIL = 72
 _MOST_CACHED = 4096
 _MOST_FRAMES = 6
+_SAME_FOLDER = "\x1e"
 # A frame costs about 60 ns; nobody looks for the caller of a send below a hundred frames of libraries.
 _DEEPEST = 100
 _is_user_file: dict[str, bool] = {}
@@ -121,12 +122,20 @@ def traceback_places(trace: TracebackType | None) -> list[list[object]]:
 
 
 def encode(group: str, detail: str, places: tuple[Place, ...]) -> bytes:
-    """The text of a ring record, at most 192 bytes. Whole frames only: half a line number would be a wrong one."""
+    """The text of a ring record, at most 192 bytes. Whole frames only: half a line number would be a wrong one.
+
+    A frame in the file of the one before has no name of a file; in its folder, only the file's own name, behind a mark.
+    """
     head = f"{group[:48]}\x1f{_shorten(detail, _MOST_DETAIL)}\x1f".encode("utf-8", "replace")
     room = _TEXT_BYTES - len(head)
     frames: list[bytes] = []
+    before = ""
     for file, line, function in places:
-        frame = f"{file}:{line}:{function}".encode("utf-8", "replace")
+        folder, slash, name = file.rpartition("/")
+        shared = slash and before.rpartition("/")[0] == folder
+        short = "" if file == before else f"{_SAME_FOLDER}{name}" if shared else file
+        frame = f"{short}:{line}:{function}".encode("utf-8", "replace")
+        before = file
         if not frames and len(frame) > room:
             # The end of a path says more than its beginning.
             frame = frame[-room:].decode("utf-8", "ignore").encode()
