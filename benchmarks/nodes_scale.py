@@ -105,6 +105,7 @@ class Node(asyncio.Protocol):
         self.news: dict[str, Push] = {}
         self.rows: dict[str, Row] = {}
         self.through: Node | None = None
+        self._has_sent = False
         self._transport: Any = None
 
     @property
@@ -280,12 +281,14 @@ class Node(asyncio.Protocol):
         if orders.look > before.looked:
             are_many = self.nodes * RANKS > many.MANY_RANKS
             told, self._files = (self.told(), {}) if are_many else (None, self.files(range(self.nodes * RANKS)))
+            self._has_sent = not are_many  # of very many, only those whose files are read have more to secure
             self.done = msgspec.structs.replace(before, looked=orders.look, told=told)
         elif orders.send > before.sent:
+            self._has_sent = True
             self.done, self._files = msgspec.structs.replace(before, sent=orders.send), self.files(set(orders.only))
         elif orders.confirm > before.still:
             self.done = msgspec.structs.replace(before, still=orders.confirm, is_still=True)
-        elif orders.secure > before.secured:
+        elif orders.secure > before.secured and self._has_sent:
             self.done = msgspec.structs.replace(before, secured=orders.secure)
         if orders.verdict is not None:
             self.verdict_at = self.verdict_at or time.monotonic()

@@ -199,9 +199,9 @@ class _Walk:
         self._add_ranks(folder)
         nodes = folder / "nodes"
         read = set(self.alike.nodes) if self.alike else None
-        for node in sorted(nodes.iterdir()) if nodes.is_dir() else ():
-            if (read is None or node.name in read) and node.is_dir():
-                self._add_node(node)
+        for name in sorted(os.listdir(nodes)) if nodes.is_dir() else ():
+            if (read is None or name in read) and (nodes / name).is_dir():
+                self._add_node(nodes / name)
 
     def _add_node(self, folder: Path) -> None:
         """Reads what the watcher of another node sent to the one that wrote this run directory."""

@@ -156,7 +156,7 @@ class Agent:
         self._last_turn = now
         if self._is_sealed:
             return
-        ended = [q for rank in self._may_have_moved() if rank.is_alive and (q := rank.poll(now)) is not None]
+        ended = self._ended_quiets(now)
         self.course.turn(self._here(), now)
         for rank in [rank for rank in self.ranks.values() if rank.is_aborting()]:
             if self._interrupted is None:
@@ -175,7 +175,10 @@ class Agent:
     def _everyone(self) -> list[WatchedRank]:
         return list(self.ranks.values())
 
-    _may_have_moved = _may_be_quiet = _everyone
+    _may_be_quiet = _everyone
+
+    def _ended_quiets(self, now: float) -> list[float]:
+        return [q for rank in self.ranks.values() if rank.is_alive and (q := rank.poll(now)) is not None]
 
     def _live(self) -> list[WatchedRank]:
         return [rank for rank in self._everyone() if rank.is_alive]
@@ -231,17 +234,19 @@ class Agent:
         if self._silence.is_kept(rank.folder.name for rank in self._everyone()):
             self._on_silence(now)
             return
-        quiet = max((r.quiet_s(now) for r in self._live()), default=now - self._started)
         if self.verdict is not None:
             if self._look_again_at is not None and now >= self._look_again_at:
                 self._look_again_at = None
                 self._look(now)
             else:
                 self._maybe_abort()
-        elif self._live() and self._is_time_to_look(quiet, now):
+        elif (quiet := self._longest_quiet(now)) is not None and self._is_time_to_look(quiet, now):
             self._last_look_at_s, self._look_again_at = quiet, None
             self.patience.looked()
             self._look(now)
+
+    def _longest_quiet(self, now: float) -> float | None:
+        return max((rank.quiet_s(now) for rank in self._here()), default=None)
 
     def _is_time_to_look(self, quiet: float, now: float) -> bool:
         is_due = self._look_again_at is not None and now >= self._look_again_at

@@ -14,8 +14,9 @@ from typing import Any
 
 from unhang.errors import UnreadableInput
 from unhang.model.rank_sets import name_ranks
-from unhang.watch.messages import Push, RankState, Row, Said, State
-from unhang.watch.ranks import WatchedRank, write_whole
+from unhang.watch.far_rank import Beat, FarRank
+from unhang.watch.messages import Push, Row, Said, State
+from unhang.watch.ranks import write_whole
 
 NODES, NODE_FILE = "nodes", "node.json"
 MOST_RANKS, MOST_BYTES, MOST_FILE = 4096, 64 << 20, 32 << 20
@@ -45,7 +46,7 @@ _WITH_MEMBERS = (
     "flight.pickle",
     "flight_exit.pickle",
 )  # lists of all ranks of each group
-_MOVED_S, PROBE_S = 0.001, 0.5
+PROBE_S = 0.5
 
 
 class Packer:
@@ -147,100 +148,6 @@ def _as_json(path: Path, without_members: bool) -> bytes | None:
     return None
 
 
-class _NoProbe:
-    """In the place of the probe of a process that runs elsewhere: its own watcher has one."""
-
-    def is_stopped(self) -> bool:
-        return False
-
-    def read(self) -> dict[str, Any]:
-        return {}
-
-
-class FarRank(WatchedRank):
-    """A training process of another node, by what its watcher says. A quiet is as long as was last said."""
-
-    def __init__(self, folder: Path, state: RankState, at: float, there: float, grown_s: list[float]) -> None:
-        """`grown_s`: of the node's quiets, by rows since the beginning; one number, which the node shares with its ranks."""
-        self.folder = folder
-        rank, _, pid = folder.name[1:].rpartition("-")
-        self.rank, self.pid, self.pidfd = int(rank), int(pid), None
-        self.probe = _NoProbe()  # type: ignore[assignment]
-        self.is_alive, self.is_earlier, self.is_unheard = True, False, False
-        self.moved_at, self.moved_ns, self.died_at = at - state.quiet_s, time.time_ns(), float("-inf")
-        self.seen_end = None
-        self._state, self._moves, self._polled, self._ended_quiet_s = state, 1, 0, 0.0
-        self._moved_there, self.grown_s, self._base_s = there - state.quiet_s, grown_s, grown_s[0]
-        self._said_s = state.quiet_s
-
-    def hear(self, state: RankState, at: float, there: float) -> None:
-        """Takes what its watcher said: it came at `at`, and was so `there`, on the other node's own clock."""
-        quiet_s = state.quiet_s
-        self.move(there - quiet_s, at - quiet_s, time.time_ns() - int(quiet_s * 1e9))
-        self._state = state
-        self.say(quiet_s)
-
-    def say(self, quiet_s: float) -> None:
-        """Takes how long it has been quiet, until the node says more."""
-        self._said_s, self._base_s = quiet_s, self.grown_s[0]
-
-    @property
-    def said_s(self) -> float:
-        """How long it has been quiet, as was last said."""
-        return self._said_s + self.grown_s[0] - self._base_s
-
-    def move(self, moved_there: float, moved_at: float, moved_ns: int) -> None:
-        """Takes when it moved last: on the other node's clock, on ours, and on that of the day."""
-        if moved_there > self._moved_there + _MOVED_S:
-            self._ended_quiet_s = max(self._ended_quiet_s, self.said_s)
-            self._moves += 1
-            self._moved_there, self.moved_at, self.moved_ns = moved_there, moved_at, moved_ns
-
-    def poll(self, now: float) -> float | None:
-        """The length of the longest quiet that was heard to have ended, if one did."""
-        if self._polled == self._moves:
-            return None
-        quiet_s, self._polled, self._ended_quiet_s = self._ended_quiet_s, self._moves, 0.0
-        return quiet_s
-
-    def moves(self) -> bool:
-        """Whether it was heard to have moved since it was last polled."""
-        return self._polled != self._moves
-
-    @property
-    def movement(self) -> bytes:
-        """Equal values mean that nothing was heard to move."""
-        return str(self._moves).encode()
-
-    def quiet_s(self, now: float) -> float:
-        """How long it did not move, at least."""
-        return min(self.said_s, now - self.moved_at)
-
-    def has_failed(self) -> bool:
-        """Whether it raised, or left with an error code."""
-        return self._state.has_failed
-
-    def has_stepped(self) -> bool:
-        """Whether it is past its start."""
-        return self._state.has_stepped
-
-    def is_aborting(self) -> bool:
-        """Its own watcher looks after that."""
-        return False
-
-    def note_death(self) -> tuple[int, int | None]:
-        """Notes that it ended, as it was heard."""
-        dead_s = max(0.0, self._state.dead_s)
-        self.is_alive, self.died_at = False, time.monotonic() - dead_s
-        self.seen_end = time.time_ns() - int(dead_s * 1e9), self._state.exit_code
-        return self.seen_end
-
-    def write_state(self, fields: dict[str, Any]) -> None:
-        """Its own watcher writes it."""
-
-    keep_state = write_state
-
-
 class FarNode:
     """One other node, as the hub knows it. `unheard`: why nothing is heard of it, "" as long as it is heard."""
 
@@ -252,7 +159,7 @@ class FarNode:
         self.state, self.heard_at, self.closed_at = State(), said.at, 0.0
         self.unheard, self.is_probed = "", False
         self._there = 0.0  # on its own clock, when its ranks' quiets were so
-        self._grown_s = [0.0]
+        self._beat = Beat()
         self.longest_s = 0.0  # the longest quiet of its ranks, as was last said
         self._clock: tuple[int, int] | None = None
         self._is_written = False
@@ -277,21 +184,19 @@ class FarNode:
                 rank.hear(state, said.at, push.state.at)
             elif _PATH.fullmatch(f"ranks/{state.folder}/{PAGE}") and len(self.ranks) < MOST_RANKS:
                 rank = self.ranks[state.folder] = FarRank(
-                    self.folder / "ranks" / state.folder, state, said.at, push.state.at, self._grown_s
+                    self.folder / "ranks" / state.folder, state, said.at, push.state.at, self._beat
                 )
                 found.append(rank)
         return found
 
     def hear_row(self, row: Row, at: float) -> None:
-        """Takes what another node passed on, where nothing is new but the quiets. Of very many ranks, this is most of the work."""
+        """Takes what another node passed on, where nothing is new but the quiets: of very many ranks, nearly always."""
         grown_s, quiet_s, self._there = row.at - self._there, row.quiet_s, row.at
         if quiet_s < 0:
-            self._grown_s[0] += grown_s
+            self._beat.grown_s += grown_s
         else:
-            moved_ns = time.time_ns() - int(quiet_s * 1e9)
-            for rank in self.ranks.values():
-                rank.move(row.at - quiet_s, at - quiet_s, moved_ns)
-                rank.say(quiet_s)
+            moved = row.at - quiet_s, at - quiet_s, time.time_ns() - int(quiet_s * 1e9)
+            self._beat.hear(quiet_s, *moved, have_followers=len(self._beat.apart) < len(self.ranks))
         self.longest_s = quiet_s if quiet_s >= 0 else self.longest_s + grown_s
         if self.state.hub:  # what it did is for this hub
             state = self.state
@@ -303,6 +208,17 @@ class FarNode:
             for rank in self.ranks.values():
                 rank.is_unheard = False
             self.write()
+
+    def has_life(self) -> bool:
+        """Whether one of its ranks lives."""
+        for rank in self.ranks.values():  # noqa: SIM110  of very many nodes, half as long as any()
+            if rank.is_alive:
+                return True
+        return False
+
+    def poll(self) -> float | None:
+        """The length of the longest quiet that was heard to have ended on any of its ranks, if one did."""
+        return self._beat.poll()
 
     def dead_now(self) -> list[FarRank]:
         """Ranks of which the end was heard and not noted yet."""

@@ -23,7 +23,8 @@ import msgspec
 from unhang.watch import many
 from unhang.watch.agent import NEW_RANKS_S
 from unhang.watch.evidence import is_unchanged
-from unhang.watch.far import FarNode, FarRank, why_silent, words_on
+from unhang.watch.far import FarNode, why_silent, words_on
+from unhang.watch.far_rank import FarRank
 from unhang.watch.meeting import MOST_SUCCESSORS
 from unhang.watch.messages import MOST_MESSAGES_PER_S, JointVerdict, pause_of
 from unhang.watch.options import RunOptions

@@ -18,7 +18,8 @@ from unhang.analyze.situation import Situation
 from unhang.errors import UnhangError
 from unhang.read.alike import ALIKE
 from unhang.read.bundle import read_bundle
-from unhang.watch.far import FarNode, FarRank, Packer
+from unhang.watch.far import FarNode, Packer
+from unhang.watch.far_rank import FarRank
 from unhang.watch.meeting import Meeting
 from unhang.watch.messages import Orders, State
 from unhang.watch.options import RunOptions
@@ -108,17 +109,26 @@ class AgentOfMany(OutwardAgent):
     def _everyone(self) -> list[WatchedRank]:
         return [*super()._everyone(), *self._far()]
 
-    def _may_have_moved(self) -> list[WatchedRank]:
+    def _ended_quiets(self, now: float) -> list[float]:
         nodes, self._spoke = self._spoke.values(), {}
-        return [*super()._everyone(), *_ranks_of(nodes)]
+        return [*super()._ended_quiets(now), *(q for n in nodes if not n.unheard and (q := n.poll()) is not None)]
 
     def _may_be_quiet(self) -> list[WatchedRank]:
         nodes = self.nodes.values() if self.meeting.role == "hub" else ()
         return [*super()._everyone(), *_ranks_of(n for n in nodes if n.longest_s >= FIRST_LOOK_S)]
 
+    def _longest_quiet(self, now: float) -> float | None:
+        longest = super()._longest_quiet(now)
+        for node in self.nodes.values() if self.meeting.role == "hub" else ():
+            if node.unheard or (longest is not None and node.longest_s <= longest):
+                continue  # none of its ranks is quiet for longer than was said
+            quiets = [r.quiet_s(now) for r in node.ranks.values() if r.is_alive]
+            longest = max(quiets if longest is None else [longest, *quiets], default=longest)
+        return longest
+
     def _heard(self) -> list[FarNode]:
         """Other nodes with ranks that live, as far as they can be asked."""
-        return [n for n in self.nodes.values() if not n.unheard and any(r.is_alive for r in n.ranks.values())]
+        return [n for n in self.nodes.values() if not n.unheard and n.has_life()]
 
     def _note_world(self) -> None:
         if new := self.ranks.keys() - self._worlds:
