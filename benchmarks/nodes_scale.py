@@ -211,9 +211,7 @@ class Node(asyncio.Protocol):
     def _push(self, wait_s: float) -> None:
         push, now = self._said(), time.monotonic()
         push.group, self.news = self.news, {}
-        quiet_s = max(0.1, now - self._hub.hangs_at)
-        quiet_s = -1.0 if quiet_s > 2 * RELAY_PAUSE_S else quiet_s  # it was said before
-        row = Row(now, quiet_s, self.done.looked, None, self.done.still, self.done.is_still)
+        row = Row(now, self._quiet_s(now), self.done.looked, None, self.done.still, self.done.is_still)
         push.rows = {name: self.rows.get(name, row) for name in self.members if name not in push.group}
         self.rows = {}
         body = pack(_encode(push))
@@ -224,6 +222,11 @@ class Node(asyncio.Protocol):
         lines += [f"X-Unhang-{name}: {value}" for name, value in fields.items()]
         self._transport.write("\r\n".join([*lines, "", ""]).encode() + body)
         self._sent_at, self._wait_s = time.monotonic(), wait_s
+
+    def _quiet_s(self, now: float) -> float:
+        """How long the ranks have been quiet, as a row has it: nothing where that was said before."""
+        quiet_s = max(0.1, now - self._hub.hangs_at)
+        return -1.0 if quiet_s > 2 * RELAY_PAUSE_S else quiet_s
 
     def _pass_on(self, through: Node) -> None:
         """Speaks through another node from now on. What is said between the two is not simulated: it costs the hub nothing."""
@@ -267,8 +270,7 @@ class Node(asyncio.Protocol):
             self.news[member.name] = member._said()
             return
         told = done.told if done.looked > before.looked else None
-        quiet_s = -1.0 if now - self._hub.hangs_at > 2 * RELAY_PAUSE_S else 0.1
-        self.rows[member.name] = Row(now, quiet_s, done.looked, told, done.still, done.is_still)
+        self.rows[member.name] = Row(now, self._quiet_s(now), done.looked, told, done.still, done.is_still)
 
     def _push_or_wait(self, pause_s: float) -> None:
         self._timer = None
