@@ -107,8 +107,16 @@ def errors_of(s: Situation) -> tuple[SeenError, ...]:
 
 
 def first_error(s: Situation) -> SeenError | None:
-    """The first exception that is no echo of another and after which nobody went on as before; one that says something, if any does."""
-    found = [e for e in errors_of(s) if e.kind == "primary" and not went_on(s, e)]
+    """The first exception that is no echo of another and after which nobody went on as before; one that says something, if any does.
+
+    One that was handled when another was raised is part of that other one.
+    """
+    handled = {(b.type, b.message) for e in errors_of(s) for b in e.error.before}
+    found = [
+        e
+        for e in errors_of(s)
+        if e.kind == "primary" and (e.error.type, e.error.message) not in handled and not went_on(s, e)
+    ]
     return next((e for e in found if e.error.message.strip() or e.error.type != "Exception"), next(iter(found), None))
 
 

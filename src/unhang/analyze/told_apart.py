@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from unhang.analyze.going_on import missing_by_lines
@@ -40,6 +40,7 @@ _SHAPE = lazy_pattern(r"[\[(] ?#(?:, ?#)+,? ?[\])]|\bshape|\bsize", re.IGNORECAS
 _ROUNDS = r"(?:(?:mini|micro)[ -]?)?(?:batch(?:es)?|steps|iterations|rounds|shards|files|chunks)"
 _BEFORE_ROUNDS = lazy_pattern(rf"^ ?(?:[A-Za-z]+ ){{0,2}}{_ROUNDS}\b", re.IGNORECASE)
 _BEHIND_ROUNDS = lazy_pattern(rf"\b(?:num_|n_|number of )?{_ROUNDS}[ :=]{{1,3}}$", re.IGNORECASE)
+_BATCH_NUMBER = lazy_pattern(r"\bbatch(?:[_ ](?:idx|index|number|nr))?[ :=]{1,3}$", re.IGNORECASE)
 _ENDS_PASS = lazy_pattern(
     r"\b(?:validat\w+|evaluat\w+|end of (?:the )?epoch|epoch\b.{0,20}\b(?:end(?:ed|s)?|done|finished|completed?))\b",
     re.IGNORECASE,
@@ -170,6 +171,25 @@ def unlike_numbers(s: Situation) -> Unlike | None:
     unlike = [p for p in agreeable(odd[0]) if len({line.values[p] for line in odd}) > 1] if odd else []
     is_rounds = any(_counts_rounds(odd[0], p) for p in unlike)
     return Unlike(odd, bool(_SHAPE.search(odd[0].words)), odd_in_calls(s), is_rounds) if odd else None
+
+
+def rounds_apart(s: Situation, odd: Collection[int], others: Collection[int]) -> Sequence[OwnLine]:
+    """The last lines, in the same words, of ranks that also stand apart in their calls, and of the others: each side has one number of rounds, and not the same."""
+    of_ranks = by_rank(before_the_wait(s))
+    last: dict[str, dict[int, OwnLine]] = {}
+    for rank in (*odd, *others):
+        for line in of_ranks.get(rank, ()):
+            last.setdefault(line.words, {})[rank] = line
+    for told in last.values():
+        if not told.keys() >= {*odd, *others}:
+            continue
+        first = told[min(odd)]
+        for place in range(len(first.words.split("#")) - 1):
+            mine, theirs = ({told[r].values[place] for r in side} for side in (odd, others))
+            counts = _counts_rounds(first, place) or _BATCH_NUMBER.search(first.words.split("#")[place])
+            if counts and len(mine) == len(theirs) == 1 and mine != theirs:
+                return [told[r] for r in sorted(told)]
+    return ()
 
 
 def _counts_rounds(line: OwnLine, place: int) -> bool:

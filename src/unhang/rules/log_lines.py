@@ -11,6 +11,7 @@ from typing import Any
 
 from unhang.analyze.failures import is_communication_error
 from unhang.analyze.first_errors import errors_of, ranks_of
+from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent, RaisedError
 from unhang.read.logs.catalogue import LAYERS, Row, best_cause, weighed, whole
@@ -19,6 +20,7 @@ from unhang.rules.base import Found
 from unhang.rules.failure import first_exception
 
 MAX_QUOTED = 6
+MOST_OWN = 6
 MAX_QUOTE = 300
 _MOST_NODES = 3
 _TOLD_TO_END = (None, 0, -15, -9)
@@ -205,3 +207,16 @@ def why_never_came(s: Situation) -> str:
             pids = " and ".join(map(str, (*evidence.twins, evidence.identity.pid)))
             return f"processes {pids} both run as rank {rank} (see what sets RANK)"
     return "the process was not started, or died before it imported torch.distributed"
+
+
+def quote_own(lines: Iterable[OwnLine]) -> Sequence[EvidenceLine]:
+    """Lines of the ranks' own, with the rank of each."""
+    return [
+        EvidenceLine(
+            f"{PurePath(x.line.source.path).name or 'log'}:{x.line.source.line}, rank {x.rank}",
+            text,
+            x.line.source.line,
+        )
+        for x in lines
+        if (text := x.line.text.strip()[:MAX_QUOTE])
+    ][:MOST_OWN]

@@ -27,13 +27,13 @@ from unhang.analyze.logged_calls import (
     values_of,
 )
 from unhang.analyze.situation import Situation
-from unhang.analyze.told_apart import ends_pass
+from unhang.analyze.told_apart import ends_pass, rounds_apart
 from unhang.model import EvidenceLine, Fix, Frame, LogEvent, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, PAD, SEE_IT
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import first_exception, found_at_first, is_of_objects
-from unhang.rules.log_lines import found_in, quote
+from unhang.rules.log_lines import found_in, quote, quote_own
 
 _NEEDS_EQUAL = frozenset({"ALLGATHER", "BROADCAST", "REDUCE"})
 # Of these the sizes are the program's own choice; of the others (buckets, shards) they follow from which tensor it is.
@@ -111,15 +111,17 @@ def _apart(s: Situation, waits: Sequence[TimedOut], values: dict[int, object], w
         sides = f"{w.name_ranks(odd)} {was} in {call[odd[0]]}, {w.name_ranks(others)} in {call[others[0]]}"
     begins_epoch = any((call[r].op, call[r].numel_in) == _GENERATOR for r in beside)
     begins_epoch = begins_epoch or (bool(beside) and ends_pass(s, beside))
+    rounds = rounds_apart(s, odd, others) if odd else ()
+    is_uneven = begins_epoch or bool(rounds)
     return Found(
         0.85 if odd else 0.75,
         odd,
-        quote(lines_of(waits)),
-        {"sides": sides, "what": what},
-        "epoch" if begins_epoch else "beside" if beside else "odd" if odd else "nobody",
-        (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT) if begins_epoch else _OF_THE_PROGRAM,
+        (*quote(lines_of(waits)), *quote_own(rounds)),
+        {"sides": sides, "what": what, "told": rounds[0].said[:100] if rounds else ""},
+        "rounds" if rounds else "epoch" if begins_epoch else "beside" if beside else "odd" if odd else "nobody",
+        (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT) if is_uneven else _OF_THE_PROGRAM,
         others if odd else (),
-        cause="uneven-inputs" if begins_epoch else "",
+        cause="uneven-inputs" if is_uneven else "",
         collective={"op": call[others[0] if odd else min(values)].op, "seq": waits[0].seq},
     )
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from pathlib import PurePath
-
 from unhang.analyze.first_errors import first_error
 from unhang.analyze.log_progress import work_before_the_wait
 from unhang.analyze.logged_calls import lines_of
@@ -12,26 +9,13 @@ from unhang.analyze.odd_ones import counted_past, late_in_common_work, told_its_
 from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
 from unhang.analyze.told_apart import another_branch, few_in_a_call, skipped_or_left, took_longer, unlike_numbers
-from unhang.model import EvidenceLine
 from unhang.rules import wording as w
 from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT
 from unhang.rules.base import OTHERWISE, Found, rule
-from unhang.rules.log_lines import MAX_QUOTE, quote
+from unhang.rules.log_lines import quote, quote_own
 
 _OF_THE_PROGRAM = (EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT)
-_MOST_LINES, _MOST_WORDS = 6, 100
-
-
-def _quoted(lines: Iterable[OwnLine]) -> Sequence[EvidenceLine]:
-    return [
-        EvidenceLine(
-            f"{PurePath(x.line.source.path).name or 'log'}:{x.line.source.line}, rank {x.rank}",
-            text,
-            x.line.source.line,
-        )
-        for x in lines
-        if (text := x.line.text.strip()[:MAX_QUOTE])
-    ][:_MOST_LINES]
+_MOST_WORDS = 100
 
 
 def _failed_before(s: Situation) -> bool:
@@ -54,7 +38,7 @@ def skipped_by_some(s: Situation) -> Found | None:
     return Found(
         0.75 if s.watchdogs.first is not None else 0.62,
         apart.ranks,
-        (*_quoted(apart.lines), *quote(lines_of(s.watchdogs.timed_out), 2)),
+        (*quote_own(apart.lines), *quote(lines_of(s.watchdogs.timed_out), 2)),
         words,
         fixes=(EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT) if apart.is_data else _OF_THE_PROGRAM,
         victims=others,
@@ -73,7 +57,7 @@ def in_another_branch(s: Situation) -> Found | None:
     return Found(
         0.75,
         apart.ranks,
-        (*_quoted(apart.lines), *quote(lines_of(waits), 2)),
+        (*quote_own(apart.lines), *quote(lines_of(waits), 2)),
         words,
         fixes=_OF_THE_PROGRAM,
         victims=s.watchdogs.ranks,
@@ -122,7 +106,7 @@ def unlike_in_the_last_round(s: Situation) -> Found | None:
     return Found(
         0.78 if is_rounds else 0.75 if unlike.is_shape else 0.65,
         culprits,
-        (*_quoted(unlike.lines), *quote(lines_of(s.watchdogs.timed_out), 2)),
+        (*quote_own(unlike.lines), *quote(lines_of(s.watchdogs.timed_out), 2)),
         {"first": first, "other": other},
         f"{'shape' if unlike.is_shape else OTHERWISE}/{'calls' if unlike.odd else OTHERWISE}",
         fixes=(EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT) if is_rounds else _OF_THE_PROGRAM,
@@ -139,7 +123,7 @@ def took_longer_than_others(s: Situation) -> Found | None:
         return None
     words = {"who": w.name_ranks(late.ranks), "seconds": f"{late.seconds:.0f}", "usual": f"{late.usual_s:.3g}"}
     words["said"] = late.lines[0].said[:_MOST_WORDS]
-    evidence = (*_quoted(late.lines), *quote(lines_of(s.watchdogs.timed_out), 2))
+    evidence = (*quote_own(late.lines), *quote(lines_of(s.watchdogs.timed_out), 2))
     return Found(0.78, late.ranks, evidence, words, victims=s.watchdogs.ranks)
 
 
@@ -152,7 +136,7 @@ def counted_past_the_waiting(s: Situation) -> Found | None:
     waits = s.watchdogs.timed_out
     words = {"who": w.name_ranks(past.ranks), "said": past.lines[0].said[:_MOST_WORDS], "call": waits[0]}
     words |= {"others": w.name_ranks(s.watchdogs.ranks), "theirs": past.lines[-1].said[:_MOST_WORDS]}
-    evidence = (*_quoted(past.lines), *quote(lines_of(waits), 2))
+    evidence = (*quote_own(past.lines), *quote(lines_of(waits), 2))
     fixes = (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT)
     return Found(0.78, past.ranks, evidence, words, fixes=fixes, victims=s.others(past.ranks))
 
@@ -166,7 +150,7 @@ def ended_by_its_own_word(s: Situation) -> Found | None:
     waits = s.watchdogs.timed_out
     words = {"who": w.name_ranks(told.ranks), "said": told.lines[0].said[:_MOST_WORDS]}
     words |= {"others": w.name_ranks(s.watchdogs.ranks), "call": str(waits[0]) if waits else "a call"}
-    evidence = (*_quoted(told.lines), *quote(lines_of(waits), 3))
+    evidence = (*quote_own(told.lines), *quote(lines_of(waits), 3))
     return Found(0.79, told.ranks, evidence, words, fixes=("together", SEE_IT), victims=s.watchdogs.ranks)
 
 
@@ -179,5 +163,5 @@ def late_with_common_work(s: Situation) -> Found | None:
     waits = s.watchdogs.timed_out
     words = {"who": w.name_ranks(late.ranks), "said": late.lines[0].said[:_MOST_WORDS], "call": waits[0]}
     words["are"] = w.verb(late.ranks, "was", "were")
-    evidence = (*_quoted(late.lines), *quote(lines_of(waits), 3))
+    evidence = (*quote_own(late.lines), *quote(lines_of(waits), 3))
     return Found(0.62, late.ranks, evidence, words, victims=s.watchdogs.ranks)

@@ -168,6 +168,7 @@ _WHAT = {
     "work.evaluating": "⟨evaluates|evaluated⟩",
     "progress.bar": "⟨works|worked⟩ on something that the others ⟨take|took⟩ no part in",
 }
+_OF_TRAINING = re.compile(r"\b(?:episodes?|train(?:ing)?[ _](?:epoch|step)s?) *[\[:]", re.IGNORECASE)
 # In evaluation they gather what a sharded model needs: there all ranks evaluate, and one of them is missing.
 _SHARDED = frozenset({"_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "ALLTOALL_BASE"})
 
@@ -183,7 +184,7 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
     if blamed and who not in blamed:
         return
     work = busy or work_before_the_wait(s.events) or _foreign_bar(s, waits) or turned_to(s)
-    if work is not None and _all_take_part(s, work, waits):
+    if work is not None and (_all_take_part(s, work, waits) or _goes_on_for_all(work)):
         return
     is_barrier = any(x.is_barrier for x in waits)
     if work is not None and (first is not None or _outlasts_every_limit(work)):
@@ -210,6 +211,11 @@ def rank0_works_alone(s: Situation) -> Iterator[Found]:
     call = {"op": waits[0].op, "seq": waits[0].seq} if waits else None
     fixes = ("once", "limit", "no-network", SEE_IT)
     yield Found(confidence, (who,), evidence, words, say, fixes, ranks, collective=call)
+
+
+def _goes_on_for_all(work: LogEvent) -> bool:
+    """Whether a bar counts rounds of the training itself: all ranks make these."""
+    return work.kind == "progress.bar" and bool(_OF_TRAINING.search(work.text))
 
 
 def _outlasts_every_limit(work: LogEvent) -> bool:
