@@ -32,7 +32,6 @@ POLL_S = 0.2
 NEW_RANKS_POLL_S, NEW_RANKS_S, START_S = 0.03, 2.0, 60.0
 CLOCK_GAP_S, VERDICT = 3.0, "verdict.json"
 UNKNOWN_CALLS_S, GOES_ON_S = 5.0, 10.0  # a job that still makes steps so long after a signal has not been ended by it
-_NO_TIME = cast("float | None", None)
 
 
 class Agent:
@@ -47,7 +46,7 @@ class Agent:
         self.patience = Patience(options.stall_after_s)
         self.course = Course(run_dir, lambda text: self._send({"event": "note", "text": text}))
         self.verdict: dict[str, Any] | None = None
-        self._last_look_at_s = self._look_again_at = _NO_TIME
+        self._last_look_at_s = self._look_again_at = cast("float | None", None)
         self._oom_kills_before, self._started_ns = oom_kills(), time.time_ns()
         self._started = self._began = self._last_turn = self._newest_at = time.monotonic()
         self._unheard = frozenset[int]()  # ranks of other nodes that are not heard any more
@@ -234,23 +233,22 @@ class Agent:
         if self._silence.is_kept(rank.folder.name for rank in self._everyone()):
             self._on_silence(now)
             return
+        is_due = self._look_again_at is not None and now >= self._look_again_at
         if self.verdict is not None:
-            if self._look_again_at is not None and now >= self._look_again_at:
+            if is_due:
                 self._look_again_at = None
                 self._look(now)
             else:
                 self._maybe_abort()
-        elif (quiet := self._longest_quiet(now)) is not None and self._is_time_to_look(quiet, now):
+        elif (quiet := self._longest_quiet(now)) is not None and (
+            is_due or self.patience.is_time_to_look(quiet, self._last_look_at_s, now - self._started)
+        ):
             self._last_look_at_s, self._look_again_at = quiet, None
             self.patience.looked()
             self._look(now)
 
     def _longest_quiet(self, now: float) -> float | None:
         return max((rank.quiet_s(now) for rank in self._here()), default=None)
-
-    def _is_time_to_look(self, quiet: float, now: float) -> bool:
-        is_due = self._look_again_at is not None and now >= self._look_again_at
-        return is_due or self.patience.is_time_to_look(quiet, self._last_look_at_s, now - self._started)
 
     def _maybe_abort(self) -> None:
         """A suspected hang that lasts: end the job where the user has said so, with fresh evidence."""
@@ -391,11 +389,7 @@ class Agent:
         if end:
             self._seal()
         self._send({"event": "verdict", "kind": kind, "end": end})
-        if not end:
-            self._show()
-
-    def _show(self) -> None:  # while the job still stands
-        if self.options.render is not None:
+        if not end and self.options.render is not None:  # while the job still stands
             with suppress(Exception):
                 self._send({"event": "show", "text": self.options.render(self.run_dir)})
 
