@@ -61,7 +61,7 @@ _HANDLER = (
     "    for x in xs:\n        dist.all_reduce(x)\n"
 )
 _IN_HANDLER = (
-    EvidenceLine("rank 1 stack", "train.py:15 in main"),
+    EvidenceLine("rank 1 stack", "train.py:15 in main", 15),
     EvidenceLine("rank 1 signal", "it is in the handler of SIGUSR1"),
 )
 
@@ -288,7 +288,7 @@ LEFT_ALONE = {
     ),
     "a loop elsewhere than the handler": Wrong(
         _HANDLER.replace("    for", "    train(xs)\n\n\ndef train(xs):\n    for"), "the loop that the signal came into",
-        evidence=(EvidenceLine("rank 1 stack", "train.py:19 in train"), _IN_HANDLER[1]),
+        evidence=(EvidenceLine("rank 1 stack", "train.py:19 in train", 19), _IN_HANDLER[1]),
     ),
     "two models": Wrong(
         "from torch.nn.parallel import DistributedDataParallel as DDP\n\n\ndef work(a, b):\n    a, b = DDP(a), DDP(b)\n    a(b)  # here\n",

@@ -111,12 +111,8 @@ def first_error(s: Situation) -> SeenError | None:
 
     One that was handled when another was raised is part of that other one.
     """
-    handled = {(b.type, b.message) for e in errors_of(s) for b in e.error.before}
-    found = [
-        e
-        for e in errors_of(s)
-        if e.kind == "primary" and (e.error.type, e.error.message) not in handled and not went_on(s, e)
-    ]
+    handled = {_key(b) for e in errors_of(s) for b in e.error.before}
+    found = [e for e in errors_of(s) if e.kind == "primary" and _key(e.error) not in handled and not went_on(s, e)]
     return next((e for e in found if e.error.message.strip() or e.error.type != "Exception"), next(iter(found), None))
 
 

@@ -184,9 +184,9 @@ def rounds_apart(s: Situation, odd: Collection[int], others: Collection[int]) ->
         if not told.keys() >= {*odd, *others}:
             continue
         first = told[min(odd)]
-        for place in range(len(first.words.split("#")) - 1):
+        for place, before in enumerate(first.words.split("#")[:-1]):
             mine, theirs = ({told[r].values[place] for r in side} for side in (odd, others))
-            counts = _counts_rounds(first, place) or _BATCH_NUMBER.search(first.words.split("#")[place])
+            counts = _counts_rounds(first, place) or _BATCH_NUMBER.search(before)
             if counts and len(mine) == len(theirs) == 1 and mine != theirs:
                 return [told[r] for r in sorted(told)]
     return ()

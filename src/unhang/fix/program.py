@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
+from unhang.analyze.trees import covers
 
 _LARGEST = 2_000_000
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -120,9 +121,9 @@ class Program:
 
     def statements_at(self, line: int) -> list[ast.stmt]:
         """The simple statements on a line, and blocks that stand on it whole."""
-        found = [n for n in ast.walk(self.tree) if isinstance(n, ast.stmt) and _covers(n, line)]
+        found = [n for n in ast.walk(self.tree) if isinstance(n, ast.stmt) and covers(n, line)]
         return [
-            n for n in found if not any(isinstance(c, ast.stmt) and _covers(c, line) for c in ast.iter_child_nodes(n))
+            n for n in found if not any(isinstance(c, ast.stmt) and covers(c, line) for c in ast.iter_child_nodes(n))
         ]
 
     def names(self, within: ast.AST | None = None) -> set[str]:
@@ -198,11 +199,6 @@ class Program:
         except (SyntaxError, ValueError):
             raise NoDiff("the changed file would not be valid Python") from None
         return text
-
-
-def _covers(node: ast.AST, line: int) -> bool:
-    first, last = getattr(node, "lineno", None), getattr(node, "end_lineno", None)
-    return first is not None and last is not None and first <= line <= last
 
 
 def unified(name: str, before: bytes, after: bytes) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 
+from unhang.analyze.trees import covers
 from unhang.fix.agreed import ANY_RANK, put_helper, reached_by_all
 from unhang.fix.program import Function, NoDiff, Program, Said, dotted
 from unhang.model import Finding
 
 _LEAVES = ast.Continue | ast.Break | ast.Return
-_PLACE = re.compile(r"(?P<file>.+):(?P<line>\d+) in (?P<function>\S+)")
 
 
 def after_the_round(program: Program, finding: Finding, backend: str) -> Said:
@@ -49,7 +48,7 @@ def after_the_round(program: Program, finding: Finding, backend: str) -> Said:
 
 def _registered(program: Program, line: int) -> tuple[ast.Call, Function]:
     """`signal.signal(...)` with the function that the line is in, and that function."""
-    functions = {n.name: n for n in ast.walk(program.tree) if isinstance(n, Function) and _covers(n, line)}
+    functions = {n.name: n for n in ast.walk(program.tree) if isinstance(n, Function) and covers(n, line)}
     found = [
         n
         for n in ast.walk(program.tree)
@@ -72,15 +71,11 @@ def _registered(program: Program, line: int) -> tuple[ast.Call, Function]:
 def _loop_of_rounds(program: Program, finding: Finding, register: ast.Call) -> ast.For | ast.While:
     """The innermost loop that the signal came into, in the function that registers the handler or anywhere if the module does."""
     function = program.function_of(register)
-    places = [m for e in finding.evidence if e.source.endswith("stack") and (m := _PLACE.fullmatch(e.text))]
-    for line in (int(m["line"]) for m in places if m["file"] == program.path.name):
+    here = f"{program.path.name}:"
+    for line in (e.line for e in finding.evidence if e.line and e.source.endswith("stack") and e.text.startswith(here)):
         for statement in program.statements_at(line):
             *inside, outer = program.around(statement)
             loops = [n for n in inside if isinstance(n, ast.For | ast.While)]
             if loops and (outer is function or isinstance(function, ast.Module)):
                 return loops[0]
     raise NoDiff("the loop that the signal came into is not in the function that registers the handler")
-
-
-def _covers(node: Function, line: int) -> bool:
-    return node.lineno <= line <= (node.end_lineno or 0)

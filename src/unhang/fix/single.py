@@ -109,16 +109,12 @@ def send_without_waiting(program: Program, finding: Finding) -> Said:
     line = finding.location.line if finding.location else 0
     for first in program.statements_at(line):
         block = program.block_of(first)
-        second = next(iter(block[block.index(first) + 1 :]), first)
-        match first, second:
-            case ast.Expr(value=ast.Call() as one), ast.Expr(value=ast.Call() as other):
-                pass
-            case _:
-                continue
-        is_sent_first = (called(one), called(other)) == ("send", "recv")
-        if not is_sent_first and (called(one), called(other)) != ("recv", "send"):
+        pair = block[block.index(first) :][:2]
+        calls = [s.value for s in pair if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)]
+        if sorted(map(called, calls)) != ["recv", "send"]:
             continue
-        send, receive = (one, other) if is_sent_first else (other, one)
+        second, is_sent_first = pair[1], called(calls[0]) == "send"
+        send, receive = calls if is_sent_first else calls[::-1]
         if is_sent_first and _peer(program, send) != _peer(program, receive) and not _all_at(finding, line):
             raise NoDiff("the rank sends to one and receives from another")
         into = {n.id for n in ast.walk(receive.args[0]) if isinstance(n, ast.Name)} if receive.args else set()

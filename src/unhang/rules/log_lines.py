@@ -13,15 +13,15 @@ from unhang.analyze.failures import is_communication_error
 from unhang.analyze.first_errors import errors_of, ranks_of
 from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
-from unhang.model import EvidenceLine, LogEvent, RaisedError
+from unhang.model import EvidenceLine, LogEvent, LogLine, RaisedError
 from unhang.read.logs.catalogue import LAYERS, Row, best_cause, weighed, whole
 from unhang.read.logs.events import kinds_in
 from unhang.rules.base import Found
 from unhang.rules.failure import first_exception
 
 MAX_QUOTED = 6
-MOST_OWN = 6
 MAX_QUOTE = 300
+MOST_WORDS = 100
 _MOST_NODES = 3
 _TOLD_TO_END = (None, 0, -15, -9)
 
@@ -31,12 +31,21 @@ def quote(events: Iterable[LogEvent], most: int = MAX_QUOTED) -> tuple[EvidenceL
     found: dict[str, EvidenceLine] = {}
     for event in events:
         if len(found) < most:
-            text = event.text.strip()[:MAX_QUOTE]
-            name = PurePath(event.source.path).name or "log"
-            place = f"{name}:{event.source.line}" if event.source.line else name
-            who = f"{place}, rank {event.rank}" if event.rank is not None else place
-            found.setdefault(text, EvidenceLine(who, text, event.source.line))
+            line = _quoted(event, event.rank)
+            found.setdefault(line.text, line)
     return tuple(found.values())
+
+
+def quote_own(lines: Iterable[OwnLine]) -> tuple[EvidenceLine, ...]:
+    """Lines of the ranks' own, each with its rank."""
+    return tuple(line for x in lines if (line := _quoted(x.line, x.rank)).text)[:MAX_QUOTED]
+
+
+def _quoted(line: LogEvent | LogLine, rank: int | None) -> EvidenceLine:
+    name = PurePath(line.source.path).name or "log"
+    place = f"{name}:{line.source.line}" if line.source.line else name
+    who = f"{place}, rank {rank}" if rank is not None else place
+    return EvidenceLine(who, line.text.strip()[:MAX_QUOTE], line.source.line)
 
 
 def ranks_in(events: Iterable[LogEvent]) -> tuple[int, ...]:
@@ -207,16 +216,3 @@ def why_never_came(s: Situation) -> str:
             pids = " and ".join(map(str, (*evidence.twins, evidence.identity.pid)))
             return f"processes {pids} both run as rank {rank} (see what sets RANK)"
     return "the process was not started, or died before it imported torch.distributed"
-
-
-def quote_own(lines: Iterable[OwnLine]) -> Sequence[EvidenceLine]:
-    """Lines of the ranks' own, with the rank of each."""
-    return [
-        EvidenceLine(
-            f"{PurePath(x.line.source.path).name or 'log'}:{x.line.source.line}, rank {x.rank}",
-            text,
-            x.line.source.line,
-        )
-        for x in lines
-        if (text := x.line.text.strip()[:MAX_QUOTE])
-    ][:MOST_OWN]

@@ -149,7 +149,7 @@ class HubAgent(many.AgentOfMany):
                 node.lose()
                 self.passing.lose(node.id)
                 self._far_ranks = None
-                if any(rank.is_alive for rank in node.ranks.values()):
+                if node.has_life():
                     self._look_again_at = now
         lost = [node for node in self.nodes.values() if node.unheard]
         self._unheard = frozenset(r.rank for n in lost for r in n.ranks.values() if r.is_alive and not r.is_earlier)

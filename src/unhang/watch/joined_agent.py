@@ -197,7 +197,7 @@ class JoinedAgent(HubAgent):
 
     @staticmethod
     def _is_known_to_end(node: FarNode) -> bool:
-        return node.state.is_over and not any(rank.is_alive for rank in node.ranks.values())
+        return node.state.is_over and not node.has_life()
 
     def _has_crashed(self) -> bool:
         """Whether our ranks did not end well, by nobody's order."""

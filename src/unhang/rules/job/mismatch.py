@@ -33,7 +33,7 @@ from unhang.rules import wording as w
 from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, PAD, SEE_IT
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import first_exception, found_at_first, is_of_objects
-from unhang.rules.log_lines import found_in, quote, quote_own
+from unhang.rules.log_lines import MOST_WORDS, found_in, quote, quote_own
 
 _NEEDS_EQUAL = frozenset({"ALLGATHER", "BROADCAST", "REDUCE"})
 # Of these the sizes are the program's own choice; of the others (buckets, shards) they follow from which tensor it is.
@@ -117,7 +117,7 @@ def _apart(s: Situation, waits: Sequence[TimedOut], values: dict[int, object], w
         0.85 if odd else 0.75,
         odd,
         (*quote(lines_of(waits)), *quote_own(rounds)),
-        {"sides": sides, "what": what, "told": rounds[0].said[:100] if rounds else ""},
+        {"sides": sides, "what": what, "told": rounds[0].said[:MOST_WORDS] if rounds else ""},
         "rounds" if rounds else "epoch" if begins_epoch else "beside" if beside else "odd" if odd else "nobody",
         (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT) if is_uneven else _OF_THE_PROGRAM,
         others if odd else (),

@@ -12,10 +12,9 @@ from unhang.analyze.told_apart import another_branch, few_in_a_call, skipped_or_
 from unhang.rules import wording as w
 from unhang.rules.advice import EQUAL_BATCHES, EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT
 from unhang.rules.base import OTHERWISE, Found, rule
-from unhang.rules.log_lines import quote, quote_own
+from unhang.rules.log_lines import MOST_WORDS, quote, quote_own
 
 _OF_THE_PROGRAM = (EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT)
-_MOST_WORDS = 100
 
 
 def _failed_before(s: Situation) -> bool:
@@ -32,7 +31,7 @@ def skipped_by_some(s: Situation) -> Found | None:
     others = s.others(apart.ranks)
     words = {
         "who": w.name_ranks(apart.ranks),
-        "said": apart.lines[0].said[:_MOST_WORDS],
+        "said": apart.lines[0].said[:MOST_WORDS],
         "others": w.name_ranks(others) if others else "the others",
     }
     return Found(
@@ -101,7 +100,7 @@ def unlike_in_the_last_round(s: Situation) -> Found | None:
     fewest = min(map(len, sides.values()))
     few = [side for side in sides.values() if len(side) == fewest]
     culprits = unlike.odd or (tuple(x.rank for x in few[0] if x.rank is not None) if len(few) == 1 else ())
-    first, other = (side[0].said[:_MOST_WORDS] for side in list(sides.values())[:2])
+    first, other = (side[0].said[:MOST_WORDS] for side in list(sides.values())[:2])
     is_rounds = unlike.is_rounds and not unlike.is_shape
     return Found(
         0.78 if is_rounds else 0.75 if unlike.is_shape else 0.65,
@@ -122,7 +121,7 @@ def took_longer_than_others(s: Situation) -> Found | None:
     if late is None:
         return None
     words = {"who": w.name_ranks(late.ranks), "seconds": f"{late.seconds:.0f}", "usual": f"{late.usual_s:.3g}"}
-    words["said"] = late.lines[0].said[:_MOST_WORDS]
+    words["said"] = late.lines[0].said[:MOST_WORDS]
     evidence = (*quote_own(late.lines), *quote(lines_of(s.watchdogs.timed_out), 2))
     return Found(0.78, late.ranks, evidence, words, victims=s.watchdogs.ranks)
 
@@ -134,8 +133,8 @@ def counted_past_the_waiting(s: Situation) -> Found | None:
     if past is None:
         return None
     waits = s.watchdogs.timed_out
-    words = {"who": w.name_ranks(past.ranks), "said": past.lines[0].said[:_MOST_WORDS], "call": waits[0]}
-    words |= {"others": w.name_ranks(s.watchdogs.ranks), "theirs": past.lines[-1].said[:_MOST_WORDS]}
+    words = {"who": w.name_ranks(past.ranks), "said": past.lines[0].said[:MOST_WORDS], "call": waits[0]}
+    words |= {"others": w.name_ranks(s.watchdogs.ranks), "theirs": past.lines[-1].said[:MOST_WORDS]}
     evidence = (*quote_own(past.lines), *quote(lines_of(waits), 2))
     fixes = (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT)
     return Found(0.78, past.ranks, evidence, words, fixes=fixes, victims=s.others(past.ranks))
@@ -148,7 +147,7 @@ def ended_by_its_own_word(s: Situation) -> Found | None:
     if told is None:
         return None
     waits = s.watchdogs.timed_out
-    words = {"who": w.name_ranks(told.ranks), "said": told.lines[0].said[:_MOST_WORDS]}
+    words = {"who": w.name_ranks(told.ranks), "said": told.lines[0].said[:MOST_WORDS]}
     words |= {"others": w.name_ranks(s.watchdogs.ranks), "call": str(waits[0]) if waits else "a call"}
     evidence = (*quote_own(told.lines), *quote(lines_of(waits), 3))
     return Found(0.79, told.ranks, evidence, words, fixes=("together", SEE_IT), victims=s.watchdogs.ranks)
@@ -161,7 +160,7 @@ def late_with_common_work(s: Situation) -> Found | None:
     if late is None:
         return None
     waits = s.watchdogs.timed_out
-    words = {"who": w.name_ranks(late.ranks), "said": late.lines[0].said[:_MOST_WORDS], "call": waits[0]}
+    words = {"who": w.name_ranks(late.ranks), "said": late.lines[0].said[:MOST_WORDS], "call": waits[0]}
     words["are"] = w.verb(late.ranks, "was", "were")
     evidence = (*quote_own(late.lines), *quote(lines_of(waits), 3))
     return Found(0.62, late.ranks, evidence, words, victims=s.watchdogs.ranks)

@@ -92,6 +92,9 @@ def no_address(s: Situation) -> Iterator[Found]:
 _DEVICES = ("device.invalid_ordinal", "device.duplicate", "device.too_few")
 
 
+_OF_DEVICES = ("devices", "known", "settings")
+
+
 @rule("device-mapping")
 def device_mapping(s: Situation) -> Iterator[Found]:
     """What names devices; NCCL 2.10 and older only say "invalid usage"."""
@@ -112,21 +115,24 @@ def device_mapping(s: Situation) -> Iterator[Found]:
     pair = next((e for e in events if e.kind == "device.duplicate"), None)
     say = "same" if pair is not None else "absent" if kinds & {*_DEVICES} else "old"
     who = w.name_ranks(ranks) if ranks else "several ranks" if pair is not None else "a rank"
-    words = {"who": who, "device": pair["device"] if pair is not None else "", "apart": _launchers_apart(events)}
-    say, cause, first = ("launchers", "launcher-misuse", "launchers") if words["apart"] else (say, "", "devices")
-    culprits = () if words["apart"] else ranks
-    fixes = (first, "settings") if words["apart"] else (first, "known", "settings")
-    yield found_in(s, events, sure_beside(s, confidence), culprits, words=words, say=say, cause=cause, fixes=fixes)
+    words: dict[str, object] = {"who": who, "device": pair["device"] if pair is not None else ""}
+    confidence = sure_beside(s, confidence)
+    if apart := _launchers_apart(events):
+        words["apart"], fixes = apart, ("launchers", "settings")
+        yield found_in(s, events, confidence, (), words=words, say="launchers", cause="launcher-misuse", fixes=fixes)
+    else:
+        yield found_in(s, events, confidence, ranks, words=words, say=say, fixes=_OF_DEVICES)
 
 
 def _launchers_apart(events: Sequence[LogEvent]) -> int:
     """By how much the ranks of all pairs on one device differ, where that is the same for several: as many ranks each launcher has here; else 0."""
     pairs = {
-        (e.number("first_rank") or 0, e.number("second_rank") or 0) for e in events if e.kind == "device.duplicate"
+        frozenset((e.number("first_rank") or 0, e.number("second_rank") or 0))
+        for e in events
+        if e.kind == "device.duplicate"
     }
-    apart = {abs(a - b) for a, b in pairs}
-    found = apart.pop() if len({frozenset(p) for p in pairs}) > 1 and len(apart) == 1 else 0
-    return found if found > 1 else 0
+    apart = {max(pair) - min(pair) for pair in pairs}
+    return max(apart) if len(pairs) > 1 and len(apart) == 1 and max(apart) > 1 else 0
 
 
 def _held_by_one(s: Situation) -> Iterator[Found]:
@@ -140,7 +146,7 @@ def _held_by_one(s: Situation) -> Iterator[Found]:
             sure_beside(s, 0.7),
             words={"who": "several ranks", "device": "which takes one only"},
             say="same",
-            fixes=("devices", "known", "settings"),
+            fixes=_OF_DEVICES,
         )
 
 
