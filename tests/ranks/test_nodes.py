@@ -234,7 +234,8 @@ def test_a_failure_is_told_on_every_node(tmp_path: Path) -> None:
     environments = [{"UNHANG_REPORT_DIR": str(shared)} for _ in range(2)]
     with _runs(_launches(program), environments, tmp_path, stall_after_s=60, join="auto") as pair:
         texts = [process.communicate(timeout=150 * slowness())[1] for process in pair]
-    told = next(text for text in texts if "CRASH over all nodes" in text)
+    told = next((text for text in texts if "CRASH over all nodes" in text), "")
+    assert told, texts
     (judged,) = [text for text in texts if text is not told]
     first = _report(next(f for f in (shared, *shared.iterdir()) if (f / "report.json").exists()))["findings"][0]
     assert (first["cause"], first["culprit_ranks"]) == ("user-exception", [2]), texts

@@ -184,16 +184,24 @@ class JoinedAgent(HubAgent):
             self._tell_the_cause()
 
     def _wait_for_all(self) -> None:
-        """As the hub: until all others have ended, and those have come that knew the hub before this one. Blocks: about LAST_WORDS_S."""
+        """As the hub: until all others have ended, and those have come that knew the hub before this one.
+
+        A job may fail before the watchers have met: those of its ranks that nobody watches yet are waited for, too. Blocks: about LAST_WORDS_S.
+        """
+        has_crashed = self._has_crashed()
         until = time.monotonic() + (LAST_WORDS_S if self._has_failed() or self._is_sealed else LINGER_S / 2)
         until += LAST_WORDS_S if self.meeting.fellows else 0
         self._take_in()
         while time.monotonic() < until:
-            is_all_here = self.meeting.fellows <= self.nodes.keys()
+            is_all_here = self.meeting.fellows <= self.nodes.keys() and not (has_crashed and self._are_missing())
             if is_all_here and all(n.state.is_over or n.closed_at for n in self._heard()):
                 return
             time.sleep(PUMP_S)
             self._take_in()
+
+    def _are_missing(self) -> bool:
+        """Whether no watcher has spoken of some ranks of the job."""
+        return len(self.ranks) + sum(len(node.ranks) for node in self.nodes.values()) < self._world
 
     @staticmethod
     def _is_known_to_end(node: FarNode) -> bool:
