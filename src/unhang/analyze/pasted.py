@@ -39,6 +39,7 @@ _ENDING = frozenset(
 _NATIVE_END = frozenset({"__run_exit_handlers", "Py_FinalizeEx"})  # destructors run far above it
 # A worker of Ray or vLLM whose program has returned.
 _IDLE = lazy_pattern(r"ray/_private/worker\.py main_loop|vllm/\S+ worker_busy_loop")
+_RAY_GET = frozenset({"get_objects", "get", "wait"})
 # The others wait here until rank 0 has done what it does first.
 RANK_ZERO_FIRST = lazy_pattern(
     r"zero_first|main_process_first|rank_?(?:0|zero)_first|master_first|rank_zero_barrier|_goes_first|local_main_process_first"
@@ -134,6 +135,11 @@ def _doing(label: str, ranks: tuple[int, ...], frames: tuple[Frame, ...], line: 
     kind, what = _kind(frames)
     caller = next((f for f in frames if not _is_library(f)), None)
     return Doing(label, ranks, kind, what, caller, frames, line)
+
+
+def is_ray_driver(frames: Sequence[Frame]) -> bool:
+    """Whether it waits for what workers of Ray were asked for."""
+    return any(f.function in _RAY_GET and f.file.endswith("ray/_private/worker.py") for f in frames[:_DEPTH])
 
 
 def _kind(frames: Sequence[Frame]) -> tuple[str, str]:

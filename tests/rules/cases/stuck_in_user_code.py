@@ -15,6 +15,29 @@ rank 1:
     step (app/train.py:40)
 """
 
+_UNDER_RAY = """\
+(Worker rank=0 pid=710, ip=10.0.0.4) scored 15 answers
+(Worker rank=1 pid=711, ip=10.0.0.4) ready
+$ py-spy dump --pid 711
+Process 711: ray::Worker.score
+Python v3.11.13 (/opt/env/bin/python3.11)
+
+Thread 0x7F5E9C7FA640 (active): "asyncio_0"
+    verify (app/grader.py:31)
+    score (app/reward.py:88)
+Thread 0x7F6B11D40740 (idle): "MainThread"
+    main_loop (ray/_private/worker.py:963)
+$ py-spy dump --pid 710
+Process 710: ray::Worker
+Thread 0x7F2C604EA740 (idle): "MainThread"
+    main_loop (ray/_private/worker.py:963)
+$ py-spy dump --pid 502
+Process 502: python -m app.train
+Thread 0x7F41D8A1B740 (idle): "MainThread"
+    get_objects (ray/_private/worker.py:952)
+    evaluate (app/trainer.py:402)
+"""
+
 _LOST_ALARM = """\
 Exception ignored in: <finalize object at 0xc02a81d4646d; dead>
 Traceback (most recent call last):
@@ -36,6 +59,8 @@ CASES = {
     "rank-stuck-in-user-code": (
         Fires(log_case(_PASTED), (1,), 33),
         Fires(log_case(_LOST_ALARM), (0,)),
+        Fires(log_case(_UNDER_RAY), (1,), 31),
+        Quiet(log_case(_UNDER_RAY.split("$ py-spy dump --pid 502")[0]), "no driver is seen to wait"),
         Quiet(
             log_case(_PASTED.replace("grade (app/reward.py", "all_reduce (torch/distributed/distributed_c10d.py")),
             "all in a collective",

@@ -20,6 +20,8 @@ _SAID_RANK = re.compile(
     r"\bworld_size[=: ]{1,2}\d{1,7},? rank[=: ]{1,2}(\d{1,7})\b|\b[Rr]ank[ =:]{1,2}(\d{1,7}) ?(?:/|of|out of|in world size) ?\d"
     r"|\bGLOBAL_RANK: (\d{1,7}), MEMBER"
 )
+_SPY_HEAD = re.compile(r"^\s*Process (\d{1,9}): \S")
+_SPY_PART = re.compile(r"^(?:\s*$|\s+\S|Python v\d|Thread )")
 _PARTS_OF_ONE = "enable_dp_attention=True"
 _LEAST_PARTS = 3
 _BEGINS = "Traceback (most recent call last):"
@@ -68,6 +70,11 @@ class RankBook:
         found = (self._given_pids.get(pid), *(self._pids.get(key) for key in keys))
         return next((rank for rank in found if rank is not None), None)
 
+    def rank_of_pid(self, pid: int) -> int | None:
+        """The rank of a process, whatever its host; None where two hosts have one of this number."""
+        ranks = {rank for (_, number, *_), rank in (*self._pids.items(), *self._said.items()) if number == pid}
+        return next(iter(ranks)) if len(ranks) == 1 else None
+
     def writer(self, head: Head) -> Hashable:
         """Which process wrote a line, as far as its prefixes tell: lines of one writer are not interleaved."""
         rank = self.rank(head)
@@ -75,6 +82,19 @@ class RankBook:
             return rank
         known = (head.host, head.task, _local(head, self._outer_is_local), head.pid if not head.nccl_host else None)
         return None if known == ("", None, None, None) else known
+
+
+def pass_on_processes(heads: Iterable[Head], book: RankBook) -> None:
+    """A stack that py-spy wrote is of the rank whose number of a process it names, where other lines tell which that is."""
+    rank: int | None = None
+    for head in heads:
+        is_bare = head.pid is None and head.rank is None and not head.torch_ranks
+        if is_bare and "Process " in head.body and (match := _SPY_HEAD.match(head.body)):
+            rank = book.rank_of_pid(int(match[1]))
+        elif not is_bare or not _SPY_PART.match(head.body):
+            rank = None
+        if rank is not None:
+            head.rank = rank
 
 
 def pass_on_tags(heads: Iterable[Head]) -> None:

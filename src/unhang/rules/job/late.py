@@ -9,7 +9,7 @@ from itertools import pairwise
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import SeenError, errors_of
 from unhang.analyze.leaving import destroyed_before, swallowed_by
-from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of
+from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of, is_ray_driver
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work
 from unhang.analyze.told_apart import lacks_data
@@ -216,8 +216,10 @@ def _awaits(s: Situation, late: LateRank) -> str:
 def _away_by_stacks(s: Situation) -> Iterator[Found]:
     """Pasted stacks that show named ranks in a collective and one elsewhere, or a guard against a hang that was lost."""
     doings = doings_of(s)
+    has_driver = any(is_ray_driver(d.frames) for d in doings if not d.ranks)  # it waits for its workers, who may wait for tasks
     away = [d for d in doings if d.kind in ("lock", "user") and d.ranks and d.caller is not None]
-    waiting = [d for d in doings if d.kind == "collective" and d.ranks]
+    waiting = [d for d in doings if d.ranks and (d.kind == "collective" or (d.kind == "idle" and has_driver))]
+    doings = [d for d in doings if d.ranks or not has_driver]
     lost = _lost_alarm(s)
     if len({d.ranks for d in away}) == 1 and len(away) + len(waiting) == len(doings) and waiting:
         ranks, frame = away[0].ranks, away[0].caller
@@ -227,7 +229,15 @@ def _away_by_stacks(s: Situation) -> Iterator[Found]:
     else:
         return
     peers = w.name_ranks(sorted({r for d in waiting for r in d.ranks})) if waiting else ""
-    words = {"who": name_or(ranks, "a rank"), "at": w.at(frame), "peers": peers}
+    who, idle = name_or(ranks, "a rank"), any(d.kind == "idle" for d in waiting)
+    words = {
+        "who": who,
+        "at": w.at(frame),
+        "peers": peers,
+        "stand": f"wait for the next task of their driver, which waits for {who}"
+        if idle
+        else f"wait in a collective, to which {who} did not come",
+    }
     yield Found(
         confidence,
         ranks,
