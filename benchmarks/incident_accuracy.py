@@ -33,6 +33,7 @@ class Judged:
     is_scored: bool
     must_abstain: bool
     diagnosis: Diagnosis
+    also: tuple[str, ...] = ()  # other causes that whoever wrote the truth down takes for as good
 
     @property
     def cause(self) -> str:
@@ -73,6 +74,7 @@ def judged(folder: Path = FOLDER) -> list[Judged]:
                 bool(incident["scored"]),
                 bool(incident["abstain"]),
                 diagnosed(incident["log"], NAMES[number % len(NAMES)]),
+                tuple(truth.get("also") or ()),
             )
         )
     return found
@@ -92,6 +94,7 @@ def summary(all_judged: Sequence[Judged]) -> dict[str, tuple[int, int]]:
     others = [j for j in all_judged if not j.is_scored and not j.must_abstain and j.truth != HEALTHY]
     return {
         "first cause right": (sum(j.cause == j.truth for j in scored), len(scored)),
+        "first cause right, or as good": (sum(j.cause in (j.truth, *j.also) for j in scored), len(scored)),
         "another cause named": (sum(j.cause not in ("unknown", j.truth) for j in scored), len(scored)),
         "culprit ranks right": (sum(j.ranks == j.culprits for j in named), len(named)),
         "abstains where nothing was established": (sum(j.cause == "unknown" for j in abstain), len(abstain)),

@@ -130,6 +130,8 @@ def ranks_of(s: Situation, first: SeenError) -> tuple[int, ...]:
     if ranks:
         return tuple(sorted(ranks))
     failed = {r: e.exit for r, e in s.case.ranks.items() if e.exit and e.error is None and _may_have_raised(e.exit)}
+    waited = {x.rank for x in s.watchdogs.timed_out if x.events[0].order > first.order}
+    failed = {r: x for r, x in failed.items() if r not in waited}  # the watchdog ended those
     times = sorted(x.time_ns for x in failed.values() if x.time_ns)
     if len(failed) == 1 or 0 < len(failed) <= len(same):
         return tuple(sorted(failed))

@@ -39,6 +39,11 @@ _ENDING = frozenset(
 _NATIVE_END = frozenset({"__run_exit_handlers", "Py_FinalizeEx"})  # destructors run far above it
 # A worker of Ray or vLLM whose program has returned.
 _IDLE = lazy_pattern(r"ray/_private/worker\.py main_loop|vllm/\S+ worker_busy_loop")
+_THREADS = {
+    "concurrent/futures/thread.py": "a thread of a pool",
+    "/threading.py": "a thread of its own",
+    "/asyncio/": "the loop of events",
+}
 _RAY_GET = frozenset({"get_objects", "get", "wait"})
 # The others wait here until rank 0 has done what it does first.
 RANK_ZERO_FIRST = lazy_pattern(
@@ -85,7 +90,7 @@ def doings_of(s: Situation) -> tuple[Doing, ...]:
 
         chosen = of_the_wait(pasted_stacks(s.case.log), s.case.log, s.events, s.is_hang)
         ranks = _ranks_in_order([(p.label, p.ranks) for p in chosen], s.case.job.world_size)
-        pasted = [_doing(p.label, ranks.get(p.label, p.ranks), p.frames, p.line) for p in chosen]
+        pasted = [_doing(p.label, ranks.get(p.label, p.ranks), p.frames, p.line, p.is_call) for p in chosen]
         interrupted = [
             _doing(
                 f"rank {e.rank}" if e.rank is not None else "",
@@ -131,10 +136,26 @@ def _is_launcher(frames: Sequence[Frame]) -> bool:
     )
 
 
-def _doing(label: str, ranks: tuple[int, ...], frames: tuple[Frame, ...], line: LogLine) -> Doing:
-    kind, what = _kind(frames)
+def _doing(
+    label: str, ranks: tuple[int, ...], frames: tuple[Frame, ...], line: LogLine, is_call: bool = False
+) -> Doing:
+    kind, what = ("collective", frames[0].function) if is_call else _kind(frames)
     caller = next((f for f in frames if not _is_library(f)), None)
     return Doing(label, ranks, kind, what, caller, frames, line)
+
+
+def threads_apart(s: Situation, odd: Sequence[int], others: Sequence[int]) -> dict[str, str]:
+    """In what the stacks of two sides begin, where these are a pool of threads and a loop of events: `mine`, `theirs`; else nothing."""
+    begins: dict[bool, set[str]] = {True: set(), False: set()}
+    for doing in doings_of(s):
+        outer = {f.file for f in doing.frames[-_DEPTH:]}
+        began = next((what for file, what in _THREADS.items() if any(file in f for f in outer)), "the main thread")
+        for side, ranks in ((True, odd), (False, others)):
+            if not set(ranks).isdisjoint(doing.ranks):
+                begins[side].add(began)
+    mine, theirs = begins[True], begins[False]
+    is_apart = len(mine) == len(theirs) == 1 and mine != theirs
+    return {"mine": next(iter(mine)), "theirs": next(iter(theirs))} if is_apart else {}
 
 
 def is_ray_driver(frames: Sequence[Frame]) -> bool:

@@ -173,10 +173,13 @@ def is_counted(test: ast.expr) -> bool:
     )
 
 
-def way_out_of(case: Case, stay: Path, left: Path, leavers: Sequence[int]) -> tuple[Frame, WayOut] | None:
+def way_out_of(
+    case: Case, stay: Path, left: Path, leavers: Sequence[int], is_even: bool = False
+) -> tuple[Frame, WayOut] | None:
     """What let ranks leave the loops in which others are once more: the way out that most likely was open to them alone.
 
-    Else what the head of a `while` asks, where that is more than a counter.
+    Else what the head of a `while` asks, where that is more than a counter. `is_even`: the loops give all ranks as many rounds, so that
+    one of the ways out was taken.
     """
     gone = [
         (frame, loop)
@@ -186,13 +189,15 @@ def way_out_of(case: Case, stay: Path, left: Path, leavers: Sequence[int]) -> tu
     ]
     ways = [(frame, way) for frame, loop in gone for way in ways_out(frame.file, loop, frame.line)]
     heads = [(frame, way) for frame, loop in gone if (way := end_of_while(frame.file, loop)) is not None]
-    found = likeliest(case, ways, leavers) or next(iter(heads), None)
+    found = likeliest(case, ways, leavers, SAME - 1 if is_even else SAME) or next(iter(heads), None)
     return (Frame(found[0].file, found[1].line, found[0].function), found[1]) if found else None
 
 
-def likeliest(case: Case, ways: Iterable[tuple[Frame, WayOut]], leavers: Sequence[int]) -> tuple[Frame, WayOut] | None:
-    """The first of those ways out that most likely are taken on some ranks alone, and that the leavers may have taken."""
-    found, most = None, SAME
+def likeliest(
+    case: Case, ways: Iterable[tuple[Frame, WayOut]], leavers: Sequence[int], least: int = SAME
+) -> tuple[Frame, WayOut] | None:
+    """The first of those ways out that most likely are taken on some ranks alone, more than `least`, and that the leavers may have taken."""
+    found, most = None, least
     for frame, way in ways:
         conditions = surroundings(frame.file, way.leaves_at).conditions
         is_open = not any(c.on(view_of(case, r)).passes is False for c in conditions for r in leavers)

@@ -143,10 +143,18 @@ class SummaryReader:
 
 
 def by_rank(exits: Iterable[RankExit]) -> dict[int, RankExit]:
-    """The fullest record of each rank: the block's before a single line's, which knows only the local rank."""
+    """The fullest record of each rank: the block's before a single line's, which knows only the local rank.
+
+    A process that a block names as another rank was that one: on the second node a local rank is no rank.
+    """
     found: dict[int, RankExit] = {}
+    exits = tuple(exits)
+    in_blocks: dict[tuple[int | None, int | None], int | None] = {
+        (seen.pid, seen.code): seen.rank for seen in exits if seen.time_ns and seen.pid is not None
+    }
     for seen in exits:
-        if seen.rank is None:
+        is_other = not seen.time_ns and in_blocks.get((seen.pid, seen.code), seen.rank) != seen.rank
+        if seen.rank is None or is_other:
             continue
         known = found.get(seen.rank)
         if known is None or (seen.time_ns and not known.time_ns):

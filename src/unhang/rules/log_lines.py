@@ -23,6 +23,7 @@ MAX_QUOTED = 6
 MAX_QUOTE = 300
 MOST_WORDS = 100
 _MOST_NODES = 3
+_BARE = re.compile(r"\+ (?:\w+=\S* )*(?:\S*/)?python")
 _TOLD_TO_END = (None, 0, -15, -9)
 
 
@@ -202,6 +203,27 @@ def _is_of_its_own(error: RaisedError) -> bool:
 def still_starting(s: Situation, events: Iterable[LogEvent], *over: str) -> list[LogEvent]:
     """The events after which no step of training, and nothing of the kinds `over`, shows that the start was over."""
     return [e for e in events if not is_over_after(s, e, *over)]
+
+
+def numbered_twice(s: Situation) -> list[LogEvent]:
+    """What the processes of a start said of themselves, where ranks came twice that others never took, and nothing went on."""
+    events = still_starting(s, s.events.of("launchers.member"), "elastic.restarting", "work.")
+    ranks, worlds = [e.rank for e in events], {e.number("world_size") for e in events}
+    world = worlds.pop() if len(worlds) == 1 else None
+    if world is None or world < 2 or not len(set(ranks)) < min(len(ranks), world):
+        return []
+    return events if s.is_hang or s.is_crash else []
+
+
+def started_bare(s: Situation) -> list[LogEvent]:
+    """The lines that show a batch script which starts one process itself, where Slurm was to start all of them: no more ranks came."""
+    started, members = s.events.of("launchers.started"), s.events.of("launchers.member")
+    by_slurm = s.events.of("launchers.of_slurm")
+    is_bare = bool(started) and all(_BARE.match(e.text) and e["launcher"].startswith("python") for e in started)
+    is_alone = {e.rank for e in members} == {0} and all((e.number("world_size") or 0) > 1 for e in members)
+    if not (is_bare and is_alone and by_slurm):
+        return []
+    return still_starting(s, [started[-1], by_slurm[0], members[-1]])
 
 
 def sure_beside(s: Situation, confidence: float) -> float:

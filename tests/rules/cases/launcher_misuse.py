@@ -21,6 +21,13 @@ def _members(*ranks: int) -> str:
     return "".join(f"initializing distributed: GLOBAL_RANK: {r}, MEMBER: {r + 1}/4\n" for r in ranks)
 
 
+_BARE = """\
++ python train.py
+Multi-processing is handled by Slurm.
+initializing ddp: GLOBAL_RANK: 0, MEMBER: 1/8
+slurmstepd: error: *** JOB 47 ON n1 CANCELLED AT 2021-08-04T09:22:21 DUE TO TIME LIMIT ***
+"""
+
 CASES = {
     "launcher-misuse": (
         Fires(log_case(f"-- Process 1 terminated with the following error:\n{_BARRIER.format(2, 4)}"), (2,)),
@@ -38,6 +45,8 @@ CASES = {
         ),
         Fires(make_case({}, errors={2: _NOT_SET}, hang=None, exit_code=1), (2,), 3),
         Fires(log_case(_members(0, 1, 0, 1) + "Traceback (most recent call last):\nKeyboardInterrupt\n" + _KILLED), ()),
+        Fires(log_case(_BARE), ()),
+        Quiet(log_case(_BARE.replace("+ python", "+ srun python")), "srun starts it; somebody did not come"),
         Quiet(log_case(_members(0, 1, 2, 3) + _KILLED), "every rank once"),
         Quiet(log_case(_members(0, 1) + "epoch 1 step 3 loss 0.3\n" + _members(0, 1) + _KILLED), "a second start"),
         Quiet(log_case(_BARRIER.format(0, 1)), "a member is missing; those that came are numbered rightly"),

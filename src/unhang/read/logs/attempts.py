@@ -331,4 +331,6 @@ def moved_after(events: Iterable[LogEvent], order: int, rank: int | None = None)
 
 
 def _code(event: LogEvent) -> int:
-    return next((code for name in ("code", "state", "worker", "alone") if (code := event.number(name)) is not None), 0)
+    return next(
+        (code for name in ("code", "state", "worker", "alone", "traced") if (code := event.number(name)) is not None), 0
+    )

@@ -30,7 +30,14 @@ def events_of(lines: Iterable[LogLine]) -> tuple[LogEvent, ...]:
         )
     found.sort(key=lambda e: (e.order, e.kind))
     ignored = _ignored(found) if "python.swallowed" in counts else ()
-    return tuple(e for e in found if e.order not in ignored or e.kind.startswith(_ITSELF))
+    kept = [e for e in found if e.order not in ignored or e.kind.startswith(_ITSELF)]
+    asked = next((e.order for e in kept if e.kind == "ending.by_script"), None)
+    return tuple(e for e in kept if asked is None or e.order < asked or not _is_own_end(e))
+
+
+def _is_own_end(event: LogEvent) -> bool:
+    """Whether a step was cancelled, and not for a limit: after the script itself asked for that, it is no trouble."""
+    return event.kind == "ending.cancelled" and not event["why"]
 
 
 def _ignored(events: Sequence[LogEvent]) -> set[int]:

@@ -42,6 +42,9 @@ _GDB_FRAME = re.compile(
     r"^#\d+\s+(?:0x[0-9a-f]+ in )?(?P<function>[\w:~<>@.]+|[\w:~<>@., *&]+?(?:\(anonymous namespace\)[\w:~]+)?) ?\("
     r".*?(?:at (?P<file>\S+?):(?P<line>\d+)|from (?P<library>\S+))?\s*$"
 )
+# Where each rank issued the call that its watchdog gave up.
+_OF_COLLECTIVE = "Stack trace of the failed collective:"
+_COLLECTIVE_FRAME = re.compile(r"^#\d+ (?P<function>\S+) from (?P<file>\S+):(?P<line>\d+)\s*$")
 _LAUNCHER = re.compile(r"torch/distributed/(?:elastic/agent/|launcher/|run\.py)")
 # An actor of Ray whose main thread only serves calls, so that another one trains.
 _SERVES = ("ray/_private/worker.py", "main_loop")
@@ -54,6 +57,7 @@ class PastedStack:
 
     `label`: the heading, empty where there is none. `ranks`: those that it names; () where it names none. `order`: the place
     of `line` among all. `is_printed`: the process itself wrote it, by faulthandler; `fatal`: at this error of Python.
+    `is_call`: it is that of a call whose limit ran out, as it was issued.
     """
 
     label: str
@@ -63,6 +67,7 @@ class PastedStack:
     order: int = 0
     is_printed: bool = False
     fatal: str = ""
+    is_call: bool = False
 
 
 @dataclass
@@ -71,6 +76,7 @@ class _Open:
     ranks: tuple[int, ...] = ()
     fatal: str = ""
     is_printed: bool = False
+    is_call: bool = False
     is_spy: bool = False  # its threads have a line each
     threads: list[tuple[str, list[Frame], LogLine, int]] = field(default_factory=list)
 
@@ -79,19 +85,22 @@ def pasted_stacks(lines: Sequence[LogLine]) -> tuple[PastedStack, ...]:
     """The stacks in a log, in the order given; a heading without frames under it is none."""
     found: list[PastedStack] = []
     opened: dict[int | None, _Open] = {}  # ranks whose lines bear their names may write at the same time
+    of_collective: int | None = None  # the rank whose message of many lines goes on without its name
     for order, line in enumerate(lines):
-        text, current = line.text, opened.get(line.rank)
-        if current is None:
-            current = opened[line.rank] = _Open()
+        text, who = line.text, line.rank
+        if who is None and of_collective is not None and _COLLECTIVE_FRAME.match(text):
+            who = of_collective
+        current = opened.setdefault(who, _Open())
         if heading := _heading(line) or _fatal(line):
             _finish(current, found)
-            opened[line.rank] = heading
+            opened[who] = heading
+            of_collective = line.rank if text.rstrip().endswith(_OF_COLLECTIVE) else None
         elif thread := _THREAD.match(text) or _FAULT_THREAD.match(text):
             named = thread.groupdict()
             name = _FAULT_NAMES.get(named.get("current") or "", named.get("name") or "")
             if line.rank is not None and current.ranks != (line.rank,):
                 _finish(current, found)
-                current = opened[line.rank] = _Open(f"rank {line.rank}", (line.rank,))
+                current = opened[who] = _Open(f"rank {line.rank}", (line.rank,))
             current.is_printed = thread.re is _FAULT_THREAD
             current.threads.append((name, [], line, order))
         elif frame := _frame(text, bool(current.threads or current.label)):
@@ -103,7 +112,7 @@ def pasted_stacks(lines: Sequence[LogLine]) -> tuple[PastedStack, ...]:
                 current.threads[-1][1].append(frame)
         elif text.strip() and not _is_part(text) and current.threads and current.threads[-1][1]:
             _finish(current, found)
-            opened[line.rank] = _Open()
+            opened[who] = _Open()
         if len(found) >= MAX_STACKS:
             break
     for current in opened.values():
@@ -157,6 +166,8 @@ def _heading(line: LogLine) -> _Open | None:
         ranks = (int(rank[1]),) if rank else () if line.rank is None else (line.rank,)
         return _Open(f"process {process['pid']}", ranks)
     text = line.text.strip()
+    if line.rank is not None and text.endswith(_OF_COLLECTIVE):
+        return _Open(f"rank {line.rank}", (line.rank,), is_printed=True, is_call=True)
     if command := _COMMAND.match(text):
         return _Open(f"rank {command['rank']}", (int(command["rank"]),), is_spy=command["tool"] == "py-spy")
     match = _HEADING.match(text)
@@ -171,7 +182,7 @@ def _frame(text: str, in_stack: bool) -> Frame | None:
     """A frame; a line that merely looks like py-spy's, or like gdb's from the middle on as in C++'s traces, counts only in a stack."""
     match = _FAULT_FRAME.match(text) or (_GDB_FRAME.match(text) if in_stack or text.startswith("#0 ") else None)
     if match is None and in_stack:
-        match = _SPY_FRAME.match(text)
+        match = _SPY_FRAME.match(text) or _COLLECTIVE_FRAME.match(text)
     if match is None:
         return None
     parts = match.groupdict()
@@ -200,7 +211,7 @@ def _finish(current: _Open, found: list[PastedStack]) -> None:
     if any(f.file.endswith(_SERVES[0]) and f.function == _SERVES[1] for f in chosen[1]):
         chosen = max(threads, key=lambda t: len(t[1]))
     _, frames, line, order = chosen
-    where = (line, order, current.is_printed, current.fatal)
+    where = (line, order, current.is_printed, current.fatal, current.is_call)
     found.append(PastedStack(current.label, current.ranks, tuple(frames), *where))
 
 

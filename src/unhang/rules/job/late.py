@@ -216,10 +216,12 @@ def _awaits(s: Situation, late: LateRank) -> str:
 def _away_by_stacks(s: Situation) -> Iterator[Found]:
     """Pasted stacks that show named ranks in a collective and one elsewhere, or a guard against a hang that was lost."""
     doings = doings_of(s)
-    has_driver = any(is_ray_driver(d.frames) for d in doings if not d.ranks)  # it waits for its workers, who may wait for tasks
+    has_driver = any(
+        is_ray_driver(d.frames) for d in doings if not d.ranks
+    )  # it waits for its workers, who may wait for tasks
     away = [d for d in doings if d.kind in ("lock", "user") and d.ranks and d.caller is not None]
     waiting = [d for d in doings if d.ranks and (d.kind == "collective" or (d.kind == "idle" and has_driver))]
-    doings = [d for d in doings if d.ranks or not has_driver]
+    doings = tuple(d for d in doings if d.ranks or not has_driver)
     lost = _lost_alarm(s)
     if len({d.ranks for d in away}) == 1 and len(away) + len(waiting) == len(doings) and waiting:
         ranks, frame = away[0].ranks, away[0].caller

@@ -315,7 +315,8 @@ def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Fr
     )
     until_ns = evidence.exit.time_ns if evidence.exit else 0
     is_data = bool(until_ns) and ran_out(s.case, (rank,), others, until_ns, header)
-    way = None if is_data else way_out_of(s.case, user_path(call.frames), (), (rank,))
+    is_even = rounds_of(frame, loop.header) == SAME
+    way = None if is_data else way_out_of(s.case, user_path(call.frames), (), (rank,), is_even)
     if way is None:
         return found
     return _returned(replace(found, culprits=(rank,), victims=s.others((rank,))), *way)

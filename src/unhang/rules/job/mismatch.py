@@ -26,6 +26,7 @@ from unhang.analyze.logged_calls import (
     minority,
     values_of,
 )
+from unhang.analyze.pasted import threads_apart
 from unhang.analyze.situation import Situation
 from unhang.analyze.told_apart import ends_pass, rounds_apart
 from unhang.model import EvidenceLine, Fix, Frame, LogEvent, user_frames
@@ -45,6 +46,8 @@ _TOGETHER = frozenset(
 )
 # The state of torch's generator, in bytes: Accelerate sends it from rank 0 where a loader begins.
 _GENERATOR = ("BROADCAST", CPU_GENERATOR)
+_SAYS = ("threads", "rounds", "epoch", "beside", "odd", "nobody")
+_OF_DATA = (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT)
 _OF_THE_PROGRAM = (EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT)
 # Files of FSDP and ZeRO that gather parameters and scatter gradients: what they gather is a module, not the program's data.
 _OF_SHARDS = re.compile(r"/distributed/fsdp/|/fairscale/nn/data_parallel/|/deepspeed/runtime/zero/")
@@ -109,19 +112,20 @@ def _apart(s: Situation, waits: Sequence[TimedOut], values: dict[int, object], w
     if odd:
         was = w.verb(odd, "was", "were")
         sides = f"{w.name_ranks(odd)} {was} in {call[odd[0]]}, {w.name_ranks(others)} in {call[others[0]]}"
-    begins_epoch = any((call[r].op, call[r].numel_in) == _GENERATOR for r in beside)
-    begins_epoch = begins_epoch or (bool(beside) and ends_pass(s, beside))
+    is_of_epoch = any((call[r].op, call[r].numel_in) == _GENERATOR for r in beside)
+    begins_epoch = is_of_epoch or (bool(beside) and ends_pass(s, beside))
+    threads = threads_apart(s, odd, others) if odd else {}
     rounds = rounds_apart(s, odd, others) if odd else ()
     is_uneven = begins_epoch or bool(rounds)
     return Found(
         0.85 if odd else 0.75,
         odd,
         (*quote(lines_of(waits)), *quote_own(rounds)),
-        {"sides": sides, "what": what, "told": rounds[0].said[:MOST_WORDS] if rounds else ""},
-        "rounds" if rounds else "epoch" if begins_epoch else "beside" if beside else "odd" if odd else "nobody",
-        (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT) if is_uneven else _OF_THE_PROGRAM,
+        {"sides": sides, "what": what, "told": rounds[0].said[:MOST_WORDS] if rounds else "", **threads},
+        next(x for x, is_so in zip(_SAYS, (threads, rounds, begins_epoch, beside, odd, True), strict=True) if is_so),
+        ("one thread", SEE_IT) if threads else _OF_DATA if is_uneven else _OF_THE_PROGRAM,
         others if odd else (),
-        cause="uneven-inputs" if is_uneven else "",
+        cause="collective-order-race" if threads else "uneven-inputs" if is_uneven else "",
         collective={"op": call[others[0] if odd else min(values)].op, "seq": waits[0].seq},
     )
 

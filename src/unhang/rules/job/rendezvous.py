@@ -8,7 +8,16 @@ from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
-from unhang.rules.log_lines import found_in, has_other_error, still_starting, sure_beside, was_killed, why_never_came
+from unhang.rules.log_lines import (
+    found_in,
+    has_other_error,
+    numbered_twice,
+    started_bare,
+    still_starting,
+    sure_beside,
+    was_killed,
+    why_never_came,
+)
 from unhang.rules.wording import both
 
 _ERRORS = (
@@ -122,8 +131,7 @@ def rendezvous_incomplete(s: Situation) -> Iterator[Found]:
         stack = [EvidenceLine("launcher stack", str(f), f.line) for f in frames[:3]]
         yield Found(0.85, (), stack, say="launcher", fixes=("numbers", "first"))
         return
-    events = _incomplete(s)
-    if not events:
+    if not (events := _incomplete(s)) or started_bare(s):
         return
     sizes, say = _other_sizes(s), "store"
     if all(e.kind == "launchers.node_unreachable" for e in events):
@@ -306,9 +314,12 @@ def launcher_misuse(s: Situation) -> Iterator[Found]:
     named = [e for e in s.events.of(*_MISUSES, *BARRIERS) if e.kind not in BARRIERS or _is_outside(e)]
     events = still_starting(s, named)
     if not events:
-        if doubled := _numbered_twice(s):
+        if doubled := numbered_twice(s):
             words = {"what": "several processes claim the same rank", **_doubled_and_missing(doubled)}
             yield found_in(s, doubled[:_MOST_LAST_LINES], 0.88, (), words=words, say="doubled", fixes=("launcher",))
+        elif bare := started_bare(s):
+            words = {"what": "the batch script starts one process, and Slurm none", "world": bare[-1]["world_size"]}
+            yield found_in(s, bare, 0.95, (), words=words, say="bare", fixes=("srun",))
         return
     kinds, alone = {e.kind for e in events}, _without_variable(s, events)
     culprits = tuple(sorted({r for e in events if (r := _wrong_rank(e)) is not None})) or alone
@@ -333,16 +344,6 @@ def launcher_misuse(s: Situation) -> Iterator[Found]:
     where = w.location_of(next(iter(user_frames(errors[0].frames)), None)) if errors else None
     confidence = sure_beside(s, 0.96)
     yield found_in(s, events, confidence, culprits, words=words, say=say, fixes=fixes, location=where)
-
-
-def _numbered_twice(s: Situation) -> list[LogEvent]:
-    """What the processes of a start said of themselves, where ranks came twice that others never took, and nothing went on."""
-    events = still_starting(s, s.events.of("launchers.member"), "elastic.restarting", "work.")
-    ranks, worlds = [e.rank for e in events], {e.number("world_size") for e in events}
-    world = worlds.pop() if len(worlds) == 1 else None
-    if world is None or world < 2 or not len(set(ranks)) < min(len(ranks), world):
-        return []
-    return events if s.is_hang or s.is_crash else []
 
 
 def _doubled_and_missing(events: Sequence[LogEvent]) -> dict[str, object]:

@@ -28,9 +28,11 @@ def stacks_disagree(s: Situation) -> Found | None:
     named = [d for d in doings_of(s) if d.ranks]
     waiting = [d for d in named if d.kind in ("collective", "idle")]
     ways: dict[tuple[str, str], list[Doing]] = {}
+    fork = _fork_in_one_call(waiting)
     for d in waiting:
-        way = ("", "") if d.kind == "idle" else (d.what, d.caller.function if d.caller else "")
-        ways.setdefault(way, []).append(d)
+        called_by = fork.get(d.ranks) or d.caller
+        place = "" if called_by is None else str(called_by) if fork else called_by.function
+        ways.setdefault(("", "") if d.kind == "idle" else (d.what, place), []).append(d)
     calls = {what for what, _ in ways}
     if (
         len(named) != len(waiting)
@@ -52,14 +54,28 @@ def stacks_disagree(s: Situation) -> Found | None:
         else "No way has fewer ranks than the others.",
     }
     evidence = [w.stack_of(d) for d in waiting[:6]]
+    where = ways[odd[0]][0]
     return Found(
         0.85 if len(calls) > 1 and all(calls) else 0.7,
         culprits,
         evidence,
         words,
         victims=s.others(culprits) if culprits else (),
-        location=w.location_of(ways[odd[0]][0].caller) if culprits else None,
+        location=w.location_of(fork.get(where.ranks) or where.caller) if culprits else None,
     )
+
+
+def _fork_in_one_call(waiting: Sequence[Doing]) -> dict[tuple[int, ...], Frame]:
+    """The lines of one function, outside of torch, from which ranks came into the same collective; nothing where their ways are one."""
+    paths = [d.frames[::-1] for d in waiting]
+    if len({d.what for d in waiting}) != 1 or waiting[0].kind != "collective":
+        return {}
+    depth = next(
+        (i for i, frames in enumerate(zip(*paths, strict=False)) if len({(f.file, f.line) for f in frames}) > 1), None
+    )
+    at = {d.ranks: path[depth] for d, path in zip(waiting, paths, strict=True)} if depth is not None else {}
+    is_one = len({(f.file, f.function) for f in at.values()}) == 1
+    return at if is_one and "/torch/" not in next(iter(at.values())).file else {}
 
 
 def _leads_to_unrecorded(s: Situation) -> bool:
