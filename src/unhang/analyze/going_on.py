@@ -153,6 +153,9 @@ def works_on(s: Situation) -> LogEvent | None:
     counts on to a total. The event that is returned has the kind of a bar. None where several ranks print on.
     """
     first, waited = s.watchdogs.first, set(s.watchdogs.ranks)
+    missing = _horovod(s) if first is not None and not waited else None
+    if missing is not None and len(missing[0]) == 1:
+        waited = {x.rank for x in own_lines(s) if x.rank is not None}.difference(missing[0])
     if first is None or not waited:
         return None
     theirs, wait = {_words(x) for x in own_lines(s) if x.rank in waited}, may_wait(s)

@@ -26,6 +26,11 @@ CASES = {
     "not-learning": (
         Fires(log_case(_overflows([2.0**-n for n in range(20, 40)])), ()),
         Fires(log_case(_losses(["2.1", "1.9", *["nan"] * 20])), ()),
+        Fires(log_case("".join(f"step {n} loss: 11.931 grad_norm: 0.0000\n" for n in range(12))), ()),
+        Quiet(
+            log_case("".join(f"step {n} loss: {9 - n / 9} grad_norm: 0.0000\n" for n in range(12))),
+            "no gradient norm is printed, and the loss falls",
+        ),
         Fires(
             log_case("Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run."),
             (),

@@ -88,6 +88,11 @@ def test_what_a_line_tells_of_itself_stays_in_it() -> None:
         assert found.time_ns is not None
 
 
+def test_the_rank_in_the_head_of_icefalls_logger() -> None:
+    line = "2023-04-17 09:43:50,318 INFO [trainer.py:650] (3/8) Reaches end of dataloader."
+    assert (only(line).rank, only("see INFO [a.py] (3/8) of it").rank) == (3, None)
+
+
 def test_stacked_prefixes_in_any_order() -> None:
     stamp, pod, rank = "2025-02-18T02:54:01.5Z ", "[pod/w-3/pytorch] ", "[rank9]: "
     for stack in ((stamp, pod, rank), (pod, stamp, rank), (pod, "[default1]:", stamp, rank)):

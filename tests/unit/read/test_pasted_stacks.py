@@ -35,6 +35,24 @@ def test_the_main_thread_of_py_spy_wherever_it_stands():
     assert [str(f) for f in stack.frames] == ["train.py:41 in step", "train.py:9 in main"]
 
 
+def test_the_stack_of_a_failed_collective_goes_on_without_the_name_of_its_rank():
+    head = "[rank{}]:[E606 09:09:08.170090097 ProcessGroupNCCL.cpp:801] Stack trace of the failed collective: \n"
+    frames = "#0 all_gather from /env/torch/distributed/distributed_c10d.py:4124\n#1 main from /app/train.py:{}\n"
+    first, second = read(head.format(1) + frames.format(7) + head.format(0) + frames.format(9) + "\n")
+    assert [(x.ranks, x.is_call, str(x.frames[-1])) for x in (first, second)] == [
+        ((1,), True, "train.py:7 in main"),
+        ((0,), True, "train.py:9 in main"),
+    ]
+
+
+def test_py_spy_names_a_process_whose_rank_other_lines_tell():
+    (stack,) = read(
+        "(Worker rank=3 pid=77, ip=10.0.0.4) ready\n(Worker rank=2 pid=76, ip=10.0.0.4) ready\n"
+        'Process 77: ray::Worker\nThread 77 (active): "MainThread"\n    step (train.py:41)\n$ exit\n'
+    )
+    assert stack.ranks == (3,)
+
+
 def test_an_actor_of_ray_trains_in_another_thread_than_the_one_that_serves_its_calls():
     (stack,) = read(
         'Process 9: ray::RayTrainWorker\nThread 9 (idle): "MainThread"\n    main_loop (ray/_private/worker.py:946)\n'

@@ -33,6 +33,8 @@ _TAGS = re.compile(r"(?: (?:TP|DP|PP|EP|CP|SP|ATTN_DP|MOE_EP)\d{1,5})+(?=\])")
 _STEP_NAME = re.compile(r"[^\t]{1,120}\t[^\t]{1,120}\t\ufeff?(?=\d{4}-)")
 _STREAM = re.compile(r"(?:std(?:out|err) [FP]|\d\d[OE]\+?) ")
 _JOURNAL = re.compile(r"([\w.-]{1,80}) (?:[\w@./():-]{1,80}\[(\d{1,9})\]: |(?=kernel: ))")
+_MOST_HEAD = 100
+_ICEFALL = re.compile(r"[A-Z]{4,8} \[\w{1,40}\.py:\d{1,5}\] \((\d{1,5})/\d{1,5}\) ")
 _COMPOSER = re.compile(r": rank(\d{1,7})\[(\d{1,9})\]")
 _NCCL = re.compile(r"([A-Za-z0-9][\w.-]{0,80}):(\d{1,9}):\d{1,9} \[(\d{1,4})\] ")
 _UCX = re.compile(r"\[([\w.-]{1,80}):(\d{1,9}) {0,8}:\d{1,4}(?::\d{1,9})?\] ")
@@ -183,6 +185,8 @@ class PrefixReader:
                 head.rank, head.pid = int(match[1]), int(match[2])
         elif (match := _LOGGER_TIME.match(body)) and (found := read_stamp(body, match.end())):
             head.stamps.append(found[0])
+        if ".py:" in body and (match := _ICEFALL.search(body, 0, _MOST_HEAD)):
+            head.rank = int(match[1])
 
 
 def split_glued(body: str) -> tuple[str, str]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from unhang.analyze.situation import Situation
-from unhang.model import LogEvent
-from unhang.rules.base import Found, rule
+from unhang.model import EvidenceLine, LogEvent
+from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import in_trouble, somebody_died
 from unhang.rules.log_lines import failed_alone, found_in, in_order, on_nodes, ranks_in
 
+_SPINS, _MOVED_S = 95.0, 1.0
+_MOST_QUOTED_FACTS = 4
 # The driver's error numbers (Xid) that accuse device, bus or link, not the program: how surely, and what they mean.
 # Source: NVIDIA, Xid catalogue.
 XIDS = {
@@ -253,3 +255,28 @@ def _semaphores(s: Situation) -> list[LogEvent]:
     """A full file system met by a semaphore, which is a file in /dev/shm; anything else may have filled a disk."""
     made = [e.order for e in s.events.of("shm.semaphore")]
     return [e for e in s.events.of("shm.errno_28") if any(0 < e.order - m <= _NEAR for m in made)]
+
+
+@rule("device-spins", names=Names.REMARK)
+def device_spins(s: Situation) -> Iterator[Found]:
+    """Devices that say they are fully used, in a job that stands."""
+    hang, course = s.case.hang, s.case.course
+    if hang is None or hang.withdrawn or hang.onset_s is None or course is None:
+        return
+    spins = {}
+    for name, values in course.samples.items():
+        if name.startswith("device ") and name.endswith(" use"):
+            times = course.samples.get("at_s", ())
+            since = [v for t, v in zip(times, values, strict=False) if t is not None and t > hang.onset_s + _MOVED_S]
+            if len(since) > 1 and all(v is not None and v >= _SPINS for v in since):
+                spins[name.removesuffix(" use")] = since
+    if spins:
+        lines = [
+            EvidenceLine("NVML", f"{name}: {', '.join(f'{v:.0f} %' for v in u[:6] if v)}") for name, u in spins.items()
+        ]
+        yield Found(0.7, (), lines[:_MOST_QUOTED_FACTS], {"devices": _joined(spins)})
+
+
+def _joined(devices: Mapping[str, object]) -> str:
+    names = list(devices)
+    return names[0] if len(names) == 1 else f"devices {', '.join(n.removeprefix('device ') for n in names[:16])}"

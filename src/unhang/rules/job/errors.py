@@ -14,6 +14,7 @@ from unhang.analyze.overtaking import LeftOut, left_out_before
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent
 from unhang.read.logs.attempts import moved_after
+from unhang.read.logs.catalogue import best_cause
 from unhang.read.logs.patterns import matches
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
@@ -270,7 +271,7 @@ def _is_of_plumbing(first: FirstException) -> bool:
 def _unhandled(s: Situation) -> Found | None:
     """The note of an unhandled exception, whose traceback is not in the log: the steps tell the rank."""
     noted = [e for e in s.events.of("python.unhandled") if not any(p.search(e.text) for p in SPECIAL)]
-    noted = [e for e in noted if not _OF_A_WATCHDOG.search(e.text)]
+    noted = [e for e in noted if not _OF_A_WATCHDOG.search(e.text) and best_cause(e.text) is None]
     if not noted or s.primary_failure is not None:
         return None
     behind = behind_in_steps(s, before=noted[0].order)
@@ -278,7 +279,7 @@ def _unhandled(s: Situation) -> Found | None:
     ranks = (own,) if own is not None else (behind.rank,) if behind else ()
     words = {
         "who": name_or(ranks, "a rank"),
-        "type": noted[0]["type"] or "an exception",
+        "type": noted[0]["type"] or "exception",
         "why": f"{behind.words} before the exception."
         if behind and own is None
         else "The log says so; it does not hold the traceback.",

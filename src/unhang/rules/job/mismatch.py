@@ -47,8 +47,7 @@ _TOGETHER = frozenset(
 # The state of torch's generator, in bytes: Accelerate sends it from rank 0 where a loader begins.
 _GENERATOR = ("BROADCAST", CPU_GENERATOR)
 _SAYS = ("threads", "rounds", "epoch", "beside", "odd", "nobody")
-_OF_DATA = (EQUAL_BATCHES, SEE_IT, NO_LONGER_TIMEOUT)
-_OF_THE_PROGRAM = (EVERY_RANK_CALLS, SEE_IT, NO_LONGER_TIMEOUT)
+_OF_DATA, _OF_THE_PROGRAM = ((first, SEE_IT, NO_LONGER_TIMEOUT) for first in (EQUAL_BATCHES, EVERY_RANK_CALLS))
 # Files of FSDP and ZeRO that gather parameters and scatter gradients: what they gather is a module, not the program's data.
 _OF_SHARDS = re.compile(r"/distributed/fsdp/|/fairscale/nn/data_parallel/|/deepspeed/runtime/zero/")
 _LEAST_DONE = 2
@@ -112,10 +111,9 @@ def _apart(s: Situation, waits: Sequence[TimedOut], values: dict[int, object], w
     if odd:
         was = w.verb(odd, "was", "were")
         sides = f"{w.name_ranks(odd)} {was} in {call[odd[0]]}, {w.name_ranks(others)} in {call[others[0]]}"
-    is_of_epoch = any((call[r].op, call[r].numel_in) == _GENERATOR for r in beside)
-    begins_epoch = is_of_epoch or (bool(beside) and ends_pass(s, beside))
-    threads = threads_apart(s, odd, others) if odd else {}
-    rounds = rounds_apart(s, odd, others) if odd else ()
+    is_generator = any((call[r].op, call[r].numel_in) == _GENERATOR for r in beside)
+    begins_epoch = is_generator or (bool(odd) and ends_pass(s, odd))
+    threads, rounds = (threads_apart(s, odd, others), rounds_apart(s, odd, others)) if odd else ({}, ())
     is_uneven = begins_epoch or bool(rounds)
     return Found(
         0.85 if odd else 0.75,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from unhang.analyze.log_progress import slow_starts, slower, starved
 from unhang.analyze.parted_replicas import parted_replicas
@@ -23,6 +23,7 @@ from unhang.rules.base import Found, Names, rule
 from unhang.rules.log_lines import found_in, quote
 
 MIN_LINES = 5
+_FLAT = 0.01
 MIN_SKIPPED = 20  # a scale of 65536 has then come to 0.06: no overflow explains it
 LAST_SHARE = 0.9
 _LEAST_SCALE = 1e-3
@@ -77,12 +78,20 @@ def not_learning(s: Situation) -> Iterator[Found]:
     elif events := s.events.of("learn.scale_minimum"):
         yield found_in(s, events, 0.95, (), say="scale", fixes=fixes)
     else:
-        for find, say in ((_scale_gone, "scale"), (_always_skipped, "skipped"), (_never_a_number, "nan")):
+        finds = ((_scale_gone, "scale"), (_always_skipped, "skipped"), (_never_a_number, "nan"), (_no_gradient, "zero"))
+        for find, say in finds:
             if events := find(s):
                 say = "scale" if say == "skipped" and events[0].kind == "learn.overflow" else say
                 confidence = _beside_a_failure(s, 0.85)
                 yield found_in(
-                    s, events, confidence, (), words={"count": len(events)}, say=say, fixes=fixes, is_root=True
+                    s,
+                    events,
+                    confidence,
+                    (),
+                    words={"count": len(events)},
+                    say=say,
+                    fixes=("whose weights",) if say == "zero" else fixes,
+                    is_root=True,
                 )
                 return
 
@@ -127,6 +136,16 @@ def _never_a_number(s: Situation) -> tuple[LogEvent, ...]:
         if is_last and is_usual and not (what == "grad" and takes_steps and s.events.has("learn.loss_finite")):
             return nan
     return ()
+
+
+def _no_gradient(s: Situation) -> tuple[LogEvent, ...]:
+    """Gradient norms of zero in every line of the training, beside a loss that stays where it was."""
+    losses = {e.order: float(e["loss"]) for e in s.events.of("learn.loss_finite")}
+    norms = tuple(e for e in s.events.of("learn.grad_finite") if e.order in losses)
+    if len(norms) < 2 * MIN_LINES or any(_real(e["norm"]) for e in norms):
+        return ()
+    least, most = min(losses.values()), max(losses.values())
+    return norms if most - least < _FLAT * abs(most) else ()
 
 
 def _real(text: str) -> float | None:
@@ -210,7 +229,6 @@ def skipped_step(s: Situation) -> Iterator[Found]:
 
 _OPS = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
 _KEPT_AT_A_PLACE, _MOST_FACTS, _MOST_QUOTED_FACTS = 3, 64, 4
-_SPINS, _MOVED_S = 95.0, 1.0
 _SENT = ("NCCL_", "TORCH_NCCL_", "TORCH_FR_", "GLOO_", "TORCH_DISTRIBUTED_")
 
 
@@ -354,31 +372,6 @@ def settings_lost(s: Situation) -> Iterator[Found]:
     if lost and len(ranks) == len(s.case.ranks):
         lines = [EvidenceLine("the job's environment", f"{name}={value}") for name, value in lost.items()]
         yield Found(0.7, (), lines[:_MOST_QUOTED_FACTS], {"names": ", ".join(sorted(lost)[:8])})
-
-
-@rule("device-spins", names=Names.REMARK)
-def device_spins(s: Situation) -> Iterator[Found]:
-    """Devices that say they are fully used, in a job that stands."""
-    hang, course = s.case.hang, s.case.course
-    if hang is None or hang.withdrawn or hang.onset_s is None or course is None:
-        return
-    spins = {}
-    for name, values in course.samples.items():
-        if name.startswith("device ") and name.endswith(" use"):
-            times = course.samples.get("at_s", ())
-            since = [v for t, v in zip(times, values, strict=False) if t is not None and t > hang.onset_s + _MOVED_S]
-            if len(since) > 1 and all(v is not None and v >= _SPINS for v in since):
-                spins[name.removesuffix(" use")] = since
-    if spins:
-        lines = [
-            EvidenceLine("NVML", f"{name}: {', '.join(f'{v:.0f} %' for v in u[:6] if v)}") for name, u in spins.items()
-        ]
-        yield Found(0.7, (), lines[:_MOST_QUOTED_FACTS], {"devices": _joined(spins)})
-
-
-def _joined(devices: Mapping[str, object]) -> str:
-    names = list(devices)
-    return names[0] if len(names) == 1 else f"devices {', '.join(n.removeprefix('device ') for n in names[:16])}"
 
 
 @rule("library-changed", names=Names.REMARK)
