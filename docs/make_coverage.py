@@ -44,7 +44,13 @@ def page() -> str:
     for title, of_it in rows():
         out += ["", f"## {title}", "", "| row | asked for | verdict | command | test |", "|---|---|---|---|---|"]
         out += map(_row, of_it)
-    out += ["", "## What the stories say", "", "`explain`, `env` and `lint` are commands of `unhang`; a rule is explained by `unhang explain RULE`; a row stands above.", ""]
+    out += [
+        "",
+        "## What the stories say",
+        "",
+        "`explain`, `env` and `lint` are commands of `unhang`; a rule is explained by `unhang explain RULE`; a row stands above.",
+        "",
+    ]
     out += ["| row | the story says | it is | answered by |", "|---|---|---|---|", *map(_advice, advice_rows())]
     return "\n".join(out) + "\n"
 

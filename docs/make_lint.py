@@ -11,7 +11,14 @@ PAGE = Path(__file__).parent / "lint-rules.md"
 
 def section(card: LintCard) -> str:
     """One rule."""
-    lines = [f"## {card.code} {card.name}", "", f"Cause: `{card.cause}`{'' if card.is_default else '. Off unless selected'}", "", card.what, ""]
+    lines = [
+        f"## {card.code} {card.name}",
+        "",
+        f"Cause: `{card.cause}`{'' if card.is_default else '. Off unless selected'}",
+        "",
+        card.what,
+        "",
+    ]
     for heading, text in card.sections.items():
         lines += [f"**{heading}.** {' '.join(text.split())}", ""]
     lines += ["It says nothing about:", "", *(f"* {why}" for why in card.silent), ""]
@@ -20,7 +27,10 @@ def section(card: LintCard) -> str:
 
 def page() -> str:
     """The whole page."""
-    rows = [f"| [{c.code}](#{c.code.lower()}-{c.name}) | {c.name} | {'' if c.is_default else 'off'} | {c.what} |" for c in all_cards().values()]
+    rows = [
+        f"| [{c.code}](#{c.code.lower()}-{c.name}) | {c.name} | {'' if c.is_default else 'off'} | {c.what} |"
+        for c in all_cards().values()
+    ]
     head = [
         "# Rules of unhang lint", "", "Written from the cards by `make docs`. Rules that are `off` are a matter of opinion: `--extend-select` asks them.", "",
         "| code | rule | | |", "|---|---|---|---|", *rows, "",

@@ -87,7 +87,10 @@ def _commands() -> Iterator[tuple[tuple[str, ...], click.Command]]:
 
 def text() -> str:
     """The whole file."""
-    return "\n".join(("Words of the rules", *of_cards(), "\n\nErrors and notices", *of_code(), "\n\nHelp", *of_help())) + "\n"
+    return (
+        "\n".join(("Words of the rules", *of_cards(), "\n\nErrors and notices", *of_code(), "\n\nHelp", *of_help()))
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

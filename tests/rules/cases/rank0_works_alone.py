@@ -34,7 +34,11 @@ _PACKS = "Packing rows (num_proc=32):  {0}%|##   | {0}/100\n"
 _WAIT_STEP = timeouts((1, 700, "ALLREDUCE", 90000), (2, 700, "ALLREDUCE", 90000)) + "\n"
 _STEPS = "world size 3\n" + "".join(f"iteration {n} loss 0.1\n" for n in range(6))
 
-_STALLED = "W horovod/common/operations.cc:588] One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of ranks for more than 60 seconds.\nStalled ops:\nallreduce.w [missing ranks: 0]\n"
+_STALLED = (
+    "W horovod/common/operations.cc:588] One or more tensors were submitted to be reduced, gathered or broadcasted "
+    "by subset of ranks and are waiting for remainder of ranks for more than 60 seconds.\n"
+    "Stalled ops:\nallreduce.w [missing ranks: 0]\n"
+)
 _BESIDE_A_STALL = (
     "[1,1]<stdout>:step 7 begins\n[1,2]<stdout>:step 7 begins\n[1,0]<stdout>:[0] tiles 100/900\n"
     + _STALLED
