@@ -92,8 +92,9 @@ def say_the_condition(by: ByCondition) -> str:
 
 
 def deciding(conditions: Iterable[Condition]) -> Condition | None:
-    """The condition that most likely comes out differently on the ranks: the innermost on the rank, else on data."""
-    return max(reversed(tuple(conditions)), key=lambda c: (c.depends_on_rank, c.suspicion), default=None)
+    """The condition that most likely comes out differently on the ranks: the innermost on the rank, else on data; not whether there is a group at all."""
+    open_to = [c for c in conditions if c.depends_on_rank or not _IS_DISTRIBUTED.fullmatch(c.text)]
+    return max(reversed(open_to), key=lambda c: (c.depends_on_rank, c.suspicion), default=None)
 
 
 def gate_of(condition: Condition | None) -> Gate | None:
@@ -148,6 +149,7 @@ def decided_together(frame: Frame | None, condition: Condition) -> Fix:
     )
 
 
+_IS_DISTRIBUTED = re.compile(r"(?:\w+\.)*(?:is_initialized|is_available)\(\)")
 _ASKED_FOR = re.compile(r"([\w.]+) is not None")
 
 
