@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from unhang.lint import known
+from unhang.lint import known, special
 from unhang.lint.conditions import implied, is_choice, is_device, is_fork_test
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.special import (
@@ -238,7 +238,7 @@ class Expressions:
             joined = joined._replace(dep=joined.dep & ~RANK)
         if op == "%" and joined.dep & RANK and values[1].const is UNKNOWN:
             return Value(RANK, joined.params, ("modulo",))
-        return joined._replace(sort=outs[0]) if outs else joined
+        return joined._replace(sort=outs[0]) if outs else special.as_multiple(op, parts, joined)
 
     def _bool(self, op: str, parts: list[Expr]) -> Value:
         joined: list[Value] = []
