@@ -194,7 +194,7 @@ DOUBTS = {
     "def f(trackers, rank):\n    for tracker in trackers:\n        if rank == 0:\n            tracker.end()\n",
     "a result that is kept": "@functools.cache\ndef f(x):\n    dist.barrier()\n\n\ndef g(x, rank):\n    if rank == 0:\n        f(x)\n",
     "a path that is read": "def f(fabric, folder, state, newest):\n    if fabric.global_rank == 0:\n        folder.mkdir()\n"
-    "    if newest is True:\n        newest = sorted(folder.glob('*'))\n    if newest:\n        fabric.load(newest, state)\n",
+    "    if newest is True:\n        newest = sorted(folder.glob('*'))[-1]\n    if newest:\n        fabric.load(newest, state)\n",
 }
 
 

@@ -196,6 +196,10 @@ class Project:
         methods = self._methods_called(name)
         return methods[0][1:] if len(methods) == 1 else None
 
+    def is_method(self, name: str) -> bool:
+        """Whether a class of the project has a method or a property of this name."""
+        return bool(self._methods_called(name))
+
     def _methods_called(self, name: str) -> list[tuple[str, int, int]]:
         """Every method of this name: its class in small letters, file, number."""
         if self._by_name is None:

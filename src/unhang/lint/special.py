@@ -92,7 +92,19 @@ def as_test(e: Expr, v: Value) -> Value:
 
 def as_multiple(op: str, parts: list[Expr], v: Value) -> Value:
     """A number, where it is so many times the number of ranks."""
-    return v._replace(sort=MULTIPLE) if op == "*" and any(name_of(p) in _RANKS_IN_ALL for p in parts) else v
+    match op, parts:
+        case "*", [Op(op="//", parts=[_, by]), of] if by == of:
+            return v._replace(sort=MULTIPLE)
+        case "*", _ if any(name_of(p) in _RANKS_IN_ALL for p in parts):
+            return v._replace(sort=MULTIPLE)
+    return v
+
+
+def sort_of_slice(upper: Value, step: Value) -> tuple[str, ...] | None:
+    """What is left by a slice that is the same on all ranks."""
+    if upper.sort == MULTIPLE:
+        return PADDED
+    return ("odd", "strided") if isinstance(step.const, int) and step.const > 1 else None
 
 
 def is_empty_test(op: str, number: object) -> bool:
