@@ -146,7 +146,12 @@ class Passing(Expressions):
             default = defaults[i - count + len(defaults)] if i not in given and i >= count - len(defaults) else None
             const = v.const if i in given else default.value if isinstance(default, Const) else UNKNOWN
             is_plain = value_of_name(name) is PLAIN and name[0] != "*"
-            if is_plain and not by_rank and (v.sort == PICKED or v.dep & _PARTS_RANKS) and (v.sort is None or v.sort[0] in _CARRIED):
+            if (
+                is_plain
+                and not by_rank
+                and (v.sort == PICKED or v.dep & _PARTS_RANKS)
+                and (v.sort is None or v.sort[0] in _CARRIED)
+            ):
                 out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
             elif is_plain and i in asked and (const is None or isinstance(const, bool)):
                 out[i] = Value(const=const)
