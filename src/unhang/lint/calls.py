@@ -50,6 +50,11 @@ _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath",
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
 
 
+def _is_told_alone(node: Call) -> bool:
+    """Whether a call of a library is told to make no collective of all ranks."""
+    return "use_local_synchronization" in node.names or node.given("no_dist") == Const(True)
+
+
 class Calls(Passing):
     """The part of a frame that makes calls."""
 
@@ -86,8 +91,7 @@ class Calls(Passing):
     ) -> Value:
         made = known.collective(full) if full else None
         if made is not None:
-            is_alone = "use_local_synchronization" in node.names or node.given("no_dist") == Const(True)
-            return PLAIN if is_alone else self._collective(node, made, args, name)
+            return PLAIN if _is_told_alone(node) else self._collective(node, made, args, name)
         if full in known.WRAPPERS:
             return self._wrapper(node, known.WRAPPERS[full])
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():

@@ -213,7 +213,7 @@ class Link:
         self._asked(file)
         if file not in self._modules and file not in self._begun:
             self.summary(file, 0)
-        return self._begun[file].env if file in self._begun else self._modules.setdefault(file, {})  # type: ignore[no-any-return]
+        return self._begun[file].env if file in self._begun else self._modules.setdefault(file, {})
 
     def of_module(self, file: int, name: str) -> Value:
         """An attribute of a module of the project."""
