@@ -192,12 +192,15 @@ DOUBTS = {
     "a rank of a smaller group": "def f(x, tp_rank):\n    if tp_rank == 0:\n        dist.barrier()\n",
     "a receiver's name": "class Tracker:\n    def end(self):\n        dist.barrier()\n\n\n"
     "def f(trackers, rank):\n    for tracker in trackers:\n        if rank == 0:\n            tracker.end()\n",
+    "a result that is kept": "@functools.cache\ndef f(x):\n    dist.barrier()\n\n\ndef g(x, rank):\n    if rank == 0:\n        f(x)\n",
+    "a path that is read": "def f(fabric, folder, state, newest):\n    if fabric.global_rank == 0:\n        folder.mkdir()\n"
+    "    if newest is True:\n        newest = sorted(folder.glob('*'))[-1]\n    if newest:\n        fabric.load(newest, state)\n",
 }
 
 
 @pytest.mark.parametrize("doubt", DOUBTS)
 def test_what_rests_on_a_doubt_is_told_when_asked_for(broken: Path, doubt: str) -> None:
-    broken.write_text(f"import torch.distributed as dist\n\n\n{DOUBTS[doubt]}")
+    broken.write_text(f"import functools\n\nimport torch.distributed as dist\n\n\n{DOUBTS[doubt]}")
     assert lint("train.py")[0] == 0
     code, text = lint("--depth", "9", "train.py")
-    assert (code, text.count(": LNT101 ")) == (1, 1)
+    assert (code, text.count(": LNT101 ") + text.count(": LNT106 ")) == (1, 1)

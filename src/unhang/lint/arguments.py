@@ -188,6 +188,8 @@ def parameter_value(link: Link, file: int, function: Function, i: int, name: str
     if wrapper is not None:
         return Value(sort=("wrap", wrapper))
     by_name = value_of_name("rank" if i == 0 and function.is_spawned else name)
+    if by_name.zero and link.project.is_flag(function.name, name, i - function.is_method):
+        return Value(0, frozenset((i,)), ("param", i))
     if by_name is not PLAIN or name[0] == "*":
         return by_name
     at = i - (len(function.parameters) - len(function.defaults))

@@ -11,6 +11,7 @@ from unhang.lint.conditions import (
     asks_for_parts,
     contradicts,
     implied,
+    is_for_one_process,
     is_kept,
     is_never_a_rank,
     is_once,
@@ -180,6 +181,8 @@ class Branches(Calls):
         here, there = ways
         if is_once(s.test):
             here.made[:] = [e._replace(is_sure=e.is_sure and e.op not in GROUPS) for e in here.made]
+        if is_for_one_process(s.test):
+            here.made.clear()
         if here.end or there.end:
             self.env = there.env if here.end else here.env
             if not (here.end and there.end):

@@ -50,6 +50,11 @@ _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath",
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
 
 
+def _is_told_alone(node: Call) -> bool:
+    """Whether a call of a library is told to make no collective of all ranks."""
+    return "use_local_synchronization" in node.names or node.given("no_dist") == Const(True)
+
+
 class Calls(Passing):
     """The part of a frame that makes calls."""
 
@@ -86,7 +91,7 @@ class Calls(Passing):
     ) -> Value:
         made = known.collective(full) if full else None
         if made is not None:
-            return PLAIN if "use_local_synchronization" in node.names else self._collective(node, made, args, name)
+            return PLAIN if _is_told_alone(node) else self._collective(node, made, args, name)
         if full in known.WRAPPERS:
             return self._wrapper(node, known.WRAPPERS[full])
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
@@ -172,7 +177,7 @@ class Calls(Passing):
         """What makes an object with collectives of its own."""
         of_some = sort == "ddp" and not is_none(node.given("process_group"))
         is_alone = node.given("devices") == Const(1) and node.given("num_nodes") in (None, Const(1))
-        made_of = Value(sort=None if of_some or is_alone else ("wrap", sort))
+        made_of = Value(sort=("ext", sort) if is_alone else None if of_some else ("wrap", sort))
         if sort == "fsdp2" and node.args and isinstance(node.args[0], Ref):
             self.wrap_in_place(node.args[0].path, made_of)
         return made_of

@@ -93,6 +93,16 @@ def is_never_a_rank(test: Expr) -> bool:
     return False
 
 
+def is_for_one_process(test: Expr) -> bool:
+    """`local_rank == -1 and ...`: there are no others."""
+    match test:
+        case Op(op="and", parts=parts):
+            return any(map(is_for_one_process, parts))
+        case Op(op="==" | "is"):
+            return is_never_a_rank(test)
+    return False
+
+
 def contradicts(a: Needs, b: Needs) -> bool:
     """Whether both cannot be: one asks for what the other excludes."""
     return bool(a and b) and any((i, _opposite(wanted)) in b for i, wanted in a)

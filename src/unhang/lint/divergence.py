@@ -119,7 +119,8 @@ def finding_of(
     variant = "left" if exit_at and code in ("LNT106", "LNT115", "LNT209", "LNT210") else ""
     if code == "LNT101" and len(effect.way) == 1:
         variant = "own"
-    doubt = doubt if cause.is_told else DOUBT
+    is_read = effect.op == "load" and cause.value.dep & DIFFERS == LOCAL  # what is to be read was there before
+    doubt = doubt if cause.is_told and not is_read else DOUBT
     return Found(code, line, column + 1, words, way, [], False, variant, effect.calls + doubt)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from unhang.lint import known
+from unhang.lint import known, special
 from unhang.lint.conditions import implied, is_choice, is_device, is_fork_test
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.special import (
@@ -21,7 +21,6 @@ from unhang.lint.special import (
     element,
     is_a_rank,
     is_agreed,
-    is_column,
     is_empty_test,
     is_held,
     is_in_flight,
@@ -159,7 +158,7 @@ class Expressions:
         sort = v.sort
         if sort == AGREED:
             return v
-        if name in self.link.flags:
+        if name in self.link.flags and not self.link.project.is_method(name):
             return Value(LOCAL, sort=TEST)
         if name == "module" and (sort is None or sort[0] in ("wrap", "param", "raw", "obj")):
             return Value(sort=RAW)
@@ -238,7 +237,7 @@ class Expressions:
             joined = joined._replace(dep=joined.dep & ~RANK)
         if op == "%" and joined.dep & RANK and values[1].const is UNKNOWN:
             return Value(RANK, joined.params, ("modulo",))
-        return joined._replace(sort=outs[0]) if outs else joined
+        return joined._replace(sort=outs[0]) if outs else special.as_multiple(op, parts, joined)
 
     def _bool(self, op: str, parts: list[Expr]) -> Value:
         joined: list[Value] = []
@@ -363,15 +362,16 @@ class Expressions:
                 return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
             if lower.dep & RANK and upper.dep & RANK:
                 return Value(v.dep, v.params, ("share", "block"))
-            if isinstance(step.const, int) and step.const > 1:
-                return Value(v.dep, v.params, ("odd", "strided"))
-        if isinstance(index, Op) and index.op == "seq" and is_column(index):
+            if (part := special.sort_of_slice(upper, step)) is not None:
+                return Value(v.dep, v.params, part)
+        if isinstance(index, Op) and index.op == "seq" and special.is_column(index):
             return Value(v.dep, v.params, ("odd", "strided"))
         if is_share(at):
             return Value(UNEVEN, sort=at.sort)
         if (isinstance(index, Op) and index.op in COMPARISONS) or is_mask(index):
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
-        return Value(v.dep, v.params) if v.dep or v.params else PLAIN
+        dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
+        return Value(dep, v.params) if dep or v.params else PLAIN
 
     def _comprehension(self, parts: list[Expr]) -> Value:
         before, dep, sort = dict(self.env), 0, None

@@ -326,7 +326,7 @@ class Frame(Handlers):
         self._endless += endless
         self._uneven_loops += is_uneven
         of_parameter = over.sort[1:2] if is_for and over.sort is not None and over.sort[0] == "param" else ()
-        fills = is_for and not is_uneven and called_name(s.over) == "range"
+        fills = is_for and not self._uneven_loops and called_name(s.over) == "range"
         self._fills += fills
         together, self._leaves_together = self._leaves_together, False
         self._over_parameters += of_parameter

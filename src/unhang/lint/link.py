@@ -46,6 +46,7 @@ class Link:
         self._summaries: dict[tuple[int, int, frozenset[tuple[int, Value]]], Summary] = {}
         self._tops: dict[tuple[int, str], Value] = {}
         self._modules: dict[int, dict[str, Value]] = {}
+        self._begun: dict[int, Any] = {}  # frames of the modules whose lines are being followed
         self._attributes: dict[tuple[int, str], dict[str, Value]] = {}
         self._causes: dict[tuple[str, str, str, str], tuple[str, str, int, int]] = {}
         self._following: list[int] = []  # the files of the functions that are being followed now
@@ -178,7 +179,8 @@ class Link:
         key = (file, name)
         if key not in self._tops:
             self._tops[key] = PLAIN
-            self._tops[key] = self._top(file, name)
+            self._tops[key] = found = self._top(file, name)
+            return self._tops.pop(key) if file in self._begun else found  # it may be bound later
         return self._tops[key]
 
     def _top(self, file: int, name: str) -> Value:
@@ -209,10 +211,9 @@ class Link:
     def module_values(self, file: int) -> dict[str, Value]:
         """What the lines of the module bind."""
         self._asked(file)
-        if file not in self._modules:
-            self._modules[file] = {}
+        if file not in self._modules and file not in self._begun:
             self.summary(file, 0)
-        return self._modules[file]
+        return self._begun[file].env if file in self._begun else self._modules.setdefault(file, {})
 
     def of_module(self, file: int, name: str) -> Value:
         """An attribute of a module of the project."""
@@ -304,19 +305,24 @@ class Link:
         found = self._summaries.get(key)
         if found is not None:
             return found
-        self._summaries[key] = summary = Summary()
         if len(self._following) >= _DEEPEST:
-            del self._summaries[key]
-            return summary
+            return Summary()
+        if at:  # the lines of the module call `main`, which would find this one half followed
+            self.module_values(file)
+            if key in self._summaries:
+                return self._summaries[key]
+        self._summaries[key] = summary = Summary()
         self._following.append(file)
         try:
             frame = Frame(self, file, at, given)
+            if at == 0:
+                self._begun[file] = frame
             with suppress(RecursionError):  # what was found so far stays
                 frame.run(summary)
-            if at == 0:
-                self._modules.setdefault(file, {}).update(frame.env)
         finally:
             self._following.pop()
+            if at == 0:
+                self._modules[file] = self._begun.pop(file).env if file in self._begun else {}
         return summary
 
     def made_by(self, v: Value, method: str) -> Iterable[Effect]:

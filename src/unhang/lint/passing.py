@@ -15,6 +15,7 @@ from unhang.lint.values import (
     AGREED,
     DATA,
     DIFFERS,
+    DOUBT,
     HELD,
     LOCAL,
     LOSS,
@@ -37,6 +38,7 @@ from unhang.lint.values import (
 )  # fmt: skip
 
 _PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
+_KEEP = {"cache", "lru_cache", "cached_property"}
 _CARRIED = {"out", "share", "test", "picked", "rank", "local rank"}
 
 
@@ -98,7 +100,10 @@ class Passing(Expressions):
         special = self._worth_following(function, summary, given)
         if special:
             summary = self.link.summary(file, at, special)
+        is_kept = any(d.rpartition(".")[2] in _KEEP for d in function.decorators)
         for effect in summary.effects:
+            if is_kept:  # its result may be there already
+                effect = effect._replace(doubt=DOUBT)
             if effect.group.startswith("self.") and owner not in ("", "self"):
                 effect = effect._replace(group=owner + effect.group[4:])
             self._take_over(effect, given, place, summary, function.defaults, len(function.parameters))
@@ -131,16 +136,22 @@ class Passing(Expressions):
     ) -> frozenset[tuple[int, Value]]:
         """What this call gives that may part the ranks in a function with collectives, or that decides which of them it makes."""
         out: dict[int, Value] = {}
-        if not summary.effects:
+        by_rank = summary.returns.dep & RANK and not summary.effects
+        if not summary.effects and not by_rank:
             return frozenset()
-        asked = {i for e in summary.effects for i, _ in e.needs}
         count, defaults = len(function.parameters), function.defaults
+        asked = {i for e in summary.effects for i, _ in e.needs} if not by_rank else set(range(count))
         for i, name in enumerate(function.parameters):
             v = given[i][1] if i in given else PLAIN
             default = defaults[i - count + len(defaults)] if i not in given and i >= count - len(defaults) else None
             const = v.const if i in given else default.value if isinstance(default, Const) else UNKNOWN
             is_plain = value_of_name(name) is PLAIN and name[0] != "*"
-            if is_plain and (v.sort == PICKED or v.dep & _PARTS_RANKS) and (v.sort is None or v.sort[0] in _CARRIED):
+            if (
+                is_plain
+                and not by_rank
+                and (v.sort == PICKED or v.dep & _PARTS_RANKS)
+                and (v.sort is None or v.sort[0] in _CARRIED)
+            ):
                 out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
             elif is_plain and i in asked and (const is None or isinstance(const, bool)):
                 out[i] = Value(const=const)

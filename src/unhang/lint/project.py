@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from unhang.lint import known
-from unhang.lint.ir import File, Function, Leave
+from unhang.lint.ir import Call, Const, File, Function, Leave, Ref, nodes_in
+from unhang.lint.special import name_of
 
 _MOST_STEPS = 6
 _LEAST_WORD = 5
@@ -50,6 +51,7 @@ class Project:
         self._found: dict[tuple[int, str], Symbol | None] = {}
         self._modules: dict[tuple[str, str], int | None] = {}
         self.gates: dict[tuple[int, int], bool] = {}  # decorators that let one rank through
+        self._flags: dict[tuple[str, str], bool] = {}
         self._by_name: dict[str, list[tuple[str, int, int]]] | None = None
 
     def function(self, file: int, at: int) -> Function:
@@ -194,6 +196,10 @@ class Project:
         methods = self._methods_called(name)
         return methods[0][1:] if len(methods) == 1 else None
 
+    def is_method(self, name: str) -> bool:
+        """Whether a class of the project has a method or a property of this name."""
+        return bool(self._methods_called(name))
+
     def _methods_called(self, name: str) -> list[tuple[str, int, int]]:
         """Every method of this name: its class in small letters, file, number."""
         if self._by_name is None:
@@ -203,6 +209,21 @@ class Project:
                     for method, at in methods.items():
                         self._by_name.setdefault(method, []).append((cls.rpartition(".")[2].lower(), file, at))
         return self._by_name.get(name, [])
+
+    def is_flag(self, called: str, parameter: str, at: int) -> bool:
+        """Whether callers say as they please what is named like a rank: `load(path, rank0=True)`."""
+        key = called, parameter
+        if key not in self._flags:
+            self._flags[key] = False
+            for f in (f for of in self.files for f in of.functions if called in f.words):
+                for n in nodes_in(f.body):
+                    given = n.given(parameter, at) if isinstance(n, Call) and name_of(n) == called else None
+                    passed = isinstance(given, Ref) and given.path == parameter and parameter in f.parameters
+                    if isinstance(given, Const) or (
+                        passed and self.is_flag(f.name, parameter, f.parameters.index(parameter) - f.is_method)
+                    ):
+                        self._flags[key] = True
+        return self._flags[key]
 
     def implementation(self, file: int, at: int) -> tuple[int, int]:
         """The function that is meant by a method without a body, if one subclass alone has it; else the method itself."""

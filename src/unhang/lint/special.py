@@ -36,6 +36,8 @@ RANKS = (("rank",), LOCAL_RANK)
 BATCH = ("batch",)  # what a loader gave
 TEST = ("test",)  # the result of a comparison
 PICKED = ("picked",)  # those of this rank's parameters that have something: whether there are any is its own affair
+MULTIPLE = ("multiple",)  # a number that the ranks divide evenly
+PADDED = ("padded",)  # to a length that divides evenly, perhaps
 LENGTH = ("length",)  # how long it is: of interest where it may be 0
 _LOADER = re.compile(
     r"(?:\w+_)?(?:data_?)?loader|(?:\w+_)?dl|(?:train|val|valid|eval|test|data|batch|loader)_?iter(?:ator)?|(?:\w+_)?(?:mini_?|micro_?)?batches"
@@ -52,6 +54,7 @@ _BATCH = re.compile(
     r"(?!(?:is|has|use|num|n|no|drop|should)_)"
     r"(?:\w+_)?(?:mini_?|micro_?)?batch|(?:gt_|\w+_)?(?:labels|targets)|(?:\w+_)?masks?|input_ids|samples"
 )
+_RANKS_IN_ALL = {"world_size", "get_world_size", "num_processes", "num_replicas", "_world_size"}
 COMPARISONS = {"==", "!=", "<", "<=", ">", ">=", "in"} | {"is", "is not", "not in"}
 
 
@@ -85,6 +88,23 @@ def as_test(e: Expr, v: Value) -> Value:
     if v.dep & DIFFERS == LOCAL:
         return v._replace(dep=v.dep & ~LOCAL)
     return PLAIN if is_of_data(v) and not v.params else v
+
+
+def as_multiple(op: str, parts: list[Expr], v: Value) -> Value:
+    """A number, where it is so many times the number of ranks."""
+    match op, parts:
+        case "*", [Op(op="//", parts=[_, by]), of] if by == of:
+            return v._replace(sort=MULTIPLE)
+        case "*", _ if any(name_of(p) in _RANKS_IN_ALL for p in parts):
+            return v._replace(sort=MULTIPLE)
+    return v
+
+
+def sort_of_slice(upper: Value, step: Value) -> tuple[str, ...] | None:
+    """What is left by a slice that is the same on all ranks."""
+    if upper.sort == MULTIPLE:
+        return PADDED
+    return ("odd", "strided") if isinstance(step.const, int) and step.const > 1 else None
 
 
 def is_empty_test(op: str, number: object) -> bool:
@@ -241,6 +261,8 @@ def prepared(node: Call) -> Value:
 
 def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
     start, stop = (args[0], args[1]) if len(args) > 1 else (PLAIN, args[0] if args else PLAIN)
+    if stop.sort == MULTIPLE and len(args) == 1:
+        return Value(0, stop.params, PADDED)
     if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN:
         return Value(UNEVEN, sort=("share", "range"))
     if stop.dep & DATA and stop.sort != LENGTH and len(args) == 1:  # as many times as the batch says
@@ -297,7 +319,7 @@ def _subset(frame: Expressions, node: Call, args: list[Value]) -> Value:
 
 
 def _parts(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    return Value(sort=("parts",))
+    return Value(sort=PADDED if len(args) > 1 and args[1].sort == MULTIPLE else ("parts",))
 
 
 def _same(frame: Expressions, node: Call, args: list[Value]) -> Value:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, Set, nodes_in
-from unhang.lint.special import COLLECTED, LENGTH, OF_DATA, PICKED, TEST, element, is_agreed
+from unhang.lint.special import COLLECTED, LENGTH, MULTIPLE, OF_DATA, PADDED, PICKED, TEST, element, is_agreed
 from unhang.lint.values import (
     AGREED,
     DATA,
@@ -24,7 +24,7 @@ from unhang.lint.values import (
 )
 
 _NUMBERS = ("torch.", "math.", "numpy.", "statistics.")
-_UNIFYING_WORDS = ("reduce", "gather", "sync", "broadcast", "average", "across", "all_")
+_UNIFYING_WORDS = ("reduce", "gather", "sync", "broadcast", "bcast", "average", "across", "all_")
 AGREEING = {"all_reduce", "all_gather", "broadcast"}
 _STRIDED = {"t": "transposed", "transpose": "transposed", "permute": "permuted", "expand": "expanded", "expand_as": "expanded"}  # fmt: skip
 _RAGGED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere"}
@@ -51,7 +51,6 @@ FACTS = {
     *("size", "numel", "values", "items", "copy", "update", "pop"),
 }  # fmt: skip
 LISTS = {"torch.nn.ModuleList", "torch.nn.ModuleDict"}
-PADDED = ("padded",)  # to a length that divides evenly, perhaps
 _PARTS = {"chunk", "split", "tensor_split", "view", "reshape", "to", "cuda", "tolist"}
 _NOTHING = Const(None)
 _BY_ONE = (Op(":", [_NOTHING, Const(-1), _NOTHING]), Op(":", [Const(1), _NOTHING, _NOTHING]))
@@ -128,6 +127,8 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         keeps_graph = name not in known.NAN_TESTS and name not in ("item", "detach", "tolist", "numpy", "cpu")
         longest = base.dep & LONGEST if name in _KEEPS_SHAPE or name in ("log_softmax", "softmax") else 0
         return Value(joined.dep & OF_DATA | longest, joined.params, outs[0] if keeps_graph else TEST)
+    if name == "tensor_split" and any(a.sort == MULTIPLE for a in args):
+        return Value(joined.dep, joined.params, PADDED)
     if not outs and (name.startswith("pad") or (base.sort == PADDED and name in _PARTS)):
         return Value(joined.dep, joined.params, PADDED)
     if name in _TESTS and joined.dep & DATA and (not full or full.startswith(_NUMBERS)):

@@ -86,7 +86,7 @@ def either(a: Value, b: Value) -> Value:
     if a == b:
         return a
     if a.sort == AGREED or b.sort == AGREED:
-        return a if a.sort == AGREED else b
+        return a if b.sort != AGREED or (a.sort == AGREED and not a.dep) else b
     const = a.const if a.const is not UNKNOWN and a.const == b.const else UNKNOWN
     sorts = [v.sort for v in (a, b) if v.sort is not None]
     sort = sorts[0] if sorts and sorts[0] == sorts[-1] else None

@@ -115,3 +115,18 @@ def measures_as_they_are(features):
     parts = features.chunk(10)
     for part in parts[dist.get_rank() :: dist.get_world_size()]:
         dist.broadcast(part, 0)  # LNT110
+
+
+def samples_of_this_rank(files, count):
+    batch = []
+    for file in [f for i, f in enumerate(files) if i % dist.get_world_size() == dist.get_rank()]:
+        for sample in range(count):
+            batch.append((file, sample))
+            if len(batch) == 3:
+                yield batch
+                batch = []
+
+
+def reads(files, count):
+    for _ in samples_of_this_rank(files, count):
+        dist.barrier()  # LNT110

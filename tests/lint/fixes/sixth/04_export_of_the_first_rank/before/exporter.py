@@ -1,0 +1,17 @@
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+
+def _hf_name(name):
+    return name.replace("decoder.", "model.")
+
+
+def iter_hf_state_tensors(model, rank0_only=False):
+    """Gives the whole tensors of a model, one after the other."""
+    if rank0_only and dist.get_rank() != 0:
+        return
+    for name, param in model.named_parameters():
+        if isinstance(param, DTensor):
+            param = param.full_tensor()
+        yield _hf_name(name), param.detach().cpu()

@@ -1,0 +1,31 @@
+import json
+
+import torch
+import torch.distributed as dist
+
+
+def run_jobs(jobs, rank, world_size, simulate, folder):
+    done = []
+    error = None
+    try:
+        for job in jobs[rank::world_size]:
+            done.append(simulate(job))
+            with open(f"{folder}/shard_{rank}.json", "w") as file:
+                json.dump(done, file)
+    except Exception as e:
+        error = e
+    failed = torch.tensor([0 if error is None else 1])
+    dist.all_reduce(failed)
+    if failed.item() > 0:
+        raise RuntimeError("a rank has failed") from error
+    if rank == 0:
+        return merge(folder, world_size)
+    return None
+
+
+def merge(folder, world_size):
+    results = []
+    for rank in range(world_size):
+        with open(f"{folder}/shard_{rank}.json") as file:
+            results += json.load(file)
+    return results
