@@ -11,21 +11,21 @@ from unhang.analyze.going_on import not_come
 from unhang.analyze.left_transfers import left_transfers
 from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.order import (
+    MadeAlone,
     is_dispatch_race,
     is_seen_elsewhere,
     is_thread_race,
     left_out,
+    made_alone,
     out_of_order,
     receive_first,
     with_new_transfer,
     wrong_peers,
 )
-from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Condition, around
 from unhang.analyze.streams import stack_path
 from unhang.analyze.waits_for import SENDS, edges_on
-from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, Frame, WaitEdge, user_frames
+from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, Fix, Frame, WaitEdge, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT, fixes_of, gate_of
 from unhang.rules.base import Found, rule
@@ -129,11 +129,10 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
     elif not (odd or is_pattern):
         more = " Nothing tells which order is the right one."
     awaited = _awaited(s, culprits, cycle) or edges[0]
-    if (alone := _made_alone(s, cycle)) is not None:
-        return _made_by_its_rank(s, cycle, *alone)
-    kinds = (
-        "point-to-point calls" if p2p else "sends and collectives" if is_mixed else "collectives of different groups"
-    )
+    if (alone := made_alone(s, cycle)) is not None:
+        return _made_by_its_rank(s, cycle, alone)
+    has_p2p = any(e.kind == "p2p" for e in edges)
+    kinds = "point-to-point calls" if p2p else "sends and collectives" if has_p2p else "collectives of different groups"
     words = {
         "ranks": w.name_ranks(cycle),
         "calls": kinds,
@@ -172,40 +171,27 @@ def _from_threads(s: Situation, cycle: tuple[int, ...]) -> bool:
     return any(len(set(table["thread"][table.rank_rows(r)].tolist())) > 1 for r in cycle)
 
 
-def _made_alone(s: Situation, cycle: tuple[int, ...]) -> tuple[CollectiveCall, Frame, Condition] | None:
-    """The call of a group that one rank alone has ever made, from a line that runs by a condition on the rank: no matter of order."""
-    table = s.case.calls
-    for stuck in s.stuck:
-        rank = stuck.waiting[0] if len(stuck.waiting) == 1 else -1
-        others = [r for r in stuck.group.ranks if r != rank]
-        if rank not in cycle or any(len(table.rows(rank=r, group=stuck.index)) for r in others):
-            continue
-        stacks = s.case.ranks[rank].stacks if rank in s.case.ranks else ()
-        frames = (*user_frames(stuck.calls[rank].frames or ()), *(f for t in stacks for f in user_frames(t.given)))
-        for frame in frames:
-            by_rank = [c for c in around(frame, started_ns(s.case)).conditions if c.depends_on_rank]
-            if by_rank:
-                return stuck.calls[rank], frame, by_rank[-1]
-    return None
-
-
-def _made_by_its_rank(
-    s: Situation, cycle: tuple[int, ...], call: CollectiveCall, frame: Frame, condition: Condition
-) -> Found:
-    culprits = (call.rank,)
+def _made_by_its_rank(s: Situation, cycle: tuple[int, ...], alone: MadeAlone) -> Found:
+    culprits, call = alone.ranks, alone.call
     awaited = _awaited(s, culprits, cycle)
     words = {
         "who": w.name_ranks(culprits),
         "call": f"{w.name_call(call)} #{call.seq} of {call.group}",
-        "line": w.place(frame),
-        "test": condition.text,
+        "line": w.place(alone.line if not alone.gate.is_user else alone.gate),
+        "gate": w.place(alone.gate),
+        "wait": w.verb(culprits, "waits", "wait"),
+        "test": alone.condition.text,
         "others": w.name_ranks(s.others(culprits)),
         "what": awaited.what if awaited else "another call",
     }
+    source = w.code_line(alone.gate, f"{w.name_ranks(culprits)} source")
+    is_in_library = not alone.gate.is_user
+    say = "alone" if alone.is_first else "led there by a library" if is_in_library else "led there"
+    fixes: Sequence[str | Fix] = fixes_of(alone.line, alone.condition, w.name_ranks(culprits))
     return Found(
-        0.9, culprits, (*_cycle_lines(s, culprits), *w.code_line(frame, f"{w.name_ranks(culprits)} source")), words, "alone",
-        fixes_of(frame, condition, w.name_ranks(culprits)), s.others(culprits), w.location_of(frame), w.group_of(call.group),
-        w.collective_of(call, call.seq), "code-divergence", condition=gate_of(condition),
+        0.9, culprits, (*_cycle_lines(s, culprits), *source), words, f"{say}/{say}",
+        ("out of the hook",) if is_in_library else fixes, s.others(culprits), w.location_of(alone.line), w.group_of(call.group),
+        w.collective_of(call, call.seq), "code-divergence", condition=gate_of(alone.condition),
     )  # fmt: skip
 
 
