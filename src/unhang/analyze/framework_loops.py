@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from unhang.analyze.bindings import last_name
+from unhang.analyze.bindings import is_local_namesake, last_name
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.rounds import is_in
@@ -181,4 +181,4 @@ def _asked_by(function: str, node: ast.stmt) -> Iterator[str]:
 
 
 def _agrees(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and bool(_AGREES.search(last_name(node.func)))
+    return isinstance(node, ast.Call) and bool(_AGREES.search(last_name(node.func))) and not is_local_namesake(node)
