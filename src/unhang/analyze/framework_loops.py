@@ -34,7 +34,7 @@ _ASKS = {
     "should_save": frozenset(("_save_checkpoint", "save_model", "_save")),
     "should_log": frozenset(("_nested_gather", "nested_gather", "log")),
 }
-_AGREES = re.compile(r"reduce|broadcast|gather|barrier")
+_AGREES = re.compile(r"reduce|broadcast|gather")
 _OF_A_STEP = (
     "backward",
     "training_step",
@@ -157,7 +157,7 @@ def _asks_to_stop(folder: str) -> Frame | None:
 
 @lru_cache(maxsize=8)
 def _asks_in(folder: str) -> tuple[tuple[str, Frame], ...]:
-    """(attribute, line) of all lines that ask a framework for something, but for those in functions that agree on it with other ranks."""
+    """(attribute, line) of all lines that ask a framework for something, but for those in functions that agree on it with other ranks. A barrier agrees on nothing."""
     here = Path(folder)
     paths = sorted(p for pattern in ("*.py", "*/*.py") for p in here.glob(pattern) if _NOT_THERE.isdisjoint(p.parts))
     found = []
