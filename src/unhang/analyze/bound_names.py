@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from unhang.analyze.bindings import Function, SCOPES, Scopes, is_local_namesake, last_name
+from unhang.analyze.bindings import SCOPES, Function, Scopes, is_local_namesake, last_name
 from unhang.analyze.trees import tree_of
 from unhang.model.lazy_pattern import lazy_pattern
 

@@ -19,6 +19,7 @@ from unhang.model import Case, Frame
 
 _COUNTED = ("range", "trange")
 
+
 class Start(NamedTuple):
     """Ranks that began a loop elsewhere. `frame`: the line that sets `name`, `header`: of the loop; `mine`, `theirs`: its value on the odd ranks, on the others."""
 

@@ -263,6 +263,23 @@ def wrong_peers(s: Situation) -> tuple[tuple[int, PendingCall, int], ...]:
     return tuple(f for f in found if not new or f[0] in new)
 
 
+def partners_apart(s: Situation) -> dict[int, PendingCall]:
+    """The sends of ranks each of which has begun to send to one peer and to receive from it, where not all pairs are mutual.
+
+    Their order cannot be the reason, as both directions are under way: they do not agree on who exchanges with whom.
+    Only where all ranks that wait crosswise do so.
+    """
+    found: dict[int, PendingCall] = {}
+    for rank in sorted({e.waiter for e in s.waits.edges if e.kind == "p2p"}):
+        calls = unmatched_p2p(s.case, rank)
+        send = next((c for c in calls if c.kind in SENDS), None)
+        receives = [c for c in calls if c.kind in RECEIVES]
+        if send is not None and receives and {c.peer for c in calls} == {send.peer}:
+            found[rank] = send
+    circles = [c for c in s.waits.cycles if len(c) > 2 and found.keys() >= set(c)]
+    return found if circles and len(circles) == len(s.waits.cycles) else {}
+
+
 def with_new_transfer(s: Situation, ranks: Sequence[int]) -> tuple[int, ...]:
     """Those of the ranks that wait in a send or receive with a peer, or in a direction, that they have not had before.
 

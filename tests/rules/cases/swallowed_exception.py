@@ -56,7 +56,9 @@ _HALVES = """def main():
         later = True
     dist.all_gather(parts, loss)
 """
-_TOO_LONG = raised("MemoryError: 2280 positions@main:3>step:40", at_s=-5, handled=True, handler=Frame("train.py", 4, "main"))
+_TOO_LONG = raised(
+    "MemoryError: 2280 positions@main:3>step:40", at_s=-5, handled=True, handler=Frame("train.py", 4, "main")
+)
 
 
 def _halves() -> Later:
