@@ -68,8 +68,9 @@ def changed_bound(frame: Frame, header: int) -> Bound | None:
 def set_by_role(path: str, header: int) -> tuple[str, tuple[int, ...]]:
     """(name, lines) where a function sets what its loop goes over, or counts to, elsewhere for each role: under conditions on the rank that exclude each other."""
     loop, around = loop_at(path, header), function_at(path, header)
-    names = {last_name(n) for n in _gone_over(loop) if isinstance(n, ast.Name)} if isinstance(loop, ast.For) else set()
-    for name in sorted(names) if around is not None else ():
+    if not isinstance(loop, ast.For) or around is None:
+        return "", ()
+    for name in sorted({last_name(n) for n in _gone_over(loop) if isinstance(n, ast.Name)}):
         lines = sorted({node.lineno for node, _ in _assigned(around, name, header)})
         roles = [[c for c in surroundings(path, line).conditions if c.depends_on_rank] for line in lines]
         if len(lines) > 1 and all(

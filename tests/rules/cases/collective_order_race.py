@@ -43,7 +43,7 @@ def _prepares(test: str, earlier: str = "a/barrier@main:2") -> Later:
     """Rank 0 is in line 6, the others in line 7; `earlier`: what all made before in the group for which rank 0 waits."""
     there, on = "main:2>prepare:6", "main:2>prepare:7"
     calls = {0: [earlier, f"a/barrier@{there} !"], **{r: [earlier, f"b/barrier@{on} !"] for r in (1, 2)}}
-    stacks = {0: f"{there}>~comm", **{r: f"{on}>~comm" for r in (1, 2)}}
+    stacks = {0: f"{there}>~comm", **dict.fromkeys((1, 2), f"{on}>~comm")}
     groups = dict.fromkeys("ab", (0, 1, 2))
     return make_case(calls, world=3, groups=groups, source=_PREPARES.replace("TEST", test), stacks=stacks)
 

@@ -18,7 +18,7 @@ def _exchanges(*pairs: tuple[int, int]) -> Later:
     begun = [[pending("isend", peer=to, where="main:5"), pending("irecv", peer=of, where="main:5")] for to, of in pairs]
     ranks = range(len(pairs))
     return make_case(
-        {}, world=len(pairs), pending=dict(zip(ranks, begun, strict=True)), stacks={r: "main:6>~comm" for r in ranks}
+        {}, world=len(pairs), pending=dict(zip(ranks, begun, strict=True)), stacks=dict.fromkeys(ranks, "main:6>~comm")
     )
 
 
