@@ -178,6 +178,23 @@ def _shards(at: int) -> Later:
     return make_case(calls, world=3, source=_SHARDS, stacks={0: f"main:6>~comm at={at}"})
 
 
+# Line 4 makes the call, line 5 the barrier behind both loops; all have as many epochs.
+_OF_EPOCHS = """def main(loader):
+    for epoch in range(epochs):
+        for number, batch in enumerate(loader):
+            dist.all_reduce(x)
+    dist.barrier()
+"""
+
+
+def _without_a_batch() -> Later:
+    """Rank 2 has no batch in the last epoch, of which the others are in the first."""
+    done = ["all_reduce[8]@main:4"] * 4
+    calls = {2: [*done, "barrier@main:5 !"], **{r: [*done, "all_reduce[8]@main:4 !"] for r in range(2)}}
+    stacks = {2: "main:5>~comm", **dict.fromkeys(range(2), "main:4>~comm number=0 epoch=1")}
+    return make_case(calls, world=3, source=_OF_EPOCHS, stacks=stacks)
+
+
 # Line 3 makes the calls of a task, line 7 goes over the tasks of a rank; line 9 is behind that.
 _TASKS = """def adapt(model, task):
     for parameter in model.parameters():
@@ -318,6 +335,7 @@ CASES = {
         ),
         Fires(_shards(at=0), (0,), 2),  # it has begun another shard
         Fires(_shards(at=16), (0,), 4),  # its shard is longer
+        Fires(_without_a_batch(), (2,), 3),
         Fires(_tasks(), (2,), 7),  # all have as many parameters
         Fires(_mesh(), (0, 1), 5, cause="code-divergence"),
         Fires(_patience(), (0,), 5, cause="rank-exited-early"),
