@@ -206,12 +206,12 @@ def goes_through_loader(frames: tuple[Frame, ...]) -> bool:
 def _fetches_data(frames: tuple[Frame, ...]) -> Frame | None:
     """The frame that asks for the next batch, where the stack goes through a loader or a loop's iterator."""
     mine = user_frames(frames)
-    if goes_through_loader(frames):
-        return mine[0] if mine else None
-    for outer in mine[1:]:
-        if surroundings(outer.file, outer.line).fetches_next:
-            return mine[0]
-    return None
+    return mine[0] if mine and (goes_through_loader(frames) or loops_over_generator(frames)) else None
+
+
+def loops_over_generator(frames: tuple[Frame, ...]) -> list[Frame]:
+    """The user's heads of loops that ask a function of the program for the next thing, innermost first."""
+    return [f for f in user_frames(frames)[1:] if surroundings(f.file, f.line).fetches_next]
 
 
 def _process_kind(evidence: RankEvidence) -> Activity | None:
@@ -254,6 +254,11 @@ def _user_kind(evidence: RankEvidence, stack: ThreadStack, frame: Frame | None) 
         return Activity("outside", f"a wait for {awaits}", frame, awaits)
     if _fetches_data(stack.frames) is not None:
         return Activity("data", "the data loader", frame)
+    return own_code(evidence, stack, frame)
+
+
+def own_code(evidence: RankEvidence, stack: ThreadStack, frame: Frame | None) -> Activity:
+    """What a thread does that waits for nothing: tasks, work in Python or C, its own lines."""
     if _ASYNCIO in next((f.file for f in stack.frames if f.is_user or _ASYNCIO in f.file), ""):
         return _of_tasks(evidence.tasks, frame)
     share = evidence.state.cpu_share if evidence.state else None

@@ -74,6 +74,25 @@ def last_name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
+_LOCAL_NAMESAKES = frozenset(("broadcast_to", "broadcast_tensors", "broadcast_shapes"))
+_LOCAL_MODULES = frozenset(("functools", "einops", "np", "numpy", "torch", "F", "jnp"))
+
+
+def is_local_namesake(call: ast.Call) -> bool:
+    """Whether a call only bears the name of a collective: `x.gather(-1, index)`, `functools.reduce(add, xs)`, `torch.broadcast_to(x, shape)`."""
+    name = last_name(call.func)
+    if name not in ("gather", "reduce"):
+        return name in _LOCAL_NAMESAKES
+    if not isinstance(call.func, ast.Attribute):
+        return name == "reduce" and len(call.args) > 1 and not isinstance(call.args[0], ast.Constant)
+    if isinstance(call.func.value, ast.Name) and call.func.value.id in _LOCAL_MODULES:
+        return True
+    first = call.args[0] if call.args else None
+    first = first.operand if isinstance(first, ast.UnaryOp) else first
+    is_dim = isinstance(first, ast.Constant) and isinstance(first.value, int)
+    return name == "gather" and (is_dim or any(k.arg in ("dim", "index") for k in call.keywords))
+
+
 def parameters_of(function: Function) -> list[str]:
     """The names of its parameters, in order."""
     a = function.args

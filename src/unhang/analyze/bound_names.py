@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from unhang.analyze.bindings import SCOPES, Function, Scopes, last_name
+from unhang.analyze.bindings import SCOPES, Function, Scopes, is_local_namesake, last_name
 from unhang.analyze.trees import tree_of
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -64,7 +64,7 @@ class File:
             case ast.Call():
                 name = last_name(node.func)
                 self.calls.setdefault(name, []).append((node, scopes))
-                if _GIVES_ALL.search(name) and node.args:
+                if _GIVES_ALL.search(name) and node.args and not is_local_namesake(node):
                     self._agree(node.args[0], scopes)
                 if name in _CHANGES and isinstance(node.func, ast.Attribute):
                     given = ast.Tuple([*node.args]) if node.args else ast.Constant(None)

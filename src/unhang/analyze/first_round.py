@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import combinations
 from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
@@ -12,9 +13,11 @@ from unhang.analyze.divergence import Divergence
 from unhang.analyze.rounds import is_in
 from unhang.analyze.set_order import unwrapped
 from unhang.analyze.sides import differing
-from unhang.analyze.source import loop_at, surroundings
+from unhang.analyze.source import function_at, loop_at, surroundings
 from unhang.analyze.trees import line_text, tree_of
 from unhang.model import Case, Frame
+
+_COUNTED = ("range", "trange")
 
 
 class Start(NamedTuple):
@@ -62,10 +65,34 @@ def changed_bound(frame: Frame, header: int) -> Bound | None:
 
 
 @lru_cache(maxsize=64)
+def set_by_role(path: str, header: int) -> tuple[str, tuple[int, ...]]:
+    """(name, lines) where a function sets what its loop goes over, or counts to, elsewhere for each role: under conditions on the rank that exclude each other."""
+    loop, around = loop_at(path, header), function_at(path, header)
+    if not isinstance(loop, ast.For) or around is None:
+        return "", ()
+    for name in sorted({last_name(n) for n in _gone_over(loop) if isinstance(n, ast.Name)}):
+        lines = sorted({node.lineno for node, _ in _assigned(around, name, header)})
+        roles = [[c for c in surroundings(path, line).conditions if c.depends_on_rank] for line in lines]
+        if len(lines) > 1 and all(
+            any(a.is_opposite_of(b) for a in one for b in other) for one, other in combinations(roles, 2)
+        ):
+            return name, tuple(lines)
+    return "", ()
+
+
+def _gone_over(loop: ast.For) -> Iterator[ast.expr]:
+    """What a loop goes over, and the last number of its `range`."""
+    over = unwrapped(loop.iter)
+    yield over
+    if isinstance(over, ast.Call) and last_name(over.func) in _COUNTED and 0 < len(over.args) < 3:
+        yield over.args[-1]
+
+
+@lru_cache(maxsize=64)
 def _bound_of(path: str, header: int) -> tuple[str, int, str, bool]:
     loop, tree = loop_at(path, header), tree_of(path)
     calls = [n for n in ast.walk(loop.iter) if isinstance(n, ast.Call)] if isinstance(loop, ast.For) else []
-    bounds = [c.args[-1] for c in calls if last_name(c.func) in ("range", "trange") and 0 < len(c.args) < 3]
+    bounds = [c.args[-1] for c in calls if last_name(c.func) in _COUNTED and 0 < len(c.args) < 3]
     names = {last_name(b): ast.unparse(b) for b in bounds if last_name(b)}
     over = unwrapped(loop.iter) if isinstance(loop, ast.For) else None
     lists = {last_name(over): ast.unparse(over)} if isinstance(over, ast.Name | ast.Attribute) else {}
@@ -121,6 +148,13 @@ def _first_of(loop: ast.AST) -> Iterator[str]:
 
 def _set_before(tree: ast.AST, name: str, header: int) -> Iterator[int]:
     """Lines before the loop that give the variable what a call or another variable holds."""
+    for node, value in _assigned(tree, name, header):
+        if any(isinstance(n, ast.Call | ast.Subscript) for n in ast.walk(value)):
+            yield node.lineno
+
+
+def _assigned(tree: ast.AST, name: str, header: int) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr]]:
+    """What gives the variable a value before the loop, and the value."""
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Assign | ast.AnnAssign | ast.NamedExpr)
@@ -128,6 +162,5 @@ def _set_before(tree: ast.AST, name: str, header: int) -> Iterator[int]:
             and node.value is not None
         ):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            bound = {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}
-            if name in bound and any(isinstance(n, ast.Call | ast.Subscript) for n in ast.walk(node.value)):
-                yield node.lineno
+            if name in {n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)}:
+                yield node, node.value

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from unhang.analyze.bindings import last_name
+from unhang.analyze.bindings import is_local_namesake, last_name
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.rounds import is_in
@@ -34,7 +34,7 @@ _ASKS = {
     "should_save": frozenset(("_save_checkpoint", "save_model", "_save")),
     "should_log": frozenset(("_nested_gather", "nested_gather", "log")),
 }
-_AGREES = re.compile(r"reduce|broadcast|gather|barrier")
+_AGREES = re.compile(r"reduce|broadcast|gather")
 _OF_A_STEP = (
     "backward",
     "training_step",
@@ -157,7 +157,7 @@ def _asks_to_stop(folder: str) -> Frame | None:
 
 @lru_cache(maxsize=8)
 def _asks_in(folder: str) -> tuple[tuple[str, Frame], ...]:
-    """(attribute, line) of all lines that ask a framework for something, but for those in functions that agree on it with other ranks."""
+    """(attribute, line) of all lines that ask a framework for something, but for those in functions that agree on it with other ranks. A barrier agrees on nothing."""
     here = Path(folder)
     paths = sorted(p for pattern in ("*.py", "*/*.py") for p in here.glob(pattern) if _NOT_THERE.isdisjoint(p.parts))
     found = []
@@ -181,4 +181,4 @@ def _asked_by(function: str, node: ast.stmt) -> Iterator[str]:
 
 
 def _agrees(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and bool(_AGREES.search(last_name(node.func)))
+    return isinstance(node, ast.Call) and bool(_AGREES.search(last_name(node.func))) and not is_local_namesake(node)

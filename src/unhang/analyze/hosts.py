@@ -10,7 +10,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from unhang.analyze.activity import Activity, activity_of, in_communication
+from unhang.analyze.activity import (
+    Activity,
+    activity_of,
+    goes_through_loader,
+    in_communication,
+    loops_over_generator,
+    own_code,
+)
+from unhang.analyze.source import surroundings
 from unhang.analyze.trees import line_text
 from unhang.model import CallState, Case, RankEvidence, ThreadStack, WaitEdge, user_frames
 from unhang.model.lazy_pattern import lazy_pattern
@@ -114,12 +122,33 @@ def activity_in(case: Case, rank: int, who: Doer | None = None) -> Activity:
         return Activity("unknown", "a process that never registered")
     found = activity_of(evidence, has_open_call(case, rank), who.stacks[-1] if who else None)
     stack = who.stacks[-1] if who else evidence.main_stack
+    if stack is not None and found.kind == "data" and not feeds_steps(case, rank, stack):
+        found = own_code(evidence, stack, found.frame)
     if stack is None or found.kind not in ("spinning", "user") or not runs_without_gil(stack):
         return found
     if waits_there(case, rank):
         return Activity("communication", "a call that waits for other ranks", found.frame)
     is_own = is_on_device(case, rank) and synchronizes(stack)
     return Activity("device", "a wait for its device", found.frame, "its device") if is_own else found
+
+
+def feeds_steps(case: Case, rank: int, stack: ThreadStack) -> bool:
+    """Whether what a thread asks for is for a loop of the training: one in which calls are made, or peers stand, or after its first step.
+
+    Before that a generator of the program is no loader of data.
+    """
+    if goes_through_loader(stack.frames) or case.ranks[rank].steps:
+        return True
+    peers = [e.main_stack.frames for r, e in case.ranks.items() if r != rank and e.main_stack is not None]
+    noted = [c.frames for e in case.ranks.values() for c in e.pending]
+    lines = {(f.file, f.function, f.line) for frames in (*case.calls.stacks, *noted, *peers) for f in frames}
+    for head in loops_over_generator(stack.frames):
+        loop = next((x for x in surroundings(head.file, head.line).loops if x.header == head.line), None)
+        if loop is None or loop.first == loop.last:  # `next(batches)`
+            return True
+        if any((head.file, head.function, n) in lines for n in range(loop.first + 1, loop.last + 1)):
+            return True
+    return False
 
 
 def _caller(case: Case, rank: int, edge: WaitEdge) -> tuple[int | None, bool]:

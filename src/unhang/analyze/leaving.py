@@ -245,7 +245,7 @@ def _goes_on_there(s: Situation, rank: int) -> bool:
 
 
 def caught_in_circle(s: Situation) -> Parted | None:
-    """A rank of a circle of sends and receives that caught an exception in the function from which its peers wait for it.
+    """A rank of a circle of sends and receives, or of waits for a store, that caught an exception in the function from which its peers wait for it.
 
     Not where all of the circle did, and not where they stand in the same call of the same line: then their order is at fault.
     """
@@ -253,7 +253,7 @@ def caught_in_circle(s: Situation) -> Parted | None:
         edges = {r: s.waits.edges_of(r)[0] for r in cycle}
         handled = {r: e for r in cycle if (e := swallowed_by(s, (r,))) is not None and e.handler is not None}
         ways = {(e.kind, e.what.split(" ")[0], stack_path(s.case, r)) for r, e in edges.items()}
-        if len(handled) != 1 or len(ways) < 2 or not any(e.kind == "p2p" for e in edges.values()):
+        if len(handled) != 1 or len(ways) < 2 or not any(e.kind in ("p2p", "store") for e in edges.values()):
             continue
         (rank, error), *_ = handled.items()
         waits = [e for r, e in edges.items() if rank in e.targets]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from unhang.analyze.bindings import Function, Scopes, argument_of, last_name, parameters_of
+from unhang.analyze.bindings import Function, Scopes, argument_of, is_local_namesake, last_name, parameters_of
 from unhang.analyze.bound_names import Bound, file_of
 from unhang.analyze.rank_names import kind_of_name
 from unhang.analyze.trees import imports_beside, tree_of
@@ -231,7 +231,7 @@ class _Judge:
 
     def _call(self, node: ast.Call, scopes: Scopes) -> int:
         name, arguments = last_name(node.func), [*node.args, *(k.value for k in node.keywords)]
-        if _AGREES.search(name) or _ALIKE.fullmatch(name):
+        if _ALIKE.fullmatch(name) or (_AGREES.search(name) and not is_local_namesake(node)):
             return SAME
         if name in _SEEN_HERE:
             return OWN

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from enum import Enum
 from itertools import takewhile
+from typing import NamedTuple
 
 from unhang.analyze.align import Signature, majority, signature
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.overtaking import Overtaking, overtakings
 from unhang.analyze.positions import bare_op
+from unhang.analyze.sides import Side, decided_by_condition, started_ns
 from unhang.analyze.situation import Situation
+from unhang.analyze.source import Condition, around
 from unhang.analyze.streams import Streams, stack_of_call
 from unhang.analyze.trees import line_text
 from unhang.analyze.waits_for import RECEIVES, SENDS, awaited_transfer, unmatched_p2p
-from unhang.model import Case, CollectiveCall, PendingCall, WaitEdge
+from unhang.model import Case, CollectiveCall, Frame, PendingCall, WaitEdge, user_frames
 
 _LEAST_STRETCH = 3
 _MOST_AHEAD = 16
@@ -260,6 +263,23 @@ def wrong_peers(s: Situation) -> tuple[tuple[int, PendingCall, int], ...]:
     return tuple(f for f in found if not new or f[0] in new)
 
 
+def partners_apart(s: Situation) -> dict[int, PendingCall]:
+    """The sends of ranks each of which has begun to send to one peer and to receive from it, where not all pairs are mutual.
+
+    Their order cannot be the reason, as both directions are under way: they do not agree on who exchanges with whom.
+    Only where all ranks that wait crosswise do so.
+    """
+    found: dict[int, PendingCall] = {}
+    for rank in sorted({e.waiter for e in s.waits.edges if e.kind == "p2p"}):
+        calls = unmatched_p2p(s.case, rank)
+        send = next((c for c in calls if c.kind in SENDS), None)
+        receives = [c for c in calls if c.kind in RECEIVES]
+        if send is not None and receives and {c.peer for c in calls} == {send.peer}:
+            found[rank] = send
+    circles = [c for c in s.waits.cycles if len(c) > 2 and found.keys() >= set(c)]
+    return found if circles and len(circles) == len(s.waits.cycles) else {}
+
+
 def with_new_transfer(s: Situation, ranks: Sequence[int]) -> tuple[int, ...]:
     """Those of the ranks that wait in a send or receive with a peer, or in a direction, that they have not had before.
 
@@ -278,3 +298,70 @@ def _is_new(s: Situation, rank: int) -> bool | None:
         return None
     side = SENDS if call.kind in SENDS else RECEIVES
     return not any(c.kind in side and c.peer == call.peer for c in made)
+
+
+class MadeAlone(NamedTuple):
+    """A call that ranks of a circle alone make, since a condition on the rank leads there. `line`: the user's, `gate`: that of the condition, which a library may hold.
+
+    `is_first`: no other member has ever made a call of that group.
+    """
+
+    ranks: tuple[int, ...]
+    call: CollectiveCall
+    line: Frame
+    gate: Frame
+    condition: Condition
+    is_first: bool
+
+
+def made_alone(s: Situation, cycle: tuple[int, ...]) -> MadeAlone | None:
+    """The call of a group that one rank alone has ever made under a condition on its rank, or to which such a condition leads from where the ways part."""
+    return _first_of_its_group(s, cycle) or _led_by_rank(s, cycle)
+
+
+def _first_of_its_group(s: Situation, cycle: tuple[int, ...]) -> MadeAlone | None:
+    table = s.case.calls
+    for stuck in s.stuck:
+        rank = stuck.waiting[0] if len(stuck.waiting) == 1 else -1
+        others = [r for r in stuck.group.ranks if r != rank]
+        if rank not in cycle or any(len(table.rows(rank=r, group=stuck.index)) for r in others):
+            continue
+        stacks = s.case.ranks[rank].stacks if rank in s.case.ranks else ()
+        frames = (*user_frames(stuck.calls[rank].frames or ()), *(f for t in stacks for f in user_frames(t.given)))
+        for frame in frames:
+            by_rank = [c for c in around(frame, started_ns(s.case)).conditions if c.depends_on_rank]
+            if by_rank:
+                return MadeAlone((rank,), stuck.calls[rank], frame, frame, by_rank[-1], is_first=True)
+    return None
+
+
+def _led_by_rank(s: Situation, cycle: tuple[int, ...]) -> MadeAlone | None:
+    """Of a circle whose ranks stand in two places: the one to which a condition on the rank leads, in the program or in a library."""
+    places: dict[tuple[Frame, ...], list[int]] = {}
+    for rank in cycle:
+        stack = s.case.ranks[rank].main_stack if rank in s.case.ranks else None
+        places.setdefault(tuple(reversed(stack.frames)) if stack else (), []).append(rank)
+    if len(places) != 2 or () in places:
+        return None
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*places, strict=False)))
+    one, other = (Side(tuple(ranks), way[shared:]) for way, ranks in places.items())
+    found = decided_by_condition(s.case, one, other)
+    if found is None or found.is_left_out:
+        return None
+    side, against = (one, other) if found.odd == one.ranks else (other, one)
+    line = next((f for f in side.frames[side.frames.index(found.frame) :] if f.is_user), None)
+    rows = s.recorded.fronts.get(side.ranks[0], ())
+    if line is None or not rows or s.case.calls["is_p2p"][rows[0]]:
+        return None
+    call = s.case.calls.call(rows[0])
+    if any(_has_called_in(s.case, r, call, side.frames[0]) for r in against.ranks):
+        return None  # it may come to that call later, on its own way
+    return MadeAlone(side.ranks, call, line, found.frame, found.condition, is_first=False)
+
+
+def _has_called_in(case: Case, rank: int, like: CollectiveCall, at: Frame) -> bool:
+    """Whether a rank has made a call of the same group from the function of a frame."""
+    table = case.calls
+    stacks = {int(i) for i in table["frames"][table.rows(rank=rank, group=table.groups.index(like.group))]}
+    frames = (f for i in stacks if i >= 0 for f in table.stacks[i])
+    return any((f.file, f.function) == (at.file, at.function) for f in frames)

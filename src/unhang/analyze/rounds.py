@@ -65,14 +65,22 @@ def guards_in(frame: Frame, header: int, path: Path) -> Iterator[Condition]:
 def loop_that_differs(case: Case, stayers: Sequence[int], gone: Sequence[tuple[Frame, Loop]]) -> tuple[Frame, Loop]:
     """Of loops that some ranks left, innermost first, the one in which the stayers make a round more.
 
-    Not one that the stayers have just begun: that one of them is begun once more tells of the loop around it. Nor one whose
-    rounds are the same on all ranks by what it goes over, where another may differ.
+    Not one that the stayers have just begun: that one of them is begun once more tells of the loop around it, unless that has
+    the same rounds on all ranks, and the one within need not. Nor one whose rounds are the same on all ranks by what it goes
+    over, where another may differ.
     """
     found, *outer = gone
     for around in outer:
-        if _has_just_begun(case, stayers, *found) or _rounds(found) == SAME < _rounds(around):
+        is_inner = _rounds(found) > SAME == _rounds(around) and not _may_be_left(around)
+        if (_has_just_begun(case, stayers, *found) and not is_inner) or _rounds(found) == SAME < _rounds(around):
             found = around
     return found
+
+
+def _may_be_left(found: tuple[Frame, Loop]) -> bool:
+    """Whether anything in a loop leaves it, or one within, before its end."""
+    node = loop_at(found[0].file, found[1].header)
+    return node is None or any(isinstance(n, ast.Break | ast.Return) for n in ast.walk(node))
 
 
 def rounds_of(frame: Frame, header: int) -> int:

@@ -27,6 +27,27 @@ def _alone(*earlier: str) -> Later:
     )
 
 
+# Where TEST holds, line 6 makes the call before that of line 7.
+_PREPARES = """def main():
+    prepare(data)
+
+def prepare(data):
+    if TEST:
+        unpack(data)
+    dist.barrier(group=b)
+    dist.barrier(group=a)
+"""
+
+
+def _prepares(test: str, earlier: str = "a/barrier@main:2") -> Later:
+    """Rank 0 is in line 6, the others in line 7; `earlier`: what all made before in the group for which rank 0 waits."""
+    there, on = "main:2>prepare:6", "main:2>prepare:7"
+    calls = {0: [earlier, f"a/barrier@{there} !"], **{r: [earlier, f"b/barrier@{on} !"] for r in (1, 2)}}
+    stacks = {0: f"{there}>~comm", **dict.fromkeys((1, 2), f"{on}>~comm")}
+    groups = dict.fromkeys("ab", (0, 1, 2))
+    return make_case(calls, world=3, groups=groups, source=_PREPARES.replace("TEST", test), stacks=stacks)
+
+
 CASES = {
     "collective-order-race": (
         Fires(
@@ -46,6 +67,9 @@ CASES = {
         ),
         Fires(_alone(), (0,), 3, cause="code-divergence"),
         Fires(_alone("b/all_gather[1]@main:4"), (0, 1), None),
+        Fires(_prepares("dist.get_rank() == 0"), (0,), 6, cause="code-divergence"),
+        Fires(_prepares("dist.get_rank() == 0", "a/barrier@main:2>prepare:8"), (0,), 6),  # they may come to it later
+        Fires(_prepares("args.unpack"), (0,), 6),
         Quiet(
             make_case({0: [_MEAN, f"{_COLLECT} !"], 1: [_MEAN, f"{_MEAN} !"]}, world=2),
             "only one rank is known to use the group from two threads",

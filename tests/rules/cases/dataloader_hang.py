@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.rules.cases.calls_disagree import timeouts
-from tests.rules.notation import log_case, make_case
+from tests.rules.notation import Later, log_case, make_case
 from unhang.model import Frame, ThreadStack
 from unhang.testing import Fires, Quiet, path
 
@@ -39,6 +39,28 @@ _COMM = dict.fromkeys((0, 2, 3), "main:10>~backward")
 _LACKS = "".join(f"[rank2] no batch for {n} s (queue empty)\n" for n in (60, 120, 180))
 _OTHERS_WAIT = timeouts(*((r, 64, "ALLREDUCE", 9000) for r in (0, 1, 3))) + "\n"
 
+# Line 3 goes over a generator of the program, line 4 is in that loop, line 5 behind it.
+_READS = """def main():
+    index = {}
+    for number, doc in enumerate(read()):
+        use(number, doc)
+    dist.all_reduce(index)
+
+def read():
+    for _ in range(9):
+        yield fetch()
+"""
+
+
+def _reads(call: str, steps: int = 0) -> Later:
+    """Rank 1 stands in a generator of the program, the others wait at `call`."""
+    calls = {r: [f"all_reduce[8]@{call} !"] for r in (0, 2, 3)}
+    stacks = {**dict.fromkeys((0, 2, 3), f"{call}>~comm"), 1: "main:3>read:9"}
+    return make_case(
+        calls, hang="suspected", stacks=stacks, source=_READS, steps=dict.fromkeys(range(4), steps) if steps else {}
+    )
+
+
 CASES = {
     "dataloader-hang": (
         Fires(log_case(_PASTED), (0,)),
@@ -50,6 +72,9 @@ CASES = {
         Fires(make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: "main:8>~loader"}), (1,), 8),
         Fires(make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: _PICKLES}), (1,), 8),
         Quiet(make_case(_WAIT, hang="suspected", stacks={**_COMM, 1: "main:8>save:40"}), "the rank is in other code"),
+        Fires(_reads("main:4"), (1,), 9),
+        Fires(_reads("main:5", steps=20), (1,), 9),
+        Quiet(_reads("main:5"), "a generator that the program reads before its first step, in a loop without calls"),
         Quiet(
             make_case(
                 {r: ["all_reduce[8]@main:10"] for r in range(4)},

@@ -47,6 +47,28 @@ def _gave_up(times: int) -> Later:
     return make_case(calls, world=3, exits={2: ended("exit", 0, at_s=20)}, more={2: {"handled": tuple(errors)}})
 
 
+# Line 3 reduces; the handler reduces twice, at line 5; line 7 gathers.
+_HALVES = """def main():
+    try:
+        dist.all_reduce(step(batch))
+    except MemoryError:
+        [dist.all_reduce(step(half)) for half in halves(batch)]
+        later = True
+    dist.all_gather(parts, loss)
+"""
+_TOO_LONG = raised(
+    "MemoryError: 2280 positions@main:3>step:40", at_s=-5, handled=True, handler=Frame("train.py", 4, "main")
+)
+
+
+def _halves() -> Later:
+    """Rank 1 handled an exception, made its calls in the handler, and is in another round since; the others gather."""
+    call, gather = "all_reduce[8]@main:3", "all_gather[1]@main:7 !"
+    calls = {1: [call, *["all_reduce[8]@main:5"] * 2, f"{call} !"], **{r: [*[call] * 3, gather] for r in (0, 2)}}
+    stacks = {1: "main:3>~comm", 0: "main:7>~comm", 2: "main:7>~comm"}
+    return make_case(calls, world=3, source=_HALVES, stacks=stacks, handled={1: _TOO_LONG})
+
+
 CASES = {
     "swallowed-exception": (
         Fires(
@@ -68,6 +90,7 @@ CASES = {
             "a rank that did not part from its peers may handle what it likes",
         ),
         Fires(_gave_up(1), (2,), 19, "user-exception"),
+        Fires(_halves(), (1,), 40, "code-divergence"),
         Fires(make_case(_AHEAD, more={1: {"held": _HELD}}), (1,), 30, "user-exception"),
         Quiet(
             make_case(_AHEAD, more={r: {"held": _OTHER} for r in range(4)}),

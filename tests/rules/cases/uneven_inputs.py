@@ -67,19 +67,40 @@ _PIPE = """def main():
 """
 
 
-def _pipe(*received: str) -> Later:
+# What the loop of both roles goes over is set before it, by the test TEST.
+_CHUNKS = """def main(batch, rank):
+    if TEST:
+        parts = list(batch.chunk(4))
+    else:
+        parts = [None] * 4
+    for part in parts:
+        if rank == 0:
+            dist.send(forward(part), 1)
+        else:
+            dist.recv(buffer, 0)
+    dist.barrier()
+"""
+
+
+def _pipe(*received: str, source: str = _PIPE, first: int = 4) -> Later:
     """Rank 0 sends to rank 1 once more, which is in the barrier behind the loop."""
-    sent = [pending("send", peer=1, done=True, where="main:4", index=i) for i in range(3)]
+    send, barrier = f"main:{first}", f"main:{first + 3}"
+    sent = [pending("send", peer=1, done=True, where=send, index=i) for i in range(3)]
     return make_case(
-        {1: ["barrier@main:7 !"]},
+        {1: [f"barrier@{barrier} !"]},
         world=2,
-        source=_PIPE,
+        source=source,
         pending={
-            0: [*sent, pending("send", peer=1, where="main:4", index=4)],
+            0: [*sent, pending("send", peer=1, where=send, index=4)],
             1: [pending("recv", peer=0, done=True, where=x) for x in received],
         },
-        stacks={0: "main:4>~comm", 1: "main:7>~comm"},
+        stacks={0: f"{send}>~comm", 1: f"{barrier}>~comm"},
     )
+
+
+def _chunks(test: str) -> Later:
+    """The same, of parts that are set by a test."""
+    return _pipe(*["main:10"] * 3, source=_CHUNKS.replace("TEST", test), first=8)
 
 
 _STAGES = """def main():
@@ -155,6 +176,23 @@ def _shards(at: int) -> Later:
     done = ["all_reduce[8]@main:6"] * 4
     calls = {0: [*done, "all_reduce[8]@main:6 !"], **{r: [*done, "barrier@main:7 !"] for r in (1, 2)}}
     return make_case(calls, world=3, source=_SHARDS, stacks={0: f"main:6>~comm at={at}"})
+
+
+# Line 4 makes the call, line 5 the barrier behind both loops; all have as many epochs.
+_OF_EPOCHS = """def main(loader):
+    for epoch in range(epochs):
+        for number, batch in enumerate(loader):
+            dist.all_reduce(x)
+    dist.barrier()
+"""
+
+
+def _without_a_batch() -> Later:
+    """Rank 2 has no batch in the last epoch, of which the others are in the first."""
+    done = ["all_reduce[8]@main:4"] * 4
+    calls = {2: [*done, "barrier@main:5 !"], **{r: [*done, "all_reduce[8]@main:4 !"] for r in range(2)}}
+    stacks = {2: "main:5>~comm", **dict.fromkeys(range(2), "main:4>~comm number=0 epoch=1")}
+    return make_case(calls, world=3, source=_OF_EPOCHS, stacks=stacks)
 
 
 # Line 3 makes the calls of a task, line 7 goes over the tasks of a rank; line 9 is behind that.
@@ -297,10 +335,13 @@ CASES = {
         ),
         Fires(_shards(at=0), (0,), 2),  # it has begun another shard
         Fires(_shards(at=16), (0,), 4),  # its shard is longer
+        Fires(_without_a_batch(), (2,), 3),
         Fires(_tasks(), (2,), 7),  # all have as many parameters
         Fires(_mesh(), (0, 1), 5, cause="code-divergence"),
         Fires(_patience(), (0,), 5, cause="rank-exited-early"),
         Fires(_pipe("main:6", "main:6", "main:6"), (1,), 2),
+        Fires(_chunks("rank == 0"), (1,), 3, cause="code-divergence"),  # each role sets its own
+        Fires(_chunks("args.whole"), (1,), 6),  # no test of the roles
         Fires(_stages("main:8"), (1,), 6),
         Fires(_resumed(mine=2, theirs=0), (2,), 2, cause="code-divergence"),
         Fires(_resumed(mine=0, theirs=0), (2,), 4),

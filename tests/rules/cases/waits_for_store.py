@@ -47,6 +47,12 @@ _LEFT: dict[str, Any] = {
     "hang": "suspected",
 }
 
+# The same where rank 0, which waits in the call, has set the keys of the orders.
+_ORDERED = {
+    **_LEFT,
+    "pending": {**_LEFT["pending"], 0: [pending("store_set", done=True, index=4, where="main:50", detail="orders2/4")]},
+}
+
 # Rank 0 sets a key for each step; all wait for the one of step 5, rank 0 too.
 _AWAITED = pending("store_wait", where="main:7", detail="ready/5")
 _READY = {
@@ -93,6 +99,7 @@ CASES = {
             "one of the others does not wait for a message",
         ),
         Fires(make_case(_within_the_fourth_order(), **_LEFT), (2,), 24),
+        Fires(make_case(_within_the_fourth_order(), **_ORDERED), (2,), 24),  # who gives the orders waits for it
         Quiet(
             make_case(
                 _within_the_fourth_order(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.rules.notation import make_case
+from tests.rules.notation import Later, make_case
 from unhang.model import PendingCall
 from unhang.testing import Fires, Quiet, pending
 
@@ -11,6 +11,15 @@ _COMM = dict.fromkeys(range(4), "main:9>~comm")
 
 def _made(kind: str, *peers: int) -> list[PendingCall]:
     return [pending(kind, peer=peer, done=True, where="main:5") for peer in (*peers, *peers)]
+
+
+def _exchanges(*pairs: tuple[int, int]) -> Later:
+    """Rank by rank: (to whom it has begun to send, from whom to receive)."""
+    begun = [[pending("isend", peer=to, where="main:5"), pending("irecv", peer=of, where="main:5")] for to, of in pairs]
+    ranks = range(len(pairs))
+    return make_case(
+        {}, world=len(pairs), pending=dict(zip(ranks, begun, strict=True)), stacks=dict.fromkeys(ranks, "main:6>~comm")
+    )
 
 
 CASES = {
@@ -37,6 +46,11 @@ CASES = {
             ),
             (2,),
             7,
+        ),
+        Fires(_exchanges((1, 1), (2, 2), (0, 0)), (), 5),
+        Quiet(
+            _exchanges((1, 2), (2, 0), (0, 1)),
+            "a ring in which each sends to the next and receives from the one before",
         ),
         Quiet(
             make_case(

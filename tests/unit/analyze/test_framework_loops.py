@@ -81,8 +81,9 @@ def parted(
     )
 
 
-def test_the_one_line_that_asks_the_framework_to_stop_is_named(tmp_path: Path) -> None:
-    (tmp_path / "callbacks.py").write_text(CALLBACK)
+@pytest.mark.parametrize("after", ["", "    trainer.strategy.barrier()\n"])  # a barrier agrees on nothing
+def test_the_one_line_that_asks_the_framework_to_stop_is_named(tmp_path: Path, after: str) -> None:
+    (tmp_path / "callbacks.py").write_text(CALLBACK + after)
     s = parted(tmp_path, 3)
     gone = left_framework(s)
     assert gone is not None
@@ -102,8 +103,11 @@ def test_without_it_the_rounds_are_uneven(tmp_path: Path, world: int) -> None:
     assert first.location.line == 2
 
 
-def test_two_lines_that_ask_for_it_name_none(tmp_path: Path) -> None:
-    (tmp_path / "callbacks.py").write_text(CALLBACK + CALLBACK)
+@pytest.mark.parametrize(
+    "more", [CALLBACK, "    trainer.should_stop = trainer.strategy.reduce_boolean_decision(trainer.should_stop)\n"]
+)
+def test_two_lines_that_ask_for_it_or_one_that_is_agreed_on_name_none(tmp_path: Path, more: str) -> None:
+    (tmp_path / "callbacks.py").write_text(CALLBACK + more)
     gone = left_framework(parted(tmp_path, 3))
     assert gone is not None
     assert gone.stop is None

@@ -59,6 +59,7 @@ def main(model, loader, args):
         dist.broadcast(stop, src=0)
         total = score.detach()
         dist.all_reduce(total)
+        token, everyone = index.gather(-1, choice).item(), comm.gather(score)
         if picked.any():
             kept += 1
         try:
@@ -81,6 +82,8 @@ def main(model, loader, args):
         ("dist.get_world_size() > 1", SAME),
         ("len(even) > 3", SAME),  # its sampler gives all ranks as many
         ("args.verbose", OPEN),
+        ("token == END", OPEN),  # a tensor's own gather
+        ("everyone == END", SAME),
         ("Counter().full()", SAME),
         ("picked.any()", OWN),
         ("len(x) < 4", OWN),

@@ -112,6 +112,8 @@ def _went_on(
 ) -> Found:
     frame, d = user_frames(error.frames)[0], s.divergence
     holder = next((f for f in reversed(d.odd_path if d else ()) if surroundings(f.file, f.line).in_handler), None)
+    has_left = d is not None and d.seq < d.stuck_seq and not _in_its_handler(s, ranks[0])
+    waits_there = holder is not None and not has_left
     words = {
         "who": w.name_ranks(ranks),
         "head": _head(error),
@@ -125,13 +127,13 @@ def _went_on(
         ranks,
         _handled(s, ranks, error),
         words,
-        "ended" if has_ended else "waits in handler" if holder else "went on",
-        ("no call there", "re-raise") if holder else ("decide together", "re-raise"),
+        "ended" if has_ended else "waits in handler" if waits_there else "called in handler" if holder else "went on",
+        ("no call there", "re-raise") if waits_there else ("decide together", "re-raise"),
         s.others(ranks),
         w.location_of(frame),
         w.group_of(d.group) if d else None,
         w.collective_of(d.reference_call, d.seq) if d else None,
-        "user-exception" if holder or has_ended else "",
+        "user-exception" if waits_there or has_ended else "",
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from unhang.analyze.callpath import user_path
 from unhang.analyze.divergence import Divergence
-from unhang.analyze.first_round import Bound, Start, changed_bound, other_start
+from unhang.analyze.first_round import Bound, Start, changed_bound, other_start, set_by_role
 from unhang.analyze.framework_loops import left_framework
 from unhang.analyze.generators import end_of_generator
 from unhang.analyze.leaving import (
@@ -256,9 +257,21 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
     way = None if gone.are_own or gone.other else _way_out_of_transfers(s, gone)
     if way is not None:
         return _by_way_out(found, way, not is_even, how)
+    name, lines = set_by_role(gone.frame.file, gone.loop.header) if not (gone.other or gone.is_collective) else ("", ())
+    if lines:
+        return _by_role(found, name, [replace(header, line=n) for n in lines])
     if rounds_of(gone.frame, gone.loop.header) == SAME:  # not the data: it makes as many rounds on all ranks
         found = replace(found, cause="code-divergence", fixes=("together", "agree"))
     return found if gone.other is None else _of_another_count(found, gone, gone.other)
+
+
+def _by_role(found: Found, name: str, lines: Sequence[Frame]) -> Found:
+    """One loop of all roles goes over what each of them sets for itself: these are not as many."""
+    words = {**found.words, "name": name, "set": w.listed([str(f.line) for f in lines])}
+    return replace(
+        found, cause="code-divergence", words=words, say="set by role/set by role", location=w.location_of(lines[0]),
+        evidence=(*found.evidence, *(x for f in lines for x in w.code_line(f, "rounds"))), fixes=("one count", "agree"),
+    )  # fmt: skip
 
 
 def _way_out_of_transfers(s: Situation, gone: LeftTransfers) -> tuple[Frame, WayOut] | None:

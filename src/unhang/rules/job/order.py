@@ -11,21 +11,22 @@ from unhang.analyze.going_on import not_come
 from unhang.analyze.left_transfers import left_transfers
 from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.order import (
+    MadeAlone,
     is_dispatch_race,
     is_seen_elsewhere,
     is_thread_race,
     left_out,
+    made_alone,
     out_of_order,
+    partners_apart,
     receive_first,
     with_new_transfer,
     wrong_peers,
 )
-from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Condition, around
 from unhang.analyze.streams import stack_path
-from unhang.analyze.waits_for import SENDS, edges_on
-from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, Frame, WaitEdge, user_frames
+from unhang.analyze.waits_for import edges_on
+from unhang.model import EvidenceLine, Fix, Frame, WaitEdge, user_frames
 from unhang.rules import wording as w
 from unhang.rules.advice import EVERY_RANK_CALLS, NO_LONGER_TIMEOUT, SEE_IT, fixes_of, gate_of
 from unhang.rules.base import Found, rule
@@ -43,7 +44,8 @@ def collective_order_race(s: Situation) -> Iterator[Found]:
         yield _race(s, d)
     elif d is None and s.judges_waits:
         for cycle in s.waits.cycles:
-            is_explained = _is_of_another_kind(s, cycle) or wrong_peers(s) or left_out(s, cycle) or left_transfers(s)
+            is_of_partners = bool(partners_apart(s) or wrong_peers(s))
+            is_explained = _is_of_another_kind(s, cycle) or is_of_partners or left_out(s, cycle) or left_transfers(s)
             is_of_stacks = s.standing is not None and any(
                 e.kind == "collective" for r in cycle for e in s.waits.edges_of(r)
             )
@@ -129,11 +131,10 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
     elif not (odd or is_pattern):
         more = " Nothing tells which order is the right one."
     awaited = _awaited(s, culprits, cycle) or edges[0]
-    if (alone := _made_alone(s, cycle)) is not None:
-        return _made_by_its_rank(s, cycle, *alone)
-    kinds = (
-        "point-to-point calls" if p2p else "sends and collectives" if is_mixed else "collectives of different groups"
-    )
+    if (alone := made_alone(s, cycle)) is not None:
+        return _made_by_its_rank(s, cycle, alone)
+    has_p2p = any(e.kind == "p2p" for e in edges)
+    kinds = "point-to-point calls" if p2p else "sends and collectives" if has_p2p else "collectives of different groups"
     words = {
         "ranks": w.name_ranks(cycle),
         "calls": kinds,
@@ -172,40 +173,27 @@ def _from_threads(s: Situation, cycle: tuple[int, ...]) -> bool:
     return any(len(set(table["thread"][table.rank_rows(r)].tolist())) > 1 for r in cycle)
 
 
-def _made_alone(s: Situation, cycle: tuple[int, ...]) -> tuple[CollectiveCall, Frame, Condition] | None:
-    """The call of a group that one rank alone has ever made, from a line that runs by a condition on the rank: no matter of order."""
-    table = s.case.calls
-    for stuck in s.stuck:
-        rank = stuck.waiting[0] if len(stuck.waiting) == 1 else -1
-        others = [r for r in stuck.group.ranks if r != rank]
-        if rank not in cycle or any(len(table.rows(rank=r, group=stuck.index)) for r in others):
-            continue
-        stacks = s.case.ranks[rank].stacks if rank in s.case.ranks else ()
-        frames = (*user_frames(stuck.calls[rank].frames or ()), *(f for t in stacks for f in user_frames(t.given)))
-        for frame in frames:
-            by_rank = [c for c in around(frame, started_ns(s.case)).conditions if c.depends_on_rank]
-            if by_rank:
-                return stuck.calls[rank], frame, by_rank[-1]
-    return None
-
-
-def _made_by_its_rank(
-    s: Situation, cycle: tuple[int, ...], call: CollectiveCall, frame: Frame, condition: Condition
-) -> Found:
-    culprits = (call.rank,)
+def _made_by_its_rank(s: Situation, cycle: tuple[int, ...], alone: MadeAlone) -> Found:
+    culprits, call = alone.ranks, alone.call
     awaited = _awaited(s, culprits, cycle)
     words = {
         "who": w.name_ranks(culprits),
         "call": f"{w.name_call(call)} #{call.seq} of {call.group}",
-        "line": w.place(frame),
-        "test": condition.text,
+        "line": w.place(alone.line if not alone.gate.is_user else alone.gate),
+        "gate": w.place(alone.gate),
+        "wait": w.verb(culprits, "waits", "wait"),
+        "test": alone.condition.text,
         "others": w.name_ranks(s.others(culprits)),
         "what": awaited.what if awaited else "another call",
     }
+    source = w.code_line(alone.gate, f"{w.name_ranks(culprits)} source")
+    is_in_library = not alone.gate.is_user
+    say = "alone" if alone.is_first else "led there by a library" if is_in_library else "led there"
+    fixes: Sequence[str | Fix] = fixes_of(alone.line, alone.condition, w.name_ranks(culprits))
     return Found(
-        0.9, culprits, (*_cycle_lines(s, culprits), *w.code_line(frame, f"{w.name_ranks(culprits)} source")), words, "alone",
-        fixes_of(frame, condition, w.name_ranks(culprits)), s.others(culprits), w.location_of(frame), w.group_of(call.group),
-        w.collective_of(call, call.seq), "code-divergence", condition=gate_of(condition),
+        0.9, culprits, (*_cycle_lines(s, culprits), *source), words, f"{say}/{say}",
+        ("out of the hook",) if is_in_library else fixes, s.others(culprits), w.location_of(alone.line), w.group_of(call.group),
+        w.collective_of(call, call.seq), "code-divergence", condition=gate_of(alone.condition),
     )  # fmt: skip
 
 
@@ -250,118 +238,6 @@ def _with_companions(
 def _path_of_front(s: Situation, rank: int) -> Path:
     rows = s.recorded.fronts.get(rank, ())
     return user_path(s.case.calls.call(rows[0]).frames) if rows else ()
-
-
-@rule("wrong-peer", needs=("ranks",))
-def wrong_peer(s: Situation) -> Iterator[Found]:
-    """Each call with a peer that expects nothing of it, while another rank waits for its rank."""
-    if s.divergence is not None or s.primary_failure is not None or s.late or not s.judges_waits:
-        return
-    for rank, call, waiter in wrong_peers(s):
-        if rank in s.proven:
-            frame = next(iter(call.frames), None)
-            words = {
-                "rank": rank,
-                "call": call.kind,
-                "side": "to" if call.kind in SENDS else "from",
-                "peer": call.peer,
-                "line": w.place(frame),
-                "lead": w.lead(frame),
-                "waiter": waiter,
-            }
-            yield Found(
-                0.92,
-                (rank,),
-                (*(w.waiting_line(e) for e in s.waits.edges[:4]), *w.stack_lines(s.case.ranks.get(rank), 3)),
-                words,
-                victims=s.others((rank,)),
-                location=w.location_of(frame),
-                group=w.group_named(call.group),
-                collective={"op": call.kind, "seq": call.index},
-            )
-
-
-def open_transfers(s: Situation) -> Iterator[CollectiveCall]:
-    """The sends and receives in which ranks without a stack wait."""
-    table = s.case.calls
-    for rows in s.recorded.fronts.values():
-        for row in rows:
-            if table["is_p2p"][row] and table["peer"][row] >= 0:
-                yield table.call(row)
-
-
-def _is_new_partner(table: CollectiveTable, call: CollectiveCall) -> bool:
-    """Whether the rank made this kind of call before, and never with this peer."""
-    if call.rank in table.active_ranks:
-        return False  # its history is not in the dump
-    rows = table.rank_rows(call.rank)
-    is_same = table["is_p2p"][rows] & (table["op"][rows] == table["op"][call.row])
-    peers = table["peer"][rows][is_same & (table["state"][rows] == CallState.COMPLETED)]
-    return len(peers) > 0 and call.peer not in peers.tolist()
-
-
-@rule("new-partner", needs=("calls",))
-def new_partner(s: Situation) -> Iterator[Found]:
-    """Each call with a peer that is new and does not answer."""
-    for call in open_transfers(s) if s.judges_waits and not s.failures else ():
-        is_answered = s.recorded.transfers.get(call.row) is not None
-        if is_answered or call.peer in s.case.out_of_sight or not _is_new_partner(s.case.calls, call):
-            continue
-        if s.departures([call.rank]).get(call.rank) == call.row:
-            path = user_path(call.frames)
-            side = "to" if call.op == "send" else "from"
-            at = f" at {w.place(path[-1])}" if path else ""
-            seen = w.path_line(call.rank, f"{w.name_call(call)} {side} rank {call.peer} (open)", path)
-            yield Found(
-                0.92,
-                (call.rank,),
-                (seen, *map(w.waiting_line, s.waits.edges_of(call.rank)[:2])),
-                {"rank": call.rank, "call": call.op, "side": side, "peer": call.peer, "at": at},
-                victims=s.others((call.rank,)),
-                location=w.location_of(path[-1] if path else None),
-                group=w.group_of(call.group),
-                collective=w.collective_of(call, call.seq),
-            )
-
-
-@rule("transfer-mismatch", needs=("calls",))
-def transfer_mismatch(s: Situation) -> Iterator[Found]:
-    """Each pair of a send and its receive that differ in size or dtype."""
-    seen: set[tuple[int, ...]] = set()
-    for call in open_transfers(s) if s.judges_waits else ():
-        edge = next((e for e in s.waits.edges_of(call.rank) if e.kind == "p2p" and e.mismatch), None)
-        other = s.recorded.transfers.get(call.row)
-        pair = tuple(sorted((call.rank, call.peer or 0)))
-        if edge is not None and other is not None and pair not in seen and edge.targets == (call.peer,):
-            seen.add(pair)
-            yield _mismatch(s, call, s.case.calls.call(other))
-
-
-def _mismatch(s: Situation, call: CollectiveCall, other: CollectiveCall) -> Found:
-    new = s.departures((call.rank, other.rank))
-    culprits = tuple(sorted(new)) if len(new) == 1 else tuple(sorted((call.rank, other.rank)))
-    wrong, right = (call, other) if call.rank == culprits[0] else (other, call)
-    path, is_sure = user_path(wrong.frames), len(culprits) == 1
-    words = {
-        "wrong": f"rank {wrong.rank} called {w.name_call(wrong)}",
-        "right": f"rank {right.rank} called {w.name_call(right)}",
-        "unsure": "" if is_sure else " Nothing tells which side is wrong.",
-    }
-    evidence = (
-        w.path_line(wrong.rank, f"{w.name_call(wrong)} (open)", path),
-        w.path_line(right.rank, f"{w.name_call(right)} (open)", user_path(right.frames)),
-        EvidenceLine("pair", f"rank {wrong.rank} and rank {right.rank} in {wrong.group}"),
-    )
-    return Found(
-        0.9 if is_sure else 0.6,
-        culprits,
-        evidence,
-        words,
-        victims=s.others(culprits),
-        location=w.location_of(path[-1] if path else None),
-        group=w.group_of(wrong.group),
-        collective=w.collective_of(wrong, wrong.seq),
-    )
 
 
 @rule("waits-crosswise")

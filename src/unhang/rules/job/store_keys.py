@@ -28,7 +28,7 @@ def waits_for_store(s: Situation) -> Iterator[Found]:
     yield from (_made_twice(s, stuck) for stuck in s.stuck if _is_made_twice(s, stuck))
     omitted = [_left_out(s, stuck) for stuck in s.stuck if _is_left_out(s, stuck)]
     yield from omitted
-    if (passed := _passed_over(s)) is not None:
+    if not omitted and (passed := _passed_over(s)) is not None:
         yield passed
         return
     waiting = [r for r in s.late if r.activity.kind == "communication" and _waits_for_key(s, r.rank)]

@@ -1,0 +1,146 @@
+"""Rules on sends and receives whose other side is another one, of another size, or nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from unhang.analyze.callpath import user_path
+from unhang.analyze.order import partners_apart, wrong_peers
+from unhang.analyze.situation import Situation
+from unhang.analyze.waits_for import SENDS
+from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, PendingCall, user_frames
+from unhang.rules import wording as w
+from unhang.rules.base import Found, rule
+
+
+@rule("wrong-peer", needs=("ranks",))
+def wrong_peer(s: Situation) -> Iterator[Found]:
+    """Each call with a peer that expects nothing of it, while another rank waits for its rank."""
+    if s.divergence is not None or s.primary_failure is not None or s.late or not s.judges_waits:
+        return
+    if apart := partners_apart(s):
+        yield _apart(s, apart)
+        return
+    for rank, call, waiter in wrong_peers(s):
+        if rank in s.proven:
+            frame = next(iter(call.frames), None)
+            words = {
+                "rank": rank,
+                "call": call.kind,
+                "side": "to" if call.kind in SENDS else "from",
+                "peer": call.peer,
+                "line": w.place(frame),
+                "lead": w.lead(frame),
+                "waiter": waiter,
+            }
+            yield Found(
+                0.92,
+                (rank,),
+                (*(w.waiting_line(e) for e in s.waits.edges[:4]), *w.stack_lines(s.case.ranks.get(rank), 3)),
+                words,
+                "peer",
+                ("right rank",),
+                s.others((rank,)),
+                location=w.location_of(frame),
+                group=w.group_named(call.group),
+                collective={"op": call.kind, "seq": call.index},
+            )
+
+
+def _apart(s: Situation, partners: Mapping[int, PendingCall]) -> Found:
+    """Each of the ranks has begun to send to a peer and to receive from it, and the peer does so with another one."""
+    pairs = w.listed([f"rank {rank} with rank {call.peer}" for rank, call in partners.items()])
+    frame = next(iter(user_frames(next(iter(partners.values())).frames)), None)
+    edges = [e for r in partners for e in s.waits.edges_of(r)]
+    return Found(
+        0.88,
+        (),
+        (*map(w.waiting_line, edges[:6]), *w.code_line(frame, "exchange")),
+        {"ranks": w.name_ranks(tuple(partners)), "pairs": pairs, "line": w.place(frame), "lead": w.lead(frame)},
+        "apart/apart",
+        ("one draw",),
+        location=w.location_of(frame),
+    )
+
+
+def open_transfers(s: Situation) -> Iterator[CollectiveCall]:
+    """The sends and receives in which ranks without a stack wait."""
+    table = s.case.calls
+    for rows in s.recorded.fronts.values():
+        for row in rows:
+            if table["is_p2p"][row] and table["peer"][row] >= 0:
+                yield table.call(row)
+
+
+def _is_new_partner(table: CollectiveTable, call: CollectiveCall) -> bool:
+    """Whether the rank made this kind of call before, and never with this peer."""
+    if call.rank in table.active_ranks:
+        return False  # its history is not in the dump
+    rows = table.rank_rows(call.rank)
+    is_same = table["is_p2p"][rows] & (table["op"][rows] == table["op"][call.row])
+    peers = table["peer"][rows][is_same & (table["state"][rows] == CallState.COMPLETED)]
+    return len(peers) > 0 and call.peer not in peers.tolist()
+
+
+@rule("new-partner", needs=("calls",))
+def new_partner(s: Situation) -> Iterator[Found]:
+    """Each call with a peer that is new and does not answer."""
+    for call in open_transfers(s) if s.judges_waits and not s.failures else ():
+        is_answered = s.recorded.transfers.get(call.row) is not None
+        if is_answered or call.peer in s.case.out_of_sight or not _is_new_partner(s.case.calls, call):
+            continue
+        if s.departures([call.rank]).get(call.rank) == call.row:
+            path = user_path(call.frames)
+            side = "to" if call.op == "send" else "from"
+            at = f" at {w.place(path[-1])}" if path else ""
+            seen = w.path_line(call.rank, f"{w.name_call(call)} {side} rank {call.peer} (open)", path)
+            yield Found(
+                0.92,
+                (call.rank,),
+                (seen, *map(w.waiting_line, s.waits.edges_of(call.rank)[:2])),
+                {"rank": call.rank, "call": call.op, "side": side, "peer": call.peer, "at": at},
+                victims=s.others((call.rank,)),
+                location=w.location_of(path[-1] if path else None),
+                group=w.group_of(call.group),
+                collective=w.collective_of(call, call.seq),
+            )
+
+
+@rule("transfer-mismatch", needs=("calls",))
+def transfer_mismatch(s: Situation) -> Iterator[Found]:
+    """Each pair of a send and its receive that differ in size or dtype."""
+    seen: set[tuple[int, ...]] = set()
+    for call in open_transfers(s) if s.judges_waits else ():
+        edge = next((e for e in s.waits.edges_of(call.rank) if e.kind == "p2p" and e.mismatch), None)
+        other = s.recorded.transfers.get(call.row)
+        pair = tuple(sorted((call.rank, call.peer or 0)))
+        if edge is not None and other is not None and pair not in seen and edge.targets == (call.peer,):
+            seen.add(pair)
+            yield _mismatch(s, call, s.case.calls.call(other))
+
+
+def _mismatch(s: Situation, call: CollectiveCall, other: CollectiveCall) -> Found:
+    new = s.departures((call.rank, other.rank))
+    culprits = tuple(sorted(new)) if len(new) == 1 else tuple(sorted((call.rank, other.rank)))
+    wrong, right = (call, other) if call.rank == culprits[0] else (other, call)
+    path, is_sure = user_path(wrong.frames), len(culprits) == 1
+    words = {
+        "wrong": f"rank {wrong.rank} called {w.name_call(wrong)}",
+        "right": f"rank {right.rank} called {w.name_call(right)}",
+        "unsure": "" if is_sure else " Nothing tells which side is wrong.",
+    }
+    evidence = (
+        w.path_line(wrong.rank, f"{w.name_call(wrong)} (open)", path),
+        w.path_line(right.rank, f"{w.name_call(right)} (open)", user_path(right.frames)),
+        EvidenceLine("pair", f"rank {wrong.rank} and rank {right.rank} in {wrong.group}"),
+    )
+    return Found(
+        0.9 if is_sure else 0.6,
+        culprits,
+        evidence,
+        words,
+        victims=s.others(culprits),
+        location=w.location_of(path[-1] if path else None),
+        group=w.group_of(wrong.group),
+        collective=w.collective_of(wrong, wrong.seq),
+    )
