@@ -17,10 +17,8 @@ from unhang.model.lazy_pattern import lazy_pattern
 # The members of these may bring different amounts, and of the last two another call may be meant.
 UNEVEN_OPS = frozenset({"COALESCED", "ALLTOALL", "ALLTOALL_BASE", "GATHER", "SCATTER", "SEND", "RECV", "UNKNOWN"})
 _BARRIERS = frozenset({"BARRIER", "ALLREDUCE"})
-_TELL_A_WAIT = (
-    *("watchdog.timeout", "watchdog.work", "watchdog.counters", "watchdog.dump_signal", "store.unique_id"),
-    "gloo.timed_out",
-)
+_OF_WATCHDOGS = ("watchdog.timeout", "watchdog.work", "watchdog.counters", "watchdog.dump_signal")
+_TELL_A_WAIT = (*_OF_WATCHDOGS, "store.unique_id", "gloo.timed_out")
 MAX_COUNTER = 1 << 40
 # As large are gradient buckets and shards; two of them may differ by far more than two batches do.
 BUCKET_ELEMENTS = 1 << 16

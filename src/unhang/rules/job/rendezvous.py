@@ -318,7 +318,7 @@ def launcher_misuse(s: Situation) -> Iterator[Found]:
             words = {"what": "several processes claim the same rank", **_doubled_and_missing(doubled)}
             yield found_in(s, doubled[:_MOST_LAST_LINES], 0.88, (), words=words, say="doubled", fixes=("launcher",))
         elif bare := started_bare(s):
-            words = {"what": "the batch script starts one process, and Slurm none", "world": bare[-1]["world_size"]}
+            words = {"world": bare[-1]["world_size"]}
             yield found_in(s, bare, 0.95, (), words=words, say="bare", fixes=("srun",))
         return
     kinds, alone = {e.kind for e in events}, _without_variable(s, events)
