@@ -162,6 +162,9 @@ def is_thread_race(s: Situation, d: Divergence) -> bool:
     begins = {path[0].function for path in (d.odd_path, d.reference_path) if path}
     if len(begins) == 2 and all(begins <= _begins(s, c.rank, group) for c in (d.odd_call, d.reference_call)):
         return "autograd" not in d.odd_call.thread + d.reference_call.thread
+    by_main = {_by_main_thread(s, c, group) for c in (d.odd_call, d.reference_call)}
+    if by_main == {True, False}:
+        return "autograd" not in d.odd_call.thread + d.reference_call.thread
     for call in (d.odd_call, d.reference_call):
         if "autograd" in call.thread:
             continue
@@ -170,6 +173,14 @@ def is_thread_race(s: Situation, d: Divergence) -> bool:
         if names and call.thread not in names and not all("autograd" in n for n in names):
             return True
     return False
+
+
+def _by_main_thread(s: Situation, call: CollectiveCall, group: int) -> bool | None:
+    """Whether the thread that made the rank's first call of all made this one, of a rank that uses the group from other threads, too; else None."""
+    table = s.case.calls
+    first = table["thread"][table.rank_rows(call.rank).start]
+    used = {int(n) for n in table["thread"][table.rows(rank=call.rank, group=group)]}
+    return call.thread == table.threads[int(first)] if len(used) > 1 and int(first) in used else None
 
 
 def _begins(s: Situation, rank: int, group: int) -> set[str]:

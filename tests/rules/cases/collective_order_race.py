@@ -65,6 +65,20 @@ CASES = {
             (0, 1),
             21,
         ),
+        Fires(
+            make_case(
+                {
+                    0: ["barrier@main:5", "gather[1]@~comm thread=saver", "all_reduce[8]@main:10 !"],
+                    **{
+                        r: ["barrier@main:5", "gather[1]@~comm thread=saver", "broadcast[1]@~comm thread=saver !"]
+                        for r in (1, 2)
+                    },
+                },
+                world=3,
+            ),
+            (0,),
+            10,
+        ),
         Fires(_alone(), (0,), 3, cause="code-divergence"),
         Fires(_alone("b/all_gather[1]@main:4"), (0, 1), None),
         Fires(_prepares("dist.get_rank() == 0"), (0,), 6, cause="code-divergence"),

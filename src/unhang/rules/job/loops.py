@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from unhang.analyze.callpath import user_path
+from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_round import Bound, Start, changed_bound, other_start, set_by_role
 from unhang.analyze.framework_loops import left_framework
@@ -107,7 +107,7 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
     assert gone is not None
     is_decided = gone.stop is not None or gone.has_data
     who = gone.leavers if is_decided else d.odd if d.has_majority else gone.stayers
-    where = gone.stop or gone.line
+    where = gone.stop or _below(d.reference_path if gone.stayers == d.reference else d.odd_path, gone.line)
     words = {
         "leavers": w.name_ranks(gone.leavers),
         "stayers": w.name_ranks(gone.stayers),
@@ -134,6 +134,12 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
         w.collective_of(d.reference_call, d.seq),
         cause="code-divergence" if is_decided else "",
     )
+
+
+def _below(path: Path, line: Frame) -> Frame:
+    """The user's line that a framework runs below another one, on the way of those who are still there; that line itself where there is none."""
+    behind = path[path.index(line) + 1 :] if line in path else ()
+    return behind[0] if behind else line
 
 
 def _began_elsewhere(found: Found, d: Divergence, start: Start) -> Found:
