@@ -21,7 +21,7 @@ from unhang.rules.wording import both
 
 _MOST_THREADS = 6
 # What works gets more, also on a machine with ten times the load. Our looks cost the rank itself some of a second.
-_IDLE_SHARE, _LOOKED_AT_SHARE = 0.01, 0.1
+_IDLE_SHARE, _LOOKED_AT_SHARE = 0.01, 0.2
 _IN_A_GROUP = 0.6
 
 
