@@ -216,9 +216,8 @@ def _awaits(s: Situation, late: LateRank) -> str:
 def _away_by_stacks(s: Situation) -> Iterator[Found]:
     """Pasted stacks that show named ranks in a collective and one elsewhere, or a guard against a hang that was lost."""
     doings = doings_of(s)
-    has_driver = any(
-        is_ray_driver(d.frames) for d in doings if not d.ranks
-    )  # it waits for its workers, who may wait for tasks
+    # A driver waits for its workers, of which those that are done wait for their next task.
+    has_driver = any(is_ray_driver(d.frames) for d in doings if not d.ranks)
     away = [d for d in doings if d.kind in ("lock", "user") and d.ranks and d.caller is not None]
     waiting = [d for d in doings if d.ranks and (d.kind == "collective" or (d.kind == "idle" and has_driver))]
     doings = tuple(d for d in doings if d.ranks or not has_driver)
