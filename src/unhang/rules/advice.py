@@ -54,13 +54,17 @@ PAD = Fix(
 _LONGEST = 80
 
 
-def fixes_of(frame: Frame | None, condition: Condition | None, who: str) -> tuple[Fix, ...]:
-    """How the ranks come to the same calls. `condition`: what decides whether the frame's line runs; `who`: the odd ranks."""
+def fixes_of(frame: Frame | None, condition: Condition | None, who: str, made: Sequence[Frame] = ()) -> tuple[Fix, ...]:
+    """How the ranks come to the same calls. `condition`: what decides whether the frame's line runs; `who`: the odd ranks.
+
+    `made`: the way to the call that they left out, on a rank that made it.
+    """
     remedies: tuple[Fix, ...]
     if frame is not None and handles_signal(frame):
         remedies = (_only_a_flag(frame),)
     elif condition is None:
-        remedies = (_find_out(frame, who),)
+        own = _own_backward(made)
+        remedies = (_find_out(frame, who) if own is None else _kept_in_graph(own, who),)
     elif condition.depends_on_rank and (asks_for_the_rank(_gate(condition)) or _ASKED_FOR.search(condition.text)):
         remedies = _for_every_rank(_where(frame), condition)
     else:
@@ -194,6 +198,22 @@ def _only_a_flag(frame: Frame) -> Fix:
         verify="unhang run -- <the same command>: all ranks pass this call",
         undo="revert the edit",
         does="after the round",
+    )
+
+
+def _own_backward(made: Sequence[Frame]) -> Frame | None:
+    """The line of the program's own autograd function, in the backward of which a call was made."""
+    is_autograd = any(f.file.endswith("torch/autograd/function.py") for f in made)
+    return next((f for f in made if is_autograd and f.is_user and f.function == "backward"), None)
+
+
+def _kept_in_graph(backward: Frame, who: str) -> Fix:
+    return Fix(
+        title="Keep the exchange in the graph on every rank",
+        advice=f"{_where(backward)}: this backward runs only where its result needs a gradient. On {who} a tensor had left the graph before "
+        "(an empty batch that is made anew, detach(), no_grad()): let it take the same way on every rank, also where it has no rows",
+        verify="unhang run -- <the same command>: all ranks pass this call",
+        undo="revert the edit",
     )
 
 

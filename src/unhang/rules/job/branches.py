@@ -168,7 +168,8 @@ def _parted(s: Situation, d: Divergence) -> Found:
     decisive = d.by_condition.condition if d.by_condition else deciding(_own_conditions(s, d, frame))
     inside = d.in_library if d.is_decided and not hidden else None
     odd = tuple(sorted({*d.odd, *_odd_in_like_groups(s, d)}))
-    fixes: Sequence[str | Fix] = ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd))
+    made = (d.reference_call.frames or ()) if d.skipped else ()
+    fixes: Sequence[str | Fix] = ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd), made)
     if finalizer := next((f for f in d.odd_path if f.function == "__del__"), None):
         fixes, decisive = (not_in_finalizer(finalizer),), None
     fixes = fixes_inside(frame, inside, w.name_ranks(d.odd), d.skipped) if inside is not None else fixes
