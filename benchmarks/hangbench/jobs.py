@@ -132,7 +132,10 @@ def _run(run: Run, keep: Path | None) -> dict[str, Any]:
         told_at_s = path.stat().st_mtime if path.exists() else None
         row = _row(run, done, report, record, told_at_s)
         if row["score"]["result"] != HIT:
-            row["output"] = done.output.replace(f"{HERE.parents[1]}/", "").replace(f"{folder}/", "")[-_TAIL:]
+            output = done.output
+            for place in (HERE.parents[1], folder, sys.prefix, sys.base_prefix):
+                output = output.replace(f"{place}/", "")
+            row["output"] = output[-_TAIL:]
         return row
 
 
