@@ -209,7 +209,7 @@ def had_come(evidence: RankEvidence) -> bool:
         return False
     if errors and is_communication_error(errors[-1]) and 0 <= end.time_ns - errors[-1].time_ns <= _TELLS_NS:
         return True
-    frames = evidence.main_stack.frames if evidence.main_stack is not None else ()
+    frames = evidence.main_frames
     return any(outer.file.endswith(_WRAPS_CALLS) and _LOGS in inner.file for inner, outer in pairwise(frames))
 
 

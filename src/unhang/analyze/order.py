@@ -159,13 +159,12 @@ def is_thread_race(s: Situation, d: Divergence) -> bool:
     """Whether a call that differs came from another thread than the rank's other calls on the group, or both sides use it from two threads."""
     table = s.case.calls
     group = table.groups.index(d.group)
+    calls = (d.odd_call, d.reference_call)
     begins = {path[0].function for path in (d.odd_path, d.reference_path) if path}
-    if len(begins) == 2 and all(begins <= _begins(s, c.rank, group) for c in (d.odd_call, d.reference_call)):
-        return "autograd" not in d.odd_call.thread + d.reference_call.thread
-    by_main = {_by_main_thread(s, c, group) for c in (d.odd_call, d.reference_call)}
-    if by_main == {True, False}:
-        return "autograd" not in d.odd_call.thread + d.reference_call.thread
-    for call in (d.odd_call, d.reference_call):
+    are_apart = len(begins) == 2 and all(begins <= _begins(s, c.rank, group) for c in calls)
+    if are_apart or {_by_main_thread(s, c, group) for c in calls} == {True, False}:
+        return not any("autograd" in c.thread for c in calls)
+    for call in calls:
         if "autograd" in call.thread:
             continue
         rows = table.rows(rank=call.rank, group=group)

@@ -254,6 +254,12 @@ class RankEvidence:
         """The stack of the main thread, where one was taken."""
         return next((s for s in self.stacks if s.is_main), None)
 
+    @property
+    def main_frames(self) -> tuple[Frame, ...]:
+        """Its frames, innermost first; none where no stack was taken."""
+        stack = self.main_stack
+        return stack.frames if stack is not None else ()
+
 
 MAX_DIGITS = 19
 

@@ -115,8 +115,7 @@ def waits_idly(s: Situation, late: LateRank) -> bool:
 def works_alone(s: Situation, late: LateRank) -> str:
     """The condition that lets only rank 0 do what this rank does, or an empty string."""
     evidence = s.case.ranks.get(late.rank)
-    stack = evidence.main_stack if evidence else None
-    places = [surroundings(f.file, f.line) for f in user_frames(stack.frames if stack else ())]
+    places = [surroundings(f.file, f.line) for f in user_frames(evidence.main_frames if evidence else ())]
     if late.activity.kind == "data":  # the loop has to stand under the condition, not what it goes over
         places = places[next((i for i, place in enumerate(places) if i and place.fetches_next), 0) :]
     found = (place for place in places if place.only_on_rank_zero and late.rank == 0)
@@ -135,8 +134,8 @@ def works_first(s: Situation, late: LateRank) -> WorksFirst | None:
     """Of a rank that went on where the others wait: a condition on the rank lets it by, or a library's `main_process_first`."""
     evidence, waiter = s.case.ranks.get(late.rank), s.case.ranks.get(late.edge.waiter)
     call = _awaited(s, late)[0]
-    mine = evidence.main_stack.frames if evidence and evidence.main_stack else ()
-    theirs = waiter.main_stack.frames if waiter and waiter.main_stack else (call.frames if call else None) or ()
+    mine = evidence.main_frames if evidence else ()
+    theirs = (waiter.main_frames if waiter and waiter.main_stack else call.frames if call else None) or ()
     wait = next((f for f in theirs if f.is_user), None)
     here = next((f for f in mine if wait and (f.file, f.function) == (wait.file, wait.function)), None)
     if wait is None or here is None or here.line <= wait.line:

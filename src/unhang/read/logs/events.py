@@ -31,8 +31,10 @@ def events_of(lines: Iterable[LogLine]) -> tuple[LogEvent, ...]:
     found.sort(key=lambda e: (e.order, e.kind))
     ignored = _ignored(found) if "python.swallowed" in counts else ()
     kept = [e for e in found if e.order not in ignored or e.kind.startswith(_ITSELF)]
-    asked = next((e.order for e in kept if e.kind == "ending.by_script"), None)
-    return tuple(e for e in kept if asked is None or e.order < asked or not _is_own_end(e))
+    if "ending.by_script" not in counts:
+        return tuple(kept)
+    asked = next(e.order for e in found if e.kind == "ending.by_script")
+    return tuple(e for e in kept if e.order < asked or not _is_own_end(e))
 
 
 def _is_own_end(event: LogEvent) -> bool:

@@ -92,7 +92,7 @@ def pass_on_processes(heads: Iterable[Head], book: RankBook) -> None:
         is_bare = head.pid is None and head.rank is None and not head.torch_ranks
         if is_bare and "Process " in head.body and (match := _SPY_HEAD.match(head.body)):
             rank = book.rank_of_pid(int(match[1]))
-        elif not is_bare or not _SPY_PART.match(head.body):
+        elif rank is not None and not (is_bare and _SPY_PART.match(head.body)):
             rank = None
         if rank is not None:
             head.rank = rank

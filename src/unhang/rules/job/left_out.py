@@ -8,7 +8,6 @@ from unhang.analyze.order import left_out
 from unhang.analyze.overtaking import Overtaking
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import around
-from unhang.model import Frame
 from unhang.rules import wording as w
 from unhang.rules.advice import deciding, fixes_of, gate_of, said_plainly
 from unhang.rules.base import Found, rule
@@ -29,6 +28,8 @@ def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
     waits = [e for e in s.waits.edges if (e.kind, e.group, e.seq) == call] if is_shared else [first.edge]
     waiters = tuple(sorted({e.waiter for e in waits}))
     decisive = deciding(around(first.passed).conditions)
+    evidence = s.case.ranks.get(waiters[0])
+    made = evidence.main_frames if evidence else ()
     mine = [e for r in culprits for e in s.waits.edges_of(r)[:1]]
     words = {
         "who": w.name_ranks(culprits),
@@ -52,15 +53,10 @@ def _went_past(s: Situation, found: Sequence[Overtaking]) -> Found:
         (*w.code_line(first.passed, f"rank {waiters[0]} source"), *stacks),
         {**words, "others": w.name_ranks(waiters), **more},
         say,
-        fixes=fixes_of(first.passed, decisive, w.name_ranks(culprits), _way_of(s, waiters)),
+        fixes=fixes_of(first.passed, decisive, w.name_ranks(culprits), made),
         condition=gate_of(decisive),
         victims=s.others(culprits),
         location=w.location_of(first.passed),
         group=w.group_named(first.edge.group),
         collective={"op": first.edge.what.split(" ")[0], "seq": first.edge.seq},
     )
-
-
-def _way_of(s: Situation, waiters: Sequence[int]) -> Sequence[Frame]:
-    evidence = s.case.ranks.get(waiters[0])
-    return evidence.main_stack.frames if evidence and evidence.main_stack else ()

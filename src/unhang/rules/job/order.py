@@ -43,8 +43,8 @@ def collective_order_race(s: Situation) -> Iterator[Found]:
     if d is not None and (is_thread_race(s, d) or (is_dispatch_race(d) and not d.left_loop)):
         yield _race(s, d)
     elif d is None and s.judges_waits:
+        is_of_partners = bool(s.waits.cycles) and bool(partners_apart(s) or wrong_peers(s))
         for cycle in s.waits.cycles:
-            is_of_partners = bool(partners_apart(s) or wrong_peers(s))
             is_explained = _is_of_another_kind(s, cycle) or is_of_partners or left_out(s, cycle) or left_transfers(s)
             is_of_stacks = s.standing is not None and any(
                 e.kind == "collective" for r in cycle for e in s.waits.edges_of(r)

@@ -358,7 +358,7 @@ def _old_addresses(s: Situation) -> Found | None:
 
 def _all_connect(s: Situation) -> bool:
     """Whether the job hangs with all ranks in init_process_group where gloo connects them: all are there, and do not find each other."""
-    stacks = [e.main_stack.frames if e.main_stack else () for e in s.case.ranks.values()]
+    stacks = [e.main_frames for e in s.case.ranks.values()]
     is_all = s.is_hang and bool(stacks) and set(s.case.ranks) == set(s.case.world)
     return is_all and all(
         frames
