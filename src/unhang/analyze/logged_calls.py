@@ -142,10 +142,14 @@ class Watchdogs:
     def positions(self) -> tuple[tuple[TimedOut, ...], ...]:
         """The waits of different ranks in the same call of the same group; of one rank the first wait counts.
 
-        In a job with subgroups only waits whose group is told are compared.
+        In a job with subgroups only waits whose group is told are compared. Versions before 2.0 tell no positions: the first call that
+        is not done is the same on all ranks, as long as there is one group.
         """
         found: dict[tuple[str, int], dict[int, TimedOut]] = {}
         named = {w.group for w in self.timed_out if w.group}
+        if not named and not self.has_subgroups and all(w.seq is None for w in self.timed_out):
+            first = {w.rank: w for w in reversed(self.timed_out) if w.rank is not None}
+            return (tuple(first.values()),) if minority({rank: w.op for rank, w in first.items()}) else ()
         for wait in self.timed_out:
             if wait.seq is not None and wait.rank is not None and (wait.group or not self.has_subgroups):
                 group = wait.group or (next(iter(named)) if len(named) == 1 else "")
@@ -213,9 +217,10 @@ def _rank_of(event: LogEvent) -> int | None:
 
 
 def _numel_of(event: LogEvent) -> int | None:
-    """How many elements a rank brought; older versions tell the shape instead."""
+    """How many elements a rank brought; older versions tell the shape instead, `[]` of a single number."""
     if event["shape"]:
-        return math.prod(int(n) for n in event["shape"].split(",") if n.strip().isdecimal() and len(n) <= MAX_DIGITS)
+        sizes = event["shape"].strip("[]").split(",")
+        return math.prod(int(n) for n in sizes if n.strip().isdecimal() and len(n) <= MAX_DIGITS)
     return event.number("numel_in")
 
 

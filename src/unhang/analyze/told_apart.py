@@ -40,6 +40,13 @@ _SHAPE = lazy_pattern(r"[\[(] ?#(?:, ?#)+,? ?[\])]|\bshape|\bsize", re.IGNORECAS
 _ROUNDS = r"(?:(?:mini|micro)[ -]?)?(?:batch(?:es)?|steps|iterations|rounds|shards|files|chunks)"
 _BEFORE_ROUNDS = lazy_pattern(rf"^ ?(?:[A-Za-z]+ ){{0,2}}{_ROUNDS}\b", re.IGNORECASE)
 _BEHIND_ROUNDS = lazy_pattern(rf"\b(?:num_|n_|number of )?{_ROUNDS}[ :=]{{1,3}}$", re.IGNORECASE)
+_DATA = (
+    r"(?:samples|examples|patches|rows|sequences|prompts|experiences|images|items|documents|records|utterances|graphs)"
+)
+_BEFORE_DATA = lazy_pattern(rf"^ ?(?:[A-Za-z]+ ){{0,2}}{_DATA}\b", re.IGNORECASE)
+_BEHIND_DATA = lazy_pattern(
+    rf"(?:\b(?:num_|n_|number of )?{_DATA}|(?:data|buffer|loader|shard|split)\w{{0,24}})['\")\]]{{0,2}}[ :=]{{1,3}}$", re.IGNORECASE
+)
 _BATCH_NUMBER = lazy_pattern(r"\bbatch(?:[_ ](?:idx|index|number|nr))?[ :=]{1,3}$", re.IGNORECASE)
 _ENDS_PASS = lazy_pattern(
     r"\b(?:validat\w+|evaluat\w+|end of (?:the )?epoch|epoch\b.{0,20}\b(?:end(?:ed|s)?|done|finished|completed?))\b",
@@ -174,7 +181,10 @@ def unlike_numbers(s: Situation) -> Unlike | None:
 
 
 def rounds_apart(s: Situation, odd: Collection[int], others: Collection[int]) -> Sequence[OwnLine]:
-    """The last lines, in the same words, of ranks that also stand apart in their calls, and of the others: each side has one number of rounds, and not the same."""
+    """The last lines, in the same words, of ranks that also stand apart in their calls, and of the others: each side has one number of rounds, and not the same.
+
+    The amounts of data of the others may differ as well, if all are larger, or all smaller.
+    """
     of_ranks = by_rank(before_the_wait(s))
     last: dict[str, dict[int, OwnLine]] = {}
     for rank in (*odd, *others):
@@ -186,10 +196,22 @@ def rounds_apart(s: Situation, odd: Collection[int], others: Collection[int]) ->
         first = told[min(odd)]
         for place, before in enumerate(first.words.split("#")[:-1]):
             mine, theirs = ({told[r].values[place] for r in side} for side in (odd, others))
-            counts = _counts_rounds(first, place) or _BATCH_NUMBER.search(before)
-            if counts and len(mine) == len(theirs) == 1 and mine != theirs:
+            is_amount = _counts_data(first, place) and all(v.isdecimal() for v in mine | theirs)
+            counts = is_amount or _counts_rounds(first, place) or _BATCH_NUMBER.search(before)
+            is_apart = len(mine) == len(theirs) == 1 and mine != theirs
+            if (counts and is_apart) or (is_amount and _are_beyond(set(map(int, mine)), set(map(int, theirs)))):
                 return [told[r] for r in sorted(told)]
     return ()
+
+
+def _are_beyond(mine: Collection[int], theirs: Collection[int]) -> bool:
+    return max(mine) < min(theirs) or min(mine) > max(theirs)
+
+
+def _counts_data(line: OwnLine, place: int) -> bool:
+    """Whether a number of a line is the amount of data that a rank has."""
+    parts = line.words.split("#")
+    return bool(_BEFORE_DATA.search(parts[place + 1]) or _BEHIND_DATA.search(parts[place]))
 
 
 def _counts_rounds(line: OwnLine, place: int) -> bool:

@@ -19,6 +19,7 @@ MAX_STACKS = 4096
 _FAULT_NAMES = {"Current thread": "MainThread", "Stack": "MainThread", "Thread": "of faulthandler"}
 _FATAL = "Fatal Python error: "
 BY_WATCHDOG = "Aborted"  # so it ends a process whose collective timed out
+_BY_OTHERS = ("", BY_WATCHDOG, "Terminated")
 _STILL_PRINTED = 2
 MAX_FRAMES = 400
 _RANKS = r"(?P<first>\d{1,7})(?:\s?(?:-|to|\.\.)\s?(?P<last>\d{1,7}))?(?P<more>(?:,\s?\d{1,7})+)?"
@@ -102,6 +103,8 @@ def pasted_stacks(lines: Sequence[LogLine]) -> tuple[PastedStack, ...]:
                 _finish(current, found)
                 current = opened[who] = _Open(f"rank {line.rank}", (line.rank,))
             current.is_printed = thread.re is _FAULT_THREAD
+            if current.is_printed and name == "MainThread":
+                _finish_earlier(current, found)
             current.threads.append((name, [], line, order))
         elif frame := _frame(text, bool(current.threads or current.label)):
             if current.is_spy and not current.threads:
@@ -135,7 +138,7 @@ def of_the_wait(
         for stack in last.values()
         if not stack.is_printed
         or (stack in alone and not moves and not stack.fatal)
-        or (is_hang and stack.fatal in ("", BY_WATCHDOG) and not went_on(moves, stack.order, stack.line.source.path))
+        or (is_hang and stack.fatal in _BY_OTHERS and not went_on(moves, stack.order, stack.line.source.path))
     ]
 
 
@@ -194,6 +197,15 @@ def _is_part(text: str) -> bool:
     """Lines between frames that do not end a stack: py-spy's head, local variables, dots."""
     bare = text.strip()
     return bare.startswith(("Python v", "Arguments:", "Locals:", "...", "[")) or text.startswith("        ")
+
+
+def _finish_earlier(current: _Open, found: list[PastedStack]) -> None:
+    """Of processes that print their stacks one behind the other without a line between, each has one current thread, mostly its last."""
+    ends = [i for i, (name, *_) in enumerate(current.threads) if name == "MainThread"]
+    if ends:
+        _finish(replace(current, threads=current.threads[: ends[0] + 1]), found)
+        current.threads = current.threads[ends[0] + 1 :]
+        current.fatal = ""
 
 
 def _finish(current: _Open, found: list[PastedStack]) -> None:

@@ -69,6 +69,7 @@ _GENERIC = (
     "ddp.ready_twice",
     "ddp.static_graph",
     "shm.errno_28",  # a full disk as well
+    "files.gone_while_deleting",  # only where two ranks delete, see `filesystem-race`
     "failure.",
     "catalogue.",  # see `is_not_of_the_program`
 )

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from unhang.analyze.failures import is_timeout
 from unhang.analyze.first_errors import SeenError, errors_of
+from unhang.analyze.going_on import missing_by_lines
 from unhang.analyze.leaving import destroyed_before, swallowed_by
 from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of, is_ray_driver
 from unhang.analyze.situation import LateRank, Situation
@@ -100,7 +101,9 @@ def _fetching_by_stacks(s: Situation) -> Iterator[Found]:
         return
     if len({d.ranks for d in fetching}) > max(1, len(others)):
         return
-    ranks, caller = tuple(sorted({r for d in fetching for r in d.ranks})) or only_rank(s), fetching[0].caller
+    named, caller = tuple(sorted({r for d in fetching for r in d.ranks})), fetching[0].caller
+    missing = missing_by_lines(s) if not named else None
+    ranks = named or only_rank(s) or (missing[0] if missing and len(missing[0]) == len(fetching) == 1 else ())
     words = {
         "who": name_or(ranks, "a rank"),
         "at": f" at {w.place(caller)}" if caller else "",

@@ -116,7 +116,7 @@ def _apart(s: Situation, waits: Sequence[TimedOut], values: dict[int, object], w
     threads, rounds = (threads_apart(s, odd, others), rounds_apart(s, odd, others)) if odd else ({}, ())
     is_uneven = begins_epoch or bool(rounds)
     return Found(
-        0.85 if odd else 0.75,
+        0.85 if odd and waits[0].seq is not None else 0.75,
         odd,
         (*quote(lines_of(waits)), *quote_own(rounds)),
         {"sides": sides, "what": what, "told": rounds[0].said[:MOST_WORDS] if rounds else "", **threads},
