@@ -45,7 +45,8 @@ _DATA = (
 )
 _BEFORE_DATA = lazy_pattern(rf"^ ?(?:[A-Za-z]+ ){{0,2}}{_DATA}\b", re.IGNORECASE)
 _BEHIND_DATA = lazy_pattern(
-    rf"(?:\b(?:num_|n_|number of )?{_DATA}|(?:data|buffer|loader|shard|split)\w{{0,24}})['\")\]]{{0,2}}[ :=]{{1,3}}$", re.IGNORECASE
+    rf"(?:\b(?:num_|n_|number of )?{_DATA}|(?:data|buffer|loader|shard|split)\w{{0,24}})['\")\]]{{0,2}}[ :=]{{1,3}}$",
+    re.IGNORECASE,
 )
 _BATCH_NUMBER = lazy_pattern(r"\bbatch(?:[_ ](?:idx|index|number|nr))?[ :=]{1,3}$", re.IGNORECASE)
 _ENDS_PASS = lazy_pattern(

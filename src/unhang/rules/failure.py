@@ -58,7 +58,10 @@ SPECIAL = (
     Named("cause.no_parameters"),
 )
 _KERNEL_OOM = re.compile(r"oom[-_ ]?kill|Out of memory: Killed process|Memory cgroup out of memory", re.IGNORECASE)
-_NO_PICKLE = re.compile(r"UnpicklingError|EOFError: Ran out of input|pickle data was truncated")
+_NO_PICKLE = re.compile(
+    r"UnpicklingError|EOFError: Ran out of input|pickle data was truncated"
+    r"|Trying to create tensor with negative dimension|Storage size calculation overflowed|invalid load key"
+)
 _UNPICKLES = frozenset({"_tensor_to_object", "all_gather_list", "all_gather_object", "broadcast_object_list", "gather_object",
                         "broadcast_object", "recv_object_list", "scatter_object_list"})  # fmt: skip
 NO_WORDS: Mapping[str, object] = {}
@@ -268,7 +271,7 @@ def _is_of_the_program(error: RaisedError) -> bool:
 
 
 def is_of_objects(first: FirstException) -> bool:
-    """Whether what another rank sent could not be unpickled: another object than the one that was awaited, or a tensor."""
+    """Whether what another rank sent could not be unpickled, or has no size that can be: another object than the one that was awaited, or a tensor."""
     return bool(_NO_PICKLE.search(first.text)) and any(f.function in _UNPICKLES for f in first.error.frames)
 
 

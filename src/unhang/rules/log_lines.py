@@ -11,6 +11,7 @@ from typing import Any
 
 from unhang.analyze.failures import is_communication_error
 from unhang.analyze.first_errors import errors_of, ranks_of
+from unhang.analyze.log_progress import elapsed_s
 from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent, LogLine, RaisedError
@@ -23,6 +24,7 @@ MAX_QUOTED = 6
 MAX_QUOTE = 300
 MOST_WORDS = 100
 _MOST_NODES = 3
+_LEAST_QUIET_S, _LEAST_LIMIT_S, _MOST_OF = 600, 300, 0.5
 _BARE = re.compile(r"\+ (?:\w+=\S* )*(?:\S*/)?python")
 _TOLD_TO_END = (None, 0, -15, -9)
 
@@ -119,6 +121,19 @@ def seconds_between(first: LogEvent, last: LogEvent) -> float:
     """Seconds between two lines, by the times that they tell in words, else by their stamps; 0 where one has neither."""
     since, until = _time_of(first), _time_of(last)
     return (until - since).total_seconds() if since and until else 0.0
+
+
+def stood_before(s: Situation, moves: Sequence[LogEvent], end: LogEvent) -> bool:
+    """Whether a job did nothing for most of its time before its end at a limit.
+
+    By the stamp of its last move; without stamps its bars had run for less than any limit that somebody sets.
+    """
+    first = next((e for e in s.events if e.time_ns is not None), None)
+    if moves[-1].time_ns is not None and first is not None:
+        return seconds_between(moves[-1], end) > max(_LEAST_QUIET_S, _MOST_OF * seconds_between(first, end))
+    bars = [e for e in moves if e["elapsed"]]
+    ran = {e.text.partition("%|")[0].rstrip("0123456789 "): elapsed_s(e) or 0 for e in bars}
+    return bool(bars) and bars[-1].order == moves[-1].order and sum(ran.values()) < _LEAST_LIMIT_S
 
 
 def _time_of(event: LogEvent) -> datetime | None:

@@ -16,6 +16,22 @@ def timeouts(*waits: tuple[int, int, str, int]) -> str:
     return "\n".join(_LINE.format(*wait) for wait in waits)
 
 
+_OLD = (
+    "[E ProcessGroupNCCL.cpp:566] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(OpType={1}, Timeout(ms)=1800000) "
+    "ran for 1800391 milliseconds before timing out."
+)
+
+
+def _old(*ops: str) -> str:
+    """A log of a version that tells no positions: the operation of each rank."""
+    return "\n".join(_OLD.format(rank, op) for rank, op in enumerate(ops))
+
+
+_SHAPES = timeouts((0, 9, "ALLREDUCE", 900), (1, 9, "ALLREDUCE", 1), (2, 9, "ALLREDUCE", 900)).replace(
+    "NumelIn=900, NumelOut=900", "TensorShape=[30, 30]"
+)
+_KEPT = "\n".join(f"kept {n} samples (cuda:{rank})" for rank, n in enumerate((20816, 20848, 20838, 20912)))
+
 CASES = {
     "calls-disagree": (
         Fires(
@@ -30,6 +46,14 @@ CASES = {
         Fires(log_case(timeouts((3, 9, "ALLREDUCE", 2106881), (7, 9, "BROADCAST", 5056))), (7,), cause="uneven-inputs"),
         Fires(log_case(timeouts((0, 9, "ALLREDUCE", 4311252), (1, 9, "ALLREDUCE", 90000))), ()),
         Fires(log_case(timeouts((0, 9, "BROADCAST", 24084544), (1, 9, "BROADCAST", 64))), ()),
+        Fires(log_case(_SHAPES.replace("NumelIn=1, NumelOut=1", "TensorShape=[]")), (1,)),
+        Fires(log_case(_old("BROADCAST", "BROADCAST", "BROADCAST", "ALLREDUCE")), (3,)),
+        Fires(
+            log_case(f"{_KEPT}\n{_old('BROADCAST', 'BROADCAST', 'BROADCAST', 'ALLREDUCE')}"),
+            (3,),
+            cause="uneven-inputs",
+        ),
+        Quiet(log_case(_old("BROADCAST", "BROADCAST", "ALLREDUCE", "ALLREDUCE")), "two halves may be two groups"),
         Quiet(
             log_case(
                 timeouts((0, 9, "ALLREDUCE", 9))

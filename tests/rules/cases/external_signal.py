@@ -28,6 +28,8 @@ _ENDED: dict[str, Any] = {"hang": None, "exit_code": 143}
 
 _LIMIT = "slurmstepd: error: *** JOB 494583 ON node-a CANCELLED AT 2024-04-20T09:09:37 DUE TO TIME LIMIT ***"
 
+_BARS = "\n".join(f"Epoch 0: {n}%|#| {n}/100 [{{0}}:{n:02}<{{0}}:50, 1.00it/s, loss=2.7]" for n in range(1, 41, 3))
+
 CASES = {
     "external-signal": (
         Fires(log_case(_TERM), ()),
@@ -36,6 +38,7 @@ CASES = {
             log_case("torch.distributed.elastic.multiprocessing.api.SignalException: Process 8401 got signal: 1"), ()
         ),
         Fires(log_case(_LIMIT), ()),
+        Fires(log_case(f"{_BARS.format('11:54')}\n{_LIMIT}"), ()),
         Fires(
             make_case(
                 {}, errors=_LOST, exits={1: ended("signal", -15, at_s=10.1), 0: _EXIT, 2: _EXIT, 3: _EXIT}, **_ENDED
@@ -67,6 +70,7 @@ CASES = {
             "a rank that failed by itself, and has not ended yet",
         ),
         Quiet(log_case(_HUNG), "somebody ended a job that hung"),
+        Quiet(log_case(f"{_BARS.format('00')}\n{_LIMIT}"), "it had not moved for most of its time: it may have hung"),
         Quiet(log_case("[rank2]: ValueError: x\n" + _TERM), "one node ends the others because a rank failed"),
         Quiet(log_case(_TERM.replace("15", "2")), "somebody pressed Ctrl-C, mostly because it hung"),
     ),

@@ -14,9 +14,19 @@ Traceback (most recent call last):
 _pickle.UnpicklingError: invalid load key, '\\x00'.
 """
 
+_SIZE = """\
+Traceback (most recent call last):
+  File "/w/train.py", line 12, in main
+    for batch in loader:
+  File "/v/site-packages/torch/distributed/distributed_c10d.py", line 2603, in broadcast_object_list
+    object_tensor = torch.empty(
+RuntimeError: Trying to create tensor with negative dimension -686245457367107674: [-686245457367107674]
+"""
+
 CASES = {
     "objects-disagree": (
         Fires(log_case(_GATHERED), (), 174),
+        Fires(log_case(_SIZE), (), 12),
         Quiet(log_case(_GATHERED.replace("all_gather_list", "load_cache")), "a file that cannot be unpickled"),
         Quiet(
             log_case("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20 MiB\n" + _GATHERED),

@@ -11,15 +11,24 @@ _DIFFERS = (
 
 _OFI = "register_rail_mr_buffer:617 NCCL WARN NET/OFI Unable to register memory (type = 2) for device 4. RC: -22, Error: Invalid argument"
 
+_WARNED = """\
+NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation.
+Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    model = DDP(model)
+"""
+
 CASES = {
     "version-mismatch": (
         Fires(log_case(_DIFFERS), ()),
         Fires(log_case("ImportError: /opt/env/lib/libtorch_cuda.so: undefined symbol: ncclCommRegister"), ()),
         Fires(log_case(_OFI), ()),
+        Fires(log_case(f"{_WARNED}RuntimeError: NCCL Error 1: unhandled cuda error"), ()),
         Quiet(log_case("NCCL version 2.19.3+cuda12.3\nNCCL version 2.19.3+cuda12.3"), "one version"),
         Quiet(
             log_case("NCCL error in: ProcessGroupNCCL.cpp:1727, internal error, NCCL version 2.19.3"),
             "a version is no fault",
         ),
+        Quiet(log_case(f"{_WARNED}KeyError: 'lr'"), "what failed is no call of CUDA"),
     ),
 }

@@ -25,7 +25,7 @@ from unhang.rules.failure import (
     name_or,
 )
 from unhang.rules.late import driver
-from unhang.rules.log_lines import found_in, quote, ranks_in, seconds_between
+from unhang.rules.log_lines import found_in, quote, ranks_in, seconds_between, stood_before
 
 # Signals that say what went wrong in the process itself; SIGABRT is how gloo and the watchdog end a process, too.
 _OF_ITS_OWN = (-4, -8, -11)
@@ -214,12 +214,12 @@ def _came_from_outside(s: Situation) -> Sequence[LogEvent]:
 
 
 def _stood_still(s: Situation, ended: Sequence[LogEvent]) -> bool:
-    """Whether a scheduler, at the end of the job's time or without a reason, ended a job that had begun and never moved: that may have hung."""
+    """Whether a scheduler, at the end of the job's time or without a reason, ended a job that had begun and had not moved for most of its time: that may have hung."""
     limits = all(e.kind == "ending.cancelled" and (not e["why"] or _OF_TIME.search(e["why"])) for e in ended)
     told = sum(bool(line.text.strip()) for line in s.case.log[: ended[0].order])
-    moves = (e for e in s.events if (e.is_progress and e["percent"] != "100") or e.kind == "work.saved")
-    moved = any(e.order < ended[0].order for e in moves)
-    return limits and not moved and told >= _HAS_BEGUN
+    moves = [e for e in s.events if (e.is_progress and e["percent"] != "100") or e.kind == "work.saved"]
+    moves = [e for e in moves if e.order < ended[0].order]
+    return limits and told >= _HAS_BEGUN and (not moves or stood_before(s, moves, ended[0]))
 
 
 @rule("stopped-by-signal")

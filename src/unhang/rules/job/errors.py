@@ -54,6 +54,9 @@ from unhang.rules.log_lines import (
 
 _OF_DEVICE_MEMORY = ("oom.device", "oom.device_library", "nccl.cuda_oom")
 _WORK_IN_MEMORY = ("work.preparing", "oom.loading")
+_LOADS = re.compile(
+    r"(?i)\b(?:(?:re|pre|down)?load|read|cach|prepar|preprocess|tokeni[sz]|packing|map\b|generating \w+ split)"
+)
 _KILLED = (-9, 137)
 # Families whose lines say that something failed, but not what; all others name a cause that has a rule of its own.
 _GENERIC = (
@@ -231,7 +234,11 @@ def _killed_while_loading(s: Situation) -> tuple[LogEvent, ...]:
     if not before:
         return tuple(e for e in deaths if e.kind == "elastic.worker_failed")
     last = [e for e in before if e.order == before[-1].order]
-    return (last[0], *deaths) if any(e.kind in _WORK_IN_MEMORY for e in last) else ()
+    loads = (
+        e.kind in _WORK_IN_MEMORY or (e.kind == "progress.bar" and _LOADS.search(e.text.partition("%|")[0]))
+        for e in last
+    )
+    return (last[0], *deaths) if any(loads) else ()
 
 
 _PLUMBING = re.compile(

@@ -12,6 +12,7 @@ from unhang.analyze.first_errors import errors_of
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import Case, LogEvent, RankEvidence
+from unhang.model.lazy_pattern import lazy_pattern
 from unhang.read.stack_texts import START as TRACEBACK
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
@@ -177,14 +178,15 @@ def gpu_visibility(s: Situation) -> Iterator[Found]:
 
 
 _NAMED = ("version.nccl_differs", "version.symbol_missing", "version.cuda_differs")
+_OF_CUDA = lazy_pattern(r"unhandled cuda error|no kernel image|CUDA error|Cuda failure")
 
 
 @rule("version-mismatch")
 def version_mismatch(s: Situation) -> Iterator[Found]:
     """Lines that name it, else nodes of a failed job that print other versions."""
-    events = s.events.of(*_NAMED, "version.ofi_register") or _other_versions(s)
+    events = s.events.of(*_NAMED, "version.ofi_register") or _lacks_code(s) or _other_versions(s)
     if events:
-        confidence = sure_beside(s, 0.96 if any(e.kind in _NAMED for e in events) else 0.7)
+        confidence = sure_beside(s, 0.96 if any(e.kind in (*_NAMED, "version.no_code_for") for e in events) else 0.7)
         say = "inferred" if all(e.kind == "version.nccl" for e in events) else "named"
         words = {"what": next(filter(None, map(_unfit, events)), "") or _printed(events)}
         yield found_in(s, events, confidence, (), words=words, say=say)
@@ -199,9 +201,18 @@ def _unfit(e: LogEvent) -> str:
         return f"a library was built for another version: {e['symbol']} is missing"
     if e.kind == "version.cuda_differs":
         return "libraries were built for different versions of CUDA"
+    if e.kind == "version.no_code_for":
+        return f"this build of torch holds no code for the devices (sm_{e['sm']})"
     if e.kind == "version.ofi_register":
         return "the OFI plugin of NCCL cannot register memory (-22): plugin, libfabric and NCCL do not fit"
     return ""
+
+
+def _lacks_code(s: Situation) -> Sequence[LogEvent]:
+    """Torch's warning, if the first that failed is a call of CUDA: what needs no kernel of its own may work."""
+    first = first_exception(s)
+    warned = s.events.of("version.no_code_for")
+    return warned if warned and first is not None and _OF_CUDA.search(first.text) else ()
 
 
 def _printed(events: Sequence[LogEvent]) -> str:
