@@ -117,6 +117,12 @@ def ranks_of_pids(s: Situation, events: Iterable[LogEvent]) -> tuple[int, ...]:
     return tuple(sorted({rank for rank in named if rank is not None}))
 
 
+def rank_of_actor(s: Situation) -> tuple[int, ...]:
+    """The rank of the one actor that Ray says has died, where its name tells it: verl counts the workers of its first group of machines."""
+    ranks = {n for e in s.events.of("ending.ray_actor") if (n := e.number("rank" if e["rank"] else "rank_")) is not None}
+    return tuple(ranks) if len(ranks) == 1 else ()
+
+
 def seconds_between(first: LogEvent, last: LogEvent) -> float:
     """Seconds between two lines, by the times that they tell in words, else by their stamps; 0 where one has neither."""
     since, until = _time_of(first), _time_of(last)

@@ -25,7 +25,7 @@ from unhang.rules.failure import (
     name_or,
 )
 from unhang.rules.late import driver
-from unhang.rules.log_lines import found_in, quote, ranks_in, seconds_between, stood_before
+from unhang.rules.log_lines import found_in, quote, rank_of_actor, ranks_in, seconds_between, stood_before
 
 # Signals that say what went wrong in the process itself; SIGABRT is how gloo and the watchdog end a process, too.
 _OF_ITS_OWN = (-4, -8, -11)
@@ -94,7 +94,7 @@ def _crash_in_log(s: Situation) -> Found | None:
     lines = [e for e in s.events.of(*_CRASH_LINES) if _is_crash(e) and not _is_end_of_wait(e, waited)]
     if end is None and not lines:
         return None
-    ranks = (rank,) if rank is not None else ranks_in(lines)
+    ranks = (rank,) if rank is not None else ranks_in(lines) or rank_of_actor(s)
     seen = [] if end is None else [EvidenceLine(f"rank {rank} exit", f"code {end.code}, seen by the launcher")]
     is_felt = s.events.has(*_PEER_LOST) or any(is_communication_error(e.error) for e in errors_of(s))
     return Found(
