@@ -22,6 +22,10 @@ _LEFT = lazy_pattern(
     r"|leaving (?:the )?(?:train|fit|main|run|loop|epoch)\w*\b|exit(?:ed|s)? (?:with )?(?:code )?0\b|good ?bye\b|bye\b)",
     re.IGNORECASE,
 )
+_OF_THE_TEST = lazy_pattern(
+    r"\btest(?:ing)?[ _-](?:set[ _-])?(?:loss|acc\w*|error\w*|scores?|results?|metrics?|wer|cer|f1|auc|m?ap|ppl|bleu)\b",
+    re.IGNORECASE,
+)
 _NAMED_COUNT = lazy_pattern(
     r"\b(?:step|iter(?:ation)?|(?:mini|micro)?-?batch(?:[ _]idx)?|sample|example|update)s?(?:[ _](?:no|num|number|idx|index))?[ .:=#\[(]{1,3}(\d{1,9})(?![\d.]*\d\.)",
     re.IGNORECASE,
@@ -82,13 +86,19 @@ def _end_among(s: Situation, lines: Sequence[OwnLine]) -> tuple[OwnLine, bool] |
     begun = {e.order for e in s.events.of("ending.destroying")}
     if any(x.order in begun and not _LEFT.search(x.said) for x in last):
         return None
-    at = [(x, bool(_LEFT.search(x.said))) for x in last if _LEFT.search(x.said) or is_last_word(x.said)]
+    ends = (x for x in last if _LEFT.search(x.said) or is_last_word(x.said) or _is_first_result(x, lines))
+    at = [(x, bool(_LEFT.search(x.said))) for x in ends]
     found = next((x for x in reversed(at) if x[1]), at[-1] if at else None)
     if found is None:
         return None
     after = [e for e in s.events if e.order > found[0].order and e.order <= lines[-1].order]
     moves = any(e.is_progress or e.kind in ("work.saving", "work.preparing", "work.evaluating") for e in after)
     return None if moves else found
+
+
+def _is_first_result(line: OwnLine, lines: Sequence[OwnLine]) -> bool:
+    """Whether it tells of the test set for the first time, as is done once, behind the training."""
+    return bool(_OF_THE_TEST.search(line.said)) and [x.words for x in lines].count(line.words) == 1
 
 
 def counted_past(s: Situation) -> Told | None:

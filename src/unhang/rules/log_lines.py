@@ -119,7 +119,9 @@ def ranks_of_pids(s: Situation, events: Iterable[LogEvent]) -> tuple[int, ...]:
 
 def rank_of_actor(s: Situation) -> tuple[int, ...]:
     """The rank of the one actor that Ray says has died, where its name tells it: verl counts the workers of its first group of machines."""
-    ranks = {n for e in s.events.of("ending.ray_actor") if (n := e.number("rank" if e["rank"] else "rank_")) is not None}
+    ranks = {
+        n for e in s.events.of("ending.ray_actor") if (n := e.number("rank" if e["rank"] else "rank_")) is not None
+    }
     return tuple(ranks) if len(ranks) == 1 else ()
 
 

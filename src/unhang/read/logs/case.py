@@ -113,7 +113,7 @@ def _hinted_world(events: Sequence[LogEvent]) -> int | None:
     """
     highest = max((e.rank for e in events if e.rank is not None), default=0)
     hints = [e for e in events if e.kind == "launchers.world_hint"]
-    told = {n for e in hints for name in ("size", "size_", "tasks") if (n := e.number(name)) is not None}
+    told = {n for e in hints for name in ("size", "size_", "tasks", "started") if (n := e.number(name)) is not None}
     if not any(e.kind == "launchers.per_node" for e in events):
         told |= {n for e in hints if (n := e.number("variable")) is not None}
     sizes = (e.number("group_size") or 0 for e in events if e.kind == "nccl.init_complete")

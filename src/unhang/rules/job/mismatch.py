@@ -51,7 +51,7 @@ _OF_DATA, _OF_THE_PROGRAM = ((first, SEE_IT, NO_LONGER_TIMEOUT) for first in (EQ
 # Files of FSDP and ZeRO that gather parameters and scatter gradients: what they gather is a module, not the program's data.
 _OF_SHARDS = re.compile(r"/distributed/fsdp/|/fairscale/nn/data_parallel/|/deepspeed/runtime/zero/")
 _LEAST_DONE = 2
-_MOST_TENSORS = 200
+_MOST_TENSORS, _TWO = 200, 2
 _EARLIER = 0.6
 _SAME_CHARACTERS = 40
 
@@ -296,7 +296,7 @@ def _has_left(ahead: TimedOut, behind: TimedOut) -> bool:
 def submitted_apart(s: Situation) -> Iterator[Found]:
     """The first report of Horovod in which each side misses something."""
     for lines in _reports(s.events):
-        missing = _missed_by(lines)
+        missing = _missed_by(lines, s.case.job.world_size == _TWO)
         if any(a - b and b - a for a, b in combinations(list(missing.values())[:_MOST_TENSORS], 2)):
             ranks = sorted(set().union(*missing.values()))
             odd = minority({r: frozenset(tensor for tensor, who in missing.items() if r in who) for r in ranks})
@@ -319,14 +319,14 @@ def _reports(events: Events) -> Iterable[Sequence[LogEvent]]:
     yield tuple(lines)
 
 
-def _missed_by(lines: Sequence[LogEvent]) -> Mapping[str, frozenset[int]]:
-    """Tensor -> the ranks that did not submit it. A list that was cut short ("...") tells nothing of the rest."""
+def _missed_by(lines: Sequence[LogEvent], of_two: bool) -> Mapping[str, frozenset[int]]:
+    """Tensor -> the ranks that did not submit it. A list that was cut short ("...") tells nothing of the rest, but of two ranks one has submitted it."""
     found: dict[str, set[int]] = {}
     for event in lines:
         if event.kind == "horovod.missing":
             ranks = {int(r) for r in event["missing"].split(",") if r.strip().isdecimal()}
             found.setdefault(event["tensor"], set()).update(ranks)
-        elif not event["tensors"].rstrip().endswith("...") and (rank := event.number("rank_")) is not None:
+        elif (of_two or not event["tensors"].rstrip().endswith("...")) and (rank := event.number("rank_")) is not None:
             for tensor in event["tensors"].split(","):
                 found.setdefault(tensor.strip(), set()).add(rank)
     return {tensor: frozenset(ranks) for tensor, ranks in found.items()}

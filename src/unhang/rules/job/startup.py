@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from unhang.analyze.failures import is_communication_error
-from unhang.analyze.first_errors import errors_of
+from unhang.analyze.first_errors import errors_of, first_error
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import Case, LogEvent, RankEvidence
@@ -324,6 +324,7 @@ def _is_later(event: LogEvent) -> bool:
 
 _OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # each attempt gets a store of its own
 _REFUSED = "Connection refused"
+_AFTER_A_FAILURE = 0.5  # the restart could not work; why there was one comes first
 _BY_LAUNCHER = (None, -2, -9, -15)
 
 
@@ -345,7 +346,10 @@ def stale_store(s: Situation) -> Iterator[Found]:
     words = {"joined": worst["joined"], "world_size": worst["world_size"], "world": world}
     words["runs"] = (starts if joined % world == 0 else "") + before
     fixes = ("new place", "first failure")
-    yield found_in(s, events, sure_beside(s, 0.95 if signs else 0.88), (), words=words, fixes=fixes)
+    first = first_error(s)
+    is_later = first is not None and not first.is_line and first.order < events[0].order
+    sure = _AFTER_A_FAILURE if is_later else sure_beside(s, 0.95 if signs else 0.88)
+    yield found_in(s, events, sure, (), words=words, fixes=fixes)
 
 
 def _old_addresses(s: Situation) -> Found | None:
