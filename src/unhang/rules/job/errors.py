@@ -48,8 +48,8 @@ from unhang.rules.log_lines import (
     is_not_of_the_program,
     only_rank,
     quote,
-    ranks_in,
     rank_of_actor,
+    ranks_in,
     ranks_of_pids,
 )
 
