@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -114,6 +114,13 @@ def _outermost(stay: tuple[Frame, ...], gone: tuple[Frame, ...], last: tuple[Fra
             if is_in(last, stay, depth, loop) and not is_in(gone, stay, depth, loop):
                 return user, frame
     return None
+
+
+def asks_to_end(frames: Sequence[Frame]) -> Frame | None:
+    """The one line of the user that asks a framework to stop, where it is the framework that made a call; `frames` are innermost first."""
+    made = next((f for f in frames if "/torch/" not in f.file), None)
+    user = next((f for f in frames if f.is_user), None)
+    return None if made is None or user is None or made.is_user else _asks_to_stop(str(Path(user.file).parent))
 
 
 def asked_for(d: Divergence) -> Frame | None:

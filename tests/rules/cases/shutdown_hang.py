@@ -48,7 +48,7 @@ _PUT = (Frame("train.py", 33, "run"),)
 _WRITES = ThreadStack(
     "QueueFeederThread", (Frame("/usr/lib/python3.11/multiprocessing/connection.py", 384, "_send"), _FEED), given=_PUT
 )
-_HAS_ITS_TURN = {0: {"stacks": (_ENDS, _WRITES)}, 2: {"stacks": (_ENDS, replace(_WRITES, frames=(_FEED,)))}}
+_WRITE_IN_TURNS = {0: {"stacks": (_ENDS, _WRITES)}, 2: {"stacks": (_ENDS, replace(_WRITES, frames=(_FEED,)))}}
 
 _STEPS = "2025-06-25 04:18:45 iteration 799/800 | loss: 1.228\n`Trainer.fit` stopped: `max_steps=800` reached.\n"
 
@@ -73,7 +73,7 @@ CASES = {
             log_case("Destroying process group... \nSaving model\n" + _INTERRUPTED), "there was work before the signal"
         ),
         Quiet(log_case(_TIMEOUT + "Destroying process group... \n"), "the end came after the timeout"),
-        Fires(make_case(_DONE, hang="suspected", exits=_TWO_ENDED, more=_HAS_ITS_TURN), (0,), 33),
+        Fires(make_case(_DONE, hang="suspected", exits=_TWO_ENDED, more=_WRITE_IN_TURNS), (0, 2), 33),
         Fires(
             make_case(_DONE, hang="suspected", stacks={1: "~shutdown"}, exits={r: ended("exit") for r in (0, 2, 3)}),
             (1,),

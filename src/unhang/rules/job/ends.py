@@ -316,15 +316,15 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
 
 
 def _write_to_a_queue(s: Situation, ranks: Iterable[int]) -> dict[int, ThreadStack]:
-    """The thread of each rank that writes to the pipe of a `multiprocessing.Queue`, for which the end of the process waits."""
+    """The thread of each rank that writes to the pipe of a `multiprocessing.Queue`, or waits for its turn to, and for which the end of the process waits."""
     found = {}
     for rank in ranks:
         main = s.case.ranks[rank].main_stack
         if main is not None and any(f.function == "_finalize_join" for f in main.frames):
             for thread in s.case.ranks[rank].stacks:
-                if any(f.function == "_feed" for f in thread.frames) and thread.frames[0].function == "_send":
+                if any(f.function == "_feed" for f in thread.frames):
                     found[rank] = thread
-    return found
+    return found if any(t.frames[0].function == "_send" for t in found.values()) else {}
 
 
 def _unread_queue(s: Situation, writers: Mapping[int, ThreadStack]) -> Found:

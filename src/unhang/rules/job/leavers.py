@@ -10,6 +10,7 @@ from unhang.analyze.align import majority
 from unhang.analyze.callpath import user_path
 from unhang.analyze.failures import Failure, early_leavers
 from unhang.analyze.first_errors import SeenError, errors_of, is_log_only
+from unhang.analyze.framework_loops import asks_to_end
 from unhang.analyze.leaving import (
     EndedBefore,
     all_in_unknown_calls,
@@ -45,7 +46,7 @@ def rank_exited_early(s: Situation) -> Found | None:
         return _destroyed(s, *early)
     leaver = next((e for e in early_leavers(s.case) if _was_needed(s, e)), None)
     first = s.primary_failure
-    if leaver is None or s.divergence is not None:
+    if leaver is None or s.divergence is not None or _ended_well(s):
         return None
     if first is not None and first.rank != leaver.rank and not left_before(s, first):
         return None
@@ -60,6 +61,11 @@ def rank_exited_early(s: Situation) -> Found | None:
     is_sure = lead_of_waiting(s, leaver) > 0
     found = found_at_failures(s, (failure,), 0.94 if is_sure else 0.6, {"how": how, "missed": ""}, say="left")
     return found if before is None else _with_the_call(found, before, is_sure)
+
+
+def _ended_well(s: Situation) -> bool:
+    """Whether the job ended with 0, did not hang, and nobody raised: a driver ends its workers as it likes."""
+    return s.case.job.exit_code == 0 and s.case.hang is None and not any(f.error for f in s.failures)
 
 
 def _destroyed(s: Situation, rank: int, call: PendingCall, edge: WaitEdge) -> Found:
@@ -111,7 +117,9 @@ def _with_the_call(found: Found, before: EndedBefore, is_sure: bool) -> Found:
         if is_sure
         else ": the rank that ended left a call out or ended too early, or its peer made one more."
     )
-    location = found.location or w.location_of(guarded[-1][0] if guarded else path[-1] if path else None)
+    stop = asks_to_end(before.call.frames or ()) if not guarded else None
+    text += f" {w.place(stop)} asks the framework to stop, and what it decides by is the rank's own." if stop else ""
+    location = found.location or w.location_of(stop or (guarded[-1][0] if guarded else path[-1] if path else None))
     lacks = f", without {w.name_call(before.call)} of {w.place(path[-1])}," if path and not found.location else ""
     words = {**found.words, "missed": text, "how": f"{found.words['how']}{lacks}"}
     return replace(found, words=words, fixes=(*decide, "together", "transfers"), location=location)
