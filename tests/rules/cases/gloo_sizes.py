@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from tests.rules.notation import log_case
+from unhang import testing
+from unhang.model import Case
 from unhang.testing import Fires, Quiet
 
 _LINE = (
@@ -10,9 +15,19 @@ _LINE = (
     "pair.cc:446] op.preamble.length <= op.nbytes. 8192 vs 4096. Received data size doesn't match expected size."
 )
 
+_EXCHANGE = {r: ["all_reduce[8]@main:10", "all_to_all[8]@main:9>forward:31 !"] for r in range(4)}
+
+
+def _aborted(calls: dict[int, list[str]]) -> Callable[[], Case]:
+    """A job whose calls were recorded, and that printed the line."""
+    return lambda: replace(testing.make_case(calls, hang=None, exit_code=1), events=testing.log_case(_LINE).events)
+
+
 CASES = {
     "gloo-sizes": (
         Fires(log_case(_LINE), ()),
+        Fires(_aborted(_EXCHANGE), (), 31),
+        Quiet(_aborted({**_EXCHANGE, 2: ["all_reduce[8]@main:10"]}), "the ranks were in different calls"),
         Quiet(log_case("INFO preamble length of the message: 8192 bytes"), "no failed check"),
     ),
 }

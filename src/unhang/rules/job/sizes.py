@@ -15,7 +15,7 @@ from unhang.analyze.streams import stack_path
 from unhang.model import CallState, CollectiveCall, EvidenceLine, Frame
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
-from unhang.rules.log_lines import found_in
+from unhang.rules.log_lines import found_in, quote
 
 _WITH_ROOT = ("broadcast", "reduce", "gather", "scatter")
 _ROOT_NAMES = ("src", "dst", "group_src", "group_dst")
@@ -136,9 +136,30 @@ def _does_not_fit(s: Situation, stuck: StuckCollective, wrong: tuple[int, ...]) 
 
 @rule("gloo-sizes")
 def gloo_sizes(s: Situation) -> Found | None:
-    """Gloo's failed check, where no recorded calls tell more; it does not tell which rank is wrong."""
-    events = s.events.of("gloo.size_mismatch") if not len(s.case.calls) else ()
-    return found_in(s, events, 0.8, ()) if events else None
+    """Gloo's failed check: by the log alone, or in the last call of all ranks, whose parts each rank sizes itself. It does not tell which rank is wrong."""
+    events = s.events.of("gloo.size_mismatch")
+    if not events or not len(s.case.calls):
+        return found_in(s, events, 0.8, (), say="log", fixes=("pad", "see")) if events else None
+    call = _last_of_all(s) if s.divergence is None else None
+    if call is None:
+        return None
+    path = user_path(call.frames)
+    words = {"call": f"{w.name_call(call)} #{call.seq}", "at": w.at(path[-1] if path else None)}
+    lines = (*quote(events, 2), w.path_line(call.rank, f"#{call.seq} {w.name_call(call)}", path))
+    where, group = w.location_of(path[-1] if path else None), w.group_of(call.group)
+    words["line"] = w.place(path[-1] if path else None)
+    fixes = ("counts",) if bare_op(call.op).startswith("all_to_all") else ("pad",)
+    return Found(
+        0.85, (), lines, words, "call", fixes, location=where, group=group, collective=w.collective_of(call, call.seq)
+    )
+
+
+def _last_of_all(s: Situation) -> CollectiveCall | None:
+    """The call that every rank made last, if it is one and the same."""
+    rows = [s.case.calls.rank_rows(rank) for rank in s.case.world]
+    last = [s.case.calls.call(r.stop - 1) for r in rows if r.stop > r.start]
+    is_one = len(last) == len(rows) > 1 and len({(bare_op(c.op), c.seq, c.group) for c in last}) == 1
+    return last[0] if is_one else None
 
 
 @rule("roots-disagree", needs=("calls", "stacks"))
