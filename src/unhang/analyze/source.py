@@ -13,7 +13,7 @@ from typing import NamedTuple
 from unhang.analyze.bindings import SCOPES, Names, Scopes, last_name
 from unhang.analyze.may_differ import OWN, may_differ
 from unhang.analyze.rank_conditions import Evaluation, RankView, Value, named_like_a_rank
-from unhang.analyze.trees import covers, line_text, read_source, tree_of
+from unhang.analyze.trees import covers, importers_beside, line_text, read_source, tree_of
 from unhang.model import Frame
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -243,7 +243,9 @@ def _fetches_next(chain: list[ast.AST], line: int) -> bool:
 @lru_cache(maxsize=64)
 def _names(path: str) -> Names:
     parsed = read_source(path)
-    return Names.of(parsed[0] if parsed else ast.Module([], []))
+    return Names.of(
+        parsed[0] if parsed else ast.Module([], []), lambda: [_names(other) for other in importers_beside(path)]
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -19,7 +19,7 @@ from unhang.analyze.leaving import (
 from unhang.analyze.left_transfers import LeftTransfers, OtherCount, left_transfers
 from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.may_differ import SAME
-from unhang.analyze.rounds import rounds_of
+from unhang.analyze.rounds import LeftLoop, rounds_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop
 from unhang.analyze.trees import line_text
@@ -84,7 +84,7 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
     if (start := other_start(s.case, d)) is not None:
         return _began_elsewhere(found, d, start)
     if (bound := changed_bound(loop.frame, loop.header)) is not None:
-        return _by_changed_bound(found, bound, d.has_majority)
+        return _by_changed_bound(found, bound, loop, d.has_majority)
     if (end := end_of_generator(header.file, header.line)) is not None:
         return _by_generator(found, *end)
     is_stayer = loop.stayers == d.reference
@@ -158,14 +158,19 @@ def _began_elsewhere(found: Found, d: Divergence, start: Start) -> Found:
     )  # fmt: skip
 
 
-def _by_changed_bound(found: Found, bound: Bound, is_decided: bool, because: str = "other bound") -> Found:
+def _by_changed_bound(
+    found: Found, bound: Bound, sides: LeftLoop | LeftTransfers, is_decided: bool, because: str = "other bound"
+) -> Found:
     """The rounds are counted by a number that the program changes as it goes, where a condition came true."""
     counts = "the list that it goes over" if bound.is_list else "its number of rounds"
     words = {**found.words, "name": bound.name, "text": bound.text, "set": w.place(bound.frame), "counts": counts}
-    words["head"] = bound.header
+    changed = () if bound.grows is None else sides.stayers if bound.grows else sides.leavers
+    told = [EvidenceLine(f"rank {r} rounds", f"{bound.name} has changed there") for r in changed[:1]]
+    words |= {"head": bound.header, "src": min(changed, default=0)}
     return replace(
         found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say=f"other bound/{because}",
-        evidence=(*found.evidence, *w.code_line(bound.frame, "rounds")), location=w.location_of(bound.frame), fixes=("one count", "agree"),
+        evidence=(*found.evidence, *w.code_line(bound.frame, "rounds"), *told), location=w.location_of(bound.frame),
+        fixes=("one count",),
     )  # fmt: skip
 
 
@@ -259,7 +264,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
     )
     bound = None if gone.are_own and gone.other is None else changed_bound(gone.frame, gone.loop.header)
     if bound is not None:
-        return _by_changed_bound(found, bound, not is_even, "transfers")
+        return _by_changed_bound(found, bound, gone, not is_even, "transfers")
     way = None if gone.are_own or gone.other else _way_out_of_transfers(s, gone)
     if way is not None:
         return _by_way_out(found, way, not is_even, how)
@@ -273,7 +278,8 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
 
 def _by_role(found: Found, name: str, lines: Sequence[Frame]) -> Found:
     """One loop of all roles goes over what each of them sets for itself: these are not as many."""
-    words = {**found.words, "name": name, "set": w.listed([str(f.line) for f in lines])}
+    words = {**found.words, "name": name, "set": w.listed([str(f.line) for f in lines]), "src": 0}
+    words |= {"head": found.location.line if found.location else 0}
     return replace(
         found, cause="code-divergence", words=words, say="set by role/set by role", location=w.location_of(lines[0]),
         evidence=(*found.evidence, *(x for f in lines for x in w.code_line(f, "rounds"))), fixes=("one count", "agree"),
