@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from unhang.analyze.left_graph import made_anew
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.sides import ByCondition
 from unhang.analyze.source import Condition, handles_signal
@@ -208,10 +209,15 @@ def _own_backward(made: Sequence[Frame]) -> Frame | None:
 
 
 def _kept_in_graph(backward: Frame, who: str) -> Fix:
+    anew = made_anew(backward.file)
+    why = f"{_where(backward)}: this backward runs only where its result needs a gradient"
     return Fix(
         title="Keep the exchange in the graph on every rank",
-        advice=f"{_where(backward)}: this backward runs only where its result needs a gradient. On {who} a tensor had left the graph before "
-        "(an empty batch that is made anew, detach(), no_grad()): let it take the same way on every rank, also where it has no rows",
+        advice=f"{why}. On {who} a tensor had left the graph before (an empty batch that is made anew, detach(), no_grad()): "
+        "let it take the same way on every rank, also where it has no rows"
+        if anew is None
+        else f"{w.base_name(anew.path)}:{anew.line}: take out `if {anew.test}: return {anew.made}`. The lines below it take a tensor without rows, too; "
+        f"what they give stays in the graph, so that every rank makes the exchange in backward\n# {why}, and a tensor that is made anew needs none",
         verify="unhang run -- <the same command>: all ranks pass this call",
         undo="revert the edit",
     )

@@ -24,6 +24,7 @@ from unhang.rules.failure import (
     found_at_first,
     name_or,
 )
+from unhang.rules.host_waits import remedy_of
 from unhang.rules.late import (
     found_late,
     has_loader,
@@ -199,8 +200,11 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
                 fixes = fixes_of(late.activity.frame, meeting.condition, f"rank {late.rank}")
                 yield found_late(s, late, 0.9, meeting.words, say="meets", fixes=fixes, cause="code-divergence")
                 continue
+            told = remedy_of(s, late)
             words = {"awaits": _awaits(s, late), "taken": w.place(late.activity.frame), "holder": holder_of(s, late)}
-            yield found_late(s, late, 0.88, words, say=kind, fixes=(*remedies(s, late), "only delays"))
+            words |= told.words if told else {}
+            fixes = (told.name,) if told else remedies(s, late)
+            yield found_late(s, late, 0.88, words, say=kind, fixes=(*fixes, "only delays"))
 
 
 def _awaits(s: Situation, late: LateRank) -> str:
