@@ -12,6 +12,7 @@ from unhang.analyze.source import Condition, handles_signal
 from unhang.model import Fix, Frame, Gate
 from unhang.model.findings import NO_HELP
 from unhang.rules import wording as w
+from unhang.rules.framework_advice import read_before
 
 SEE_IT = Fix(
     "See the calls of every rank at the next stop",
@@ -55,19 +56,27 @@ PAD = Fix(
 _LONGEST = 80
 
 
-def fixes_of(frame: Frame | None, condition: Condition | None, who: str, made: Sequence[Frame] = ()) -> tuple[Fix, ...]:
+def fixes_of(
+    frame: Frame | None,
+    condition: Condition | None,
+    who: str,
+    made: Sequence[Frame] = (),
+    apart: Fix | None = None,
+) -> tuple[Fix, ...]:
     """How the ranks come to the same calls. `condition`: what decides whether the frame's line runs; `who`: the odd ranks.
 
-    `made`: the way to the call that they left out, on a rank that made it.
+    `made`: the way to a call, innermost first: that which they left out, on a rank that made it, or that which they made. `apart`: what helps
+    where no condition decides.
     """
     remedies: tuple[Fix, ...]
     if frame is not None and handles_signal(frame):
         remedies = (_only_a_flag(frame),)
     elif condition is None:
         own = _own_backward(made)
-        remedies = (_find_out(frame, who) if own is None else _kept_in_graph(own, who),)
+        remedies = (apart or (_find_out(frame, who) if own is None else _kept_in_graph(own, who)),)
     elif condition.depends_on_rank and (asks_for_the_rank(_gate(condition)) or _ASKED_FOR.search(condition.text)):
-        remedies = _for_every_rank(_where(frame), condition)
+        read = read_before(frame, condition, _called_by(frame, made)) if frame is not None else None
+        remedies = (read,) if read else _for_every_rank(_where(frame), condition)
     else:
         remedies = (decided_together(frame, condition),)
     return (*remedies, _LONGER_TIMEOUT)
@@ -200,6 +209,12 @@ def _only_a_flag(frame: Frame) -> Fix:
         undo="revert the edit",
         does="after the round",
     )
+
+
+def _called_by(frame: Frame, made: Sequence[Frame]) -> Frame | None:
+    """The frame of what a line called, on the way to a call."""
+    at = made.index(frame) if frame in made else 0
+    return made[at - 1] if at and not made[at - 1].is_user else None
 
 
 def _own_backward(made: Sequence[Frame]) -> Frame | None:

@@ -34,16 +34,16 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     stack = late.doer.stacks[-1] if late.doer else evidence.main_stack
     ways = [t.frames for t in evidence.tasks] if evidence.tasks else [stack.frames] if stack else []
     if awaits in _OF_A_LOCK and (twice := held_twice(ways)):
-        words = {"taken_at": _spot(twice.inner), "outer": _spot(twice.outer), "since": twice.since, "what": twice.what}
+        words = {"taken_at": w.spot(twice.inner), "outer": w.spot(twice.outer), "since": twice.since, "what": twice.what}
         keyword = "async with" if evidence.tasks else "with"
         yield Remedy("take it once", {**words, "function": twice.inner.function, "keyword": keyword})
     others = [t for t in evidence.stacks if not t.is_main and t.process_id in (None, evidence.identity.pid)]
     if awaits == "a thread that does not end" and (full := full_queue(frame, others)):
-        words = {"join": _spot(full.join), "put": _spot(full.put), "thread": full.thread, "queue": full.queue}
+        words = {"join": w.spot(full.join), "put": w.spot(full.put), "thread": full.thread, "queue": full.queue}
         yield Remedy("empty the queue", words)
     place = driver(s)
     if awaits == "a full queue" and place is not None and (later := read_later(place)):
-        words = {"join": _spot(later.join), "get": later.get, "queue": later.queue, "statement": later.statement}
+        words = {"join": w.spot(later.join), "get": later.get, "queue": later.queue, "statement": later.statement}
         yield Remedy("read while they run" if later.spawn else "read before", {**words, "spawn": later.spawn})
     if awaits in _OF_A_LOCK and (kept := not_released(frame.file, frame.line)):
         work = "\n".join(f"    {line}" for line in kept.work.splitlines())
@@ -54,14 +54,10 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
         spot = f"{w.base_name(silent.head.file)}:{silent.way.leaves_at}"
         yield Remedy("answer each", {"spot": spot, "test": silent.way.text, "answer": silent.answer})
     if circle := actor_circle(frame):
-        words = {"wait": _spot(circle.wait), "back": _spot(circle.back), "asked": circle.asked, "actor": circle.actor}
-        yield Remedy("second thread", {**words, "decorator": _with_threads(circle.decorator), "class_at": _spot(circle.at)})
+        words = {"wait": w.spot(circle.wait), "back": w.spot(circle.back), "asked": circle.asked, "actor": circle.actor}
+        yield Remedy("second thread", {**words, "decorator": _with_threads(circle.decorator), "class_at": w.spot(circle.at)})
 
 
 def _with_threads(decorator: str) -> str:
     """The decorator of an actor that runs a second method while the first one waits."""
     return f"{decorator[:-1]}, max_concurrency=2)" if decorator.endswith(")") else f"{decorator}(max_concurrency=2)"
-
-
-def _spot(frame: Frame) -> str:
-    return f"{w.base_name(frame.file)}:{frame.line}"

@@ -44,6 +44,7 @@ from unhang.rules.advice import (
     say_the_condition,
 )
 from unhang.rules.base import Found, rule
+from unhang.rules.framework_advice import of_stop_apart
 
 _FORWARD = ("_pre_forward", "_sync_buffers", "forward")
 
@@ -168,8 +169,10 @@ def _parted(s: Situation, d: Divergence) -> Found:
     decisive = d.by_condition.condition if d.by_condition else deciding(_own_conditions(s, d, frame))
     inside = d.in_library if d.is_decided and not hidden else None
     odd = tuple(sorted({*d.odd, *_odd_in_like_groups(s, d)}))
-    made = (d.reference_call.frames or ()) if d.skipped else ()
-    fixes: Sequence[str | Fix] = ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd), made)
+    made = (d.reference_call.frames if d.skipped else d.odd_call.frames if decisive else ()) or ()
+    fixes: Sequence[str | Fix] = (
+        ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd), made, of_stop_apart(d))
+    )
     if finalizer := next((f for f in d.odd_path if f.function == "__del__"), None):
         fixes, decisive = (not_in_finalizer(finalizer),), None
     fixes = fixes_inside(frame, inside, w.name_ranks(d.odd), d.skipped) if inside is not None else fixes

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.counted_apart import CountedApart, counted_apart
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_round import Bound, Start, changed_bound, other_start, set_by_role
 from unhang.analyze.framework_loops import left_framework
@@ -22,11 +23,13 @@ from unhang.analyze.may_differ import SAME
 from unhang.analyze.rounds import LeftLoop, rounds_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop
+from unhang.analyze.streams import stack_path
 from unhang.analyze.trees import line_text
 from unhang.analyze.ways_out import WayOut, likeliest, way_out_of, ways_out, ways_past
 from unhang.model import CollectiveCall, EvidenceLine, Frame, RankEvidence
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
+from unhang.rules.framework_advice import of_left_loop
 
 _EVEN = ("agree", "join", "even")
 
@@ -127,7 +130,7 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
         (*w.both_sides(d), *w.code_line(where, "way out" if gone.stop else "source")),
         words,
         f"{say}/{say}",
-        ("stop",) if gone.stop else ("same stop",) if gone.has_data else _EVEN,
+        ("stop",) if gone.stop else ("same stop",) if gone.has_data else (*filter(None, (of_left_loop(s, d, gone),)), *_EVEN),
         s.others(who),
         w.location_of(where),
         w.group_of(d.group),
@@ -273,7 +276,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         return _by_role(found, name, [replace(header, line=n) for n in lines])
     if rounds_of(gone.frame, gone.loop.header) == SAME:  # not the data: it makes as many rounds on all ranks
         found = replace(found, cause="code-divergence", fixes=("together", "agree"))
-    return found if gone.other is None else _of_another_count(found, gone, gone.other)
+    return found if gone.other is None else _of_another_count(s, found, gone, gone.other)
 
 
 def _by_role(found: Found, name: str, lines: Sequence[Frame]) -> Found:
@@ -292,7 +295,7 @@ def _way_out_of_transfers(s: Situation, gone: LeftTransfers) -> tuple[Frame, Way
     return (replace(found[0], line=found[1].line), found[1]) if found else None
 
 
-def _of_another_count(found: Found, gone: LeftTransfers, other: OtherCount) -> Found:
+def _of_another_count(s: Situation, found: Found, gone: LeftTransfers, other: OtherCount) -> Found:
     """The rank whose transfers in a row were not as many as each time before, and what in its loop may be the reason."""
     side = "sends to" if other.is_send else "receives from"
     way = next(iter(ways_past(gone.frame.file, gone.loop, gone.frame.line)), None) if other.made < other.usual else None
@@ -302,13 +305,29 @@ def _of_another_count(found: Found, gone: LeftTransfers, other: OtherCount) -> F
     }  # fmt: skip
     found = replace(found, words=words, say="other count/other count", confidence=0.88)
     if way is None:
-        return found
+        apart = counted_apart(gone.frame, gone.loop.header, stack_path(s.case, _across(gone, other)) or ())
+        return found if apart is None else _by_both_counts(found, apart, other)
     frame = replace(gone.frame, line=way.line)
     words |= {"text": way.text, "way": w.place(frame)}
     return replace(
         found, cause="code-divergence", words=words, say="round without/round without", location=w.location_of(frame),
         evidence=(*found.evidence, *w.code_line(frame, "way past")), fixes=("together", "agree"),
     )  # fmt: skip
+
+
+def _across(gone: LeftTransfers, other: OtherCount) -> int:
+    """The other side of the transfers of the rank that made another number of them."""
+    return other.peer if other.rank == gone.waiter else gone.waiter
+
+
+def _by_both_counts(found: Found, apart: CountedApart, other: OtherCount) -> Found:
+    """The two loops, and how the one comes to as many rounds as the other."""
+    words = {
+        **found.words, "mine_at": w.spot(apart.mine), "mine_over": apart.mine_over, "theirs_at": w.spot(apart.theirs),
+        "theirs_over": apart.theirs_over, "target": apart.theirs_target, "peer": other.peer, "counter": other.rank,
+    }  # fmt: skip
+    name = "the same count" if apart.can_name else "send the count" if other.is_send else ""
+    return replace(found, words=words, fixes=(name,)) if name else found
 
 
 def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Frame, loop: Loop) -> Found:
