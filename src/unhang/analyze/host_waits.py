@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from unhang.analyze.activity import in_communication
 from unhang.analyze.bindings import last_name
 from unhang.analyze.source import loop_at, nodes_around, surroundings
 from unhang.analyze.trees import covers, tree_of
@@ -89,6 +90,33 @@ def _may_be_held_twice(scope: ast.AST, what: str) -> bool:
     """Whether it is made as a lock that its holder may take again; a condition is one, too."""
     made = [n.value for n in ast.walk(scope) if isinstance(n, ast.Assign) and what in map(ast.unparse, n.targets)]
     return not made or any(isinstance(v, ast.Call) and last_name(v.func) in ("RLock", "Condition") for v in made)
+
+
+class HeldOverCall(NamedTuple):
+    """A lock of the process that one thread holds while it waits for other ranks, and for which another one of its threads waits.
+
+    `holds`, `waits`: the lines of the `with` by which each takes it, as `what`.
+    """
+
+    holds: Frame
+    waits: Frame
+    what: str
+
+
+def held_over_call(stacks: Sequence[ThreadStack]) -> HeldOverCall | None:
+    """Of the threads of one process: the one that is in a call, and one that waits for what the first took before it."""
+    calling = [t for t in stacks if in_communication(t)]
+    for thread in stacks:
+        if thread in calling:
+            continue
+        heads = [(f, b) for f in user_frames(thread.frames) for b in _blocks_at(f)]
+        for frame, block in heads:
+            for holder in (f for t in calling for f in user_frames(t.frames)):
+                held = next((b for b in _blocks_around(holder) if _held(b) & _held(block)), None)
+                if held is not None and not thread.is_active:
+                    what = min(_held(held) & _held(block))
+                    return HeldOverCall(Frame(holder.file, held.lineno, holder.function), frame, what)
+    return None
 
 
 class FullQueue(NamedTuple):
