@@ -55,6 +55,10 @@ _LEAVES_LOOP = (
 _GROUPS = "def work(x, groups, order):\n    for name in order:\n        dist.all_reduce(x, group=%s)  # here\n"
 _SETS = "def work(store, best, loss):\n    if loss < best:\n        best = loss\n        store.set('best', %s)  # here\n    return best\n"
 
+_BAR = (
+    "def work(xs, quiet):\n    bar = tqdm(xs, %s)\n    for x in xs:\n        bar.update(1)\n        if bar.n %% 9 == 0:  # gate\n"
+    "            dist.all_reduce(x)  # here\n"
+)
 _RING = "def work(a, b, left, right):\n    dist.send(b, right)  # here\n    dist.recv(a, left)\n"
 _HANDLER = (
     "import signal\n\n\ndef save(number, frame):\n    dist.barrier()  # here\n\n\ndef main(xs):\n    signal.signal(signal.SIGUSR1, save)\n"
@@ -84,6 +88,17 @@ MENDED = {
     "a number of rounds that one rank changed": Wrong(
         "def work(n, x):\n    if odd():  # here\n        n += 1\n    for name in range(n):\n        dist.all_reduce(x)\n",
         "    for name in range(from_first_rank(n)):\n", rule="uneven-inputs", evidence=ROUNDS,
+    ),
+    "a number of rounds that rank 2 changed": Wrong(
+        "def work(n, x):\n    if odd():  # here\n        n += 1\n    for name in range(n):\n        dist.all_reduce(x)\n",
+        "    for name in range(from_rank_2(n)):\n", rule="uneven-inputs",
+        evidence=(*ROUNDS, EvidenceLine("rank 2 rounds", "n has changed there")),
+    ),
+    "a progress bar that counts on one rank": Wrong(
+        _BAR % "disable=quiet", "        if any_rank(bar.n % 9 == 0):  # gate\n", gate="bar.n % 9 == 0", by_rank=False
+    ),
+    "a progress bar that counts on every rank": Wrong(
+        _BAR % "disable=True", "        if agreed(bar.n % 9 == 0):  # gate\n", gate="bar.n % 9 == 0", by_rank=False
     ),
     "groups in the order of a list of names": Wrong(
         _GROUPS % "groups[name]", "    for name in from_first_rank(order):\n", "collective-order-race", "collective-order-race"

@@ -239,7 +239,8 @@ def _skips_answer(head: Frame) -> Iterator[Unanswered]:
     answers = [s for s in loop.body if _answers(s)] if loop is not None else []
     ways = ways_past(head.file, loops[-1], answers[0].lineno) if answers else ()
     for way in ways:
-        if way.goes_on:
+        tests = [n for n in ast.walk(loop) if isinstance(n, ast.If) and n.lineno == way.line] if loop is not None else []
+        if way.goes_on and not any(isinstance(n, ast.stmt) and _answers(n) for t in tests for n in ast.walk(t)):
             yield Unanswered(head, way, "\n".join(map(ast.unparse, answers)))
 
 
