@@ -80,7 +80,10 @@ def main():
 
 @pytest.mark.parametrize(
     ("read", "title"),
-    [("trainer.log_dir", "Read `trainer.log_dir` on every rank: it waits for all of them"), ("save()", "Let every rank make the call")],
+    [
+        ("trainer.log_dir", "Read `trainer.log_dir` on every rank: it waits for all of them"),
+        ("save()", "Let every rank make the call"),
+    ],
 )
 def test_a_property_is_read_before_the_condition(read: str, title: str, tmp_path: Path) -> None:
     file = tmp_path / "train.py"

@@ -63,7 +63,9 @@ def _rounds(s: Situation, d: Divergence, gone: LeftFramework) -> int:
     for row in range(last.row - 1, max(first, last.row - _MOST_CALLS) - 1, -1):
         index = int(table["frames"][row])
         frames = table.stacks[index] if index >= 0 else ()
-        if not any((f.file, f.function, f.line) == (gone.loop.file, gone.loop.function, gone.loop.line) for f in frames):
+        if not any(
+            (f.file, f.function, f.line) == (gone.loop.file, gone.loop.function, gone.loop.line) for f in frames
+        ):
             break
         counts[index] += 1
     made = set(counts.values())
@@ -80,18 +82,16 @@ class LeftOutUpdate(NamedTuple):
 
 def left_out_update(compute: Frame) -> LeftOutUpdate | None:
     """Of a line that computes a metric over all ranks: the one update of it before, past which a test leads within its loop."""
-    function, tree = function_at(compute.file, compute.line), tree_of(compute.file)
-    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)] if function else []
-    of_line = {ast.unparse(c.func.value) for c in calls if c.lineno == compute.line and c.func.attr == "compute"}  # type: ignore[attr-defined]
+    function = function_at(compute.file, compute.line)
+    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function is not None else []
+    named = [(n.func.attr, ast.unparse(n.func.value), n.lineno) for n in calls if isinstance(n.func, ast.Attribute)]
+    computed = {metric for attribute, metric, line in named if attribute == "compute" and line == compute.line}
     found = []
-    for call in calls if tree is not None else ():
-        assert isinstance(call.func, ast.Attribute)
-        if call.func.attr != "update" or ast.unparse(call.func.value) not in of_line:
-            continue
-        around = surroundings(compute.file, call.lineno)
-        for way in ways_past(compute.file, around.loops[-1], call.lineno) if around.loops else ():
-            if way.goes_on or not way.leaves_at:
-                found.append(LeftOutUpdate(ast.unparse(call.func.value), Frame(compute.file, call.lineno, around.function), way))
+    for metric, line in [(m, at) for attribute, m, at in named if attribute == "update" and m in computed]:
+        around = surroundings(compute.file, line)
+        ways = ways_past(compute.file, around.loops[-1], line) if around.loops else ()
+        at = Frame(compute.file, line, around.function)
+        found += [LeftOutUpdate(metric, at, way) for way in ways if way.goes_on or not way.leaves_at]
     return found[0] if len(found) == 1 else None
 
 
@@ -147,5 +147,7 @@ def property_read(path: str, line: int, function: str) -> str:
     statement = next((n for n in reversed(nodes) if isinstance(n, ast.stmt)), None)
     parts = list(ast.walk(statement)) if statement is not None else []
     called = {id(n.func) for n in parts if isinstance(n, ast.Call)}
-    read = {ast.unparse(n) for n in parts if isinstance(n, ast.Attribute) and n.attr == function and id(n) not in called}
+    read = {
+        ast.unparse(n) for n in parts if isinstance(n, ast.Attribute) and n.attr == function and id(n) not in called
+    }
     return read.pop() if len(read) == 1 else ""

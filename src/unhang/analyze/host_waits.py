@@ -131,7 +131,7 @@ class FullQueue(NamedTuple):
 def full_queue(join: Frame, threads: Iterable[ThreadStack]) -> FullQueue | None:
     """Of a line that waits for the end of a thread: that thread, where it waits for room in a queue that the line can name."""
     joins = _calls_at(join.file, join.line, "join")
-    puts = [(t, user_frames(t.frames)[0]) for t in threads if _puts(t)]
+    puts = [(t, user_frames(t.frames)[0]) for t in threads if puts(t)]
     if len(joins) != 1 or len(puts) != 1 or puts[0][1].file != join.file:
         return None
     put, thread = puts[0][1], _receiver(joins[0])
@@ -140,7 +140,14 @@ def full_queue(join: Frame, threads: Iterable[ThreadStack]) -> FullQueue | None:
     return FullQueue(join, put, thread, named[0]) if len(queues) == len(named) == 1 else None
 
 
-def _puts(thread: ThreadStack) -> bool:
+def queue_at(frame: Frame) -> str:
+    """The one queue into which a line puts something."""
+    queues = {_receiver(c) for c in _calls_at(frame.file, frame.line, "put")}
+    return queues.pop() if len(queues) == 1 else ""
+
+
+def puts(thread: ThreadStack) -> bool:
+    """Whether a thread waits for room in a queue, at a line of the program."""
     above = thread.frames[: next((i for i, f in enumerate(thread.frames) if f.is_user), 0)]
     return any(f.function == "put" and f.file.endswith(("/queue.py", "/queues.py")) for f in above)
 
@@ -203,7 +210,9 @@ def _without_finally(path: str, block: list[ast.stmt], what: str, holder: ast.AS
         return None
     before = block[: after[0]]
     taken = next((i for i, s in enumerate(before) if isinstance(s, ast.Expr) and _takes(s.value, what)), -1)
-    by_test = isinstance(holder, ast.If) and holder.body is block and any(_takes(n, what) for n in ast.walk(holder.test))
+    by_test = (
+        isinstance(holder, ast.If) and holder.body is block and any(_takes(n, what) for n in ast.walk(holder.test))
+    )
     work = before[taken + 1 :]
     if (taken < 0 and not by_test) or not any(isinstance(n, ast.Call) for s in work for n in ast.walk(s)):
         return None
@@ -239,14 +248,18 @@ def _skips_answer(head: Frame) -> Iterator[Unanswered]:
     answers = [s for s in loop.body if _answers(s)] if loop is not None else []
     ways = ways_past(head.file, loops[-1], answers[0].lineno) if answers else ()
     for way in ways:
-        tests = [n for n in ast.walk(loop) if isinstance(n, ast.If) and n.lineno == way.line] if loop is not None else []
+        tests = (
+            [n for n in ast.walk(loop) if isinstance(n, ast.If) and n.lineno == way.line] if loop is not None else []
+        )
         if way.goes_on and not any(isinstance(n, ast.stmt) and _answers(n) for t in tests for n in ast.walk(t)):
             yield Unanswered(head, way, "\n".join(map(ast.unparse, answers)))
 
 
 def _answers(statement: ast.stmt) -> bool:
     match statement:
-        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name)) | ast.Await(value=ast.Call(func=ast.Attribute(attr=name)))):
+        case ast.Expr(
+            value=ast.Call(func=ast.Attribute(attr=name)) | ast.Await(value=ast.Call(func=ast.Attribute(attr=name)))
+        ):
             return name in _ANSWERS
     return False
 
@@ -264,30 +277,30 @@ class ActorCircle(NamedTuple):
 
 def actor_circle(wait: Frame) -> ActorCircle | None:
     """Of a line of an actor of Ray that waits for another actor: where that one waits for the first, by the source."""
-    mine = next((n for n in nodes_around(wait.file, wait.line) if isinstance(n, ast.ClassDef)), None)
-    asked = {c for line in (wait.line,) for c in _asked_of_actors(_tree_at(wait, line))}
-    if mine is None or not asked or (decorator := _remote(mine)) is None or "max_concurrency" in ast.unparse(decorator):
+    nodes = nodes_around(wait.file, wait.line)
+    mine = next((n for n in nodes if isinstance(n, ast.ClassDef)), None)
+    statement = next((n for n in reversed(nodes) if isinstance(n, ast.stmt)), None)
+    decorator = _remote(mine) if mine is not None and _asked_of_actors(statement) else None
+    if mine is None or decorator is None or "max_concurrency" in ast.unparse(decorator):
         return None
     own = {f.name for f in mine.body if isinstance(f, _FUNCTION)}
-    files = sorted(Path(wait.file).parent.glob("*.py"))[:_MOST_FILES]
-    for path in map(str, files):
+    for path in map(str, sorted(Path(wait.file).parent.glob("*.py"))[:_MOST_FILES]):
         tree = tree_of(path)
         for other in (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)) if tree is not None else ():
-            if other is mine or _remote(other) is None:
-                continue
-            methods = {f.name: f for f in other.body if isinstance(f, _FUNCTION)}
-            for name in asked & methods.keys():
-                for function in _reached(methods, name):
-                    for call in (n for n in ast.walk(function) if isinstance(n, ast.Call)):
-                        if back := own & _asked_of_actors(call):
-                            at = Frame(wait.file, decorator.lineno, mine.name)
-                            place = Frame(path, call.lineno, function.name)
-                            return ActorCircle(wait, place, min(back), mine.name, ast.unparse(decorator), at)
+            asks = _asks_back(other, _asked_of_actors(statement), own) if other is not mine and _remote(other) else None
+            if asks is not None:
+                back, line = asks
+                at = Frame(wait.file, decorator.lineno, mine.name)
+                return ActorCircle(wait, Frame(path, line, other.name), back, mine.name, ast.unparse(decorator), at)
     return None
 
 
-def _tree_at(frame: Frame, line: int) -> ast.AST | None:
-    return next((n for n in reversed(nodes_around(frame.file, line)) if isinstance(n, ast.stmt)), None)
+def _asks_back(actor: ast.ClassDef, asked: set[str], own: set[str]) -> tuple[str, int] | None:
+    """(the method, the line) by which one of an actor's methods `asked`, or one that it calls, waits for a method of `own`."""
+    methods = {f.name: f for f in actor.body if isinstance(f, _FUNCTION)}
+    reached = [f for name in sorted(asked & methods.keys()) for f in _reached(methods, name)]
+    calls = (n for f in reached for n in ast.walk(f) if isinstance(n, ast.Call))
+    return next(((min(back), c.lineno) for c in calls if (back := own & _asked_of_actors(c))), None)
 
 
 def _asked_of_actors(node: ast.AST | None) -> set[str]:

@@ -50,21 +50,39 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str) -> Sa
     _only_collectives(finding)
     node, is_opposite = _test_of(program, gate)
     _is_plain(program, node)
-    test = node.test
+    test = _set_once(program, node)
     counter = "" if is_opposite else _counts_on_some(program, test)
     text, wanted = (ANY_RANK, "any_rank") if is_opposite or counter else (_AGREED, "agreed")
     name, group = put_helper(program, text, wanted, node, finding, backend)
     program.replace(test, f"{name}({program.text(test)}{group})")
     line = finding.location.line if finding.location else gate.line
     if counter:
-        said = f"Line {line} runs on all ranks as soon as one of them comes to it: {counter} does not count on every rank"
+        said = (
+            f"Line {line} runs on all ranks as soon as one of them comes to it: {counter} does not count on every rank"
+        )
         return Said("decide together", said)
     return Said("decide together", f"All ranks decide together whether line {line} runs")
 
 
+def _set_once(program: Program, node: ast.If | ast.IfExp | ast.While) -> ast.expr:
+    """The test; where that is a variable, set once, on which more depends in its function, what it is set to."""
+    function, test = program.function_of(node), node.test
+    if not isinstance(test, ast.Name) or isinstance(function, ast.Module):
+        return test
+    named = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == test.id]
+    sets = [n for n in ast.walk(function) if isinstance(n, ast.Assign) and [*map(dotted, n.targets)] == [test.id]]
+    stored = [n for n in named if not isinstance(n.ctx, ast.Load)]
+    if len(sets) != 1 or len(stored) != 1 or len(named) < 3 or sets[0].lineno > node.lineno:
+        return test
+    reached_by_all(program, sets[0].lineno)
+    return sets[0].value
+
+
 def _counts_on_some(program: Program, test: ast.expr) -> str:
     """A progress bar whose count a test asks, and that is switched off on some ranks: there the test never holds."""
-    asked = {dotted(n.value) for n in ast.walk(test) if isinstance(n, ast.Attribute) and n.attr in ("n", "last_print_n")}
+    asked = {
+        dotted(n.value) for n in ast.walk(test) if isinstance(n, ast.Attribute) and n.attr in ("n", "last_print_n")
+    }
     for node in (n for n in ast.walk(program.tree) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)):
         bar = next((name for t in node.targets if (name := dotted(t)) in asked), "")
         off = next((k.value for k in getattr(node.value, "keywords", ()) if k.arg == "disable"), None)
@@ -128,7 +146,16 @@ def same_rounds(program: Program, finding: Finding, backend: str) -> Said:
         return _begin_alike(program, lines["first round"], finding, backend)
     if "rounds" in lines and "loop" in lines:
         return _count_alike(program, lines["loop"], finding, backend)
+    if "loop" in lines and _goes_to_its_end(program, lines["loop"]):
+        return even_rounds(program, finding, backend)
     raise NoDiff("the report names nothing that decides how many rounds a rank makes")
+
+
+def _goes_to_its_end(program: Program, line: int) -> bool:
+    """Whether nothing but what it goes over ends a loop."""
+    loops = [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno == line]
+    ways = (ast.Break, ast.Return, ast.Raise, ast.Try)
+    return len(loops) == 1 and not any(isinstance(n, ways) for s in loops[0].body for n in ast.walk(s))
 
 
 def _lines_of(finding: Finding) -> dict[str, int]:

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from unhang.analyze.host_waits import actor_circle, full_queue, held_twice, not_released, read_later, unanswered
+from unhang.analyze.host_waits import (
+    actor_circle,
+    full_queue,
+    held_twice,
+    not_released,
+    puts,
+    queue_at,
+    read_later,
+    unanswered,
+)
 from unhang.analyze.situation import LateRank, Situation
-from unhang.model import Frame
+from unhang.model import user_frames
 from unhang.rules import wording as w
 from unhang.rules.late import OF_A_PROCESS, driver
 
@@ -34,14 +43,25 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     stack = late.doer.stacks[-1] if late.doer else evidence.main_stack
     ways = [t.frames for t in evidence.tasks] if evidence.tasks else [stack.frames] if stack else []
     if awaits in _OF_A_LOCK and (twice := held_twice(ways)):
-        words = {"taken_at": w.spot(twice.inner), "outer": w.spot(twice.outer), "since": twice.since, "what": twice.what}
+        words = {
+            "taken_at": w.spot(twice.inner),
+            "outer": w.spot(twice.outer),
+            "since": twice.since,
+            "what": twice.what,
+        }
         keyword = "async with" if evidence.tasks else "with"
-        yield Remedy("take it once", {**words, "function": twice.inner.function, "keyword": keyword})
+        words |= {"function": twice.inner.function, "keyword": keyword, "signal": evidence.in_handler}
+        yield Remedy("take none in a handler" if evidence.in_handler else "take it once", words)
     others = [t for t in evidence.stacks if not t.is_main and t.process_id in (None, evidence.identity.pid)]
     if awaits == "a thread that does not end" and (full := full_queue(frame, others)):
         words = {"join": w.spot(full.join), "put": w.spot(full.put), "thread": full.thread, "queue": full.queue}
         yield Remedy("empty the queue", words)
     place = driver(s)
+    taker = next((t for t in evidence.stacks if t.process_id not in (None, evidence.identity.pid) and puts(t)), None)
+    if awaits == "a full queue" and taker is not None and (name := queue_at(frame)):
+        yield Remedy(
+            "skip a full queue", {"queue": name, "spot": w.spot(frame), "child": w.spot(user_frames(taker.frames)[0])}
+        )
     if awaits == "a full queue" and place is not None and (later := read_later(place)):
         words = {"join": w.spot(later.join), "get": later.get, "queue": later.queue, "statement": later.statement}
         yield Remedy("read while they run" if later.spawn else "read before", {**words, "spawn": later.spawn})
@@ -55,7 +75,9 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
         yield Remedy("answer each", {"spot": spot, "test": silent.way.text, "answer": silent.answer})
     if circle := actor_circle(frame):
         words = {"wait": w.spot(circle.wait), "back": w.spot(circle.back), "asked": circle.asked, "actor": circle.actor}
-        yield Remedy("second thread", {**words, "decorator": _with_threads(circle.decorator), "class_at": w.spot(circle.at)})
+        yield Remedy(
+            "second thread", {**words, "decorator": _with_threads(circle.decorator), "class_at": w.spot(circle.at)}
+        )
 
 
 def _with_threads(decorator: str) -> str:

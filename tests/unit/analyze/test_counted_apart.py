@@ -29,7 +29,9 @@ def heads(folder: Path, given: str, over: str) -> tuple[str, bool] | None:
 
 
 @pytest.mark.parametrize(("given", "can_name"), [("x", True), ("y", False)])
-def test_the_other_loop_is_named_and_whether_it_could_go_over_the_same(given: str, can_name: bool, tmp_path: Path) -> None:
+def test_the_other_loop_is_named_and_whether_it_could_go_over_the_same(
+    given: str, can_name: bool, tmp_path: Path
+) -> None:
     assert heads(tmp_path, given, "range(self.parts)") == ("range(self.parts) at 8", can_name)
 
 

@@ -243,7 +243,12 @@ def test_two_actors_wait_for_each_other(asks: str, options: str, is_told: bool, 
     found = actor_circle(frame(file, "wait"))
     assert (found is not None) is is_told
     if found is not None:
-        assert (found.asked, found.back.line, found.decorator, found.at.line) == ("version", 17, "ray.remote(num_cpus=1)", 3)
+        assert (found.asked, found.back.line, found.decorator, found.at.line) == (
+            "version",
+            17,
+            "ray.remote(num_cpus=1)",
+            3,
+        )
 
 
 _EXCLUSIVE = """

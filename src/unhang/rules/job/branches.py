@@ -185,8 +185,8 @@ def _parted(s: Situation, d: Divergence) -> Found:
         else ()
     )
     if past:
-        gate, say = _the_only(past, _own_conditions(s, d, frame)), "left out"
-        fixes = fixes_of(frame, gate, w.name_ranks(d.odd))
+        likeliest, gate = gate, _the_only(past, _own_conditions(s, d, frame))
+        say, fixes = "left out", fixes_of(frame, gate or likeliest, w.name_ranks(d.odd))
     say, more = _named(d, gate, frame, hidden, say, more)
     caught = caught_raise(gate, d.reference_path, d.fork.depth + 1) if gate and d.fork and say == "skipped" else None
     asked = asked_for(d) if hidden is None else None
@@ -215,7 +215,7 @@ def _parted(s: Situation, d: Divergence) -> Found:
         _evidence(s, d),
         words,
         say,
-        fixes if d.is_decided else _agreed(asked),
+        fixes if d.is_decided else _agreed(asked) or tuple(decided_together(*x) for x in (one_sided,) if x),
         s.others(odd if d.is_decided else d.culprits),
         w.location_of(told),
         w.group_of(d.group),

@@ -130,7 +130,11 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
         (*w.both_sides(d), *w.code_line(where, "way out" if gone.stop else "source")),
         words,
         f"{say}/{say}",
-        ("stop",) if gone.stop else ("same stop",) if gone.has_data else (*filter(None, (of_left_loop(s, d, gone),)), *_EVEN),
+        ("stop",)
+        if gone.stop
+        else ("same stop",)
+        if gone.has_data
+        else (*filter(None, (of_left_loop(s, d, gone),)), *_EVEN),
         s.others(who),
         w.location_of(where),
         w.group_of(d.group),
@@ -285,7 +289,7 @@ def _by_role(found: Found, name: str, lines: Sequence[Frame]) -> Found:
     words |= {"head": found.location.line if found.location else 0}
     return replace(
         found, cause="code-divergence", words=words, say="set by role/set by role", location=w.location_of(lines[0]),
-        evidence=(*found.evidence, *(x for f in lines for x in w.code_line(f, "rounds"))), fixes=("one count", "agree"),
+        evidence=(*found.evidence, *(x for f in lines for x in w.code_line(f, "rounds"))), fixes=("one length",),
     )  # fmt: skip
 
 
