@@ -18,6 +18,7 @@ from unhang.analyze.source import loop_at, nodes_around, surroundings
 from unhang.analyze.trees import covers, tree_of
 from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import Frame, ThreadStack, user_frames
+from unhang.model.frames import WaitingTask
 
 _BLOCK = (ast.With, ast.AsyncWith)
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -150,6 +151,43 @@ def puts(thread: ThreadStack) -> bool:
     """Whether a thread waits for room in a queue, at a line of the program."""
     above = thread.frames[: next((i for i, f in enumerate(thread.frames) if f.is_user), 0)]
     return any(f.function == "put" and f.file.endswith(("/queue.py", "/queues.py")) for f in above)
+
+
+class EndedTask(NamedTuple):
+    """`task`, made at line `made` of `path` from `coroutine`, takes from `queue`, and has ended."""
+
+    path: str
+    made: int
+    task: str
+    coroutine: str
+    queue: str
+
+
+def ended_task(at: Frame, tasks: Iterable[WaitingTask]) -> EndedTask | None:
+    """Of a line that waits until something is put into a queue of asyncio: the one task that takes from it, where that is no more."""
+    tree, queue = tree_of(at.file), queue_at(at)
+    running = {f.function for t in tasks for f in t.frames}
+    found = []
+    for node in ast.walk(tree) if tree is not None and queue else ():
+        match node:
+            case ast.Assign(targets=[target], value=ast.Call(args=[ast.Call(func=made), *_]) as call):
+                name = last_name(made)
+                if last_name(call.func) == "create_task" and name not in running and _takes_from(tree, name, queue):
+                    found.append(EndedTask(at.file, node.lineno, ast.unparse(target), ast.unparse(made), queue))
+    return found[0] if len(found) == 1 else None
+
+
+def _takes_from(tree: ast.AST | None, name: str, queue: str) -> bool:
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.AsyncFunctionDef) and n.name == name] if tree else []
+    calls = (n for f in functions for n in ast.walk(f) if isinstance(n, ast.Call))
+    return any(ast.unparse(c.func) == f"{queue}.get" for c in calls)
+
+
+def writes_to_child(path: str) -> bool:
+    """Whether a file writes to the standard input of a process that it starts."""
+    tree = tree_of(path)
+    parts = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute)] if tree is not None else []
+    return any(n.attr in ("write", "close") and last_name(n.value) == "stdin" for n in parts)
 
 
 class ReadLater(NamedTuple):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from unhang.analyze.host_waits import (
     actor_circle,
+    ended_task,
     full_queue,
     held_twice,
     not_released,
@@ -14,6 +15,7 @@ from unhang.analyze.host_waits import (
     queue_at,
     read_later,
     unanswered,
+    writes_to_child,
 )
 from unhang.analyze.situation import LateRank, Situation
 from unhang.model import user_frames
@@ -56,6 +58,12 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     if awaits == "a thread that does not end" and (full := full_queue(frame, others)):
         words = {"join": w.spot(full.join), "put": w.spot(full.put), "thread": full.thread, "queue": full.queue}
         yield Remedy("empty the queue", words)
+    if awaits == "the result of another thread" and (gone := ended_task(frame, evidence.tasks)):
+        words = {"made": f"{w.base_name(gone.path)}:{gone.made}", "task": gone.task, "coroutine": gone.coroutine}
+        yield Remedy("ask the task", {**words, "queue": gone.queue, "spot": w.spot(frame)})
+    is_of_input = evidence.state is not None and bool(evidence.state.child_asks) and not evidence.state.child_writes
+    if awaits == "a child process" and is_of_input and writes_to_child(frame.file):
+        yield Remedy("end of input", {"spot": w.spot(frame)})
     place = driver(s)
     taker = next((t for t in evidence.stacks if t.process_id not in (None, evidence.identity.pid) and puts(t)), None)
     if awaits == "a full queue" and taker is not None and (name := queue_at(frame)):

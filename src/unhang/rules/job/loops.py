@@ -188,7 +188,8 @@ def _by_way_out(found: Found, way: tuple[Frame, WayOut], is_decided: bool, becau
     says = "skipped" if out.text.startswith("except") else "left early"
     return replace(
         found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say=f"{says}/{because or says}",
-        evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame), fixes=("together", "agree"),
+        evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame),
+        fixes=("together" if says == "skipped" else "leave together",),
     )  # fmt: skip
 
 
@@ -375,5 +376,5 @@ def _returned(found: Found, frame: Frame, out: WayOut) -> Found:
     return replace(
         found, cause="rank-exited-early", confidence=min(found.confidence, 0.86),
         words={**found.words, "way": w.place(frame), "text": out.text}, say="returned/returned",
-        evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame), fixes=("together", "agree"),
+        evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame), fixes=("leave together",),
     )  # fmt: skip
