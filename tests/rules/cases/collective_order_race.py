@@ -110,8 +110,20 @@ CASES = {
                 },
                 world=3,
             ),
-            (0,),
+            (),  # it went well before: which thread comes first is chance
             10,
+        ),
+        Fires(
+            make_case(
+                {
+                    0: ["barrier@main:5", "all_reduce[8]@main:10 !"],
+                    1: ["barrier@main:5", "gather[1]@save:21 thread=saver !"],
+                    2: ["barrier@main:5", "all_reduce[8]@main:10 !"],
+                },
+                world=3,
+            ),
+            (1,),
+            21,
         ),
         Fires(_locked("with lock:"), (), 3),
         Fires(_locked("if True:"), (0, 1), None),

@@ -202,9 +202,9 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
                 continue
             told = remedy_of(s, late)
             words = {"awaits": _awaits(s, late), "taken": w.place(late.activity.frame), "holder": holder_of(s, late)}
-            words |= told.words if told else {}
-            fixes = (told.name,) if told else remedies(s, late)
-            yield found_late(s, late, 0.88, words, say=kind, fixes=(*fixes, "only delays"))
+            names = (told.name,) if told else remedies(s, late)
+            given = {**words, **(told.words if told else {})}
+            yield found_late(s, late, 0.88, given, say=kind, fixes=(*names, "only delays"))
 
 
 def _awaits(s: Situation, late: LateRank) -> str:

@@ -81,7 +81,7 @@ def _race(s: Situation, d: Divergence) -> Found:
     )
     return Found(
         0.92 if d.has_majority else 0.8,
-        d.odd if d.has_majority else () if by_thread and not d.is_decided else d.culprits,
+        () if by_thread and (not d.is_decided or _went_well_before(s, d)) else d.odd if d.has_majority else d.culprits,
         evidence,
         words,
         "threads" if by_thread else "queue",
@@ -91,6 +91,16 @@ def _race(s: Situation, d: Divergence) -> Found:
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
     )
+
+
+def _went_well_before(s: Situation, d: Divergence) -> bool:
+    """Whether both sides have used the group from two threads before this call: then who comes first now is chance, and nobody is odd."""
+    table, group = s.case.calls, s.case.calls.groups.index(d.group)
+    for rank in (d.odd[0], d.reference[0]):
+        rows = table.rows(rank=rank, group=group)
+        if len({int(table["thread"][row]) for row in rows if table["seq"][row] < d.seq}) < 2:
+            return False
+    return True
 
 
 def _race_frame(s: Situation, d: Divergence) -> Frame | None:
