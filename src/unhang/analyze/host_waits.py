@@ -132,10 +132,10 @@ class FullQueue(NamedTuple):
 def full_queue(join: Frame, threads: Iterable[ThreadStack]) -> FullQueue | None:
     """Of a line that waits for the end of a thread: that thread, where it waits for room in a queue that the line can name."""
     joins = _calls_at(join.file, join.line, "join")
-    puts = [(t, user_frames(t.frames)[0]) for t in threads if puts(t)]
-    if len(joins) != 1 or len(puts) != 1 or puts[0][1].file != join.file:
+    waiting = [user_frames(t.frames)[0] for t in threads if puts(t)]
+    if len(joins) != 1 or len(waiting) != 1 or waiting[0].file != join.file:
         return None
-    put, thread = puts[0][1], _receiver(joins[0])
+    put, thread = waiting[0], _receiver(joins[0])
     queues = {_receiver(c) for c in _calls_at(put.file, put.line, "put")}
     named = [q for q in queues if (scope := _scope(put, q)) is not None and scope is _scope(join, q)]
     return FullQueue(join, put, thread, named[0]) if len(queues) == len(named) == 1 else None

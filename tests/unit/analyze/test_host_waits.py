@@ -8,14 +8,19 @@ import pytest
 
 from unhang.analyze.host_waits import (
     actor_circle,
+    ended_task,
     full_queue,
     held_over_call,
     held_twice,
     not_released,
+    puts,
+    queue_at,
     read_later,
     unanswered,
+    writes_to_child,
 )
 from unhang.model import Frame, ThreadStack
+from unhang.model.frames import WaitingTask
 
 _LIB = "/usr/lib/python3.11/"
 _PUT = Frame(f"{_LIB}queue.py", 140, "put")
@@ -271,3 +276,41 @@ def test_a_lock_is_held_over_a_call(tmp_path: Path) -> None:
     assert (found.holds.line, found.waits.line, found.what) == (3, 6, "lock")
     assert held_over_call([thread(_CALL, free), thread(waiting)]) is None
     assert held_over_call([thread(_CALL, calls), thread(free)]) is None
+
+
+_PUBLISHES = """
+class Publisher:
+    def run(self):
+        self.task = self.loop.create_task(self.drain())
+    async def drain(self):
+        while True:
+            write(await self.queue.get())
+    async def offer(self, record):
+        await self.queue.put(record)
+    def publish(self, record):
+        run_coroutine_threadsafe(self.queue.put(record), self.loop).result()  # put
+    def other(self, record):
+        run_coroutine_threadsafe(self.later.put(record), self.loop).result()  # another queue
+"""
+
+
+def test_the_task_that_took_from_a_queue_has_ended(tmp_path: Path) -> None:
+    file = program(tmp_path, _PUBLISHES)
+    at = frame(file, "put")
+    found = ended_task(at, ())
+    assert found is not None
+    assert (found.made, found.task, found.coroutine, found.queue) == (4, "self.task", "self.drain", "self.queue")
+    assert ended_task(at, [WaitingTask("Task-1", (Frame(str(file), 7, "drain"),))]) is None
+    assert ended_task(frame(file, "another queue"), ()) is None
+
+
+@pytest.mark.parametrize(("line", "is_told"), [("sort.stdin.close()", True), ("sort.stdout.close()", False)])
+def test_a_program_that_writes_to_a_child_is_asked_nothing(line: str, is_told: bool, tmp_path: Path) -> None:
+    assert writes_to_child(str(program(tmp_path, f"{line}\nsort.wait()\n"))) is is_told
+
+
+def test_who_waits_for_room_and_for_which_queue(tmp_path: Path) -> None:
+    at = frame(program(tmp_path, "def main():\n    weights.put(model)  # put\n"), "put")
+    assert queue_at(at) == "weights"
+    assert puts(thread(_PUT, at))
+    assert not puts(thread(at))
