@@ -91,3 +91,13 @@ def test_a_property_is_read_before_the_condition(read: str, title: str, tmp_path
     frame, library = Frame(str(file), 3, "main"), Frame("/site-packages/lightning/trainer.py", 1157, "log_dir")
     first, *_ = fixes_of(frame, around(frame).conditions[-1], "rank 0", (library, frame))
     assert first.title == title
+
+
+def test_a_decorator_is_taken_off_where_a_property_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("@rank_zero_only\ndef end(trainer):\n    flush(trainer.log_dir)\n")
+    frame, library = Frame(str(file), 3, "end"), Frame("/site-packages/lightning/trainer.py", 1157, "log_dir")
+    first, *_ = fixes_of(frame, around(frame).conditions[-1], "rank 0", (library, frame))
+    assert first.advice.startswith(
+        "# train.py:1: take @rank_zero_only off; first in end(), on every rank\nlog_dir = trainer.log_dir\n"
+    )

@@ -15,7 +15,7 @@ from unhang.analyze.framework_settings import (
     trains_below,
 )
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Condition
+from unhang.analyze.source import Condition, function_at
 from unhang.model import Fix, Frame
 from unhang.rules import wording as w
 
@@ -69,10 +69,16 @@ def read_before(frame: Frame, condition: Condition, above: Frame | None) -> Fix 
     text = property_read(frame.file, frame.line, above.function) if above is not None else ""
     if not text or above is None:
         return None
+    place, name = f"{w.base_name(condition.path)}:{condition.line}", above.function
+    function = function_at(frame.file, frame.line)
+    if function is not None and condition.line < function.lineno:  # a decorator
+        first = f"# {place}: take @{condition.text} off; first in {function.name}(), on every rank\n{name} = {text}\n"
+        first += "if dist.get_rank() != 0: return"
+    else:
+        first = f"# {place}, before `{condition.text}`, on every rank\n{name} = {text}"
     return Fix(
         title=f"Read `{text}` on every rank: it waits for all of them",
-        advice=f"# {w.base_name(condition.path)}:{condition.line}, before `{condition.text}`, on every rank\n"
-        f"{above.function} = {text}\n# line {frame.line}: {above.function} instead of {text}",
+        advice=f"{first}\n# line {frame.line}: {name} instead of {text}",
         verify=_SEE,
         undo=_UNDO,
         does="every rank calls",
