@@ -10,6 +10,7 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.source import around
 from unhang.model import Frame
 from unhang.rules.advice import fixes_of
+from unhang.rules.host_waits import fresh_lock
 from unhang.rules.registry import judge
 from unhang.testing import make_case
 
@@ -101,3 +102,18 @@ def test_a_decorator_is_taken_off_where_a_property_is_read(tmp_path: Path) -> No
     assert first.advice.startswith(
         "# train.py:1: take @rank_zero_only off; first in end(), on every rank\nlog_dir = trainer.log_dir\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("owner", "renew"),
+    [("self.lock", 'setattr(self, "lock", threading.Lock())'), ("lock", "globals().update(lock=threading.Lock())")],
+)
+def test_a_lock_is_made_anew_in_a_forked_worker(owner: str, renew: str, tmp_path: Path) -> None:
+    made = f"        {owner} = threading.Lock()\n" if owner != "lock" else "        pass\n"
+    file = tmp_path / "cache.py"
+    file.write_text(
+        f"import threading\nlock = threading.Lock()\nclass Cache:\n    def __init__(self):\n{made}"
+        f"    def get(self, key):\n        with {owner}:\n            return key\n"
+    )
+    assert renew in str(fresh_lock(Frame(str(file), 7, "get"))["renew"])
+    assert fresh_lock(Frame(str(file), 8, "get")) == {}

@@ -153,6 +153,30 @@ def puts(thread: ThreadStack) -> bool:
     return any(f.function == "put" and f.file.endswith(("/queue.py", "/queues.py")) for f in above)
 
 
+class ForkedLock(NamedTuple):
+    """A lock that a forked process got as it was, held by a thread that it does not have. `at`: where it is made, by `made`."""
+
+    at: Frame
+    what: str
+    made: str
+
+
+def forked_lock(place: Frame) -> ForkedLock | None:
+    """Of a line at which a forked process waits at a `with`: the lock of the class or module, where that is made in one place."""
+    for what in {w for b in _blocks_at(place) for w in _held(b)}:
+        scope = _scope(place, what)
+        sets = [n for n in ast.walk(scope) if isinstance(n, ast.Assign)] if scope is not None else []
+        made = [n for n in sets if what in map(ast.unparse, n.targets) and _is_lock(n.value)]
+        if len(made) == 1 and isinstance(scope, ast.ClassDef | ast.Module):
+            at = Frame(place.file, made[0].lineno, surroundings(place.file, made[0].lineno).function)
+            return ForkedLock(at, what, ast.unparse(made[0].value))
+    return None
+
+
+def _is_lock(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and last_name(value.func) in ("Lock", "RLock", "Condition", "Semaphore")
+
+
 class EndedTask(NamedTuple):
     """`task`, made at line `made` of `path` from `coroutine`, takes from `queue`, and has ended."""
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from unhang.analyze.host_waits import (
     actor_circle,
     ended_task,
+    forked_lock,
     full_queue,
     held_twice,
     not_released,
@@ -18,7 +19,7 @@ from unhang.analyze.host_waits import (
     writes_to_child,
 )
 from unhang.analyze.situation import LateRank, Situation
-from unhang.model import user_frames
+from unhang.model import Frame, user_frames
 from unhang.rules import wording as w
 from unhang.rules.late import OF_A_PROCESS, driver
 
@@ -91,3 +92,17 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
 def _with_threads(decorator: str) -> str:
     """The decorator of an actor that runs a second method while the first one waits."""
     return f"{decorator[:-1]}, max_concurrency=2)" if decorator.endswith(")") else f"{decorator}(max_concurrency=2)"
+
+
+def fresh_lock(place: Frame | None) -> Mapping[str, object]:
+    """The words of the fix for a loader's worker that waits for a lock which it got by the fork; nothing where it waits for another thing."""
+    found = forked_lock(place) if place is not None else None
+    if found is None:
+        return {}
+    owner, _, name = found.what.rpartition(".")
+    renew = (
+        f'lambda: setattr({owner}, "{name}", {found.made})'
+        if owner
+        else f"lambda: globals().update({name}={found.made})"
+    )
+    return {"made_at": w.spot(found.at), "what": found.what, "renew": renew}

@@ -9,6 +9,7 @@ import pytest
 from unhang.analyze.host_waits import (
     actor_circle,
     ended_task,
+    forked_lock,
     full_queue,
     held_over_call,
     held_twice,
@@ -314,3 +315,20 @@ def test_who_waits_for_room_and_for_which_queue(tmp_path: Path) -> None:
     assert queue_at(at) == "weights"
     assert puts(thread(_PUT, at))
     assert not puts(thread(at))
+
+
+_CACHE = """
+import threading
+class Cache:
+    def __init__(self, lock):
+        self.lock = {made}
+    def get(self, key):
+        with self.lock:  # waits
+            return self.rows[key]
+"""
+
+
+@pytest.mark.parametrize(("made", "line"), [("threading.Lock()", 5), ("lock", None)], ids=["made there", "given"])
+def test_where_a_lock_is_made_that_a_fork_hands_on(made: str, line: int | None, tmp_path: Path) -> None:
+    found = forked_lock(frame(program(tmp_path, _CACHE.format(made=made)), "waits"))
+    assert (found.at.line if found else None) == line

@@ -24,7 +24,7 @@ from unhang.rules.failure import (
     found_at_first,
     name_or,
 )
-from unhang.rules.host_waits import remedy_of
+from unhang.rules.host_waits import fresh_lock, remedy_of
 from unhang.rules.late import (
     found_late,
     has_loader,
@@ -69,10 +69,14 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
     for late in s.late if s.judges_waits else ():
         if late.activity.kind == "data" and s.divergence is None and (has_loader(s, late) or not works_alone(s, late)):
             is_start = _starts_workers(s, late)
-            fixes = ("open there", "start once", "no loader timeout") if is_start else _LOADER_FIXES
             workers = _workers(s, late)
             place = next((user_frames(t.frames)[0] for t in workers if user_frames(t.frames)), None)
-            words = {"worker": f", whose worker stands{w.at(place)}," if place is not None and not is_start else ""}
+            lock = {} if is_start else fresh_lock(place)
+            fixes = _STARTS_FIXES if is_start else (*(("fresh lock",) if lock else ()), *_LOADER_FIXES)
+            words = {
+                "worker": f", whose worker stands{w.at(place)}," if place is not None and not is_start else "",
+                **lock,
+            }
             lines = tuple(_worker_line(late.rank, t) for t in workers[:4])
             found = found_late(s, late, 0.93, words, say="starts" if is_start else "waits", fixes=fixes, evidence=lines)
             yield found if is_start or place is None else replace(found, location=w.location_of(place))
@@ -89,7 +93,7 @@ def _told_to_lack(s: Situation) -> Sequence[Found]:
     return [Found(0.82, apart.ranks, evidence, words, victims=victims, say="told", fixes=_LOADER_FIXES)]
 
 
-_LOADER_FIXES = ("no fork", "fail first")
+_LOADER_FIXES, _STARTS_FIXES = ("no fork", "fail first"), ("open there", "start once", "no loader timeout")
 
 
 def _fetching_by_stacks(s: Situation) -> Iterator[Found]:
