@@ -12,7 +12,7 @@ from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.framework_settings import limit_of, trains_below
 from unhang.analyze.situation import Situation
 from unhang.model import Frame
-from unhang.rules.framework_advice import of_left_loop, of_stop_apart
+from unhang.rules.framework_advice import of_left_loop, of_same_stop, of_stop_apart
 from unhang.testing import make_case
 
 _MAIN = """\
@@ -96,3 +96,21 @@ def test_a_trainer_that_stops_by_metrics_of_one_rank(step: str, is_told: bool, t
     assert (fix is not None) is is_told
     if fix is not None:
         assert fix.advice.startswith("# tagger.py:4, before this line: `metrics`")
+
+
+@pytest.mark.parametrize(
+    ("given", "line"), [("compute_metrics=Accuracy(seed=rank)", "Accuracy(seed=rank)"), ("args=args", "")]
+)
+def test_what_a_trainer_computes_by_is_given_by_rank_0(given: str, line: str, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(f"def main():\n    trainer = Trainer(\n        {given},\n    )\n    trainer.train()\n")
+    at, loop = (
+        Frame(str(file), 5, "main"),
+        Frame("/site-packages/transformers/trainer.py", 1660, "_inner_training_loop"),
+    )
+    fix = of_same_stop(LeftFramework((0,), (1, 2), at, loop, None, has_data=True))
+    assert (fix is not None) is bool(line)
+    if fix is not None:
+        assert fix.advice.startswith(
+            f"# train.py:3: compute_metrics=same_metrics instead, and before that\nown_metrics = {line}\n"
+        )

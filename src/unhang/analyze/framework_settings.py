@@ -141,6 +141,16 @@ def _handed_on(path: str, function: ast.FunctionDef) -> OwnMetrics | None:
     return OwnMetrics(Frame(path, min(hands), function.name), name) if hands else None
 
 
+def computed_metrics(path: str) -> tuple[int, str]:
+    """(line, what is given) of the one `compute_metrics=` by which a file makes a Trainer; (0, "") where there is none."""
+    tree = tree_of(path)
+    calls = (
+        [n for n in ast.walk(tree) if isinstance(n, ast.Call) and last_name(n.func).endswith("Trainer")] if tree else []
+    )
+    given = [k.value for c in calls for k in c.keywords if k.arg == "compute_metrics"]
+    return (given[0].lineno, ast.unparse(given[0])) if len(given) == 1 else (0, "")
+
+
 def property_read(path: str, line: int, function: str) -> str:
     """The text by which a line reads a property that a library computes in a function of that name: `trainer.log_dir`; empty where it calls it."""
     nodes = nodes_around(path, line)

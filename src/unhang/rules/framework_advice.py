@@ -7,6 +7,7 @@ from pathlib import Path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.framework_settings import (
+    computed_metrics,
     is_metric,
     left_out_update,
     limit_of,
@@ -44,6 +45,24 @@ def of_left_loop(s: Situation, d: Divergence, gone: LeftFramework) -> Fix | None
             undo=_UNDO,
         )
     return None
+
+
+def of_same_stop(gone: LeftFramework) -> Fix | None:
+    """For ranks that a framework stopped by its own decision: the metrics that the program computes for it on each rank."""
+    line, given = computed_metrics(gone.line.file)
+    if not line:
+        return None
+    return Fix(
+        title="Give the framework metrics that are the same on every rank: it stops by them",
+        advice=f"# {w.base_name(gone.line.file)}:{line}: compute_metrics=same_metrics instead, and before that\n"
+        f"own_metrics = {given}\n"
+        "def same_metrics(prediction):   # those of rank 0, on every rank\n"
+        "    box = [own_metrics(prediction)]\n"
+        "    torch.distributed.broadcast_object_list(box, src=0)\n"
+        "    return box[0]",
+        verify=_SEE,
+        undo=_UNDO,
+    )
 
 
 def of_stop_apart(d: Divergence) -> Fix | None:

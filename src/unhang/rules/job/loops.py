@@ -9,7 +9,7 @@ from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.counted_apart import CountedApart, counted_apart
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_round import Bound, Start, changed_bound, other_start, set_by_role
-from unhang.analyze.framework_loops import left_framework
+from unhang.analyze.framework_loops import LeftFramework, left_framework
 from unhang.analyze.generators import end_of_generator
 from unhang.analyze.leaving import (
     ended_in_loop,
@@ -26,10 +26,10 @@ from unhang.analyze.source import Loop
 from unhang.analyze.streams import stack_path
 from unhang.analyze.trees import line_text
 from unhang.analyze.ways_out import WayOut, likeliest, way_out_of, ways_out, ways_past
-from unhang.model import CollectiveCall, EvidenceLine, Frame, RankEvidence
+from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, RankEvidence
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
-from unhang.rules.framework_advice import of_left_loop
+from unhang.rules.framework_advice import of_left_loop, of_same_stop
 
 _EVEN = ("agree", "join", "even")
 
@@ -130,17 +130,21 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
         (*w.both_sides(d), *w.code_line(where, "way out" if gone.stop else "source")),
         words,
         f"{say}/{say}",
-        ("stop",)
-        if gone.stop
-        else ("same stop",)
-        if gone.has_data
-        else (*filter(None, (of_left_loop(s, d, gone),)), *_EVEN),
+        _fixes_of(s, d, gone),
         s.others(who),
         w.location_of(where),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
         cause="code-divergence" if is_decided else "",
     )
+
+
+def _fixes_of(s: Situation, d: Divergence, gone: LeftFramework) -> tuple[str | Fix, ...]:
+    """What helps those who left a framework's loop, the program's own line first where that is known."""
+    if gone.stop:
+        return ("stop",)
+    shown = of_same_stop(gone) if gone.has_data else of_left_loop(s, d, gone)
+    return (*filter(None, (shown,)), *(("same stop",) if gone.has_data else _EVEN))
 
 
 def _below(path: Path, line: Frame) -> Frame:
