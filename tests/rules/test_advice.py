@@ -10,7 +10,7 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.source import around
 from unhang.model import Frame
 from unhang.rules.advice import fixes_of
-from unhang.rules.host_waits import fresh_lock
+from unhang.rules.host_waits import bound_item, fresh_lock
 from unhang.rules.registry import judge
 from unhang.testing import make_case
 
@@ -117,3 +117,14 @@ def test_a_lock_is_made_anew_in_a_forked_worker(owner: str, renew: str, tmp_path
     )
     assert renew in str(fresh_lock(Frame(str(file), 7, "get"))["renew"])
     assert fresh_lock(Frame(str(file), 8, "get")) == {}
+
+
+@pytest.mark.parametrize(
+    ("head", "is_told"), [("while True", True), ("for _ in range(9)", False), ("while rows", False)]
+)
+def test_a_worker_in_a_loop_without_a_bound(head: str, is_told: bool, tmp_path: Path) -> None:
+    file = tmp_path / "data.py"
+    file.write_text(
+        f"def negative(rows):\n    {head}:\n        row = draw()\n        if fits(row):\n            return row\n"
+    )
+    assert bool(bound_item(Frame(str(file), 4, "negative"))) is is_told

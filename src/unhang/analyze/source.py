@@ -130,6 +130,13 @@ def loop_at(path: str, header: int) -> ast.For | ast.AsyncFor | ast.While | None
     return next((n for n in loops if n.lineno == header), None)
 
 
+def endless_loop(frame: Frame) -> ast.While | None:
+    """The innermost loop around a line in its function, where that is a `while` of which only a test within it leads out: `while True`."""
+    loops = surroundings(frame.file, frame.line).loops
+    node = loop_at(frame.file, loops[-1].header) if loops else None
+    return node if isinstance(node, ast.While) and isinstance(node.test, ast.Constant) else None
+
+
 def _chain(node: ast.AST, line: int) -> Iterator[ast.AST]:
     """The nodes around a line, outermost first."""
     for child in ast.iter_child_nodes(node):

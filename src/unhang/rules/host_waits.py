@@ -19,6 +19,7 @@ from unhang.analyze.host_waits import (
     writes_to_child,
 )
 from unhang.analyze.situation import LateRank, Situation
+from unhang.analyze.source import endless_loop
 from unhang.model import Frame, user_frames
 from unhang.rules import wording as w
 from unhang.rules.late import OF_A_PROCESS, driver
@@ -106,3 +107,11 @@ def fresh_lock(place: Frame | None) -> Mapping[str, object]:
         else f"lambda: globals().update({name}={found.made})"
     )
     return {"made_at": w.spot(found.at), "what": found.what, "renew": renew}
+
+
+def bound_item(place: Frame | None) -> Mapping[str, object]:
+    """The words of the fix for a loader's worker that is in a loop without a bound; nothing where it is not."""
+    loop = endless_loop(place) if place is not None else None
+    if place is None or loop is None:
+        return {}
+    return {"loop_at": f"{w.base_name(place.file)}:{loop.lineno}", "item_of": place.function}

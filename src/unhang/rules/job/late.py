@@ -24,7 +24,7 @@ from unhang.rules.failure import (
     found_at_first,
     name_or,
 )
-from unhang.rules.host_waits import fresh_lock, remedy_of
+from unhang.rules.host_waits import bound_item, fresh_lock, remedy_of
 from unhang.rules.late import (
     found_late,
     has_loader,
@@ -71,11 +71,12 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
             is_start = _starts_workers(s, late)
             workers = _workers(s, late)
             place = next((user_frames(t.frames)[0] for t in workers if user_frames(t.frames)), None)
-            lock = {} if is_start else fresh_lock(place)
-            fixes = _STARTS_FIXES if is_start else (*(("fresh lock",) if lock else ()), *_LOADER_FIXES)
+            more = {} if is_start else fresh_lock(place) or bound_item(place or late.activity.frame)
+            first = ("fresh lock",) if "renew" in more else ("bound the item",) if more else ("no fork",)
+            fixes = _STARTS_FIXES if is_start else (*dict.fromkeys((*first, "fail first")),)
             words = {
                 "worker": f", whose worker stands{w.at(place)}," if place is not None and not is_start else "",
-                **lock,
+                **more,
             }
             lines = tuple(_worker_line(late.rank, t) for t in workers[:4])
             found = found_late(s, late, 0.93, words, say="starts" if is_start else "waits", fixes=fixes, evidence=lines)
