@@ -72,8 +72,8 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
             workers = _workers(s, late)
             place = next((user_frames(t.frames)[0] for t in workers if user_frames(t.frames)), None)
             more = {} if is_start else fresh_lock(place) or bound_item(place or late.activity.frame)
-            first = ("fresh lock",) if "renew" in more else ("bound the item",) if more else ("no fork",)
-            fixes = _STARTS_FIXES if is_start else (*dict.fromkeys((*first, "fail first")),)
+            helps = "fresh lock" if "renew" in more else "bound the item" if more else "no fork"
+            fixes = _STARTS_FIXES if is_start else (helps, "fail first")
             words = {
                 "worker": f", whose worker stands{w.at(place)}," if place is not None and not is_start else "",
                 **more,
