@@ -55,6 +55,14 @@ _LEAVES_LOOP = (
 _GROUPS = "def work(x, groups, order):\n    for name in order:\n        dist.all_reduce(x, group=%s)  # here\n"
 _SETS = "def work(store, best, loss):\n    if loss < best:\n        best = loss\n        store.set('best', %s)  # here\n    return best\n"
 
+_BUDGET = (
+    "def work(xs):\n    for x in xs:\n        last = full(x)\n        if last:  # gate\n            dist.all_reduce(x)  # here\n"
+    "        %s\n"
+)
+_BAR = (
+    "def work(xs, quiet):\n    bar = tqdm(xs, %s)\n    for x in xs:\n        bar.update(1)\n        if bar.n %% 9 == 0:  # gate\n"
+    "            dist.all_reduce(x)  # here\n"
+)
 _RING = "def work(a, b, left, right):\n    dist.send(b, right)  # here\n    dist.recv(a, left)\n"
 _HANDLER = (
     "import signal\n\n\ndef save(number, frame):\n    dist.barrier()  # here\n\n\ndef main(xs):\n    signal.signal(signal.SIGUSR1, save)\n"
@@ -84,6 +92,25 @@ MENDED = {
     "a number of rounds that one rank changed": Wrong(
         "def work(n, x):\n    if odd():  # here\n        n += 1\n    for name in range(n):\n        dist.all_reduce(x)\n",
         "    for name in range(from_first_rank(n)):\n", rule="uneven-inputs", evidence=ROUNDS,
+    ),
+    "a number of rounds that rank 2 changed": Wrong(
+        "def work(n, x):\n    if odd():  # here\n        n += 1\n    for name in range(n):\n        dist.all_reduce(x)\n",
+        "    for name in range(from_rank_2(n)):\n", rule="uneven-inputs",
+        evidence=(*ROUNDS, EvidenceLine("rank 2 rounds", "n has changed there")),
+    ),
+    "a variable that decides twice": Wrong(
+        _BUDGET % "x = step(last)", "        last = agreed(full(x))\n", gate="last", by_rank=False
+    ),
+    "a variable that decides once": Wrong(_BUDGET % "pass", "        if agreed(last):  # gate\n", gate="last", by_rank=False),
+    "a loop that nothing but its data ends": Wrong(
+        "def work(xs):\n    for x in xs:  # here\n        dist.all_reduce(x)\n", "    for x in in_step(xs):  # here\n", rule="uneven-inputs",
+        evidence=(EvidenceLine("loop", "for x in"),),
+    ),
+    "a progress bar that counts on one rank": Wrong(
+        _BAR % "disable=quiet", "        if any_rank(bar.n % 9 == 0):  # gate\n", gate="bar.n % 9 == 0", by_rank=False
+    ),
+    "a progress bar that counts on every rank": Wrong(
+        _BAR % "disable=True", "        if agreed(bar.n % 9 == 0):  # gate\n", gate="bar.n % 9 == 0", by_rank=False
     ),
     "groups in the order of a list of names": Wrong(
         _GROUPS % "groups[name]", "    for name in from_first_rank(order):\n", "collective-order-race", "collective-order-race"
@@ -205,6 +232,14 @@ LEFT_ALONE = {
     ),
     "a test that does more than leave": Wrong(
         _LEAVES_LOOP.replace("break", "x = 0"), "more than to leave the loop", rule="uneven-inputs", evidence=(WAY_OUT,)
+    ),
+    "a loop that something else may end": Wrong(
+        "def work(xs):\n    for x in xs:  # here\n        dist.all_reduce(x)\n        if slow():\n            break\n", "names nothing that decides",
+        rule="uneven-inputs", evidence=(EvidenceLine("loop", "for x in"),),
+    ),
+    "a group that is made at its first use": Wrong(
+        "def group(made, ranks):\n    if ranks not in made:  # gate\n        made[ranks] = dist.new_group(ranks)  # here\n    return made[ranks]\n",
+        "every rank has to make the group", rule="subgroup-not-created-by-all", gate="ranks not in made", by_rank=False,
     ),
     "rounds that nothing explains": Wrong(_LEAVES_LOOP, "names nothing that decides", rule="uneven-inputs"),
     "a first round among other things": Wrong(

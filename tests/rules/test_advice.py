@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
+from unhang.analyze.situation import Situation
+from unhang.analyze.source import around
 from unhang.model import Frame
 from unhang.rules.advice import fixes_of
+from unhang.rules.host_waits import bound_item, fresh_lock
+from unhang.rules.registry import judge
+from unhang.testing import make_case
 
 _BACKWARD = Frame("/job/moe.py", 16, "backward")
 _APPLY = Frame("/env/site-packages/torch/autograd/function.py", 325, "apply")
@@ -18,3 +27,104 @@ def test_a_call_of_an_own_backward_is_left_out_by_who_left_the_graph() -> None:
 def test_a_function_that_is_only_called_backward_is_none() -> None:
     first, *_ = fixes_of(Frame("/job/train.py", 48, "main"), None, "rank 2", (_BACKWARD,))
     assert first.advice.startswith("train.py:48: find what led rank 2")
+
+
+_HOLDS_TWICE = """\
+import threading
+lock = threading.Lock()
+def main():
+    with lock:
+        log(1)
+    dist.all_reduce(x)
+def log(x):
+    with lock:
+        write(x)
+"""
+_KEEPS = """\
+def main():
+    if baton.try_acquire():
+        build()
+        baton.release()
+    else:
+        baton.wait()
+    dist.all_reduce(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "stack", "title"),
+    [
+        (_HOLDS_TWICE, "main:5>log:8", "Take it once: who waits for it has it already"),
+        (_HOLDS_TWICE.replace("Lock()", "RLock()"), "main:5>log:8", "Bound the wait"),
+        (_KEEPS, "main:6>~lock", "Give it back also where the work raises"),
+        (_KEEPS.replace("        build()\n", "        pass\n"), "main:6>~lock", "Bound the wait"),
+    ],
+    ids=["a lock taken twice", "one that may be", "kept where the work raises", "no work that may raise"],
+)
+def test_who_would_end_a_wait_is_named_where_the_source_shows_it(source: str, stack: str, title: str) -> None:
+    calls = {r: ["barrier@main:1", "all_reduce[4]@main:7 !"] for r in (1, 2)}
+    stacks = {0: stack, 1: "main:7>~comm", 2: "main:7>~comm"}
+    case = make_case({0: ["barrier@main:1"], **calls}, world=3, stacks=stacks, source=source, hang="suspected")
+    found = judge(Situation(case)).findings[0]
+    assert (found.rule, found.culprit_ranks) == ("rank-stuck-in-user-code", (0,))
+    assert found.fixes[0].title == title
+    assert "{" not in found.fixes[0].advice
+
+
+_EXPORTS = """\
+def main():
+    if trainer.is_global_zero:
+        flush({read})
+    loss.backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "title"),
+    [
+        ("trainer.log_dir", "Read `trainer.log_dir` on every rank: it waits for all of them"),
+        ("save()", "Let every rank make the call"),
+    ],
+)
+def test_a_property_is_read_before_the_condition(read: str, title: str, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(_EXPORTS.format(read=read))
+    frame, library = Frame(str(file), 3, "main"), Frame("/site-packages/lightning/trainer.py", 1157, "log_dir")
+    first, *_ = fixes_of(frame, around(frame).conditions[-1], "rank 0", (library, frame))
+    assert first.title == title
+
+
+def test_a_decorator_is_taken_off_where_a_property_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text("@rank_zero_only\ndef end(trainer):\n    flush(trainer.log_dir)\n")
+    frame, library = Frame(str(file), 3, "end"), Frame("/site-packages/lightning/trainer.py", 1157, "log_dir")
+    first, *_ = fixes_of(frame, around(frame).conditions[-1], "rank 0", (library, frame))
+    assert first.advice.startswith(
+        "# train.py:1: take @rank_zero_only off; first in end(), on every rank\nlog_dir = trainer.log_dir\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("owner", "renew"),
+    [("self.lock", 'setattr(self, "lock", threading.Lock())'), ("lock", "globals().update(lock=threading.Lock())")],
+)
+def test_a_lock_is_made_anew_in_a_forked_worker(owner: str, renew: str, tmp_path: Path) -> None:
+    made = f"        {owner} = threading.Lock()\n" if owner != "lock" else "        pass\n"
+    file = tmp_path / "cache.py"
+    file.write_text(
+        f"import threading\nlock = threading.Lock()\nclass Cache:\n    def __init__(self):\n{made}"
+        f"    def get(self, key):\n        with {owner}:\n            return key\n"
+    )
+    assert renew in str(fresh_lock(Frame(str(file), 7, "get"))["renew"])
+    assert fresh_lock(Frame(str(file), 8, "get")) == {}
+
+
+@pytest.mark.parametrize(
+    ("head", "is_told"), [("while True", True), ("for _ in range(9)", False), ("while rows", False)]
+)
+def test_a_worker_in_a_loop_without_a_bound(head: str, is_told: bool, tmp_path: Path) -> None:
+    file = tmp_path / "data.py"
+    file.write_text(
+        f"def negative(rows):\n    {head}:\n        row = draw()\n        if fits(row):\n            return row\n"
+    )
+    assert bool(bound_item(Frame(str(file), 4, "negative"))) is is_told

@@ -64,6 +64,7 @@ _OUTSIDE = {
     ("subprocess.py", "_communicate"): "a child process",
     ("popen_fork.py", "poll"): "a child process",
     ("popen_fork.py", "wait"): "a child process",
+    ("file_baton.py", "wait"): "a lock file",
     ("connection.py", "recv"): "a pipe",
     ("socket.py", "readinto"): "a socket",
     ("ssl.py", "read"): "a socket",

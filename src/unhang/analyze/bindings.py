@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -12,17 +13,21 @@ Scopes = tuple[ast.AST, ...]  # the module, classes and functions around a place
 
 @dataclass
 class Names:
-    """What a file binds to names: by scope for variables, for the whole file for attributes and functions."""
+    """What a file binds to names: by scope for variables, for the whole file for attributes and functions.
+
+    `elsewhere`: the names of the files that import something of it.
+    """
 
     variables: dict[tuple[ast.AST, str], list[tuple[ast.expr | None, Scopes]]] = field(default_factory=dict)
     attributes: dict[str, list[tuple[ast.expr | None, Scopes]]] = field(default_factory=dict)
     functions: dict[str, list[tuple[Function, Scopes]]] = field(default_factory=dict)
     calls: dict[str, list[tuple[ast.Call, Scopes]]] = field(default_factory=dict)
+    elsewhere: Callable[[], list[Names]] = list
 
     @classmethod
-    def of(cls, tree: ast.Module) -> Names:
+    def of(cls, tree: ast.Module, elsewhere: Callable[[], list[Names]] = list) -> Names:
         """The names of a file."""
-        names = cls()
+        names = cls(elsewhere=elsewhere)
         names._walk(tree, (tree,))
         return names
 

@@ -75,8 +75,10 @@ def line_to_look_at(reference: Path, odd: Path, fork: Fork | None, skipped: bool
 
 
 def _guarded(path: Path) -> Frame | None:
-    """The first frame below the fork that a condition on rank or data guards: the branch may lie calls deeper."""
-    return next((f for f in path if surroundings(f.file, f.line).suspicion > 1), None)
+    """The first frame below the fork that a condition on the rank guards, else one on data: the branch may lie calls deeper."""
+    guarded = [f for f in path if surroundings(f.file, f.line).suspicion > 1]
+    by_rank = (f for f in guarded if surroundings(f.file, f.line).depends_on_rank)
+    return next(by_rank, guarded[0] if guarded else None)
 
 
 def innermost(path: Path) -> Frame | None:

@@ -48,20 +48,24 @@ def other_start(case: Case, d: Divergence) -> Start | None:
 
 
 class Bound(NamedTuple):
-    """A number of rounds, or a list of them, that the program changes as it goes. `frame`: the condition under which it does, `header`: of the loop."""
+    """A number of rounds, or a list of them, that the program changes as it goes. `frame`: the condition under which it does, `header`: of the loop.
+
+    `grows`: those who changed it make more rounds, not fewer; None where the source does not tell.
+    """
 
     frame: Frame
     header: int
     name: str
     text: str
     is_list: bool
+    grows: bool | None
 
 
 def changed_bound(frame: Frame, header: int) -> Bound | None:
     """Of the loop around a frame that some ranks left: the number of its rounds, where one rank may have changed it alone."""
-    name, line, text, is_list = _bound_of(frame.file, header)
+    name, line, text, is_list, grows = _bound_of(frame.file, header)
     at = Frame(frame.file, line, surroundings(frame.file, line).function)
-    return Bound(at, header, name, text, is_list) if line else None
+    return Bound(at, header, name, text, is_list, grows) if line else None
 
 
 @lru_cache(maxsize=64)
@@ -89,7 +93,7 @@ def _gone_over(loop: ast.For) -> Iterator[ast.expr]:
 
 
 @lru_cache(maxsize=64)
-def _bound_of(path: str, header: int) -> tuple[str, int, str, bool]:
+def _bound_of(path: str, header: int) -> tuple[str, int, str, bool, bool | None]:
     loop, tree = loop_at(path, header), tree_of(path)
     calls = [n for n in ast.walk(loop.iter) if isinstance(n, ast.Call)] if isinstance(loop, ast.For) else []
     bounds = [c.args[-1] for c in calls if last_name(c.func) in _COUNTED and 0 < len(c.args) < 3]
@@ -99,8 +103,21 @@ def _bound_of(path: str, header: int) -> tuple[str, int, str, bool]:
     for test in (n for n in ast.walk(tree) if isinstance(n, ast.If)) if tree is not None and (names or lists) else ():
         for node in (n for statement in test.body for n in ast.walk(statement)):
             for name in (_grows(node) & names.keys()) | (_shortens(node) & lists.keys()):
-                return {**lists, **names}[name], test.lineno, f"if {ast.unparse(test.test)}", name in lists
-    return "", 0, "", False
+                grows = False if name in lists else _is_more(node, name)
+                return {**lists, **names}[name], test.lineno, f"if {ast.unparse(test.test)}", name in lists, grows
+    return "", 0, "", False, None
+
+
+def _is_more(node: ast.AST, name: str) -> bool | None:
+    """Whether a statement makes a number larger; None where its operators do not tell."""
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+            parts: list[ast.AST] = [v for t, v in zip(targets, values, strict=False) if last_name(t) == name]
+        case _:
+            parts = [node]
+    found = {type(n.op) for part in parts for n in ast.walk(part) if isinstance(n, ast.AugAssign | ast.BinOp)}
+    more, less = found & {ast.Add, ast.Mult}, found & {ast.Sub, ast.Div, ast.FloorDiv}
+    return None if bool(more) is bool(less) else bool(more)
 
 
 def _shortens(node: ast.AST) -> set[str]:

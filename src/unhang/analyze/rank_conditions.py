@@ -1,7 +1,7 @@
 """Conditions that come out by the number of a rank, evaluated for one rank: `rank == 0`, also through what the file names so.
 
-Variables, properties, functions and arguments are followed within the file; what it does not tell is told by its name
-(`is_main_process`, `local_rank`). What cannot be told is left open, never guessed.
+Variables, properties, functions and arguments are followed within the file, what a class is made with also in the files that
+import it; what they do not tell is told by its name (`is_main_process`, `local_rank`). What cannot be told is left open, never guessed.
 """
 
 from __future__ import annotations
@@ -184,10 +184,13 @@ class Evaluation:
         return name in parameters_of(function)[:1] and function.name in map(last_name, spawned)
 
     def _from_callers(self, function: Function, name: str) -> Value:
+        made = self._names.functions.get("__init__", ()) if function.name == "__init__" else ()
+        of_class = next((getattr(around[-1], "name", "") for one, around in made if one is function), "")
         found = []
-        for call, scopes in self._names.calls.get(function.name, ()):
-            expression = argument_of(call, function, name)
-            found.append(self.of(expression, scopes))
+        for names in (self._names, *(self._names.elsewhere() if of_class else ())):
+            there = self if names is self._names else Evaluation(names, self._view)
+            for call, scopes in names.calls.get(of_class or function.name, ()):
+                found.append(there.of(argument_of(call, function, name), scopes))
         return found[0] if found and all(v == found[0] for v in found) else Value()
 
     def _attribute(self, node: ast.Attribute) -> Value:

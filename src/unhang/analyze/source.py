@@ -13,7 +13,7 @@ from typing import NamedTuple
 from unhang.analyze.bindings import SCOPES, Names, Scopes, last_name
 from unhang.analyze.may_differ import OWN, may_differ
 from unhang.analyze.rank_conditions import Evaluation, RankView, Value, named_like_a_rank
-from unhang.analyze.trees import covers, line_text, read_source, tree_of
+from unhang.analyze.trees import covers, importers_beside, line_text, read_source, tree_of
 from unhang.model import Frame
 from unhang.model.lazy_pattern import lazy_pattern
 
@@ -130,6 +130,13 @@ def loop_at(path: str, header: int) -> ast.For | ast.AsyncFor | ast.While | None
     return next((n for n in loops if n.lineno == header), None)
 
 
+def endless_loop(frame: Frame) -> ast.While | None:
+    """The innermost loop around a line in its function, where that is a `while` of which only a test within it leads out: `while True`."""
+    loops = surroundings(frame.file, frame.line).loops
+    node = loop_at(frame.file, loops[-1].header) if loops else None
+    return node if isinstance(node, ast.While) and isinstance(node.test, ast.Constant) else None
+
+
 def _chain(node: ast.AST, line: int) -> Iterator[ast.AST]:
     """The nodes around a line, outermost first."""
     for child in ast.iter_child_nodes(node):
@@ -243,7 +250,9 @@ def _fetches_next(chain: list[ast.AST], line: int) -> bool:
 @lru_cache(maxsize=64)
 def _names(path: str) -> Names:
     parsed = read_source(path)
-    return Names.of(parsed[0] if parsed else ast.Module([], []))
+    return Names.of(
+        parsed[0] if parsed else ast.Module([], []), lambda: [_names(other) for other in importers_beside(path)]
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -59,3 +59,14 @@ def imports_beside(path: str) -> dict[str, str]:
                 if where.is_file():
                     found[a.asname or a.name.partition(".")[0]] = str(where)
     return found
+
+
+_MOST_BESIDE = 40
+
+
+@lru_cache(maxsize=64)
+def importers_beside(path: str) -> tuple[str, ...]:
+    """The files beside one, or in the folder above, that import something from it."""
+    folder = Path(path).parent
+    files = sorted({*folder.glob("*.py"), *folder.parent.glob("*.py")})
+    return tuple(str(f) for f in files[:_MOST_BESIDE] if path in imports_beside(str(f)).values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from unhang.analyze.may_differ import OWN
 from unhang.analyze.source import surroundings
@@ -10,6 +11,7 @@ from unhang.fix.program import NoDiff, Program, Said, binds, called, calls_in, d
 from unhang.model import Finding, Gate
 
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+_SAYS_ROUNDS = re.compile(r"rank \d+ rounds")
 _AGREED = '''\
 def {name}(holds{parameter}):
     """Whether it holds on every rank: all of them go the same way."""
@@ -18,11 +20,11 @@ def {name}(holds{parameter}):
     return flag.item() > 0
 '''
 ANY_RANK = _AGREED.replace("every rank", "at least one rank").replace("MIN", "MAX")
-_FROM_FIRST = '''\
+_FROM_ONE = '''\
 def {name}(value):
-    """What rank 0 has, on every rank."""
+    """What rank {rank} has, on every rank."""
     box = [value]
-    {dist}.broadcast_object_list(box, src=0)
+    {dist}.broadcast_object_list(box, src={rank})
     return box[0]
 '''
 _IN_STEP = '''\
@@ -48,12 +50,45 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str) -> Sa
     _only_collectives(finding)
     node, is_opposite = _test_of(program, gate)
     _is_plain(program, node)
-    test = node.test
-    text, wanted = (ANY_RANK, "any_rank") if is_opposite else (_AGREED, "agreed")
+    test = _set_once(program, node)
+    counter = "" if is_opposite else _counts_on_some(program, test)
+    text, wanted = (ANY_RANK, "any_rank") if is_opposite or counter else (_AGREED, "agreed")
     name, group = put_helper(program, text, wanted, node, finding, backend)
     program.replace(test, f"{name}({program.text(test)}{group})")
     line = finding.location.line if finding.location else gate.line
+    if counter:
+        said = (
+            f"Line {line} runs on all ranks as soon as one of them comes to it: {counter} does not count on every rank"
+        )
+        return Said("decide together", said)
     return Said("decide together", f"All ranks decide together whether line {line} runs")
+
+
+def _set_once(program: Program, node: ast.If | ast.IfExp | ast.While) -> ast.expr:
+    """The test; where that is a variable, set once, on which more depends in its function, what it is set to."""
+    function, test = program.function_of(node), node.test
+    if not isinstance(test, ast.Name) or isinstance(function, ast.Module):
+        return test
+    named = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == test.id]
+    sets = [n for n in ast.walk(function) if isinstance(n, ast.Assign) and [*map(dotted, n.targets)] == [test.id]]
+    stored = [n for n in named if not isinstance(n.ctx, ast.Load)]
+    if len(sets) != 1 or len(stored) != 1 or len(named) < 3 or sets[0].lineno > node.lineno:
+        return test
+    reached_by_all(program, sets[0].lineno)
+    return sets[0].value
+
+
+def _counts_on_some(program: Program, test: ast.expr) -> str:
+    """A progress bar whose count a test asks, and that is switched off on some ranks: there the test never holds."""
+    asked = {
+        dotted(n.value) for n in ast.walk(test) if isinstance(n, ast.Attribute) and n.attr in ("n", "last_print_n")
+    }
+    for node in (n for n in ast.walk(program.tree) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)):
+        bar = next((name for t in node.targets if (name := dotted(t)) in asked), "")
+        off = next((k.value for k in getattr(node.value, "keywords", ()) if k.arg == "disable"), None)
+        if bar and off is not None and not isinstance(off, ast.Constant):
+            return bar
+    return ""
 
 
 def _test_of(program: Program, gate: Gate) -> tuple[ast.If | ast.IfExp | ast.While, bool]:
@@ -111,7 +146,16 @@ def same_rounds(program: Program, finding: Finding, backend: str) -> Said:
         return _begin_alike(program, lines["first round"], finding, backend)
     if "rounds" in lines and "loop" in lines:
         return _count_alike(program, lines["loop"], finding, backend)
+    if "loop" in lines and _goes_to_its_end(program, lines["loop"]):
+        return even_rounds(program, finding, backend)
     raise NoDiff("the report names nothing that decides how many rounds a rank makes")
+
+
+def _goes_to_its_end(program: Program, line: int) -> bool:
+    """Whether nothing but what it goes over ends a loop."""
+    loops = [n for n in ast.walk(program.tree) if isinstance(n, ast.For) and n.lineno == line]
+    ways = (ast.Break, ast.Return, ast.Raise, ast.Try)
+    return len(loops) == 1 and not any(isinstance(n, ways) for s in loops[0].body for n in ast.walk(s))
 
 
 def _lines_of(finding: Finding) -> dict[str, int]:
@@ -160,7 +204,7 @@ def _begin_alike(program: Program, line: int, finding: Finding, backend: str) ->
     found = [n for n in ast.walk(program.tree) if isinstance(n, ast.Assign) and n.lineno == line]
     if len(found) != 1 or len(found[0].targets) != 1 or not isinstance(found[0].targets[0], ast.Name):
         raise NoDiff(f"line {line} does more than to set one variable")
-    _take_from_first(program, found[0].value, line, finding, backend)
+    _take_from_one(program, found[0].value, line, finding, backend)
     return Said("one says", f"Rank 0 says what `{found[0].targets[0].id}` is, and the others take it")
 
 
@@ -172,8 +216,9 @@ def _count_alike(program: Program, line: int, finding: Finding, backend: str) ->
         over = over.args[0 if len(over.args) == 1 else 1]
     if not isinstance(over, ast.Name | ast.Attribute):
         raise NoDiff(f"line {line} is not a `for` loop over a list or a number of rounds")
-    _take_from_first(program, over, line, finding, backend)
-    return Said("one says", f"Rank 0 says `{program.text(over)}` before the loop, and the others take it")
+    rank = next((int(e.source.split()[1]) for e in finding.evidence if _SAYS_ROUNDS.fullmatch(e.source)), 0)
+    _take_from_one(program, over, line, finding, backend, rank=rank)
+    return Said("one says", f"Rank {rank} says `{program.text(over)}` before the loop, and the others take it")
 
 
 def answer_alike(program: Program, finding: Finding, backend: str) -> Said:
@@ -209,18 +254,18 @@ def order_alike(program: Program, finding: Finding, backend: str) -> Said:
     for loop in (n for g in groups for n in program.around(g) if isinstance(n, ast.For)):
         keys = {n.id for g in groups for n in ast.walk(g.slice) if isinstance(n, ast.Name)}
         if isinstance(loop.target, ast.Name) and loop.target.id in keys and isinstance(loop.iter, ast.Name):
-            _take_from_first(program, loop.iter, loop.lineno, finding, backend, of_all=True)
+            _take_from_one(program, loop.iter, loop.lineno, finding, backend, of_all=True)
             return Said("one says", f"Rank 0 says the order, `{loop.iter.id}`, and the others take it")
     raise NoDiff("the order of the groups is not that of a loop over their names")
 
 
-def _take_from_first(
-    program: Program, value: ast.expr, line: int, finding: Finding, backend: str, of_all: bool = False
+def _take_from_one(
+    program: Program, value: ast.expr, line: int, finding: Finding, backend: str, of_all: bool = False, rank: int = 0
 ) -> None:
     reached_by_all(program, line)
     if not of_all and _group(program, value, finding):
         raise NoDiff("the calls are of a part of the ranks, and which of them should say it is yours to decide")
-    name = _put(program, _FROM_FIRST, "from_first_rank", value, backend, "")
+    name = _put(program, _FROM_ONE, f"from_rank_{rank}" if rank else "from_first_rank", value, backend, "", rank)
     program.replace(value, f"{name}({program.text(value)})")
 
 
@@ -283,7 +328,7 @@ def put_helper(
     return _put(program, text, wanted, node, backend, group), f", {group}" if group else ""
 
 
-def _put(program: Program, text: str, wanted: str, node: ast.AST, backend: str, group: str) -> str:
+def _put(program: Program, text: str, wanted: str, node: ast.AST, backend: str, group: str, rank: int = 0) -> str:
     taken = program.names()
     name = wanted if wanted not in taken else f"{wanted}_on_all_ranks"
     if name in taken:
@@ -291,7 +336,7 @@ def _put(program: Program, text: str, wanted: str, node: ast.AST, backend: str, 
     torch, dist = modules(program, is_torch_used="{torch}" in text)
     top = program.top_of(node)
     lines = text.format(
-        name=name, torch=torch, dist=dist,
+        name=name, torch=torch, dist=dist, rank=rank,
         parameter=", group" if group else "", group=", group=group" if group else "",
         device=', device="cuda"' if "nccl" in backend else "",
     )  # fmt: skip

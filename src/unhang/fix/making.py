@@ -145,6 +145,8 @@ def _change(finding: Finding) -> Change:
             return even_rounds
         case "code-divergence" | "rank-exited-early", "uneven-inputs":
             return same_rounds
+        case _, "subgroup-not-created-by-all" if finding.condition and not asks_for_the_rank(finding.condition):
+            raise NoDiff("every rank has to make the group, also one that does not come there: make it at the start")
         case "code-divergence", "waits-for-store" if finding.condition is None:
             return lambda program, f, _: set_always(program, f)
         case "code-divergence", _ if _is_in_signal_handler(finding):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from unhang.analyze.left_graph import made_anew
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.sides import ByCondition
 from unhang.analyze.source import Condition, handles_signal
 from unhang.model import Fix, Frame, Gate
 from unhang.model.findings import NO_HELP
 from unhang.rules import wording as w
+from unhang.rules.framework_advice import read_before
 
 SEE_IT = Fix(
     "See the calls of every rank at the next stop",
@@ -54,19 +56,27 @@ PAD = Fix(
 _LONGEST = 80
 
 
-def fixes_of(frame: Frame | None, condition: Condition | None, who: str, made: Sequence[Frame] = ()) -> tuple[Fix, ...]:
+def fixes_of(
+    frame: Frame | None,
+    condition: Condition | None,
+    who: str,
+    made: Sequence[Frame] = (),
+    apart: Fix | None = None,
+) -> tuple[Fix, ...]:
     """How the ranks come to the same calls. `condition`: what decides whether the frame's line runs; `who`: the odd ranks.
 
-    `made`: the way to the call that they left out, on a rank that made it.
+    `made`: the way to a call, innermost first: that which they left out, on a rank that made it, or that which they made. `apart`: what helps
+    where no condition decides.
     """
     remedies: tuple[Fix, ...]
     if frame is not None and handles_signal(frame):
         remedies = (_only_a_flag(frame),)
     elif condition is None:
         own = _own_backward(made)
-        remedies = (_find_out(frame, who) if own is None else _kept_in_graph(own, who),)
+        remedies = (apart or (_find_out(frame, who) if own is None else _kept_in_graph(own, who)),)
     elif condition.depends_on_rank and (asks_for_the_rank(_gate(condition)) or _ASKED_FOR.search(condition.text)):
-        remedies = _for_every_rank(_where(frame), condition)
+        read = read_before(frame, condition, _called_by(frame, made)) if frame is not None else None
+        remedies = (read,) if read else _for_every_rank(_where(frame), condition)
     else:
         remedies = (decided_together(frame, condition),)
     return (*remedies, _LONGER_TIMEOUT)
@@ -201,6 +211,12 @@ def _only_a_flag(frame: Frame) -> Fix:
     )
 
 
+def _called_by(frame: Frame, made: Sequence[Frame]) -> Frame | None:
+    """The frame of what a line called, on the way to a call."""
+    at = made.index(frame) if frame in made else 0
+    return made[at - 1] if at and not made[at - 1].is_user else None
+
+
 def _own_backward(made: Sequence[Frame]) -> Frame | None:
     """The line of the program's own autograd function, in the backward of which a call was made."""
     is_autograd = any(f.file.endswith("torch/autograd/function.py") for f in made)
@@ -208,10 +224,15 @@ def _own_backward(made: Sequence[Frame]) -> Frame | None:
 
 
 def _kept_in_graph(backward: Frame, who: str) -> Fix:
+    anew = made_anew(backward.file)
+    why = f"{_where(backward)}: this backward runs only where its result needs a gradient"
     return Fix(
         title="Keep the exchange in the graph on every rank",
-        advice=f"{_where(backward)}: this backward runs only where its result needs a gradient. On {who} a tensor had left the graph before "
-        "(an empty batch that is made anew, detach(), no_grad()): let it take the same way on every rank, also where it has no rows",
+        advice=f"{why}. On {who} a tensor had left the graph before (an empty batch that is made anew, detach(), no_grad()): "
+        "let it take the same way on every rank, also where it has no rows"
+        if anew is None
+        else f"{w.base_name(anew.path)}:{anew.line}: take out `if {anew.test}: return {anew.made}`. The lines below it take a tensor without rows, too; "
+        f"what they give stays in the graph, so that every rank makes the exchange in backward\n# {why}, and a tensor that is made anew needs none",
         verify="unhang run -- <the same command>: all ranks pass this call",
         undo="revert the edit",
     )

@@ -115,6 +115,11 @@ def base_name(path: str) -> str:
     return path.rsplit("/", 1)[-1]
 
 
+def spot(frame: Frame) -> str:
+    """`train.py:41`."""
+    return f"{base_name(frame.file)}:{frame.line}"
+
+
 def place(frame: Frame | None) -> str:
     """`evaluate (train.py:41)`."""
     return f"{frame.function} ({base_name(frame.file)}:{frame.line})" if frame else "an unknown line"

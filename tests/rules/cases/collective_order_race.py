@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from tests.rules.notation import Later, make_case
-from unhang.testing import Fires, Quiet
+import linecache
 
+from tests.rules.notation import Later, make_case
+from unhang.model import Frame, ThreadStack
+from unhang.testing import Fires, Quiet, path
+
+_COMM = path("~comm")
 _PAIRS = {"a": (0, 1), "b": (0, 1)}
 
 _MEAN, _COLLECT = "all_reduce[8]@main:5>mean:21", "all_gather[3]@run:48>collect:27"
@@ -24,6 +28,36 @@ def _alone(*earlier: str) -> Later:
         groups=_PAIRS,
         source=_SAVES,
         stacks={0: "main:3>~comm", 1: "main:4>~comm"},
+    )
+
+
+_LOCKED = """def main():
+    HEAD
+        dist.all_reduce(x, group=a)
+
+def feed():
+    HEAD
+        dist.broadcast(x, group=b)
+"""
+
+
+def _locked(head: str) -> Later:
+    """On rank 0 the main thread makes its call under a lock, on rank 1 the other one; each time the other thread waits for that lock."""
+    file = f"/example/locked{len(head)}/train.py"
+    places = {"main": (2, 3), "feed": (6, 7)}
+
+    def thread(function: str, calls: bool) -> ThreadStack:
+        frame = Frame(file, places[function][calls], function)
+        return ThreadStack(function, (*_COMM, frame) if calls else (frame,), is_main=function == "main")
+
+    stacks = {r: {"stacks": (thread("main", r == 0), thread("feed", r == 1))} for r in (0, 1)}
+    text = _LOCKED.replace("HEAD", head)
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    return make_case(
+        {0: ["a/all_reduce[4]@main:3 !"], 1: ["b/broadcast[1]@feed:7 thread=feed !"]},
+        world=2,
+        groups=_PAIRS,
+        more=stacks,
     )
 
 
@@ -62,7 +96,7 @@ CASES = {
         ),
         Fires(
             make_case({0: [_MEAN, _COLLECT, f"{_COLLECT} !"], 1: [_MEAN, _COLLECT, f"{_MEAN} !"]}, world=2),
-            (0, 1),
+            (),  # which thread comes first is chance
             21,
         ),
         Fires(
@@ -76,9 +110,23 @@ CASES = {
                 },
                 world=3,
             ),
-            (0,),
+            (),  # it went well before: which thread comes first is chance
             10,
         ),
+        Fires(
+            make_case(
+                {
+                    0: ["barrier@main:5", "all_reduce[8]@main:10 !"],
+                    1: ["barrier@main:5", "gather[1]@save:21 thread=saver !"],
+                    2: ["barrier@main:5", "all_reduce[8]@main:10 !"],
+                },
+                world=3,
+            ),
+            (1,),
+            21,
+        ),
+        Fires(_locked("with lock:"), (), 3),
+        Fires(_locked("if True:"), (0, 1), None),
         Fires(_alone(), (0,), 3, cause="code-divergence"),
         Fires(_alone("b/all_gather[1]@main:4"), (0, 1), None),
         Fires(_prepares("dist.get_rank() == 0"), (0,), 6, cause="code-divergence"),

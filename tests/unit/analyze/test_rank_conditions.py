@@ -157,3 +157,31 @@ def test_the_other_lines_that_make_the_same_call(tmp_path: Path) -> None:
     )
     lines = lines_that_call_the_same(Frame(str(file), 3, "first"))
     assert [(f.line, f.function) for f in lines] == [(6, "first")]
+
+
+_MONITOR = """
+class Monitor:
+    def __init__(self, is_writer):
+        self.is_writer = is_writer
+    def record(self):
+        if not self.is_writer:
+            return
+        report()
+"""
+
+
+@pytest.mark.parametrize(
+    ("main", "expected"),
+    [
+        ("from monitor import Monitor\nMonitor(is_writer=dist.get_rank() == 0)\n", ONLY_ZERO),
+        ("from monitor import Monitor\nMonitor(dist.get_rank() == 0)\nMonitor(True)\n", OF_NO_RANK),
+        ("from other import Monitor\nMonitor(dist.get_rank() == 0)\n", OF_NO_RANK),
+        ("from monitor import Monitor\nMonitor(args.verbose)\n", OF_NO_RANK),
+    ],
+    ids=["with the rank", "in two ways", "another class", "with a setting"],
+)
+def test_what_a_class_is_made_with_in_another_file(main: str, expected: object, tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(main)
+    path = tmp_path / "monitor.py"
+    path.write_text(_MONITOR)
+    assert outcome(path, 8) == expected

@@ -44,6 +44,7 @@ from unhang.rules.advice import (
     say_the_condition,
 )
 from unhang.rules.base import Found, rule
+from unhang.rules.framework_advice import of_stop_apart
 
 _FORWARD = ("_pre_forward", "_sync_buffers", "forward")
 
@@ -168,8 +169,10 @@ def _parted(s: Situation, d: Divergence) -> Found:
     decisive = d.by_condition.condition if d.by_condition else deciding(_own_conditions(s, d, frame))
     inside = d.in_library if d.is_decided and not hidden else None
     odd = tuple(sorted({*d.odd, *_odd_in_like_groups(s, d)}))
-    made = (d.reference_call.frames or ()) if d.skipped else ()
-    fixes: Sequence[str | Fix] = ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd), made)
+    made = (d.reference_call.frames if d.skipped else d.odd_call.frames if decisive else ()) or ()
+    fixes: Sequence[str | Fix] = (
+        ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd), made, of_stop_apart(d))
+    )
     if finalizer := next((f for f in d.odd_path if f.function == "__del__"), None):
         fixes, decisive = (not_in_finalizer(finalizer),), None
     fixes = fixes_inside(frame, inside, w.name_ranks(d.odd), d.skipped) if inside is not None else fixes
@@ -182,8 +185,8 @@ def _parted(s: Situation, d: Divergence) -> Found:
         else ()
     )
     if past:
-        gate, say = _the_only(past, _own_conditions(s, d, frame)), "left out"
-        fixes = fixes_of(frame, gate, w.name_ranks(d.odd))
+        likeliest, gate = gate, _the_only(past, _own_conditions(s, d, frame))
+        say, fixes = "left out", fixes_of(frame, gate or likeliest, w.name_ranks(d.odd))
     say, more = _named(d, gate, frame, hidden, say, more)
     caught = caught_raise(gate, d.reference_path, d.fork.depth + 1) if gate and d.fork and say == "skipped" else None
     asked = asked_for(d) if hidden is None else None
@@ -212,7 +215,7 @@ def _parted(s: Situation, d: Divergence) -> Found:
         _evidence(s, d),
         words,
         say,
-        fixes if d.is_decided else _agreed(asked),
+        fixes if d.is_decided else _agreed(asked) or tuple(decided_together(*x) for x in (one_sided,) if x),
         s.others(odd if d.is_decided else d.culprits),
         w.location_of(told),
         w.group_of(d.group),

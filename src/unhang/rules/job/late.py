@@ -25,6 +25,7 @@ from unhang.rules.failure import (
     found_at_first,
     name_or,
 )
+from unhang.rules.host_waits import bound_item, fresh_lock, remedy_of
 from unhang.rules.late import (
     found_late,
     has_loader,
@@ -69,10 +70,15 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
     for late in s.late if s.judges_waits else ():
         if late.activity.kind == "data" and s.divergence is None and (has_loader(s, late) or not works_alone(s, late)):
             is_start = _starts_workers(s, late)
-            fixes = ("open there", "start once", "no loader timeout") if is_start else _LOADER_FIXES
             workers = _workers(s, late)
             place = next((user_frames(t.frames)[0] for t in workers if user_frames(t.frames)), None)
-            words = {"worker": f", whose worker stands{w.at(place)}," if place is not None and not is_start else ""}
+            more = {} if is_start else fresh_lock(place) or bound_item(place or late.activity.frame)
+            helps = "fresh lock" if "renew" in more else "bound the item" if more else "no fork"
+            fixes = _STARTS_FIXES if is_start else (helps, "fail first")
+            words = {
+                "worker": f", whose worker stands{w.at(place)}," if place is not None and not is_start else "",
+                **more,
+            }
             lines = tuple(_worker_line(late.rank, t) for t in workers[:4])
             found = found_late(s, late, 0.93, words, say="starts" if is_start else "waits", fixes=fixes, evidence=lines)
             yield found if is_start or place is None else replace(found, location=w.location_of(place))
@@ -89,7 +95,7 @@ def _told_to_lack(s: Situation) -> Sequence[Found]:
     return [Found(0.82, apart.ranks, evidence, words, victims=victims, say="told", fixes=_LOADER_FIXES)]
 
 
-_LOADER_FIXES = ("no fork", "fail first")
+_LOADER_FIXES, _STARTS_FIXES = ("no fork", "fail first"), ("open there", "start once", "no loader timeout")
 
 
 def _fetching_by_stacks(s: Situation) -> Iterator[Found]:
@@ -202,8 +208,11 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
                 fixes = fixes_of(late.activity.frame, meeting.condition, f"rank {late.rank}")
                 yield found_late(s, late, 0.9, meeting.words, say="meets", fixes=fixes, cause="code-divergence")
                 continue
+            told = remedy_of(s, late)
             words = {"awaits": _awaits(s, late), "taken": w.place(late.activity.frame), "holder": holder_of(s, late)}
-            yield found_late(s, late, 0.88, words, say=kind, fixes=(*remedies(s, late), "only delays"))
+            names = (told.name,) if told else remedies(s, late)
+            given = {**words, **(told.words if told else {})}
+            yield found_late(s, late, 0.88, given, say=kind, fixes=(*names, "only delays"))
 
 
 def _awaits(s: Situation, late: LateRank) -> str:

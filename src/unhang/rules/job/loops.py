@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from unhang.analyze.callpath import Path, user_path
+from unhang.analyze.counted_apart import CountedApart, counted_apart
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_round import Bound, Start, changed_bound, other_start, set_by_role
-from unhang.analyze.framework_loops import left_framework
+from unhang.analyze.framework_loops import LeftFramework, left_framework
 from unhang.analyze.generators import end_of_generator
 from unhang.analyze.leaving import (
     ended_in_loop,
@@ -19,14 +20,16 @@ from unhang.analyze.leaving import (
 from unhang.analyze.left_transfers import LeftTransfers, OtherCount, left_transfers
 from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.may_differ import SAME
-from unhang.analyze.rounds import rounds_of
+from unhang.analyze.rounds import LeftLoop, rounds_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop
+from unhang.analyze.streams import stack_path
 from unhang.analyze.trees import line_text
 from unhang.analyze.ways_out import WayOut, likeliest, way_out_of, ways_out, ways_past
-from unhang.model import CollectiveCall, EvidenceLine, Frame, RankEvidence
+from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, RankEvidence
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
+from unhang.rules.framework_advice import of_left_loop, of_same_stop
 
 _EVEN = ("agree", "join", "even")
 
@@ -84,7 +87,7 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
     if (start := other_start(s.case, d)) is not None:
         return _began_elsewhere(found, d, start)
     if (bound := changed_bound(loop.frame, loop.header)) is not None:
-        return _by_changed_bound(found, bound, d.has_majority)
+        return _by_changed_bound(found, bound, loop, d.has_majority)
     if (end := end_of_generator(header.file, header.line)) is not None:
         return _by_generator(found, *end)
     is_stayer = loop.stayers == d.reference
@@ -127,13 +130,21 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
         (*w.both_sides(d), *w.code_line(where, "way out" if gone.stop else "source")),
         words,
         f"{say}/{say}",
-        ("stop",) if gone.stop else ("same stop",) if gone.has_data else _EVEN,
+        _fixes_of(s, d, gone),
         s.others(who),
         w.location_of(where),
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
         cause="code-divergence" if is_decided else "",
     )
+
+
+def _fixes_of(s: Situation, d: Divergence, gone: LeftFramework) -> tuple[str | Fix, ...]:
+    """What helps those who left a framework's loop, the program's own line first where that is known."""
+    if gone.stop:
+        return ("stop",)
+    shown = of_same_stop(gone) if gone.has_data else of_left_loop(s, d, gone)
+    return (*filter(None, (shown,)), *(("same stop",) if gone.has_data else _EVEN))
 
 
 def _below(path: Path, line: Frame) -> Frame:
@@ -158,14 +169,19 @@ def _began_elsewhere(found: Found, d: Divergence, start: Start) -> Found:
     )  # fmt: skip
 
 
-def _by_changed_bound(found: Found, bound: Bound, is_decided: bool, because: str = "other bound") -> Found:
+def _by_changed_bound(
+    found: Found, bound: Bound, sides: LeftLoop | LeftTransfers, is_decided: bool, because: str = "other bound"
+) -> Found:
     """The rounds are counted by a number that the program changes as it goes, where a condition came true."""
     counts = "the list that it goes over" if bound.is_list else "its number of rounds"
     words = {**found.words, "name": bound.name, "text": bound.text, "set": w.place(bound.frame), "counts": counts}
-    words["head"] = bound.header
+    changed = () if bound.grows is None else sides.stayers if bound.grows else sides.leavers
+    told = [EvidenceLine(f"rank {r} rounds", f"{bound.name} has changed there") for r in changed[:1]]
+    words |= {"head": bound.header, "src": min(changed, default=0)}
     return replace(
         found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say=f"other bound/{because}",
-        evidence=(*found.evidence, *w.code_line(bound.frame, "rounds")), location=w.location_of(bound.frame), fixes=("one count", "agree"),
+        evidence=(*found.evidence, *w.code_line(bound.frame, "rounds"), *told), location=w.location_of(bound.frame),
+        fixes=("one count",),
     )  # fmt: skip
 
 
@@ -176,7 +192,8 @@ def _by_way_out(found: Found, way: tuple[Frame, WayOut], is_decided: bool, becau
     says = "skipped" if out.text.startswith("except") else "left early"
     return replace(
         found, cause="code-divergence", confidence=0.86 if is_decided else 0.78, words=words, say=f"{says}/{because or says}",
-        evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame), fixes=("together", "agree"),
+        evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame),
+        fixes=("together" if says == "skipped" else "leave together",),
     )  # fmt: skip
 
 
@@ -259,7 +276,7 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
     )
     bound = None if gone.are_own and gone.other is None else changed_bound(gone.frame, gone.loop.header)
     if bound is not None:
-        return _by_changed_bound(found, bound, not is_even, "transfers")
+        return _by_changed_bound(found, bound, gone, not is_even, "transfers")
     way = None if gone.are_own or gone.other else _way_out_of_transfers(s, gone)
     if way is not None:
         return _by_way_out(found, way, not is_even, how)
@@ -268,15 +285,16 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
         return _by_role(found, name, [replace(header, line=n) for n in lines])
     if rounds_of(gone.frame, gone.loop.header) == SAME:  # not the data: it makes as many rounds on all ranks
         found = replace(found, cause="code-divergence", fixes=("together", "agree"))
-    return found if gone.other is None else _of_another_count(found, gone, gone.other)
+    return found if gone.other is None else _of_another_count(s, found, gone, gone.other)
 
 
 def _by_role(found: Found, name: str, lines: Sequence[Frame]) -> Found:
     """One loop of all roles goes over what each of them sets for itself: these are not as many."""
-    words = {**found.words, "name": name, "set": w.listed([str(f.line) for f in lines])}
+    words = {**found.words, "name": name, "set": w.listed([str(f.line) for f in lines]), "src": 0}
+    words |= {"head": found.location.line if found.location else 0}
     return replace(
         found, cause="code-divergence", words=words, say="set by role/set by role", location=w.location_of(lines[0]),
-        evidence=(*found.evidence, *(x for f in lines for x in w.code_line(f, "rounds"))), fixes=("one count", "agree"),
+        evidence=(*found.evidence, *(x for f in lines for x in w.code_line(f, "rounds"))), fixes=("one length",),
     )  # fmt: skip
 
 
@@ -286,7 +304,7 @@ def _way_out_of_transfers(s: Situation, gone: LeftTransfers) -> tuple[Frame, Way
     return (replace(found[0], line=found[1].line), found[1]) if found else None
 
 
-def _of_another_count(found: Found, gone: LeftTransfers, other: OtherCount) -> Found:
+def _of_another_count(s: Situation, found: Found, gone: LeftTransfers, other: OtherCount) -> Found:
     """The rank whose transfers in a row were not as many as each time before, and what in its loop may be the reason."""
     side = "sends to" if other.is_send else "receives from"
     way = next(iter(ways_past(gone.frame.file, gone.loop, gone.frame.line)), None) if other.made < other.usual else None
@@ -296,13 +314,29 @@ def _of_another_count(found: Found, gone: LeftTransfers, other: OtherCount) -> F
     }  # fmt: skip
     found = replace(found, words=words, say="other count/other count", confidence=0.88)
     if way is None:
-        return found
+        apart = counted_apart(gone.frame, gone.loop.header, stack_path(s.case, _across(gone, other)) or ())
+        return found if apart is None else _by_both_counts(found, apart, other)
     frame = replace(gone.frame, line=way.line)
     words |= {"text": way.text, "way": w.place(frame)}
     return replace(
         found, cause="code-divergence", words=words, say="round without/round without", location=w.location_of(frame),
         evidence=(*found.evidence, *w.code_line(frame, "way past")), fixes=("together", "agree"),
     )  # fmt: skip
+
+
+def _across(gone: LeftTransfers, other: OtherCount) -> int:
+    """The other side of the transfers of the rank that made another number of them."""
+    return other.peer if other.rank == gone.waiter else gone.waiter
+
+
+def _by_both_counts(found: Found, apart: CountedApart, other: OtherCount) -> Found:
+    """The two loops, and how the one comes to as many rounds as the other."""
+    words = {
+        **found.words, "mine_at": w.spot(apart.mine), "mine_over": apart.mine_over, "theirs_at": w.spot(apart.theirs),
+        "theirs_over": apart.theirs_over, "target": apart.theirs_target, "peer": other.peer, "counter": other.rank,
+    }  # fmt: skip
+    name = "the same count" if apart.can_name else "send the count" if other.is_send else ""
+    return replace(found, words=words, fixes=(name,)) if name else found
 
 
 def _ended(s: Situation, evidence: RankEvidence, call: CollectiveCall, frame: Frame, loop: Loop) -> Found:
@@ -346,5 +380,5 @@ def _returned(found: Found, frame: Frame, out: WayOut) -> Found:
     return replace(
         found, cause="rank-exited-early", confidence=min(found.confidence, 0.86),
         words={**found.words, "way": w.place(frame), "text": out.text}, say="returned/returned",
-        evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame), fixes=("together", "agree"),
+        evidence=(*found.evidence, *w.code_line(frame, "way out")), location=w.location_of(frame), fixes=("leave together",),
     )  # fmt: skip

@@ -8,6 +8,7 @@ from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_errors import errors_of
 from unhang.analyze.going_on import not_come
+from unhang.analyze.host_waits import HeldOverCall, held_over_call
 from unhang.analyze.left_transfers import left_transfers
 from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.order import (
@@ -80,7 +81,7 @@ def _race(s: Situation, d: Divergence) -> Found:
     )
     return Found(
         0.92 if d.has_majority else 0.8,
-        d.odd if d.has_majority else d.culprits,
+        () if by_thread and (not d.is_decided or _went_well_before(s, d)) else d.odd if d.has_majority else d.culprits,
         evidence,
         words,
         "threads" if by_thread else "queue",
@@ -90,6 +91,16 @@ def _race(s: Situation, d: Divergence) -> Found:
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
     )
+
+
+def _went_well_before(s: Situation, d: Divergence) -> bool:
+    """Whether both sides have used the group from two threads before this call: then who comes first now is chance, and nobody is odd."""
+    table, group = s.case.calls, s.case.calls.groups.index(d.group)
+    for rank in (d.odd[0], d.reference[0]):
+        rows = table.rows(rank=rank, group=group)
+        if len({int(table["thread"][row]) for row in rows if table["seq"][row] < d.seq}) < 2:
+            return False
+    return True
 
 
 def _race_frame(s: Situation, d: Divergence) -> Frame | None:
@@ -117,8 +128,10 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
     odd = by_order or by_habit or by_past
     is_known = all(r in left or (is_seen_elsewhere(s, r) and not is_mixed) for r in cycle)
     line = () if odd or is_pattern else receive_first(s, cycle)
-    culprits = odd or (cycle if line or (len(cycle) <= _MOST_NAMED and is_known) else ())
-    path = (stack_path(s.case, culprits[0]) or _path_of_front(s, culprits[0])) if culprits else ()
+    locked = None if odd or p2p else _locked(s, cycle)  # who takes the lock first is chance
+    culprits = odd or (cycle if line or (len(cycle) <= _MOST_NAMED and is_known and not locked) else ())
+    first = culprits[:1] or (cycle[:1] if locked else ())
+    path = (stack_path(s.case, first[0]) or _path_of_front(s, first[0])) if first else ()
     more = ""
     if by_habit:
         call = s.case.calls.call(left[next(r for r in by_habit if r in left)])
@@ -128,6 +141,8 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         more = f" {w.name_ranks(by_past)} {w.verb(by_past, 'has', 'have')} not made such a transfer before; the others have."
     elif line:
         more = f" All receive first, at {w.place(line[-1])}, and none has sent anything before: their common order is at fault."
+    elif locked:
+        more = f" Each holds `{locked[0].what}` meanwhile, for which its other thread waits: which thread took it first is chance."
     elif not (odd or is_pattern):
         more = " Nothing tells which order is the right one."
     awaited = _awaited(s, culprits, cycle) or edges[0]
@@ -142,20 +157,28 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         "waits": "; ".join(f"rank {e.waiter} waits for {w.name_ranks(e.targets)} in {e.what}" for e in edges[:6]),
         "more": more,
         "lead": w.lead(path[-1] if path else None),
+        "lines": w.listed(sorted({w.spot(f) for x in locked or () for f in (x.holds, x.waits)}) or [""]),
+        "lock": locked[0].what if locked else "",
     }
     return Found(
-        0.9 if odd or is_pattern else 0.7 if line else 0.45,
+        0.9 if odd or is_pattern else 0.85 if locked else 0.7 if line else 0.45,
         culprits,
         _cycle_lines(s, cycle),
         words,
         "cycle",
-        ("receives" if p2p else "queue" if _from_threads(s, cycle) else "order",),
+        ("receives" if p2p else "no lock" if locked else "queue" if _from_threads(s, cycle) else "order",),
         s.others(culprits),
         w.location_of(path[-1] if path else None),
         w.group_named(awaited.group),
         {"op": awaited.what.split(" ")[0], "seq": awaited.seq},
         "code-divergence" if by_habit or by_past or _is_first_of_its_group(s, by_order, edges) else "",
     )
+
+
+def _locked(s: Situation, cycle: tuple[int, ...]) -> list[HeldOverCall]:
+    """The lock of each rank of a circle that one of its threads holds over a call of a group of its own; nothing where not all have one."""
+    found = [held_over_call(s.case.ranks[r].stacks) if r in s.case.ranks else None for r in cycle]
+    return [x for x in found if x is not None] if all(found) else []
 
 
 def _is_first_of_its_group(s: Situation, odd: Sequence[int], edges: Sequence[WaitEdge]) -> bool:

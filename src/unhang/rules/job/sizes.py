@@ -44,6 +44,11 @@ def size_mismatch(s: Situation) -> Found | None:
         "line": w.place(frame),
         "unsure": "" if is_sure else " There is no majority: either size may be the wrong one.",
     }
+    dim = _other_dimension(d.odd_call, d.reference_call)
+    words |= {
+        "dim": dim or 0,
+        "inner": "0, 0, " * (len(d.reference_call.in_sizes[0]) - 1 - dim) if dim is not None else "",
+    }
     said = [line for line in s.case.log if "doesn't match expected size" in line.text][:1]
     if (over := loop_over_set(d.odd_path)) is not None:
         return _in_order_of_set(s, d, *over, words)
@@ -53,7 +58,7 @@ def size_mismatch(s: Situation) -> Found | None:
         (*w.both_sides(d), *(EvidenceLine("output", line.text, line.source.line) for line in said)),
         words,
         "content/content" if by_content else "",
-        ("pad",) if by_content else ("shape",),
+        ("pad",) if dim is not None and (by_content or "gather" in d.reference_call.op) else ("shape",),
         s.others(culprits) if culprits else (),
         w.location_of(frame),
         w.group_of(d.group),
@@ -235,3 +240,11 @@ def _roots(s: Situation, ranks: Sequence[int]) -> Mapping[int, str]:
 def _in_call(s: Situation, rank: int, op: object, roots: Mapping[int, str]) -> Iterable[EvidenceLine]:
     yield EvidenceLine(f"rank {rank} calls", f"in {op}" + (f", root {roots[rank]}" if rank in roots else ""))
     yield from w.stack_lines(s.case.ranks.get(rank), 2)
+
+
+def _other_dimension(one: CollectiveCall, other: CollectiveCall) -> int | None:
+    """The one dimension in which the tensors of two calls differ; None where they do in several, or are not one tensor each."""
+    if len(one.in_sizes) != 1 or len(other.in_sizes) != 1 or len(one.in_sizes[0]) != len(other.in_sizes[0]):
+        return None
+    found = [i for i, (a, b) in enumerate(zip(one.in_sizes[0], other.in_sizes[0], strict=True)) if a != b]
+    return found[0] if len(found) == 1 else None

@@ -1,0 +1,163 @@
+"""What the program may set, or leave to all ranks, so that a framework makes the same calls on each: Lightning, the Trainer, torchmetrics."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from unhang.analyze.bindings import is_local_namesake, last_name
+from unhang.analyze.divergence import Divergence
+from unhang.analyze.framework_loops import LeftFramework
+from unhang.analyze.situation import Situation
+from unhang.analyze.source import function_at, nodes_around, surroundings
+from unhang.analyze.trees import tree_of
+from unhang.analyze.ways_out import WayOut, ways_past
+from unhang.model import CollectiveCall, Frame, user_frames
+
+_LIGHTNING = ("/lightning/pytorch/", "/pytorch_lightning/")
+_LIMITS = (
+    ("/training_epoch_loop.py", "limit_train_batches"),
+    ("/fit_loop.py", "limit_train_batches"),
+    ("/evaluation_loop.py", "limit_val_batches"),
+    ("/prediction_loop.py", "limit_predict_batches"),
+)
+_STEPS = ("training_step", "_inner_training_loop", "training_epoch_loop.py")
+_AGREES = re.compile(r"reduce|gather|broadcast|_loop$|^evaluate$")
+_MOST_CALLS, _MOST_FILES = 20_000, 100
+
+
+class Limit(NamedTuple):
+    """The setting that bounds the batches of a framework's loop. `at`: the line that makes the Trainer; `batches`: of those who had fewest."""
+
+    name: str
+    at: Frame
+    batches: int
+
+
+def limit_of(s: Situation, d: Divergence, gone: LeftFramework) -> Limit | None:
+    """Of a loop of Lightning that ranks left: the setting, where the number of batches that they made is known."""
+    is_lightning = any(part in gone.loop.file for part in _LIGHTNING)
+    name = next((n for end, n in _LIMITS if gone.loop.file.endswith(end) and is_lightning), "")
+    if name == "limit_val_batches" and gone.call.endswith(".test"):
+        name = "limit_test_batches"
+    at, batches = _made_at(gone.line.file), _rounds(s, d, gone)
+    return Limit(name, at, batches) if name and at is not None and batches else None
+
+
+def _made_at(path: str) -> Frame | None:
+    """The one line of a file that makes a Trainer."""
+    tree = tree_of(path)
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and last_name(n.func) == "Trainer"] if tree else []
+    return Frame(path, calls[0].lineno, surroundings(path, calls[0].lineno).function) if len(calls) == 1 else None
+
+
+def _rounds(s: Situation, d: Divergence, gone: LeftFramework) -> int:
+    """How many rounds of the loop the leavers made at its last visit: as often as each of the calls of a round; 0 where these tell different numbers."""
+    last: CollectiveCall = d.odd_call if gone.leavers == d.odd else d.reference_call
+    table, counts = s.case.calls, Counter[int]()
+    first = s.case.calls.rank_rows(last.rank).start
+    for row in range(last.row - 1, max(first, last.row - _MOST_CALLS) - 1, -1):
+        index = int(table["frames"][row])
+        frames = table.stacks[index] if index >= 0 else ()
+        if not any(
+            (f.file, f.function, f.line) == (gone.loop.file, gone.loop.function, gone.loop.line) for f in frames
+        ):
+            break
+        counts[index] += 1
+    made = set(counts.values())
+    return made.pop() if len(made) == 1 else 0
+
+
+class LeftOutUpdate(NamedTuple):
+    """A metric that a rank updates less often: `way` leads past `update` in the loop before `metric` is computed."""
+
+    metric: str
+    update: Frame
+    way: WayOut
+
+
+def left_out_update(compute: Frame) -> LeftOutUpdate | None:
+    """Of a line that computes a metric over all ranks: the one update of it before, past which a test leads within its loop."""
+    function = function_at(compute.file, compute.line)
+    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function is not None else []
+    named = [(n.func.attr, ast.unparse(n.func.value), n.lineno) for n in calls if isinstance(n.func, ast.Attribute)]
+    computed = {metric for attribute, metric, line in named if attribute == "compute" and line == compute.line}
+    found = []
+    for metric, line in [(m, at) for attribute, m, at in named if attribute == "update" and m in computed]:
+        around = surroundings(compute.file, line)
+        ways = ways_past(compute.file, around.loops[-1], line) if around.loops else ()
+        at = Frame(compute.file, line, around.function)
+        found += [LeftOutUpdate(metric, at, way) for way in ways if way.goes_on or not way.leaves_at]
+    return found[0] if len(found) == 1 else None
+
+
+def is_metric(call: CollectiveCall) -> bool:
+    """Whether a call was made by torchmetrics, as it brings the states of a metric together."""
+    above = (call.frames or ())[: next((i for i, f in enumerate(call.frames or ()) if f.is_user), 0)]
+    return any("/torchmetrics/" in f.file for f in above)
+
+
+def trains_below(d: Divergence) -> Frame | None:
+    """The line at which the other ranks still train in a framework, where the odd ones have gone on behind it."""
+    fork, frames = d.fork, d.reference_call.frames or ()
+    if fork is None or fork.same_line or fork.right.line <= fork.left.line or fork.left not in frames:
+        return None
+    below = frames[: frames.index(fork.left)]
+    is_in_steps = any(f.function in _STEPS or f.file.endswith(_STEPS) for f in below if not f.is_user)
+    return fork.left if is_in_steps and not user_frames(below) else None
+
+
+class OwnMetrics(NamedTuple):
+    """An `evaluate` of the program's own Trainer that gives each rank the metrics of its own part. `at`: where they are first handed on, as `name`."""
+
+    at: Frame
+    name: str
+
+
+@lru_cache(maxsize=16)
+def own_metrics(folder: str) -> OwnMetrics | None:
+    """The one such method in the files of a folder: nothing in it brings the ranks' values together."""
+    found = []
+    for path in sorted(map(str, Path(folder).glob("*.py")))[:_MOST_FILES]:
+        tree = tree_of(path)
+        for node in (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)) if tree is not None else ():
+            if any(last_name(b).endswith("Trainer") for b in node.bases):
+                methods = [f for f in node.body if isinstance(f, ast.FunctionDef) and f.name == "evaluate"]
+                found += [m for f in methods if (m := _handed_on(path, f)) is not None]
+    return found[0] if len(found) == 1 else None
+
+
+def _handed_on(path: str, function: ast.FunctionDef) -> OwnMetrics | None:
+    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)]
+    given = {n.value.id for n in ast.walk(function) if isinstance(n, ast.Return) and isinstance(n.value, ast.Name)}
+    if len(given) != 1 or any(_AGREES.search(last_name(c.func)) for c in calls if not is_local_namesake(c)):
+        return None
+    name = given.pop()
+    hands = [c.lineno for c in calls if last_name(c.func) in ("log", "on_evaluate") and name in map(last_name, c.args)]
+    return OwnMetrics(Frame(path, min(hands), function.name), name) if hands else None
+
+
+def computed_metrics(path: str) -> tuple[int, str]:
+    """(line, what is given) of the one `compute_metrics=` by which a file makes a Trainer; (0, "") where there is none."""
+    tree = tree_of(path)
+    calls = (
+        [n for n in ast.walk(tree) if isinstance(n, ast.Call) and last_name(n.func).endswith("Trainer")] if tree else []
+    )
+    given = [k.value for c in calls for k in c.keywords if k.arg == "compute_metrics"]
+    return (given[0].lineno, ast.unparse(given[0])) if len(given) == 1 else (0, "")
+
+
+def property_read(path: str, line: int, function: str) -> str:
+    """The text by which a line reads a property that a library computes in a function of that name: `trainer.log_dir`; empty where it calls it."""
+    nodes = nodes_around(path, line)
+    statement = next((n for n in reversed(nodes) if isinstance(n, ast.stmt)), None)
+    parts = list(ast.walk(statement)) if statement is not None else []
+    called = {id(n.func) for n in parts if isinstance(n, ast.Call)}
+    read = {
+        ast.unparse(n) for n in parts if isinstance(n, ast.Attribute) and n.attr == function and id(n) not in called
+    }
+    return read.pop() if len(read) == 1 else ""

@@ -1,0 +1,389 @@
+"""Waits within the program that cannot end, as the source has them: who would end one waits itself, or has left it out.
+
+Each is told by the line in which a thread, task or process stands, and by what the program does around it. Where the source does not show it
+for certain nothing is said.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from unhang.analyze.activity import in_communication
+from unhang.analyze.bindings import last_name
+from unhang.analyze.source import loop_at, nodes_around, surroundings
+from unhang.analyze.trees import covers, tree_of
+from unhang.analyze.ways_out import WayOut, ways_past
+from unhang.model import Frame, ThreadStack, user_frames
+from unhang.model.frames import WaitingTask
+
+_BLOCK = (ast.With, ast.AsyncWith)
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+_ANSWERS = ("write", "send", "sendall", "send_json", "send_bytes", "send_string", "flush", "drain", "put")
+_MOST_FILES = 100
+
+
+def _calls_at(path: str, line: int, name: str) -> list[ast.Call]:
+    """The calls on a line of a method of that name."""
+    tree = tree_of(path)
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and covers(n, line)] if tree is not None else []
+    return [c for c in found if isinstance(c.func, ast.Attribute) and c.func.attr == name]
+
+
+def _receiver(call: ast.Call) -> str:
+    assert isinstance(call.func, ast.Attribute)
+    return ast.unparse(call.func.value)
+
+
+def _scope(frame: Frame, text: str) -> ast.AST | None:
+    """What has the thing that a line names: the class for `self.x`, the file for a name that no function binds."""
+    nodes = nodes_around(frame.file, frame.line)
+    if text.startswith("self."):
+        return next((n for n in reversed(nodes) if isinstance(n, ast.ClassDef)), None)
+    functions = [n for n in nodes if isinstance(n, _FUNCTION)]
+    bound = {a.arg for f in functions for a in ast.walk(f) if isinstance(a, ast.arg)}
+    bound |= {n.id for f in functions for n in ast.walk(f) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return nodes[0] if nodes and text.partition(".")[0] not in bound else next(iter(functions), None)
+
+
+class HeldTwice(NamedTuple):
+    """A lock or place that the code at `outer` has, since line `since`, and for which the code at `inner`, called from there, waits."""
+
+    inner: Frame
+    outer: Frame
+    since: int
+    what: str
+
+
+def held_twice(ways: Iterable[Sequence[Frame]]) -> HeldTwice | None:
+    """The first of these stacks (innermost first) that waits at a `with` for what a caller of its own holds by a `with`."""
+    for way in ways:
+        frames = user_frames(tuple(way))
+        heads = {ast.unparse(i.context_expr) for b in _blocks_at(frames[0]) for i in b.items} if frames else ()
+        for what in heads:
+            scope = _scope(frames[0], what)
+            for outer in frames[1:]:
+                since = next((b.lineno for b in _blocks_around(outer) if what in _held(b)), 0)
+                if since and scope is not None and scope is _scope(outer, what) and not _may_be_held_twice(scope, what):
+                    return HeldTwice(frames[0], outer, since, what)
+    return None
+
+
+def _blocks_at(frame: Frame) -> list[ast.With | ast.AsyncWith]:
+    """The `with` whose head a line is."""
+    nodes = nodes_around(frame.file, frame.line)
+    return [n for n in nodes if isinstance(n, _BLOCK) and n.lineno <= frame.line < n.body[0].lineno]
+
+
+def _blocks_around(frame: Frame) -> list[ast.With | ast.AsyncWith]:
+    nodes = nodes_around(frame.file, frame.line)
+    return [n for n in nodes if isinstance(n, _BLOCK) and any(covers(s, frame.line) for s in n.body)]
+
+
+def _held(block: ast.With | ast.AsyncWith) -> set[str]:
+    return {ast.unparse(i.context_expr) for i in block.items}
+
+
+def _may_be_held_twice(scope: ast.AST, what: str) -> bool:
+    """Whether it is made as a lock that its holder may take again; a condition is one, too."""
+    made = [n.value for n in ast.walk(scope) if isinstance(n, ast.Assign) and what in map(ast.unparse, n.targets)]
+    return not made or any(isinstance(v, ast.Call) and last_name(v.func) in ("RLock", "Condition") for v in made)
+
+
+class HeldOverCall(NamedTuple):
+    """A lock of the process that one thread holds while it waits for other ranks, and for which another one of its threads waits.
+
+    `holds`, `waits`: the lines of the `with` by which each takes it, as `what`.
+    """
+
+    holds: Frame
+    waits: Frame
+    what: str
+
+
+def held_over_call(stacks: Sequence[ThreadStack]) -> HeldOverCall | None:
+    """Of the threads of one process: the one that is in a call, and one that waits for what the first took before it."""
+    calling = [t for t in stacks if in_communication(t)]
+    for thread in stacks:
+        if thread in calling:
+            continue
+        heads = [(f, b) for f in user_frames(thread.frames) for b in _blocks_at(f)]
+        for frame, block in heads:
+            for holder in (f for t in calling for f in user_frames(t.frames)):
+                held = next((b for b in _blocks_around(holder) if _held(b) & _held(block)), None)
+                if held is not None and not thread.is_active:
+                    what = min(_held(held) & _held(block))
+                    return HeldOverCall(Frame(holder.file, held.lineno, holder.function), frame, what)
+    return None
+
+
+class FullQueue(NamedTuple):
+    """`thread`, for the end of which `join` waits, stands at `put` and waits for room in `queue`, which nobody empties meanwhile."""
+
+    join: Frame
+    put: Frame
+    thread: str
+    queue: str
+
+
+def full_queue(join: Frame, threads: Iterable[ThreadStack]) -> FullQueue | None:
+    """Of a line that waits for the end of a thread: that thread, where it waits for room in a queue that the line can name."""
+    joins = _calls_at(join.file, join.line, "join")
+    waiting = [user_frames(t.frames)[0] for t in threads if puts(t)]
+    if len(joins) != 1 or len(waiting) != 1 or waiting[0].file != join.file:
+        return None
+    put, thread = waiting[0], _receiver(joins[0])
+    queues = {_receiver(c) for c in _calls_at(put.file, put.line, "put")}
+    named = [q for q in queues if (scope := _scope(put, q)) is not None and scope is _scope(join, q)]
+    return FullQueue(join, put, thread, named[0]) if len(queues) == len(named) == 1 else None
+
+
+def queue_at(frame: Frame) -> str:
+    """The one queue into which a line puts something."""
+    queues = {_receiver(c) for c in _calls_at(frame.file, frame.line, "put")}
+    return queues.pop() if len(queues) == 1 else ""
+
+
+def puts(thread: ThreadStack) -> bool:
+    """Whether a thread waits for room in a queue, at a line of the program."""
+    above = thread.frames[: next((i for i, f in enumerate(thread.frames) if f.is_user), 0)]
+    return any(f.function == "put" and f.file.endswith(("/queue.py", "/queues.py")) for f in above)
+
+
+class ForkedLock(NamedTuple):
+    """A lock that a forked process got as it was, held by a thread that it does not have. `at`: where it is made, by `made`."""
+
+    at: Frame
+    what: str
+    made: str
+
+
+def forked_lock(place: Frame) -> ForkedLock | None:
+    """Of a line at which a forked process waits at a `with`: the lock of the class or module, where that is made in one place."""
+    for what in {w for b in _blocks_at(place) for w in _held(b)}:
+        scope = _scope(place, what)
+        sets = [n for n in ast.walk(scope) if isinstance(n, ast.Assign)] if scope is not None else []
+        made = [n for n in sets if what in map(ast.unparse, n.targets) and _is_lock(n.value)]
+        if len(made) == 1 and isinstance(scope, ast.ClassDef | ast.Module):
+            at = Frame(place.file, made[0].lineno, surroundings(place.file, made[0].lineno).function)
+            return ForkedLock(at, what, ast.unparse(made[0].value))
+    return None
+
+
+def _is_lock(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and last_name(value.func) in ("Lock", "RLock", "Condition", "Semaphore")
+
+
+class EndedTask(NamedTuple):
+    """`task`, made at line `made` of `path` from `coroutine`, takes from `queue`, and has ended."""
+
+    path: str
+    made: int
+    task: str
+    coroutine: str
+    queue: str
+
+
+def ended_task(at: Frame, tasks: Iterable[WaitingTask]) -> EndedTask | None:
+    """Of a line that waits until something is put into a queue of asyncio: the one task that takes from it, where that is no more."""
+    tree, queue = tree_of(at.file), queue_at(at)
+    running = {f.function for t in tasks for f in t.frames}
+    found = []
+    for node in ast.walk(tree) if tree is not None and queue else ():
+        match node:
+            case ast.Assign(targets=[target], value=ast.Call(args=[ast.Call(func=made), *_]) as call):
+                name = last_name(made)
+                if last_name(call.func) == "create_task" and name not in running and _takes_from(tree, name, queue):
+                    found.append(EndedTask(at.file, node.lineno, ast.unparse(target), ast.unparse(made), queue))
+    return found[0] if len(found) == 1 else None
+
+
+def _takes_from(tree: ast.AST | None, name: str, queue: str) -> bool:
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.AsyncFunctionDef) and n.name == name] if tree else []
+    calls = (n for f in functions for n in ast.walk(f) if isinstance(n, ast.Call))
+    return any(ast.unparse(c.func) == f"{queue}.get" for c in calls)
+
+
+def writes_to_child(path: str) -> bool:
+    """Whether a file writes to the standard input of a process that it starts."""
+    tree = tree_of(path)
+    parts = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute)] if tree is not None else []
+    return any(n.attr in ("write", "close") and last_name(n.value) == "stdin" for n in parts)
+
+
+class ReadLater(NamedTuple):
+    """The parent waits at `join` for its workers, and reads their `queue` only then, at line `get`, by `statement`. `spawn`: it started them there."""
+
+    join: Frame
+    get: int
+    queue: str
+    statement: str
+    spawn: str
+
+
+def read_later(join: Frame) -> ReadLater | None:
+    """Of a parent's line that waits for processes: what it takes out of a queue further down in the function."""
+    function = next((n for n in reversed(nodes_around(join.file, join.line)) if isinstance(n, _FUNCTION)), None)
+    calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function is not None else []
+    here = [c for c in calls if covers(c, join.line) and last_name(c.func) in ("spawn", "start_processes", "join")]
+    gets = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == "get" and c.lineno > join.line]
+    gets = [c for c in gets if not c.args or isinstance(c.args[0], ast.Constant)]
+    queues = {_receiver(c) for c in gets}
+    if function is None or not here or len(queues) != 1:
+        return None
+    inner = [n for n in nodes_around(join.file, gets[0].lineno) if isinstance(n, ast.Expr | ast.Assign)]
+    statement = ast.unparse(inner[-1]) if inner else f"taken.append({ast.unparse(gets[0])})"
+    spawn = ast.unparse(here[0].func) if last_name(here[0].func) != "join" else ""
+    return ReadLater(join, gets[0].lineno, queues.pop(), statement, spawn)
+
+
+class NotReleased(NamedTuple):
+    """`what` is taken at line `taken` and given back at line `released` of `path`, after `work`, but not where that raises."""
+
+    path: str
+    taken: int
+    released: int
+    what: str
+    work: str
+
+
+@lru_cache(maxsize=64)
+def not_released(path: str, line: int) -> NotReleased | None:
+    """Of a line that waits for a lock: where the same function or class gives one back only if what it did did not raise."""
+    tree = tree_of(path)
+    waits = [c for name in ("wait", "acquire") for c in _calls_at(path, line, name)]
+    whats = {_receiver(c) for c in waits} or {w for b in _blocks_at(Frame(path, line, "")) for w in _held(b)}
+    for what in whats if tree is not None else ():
+        scope = _scope(Frame(path, line, ""), what)
+        for node in ast.walk(scope) if scope is not None else ():
+            for block in (getattr(node, name, None) for name in ("body", "orelse")):
+                if isinstance(block, list) and (found := _without_finally(path, block, what, node)):
+                    return found
+    return None
+
+
+def _without_finally(path: str, block: list[ast.stmt], what: str, holder: ast.AST) -> NotReleased | None:
+    """A block that gives back what its own statement before, or the test that leads to it, has taken; calls stand between."""
+    after = [i for i, s in enumerate(block) if isinstance(s, ast.Expr) and _is_call(s.value, what, "release")]
+    if len(after) != 1:
+        return None
+    before = block[: after[0]]
+    taken = next((i for i, s in enumerate(before) if isinstance(s, ast.Expr) and _takes(s.value, what)), -1)
+    by_test = (
+        isinstance(holder, ast.If) and holder.body is block and any(_takes(n, what) for n in ast.walk(holder.test))
+    )
+    work = before[taken + 1 :]
+    if (taken < 0 and not by_test) or not any(isinstance(n, ast.Call) for s in work for n in ast.walk(s)):
+        return None
+    at = before[taken].lineno if taken >= 0 else getattr(holder, "lineno", 0)
+    return NotReleased(path, at, block[after[0]].lineno, what, "\n".join(map(ast.unparse, work)))
+
+
+def _is_call(node: ast.AST, what: str, name: str) -> bool:
+    return isinstance(node, ast.Call) and last_name(node.func) == name and ast.unparse(node.func) == f"{what}.{name}"
+
+
+def _takes(node: ast.AST, what: str) -> bool:
+    return any(_is_call(node, what, name) for name in ("acquire", "try_acquire"))
+
+
+class Unanswered(NamedTuple):
+    """The other side stands at `head`, and waits for the next request; a round that `way` ends sends nothing. `answer`: how another round does."""
+
+    head: Frame
+    way: WayOut
+    answer: str
+
+
+def unanswered(threads: Iterable[ThreadStack]) -> Unanswered | None:
+    """The one of these threads that serves requests in a loop of which a round may end without an answer."""
+    found = [one for t in threads if (frames := user_frames(t.frames)) for one in _skips_answer(frames[0])]
+    return found[0] if len(found) == 1 else None
+
+
+def _skips_answer(head: Frame) -> Iterator[Unanswered]:
+    loops = surroundings(head.file, head.line).loops
+    loop = loop_at(head.file, loops[-1].header) if loops else None
+    answers = [s for s in loop.body if _answers(s)] if loop is not None else []
+    ways = ways_past(head.file, loops[-1], answers[0].lineno) if answers else ()
+    for way in ways:
+        tests = (
+            [n for n in ast.walk(loop) if isinstance(n, ast.If) and n.lineno == way.line] if loop is not None else []
+        )
+        if way.goes_on and not any(isinstance(n, ast.stmt) and _answers(n) for t in tests for n in ast.walk(t)):
+            yield Unanswered(head, way, "\n".join(map(ast.unparse, answers)))
+
+
+def _answers(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Expr(
+            value=ast.Call(func=ast.Attribute(attr=name)) | ast.Await(value=ast.Call(func=ast.Attribute(attr=name)))
+        ):
+            return name in _ANSWERS
+    return False
+
+
+class ActorCircle(NamedTuple):
+    """An actor's method waits at `wait` for a method of another one, which asks at `back` for `asked` of the first: its class, `actor`, at line `at`."""
+
+    wait: Frame
+    back: Frame
+    asked: str
+    actor: str
+    decorator: str
+    at: Frame
+
+
+def actor_circle(wait: Frame) -> ActorCircle | None:
+    """Of a line of an actor of Ray that waits for another actor: where that one waits for the first, by the source."""
+    nodes = nodes_around(wait.file, wait.line)
+    mine = next((n for n in nodes if isinstance(n, ast.ClassDef)), None)
+    statement = next((n for n in reversed(nodes) if isinstance(n, ast.stmt)), None)
+    decorator = _remote(mine) if mine is not None and _asked_of_actors(statement) else None
+    if mine is None or decorator is None or "max_concurrency" in ast.unparse(decorator):
+        return None
+    own = {f.name for f in mine.body if isinstance(f, _FUNCTION)}
+    for path in map(str, sorted(Path(wait.file).parent.glob("*.py"))[:_MOST_FILES]):
+        tree = tree_of(path)
+        for other in (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)) if tree is not None else ():
+            asks = _asks_back(other, _asked_of_actors(statement), own) if other is not mine and _remote(other) else None
+            if asks is not None:
+                back, line = asks
+                at = Frame(wait.file, decorator.lineno, mine.name)
+                return ActorCircle(wait, Frame(path, line, other.name), back, mine.name, ast.unparse(decorator), at)
+    return None
+
+
+def _asks_back(actor: ast.ClassDef, asked: set[str], own: set[str]) -> tuple[str, int] | None:
+    """(the method, the line) by which one of an actor's methods `asked`, or one that it calls, waits for a method of `own`."""
+    methods = {f.name: f for f in actor.body if isinstance(f, _FUNCTION)}
+    reached = [f for name in sorted(asked & methods.keys()) for f in _reached(methods, name)]
+    calls = (n for f in reached for n in ast.walk(f) if isinstance(n, ast.Call))
+    return next(((min(back), c.lineno) for c in calls if (back := own & _asked_of_actors(c))), None)
+
+
+def _asked_of_actors(node: ast.AST | None) -> set[str]:
+    """The methods of actors whose results a statement waits for: `x` of `ray.get(self.a.x.remote())`."""
+    gets = [n for n in ast.walk(node) if isinstance(n, ast.Call) and ast.unparse(n.func) == "ray.get"] if node else []
+    asked = [n for g in gets for n in ast.walk(g) if isinstance(n, ast.Attribute) and n.attr == "remote"]
+    return {n.value.attr for n in asked if isinstance(n.value, ast.Attribute)}
+
+
+def _remote(node: ast.ClassDef) -> ast.expr | None:
+    return next((d for d in node.decorator_list if ast.unparse(d).startswith("ray.remote")), None)
+
+
+def _reached(methods: dict[str, ast.FunctionDef | ast.AsyncFunctionDef], name: str) -> list[ast.AST]:
+    """A method and those of the same object that it calls."""
+    found: dict[str, ast.AST] = {}
+    todo = [name]
+    while todo:
+        one = todo.pop()
+        if one in methods and one not in found:
+            found[one] = methods[one]
+            calls = (n.func for n in ast.walk(methods[one]) if isinstance(n, ast.Call))
+            todo += [f.attr for f in calls if isinstance(f, ast.Attribute) and ast.unparse(f.value) == "self"]
+    return list(found.values())

@@ -1,0 +1,104 @@
+"""First fixes for calls that a framework makes: what the program sets, gives or leaves to all ranks, so that they are the same on each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from unhang.analyze.divergence import Divergence
+from unhang.analyze.framework_loops import LeftFramework
+from unhang.analyze.framework_settings import (
+    computed_metrics,
+    is_metric,
+    left_out_update,
+    limit_of,
+    own_metrics,
+    property_read,
+    trains_below,
+)
+from unhang.analyze.situation import Situation
+from unhang.analyze.source import Condition, function_at
+from unhang.model import Fix, Frame
+from unhang.rules import wording as w
+
+_SEE, _UNDO = "unhang run -- <the same command>: all ranks pass this call", "revert the edit"
+
+
+def of_left_loop(s: Situation, d: Divergence, gone: LeftFramework) -> Fix | None:
+    """For ranks that left a loop of a framework, where the program shows why it is not as long on all of them."""
+    stayed = d.reference_call if gone.leavers == d.odd else d.odd_call
+    if is_metric(stayed) and (left_out := left_out_update(gone.line)) is not None:
+        name, way = w.base_name(left_out.update.file), left_out.way
+        does = "goes on without" if way.goes_on else "decides over"
+        return Fix(
+            title="Update the metric in every round, on every rank",
+            advice=f"{name}:{left_out.update.line}: move {left_out.metric}.update(...) in front of line {way.line}: `{way.text}` {does} it, and "
+            f"what the metric keeps in lists is gathered item by item, so that all ranks need as many. A tensor without rows is an item, too",
+            verify=_SEE,
+            undo=_UNDO,
+        )
+    if (limit := limit_of(s, d, gone)) is not None:
+        return Fix(
+            title="Let all ranks make as many batches as those with the fewest",
+            advice=f"{w.spot(limit.at)}: Trainer(..., {limit.name}={limit.batches})   # {w.name_ranks(gone.leavers)} "
+            f"had {limit.batches}; or shards of one size for every rank",
+            verify=_SEE,
+            undo=_UNDO,
+        )
+    return None
+
+
+def of_same_stop(gone: LeftFramework) -> Fix | None:
+    """For ranks that a framework stopped by its own decision: the metrics that the program computes for it on each rank."""
+    line, given = computed_metrics(gone.line.file)
+    if not line:
+        return None
+    return Fix(
+        title="Give the framework metrics that are the same on every rank: it stops by them",
+        advice=f"# {w.base_name(gone.line.file)}:{line}: compute_metrics=same_metrics instead, and before that\n"
+        f"own_metrics = {given}\n"
+        "def same_metrics(prediction):   # those of rank 0, on every rank\n"
+        "    box = [own_metrics(prediction)]\n"
+        "    torch.distributed.broadcast_object_list(box, src=0)\n"
+        "    return box[0]",
+        verify=_SEE,
+        undo=_UNDO,
+    )
+
+
+def of_stop_apart(d: Divergence) -> Fix | None:
+    """For ranks that are through with the training of a framework while others train, by metrics that each computed for itself."""
+    line = trains_below(d)
+    own = own_metrics(str(Path(line.file).parent)) if line is not None else None
+    if line is None or own is None:
+        return None
+    return Fix(
+        title="Give the framework metrics that are the same on every rank: it stops by them",
+        advice=f"# {w.spot(own.at)}, before this line: `{own.name}` holds what this rank alone has computed, and early stopping decides by it\n"
+        f"for name, value in {own.name}.items():\n"
+        f"    total = torch.tensor(float(value), device=self.args.device)\n"
+        f"    torch.distributed.all_reduce(total)\n"
+        f"    {own.name}[name] = total.item() / self.args.world_size",
+        verify=_SEE,
+        undo=_UNDO,
+    )
+
+
+def read_before(frame: Frame, condition: Condition, above: Frame | None) -> Fix | None:
+    """For a line under a condition on the rank that reads a property of a library's object, which makes the call. `above`: the library's frame."""
+    text = property_read(frame.file, frame.line, above.function) if above is not None else ""
+    if not text or above is None:
+        return None
+    place, name = f"{w.base_name(condition.path)}:{condition.line}", above.function
+    function = function_at(frame.file, frame.line)
+    if function is not None and condition.line < function.lineno:  # a decorator
+        first = f"# {place}: take @{condition.text} off; first in {function.name}(), on every rank\n{name} = {text}\n"
+        first += "if dist.get_rank() != 0: return"
+    else:
+        first = f"# {place}, before `{condition.text}`, on every rank\n{name} = {text}"
+    return Fix(
+        title=f"Read `{text}` on every rank: it waits for all of them",
+        advice=f"{first}\n# line {frame.line}: {name} instead of {text}",
+        verify=_SEE,
+        undo=_UNDO,
+        does="every rank calls",
+    )

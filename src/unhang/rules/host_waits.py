@@ -1,0 +1,117 @@
+"""What ends a wait of a rank that waits for no other rank, where the source shows who would end it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from unhang.analyze.host_waits import (
+    actor_circle,
+    ended_task,
+    forked_lock,
+    full_queue,
+    held_twice,
+    not_released,
+    puts,
+    queue_at,
+    read_later,
+    unanswered,
+    writes_to_child,
+)
+from unhang.analyze.situation import LateRank, Situation
+from unhang.analyze.source import endless_loop
+from unhang.model import Frame, user_frames
+from unhang.rules import wording as w
+from unhang.rules.late import OF_A_PROCESS, driver
+
+_ASYNC = "its tasks"
+_OF_A_LOCK = ("a lock", "a lock file", "an event or condition", _ASYNC)
+
+
+class Remedy(NamedTuple):
+    """The name of a fix of the card, and its words."""
+
+    name: str
+    words: Mapping[str, object]
+
+
+def remedy_of(s: Situation, late: LateRank) -> Remedy | None:
+    """The change at the place that keeps the rank; None where the source does not show it for certain."""
+    return next(_remedies(s, late), None)
+
+
+def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
+    frame, awaits, evidence = late.activity.frame, late.activity.awaits, s.case.ranks.get(late.rank)
+    if frame is None or evidence is None:
+        return
+    stack = late.doer.stacks[-1] if late.doer else evidence.main_stack
+    ways = [t.frames for t in evidence.tasks] if evidence.tasks else [stack.frames] if stack else []
+    if awaits in _OF_A_LOCK and (twice := held_twice(ways)):
+        words = {
+            "taken_at": w.spot(twice.inner),
+            "outer": w.spot(twice.outer),
+            "since": twice.since,
+            "what": twice.what,
+        }
+        keyword = "async with" if evidence.tasks else "with"
+        words |= {"function": twice.inner.function, "keyword": keyword, "signal": evidence.in_handler}
+        yield Remedy("take none in a handler" if evidence.in_handler else "take it once", words)
+    others = [t for t in evidence.stacks if not t.is_main and t.process_id in (None, evidence.identity.pid)]
+    if awaits == "a thread that does not end" and (full := full_queue(frame, others)):
+        words = {"join": w.spot(full.join), "put": w.spot(full.put), "thread": full.thread, "queue": full.queue}
+        yield Remedy("empty the queue", words)
+    if awaits == "the result of another thread" and (gone := ended_task(frame, evidence.tasks)):
+        words = {"made": f"{w.base_name(gone.path)}:{gone.made}", "task": gone.task, "coroutine": gone.coroutine}
+        yield Remedy("ask the task", {**words, "queue": gone.queue, "spot": w.spot(frame)})
+    is_of_input = evidence.state is not None and bool(evidence.state.child_asks) and not evidence.state.child_writes
+    if awaits == "a child process" and is_of_input and writes_to_child(frame.file):
+        yield Remedy("end of input", {"spot": w.spot(frame)})
+    place = driver(s)
+    taker = next((t for t in evidence.stacks if t.process_id not in (None, evidence.identity.pid) and puts(t)), None)
+    if awaits == "a full queue" and taker is not None and (name := queue_at(frame)):
+        yield Remedy(
+            "skip a full queue", {"queue": name, "spot": w.spot(frame), "child": w.spot(user_frames(taker.frames)[0])}
+        )
+    if awaits == "a full queue" and place is not None and (later := read_later(place)):
+        words = {"join": w.spot(later.join), "get": later.get, "queue": later.queue, "statement": later.statement}
+        yield Remedy("read while they run" if later.spawn else "read before", {**words, "spawn": later.spawn})
+    if awaits in _OF_A_LOCK and (kept := not_released(frame.file, frame.line)):
+        work = "\n".join(f"    {line}" for line in kept.work.splitlines())
+        words = {"spot": f"{w.base_name(kept.path)}:{kept.released}", "what": kept.what, "work": work}
+        yield Remedy("release always", {**words, "since": kept.taken})
+    children = [t for t in evidence.stacks if t.process_id not in (None, evidence.identity.pid)]
+    if awaits in OF_A_PROCESS and (silent := unanswered([*s.case.launcher_stacks, *children])):
+        spot = f"{w.base_name(silent.head.file)}:{silent.way.leaves_at}"
+        yield Remedy("answer each", {"spot": spot, "test": silent.way.text, "answer": silent.answer})
+    if circle := actor_circle(frame):
+        words = {"wait": w.spot(circle.wait), "back": w.spot(circle.back), "asked": circle.asked, "actor": circle.actor}
+        yield Remedy(
+            "second thread", {**words, "decorator": _with_threads(circle.decorator), "class_at": w.spot(circle.at)}
+        )
+
+
+def _with_threads(decorator: str) -> str:
+    """The decorator of an actor that runs a second method while the first one waits."""
+    return f"{decorator[:-1]}, max_concurrency=2)" if decorator.endswith(")") else f"{decorator}(max_concurrency=2)"
+
+
+def fresh_lock(place: Frame | None) -> Mapping[str, object]:
+    """The words of the fix for a loader's worker that waits for a lock which it got by the fork; nothing where it waits for another thing."""
+    found = forked_lock(place) if place is not None else None
+    if found is None:
+        return {}
+    owner, _, name = found.what.rpartition(".")
+    renew = (
+        f'lambda: setattr({owner}, "{name}", {found.made})'
+        if owner
+        else f"lambda: globals().update({name}={found.made})"
+    )
+    return {"made_at": w.spot(found.at), "what": found.what, "renew": renew}
+
+
+def bound_item(place: Frame | None) -> Mapping[str, object]:
+    """The words of the fix for a loader's worker that is in a loop without a bound; nothing where it is not."""
+    loop = endless_loop(place) if place is not None else None
+    if place is None or loop is None:
+        return {}
+    return {"loop_at": f"{w.base_name(place.file)}:{loop.lineno}", "item_of": place.function}

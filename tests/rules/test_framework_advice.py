@@ -1,0 +1,116 @@
+"""First fixes for calls of a framework: the setting, the metric, what has to be the same on every rank."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from unhang.analyze.framework_loops import LeftFramework
+from unhang.analyze.framework_settings import limit_of, trains_below
+from unhang.analyze.situation import Situation
+from unhang.model import Frame
+from unhang.rules.framework_advice import of_left_loop, of_same_stop, of_stop_apart
+from unhang.testing import make_case
+
+_MAIN = """\
+import lightning as L
+def main():
+    trainer = L.Trainer(max_steps=9)
+    trainer.fit(model)
+    dist.barrier()
+"""
+"""The program; a Trainer of its own that stops by metrics of each rank."""
+_TAGGER = """\
+class SpanTrainer(Trainer):
+    def evaluate(self):
+        metrics = spans(self.model)
+        self.log(metrics)
+        return metrics
+"""
+_LIB = "/site-packages/lightning/pytorch/loops/evaluation_loop.py"
+
+
+def job(folder: Path, rounds: int) -> tuple[Situation, LeftFramework]:
+    """Rank 2 has left the loop of an evaluation after some rounds, ranks 0 and 1 are in the next one."""
+    file = folder / f"train{zlib.crc32(bytes(rounds))}.py"
+    file.write_text(_MAIN)
+    calls = ["barrier@main:2", *["all_reduce[1]@main:4"] * rounds]
+    case = make_case(
+        {r: [*calls, "all_gather[1]@main:5 !" if r == 2 else "all_reduce[1]@main:4 !"] for r in range(3)},
+        world=3,
+        source=_MAIN,
+    )
+    loop = Frame(_LIB, 146, "run")
+    line = next(f for stack in case.calls.stacks for f in stack if f.line == 4)
+    stacks = tuple((loop, *stack) if stack[0].line == 4 else stack for stack in case.calls.stacks)
+    case = replace(case, calls=replace(case.calls, stacks=stacks))
+    situation = Situation(case)
+    return situation, LeftFramework((2,), (0, 1), replace(line, file=str(file)), loop, None)
+
+
+@pytest.mark.parametrize("rounds", [3, 20])
+def test_lightning_is_told_how_many_batches_all_have(rounds: int, tmp_path: Path) -> None:
+    situation, gone = job(tmp_path, rounds)
+    d = situation.divergence
+    assert d is not None
+    limit = limit_of(situation, d, gone)
+    assert limit is not None
+    assert (limit.name, limit.batches, limit.at.line) == ("limit_val_batches", rounds, 3)
+    fix = of_left_loop(situation, d, gone)
+    assert fix is not None
+    assert f"limit_val_batches={rounds})" in fix.advice
+
+
+def test_a_loop_of_another_framework_has_no_such_setting(tmp_path: Path) -> None:
+    situation, gone = job(tmp_path, 3)
+    assert situation.divergence is not None
+    other = replace(gone, loop=Frame("/site-packages/other/evaluation_loop.py", 146, "run"))
+    assert of_left_loop(situation, situation.divergence, other) is None
+
+
+def stopped(folder: Path, step: str) -> Situation:
+    """Rank 2 is behind the line in which the others still do steps of a Trainer."""
+    (folder / "train.py").write_text(_MAIN)
+    (folder / "tagger.py").write_text(_TAGGER)
+    calls = ["barrier@main:2", "all_reduce[1]@main:4"]
+    case = make_case(
+        {r: [*calls, "barrier@main:5 !" if r == 2 else "broadcast[4]@main:4 !"] for r in range(3)},
+        world=3,
+        source=_MAIN,
+    )
+    library = Frame("/site-packages/transformers/trainer.py", 2090, step)
+    moved = [tuple(replace(f, file=str(folder / "train.py")) for f in stack) for stack in case.calls.stacks]
+    stacks = tuple((library, *stack) if stack[0].line == 4 else stack for stack in moved)
+    return Situation(replace(case, calls=replace(case.calls, stacks=stacks)))
+
+
+@pytest.mark.parametrize(("step", "is_told"), [("training_step", True), ("save_model", False)])
+def test_a_trainer_that_stops_by_metrics_of_one_rank(step: str, is_told: bool, tmp_path: Path) -> None:
+    d = stopped(tmp_path, step).divergence
+    assert d is not None
+    assert (trains_below(d) is not None) is is_told
+    fix = of_stop_apart(d)
+    assert (fix is not None) is is_told
+    if fix is not None:
+        assert fix.advice.startswith("# tagger.py:4, before this line: `metrics`")
+
+
+@pytest.mark.parametrize(
+    ("given", "line"), [("compute_metrics=Accuracy(seed=rank)", "Accuracy(seed=rank)"), ("args=args", "")]
+)
+def test_what_a_trainer_computes_by_is_given_by_rank_0(given: str, line: str, tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(f"def main():\n    trainer = Trainer(\n        {given},\n    )\n    trainer.train()\n")
+    at, loop = (
+        Frame(str(file), 5, "main"),
+        Frame("/site-packages/transformers/trainer.py", 1660, "_inner_training_loop"),
+    )
+    fix = of_same_stop(LeftFramework((0,), (1, 2), at, loop, None, has_data=True))
+    assert (fix is not None) is bool(line)
+    if fix is not None:
+        assert fix.advice.startswith(
+            f"# train.py:3: compute_metrics=same_metrics instead, and before that\nown_metrics = {line}\n"
+        )
