@@ -11,8 +11,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
+from unhang.analyze.align import calls_at
 from unhang.analyze.bindings import is_local_namesake, last_name
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.loader_ends import ran_out
@@ -45,6 +47,7 @@ _OF_A_STEP = (
     "optimizer_step",
 )
 _MOST_FILES = 200
+_MOST_PAIRED = 8
 _NOT_THERE = frozenset(("site-packages", "node_modules", "__pycache__"))
 
 
@@ -92,8 +95,7 @@ def left_framework(s: Situation) -> LeftFramework | None:
 def _gone(
     s: Situation, d: Divergence, stayed: CollectiveCall, left: CollectiveCall, leavers: tuple[int, ...]
 ) -> LeftFramework | None:
-    earlier = range(s.case.calls.rank_rows(left.rank).start, left.row)
-    before = next((c for row in reversed(earlier) if (c := s.case.calls.call(row)).group == left.group), None)
+    before = _last_together(s, stayed, left)
     stay, gone, last = (tuple(reversed(c.frames or ())) if c else () for c in (stayed, left, before))
     found = _outermost(stay, gone, last)
     if found is None:
@@ -101,6 +103,20 @@ def _gone(
     line, frame = found
     stayers = d.reference if leavers == d.odd else d.odd
     return LeftFramework(leavers, stayers, line, frame, _asks_to_stop(str(Path(line.file).parent)))
+
+
+def _last_together(s: Situation, stayed: CollectiveCall, left: CollectiveCall) -> CollectiveCall | None:
+    """The last call that the one who left made at the same line as the other. In between, calls of the same kind and size may have paired by chance."""
+    table, group = s.case.calls, s.case.calls.groups.index(left.group)
+    earlier = (
+        c
+        for row in reversed(range(table.rank_rows(left.rank).start, left.row))
+        if (c := table.call(row)).group == left.group
+    )
+    recent = [*islice(earlier, _MOST_PAIRED)]
+    peers = (calls_at(s.index, group, c.seq).get(stayed.rank) for c in recent)
+    together = (c for c, peer in zip(recent, peers, strict=True) if peer is not None and peer.frames == c.frames)
+    return next(together, next(iter(recent), None))
 
 
 def _outermost(stay: tuple[Frame, ...], gone: tuple[Frame, ...], last: tuple[Frame, ...]) -> tuple[Frame, Frame] | None:

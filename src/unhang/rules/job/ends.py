@@ -328,6 +328,7 @@ def _write_to_a_queue(s: Situation, ranks: Iterable[int]) -> dict[int, ThreadSta
 
 
 def _unread_queue(s: Situation, writers: Mapping[int, ThreadStack]) -> Found:
+    """No rank is to blame where the process that started them waits for their end before it reads."""
     ranks, (first, *_) = tuple(writers), writers.values()
     joins, put = driver(s), next(iter(first.given), None)
     words = {
@@ -340,7 +341,7 @@ def _unread_queue(s: Situation, writers: Mapping[int, ThreadStack]) -> Found:
     shown = [EvidenceLine(f"rank {r} thread {t.name}", str(t.frames[0])) for r, t in [*writers.items()][:4]]
     started = [EvidenceLine("launcher stack", str(joins), joins.line)] if joins else []
     return Found(
-        0.9, ranks, (*shown, *started), words, say="queue", fixes=("read first",), victims=s.others(ranks),
+        0.9, () if joins else ranks, (*shown, *started), words, say="queue", fixes=("read first",), victims=s.others(ranks),
         location=w.location_of(joins or put),
     )  # fmt: skip
 
