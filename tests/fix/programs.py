@@ -77,6 +77,14 @@ MENDED = {
     "a loop that is left by a test": Wrong(
         _LEAVES_LOOP, "        if any_rank(slow()):  # here\n", rule="uneven-inputs", evidence=(WAY_OUT,)
     ),
+    "a loop that is left when all that a rank has is done": Wrong(
+        _LEAVES_LOOP.replace("slow()", "done.all()"), "        if agreed(done.all()):  # here\n", rule="uneven-inputs",
+        evidence=(EvidenceLine("way out", "if done"),),
+    ),
+    "a loop that is left when not all is well": Wrong(
+        _LEAVES_LOOP.replace("slow()", "not fine.all()"), "        if any_rank(not fine.all()):  # here\n", rule="uneven-inputs",
+        evidence=(EvidenceLine("way out", "if not fine"),),
+    ),
     "a loop that ends by its head": Wrong(
         "def work(x):\n    while not done(x):  # here\n        dist.all_reduce(x)\n", "    while agreed(not done(x)):  # here\n",
         rule="uneven-inputs", evidence=(EvidenceLine("way out", "while not"),),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from unhang.analyze.bindings import last_name
 from unhang.analyze.may_differ import OWN
 from unhang.analyze.source import surroundings
 from unhang.fix.program import NoDiff, Program, Said, binds, called, calls_in, dotted
@@ -164,7 +165,7 @@ def _lines_of(finding: Finding) -> dict[str, int]:
 
 
 def _leave_together(program: Program, line: int, finding: Finding, backend: str) -> Said:
-    """Lets all ranks leave a loop as soon as one of them wants to."""
+    """Lets all ranks leave a loop as soon as one of them wants to; where all of something have to be done, only when it is so on every rank."""
     tests = [n for n in ast.walk(program.tree) if isinstance(n, ast.If | ast.While) and n.test.lineno == line]
     if len(tests) != 1:
         raise NoDiff(f"line {line} holds no test of its own that leaves the loop")
@@ -176,10 +177,15 @@ def _leave_together(program: Program, line: int, finding: Finding, backend: str)
         raise NoDiff(f"what the test of line {line} does is more than to leave the loop")
     if any(isinstance(n, ast.Continue) and n.lineno < node.lineno for n in ast.walk(loop)):
         raise NoDiff(f"a `continue` before line {line} may lead past the test")
-    text, wanted = (_AGREED, "agreed") if loop is node else (ANY_RANK, "any_rank")
+    parts = [*ast.walk(node.test)]
+    is_of_all = any(isinstance(n, ast.Call) and last_name(n.func) == "all" for n in parts)
+    is_of_all &= not any(isinstance(n, ast.Not) for n in parts)
+    by_all = loop is node or is_of_all
+    text, wanted = (_AGREED, "agreed") if by_all else (ANY_RANK, "any_rank")
     name, group = put_helper(program, text, wanted, node, finding, backend)
     program.replace(node.test, f"{name}({program.text(node.test)}{group})")
-    return Said("decide together", "All ranks leave the loop together, as soon as one of them is to leave it")
+    when = "when it is so on all of them" if is_of_all and loop is not node else "as soon as one of them is to leave it"
+    return Said("decide together", f"All ranks leave the loop together, {when}")
 
 
 def _loop_of(program: Program, node: ast.AST) -> ast.AST:

@@ -22,6 +22,7 @@ _ROOT_NAMES = ("src", "dst", "group_src", "group_dst")
 _BUSY_SHARE = 0.3
 _GATHERS = ("_all_gather_base", "all_gather_into_tensor")
 _OF_CONTENT = (*_GATHERS, "all_gather", "allgather", "gather")
+_OF_PARTS = ("all_to_all", "gather", "scatter", "all_gather")
 _SCATTERS = ("_reduce_scatter_base", "reduce_scatter_tensor")
 
 
@@ -146,7 +147,7 @@ def gloo_sizes(s: Situation) -> Found | None:
     if not events or not len(s.case.calls):
         return found_in(s, events, 0.8, (), say="log", fixes=("pad", "see")) if events else None
     call = _last_of_all(s) if s.divergence is None else None
-    if call is None:
+    if call is None or not bare_op(call.op).startswith(_OF_PARTS):
         return None
     path = user_path(call.frames)
     words = {"call": f"{w.name_call(call)} #{call.seq}", "at": w.at(path[-1] if path else None)}
@@ -160,11 +161,15 @@ def gloo_sizes(s: Situation) -> Found | None:
 
 
 def _last_of_all(s: Situation) -> CollectiveCall | None:
-    """The call that every rank made last, if it is one and the same."""
+    """The call that every rank made last, if it is one and the same; those that had their part of it may have begun one more."""
     rows = [s.case.calls.rank_rows(rank) for rank in s.case.world]
-    last = [s.case.calls.call(r.stop - 1) for r in rows if r.stop > r.start]
-    is_one = len(last) == len(rows) > 1 and len({(bare_op(c.op), c.seq, c.group) for c in last}) == 1
-    return last[0] if is_one else None
+    if not rows or any(r.stop == r.start for r in rows):
+        return None
+    ends = [s.case.calls.call(r.stop - 1) for r in rows]
+    first = min(ends, key=lambda c: c.seq)
+    calls = calls_at(s.index, s.case.calls.groups.index(first.group), first.seq)
+    is_one = {bare_op(c.op) for c in calls.values()} == {bare_op(first.op)} and set(calls) == set(s.case.world)
+    return first if is_one and all(c.group == first.group and c.seq <= first.seq + 1 for c in ends) else None
 
 
 @rule("roots-disagree", needs=("calls", "stacks"))
