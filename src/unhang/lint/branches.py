@@ -18,6 +18,7 @@ from unhang.lint.conditions import (
     is_refusal,
     tells,
 )
+from unhang.lint.doubts import is_of_caller, takes_orders
 from unhang.lint.divergence import BEFORE_IT, GROUPS, Cause, compared, conditional_of, either_way, finding_of
 from unhang.lint.ir import Found, Function, If, Op, Stmt
 from unhang.lint.link import Link
@@ -179,6 +180,9 @@ class Branches(Calls):
         self._no_exits -= is_single
         self._exits, self.needs = exits + self._meet(*ways), needs
         here, there = ways
+        if (here.made or there.made) and not condition.dep & DIFFERS and is_of_caller(self.function, s.test):
+            for way in ways:
+                way.made[:] = [e._replace(doubt=DOUBT) for e in way.made]
         if is_once(s.test):
             here.made[:] = [e._replace(is_sure=e.is_sure and e.op not in GROUPS) for e in here.made]
         if is_for_one_process(s.test):
@@ -247,7 +251,8 @@ class Branches(Calls):
         """Two branches are compared; what is not made on both sides is pending or found."""
         differs = cause.value.dep & DIFFERS
         only_here, only_there = compared(here, there, cause)
-        if not only_here and not only_there:
+        is_told = cause.value.dep & RANK and (takes_orders(only_here) or takes_orders(only_there))
+        if is_told or (not only_here and not only_there):
             self.effects += here if len(here) >= len(there) else there
             return
         if not differs or self.is_alone():
@@ -320,6 +325,8 @@ class Branches(Calls):
             missed, extra = compared(rest, way_out.made, way_out.cause)
             missed, extra = worst_first(missed), worst_first(extra)
             if missed and waits_for_orders(way_out, missed):
+                continue
+            if takes_orders(way_out.made) or (way_out.kind == "return" and takes_orders(missed)):
                 continue
             if missed:
                 is_served = way_out.is_in_while and missed[0].op == "broadcast"  # the others take orders

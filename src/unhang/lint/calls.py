@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from unhang.lint import known
-from unhang.lint.arguments import is_of_one_rank, is_sharded_later, name_at
+from unhang.lint.arguments import is_sharded_later, name_at
+from unhang.lint.doubts import is_in_race, is_stop_file
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.passing import Passing
@@ -176,11 +177,21 @@ class Calls(Passing):
     def _wrapper(self, node: Call, sort: str) -> Value:
         """What makes an object with collectives of its own."""
         of_some = sort == "ddp" and not is_none(node.given("process_group"))
+        if sort == "ddp" and self._keeps_to_itself(node):
+            sort = "ddp without buffers"
         is_alone = node.given("devices") == Const(1) and node.given("num_nodes") in (None, Const(1))
         made_of = Value(sort=("ext", sort) if is_alone else None if of_some else ("wrap", sort))
         if sort == "fsdp2" and node.args and isinstance(node.args[0], Ref):
             self.wrap_in_place(node.args[0].path, made_of)
         return made_of
+
+    def _keeps_to_itself(self, node: Call) -> bool:
+        """Whether the forward of DDP makes no collective: there are no buffers, or it is told to leave them alone."""
+        if node.given("broadcast_buffers") == Const(False):
+            return True
+        of, file = node.given("module", 0), self.link.project.files[self.file]
+        own = [f for f in file.functions if f is self.function or (f.owner and f.owner == self.function.owner)]
+        return of is not None and self.link.buffers.are_missing(file.path, file.names, own, of, node.line)
 
     def _shares_seed(self, sort: tuple[Any, ...]) -> bool:
         """Whether an object is a loader of torch, in a project of data pipes."""
@@ -215,7 +226,7 @@ class Calls(Passing):
         wraps = [
             v.sort[1]
             for v in args
-            if v.sort is not None and v.sort[0] == "wrap" and v.sort[1] in ("ddp", "fsdp", "fsdp2")
+            if v.sort is not None and v.sort[0] == "wrap" and v.sort[1] in ("ddp", "ddp without buffers", "fsdp", "fsdp2")
         ]
         if wraps and any(word in name for word in ("step", "train", "forward", "loss")):
             self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))
@@ -235,7 +246,8 @@ class Calls(Passing):
             if (
                 base.dep & LOCAL
                 or any(a.dep & LOCAL for a in args)
-                or (at and is_of_one_rank(self.function, at, known.NO_LINE if self.loops else node.line))
+                or (self.loops and is_stop_file(at))
+                or (at and is_in_race(self.function, at, node.line, self.loops > 0, self.link.meets))
             ):
                 return Value(LOCAL, sort=TEST)
         if any(is_share(a) for a in args) and makes_batches(name or full):
@@ -302,8 +314,9 @@ class Calls(Passing):
         op = known.HIDDEN.get(wrapper, {}).get(method)
         if op is None:
             return PLAIN
+        self.forwards += method in ("()", "forward")
         if op and not (op == "backward" and self.no_sync):
-            self.emit(Effect(op, "", (self.place(node, name),), wrapper))
+            self.emit(Effect(op, "", (self.place(node, name),), wrapper.partition(" ")[0]))
             if op == "forward":
                 self.found_in_call("forward", "", node, args)
         return Value(LOSS, NO_PARAMS, ("out", wrapper)) if op in ("forward", "") else PLAIN
@@ -328,7 +341,7 @@ class Calls(Passing):
         if not self.no_sync:
             place = self.place(node, "backward")
             if sort[0] == "out":
-                self.emit(Effect("backward", "", (place,), sort[1]))
+                self.emit(Effect("backward", "", (place,), sort[1].partition(" ")[0]))
             else:
                 self.emit(Effect("call", "", (place,), "", sort[1], "backward"))
         return PLAIN

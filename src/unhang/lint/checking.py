@@ -113,12 +113,12 @@ def _judged(contents: dict[str, bytes], digests: dict[str, bytes], cache: Cache 
     missing = {path: data for path, data in contents.items() if path not in files}
     for file, packed in _read_all(missing, jobs, False):
         files[file.path], encoded[file.path] = file, packed
-    link = Link([files[p] for p in sorted(files)])
+    link = Link([files[p] for p in sorted(files)], contents)
     wanted = _callers(link, files, contents)
     if wanted:
         for file, packed in _read_all(wanted, jobs, True):
             files[file.path], encoded[file.path] = file, packed
-        link = Link([files[p] for p in sorted(files)])
+        link = Link([files[p] for p in sorted(files)], contents)
     if (cache and missing) or (wanted and cache):
         cache.keep_files(digests, encoded)
     out = {

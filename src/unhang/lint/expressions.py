@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from unhang.lint import known, special
-from unhang.lint.conditions import implied, is_choice, is_device, is_fork_test
+from unhang.lint.conditions import implied, is_choice, is_defined, is_device, is_fork_test
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.special import (
     BATCH,
@@ -29,6 +29,7 @@ from unhang.lint.special import (
     is_step,
     keeps_length,
     line_of,
+    name_of,
     paths_in,
     value_of_name,
 )
@@ -78,6 +79,7 @@ class Expressions:
     outer: dict[str, Value]
     effects: list[Effect]
     needs: Needs
+    forwards: int  # of wrapped modules so far
     guesses: int  # how many calls around are of objects whose class was told by a name alone
     later: list[Conditional]
     conditions: list[tuple[Cause, int, int]]
@@ -201,6 +203,8 @@ class Expressions:
             v = self.value(parts[0])
             v = as_test(parts[0], v) if v.dep == LOCAL else v
             const = UNKNOWN if v.const is UNKNOWN else not v.const
+            if is_defined(parts[0], v) and name_of(parts[0]) not in self.env:
+                return Value(const=False)
             if v.sort in (COLLECTED, PICKED):
                 return Value(OWN_BATCH if v.sort == COLLECTED else HELD, sort=TEST)
             return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)

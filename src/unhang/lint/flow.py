@@ -9,10 +9,12 @@ from typing import Any
 from unhang.lint import known
 from unhang.lint.arguments import found_in_environment, found_in_rest, parameter_value
 from unhang.lint.branches import Exit, Pending, joined_env, worst_first
+from unhang.lint.doubts import as_orders
 from unhang.lint.divergence import Cause, compared, finding_of
 from unhang.lint.handlers import Handlers
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
-from unhang.lint.link import Link, is_gate, is_one_rank
+from unhang.lint.gates import is_gate, is_one_rank
+from unhang.lint.link import Link
 from unhang.lint.single import (
     found_in_call,
     found_in_endless_loop,
@@ -61,7 +63,7 @@ from unhang.lint.values import (
 )  # fmt: skip
 
 _HELD = re.compile(r"\w+\.\w+ is not None")
-_WRAPPED = {("wrap", sort) for sort in ("ddp", "apex", "fsdp", "fsdp2", "engine")}
+_WRAPPED = {("wrap", sort) for sort in ("ddp", "ddp without buffers", "apex", "fsdp", "fsdp2", "engine")}
 
 
 class Frame(Handlers):
@@ -90,7 +92,7 @@ class Frame(Handlers):
         self._endless, self._uneven_loops, self._round = 0, 0, -1
         self._line, self._is_empty = 0, False
         self._empty: set[str] = set()
-        self.is_leaving = self.guesses = 0
+        self.is_leaving = self.guesses = self.forwards = 0
         self.raises: set[Raised] = set()
         self._filled: set[str] = set()
         self._fills, self._leaves_together = 0, False
@@ -342,7 +344,7 @@ class Frame(Handlers):
         del self._over_parameters[len(self._over_parameters) - len(of_parameter) :]
         self._endless -= endless
         self._uneven_loops -= is_uneven
-        made = self.effects[mark:]
+        made = self.effects[mark:] = self.effects[mark:] if is_for else as_orders(self.effects[mark:])
         mine = [e for e in self._exits if e not in exits]
         for way_out in mine:
             if way_out.kind in ("break", "return", "raise") and not way_out.is_replaced:

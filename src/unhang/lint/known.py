@@ -152,6 +152,7 @@ HIDDEN: Mapping[str, Mapping[str, str]] = {
         "generate": "forward",
     },
     "apex": {"()": "", "forward": "", "backward": "backward"},  # its forward keeps to itself
+    "ddp without buffers": {"()": "", "forward": "", "backward": "backward"},
     "fsdp2": {"()": "forward", "forward": "forward", "backward": "backward", "generate": "forward"},
     "engine": {
         "()": "forward",
@@ -190,7 +191,6 @@ LOCAL_SOURCES = {
 # Methods without arguments that tell how far something local is.
 PROGRESS = {"done", "query", "is_alive", "qsize", "getsockname"}
 QUEUE = re.compile(r"queue|(?:^|[._])q$")
-NO_LINE = 1 << 30
 FREE_PORTS = {
     "find_free_port",
     "get_free_port",

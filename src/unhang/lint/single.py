@@ -193,7 +193,7 @@ def _new_group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     alone = (
         bool(node.args) and isinstance(node.args[0], Op) and node.args[0].op == "seq" and len(node.args[0].parts) == 1
     )
-    if full == "own members" and not alone and "use_local_synchronization" not in node.names:
+    if full == "own members" and not alone and not frame.is_special and "use_local_synchronization" not in node.names:
         frame.link.report(
             frame.path, Found("LNT104", node.line, node.column + 1, {"call": "new_group()"}, [], [], False, "own")
         )
@@ -284,7 +284,7 @@ def found_in_handler(
     effect = (collective or hidden)[0]
     found = Found(
         "LNT203", handler.line, 1, {"caught": _caught(handler), "collective": effect.way[-1].text}, _way(effect),
-        calls=effect.calls + (0 if frame.loops else DOUBT),
+        calls=effect.calls + (0 if frame.loops and not frame.is_ordered() else DOUBT),
     )  # fmt: skip
     if effect.param < 0:
         frame.link.report(frame.path, found)

@@ -118,7 +118,7 @@ class Effect(NamedTuple):
     `way`: the calls that lead to it, the outermost first. `needs`: what parameters or names must be for it.
     `is_often`: it is made in a loop, and nobody knows how often. `ifs`: how many conditions stand around it in the functions on the way, `ifs_here`: in this one.
     `doubt`: what it is worth, in calls, that the class of an object on the way was told by its name alone.
-    `is_sure`: else it may be made, by somebody who was given the function: it matches others, and is no finding.
+    `is_sure`: else it may be made, by somebody who was given the function: it matches others, and is no finding. `is_order`: those who make it wait for orders.
     """
 
     op: str
@@ -133,6 +133,7 @@ class Effect(NamedTuple):
     ifs: int = 0
     ifs_here: int = 0
     doubt: int = 0
+    is_order: bool = False
 
     @property
     def calls(self) -> int:
