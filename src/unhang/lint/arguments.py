@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Found, Function, If, Loop, Op, Ref, Set, nodes_in
-from unhang.lint.special import LOCAL_RANK, is_batch, is_none, name_of, paths_in, value_of_name
+from unhang.lint.ir import Call, Const, Expr, Found, Function, If, Op, Ref, Set, nodes_in
+from unhang.lint.special import LOCAL_RANK, is_batch, is_none, name_of, value_of_name
 from unhang.lint.values import DATA, LOCAL, OWN_BATCH, PLAIN, RANK, Value
 
 if TYPE_CHECKING:

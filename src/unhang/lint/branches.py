@@ -18,8 +18,8 @@ from unhang.lint.conditions import (
     is_refusal,
     tells,
 )
-from unhang.lint.doubts import is_of_caller, takes_orders
 from unhang.lint.divergence import BEFORE_IT, GROUPS, Cause, compared, conditional_of, either_way, finding_of
+from unhang.lint.doubts import is_of_caller, takes_orders
 from unhang.lint.ir import Found, Function, If, Op, Stmt
 from unhang.lint.link import Link
 from unhang.lint.single import (

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 
 from unhang.lint.ir import Attr, Call, Expr, Function, Ref, Set, nodes_in
 
-_MAKES = re.compile(rb"register_buffer|[Bb]atch_?[Nn]orm|InstanceNorm|\bBuffer\(|SyncBN|\bnorm_layer\b|track_running_stats|spectral_norm")
+_MAKES = re.compile(
+    rb"[Bb]atch_?[Nn]orm|InstanceNorm|\bBuffer\(|SyncBN|\bnorm_layer\b|track_running_stats|spectral_norm"
+)
+_REGISTERS = re.compile(rb"^([ \t]*).*register_buffer", re.MULTILINE)
 # A module that is made by its name, or by somebody else, may be any.
 _BY_NAME = re.compile(
     rb"import_module|__import__|instantiate\(|\bregistry\b|REGISTRY|\bRegistry\b|\beval\(|from_pretrained|hub\.load|create_model"
 )
-_IMPORTS = re.compile(rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+([^\n]*)|import[ \t]+([.\w]+))", re.MULTILINE)
+_IMPORTS = re.compile(
+    rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([.\w]+)(?:[ \t]+as[ \t]+(\w+))?)",
+    re.MULTILINE,
+)
+_TOP = re.compile(rb"^(?:(?:async[ \t]+)?def[ \t]+(\w+)|class[ \t]+(\w+)|(\w+)[ \t]*(?::[^=\n]*)?=[^=])", re.MULTILINE)
+_ANY_TOP = re.compile(rb"^[^\s#)\]}]", re.MULTILINE)
+_WORD = re.compile(rb"[A-Za-z_]\w*")
 _PLAIN = {  # of these nothing is taken that has buffers, but for the layers above
     *("torch", "numpy", "math", "typing", "os", "sys", "re", "functools", "collections", "itertools", "random", "time", "json", "copy"),
     *("logging", "argparse", "warnings", "abc", "dataclasses", "enum", "pathlib", "inspect", "contextlib", "shutil", "glob", "pickle"),
@@ -21,7 +31,7 @@ _PLAIN = {  # of these nothing is taken that has buffers, but for the layers abo
     *("wandb", "datetime", "subprocess", "socket", "gc", "string", "types", "queue", "threading", "multiprocessing", "unittest", "apex"),
     *("h5py", "omegaconf", "tensorboard", "psutil", "soundfile", "datasets", "tokenizers", "sentencepiece", "accelerate", "deepspeed"),
 }  # fmt: skip
-_MOST_FILES, _MOST_STEPS = 40, 5
+_MOST_NAMES, _MOST_STEPS = 300, 5
 
 
 class Buffers:
@@ -30,39 +40,68 @@ class Buffers:
     def __init__(self, contents: Mapping[str, bytes]) -> None:
         self._contents = contents
         self._paths: dict[str, str] = {}
+        self._read: dict[str, tuple[bytes, dict[bytes, bytes], dict[bytes, tuple[str, bytes]]]] = {}
         self._any: bool | None = None
 
-    def are_missing(self, path: str, names: Mapping[str, str], functions: Iterable[Function], of: Expr, line: int) -> bool:
+    def are_missing(self, path: str, functions: Iterable[Function], of: Expr, line: int) -> bool:
         """Whether a module that is wrapped in this file has no buffers, as far as its class and all that this imports can be read."""
         if not self._contents:
             return False
         name = _class_of(functions, of, line)
         if name:
-            full = names.get(name.partition(".")[0], "")
-            at = self._file_of(path, full) if full else path
-            return at is not None and self._is_without(at)
+            return self._is_without(path, name.partition(".")[0].encode())
         if self._any is None:
             has_modules = any(b"nn.Module" in d for d in self._contents.values())  # else they come from elsewhere
             self._any = not has_modules or any(
-                _MAKES.search(d) or _BY_NAME.search(d) or self._is_foreign(p) for p, d in self._contents.items()
+                _makes(d) or _BY_NAME.search(d) or self._is_foreign(p) for p, d in self._contents.items()
             )
         return not self._any
 
-    def _is_without(self, path: str) -> bool:
-        todo, seen = [path], {path}
+    def _is_without(self, path: str, name: bytes) -> bool:
+        """Whether a class or function, and all that it names, makes none. A name without a place of its own is none of the project."""
+        todo, seen = [(path, name)], {(path, name)}
         while todo:
-            one = todo.pop()
-            data = self._contents[one]
-            if _MAKES.search(data) or _BY_NAME.search(data) or len(seen) > _MOST_FILES:
+            at, one = todo.pop()
+            text, defined, imported = self._parts(at)
+            block = defined.get(one) if one else text
+            if block is None and one in imported:
+                block = one
+            if block is None:
                 return False
-            for module in _imports(data):
-                at = self._file_of(one, module)
-                if at is None and module.strip(".").partition(".")[0] not in _PLAIN:
-                    return False
-                if at is not None and at not in seen:
-                    seen.add(at)
-                    todo.append(at)
+            if _makes(block) or _BY_NAME.search(block) or len(seen) > _MOST_NAMES:
+                return False
+            for word in set(_WORD.findall(block)) if one else set(defined) | set(imported):
+                if word in defined:
+                    more = (at, word)
+                elif word in imported:
+                    module, member = imported[word]
+                    dot = "." if member and module.strip(".") else ""
+                    file = self._file_of(at, f"{module}{dot}{member.decode()}")
+                    if file is None:
+                        if module.strip(".").partition(".")[0] not in _PLAIN:
+                            return False
+                        continue
+                    more = (file, b"" if not member or _is_module(file, member) else member)
+                else:
+                    continue
+                if more not in seen:
+                    seen.add(more)
+                    todo.append(more)
         return True
+
+    def _parts(self, path: str) -> tuple[bytes, dict[bytes, bytes], dict[bytes, tuple[str, bytes]]]:
+        """The text of a file, what it defines at its top, each with its text, and what it imports: module and name."""
+        if path not in self._read:
+            data = self._contents[path]
+            tops = [m.start() for m in _ANY_TOP.finditer(data)] + [len(data)]
+            defined: dict[bytes, bytes] = {}
+            for start, end in pairwise(tops):
+                m = _TOP.match(data, start)
+                if m is not None:
+                    name = m[1] or m[2] or m[3]
+                    defined[name] = defined.get(name, b"") + data[start:end]
+            self._read[path] = data, defined, dict(_imported(data))
+        return self._read[path]
 
     def _is_foreign(self, path: str) -> bool:
         return any(
@@ -89,13 +128,41 @@ class Buffers:
         return None
 
 
+def _makes(text: bytes) -> bool:
+    """Whether buffers are made in a text. Those that are registered under a condition may be there or not."""
+    if _MAKES.search(text):
+        return True
+    for m in _REGISTERS.finditer(text):
+        before = [line for line in text[: m.start()].split(b"\n") if line.strip()]
+        above = next((b for b in reversed(before) if len(b) - len(b.lstrip()) < len(m[1])), b"")
+        if not above.lstrip().startswith((b"if ", b"elif ", b"else")):
+            return True
+    return False
+
+
 def _imports(data: bytes) -> Iterable[str]:
+    return (
+        f"{module}{member.decode()}" if not module.strip(".") else module for _, (module, member) in _imported(data)
+    )
+
+
+def _imported(data: bytes) -> Iterator[tuple[bytes, tuple[str, bytes]]]:
+    """Each name that is bound by an import, with its module and its name there; empty: the module itself."""
     for m in _IMPORTS.finditer(data):
-        module = (m[1] or m[3]).decode()
-        if m[1] and not m[1].strip(b"."):  # `from . import models`
-            yield from (module + n for n in re.findall(r"\w+", m[2].decode("utf-8", "replace").partition("#")[0]))
+        if m[1]:
+            for part in re.sub(rb"[()\\\n]|#[^\n]*", b" ", m[2]).split(b","):
+                words = part.split()
+                if words:
+                    yield words[-1], (m[1].decode(), words[0] if words[0] != b"*" else b"")
         else:
-            yield module
+            yield m[4] or m[3].partition(b".")[0], (m[3].decode(), b"")
+
+
+def _is_module(file: str, member: bytes) -> bool:
+    """Whether what is imported is the file itself."""
+    return (
+        os.path.basename(file) == f"{member.decode()}.py" or os.path.basename(os.path.dirname(file)) == member.decode()
+    )
 
 
 def _class_of(functions: Iterable[Function], of: Expr, line: int, steps: int = 4) -> str:

@@ -191,7 +191,7 @@ class Calls(Passing):
             return True
         of, file = node.given("module", 0), self.link.project.files[self.file]
         own = [f for f in file.functions if f is self.function or (f.owner and f.owner == self.function.owner)]
-        return of is not None and self.link.buffers.are_missing(file.path, file.names, own, of, node.line)
+        return of is not None and self.link.buffers.are_missing(file.path, own, of, node.line)
 
     def _shares_seed(self, sort: tuple[Any, ...]) -> bool:
         """Whether an object is a loader of torch, in a project of data pipes."""
@@ -226,7 +226,9 @@ class Calls(Passing):
         wraps = [
             v.sort[1]
             for v in args
-            if v.sort is not None and v.sort[0] == "wrap" and v.sort[1] in ("ddp", "ddp without buffers", "fsdp", "fsdp2")
+            if v.sort is not None
+            and v.sort[0] == "wrap"
+            and v.sort[1] in ("ddp", "ddp without buffers", "fsdp", "fsdp2")
         ]
         if wraps and any(word in name for word in ("step", "train", "forward", "loss")):
             self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))

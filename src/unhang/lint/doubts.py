@@ -15,7 +15,9 @@ _READS = re.compile(
     r"snapshot_download|hub_download|from_pretrained|load_dataset|info|warn|debug|error|print|log|exists?|is_?file|is_?dir|glob|listdir|format|join"
     r"|dirname|basename|stat|getsize|getmtime|append|add|Writer|resume|restore|split|Path|str|len|startswith|endswith"
 )
-_SETTINGS = re.compile(r"(?:\w+_)?(?:args?|cfg|conf|config|configs|opts?|options|hparams|params|settings|flags|self|cls|rank|world_size)")
+_SETTINGS = re.compile(
+    r"(?:\w+_)?(?:args?|cfg|conf|config|configs|opts?|options|hparams|params|settings|flags|self|cls|rank|world_size)"
+)
 _STOP_FILE = re.compile(r"(?:^|_)(?:stop|shutdown|abort|kill|halt|quit|exit|interrupt|preempt\w*|pause)(?:_|$)")
 
 
@@ -42,7 +44,7 @@ def is_in_race(function: Function, path: str, line: int, in_loop: bool, meets: C
 def _is_at(e: Expr, path: str) -> bool:
     if isinstance(e, Attr):
         e = e.base
-    return isinstance(e, Ref) and (e.path == path or e.path.startswith(f"{path}."))
+    return isinstance(e, Ref) and (e.path == path or e.path.startswith(f"{path}.")) and ".parent" not in e.path
 
 
 def is_stop_file(path: str) -> bool:

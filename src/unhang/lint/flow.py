@@ -9,11 +9,11 @@ from typing import Any
 from unhang.lint import known
 from unhang.lint.arguments import found_in_environment, found_in_rest, parameter_value
 from unhang.lint.branches import Exit, Pending, joined_env, worst_first
-from unhang.lint.doubts import as_orders
 from unhang.lint.divergence import Cause, compared, finding_of
+from unhang.lint.doubts import as_orders
+from unhang.lint.gates import is_gate, is_one_rank
 from unhang.lint.handlers import Handlers
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
-from unhang.lint.gates import is_gate, is_one_rank
 from unhang.lint.link import Link
 from unhang.lint.single import (
     found_in_call,

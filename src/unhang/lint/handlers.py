@@ -36,7 +36,9 @@ class Handlers(Branches):
         """Whether a round of the `while` loop around it began with a broadcast: all ranks do what it says, and fail alike."""
         return 0 <= self._round < len(self.effects) and self.effects[self._round].op == "broadcast"
 
-    def _handler(self, s: Try, handler: Handler, made: list[Effect], is_fallback: bool, raised: set[Raised], runs: bool) -> str:
+    def _handler(
+        self, s: Try, handler: Handler, made: list[Effect], is_fallback: bool, raised: set[Raised], runs: bool
+    ) -> str:
         """What a rank does that comes to a handler, while the others do not."""
         at, exits, text = len(self.effects), list(self._exits), f"except {', '.join(handler.names)}".rstrip()
         is_known, is_broad = is_feature_test(handler), is_broad_handler(handler)

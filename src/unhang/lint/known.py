@@ -317,6 +317,7 @@ def has_parameters(layer: str) -> bool:
     return _WITHOUT_PARAMETERS.fullmatch(layer) is None
 
 
+MEETS = frozenset({*_OPS, *METHODS, *(full.rpartition(".")[2] for full in OF_LIBRARIES)})
 NAMES = frozenset({*_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS})
 _RANKS = ("get_rank", "get_node_local_rank", "get_local_rank", "get_global_rank", "get_coordinate")
 _ZERO = re.compile(

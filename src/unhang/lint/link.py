@@ -133,7 +133,7 @@ class Link:
     @cached_property
     def meets(self) -> set[str]:
         """Names of calls in which ranks meet: collectives, and functions that make some."""
-        words, todo = set(known.NAMES), list(self.project.all_functions().values())
+        words, todo = set(known.MEETS), list(self.project.all_functions().values())
         while found := [f for f in todo if not words.isdisjoint(f.words) and f.inside <= 0]:
             words |= {f.name for f in found} - {"<module>", "__init__", "__call__", "forward", "main"}
             todo = [f for f in todo if words.isdisjoint(f.words)]
@@ -350,7 +350,11 @@ class Link:
             return (Effect("call", "", (), "", sort[1], method),)
         if sort[0] in ("out", "of"):
             of = sort[1]
-            made = Effect("backward", "", (), of.partition(" ")[0]) if sort[0] == "out" else Effect("call", "", (), "", of, method)
+            made = (
+                Effect("backward", "", (), of.partition(" ")[0])
+                if sort[0] == "out"
+                else Effect("call", "", (), "", of, method)
+            )
             return (made,) if method == "backward" else ()
         if sort[0] in ("fn", "bound") and method == "()":
             return [e for e in self.summary(sort[1], sort[2]).effects if e.param < 0]
