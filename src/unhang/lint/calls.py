@@ -316,11 +316,11 @@ class Calls(Passing):
         op = known.HIDDEN.get(wrapper, {}).get(method)
         if op is None:
             return PLAIN
-        self.forwards += method in ("()", "forward")
+        if method in ("()", "forward"):
+            self.forwards += 1
+            self.found_in_call("forward", "", node, args)
         if op and not (op == "backward" and self.no_sync):
             self.emit(Effect(op, "", (self.place(node, name),), wrapper.partition(" ")[0]))
-            if op == "forward":
-                self.found_in_call("forward", "", node, args)
         return Value(LOSS, NO_PARAMS, ("out", wrapper)) if op in ("forward", "") else PLAIN
 
     def _of_param(self, node: Call, param: int, method: str, args: list[Value], name: str) -> Value:

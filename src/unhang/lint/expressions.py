@@ -11,6 +11,7 @@ from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.special import (
     BATCH,
     COLLECTED,
+    CERTAIN,
     COMPARISONS,
     LENGTH,
     OF_DATA,
@@ -204,7 +205,7 @@ class Expressions:
             v = as_test(parts[0], v) if v.dep == LOCAL else v
             const = UNKNOWN if v.const is UNKNOWN else not v.const
             if is_defined(parts[0], v) and name_of(parts[0]) not in self.env:
-                return Value(const=False)
+                return Value(const=False, sort=CERTAIN)
             if v.sort in (COLLECTED, PICKED):
                 return Value(OWN_BATCH if v.sort == COLLECTED else HELD, sort=TEST)
             return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
@@ -254,7 +255,7 @@ class Expressions:
                 self.conditional_part(condition, line_of(part), mark)
             if v.const is not UNKNOWN:
                 if bool(v.const) == stops_at:
-                    is_sure = not joined or bool(self.fixed)
+                    is_sure = not joined or bool(self.fixed) or v.sort == CERTAIN
                     return Value(const=v.const) if is_sure else mixed(*joined)._replace(const=UNKNOWN)
                 continue
             joined.append(v)
@@ -275,14 +276,16 @@ class Expressions:
 
     def _compare(self, op: str, parts: list[Expr]) -> Value:
         a, b = self.value(parts[0]), self.value(parts[1])
+        if is_defined(parts[0], a) and name_of(parts[0]) not in self.env and isinstance(b.const, str):
+            return Value(const=op == "!=", sort=CERTAIN)  # a function is no text
         if a.const is not UNKNOWN and b.const is not UNKNOWN and not self._is_fixed(parts[0]):
             return PLAIN
         if is_agreed([a, b]):
             return Value(sort=AGREED)
         if is_fork_test(op, parts) or (a.sort in RANKS and b.sort in RANKS):
             return PLAIN  # a rank and another one: who is a member, perhaps
-        if op in ("in", "not in") and isinstance(a.const, str):
-            return Value(params=b.params)
+        if op in ("in", "not in") and (isinstance(a.const, str) or (a.dep == LOCAL and not b.dep)):
+            return Value(params=b.params)  # a process asks for its own number in a table of its own
         if LENGTH in (a.sort, b.sort) and not is_empty_test(op, b.const if a.sort == LENGTH else a.const):
             return Value(0, b.params if a.sort == LENGTH else a.params)
         if op in ("is", "is not") and None in (a.const, b.const):

@@ -164,7 +164,13 @@ class Passing(Expressions):
         needs = self._still_needed(effect.needs, given, defaults, count)
         if needs is None:
             return
-        effect = effect._replace(needs=needs, ifs=effect.ifs + effect.ifs_here)
+        is_one_of = any(isinstance(w, tuple) and w[0] == "in" and i in given for i, w in effect.needs)
+        doubt = (
+            DOUBT
+            if is_one_of and len(needs) < len(effect.needs) and not self._says_all(effect.needs, given)
+            else effect.doubt
+        )
+        effect = effect._replace(needs=needs, ifs=effect.ifs + effect.ifs_here, doubt=doubt)
         way = (place, *effect.way)[:MOST_WAY]
         group = effect.group
         if group.startswith("@"):
@@ -183,6 +189,10 @@ class Passing(Expressions):
         v = given[effect.param][1]
         for made in self.link.made_by(v, effect.method):
             self.emit(made._replace(way=(*way, *made.way)[:MOST_WAY]))
+
+    def _says_all(self, needs: Needs, given: dict[int, tuple[Expr, Value]]) -> bool:
+        """Whether what is asked for being one of a few words is known here: nobody can tell of another value that it is just one of these."""
+        return all(not isinstance(w, tuple) or i not in given or given[i][1].const is not UNKNOWN for i, w in needs)  # type: ignore[index]
 
     def _still_needed(
         self, needs: Needs, given: dict[int, tuple[Expr, Value]], defaults: list[Expr | None], count: int

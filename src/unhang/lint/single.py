@@ -373,4 +373,8 @@ def found_in_function(frame: Frame, summary: Summary) -> None:
     elif function.name in ("__getitem__", "__getitems__"):
         bases = frame.link.project.base_names(frame.file, function.owner)
         if any(b.rpartition(".")[2].endswith("Dataset") or b.startswith("torch.utils.data.Dataset") for b in bases):
-            _found(frame, "LNT205", first.line, first.column, effects[0], where=function.name)
+            if effects[0].way[-1].text.rpartition(".")[2] not in (
+                "full_tensor",
+                "redistribute",
+            ):  # of samples that are sharded
+                _found(frame, "LNT205", first.line, first.column, effects[0], where=function.name)
