@@ -76,7 +76,7 @@ class Buffers:
                 elif word in imported:
                     module, member = imported[word]
                     dot = "." if member and module.strip(".") else ""
-                    file = self._file_of(at, f"{module}{dot}{member.decode()}")
+                    file = self.file_of(at, f"{module}{dot}{member.decode()}")
                     if file is None:
                         if module.strip(".").partition(".")[0] not in _PLAIN:
                             return False
@@ -105,10 +105,10 @@ class Buffers:
 
     def _is_foreign(self, path: str) -> bool:
         return any(
-            self._file_of(path, m) is None and m.partition(".")[0] not in _PLAIN for m in _imports(self._contents[path])
+            self.file_of(path, m) is None and m.partition(".")[0] not in _PLAIN for m in _imports(self._contents[path])
         )
 
-    def _file_of(self, path: str, full: str) -> str | None:
+    def file_of(self, path: str, full: str) -> str | None:
         """The file of a module, or of what is imported from it; None: it is none of the project."""
         if not self._paths:
             self._paths = {os.path.abspath(p): p for p in self._contents}

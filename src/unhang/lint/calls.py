@@ -92,7 +92,11 @@ class Calls(Passing):
     ) -> Value:
         made = known.collective(full) if full else None
         if made is not None:
-            return PLAIN if _is_told_alone(node) else self._collective(node, made, args, name)
+            is_other_way = full.startswith("torch_xla") and self.link.trains  # what is done on a TPU instead
+            self.guesses += is_other_way
+            result = PLAIN if _is_told_alone(node) else self._collective(node, made, args, name)
+            self.guesses -= is_other_way
+            return result
         if full in known.WRAPPERS:
             return self._wrapper(node, known.WRAPPERS[full])
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():

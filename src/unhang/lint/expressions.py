@@ -6,12 +6,20 @@ import re
 from typing import TYPE_CHECKING
 
 from unhang.lint import known, special
-from unhang.lint.conditions import implied, is_choice, is_defined, is_device, is_fork_test
+from unhang.lint.conditions import (
+    asks_for_others,
+    implied,
+    is_choice,
+    is_defined,
+    is_device,
+    is_fork_test,
+    is_never_a_rank,
+)
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.special import (
     BATCH,
-    COLLECTED,
     CERTAIN,
+    COLLECTED,
     COMPARISONS,
     LENGTH,
     OF_DATA,
@@ -88,6 +96,7 @@ class Expressions:
     loops: int
     unified: set[int]
     wraps: dict[int, Value]
+    keeps: dict[str, Value]
     uniform: set[str]
     fixed: set[str]
     raises: set[Raised]
@@ -259,7 +268,7 @@ class Expressions:
                     return Value(const=v.const) if is_sure else mixed(*joined)._replace(const=UNKNOWN)
                 continue
             joined.append(v)
-            if not v.dep & DIFFERS:
+            if not v.dep & DIFFERS and not is_never_a_rank(part) and not asks_for_others(part):
                 self.uniform |= paths_in(part)
         if not joined:
             return Value(const=not stops_at)

@@ -14,6 +14,7 @@ from unhang.lint.doubts import as_orders
 from unhang.lint.gates import is_gate, is_one_rank
 from unhang.lint.handlers import Handlers
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
+from unhang.lint.keeping import keep
 from unhang.lint.link import Link
 from unhang.lint.single import (
     found_in_call,
@@ -80,6 +81,7 @@ class Frame(Handlers):
         self.no_sync, self.loops, self.uneven_is_fine = 0, 0, 0
         self.unified: set[int] = set()
         self.wraps: dict[int, Value] = {}
+        self.keeps: dict[str, Value] = {}
         self.later: list[Conditional] = []
         self.has_limit = False
         self.handles: list[tuple[str, Call]] = []
@@ -127,7 +129,7 @@ class Frame(Handlers):
                 found_in_stop(self, path, line, causes[0])
         summary.effects = [of_parameters(e) for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
-        summary.unifies, summary.wraps = frozenset(self.unified), self.wraps
+        summary.unifies, summary.wraps, summary.keeps = frozenset(self.unified), self.wraps, self.keeps
         returned = PLAIN
         for n, value in enumerate(self._returned):
             returned = value if n == 0 else either(returned, value)
@@ -226,13 +228,21 @@ class Frame(Handlers):
         for dep in self._implied:
             value = value._replace(dep=value.dep | dep)
         if last in known.STOPS and "." in target.path and value.const is True and self._line:
-            self._stops.append((target.path, self._line, [c for c, *_ in self.conditions if c.value.dep & RANK]))
+            self._stops.append(
+                (
+                    target.path,
+                    self._line,
+                    [c for c, *_ in self.conditions if c.value.dep & RANK or c.value.dep & DIFFERS == LOCAL],
+                )
+            )
         if not is_certain and not value.dep and value.const is UNKNOWN:
             by_name = value_of_name(last)
             if by_name.dep or (by_name.sort is not None and value is PLAIN):
                 value = by_name
-        self.env[target.path] = value
         head, _, name = target.path.partition(".")
+        if head == "self" and name and "." not in name and not self.is_special:
+            value = keep(self, name, value)
+        self.env[target.path] = value
         me = self.env.get(head)
         if name and value.sort in _WRAPPED:
             self.link.wrapped[self.file, last] = value

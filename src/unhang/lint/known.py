@@ -329,10 +329,11 @@ WORDS = frozenset({
     *(name for methods in HIDDEN.values() for name in methods if name not in ("()", "forward", "step")),
     *(full.rpartition(".")[2] for full in (*WRAPPERS, *CHECKPOINTS, *MESHES, *OF_LIBRARIES)), "DDP", "FSDP", "prepare", "setup",
     "Thread", "DataLoader", "init_process_group", "submit", "Timer", "register", "signal", "finalize", "log", "log_dict",
+    *STOPS,
 })  # fmt: skip
 
 # A file without any of these in it, and which calls nobody that has, cannot make a finding.
 HINTS = (
     rb"[Dd]istributed|accelerat|lightning|deepspeed|[Ff]abric|FSDP|DDP|fully_shard|all_reduce|all_gather|barrier"
-    rb"|horovod|torch_xla|torchmetrics|detectron2|is_main_process|is_world_process_zero|is_global_zero|experts\[|self\.experts\b|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist|signal\.signal\("
+    rb"|horovod|torch_xla|torchmetrics|detectron2|is_main_process|is_world_process_zero|is_global_zero|experts\[|self\.experts\b|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist|should_training_stop|signal\.signal\("
 )

@@ -26,7 +26,7 @@ from unhang.lint.ir import (
     With,
     packed,
 )
-from unhang.lint.known import WRAPPERS
+from unhang.lint.known import STOPS, WRAPPERS
 from unhang.lint.syntax import Syntax
 
 _NOTHING = Const(None)
@@ -182,6 +182,8 @@ class Lowering:
         out.append(Set(lowered, self._expr(value), line, adds))
 
     def _target(self, node: ast.expr) -> Expr:
+        if isinstance(node, ast.Attribute) and node.attr in STOPS:
+            self._words.add(node.attr)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
             self._sets.add(node.attr)
         elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):

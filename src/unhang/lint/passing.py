@@ -8,6 +8,7 @@ from typing import Any
 from unhang.lint.divergence import Cause
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
+from unhang.lint.keeping import take_over
 from unhang.lint.settling import settle
 from unhang.lint.special import LENGTH, PICKED, given_of, is_share, makes_batches, value_of_name
 from unhang.lint.tensors import AGREEING, agrees_by_name
@@ -113,6 +114,9 @@ class Passing(Expressions):
             expr = given[i][0] if i in given else None
             if isinstance(expr, Ref):
                 self.wrap_in_place(expr.path, wrapped)
+        called = node.func.path if function.name == "__call__" and isinstance(node.func, Ref) else owner
+        if called and summary.keeps and not self.is_special:
+            take_over(self, called, summary.keeps, given)
         self.leave_with(summary.leaves, node)
         for raised, dep, params in summary.raises:
             by = mixed(*(plain_length(given[i][1]) for i in params if i in given))

@@ -49,6 +49,14 @@ def read_file(path: str, data: bytes, is_wanted: bool = False) -> File:
     return file
 
 
+def may_help(data: bytes) -> bool:
+    """Whether what is in a file may be of use to others that make collectives."""
+    return (
+        b"arly_stop" in data or b"arlyStop" in data or b"patience" in data or b"AverageMeter" in data
+        or (b"rank" in data and (b"yield" in data or b"_size" in data))
+    )  # fmt: skip
+
+
 @contextmanager
 def deep_and_quick() -> Iterator[None]:
     """Code that is nested deeply is followed by functions that call themselves; millions of small objects, none in cycles, need no collector."""

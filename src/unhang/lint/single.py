@@ -200,7 +200,18 @@ def _new_group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
 
 
 def found_in_stop(frame: Frame, path: str, line: int, cause: Cause) -> None:
-    """A flag that stops a trainer, set where only some ranks come, and not broadcast after that."""
+    """A flag that stops a trainer, set where only some ranks come, or when each of them thinks so, and not broadcast after that."""
+    if not cause.value.dep & RANK:
+        words = {"condition": cause.text, "kind": "stop", "collective": "the next step", "line": str(line)}
+        way = [
+            (
+                frame.path,
+                cause.line,
+                f"the condition `{cause.text}` depends on the clock, chance, process or disk of each rank",
+            )
+        ]
+        frame.link.report(frame.path, Found("LNT106", line, 1, words, way, [], False, "left"))
+        return
     words = {"condition": cause.text, "kind": path, "collective": "the next step", "line": str(line)}
     way = [(frame.path, cause.line, f"the condition `{cause.text}` depends on the rank")]
     frame.link.report(frame.path, Found("LNT108", line, 1, words, way, [], False, "flag"))

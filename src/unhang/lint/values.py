@@ -165,7 +165,7 @@ class Summary:
     """What a function does, as far as its callers care. `unifies`: parameters that are equal on all ranks afterwards.
 
     `wraps`: parameters that are wrapped where they are; `leaves`: conditions under which a rank ends by an exception that is no failure; `raises`: failures, by name, and how
-    what is asked before them differs between ranks.
+    what is asked before them differs between ranks. `keeps`: attributes of the object that it sets by what it is given.
     """
 
     effects: list[Effect] = field(default_factory=list)
@@ -175,10 +175,13 @@ class Summary:
     wraps: dict[int, Value] = field(default_factory=dict)
     leaves: list[Any] = field(default_factory=list)
     raises: frozenset[Raised] = frozenset()
+    keeps: dict[str, Value] = field(default_factory=dict)
 
     def is_empty(self) -> bool:
         """Whether it does nothing that a caller would notice."""
-        told = self.effects or self.conditional or self.unifies or self.wraps or self.leaves or self.raises
+        told = (
+            self.effects or self.conditional or self.unifies or self.wraps or self.leaves or self.raises or self.keeps
+        )
         return not told and self.returns is PLAIN
 
 
