@@ -19,7 +19,7 @@ from unhang.lint.conditions import (
     tells,
 )
 from unhang.lint.divergence import BEFORE_IT, GROUPS, Cause, compared, conditional_of, either_way, finding_of
-from unhang.lint.doubts import is_of_caller, takes_orders
+from unhang.lint.doubts import asked_for_wrapper, is_of_caller, takes_orders
 from unhang.lint.ir import Found, Function, If, Op, Stmt
 from unhang.lint.link import Link
 from unhang.lint.single import (
@@ -36,6 +36,7 @@ from unhang.lint.values import (
     OWN_BATCH,
     PLAIN,
     RANK,
+    RAW,
     UNEVEN,
     UNKNOWN,
     Conditional,
@@ -170,6 +171,8 @@ class Branches(Calls):
         says = implied(self, s.test)
         for body, why, needed, other in zip((s.body, s.orelse), (cause, opposite), says, says[::-1], strict=True):
             self.env, self._exits, self.needs = dict(before), list(exits), needs | needed
+            if body is s.orelse and (bare := asked_for_wrapper(s.test)):
+                self.env[bare] = Value(sort=RAW)
             why = why._replace(needed=other)
             end, filled = self._way(body, why)
             fills.append(filled)
@@ -307,8 +310,9 @@ class Branches(Calls):
             keys = [e.key for e in one.effects]
             for other in left:
                 opposite = one.cause.value.zero is None or other.cause.value.zero != one.cause.value.zero
-                if [e.key for e in other.effects] == keys and opposite and one.cause.line != other.cause.line:
-                    left.remove(other)
+                theirs = [e.key for e in other.effects]
+                if opposite and one.cause.line != other.cause.line and (theirs == keys or theirs[-len(keys) :] == keys):
+                    left.remove(other)  # what it makes before that it may make on its own, or not: that is not clear
                     self.effects += one.effects
                     break
             else:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Expr, Function, If, Loop, Op, Ref, Set, Stmt, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, If, Loop, Op, Ref, Set, Stmt, nodes_in
 from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import Effect
 
@@ -62,6 +62,18 @@ def as_orders(made: Sequence[Effect]) -> list[Effect]:
     first = next((e for e in made if e.op != "barrier" and e.param < 0), None)
     is_told = first is not None and first.op == "broadcast" and first.ifs == first.ifs_here == made[0].ifs_here
     return [e._replace(is_order=True) for e in made] if is_told else list(made)
+
+
+def asked_for_wrapper(test: Expr) -> str:
+    """What a condition asks for being wrapped: where it is not, its calls keep to themselves; empty: it asks for something else."""
+    match test:
+        case Call(func=Ref(path="hasattr"), args=[Ref(path=path), Const(value="module")]):
+            return path
+        case Call(func=Ref(path="isinstance"), args=[Ref(path=path), Ref(path=cls)]) if cls.endswith(
+            ("DDP", "Parallel")
+        ):
+            return path
+    return ""
 
 
 def is_of_caller(function: Function, test: Expr) -> bool:

@@ -26,6 +26,7 @@ from unhang.lint.single import (
 from unhang.lint.special import (
     COLLECTED,
     ENDS,
+    PADDED,
     PICKED,
     TEST,
     called_name,
@@ -33,6 +34,7 @@ from unhang.lint.special import (
     empty_lists,
     ends_process,
     is_collected,
+    is_share,
     items_of,
     name_of,
     of_parameters,
@@ -172,6 +174,10 @@ class Frame(Handlers):
     def _do(self, s: Do) -> str:
         self.value(s.value)
         match s.value:
+            case Call(func=Ref(path=path)) if (
+                path.endswith((".append", ".extend")) and self.ref(path[:-7]).dep & UNEVEN
+            ):
+                self.env[path[:-7]] = Value(sort=PADDED)
             case Call(func=Ref(path=path)) if path.endswith(".append") and path[:-7] in self._empty and self.loops:
                 is_held = any(_HELD.fullmatch(c.text) for c, *_ in self.conditions)
                 self.env[path[:-7]] = Value(sort=PICKED if is_held else None)
@@ -185,7 +191,9 @@ class Frame(Handlers):
         if isinstance(s.value, Ref) and value is PLAIN and known.is_method(s.value.path):
             value = Value(sort=("lib", s.value.path))  # another name for a method of a library
         if s.adds:
-            value = either(self.value(s.targets[0]), value)
+            old = self.value(s.targets[0])
+            is_filled = old.dep & UNEVEN and not is_share(value)  # what a rank has too few of is added
+            value = Value(sort=PADDED) if is_filled else either(old, value)
         kept = s.targets[0].path if isinstance(s.targets[0], Ref) else "."
         if "." not in kept and isinstance(s.value, Call) and s.value.given("async_op") == Const(True):
             self.handles.append((kept, s.value))

@@ -85,7 +85,8 @@ def environment_after_init(s: Syntax) -> None:
     for function, node, name, _ in s.environment:
         made = next((n for f, n in s.of(*_INIT) if f == function and s.comes_before(n, node)), None)
         again = any(f == function and s.comes_before(node, n) for f, n in s.of(*_INIT, *_INIT_RPC))
-        if made is not None and not again and name.startswith(_BOUND_AT_INIT):
+        is_given = made is not None and name.startswith("MASTER_") and argument(made, "init_method", 1) is not None
+        if made is not None and not again and not is_given and name.startswith(_BOUND_AT_INIT):
             s.add("LNT403", node, name=name, line=str(made.lineno))
 
 
