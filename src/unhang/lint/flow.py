@@ -8,19 +8,16 @@ from typing import Any
 
 from unhang.lint import known
 from unhang.lint.arguments import found_in_environment, found_in_rest, parameter_value
-from unhang.lint.branches import Exit, Pending, joined_env, worst_first
-from unhang.lint.divergence import Cause, compared, finding_of
-from unhang.lint.doubts import as_orders
+from unhang.lint.branches import Exit, Pending
+from unhang.lint.divergence import Cause
 from unhang.lint.gates import is_gate, is_one_rank
-from unhang.lint.handlers import Handlers
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.keeping import keep
 from unhang.lint.link import Link
+from unhang.lint.loops import Loops
 from unhang.lint.single import (
     found_in_call,
-    found_in_endless_loop,
     found_in_function,
-    found_in_order,
     found_in_stop,
 )
 from unhang.lint.special import (
@@ -30,12 +27,10 @@ from unhang.lint.special import (
     PICKED,
     TEST,
     called_name,
-    element,
     empty_lists,
     ends_process,
     is_collected,
     is_share,
-    items_of,
     name_of,
     of_parameters,
     shared_sort,
@@ -49,7 +44,6 @@ from unhang.lint.values import (
     LOCAL,
     MAYBE_NONE,
     MOST_EFFECTS,
-    OWN_BATCH,
     PLAIN,
     RAISED,
     RANK,
@@ -69,7 +63,7 @@ _HELD = re.compile(r"\w+\.\w+ is not None")
 _WRAPPED = {("wrap", sort) for sort in ("ddp", "ddp without buffers", "apex", "fsdp", "fsdp2", "engine")}
 
 
-class Frame(Handlers):
+class Frame(Loops):
     """The run of one function. `later`: what its callers decide; `is_special`: it is followed for one of them, for what leaves it and how often it goes round."""
 
     def __init__(self, link: Link, file: int, at: int, given: frozenset[tuple[int, Value]] = frozenset()) -> None:
@@ -199,6 +193,7 @@ class Frame(Handlers):
             self.handles.append((kept, s.value))
         for target in s.targets:
             self.assign(target, value, is_certain=not isinstance(s.value, Call | Ref))
+        self._is_empty = False
         return ""
 
     def assign(self, target: Expr, value: Value, is_certain: bool = False) -> None:
@@ -332,68 +327,6 @@ class Frame(Handlers):
         for cause in causes if not (self._unsure or self._no_exits) else ():
             self._exits.append(Exit("raise", cause, node.line, node.column, [], len(self.conditions), self.needs))
 
-    def _loop(self, s: Loop) -> str:
-        over = self.value(s.over)
-        mark, exits = len(self.effects), list(self._exits)
-        is_for = s.target is not None
-        if s.target is not None:
-            self.assign(s.target, element(over), is_certain=True)
-        before = dict(self.env)
-        if over.sort is not None and over.sort[0] == "obj" and is_for:
-            over = over._replace(dep=over.dep | items_of(self, over))
-        endless = not is_for and over.const is True
-        is_uneven = bool(is_for and over.dep & UNEVEN)
-        self._endless += endless
-        self._uneven_loops += is_uneven
-        of_parameter = over.sort[1:2] if is_for and over.sort is not None and over.sort[0] == "param" else ()
-        fills = is_for and not self._uneven_loops and called_name(s.over) == "range"
-        self._fills += fills
-        together, self._leaves_together = self._leaves_together, False
-        self._over_parameters += of_parameter
-        self.loops += 1
-        before_it, self._round = self._round, -1 if is_for else len(self.effects)
-        self._implied.append(0 if is_for else over.dep & RANK)
-        end = self.block(s.body)
-        self._implied.pop()
-        self.loops -= 1
-        self._round = before_it
-        self._fills -= fills
-        together, self._leaves_together = self._leaves_together, together
-        del self._over_parameters[len(self._over_parameters) - len(of_parameter) :]
-        self._endless -= endless
-        self._uneven_loops -= is_uneven
-        made = self.effects[mark:] = self.effects[mark:] if is_for else as_orders(self.effects[mark:])
-        mine = [e for e in self._exits if e not in exits]
-        for way_out in mine:
-            if way_out.kind in ("break", "return", "raise") and not way_out.is_replaced:
-                way_out.rest += [e for e in made if e not in way_out.rest]
-        self._close([e for e in mine if e.kind in ("break", "continue")])
-        self._exits = exits + [e for e in mine if e.kind not in ("break", "continue")]
-        if not is_for and over.const is UNKNOWN:
-            over = either(over, self.value(s.over))
-        is_ragged = over.sort is not None and over.sort[0] == "ragged"
-        over = over._replace(dep=over.dep | OWN_BATCH) if is_for and is_ragged else over
-        uneven = is_ragged or over.dep & UNEVEN if is_for else over.dep & DIFFERS
-        self.env = joined_env(before, self.env)
-        if not is_for and over.const is True and len(s.body) == 1 and isinstance(s.body[0], Leave):
-            found_in_endless_loop(self, s.body[0], s.line)
-        if is_for:
-            found_in_order(self, s, over, made)
-        uneven = uneven or (is_for and over.dep & DATA and over.sort == ("share", "range"))
-        if uneven and made and not self.uneven_is_fine and not (is_for and together):
-            self._uneven(s, over, made, mark)
-        self.effects[mark:] = [e._replace(is_often=True) for e in self.effects[mark:]]
-        self.block(s.orelse)
-        return "return" if end in ("return", "exit", "raise") and not is_for and over.const is True else ""
-
-    def _uneven(self, s: Loop, over: Value, made: list[Effect], mark: int) -> None:
-        cause = Cause(over._replace(dep=over.dep | (RANK if over.dep & UNEVEN else 0)), s.line, s.text, self.path)
-        alone = worst_first(compared(made, [], cause)[0])
-        if alone:
-            self._cut(mark)
-            self._report(finding_of(cause, alone[0], self.path, is_loop=True), alone[0], True)
-            self.effects += [e for e in made if e not in alone]
-
     def _with(self, s: With) -> str:
         no_sync = uneven = 0
         for item, target in zip(s.items, s.targets, strict=True):
@@ -415,5 +348,5 @@ class Frame(Handlers):
 
 
 _STATEMENTS: dict[type, Callable[[Frame, Any], str]] = {
-    Do: Frame._do, Set: Frame._set, If: Frame._if, Leave: Frame._leave, Loop: Frame._loop, With: Frame._with, Try: Frame._try,
+    Do: Frame._do, Set: Frame._set, If: Frame._if, Leave: Frame._leave, Loop: Frame.loop, With: Frame._with, Try: Frame._try,
 }  # fmt: skip

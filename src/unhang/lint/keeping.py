@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unhang.lint.ir import Expr
-from unhang.lint.special import TEST
-from unhang.lint.values import LOSS, NO_PARAMS, UNKNOWN, Value, either, mixed
+from unhang.lint.special import LENGTH, TEST
+from unhang.lint.values import LOSS, MAYBE, NO_PARAMS, UNKNOWN, Value, either, mixed
 
 if TYPE_CHECKING:
     from unhang.lint.flow import Frame
@@ -28,8 +28,11 @@ def keep(frame: Frame, name: str, value: Value) -> Value:
 def take_over(frame: Passing, owner: str, keeps: dict[str, Value], given: dict[int, tuple[Expr, Value]]) -> None:
     """After a call of a method, its object keeps what differs between ranks, if it was given that."""
     for name, kept in keeps.items():
-        by = mixed(*(given[i][1] for i in kept.params if i in given))
+        values = [given[i][1] for i in kept.params if i in given]
+        by = mixed(*(v if v.sort != LENGTH else Value(0, v.params) for v in values))
         if owner == "self" and by.params:
             frame.keeps[name] = either(frame.keeps.get(name, Value()), Value(by.dep, by.params - {0}, kept.sort))
-        if by.dep & LOSS or by.params:
-            frame.env[f"{owner}.{name}"] = Value(by.dep & LOSS, by.params if owner == "self" else NO_PARAMS, kept.sort)
+        if by.dep & (LOSS | MAYBE) or by.params:
+            frame.env[f"{owner}.{name}"] = Value(
+                by.dep & (LOSS | MAYBE), by.params if owner == "self" else NO_PARAMS, kept.sort
+            )

@@ -182,10 +182,9 @@ class Lowering:
         out.append(Set(lowered, self._expr(value), line, adds))
 
     def _target(self, node: ast.expr) -> Expr:
-        if isinstance(node, ast.Attribute) and node.attr in STOPS:
-            self._words.add(node.attr)
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-            self._sets.add(node.attr)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            self._words |= {node.attr} & STOPS
+            self._sets |= {node.attr} if node.value.id == "self" else set()
         elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
             self._target(node.value)  # what is put into it
         elif isinstance(node, ast.Tuple | ast.List):

@@ -383,9 +383,7 @@ def found_in_function(frame: Frame, summary: Summary) -> None:
         _found(frame, "LNT204", first.line, first.column, effects[0], where="__del__")
     elif function.name in ("__getitem__", "__getitems__"):
         bases = frame.link.project.base_names(frame.file, function.owner)
-        if any(b.rpartition(".")[2].endswith("Dataset") or b.startswith("torch.utils.data.Dataset") for b in bases):
-            if effects[0].way[-1].text.rpartition(".")[2] not in (
-                "full_tensor",
-                "redistribute",
-            ):  # of samples that are sharded
-                _found(frame, "LNT205", first.line, first.column, effects[0], where=function.name)
+        is_dataset = any(b.rpartition(".")[2].endswith("Dataset") for b in bases)
+        is_sharded = effects[0].way[-1].text.rpartition(".")[2] in ("full_tensor", "redistribute")  # samples are
+        if is_dataset and not is_sharded:
+            _found(frame, "LNT205", first.line, first.column, effects[0], where=function.name)
