@@ -20,7 +20,7 @@ from unhang.lint.conditions import (
 )
 from unhang.lint.divergence import BEFORE_IT, GROUPS, Cause, compared, conditional_of, either_way, finding_of
 from unhang.lint.doubts import asked_for_wrapper, is_of_caller, takes_orders
-from unhang.lint.ir import Found, Function, If, Op, Stmt
+from unhang.lint.ir import Expr, Found, Function, If, Op, Stmt
 from unhang.lint.link import Link
 from unhang.lint.single import (
     close_handler,
@@ -183,13 +183,7 @@ class Branches(Calls):
         self._no_exits -= is_single
         self._exits, self.needs = exits + self._meet(*ways), needs
         here, there = ways
-        if (here.made or there.made) and not condition.dep & DIFFERS and is_of_caller(self.function, s.test):
-            for way in ways:
-                way.made[:] = [e._replace(doubt=DOUBT) for e in way.made]
-        if is_once(s.test):
-            here.made[:] = [e._replace(is_sure=e.is_sure and e.op not in GROUPS) for e in here.made]
-        if is_for_one_process(s.test):
-            here.made.clear()
+        self._doubt(s.test, condition, ways)
         if here.end or there.end:
             self.env = there.env if here.end else here.env
             if not (here.end and there.end):
@@ -215,6 +209,17 @@ class Branches(Calls):
         if here.end and there.end:
             return here.end if there.end in ("raise", "exit") else there.end
         return ""
+
+    def _doubt(self, test: Expr, condition: Value, ways: list[Way]) -> None:
+        """What a condition says of what is made under it: that the caller alone knows, that it is made once, that there are no others."""
+        here = ways[0]
+        if any(way.made for way in ways) and not condition.dep & DIFFERS and is_of_caller(self.function, test):
+            for way in ways:
+                way.made[:] = [e._replace(doubt=DOUBT) for e in way.made]
+        if is_once(test):
+            here.made[:] = [e._replace(is_sure=e.is_sure and e.op not in GROUPS) for e in here.made]
+        if is_for_one_process(test):
+            here.made.clear()
 
     def _mark_filled(self, paths: set[str]) -> None:
         """What some ranks alone put something into has other keys there."""

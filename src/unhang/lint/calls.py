@@ -24,6 +24,7 @@ from unhang.lint.special import (
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     AGREED,
+    DOUBT,
     LOCAL,
     LOSS,
     MAYBE,
@@ -92,11 +93,7 @@ class Calls(Passing):
     ) -> Value:
         made = known.collective(full) if full else None
         if made is not None:
-            is_other_way = full.startswith("torch_xla") and self.link.trains  # what is done on a TPU instead
-            self.guesses += is_other_way
-            result = PLAIN if _is_told_alone(node) else self._collective(node, made, args, name)
-            self.guesses -= is_other_way
-            return result
+            return self._of_library(node, made, args, name, full)
         if full in known.WRAPPERS:
             return self._wrapper(node, known.WRAPPERS[full])
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
@@ -151,6 +148,12 @@ class Calls(Passing):
             if bsort[0] == "rank" and name in ("item",):
                 return base
         return self._other(node, callee, full, owner, base, name, args)
+
+    def _of_library(self, node: Call, made: Collective, args: list[Value], name: str, full: str) -> Value:
+        """A collective that is called by its full name."""
+        if _is_told_alone(node):
+            return PLAIN
+        return self._collective(node, made, args, name, full.startswith("torch_xla"))
 
     def _guessed(self, node: Call, target: tuple[int, int], args: list[Value], name: str) -> Value:
         """A call of a method whose class was told by names alone: a doubt, unless nobody else would give that name, or it is one of a collective."""
@@ -227,15 +230,7 @@ class Calls(Passing):
         fact = fact_of(full, base, name, args, self._in_forward())
         if fact is not None:
             return fact
-        wraps = [
-            v.sort[1]
-            for v in args
-            if v.sort is not None
-            and v.sort[0] == "wrap"
-            and v.sort[1] in ("ddp", "ddp without buffers", "fsdp", "fsdp2")
-        ]
-        if wraps and any(word in name for word in ("step", "train", "forward", "loss")):
-            self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))
+        self._stepped(node, name, args)
         special = SPECIAL.get(full)
         if special is not None:
             return special(self, node, args)
@@ -249,12 +244,7 @@ class Calls(Passing):
             return by_name._replace(group=self.group_of(group) if group is not None and "rank" in name else "")
         if name in known.IS_THERE:
             at = owner if owner and not full else name_at(node)
-            if (
-                base.dep & LOCAL
-                or any(a.dep & LOCAL for a in args)
-                or (self.loops and is_stop_file(at))
-                or (at and is_in_race(self.function, at, node.line, self.loops > 0, self.link.meets))
-            ):
+            if mixed(base, *args).dep & LOCAL or self._changes(at, node.line):
                 return Value(LOCAL, sort=TEST)
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))
@@ -265,7 +255,22 @@ class Calls(Passing):
             return Value(joined.dep & LOCAL, joined.params)
         return tensor_method(full, base, name, args, joined)
 
-    def _collective(self, node: Call, made: Collective, args: list[Value], name: str) -> Value:
+    def _stepped(self, node: Call, name: str, args: list[Value]) -> None:
+        """A wrapped module is given to what makes a step of it, by its name."""
+        wraps = [v.sort[1].partition(" ")[0] for v in args if v.sort is not None and v.sort[0] == "wrap"]
+        if any(w in ("ddp", "fsdp", "fsdp2") for w in wraps) and any(
+            word in name for word in ("step", "train", "forward", "loss")
+        ):
+            self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))
+
+    def _changes(self, path: str, line: int) -> bool:
+        """Whether what is at a path may be there for one rank, and not for another one that looks at the same line."""
+        in_loop = self.loops > 0
+        return bool(path) and (
+            (in_loop and is_stop_file(path)) or is_in_race(self.function, path, line, in_loop, self.link.meets)
+        )
+
+    def _collective(self, node: Call, made: Collective, args: list[Value], name: str, is_of_tpu: bool = False) -> Value:
         group = made.group
         given = node.given("group", made.group_at) or node.given("process_group") or node.given("pg")
         if given is not None:
@@ -276,7 +281,8 @@ class Calls(Passing):
         is_plain |= (
             f"{node.func.path.rpartition('.')[0]}.get_state_dict" in self.env if isinstance(node.func, Ref) else False
         )
-        self.emit(Effect(made.op, group, (self.place(node, name),), is_sure=not is_plain))
+        doubt = DOUBT * (is_of_tpu and self.link.trains)  # what is done on a TPU instead
+        self.emit(Effect(made.op, group, (self.place(node, name),), is_sure=not is_plain, doubt=doubt))
         if name.startswith("gather"):
             self.found_in_call("gathered", made.op, node, args)
         for at in made.unifies:

@@ -220,16 +220,7 @@ class Frame(Loops):
         last = target.path.rpartition(".")[2]
         if self._is_empty and is_collected(last):
             value = Value(sort=COLLECTED)
-        for cause, *_ in self.conditions:
-            is_told = value.sort == AGREED and cause.value.zero is False and not cause.value.dep & ~RANK
-            if cause.value.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
-                zero = cause.value.zero if value.const is True else None
-                sort = TEST if value.sort is None and value.const is not UNKNOWN else value.sort
-                value = value._replace(
-                    dep=value.dep | cause.value.dep & DIFFERS, sort=sort, group=cause.value.group, zero=zero
-                )
-        for dep in self._implied:
-            value = value._replace(dep=value.dep | dep)
+        value = self._under_conditions(value)
         if last in known.STOPS and "." in target.path and value.const is True and self._line:
             self._stops.append(
                 (
@@ -258,6 +249,20 @@ class Frame(Loops):
             and me.sort[0] == "obj"
         ):
             self.link.set_attribute(me.sort[1], me.sort[2], name, value)
+
+    def _under_conditions(self, value: Value) -> Value:
+        """What is bound where not every rank comes."""
+        for cause, *_ in self.conditions:
+            is_told = value.sort == AGREED and cause.value.zero is False and not cause.value.dep & ~RANK
+            if cause.value.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
+                zero = cause.value.zero if value.const is True else None
+                sort = TEST if value.sort is None and value.const is not UNKNOWN else value.sort
+                value = value._replace(
+                    dep=value.dep | cause.value.dep & DIFFERS, sort=sort, group=cause.value.group, zero=zero
+                )
+        for dep in self._implied:
+            value = value._replace(dep=value.dep | dep)
+        return value
 
     def _leave(self, s: Leave) -> str:
         value = PLAIN if s.value is None else self.value(s.value)

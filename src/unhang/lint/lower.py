@@ -36,8 +36,7 @@ _COMPARE = {
 }  # fmt: skip
 _ARITHMETIC = {ast.Mod: "%", ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Div: "/"}
 _WRAPPERS = frozenset({"FSDP", "DDP", *(full.rpartition(".")[2] for full in WRAPPERS)})
-_MOST_TEXT = 70
-_SPAWNS = frozenset({"spawn", "start_processes"})
+_MOST_TEXT, _SPAWNS = 70, frozenset({"spawn", "start_processes"})
 
 
 def _last(node: ast.Name | ast.Attribute) -> str:

@@ -196,7 +196,7 @@ class Passing(Expressions):
 
     def _says_all(self, needs: Needs, given: dict[int, tuple[Expr, Value]]) -> bool:
         """Whether what is asked for being one of a few words is known here: nobody can tell of another value that it is just one of these."""
-        return all(not isinstance(w, tuple) or i not in given or given[i][1].const is not UNKNOWN for i, w in needs)  # type: ignore[index]
+        return all(not isinstance(w, tuple) or i not in given or given[i][1].const is not UNKNOWN for i, w in needs)
 
     def _still_needed(
         self, needs: Needs, given: dict[int, tuple[Expr, Value]], defaults: list[Expr | None], count: int

@@ -239,14 +239,14 @@ def _text(node: Call) -> str:
     return node.func.path if isinstance(node.func, Ref) else node.func.name if isinstance(node.func, Attr) else "call"
 
 
-def found_in_endless_loop(frame: Frame, s: Leave, line: int) -> None:
+def found_in_endless_loop(frame: Branches, s: Leave, line: int) -> None:
     """`while True: yield from items[rank::world]`: without an item it never ends."""
     value = frame.value(s.value) if s.kind == "yield" and isinstance(s.value, Op) else None
     if value is not None and value.sort == ("share", "slice"):
         frame.link.report(frame.path, Found("LNT307", line, 1))
 
 
-def found_in_order(frame: Frame, s: Loop, over: Value, made: list[Effect]) -> None:
+def found_in_order(frame: Branches, s: Loop, over: Value, made: list[Effect]) -> None:
     """A loop over a set: texts and objects come in the order of their hashes, which each process has for itself."""
     own = [e for e in made if e.param < 0 and e.is_sure and e.hidden != "module"]
     is_param = over.sort is not None and over.sort[0] == "param"
