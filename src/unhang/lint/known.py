@@ -311,6 +311,11 @@ _WITHOUT_PARAMETERS = re.compile(
 )
 
 
+def is_of_test(path: str, code: str) -> bool:
+    """Whether a finding is of a kind that tests make on purpose."""
+    return code in _NOT_IN_TESTS and _TEST.fullmatch(path) is not None
+
+
 @cache
 def has_parameters(layer: str) -> bool:
     """Whether a layer of torch has parameters."""
@@ -318,6 +323,9 @@ def has_parameters(layer: str) -> bool:
 
 
 MEETS = frozenset({*_OPS, *METHODS, *(full.rpartition(".")[2] for full in OF_LIBRARIES)})
+# A test that catches what fails, plays ranks with threads, or is one node.
+_NOT_IN_TESTS = {"LNT106", "LNT113", "LNT203", "LNT206", "LNT405", "LNT415", "LNT416"}
+_TEST = re.compile(r"(?:.*/)?(?:test_[^/]*|[^/]*_test\.py|conftest\.py)")
 NAMES = frozenset({*_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS})
 _RANKS = ("get_rank", "get_node_local_rank", "get_local_rank", "get_global_rank", "get_coordinate")
 _ZERO = re.compile(

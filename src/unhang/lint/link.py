@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -17,9 +15,6 @@ from unhang.lint.project import Project, Symbol
 from unhang.lint.values import FAILED, LOCAL, NO_PARAMS, PLAIN, RAISED, Effect, Summary, Value, either
 
 _DEEPEST = 40
-# A test that catches what fails, plays ranks with threads, or is one node.
-_NOT_IN_TESTS = {"LNT106", "LNT113", "LNT203", "LNT206", "LNT415", "LNT416"}
-_TEST = re.compile(r"test_.*|.*_test\.py|conftest\.py")
 _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
 
 
@@ -157,7 +152,7 @@ class Link:
 
     def report(self, path: str, found: Found) -> None:
         """Keeps a finding, once."""
-        if found.code in _NOT_IN_TESTS and _TEST.fullmatch(os.path.basename(path)):
+        if known.is_of_test(path, found.code):
             return
         if found.code == "LNT111":
             self.skips_layers = True
