@@ -70,7 +70,10 @@ def test_pairs(part: str) -> None:
     assert after == NOISY[part]
     assert before - after == FOUND[part]
     assert {p.name[:2] for p in pairs if judged(p / "before", "with what is less sure")} - before == MORE[part]
-    assert len(pairs) == {"first": 28, "last": 25, "third": 20, "fourth": 26, "fifth": 27, "sixth": 15, "seventh": 10}[part]
+    assert (
+        len(pairs)
+        == {"first": 28, "last": 25, "third": 20, "fourth": 26, "fifth": 27, "sixth": 15, "seventh": 10}[part]
+    )
 
 
 if __name__ == "__main__":  # the figures of recall: python -m tests.lint.test_real_fixes
