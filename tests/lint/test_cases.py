@@ -13,12 +13,13 @@ from unhang.lint.settings import LintSettings
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.py"))
 ALL = 9  # calls: also what is shown with --depth only
-MARK = re.compile(r"#\s*(LNT\d+)\s*$")
+MARK = re.compile(r"#\s*(?:far )?(LNT\d+)\s*$")
+FAR = re.compile(r"#\s*far (LNT\d+)\s*$")  # a doubt: shown with --depth alone
 
 
-def marked(path: Path) -> set[tuple[int, str]]:
+def marked(path: Path, mark: re.Pattern[str] = MARK) -> set[tuple[int, str]]:
     lines = enumerate(path.read_text().splitlines(), start=1)
-    return {(number, m[1]) for number, line in lines for m in [MARK.search(line)] if m}
+    return {(number, m[1]) for number, line in lines for m in [mark.search(line)] if m}
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda p: p.stem)
@@ -27,6 +28,13 @@ def test_case(path: Path) -> None:
     on = chosen((), {code for _, code in expected}, ())
     result = lint_paths([str(path)], LintSettings(on, depth=ALL), None, 1)
     assert {(f.line, f.code) for _, f in result.found} == expected
+
+
+@pytest.mark.parametrize("path", [p for p in CASES if marked(p, FAR)], ids=lambda p: p.stem)
+def test_a_doubt_is_kept_back(path: Path) -> None:
+    shown = {(f.line, f.code) for _, f in lint_paths([str(path)], LintSettings(), None, 1).found}
+    assert shown
+    assert shown.isdisjoint(marked(path, FAR))
 
 
 def test_every_rule_has_a_case_that_fires() -> None:

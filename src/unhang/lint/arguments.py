@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Found, Function, If, Loop, Op, Ref, Set, nodes_in
-from unhang.lint.special import LOCAL_RANK, is_batch, is_none, name_of, paths_in, value_of_name
+from unhang.lint.ir import Call, Const, Expr, Found, Function, If, Op, Ref, Set, nodes_in
+from unhang.lint.special import LOCAL_RANK, is_batch, is_none, name_of, value_of_name
 from unhang.lint.values import DATA, LOCAL, OWN_BATCH, PLAIN, RANK, Value
 
 if TYPE_CHECKING:
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from unhang.lint.link import Link
 
 _STARTS_RANKS = {"spawn", "Popen", "start_processes", "Process", "run", "launch", "remote", "elastic_launch", "call"}
-_ELSEWHERE = re.compile(r"snapshot_download|hub_download|from_pretrained|load_dataset|info|warn|debug|error|print|log")
-_MEET = {"barrier", "wait_for_everyone", "monitored_barrier"}  # whoever comes past has read before
 _SHARDS = re.compile(r"shard|fsdp|ddp|parallel")
+_HERE = re.compile(r"localhost|127\.0\.0\.1")
 _WHOLE_RANKS = ("global_rank", "world_rank", "dist_rank")
 _SOURCE_AT = {
     "broadcast": 1, "broadcast_object_list": 1, "reduce": 1, "gather": 2, "gather_object": 2, "scatter": 2, "scatter_object_list": 2,
@@ -71,17 +70,28 @@ def _init(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     if (
         address is not None
         and address[1].dep & LOCAL
+        and not frame.is_special  # the caller makes it up, who starts the ranks
         and node.given("backend", 0) != Const("mpi")
         and node.given("world_size", 3) != Const(1)
     ):
         _add(frame, "LNT416", node, "", name="init_method")
-    if rank is None:
+    if rank is None or _is_one_node(frame.function, node):
         return
     whole = next((n for n in _WHOLE_RANKS if frame.env.get(n, Value()).dep & RANK), None)
     if rank[1].sort == LOCAL_RANK:
         _add(frame, "LNT415", node, "", whole="RANK")
     elif whole is not None and isinstance(rank[0], Ref) and rank[0].path in ("rank", "gpu", "local_rank"):
         _add(frame, "LNT415", node, "", whole=whole)
+
+
+def _is_one_node(function: Function, node: Call) -> bool:
+    """Whether all ranks are on this node, by where they meet."""
+    places = [node.given("init_method", 1)] + [
+        n.value for n in nodes_in(function.body)
+        if isinstance(n, Set) and isinstance(n.targets[0], Op) and n.targets[0].parts[-1] == Const("MASTER_ADDR")
+    ]  # fmt: skip
+    is_here = any(isinstance(p, Const) and _HERE.search(str(p.value)) for p in places)
+    return is_here or node.given("backend", 0) == Const("fake")
 
 
 def found_in_environment(frame: Frame, name: object, value: Value, line: int) -> None:
@@ -156,25 +166,6 @@ def found_in_rest(frame: Frame) -> None:
     found_in_groups(frame)
 
 
-def is_of_one_rank(function: Function, path: str, line: int) -> bool:
-    """Whether a function lets one rank alone read or write what is at a path, at a time that may be the one of this line."""
-    meet = [n.line for n in nodes_in(function.body) if isinstance(n, Call) and name_of(n) in _MEET and n.line > line]
-    for node in nodes_in(function.body, Loop):  # in a loop they may take turns
-        if (
-            isinstance(node, If)
-            and node.line <= min(meet, default=node.line)
-            and any(known.rank_kind(p.rpartition(".")[2]) for p in paths_in(node.test))
-        ):
-            for inner in nodes_in(node.body):
-                if (
-                    isinstance(inner, Call)
-                    and not _ELSEWHERE.search(name_of(inner))
-                    and any(_is_at(e, path) for e in (*inner.args, inner.func))
-                ):
-                    return True
-    return False
-
-
 def parameter_value(link: Link, file: int, function: Function, i: int, name: str) -> Value:
     """What a parameter is worth before anybody is known who calls the function."""
     if i == 0 and function.is_method and function.inside <= 0:
@@ -207,12 +198,6 @@ def is_sharded_later(function: Function, node: Call) -> bool:
 def name_at(node: Call) -> str:
     """The name that is the first argument; empty: it is something else."""
     return node.args[0].path if node.args and isinstance(node.args[0], Ref) else ""
-
-
-def _is_at(e: Expr, path: str) -> bool:
-    if isinstance(e, Attr):
-        e = e.base
-    return isinstance(e, Ref) and (e.path == path or e.path.startswith(f"{path}."))
 
 
 ARGUMENTS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {

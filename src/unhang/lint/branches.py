@@ -19,7 +19,8 @@ from unhang.lint.conditions import (
     tells,
 )
 from unhang.lint.divergence import BEFORE_IT, GROUPS, Cause, compared, conditional_of, either_way, finding_of
-from unhang.lint.ir import Found, Function, If, Op, Stmt
+from unhang.lint.doubts import asked_for_wrapper, is_of_caller, takes_orders
+from unhang.lint.ir import Expr, Found, Function, If, Op, Stmt
 from unhang.lint.link import Link
 from unhang.lint.single import (
     close_handler,
@@ -35,6 +36,7 @@ from unhang.lint.values import (
     OWN_BATCH,
     PLAIN,
     RANK,
+    RAW,
     UNEVEN,
     UNKNOWN,
     Conditional,
@@ -169,6 +171,8 @@ class Branches(Calls):
         says = implied(self, s.test)
         for body, why, needed, other in zip((s.body, s.orelse), (cause, opposite), says, says[::-1], strict=True):
             self.env, self._exits, self.needs = dict(before), list(exits), needs | needed
+            if body is s.orelse and (bare := asked_for_wrapper(s.test)):
+                self.env[bare] = Value(sort=RAW)
             why = why._replace(needed=other)
             end, filled = self._way(body, why)
             fills.append(filled)
@@ -179,10 +183,7 @@ class Branches(Calls):
         self._no_exits -= is_single
         self._exits, self.needs = exits + self._meet(*ways), needs
         here, there = ways
-        if is_once(s.test):
-            here.made[:] = [e._replace(is_sure=e.is_sure and e.op not in GROUPS) for e in here.made]
-        if is_for_one_process(s.test):
-            here.made.clear()
+        self._doubt(s.test, condition, ways)
         if here.end or there.end:
             self.env = there.env if here.end else here.env
             if not (here.end and there.end):
@@ -208,6 +209,17 @@ class Branches(Calls):
         if here.end and there.end:
             return here.end if there.end in ("raise", "exit") else there.end
         return ""
+
+    def _doubt(self, test: Expr, condition: Value, ways: list[Way]) -> None:
+        """What a condition says of what is made under it: that the caller alone knows, that it is made once, that there are no others."""
+        here = ways[0]
+        if any(way.made for way in ways) and not condition.dep & DIFFERS and is_of_caller(self.function, test):
+            for way in ways:
+                way.made[:] = [e._replace(doubt=DOUBT) for e in way.made]
+        if is_once(test):
+            here.made[:] = [e._replace(is_sure=e.is_sure and e.op not in GROUPS) for e in here.made]
+        if is_for_one_process(test):
+            here.made.clear()
 
     def _mark_filled(self, paths: set[str]) -> None:
         """What some ranks alone put something into has other keys there."""
@@ -247,7 +259,8 @@ class Branches(Calls):
         """Two branches are compared; what is not made on both sides is pending or found."""
         differs = cause.value.dep & DIFFERS
         only_here, only_there = compared(here, there, cause)
-        if not only_here and not only_there:
+        is_told = cause.value.dep & RANK and (takes_orders(only_here) or takes_orders(only_there))
+        if is_told or (not only_here and not only_there):
             self.effects += here if len(here) >= len(there) else there
             return
         if not differs or self.is_alone():
@@ -302,8 +315,9 @@ class Branches(Calls):
             keys = [e.key for e in one.effects]
             for other in left:
                 opposite = one.cause.value.zero is None or other.cause.value.zero != one.cause.value.zero
-                if [e.key for e in other.effects] == keys and opposite and one.cause.line != other.cause.line:
-                    left.remove(other)
+                theirs = [e.key for e in other.effects]
+                if opposite and one.cause.line != other.cause.line and (theirs == keys or theirs[-len(keys) :] == keys):
+                    left.remove(other)  # what it makes before that it may make on its own, or not: that is not clear
                     self.effects += one.effects
                     break
             else:
@@ -320,6 +334,8 @@ class Branches(Calls):
             missed, extra = compared(rest, way_out.made, way_out.cause)
             missed, extra = worst_first(missed), worst_first(extra)
             if missed and waits_for_orders(way_out, missed):
+                continue
+            if takes_orders(way_out.made) or (way_out.kind == "return" and takes_orders(missed)):
                 continue
             if missed:
                 is_served = way_out.is_in_while and missed[0].op == "broadcast"  # the others take orders

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from unhang.lint import known
-from unhang.lint.arguments import is_of_one_rank, is_sharded_later, name_at
+from unhang.lint.arguments import is_sharded_later, name_at
+from unhang.lint.doubts import is_in_race, is_stop_file
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.passing import Passing
@@ -23,6 +24,7 @@ from unhang.lint.special import (
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     AGREED,
+    DOUBT,
     LOCAL,
     LOSS,
     MAYBE,
@@ -91,7 +93,7 @@ class Calls(Passing):
     ) -> Value:
         made = known.collective(full) if full else None
         if made is not None:
-            return PLAIN if _is_told_alone(node) else self._collective(node, made, args, name)
+            return self._of_library(node, made, args, name, full)
         if full in known.WRAPPERS:
             return self._wrapper(node, known.WRAPPERS[full])
         if full.startswith("torchmetrics.") and full.rpartition(".")[2][:1].isupper():
@@ -147,6 +149,12 @@ class Calls(Passing):
                 return base
         return self._other(node, callee, full, owner, base, name, args)
 
+    def _of_library(self, node: Call, made: Collective, args: list[Value], name: str, full: str) -> Value:
+        """A collective that is called by its full name."""
+        if _is_told_alone(node):
+            return PLAIN
+        return self._collective(node, made, args, name, full.startswith("torch_xla"))
+
     def _guessed(self, node: Call, target: tuple[int, int], args: list[Value], name: str) -> Value:
         """A call of a method whose class was told by names alone: a doubt, unless nobody else would give that name, or it is one of a collective."""
         is_doubtful = name not in known.NAMES and self.link.project.by_name(name) is None
@@ -176,11 +184,21 @@ class Calls(Passing):
     def _wrapper(self, node: Call, sort: str) -> Value:
         """What makes an object with collectives of its own."""
         of_some = sort == "ddp" and not is_none(node.given("process_group"))
+        if sort == "ddp" and self._keeps_to_itself(node):
+            sort = "ddp without buffers"
         is_alone = node.given("devices") == Const(1) and node.given("num_nodes") in (None, Const(1))
         made_of = Value(sort=("ext", sort) if is_alone else None if of_some else ("wrap", sort))
         if sort == "fsdp2" and node.args and isinstance(node.args[0], Ref):
             self.wrap_in_place(node.args[0].path, made_of)
         return made_of
+
+    def _keeps_to_itself(self, node: Call) -> bool:
+        """Whether the forward of DDP makes no collective: there are no buffers, or it is told to leave them alone."""
+        if node.given("broadcast_buffers") == Const(False):
+            return True
+        of, file = node.given("module", 0), self.link.project.files[self.file]
+        own = [f for f in file.functions if f is self.function or (f.owner and f.owner == self.function.owner)]
+        return of is not None and self.link.buffers.are_missing(file.path, own, of, node.line)
 
     def _shares_seed(self, sort: tuple[Any, ...]) -> bool:
         """Whether an object is a loader of torch, in a project of data pipes."""
@@ -212,13 +230,7 @@ class Calls(Passing):
         fact = fact_of(full, base, name, args, self._in_forward())
         if fact is not None:
             return fact
-        wraps = [
-            v.sort[1]
-            for v in args
-            if v.sort is not None and v.sort[0] == "wrap" and v.sort[1] in ("ddp", "fsdp", "fsdp2")
-        ]
-        if wraps and any(word in name for word in ("step", "train", "forward", "loss")):
-            self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))
+        self._stepped(node, name, args)
         special = SPECIAL.get(full)
         if special is not None:
             return special(self, node, args)
@@ -232,11 +244,7 @@ class Calls(Passing):
             return by_name._replace(group=self.group_of(group) if group is not None and "rank" in name else "")
         if name in known.IS_THERE:
             at = owner if owner and not full else name_at(node)
-            if (
-                base.dep & LOCAL
-                or any(a.dep & LOCAL for a in args)
-                or (at and is_of_one_rank(self.function, at, known.NO_LINE if self.loops else node.line))
-            ):
+            if mixed(base, *args).dep & LOCAL or self._changes(at, node.line):
                 return Value(LOCAL, sort=TEST)
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))
@@ -247,7 +255,22 @@ class Calls(Passing):
             return Value(joined.dep & LOCAL, joined.params)
         return tensor_method(full, base, name, args, joined)
 
-    def _collective(self, node: Call, made: Collective, args: list[Value], name: str) -> Value:
+    def _stepped(self, node: Call, name: str, args: list[Value]) -> None:
+        """A wrapped module is given to what makes a step of it, by its name."""
+        wraps = [v.sort[1].partition(" ")[0] for v in args if v.sort is not None and v.sort[0] == "wrap"]
+        if any(w in ("ddp", "fsdp", "fsdp2") for w in wraps) and any(
+            word in name for word in ("step", "train", "forward", "loss")
+        ):
+            self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))
+
+    def _changes(self, path: str, line: int) -> bool:
+        """Whether what is at a path may be there for one rank, and not for another one that looks at the same line."""
+        in_loop = self.loops > 0
+        return bool(path) and (
+            (in_loop and is_stop_file(path)) or is_in_race(self.function, path, line, in_loop, self.link.meets)
+        )
+
+    def _collective(self, node: Call, made: Collective, args: list[Value], name: str, is_of_tpu: bool = False) -> Value:
         group = made.group
         given = node.given("group", made.group_at) or node.given("process_group") or node.given("pg")
         if given is not None:
@@ -258,7 +281,8 @@ class Calls(Passing):
         is_plain |= (
             f"{node.func.path.rpartition('.')[0]}.get_state_dict" in self.env if isinstance(node.func, Ref) else False
         )
-        self.emit(Effect(made.op, group, (self.place(node, name),), is_sure=not is_plain))
+        doubt = DOUBT * (is_of_tpu and self.link.trains)  # what is done on a TPU instead
+        self.emit(Effect(made.op, group, (self.place(node, name),), is_sure=not is_plain, doubt=doubt))
         if name.startswith("gather"):
             self.found_in_call("gathered", made.op, node, args)
         for at in made.unifies:
@@ -302,10 +326,11 @@ class Calls(Passing):
         op = known.HIDDEN.get(wrapper, {}).get(method)
         if op is None:
             return PLAIN
+        if method in ("()", "forward"):
+            self.forwards += 1
+            self.found_in_call("forward", "", node, args)
         if op and not (op == "backward" and self.no_sync):
-            self.emit(Effect(op, "", (self.place(node, name),), wrapper))
-            if op == "forward":
-                self.found_in_call("forward", "", node, args)
+            self.emit(Effect(op, "", (self.place(node, name),), wrapper.partition(" ")[0]))
         return Value(LOSS, NO_PARAMS, ("out", wrapper)) if op in ("forward", "") else PLAIN
 
     def _of_param(self, node: Call, param: int, method: str, args: list[Value], name: str) -> Value:
@@ -328,7 +353,7 @@ class Calls(Passing):
         if not self.no_sync:
             place = self.place(node, "backward")
             if sort[0] == "out":
-                self.emit(Effect("backward", "", (place,), sort[1]))
+                self.emit(Effect("backward", "", (place,), sort[1].partition(" ")[0]))
             else:
                 self.emit(Effect("call", "", (place,), "", sort[1], "backward"))
         return PLAIN

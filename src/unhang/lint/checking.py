@@ -15,7 +15,7 @@ from unhang.errors import NotEvidence
 from unhang.lint.cache import Cache
 from unhang.lint.ir import EncodedFile, File, Found, encode
 from unhang.lint.link import Link
-from unhang.lint.reading import deep_and_quick, read_file
+from unhang.lint.reading import deep_and_quick, may_help, read_file
 from unhang.lint.settings import LintSettings
 
 _SKIPPED = {"__pycache__", "node_modules", "venv", "env", "site-packages", "build", "dist", "unhang-reports"}
@@ -113,12 +113,12 @@ def _judged(contents: dict[str, bytes], digests: dict[str, bytes], cache: Cache 
     missing = {path: data for path, data in contents.items() if path not in files}
     for file, packed in _read_all(missing, jobs, False):
         files[file.path], encoded[file.path] = file, packed
-    link = Link([files[p] for p in sorted(files)])
-    wanted = _callers(link, files, contents)
+    link = Link([files[p] for p in sorted(files)], contents)
+    wanted = _callers(link, files, contents) | _helpers(link, files, contents)
     if wanted:
         for file, packed in _read_all(wanted, jobs, True):
             files[file.path], encoded[file.path] = file, packed
-        link = Link([files[p] for p in sorted(files)])
+        link = Link([files[p] for p in sorted(files)], contents)
     if (cache and missing) or (wanted and cache):
         cache.keep_files(digests, encoded)
     out = {
@@ -140,6 +140,23 @@ def _callers(link: Link, files: dict[str, File], contents: dict[str, bytes]) -> 
         rb"\b(?:import|,|\()[ \t]*(?:" + b"|".join(re.escape(n.encode()) for n in sorted(names)) + rb")\b"
     )
     return {p: contents[p] for p in unparsed if pattern.search(contents[p])}
+
+
+def _helpers(link: Link, files: dict[str, File], contents: dict[str, bytes]) -> dict[str, bytes]:
+    """Files without a hint of their own in which a class that is imported may count bad epochs, average losses or give each rank its share."""
+    by_stem: dict[str, list[str]] = {}
+    for path, file in files.items():
+        if not file.is_parsed and not file.reason and may_help(contents[path]):
+            folder, name = os.path.split(path)
+            by_stem.setdefault(os.path.basename(folder) if name == "__init__.py" else name[:-3], []).append(path)
+    found: dict[str, bytes] = {}
+    for path, file in files.items() if by_stem else ():
+        for full in file.names.values() if file.is_parsed else ():
+            if not by_stem.keys().isdisjoint(full.split(".")[-2:]):
+                at = link.buffers.file_of(path, full)
+                if at is not None and not files[at].is_parsed and not files[at].reason and may_help(contents[at]):
+                    found[at] = contents[at]
+    return found
 
 
 def _read_all(contents: dict[str, bytes], jobs: int, is_wanted: bool) -> Iterator[tuple[File, bytes]]:

@@ -29,8 +29,10 @@ def is_kept(test: Expr, function: Function) -> bool:
 
 
 def is_once(test: Expr) -> bool:
-    """Whether it asks for what is made at the first call, and kept: `len(kept) == 0`, `self.kept is None`."""
+    """Whether it asks for what is made at the first call, and kept: `len(kept) == 0`, `self.kept is None`, `not hasattr(f, "kept")`."""
     match test:
+        case Op(op="not", parts=[Call(func=Ref(path="hasattr"))]) | Op(op="not in"):
+            return True
         case Op(op="==", parts=[Call(func=Ref(path="len"), args=[Ref()]), Const(value=0)]):
             return True
         case Op(op="not", parts=[Ref(path=path)]) | Op(op="is", parts=[Ref(path=path), Const(value=None)]):
@@ -151,6 +153,11 @@ def is_choice(e: Expr, v: Value) -> bool:
         return not v.dep & DIFFERS  # `"stage_3" in args.strategy`
     plain = isinstance(e, Ref | Call) and not v.dep & DIFFERS and name_of(e) not in known.SINGLE
     return plain and known.rank_kind(name_of(e)) is None and known.IS_DISTRIBUTED.fullmatch(name_of(e)) is None
+
+
+def is_defined(e: Expr, v: Value) -> bool:
+    """Whether it is the name of a function or class, which is always true: `not evaluate`, where no argument of that name is meant."""
+    return isinstance(e, Ref) and "." not in e.path and v.sort is not None and v.sort[0] in ("fn", "class")
 
 
 def is_word(e: Expr) -> bool:

@@ -6,22 +6,26 @@ import re
 from typing import TYPE_CHECKING
 
 from unhang.lint import known, special
-from unhang.lint.conditions import implied, is_choice, is_device, is_fork_test
+from unhang.lint.comparing import comparison
+from unhang.lint.conditions import (
+    asks_for_others,
+    implied,
+    is_choice,
+    is_defined,
+    is_never_a_rank,
+)
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.special import (
-    BATCH,
+    CERTAIN,
     COLLECTED,
     COMPARISONS,
     LENGTH,
-    OF_DATA,
     PICKED,
-    RANKS,
     TEST,
     as_test,
     element,
     is_a_rank,
     is_agreed,
-    is_empty_test,
     is_held,
     is_in_flight,
     is_mask,
@@ -29,6 +33,7 @@ from unhang.lint.special import (
     is_step,
     keeps_length,
     line_of,
+    name_of,
     paths_in,
     value_of_name,
 )
@@ -36,7 +41,6 @@ from unhang.lint.values import (
     AGREED,
     DATA,
     DIFFERS,
-    FAILED,
     HELD,
     LOCAL,
     LONGEST,
@@ -54,7 +58,6 @@ from unhang.lint.values import (
     Raised,
     Value,
     either,
-    is_of_data,
     mixed,
 )  # fmt: skip
 
@@ -78,6 +81,7 @@ class Expressions:
     outer: dict[str, Value]
     effects: list[Effect]
     needs: Needs
+    forwards: int  # of wrapped modules so far
     guesses: int  # how many calls around are of objects whose class was told by a name alone
     later: list[Conditional]
     conditions: list[tuple[Cause, int, int]]
@@ -85,6 +89,7 @@ class Expressions:
     loops: int
     unified: set[int]
     wraps: dict[int, Value]
+    keeps: dict[str, Value]
     uniform: set[str]
     fixed: set[str]
     raises: set[Raised]
@@ -201,6 +206,8 @@ class Expressions:
             v = self.value(parts[0])
             v = as_test(parts[0], v) if v.dep == LOCAL else v
             const = UNKNOWN if v.const is UNKNOWN else not v.const
+            if is_defined(parts[0], v) and name_of(parts[0]) not in self.env:
+                return Value(const=False, sort=CERTAIN)
             if v.sort in (COLLECTED, PICKED):
                 return Value(OWN_BATCH if v.sort == COLLECTED else HELD, sort=TEST)
             return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
@@ -223,7 +230,7 @@ class Expressions:
             self.assign(parts[0], v)
             return v
         if op in COMPARISONS:
-            return self._compare(op, parts)
+            return comparison(self, op, parts)
         values = [v if v.sort != LENGTH else Value(0, v.params) for v in map(self.value, parts)]
         joined = mixed(*values)
         if is_agreed(values):
@@ -250,11 +257,11 @@ class Expressions:
                 self.conditional_part(condition, line_of(part), mark)
             if v.const is not UNKNOWN:
                 if bool(v.const) == stops_at:
-                    is_sure = not joined or bool(self.fixed)
+                    is_sure = not joined or bool(self.fixed) or v.sort == CERTAIN
                     return Value(const=v.const) if is_sure else mixed(*joined)._replace(const=UNKNOWN)
                 continue
             joined.append(v)
-            if not v.dep & DIFFERS:
+            if not v.dep & DIFFERS and not is_never_a_rank(part) and not asks_for_others(part):
                 self.uniform |= paths_in(part)
         if not joined:
             return Value(const=not stops_at)
@@ -269,50 +276,8 @@ class Expressions:
             sort = TEST
         return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None, sort=sort)
 
-    def _compare(self, op: str, parts: list[Expr]) -> Value:
-        a, b = self.value(parts[0]), self.value(parts[1])
-        if a.const is not UNKNOWN and b.const is not UNKNOWN and not self._is_fixed(parts[0]):
-            return PLAIN
-        if is_agreed([a, b]):
-            return Value(sort=AGREED)
-        if is_fork_test(op, parts) or (a.sort in RANKS and b.sort in RANKS):
-            return PLAIN  # a rank and another one: who is a member, perhaps
-        if op in ("in", "not in") and isinstance(a.const, str):
-            return Value(params=b.params)
-        if LENGTH in (a.sort, b.sort) and not is_empty_test(op, b.const if a.sort == LENGTH else a.const):
-            return Value(0, b.params if a.sort == LENGTH else a.params)
-        if op in ("is", "is not") and None in (a.const, b.const):
-            tested = a if b.const is None else b
-            if tested.sort == BATCH:
-                return Value(OWN_BATCH, sort=TEST)
-            if tested.dep & FAILED:
-                return Value(FAILED)
-            if tested.const is None and self._is_fixed(parts[0]):
-                return Value(const=op == "is")
-            if isinstance(parts[0], Ref) and parts[0].path.endswith(".grad"):
-                self.link.asks_grads.add(self.file)
-                if self.link.skips_layers:  # those of layers that this rank's batch did not touch have none
-                    return Value(HELD, sort=TEST)
-            if tested.dep & MAYBE_NONE:
-                return Value(
-                    RANK, zero=tested.zero if op == "is not" else None if tested.zero is None else not tested.zero
-                )
-            return Value(params=tested.params, sort=("none test",)) if tested.params else PLAIN
-        if is_device(parts[0]) and b.const == 0:
-            return Value(RANK, zero=op in ("==", "is"))
-        if op in ("in", "not in") and b.dep & DATA:  # which keys there are is the same for all batches
-            b = b._replace(dep=b.dep & ~DATA)
-        joined = mixed(a, b)
-        number = b if a.dep & RANK else a
-        if joined.dep & RANK:
-            if number.const in (-1, "-1", None) or (number.const == 0 and op in (">=", "<") and a.dep & RANK):
-                return PLAIN
-            is_zero = number.const in (0, "0") or (isinstance(number.const, tuple) and 0 in number.const)
-            if is_zero and not joined.dep & OF_DATA:
-                joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
-        return joined._replace(sort=TEST) if is_of_data(joined) or joined.dep == LOCAL else joined
-
-    def _is_fixed(self, e: Expr) -> bool:
+    def is_fixed(self, e: Expr) -> bool:
+        """Whether it is a parameter for which a caller has given this constant."""
         return isinstance(e, Ref) and e.path in self.fixed
 
     def _either(self, parts: list[Expr]) -> Value:

@@ -8,29 +8,29 @@ from typing import Any
 
 from unhang.lint import known
 from unhang.lint.arguments import found_in_environment, found_in_rest, parameter_value
-from unhang.lint.branches import Exit, Pending, joined_env, worst_first
-from unhang.lint.divergence import Cause, compared, finding_of
-from unhang.lint.handlers import Handlers
+from unhang.lint.branches import Exit, Pending
+from unhang.lint.divergence import Cause
+from unhang.lint.gates import is_gate, is_one_rank
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
-from unhang.lint.link import Link, is_gate, is_one_rank
+from unhang.lint.keeping import keep
+from unhang.lint.link import Link
+from unhang.lint.loops import Loops
 from unhang.lint.single import (
     found_in_call,
-    found_in_endless_loop,
     found_in_function,
-    found_in_order,
     found_in_stop,
 )
 from unhang.lint.special import (
     COLLECTED,
     ENDS,
+    PADDED,
     PICKED,
     TEST,
     called_name,
-    element,
     empty_lists,
     ends_process,
     is_collected,
-    items_of,
+    is_share,
     name_of,
     of_parameters,
     shared_sort,
@@ -44,7 +44,6 @@ from unhang.lint.values import (
     LOCAL,
     MAYBE_NONE,
     MOST_EFFECTS,
-    OWN_BATCH,
     PLAIN,
     RAISED,
     RANK,
@@ -61,10 +60,10 @@ from unhang.lint.values import (
 )  # fmt: skip
 
 _HELD = re.compile(r"\w+\.\w+ is not None")
-_WRAPPED = {("wrap", sort) for sort in ("ddp", "apex", "fsdp", "fsdp2", "engine")}
+_WRAPPED = {("wrap", sort) for sort in ("ddp", "ddp without buffers", "apex", "fsdp", "fsdp2", "engine")}
 
 
-class Frame(Handlers):
+class Frame(Loops):
     """The run of one function. `later`: what its callers decide; `is_special`: it is followed for one of them, for what leaves it and how often it goes round."""
 
     def __init__(self, link: Link, file: int, at: int, given: frozenset[tuple[int, Value]] = frozenset()) -> None:
@@ -78,6 +77,7 @@ class Frame(Handlers):
         self.no_sync, self.loops, self.uneven_is_fine = 0, 0, 0
         self.unified: set[int] = set()
         self.wraps: dict[int, Value] = {}
+        self.keeps: dict[str, Value] = {}
         self.later: list[Conditional] = []
         self.has_limit = False
         self.handles: list[tuple[str, Call]] = []
@@ -90,7 +90,7 @@ class Frame(Handlers):
         self._endless, self._uneven_loops, self._round = 0, 0, -1
         self._line, self._is_empty = 0, False
         self._empty: set[str] = set()
-        self.is_leaving = self.guesses = 0
+        self.is_leaving = self.guesses = self.forwards = 0
         self.raises: set[Raised] = set()
         self._filled: set[str] = set()
         self._fills, self._leaves_together = 0, False
@@ -125,7 +125,7 @@ class Frame(Handlers):
                 found_in_stop(self, path, line, causes[0])
         summary.effects = [of_parameters(e) for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
-        summary.unifies, summary.wraps = frozenset(self.unified), self.wraps
+        summary.unifies, summary.wraps, summary.keeps = frozenset(self.unified), self.wraps, self.keeps
         returned = PLAIN
         for n, value in enumerate(self._returned):
             returned = value if n == 0 else either(returned, value)
@@ -168,6 +168,10 @@ class Frame(Handlers):
     def _do(self, s: Do) -> str:
         self.value(s.value)
         match s.value:
+            case Call(func=Ref(path=path)) if (
+                path.endswith((".append", ".extend")) and self.ref(path[:-7]).dep & UNEVEN
+            ):
+                self.env[path[:-7]] = Value(sort=PADDED)
             case Call(func=Ref(path=path)) if path.endswith(".append") and path[:-7] in self._empty and self.loops:
                 is_held = any(_HELD.fullmatch(c.text) for c, *_ in self.conditions)
                 self.env[path[:-7]] = Value(sort=PICKED if is_held else None)
@@ -181,12 +185,15 @@ class Frame(Handlers):
         if isinstance(s.value, Ref) and value is PLAIN and known.is_method(s.value.path):
             value = Value(sort=("lib", s.value.path))  # another name for a method of a library
         if s.adds:
-            value = either(self.value(s.targets[0]), value)
+            old = self.value(s.targets[0])
+            is_filled = old.dep & UNEVEN and not is_share(value)  # what a rank has too few of is added
+            value = Value(sort=PADDED) if is_filled else either(old, value)
         kept = s.targets[0].path if isinstance(s.targets[0], Ref) else "."
         if "." not in kept and isinstance(s.value, Call) and s.value.given("async_op") == Const(True):
             self.handles.append((kept, s.value))
         for target in s.targets:
             self.assign(target, value, is_certain=not isinstance(s.value, Call | Ref))
+        self._is_empty = False
         return ""
 
     def assign(self, target: Expr, value: Value, is_certain: bool = False) -> None:
@@ -213,24 +220,23 @@ class Frame(Handlers):
         last = target.path.rpartition(".")[2]
         if self._is_empty and is_collected(last):
             value = Value(sort=COLLECTED)
-        for cause, *_ in self.conditions:
-            is_told = value.sort == AGREED and cause.value.zero is False and not cause.value.dep & ~RANK
-            if cause.value.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
-                zero = cause.value.zero if value.const is True else None
-                sort = TEST if value.sort is None and value.const is not UNKNOWN else value.sort
-                value = value._replace(
-                    dep=value.dep | cause.value.dep & DIFFERS, sort=sort, group=cause.value.group, zero=zero
-                )
-        for dep in self._implied:
-            value = value._replace(dep=value.dep | dep)
+        value = self._under_conditions(value)
         if last in known.STOPS and "." in target.path and value.const is True and self._line:
-            self._stops.append((target.path, self._line, [c for c, *_ in self.conditions if c.value.dep & RANK]))
+            self._stops.append(
+                (
+                    target.path,
+                    self._line,
+                    [c for c, *_ in self.conditions if c.value.dep & RANK or c.value.dep & DIFFERS == LOCAL],
+                )
+            )
         if not is_certain and not value.dep and value.const is UNKNOWN:
             by_name = value_of_name(last)
             if by_name.dep or (by_name.sort is not None and value is PLAIN):
                 value = by_name
-        self.env[target.path] = value
         head, _, name = target.path.partition(".")
+        if head == "self" and name and "." not in name and not self.is_special:
+            value = keep(self, name, value)
+        self.env[target.path] = value
         me = self.env.get(head)
         if name and value.sort in _WRAPPED:
             self.link.wrapped[self.file, last] = value
@@ -243,6 +249,20 @@ class Frame(Handlers):
             and me.sort[0] == "obj"
         ):
             self.link.set_attribute(me.sort[1], me.sort[2], name, value)
+
+    def _under_conditions(self, value: Value) -> Value:
+        """What is bound where not every rank comes."""
+        for cause, *_ in self.conditions:
+            is_told = value.sort == AGREED and cause.value.zero is False and not cause.value.dep & ~RANK
+            if cause.value.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
+                zero = cause.value.zero if value.const is True else None
+                sort = TEST if value.sort is None and value.const is not UNKNOWN else value.sort
+                value = value._replace(
+                    dep=value.dep | cause.value.dep & DIFFERS, sort=sort, group=cause.value.group, zero=zero
+                )
+        for dep in self._implied:
+            value = value._replace(dep=value.dep | dep)
+        return value
 
     def _leave(self, s: Leave) -> str:
         value = PLAIN if s.value is None else self.value(s.value)
@@ -312,68 +332,6 @@ class Frame(Handlers):
         for cause in causes if not (self._unsure or self._no_exits) else ():
             self._exits.append(Exit("raise", cause, node.line, node.column, [], len(self.conditions), self.needs))
 
-    def _loop(self, s: Loop) -> str:
-        over = self.value(s.over)
-        mark, exits = len(self.effects), list(self._exits)
-        is_for = s.target is not None
-        if s.target is not None:
-            self.assign(s.target, element(over), is_certain=True)
-        before = dict(self.env)
-        if over.sort is not None and over.sort[0] == "obj" and is_for:
-            over = over._replace(dep=over.dep | items_of(self, over))
-        endless = not is_for and over.const is True
-        is_uneven = bool(is_for and over.dep & UNEVEN)
-        self._endless += endless
-        self._uneven_loops += is_uneven
-        of_parameter = over.sort[1:2] if is_for and over.sort is not None and over.sort[0] == "param" else ()
-        fills = is_for and not self._uneven_loops and called_name(s.over) == "range"
-        self._fills += fills
-        together, self._leaves_together = self._leaves_together, False
-        self._over_parameters += of_parameter
-        self.loops += 1
-        before_it, self._round = self._round, -1 if is_for else len(self.effects)
-        self._implied.append(0 if is_for else over.dep & RANK)
-        end = self.block(s.body)
-        self._implied.pop()
-        self.loops -= 1
-        self._round = before_it
-        self._fills -= fills
-        together, self._leaves_together = self._leaves_together, together
-        del self._over_parameters[len(self._over_parameters) - len(of_parameter) :]
-        self._endless -= endless
-        self._uneven_loops -= is_uneven
-        made = self.effects[mark:]
-        mine = [e for e in self._exits if e not in exits]
-        for way_out in mine:
-            if way_out.kind in ("break", "return", "raise") and not way_out.is_replaced:
-                way_out.rest += [e for e in made if e not in way_out.rest]
-        self._close([e for e in mine if e.kind in ("break", "continue")])
-        self._exits = exits + [e for e in mine if e.kind not in ("break", "continue")]
-        if not is_for and over.const is UNKNOWN:
-            over = either(over, self.value(s.over))
-        is_ragged = over.sort is not None and over.sort[0] == "ragged"
-        over = over._replace(dep=over.dep | OWN_BATCH) if is_for and is_ragged else over
-        uneven = is_ragged or over.dep & UNEVEN if is_for else over.dep & DIFFERS
-        self.env = joined_env(before, self.env)
-        if not is_for and over.const is True and len(s.body) == 1 and isinstance(s.body[0], Leave):
-            found_in_endless_loop(self, s.body[0], s.line)
-        if is_for:
-            found_in_order(self, s, over, made)
-        uneven = uneven or (is_for and over.dep & DATA and over.sort == ("share", "range"))
-        if uneven and made and not self.uneven_is_fine and not (is_for and together):
-            self._uneven(s, over, made, mark)
-        self.effects[mark:] = [e._replace(is_often=True) for e in self.effects[mark:]]
-        self.block(s.orelse)
-        return "return" if end in ("return", "exit", "raise") and not is_for and over.const is True else ""
-
-    def _uneven(self, s: Loop, over: Value, made: list[Effect], mark: int) -> None:
-        cause = Cause(over._replace(dep=over.dep | (RANK if over.dep & UNEVEN else 0)), s.line, s.text, self.path)
-        alone = worst_first(compared(made, [], cause)[0])
-        if alone:
-            self._cut(mark)
-            self._report(finding_of(cause, alone[0], self.path, is_loop=True), alone[0], True)
-            self.effects += [e for e in made if e not in alone]
-
     def _with(self, s: With) -> str:
         no_sync = uneven = 0
         for item, target in zip(s.items, s.targets, strict=True):
@@ -395,5 +353,5 @@ class Frame(Handlers):
 
 
 _STATEMENTS: dict[type, Callable[[Frame, Any], str]] = {
-    Do: Frame._do, Set: Frame._set, If: Frame._if, Leave: Frame._leave, Loop: Frame._loop, With: Frame._with, Try: Frame._try,
+    Do: Frame._do, Set: Frame._set, If: Frame._if, Leave: Frame._leave, Loop: Frame.loop, With: Frame._with, Try: Frame._try,
 }  # fmt: skip

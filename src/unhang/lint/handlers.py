@@ -29,14 +29,21 @@ class Handlers(Branches):
     """The part of a frame that follows `try`. `raises`: exceptions that it raises by what differs, each with how it differs."""
 
     at: int
+    _round: int
     is_leaving: int
 
-    def _handler(self, s: Try, handler: Handler, made: list[Effect], is_fallback: bool, raised: set[Raised]) -> str:
+    def is_ordered(self) -> bool:
+        """Whether a round of the `while` loop around it began with a broadcast: all ranks do what it says, and fail alike."""
+        return 0 <= self._round < len(self.effects) and self.effects[self._round].op == "broadcast"
+
+    def _handler(
+        self, s: Try, handler: Handler, made: list[Effect], is_fallback: bool, raised: set[Raised], runs: bool
+    ) -> str:
         """What a rank does that comes to a handler, while the others do not."""
         at, exits, text = len(self.effects), list(self._exits), f"except {', '.join(handler.names)}".rstrip()
         is_known, is_broad = is_feature_test(handler), is_broad_handler(handler)
         dep = 0
-        if not is_known and not is_broad and any(e.hidden for e in made):  # a batch that one rank cannot use
+        if not is_known and not is_broad and (runs or any(e.hidden for e in made)):  # a batch that one rank cannot use
             dep = LOSS
         elif (
             is_broad
@@ -80,12 +87,12 @@ class Handlers(Branches):
         return end
 
     def _try(self, s: Try) -> str:
-        mark = len(self.effects)
+        mark, forwards = len(self.effects), self.forwards
         before = dict(self.env)
         before_it, self.raises = self.raises, set()
         end = self.block(s.body)
         raised, self.raises = self.raises, before_it | (set() if s.handlers else self.raises)
-        made = self.effects[mark:]
+        made, runs = self.effects[mark:], self.forwards > forwards
         if not end:
             end = self.block(s.orelse)
         after = self.env
@@ -95,7 +102,7 @@ class Handlers(Branches):
         )
         for handler in s.handlers:
             self.env = joined_env(before, after)
-            ends.append(self._handler(s, handler, made, is_fallback, raised))
+            ends.append(self._handler(s, handler, made, is_fallback, raised, runs))
         self.env = after if not s.handlers else joined_env(after, self.env)
         at = len(self.effects)
         final = self.block(s.final)

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import msgspec
 
-VERSION = 4
+VERSION = 5
 
 
 class Node(msgspec.Struct, array_like=True, gc=False, tag_field="t"):

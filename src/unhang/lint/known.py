@@ -152,6 +152,7 @@ HIDDEN: Mapping[str, Mapping[str, str]] = {
         "generate": "forward",
     },
     "apex": {"()": "", "forward": "", "backward": "backward"},  # its forward keeps to itself
+    "ddp without buffers": {"()": "", "forward": "", "backward": "backward"},
     "fsdp2": {"()": "forward", "forward": "forward", "backward": "backward", "generate": "forward"},
     "engine": {
         "()": "forward",
@@ -190,7 +191,6 @@ LOCAL_SOURCES = {
 # Methods without arguments that tell how far something local is.
 PROGRESS = {"done", "query", "is_alive", "qsize", "getsockname"}
 QUEUE = re.compile(r"queue|(?:^|[._])q$")
-NO_LINE = 1 << 30
 FREE_PORTS = {
     "find_free_port",
     "get_free_port",
@@ -311,12 +311,21 @@ _WITHOUT_PARAMETERS = re.compile(
 )
 
 
+def is_of_test(path: str, code: str) -> bool:
+    """Whether a finding is of a kind that tests make on purpose."""
+    return code in _NOT_IN_TESTS and _TEST.fullmatch(path) is not None
+
+
 @cache
 def has_parameters(layer: str) -> bool:
     """Whether a layer of torch has parameters."""
     return _WITHOUT_PARAMETERS.fullmatch(layer) is None
 
 
+MEETS = frozenset({*_OPS, *METHODS, *(full.rpartition(".")[2] for full in OF_LIBRARIES)})
+# A test that catches what fails, plays ranks with threads, or is one node.
+_NOT_IN_TESTS = {"LNT106", "LNT113", "LNT203", "LNT206", "LNT405", "LNT415", "LNT416"}
+_TEST = re.compile(r"(?:.*/)?(?:test_[^/]*|[^/]*_test\.py|conftest\.py)")
 NAMES = frozenset({*_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS})
 _RANKS = ("get_rank", "get_node_local_rank", "get_local_rank", "get_global_rank", "get_coordinate")
 _ZERO = re.compile(
@@ -328,10 +337,11 @@ WORDS = frozenset({
     *(name for methods in HIDDEN.values() for name in methods if name not in ("()", "forward", "step")),
     *(full.rpartition(".")[2] for full in (*WRAPPERS, *CHECKPOINTS, *MESHES, *OF_LIBRARIES)), "DDP", "FSDP", "prepare", "setup",
     "Thread", "DataLoader", "init_process_group", "submit", "Timer", "register", "signal", "finalize", "log", "log_dict",
+    *STOPS,
 })  # fmt: skip
 
 # A file without any of these in it, and which calls nobody that has, cannot make a finding.
 HINTS = (
     rb"[Dd]istributed|accelerat|lightning|deepspeed|[Ff]abric|FSDP|DDP|fully_shard|all_reduce|all_gather|barrier"
-    rb"|horovod|torch_xla|torchmetrics|detectron2|is_main_process|is_world_process_zero|is_global_zero|experts\[|self\.experts\b|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist|signal\.signal\("
+    rb"|horovod|torch_xla|torchmetrics|detectron2|is_main_process|is_world_process_zero|is_global_zero|experts\[|self\.experts\b|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist|should_training_stop|signal\.signal\("
 )

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from unhang.lint import known, libraries
+from unhang.lint.buffers import Buffers
 from unhang.lint.divergence import GROUPS
-from unhang.lint.ir import Call, Const, Expr, File, Found, If, Op, Ref, Set, nodes_in
+from unhang.lint.ir import Expr, File, Found, Ref, Set, nodes_in
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import FAILED, LOCAL, NO_PARAMS, PLAIN, RAISED, Effect, Summary, Value, either
 
 _DEEPEST = 40
-_NOT_IN_TESTS = {"LNT106", "LNT203", "LNT206"}  # a test that catches what fails, or plays ranks with threads
-_TEST = re.compile(r"test_.*|.*_test\.py|conftest\.py")
 _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
 
 
@@ -31,8 +29,9 @@ class Report(NamedTuple):
 class Link:
     """What is known so far. `findings`: (path, code, line, column) -> what was found there."""
 
-    def __init__(self, files: Sequence[File]) -> None:
+    def __init__(self, files: Sequence[File], contents: Mapping[str, bytes] | None = None) -> None:
         self.project = Project(files)
+        self.buffers = Buffers(contents or {})
         self.closures: dict[tuple[int, int], dict[str, Value]] = {}
         self.findings: dict[tuple[str, str, int, int], Report] = {}
         self.groups: dict[tuple[int, str], set[tuple[int, int]]] = {}
@@ -100,7 +99,7 @@ class Link:
     def _roots(self) -> Iterator[tuple[int, int]]:
         """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
         words = set(known.WORDS)
-        todo = {(i, at): f for i, of in enumerate(self.project.files) for at, f in enumerate(of.functions)}
+        todo = self.project.all_functions()
         while True:
             found = [
                 k
@@ -126,6 +125,15 @@ class Link:
                     if function.name != "<lambda>":
                         yield key
 
+    @cached_property
+    def meets(self) -> set[str]:
+        """Names of calls in which ranks meet: collectives, and functions that make some."""
+        words, todo = set(known.MEETS), list(self.project.all_functions().values())
+        while found := [f for f in todo if not words.isdisjoint(f.words) and f.inside <= 0]:
+            words |= {f.name for f in found} - {"<module>", "__init__", "__call__", "forward", "main"}
+            todo = [f for f in todo if words.isdisjoint(f.words)]
+        return words
+
     def _forget(self, files: set[int]) -> bool:
         """What functions of these files gave, before more was known; whether there are any."""
         tables: tuple[dict[Any, Any], ...] = (self.closures, self._summaries, self._tops, self._attributes)
@@ -144,7 +152,7 @@ class Link:
 
     def report(self, path: str, found: Found) -> None:
         """Keeps a finding, once."""
-        if found.code in _NOT_IN_TESTS and _TEST.fullmatch(os.path.basename(path)):
+        if known.is_of_test(path, found.code):
             return
         if found.code == "LNT111":
             self.skips_layers = True
@@ -332,12 +340,16 @@ class Link:
             return ()
         if sort[0] == "wrap":
             op = known.HIDDEN.get(sort[1], {}).get(method)
-            return (Effect(op, "", (), sort[1]),) if op else ()
+            return (Effect(op, "", (), sort[1].partition(" ")[0]),) if op else ()
         if sort[0] == "param":
             return (Effect("call", "", (), "", sort[1], method),)
         if sort[0] in ("out", "of"):
             of = sort[1]
-            made = Effect("backward", "", (), of) if sort[0] == "out" else Effect("call", "", (), "", of, method)
+            made = (
+                Effect("backward", "", (), of.partition(" ")[0])
+                if sort[0] == "out"
+                else Effect("call", "", (), "", of, method)
+            )
             return (made,) if method == "backward" else ()
         if sort[0] in ("fn", "bound") and method == "()":
             return [e for e in self.summary(sort[1], sort[2]).effects if e.param < 0]
@@ -358,42 +370,3 @@ class Link:
                     words = {**found.words, "collective": effect.way[-1].text}
                     self.report(path, Found(found.code, found.line, found.column, words, way))
                     break
-
-
-def is_gate(project: Project, file: int, decorator: str) -> bool:
-    """Whether a decorator of the project calls what it decorates on one rank only: `if rank == 0: return fn(...)`."""
-    symbol = project.symbol_of(file, decorator)
-    if symbol is None or symbol.kind != "fn":
-        return False
-    key = (symbol.file, symbol.at)
-    if key not in project.gates:
-        project.gates[key] = _lets_one_through(project, symbol)
-    return project.gates[key]
-
-
-def _lets_one_through(project: Project, symbol: Symbol) -> bool:
-    outer = project.function(symbol.file, symbol.at)
-    inner = [f for f in project.files[symbol.file].functions if f.inside == symbol.at and f.name != "<lambda>"]
-    if len(inner) != 1 or not outer.parameters:
-        return False
-    calls = [n for n in nodes_in(inner[0].body) if isinstance(n, Call) and n.func == Ref(outer.parameters[0])]
-    by_rank = [n for n in nodes_in(inner[0].body) if isinstance(n, If) and is_of_rank(n.test) and not n.orelse]
-    inside = [
-        n for b in by_rank for n in nodes_in(b.body) if isinstance(n, Call) and n.func == Ref(outer.parameters[0])
-    ]
-    return len(calls) == len(inside) == 1
-
-
-def is_of_rank(test: Expr) -> bool:
-    """Whether a condition is for one rank, by its names."""
-    match test:
-        case Op(op="==", parts=[Ref() | Call() as of, Const(value=0)]) | (Ref() | Call() as of):
-            path = of.func if isinstance(of, Call) else of
-            kind = known.rank_kind(path.path.rpartition(".")[2]) if isinstance(path, Ref) else None
-            return kind is not None and (isinstance(test, Op) or kind == "zero")
-    return False
-
-
-def is_one_rank(decorators: Sequence[str]) -> bool:
-    """Whether a function runs on one rank only."""
-    return any(d.rpartition(".")[2] in known.ONE_RANK_DECORATORS for d in decorators)

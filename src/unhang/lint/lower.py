@@ -26,7 +26,7 @@ from unhang.lint.ir import (
     With,
     packed,
 )
-from unhang.lint.known import WRAPPERS
+from unhang.lint.known import STOPS, WRAPPERS
 from unhang.lint.syntax import Syntax
 
 _NOTHING = Const(None)
@@ -36,8 +36,7 @@ _COMPARE = {
 }  # fmt: skip
 _ARITHMETIC = {ast.Mod: "%", ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Div: "/"}
 _WRAPPERS = frozenset({"FSDP", "DDP", *(full.rpartition(".")[2] for full in WRAPPERS)})
-_MOST_TEXT = 70
-_SPAWNS = frozenset({"spawn", "start_processes"})
+_MOST_TEXT, _SPAWNS = 70, frozenset({"spawn", "start_processes"})
 
 
 def _last(node: ast.Name | ast.Attribute) -> str:
@@ -182,8 +181,9 @@ class Lowering:
         out.append(Set(lowered, self._expr(value), line, adds))
 
     def _target(self, node: ast.expr) -> Expr:
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
-            self._sets.add(node.attr)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            self._words |= {node.attr} & STOPS
+            self._sets |= {node.attr} if node.value.id == "self" else set()
         elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute):
             self._target(node.value)  # what is put into it
         elif isinstance(node, ast.Tuple | ast.List):

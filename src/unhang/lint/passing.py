@@ -8,6 +8,7 @@ from typing import Any
 from unhang.lint.divergence import Cause
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
+from unhang.lint.keeping import take_over
 from unhang.lint.settling import settle
 from unhang.lint.special import LENGTH, PICKED, given_of, is_share, makes_batches, value_of_name
 from unhang.lint.tensors import AGREEING, agrees_by_name
@@ -113,6 +114,9 @@ class Passing(Expressions):
             expr = given[i][0] if i in given else None
             if isinstance(expr, Ref):
                 self.wrap_in_place(expr.path, wrapped)
+        called = node.func.path if function.name == "__call__" and isinstance(node.func, Ref) else owner
+        if called and summary.keeps and not self.is_special:
+            take_over(self, called, summary.keeps, given)
         self.leave_with(summary.leaves, node)
         for raised, dep, params in summary.raises:
             by = mixed(*(plain_length(given[i][1]) for i in params if i in given))
@@ -164,7 +168,13 @@ class Passing(Expressions):
         needs = self._still_needed(effect.needs, given, defaults, count)
         if needs is None:
             return
-        effect = effect._replace(needs=needs, ifs=effect.ifs + effect.ifs_here)
+        is_one_of = any(isinstance(w, tuple) and w[0] == "in" and i in given for i, w in effect.needs)
+        doubt = (
+            DOUBT
+            if is_one_of and len(needs) < len(effect.needs) and not self._says_all(effect.needs, given)
+            else effect.doubt
+        )
+        effect = effect._replace(needs=needs, ifs=effect.ifs + effect.ifs_here, doubt=doubt)
         way = (place, *effect.way)[:MOST_WAY]
         group = effect.group
         if group.startswith("@"):
@@ -183,6 +193,10 @@ class Passing(Expressions):
         v = given[effect.param][1]
         for made in self.link.made_by(v, effect.method):
             self.emit(made._replace(way=(*way, *made.way)[:MOST_WAY]))
+
+    def _says_all(self, needs: Needs, given: dict[int, tuple[Expr, Value]]) -> bool:
+        """Whether what is asked for being one of a few words is known here: nobody can tell of another value that it is just one of these."""
+        return all(not isinstance(w, tuple) or i not in given or given[i][1].const is not UNKNOWN for i, w in needs)
 
     def _still_needed(
         self, needs: Needs, given: dict[int, tuple[Expr, Value]], defaults: list[Expr | None], count: int

@@ -54,6 +54,10 @@ class Project:
         self._flags: dict[tuple[str, str], bool] = {}
         self._by_name: dict[str, list[tuple[str, int, int]]] | None = None
 
+    def all_functions(self) -> dict[tuple[int, int], Function]:
+        """Every function, by its file and number."""
+        return {(i, at): f for i, of in enumerate(self.files) for at, f in enumerate(of.functions)}
+
     def function(self, file: int, at: int) -> Function:
         """One function."""
         return self.files[file].functions[at]

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from unhang.lint.ir import File, Found
-from unhang.lint.known import HINTS
+from unhang.lint.known import HINTS, is_of_test
 from unhang.lint.lower import Lowering
 from unhang.lint.syntax import Syntax
 
@@ -49,6 +49,14 @@ def read_file(path: str, data: bytes, is_wanted: bool = False) -> File:
     return file
 
 
+def may_help(data: bytes) -> bool:
+    """Whether what is in a file may be of use to others that make collectives."""
+    return (
+        b"arly_stop" in data or b"arlyStop" in data or b"patience" in data or b"AverageMeter" in data
+        or (b"rank" in data and (b"yield" in data or b"_size" in data))
+    )  # fmt: skip
+
+
 @contextmanager
 def deep_and_quick() -> Iterator[None]:
     """Code that is nested deeply is followed by functions that call themselves; millions of small objects, none in cycles, need no collector."""
@@ -75,7 +83,7 @@ def _parse(file: File, data: bytes) -> None:
     lowering = Lowering(text.splitlines() if "\f" not in text else re.split("\r\n|\r|\n", text), syntax)
     lowering.module(tree)
     file.names, file.functions, file.classes = lowering.names, lowering.functions, lowering.classes
-    file.found = syntax.finish()
+    file.found = [f for f in syntax.finish() if not is_of_test(file.path, f.code)]
     if encoding != "utf-8" or bom or b"\r" in data:  # offsets would not be those of the file
         file.found = [_without_edits(f) for f in file.found]
     file.quiet = suppressed(as_utf8)

@@ -193,14 +193,25 @@ def _new_group(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
     alone = (
         bool(node.args) and isinstance(node.args[0], Op) and node.args[0].op == "seq" and len(node.args[0].parts) == 1
     )
-    if full == "own members" and not alone and "use_local_synchronization" not in node.names:
+    if full == "own members" and not alone and not frame.is_special and "use_local_synchronization" not in node.names:
         frame.link.report(
             frame.path, Found("LNT104", node.line, node.column + 1, {"call": "new_group()"}, [], [], False, "own")
         )
 
 
 def found_in_stop(frame: Frame, path: str, line: int, cause: Cause) -> None:
-    """A flag that stops a trainer, set where only some ranks come, and not broadcast after that."""
+    """A flag that stops a trainer, set where only some ranks come, or when each of them thinks so, and not broadcast after that."""
+    if not cause.value.dep & RANK:
+        words = {"condition": cause.text, "kind": "stop", "collective": "the next step", "line": str(line)}
+        way = [
+            (
+                frame.path,
+                cause.line,
+                f"the condition `{cause.text}` depends on the clock, chance, process or disk of each rank",
+            )
+        ]
+        frame.link.report(frame.path, Found("LNT106", line, 1, words, way, [], False, "left"))
+        return
     words = {"condition": cause.text, "kind": path, "collective": "the next step", "line": str(line)}
     way = [(frame.path, cause.line, f"the condition `{cause.text}` depends on the rank")]
     frame.link.report(frame.path, Found("LNT108", line, 1, words, way, [], False, "flag"))
@@ -228,14 +239,14 @@ def _text(node: Call) -> str:
     return node.func.path if isinstance(node.func, Ref) else node.func.name if isinstance(node.func, Attr) else "call"
 
 
-def found_in_endless_loop(frame: Frame, s: Leave, line: int) -> None:
+def found_in_endless_loop(frame: Branches, s: Leave, line: int) -> None:
     """`while True: yield from items[rank::world]`: without an item it never ends."""
     value = frame.value(s.value) if s.kind == "yield" and isinstance(s.value, Op) else None
     if value is not None and value.sort == ("share", "slice"):
         frame.link.report(frame.path, Found("LNT307", line, 1))
 
 
-def found_in_order(frame: Frame, s: Loop, over: Value, made: list[Effect]) -> None:
+def found_in_order(frame: Branches, s: Loop, over: Value, made: list[Effect]) -> None:
     """A loop over a set: texts and objects come in the order of their hashes, which each process has for itself."""
     own = [e for e in made if e.param < 0 and e.is_sure and e.hidden != "module"]
     is_param = over.sort is not None and over.sort[0] == "param"
@@ -284,7 +295,7 @@ def found_in_handler(
     effect = (collective or hidden)[0]
     found = Found(
         "LNT203", handler.line, 1, {"caught": _caught(handler), "collective": effect.way[-1].text}, _way(effect),
-        calls=effect.calls + (0 if frame.loops else DOUBT),
+        calls=effect.calls + (0 if frame.loops and not frame.is_ordered() else DOUBT),
     )  # fmt: skip
     if effect.param < 0:
         frame.link.report(frame.path, found)
@@ -372,5 +383,7 @@ def found_in_function(frame: Frame, summary: Summary) -> None:
         _found(frame, "LNT204", first.line, first.column, effects[0], where="__del__")
     elif function.name in ("__getitem__", "__getitems__"):
         bases = frame.link.project.base_names(frame.file, function.owner)
-        if any(b.rpartition(".")[2].endswith("Dataset") or b.startswith("torch.utils.data.Dataset") for b in bases):
+        is_dataset = any(b.rpartition(".")[2].endswith("Dataset") for b in bases)
+        is_sharded = effects[0].way[-1].text.rpartition(".")[2] in ("full_tensor", "redistribute")  # samples are
+        if is_dataset and not is_sharded:
             _found(frame, "LNT205", first.line, first.column, effects[0], where=function.name)

@@ -34,6 +34,7 @@ OF_DATA = DATA | MAYBE
 LOCAL_RANK = ("local rank",)
 RANKS = (("rank",), LOCAL_RANK)
 BATCH = ("batch",)  # what a loader gave
+CERTAIN = ("certain",)  # a constant, whatever is asked beside it
 TEST = ("test",)  # the result of a comparison
 PICKED = ("picked",)  # those of this rank's parameters that have something: whether there are any is its own affair
 MULTIPLE = ("multiple",)  # a number that the ranks divide evenly

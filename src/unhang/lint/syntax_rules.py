@@ -15,6 +15,7 @@ _DATA_LOADER = {"torch.utils.data.DataLoader", "torch.utils.data.dataloader.Data
 _SAMPLER = {"torch.utils.data.DistributedSampler", "torch.utils.data.distributed.DistributedSampler"}
 _CHECKPOINT = {"torch.utils.checkpoint.checkpoint", "torch.utils.checkpoint.checkpoint_sequential"}
 _CHANCE = {"random.random", "random.uniform", "numpy.random.rand", "numpy.random.uniform", "torch.rand"}
+_INIT_RPC = ("torch.distributed.rpc.init_rpc", "rpc.init_rpc")
 _DDP = {name for name, sort in known.WRAPPERS.items() if sort == "ddp"}
 
 
@@ -83,7 +84,9 @@ def environment_after_init(s: Syntax) -> None:
     """Variables that are read when the group is made, set after that in the same function."""
     for function, node, name, _ in s.environment:
         made = next((n for f, n in s.of(*_INIT) if f == function and s.comes_before(n, node)), None)
-        if made is not None and name.startswith(_BOUND_AT_INIT):
+        again = any(f == function and s.comes_before(node, n) for f, n in s.of(*_INIT, *_INIT_RPC))
+        is_given = made is not None and name.startswith("MASTER_") and argument(made, "init_method", 1) is not None
+        if made is not None and not again and not is_given and name.startswith(_BOUND_AT_INIT):
             s.add("LNT403", node, name=name, line=str(made.lineno))
 
 

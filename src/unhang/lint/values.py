@@ -118,7 +118,7 @@ class Effect(NamedTuple):
     `way`: the calls that lead to it, the outermost first. `needs`: what parameters or names must be for it.
     `is_often`: it is made in a loop, and nobody knows how often. `ifs`: how many conditions stand around it in the functions on the way, `ifs_here`: in this one.
     `doubt`: what it is worth, in calls, that the class of an object on the way was told by its name alone.
-    `is_sure`: else it may be made, by somebody who was given the function: it matches others, and is no finding.
+    `is_sure`: else it may be made, by somebody who was given the function: it matches others, and is no finding. `is_order`: those who make it wait for orders.
     """
 
     op: str
@@ -133,6 +133,7 @@ class Effect(NamedTuple):
     ifs: int = 0
     ifs_here: int = 0
     doubt: int = 0
+    is_order: bool = False
 
     @property
     def calls(self) -> int:
@@ -164,7 +165,7 @@ class Summary:
     """What a function does, as far as its callers care. `unifies`: parameters that are equal on all ranks afterwards.
 
     `wraps`: parameters that are wrapped where they are; `leaves`: conditions under which a rank ends by an exception that is no failure; `raises`: failures, by name, and how
-    what is asked before them differs between ranks.
+    what is asked before them differs between ranks. `keeps`: attributes of the object that it sets by what it is given.
     """
 
     effects: list[Effect] = field(default_factory=list)
@@ -174,10 +175,13 @@ class Summary:
     wraps: dict[int, Value] = field(default_factory=dict)
     leaves: list[Any] = field(default_factory=list)
     raises: frozenset[Raised] = frozenset()
+    keeps: dict[str, Value] = field(default_factory=dict)
 
     def is_empty(self) -> bool:
         """Whether it does nothing that a caller would notice."""
-        told = self.effects or self.conditional or self.unifies or self.wraps or self.leaves or self.raises
+        told = (
+            self.effects or self.conditional or self.unifies or self.wraps or self.leaves or self.raises or self.keeps
+        )
         return not told and self.returns is PLAIN
 
 

@@ -1,0 +1,102 @@
+"""Questions whose answers keep a finding back: whether a file can be seen half made, who takes orders, and what the caller alone knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from unhang.lint import known
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, If, Loop, Op, Ref, Set, Stmt, nodes_in
+from unhang.lint.special import name_of, paths_in
+from unhang.lint.values import Effect
+
+# What is given a path and has no use for what is there. Who reads alone may be the only one that has it.
+_READS = re.compile(
+    r"snapshot_download|hub_download|from_pretrained|load_dataset|info|warn|debug|error|print|log|exists?|is_?file|is_?dir|glob|listdir|format|join"
+    r"|dirname|basename|stat|getsize|getmtime|append|add|Writer|resume|restore|split|Path|str|len|startswith|endswith"
+)
+_SETTINGS = re.compile(
+    r"(?:\w+_)?(?:args?|cfg|conf|config|configs|opts?|options|hparams|params|settings|flags|self|cls|rank|world_size)"
+)
+_STOP_FILE = re.compile(r"(?:^|_)(?:stop|shutdown|abort|kill|halt|quit|exit|interrupt|preempt\w*|pause)(?:_|$)")
+
+
+def is_in_race(function: Function, path: str, line: int, in_loop: bool, meets: Collection[str]) -> bool:
+    """Whether one rank alone changes what is at a path, and may do so before another one asks for it on this line, or after.
+
+    Where the ranks meet in between (`meets`: names of what makes collectives), all of them have asked before, or ask afterwards.
+    """
+    lines = [n.line for n in nodes_in(function.body) if isinstance(n, Call) and name_of(n) in meets]
+    for node in nodes_in(function.body, Loop):  # in a loop they may take turns
+        if not isinstance(node, If) or not any(known.rank_kind(p.rpartition(".")[2]) for p in paths_in(node.test)):
+            continue
+        for inner in nodes_in(node.body):
+            if not isinstance(inner, Call) or _READS.search(name_of(inner)):
+                continue
+            if any(_is_at(e, path) for e in (*inner.args, inner.func)):
+                first, last = min(line, inner.line), max(line, inner.line)
+                is_met = any(first < n < last for n in lines)
+                if not is_met or (in_loop and all(first <= n <= last for n in lines)):
+                    return True
+    return False
+
+
+def _is_at(e: Expr, path: str) -> bool:
+    if isinstance(e, Attr):
+        e = e.base
+    return isinstance(e, Ref) and (e.path == path or e.path.startswith(f"{path}.")) and ".parent" not in e.path
+
+
+def is_stop_file(path: str) -> bool:
+    """Whether somebody makes a file to stop a job, by its name: each rank looks for it at a time of its own."""
+    return any(_STOP_FILE.search(p.lower()) for p in path.split("."))
+
+
+def takes_orders(effects: Sequence[Effect]) -> bool:
+    """Whether these ranks wait in a loop for what another one tells them to do."""
+    return any(e.is_order for e in effects)
+
+
+def as_orders(made: Sequence[Effect]) -> list[Effect]:
+    """What is made in rounds of a `while` loop: orders, if each round begins with a broadcast."""
+    first = next((e for e in made if e.op != "barrier" and e.param < 0), None)
+    is_told = first is not None and first.op == "broadcast" and first.ifs == first.ifs_here == made[0].ifs_here
+    return [e._replace(is_order=True) for e in made] if is_told else list(made)
+
+
+def asked_for_wrapper(test: Expr) -> str:
+    """What a condition asks for being wrapped: where it is not, its calls keep to themselves; empty: it asks for something else."""
+    match test:
+        case Call(func=Ref(path="hasattr"), args=[Ref(path=path), Const(value="module")]):
+            return path
+        case Call(func=Ref(path="isinstance"), args=[Ref(path=path), Ref(path=cls)]) if cls.endswith(
+            ("DDP", "Parallel")
+        ):
+            return path
+    return ""
+
+
+def is_of_caller(function: Function, test: Expr) -> bool:
+    """Whether a condition asks what sort of object the caller has given, by what a function says of it."""
+    given = {p.lstrip("*") for p in function.parameters if not _SETTINGS.fullmatch(p.lstrip("*"))}
+    if not given:
+        return False
+    asked = {p for p in paths_in(test) if "." not in p and p not in function.parameters}
+    return bool(asked) and bool(asked & _derived(function.body, given))
+
+
+def _derived(body: Sequence[Stmt], given: set[str]) -> set[str]:
+    """Names that are bound to what calls say of these."""
+    of, told = set(given), set[str]()
+    for n in sorted((n for n in nodes_in(body) if isinstance(n, Set)), key=lambda n: n.line):
+        targets = {t.path for t in n.targets if isinstance(t, Ref)}
+        if any(isinstance(c, Call) and any(_mentions(a, of) for a in c.args) for c in nodes_in(n.value)):
+            told |= targets
+            of |= targets
+        elif isinstance(n.value, Ref | Op) and _mentions(n.value, of):
+            of |= targets
+    return told
+
+
+def _mentions(e: Expr, names: set[str]) -> bool:
+    return not names.isdisjoint(p.partition(".")[0] if p.endswith((".values", ".items")) else p for p in paths_in(e))

@@ -1,0 +1,38 @@
+"""What objects keep of what their methods are given: a counter of bad epochs, an average, a flag that says stop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unhang.lint.ir import Expr
+from unhang.lint.special import LENGTH, TEST
+from unhang.lint.values import LOSS, MAYBE, NO_PARAMS, UNKNOWN, Value, either, mixed
+
+if TYPE_CHECKING:
+    from unhang.lint.flow import Frame
+    from unhang.lint.passing import Passing
+
+
+def keep(frame: Frame, name: str, value: Value) -> Value:
+    """What an attribute is worth that a method sets, also under conditions on what it was given; noted for those who call the method."""
+    params = value.params.union(*(c.value.params for c, *_ in frame.conditions)) - {0}
+    if not params or (value.sort is not None and value.sort[0] in ("param", "fn", "bound", "obj", "class")):
+        return value
+    is_flag = isinstance(value.const, bool) or value.sort == TEST
+    kept = Value(value.dep, params, TEST if is_flag else None)
+    old = frame.keeps.get(name)
+    frame.keeps[name] = kept if old is None else either(old, kept)._replace(sort=TEST if is_flag else old.sort)
+    return value._replace(params=value.params | params, const=UNKNOWN, sort=TEST if is_flag else value.sort)
+
+
+def take_over(frame: Passing, owner: str, keeps: dict[str, Value], given: dict[int, tuple[Expr, Value]]) -> None:
+    """After a call of a method, its object keeps what differs between ranks, if it was given that."""
+    for name, kept in keeps.items():
+        values = [given[i][1] for i in kept.params if i in given]
+        by = mixed(*(v if v.sort != LENGTH else Value(0, v.params) for v in values))
+        if owner == "self" and by.params:
+            frame.keeps[name] = either(frame.keeps.get(name, Value()), Value(by.dep, by.params - {0}, kept.sort))
+        if by.dep & (LOSS | MAYBE) or by.params:
+            frame.env[f"{owner}.{name}"] = Value(
+                by.dep & (LOSS | MAYBE), by.params if owner == "self" else NO_PARAMS, kept.sort
+            )
