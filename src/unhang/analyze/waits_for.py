@@ -273,17 +273,26 @@ def _start_up_edges(case: Case) -> Iterable[WaitEdge]:
 
 
 def setter_of(case: Case, wait: PendingCall) -> tuple[int, PendingCall] | None:
-    """The one rank that has set keys like the awaited one more than once, all but for their numbers, with the last of them."""
-    if "," in wait.detail:
-        return None
-    sort = _NUMBER.sub("#", wait.detail)
+    """The one rank that has set keys like the awaited one more than once, all but for their numbers, with the last of them.
+
+    Of several keys, one of each rank, the one rank whose last is none of them.
+    """
+    keys = wait.detail.split(",")
+    sorts = {_NUMBER.sub("#", key) for key in keys}
     found = [
         (rank, call)
         for rank, evidence in case.ranks.items()
         for call in evidence.pending
-        if call.kind == "store_set" and _NUMBER.sub("#", call.detail) == sort
+        if call.kind == "store_set" and _NUMBER.sub("#", call.detail) in sorts
     ]
-    return found[0] if len(found) == 1 and found[0][1].index > 1 and found[0][1].detail != wait.detail else None
+    late = [(rank, call) for rank, call in found if call.index > 1 and call.detail not in keys]
+    return late[0] if len(sorts) == 1 and len(found) == len(keys) and len(late) == 1 else None
+
+
+def missing_key(case: Case, wait: PendingCall) -> str:
+    """The first of the awaited keys that no rank has set last."""
+    last = {call.detail for e in case.ranks.values() for call in e.pending if call.kind == "store_set"}
+    return next((key for key in wait.detail.split(",") if key not in last), wait.detail)
 
 
 def _is_at_its_last(case: Case, rank: int, last: PendingCall) -> bool:

@@ -60,6 +60,21 @@ def ways_past(path: str, loop: Loop, line: int) -> tuple[WayOut, ...]:
     return tuple(way for way in found if way.line not in of_rank)
 
 
+def only_way_past(frame: Frame) -> WayOut | None:
+    """The one test that leads past a line: within the loop around it, else by a `return` before it."""
+    loops = surroundings(frame.file, frame.line).loops
+    if loops:
+        ways = ways_past(frame.file, loops[-1], frame.line)
+    else:
+        function = function_at(frame.file, frame.line)
+        ways = (
+            tuple(way for way in ways_of(function.body, in_loop=False) if way.leaves_at < frame.line)
+            if function
+            else ()
+        )
+    return ways[0] if len(ways) == 1 else None
+
+
 def ways_between(
     case: Case, frame: Frame, since: int, gate: Condition, others: Sequence[Condition], ranks: Sequence[int], left: Path
 ) -> tuple[WayOut, ...]:
@@ -167,6 +182,8 @@ def _head(handler: ast.ExceptHandler) -> str:
 
 def is_counted(test: ast.expr) -> bool:
     """Whether a test only compares counters and settings: these are equal on all ranks."""
+    if isinstance(test, ast.BoolOp):
+        return all(map(is_counted, test.values))
     calls = (n for n in ast.walk(test) if isinstance(n, ast.Call))
     return all(isinstance(c.func, ast.Name) and c.func.id in ("len", "int", "min", "max") for c in calls) and bool(
         step_names.search(ast.unparse(test))

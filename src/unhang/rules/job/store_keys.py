@@ -12,8 +12,10 @@ from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import Condition, around
 from unhang.analyze.streams import Streams, stack_path
-from unhang.analyze.waits_for import setter_of
-from unhang.model import CollectiveCall, EvidenceLine, Frame, PendingCall
+from unhang.analyze.trees import line_text
+from unhang.analyze.waits_for import missing_key, setter_of
+from unhang.analyze.ways_out import only_way_past
+from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, PendingCall
 from unhang.rules import wording as w
 from unhang.rules.advice import decided_together, deciding, gate_of
 from unhang.rules.base import Found, rule
@@ -69,8 +71,9 @@ def _passed_over(s: Situation) -> Found | None:
         own = s.waits.edges_of(rank)[0]
         frame, condition = _decided_at(s, last)
         words = {
-            "rank": rank, "key": wait.detail, "times": last.index, "last": last.detail, "line": w.place(frame), "call": own.what,
+            "rank": rank, "key": missing_key(s.case, wait), "times": last.index, "last": last.detail, "line": w.place(frame), "call": own.what,
             "waiting": w.name_ranks(waiting), "wait": w.verb(waiting, "waits", "wait"),
+            "peers": "The others have set theirs." if "," in wait.detail else "No other rank has set such a key.",
             "test": f" It is set only if `{condition.text}`." if condition else "",
         }  # fmt: skip
         evidence = (
@@ -81,12 +84,34 @@ def _passed_over(s: Situation) -> Found | None:
         is_for_all = condition is not None and not _is_by_rank(
             s, last
         )  # ranks decide together only where all of them come
-        fixes = ("always", decided_together(frame, condition)) if condition and is_for_all else ("always",)
+        way = _way_past(last)
+        words |= way or {}
+        fixes: tuple[str | Fix, ...] = (
+            ("always at",) if way else ("always",)
+        )  # who leaves it out with others is still waited for
+        if condition and is_for_all and not way:
+            fixes = (*fixes, decided_together(frame, condition))
         return Found(
             0.88, (rank,), evidence, words, "passed_over", fixes, s.others((rank,)), w.location_of(frame),
-            condition=gate_of(condition) if is_for_all else None,
+            condition=gate_of(condition) if is_for_all and not way else None,
         )  # fmt: skip
     return None
+
+
+def _way_past(last: PendingCall) -> Mapping[str, object] | None:
+    """The words of the fix for the one test that leads past a key, on the way to it."""
+    ways = ((f, way) for f in last.frames if f.is_user and (way := only_way_past(f)) is not None)
+    found = next(ways, None)
+    if found is None:
+        return None
+    frame, way = found
+    name, leaves = w.base_name(frame.file), way.leaves_at or way.line
+    return {
+        "spot": f"{name}:{leaves}",
+        "way": way.text,
+        "set_at": frame.line,
+        "setting": line_text(frame.file, frame.line),
+    }
 
 
 def _open_wait(s: Situation, rank: int) -> PendingCall | None:
