@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 from unhang.analyze.divergence import Divergence
@@ -16,7 +17,8 @@ from unhang.analyze.framework_settings import (
     trains_below,
 )
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Condition, function_at
+from unhang.analyze.source import Condition, function_at, surroundings
+from unhang.analyze.trees import tree_of
 from unhang.model import Fix, Frame
 from unhang.rules import wording as w
 
@@ -62,6 +64,29 @@ def of_same_stop(gone: LeftFramework) -> Fix | None:
         "    return box[0]",
         verify=_SEE,
         undo=_UNDO,
+    )
+
+
+def of_stop(stop: Frame) -> Fix | None:
+    """For a line that asks a framework to stop: the test that leads to it, asked together. The test itself has to run on every rank."""
+    tests = surroundings(stop.file, stop.line).conditions
+    if not tests or any(c.depends_on_rank for c in tests):
+        return None
+    test, name = tests[-1], w.base_name(stop.file)
+    tree = tree_of(stop.file)
+    imported = (n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)) if tree is not None else ()
+    is_lightning = any("lightning" in ast.unparse(n) for n in imported)
+    together = (
+        "stop = trainer.strategy.reduce_boolean_decision(stop, all=False)"
+        if is_lightning
+        else "stop = torch.tensor(float(stop)); dist.all_reduce(stop, op=dist.ReduceOp.MAX); stop = bool(stop)"
+    )
+    return Fix(
+        title="Let all ranks decide on the stop together",
+        advice=f"# {name}:{test.line}, instead of `if {test.text}:`, where every rank comes\nstop = {test.text}\n{together}\nif stop:",
+        verify="unhang run -- <the same command>: all ranks stop at the same step",
+        undo=_UNDO,
+        does="decide together",
     )
 
 

@@ -29,6 +29,7 @@ from unhang.rules import wording as w
 from unhang.rules.advice import decided_together, deciding, gate_of, said_plainly
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import found_at_failures, left_before, name_or
+from unhang.rules.framework_advice import of_stop
 
 _CLOSED = re.compile(r"Connection closed by peer|Connection reset by peer|Socket closed")
 _TRANSFERS = ("recv", "send", "irecv", "isend", "recv_object_list", "send_object_list", "batch_isend_irecv")
@@ -122,7 +123,8 @@ def _with_the_call(found: Found, before: EndedBefore, is_sure: bool) -> Found:
     location = found.location or w.location_of(stop or (guarded[-1][0] if guarded else path[-1] if path else None))
     lacks = f", without {w.name_call(before.call)} of {w.place(path[-1])}," if path and not found.location else ""
     words = {**found.words, "missed": text, "how": f"{found.words['how']}{lacks}"}
-    return replace(found, words=words, fixes=(*decide, "together", "transfers"), location=location)
+    together = (of_stop(stop) if stop else None) or "together"
+    return replace(found, words=words, fixes=(*decide, together, "transfers"), location=location)
 
 
 def _peer_in_source(s: Situation, error: SeenError) -> int | None:

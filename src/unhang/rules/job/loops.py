@@ -29,7 +29,7 @@ from unhang.analyze.ways_out import WayOut, likeliest, way_out_of, ways_out, way
 from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, RankEvidence
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
-from unhang.rules.framework_advice import of_left_loop, of_same_stop
+from unhang.rules.framework_advice import of_left_loop, of_same_stop, of_stop
 
 _EVEN = ("agree", "join", "even")
 
@@ -142,7 +142,7 @@ def _left_framework(s: Situation, d: Divergence) -> Found:
 def _fixes_of(s: Situation, d: Divergence, gone: LeftFramework) -> tuple[str | Fix, ...]:
     """What helps those who left a framework's loop, the program's own line first where that is known."""
     if gone.stop:
-        return ("stop",)
+        return (of_stop(gone.stop) or "stop",)
     shown = of_same_stop(gone) if gone.has_data else of_left_loop(s, d, gone)
     return (*filter(None, (shown,)), *(("same stop",) if gone.has_data else _EVEN))
 
