@@ -317,6 +317,10 @@ LEFT_ALONE = {
         "def work(a, left, right):\n    dist.recv(a, src=left)  # here\n    dist.send(a, dst=right)\n", "depends on what was received",
         "collective-order-race", "collective-order-race", op="recv",
     ),
+    "each round has another partner": Wrong(
+        "def work(a, b, peers):\n    for p in peers:\n        dist.send(b, p)  # here\n        dist.recv(a, p)\n", "another partner",
+        "collective-order-race", "collective-order-race", op="send",
+    ),
     "what is sent first goes elsewhere than what is received": Wrong(
         _RING, "sends to one and receives from another", "collective-order-race", "collective-order-race", op="send",
     ),

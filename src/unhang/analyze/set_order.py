@@ -1,9 +1,10 @@
-"""Loops over sets of texts or objects: each process goes through them in an order of its own."""
+"""Loops in an order that each process has for itself: over sets of texts or objects, and over what is sorted by its own figures."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from unhang.analyze.bindings import last_name
 from unhang.analyze.source import loop_at, surroundings
@@ -25,6 +26,33 @@ def loop_over_set(path: Sequence[Frame]) -> tuple[Frame, str] | None:
                 return Frame(frame.file, loop.header, frame.function), ast.unparse(over)
         if line_text(frame.file, frame.line) == "":
             return None
+    return None
+
+
+class SortedApart(NamedTuple):
+    """A loop at `head` over what `sorted` at line `at` puts in order by `key`, out of `what`."""
+
+    head: Frame
+    at: int
+    key: str
+    what: str
+
+
+def loop_sorted_apart(path: Sequence[Frame]) -> SortedApart | None:
+    """The innermost loop on a way to a call whose order comes from a key, in the loop itself or in the one place that binds what it goes over."""
+    for frame in reversed(path):
+        for loop in reversed(surroundings(frame.file, frame.line).loops):
+            head, tree = loop_at(frame.file, loop.header), tree_of(frame.file)
+            over = unwrapped(head.iter) if isinstance(head, ast.For) else None
+            if isinstance(over, ast.Name | ast.Attribute) and tree is not None:
+                bound = [*_bound_to(tree, last_name(over))]
+                over = unwrapped(bound[0]) if len(bound) == 1 else over
+            match over:
+                case ast.Call(func=ast.Name(id="sorted"), args=[what], keywords=given):
+                    key = next((k.value for k in given if k.arg == "key"), None)
+                    if key is not None:
+                        where = Frame(frame.file, loop.header, frame.function)
+                        return SortedApart(where, over.lineno, ast.unparse(key), ast.unparse(what))
     return None
 
 

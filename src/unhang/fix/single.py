@@ -117,6 +117,10 @@ def send_without_waiting(program: Program, finding: Finding) -> Said:
         send, receive = calls if is_sent_first else calls[::-1]
         if is_sent_first and _peer(program, send) != _peer(program, receive) and not _all_at(finding, line):
             raise NoDiff("the rank sends to one and receives from another")
+        if any(isinstance(n, ast.For) and _peer(program, send) in binds(n.target) for n in program.around(first)):
+            raise NoDiff(
+                "each round of the loop has another partner: a rank that comes to one waits for it all the same"
+            )
         into = {n.id for n in ast.walk(receive.args[0]) if isinstance(n, ast.Name)} if receive.args else set()
         if not into or any(isinstance(n, ast.Name) and n.id in into for n in ast.walk(send)):
             raise NoDiff("what is sent depends on what was received")

@@ -24,6 +24,7 @@ from unhang.analyze.order import (
     with_new_transfer,
     wrong_peers,
 )
+from unhang.analyze.set_order import SortedApart, loop_sorted_apart
 from unhang.analyze.situation import Situation
 from unhang.analyze.streams import stack_path
 from unhang.analyze.waits_for import edges_on
@@ -146,6 +147,7 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
     elif not (odd or is_pattern):
         more = " Nothing tells which order is the right one."
     awaited = _awaited(s, culprits, cycle) or edges[0]
+    by_key = loop_sorted_apart(path or stack_path(s.case, cycle[0]) or ()) if not locked else None
     if (alone := made_alone(s, cycle)) is not None:
         return _made_by_its_rank(s, cycle, alone)
     has_p2p = any(e.kind == "p2p" for e in edges)
@@ -159,6 +161,7 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         "lead": w.lead(path[-1] if path else None),
         "lines": w.listed(sorted({w.spot(f) for x in locked or () for f in (x.holds, x.waits)}) or [""]),
         "lock": locked[0].what if locked else "",
+        **(_of_key(by_key) if by_key else {}),
     }
     return Found(
         0.9 if odd or is_pattern else 0.85 if locked else 0.7 if line else 0.45,
@@ -166,13 +169,29 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         _cycle_lines(s, cycle),
         words,
         "cycle",
-        ("receives" if p2p else "no lock" if locked else "queue" if _from_threads(s, cycle) else "order",),
+        (
+            "same key"
+            if by_key
+            else "receives"
+            if p2p
+            else "no lock"
+            if locked
+            else "queue"
+            if _from_threads(s, cycle)
+            else "order",
+        ),
         s.others(culprits),
         w.location_of(path[-1] if path else None),
         w.group_named(awaited.group),
         {"op": awaited.what.split(" ")[0], "seq": awaited.seq},
         "code-divergence" if by_habit or by_past or _is_first_of_its_group(s, by_order, edges) else "",
     )
+
+
+def _of_key(by_key: SortedApart) -> Mapping[str, object]:
+    """The words of the fix for a loop that goes by figures of the rank's own."""
+    name = w.base_name(by_key.head.file)
+    return {"sorted_at": f"{name}:{by_key.at}", "key": by_key.key, "what": by_key.what, "head": w.spot(by_key.head)}
 
 
 def _locked(s: Situation, cycle: tuple[int, ...]) -> list[HeldOverCall]:
