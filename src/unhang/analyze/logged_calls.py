@@ -142,8 +142,7 @@ class Watchdogs:
     def positions(self) -> tuple[tuple[TimedOut, ...], ...]:
         """The waits of different ranks in the same call of the same group; of one rank the first wait counts.
 
-        In a job with subgroups only waits whose group is told are compared. Versions before 2.0 tell no positions: the first call that
-        is not done is the same on all ranks, as long as there is one group.
+        In a job with subgroups only waits whose group is told are compared. Without positions (torch before 2.0) all wait in the same one.
         """
         found: dict[tuple[str, int], dict[int, TimedOut]] = {}
         named = {w.group for w in self.timed_out if w.group}
@@ -255,12 +254,9 @@ def _wait_for_rank_0(event: LogEvent) -> TimedOut | None:
 
 def _is_same(known: TimedOut, other: TimedOut) -> bool:
     """Whether two lines speak of one wait: the line on the timeout does not tell the group, those on the counters do."""
-    return (
-        known.rank == other.rank
-        and (known.seq == other.seq or None in (known.seq, other.seq))
-        and (known.group == other.group or not known.group or not other.group)
-        and (known.op == other.op or not known.op or not other.op)
-    )
+    is_one = known.seq == other.seq or None in (known.seq, other.seq)
+    parts = ((known.group, other.group), (known.op, other.op))
+    return known.rank == other.rank and is_one and all(a == b or not a or not b for a, b in parts)
 
 
 def _merged(known: TimedOut, other: TimedOut) -> TimedOut:

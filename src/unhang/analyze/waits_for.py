@@ -289,12 +289,6 @@ def setter_of(case: Case, wait: PendingCall) -> tuple[int, PendingCall] | None:
     return late[0] if len(sorts) == 1 and len(found) == len(keys) and len(late) == 1 else None
 
 
-def missing_key(case: Case, wait: PendingCall) -> str:
-    """The first of the awaited keys that no rank has set last."""
-    last = {call.detail for e in case.ranks.values() for call in e.pending if call.kind == "store_set"}
-    return next((key for key in wait.detail.split(",") if key not in last), wait.detail)
-
-
 def _is_at_its_last(case: Case, rank: int, last: PendingCall) -> bool:
     """Whether the rank waits in a call that may belong to the last key that it has set: then the next one is not due yet.
 

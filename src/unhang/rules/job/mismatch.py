@@ -36,9 +36,8 @@ from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import first_exception, found_at_first, is_of_objects
 from unhang.rules.log_lines import MOST_WORDS, found_in, quote, quote_own
 
-_NEEDS_EQUAL = frozenset({"ALLGATHER", "BROADCAST", "REDUCE"})
 # Of these the sizes are the program's own choice; of the others (buckets, shards) they follow from which tensor it is.
-_SIZED_BY_USER = _NEEDS_EQUAL
+_SIZED_BY_USER = frozenset({"ALLGATHER", "BROADCAST", "REDUCE"})
 _TRACED_SIZED_BY_USER = frozenset({"AllGather", "Broadcast", "Reduce"})
 # Nobody completes these before every member has brought its part.
 _TOGETHER = frozenset(
@@ -60,7 +59,7 @@ _SAME_CHARACTERS = 40
 def amounts_disagree(s: Situation) -> Iterator[Found]:
     """The first position with different amounts."""
     for waits in s.watchdogs.positions:
-        known = [x for x in waits if x.rank is not None and x.numel_in is not None and x.op in _NEEDS_EQUAL]
+        known = [x for x in waits if x.rank is not None and x.numel_in is not None and x.op in _SIZED_BY_USER]
         amounts = {x.rank: x.numel_in for x in known if x.rank is not None and x.numel_in is not None}
         op = known[0].op if known else ""
         if len({x.op for x in known}) != 1 or len({*amounts.values()}) < 2:

@@ -169,23 +169,20 @@ def _cycle(s: Situation, cycle: tuple[int, ...]) -> Found:
         _cycle_lines(s, cycle),
         words,
         "cycle",
-        (
-            "same key"
-            if by_key
-            else "receives"
-            if p2p
-            else "no lock"
-            if locked
-            else "queue"
-            if _from_threads(s, cycle)
-            else "order",
-        ),
+        (_fix_of(s, cycle, by_key, p2p, bool(locked)),),
         s.others(culprits),
         w.location_of(path[-1] if path else None),
         w.group_named(awaited.group),
         {"op": awaited.what.split(" ")[0], "seq": awaited.seq},
         "code-divergence" if by_habit or by_past or _is_first_of_its_group(s, by_order, edges) else "",
     )
+
+
+def _fix_of(s: Situation, cycle: tuple[int, ...], by_key: SortedApart | None, p2p: bool, is_locked: bool) -> str:
+    """The name of the first fix of a circle."""
+    if by_key or p2p or is_locked:
+        return "same key" if by_key else "receives" if p2p else "no lock"
+    return "queue" if _from_threads(s, cycle) else "order"
 
 
 def _of_key(by_key: SortedApart) -> Mapping[str, object]:

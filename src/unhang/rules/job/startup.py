@@ -12,7 +12,6 @@ from unhang.analyze.first_errors import errors_of, first_error
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import Case, LogEvent, RankEvidence
-from unhang.model.lazy_pattern import lazy_pattern
 from unhang.read.stack_texts import START as TRACEBACK
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
@@ -175,71 +174,6 @@ def gpu_visibility(s: Situation) -> Iterator[Found]:
     if events:
         confidence = 0.8 if all(e.kind == "device.ipc_failed" for e in events) else 0.95
         yield found_in(s, events, sure_beside(s, confidence), ())
-
-
-_NAMED = ("version.nccl_differs", "version.symbol_missing", "version.cuda_differs")
-_OF_CUDA = lazy_pattern(r"unhandled cuda error|no kernel image|CUDA error|Cuda failure")
-
-
-@rule("version-mismatch")
-def version_mismatch(s: Situation) -> Iterator[Found]:
-    """Lines that name it, else nodes of a failed job that print other versions."""
-    events = s.events.of(*_NAMED, "version.ofi_register") or _lacks_code(s) or _other_versions(s)
-    if events:
-        confidence = sure_beside(s, 0.96 if any(e.kind in (*_NAMED, "version.no_code_for") for e in events) else 0.7)
-        say = "inferred" if all(e.kind == "version.nccl" for e in events) else "named"
-        words = {"what": next(filter(None, map(_unfit, events)), "") or _printed(events)}
-        yield found_in(s, events, confidence, (), words=words, say=say)
-
-
-def _unfit(e: LogEvent) -> str:
-    """What a line says that does not fit."""
-    if e.kind == "version.nccl_differs":
-        first, second = _dotted(e["first"]), _dotted(e["second"])
-        return f"rank {e['first_rank']} runs NCCL {first}, rank {e['second_rank']} NCCL {second}"
-    if e.kind == "version.symbol_missing" and e["symbol"]:
-        return f"a library was built for another version: {e['symbol']} is missing"
-    if e.kind == "version.cuda_differs":
-        return "libraries were built for different versions of CUDA"
-    if e.kind == "version.no_code_for":
-        return f"this build of torch holds no code for the devices (sm_{e['sm']})"
-    if e.kind == "version.ofi_register":
-        return "the OFI plugin of NCCL cannot register memory (-22): plugin, libfabric and NCCL do not fit"
-    return ""
-
-
-def _lacks_code(s: Situation) -> Sequence[LogEvent]:
-    """Torch's warning, if the first that failed is a call of CUDA: what needs no kernel of its own may work."""
-    first = first_exception(s)
-    warned = s.events.of("version.no_code_for")
-    return warned if warned and first is not None and _OF_CUDA.search(first.text) else ()
-
-
-def _printed(events: Sequence[LogEvent]) -> str:
-    versions = ", ".join(sorted({e["version"] for e in events if e["version"]}))
-    if versions:
-        return f"the nodes run different versions of NCCL: {versions}"
-    return "the versions of NCCL, torch or a plugin do not fit together"
-
-
-def _other_versions(s: Situation) -> Sequence[LogEvent]:
-    if not (s.is_hang or s.is_crash):
-        return ()
-    by_host: dict[str, set[str]] = {}
-    events = [e for e in s.events.of("version.nccl") if e.host]
-    for e in events:
-        by_host.setdefault(e.host, set()).add(e["version"])
-    is_consistent = all(len(versions) == 1 for versions in by_host.values())
-    return events if is_consistent and len(set().union(*by_host.values())) > 1 else ()
-
-
-def _dotted(code: str) -> str:
-    """`21805` is 2.18.5; versions before 2.9 count in hundreds."""
-    if not code.isdecimal() or len(code) > 6:
-        return code
-    number = int(code)
-    base = 10_000 if number >= 10_000 else 1_000
-    return f"{number // base}.{number % base // 100}.{number % 100}"
 
 
 _LOST = (

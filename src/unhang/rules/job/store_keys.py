@@ -13,9 +13,9 @@ from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import Condition, around
 from unhang.analyze.streams import Streams, stack_path
 from unhang.analyze.trees import line_text
-from unhang.analyze.waits_for import missing_key, setter_of
+from unhang.analyze.waits_for import setter_of
 from unhang.analyze.ways_out import only_way_past
-from unhang.model import CollectiveCall, EvidenceLine, Fix, Frame, PendingCall
+from unhang.model import Case, CollectiveCall, EvidenceLine, Fix, Frame, PendingCall
 from unhang.rules import wording as w
 from unhang.rules.advice import decided_together, deciding, gate_of
 from unhang.rules.base import Found, rule
@@ -71,7 +71,7 @@ def _passed_over(s: Situation) -> Found | None:
         own = s.waits.edges_of(rank)[0]
         frame, condition = _decided_at(s, last)
         words = {
-            "rank": rank, "key": missing_key(s.case, wait), "times": last.index, "last": last.detail, "line": w.place(frame), "call": own.what,
+            "rank": rank, "key": _missing_key(s.case, wait), "times": last.index, "last": last.detail, "line": w.place(frame), "call": own.what,
             "waiting": w.name_ranks(waiting), "wait": w.verb(waiting, "waits", "wait"),
             "peers": "The others have set theirs." if "," in wait.detail else "No other rank has set such a key.",
             "test": f" It is set only if `{condition.text}`." if condition else "",
@@ -96,6 +96,12 @@ def _passed_over(s: Situation) -> Found | None:
             condition=gate_of(condition) if is_for_all and not way else None,
         )  # fmt: skip
     return None
+
+
+def _missing_key(case: Case, wait: PendingCall) -> str:
+    """The first of the awaited keys that no rank has set last."""
+    last = {call.detail for e in case.ranks.values() for call in e.pending if call.kind == "store_set"}
+    return next((key for key in wait.detail.split(",") if key not in last), wait.detail)
 
 
 def _way_past(last: PendingCall) -> Mapping[str, object] | None:
