@@ -201,10 +201,9 @@ def _completed(event: LogEvent) -> int | None:
 
 def _group_of(event: LogEvent) -> str:
     """The name that all ranks know the group by; the default group where none is told."""
-    guid, desc = event["guid"], event["desc"]
-    if desc == "default_pg" or event["pg_id"] == "0":
+    if event["desc"] == "default_pg" or event["pg_id"] == "0":
         return "0"
-    return guid or (f"#{event['pg_id']}" if event["pg_id"] else "")
+    return event["guid"] or (f"#{event['pg_id']}" if event["pg_id"] else "")
 
 
 def _rank_of(event: LogEvent) -> int | None:
