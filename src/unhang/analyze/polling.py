@@ -10,6 +10,7 @@ from unhang.analyze.bindings import last_name
 from unhang.analyze.source import loop_at, negated, surroundings
 from unhang.analyze.trees import covers, tree_of
 from unhang.analyze.ways_out import is_counted
+from unhang.model import Frame
 
 _MOST_TEXT, _LONGEST_SLEEP_S = 60, 120
 _SAYS = ("sleep", "print", "debug", "info", "warning", "log", "write", "flush")
@@ -118,3 +119,29 @@ def _is_long(call: ast.Call) -> bool:
 def _short(node: ast.AST) -> str:
     text = ast.unparse(node).partition("\n")[0].removeprefix("return ")
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]} ..."
+
+
+def name_by_hash(frame: Frame) -> Frame | None:
+    """Where what a loop waits for gets its name by Python's `hash`: of texts it gives other numbers in each process. Within the file of the loop."""
+    loops, tree = surroundings(frame.file, frame.line).loops, tree_of(frame.file)
+    head = loop_at(frame.file, loops[-1].header) if loops else None
+    if tree is None or not isinstance(head, ast.While) or "exists" not in ast.unparse(head.test):
+        return None
+    todo: list[ast.AST] = [head.test]
+    seen: set[str] = set()
+    while todo:
+        for node in ast.walk(todo.pop()):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "hash":
+                return Frame(frame.file, node.lineno, surroundings(frame.file, node.lineno).function)
+            name = last_name(node.func) if isinstance(node, ast.Call) else node.id if isinstance(node, ast.Name) else ""
+            if name and name not in seen:
+                seen.add(name)
+                todo += [n for n in ast.walk(tree) if _gives(n, name)]
+    return None
+
+
+def _gives(node: ast.AST, name: str) -> bool:
+    """Whether a node binds a name, or is the function of that name."""
+    if isinstance(node, ast.Assign):
+        return any(isinstance(t, ast.Name) and t.id == name for t in node.targets)
+    return isinstance(node, ast.FunctionDef) and node.name == name

@@ -18,6 +18,7 @@ from unhang.analyze.host_waits import (
     unanswered,
     writes_to_child,
 )
+from unhang.analyze.polling import name_by_hash
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import endless_loop
 from unhang.model import Frame, user_frames
@@ -83,6 +84,8 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     if awaits in OF_A_PROCESS and (silent := unanswered([*s.case.launcher_stacks, *children])):
         spot = f"{w.base_name(silent.head.file)}:{silent.way.leaves_at}"
         yield Remedy("answer each", {"spot": spot, "test": silent.way.text, "answer": silent.answer})
+    if named := name_by_hash(frame):
+        yield Remedy("same name", {"spot": w.spot(named), "look": w.spot(frame)})
     if circle := actor_circle(frame):
         words = {"wait": w.spot(circle.wait), "back": w.spot(circle.back), "asked": circle.asked, "actor": circle.actor}
         yield Remedy(

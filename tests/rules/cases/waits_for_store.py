@@ -72,6 +72,26 @@ _PASSED_OVER: dict[str, Any] = {
     "pending": {0: _READY["pending"][0][:1], **{r: [_AWAITED] for r in (1, 2, 3)}},
 }
 
+# Rank 0 waits for a key of each of three ranks, and these for its next one; rank 2 has left its own out.
+_LAST = {1: "up/8/1", 2: "up/7/2", 3: "up/8/3"}
+_OF_EACH: dict[str, Any] = {
+    "hang": "suspected",
+    "stacks": {0: "main:7>~comm", **dict.fromkeys(_LAST, "main:9>~comm")},
+    "pending": {
+        0: [
+            pending("store_set", done=True, index=7, where="main:8", detail="all/7"),
+            pending("store_wait", where="main:7", detail="up/8/1,up/8/2,up/8/3"),
+        ],
+        **{
+            r: [
+                pending("store_set", done=True, index=7, where="main:6", detail=last),
+                pending("store_wait", where="main:9", detail="all/8"),
+            ]
+            for r, last in _LAST.items()
+        },
+    },
+}
+
 CASES = {
     "waits-for-store": (
         Fires(make_case(_WAIT, hang="suspected", stacks=_STACKS, pending=_KEY), (3,), 15),
@@ -126,6 +146,7 @@ CASES = {
         ),
         Fires(make_case({}, **_READY), (0,), 6),
         Fires(make_case(_GONE_ON, **_PASSED_OVER), (0,), 6),
+        Fires(make_case({}, **_OF_EACH), (2,), 6),
         Fires(make_case(_GONE_ON, **{**_PASSED_OVER, "pending": {**_PASSED_OVER["pending"], 0: []}}), (1, 2, 3), 7),
         Fires(
             make_case({0: _GONE_ON[0][1:]}, **_PASSED_OVER), (1, 2, 3), 7

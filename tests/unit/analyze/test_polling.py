@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.polling import polled_for
-from unhang.analyze.set_order import loop_over_set
+from unhang.analyze.polling import name_by_hash, polled_for
+from unhang.analyze.set_order import loop_over_set, loop_sorted_apart
 from unhang.analyze.source import surroundings
-from unhang.analyze.ways_out import end_of_while
+from unhang.analyze.ways_out import end_of_while, only_way_past
 from unhang.model import Frame
 
 
@@ -92,3 +92,54 @@ def test_what_ends_a_while_is_what_is_no_counter(tmp_path: Path, test: str, end:
     path, line = written(tmp_path, f"while {test}:\n    dist.all_reduce(x)  # here\n")
     way = end_of_while(path, surroundings(path, line).loops[0])
     assert (way and way.text) == end
+
+
+_LOOKS = """
+class Cache:
+    def path(self, epoch):
+        key = %s
+        return self.root / f"{key}.pt"
+
+    def read(self, epoch):
+        target = self.path(epoch)
+        while not target.exists():
+            time.sleep(0.5)  # here
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "is_own"), [("hash(self.name) & 0xFFFF", True), ("epoch", False), ("self.hash(1)", False)]
+)
+def test_a_name_that_each_process_makes_for_itself(key: str, is_own: bool, tmp_path: Path) -> None:
+    path, line = written(tmp_path, _LOOKS % key)
+    found = name_by_hash(Frame(path, line, "read"))
+    assert (found.line if found else None) == (4 if is_own else None)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("for t in sorted(tables, key=lambda t: t.rows):\n    t.sync()  # here\n", "lambda t: t.rows"),
+        ("order = sorted(peers, key=size)\nfor p in order:\n    send(p)  # here\n", "size"),
+        ("for t in sorted(tables):\n    t.sync()  # here\n", None),
+        ("order = sorted(a, key=size)\norder = b\nfor p in order:\n    send(p)  # here\n", None),
+    ],
+)
+def test_a_loop_that_goes_by_figures_of_the_rank(text: str, key: str | None, tmp_path: Path) -> None:
+    found = loop_sorted_apart((Frame(*written(tmp_path, text), "main"),))
+    assert (found.key if found else None) == key
+
+
+@pytest.mark.parametrize(
+    ("text", "way"),
+    [
+        ("def f(x):\n    if x < 1:\n        return\n    put(x)  # here\n", "if x < 1"),
+        ("for i in xs:\n    if it > 20 and kl > 1:\n        continue\n    put(i)  # here\n", "if it > 20 and kl > 1"),
+        ("for step in xs:\n    if step > 20:\n        continue\n    put(step)  # here\n", None),
+        ("def f(x):\n    put(x)  # here\n    if x < 1:\n        return\n", None),
+        ("def f(x):\n    if x < 1:\n        return\n    if x > 9:\n        return\n    put(x)  # here\n", None),
+    ],
+)
+def test_the_one_test_that_leads_past_a_line(text: str, way: str | None, tmp_path: Path) -> None:
+    found = only_way_past(Frame(*written(tmp_path, text), "f"))
+    assert (found.text if found else None) == way
