@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 NOT_COMPILED := /(tests|transformers/models|ray/(rllib|data|serve|tune|dashboard|llm|train)|torch/(_inductor|testing/_internal|onnx)|mypyc)/
 COMPILE := $(BIN)/python -m compileall -q -x '$(NOT_COMPILED)'
 # Real jobs mostly wait: more workers than cores.
-WORKERS := -n 10 --dist loadscope --no-loadscope-reorder
+WORKERS := -n 8 --dist loadscope --no-loadscope-reorder
 QUICK := tests/rules tests/logs tests/incidents tests/floors tests/unit/analyze tests/unit/model tests/unit/show
 
 .DEFAULT_GOAL := help
