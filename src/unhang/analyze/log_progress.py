@@ -88,7 +88,7 @@ def preparing_bar(events: Events, limit_s: int) -> LogEvent | None:
     bars = [e for e in before if e.kind == is_bar]
     if not bars or _is_done(bars[-1]) or any(e.kind in ("progress.step", "progress.unbounded") for e in before):
         return None
-    last, names = bars[-1], [e.text.partition("%|")[0].rstrip("0123456789 ") for e in bars]
+    last, names = bars[-1], [bar_name(e) for e in bars]
     counts = [e.number("done") or 0 for e, name in zip(bars, names, strict=True) if name == names[-1]]
     is_alone = all(a <= b for a, b in pairwise(counts))
     ran_s = elapsed_s(last) if last["elapsed"] else None
@@ -118,6 +118,11 @@ def trained_on_after(events: Events, event: LogEvent) -> bool:
     waited = _waited(events)
     after = [e for e in events.of("progress.step", "progress.bar") if e.order > event.order]
     return any(waited is None or e.order < waited for e in after)
+
+
+def bar_name(event: LogEvent) -> str:
+    """What stands before the percentage of a progress bar."""
+    return event.text.partition("%|")[0].rstrip("0123456789 ")
 
 
 def elapsed_s(event: LogEvent) -> int | None:
@@ -341,9 +346,7 @@ def _bars(events: Events) -> list[list[LogEvent]]:
         done = event.number("done")
         if done is None or not event["elapsed"] or elapsed_s(event) is None:
             continue
-        drawn = bars.setdefault(
-            (event.rank, event["total"], event.text.partition("%|")[0].rstrip("0123456789 ")[-60:]), [[]]
-        )
+        drawn = bars.setdefault((event.rank, event["total"], bar_name(event)[-60:]), [[]])
         if drawn[-1] and (drawn[-1][-1].number("done") or 0) > done:
             drawn.append([])
         drawn[-1].append(event)

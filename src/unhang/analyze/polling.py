@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from unhang.analyze.bindings import last_name
-from unhang.analyze.source import loop_at, negated, surroundings
+from unhang.analyze.source import loop_around, negated, surroundings
 from unhang.analyze.trees import covers, tree_of
 from unhang.analyze.ways_out import is_counted
 from unhang.model import Frame
@@ -22,8 +22,7 @@ def polled_for(path: str, line: int) -> str:
 
     A loop that does anything else is one that works; one that only counts will end.
     """
-    loops = surroundings(path, line).loops
-    loop = loop_at(path, loops[-1].header) if loops else None
+    loop = loop_around(path, line)
     if not isinstance(loop, ast.While) or not all(map(_only_looks, _beside(loop.body, line, _asked(loop)))):
         return ""
     calls = (n for n in ast.walk(loop) if isinstance(n, ast.Call) and n.lineno <= line <= (n.end_lineno or n.lineno))
@@ -37,8 +36,7 @@ def polled_for(path: str, line: int) -> str:
 @lru_cache(maxsize=256)
 def polled_by_test(path: str, line: int) -> str:
     """The same of a line that is the test of such a loop: what it calls looks once more."""
-    loops = surroundings(path, line).loops
-    loop = loop_at(path, loops[-1].header) if loops else None
+    loop = loop_around(path, line)
     if not isinstance(loop, ast.While) or not covers(loop.test, line):
         return ""
     sleeps = [n.lineno for n in ast.walk(loop) if isinstance(n, ast.Call) and last_name(n.func) == "sleep"]
@@ -48,8 +46,7 @@ def polled_by_test(path: str, line: int) -> str:
 @lru_cache(maxsize=256)
 def asks_store(path: str, line: int) -> bool:
     """Whether the loop around a line asks a store, itself or in a function of the same file: only a rank can make that true."""
-    loops, tree = surroundings(path, line).loops, tree_of(path)
-    loop = loop_at(path, loops[-1].header) if loops else None
+    loop, tree = loop_around(path, line), tree_of(path)
     if loop is None or tree is None:
         return False
     called = {last_name(n.func) for n in ast.walk(loop) if isinstance(n, ast.Call)}
@@ -123,8 +120,7 @@ def _short(node: ast.AST) -> str:
 
 def name_by_hash(frame: Frame) -> Frame | None:
     """Where what a loop waits for gets its name by Python's `hash`: of texts it gives other numbers in each process. Within the file of the loop."""
-    loops, tree = surroundings(frame.file, frame.line).loops, tree_of(frame.file)
-    head = loop_at(frame.file, loops[-1].header) if loops else None
+    head, tree = loop_around(frame.file, frame.line), tree_of(frame.file)
     if tree is None or not isinstance(head, ast.While) or "exists" not in ast.unparse(head.test):
         return None
     todo: list[ast.AST] = [head.test]

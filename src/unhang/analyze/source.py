@@ -130,10 +130,15 @@ def loop_at(path: str, header: int) -> ast.For | ast.AsyncFor | ast.While | None
     return next((n for n in loops if n.lineno == header), None)
 
 
+def loop_around(path: str, line: int) -> ast.For | ast.AsyncFor | ast.While | None:
+    """The innermost loop around a line in its function."""
+    loops = surroundings(path, line).loops
+    return loop_at(path, loops[-1].header) if loops else None
+
+
 def endless_loop(frame: Frame) -> ast.While | None:
     """The innermost loop around a line in its function, where that is a `while` of which only a test within it leads out: `while True`."""
-    loops = surroundings(frame.file, frame.line).loops
-    node = loop_at(frame.file, loops[-1].header) if loops else None
+    node = loop_around(frame.file, frame.line)
     return node if isinstance(node, ast.While) and isinstance(node.test, ast.Constant) else None
 
 

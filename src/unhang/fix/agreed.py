@@ -177,15 +177,20 @@ def _leave_together(program: Program, line: int, finding: Finding, backend: str)
         raise NoDiff(f"what the test of line {line} does is more than to leave the loop")
     if any(isinstance(n, ast.Continue) and n.lineno < node.lineno for n in ast.walk(loop)):
         raise NoDiff(f"a `continue` before line {line} may lead past the test")
-    parts = [*ast.walk(node.test)]
-    is_of_all = any(isinstance(n, ast.Call) and last_name(n.func) == "all" for n in parts)
-    is_of_all &= not any(isinstance(n, ast.Not) for n in parts)
-    by_all = loop is node or is_of_all
-    text, wanted = (_AGREED, "agreed") if by_all else (ANY_RANK, "any_rank")
+    is_head = loop is node
+    is_done = not is_head and _asks_for_all(node.test)
+    text, wanted = (_AGREED, "agreed") if is_head or is_done else (ANY_RANK, "any_rank")
     name, group = put_helper(program, text, wanted, node, finding, backend)
     program.replace(node.test, f"{name}({program.text(node.test)}{group})")
-    when = "when it is so on all of them" if is_of_all and loop is not node else "as soon as one of them is to leave it"
+    when = "when it is so on all of them" if is_done else "as soon as one of them is to leave it"
     return Said("decide together", f"All ranks leave the loop together, {when}")
+
+
+def _asks_for_all(test: ast.expr) -> bool:
+    """Whether a test holds when all of something is so: `done.all()`."""
+    parts = [*ast.walk(test)]
+    is_of_all = any(isinstance(n, ast.Call) and last_name(n.func) == "all" for n in parts)
+    return is_of_all and not any(isinstance(n, ast.Not) for n in parts)
 
 
 def _loop_of(program: Program, node: ast.AST) -> ast.AST:

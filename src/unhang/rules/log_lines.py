@@ -11,7 +11,7 @@ from typing import Any
 
 from unhang.analyze.failures import is_communication_error
 from unhang.analyze.first_errors import errors_of, ranks_of
-from unhang.analyze.log_progress import elapsed_s
+from unhang.analyze.log_progress import bar_name, elapsed_s
 from unhang.analyze.own_lines import OwnLine
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent, LogLine, RaisedError
@@ -140,7 +140,7 @@ def stood_before(s: Situation, moves: Sequence[LogEvent], end: LogEvent) -> bool
     if moves[-1].time_ns is not None and first is not None:
         return seconds_between(moves[-1], end) > max(_LEAST_QUIET_S, _MOST_OF * seconds_between(first, end))
     bars = [e for e in moves if e["elapsed"]]
-    ran = {e.text.partition("%|")[0].rstrip("0123456789 "): elapsed_s(e) or 0 for e in bars}
+    ran = {bar_name(e): elapsed_s(e) or 0 for e in bars}
     return bool(bars) and bars[-1].order == moves[-1].order and sum(ran.values()) < _LEAST_LIMIT_S
 
 

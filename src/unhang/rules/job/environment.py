@@ -155,6 +155,7 @@ def _version_of(error: SeenError) -> str:
 
 
 _NAMED = ("version.nccl_differs", "version.symbol_missing", "version.cuda_differs")
+_SURE = (*_NAMED, "version.no_code_for")
 _OF_CUDA = lazy_pattern(r"unhandled cuda error|no kernel image|CUDA error|Cuda failure")
 
 
@@ -163,7 +164,7 @@ def version_mismatch(s: Situation) -> Iterator[Found]:
     """Lines that name it, else nodes of a failed job that print other versions."""
     events = s.events.of(*_NAMED, "version.ofi_register") or _lacks_code(s) or _other_versions(s)
     if events:
-        confidence = sure_beside(s, 0.96 if any(e.kind in (*_NAMED, "version.no_code_for") for e in events) else 0.7)
+        confidence = sure_beside(s, 0.96 if any(e.kind in _SURE for e in events) else 0.7)
         say = "inferred" if all(e.kind == "version.nccl" for e in events) else "named"
         words = {"what": next(filter(None, map(_unfit, events)), "") or _printed(events)}
         yield found_in(s, events, confidence, (), words=words, say=say)

@@ -81,19 +81,16 @@ def _passed_over(s: Situation) -> Found | None:
             EvidenceLine(f"rank {rank} last set", repr(last.detail), frame.line if frame else None),
             *w.stack_lines(s.case.ranks.get(edge.waiter), 3),
         )
-        is_for_all = condition is not None and not _is_by_rank(
-            s, last
-        )  # ranks decide together only where all of them come
         way = _way_past(last)
         words |= way or {}
-        fixes: tuple[str | Fix, ...] = (
-            ("always at",) if way else ("always",)
-        )  # who leaves it out with others is still waited for
-        if condition and is_for_all and not way:
-            fixes = (*fixes, decided_together(frame, condition))
+        # Ranks decide together only where all of them come; who leaves it out with others is still waited for.
+        together = condition if not way and not _is_by_rank(s, last) else None
+        fixes: tuple[str | Fix, ...] = ("always at" if way else "always",)
+        if together is not None:
+            fixes = (*fixes, decided_together(frame, together))
         return Found(
             0.88, (rank,), evidence, words, "passed_over", fixes, s.others((rank,)), w.location_of(frame),
-            condition=gate_of(condition) if is_for_all and not way else None,
+            condition=gate_of(together),
         )  # fmt: skip
     return None
 
