@@ -71,7 +71,7 @@ def test_all_goes_on_and_a_run_over_the_limit_is_ended(folder: Path) -> None:
     started = time.monotonic()
     told: list[str] = []
     command_line = [sys.executable, "program.py", "{n}"]
-    table = reduce(command_line, options_of(None, ["n=1,2"]), Limits(2.0), is_all=True, log=told.append)
+    table = reduce(command_line, options_of(None, ["n=1,2"]), Limits(8.0), is_all=True, log=told.append)
     assert [row.result for row in table.rows] == ["over the limit", "passed"]
     assert table.failed is table.rows[0]
     assert table.rows[0].exit_code is None
