@@ -231,11 +231,11 @@ def still_starting(s: Situation, events: Iterable[LogEvent], *over: str) -> list
 def numbered_twice(s: Situation) -> list[LogEvent]:
     """What the processes of a start said of themselves, where ranks came twice that others never took, and nothing went on."""
     events = still_starting(s, s.events.of("launchers.member"), "elastic.restarting", "work.")
-    ranks, worlds = [e.rank for e in events], {e.number("world_size") for e in events}
-    world = worlds.pop() if len(worlds) == 1 else None
-    if world is None or world < 2 or not len(set(ranks)) < min(len(ranks), world):
+    ranks, worlds = [e.rank for e in events], {e.number("world_size") or len(s.case.world) for e in events}
+    world = worlds.pop() if len(worlds) == 1 else 0
+    if world < 2 or not len(set(ranks)) < min(len(ranks), world):
         return []
-    return events if s.is_hang or s.is_crash else []
+    return [] if s.has_ended_well else events
 
 
 def started_bare(s: Situation) -> list[LogEvent]:

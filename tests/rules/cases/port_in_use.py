@@ -20,12 +20,25 @@ _OWN_STORE = """Traceback (most recent call last):
     store = TCPStore(master_addr, master_port, world_size, start_daemon, timeout)
 RuntimeError: Address already in use"""
 
+_CALL = "+ python -m torch.distributed.run --nproc_per_node 2 --nnodes 4 --node_rank {} --master_port 12653 train.py"
+
+_CALLS = "\n".join(_CALL.format(n) for n in (0, 0, 1, 1))
+
+_EACH_ITS_OWN = "\n".join(["+ torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint a:29400 train.py"] * 2)
+
+_TWICE = "\n".join(f"initializing ddp: GLOBAL_RANK: {n}, MEMBER: {n + 1}/4" for n in (0, 0, 1, 1))
+
+_REFUSED = "RuntimeError: The server socket has failed to listen ... port: 12653 ... EADDRINUSE"
+
 CASES = {
     "port-in-use": (
         Fires(make_case({}, errors={0: _ERROR}, hang=None, exit_code=1), (0,), 3),
         Fires(log_case("RuntimeError: The server socket has failed to listen ... port: 29500 ... EADDRINUSE"), ()),
         Fires(log_case(f"Start training ...\n{_BIND}\n{_LISTEN}"), ()),
         Fires(log_case(_OWN_STORE), (0,)),
+        Fires(log_case(f"{_CALLS}\n{_REFUSED}"), (), cause="launcher-misuse"),
+        Fires(log_case(f"{_EACH_ITS_OWN}\n{_REFUSED}"), (), cause="port-in-use"),
+        Fires(log_case(f"{_CALL}\nepoch 1 step 10 loss 2.31\n{_CALL}\n{_REFUSED}"), (), cause="port-in-use"),
         Quiet(
             make_case({}, errors={0: "ConnectionRefusedError: [Errno 111]@main:3"}, hang=None, exit_code=1),
             "nobody listens there: another cause",
@@ -44,5 +57,6 @@ CASES = {
             log_case(f"{_BIND}\nepoch 1 step 10 loss 2.31"),
             "the other address family was free",
         ),
+        Quiet(log_case(f"{_TWICE}\n{_REFUSED}"), "ranks were started twice: launcher-misuse says so"),
     ),
 }

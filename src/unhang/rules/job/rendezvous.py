@@ -315,7 +315,7 @@ def launcher_misuse(s: Situation) -> Iterator[Found]:
     events = still_starting(s, named)
     if not events:
         if doubled := numbered_twice(s):
-            words = {"what": "several processes claim the same rank", **_doubled_and_missing(doubled)}
+            words = {"what": "several processes claim the same rank", **_doubled_and_missing(s, doubled)}
             yield found_in(s, doubled[:_MOST_LAST_LINES], 0.88, (), words=words, say="doubled", fixes=("launcher",))
         elif bare := started_bare(s):
             words = {"world": bare[-1]["world_size"]}
@@ -346,8 +346,8 @@ def launcher_misuse(s: Situation) -> Iterator[Found]:
     yield found_in(s, events, confidence, culprits, words=words, say=say, fixes=fixes, location=where)
 
 
-def _doubled_and_missing(events: Sequence[LogEvent]) -> dict[str, object]:
-    ranks, world = [e.rank for e in events if e.rank is not None], events[0].number("world_size") or 0
+def _doubled_and_missing(s: Situation, events: Sequence[LogEvent]) -> dict[str, object]:
+    ranks, world = [e.rank for e in events if e.rank is not None], events[0].number("world_size") or len(s.case.world)
     twice, never = sorted({r for r in ranks if ranks.count(r) > 1}), sorted(set(range(world)) - set(ranks))
     return {"twice": w.name_ranks(twice), "never": w.name_ranks(never), "world": world}
 

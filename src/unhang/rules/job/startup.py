@@ -21,6 +21,7 @@ from unhang.rules.log_lines import (
     BESIDE_ANOTHER_ERROR,
     found_in,
     has_other_error,
+    numbered_twice,
     ranks_in,
     still_starting,
     sure_beside,
@@ -42,16 +43,43 @@ def port_in_use(s: Situation) -> Iterator[Found]:
         warned = still_starting(s, s.events.of(*_PORT_WARNINGS), *_LISTENING)
         events = [e for e in warned if joined <= e.order]
         confidence = 0.9 if any(e.kind == "store.listen_failed" for e in events) else 0.75
-    if events:
+    if numbered_twice(s):
+        return  # launcher-misuse says so
+    if events and len(called := _called_again(s, events[0])) > 1:
+        words = {"times": len(called)}
+        yield found_in(s, [*called[:3], *events], 0.9, (), words=words, say="twice", cause="launcher-misuse", fixes=("once",))
+    elif events:
         port = _port(events)
         words = {"port": f" {port}" if port else "", "number": port or "29500"}
         frame = next((frame_of(f) for f in s.failures if PORT_TAKEN.search(text_of(f))), None)
-        found = found_in(s, events, sure_beside(s, confidence), words=words, location=w.location_of(frame))
+        found = found_in(s, events, sure_beside(s, confidence), words=words, fixes=("who", "free"), location=w.location_of(frame))
         yield (
             found
             if found.culprits or not _is_in_rendezvous(s)
             else replace(found, culprits=(0,), victims=s.others((0,)))
         )
+
+
+_AT_A_PROMPT = re.compile(r"^(?:\([\w.-]+\) ?)?(?:\[?[\w.-]+@[\w.-]+[: ][^$#]{0,80})?[$#>] ")
+_NODES = re.compile(r"--nnodes[= ](\d+)(?![\d:])")
+
+
+def _called_again(s: Situation, refusal: LogEvent) -> list[LogEvent]:
+    """The calls of one launcher with the same arguments before the port was refused, where they are more than the nodes and nothing ended between them."""
+    calls = [e for e in s.events.of("launchers.command") if e.order < refusal.order and not _AT_A_PROMPT.match(e.text)]
+    again = Counter(e["command"] for e in calls).most_common(1)
+    same = [e for e in calls if again and e["command"] == again[0][0]]
+    if not same:
+        return []
+    nodes = 1 if "--node_rank" in same[0].text or "--node-rank" in same[0].text else _nodes_of(same[0])
+    between = (e for e in s.events if same[0].order < e.order < same[-1].order)
+    return same if nodes and len(same) > nodes and not any(e.says or e.is_progress for e in between) else []
+
+
+def _nodes_of(call: LogEvent) -> int:
+    """How many nodes a launcher is called for: one where nothing says so, 0 where it may be several."""
+    told = _NODES.search(call.text)
+    return int(told[1]) if told else 0 if "nnodes" in call.text or "rdzv" in call.text else 1
 
 
 def _is_in_rendezvous(s: Situation) -> bool:
