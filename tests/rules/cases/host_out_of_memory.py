@@ -27,6 +27,12 @@ _STARTED = """\
 [1204417.338120] Out of memory: Killed process 51871 (python) total-vm:81422716kB, anon-rss:24218804kB, file-rss:69120kB
 """
 
+
+def _used(*gigabytes: int) -> str:
+    said = [f"epoch 0 step {n} loss 1.{n} rank 0 RSS MEM USE: {x}.51G" for n, x in enumerate(gigabytes)]
+    return "\n".join([*said, "run.sh: line 16: 218 Killed                  python train.py"])
+
+
 CASES = {
     "host-out-of-memory": (
         Fires(log_case(_STARTED), (1,)),
@@ -52,6 +58,8 @@ CASES = {
         Quiet(
             log_case(_LOADING.replace("Loading checkpoint shards", "Epoch 3")), "a SIGKILL in the middle of training"
         ),
+        Fires(log_case(_used(5, 46, 105, 161)), (0,)),
+        Quiet(log_case(_used(5, 46, 44, 45)), "the memory in use stayed as it was"),
         Quiet(log_case("torch.OutOfMemoryError: CUDA out of memory."), "the memory of the device"),
     ),
 }

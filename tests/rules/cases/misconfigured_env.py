@@ -21,6 +21,11 @@ _UNEQUAL = (
     "node-1:57:57 [0] NCCL INFO NCCL_PROTO set by environment to Simple\n"
 )
 
+_SHORT = (
+    "[rank3]:[E502 21:41:39.537217348 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)={limit}) ran for 90 milliseconds before timing out.\n"
+)
+
 CASES = {
     "misconfigured-env": (
         Fires(log_case(_IB), ()),
@@ -80,5 +85,7 @@ CASES = {
             ),
             "an old name still works",
         ),
+        Fires(log_case(_SHORT.format(limit=1)), ()),
+        Quiet(log_case(_SHORT.format(limit=5000)), "a limit of some seconds is one that somebody may want"),
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -87,10 +88,13 @@ def _errors_in_order(
     return [(rank, replace(error, time_ns=t)) for t, rank, error in sorted(timed, key=lambda item: item[0])]
 
 
+_AT_SHUTDOWN = re.compile(r"(?:at|after) interpreter shutdown")
+
+
 def _left_well(error: RaisedError) -> bool:
-    """Whether it is `sys.exit(0)`, or was raised on the way out after it."""
+    """Whether it is `sys.exit(0)`, or was raised on the way out after it, or by a thread that found the interpreter gone."""
     first = (*error.before, error)[0]
-    return first.type == "SystemExit" and first.message.strip() in ("", "0")
+    return bool(_AT_SHUTDOWN.search(first.message)) or first.type == "SystemExit" and first.message.strip() in ("", "0")
 
 
 def reported_world(events: Sequence[LogEvent]) -> int | None:

@@ -36,6 +36,7 @@ MUST_AGREE = frozenset(
         "NCCL_MAX_P2P_NCHANNELS", "NCCL_CHUNK_SIZE",
     }
 )  # fmt: skip
+_LEAST_LIMIT_MS = 1000  # the first collective alone takes longer, as it connects the ranks
 # Of each kind of line that decides: how sure it is, and its fixes.
 _DECIDING = {
     "refused": (0.96, ("accepted",)),
@@ -71,6 +72,11 @@ def misconfigured_env(s: Situation) -> Iterator[Found]:
     if named := named_interface(s):
         words = {"name": named[0]["name"], "value": named[0]["value"].strip().rstrip(".")}
         yield found_in(s, named, 0.95, (), words=words, say="no_interface", fixes=("right-name",))
+        return
+    limits = {x.limit_ms for x in s.watchdogs.timed_out}
+    if limits and all(limit is not None and 0 <= limit < _LEAST_LIMIT_MS for limit in limits):
+        events = [e for x in s.watchdogs.timed_out for e in x.events]
+        yield found_in(s, events, 0.9, (), words={"limit": max(filter(None, limits), default=0)}, say="limit", fixes=("limit",))
         return
     differ = s.events.of("environment.sizes_differ")
     if differ and not s.events.has("fingerprint.mismatch", "fingerprint.nccl"):

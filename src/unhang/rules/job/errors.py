@@ -59,6 +59,8 @@ _LOADS = re.compile(
     r"(?i)\b(?:(?:re|pre|down)?load|read|cach|prepar|preprocess|tokeni[sz]|packing|map\b|generating \w+ split)"
 )
 _KILLED = (-9, 137)
+_UNITS = {"M": 1e-3, "G": 1.0, "T": 1e3}
+_FEWEST_SAID, _TIMES_AS_MUCH = 4, 3.0  # values of the memory in use
 # Families whose lines say that something failed, but not what; all others name a cause that has a rule of its own.
 _GENERIC = (
     "python.",
@@ -200,6 +202,8 @@ def host_out_of_memory(s: Situation) -> Found | None:
     first = first_exception(s)
     if first is not None and GPU_OOM.search(first.text):
         return None
+    if grown := _grown_until_killed(s):
+        return _killed(s, grown, 0.85, "grown")
     sure = s.events.of("oom.kernel", "oom.slurm", "oom.pod", "oom.ray")
     if sure:
         return _killed(s, sure, 0.95, "sure")
@@ -217,16 +221,27 @@ def _killed(s: Situation, events: Sequence[LogEvent], confidence: float, say: st
     return found_in(s, events, confidence, ranks, words={"who": name_or(ranks, "a process")}, say=say)
 
 
+def _grown_until_killed(s: Situation) -> tuple[LogEvent, ...]:
+    """What a process said of the host's memory that it used, where that only grew, to a multiple, until somebody was killed."""
+    death = next((e for e in s.events.of("ending.") if _is_kill(e)), None)
+    told = [e for e in s.events.of("oom.host_use") if death is not None and e.order < death.order]
+    for rank in dict.fromkeys(e.rank for e in told):
+        said = [e for e in told if e.rank == rank]
+        used = [float(e["amount"]) * _UNITS[e["unit"]] for e in said]
+        grows = len(used) >= _FEWEST_SAID and used == sorted(used) and used[-1] >= _TIMES_AS_MUCH * used[0]
+        if grows and death is not None:
+            return (said[0], *said[-2:], death)
+    return ()
+
+
+def _is_kill(e: LogEvent) -> bool:
+    is_told = e["code"] in ("-9", "137") or e["signal"] in ("SIGKILL", "9")
+    return is_told or e.kind == "ending.killed" or e["what"] == "Killed"
+
+
 def _killed_while_loading(s: Situation) -> tuple[LogEvent, ...]:
     """A death by SIGKILL before any step, or after a line on loading or preparing data, with no word of another reason."""
-    deaths = [
-        e
-        for e in s.events.of("ending.", "elastic.worker_failed")
-        if e["code"] in ("-9", "137")
-        or e["signal"] in ("SIGKILL", "9")
-        or e.kind == "ending.killed"
-        or e["what"] == "Killed"
-    ]
+    deaths = [e for e in s.events.of("ending.", "elastic.worker_failed") if _is_kill(e)]
     others = [e for e in s.events.of("ending.lightning_child") if e["code"] not in ("-9", "137")]
     if not deaths or others or s.events.has("watchdog.", "shm.", "cuda."):
         return ()
@@ -367,20 +382,11 @@ def unused_parameters(s: Situation) -> Found | None:
     frame = first.frame if first else None
     names = first.error.parameters if first and first.error.parameters else tuple(_names(lines))
     who = name_or(ranks, "a rank")
-    words = {
-        "who": who,
-        "names": f": {', '.join(names[:6])}" if names else "",
-        "at": w.at(frame),
-    }
+    words = {"who": who, "names": f": {', '.join(names[:6])}" if names else "", "at": w.at(frame)}
     message = first.error.message if first else lines[0].text
-    return Found(
-        0.96,
-        ranks,
-        (EvidenceLine(f"{who} exception", message[:400]), *quote(e for e in lines if e.source.line is not None)),
-        words,
-        victims=s.others(ranks) if ranks else (),
-        location=w.location_of(frame),
-    )
+    evidence = (EvidenceLine(f"{who} exception", message[:400]), *quote(e for e in lines if e.source.line is not None))
+    victims = s.others(ranks) if ranks else ()
+    return Found(0.96, ranks, evidence, words, victims=victims, location=w.location_of(frame))
 
 
 def _names(lines: Sequence[LogEvent]) -> Iterable[str]:
