@@ -24,6 +24,7 @@ _NATIVE = lazy_pattern(
 _COMMUNICATES = lazy_pattern(
     r"distributed_c10d|torch/distributed/(?!elastic|checkpoint|run|launch)|deepspeed/comm|horovod|accelerate/(?:state|utils/operations)"
 )
+_ZERO_GATHERS = "fetch_sub_module"  # of stage 3: parameters for the next module
 _BACKWARD = frozenset({"_engine_run_backward", "run_backward"})
 _LOADER = lazy_pattern(
     r"torch/utils/data/|torchdata/|webdataset/|/data/iterators|data_?loader|litdata|streaming/base|ffcv/loader"
@@ -179,6 +180,8 @@ def _kind(frames: Sequence[Frame]) -> tuple[str, str]:
             return "collective", native[1] or native[0]
         if name in _BACKWARD:
             return "collective", "backward"
+        if name == _ZERO_GATHERS and "deepspeed/runtime/zero/" in f.file:
+            return "collective", "the gathering of parameters"
     if any(_IDLE.search(f"{f.file} {f.function}") for f in top):
         return "idle", ""
     return ("lock" if names[:1] and set(names[:3]) & _WAITS else "user"), ""

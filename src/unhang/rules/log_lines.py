@@ -238,6 +238,15 @@ def numbered_twice(s: Situation) -> list[LogEvent]:
     return [] if s.has_ended_well else events
 
 
+def beyond_their_world(s: Situation) -> list[LogEvent]:
+    """The command that sets the size of the world, and the processes that came with ranks above it, where the job failed."""
+    said, events = list(s.events.of("launchers.world_set")), list(s.events.of("launchers.member"))
+    sizes = {e.number("set_size") for e in said}
+    size = sizes.pop() if len(sizes) == 1 else None
+    above = [e for e in events if size is not None and e.rank is not None and e.rank >= size]
+    return [said[0], *above] if above and s.is_crash else []
+
+
 def started_bare(s: Situation) -> list[LogEvent]:
     """The lines that show a batch script which starts one process itself, where Slurm was to start all of them: no more ranks came."""
     started, members = s.events.of("launchers.started"), s.events.of("launchers.member")

@@ -28,8 +28,17 @@ initializing ddp: GLOBAL_RANK: 0, MEMBER: 1/8
 slurmstepd: error: *** JOB 47 ON n1 CANCELLED AT 2021-08-04T09:22:21 DUE TO TIME LIMIT ***
 """
 
+_BEYOND = """\
++ srun python -u train.py --distributed-world-size 2
+Initializing host node-0 as rank 0, main is node-0
+Initializing host node-0 as rank 1, main is node-0
+Initializing host node-0 as rank 2, main is node-0
+RuntimeError: NCCL error in: NCCLUtils.hpp:82, invalid argument, NCCL version 2.4.8
+"""
+
 CASES = {
     "launcher-misuse": (
+        Fires(log_case(_BEYOND), ()),
         Fires(log_case(f"-- Process 1 terminated with the following error:\n{_BARRIER.format(2, 4)}"), (2,)),
         Fires(log_case("KeyError: 'LOCAL_RANK'"), ()),
         Fires(log_case(f"usage: train.py [-h] [--local_rank LOCAL_RANK]\n{_ARGUMENT}"), ()),

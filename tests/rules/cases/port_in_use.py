@@ -20,7 +20,7 @@ _OWN_STORE = """Traceback (most recent call last):
     store = TCPStore(master_addr, master_port, world_size, start_daemon, timeout)
 RuntimeError: Address already in use"""
 
-_CALL = "+ python -m torch.distributed.run --nproc_per_node 2 --nnodes 4 --node_rank {} --master_port 12653 train.py"
+_CALL = "node-a: + python -m torch.distributed.run --nproc_per_node 2 --nnodes 4 --node_rank {} --master_port 12653 train.py"
 
 _CALLS = "\n".join(_CALL.format(n) for n in (0, 0, 1, 1))
 

@@ -22,9 +22,19 @@ _LOST = "RuntimeError: Connection closed by peer [127.0.0.1]:29345@main:9"
 
 _MORE = ["all_reduce[4]@main:9", "barrier@main:11"]
 
+_LEFT = """\
+[2022-01-30 18:41:11,311] [INFO] [launch.py:102:main] dist_world_size=2
+[2022-01-30 18:42:22,779] [INFO] [launch.py:210:main] Process 211840 exits successfully.
+[2022-01-30 19:35:02,117] [INFO] [launch.py:178:sigkill_handler] Killing subprocess 211840
+[2022-01-30 19:35:02,118] [INFO] [launch.py:178:sigkill_handler] Killing subprocess 211841
+"""
+
+_BOTH = _LEFT.replace("211840 exits successfully.", "211840 exits successfully.\nProcess 211841 exits successfully.")
+
 CASES = {
     "rank-exited-early": (
         Fires(log_case(_LOG), (0,), 20),
+        Fires(log_case(_LEFT), (0,)),
         Quiet(log_case(_LOG + "process 0 terminated with signal SIGSEGV"), "the peer crashed"),
         Quiet(
             log_case(_LOG.replace("in recv", "in barrier").replace("recv(", "barrier(")),
@@ -90,5 +100,6 @@ CASES = {
             ),
             "all ended, one after the other",
         ),
+        Quiet(log_case(_BOTH), "the launcher was stopped while all were at their ends"),
     ),
 }

@@ -41,8 +41,22 @@ Thread 412 (idle): "MainThread"
 # A job whose torch keeps no record of gloo's calls: the stacks of the watcher are all that there is.
 _EVALUATES, _WAITS = "main:4>evaluate:2>~comm", "main:6>~barrier"
 
+_TIMER = """\
+[INFO] [launch.py:102:main] dist_world_size=2
+Timeout (0:02:00)!
+Thread 0x00007f6c2b1a7740 (most recent call first):
+  File "/venv/site-packages/torch/distributed/distributed_c10d.py", line 3081 in all_gather_object
+  File "/work/rollout.py", line 212 in collect
+Timeout (0:02:00)!
+Thread 0x00007f3273c51740 (most recent call first):
+  File "/venv/site-packages/deepspeed/runtime/zero/partition_parameters.py", line 175 in wait
+  File "/venv/site-packages/deepspeed/runtime/zero/partitioned_param_coordinator.py", line 320 in fetch_sub_module
+  File "/work/rollout.py", line 255 in main
+"""
+
 CASES = {
     "stacks-disagree": (
+        Fires(log_case(_TIMER), ()),
         Fires(log_case(_APART), (0,)),
         Fires(log_case(_RETURNED), (0,)),
         Quiet(log_case(_RETURNED[_RETURNED.index("$ py-spy dump --pid 411") :]), "all wait for their next task"),

@@ -295,6 +295,8 @@ def end_of(events: Sequence[LogEvent], troubles: Iterable[int], log: Sequence[Lo
     marks_found = [
         e for e in events if e.order >= final and e.order > last and (e.kind == _OF_WORKERS or e.kind in _OF_TRAINING)
     ]
+    if killed_at_work(events):
+        return None
     if last < 0:
         marks_found += [e for e in events if e.order >= final and e.kind == _OF_A_PROCESS]
     steps = {e.order for e in events if e.is_progress}
@@ -305,6 +307,12 @@ def end_of(events: Sequence[LogEvent], troubles: Iterable[int], log: Sequence[Lo
     if word is not None and word[0] > last and not any(order > word[0] for order in steps):
         return End(0, word[1])
     return End(0, marks[-1].text.strip()[:200]) if marks else None
+
+
+def killed_at_work(events: Sequence[LogEvent]) -> list[LogEvent]:
+    """What a launcher says of the processes that it had to kill, where others of its own had come to their end."""
+    left = {e["left"] for e in events if e.kind == _OF_WORKERS and e["left"]}
+    return [e for e in events if left and e.kind == "ending.killing" and e["pid"] not in left]
 
 
 _ENDED_WAIT = "watchdog.timeout"

@@ -18,6 +18,8 @@ from unhang.read.stack_texts import FaultDump, is_faulthandler, is_header, parse
 MAX_STACKS = 4096
 _FAULT_NAMES = {"Current thread": "MainThread", "Stack": "MainThread", "Thread": "of faulthandler"}
 _FATAL = "Fatal Python error: "
+# By `faulthandler.dump_traceback_later`: the program itself found that it took too long.
+_TIMER = re.compile(r"^Timeout \(\d{1,4}:\d\d:\d\d(?:\.\d+)?\)!$")
 BY_WATCHDOG = "Aborted"  # so it ends a process whose collective timed out
 _BY_OTHERS = ("", BY_WATCHDOG, "Terminated")
 _STILL_PRINTED = 2
@@ -58,7 +60,7 @@ class PastedStack:
 
     `label`: the heading, empty where there is none. `ranks`: those that it names; () where it names none. `order`: the place
     of `line` among all. `is_printed`: the process itself wrote it, by faulthandler; `fatal`: at this error of Python.
-    `is_call`: it is that of a call whose limit ran out, as it was issued.
+    `is_call`: it is that of a call whose limit ran out, as it was issued. `by_timer`: a timer of the program printed it.
     """
 
     label: str
@@ -69,6 +71,7 @@ class PastedStack:
     is_printed: bool = False
     fatal: str = ""
     is_call: bool = False
+    by_timer: bool = False
 
 
 @dataclass
@@ -78,6 +81,7 @@ class _Open:
     fatal: str = ""
     is_printed: bool = False
     is_call: bool = False
+    by_timer: bool = False
     is_spy: bool = False  # its threads have a line each
     threads: list[tuple[str, list[Frame], LogLine, int]] = field(default_factory=list)
 
@@ -92,7 +96,7 @@ def pasted_stacks(lines: Sequence[LogLine]) -> tuple[PastedStack, ...]:
         if who is None and of_collective is not None and _COLLECTIVE_FRAME.match(text):
             who = of_collective
         current = opened.setdefault(who, _Open())
-        if heading := _heading(line) or _fatal(line):
+        if heading := _heading(line) or _fatal(line) or _timer(line):
             _finish(current, found)
             opened[who] = heading
             of_collective = line.rank if text.rstrip().endswith(_OF_COLLECTIVE) else None
@@ -129,7 +133,7 @@ def of_the_wait(
     """The stacks that tell where a rank waits.
 
     What a person pasted does. A stack that the process printed, as a healthy one does that dumps itself every few minutes,
-    does where the job hung, if it is the rank's last and nothing moved after it; or if it is all that there is.
+    does where the job hung or its own timer printed it, if it is the rank's last and nothing moved after it; or if it is all that there is.
     """
     last = {(s.line.source.path, s.ranks) if s.is_printed and s.ranks else s.order: s for s in stacks}
     moves, alone = [e for e in events if e.is_progress], _alone(stacks, lines)
@@ -138,7 +142,7 @@ def of_the_wait(
         for stack in last.values()
         if not stack.is_printed
         or (stack in alone and not moves and not stack.fatal)
-        or (is_hang and stack.fatal in _BY_OTHERS and not went_on(moves, stack.order, stack.line.source.path))
+        or ((is_hang or stack.by_timer) and stack.fatal in _BY_OTHERS and not went_on(moves, stack.order, stack.line.source.path))
     ]
 
 
@@ -161,6 +165,13 @@ def _fatal(line: LogLine) -> _Open | None:
         return None
     ranks = () if line.rank is None else (line.rank,)
     return _Open(f"rank {line.rank}" if ranks else "", ranks, line.text.removeprefix(_FATAL).strip())
+
+
+def _timer(line: LogLine) -> _Open | None:
+    if not _TIMER.match(line.text.strip()):
+        return None
+    ranks = () if line.rank is None else (line.rank,)
+    return _Open(f"rank {line.rank}" if ranks else "", ranks, by_timer=True)
 
 
 def _heading(line: LogLine) -> _Open | None:
@@ -223,7 +234,7 @@ def _finish(current: _Open, found: list[PastedStack]) -> None:
     if any(f.file.endswith(_SERVES[0]) and f.function == _SERVES[1] for f in chosen[1]):
         chosen = max(threads, key=lambda t: len(t[1]))
     _, frames, line, order = chosen
-    where = (line, order, current.is_printed, current.fatal, current.is_call)
+    where = (line, order, current.is_printed, current.fatal, current.is_call, current.by_timer)
     found.append(PastedStack(current.label, current.ranks, tuple(frames), *where))
 
 

@@ -202,7 +202,7 @@ def _came_from_outside(s: Situation) -> Sequence[LogEvent]:
         return ()
     events = s.events.of(*_SIGNALS, "ending.cancelled", "ending.preempted")
     found = [e for e in events if e["signal"] not in ("2", "SIGINT")]
-    if not found or any(e.says == "hang" for e in s.events):
+    if not found or any(e.says == "hang" for e in s.events) or any(d.kind == "collective" for d in doings_of(s)):
         return ()
     first = found[0].order
     if any(e.order < first and e.says for e in s.events.of(*_FAILED)):

@@ -25,16 +25,19 @@ from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import around
 from unhang.model import EvidenceLine, Fix, PendingCall, RankEvidence, WaitEdge, user_frames
+from unhang.read.logs.attempts import killed_at_work
 from unhang.rules import wording as w
 from unhang.rules.advice import decided_together, deciding, gate_of, said_plainly
 from unhang.rules.base import Found, rule
 from unhang.rules.failure import found_at_failures, left_before, name_or
 from unhang.rules.framework_advice import of_stop
+from unhang.rules.log_lines import found_in
 
 _CLOSED = re.compile(r"Connection closed by peer|Connection reset by peer|Socket closed")
 _TRANSFERS = ("recv", "send", "irecv", "isend", "recv_object_list", "send_object_list", "batch_isend_irecv")
 _PEER = re.compile(r"\b(?:i?recv|i?send)\([^,()]+,\s*(?:(?:src|dst|source|dest)\s*=\s*)?(?P<peer>\d{1,6})\b")
 # What says that a process failed, or that the job was ended: then a closed connection is its echo.
+_LONG_NS = 60 * 1_000_000_000
 _ENDS = ("ending.", "elastic.", "oom.", "cuda.", "python.fatal", "loader.", "watchdog.")
 
 
@@ -42,7 +45,7 @@ _ENDS = ("ending.", "elastic.", "oom.", "cuda.", "python.fatal", "loader.", "wat
 def rank_exited_early(s: Situation) -> Found | None:
     """The first rank that left, if anyone needed it."""
     if is_log_only(s):
-        return _closed_its_connection(s)
+        return _closed_its_connection(s) or _killed_behind_it(s)
     if (early := destroyed_before(s)) is not None:
         return _destroyed(s, *early)
     leaver = next((e for e in early_leavers(s.case) if _was_needed(s, e)), None)
@@ -103,6 +106,23 @@ def _closed_its_connection(s: Situation) -> Found | None:
         victims=tuple(sorted({e.rank for e in lost if e.rank is not None})),
         location=w.location_of(next(iter(user_frames(lost[0].frames)), None)),
     )
+
+
+def _killed_behind_it(s: Situation) -> Found | None:
+    """Processes that ended well, and others that the launcher had to kill long after: nothing failed, and no step was told between."""
+    at_work = killed_at_work(s.events)
+    left = [e for e in s.events.of("ending.succeeded") if e["left"]]
+    if not at_work or s.failures or s.case.loose_errors or any(e.says for e in s.events):
+        return None
+    last, killed = left[-1], at_work[0]
+    is_long = None not in (last.time_ns, killed.time_ns) and (killed.time_ns or 0) - (last.time_ns or 0) >= _LONG_NS
+    if not is_long or any(e.is_progress and e.order > last.order for e in s.events):
+        return None
+    pids = sorted({e["left"] for e in left} | {e["pid"] for e in at_work}, key=int)  # started in the order of their ranks
+    is_all = len(pids) == s.case.job.world_size
+    ranks = tuple(i for i, pid in enumerate(pids) if is_all and any(e["left"] == pid for e in left))
+    words = {"who": name_or(ranks, "a rank"), "count": len(at_work)}
+    return found_in(s, [*left[:3], *at_work[:3]], 0.8, ranks, words=words, say="killed", fixes=("together",))
 
 
 def _with_the_call(found: Found, before: EndedBefore, is_sure: bool) -> Found:

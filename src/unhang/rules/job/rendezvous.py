@@ -9,6 +9,7 @@ from unhang.model import EvidenceLine, LogEvent, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.log_lines import (
+    beyond_their_world,
     found_in,
     has_other_error,
     numbered_twice,
@@ -317,6 +318,9 @@ def launcher_misuse(s: Situation) -> Iterator[Found]:
         if doubled := numbered_twice(s):
             words = {"what": "several processes claim the same rank", **_doubled_and_missing(s, doubled)}
             yield found_in(s, doubled[:_MOST_LAST_LINES], 0.88, (), words=words, say="doubled", fixes=("launcher",))
+        elif beyond := beyond_their_world(s):
+            words = {"what": f"rank {beyond[-1].rank} does not fit into the world of {beyond[0]['set_size']}"}
+            yield found_in(s, beyond[:_MOST_LAST_LINES], 0.88, (), words=words, say="numbers", fixes=("launcher",))
         elif bare := started_bare(s):
             words = {"world": bare[-1]["world_size"]}
             yield found_in(s, bare, 0.95, (), words=words, say="bare", fixes=("srun",))
@@ -328,14 +332,11 @@ def launcher_misuse(s: Situation) -> Iterator[Found]:
     ):
         told = {r for e in events if (r := e.number("local_rank")) is not None}
         culprits = tuple(sorted(told)) if len(told) > 1 else ()
-    say = "numbers"
+    say = "counted" if (counts := [e for e in events if e.kind in BARRIERS]) else "numbers"
     if kinds == {"launchers.variable_missing"}:
         say = "removed" if alone else "unset"
     elif kinds == {"launchers.local_rank_argument"}:
         say = "argument"
-    counts = [e for e in events if e.kind in BARRIERS]
-    if say == "numbers" and counts:
-        say = "counted"
     words = {"what": next(filter(None, (_misuse(e, alone) for e in events)), _DISAGREE)}
     if counts:
         words |= {"joined": counts[-1]["joined"], "world": counts[-1]["world_size"]}
@@ -358,10 +359,9 @@ _DISAGREE = "the launcher and the program do not agree on the processes of the j
 def _misuse(e: LogEvent, alone: Sequence[int]) -> str:
     """What a line says that does not fit; empty where it does not say."""
     if e.kind == "launchers.variable_missing":
+        where = f"on {w.name_ranks(alone)}, and is on the other ranks" if alone else ""
         name = e["name"] or e["old_name"].upper().replace(" ", "_")
-        if alone:
-            return f"{name} is not set on {w.name_ranks(alone)}, and is on the other ranks"
-        return f"{name} is not set: the processes were not started by a launcher"
+        return f"{name} is not set{f' {where}' if where else ': the processes were not started by a launcher'}"
     if e.kind == "launchers.local_rank_argument":
         return "the launcher passes --local-rank, which the script does not know"
     if e.kind == "launchers.nested":

@@ -26,6 +26,8 @@ def stacks_disagree(s: Situation) -> Found | None:
     if s.standing is not None or is_unknown:
         return _apart(s, stands(s.case, is_unknown)) if s.is_hang and not has_all_calls(s.case) else None
     named = [d for d in doings_of(s) if d.ranks]
+    if not named:
+        return _nobodys(s, doings_of(s))
     waiting = [d for d in named if d.kind in ("collective", "idle")]
     ways: dict[tuple[str, str], list[Doing]] = {}
     fork = _fork_in_one_call(waiting)
@@ -63,6 +65,18 @@ def stacks_disagree(s: Situation) -> Found | None:
         victims=s.others(culprits) if culprits else (),
         location=w.location_of(fork.get(where.ranks) or where.caller) if culprits else None,
     )
+
+
+def _nobodys(s: Situation, found: Sequence[Doing]) -> Found | None:
+    """The stacks of all processes of a job, of which nothing tells whose they are, where they end in different collectives."""
+    if len(found) < 2 or len(found) != s.case.job.world_size or any(d.kind != "collective" for d in found):
+        return None
+    calls = {d.what: d for d in found}
+    if len(calls) < 2 or {"backward"} & set(calls):
+        return None
+    places = (f"{d.what}{f' of {d.caller}' if d.caller else ''}" for d in calls.values())
+    words = {"sides": "processes wait in different calls: " + "; ".join(places), "odd": "The stacks do not tell whose they are."}
+    return Found(0.75, (), [w.stack_of(d) for d in found[:6]], words)
 
 
 def _fork_in_one_call(waiting: Sequence[Doing]) -> dict[tuple[int, ...], Frame]:
