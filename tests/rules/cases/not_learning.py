@@ -22,11 +22,17 @@ def _skipped(count: int) -> dict[int, dict[str, int]]:
     return {rank: {"skipped_steps": count} for rank in range(4)}
 
 
+def _evaluated(*losses: str) -> str:
+    steps = "epoch {0} step 200/400 train_loss 3.42{0}\nepoch {0} step 400/400 train_loss 3.41{0}\nepoch {0} eval: loss {1} rouge1 11.0427\n"
+    return "".join(steps.format(n, loss) for n, loss in enumerate(losses))
+
+
 CASES = {
     "not-learning": (
         Fires(log_case(_overflows([2.0**-n for n in range(20, 40)])), ()),
         Fires(log_case(_losses(["2.1", "1.9", *["nan"] * 20])), ()),
         Fires(log_case("".join(f"step {n} loss: 11.931 grad_norm: 0.0000\n" for n in range(12))), ()),
+        Fires(log_case(_evaluated(*["3.388214"] * 5)), ()),
         Quiet(
             log_case("".join(f"step {n} loss: {9 - n / 9} grad_norm: 0.0000\n" for n in range(12))),
             "no gradient norm is printed, and the loss falls",
@@ -64,5 +70,6 @@ CASES = {
         ),
         Quiet(log_case("".join(f"epoch {i} val_loss: nan\n" for i in range(9))), "an evaluation without data"),
         Quiet(log_case(_losses(["2.1", "nan", "1.9", "1.8", "1.7", "1.6"])), "one bad batch"),
+        Quiet(log_case(_evaluated("3.388214", "3.388214", "3.388190")), "evaluations that change"),
     ),
 }

@@ -35,6 +35,7 @@ CASES = {
             (),
         ),
         Fires(log_case(_values(*_ROUNDS)), ()),
+        Fires(log_case("policy: DistributedDataParallel(device_ids=[0])\n" + _values(*_ROUNDS[1:])), ()),
         Quiet(
             log_case(_values(*_ROUNDS[1:])),
             "the ranks print different values from the start: each may hold a part of the model",

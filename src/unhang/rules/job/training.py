@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze.log_progress import slow_starts, slower, starved
-from unhang.analyze.parted_replicas import parted_replicas
+from unhang.analyze.printed_values import parted_replicas, same_evaluations
 from unhang.analyze.program_facts import (
     facts_of,
     handed_out,
@@ -94,6 +94,9 @@ def not_learning(s: Situation) -> Iterator[Found]:
                     is_root=True,
                 )
                 return
+        if same := same_evaluations(s):
+            lines = [EvidenceLine("log", x.text.strip()[:200], x.source.line) for x in (*same[:2], same[-1])]
+            yield Found(_beside_a_failure(s, 0.8), (), lines, {"count": len(same)}, "same", ("whose weights",))
 
 
 def _skipped_on_all(s: Situation) -> int:
@@ -197,7 +200,7 @@ def silent_desync(s: Situation) -> Iterator[Found]:
         yield found_in(s, events, 0.88)
     elif not events and (parted := parted_replicas(s)) is not None:
         lines = [EvidenceLine(f"rank {r}", x.text.strip()[:200], x.source.line) for r, x in parted.lines[:_MOST_QUOTED]]
-        yield Found(0.8, (), lines, {"name": parted.name}, "values")
+        yield Found(0.8, (), lines, {"name": parted.name}, "values" if parted.was_equal else "replicas")
 
 
 def _ranks_that_differ(text: str) -> tuple[int, ...]:
