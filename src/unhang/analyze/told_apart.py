@@ -324,6 +324,7 @@ def few_in_a_call(s: Situation) -> FewInACall | None:
         waiting = {x.rank for x in s.watchdogs.timed_out if x.group == wait.group and x.seq == wait.seq} - {None}
         is_batch = trains and "REDUCE" in wait.op and (wait.numel_in or 0) >= BUCKET_ELEMENTS
         is_whole = len(waiting) + len(idle) == len(known) and not set(idle) & set(s.watchdogs.ranks)
-        if waiting and len(idle) >= max(_FEWEST, len(waiting)) and is_whole and not is_batch:
+        may_be_late = wait.is_barrier and len(waiting) == 1 and 0 not in waiting  # programs single out rank 0
+        if waiting and len(idle) >= max(_FEWEST, len(waiting)) and is_whole and not (is_batch or may_be_late):
             return FewInACall(wait, tuple(sorted(r for r in waiting if r is not None)), tuple(sorted(idle)))
     return None

@@ -181,8 +181,8 @@ def _unfit(e: LogEvent) -> str:
     if e.kind == "version.nccl_differs":
         first, second = _dotted(e["first"]), _dotted(e["second"])
         return f"rank {e['first_rank']} runs NCCL {first}, rank {e['second_rank']} NCCL {second}"
-    if e.kind == "version.symbol_missing" and e["symbol"]:
-        return f"a library was built for another version: {e['symbol']} is missing"
+    if e.kind == "version.symbol_missing" and (symbol := e["symbol"] or e["unloaded"]):
+        return f"a library was built for another version: {symbol} is missing"
     if e.kind == "version.cuda_differs":
         return "libraries were built for different versions of CUDA"
     if e.kind == "version.no_code_for":
