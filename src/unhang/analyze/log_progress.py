@@ -22,7 +22,7 @@ _LOADING = lazy_pattern(r"Loading|Downloading|Fetching|shards", re.IGNORECASE)
 DEFAULT_LIMIT_S = 600
 _CLEARLY, _ALMOST, _HALF = 4, 0.9, 0.5
 _TERMINATED = -15
-_LAST_LINES = 5
+_LAST_LINES = 3
 _NO_STEPS, _LEAST_NAME = 10**8, 4
 # Loops in which all ranks take part, though one of them may draw the bar.
 OF_ALL = lazy_pattern(
@@ -107,9 +107,9 @@ def is_training_last(events: Events) -> bool:
 
 def printed_last(lines: Sequence[LogLine], before: int) -> int | None:
     """The rank that printed the last lines before a place, if other ranks had printed lines as well, but none of these."""
-    told = [line.rank for line in lines[:before] if line.text.strip()]
+    told = [line.rank for line in lines[:before] if line.rank is not None and line.text.strip()]
     last = set(told[-_LAST_LINES:])
-    others = set(told) - last - {None}
+    others = set(told) - last
     return next(iter(last)) if len(last) == 1 and len(told) > _LAST_LINES and len(others) > 1 else None
 
 

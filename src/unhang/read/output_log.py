@@ -16,7 +16,7 @@ from unhang.read.logs.attempts import Part, judged_part, others_named, parts_of,
 from unhang.read.logs.clock import FileClock, Stamp, read_stamp, resolve
 from unhang.read.logs.decode import TROUBLE, Wrapped, joined, lines_of, numbered_lines, unwrap
 from unhang.read.logs.prefix import Head, PrefixReader, split_glued
-from unhang.read.logs.whose import RankBook, pass_on_processes, pass_on_tags
+from unhang.read.logs.whose import RankBook, pass_on_columns, pass_on_processes, pass_on_tags
 from unhang.read.stack_texts import Traceback, TracebackReader, is_part
 
 __all__ = ["OutputLog", "lines_of", "parse_lines", "parse_output"]
@@ -92,6 +92,7 @@ def parse_lines(
     at = where or partial(Source, "output", path)
     heads = list(_ungrouped(_heads(list(joined(lines)))))
     pass_on_tags(head for _, head in heads)
+    pass_on_columns([head for _, head in heads])
     book = RankBook([head for _, head in heads], rank, ranks_by_pid or {})
     pass_on_processes((head for _, head in heads), book)
     times, clock = resolve([head.stamps for _, head in heads], modified_ns)

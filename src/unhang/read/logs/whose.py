@@ -24,6 +24,7 @@ _SPY_HEAD = re.compile(r"^\s*Process (\d{1,9}): \S")
 _SPY_PART = re.compile(r"^(?:\s*$|\s+\S|Python v\d|Thread )")
 _PARTS_OF_ONE = "enable_dp_attention=True"
 _LEAST_PARTS = 3
+MAX_COLUMN, MAX_COMPARED = 512, 200
 _BEGINS = "Traceback (most recent call last):"
 
 
@@ -96,6 +97,50 @@ def pass_on_processes(heads: Iterable[Head], book: RankBook) -> None:
             rank = None
         if rank is not None:
             head.rank = rank
+
+
+# A number in brackets near the beginning of a line, alone or behind a word for a process.
+_COLUMN = re.compile(r"(?P<open>[\[(<|])(?:\s?(?:[Rr](?:ank)?|gpu|GPU|proc|process|pe|cuda)[ :=]?)?(?P<number>\d{1,4})\s?(?=[\])>|])")
+_DIGITS = re.compile(r"\d+")
+_MOST_BEFORE, _MOST_SAMPLED, _LEAST_WORDINGS = 40, 3000, 2
+
+
+def pass_on_columns(heads: Sequence[Head]) -> None:
+    """A number that all processes print at one place of their lines is their rank, where they take it in turns.
+
+    In two wordings at least each number from 0 on comes equally often, and not always in its order, as it would in a list of one process.
+    """
+    if any(_SEVERAL_NODES.search(head.body) for head in heads[:_MOST_SAMPLED] if "group_" in head.body or "--nnodes" in head.body):
+        return
+    said: dict[str, dict[str, list[int]]] = {}
+    for head in heads[:_MOST_SAMPLED]:
+        if (found := _column(head)) is not None:
+            before, number, behind = found
+            said.setdefault(before, {}).setdefault(behind, []).append(number)
+    highest = max((rank for head in heads for rank in head.torch_ranks), default=-1)
+    columns = {before for before, wordings in said.items() if _takes_turns(wordings.values(), highest)}
+    for head in heads if columns else ():
+        if (found := _column(head)) is not None and found[0] in columns:
+            head.rank = found[1]
+
+
+def _column(head: Head) -> tuple[str, int, str] | None:
+    """What stands before the number, the number, and what comes behind it, without digits; None where the line tells its rank otherwise."""
+    if head.torch_ranks or head.rank is not None or head.local_rank is not None or head.task is not None:
+        return None
+    match = _COLUMN.search(head.body, 0, _MOST_BEFORE + 12)
+    if match is None or match.start() > _MOST_BEFORE:
+        return None
+    before = _DIGITS.sub("#", head.body[: match.start("number")])
+    return before, int(match["number"]), _DIGITS.sub("#", head.body[match.end() : MAX_COMPARED])
+
+
+def _takes_turns(wordings: Iterable[Sequence[int]], highest: int) -> bool:
+    every = [list(numbers) for numbers in wordings]
+    count = max((max(numbers) for numbers in every), default=0) + 1
+    whole = [n for n in every if sorted(n) == sorted(list(range(count)) * (len(n) // count))]
+    is_mixed = any(numbers != sorted(numbers) and numbers != list(range(count)) * (len(numbers) // count) for numbers in whole)
+    return 1 < count <= MAX_COLUMN and highest < count and len(whole) >= _LEAST_WORDINGS and is_mixed
 
 
 def pass_on_tags(heads: Iterable[Head]) -> None:

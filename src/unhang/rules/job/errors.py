@@ -216,7 +216,8 @@ def host_out_of_memory(s: Situation) -> Found | None:
 
 def _killed(s: Situation, events: Sequence[LogEvent], confidence: float, say: str) -> Found:
     killed = tuple(r for r, e in sorted(s.case.ranks.items()) if e.exit is not None and e.exit.code in _KILLED)
-    named = ranks_in(events) or ranks_of_pids(s, (*events, *s.events.of("kernel.oom_kill")))
+    who_died = [e for e in events if say != "guess" or e.kind.startswith(("ending.", "elastic."))]
+    named = ranks_in(who_died) or ranks_of_pids(s, (*events, *s.events.of("kernel.oom_kill")))
     ranks = named or killed or rank_of_actor(s) or only_rank(s)
     return found_in(s, events, confidence, ranks, words={"who": name_or(ranks, "a process")}, say=say)
 
