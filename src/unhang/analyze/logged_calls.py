@@ -23,7 +23,7 @@ MAX_COUNTER = 1 << 40
 # As large are gradient buckets and shards; two of them may differ by far more than two batches do.
 BUCKET_ELEMENTS = 1 << 16
 _FAR = 256
-_OF_A_STEP = frozenset({"ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE", "_ALLGATHER_BASE"})
+_OF_A_STEP = frozenset(["ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE", "_ALLGATHER_BASE"])
 _OF_CONTROL = 1 << 13  # counters, flags, the state of a random generator
 _WAITED_FOR = lazy_pattern(r"[Tt]imeout after (\d{1,12}) ?ms")
 _NEAR = 4

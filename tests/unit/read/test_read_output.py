@@ -273,3 +273,27 @@ def test_tracebacks_of_local_ranks_without_a_global_one_do_not_mix():
     lines = ["  group_world_size=2", *[f"[default{r}]:{line}" for line in TRACE for r in (0, 1)]]
     log = parse_output("\n".join(lines).encode())
     assert [(rank, e.message) for rank, e in log.errors] == [(None, "bad batch")] * 2
+
+
+def _columns(*orders: str, words: str = "[Mar 04, 22:06:{n}] [{n}] # {what} of {n}0 files") -> list[int | None]:
+    lines = [
+        words.format(n=n, what=what) for n, order in enumerate(orders) for what in [f"part {'abc'[n]}"] for n in order
+    ]
+    return [line.rank for line in parse_output("\n".join(lines).encode()).lines]
+
+
+def test_a_number_that_processes_take_in_turns_is_their_rank() -> None:
+    assert _columns("2031", "1320", "0") == [2, 0, 3, 1, 1, 3, 2, 0, 0]
+
+
+def test_a_list_that_one_process_prints_tells_no_rank() -> None:
+    assert set(_columns("0123", "0123")) == {None}
+    assert set(_columns("2031")) == {None}, "one wording may be chance"
+    assert set(_columns("2035", "5302")) == {None}, "a number is missing"
+
+
+def test_numbers_of_several_nodes_are_no_ranks() -> None:
+    text = "+ torchrun --nnodes 2 train.py\n" + "\n".join(
+        f"[{n}] {what}" for what in ("reads", "trains") for n in "2031"
+    )
+    assert {line.rank for line in parse_output(text.encode()).lines} == {None}

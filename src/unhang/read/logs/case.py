@@ -94,7 +94,9 @@ _AT_SHUTDOWN = re.compile(r"(?:at|after) interpreter shutdown")
 def _left_well(error: RaisedError) -> bool:
     """Whether it is `sys.exit(0)`, or was raised on the way out after it, or by a thread that found the interpreter gone."""
     first = (*error.before, error)[0]
-    return bool(_AT_SHUTDOWN.search(first.message)) or first.type == "SystemExit" and first.message.strip() in ("", "0")
+    return bool(_AT_SHUTDOWN.search(first.message)) or (
+        first.type == "SystemExit" and first.message.strip() in ("", "0")
+    )
 
 
 def reported_world(events: Sequence[LogEvent]) -> int | None:

@@ -142,7 +142,11 @@ def of_the_wait(
         for stack in last.values()
         if not stack.is_printed
         or (stack in alone and not moves and not stack.fatal)
-        or ((is_hang or stack.by_timer) and stack.fatal in _BY_OTHERS and not went_on(moves, stack.order, stack.line.source.path))
+        or (
+            (is_hang or stack.by_timer)
+            and stack.fatal in _BY_OTHERS
+            and not went_on(moves, stack.order, stack.line.source.path)
+        )
     ]
 
 

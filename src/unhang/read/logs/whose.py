@@ -100,7 +100,9 @@ def pass_on_processes(heads: Iterable[Head], book: RankBook) -> None:
 
 
 # A number in brackets near the beginning of a line, alone or behind a word for a process.
-_COLUMN = re.compile(r"(?P<open>[\[(<|])(?:\s?(?:[Rr](?:ank)?|gpu|GPU|proc|process|pe|cuda)[ :=]?)?(?P<number>\d{1,4})\s?(?=[\])>|])")
+_COLUMN = re.compile(
+    r"(?P<open>[\[(<|])(?:\s?(?:[Rr](?:ank)?|gpu|GPU|proc|process|pe|cuda)[ :=]?)?(?P<number>\d{1,4})\s?(?=[\])>|])"
+)
 _DIGITS = re.compile(r"\d+")
 _MOST_BEFORE, _MOST_SAMPLED, _LEAST_WORDINGS = 40, 3000, 2
 
@@ -110,7 +112,11 @@ def pass_on_columns(heads: Sequence[Head]) -> None:
 
     In two wordings at least each number from 0 on comes equally often, and not always in its order, as it would in a list of one process.
     """
-    if any(_SEVERAL_NODES.search(head.body) for head in heads[:_MOST_SAMPLED] if "group_" in head.body or "--nnodes" in head.body):
+    if any(
+        _SEVERAL_NODES.search(head.body)
+        for head in heads[:_MOST_SAMPLED]
+        if "group_" in head.body or "--nnodes" in head.body
+    ):
         return
     said: dict[str, dict[str, list[int]]] = {}
     for head in heads[:_MOST_SAMPLED]:
@@ -139,7 +145,9 @@ def _takes_turns(wordings: Iterable[Sequence[int]], highest: int) -> bool:
     every = [list(numbers) for numbers in wordings]
     count = max((max(numbers) for numbers in every), default=0) + 1
     whole = [n for n in every if sorted(n) == sorted(list(range(count)) * (len(n) // count))]
-    is_mixed = any(numbers != sorted(numbers) and numbers != list(range(count)) * (len(numbers) // count) for numbers in whole)
+    is_mixed = any(
+        numbers != sorted(numbers) and numbers != list(range(count)) * (len(numbers) // count) for numbers in whole
+    )
     return 1 < count <= MAX_COLUMN and highest < count and len(whole) >= _LEAST_WORDINGS and is_mixed
 
 

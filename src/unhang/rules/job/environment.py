@@ -76,7 +76,9 @@ def misconfigured_env(s: Situation) -> Iterator[Found]:
     limits = {x.limit_ms for x in s.watchdogs.timed_out}
     if limits and all(limit is not None and 0 <= limit < _LEAST_LIMIT_MS for limit in limits):
         events = [e for x in s.watchdogs.timed_out for e in x.events]
-        yield found_in(s, events, 0.9, (), words={"limit": max(filter(None, limits), default=0)}, say="limit", fixes=("limit",))
+        yield found_in(
+            s, events, 0.9, (), words={"limit": max(filter(None, limits), default=0)}, say="limit", fixes=("limit",)
+        )
         return
     differ = s.events.of("environment.sizes_differ")
     if differ and not s.events.has("fingerprint.mismatch", "fingerprint.nccl"):

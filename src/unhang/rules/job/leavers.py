@@ -110,7 +110,7 @@ def _closed_its_connection(s: Situation) -> Found | None:
 
 def _killed_behind_it(s: Situation) -> Found | None:
     """Processes that ended well, and others that the launcher had to kill long after: nothing failed, and no step was told between."""
-    at_work = killed_at_work(s.events)
+    at_work = killed_at_work(list(s.events))
     left = [e for e in s.events.of("ending.succeeded") if e["left"]]
     if not at_work or s.failures or s.case.loose_errors or any(e.says for e in s.events):
         return None
@@ -118,7 +118,9 @@ def _killed_behind_it(s: Situation) -> Found | None:
     is_long = None not in (last.time_ns, killed.time_ns) and (killed.time_ns or 0) - (last.time_ns or 0) >= _LONG_NS
     if not is_long or any(e.is_progress and e.order > last.order for e in s.events):
         return None
-    pids = sorted({e["left"] for e in left} | {e["pid"] for e in at_work}, key=int)  # started in the order of their ranks
+    pids = sorted(
+        {e["left"] for e in left} | {e["pid"] for e in at_work}, key=int
+    )  # started in the order of their ranks
     is_all = len(pids) == s.case.job.world_size
     ranks = tuple(i for i, pid in enumerate(pids) if is_all and any(e["left"] == pid for e in left))
     words = {"who": name_or(ranks, "a rank"), "count": len(at_work)}

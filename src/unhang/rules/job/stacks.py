@@ -75,7 +75,10 @@ def _nobodys(s: Situation, found: Sequence[Doing]) -> Found | None:
     if len(calls) < 2 or {"backward"} & set(calls):
         return None
     places = (f"{d.what}{f' of {d.caller}' if d.caller else ''}" for d in calls.values())
-    words = {"sides": "processes wait in different calls: " + "; ".join(places), "odd": "The stacks do not tell whose they are."}
+    words = {
+        "sides": "processes wait in different calls: " + "; ".join(places),
+        "odd": "The stacks do not tell whose they are.",
+    }
     return Found(0.75, (), [w.stack_of(d) for d in found[:6]], words)
 
 

@@ -46,13 +46,17 @@ def port_in_use(s: Situation) -> Iterator[Found]:
     if numbered_twice(s):
         return  # launcher-misuse says so
     if events and len(called := _called_again(s, events[0])) > 1:
-        words = {"times": len(called)}
-        yield found_in(s, [*called[:3], *events], 0.9, (), words=words, say="twice", cause="launcher-misuse", fixes=("once",))
+        words: dict[str, object] = {"times": len(called)}
+        yield found_in(
+            s, [*called[:3], *events], 0.9, (), words=words, say="twice", cause="launcher-misuse", fixes=("once",)
+        )
     elif events:
         port = _port(events)
         words = {"port": f" {port}" if port else "", "number": port or "29500"}
         frame = next((frame_of(f) for f in s.failures if PORT_TAKEN.search(text_of(f))), None)
-        found = found_in(s, events, sure_beside(s, confidence), words=words, fixes=("who", "free"), location=w.location_of(frame))
+        found = found_in(
+            s, events, sure_beside(s, confidence), words=words, fixes=("who", "free"), location=w.location_of(frame)
+        )
         yield (
             found
             if found.culprits or not _is_in_rendezvous(s)
