@@ -27,6 +27,8 @@ _LINES = (
     re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)"),
     re.compile(r"[Pp]rocess (?P<rank>\d+) terminated with signal (?P<signal>SIG\w+)"),
     re.compile(r"[Pp]rocess (?P<rank>\d+) terminated with exit code (?P<code>-?\d+)"),
+    re.compile(r"\bGlobal rank (?P<rank>\d+) \(PID (?P<pid>\d+)\) exited with code (?P<code>-?\d+)"),  # Composer
+    re.compile(r"\bfirst noticed rank (?P<rank>\d+)\) terminated with signal (?P<number>\d+)"),  # jsrun
     re.compile(
         r"noticed that process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node \S+ exited on signal (?P<number>\d+)"
     ),

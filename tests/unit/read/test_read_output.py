@@ -139,6 +139,10 @@ def test_other_launchers():
     line = b"torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGKILL\n"
     assert parse_output(line).exits[2].code == -9
     assert parse_output(line.replace(b"signal SIGKILL", b"exit code 3")).exits[2].code == 3
+    composer = parse_output(b"ERROR:composer.cli.launcher:Global rank 1 (PID 2814) exited with code 1\n")
+    assert (composer.exits[1].code, composer.exits[1].pid) == (1, 2814)
+    jsrun = b"ERROR:  One or more process (first noticed rank 3) terminated with signal 9 (core dumped)\n"
+    assert parse_output(jsrun).exits[3].code == -9
 
 
 def test_long_output_keeps_what_speaks_of_trouble(monkeypatch):

@@ -30,7 +30,7 @@ from unhang.rules.log_lines import (
 
 _PORT = re.compile(r"port:? ?`?(\d{2,5})|\]:(\d{2,5})|:(\d{4,5})\b")
 _PORT_WARNINGS = ("store.listen_failed", "store.bind_failed")
-_LISTENER = "_env_rendezvous_handler"
+_LISTENERS = ("_env_rendezvous_handler", "_tcp_rendezvous_handler")
 _LISTENING = ("watchdog.timeout", "store.barrier_done")
 
 
@@ -89,7 +89,7 @@ def _nodes_of(call: LogEvent) -> int:
 def _is_in_rendezvous(s: Situation) -> bool:
     """Whether the error came from the ranks' own rendezvous, where rank 0 alone listens."""
     errors = [e for e in errors_of(s) if PORT_TAKEN.search(e.text)]
-    return any(f.function == _LISTENER for e in errors for f in e.frames)
+    return any(f.function in _LISTENERS for e in errors for f in e.frames)
 
 
 def _port(events: Sequence[LogEvent]) -> str:
