@@ -219,6 +219,8 @@ def judge(case: Case | Situation, rules: Iterable[Rule] | None = None, independe
     outcome_of_job = situation.outcome(straggling)
     if outcome_of_job is Outcome.HANG and ordered and _was_only_slow(situation, ordered[0]):
         outcome_of_job = Outcome.CRASH
+    if ordered and ordered[0].rule in _STANDS and _has_no_end_of_its_own(situation, outcome_of_job):
+        outcome_of_job = Outcome.HANG
     return Diagnosis(
         outcome=outcome_of_job,
         job=replace(case.job, world_size=case.size or None),
@@ -242,11 +244,18 @@ def _is_answered(rule: Rule, findings: Sequence[Finding]) -> bool:
 
 def _was_only_slow(s: Situation, first: Finding) -> bool:
     """Whether the job's own limit ended it while the rank that the others waited for was at work: it would have come."""
-    job, hang = s.case.job, s.case.hang
+    job, is_proven = s.case.job, s.case.hang is not None and s.case.hang.kind == "proven"
     has_failed = job.exit_code not in (0, None) and not (job.ended_by_us or job.interrupted_by)
-    return (
-        first.cause == "slow-rank0-work" and has_failed and bool(s.case.ranks) and not (hang and hang.kind == "proven")
-    )
+    return first.cause == "slow-rank0-work" and has_failed and bool(s.case.ranks) and not is_proven
+
+
+# What rules see on the stacks or in the words of ranks that stand, where a log does not tell how the job ended.
+_STANDS = "dataloader-hang rank-exited-early shutdown-hang skipped-by-some stacks-disagree stale-build-lock"
+
+
+def _has_no_end_of_its_own(s: Situation, outcome: Outcome) -> bool:
+    """Whether nothing tells how a job ended that nobody watched, or a limit of somebody else ended it (124: timeout(1))."""
+    return s.case.hang is None and (outcome is Outcome.UNKNOWN or s.case.job.exit_code == 124)
 
 
 def _next_steps(s: Situation, findings: Sequence[Finding], outcome: Outcome) -> tuple[NextStep, ...]:
