@@ -23,7 +23,7 @@ MAX_COUNTER = 1 << 40
 # As large are gradient buckets and shards; two of them may differ by far more than two batches do.
 BUCKET_ELEMENTS = 1 << 16
 _FAR = 256
-_OF_A_STEP = frozenset(["ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE", "_ALLGATHER_BASE"])
+_IN_STEP = frozenset({"ALLREDUCE", "ALLREDUCE_COALESCED", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE", "_ALLGATHER_BASE"})
 _OF_CONTROL = 1 << 13  # counters, flags, the state of a random generator
 _WAITED_FOR = lazy_pattern(r"[Tt]imeout after (\d{1,12}) ?ms")
 _NEAR = 4
@@ -287,7 +287,7 @@ def beside_the_step(calls: Mapping[int, tuple[str, int | None]]) -> tuple[int, .
 
     `calls`: operation and number of elements of each rank. A root of a broadcast may lead; nobody may in a reduction of all.
     """
-    in_step = {r for r, (op, n) in calls.items() if op in _OF_A_STEP and n is not None and n >= BUCKET_ELEMENTS}
+    in_step = {r for r, (op, n) in calls.items() if op in _IN_STEP and n is not None and n >= BUCKET_ELEMENTS}
     beside = {r for r, (_, n) in calls.items() if n is not None and n <= _OF_CONTROL}
     return tuple(sorted(beside)) if in_step and beside and len(in_step) + len(beside) == len(calls) else ()
 
