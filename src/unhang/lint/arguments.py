@@ -172,7 +172,7 @@ def parameter_value(link: Link, file: int, function: Function, i: int, name: str
         kind = "class" if "classmethod" in function.decorators else "obj"
         return Value(sort=(kind, file, function.owner))
     if function.name == "__init__" and function.owner:
-        given = link.built.get((file, function.owner), {}).get(i)
+        given = link.given_to(file, function.owner, i)
         if given is not None:
             return given
     wrapper = known.WRAPPERS.get(link.project.resolved(file, function.annotated.get(name, "")))

@@ -18,12 +18,16 @@ _DEEPEST = 40
 _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
 
 
+# What can be asked for: a function, by its file and number, or what is known of a name, by its file, kind and name. The lines of a module are its function 0.
+Asked = tuple[int, int] | tuple[int, str, str]
+
+
 class Report(NamedTuple):
-    """A finding, and the files in which functions were followed that found it."""
+    """A finding, and the functions that found it when they were followed."""
 
     path: str
     found: Found
-    by: set[int]
+    by: set[Asked]
 
 
 class Link:
@@ -35,7 +39,7 @@ class Link:
         self.closures: dict[tuple[int, int], dict[str, Value]] = {}
         self.findings: dict[tuple[str, str, int, int], Report] = {}
         self.groups: dict[tuple[int, str], set[tuple[int, int]]] = {}
-        self.threads: list[tuple[str, int, tuple[Any, ...], list[Effect], Found, bool]] = []
+        self.threads: list[tuple[str, tuple[int, int], tuple[Any, ...], list[Effect], Found, bool]] = []
         self.handlers: list[Value] = []
         self.flags: set[str] = set()
         self.global_flags: set[tuple[int, str]] = set()
@@ -43,19 +47,20 @@ class Link:
         self.without_limit: dict[tuple[str, int], Found] = {}
         self.built: dict[tuple[int, str], dict[int, Value]] = {}
         self._summaries: dict[tuple[int, int, frozenset[tuple[int, Value]]], Summary] = {}
-        self._tops: dict[tuple[int, str], Value] = {}
+        self._tops: dict[tuple[int, str], tuple[Value, int]] = {}
         self._modules: dict[int, dict[str, Value]] = {}
         self._begun: dict[int, Any] = {}  # frames of the modules whose lines are being followed
         self._attributes: dict[tuple[int, str], dict[str, Value]] = {}
         self._causes: dict[tuple[str, str, str, str], tuple[str, str, int, int]] = {}
-        self._following: list[int] = []  # the files of the functions that are being followed now
-        self._used: dict[int, set[int]] = {}  # file -> files whose functions asked something of it
+        self._following: list[Asked] = []  # the functions that are being followed now
+        self._used: dict[Asked, set[Asked]] = {}  # who has asked for it, and is to be followed again where it changes
+        self._setters: dict[tuple[int, str], set[Asked]] = {}  # functions that set attributes of objects of a class
         self.whole = self._kept_whole(files)
         self.trains = any(n.startswith("torch.distributed") for f in files for n in f.names.values())
         self.is_parallel = any(n.startswith(libraries.PARALLEL) for f in files for n in f.names.values())
         self.wraps = any(n in known.WRAPPERS or n == "deepspeed" for f in files for n in f.names.values())
         self.skips_layers = False  # a module of the project runs its layers by what is in the batch
-        self.asks_grads: set[int] = set()  # files that ask which gradients there are
+        self.asks_grads: set[Asked] = set()  # functions that ask which gradients there are
         self.has_pipes = any(n.startswith(libraries.PIPES) for f in files for n in f.names.values())
         self.callers: dict[tuple[int, int], set[tuple[int, int]]] = {}
 
@@ -79,22 +84,26 @@ class Link:
         ):
             yield report.path, report.found
 
-    def _stale(self) -> set[int]:
-        """Files of which more is known now than when they were followed, and those that asked something of them."""
+    def _stale(self) -> set[Asked]:
+        """Functions of which more is known now than when they were followed, and what asked something of them."""
         if self.flags or self.global_flags:
-            return set(range(len(self.project.files)))
-        built = {of[0] for of, given in self.built.items() if any(v.sort is not None for v in given.values())}
-        stale = built | {file for file, _ in self.wrapped} | (self.asks_grads if self.skips_layers else set())
+            return set(self.project.all_functions()) | {(file, "attributes", cls) for file, cls in self._attributes}
+        stale: set[Asked] = {(file, "built", cls) for (file, cls), given in self.built.items() if given}
+        stale |= {(file, "wrapped", name) for file, name in self.wrapped}
+        stale |= self.asks_grads if self.skips_layers else set()
         todo = list(stale)
         while todo:
-            more = self._used.get(todo.pop(), set()) - stale
+            one = todo.pop()
+            more = self._used.get(one, set()) - stale
+            if len(one) == 3 and one[1] == "attributes":  # it is put together anew
+                more |= self._setters.get((one[0], one[2]), set()) - stale
             stale |= more
             todo += more
         return stale
 
-    def _asked(self, file: int) -> None:
+    def _asked(self, *what: Any) -> None:
         if self._following:
-            self._used.setdefault(file, set()).add(self._following[-1])
+            self._used.setdefault(what, set()).add(self._following[-1])
 
     def _roots(self) -> Iterator[tuple[int, int]]:
         """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
@@ -134,21 +143,23 @@ class Link:
             todo = [f for f in todo if words.isdisjoint(f.words)]
         return words
 
-    def _forget(self, files: set[int]) -> bool:
-        """What functions of these files gave, before more was known; whether there are any."""
-        tables: tuple[dict[Any, Any], ...] = (self.closures, self._summaries, self._tops, self._attributes)
-        for table in tables:
-            for of in [of for of in table if of[0] in files]:
-                del table[of]
-        for file in files:
-            self._modules.pop(file, None)
-        self.threads = [t for t in self.threads if t[1] not in files]
+    def _forget(self, stale: set[Asked]) -> bool:
+        """What these gave, before more was known; whether there are any."""
+        self.closures = {
+            (file, at): env for (file, at), env in self.closures.items()
+            if (file, self.project.function(file, at).inside) not in stale
+        }  # fmt: skip
+        self._summaries = {key: summary for key, summary in self._summaries.items() if key[:2] not in stale}
+        self._tops = {key: top for key, top in self._tops.items() if (top[1], 0) not in stale}
+        self._attributes = {key: v for key, v in self._attributes.items() if (key[0], "attributes", key[1]) not in stale}
+        self._modules = {file: values for file, values in self._modules.items() if (file, 0) not in stale}
+        self.threads = [t for t in self.threads if t[1] not in stale]
         for key, report in list(self.findings.items()):
-            report.by.difference_update(files)
+            report.by.difference_update(stale)
             if not report.by:
                 del self.findings[key]
         self._causes = {cause: key for cause, key in self._causes.items() if key in self.findings}
-        return bool(files)
+        return bool(stale)
 
     def report(self, path: str, found: Found) -> None:
         """Keeps a finding, once."""
@@ -161,7 +172,9 @@ class Link:
         key = (path, found.code, found.line, found.column)
         if found.words.get("at"):
             key = self._causes.setdefault((path, found.code, found.words["at"], found.words.get("condition", "")), key)
-        self.findings.setdefault(key, Report(path, found, set())).by.add(self._following[-1] if self._following else -1)
+        self.findings.setdefault(key, Report(path, found, set())).by.add(
+            self._following[-1] if self._following else (-1, -1)
+        )
 
     def _leads_to(self, start: tuple[int, int], end: tuple[int, int]) -> bool:
         """Whether a function is called by another one, over others perhaps."""
@@ -185,18 +198,23 @@ class Link:
     def top(self, file: int, name: str) -> Value:
         """What a name means at the top of a file."""
         key = (file, name)
-        if key not in self._tops:
-            self._tops[key] = PLAIN
-            self._tops[key] = found = self._top(file, name)
-            return self._tops.pop(key) if file in self._begun else found  # it may be bound later
-        return self._tops[key]
+        if key in self._tops:
+            value, by = self._tops[key]
+        else:
+            symbol = self.project.find(file, name)
+            by = file if symbol is None else symbol.file if symbol.kind == "var" else -1  # the module whose lines say it
+            self._tops[key] = PLAIN, by
+            self._tops[key] = value, _ = self._of_symbol(symbol) if symbol else self._bound(file, name), by
+            if file in self._begun:  # it may be bound later
+                del self._tops[key]
+        if by >= 0:
+            self._asked(by, 0)
+        return value
 
-    def _top(self, file: int, name: str) -> Value:
+    def _bound(self, file: int, name: str) -> Value:
+        """What a name means that is bound by the lines of the module, or by nobody."""
         from unhang.lint.special import TEST, value_of_name
 
-        symbol = self.project.find(file, name)
-        if symbol is not None:
-            return self._of_symbol(symbol)
         own = self.module_values(file).get(name)
         if own is not None:
             return Value(LOCAL, sort=TEST) if (file, name) in self.global_flags else own
@@ -218,10 +236,14 @@ class Link:
 
     def module_values(self, file: int) -> dict[str, Value]:
         """What the lines of the module bind."""
-        self._asked(file)
+        self._asked(file, 0)
+        self._begin(file)
+        return self._begun[file].env if file in self._begun else self._modules.setdefault(file, {})
+
+    def _begin(self, file: int) -> None:
+        """Follows the lines of a module, if nobody has begun to."""
         if file not in self._modules and file not in self._begun:
             self.summary(file, 0)
-        return self._begun[file].env if file in self._begun else self._modules.setdefault(file, {})
 
     def of_module(self, file: int, name: str) -> Value:
         """An attribute of a module of the project."""
@@ -266,7 +288,7 @@ class Link:
 
     def attributes(self, file: int, cls: str) -> dict[str, Value]:
         """What the methods of a class set on `self`."""
-        self._asked(file)
+        self._asked(file, "attributes", cls)
         key = (file, cls)
         if key not in self._attributes:
             self._attributes[key] = {}
@@ -278,6 +300,9 @@ class Link:
 
     def set_attribute(self, file: int, cls: str, name: str, value: Value) -> None:
         """A method sets an attribute of `self`."""
+        if self._following:
+            self._setters.setdefault((file, cls), set()).add(self._following[-1])
+            self._used.setdefault(self._following[-1], set()).add((file, "attributes", cls))
         values = self._attributes.setdefault((file, cls), {})
         sort = value.sort
         if sort is not None and sort[0] in ("param", "of", "sized"):
@@ -309,18 +334,18 @@ class Link:
         from unhang.lint.flow import Frame
 
         key = (file, at, given)
-        self._asked(file)
+        self._asked(file, at)
         found = self._summaries.get(key)
         if found is not None:
             return found
         if len(self._following) >= _DEEPEST:
             return Summary()
         if at:  # the lines of the module call `main`, which would find this one half followed
-            self.module_values(file)
+            self._begin(file)
             if key in self._summaries:
                 return self._summaries[key]
         self._summaries[key] = summary = Summary()
-        self._following.append(file)
+        self._following.append((file, at))
         try:
             frame = Frame(self, file, at, given)
             if at == 0:
@@ -332,6 +357,21 @@ class Link:
             if at == 0:
                 self._modules[file] = self._begun.pop(file).env if file in self._begun else {}
         return summary
+
+    def environment(self, file: int, at: int) -> dict[str, Value]:
+        """What the function around this one has bound so far."""
+        self._used.setdefault((file, self.project.function(file, at).inside), set()).add((file, at))
+        return self.closures.get((file, at), {})
+
+    def wrapper_of(self, file: int, name: str) -> Value | None:
+        """The wrapped module that a function of this file keeps under this name."""
+        self._asked(file, "wrapped", name)
+        return self.wrapped.get((file, name))
+
+    def given_to(self, file: int, cls: str, parameter: int) -> Value | None:
+        """The wrapped module or the group with which objects of a class are made."""
+        self._asked(file, "built", cls)
+        return self.built.get((file, cls), {}).get(parameter)
 
     def made_by(self, v: Value, method: str) -> Iterable[Effect]:
         """The collectives that a value makes when this method of it is called."""
@@ -362,7 +402,7 @@ class Link:
 
     def _threads(self) -> None:
         """A thread makes collectives of a group that other functions use too."""
-        for path, file, sort, effects, found, is_pool in self.threads:
+        for path, (file, _), sort, effects, found, is_pool in self.threads:
             for effect in effects:
                 users = {u for u in self.groups.get((file, effect.group), ()) if not self._leads_to(sort[1:3], u)}
                 if effect.op not in GROUPS and (users or not (effect.group or is_pool)):

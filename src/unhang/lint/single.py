@@ -150,7 +150,7 @@ def _beside(frame: Frame, node: Call, given: Value, is_pool: bool = False, args:
     ]  # fmt: skip
     if sort is not None and effects:
         found = Found("LNT206", node.line, node.column + 1)
-        frame.link.threads.append((frame.path, frame.file, sort, effects, found, is_pool))
+        frame.link.threads.append((frame.path, (frame.file, frame.at), sort, effects, found, is_pool))
 
 
 def _signal(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
