@@ -87,8 +87,8 @@ def _init(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
 def _is_one_node(function: Function, node: Call) -> bool:
     """Whether all ranks are on this node, by where they meet."""
     places = [node.given("init_method", 1)] + [
-        n.value for n in nodes_in(function.body)
-        if isinstance(n, Set) and isinstance(n.targets[0], Op) and n.targets[0].parts[-1] == Const("MASTER_ADDR")
+        n.value for n in function.bindings
+        if isinstance(n.targets[0], Op) and n.targets[0].parts[-1] == Const("MASTER_ADDR")
     ]  # fmt: skip
     is_here = any(isinstance(p, Const) and _HERE.search(str(p.value)) for p in places)
     return is_here or node.given("backend", 0) == Const("fake")
