@@ -17,6 +17,7 @@ from unhang.lint.ir import EncodedFile, File, Found, encode
 from unhang.lint.link import Link
 from unhang.lint.reading import deep_and_quick, may_help, read_file
 from unhang.lint.settings import LintSettings
+from unhang.lint.sharing import findings
 
 _SKIPPED = {"__pycache__", "node_modules", "venv", "env", "site-packages", "build", "dist", "unhang-reports"}
 _LARGEST = 20_000_000  # bytes; a larger file is data
@@ -125,7 +126,7 @@ def _judged(contents: dict[str, bytes], digests: dict[str, bytes], cache: Cache 
         p: File(p, f.module, f.lines, f.is_parsed, f.reason, found=list(f.found), quiet=f.quiet)
         for p, f in files.items()
     }
-    for path, one in link.run():
+    for path, one in findings(link, jobs):
         out[path].found.append(one)
     return [out[p] for p in sorted(out)]
 

@@ -194,7 +194,11 @@ class Expressions:
         by_name = value_of_name(name)
         if by_name.dep or (by_name.sort is not None and not v.dep and not v.params):
             return by_name
-        if (sort is None or sort[0] == "obj") and not v.dep and (kept := self.link.wrapper_of(self.file, name)) is not None:
+        if (
+            (sort is None or sort[0] == "obj")
+            and not v.dep
+            and (kept := self.link.wrapper_of(self.file, name)) is not None
+        ):
             return kept
         return Value(v.dep & ~(RANK | UNEVEN), v.params) if v.dep or v.params else PLAIN
 

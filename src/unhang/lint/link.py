@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from unhang.lint import known, libraries
 from unhang.lint.buffers import Buffers
-from unhang.lint.divergence import GROUPS
 from unhang.lint.ir import Expr, File, Found, Ref, Set, nodes_in
 from unhang.lint.project import Project, Symbol
-from unhang.lint.values import FAILED, LOCAL, NO_PARAMS, PLAIN, RAISED, Effect, Summary, Value, either
+from unhang.lint.values import (
+    FAILED,
+    LOCAL,
+    NO_PARAMS,
+    PLAIN,
+    RAISED,
+    Asked,
+    Effect,
+    Report,
+    Summary,
+    Thread,
+    Value,
+    either,
+)
 
 _DEEPEST = 40
 _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
-
-
-# What can be asked for: a function, by its file and number, or what is known of a name, by its file, kind and name. The lines of a module are its function 0.
-Asked = tuple[int, int] | tuple[int, str, str]
-
-
-class Report(NamedTuple):
-    """A finding, and the functions that found it when they were followed."""
-
-    path: str
-    found: Found
-    by: set[Asked]
 
 
 class Link:
@@ -39,7 +39,7 @@ class Link:
         self.closures: dict[tuple[int, int], dict[str, Value]] = {}
         self.findings: dict[tuple[str, str, int, int], Report] = {}
         self.groups: dict[tuple[int, str], set[tuple[int, int]]] = {}
-        self.threads: list[tuple[str, tuple[int, int], tuple[Any, ...], list[Effect], Found, bool]] = []
+        self.threads: list[Thread] = []
         self.handlers: list[Value] = []
         self.flags: set[str] = set()
         self.global_flags: set[tuple[int, str]] = set()
@@ -51,7 +51,8 @@ class Link:
         self._modules: dict[int, dict[str, Value]] = {}
         self._begun: dict[int, Any] = {}  # frames of the modules whose lines are being followed
         self._attributes: dict[tuple[int, str], dict[str, Value]] = {}
-        self._causes: dict[tuple[str, str, str, str], tuple[str, str, int, int]] = {}
+        self.causes: dict[tuple[str, str, str, str], tuple[str, str, int, int]] = {}
+        self.when = 0, 0  # the turn, and the place of the root that is being followed
         self._following: list[Asked] = []  # the functions that are being followed now
         self._used: dict[Asked, set[Asked]] = {}  # who has asked for it, and is to be followed again where it changes
         self._setters: dict[tuple[int, str], set[Asked]] = {}  # functions that set attributes of objects of a class
@@ -68,21 +69,6 @@ class Link:
         """Classes that are named where modules are told to be gathered as a whole: which of their layers run is nothing to the others."""
         told = {i for i, f in enumerate(files) for x in f.functions if not _GATHERED_WHOLE.isdisjoint(x.words)}
         return {full.rpartition(".")[2] for i in told for full in files[i].names.values()}
-
-    def run(self) -> Iterator[tuple[str, Found]]:
-        """Every finding, by file and line. What is learned of objects, of what is wrapped and of signals on the way is asked again where it matters."""
-        roots = list(self._roots())
-        for file, at in roots:
-            self.summary(file, at)
-        self._note_signals()
-        if self._forget(self._stale()):
-            for file, at in roots:
-                self.summary(file, at)
-        self._threads()
-        for report in sorted(
-            self.findings.values(), key=lambda r: (r.path, r.found.line, r.found.column, r.found.code)
-        ):
-            yield report.path, report.found
 
     def _stale(self) -> set[Asked]:
         """Functions of which more is known now than when they were followed, and what asked something of them."""
@@ -105,7 +91,7 @@ class Link:
         if self._following:
             self._used.setdefault(what, set()).add(self._following[-1])
 
-    def _roots(self) -> Iterator[tuple[int, int]]:
+    def roots(self) -> Iterator[tuple[int, int]]:
         """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
         words = set(known.WORDS)
         todo = self.project.all_functions()
@@ -143,54 +129,48 @@ class Link:
             todo = [f for f in todo if words.isdisjoint(f.words)]
         return words
 
-    def _forget(self, stale: set[Asked]) -> bool:
-        """What these gave, before more was known; whether there are any."""
+    def forget_stale(self) -> bool:
+        """Forgets what functions gave before more was known; whether there are any."""
+        stale = self._stale()
         self.closures = {
             (file, at): env for (file, at), env in self.closures.items()
             if (file, self.project.function(file, at).inside) not in stale
         }  # fmt: skip
         self._summaries = {key: summary for key, summary in self._summaries.items() if key[:2] not in stale}
         self._tops = {key: top for key, top in self._tops.items() if (top[1], 0) not in stale}
-        self._attributes = {key: v for key, v in self._attributes.items() if (key[0], "attributes", key[1]) not in stale}
+        self._attributes = {
+            key: v for key, v in self._attributes.items() if (key[0], "attributes", key[1]) not in stale
+        }
         self._modules = {file: values for file, values in self._modules.items() if (file, 0) not in stale}
-        self.threads = [t for t in self.threads if t[1] not in stale]
+        self.threads = [t for t in self.threads if t.by not in stale]
         for key, report in list(self.findings.items()):
             report.by.difference_update(stale)
             if not report.by:
                 del self.findings[key]
-        self._causes = {cause: key for cause, key in self._causes.items() if key in self.findings}
+        self.causes = {cause: key for cause, key in self.causes.items() if key in self.findings}
         return bool(stale)
 
     def report(self, path: str, found: Found) -> None:
-        """Keeps a finding, once."""
+        """Something is found in a function that is being followed."""
         if known.is_of_test(path, found.code):
             return
         if found.code == "LNT111":
             self.skips_layers = True
             if not self.wraps:
                 return
+        self.keep(Report(path, found, {self._following[-1] if self._following else (-1, -1)}, self.when))
+
+    def keep(self, report: Report) -> None:
+        """Keeps a finding, once: the first of those with the same cause."""
+        path, found = report.path, report.found
         key = (path, found.code, found.line, found.column)
         if found.words.get("at"):
-            key = self._causes.setdefault((path, found.code, found.words["at"], found.words.get("condition", "")), key)
-        self.findings.setdefault(key, Report(path, found, set())).by.add(
-            self._following[-1] if self._following else (-1, -1)
-        )
-
-    def _leads_to(self, start: tuple[int, int], end: tuple[int, int]) -> bool:
-        """Whether a function is called by another one, over others perhaps."""
-        todo, seen = [end], {end}
-        while todo:
-            one = todo.pop()
-            if one == start:
-                return True
-            more = self.callers.get(one, set()) - seen
-            seen |= more
-            todo += more
-        return False
+            key = self.causes.setdefault((path, found.code, found.words["at"], found.words.get("condition", "")), key)
+        self.findings.setdefault(key, report).by.update(report.by)
 
     def makers(self) -> set[str]:
         """Names at the top of files that may lead to collectives: functions, and classes by their methods."""
-        functions = [self.project.function(file, at) for file, at in self._roots() if at]
+        functions = [self.project.function(file, at) for file, at in self.roots() if at]
         return {f.owner.partition(".")[0] or f.name for f in functions if f.inside <= 0}
 
     # Names.
@@ -202,7 +182,9 @@ class Link:
             value, by = self._tops[key]
         else:
             symbol = self.project.find(file, name)
-            by = file if symbol is None else symbol.file if symbol.kind == "var" else -1  # the module whose lines say it
+            by = (
+                file if symbol is None else symbol.file if symbol.kind == "var" else -1
+            )  # the module whose lines say it
             self._tops[key] = PLAIN, by
             self._tops[key] = value, _ = self._of_symbol(symbol) if symbol else self._bound(file, name), by
             if file in self._begun:  # it may be bound later
@@ -310,7 +292,7 @@ class Link:
         value = value._replace(params=NO_PARAMS, dep=value.dep & (-1 if value.dep & RAISED else ~FAILED))
         values[name] = either(values[name], value) if name in values else value
 
-    def _note_signals(self) -> None:
+    def note_signals(self) -> None:
         """What handlers of signals set is the process's own."""
         for handler in self.handlers:
             if handler.sort is not None and handler.sort[0] in ("fn", "bound"):
@@ -399,14 +381,3 @@ class Link:
                 if target is not None:
                     return [e for e in self.summary(*target).effects if e.param < 0]
         return ()
-
-    def _threads(self) -> None:
-        """A thread makes collectives of a group that other functions use too."""
-        for path, (file, _), sort, effects, found, is_pool in self.threads:
-            for effect in effects:
-                users = {u for u in self.groups.get((file, effect.group), ()) if not self._leads_to(sort[1:3], u)}
-                if effect.op not in GROUPS and (users or not (effect.group or is_pool)):
-                    way = [(p.path, p.line, p.text) for p in effect.way]
-                    words = {**found.words, "collective": effect.way[-1].text}
-                    self.report(path, Found(found.code, found.line, found.column, words, way))
-                    break
