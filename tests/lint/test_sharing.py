@@ -72,7 +72,7 @@ def wait(rank):
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Four files, small as they are shared among as many processes as are asked for."""
     monkeypatch.setattr(sharing, "_FEW", 1)
-    monkeypatch.setattr(sharing.threading, "active_count", lambda: 1)
+    monkeypatch.setattr("threading.active_count", lambda: 1)
     for name, text in _FILES.items():
         (tmp_path / name).write_text(text)
     return tmp_path
