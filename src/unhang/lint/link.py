@@ -19,6 +19,7 @@ from unhang.lint.values import (
     RAISED,
     Asked,
     Effect,
+    Outside,
     Report,
     Summary,
     Thread,
@@ -55,6 +56,8 @@ class Link:
         self.when = 0, 0  # the turn, and the place of the root that is being followed
         self._following: list[Asked] = []  # the functions that are being followed now
         self._used: dict[Asked, set[Asked]] = {}  # who has asked for it, and is to be followed again where it changes
+        self.outside: dict[tuple[int, str, str], list[Outside]] = {}  # each value once
+        self.pending: list[Outside] = []  # what others have set
         self._setters: dict[tuple[int, str], set[Asked]] = {}  # functions that set attributes of objects of a class
         self.whole = self._kept_whole(files)
         self.trains = any(n.startswith("torch.distributed") for f in files for n in f.names.values())
@@ -73,9 +76,10 @@ class Link:
     def _stale(self) -> set[Asked]:
         """Functions of which more is known now than when they were followed, and what asked something of them."""
         if self.flags or self.global_flags:
-            return set(self.project.all_functions()) | {(file, "attributes", cls) for file, cls in self._attributes}
+            return {*self.project.all_functions(), *((file, "attributes", cls) for file, cls in self._attributes)}
         stale: set[Asked] = {(file, "built", cls) for (file, cls), given in self.built.items() if given}
         stale |= {(file, "wrapped", name) for file, name in self.wrapped}
+        stale |= {(one.file, "attribute", one.cls, one.name) for one in self.pending if self._is_news(one)}
         stale |= self.asks_grads if self.skips_layers else set()
         todo = list(stale)
         while todo:
@@ -264,8 +268,10 @@ class Link:
                 if any(d.endswith("property") for d in function.decorators):
                     return self.summary(f, at).returns
                 return Value(sort=("bound", f, at))
-            if kind == "obj" and (value := self.attributes(f, c).get(name)) is not None:
-                return value
+            if kind == "obj":
+                self._asked(f, "attribute", c, name)
+                if (value := self.attributes(f, c).get(name)) is not None:
+                    return value
         return None
 
     def attributes(self, file: int, cls: str) -> dict[str, Value]:
@@ -291,6 +297,15 @@ class Link:
             value = value._replace(sort=None)
         value = value._replace(params=NO_PARAMS, dep=value.dep & (-1 if value.dep & RAISED else ~FAILED))
         values[name] = either(values[name], value) if name in values else value
+        if self._following and self._following[-1][0] != file:
+            before = self.outside.setdefault((file, cls, name), [])
+            if all(one.value != value for one in before):
+                before.append(Outside(self.when[1], file, cls, name, value))
+
+    def _is_news(self, one: Outside) -> bool:
+        """Whether an attribute is another one than was known here."""
+        known_so_far = self._attributes.get((one.file, one.cls), {}).get(one.name)
+        return known_so_far is None or either(known_so_far, one.value) != known_so_far
 
     def note_signals(self) -> None:
         """What handlers of signals set is the process's own."""

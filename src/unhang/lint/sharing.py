@@ -63,7 +63,7 @@ def _together(link: Link, own: Roots, helpers: Sequence[Helper]) -> None:
     for helper in helpers:
         learned = helper.answer(limit)
         if learned is not None:
-            _learn(link, learned)
+            _learn(link, learned, own)
         else:  # it has come to an end, for want of memory perhaps
             _follow(link, helper.share, 0)
             own += helper.share
@@ -80,7 +80,11 @@ def _together(link: Link, own: Roots, helpers: Sequence[Helper]) -> None:
 
 
 def _follow(link: Link, share: Roots, turn: int) -> None:
+    """Follows functions. What others set at earlier places in the order is set before."""
+    pending = sorted(link.pending, key=lambda one: one.root)[::-1] if turn else []
     for n, root in share:
+        while pending and pending[-1].root < n:
+            link.set_attribute(*pending.pop()[1:])
         link.when = turn, n
         link.summary(*root)
 
@@ -93,10 +97,11 @@ def _follow_again(link: Link, share: Roots) -> None:
 
 def _learned(link: Link) -> Learned:
     """What is known here so far."""
-    return Learned(link.wrapped, link.built, link.handlers, link.flags, link.global_flags, link.skips_layers)
+    outside = [one for of in link.outside.values() for one in of] + link.pending
+    return Learned(link.wrapped, link.built, link.handlers, link.flags, link.global_flags, link.skips_layers, outside)
 
 
-def _learn(link: Link, of: Learned) -> None:
+def _learn(link: Link, of: Learned, own: Roots) -> None:
     """Adds what is known elsewhere."""
     link.wrapped |= of.wrapped
     for cls, given in of.built.items():
@@ -105,6 +110,8 @@ def _learn(link: Link, of: Learned) -> None:
     link.flags |= of.flags
     link.global_flags |= of.global_flags
     link.skips_layers |= of.skips_layers
+    ours = {n for n, _ in own}
+    link.pending += [one for one in of.outside if one.root not in ours]
 
 
 def _take(link: Link, found: Any) -> None:
@@ -160,7 +167,7 @@ def _help(link: Link, share: Roots, pipe: Connection, ours: Sequence[Connection]
         _follow(link, share, 0)
         pipe.send(_learned(link))
         if pipe.poll(_LONGEST):
-            _learn(link, pipe.recv())
+            _learn(link, pipe.recv(), share)
             _follow_again(link, share)
             pipe.send((list(link.findings.values()), link.threads, link.groups, link.callers))
 

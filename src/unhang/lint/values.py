@@ -194,7 +194,7 @@ MOST_WAY = 6
 
 
 # What can be asked for: a function, by its file and number, or what is known of a name, by its file, kind and name. The lines of a module are its function 0.
-Asked = tuple[int, int] | tuple[int, str, str]
+Asked = tuple[int, int] | tuple[int, str, str] | tuple[int, str, str, str]
 
 
 class Report(NamedTuple):
@@ -218,6 +218,16 @@ class Thread(NamedTuple):
     when: tuple[int, int]
 
 
+class Outside(NamedTuple):
+    """An attribute of objects of a class, set in another file than that of the class while this root was followed."""
+
+    root: int
+    file: int
+    cls: str
+    name: str
+    value: Value
+
+
 class Learned(NamedTuple):
     """What those who follow functions have to tell each other."""
 
@@ -227,3 +237,4 @@ class Learned(NamedTuple):
     flags: set[str]
     global_flags: set[tuple[int, str]]
     skips_layers: bool
+    outside: list[Outside]
