@@ -12,8 +12,10 @@ from unhang.lint.buffers import Buffers
 from unhang.lint.ir import Expr, File, Found, Ref, Set, nodes_in
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
+    DIFFERS,
     FAILED,
     LOCAL,
+    MAYBE,
     NO_PARAMS,
     PLAIN,
     RAISED,
@@ -297,7 +299,8 @@ class Link:
             value = value._replace(sort=None)
         value = value._replace(params=NO_PARAMS, dep=value.dep & (-1 if value.dep & RAISED else ~FAILED))
         values[name] = either(values[name], value) if name in values else value
-        if self._following and self._following[-1][0] != file:
+        parts = value.dep & DIFFERS & ~MAYBE or (value.sort is not None and value.sort[0] in ("wrap", "group"))
+        if parts and self._following and self._following[-1][0] != file:
             before = self.outside.setdefault((file, cls, name), [])
             if all(one.value != value for one in before):
                 before.append(Outside(self.when[1], file, cls, name, value))

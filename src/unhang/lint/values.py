@@ -219,7 +219,7 @@ class Thread(NamedTuple):
 
 
 class Outside(NamedTuple):
-    """An attribute of objects of a class, set in another file than that of the class while this root was followed."""
+    """An attribute that may part ranks, set in another file than that of its class while this root was followed."""
 
     root: int
     file: int
