@@ -307,8 +307,8 @@ class Link:
 
     def _is_news(self, one: Outside) -> bool:
         """Whether an attribute is another one than was known here."""
-        known_so_far = self._attributes.get((one.file, one.cls), {}).get(one.name)
-        return known_so_far is None or either(known_so_far, one.value) != known_so_far
+        own = self._attributes.get((one.file, one.cls), {}).get(one.name)
+        return own is None or either(own, one.value) != own
 
     def note_signals(self) -> None:
         """What handlers of signals set is the process's own."""
@@ -322,10 +322,9 @@ class Link:
 
     def note_constructor(self, sort: tuple[Any, ...], given: dict[int, tuple[Expr, Value]]) -> None:
         """With what an object is made."""
-        known_so_far = self.built.setdefault((sort[1], sort[2]), {})
         for i, (_, v) in given.items():
             if v.sort is not None and v.sort[0] in ("wrap", "group"):
-                known_so_far[i] = Value(sort=v.sort)
+                self.built.setdefault((sort[1], sort[2]), {})[i] = Value(sort=v.sort)
 
     # Functions.
 
