@@ -14,6 +14,8 @@ from unhang.lint.checking import LintResult, lint_paths
 from unhang.lint.link import Link
 from unhang.lint.settings import LintSettings
 
+# The threads of a runner of tests do nothing that a fork could leave half done.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 # Each file is in the share of another process. `loop.py` is in the first; what makes its objects, and the signal, are in later ones.
 _FILES = {
     "loop.py": """
