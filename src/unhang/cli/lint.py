@@ -43,7 +43,7 @@ _WORDS = {"metavar": "RULES", "multiple": True}
     type=click.IntRange(min=0),
     metavar="N",
     default=0,
-    help="Processes that read files. Default: one for each core.",
+    help="Processes that read files and follow functions. Default: one for each core.",
 )
 @click.option(
     "--stdin-filename", default="stdin.py", show_default=True, help="The name of what comes on stdin (PATH -)."

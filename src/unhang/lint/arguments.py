@@ -87,8 +87,8 @@ def _init(frame: Frame, full: str, node: Call, args: list[Value]) -> None:
 def _is_one_node(function: Function, node: Call) -> bool:
     """Whether all ranks are on this node, by where they meet."""
     places = [node.given("init_method", 1)] + [
-        n.value for n in nodes_in(function.body)
-        if isinstance(n, Set) and isinstance(n.targets[0], Op) and n.targets[0].parts[-1] == Const("MASTER_ADDR")
+        n.value for n in function.bindings
+        if isinstance(n.targets[0], Op) and n.targets[0].parts[-1] == Const("MASTER_ADDR")
     ]  # fmt: skip
     is_here = any(isinstance(p, Const) and _HERE.search(str(p.value)) for p in places)
     return is_here or node.given("backend", 0) == Const("fake")
@@ -172,7 +172,7 @@ def parameter_value(link: Link, file: int, function: Function, i: int, name: str
         kind = "class" if "classmethod" in function.decorators else "obj"
         return Value(sort=(kind, file, function.owner))
     if function.name == "__init__" and function.owner:
-        given = link.built.get((file, function.owner), {}).get(i)
+        given = link.given_to(file, function.owner, i)
         if given is not None:
             return given
     wrapper = known.WRAPPERS.get(link.project.resolved(file, function.annotated.get(name, "")))

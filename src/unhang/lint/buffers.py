@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 
-from unhang.lint.ir import Attr, Call, Expr, Function, Ref, Set, nodes_in
+from unhang.lint.ir import Attr, Call, Expr, Function, Ref, nodes_in
 
 _MAKES = re.compile(
     rb"[Bb]atch_?[Nn]orm|InstanceNorm|\bBuffer\(|SyncBN|\bnorm_layer\b|track_running_stats|spectral_norm"
@@ -173,7 +173,7 @@ def _class_of(functions: Iterable[Function], of: Expr, line: int, steps: int = 4
     if not isinstance(of, Ref) or not steps:
         return ""
     bound = [
-        n for f in functions for n in nodes_in(f.body) if isinstance(n, Set) and of in n.targets and n.value != of
+        n for f in functions for n in f.bindings if of in n.targets and n.value != of
         if n.line < line or "." in of.path
     ]  # fmt: skip
     names = {_class_of(functions, n.value, n.line, steps - 1) for n in bound if not _is_wrapped_again(n.value, of)}

@@ -17,10 +17,12 @@ from unhang.lint.ir import EncodedFile, File, Found, encode
 from unhang.lint.link import Link
 from unhang.lint.reading import deep_and_quick, may_help, read_file
 from unhang.lint.settings import LintSettings
+from unhang.lint.sharing import findings
 
 _SKIPPED = {"__pycache__", "node_modules", "venv", "env", "site-packages", "build", "dist", "unhang-reports"}
 _LARGEST = 20_000_000  # bytes; a larger file is data
 _ALONE = 300_000  # bytes that one process reads faster than several could be started
+_GIVEN = re.compile(rb"\b(?:import|,|\()[ \t]*(\w+)")  # what may be imported here
 _CHUNK = 1_500_000  # bytes for one process at a time
 
 
@@ -125,21 +127,18 @@ def _judged(contents: dict[str, bytes], digests: dict[str, bytes], cache: Cache 
         p: File(p, f.module, f.lines, f.is_parsed, f.reason, found=list(f.found), quiet=f.quiet)
         for p, f in files.items()
     }
-    for path, one in link.run():
+    for path, one in findings(link, jobs):
         out[path].found.append(one)
     return [out[p] for p in sorted(out)]
 
 
 def _callers(link: Link, files: dict[str, File], contents: dict[str, bytes]) -> dict[str, bytes]:
     """Files without a hint of their own that import a function which may make collectives."""
-    names = {name for name in link.makers() if len(name) > 3}
+    names = {name.encode() for name in link.makers() if len(name) > 3}
     unparsed = [p for p, f in files.items() if not f.is_parsed and not f.reason]
     if not names or not unparsed:
         return {}
-    pattern = re.compile(
-        rb"\b(?:import|,|\()[ \t]*(?:" + b"|".join(re.escape(n.encode()) for n in sorted(names)) + rb")\b"
-    )
-    return {p: contents[p] for p in unparsed if pattern.search(contents[p])}
+    return {p: contents[p] for p in unparsed if any(m[1] in names for m in _GIVEN.finditer(contents[p]))}
 
 
 def _helpers(link: Link, files: dict[str, File], contents: dict[str, bytes]) -> dict[str, bytes]:

@@ -61,7 +61,7 @@ def comparison(frame: Expressions, op: str, parts: list[Expr]) -> Value:
         if tested.const is None and frame.is_fixed(parts[0]):
             return Value(const=op == "is")
         if isinstance(parts[0], Ref) and parts[0].path.endswith(".grad"):
-            frame.link.asks_grads.add(frame.file)
+            frame.link.asks_grads.add((frame.file, frame.at))
             if frame.link.skips_layers:  # those of layers that this rank's batch did not touch have none
                 return Value(HELD, sort=TEST)
         if tested.dep & MAYBE_NONE:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known
-from unhang.lint.ir import Call, Const, Do, Expr, Function, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With, nodes_in
+from unhang.lint.ir import Call, Const, Do, Expr, Function, If, Leave, Loop, Op, Ref, Stmt, Try, With, nodes_in
 from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import DATA, DIFFERS, HELD, RANK, Needs, Value, Wanted
 
@@ -24,7 +24,7 @@ def is_kept(test: Expr, function: Function) -> bool:
         match part:
             case Op(op="in" | "not in", parts=[Ref(path=key), Ref(path=kept)]):
                 place = Op("[]", [Ref(kept), Ref(key)])
-                return any(isinstance(n, Set) and place in n.targets for n in nodes_in(function.body))
+                return any(place in n.targets for n in function.bindings)
     return False
 
 
@@ -79,9 +79,9 @@ def tells(test: Expr, v: Value) -> bool:
 
     Who has the work of a queue is told by whoever fills it: on all ranks alike, perhaps. All ranks mostly have gradients of the same parameters.
     """
-    names = paths_in(test)
     if v.dep & DIFFERS == HELD:
         return False
+    names = paths_in(test)
     if v.dep & RANK and not v.dep & DATA:
         return any(known.rank_kind(n.rpartition(".")[2]) in _OF_THE_JOB for n in names)
     return not any(known.QUEUE.search(part) for n in names for part in n.lower().split("."))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Function, If, Loop, Op, Ref, Set, Stmt, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, If, Loop, Op, Ref, Set, nodes_in
 from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import Effect
 
@@ -82,13 +82,15 @@ def is_of_caller(function: Function, test: Expr) -> bool:
     if not given:
         return False
     asked = {p for p in paths_in(test) if "." not in p and p not in function.parameters}
-    return bool(asked) and bool(asked & _derived(function.body, given))
+    if asked and "derived" not in function.notes:
+        function.notes["derived"] = _derived(function.bindings, given)
+    return bool(asked) and not asked.isdisjoint(function.notes["derived"])
 
 
-def _derived(body: Sequence[Stmt], given: set[str]) -> set[str]:
+def _derived(bindings: Sequence[Set], given: set[str]) -> set[str]:
     """Names that are bound to what calls say of these."""
     of, told = set(given), set[str]()
-    for n in sorted((n for n in nodes_in(body) if isinstance(n, Set)), key=lambda n: n.line):
+    for n in sorted(bindings, key=lambda n: n.line):
         targets = {t.path for t in n.targets if isinstance(t, Ref)}
         if any(isinstance(c, Call) and any(_mentions(a, of) for a in c.args) for c in nodes_in(n.value)):
             told |= targets

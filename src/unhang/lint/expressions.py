@@ -184,7 +184,7 @@ class Expressions:
             elif kind in ("out", "of") and name not in _TENSOR_FACTS:
                 return v._replace(dep=v.dep | LONGEST) if name in _OF_TOKENS else v
             elif kind == "param" and known.rank_kind(name) is None and name not in _TENSOR_FACTS:
-                return self.link.wrapped.get((self.file, name)) or Value(v.dep & DATA, v.params)
+                return self.link.wrapper_of(self.file, name) or Value(v.dep & DATA, v.params)
         if name in _TENSOR_FACTS:
             if name == "shape" and (v.dep & DATA or v.params) and (sort is None or sort[0] not in ("out", "of")):
                 return Value(v.dep & DATA, v.params, LENGTH if sort is None or sort[0] != "ragged" else None)
@@ -194,8 +194,12 @@ class Expressions:
         by_name = value_of_name(name)
         if by_name.dep or (by_name.sort is not None and not v.dep and not v.params):
             return by_name
-        if (self.file, name) in self.link.wrapped and (sort is None or sort[0] == "obj") and not v.dep:
-            return self.link.wrapped[self.file, name]
+        if (
+            (sort is None or sort[0] == "obj")
+            and not v.dep
+            and (kept := self.link.wrapper_of(self.file, name)) is not None
+        ):
+            return kept
         return Value(v.dep & ~(RANK | UNEVEN), v.params) if v.dep or v.params else PLAIN
 
     def _op(self, e: Op) -> Value:

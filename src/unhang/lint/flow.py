@@ -71,7 +71,7 @@ class Frame(Loops):
         of = link.project.files[file]
         self.path, self.function = of.path, of.functions[at]
         self.env: dict[str, Value] = {}
-        self.outer = link.closures.get((file, at), {})
+        self.outer = link.environment(file, at)
         self.effects: list[Effect] = []
         self.conditions: list[tuple[Cause, int, int]] = []
         self.no_sync, self.loops, self.uneven_is_fine = 0, 0, 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 import msgspec
 
@@ -174,6 +175,16 @@ class Function(msgspec.Struct, array_like=True, dict=True):
         """Its statements."""
         return _BODY.decode(self.raw)
 
+    @cached_property
+    def bindings(self) -> list[Set]:
+        """Its assignments, in the order of `nodes_in`."""
+        return [n for n in nodes_in(self.body) if isinstance(n, Set)]
+
+    @cached_property
+    def notes(self) -> dict[str, Any]:
+        """What is asked of it again and again, kept by those who ask."""
+        return {}
+
     @property
     def is_method(self) -> bool:
         """Whether its first parameter is the object."""
@@ -216,17 +227,27 @@ class File(msgspec.Struct, array_like=True):
     quiet: dict[int, list[str]] = {}
 
 
+# The fields of each kind of node in which there are others.
+_PARTS: dict[type, tuple[str, ...]] = {
+    Ref: (), Const: (), Fn: (), Call: ("func", "args"), Op: ("parts",), Attr: ("base",), Do: ("value",), Set: ("targets", "value"),
+    If: ("test", "body", "orelse"), Loop: ("target", "over", "body", "orelse"), Handler: ("body",),
+    Try: ("body", "handlers", "orelse", "final"), With: ("items", "targets", "body"), Leave: ("value",),
+}  # fmt: skip
+
+
 def nodes_in(part: object, left_out: type[Node] = Fn) -> Iterator[Node]:
     """Every part of a body, the outer ones first; what is in a node of the kind `left_out` is not among them."""
-    todo: list[object] = [part]
+    todo: list[Any] = [part]
     while todo:
         one = todo.pop()
-        if isinstance(one, list):
+        kind = type(one)
+        if kind is list:
             todo += one
-        elif isinstance(one, Node):
+        elif (parts := _PARTS.get(kind)) is not None:
             yield one
-            if not isinstance(one, Ref | Const | Fn | left_out):
-                todo += [getattr(one, name) for name in one.__struct_fields__]
+            if kind is not left_out:
+                for name in parts:
+                    todo.append(getattr(one, name))
 
 
 def packed(body: list[Stmt]) -> msgspec.Raw:

@@ -5,25 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from unhang.lint import known, libraries
 from unhang.lint.buffers import Buffers
-from unhang.lint.divergence import GROUPS
 from unhang.lint.ir import Expr, File, Found, Ref, Set, nodes_in
 from unhang.lint.project import Project, Symbol
-from unhang.lint.values import FAILED, LOCAL, NO_PARAMS, PLAIN, RAISED, Effect, Summary, Value, either
+from unhang.lint.values import (
+    DIFFERS,
+    FAILED,
+    LOCAL,
+    MAYBE,
+    NO_PARAMS,
+    PLAIN,
+    RAISED,
+    Asked,
+    Effect,
+    Outside,
+    Report,
+    Summary,
+    Thread,
+    Value,
+    either,
+)
 
 _DEEPEST = 40
 _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
-
-
-class Report(NamedTuple):
-    """A finding, and the files in which functions were followed that found it."""
-
-    path: str
-    found: Found
-    by: set[int]
 
 
 class Link:
@@ -35,7 +42,7 @@ class Link:
         self.closures: dict[tuple[int, int], dict[str, Value]] = {}
         self.findings: dict[tuple[str, str, int, int], Report] = {}
         self.groups: dict[tuple[int, str], set[tuple[int, int]]] = {}
-        self.threads: list[tuple[str, int, tuple[Any, ...], list[Effect], Found, bool]] = []
+        self.threads: list[Thread] = []
         self.handlers: list[Value] = []
         self.flags: set[str] = set()
         self.global_flags: set[tuple[int, str]] = set()
@@ -43,19 +50,23 @@ class Link:
         self.without_limit: dict[tuple[str, int], Found] = {}
         self.built: dict[tuple[int, str], dict[int, Value]] = {}
         self._summaries: dict[tuple[int, int, frozenset[tuple[int, Value]]], Summary] = {}
-        self._tops: dict[tuple[int, str], Value] = {}
+        self._tops: dict[tuple[int, str], tuple[Value, int]] = {}
         self._modules: dict[int, dict[str, Value]] = {}
         self._begun: dict[int, Any] = {}  # frames of the modules whose lines are being followed
         self._attributes: dict[tuple[int, str], dict[str, Value]] = {}
-        self._causes: dict[tuple[str, str, str, str], tuple[str, str, int, int]] = {}
-        self._following: list[int] = []  # the files of the functions that are being followed now
-        self._used: dict[int, set[int]] = {}  # file -> files whose functions asked something of it
+        self.causes: dict[tuple[str, str, str, str], tuple[str, str, int, int]] = {}
+        self.when = 0, 0  # the turn, and the place of the root that is being followed
+        self._following: list[Asked] = []  # the functions that are being followed now
+        self._used: dict[Asked, set[Asked]] = {}  # who has asked for it, and is to be followed again where it changes
+        self.outside: dict[tuple[int, str, str], list[Outside]] = {}  # each value once
+        self.pending: list[Outside] = []  # what others have set
+        self._setters: dict[tuple[int, str], set[Asked]] = {}  # functions that set attributes of objects of a class
         self.whole = self._kept_whole(files)
         self.trains = any(n.startswith("torch.distributed") for f in files for n in f.names.values())
         self.is_parallel = any(n.startswith(libraries.PARALLEL) for f in files for n in f.names.values())
         self.wraps = any(n in known.WRAPPERS or n == "deepspeed" for f in files for n in f.names.values())
         self.skips_layers = False  # a module of the project runs its layers by what is in the batch
-        self.asks_grads: set[int] = set()  # files that ask which gradients there are
+        self.asks_grads: set[Asked] = set()  # functions that ask which gradients there are
         self.has_pipes = any(n.startswith(libraries.PIPES) for f in files for n in f.names.values())
         self.callers: dict[tuple[int, int], set[tuple[int, int]]] = {}
 
@@ -64,39 +75,29 @@ class Link:
         told = {i for i, f in enumerate(files) for x in f.functions if not _GATHERED_WHOLE.isdisjoint(x.words)}
         return {full.rpartition(".")[2] for i in told for full in files[i].names.values()}
 
-    def run(self) -> Iterator[tuple[str, Found]]:
-        """Every finding, by file and line. What is learned of objects, of what is wrapped and of signals on the way is asked again where it matters."""
-        roots = list(self._roots())
-        for file, at in roots:
-            self.summary(file, at)
-        self._note_signals()
-        if self._forget(self._stale()):
-            for file, at in roots:
-                self.summary(file, at)
-        self._threads()
-        for report in sorted(
-            self.findings.values(), key=lambda r: (r.path, r.found.line, r.found.column, r.found.code)
-        ):
-            yield report.path, report.found
-
-    def _stale(self) -> set[int]:
-        """Files of which more is known now than when they were followed, and those that asked something of them."""
+    def _stale(self) -> set[Asked]:
+        """Functions of which more is known now than when they were followed, and what asked something of them."""
         if self.flags or self.global_flags:
-            return set(range(len(self.project.files)))
-        built = {of[0] for of, given in self.built.items() if any(v.sort is not None for v in given.values())}
-        stale = built | {file for file, _ in self.wrapped} | (self.asks_grads if self.skips_layers else set())
+            return {*self.project.all_functions(), *((file, "attributes", cls) for file, cls in self._attributes)}
+        stale: set[Asked] = {(file, "built", cls) for (file, cls), given in self.built.items() if given}
+        stale |= {(file, "wrapped", name) for file, name in self.wrapped}
+        stale |= {(one.file, "attribute", one.cls, one.name) for one in self.pending if self._is_news(one)}
+        stale |= self.asks_grads if self.skips_layers else set()
         todo = list(stale)
         while todo:
-            more = self._used.get(todo.pop(), set()) - stale
+            one = todo.pop()
+            more = self._used.get(one, set()) - stale
+            if len(one) == 3 and one[1] == "attributes":  # it is put together anew
+                more |= self._setters.get((one[0], one[2]), set()) - stale
             stale |= more
             todo += more
         return stale
 
-    def _asked(self, file: int) -> None:
+    def _asked(self, *what: Any) -> None:
         if self._following:
-            self._used.setdefault(file, set()).add(self._following[-1])
+            self._used.setdefault(what, set()).add(self._following[-1])
 
-    def _roots(self) -> Iterator[tuple[int, int]]:
+    def roots(self) -> Iterator[tuple[int, int]]:
         """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
         words = set(known.WORDS)
         todo = self.project.all_functions()
@@ -134,50 +135,48 @@ class Link:
             todo = [f for f in todo if words.isdisjoint(f.words)]
         return words
 
-    def _forget(self, files: set[int]) -> bool:
-        """What functions of these files gave, before more was known; whether there are any."""
-        tables: tuple[dict[Any, Any], ...] = (self.closures, self._summaries, self._tops, self._attributes)
-        for table in tables:
-            for of in [of for of in table if of[0] in files]:
-                del table[of]
-        for file in files:
-            self._modules.pop(file, None)
-        self.threads = [t for t in self.threads if t[1] not in files]
+    def forget_stale(self) -> bool:
+        """Forgets what functions gave before more was known; whether there are any."""
+        stale = self._stale()
+        self.closures = {
+            (file, at): env for (file, at), env in self.closures.items()
+            if (file, self.project.function(file, at).inside) not in stale
+        }  # fmt: skip
+        self._summaries = {key: summary for key, summary in self._summaries.items() if key[:2] not in stale}
+        self._tops = {key: top for key, top in self._tops.items() if (top[1], 0) not in stale}
+        self._attributes = {
+            key: v for key, v in self._attributes.items() if (key[0], "attributes", key[1]) not in stale
+        }
+        self._modules = {file: values for file, values in self._modules.items() if (file, 0) not in stale}
+        self.threads = [t for t in self.threads if t.by not in stale]
         for key, report in list(self.findings.items()):
-            report.by.difference_update(files)
+            report.by.difference_update(stale)
             if not report.by:
                 del self.findings[key]
-        self._causes = {cause: key for cause, key in self._causes.items() if key in self.findings}
-        return bool(files)
+        self.causes = {cause: key for cause, key in self.causes.items() if key in self.findings}
+        return bool(stale)
 
     def report(self, path: str, found: Found) -> None:
-        """Keeps a finding, once."""
+        """Something is found in a function that is being followed."""
         if known.is_of_test(path, found.code):
             return
         if found.code == "LNT111":
             self.skips_layers = True
             if not self.wraps:
                 return
+        self.keep(Report(path, found, {self._following[-1] if self._following else (-1, -1)}, self.when))
+
+    def keep(self, report: Report) -> None:
+        """Keeps a finding, once: the first of those with the same cause."""
+        path, found = report.path, report.found
         key = (path, found.code, found.line, found.column)
         if found.words.get("at"):
-            key = self._causes.setdefault((path, found.code, found.words["at"], found.words.get("condition", "")), key)
-        self.findings.setdefault(key, Report(path, found, set())).by.add(self._following[-1] if self._following else -1)
-
-    def _leads_to(self, start: tuple[int, int], end: tuple[int, int]) -> bool:
-        """Whether a function is called by another one, over others perhaps."""
-        todo, seen = [end], {end}
-        while todo:
-            one = todo.pop()
-            if one == start:
-                return True
-            more = self.callers.get(one, set()) - seen
-            seen |= more
-            todo += more
-        return False
+            key = self.causes.setdefault((path, found.code, found.words["at"], found.words.get("condition", "")), key)
+        self.findings.setdefault(key, report).by.update(report.by)
 
     def makers(self) -> set[str]:
         """Names at the top of files that may lead to collectives: functions, and classes by their methods."""
-        functions = [self.project.function(file, at) for file, at in self._roots() if at]
+        functions = [self.project.function(file, at) for file, at in self.roots() if at]
         return {f.owner.partition(".")[0] or f.name for f in functions if f.inside <= 0}
 
     # Names.
@@ -185,18 +184,25 @@ class Link:
     def top(self, file: int, name: str) -> Value:
         """What a name means at the top of a file."""
         key = (file, name)
-        if key not in self._tops:
-            self._tops[key] = PLAIN
-            self._tops[key] = found = self._top(file, name)
-            return self._tops.pop(key) if file in self._begun else found  # it may be bound later
-        return self._tops[key]
+        if key in self._tops:
+            value, by = self._tops[key]
+        else:
+            symbol = self.project.find(file, name)
+            by = (
+                file if symbol is None else symbol.file if symbol.kind == "var" else -1
+            )  # the module whose lines say it
+            self._tops[key] = PLAIN, by
+            self._tops[key] = value, _ = self._of_symbol(symbol) if symbol else self._bound(file, name), by
+            if file in self._begun:  # it may be bound later
+                del self._tops[key]
+        if by >= 0:
+            self._asked(by, 0)
+        return value
 
-    def _top(self, file: int, name: str) -> Value:
+    def _bound(self, file: int, name: str) -> Value:
+        """What a name means that is bound by the lines of the module, or by nobody."""
         from unhang.lint.special import TEST, value_of_name
 
-        symbol = self.project.find(file, name)
-        if symbol is not None:
-            return self._of_symbol(symbol)
         own = self.module_values(file).get(name)
         if own is not None:
             return Value(LOCAL, sort=TEST) if (file, name) in self.global_flags else own
@@ -218,10 +224,14 @@ class Link:
 
     def module_values(self, file: int) -> dict[str, Value]:
         """What the lines of the module bind."""
-        self._asked(file)
+        self._asked(file, 0)
+        self._begin(file)
+        return self._begun[file].env if file in self._begun else self._modules.setdefault(file, {})
+
+    def _begin(self, file: int) -> None:
+        """Follows the lines of a module, if nobody has begun to."""
         if file not in self._modules and file not in self._begun:
             self.summary(file, 0)
-        return self._begun[file].env if file in self._begun else self._modules.setdefault(file, {})
 
     def of_module(self, file: int, name: str) -> Value:
         """An attribute of a module of the project."""
@@ -260,13 +270,15 @@ class Link:
                 if any(d.endswith("property") for d in function.decorators):
                     return self.summary(f, at).returns
                 return Value(sort=("bound", f, at))
-            if kind == "obj" and (value := self.attributes(f, c).get(name)) is not None:
-                return value
+            if kind == "obj":
+                self._asked(f, "attribute", c, name)
+                if (value := self.attributes(f, c).get(name)) is not None:
+                    return value
         return None
 
     def attributes(self, file: int, cls: str) -> dict[str, Value]:
         """What the methods of a class set on `self`."""
-        self._asked(file)
+        self._asked(file, "attributes", cls)
         key = (file, cls)
         if key not in self._attributes:
             self._attributes[key] = {}
@@ -278,14 +290,27 @@ class Link:
 
     def set_attribute(self, file: int, cls: str, name: str, value: Value) -> None:
         """A method sets an attribute of `self`."""
+        if self._following:
+            self._setters.setdefault((file, cls), set()).add(self._following[-1])
+            self._used.setdefault(self._following[-1], set()).add((file, "attributes", cls))
         values = self._attributes.setdefault((file, cls), {})
         sort = value.sort
         if sort is not None and sort[0] in ("param", "of", "sized"):
             value = value._replace(sort=None)
         value = value._replace(params=NO_PARAMS, dep=value.dep & (-1 if value.dep & RAISED else ~FAILED))
         values[name] = either(values[name], value) if name in values else value
+        parts = value.dep & DIFFERS & ~MAYBE or (value.sort is not None and value.sort[0] in ("wrap", "group"))
+        if parts and self._following and self._following[-1][0] != file:
+            before = self.outside.setdefault((file, cls, name), [])
+            if all(one.value != value for one in before):
+                before.append(Outside(self.when[1], file, cls, name, value))
 
-    def _note_signals(self) -> None:
+    def _is_news(self, one: Outside) -> bool:
+        """Whether an attribute is another one than was known here."""
+        own = self._attributes.get((one.file, one.cls), {}).get(one.name)
+        return own is None or either(own, one.value) != own
+
+    def note_signals(self) -> None:
         """What handlers of signals set is the process's own."""
         for handler in self.handlers:
             if handler.sort is not None and handler.sort[0] in ("fn", "bound"):
@@ -297,10 +322,9 @@ class Link:
 
     def note_constructor(self, sort: tuple[Any, ...], given: dict[int, tuple[Expr, Value]]) -> None:
         """With what an object is made."""
-        known_so_far = self.built.setdefault((sort[1], sort[2]), {})
         for i, (_, v) in given.items():
             if v.sort is not None and v.sort[0] in ("wrap", "group"):
-                known_so_far[i] = Value(sort=v.sort)
+                self.built.setdefault((sort[1], sort[2]), {})[i] = Value(sort=v.sort)
 
     # Functions.
 
@@ -309,18 +333,18 @@ class Link:
         from unhang.lint.flow import Frame
 
         key = (file, at, given)
-        self._asked(file)
+        self._asked(file, at)
         found = self._summaries.get(key)
         if found is not None:
             return found
         if len(self._following) >= _DEEPEST:
             return Summary()
         if at:  # the lines of the module call `main`, which would find this one half followed
-            self.module_values(file)
+            self._begin(file)
             if key in self._summaries:
                 return self._summaries[key]
         self._summaries[key] = summary = Summary()
-        self._following.append(file)
+        self._following.append((file, at))
         try:
             frame = Frame(self, file, at, given)
             if at == 0:
@@ -332,6 +356,21 @@ class Link:
             if at == 0:
                 self._modules[file] = self._begun.pop(file).env if file in self._begun else {}
         return summary
+
+    def environment(self, file: int, at: int) -> dict[str, Value]:
+        """What the function around this one has bound so far."""
+        self._used.setdefault((file, self.project.function(file, at).inside), set()).add((file, at))
+        return self.closures.get((file, at), {})
+
+    def wrapper_of(self, file: int, name: str) -> Value | None:
+        """The wrapped module that a function of this file keeps under this name."""
+        self._asked(file, "wrapped", name)
+        return self.wrapped.get((file, name))
+
+    def given_to(self, file: int, cls: str, parameter: int) -> Value | None:
+        """The wrapped module or the group with which objects of a class are made."""
+        self._asked(file, "built", cls)
+        return self.built.get((file, cls), {}).get(parameter)
 
     def made_by(self, v: Value, method: str) -> Iterable[Effect]:
         """The collectives that a value makes when this method of it is called."""
@@ -359,14 +398,3 @@ class Link:
                 if target is not None:
                     return [e for e in self.summary(*target).effects if e.param < 0]
         return ()
-
-    def _threads(self) -> None:
-        """A thread makes collectives of a group that other functions use too."""
-        for path, file, sort, effects, found, is_pool in self.threads:
-            for effect in effects:
-                users = {u for u in self.groups.get((file, effect.group), ()) if not self._leads_to(sort[1:3], u)}
-                if effect.op not in GROUPS and (users or not (effect.group or is_pool)):
-                    way = [(p.path, p.line, p.text) for p in effect.way]
-                    words = {**found.words, "collective": effect.way[-1].text}
-                    self.report(path, Found(found.code, found.line, found.column, words, way))
-                    break

@@ -38,6 +38,7 @@ from unhang.lint.values import (
     Conditional,
     Effect,
     Summary,
+    Thread,
     Value,
     is_as_wanted,
 )
@@ -150,7 +151,8 @@ def _beside(frame: Frame, node: Call, given: Value, is_pool: bool = False, args:
     ]  # fmt: skip
     if sort is not None and effects:
         found = Found("LNT206", node.line, node.column + 1)
-        frame.link.threads.append((frame.path, frame.file, sort, effects, found, is_pool))
+        by = (frame.file, frame.at)
+        frame.link.threads.append(Thread(frame.path, by, sort, effects, found, is_pool, frame.link.when))
 
 
 def _signal(frame: Frame, full: str, node: Call, args: list[Value]) -> None:

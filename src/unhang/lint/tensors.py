@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, Set, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, nodes_in
 from unhang.lint.special import COLLECTED, LENGTH, MULTIPLE, OF_DATA, PADDED, PICKED, TEST, element, is_agreed
 from unhang.lint.values import (
     AGREED,
@@ -76,7 +77,7 @@ def is_padded_to_a_length(functions: Iterable[Function]) -> bool:
 def is_padded_alone(function: Function, e: Expr, line: int) -> bool:
     """Whether a tensor is as long as the longest sequence of this rank: a mask of tokens, or tokens moved by one."""
     if isinstance(e, Ref):
-        bound = [n for n in nodes_in(function.body) if isinstance(n, Set) and e in n.targets and n.line < line]
+        bound = [n for n in function.bindings if e in n.targets and n.line < line]
         last = max(bound, key=lambda n: n.line, default=None)
         return last is not None and is_padded_alone(function, last.value, last.line)
     if (
@@ -93,6 +94,7 @@ def is_padded_alone(function: Function, e: Expr, line: int) -> bool:
     return isinstance(index, Const) and index.value in _SEQUENCES
 
 
+@cache
 def agrees_by_name(name: str) -> bool:
     """Whether a function says in its name that ranks agree in it."""
     return any(word in name.lower() for word in _UNIFYING_WORDS)

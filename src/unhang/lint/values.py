@@ -28,6 +28,9 @@ class _Unknown:
     def __repr__(self) -> str:
         return "?"
 
+    def __reduce__(self) -> str:  # there is one of it, in other processes too
+        return "UNKNOWN"
+
 
 UNKNOWN: Any = _Unknown()
 
@@ -188,3 +191,50 @@ class Summary:
 MOST_EFFECTS = 24
 DOUBT = 4  # calls: a finding with a doubt counts as this much further away, more than is shown unless asked for
 MOST_WAY = 6
+
+
+# What can be asked for: a function, by its file and number, or what is known of a name, by its file, kind and name. The lines of a module are its function 0.
+Asked = tuple[int, int] | tuple[int, str, str] | tuple[int, str, str, str]
+
+
+class Report(NamedTuple):
+    """A finding, the functions that found it when they were followed, and in which turn and after which root that was."""
+
+    path: str
+    found: Found
+    by: set[Asked]
+    when: tuple[int, int]
+
+
+class Thread(NamedTuple):
+    """A function that is given to a thread, or to a pool of them, with the collectives that it makes; `by`: who gives it."""
+
+    path: str
+    by: tuple[int, int]
+    sort: tuple[Any, ...]
+    effects: list[Effect]
+    found: Found
+    is_pool: bool
+    when: tuple[int, int]
+
+
+class Outside(NamedTuple):
+    """An attribute that may part ranks, set in another file than that of its class while this root was followed."""
+
+    root: int
+    file: int
+    cls: str
+    name: str
+    value: Value
+
+
+class Learned(NamedTuple):
+    """What those who follow functions have to tell each other."""
+
+    wrapped: dict[tuple[int, str], Value]
+    built: dict[tuple[int, str], dict[int, Value]]
+    handlers: list[Value]
+    flags: set[str]
+    global_flags: set[tuple[int, str]]
+    skips_layers: bool
+    outside: list[Outside]
