@@ -33,6 +33,7 @@ class Shift(Enum):
 
     NONE = ""
     LEFT_OUT = "left out a call"
+    SEVERAL = "left out several calls"
     ONE_MORE = "made one call more"
     EITHER = "left out a call or made one more"
     SWAPPED = "made two calls in the other order"
@@ -59,6 +60,8 @@ def shift_at(case: Case, d: Divergence) -> Shift:
         is_more = is_regular and odd.get(d.seq) == ref.get(d.seq - 1)
         is_next = odd.get(d.seq) == ref.get(d.seq + 1) != ref.get(d.seq)
         is_left_out = (is_regular and expected[1:] == [odd.get(d.seq)]) or is_next
+        if not (is_more or is_left_out) and is_regular and _is_later_in_round(ref, d.seq, odd.get(d.seq)):
+            return Shift.SEVERAL
     if is_more and is_left_out:
         return Shift.EITHER
     return Shift.ONE_MORE if is_more else Shift.LEFT_OUT if is_left_out else Shift.NONE
@@ -90,6 +93,14 @@ def predicted(stream: Tokens, seq: int) -> list[Hashable]:
     ]
     at = max(known)[1] if known else seq
     return [stream[s] for s in (at, at + 1) if s in stream and at < seq]
+
+
+def _is_later_in_round(stream: Tokens, seq: int, call: Hashable) -> bool:
+    """Whether a call comes later in a round of unlike calls, the last whole one of which was as the one before it."""
+    lengths = {at: _common(stream, at, seq) for at in stream if at < seq}
+    at = max(lengths, key=lambda at: (lengths[at], at), default=seq)
+    around = [stream[s] for s in range(at, seq) if s in stream]
+    return len({*around}) >= _LEAST_STRETCH and lengths.get(at, 0) >= seq - at == len(around) and call in around[1:]
 
 
 def _common(stream: Tokens, left: int, right: int) -> int:

@@ -17,7 +17,7 @@ from unhang.analyze.framework_settings import (
     trains_below,
 )
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Condition, function_at, surroundings
+from unhang.analyze.source import Condition, function_at, nodes_around, surroundings
 from unhang.analyze.trees import tree_of
 from unhang.model import Fix, Frame
 from unhang.rules import wording as w
@@ -68,25 +68,55 @@ def of_same_stop(gone: LeftFramework) -> Fix | None:
 
 
 def of_stop(stop: Frame) -> Fix | None:
-    """For a line that asks a framework to stop: the test that leads to it, asked together. The test itself has to run on every rank."""
+    """For a line that asks a framework to stop: the test that leads to it, asked together where every rank comes to it, else what its hook decides."""
     tests = surroundings(stop.file, stop.line).conditions
-    if not tests or any(c.depends_on_rank for c in tests):
+    if not tests:
         return None
     test, name = tests[-1], w.base_name(stop.file)
     tree = tree_of(stop.file)
     imported = (n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)) if tree is not None else ()
     is_lightning = any("lightning" in ast.unparse(n) for n in imported)
-    together = (
-        "stop = trainer.strategy.reduce_boolean_decision(stop, all=False)"
-        if is_lightning
-        else "stop = torch.tensor(float(stop)); dist.all_reduce(stop, op=dist.ReduceOp.MAX); stop = bool(stop)"
-    )
+    if any(c.depends_on_rank for c in tests) or any(c.suspicion for c in tests[:-1]):
+        advice = _in_the_hook(stop, is_lightning)
+    else:
+        together = (
+            "stop = trainer.strategy.reduce_boolean_decision(stop, all=False)"
+            if is_lightning
+            else "stop = torch.tensor(float(stop)); dist.all_reduce(stop, op=dist.ReduceOp.MAX); stop = bool(stop)"
+        )
+        advice = f"# {name}:{test.line}, instead of `if {test.text}:`, where every rank comes\nstop = {test.text}\n{together}\nif stop:"
+    if not advice:
+        return None
     return Fix(
         title="Let all ranks decide on the stop together",
-        advice=f"# {name}:{test.line}, instead of `if {test.text}:`, where every rank comes\nstop = {test.text}\n{together}\nif stop:",
+        advice=advice,
         verify="unhang run -- <the same command>: all ranks stop at the same step",
         undo=_UNDO,
         does="decide together",
+    )
+
+
+def _in_the_hook(stop: Frame, is_lightning: bool) -> str:
+    """The hook of a callback or module in which a line asks for the stop, with the agreement of all ranks behind it; empty where it is none."""
+    hook = function_at(stop.file, stop.line)
+    parameters = [a.arg for a in hook.args.args] if hook is not None else []
+    around = nodes_around(stop.file, stop.line)
+    sets = next((n.targets[0] for n in around if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Attribute)), None)
+    asked = ast.unparse(sets.value) if sets is not None else ""
+    is_known = asked in parameters or asked.partition(".")[0] == "self"
+    if hook is None or sets is None or parameters[:1] != ["self"] or not hook.name.startswith("on_") or not is_known:
+        return ""
+    together = (
+        f"{asked}.{sets.attr} = {asked}.strategy.reduce_boolean_decision({asked}.{sets.attr}, all=False)"
+        if is_lightning
+        else f"stop = torch.tensor(float({asked}.{sets.attr})); dist.all_reduce(stop, op=dist.ReduceOp.MAX)\n    {asked}.{sets.attr} = bool(stop)"
+    )
+    given = ", ".join([*parameters[1:], *(f"*{a.arg}" for a in [hook.args.vararg] if a), *(f"**{a.arg}" for a in [hook.args.kwarg] if a)])
+    return (
+        f"# {w.base_name(stop.file)}:{hook.lineno}: rename {hook.name} to {hook.name}_here, and beside it, for every rank\n"
+        f"def {hook.name}(self, {given}):\n"
+        f"    self.{hook.name}_here({given})\n"
+        f"    {together}"
     )
 
 

@@ -18,6 +18,7 @@ from unhang.analyze.host_waits import (
     unanswered,
     writes_to_child,
 )
+from unhang.analyze.lock_order import Crosswise, crosswise
 from unhang.analyze.polling import name_by_hash
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import endless_loop
@@ -57,7 +58,10 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
         keyword = "async with" if evidence.tasks else "with"
         words |= {"function": twice.inner.function, "keyword": keyword, "signal": evidence.in_handler}
         yield Remedy("take none in a handler" if evidence.in_handler else "take it once", words)
-    others = [t for t in evidence.stacks if not t.is_main and t.process_id in (None, evidence.identity.pid)]
+    own = [t for t in evidence.stacks if t.process_id in (None, evidence.identity.pid)]
+    if awaits in _OF_A_LOCK and (two := crosswise(own)):
+        yield _in_one_order(two)
+    others = [t for t in own if not t.is_main]
     if awaits == "a thread that does not end" and (full := full_queue(frame, others)):
         words = {"join": w.spot(full.join), "put": w.spot(full.put), "thread": full.thread, "queue": full.queue}
         yield Remedy("empty the queue", words)
@@ -91,6 +95,17 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
         yield Remedy(
             "second thread", {**words, "decorator": _with_threads(circle.decorator), "class_at": w.spot(circle.at)}
         )
+
+
+def _in_one_order(two: Crosswise) -> Remedy:
+    """The thread that may change at the least cost: one that has no more to do with its first lock, or that can name both."""
+    sides = (two, two.turned)
+    one = next((x for x in sides if x.may_leave_first), None)
+    name = "leave the first lock" if one else "one order of locks"
+    one = one or next((x for x in reversed(sides) if x.has_both_names), two)
+    words = {"stands": w.spot(one.mine.at), "since": one.mine.since, "first": one.mine.text, "want": one.want}
+    words |= {"function": one.mine.at.function, "wants": w.spot(one.wants), "theirs": w.spot(one.their_wants)}
+    return Remedy(name, {**words, "taken": f"{w.base_name(one.mine.at.file)}:{one.mine.since}", "their": one.their_want})
 
 
 def _with_threads(decorator: str) -> str:

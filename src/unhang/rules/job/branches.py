@@ -18,6 +18,7 @@ from unhang.analyze.leaving import (
     swallowed_by,
 )
 from unhang.analyze.order import (
+    Shift,
     functions_called,
     is_dispatch_race,
     is_of_size_alone,
@@ -121,7 +122,14 @@ def _as_skip(s: Situation, d: Divergence) -> Divergence:
         return d
     if not line_text(d.fork.left.file, d.fork.left.line):
         return d
+    theirs, mine = (_suspicion(p[d.fork.depth :]) for p in (d.reference_path, d.odd_path))
+    if theirs < mine:  # what a rank makes by its own data is more likely one more than what all make is left out
+        return d
     return replace(d, skipped=line_passed(d.reference_path, d.odd_path, _met(s, d)) is not None)
+
+
+def _suspicion(path: Path) -> int:
+    return max((c.suspicion for f in path for c in surroundings(f.file, f.line).conditions), default=0)
 
 
 def _met(s: Situation, d: Divergence) -> Path:
@@ -140,11 +148,12 @@ def _left_out_inside(s: Situation, d: Divergence) -> Frame | None:
     return d.reference_path[-1] if is_inside else None
 
 
-def _left_out_below(s: Situation, d: Divergence) -> Frame | None:
-    """The line of the call left out, where nothing decides whether a rank goes to the function that makes it, but a test within does."""
-    if not d.skipped or d.fork is None or d.location != d.fork.left or list(_own_conditions(s, d, d.location)):
+def _below(s: Situation, d: Divergence) -> Frame | None:
+    """The line of the call left out, or made, where nothing decides whether a rank goes to the function that makes it, but a test within does."""
+    side, path = (d.fork.left, d.reference_path) if d.skipped and d.fork else (d.fork and d.fork.right, d.odd_path)
+    if d.fork is None or d.location != side or list(_own_conditions(s, d, d.location)):
         return None
-    below = d.reference_path[d.fork.depth + 1 :]
+    below = path[d.fork.depth + 1 :]
     return next((f for f in below if any(c.suspicion > 0 for c in _own_conditions(s, d, f))), None)
 
 
@@ -165,8 +174,8 @@ def _hidden_forward(d: Divergence) -> Frame | None:
 
 def _parted(s: Situation, d: Divergence) -> Found:
     hidden = _hidden_forward(d) if d.is_decided else None
-    frame = hidden or _left_out_inside(s, d) or _left_out_below(s, d) or d.location
-    decisive = d.by_condition.condition if d.by_condition else deciding(_own_conditions(s, d, frame))
+    frame = hidden or _left_out_inside(s, d) or _below(s, d) or d.location
+    decisive = d.by_condition.condition if d.by_condition else deciding(_own_conditions(s, d, frame) or _of_round(s, d, frame))
     inside = d.in_library if d.is_decided and not hidden else None
     odd = tuple(sorted({*d.odd, *_odd_in_like_groups(s, d)}))
     made = (d.reference_call.frames if d.skipped else d.odd_call.frames if decisive else ()) or ()
@@ -340,6 +349,13 @@ def _own_conditions(s: Situation, d: Divergence, frame: Frame | None) -> Iterabl
     against = d.reference_path if frame in d.odd_path else d.odd_path
     theirs = {c for f in against for c in around(f, since_ns).conditions}
     return [c for c in around(frame, since_ns).conditions if c not in theirs] if frame else ()
+
+
+def _of_round(s: Situation, d: Divergence, frame: Frame | None) -> Iterable[Condition]:
+    """The conditions around the line at which ranks left out calls of a round that all of it comes from."""
+    is_round = frame is not None and d.fork is None and d.differs == "size"
+    is_left_out = is_round and shift_at(s.case, d) in (Shift.LEFT_OUT, Shift.SEVERAL)
+    return [c for c in around(frame, started_ns(s.case)).conditions if c.suspicion] if frame and is_left_out else ()
 
 
 def _side_by_side(d: Divergence) -> str:
