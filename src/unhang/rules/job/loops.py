@@ -64,6 +64,7 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         "leavers": w.name_ranks(loop.leavers),
         "stayers": w.name_ranks(loop.stayers),
         "are": w.verb(loop.stayers, "is", "are"),
+        "have": w.verb(loop.leavers, "has", "have"),
         "loop": w.place(loop.frame),
         "header": loop.header,
         "before": d.seq - 1,
@@ -84,6 +85,8 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
     )
+    if loop.has_none:
+        return replace(found, say="no round")
     if (start := other_start(s.case, d)) is not None:
         return _began_elsewhere(found, d, start)
     if (bound := changed_bound(loop.frame, loop.header)) is not None:
