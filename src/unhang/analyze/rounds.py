@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from unhang.analyze.bindings import SCOPES, last_name
 from unhang.analyze.callpath import Path
-from unhang.analyze.may_differ import OPEN, SAME, may_differ
+from unhang.analyze.may_differ import OPEN, OWN, SAME, may_differ
 from unhang.analyze.sides import variables_of, view_of
 from unhang.analyze.source import Condition, Loop, ends_rounds, loop_at, nodes_around, surroundings
 from unhang.model import Case, Frame
@@ -110,8 +110,11 @@ def rounds_of(frame: Frame, header: int) -> int:
     if head is None:
         return OPEN
     scopes = tuple(n for n in nodes_around(frame.file, header) if isinstance(n, SCOPES))
-    is_while = isinstance(head, ast.While)
-    return may_differ(frame.file, head.test if is_while else head.iter, scopes, is_test=is_while)
+    if isinstance(head, ast.While):
+        return may_differ(frame.file, head.test, scopes)
+    found = may_differ(frame.file, head.iter, scopes)
+    is_own = found == SAME and may_differ(frame.file, head.iter, scopes, is_test=False) == OWN
+    return OWN if is_own else found
 
 
 def _rounds(found: tuple[Frame, Loop]) -> int:

@@ -42,6 +42,20 @@ def {name}(items{parameter}):
 '''
 
 
+def end_together(program: Program, gate: Gate, finding: Finding, backend: str) -> Said:
+    """Lets all ranks end their program where one of them does.
+
+    Raises:
+        NoDiff: it is not sure that all ranks come to the condition.
+    """
+    node, _ = _test_of(program, gate)
+    _is_plain(program, node)
+    reached_by_all(program, node.lineno)
+    name, group = put_helper(program, ANY_RANK, "any_rank", node, finding, backend)
+    program.replace(node.test, f"{name}({program.text(node.test)}{group})")
+    return Said("decide together", f"All ranks end together, as soon as line {node.lineno} holds on one of them")
+
+
 def agree_on(program: Program, gate: Gate, finding: Finding, backend: str) -> Said:
     """Lets a branch be taken by all ranks or by none; returns what the change does.
 

@@ -101,7 +101,9 @@ def _in_the_hook(stop: Frame, is_lightning: bool) -> str:
     hook = function_at(stop.file, stop.line)
     parameters = [a.arg for a in hook.args.args] if hook is not None else []
     around = nodes_around(stop.file, stop.line)
-    sets = next((n.targets[0] for n in around if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Attribute)), None)
+    sets = next(
+        (n.targets[0] for n in around if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Attribute)), None
+    )
     asked = ast.unparse(sets.value) if sets is not None else ""
     is_known = asked in parameters or asked.partition(".")[0] == "self"
     if hook is None or sets is None or parameters[:1] != ["self"] or not hook.name.startswith("on_") or not is_known:
@@ -111,7 +113,13 @@ def _in_the_hook(stop: Frame, is_lightning: bool) -> str:
         if is_lightning
         else f"stop = torch.tensor(float({asked}.{sets.attr})); dist.all_reduce(stop, op=dist.ReduceOp.MAX)\n    {asked}.{sets.attr} = bool(stop)"
     )
-    given = ", ".join([*parameters[1:], *(f"*{a.arg}" for a in [hook.args.vararg] if a), *(f"**{a.arg}" for a in [hook.args.kwarg] if a)])
+    given = ", ".join(
+        [
+            *parameters[1:],
+            *(f"*{a.arg}" for a in [hook.args.vararg] if a),
+            *(f"**{a.arg}" for a in [hook.args.kwarg] if a),
+        ]
+    )
     return (
         f"# {w.base_name(stop.file)}:{hook.lineno}: rename {hook.name} to {hook.name}_here, and beside it, for every rank\n"
         f"def {hook.name}(self, {given}):\n"

@@ -8,17 +8,18 @@ from typing import NamedTuple
 from unhang.analyze.host_waits import (
     actor_circle,
     ended_task,
+    feeds,
     forked_lock,
     full_queue,
-    held_twice,
     not_released,
     puts,
     queue_at,
     read_later,
     unanswered,
+    unread_errors,
     writes_to_child,
 )
-from unhang.analyze.lock_order import Crosswise, crosswise
+from unhang.analyze.locks import Crosswise, crosswise, held_by_parent, held_twice, lost_notice
 from unhang.analyze.polling import name_by_hash
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import endless_loop
@@ -61,6 +62,12 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     own = [t for t in evidence.stacks if t.process_id in (None, evidence.identity.pid)]
     if awaits in _OF_A_LOCK and (two := crosswise(own)):
         yield _in_one_order(two)
+    if awaits in _OF_A_LOCK and (own_place := held_by_parent(evidence.tasks)):
+        words = {"outer": w.spot(own_place.outer), "since": own_place.since, "what": own_place.what}
+        words |= {"taken_at": w.spot(own_place.inner)}
+        yield Remedy("leave the place", words)
+    if awaits == "an event or condition" and (told := lost_notice(frame)):
+        yield Remedy("wait for what is told", {"spot": w.spot(frame), "what": told.what, "holds": told.holds})
     others = [t for t in own if not t.is_main]
     if awaits == "a thread that does not end" and (full := full_queue(frame, others)):
         words = {"join": w.spot(full.join), "put": w.spot(full.put), "thread": full.thread, "queue": full.queue}
@@ -71,6 +78,11 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     is_of_input = evidence.state is not None and bool(evidence.state.child_asks) and not evidence.state.child_writes
     if awaits == "a child process" and is_of_input and writes_to_child(frame.file):
         yield Remedy("end of input", {"spot": w.spot(frame)})
+    is_full = evidence.state is not None and evidence.state.child_writes
+    if awaits == "a pipe" and is_full and (line := unread_errors(frame.file)):
+        yield Remedy("no pipe for errors", {"starts": f"{w.base_name(frame.file)}:{line}"})
+    if awaits == "a child process" and is_full and any(map(feeds, evidence.stacks)) and (later := read_later(frame)):
+        yield Remedy("read before", {"join": w.spot(later.join), "get": later.get, "queue": later.queue})
     place = driver(s)
     taker = next((t for t in evidence.stacks if t.process_id not in (None, evidence.identity.pid) and puts(t)), None)
     if awaits == "a full queue" and taker is not None and (name := queue_at(frame)):
@@ -105,7 +117,9 @@ def _in_one_order(two: Crosswise) -> Remedy:
     one = one or next((x for x in reversed(sides) if x.has_both_names), two)
     words = {"stands": w.spot(one.mine.at), "since": one.mine.since, "first": one.mine.text, "want": one.want}
     words |= {"function": one.mine.at.function, "wants": w.spot(one.wants), "theirs": w.spot(one.their_wants)}
-    return Remedy(name, {**words, "taken": f"{w.base_name(one.mine.at.file)}:{one.mine.since}", "their": one.their_want})
+    return Remedy(
+        name, {**words, "taken": f"{w.base_name(one.mine.at.file)}:{one.mine.since}", "their": one.their_want}
+    )
 
 
 def _with_threads(decorator: str) -> str:

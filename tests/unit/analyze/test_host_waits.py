@@ -11,8 +11,6 @@ from unhang.analyze.host_waits import (
     ended_task,
     forked_lock,
     full_queue,
-    held_over_call,
-    held_twice,
     not_released,
     puts,
     queue_at,
@@ -20,6 +18,7 @@ from unhang.analyze.host_waits import (
     unanswered,
     writes_to_child,
 )
+from unhang.analyze.locks import held_over_call, held_twice
 from unhang.model import Frame, ThreadStack
 from unhang.model.frames import WaitingTask
 

@@ -175,7 +175,9 @@ def _hidden_forward(d: Divergence) -> Frame | None:
 def _parted(s: Situation, d: Divergence) -> Found:
     hidden = _hidden_forward(d) if d.is_decided else None
     frame = hidden or _left_out_inside(s, d) or _below(s, d) or d.location
-    decisive = d.by_condition.condition if d.by_condition else deciding(_own_conditions(s, d, frame) or _of_round(s, d, frame))
+    decisive = (
+        d.by_condition.condition if d.by_condition else deciding(_own_conditions(s, d, frame) or _of_round(s, d, frame))
+    )
     inside = d.in_library if d.is_decided and not hidden else None
     odd = tuple(sorted({*d.odd, *_odd_in_like_groups(s, d)}))
     made = (d.reference_call.frames if d.skipped else d.odd_call.frames if decisive else ()) or ()

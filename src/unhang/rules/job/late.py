@@ -27,6 +27,7 @@ from unhang.rules.failure import (
 )
 from unhang.rules.host_waits import bound_item, fresh_lock, remedy_of
 from unhang.rules.late import (
+    block_of_its_own,
     found_late,
     has_loader,
     holder_of,
@@ -162,8 +163,11 @@ def slow_rank0_work(s: Situation) -> Iterator[Found]:
                 "victims": w.name_ranks(late.victims),
                 **({"at": w.at(first.frame)} if first else {}),
             }
+            block = first.frame if first else block_of_its_own(s, late)
+            if block is not None and block != late.activity.frame:
+                words |= {"at": f"{w.at(block)}, now{w.at(late.activity.frame)},"} if not first else {}
             found = found_late(s, late, 0.92, words, say="first" if first else "late")
-            yield replace(found, location=w.location_of(first.frame)) if first else found
+            yield replace(found, location=w.location_of(block)) if block else found
 
 
 def _waited_for_rank0(s: Situation) -> Iterator[Found]:

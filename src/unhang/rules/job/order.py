@@ -8,8 +8,8 @@ from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_errors import errors_of
 from unhang.analyze.going_on import not_come
-from unhang.analyze.host_waits import HeldOverCall, held_over_call
 from unhang.analyze.left_transfers import left_transfers
+from unhang.analyze.locks import HeldOverCall, held_over_call
 from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.order import (
     MadeAlone,
