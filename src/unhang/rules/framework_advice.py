@@ -9,6 +9,7 @@ from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.framework_settings import (
     computed_metrics,
+    given_data,
     is_metric,
     left_out_update,
     limit_of,
@@ -38,6 +39,8 @@ def of_left_loop(s: Situation, d: Divergence, gone: LeftFramework) -> Fix | None
             verify=_SEE,
             undo=_UNDO,
         )
+    if "/transformers/" in gone.loop.file:
+        return _even_data(gone)
     if (limit := limit_of(s, d, gone)) is not None:
         return Fix(
             title="Let all ranks make as many batches as those with the fewest",
@@ -47,6 +50,25 @@ def of_left_loop(s: Situation, d: Divergence, gone: LeftFramework) -> Fix | None
             undo=_UNDO,
         )
     return None
+
+
+def _even_data(gone: LeftFramework) -> Fix | None:
+    """For a Trainer whose ranks have data sets of their own: as many items on each."""
+    name = "eval_dataset" if gone.loop.function in ("evaluation_loop", "prediction_loop") else "train_dataset"
+    line, given = given_data(gone.line.file, name)
+    if not line:
+        return None
+    return Fix(
+        title="Give the Trainer as many items on every rank",
+        advice=f"# {w.base_name(gone.line.file)}:{line}: {name}=even({given}) instead, and before that\n"
+        "def even(data):   # as many as the rank with the fewest has\n"
+        "    sizes = [None] * torch.distributed.get_world_size()\n"
+        "    torch.distributed.all_gather_object(sizes, len(data))\n"
+        "    return torch.utils.data.Subset(data, range(min(sizes)))",
+        verify=_SEE,
+        undo=_UNDO,
+        does="end together",
+    )
 
 
 def of_same_stop(gone: LeftFramework) -> Fix | None:

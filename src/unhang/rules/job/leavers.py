@@ -60,7 +60,9 @@ def rank_exited_early(s: Situation) -> Found | None:
     is_end, code = end.kind == "exit", "" if end.code is None else str(end.code)
     how = f"came to the end of its program{code and f' (exit code {code})'}" if is_end else f"called {end.kind}({code})"
     is_sure = lead_of_waiting(s, leaver) > 0
-    found = found_at_failures(s, (failure,), 0.94 if is_sure else 0.6, {"how": how, "missed": ""}, say="left")
+    found = found_at_failures(
+        s, (failure,), 0.94 if is_sure else 0.6, {"how": how, "missed": ""}, say="left", fixes=("together", "transfers")
+    )
     if before is not None:
         found = _with_the_call(found, before, is_sure)
     gate = _gate_of(s, end)
