@@ -162,7 +162,7 @@ def _change(finding: Finding) -> Change:
             return after_the_round
         case "code-divergence", "rank-dependent-collective" if finding.condition is None:
             return answer_alike
-        case "rank-exited-early", "rank-exited-early" if finding.condition is not None:
+        case "rank-exited-early", "rank-exited-early" if finding.condition and _is_to_end_together(finding):
             return _end_together
         case "unused-parameters", _:
             return lambda program, f, _: find_unused(program, f)
@@ -199,6 +199,10 @@ def _one_order(program: Program, finding: Finding, backend: str) -> Said:
 def _agree(program: Program, finding: Finding, backend: str) -> Said:
     assert finding.condition is not None
     return agree_on(program, finding.condition, finding, backend)
+
+
+def _is_to_end_together(finding: Finding) -> bool:
+    return any(fix.does == "decide together" for fix in finding.fixes)
 
 
 def _end_together(program: Program, finding: Finding, backend: str) -> Said:

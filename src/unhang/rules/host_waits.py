@@ -12,6 +12,7 @@ from unhang.analyze.host_waits import (
     forked_lock,
     full_queue,
     not_released,
+    own_pool,
     puts,
     queue_at,
     read_later,
@@ -75,6 +76,9 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     if awaits == "the result of another thread" and (gone := ended_task(frame, evidence.tasks)):
         words = {"made": f"{w.base_name(gone.path)}:{gone.made}", "task": gone.task, "coroutine": gone.coroutine}
         yield Remedy("ask the task", {**words, "queue": gone.queue, "spot": w.spot(frame)})
+    if awaits == "the result of another thread" and (nested := own_pool(others)):
+        words = {"submits": w.spot(nested.submits), "waits": w.spot(nested.waits), "pool": nested.pool}
+        yield Remedy("a pool of its own", {**words, "function": nested.function})
     is_of_input = evidence.state is not None and bool(evidence.state.child_asks) and not evidence.state.child_writes
     if awaits == "a child process" and is_of_input and writes_to_child(frame.file):
         yield Remedy("end of input", {"spot": w.spot(frame)})
