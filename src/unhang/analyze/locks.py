@@ -357,3 +357,21 @@ def _told_by(statement: ast.stmt) -> str:
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=of, attr="append" | "appendleft" | "add"))):
             return ast.unparse(of)
     return ""
+
+
+def kept_block(frames: Sequence[Frame], taken: Frame) -> tuple[Frame, int, str] | None:
+    """(where a stack stands in it, its line, its head) of the `with` that has the lock on a file which another process takes at `taken`."""
+    nodes = nodes_around(taken.file, taken.line)
+    owner = next((n.name for n in reversed(nodes) if isinstance(n, ast.ClassDef)), "") if _is_enter(nodes) else ""
+    for frame in user_frames(tuple(frames)):
+        for block in reversed(blocks_around(frame)):
+            for item in (i.context_expr for i in block.items):
+                called = last_name(item.func) if isinstance(item, ast.Call) else ""
+                if called and (called == owner or "lock" in called.lower()):
+                    return frame, block.lineno, ast.unparse(item)
+    return None
+
+
+def _is_enter(nodes: Sequence[ast.AST]) -> bool:
+    function = next((n for n in reversed(nodes) if isinstance(n, FUNCTION)), None)
+    return function is not None and function.name in ("__enter__", "acquire")

@@ -17,9 +17,11 @@ from unhang.analyze.framework_settings import (
     property_read,
     trains_below,
 )
+from unhang.analyze.locks import blocks_at, held_by
+from unhang.analyze.pasted import RANK_ZERO_FIRST
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, function_at, nodes_around, surroundings
-from unhang.analyze.trees import tree_of
+from unhang.analyze.trees import covers, tree_of
 from unhang.model import Fix, Frame
 from unhang.rules import wording as w
 
@@ -166,6 +168,25 @@ def of_stop_apart(d: Divergence) -> Fix | None:
         verify=_SEE,
         undo=_UNDO,
     )
+
+
+def out_of_first(d: Divergence) -> Fix | None:
+    """For a call that rank 0 makes in a block in which it goes first: the others wait at its head until it has left it."""
+    fork = d.fork
+    if fork is None or fork.left.file != fork.right.file:
+        return None
+    for block in blocks_at(fork.left):
+        text = ", ".join(sorted(held_by(block)))
+        if RANK_ZERO_FIRST.search(text) and any(covers(statement, fork.right.line) for statement in block.body):
+            return Fix(
+                title="Move the call out of the block: in it the first rank is alone until it has left it",
+                advice=f"{w.spot(fork.right)}: put it behind the block of line {block.lineno} (`with {text}:`), one level further left, "
+                "where all ranks come together; what the first rank prepares for the others stays in the block",
+                verify=_SEE,
+                undo=_UNDO,
+                does="every rank calls",
+            )
+    return None
 
 
 def read_before(frame: Frame, condition: Condition, above: Frame | None) -> Fix | None:

@@ -20,13 +20,13 @@ from unhang.analyze.host_waits import (
     unread_errors,
     writes_to_child,
 )
-from unhang.analyze.locks import Crosswise, crosswise, held_by_parent, held_twice, lost_notice
+from unhang.analyze.locks import Crosswise, crosswise, held_by_parent, held_twice, kept_block, lost_notice
 from unhang.analyze.polling import name_by_hash
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import endless_loop
 from unhang.model import Frame, user_frames
 from unhang.rules import wording as w
-from unhang.rules.late import OF_A_PROCESS, driver
+from unhang.rules.late import OF_A_PROCESS, driver, holder_of
 
 _ASYNC = "its tasks"
 _OF_A_LOCK = ("a lock", "a lock file", "an event or condition", _ASYNC)
@@ -69,6 +69,10 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
         yield Remedy("leave the place", words)
     if awaits == "an event or condition" and (told := lost_notice(frame)):
         yield Remedy("wait for what is told", {"spot": w.spot(frame), "what": told.what, "holds": told.holds})
+    holder = s.case.ranks.get(-1 if (rank := holder_of(s, late)) is None else rank)
+    if holder is not None and holder.main_stack and (block := kept_block(holder.main_stack.frames, frame)):
+        words = {"stands": w.spot(block[0]), "since": block[1], "what": block[2], "holder": holder.identity.rank}
+        yield Remedy("leave the lock first", words)
     others = [t for t in own if not t.is_main]
     if awaits == "a thread that does not end" and (full := full_queue(frame, others)):
         words = {"join": w.spot(full.join), "put": w.spot(full.put), "thread": full.thread, "queue": full.queue}

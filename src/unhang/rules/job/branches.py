@@ -45,7 +45,7 @@ from unhang.rules.advice import (
     say_the_condition,
 )
 from unhang.rules.base import Found, rule
-from unhang.rules.framework_advice import of_stop_apart
+from unhang.rules.framework_advice import of_stop_apart, out_of_first
 
 _FORWARD = ("_pre_forward", "_sync_buffers", "forward")
 
@@ -182,7 +182,7 @@ def _parted(s: Situation, d: Divergence) -> Found:
     odd = tuple(sorted({*d.odd, *_odd_in_like_groups(s, d)}))
     made = (d.reference_call.frames if d.skipped else d.odd_call.frames if decisive else ()) or ()
     fixes: Sequence[str | Fix] = (
-        ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd), made, of_stop_apart(d))
+        ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd), made, of_stop_apart(d) or out_of_first(d))
     )
     if finalizer := next((f for f in d.odd_path if f.function == "__del__"), None):
         fixes, decisive = (not_in_finalizer(finalizer),), None

@@ -160,10 +160,12 @@ def slow_rank0_work(s: Situation) -> Iterator[Found]:
             first = works_first(s, late)
             words = {
                 "test": test,
+                "work": f"the block of `{test}`",
                 "victims": w.name_ranks(late.victims),
                 **({"at": w.at(first.frame)} if first else {}),
             }
             block = first.frame if first else block_of_its_own(s, late)
+            words["work"] = f"the block of `{test}`{w.at(block)}" if block else words["work"]
             if block is not None and block != late.activity.frame:
                 words |= {"at": f"{w.at(block)}, now{w.at(late.activity.frame)},"} if not first else {}
             found = found_late(s, late, 0.92, words, say="first" if first else "late")
@@ -183,7 +185,7 @@ def _waited_for_rank0(s: Situation) -> Iterator[Found]:
         if first
         else next(f.function for f in stacks[0].frames if RANK_ZERO_FIRST.search(f.function))
     )
-    words = {"function": function, "victims": "the other ranks"}
+    words = {"function": function, "victims": "the other ranks", "work": "what rank 0 does first"}
     evidence = (*quote(first), *map(w.stack_of, stacks[:3]))
     yield Found(0.82, (0,), evidence, words, say="log", victims=tuple(sorted(ranks)))
 
