@@ -11,6 +11,7 @@ from unhang.analyze.source import surroundings
 from unhang.fix.program import NoDiff, Program, Said, binds, called, calls_in, dotted
 from unhang.model import Finding, Gate
 
+_IS_THERE = ("exists", "isfile", "isdir", "is_file", "is_dir")
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 _SAYS_ROUNDS = re.compile(r"rank \d+ rounds")
 _AGREED = '''\
@@ -67,7 +68,8 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str) -> Sa
     _is_plain(program, node)
     test = _set_once(program, node)
     counter = "" if is_opposite else _counts_on_some(program, test)
-    text, wanted = (ANY_RANK, "any_rank") if is_opposite or counter else (_AGREED, "agreed")
+    is_enough = (is_opposite and not _takes_what_it_finds(node)) or counter
+    text, wanted = (ANY_RANK, "any_rank") if is_enough else (_AGREED, "agreed")
     name, group = put_helper(program, text, wanted, node, finding, backend)
     program.replace(test, f"{name}({program.text(test)}{group})")
     line = finding.location.line if finding.location else gate.line
@@ -77,6 +79,18 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str) -> Sa
         )
         return Said("decide together", said)
     return Said("decide together", f"All ranks decide together whether line {line} runs")
+
+
+def _takes_what_it_finds(node: ast.If | ast.IfExp | ast.While) -> bool:
+    """Whether a test asks if something is there, and what it leads to takes that: a rank that has it not can not go there."""
+    asks = any(isinstance(n, ast.Call) and called(n) in _IS_THERE for n in ast.walk(node.test))
+    asks |= any(isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.In | ast.IsNot) for n in ast.walk(node.test))
+    body: list[ast.AST] = [*node.body] if isinstance(node.body, list) else [node.body]
+    used = [
+        {d for n in part for m in ast.walk(n) if (d := dotted(m))} - {"self", "os", "os.path"}
+        for part in ([node.test], body)
+    ]
+    return asks and bool(used[0] & used[1])
 
 
 def _set_once(program: Program, node: ast.If | ast.IfExp | ast.While) -> ast.expr:

@@ -123,8 +123,8 @@ def _as_skip(s: Situation, d: Divergence) -> Divergence:
     if not line_text(d.fork.left.file, d.fork.left.line):
         return d
     theirs, mine = (_suspicion(p[d.fork.depth :]) for p in (d.reference_path, d.odd_path))
-    if theirs < mine:  # what a rank makes by its own data is more likely one more than what all make is left out
-        return d
+    if theirs < mine and d.fork.right.line < d.fork.left.line:
+        return d  # in another round: what a rank makes by its own data is more likely one more than what all make is left out
     return replace(d, skipped=line_passed(d.reference_path, d.odd_path, _met(s, d)) is not None)
 
 
@@ -182,7 +182,9 @@ def _parted(s: Situation, d: Divergence) -> Found:
     odd = tuple(sorted({*d.odd, *_odd_in_like_groups(s, d)}))
     made = (d.reference_call.frames if d.skipped else d.odd_call.frames if decisive else ()) or ()
     fixes: Sequence[str | Fix] = (
-        ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd), made, of_stop_apart(d) or out_of_first(d))
+        ("no wrapper",)
+        if hidden
+        else fixes_of(frame, decisive, w.name_ranks(d.odd), made, of_stop_apart(d) or out_of_first(d))
     )
     if finalizer := next((f for f in d.odd_path if f.function == "__del__"), None):
         fixes, decisive = (not_in_finalizer(finalizer),), None
