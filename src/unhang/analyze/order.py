@@ -66,6 +66,19 @@ def shift_at(case: Case, d: Divergence) -> Shift:
     return Shift.ONE_MORE if is_more else Shift.LEFT_OUT if is_left_out else Shift.NONE
 
 
+def left_out_of_round(s: Situation, d: Divergence, frame: Frame | None) -> list[Condition]:
+    """Where ranks left out calls of a round that all comes from one line: the conditions around it that may differ."""
+    if frame is None or d.fork is not None or d.differs != "size":
+        return []
+    is_left_out = shift_at(s.case, d) in (Shift.LEFT_OUT, Shift.SEVERAL)
+    return [c for c in around(frame, started_ns(s.case)).conditions if c.suspicion] if is_left_out else []
+
+
+def most_suspicion(path: Path) -> int:
+    """How likely the conditions on a way come out differently on the ranks."""
+    return max((around(f).suspicion for f in path), default=0)
+
+
 def tokens_of(case: Case, rows: Mapping[int, int]) -> Tokens:
     """What a rank called at each position, and from where."""
     calls = {seq: case.calls.call(row) for seq, row in rows.items()}

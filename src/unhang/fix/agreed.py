@@ -8,10 +8,9 @@ import re
 from unhang.analyze.bindings import last_name
 from unhang.analyze.may_differ import OWN
 from unhang.analyze.source import surroundings
-from unhang.fix.program import NoDiff, Program, Said, binds, called, calls_in, dotted
+from unhang.fix.program import NoDiff, Program, Said, binds, called, calls_in, dotted, takes_what_it_finds
 from unhang.model import Finding, Gate
 
-_IS_THERE = ("exists", "isfile", "isdir", "is_file", "is_dir")
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 _SAYS_ROUNDS = re.compile(r"rank \d+ rounds")
 _AGREED = '''\
@@ -43,22 +42,8 @@ def {name}(items{parameter}):
 '''
 
 
-def end_together(program: Program, gate: Gate, finding: Finding, backend: str) -> Said:
-    """Lets all ranks end their program where one of them does.
-
-    Raises:
-        NoDiff: it is not sure that all ranks come to the condition.
-    """
-    node, _ = _test_of(program, gate)
-    _is_plain(program, node)
-    reached_by_all(program, node.lineno)
-    name, group = put_helper(program, ANY_RANK, "any_rank", node, finding, backend)
-    program.replace(node.test, f"{name}({program.text(node.test)}{group})")
-    return Said("decide together", f"All ranks end together, as soon as line {node.lineno} holds on one of them")
-
-
-def agree_on(program: Program, gate: Gate, finding: Finding, backend: str) -> Said:
-    """Lets a branch be taken by all ranks or by none; returns what the change does.
+def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_end: bool = False) -> Said:
+    """Lets a branch be taken by all ranks or by none; returns what the change does. `to_end`: it ends the program, of all as soon as of one.
 
     Raises:
         NoDiff: it is not sure that all ranks come to the condition, or of which group they are.
@@ -68,29 +53,20 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str) -> Sa
     _is_plain(program, node)
     test = _set_once(program, node)
     counter = "" if is_opposite else _counts_on_some(program, test)
-    is_enough = (is_opposite and not _takes_what_it_finds(node)) or counter
+    is_enough = to_end or (is_opposite and not takes_what_it_finds(node)) or counter
     text, wanted = (ANY_RANK, "any_rank") if is_enough else (_AGREED, "agreed")
     name, group = put_helper(program, text, wanted, node, finding, backend)
     program.replace(test, f"{name}({program.text(test)}{group})")
     line = finding.location.line if finding.location else gate.line
+    if to_end:
+        reached_by_all(program, node.lineno)
+        return Said("decide together", f"All ranks end together, as soon as line {node.lineno} holds on one of them")
     if counter:
         said = (
             f"Line {line} runs on all ranks as soon as one of them comes to it: {counter} does not count on every rank"
         )
         return Said("decide together", said)
     return Said("decide together", f"All ranks decide together whether line {line} runs")
-
-
-def _takes_what_it_finds(node: ast.If | ast.IfExp | ast.While) -> bool:
-    """Whether a test asks if something is there, and what it leads to takes that: a rank that has it not can not go there."""
-    asks = any(isinstance(n, ast.Call) and called(n) in _IS_THERE for n in ast.walk(node.test))
-    asks |= any(isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.In | ast.IsNot) for n in ast.walk(node.test))
-    body: list[ast.AST] = [*node.body] if isinstance(node.body, list) else [node.body]
-    used = [
-        {d for n in part for m in ast.walk(n) if (d := dotted(m))} - {"self", "os", "os.path"}
-        for part in ([node.test], body)
-    ]
-    return asks and bool(used[0] & used[1])
 
 
 def _set_once(program: Program, node: ast.If | ast.IfExp | ast.While) -> ast.expr:

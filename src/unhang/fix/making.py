@@ -12,7 +12,6 @@ from unhang.analyze.source import Condition, surroundings
 from unhang.fix.agreed import (
     agree_on,
     answer_alike,
-    end_together,
     even_rounds,
     is_collective,
     modules,
@@ -207,7 +206,7 @@ def _is_to_end_together(finding: Finding) -> bool:
 
 def _end_together(program: Program, finding: Finding, backend: str) -> Said:
     assert finding.condition is not None
-    return end_together(program, finding.condition, finding, backend)
+    return agree_on(program, finding.condition, finding, backend, to_end=True)
 
 
 def _hoist(program: Program, finding: Finding, backend: str) -> Said:

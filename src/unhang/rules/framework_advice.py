@@ -170,6 +170,11 @@ def of_stop_apart(d: Divergence) -> Fix | None:
     )
 
 
+def of_apart(d: Divergence) -> Fix | None:
+    """For ranks that no condition has parted: what a framework stopped apart, or a block in which one rank goes first."""
+    return of_stop_apart(d) or out_of_first(d)
+
+
 def out_of_first(d: Divergence) -> Fix | None:
     """For a call that rank 0 makes in a block in which it goes first: the others wait at its head until it has left it."""
     fork = d.fork

@@ -24,7 +24,7 @@ from unhang.analyze.locks import Crosswise, crosswise, held_by_parent, held_twic
 from unhang.analyze.polling import name_by_hash
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import endless_loop
-from unhang.model import Frame, user_frames
+from unhang.model import Frame, RankEvidence, user_frames
 from unhang.rules import wording as w
 from unhang.rules.late import OF_A_PROCESS, driver, holder_of
 
@@ -48,32 +48,8 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     frame, awaits, evidence = late.activity.frame, late.activity.awaits, s.case.ranks.get(late.rank)
     if frame is None or evidence is None:
         return
-    stack = late.doer.stacks[-1] if late.doer else evidence.main_stack
-    ways = [t.frames for t in evidence.tasks] if evidence.tasks else [stack.frames] if stack else []
-    if awaits in _OF_A_LOCK and (twice := held_twice(ways)):
-        words = {
-            "taken_at": w.spot(twice.inner),
-            "outer": w.spot(twice.outer),
-            "since": twice.since,
-            "what": twice.what,
-        }
-        keyword = "async with" if evidence.tasks else "with"
-        words |= {"function": twice.inner.function, "keyword": keyword, "signal": evidence.in_handler}
-        yield Remedy("take none in a handler" if evidence.in_handler else "take it once", words)
-    own = [t for t in evidence.stacks if t.process_id in (None, evidence.identity.pid)]
-    if awaits in _OF_A_LOCK and (two := crosswise(own)):
-        yield _in_one_order(two)
-    if awaits in _OF_A_LOCK and (own_place := held_by_parent(evidence.tasks)):
-        words = {"outer": w.spot(own_place.outer), "since": own_place.since, "what": own_place.what}
-        words |= {"taken_at": w.spot(own_place.inner)}
-        yield Remedy("leave the place", words)
-    if awaits == "an event or condition" and (told := lost_notice(frame)):
-        yield Remedy("wait for what is told", {"spot": w.spot(frame), "what": told.what, "holds": told.holds})
-    holder = s.case.ranks.get(-1 if (rank := holder_of(s, late)) is None else rank)
-    if holder is not None and holder.main_stack and (block := kept_block(holder.main_stack.frames, frame)):
-        words = {"stands": w.spot(block[0]), "since": block[1], "what": block[2], "holder": holder.identity.rank}
-        yield Remedy("leave the lock first", words)
-    others = [t for t in own if not t.is_main]
+    yield from _of_locks(s, late, frame, evidence)
+    others = [t for t in evidence.stacks if not t.is_main and t.process_id in (None, evidence.identity.pid)]
     if awaits == "a thread that does not end" and (full := full_queue(frame, others)):
         words = {"join": w.spot(full.join), "put": w.spot(full.put), "thread": full.thread, "queue": full.queue}
         yield Remedy("empty the queue", words)
@@ -115,6 +91,37 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
         yield Remedy(
             "second thread", {**words, "decorator": _with_threads(circle.decorator), "class_at": w.spot(circle.at)}
         )
+
+
+def _of_locks(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Remedy]:
+    """Of a wait for a lock, a place or a condition."""
+    awaits = late.activity.awaits
+    stack = late.doer.stacks[-1] if late.doer else evidence.main_stack
+    ways = [t.frames for t in evidence.tasks] if evidence.tasks else [stack.frames] if stack else []
+    words: dict[str, object]
+    if awaits in _OF_A_LOCK and (twice := held_twice(ways)):
+        words = {
+            "taken_at": w.spot(twice.inner),
+            "outer": w.spot(twice.outer),
+            "since": twice.since,
+            "what": twice.what,
+        }
+        keyword = "async with" if evidence.tasks else "with"
+        words |= {"function": twice.inner.function, "keyword": keyword, "signal": evidence.in_handler}
+        yield Remedy("take none in a handler" if evidence.in_handler else "take it once", words)
+    own = [t for t in evidence.stacks if t.process_id in (None, evidence.identity.pid)]
+    if awaits in _OF_A_LOCK and (two := crosswise(own)):
+        yield _in_one_order(two)
+    if awaits in _OF_A_LOCK and (own_place := held_by_parent(evidence.tasks)):
+        words = {"outer": w.spot(own_place.outer), "since": own_place.since, "what": own_place.what}
+        words |= {"taken_at": w.spot(own_place.inner)}
+        yield Remedy("leave the place", words)
+    if awaits == "an event or condition" and (told := lost_notice(frame)):
+        yield Remedy("wait for what is told", {"spot": w.spot(frame), "what": told.what, "holds": told.holds})
+    holder = s.case.ranks.get(-1 if (rank := holder_of(s, late)) is None else rank)
+    if holder is not None and holder.main_stack and (block := kept_block(holder.main_stack.frames, frame)):
+        words = {"stands": w.spot(block[0]), "since": block[1], "what": block[2], "holder": holder.identity.rank}
+        yield Remedy("leave the lock first", words)
 
 
 def _in_one_order(two: Crosswise) -> Remedy:

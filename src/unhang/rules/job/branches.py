@@ -18,11 +18,12 @@ from unhang.analyze.leaving import (
     swallowed_by,
 )
 from unhang.analyze.order import (
-    Shift,
     functions_called,
     is_dispatch_race,
     is_of_size_alone,
     is_thread_race,
+    left_out_of_round,
+    most_suspicion,
     shift_at,
 )
 from unhang.analyze.overtaking import line_passed
@@ -45,7 +46,7 @@ from unhang.rules.advice import (
     say_the_condition,
 )
 from unhang.rules.base import Found, rule
-from unhang.rules.framework_advice import of_stop_apart, out_of_first
+from unhang.rules.framework_advice import of_apart
 
 _FORWARD = ("_pre_forward", "_sync_buffers", "forward")
 
@@ -122,14 +123,10 @@ def _as_skip(s: Situation, d: Divergence) -> Divergence:
         return d
     if not line_text(d.fork.left.file, d.fork.left.line):
         return d
-    theirs, mine = (_suspicion(p[d.fork.depth :]) for p in (d.reference_path, d.odd_path))
+    theirs, mine = (most_suspicion(p[d.fork.depth :]) for p in (d.reference_path, d.odd_path))
     if theirs < mine and d.fork.right.line < d.fork.left.line:
         return d  # in another round: what a rank makes by its own data is more likely one more than what all make is left out
     return replace(d, skipped=line_passed(d.reference_path, d.odd_path, _met(s, d)) is not None)
-
-
-def _suspicion(path: Path) -> int:
-    return max((c.suspicion for f in path for c in surroundings(f.file, f.line).conditions), default=0)
 
 
 def _met(s: Situation, d: Divergence) -> Path:
@@ -175,16 +172,13 @@ def _hidden_forward(d: Divergence) -> Frame | None:
 def _parted(s: Situation, d: Divergence) -> Found:
     hidden = _hidden_forward(d) if d.is_decided else None
     frame = hidden or _left_out_inside(s, d) or _below(s, d) or d.location
-    decisive = (
-        d.by_condition.condition if d.by_condition else deciding(_own_conditions(s, d, frame) or _of_round(s, d, frame))
-    )
+    own = _own_conditions(s, d, frame) or left_out_of_round(s, d, frame)
+    decisive = d.by_condition.condition if d.by_condition else deciding(own)
     inside = d.in_library if d.is_decided and not hidden else None
     odd = tuple(sorted({*d.odd, *_odd_in_like_groups(s, d)}))
     made = (d.reference_call.frames if d.skipped else d.odd_call.frames if decisive else ()) or ()
     fixes: Sequence[str | Fix] = (
-        ("no wrapper",)
-        if hidden
-        else fixes_of(frame, decisive, w.name_ranks(d.odd), made, of_stop_apart(d) or out_of_first(d))
+        ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd), made, of_apart(d))
     )
     if finalizer := next((f for f in d.odd_path if f.function == "__del__"), None):
         fixes, decisive = (not_in_finalizer(finalizer),), None
@@ -353,13 +347,6 @@ def _own_conditions(s: Situation, d: Divergence, frame: Frame | None) -> Iterabl
     against = d.reference_path if frame in d.odd_path else d.odd_path
     theirs = {c for f in against for c in around(f, since_ns).conditions}
     return [c for c in around(frame, since_ns).conditions if c not in theirs] if frame else ()
-
-
-def _of_round(s: Situation, d: Divergence, frame: Frame | None) -> Iterable[Condition]:
-    """The conditions around the line at which ranks left out calls of a round that all of it comes from."""
-    is_round = frame is not None and d.fork is None and d.differs == "size"
-    is_left_out = is_round and shift_at(s.case, d) in (Shift.LEFT_OUT, Shift.SEVERAL)
-    return [c for c in around(frame, started_ns(s.case)).conditions if c.suspicion] if frame and is_left_out else ()
 
 
 def _side_by_side(d: Divergence) -> str:

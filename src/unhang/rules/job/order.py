@@ -24,6 +24,7 @@ from unhang.analyze.order import (
 from unhang.analyze.partners import partners_apart, tags_apart, with_new_transfer, wrong_peers
 from unhang.analyze.set_order import SortedApart, loop_sorted_apart
 from unhang.analyze.situation import Situation
+from unhang.analyze.source import surroundings
 from unhang.analyze.streams import stack_path
 from unhang.analyze.waits_for import edges_on
 from unhang.model import EvidenceLine, Fix, Frame, WaitEdge, user_frames
@@ -95,11 +96,12 @@ def _race(s: Situation, d: Divergence) -> Found:
 def _went_well_before(s: Situation, d: Divergence) -> bool:
     """Whether both sides use the group from two threads: then who comes first is chance, and nobody is odd.
 
-    They have done so before this call, or one of the others has a thread in the function from which it came.
+    They have done so before this call, or one of the others has a thread in the loop of the function from which it came.
     """
     begins = {(p[0].file, p[0].function) for p in (d.odd_path, d.reference_path) if p}
     beside = [t for r in d.reference if r in s.case.ranks for t in s.case.ranks[r].stacks if not t.is_main]
-    if len(begins) == 2 and any((f.file, f.function) in begins for t in beside for f in user_frames(t.frames)[-1:]):
+    lowest = [f for t in beside for f in user_frames(t.frames)[-1:] if (f.file, f.function) in begins]
+    if len(begins) == 2 and any(surroundings(f.file, f.line).loops for f in lowest):
         return True
     table, group = s.case.calls, s.case.calls.groups.index(d.group)
     for rank in (d.odd[0], d.reference[0]):
