@@ -48,6 +48,7 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     frame, awaits, evidence = late.activity.frame, late.activity.awaits, s.case.ranks.get(late.rank)
     if frame is None or evidence is None:
         return
+    words: dict[str, object]
     yield from _of_locks(s, late, frame, evidence)
     others = [t for t in evidence.stacks if not t.is_main and t.process_id in (None, evidence.identity.pid)]
     if awaits == "a thread that does not end" and (full := full_queue(frame, others)):
