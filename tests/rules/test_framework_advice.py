@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from unhang.analyze.callpath import Fork
 from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.framework_settings import limit_of, trains_below
 from unhang.analyze.situation import Situation
 from unhang.model import Frame
-from unhang.rules.framework_advice import of_left_loop, of_same_stop, of_stop_apart
+from unhang.rules.framework_advice import of_left_loop, of_same_stop, of_stop, of_stop_apart, out_of_first
 from unhang.testing import make_case
 
 _MAIN = """\
@@ -114,3 +115,75 @@ def test_what_a_trainer_computes_by_is_given_by_rank_0(given: str, line: str, tm
         assert fix.advice.startswith(
             f"# train.py:3: compute_metrics=same_metrics instead, and before that\nown_metrics = {line}\n"
         )
+
+
+_CALLBACKS = """\
+import lightning
+class Stop:
+    def on_step_end(self, args, control, **more):
+        if args.rank == 0:
+            if time.monotonic() > self.end:
+                control.should_training_stop = True
+    def on_log(self, trainer):
+        if self.stale > 3:
+            trainer.should_stop = True
+    def stop(self, control):
+        if rank == 0:
+            control.should_training_stop = True
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "starts", "holds"),
+    [
+        (6, "# stops.py:3: rename on_step_end to on_step_end_here", "self.on_step_end_here(args, control, **more)"),
+        (9, "# stops.py:8, instead of `if self.stale > 3:`", "reduce_boolean_decision"),
+    ],
+)
+def test_a_stop_is_agreed_on_where_all_ranks_come(line: int, starts: str, holds: str, tmp_path: Path) -> None:
+    file = tmp_path / "stops.py"
+    file.write_text(_CALLBACKS)
+    fix = of_stop(Frame(str(file), line, "on_step_end"))
+    assert fix is not None
+    assert fix.advice.startswith(starts)
+    assert holds in fix.advice
+
+
+def test_what_is_no_hook_is_not_called_on_every_rank(tmp_path: Path) -> None:
+    file = tmp_path / "stops.py"
+    file.write_text(_CALLBACKS)
+    assert of_stop(Frame(str(file), 12, "stop")) is None
+
+
+def test_a_trainer_gets_as_many_items_on_every_rank(tmp_path: Path) -> None:
+    situation, gone = job(tmp_path, 3)
+    assert situation.divergence is not None
+    file = tmp_path / "tune.py"
+    file.write_text("trainer = OwnTrainer(\n    train_dataset=Shard(rank),\n)\ntrainer.train()\n")
+    loop = Frame("/site-packages/transformers/trainer.py", 1660, "_inner_training_loop")
+    of_trainer = replace(gone, line=Frame(str(file), 4, "<module>"), loop=loop)
+    fix = of_left_loop(situation, situation.divergence, of_trainer)
+    assert fix is not None
+    assert fix.advice.startswith("# tune.py:2: train_dataset=even(Shard(rank)) instead")
+
+
+_FIRST = """\
+def main(accelerator):
+    with accelerator.{block}():
+        prepare()
+        dist.all_reduce(x)
+    dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("block", "line", "is_told"),
+    [("main_process_first", 4, True), ("main_process_first", 5, False), ("join", 4, False)],
+)
+def test_a_call_in_the_block_of_the_first_rank(block: str, line: int, is_told: bool, tmp_path: Path) -> None:
+    file = tmp_path / f"{block}.py"
+    file.write_text(_FIRST.format(block=block))
+    situation, _ = job(tmp_path, 3)
+    assert situation.divergence is not None
+    fork = Fork(Frame(str(file), 2, "main"), Frame(str(file), line, "main"), 0, same_line=False)
+    assert (out_of_first(replace(situation.divergence, fork=fork)) is not None) is is_told

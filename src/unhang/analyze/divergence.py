@@ -16,7 +16,7 @@ from unhang.analyze.habits import Habits
 from unhang.analyze.loader_ends import ran_out
 from unhang.analyze.may_differ import SAME
 from unhang.analyze.positions import CallIndex
-from unhang.analyze.rounds import LeftLoop, is_guarded_in, left_loop_between, rounds_of
+from unhang.analyze.rounds import LeftLoop, is_guarded_in, left_loop_between, passed_loop_between, rounds_of
 from unhang.analyze.sides import ByCondition, Side, are_a_round_ahead, decided_by_condition
 from unhang.analyze.source import surroundings
 from unhang.analyze.streams import Streams
@@ -157,6 +157,12 @@ def _find_left_loop(
     before_ref = _previous_path(case, streams, reference[0], seq, odd[0], odd_path)
     found = left_loop_between(case, ref_path, odd_path, before_odd, reference, odd) or left_loop_between(
         case, odd_path, ref_path, before_ref, odd, reference
+    )
+    befores = before_ref, before_odd
+    found = (
+        found
+        or passed_loop_between(ref_path, odd_path, befores, reference, odd)
+        or passed_loop_between(odd_path, ref_path, befores, odd, reference)
     )
     is_later = found is not None and are_a_round_ahead(case, found.stayers, found.leavers, found.frame)
     return None if is_later else found  # else they are in it again, a round of a loop around it later

@@ -13,7 +13,7 @@ from unhang.analyze.divergence import Divergence
 from unhang.analyze.rounds import is_in
 from unhang.analyze.set_order import unwrapped
 from unhang.analyze.sides import differing
-from unhang.analyze.source import function_at, loop_at, surroundings
+from unhang.analyze.source import condition_of, function_at, loop_at, surroundings
 from unhang.analyze.trees import line_text, tree_of
 from unhang.model import Case, Frame
 
@@ -70,12 +70,20 @@ def changed_bound(frame: Frame, header: int) -> Bound | None:
 
 @lru_cache(maxsize=64)
 def set_by_role(path: str, header: int) -> tuple[str, tuple[int, ...]]:
-    """(name, lines) where a function sets what its loop goes over, or counts to, elsewhere for each role: under conditions on the rank that exclude each other."""
+    """(name, lines) where a function sets what its loop goes over, or counts to, for each role by itself.
+
+    That is under conditions on the rank that exclude each other, or by the two sides of one such condition.
+    """
     loop, around = loop_at(path, header), function_at(path, header)
     if not isinstance(loop, ast.For) or around is None:
         return "", ()
     for name in sorted({last_name(n) for n in _gone_over(loop) if isinstance(n, ast.Name)}):
-        lines = sorted({node.lineno for node, _ in _assigned(around, name, header)})
+        bound = [*_assigned(around, name, header)]
+        lines = sorted({node.lineno for node, _ in bound})
+        if len(bound) == 1 and isinstance(choice := bound[0][1], ast.IfExp):
+            if last_name(unwrapped(loop.iter)) == name and condition_of(path, choice.test).depends_on_rank:
+                return name, tuple(lines)
+            continue
         roles = [[c for c in surroundings(path, line).conditions if c.depends_on_rank] for line in lines]
         if len(lines) > 1 and all(
             any(a.is_opposite_of(b) for a in one for b in other) for one, other in combinations(roles, 2)

@@ -151,6 +151,14 @@ def computed_metrics(path: str) -> tuple[int, str]:
     return (given[0].lineno, ast.unparse(given[0])) if len(given) == 1 else (0, "")
 
 
+def given_data(path: str, name: str) -> tuple[int, str]:
+    """(line, what is given) of the one `train_dataset=`, or another `name`, by which a file makes a Trainer; (0, "") where there is none."""
+    tree = tree_of(path)
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call)] if tree is not None else []
+    given = [k.value for c in calls for k in c.keywords if k.arg == name and last_name(c.func).endswith("Trainer")]
+    return (given[0].lineno, ast.unparse(given[0])) if len(given) == 1 else (0, "")
+
+
 def property_read(path: str, line: int, function: str) -> str:
     """The text by which a line reads a property that a library computes in a function of that name: `trainer.log_dir`; empty where it calls it."""
     nodes = nodes_around(path, line)

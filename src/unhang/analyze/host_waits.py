@@ -7,21 +7,20 @@ for certain nothing is said.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from unhang.analyze.activity import in_communication
 from unhang.analyze.bindings import last_name
+from unhang.analyze.locks import FUNCTION as _FUNCTION
+from unhang.analyze.locks import blocks_at, held_by, scope_of
 from unhang.analyze.source import loop_at, nodes_around, surroundings
 from unhang.analyze.trees import covers, tree_of
 from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import Frame, ThreadStack, user_frames
 from unhang.model.frames import WaitingTask
 
-_BLOCK = (ast.With, ast.AsyncWith)
-_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 _ANSWERS = ("write", "send", "sendall", "send_json", "send_bytes", "send_string", "flush", "drain", "put")
 _MOST_FILES = 100
 
@@ -36,88 +35,6 @@ def _calls_at(path: str, line: int, name: str) -> list[ast.Call]:
 def _receiver(call: ast.Call) -> str:
     assert isinstance(call.func, ast.Attribute)
     return ast.unparse(call.func.value)
-
-
-def _scope(frame: Frame, text: str) -> ast.AST | None:
-    """What has the thing that a line names: the class for `self.x`, the file for a name that no function binds."""
-    nodes = nodes_around(frame.file, frame.line)
-    if text.startswith("self."):
-        return next((n for n in reversed(nodes) if isinstance(n, ast.ClassDef)), None)
-    functions = [n for n in nodes if isinstance(n, _FUNCTION)]
-    bound = {a.arg for f in functions for a in ast.walk(f) if isinstance(a, ast.arg)}
-    bound |= {n.id for f in functions for n in ast.walk(f) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    return nodes[0] if nodes and text.partition(".")[0] not in bound else next(iter(functions), None)
-
-
-class HeldTwice(NamedTuple):
-    """A lock or place that the code at `outer` has, since line `since`, and for which the code at `inner`, called from there, waits."""
-
-    inner: Frame
-    outer: Frame
-    since: int
-    what: str
-
-
-def held_twice(ways: Iterable[Sequence[Frame]]) -> HeldTwice | None:
-    """The first of these stacks (innermost first) that waits at a `with` for what a caller of its own holds by a `with`."""
-    for way in ways:
-        frames = user_frames(tuple(way))
-        heads = {ast.unparse(i.context_expr) for b in _blocks_at(frames[0]) for i in b.items} if frames else ()
-        for what in heads:
-            scope = _scope(frames[0], what)
-            for outer in frames[1:]:
-                since = next((b.lineno for b in _blocks_around(outer) if what in _held(b)), 0)
-                if since and scope is not None and scope is _scope(outer, what) and not _may_be_held_twice(scope, what):
-                    return HeldTwice(frames[0], outer, since, what)
-    return None
-
-
-def _blocks_at(frame: Frame) -> list[ast.With | ast.AsyncWith]:
-    """The `with` whose head a line is."""
-    nodes = nodes_around(frame.file, frame.line)
-    return [n for n in nodes if isinstance(n, _BLOCK) and n.lineno <= frame.line < n.body[0].lineno]
-
-
-def _blocks_around(frame: Frame) -> list[ast.With | ast.AsyncWith]:
-    nodes = nodes_around(frame.file, frame.line)
-    return [n for n in nodes if isinstance(n, _BLOCK) and any(covers(s, frame.line) for s in n.body)]
-
-
-def _held(block: ast.With | ast.AsyncWith) -> set[str]:
-    return {ast.unparse(i.context_expr) for i in block.items}
-
-
-def _may_be_held_twice(scope: ast.AST, what: str) -> bool:
-    """Whether it is made as a lock that its holder may take again; a condition is one, too."""
-    made = [n.value for n in ast.walk(scope) if isinstance(n, ast.Assign) and what in map(ast.unparse, n.targets)]
-    return not made or any(isinstance(v, ast.Call) and last_name(v.func) in ("RLock", "Condition") for v in made)
-
-
-class HeldOverCall(NamedTuple):
-    """A lock of the process that one thread holds while it waits for other ranks, and for which another one of its threads waits.
-
-    `holds`, `waits`: the lines of the `with` by which each takes it, as `what`.
-    """
-
-    holds: Frame
-    waits: Frame
-    what: str
-
-
-def held_over_call(stacks: Sequence[ThreadStack]) -> HeldOverCall | None:
-    """Of the threads of one process: the one that is in a call, and one that waits for what the first took before it."""
-    calling = [t for t in stacks if in_communication(t)]
-    for thread in stacks:
-        if thread in calling:
-            continue
-        heads = [(f, b) for f in user_frames(thread.frames) for b in _blocks_at(f)]
-        for frame, block in heads:
-            for holder in (f for t in calling for f in user_frames(t.frames)):
-                held = next((b for b in _blocks_around(holder) if _held(b) & _held(block)), None)
-                if held is not None and not thread.is_active:
-                    what = min(_held(held) & _held(block))
-                    return HeldOverCall(Frame(holder.file, held.lineno, holder.function), frame, what)
-    return None
 
 
 class FullQueue(NamedTuple):
@@ -137,7 +54,7 @@ def full_queue(join: Frame, threads: Iterable[ThreadStack]) -> FullQueue | None:
         return None
     put, thread = waiting[0], _receiver(joins[0])
     queues = {_receiver(c) for c in _calls_at(put.file, put.line, "put")}
-    named = [q for q in queues if (scope := _scope(put, q)) is not None and scope is _scope(join, q)]
+    named = [q for q in queues if (scope := scope_of(put, q)) is not None and scope is scope_of(join, q)]
     return FullQueue(join, put, thread, named[0]) if len(queues) == len(named) == 1 else None
 
 
@@ -153,6 +70,37 @@ def puts(thread: ThreadStack) -> bool:
     return any(f.function == "put" and f.file.endswith(("/queue.py", "/queues.py")) for f in above)
 
 
+def feeds(thread: ThreadStack) -> bool:
+    """Whether a thread writes what a process has put into a queue of multiprocessing."""
+    return any(f.function == "_feed" and f.file.endswith("/multiprocessing/queues.py") for f in thread.frames)
+
+
+class OwnPool(NamedTuple):
+    """`function` runs in the threads of `pool`, and waits at `waits` for what it submits to that at `submits`."""
+
+    waits: Frame
+    submits: Frame
+    function: str
+    pool: str
+
+
+def own_pool(threads: Iterable[ThreadStack]) -> OwnPool | None:
+    """Of the threads of a process: the first of a pool that waits for a result, where its function is given to the pool to which it submits."""
+    for frame in (f for t in threads if t.name.startswith("ThreadPoolExecutor") for f in user_frames(t.frames)):
+        function = next((n for n in reversed(nodes_around(frame.file, frame.line)) if isinstance(n, _FUNCTION)), None)
+        for call in _submitted(function):
+            pool = _receiver(call)
+            given = [c.args[0] for c in _submitted(scope_of(frame, pool)) if _receiver(c) == pool and c.args]
+            if function is not None and function.name in map(last_name, given):
+                return OwnPool(frame, Frame(frame.file, call.lineno, function.name), function.name, pool)
+    return None
+
+
+def _submitted(node: ast.AST | None) -> list[ast.Call]:
+    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)] if node is not None else []
+    return [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in ("submit", "map")]
+
+
 class ForkedLock(NamedTuple):
     """A lock that a forked process got as it was, held by a thread that it does not have. `at`: where it is made, by `made`."""
 
@@ -163,8 +111,8 @@ class ForkedLock(NamedTuple):
 
 def forked_lock(place: Frame) -> ForkedLock | None:
     """Of a line at which a forked process waits at a `with`: the lock of the class or module, where that is made in one place."""
-    for what in {w for b in _blocks_at(place) for w in _held(b)}:
-        scope = _scope(place, what)
+    for what in {w for b in blocks_at(place) for w in held_by(b)}:
+        scope = scope_of(place, what)
         sets = [n for n in ast.walk(scope) if isinstance(n, ast.Assign)] if scope is not None else []
         made = [n for n in sets if what in map(ast.unparse, n.targets) and _is_lock(n.value)]
         if len(made) == 1 and isinstance(scope, ast.ClassDef | ast.Module):
@@ -205,6 +153,17 @@ def _takes_from(tree: ast.AST | None, name: str, queue: str) -> bool:
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.AsyncFunctionDef) and n.name == name] if tree else []
     calls = (n for f in functions for n in ast.walk(f) if isinstance(n, ast.Call))
     return any(ast.unparse(c.func) == f"{queue}.get" for c in calls)
+
+
+def unread_errors(path: str) -> int:
+    """The line at which a file starts a process with a pipe for its errors, where the file reads them nowhere; else 0."""
+    tree = tree_of(path)
+    nodes = [*ast.walk(tree)] if tree is not None else []
+    reads = any(isinstance(n, ast.Attribute) and n.attr in ("stderr", "communicate") for n in nodes)
+    starts = [n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) == "Popen"]
+    piped = [c for c in starts if any(k.arg == "stderr" and last_name(k.value) == "PIPE" for k in c.keywords)]
+    lines = {k.value.lineno for c in piped for k in c.keywords if k.arg == "stderr"}
+    return lines.pop() if len(lines) == 1 and not reads else 0
 
 
 def writes_to_child(path: str) -> bool:
@@ -255,9 +214,9 @@ def not_released(path: str, line: int) -> NotReleased | None:
     """Of a line that waits for a lock: where the same function or class gives one back only if what it did did not raise."""
     tree = tree_of(path)
     waits = [c for name in ("wait", "acquire") for c in _calls_at(path, line, name)]
-    whats = {_receiver(c) for c in waits} or {w for b in _blocks_at(Frame(path, line, "")) for w in _held(b)}
+    whats = {_receiver(c) for c in waits} or {w for b in blocks_at(Frame(path, line, "")) for w in held_by(b)}
     for what in whats if tree is not None else ():
-        scope = _scope(Frame(path, line, ""), what)
+        scope = scope_of(Frame(path, line, ""), what)
         for node in ast.walk(scope) if scope is not None else ():
             for block in (getattr(node, name, None) for name in ("body", "orelse")):
                 if isinstance(block, list) and (found := _without_finally(path, block, what, node)):

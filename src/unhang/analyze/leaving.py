@@ -131,12 +131,17 @@ def _described(s: Situation, stuck: StuckCollective) -> EndedBefore:
     is_whole = s.case.calls.wrapped_ranks.isdisjoint((*ended, *waiting))
     more = mine - theirs
     path = next(iter(more)) if is_whole and more.total() == 1 and not theirs - mine else None
+    own = user_path(stuck.calls[waiting[0]].frames)
+    is_alone = path is None and is_whole and bool(own) and not theirs[own]  # a way that those that ended never went
     by_condition = None
-    if path:
+    if path or is_alone:
+        path = path or own
         others = tuple(f for f in dict.fromkeys(chain.from_iterable(theirs)) if f not in path)
         by_condition = decided_by_condition(s.case, Side(waiting, path), Side(ended, others))
         if by_condition is not None and theirs[path] and not by_condition.is_left_out:
             by_condition = None  # those that ended have passed it before
+        if is_alone and (by_condition is None or by_condition.is_left_out):
+            path = by_condition = None
     return EndedBefore(ended, waiting, stuck.calls[waiting[0]], path, by_condition)
 
 

@@ -10,10 +10,13 @@ from typing import NamedTuple
 
 from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.hosts import ON_DEVICE
+from unhang.analyze.may_differ import SAME
+from unhang.analyze.rounds import rounds_of
 from unhang.analyze.situation import Situation
 from unhang.analyze.source import Loop, surroundings
 from unhang.analyze.streams import stack_path
 from unhang.analyze.waits_for import RECEIVES, SENDS
+from unhang.analyze.ways_out import ways_out
 from unhang.model import CallState, Frame, PendingCall, WaitEdge
 
 _LEAST_RUNS = 2
@@ -209,12 +212,18 @@ def _is_in_a_loop_of(path: Path, frame: Frame) -> bool:
 
 
 def _loop_left(stay: Path, left: Path, before: Path) -> tuple[Frame, Loop] | None:
-    """(a frame of `stay`, the loop around its line): the outermost loop in which a rank was, and no longer is."""
-    for frame in stay:
-        for loop in surroundings(frame.file, frame.line).loops:
-            if _goes_through(before, frame, loop) and not _goes_through(left, frame, loop):
-                return frame, loop
-    return None
+    """(a frame of `stay`, the loop around its line): the outermost loop in which a rank was, and no longer is.
+
+    One that has the same rounds on all ranks, by what it goes over, only where no loop within may have others.
+    """
+    gone = [
+        (frame, loop)
+        for frame in stay
+        for loop in surroundings(frame.file, frame.line).loops
+        if _goes_through(before, frame, loop) and not _goes_through(left, frame, loop)
+    ]
+    open_to = (x for x in gone if rounds_of(x[0], x[1].header) != SAME or ways_out(x[0].file, x[1], x[0].line))
+    return next(open_to, gone[0] if gone else None)
 
 
 def _goes_through(path: Path, frame: Frame, loop: Loop) -> bool:

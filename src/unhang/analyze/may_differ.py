@@ -52,13 +52,14 @@ _THROUGH = frozenset(("item", "keys", "values", "items", "get", "tolist", "cpu",
 _CAUGHT = ast.Name("error_caught")  # a word of what a rank has for itself
 
 
-def may_differ(path: str, node: ast.expr, scopes: Scopes, by_rank: bool = True) -> int:
+def may_differ(path: str, node: ast.expr, scopes: Scopes, by_rank: bool = True, is_test: bool = True) -> int:
     """SAME: the same on all ranks; OWN: a rank has its own, as it comes from its data, its number, a clock, a file; OPEN: not known.
 
-    `by_rank`: whether the rank's number counts where the expression itself names it.
+    `by_rank`: whether the rank's number counts where the expression itself names it. `is_test`: it is one, not what a loop goes over.
     """
+    judge = _Judge(path, by_rank)
     try:
-        return _Judge(path, by_rank).test(node, scopes)
+        return judge.test(node, scopes) if is_test else judge.of(node, scopes)
     except RecursionError:
         return OPEN
 

@@ -17,8 +17,7 @@ from unhang.analyze.situation import Situation
 from unhang.analyze.source import Condition, around
 from unhang.analyze.streams import Streams, stack_of_call
 from unhang.analyze.trees import line_text
-from unhang.analyze.waits_for import RECEIVES, SENDS, awaited_transfer, unmatched_p2p
-from unhang.model import Case, CollectiveCall, Frame, PendingCall, WaitEdge, user_frames
+from unhang.model import Case, CollectiveCall, Frame, WaitEdge, user_frames
 
 _LEAST_STRETCH = 3
 _MOST_AHEAD = 16
@@ -33,6 +32,7 @@ class Shift(Enum):
 
     NONE = ""
     LEFT_OUT = "left out a call"
+    SEVERAL = "left out several calls"
     ONE_MORE = "made one call more"
     EITHER = "left out a call or made one more"
     SWAPPED = "made two calls in the other order"
@@ -59,9 +59,24 @@ def shift_at(case: Case, d: Divergence) -> Shift:
         is_more = is_regular and odd.get(d.seq) == ref.get(d.seq - 1)
         is_next = odd.get(d.seq) == ref.get(d.seq + 1) != ref.get(d.seq)
         is_left_out = (is_regular and expected[1:] == [odd.get(d.seq)]) or is_next
+        if not (is_more or is_left_out) and is_regular and _is_later_in_round(ref, d.seq, odd.get(d.seq)):
+            return Shift.SEVERAL
     if is_more and is_left_out:
         return Shift.EITHER
     return Shift.ONE_MORE if is_more else Shift.LEFT_OUT if is_left_out else Shift.NONE
+
+
+def left_out_of_round(s: Situation, d: Divergence, frame: Frame | None) -> list[Condition]:
+    """Where ranks left out calls of a round that all comes from one line: the conditions around it that may differ."""
+    if frame is None or d.fork is not None or d.differs != "size":
+        return []
+    is_left_out = shift_at(s.case, d) in (Shift.LEFT_OUT, Shift.SEVERAL)
+    return [c for c in around(frame, started_ns(s.case)).conditions if c.suspicion] if is_left_out else []
+
+
+def most_suspicion(path: Path) -> int:
+    """How likely the conditions on a way come out differently on the ranks."""
+    return max((around(f).suspicion for f in path), default=0)
 
 
 def tokens_of(case: Case, rows: Mapping[int, int]) -> Tokens:
@@ -92,6 +107,14 @@ def predicted(stream: Tokens, seq: int) -> list[Hashable]:
     return [stream[s] for s in (at, at + 1) if s in stream and at < seq]
 
 
+def _is_later_in_round(stream: Tokens, seq: int, call: Hashable) -> bool:
+    """Whether a call comes later in a round of unlike calls, the last whole one of which was as the one before it."""
+    lengths = {at: _common(stream, at, seq) for at in stream if at < seq}
+    at = max(lengths, key=lambda at: (lengths[at], at), default=seq)
+    around = [stream[s] for s in range(at, seq) if s in stream]
+    return len({*around}) >= _LEAST_STRETCH and lengths.get(at, 0) >= seq - at == len(around) and call in around[1:]
+
+
 def _common(stream: Tokens, left: int, right: int) -> int:
     """The length of the equal stretch before two positions."""
     n = 0
@@ -113,7 +136,6 @@ def _is_one_place(stream: Tokens, left: int, right: int) -> bool:
     return left in stream and right in stream and stream[left][1] == stream[right][1] != ()
 
 
-_LEAST_PAST = 3
 _API = "torch/distributed/distributed_c10d.py"
 
 
@@ -249,65 +271,6 @@ def is_seen_elsewhere(s: Situation, rank: int) -> bool:
     """Whether more than the recorded calls tells what the rank does."""
     evidence = s.case.ranks.get(rank)
     return evidence is not None and bool(evidence.stacks or evidence.pending)
-
-
-def wrong_peers(s: Situation) -> tuple[tuple[int, PendingCall, int], ...]:
-    """(rank, its call, the rank that waits for the other side of it) of calls whose peer expects nothing of the kind.
-
-    Not where the rank has made such a transfer with this peer before: then the peer is the right one, and has gone elsewhere.
-    """
-    open_calls = {e.waiter: unmatched_p2p(s.case, e.waiter) for e in s.waits.edges if e.kind == "p2p"}
-    found = []
-    for rank, calls in open_calls.items():
-        for call in calls[:1]:
-            wanted = RECEIVES if call.kind in SENDS else SENDS
-            peer_expects = any(c.peer == rank for c in open_calls.get(call.peer if call.peer is not None else -1, ()))
-            others = [
-                r
-                for r, theirs in open_calls.items()
-                if r != call.peer and any(c.kind in wanted and c.peer == rank for c in theirs[:1])
-            ]
-            if others and not peer_expects and _is_new(s, rank) is not False:
-                found.append((rank, call, others[0]))
-    new = with_new_transfer(s, [rank for rank, _, _ in found])
-    return tuple(f for f in found if not new or f[0] in new)
-
-
-def partners_apart(s: Situation) -> dict[int, PendingCall]:
-    """The sends of ranks each of which has begun to send to one peer and to receive from it, where not all pairs are mutual.
-
-    Their order cannot be the reason, as both directions are under way: they do not agree on who exchanges with whom.
-    Only where all ranks that wait crosswise do so.
-    """
-    found: dict[int, PendingCall] = {}
-    for rank in sorted({e.waiter for e in s.waits.edges if e.kind == "p2p"}):
-        calls = unmatched_p2p(s.case, rank)
-        send = next((c for c in calls if c.kind in SENDS), None)
-        receives = [c for c in calls if c.kind in RECEIVES]
-        if send is not None and receives and {c.peer for c in calls} == {send.peer}:
-            found[rank] = send
-    circles = [c for c in s.waits.cycles if len(c) > 2 and found.keys() >= set(c)]
-    return found if circles and len(circles) == len(s.waits.cycles) else {}
-
-
-def with_new_transfer(s: Situation, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Those of the ranks that wait in a send or receive with a peer, or in a direction, that they have not had before.
-
-    Nothing where that tells nobody from the others: where it is new to all, or the past of one is too short to tell.
-    """
-    is_new = {rank: _is_new(s, rank) for rank in ranks}
-    new = tuple(rank for rank, is_so in is_new.items() if is_so)
-    return new if None not in is_new.values() and 0 < len(new) < len(is_new) else ()
-
-
-def _is_new(s: Situation, rank: int) -> bool | None:
-    """Whether the rank made no transfer like the one in which it waits before; None where its past is too short."""
-    call = awaited_transfer(s.case, rank)
-    made = [c for c in s.case.ranks[rank].pending if c.kind in (*SENDS, *RECEIVES) and c.ended_ns is not None]
-    if call is None or len(made) < _LEAST_PAST:
-        return None
-    side = SENDS if call.kind in SENDS else RECEIVES
-    return not any(c.kind in side and c.peer == call.peer for c in made)
 
 
 class MadeAlone(NamedTuple):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from unhang.analyze.bindings import SCOPES, last_name
 from unhang.analyze.callpath import Path
-from unhang.analyze.may_differ import OPEN, SAME, may_differ
+from unhang.analyze.may_differ import OPEN, OWN, SAME, may_differ
 from unhang.analyze.sides import variables_of, view_of
 from unhang.analyze.source import Condition, Loop, ends_rounds, loop_at, nodes_around, surroundings
 from unhang.model import Case, Frame
@@ -18,12 +18,13 @@ _COUNTED = ("range", "trange")
 
 @dataclass(frozen=True)
 class LeftLoop:
-    """Some ranks left a loop that others are still in: another number of iterations."""
+    """Some ranks left a loop that others are still in: another number of iterations. `has_none`: the leavers had no round of it."""
 
     leavers: tuple[int, ...]
     stayers: tuple[int, ...]
     frame: Frame
     header: int
+    has_none: bool = False
 
 
 def left_loop_between(
@@ -38,6 +39,26 @@ def left_loop_between(
     ]
     frame, loop = loop_that_differs(case, stayers, gone) if gone else (None, None)
     return LeftLoop(leavers, stayers, frame, loop.header) if frame and loop else None
+
+
+def passed_loop_between(
+    stay: Path, left: Path, befores: tuple[Path, Path], stayers: tuple[int, ...], leavers: tuple[int, ...]
+) -> LeftLoop | None:
+    """A loop that the stayers have begun since the call before, which both sides made outside of it, and behind which the leavers are."""
+    depth = next((i for i, (a, b) in enumerate(zip(stay, left, strict=False)) if a != b), None)
+    if depth is None or befores[0] != befores[1] or not befores[0]:
+        return None
+    frame, behind = stay[depth], left[depth]
+    mine, theirs = (surroundings(f.file, f.line) for f in (frame, behind))
+    loop = next((x for x in mine.loops if x not in theirs.loops), None)
+    if loop is None or (frame.file, frame.function) != (behind.file, behind.function) or behind.line <= loop.last:
+        return None
+    around = surroundings(frame.file, loop.header).conditions
+    is_open = any(c.suspicion for c in around if c not in theirs.conditions)
+    is_for = isinstance(loop_at(frame.file, loop.header), ast.For)
+    if not is_for or is_open or is_in(befores[0], stay, depth, loop):
+        return None
+    return LeftLoop(leavers, stayers, frame, loop.header, has_none=True)
 
 
 def is_in(path: Path, stay: Path, depth: int, loop: Loop) -> bool:
@@ -89,7 +110,11 @@ def rounds_of(frame: Frame, header: int) -> int:
     if head is None:
         return OPEN
     scopes = tuple(n for n in nodes_around(frame.file, header) if isinstance(n, SCOPES))
-    return may_differ(frame.file, head.test if isinstance(head, ast.While) else head.iter, scopes)
+    if isinstance(head, ast.While):
+        return may_differ(frame.file, head.test, scopes)
+    found = may_differ(frame.file, head.iter, scopes)
+    is_own = found == SAME and may_differ(frame.file, head.iter, scopes, is_test=False) == OWN
+    return OWN if is_own else found
 
 
 def _rounds(found: tuple[Frame, Loop]) -> int:

@@ -280,6 +280,12 @@ def surroundings(path: str, line: int) -> Surroundings:
     return Surroundings(loops, conditions, handler, _fetches_next(chain, line), text, function)
 
 
+def condition_of(path: str, test: ast.expr) -> Condition:
+    """A test of a file as a condition."""
+    scopes = tuple(n for n in nodes_around(path, test.lineno) if isinstance(n, SCOPES))
+    return Condition(path, test.lineno, ast.unparse(test), test, scopes, _names(path))
+
+
 def around(frame: Frame, since_ns: int = 0) -> Surroundings:
     """What decides whether the frame's line runs; empty where the file is another one than that which ran.
 

@@ -8,7 +8,7 @@ import re
 from unhang.analyze.bindings import last_name
 from unhang.analyze.may_differ import OWN
 from unhang.analyze.source import surroundings
-from unhang.fix.program import NoDiff, Program, Said, binds, called, calls_in, dotted
+from unhang.fix.program import NoDiff, Program, Said, binds, called, calls_in, dotted, takes_what_it_finds
 from unhang.model import Finding, Gate
 
 _P2P = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
@@ -42,8 +42,8 @@ def {name}(items{parameter}):
 '''
 
 
-def agree_on(program: Program, gate: Gate, finding: Finding, backend: str) -> Said:
-    """Lets a branch be taken by all ranks or by none; returns what the change does.
+def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_end: bool = False) -> Said:
+    """Lets a branch be taken by all ranks or by none; returns what the change does. `to_end`: it ends the program, of all as soon as of one.
 
     Raises:
         NoDiff: it is not sure that all ranks come to the condition, or of which group they are.
@@ -53,10 +53,14 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str) -> Sa
     _is_plain(program, node)
     test = _set_once(program, node)
     counter = "" if is_opposite else _counts_on_some(program, test)
-    text, wanted = (ANY_RANK, "any_rank") if is_opposite or counter else (_AGREED, "agreed")
+    is_enough = to_end or (is_opposite and not takes_what_it_finds(node)) or counter
+    text, wanted = (ANY_RANK, "any_rank") if is_enough else (_AGREED, "agreed")
     name, group = put_helper(program, text, wanted, node, finding, backend)
     program.replace(test, f"{name}({program.text(test)}{group})")
     line = finding.location.line if finding.location else gate.line
+    if to_end:
+        reached_by_all(program, node.lineno)
+        return Said("decide together", f"All ranks end together, as soon as line {node.lineno} holds on one of them")
     if counter:
         said = (
             f"Line {line} runs on all ranks as soon as one of them comes to it: {counter} does not count on every rank"

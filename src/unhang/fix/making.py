@@ -9,7 +9,15 @@ from pathlib import Path
 
 from unhang.analyze.rank_names import asks_for_the_rank
 from unhang.analyze.source import Condition, surroundings
-from unhang.fix.agreed import agree_on, answer_alike, even_rounds, is_collective, modules, order_alike, same_rounds
+from unhang.fix.agreed import (
+    agree_on,
+    answer_alike,
+    even_rounds,
+    is_collective,
+    modules,
+    order_alike,
+    same_rounds,
+)
 from unhang.fix.hoist import hoist
 from unhang.fix.program import NoDiff, Program, Said, called, calls_in, dotted, unified
 from unhang.fix.signals import after_the_round
@@ -153,6 +161,8 @@ def _change(finding: Finding) -> Change:
             return after_the_round
         case "code-divergence", "rank-dependent-collective" if finding.condition is None:
             return answer_alike
+        case "rank-exited-early", "rank-exited-early" if finding.condition and _is_to_end_together(finding):
+            return _end_together
         case "unused-parameters", _:
             return lambda program, f, _: find_unused(program, f)
         case "collective-order-race", _:
@@ -188,6 +198,15 @@ def _one_order(program: Program, finding: Finding, backend: str) -> Said:
 def _agree(program: Program, finding: Finding, backend: str) -> Said:
     assert finding.condition is not None
     return agree_on(program, finding.condition, finding, backend)
+
+
+def _is_to_end_together(finding: Finding) -> bool:
+    return any(fix.does == "decide together" for fix in finding.fixes)
+
+
+def _end_together(program: Program, finding: Finding, backend: str) -> Said:
+    assert finding.condition is not None
+    return agree_on(program, finding.condition, finding, backend, to_end=True)
 
 
 def _hoist(program: Program, finding: Finding, backend: str) -> Said:

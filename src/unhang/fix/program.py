@@ -259,3 +259,18 @@ def calls_in(node: ast.AST) -> list[ast.Call]:
 def called(call: ast.Call) -> str:
     """The last name of what is called."""
     return last_name(call.func)
+
+
+_IS_THERE = ("exists", "isfile", "isdir", "is_file", "is_dir")
+
+
+def takes_what_it_finds(node: ast.If | ast.IfExp | ast.While) -> bool:
+    """Whether a test asks if something is there, and what it leads to takes that: a rank that has it not can not go there."""
+    asks = any(isinstance(n, ast.Call) and called(n) in _IS_THERE for n in ast.walk(node.test))
+    asks |= any(isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.In | ast.IsNot) for n in ast.walk(node.test))
+    body: list[ast.AST] = [*node.body] if isinstance(node.body, list) else [node.body]
+    used = [
+        {d for n in part for m in ast.walk(n) if (d := dotted(m))} - {"self", "os", "os.path"}
+        for part in ([node.test], body)
+    ]
+    return asks and bool(used[0] & used[1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from dataclasses import replace
 
+from unhang.analyze.rank_names import kind_of_name
 from unhang.analyze.source import surroundings
 from unhang.fix.program import Edit, NoDiff, Program, Said, binds, called, calls_in, dotted, loads
 from unhang.model import Finding
@@ -221,12 +222,21 @@ def gather_objects(program: Program, finding: Finding, backend: str) -> Said:
     found = [c for s in program.statements_at(line) for c in calls_in(s) if called(c) == "all_gather"]
     if len(found) != 1 or any(k.arg == "async_op" for k in found[0].keywords) or len(found[0].args) < 2:
         raise NoDiff("the line has not one plain all_gather")
+    if any(isinstance(n, ast.BinOp) and _counts_by_rank(n) for n in ast.walk(program.function_of(found[0]))):
+        raise NoDiff("what follows counts on parts of one size")
     name = program.text(found[0].func)
     program.replace(found[0].func, f"{name}_object")
     return Said(
         "gather objects",
         "The tensors are gathered as objects, each with its own size; slower, and without gradients as before",
     )
+
+
+def _counts_by_rank(node: ast.BinOp) -> bool:
+    """Whether it is an offset by the rank: `rank * x.size(0)`."""
+    sides = [ast.unparse(node.left), ast.unparse(node.right)]
+    of_rank = [kind_of_name(side.rpartition(".")[2].partition("(")[0]) in ("rank", "local") for side in sides]
+    return isinstance(node.op, ast.Mult) and of_rank[0] is not of_rank[1]
 
 
 def set_always(program: Program, finding: Finding) -> Said:

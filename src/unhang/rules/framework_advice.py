@@ -9,6 +9,7 @@ from unhang.analyze.divergence import Divergence
 from unhang.analyze.framework_loops import LeftFramework
 from unhang.analyze.framework_settings import (
     computed_metrics,
+    given_data,
     is_metric,
     left_out_update,
     limit_of,
@@ -16,9 +17,11 @@ from unhang.analyze.framework_settings import (
     property_read,
     trains_below,
 )
+from unhang.analyze.locks import blocks_at, held_by
+from unhang.analyze.pasted import RANK_ZERO_FIRST
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import Condition, function_at, surroundings
-from unhang.analyze.trees import tree_of
+from unhang.analyze.source import Condition, function_at, nodes_around, surroundings
+from unhang.analyze.trees import covers, tree_of
 from unhang.model import Fix, Frame
 from unhang.rules import wording as w
 
@@ -38,6 +41,8 @@ def of_left_loop(s: Situation, d: Divergence, gone: LeftFramework) -> Fix | None
             verify=_SEE,
             undo=_UNDO,
         )
+    if "/transformers/" in gone.loop.file:
+        return _even_data(gone)
     if (limit := limit_of(s, d, gone)) is not None:
         return Fix(
             title="Let all ranks make as many batches as those with the fewest",
@@ -47,6 +52,25 @@ def of_left_loop(s: Situation, d: Divergence, gone: LeftFramework) -> Fix | None
             undo=_UNDO,
         )
     return None
+
+
+def _even_data(gone: LeftFramework) -> Fix | None:
+    """For a Trainer whose ranks have data sets of their own: as many items on each."""
+    name = "eval_dataset" if gone.loop.function in ("evaluation_loop", "prediction_loop") else "train_dataset"
+    line, given = given_data(gone.line.file, name)
+    if not line:
+        return None
+    return Fix(
+        title="Give the Trainer as many items on every rank",
+        advice=f"# {w.base_name(gone.line.file)}:{line}: {name}=even({given}) instead, and before that\n"
+        "def even(data):   # as many as the rank with the fewest has\n"
+        "    sizes = [None] * torch.distributed.get_world_size()\n"
+        "    torch.distributed.all_gather_object(sizes, len(data))\n"
+        "    return torch.utils.data.Subset(data, range(min(sizes)))",
+        verify=_SEE,
+        undo=_UNDO,
+        does="end together",
+    )
 
 
 def of_same_stop(gone: LeftFramework) -> Fix | None:
@@ -68,25 +92,63 @@ def of_same_stop(gone: LeftFramework) -> Fix | None:
 
 
 def of_stop(stop: Frame) -> Fix | None:
-    """For a line that asks a framework to stop: the test that leads to it, asked together. The test itself has to run on every rank."""
+    """For a line that asks a framework to stop: the test that leads to it, asked together where every rank comes to it, else what its hook decides."""
     tests = surroundings(stop.file, stop.line).conditions
-    if not tests or any(c.depends_on_rank for c in tests):
+    if not tests:
         return None
     test, name = tests[-1], w.base_name(stop.file)
     tree = tree_of(stop.file)
     imported = (n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)) if tree is not None else ()
     is_lightning = any("lightning" in ast.unparse(n) for n in imported)
-    together = (
-        "stop = trainer.strategy.reduce_boolean_decision(stop, all=False)"
-        if is_lightning
-        else "stop = torch.tensor(float(stop)); dist.all_reduce(stop, op=dist.ReduceOp.MAX); stop = bool(stop)"
-    )
+    if any(c.depends_on_rank for c in tests) or any(c.suspicion for c in tests[:-1]):
+        advice = _in_the_hook(stop, is_lightning)
+    else:
+        together = (
+            "stop = trainer.strategy.reduce_boolean_decision(stop, all=False)"
+            if is_lightning
+            else "stop = torch.tensor(float(stop)); dist.all_reduce(stop, op=dist.ReduceOp.MAX); stop = bool(stop)"
+        )
+        advice = f"# {name}:{test.line}, instead of `if {test.text}:`, where every rank comes\nstop = {test.text}\n{together}\nif stop:"
+    if not advice:
+        return None
     return Fix(
         title="Let all ranks decide on the stop together",
-        advice=f"# {name}:{test.line}, instead of `if {test.text}:`, where every rank comes\nstop = {test.text}\n{together}\nif stop:",
+        advice=advice,
         verify="unhang run -- <the same command>: all ranks stop at the same step",
         undo=_UNDO,
         does="decide together",
+    )
+
+
+def _in_the_hook(stop: Frame, is_lightning: bool) -> str:
+    """The hook of a callback or module in which a line asks for the stop, with the agreement of all ranks behind it; empty where it is none."""
+    hook = function_at(stop.file, stop.line)
+    parameters = [a.arg for a in hook.args.args] if hook is not None else []
+    around = nodes_around(stop.file, stop.line)
+    sets = next(
+        (n.targets[0] for n in around if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Attribute)), None
+    )
+    asked = ast.unparse(sets.value) if sets is not None else ""
+    is_known = asked in parameters or asked.partition(".")[0] == "self"
+    if hook is None or sets is None or parameters[:1] != ["self"] or not hook.name.startswith("on_") or not is_known:
+        return ""
+    together = (
+        f"{asked}.{sets.attr} = {asked}.strategy.reduce_boolean_decision({asked}.{sets.attr}, all=False)"
+        if is_lightning
+        else f"stop = torch.tensor(float({asked}.{sets.attr})); dist.all_reduce(stop, op=dist.ReduceOp.MAX)\n    {asked}.{sets.attr} = bool(stop)"
+    )
+    given = ", ".join(
+        [
+            *parameters[1:],
+            *(f"*{a.arg}" for a in [hook.args.vararg] if a),
+            *(f"**{a.arg}" for a in [hook.args.kwarg] if a),
+        ]
+    )
+    return (
+        f"# {w.base_name(stop.file)}:{hook.lineno}: rename {hook.name} to {hook.name}_here, and beside it, for every rank\n"
+        f"def {hook.name}(self, {given}):\n"
+        f"    self.{hook.name}_here({given})\n"
+        f"    {together}"
     )
 
 
@@ -106,6 +168,30 @@ def of_stop_apart(d: Divergence) -> Fix | None:
         verify=_SEE,
         undo=_UNDO,
     )
+
+
+def of_apart(d: Divergence) -> Fix | None:
+    """For ranks that no condition has parted: what a framework stopped apart, or a block in which one rank goes first."""
+    return of_stop_apart(d) or out_of_first(d)
+
+
+def out_of_first(d: Divergence) -> Fix | None:
+    """For a call that rank 0 makes in a block in which it goes first: the others wait at its head until it has left it."""
+    fork = d.fork
+    if fork is None or fork.left.file != fork.right.file:
+        return None
+    for block in blocks_at(fork.left):
+        text = ", ".join(sorted(held_by(block)))
+        if RANK_ZERO_FIRST.search(text) and any(covers(statement, fork.right.line) for statement in block.body):
+            return Fix(
+                title="Move the call out of the block: in it the first rank is alone until it has left it",
+                advice=f"{w.spot(fork.right)}: put it behind the block of line {block.lineno} (`with {text}:`), one level further left, "
+                "where all ranks come together; what the first rank prepares for the others stays in the block",
+                verify=_SEE,
+                undo=_UNDO,
+                does="every rank calls",
+            )
+    return None
 
 
 def read_before(frame: Frame, condition: Condition, above: Frame | None) -> Fix | None:

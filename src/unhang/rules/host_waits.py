@@ -8,22 +8,25 @@ from typing import NamedTuple
 from unhang.analyze.host_waits import (
     actor_circle,
     ended_task,
+    feeds,
     forked_lock,
     full_queue,
-    held_twice,
     not_released,
+    own_pool,
     puts,
     queue_at,
     read_later,
     unanswered,
+    unread_errors,
     writes_to_child,
 )
+from unhang.analyze.locks import Crosswise, crosswise, held_by_parent, held_twice, kept_block, lost_notice
 from unhang.analyze.polling import name_by_hash
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import endless_loop
-from unhang.model import Frame, user_frames
+from unhang.model import Frame, RankEvidence, user_frames
 from unhang.rules import wording as w
-from unhang.rules.late import OF_A_PROCESS, driver
+from unhang.rules.late import OF_A_PROCESS, driver, holder_of
 
 _ASYNC = "its tasks"
 _OF_A_LOCK = ("a lock", "a lock file", "an event or condition", _ASYNC)
@@ -45,18 +48,8 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     frame, awaits, evidence = late.activity.frame, late.activity.awaits, s.case.ranks.get(late.rank)
     if frame is None or evidence is None:
         return
-    stack = late.doer.stacks[-1] if late.doer else evidence.main_stack
-    ways = [t.frames for t in evidence.tasks] if evidence.tasks else [stack.frames] if stack else []
-    if awaits in _OF_A_LOCK and (twice := held_twice(ways)):
-        words = {
-            "taken_at": w.spot(twice.inner),
-            "outer": w.spot(twice.outer),
-            "since": twice.since,
-            "what": twice.what,
-        }
-        keyword = "async with" if evidence.tasks else "with"
-        words |= {"function": twice.inner.function, "keyword": keyword, "signal": evidence.in_handler}
-        yield Remedy("take none in a handler" if evidence.in_handler else "take it once", words)
+    words: dict[str, object]
+    yield from _of_locks(s, late, frame, evidence)
     others = [t for t in evidence.stacks if not t.is_main and t.process_id in (None, evidence.identity.pid)]
     if awaits == "a thread that does not end" and (full := full_queue(frame, others)):
         words = {"join": w.spot(full.join), "put": w.spot(full.put), "thread": full.thread, "queue": full.queue}
@@ -64,9 +57,17 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     if awaits == "the result of another thread" and (gone := ended_task(frame, evidence.tasks)):
         words = {"made": f"{w.base_name(gone.path)}:{gone.made}", "task": gone.task, "coroutine": gone.coroutine}
         yield Remedy("ask the task", {**words, "queue": gone.queue, "spot": w.spot(frame)})
+    if awaits == "the result of another thread" and (nested := own_pool(others)):
+        words = {"submits": w.spot(nested.submits), "waits": w.spot(nested.waits), "pool": nested.pool}
+        yield Remedy("a pool of its own", {**words, "function": nested.function})
     is_of_input = evidence.state is not None and bool(evidence.state.child_asks) and not evidence.state.child_writes
     if awaits == "a child process" and is_of_input and writes_to_child(frame.file):
         yield Remedy("end of input", {"spot": w.spot(frame)})
+    is_full = evidence.state is not None and evidence.state.child_writes
+    if awaits == "a pipe" and is_full and (line := unread_errors(frame.file)):
+        yield Remedy("no pipe for errors", {"starts": f"{w.base_name(frame.file)}:{line}"})
+    if awaits == "a child process" and is_full and any(map(feeds, evidence.stacks)) and (later := read_later(frame)):
+        yield Remedy("read before", {"join": w.spot(later.join), "get": later.get, "queue": later.queue})
     place = driver(s)
     taker = next((t for t in evidence.stacks if t.process_id not in (None, evidence.identity.pid) and puts(t)), None)
     if awaits == "a full queue" and taker is not None and (name := queue_at(frame)):
@@ -91,6 +92,50 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
         yield Remedy(
             "second thread", {**words, "decorator": _with_threads(circle.decorator), "class_at": w.spot(circle.at)}
         )
+
+
+def _of_locks(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Remedy]:
+    """Of a wait for a lock, a place or a condition."""
+    awaits = late.activity.awaits
+    stack = late.doer.stacks[-1] if late.doer else evidence.main_stack
+    ways = [t.frames for t in evidence.tasks] if evidence.tasks else [stack.frames] if stack else []
+    words: dict[str, object]
+    if awaits in _OF_A_LOCK and (twice := held_twice(ways)):
+        words = {
+            "taken_at": w.spot(twice.inner),
+            "outer": w.spot(twice.outer),
+            "since": twice.since,
+            "what": twice.what,
+        }
+        keyword = "async with" if evidence.tasks else "with"
+        words |= {"function": twice.inner.function, "keyword": keyword, "signal": evidence.in_handler}
+        yield Remedy("take none in a handler" if evidence.in_handler else "take it once", words)
+    own = [t for t in evidence.stacks if t.process_id in (None, evidence.identity.pid)]
+    if awaits in _OF_A_LOCK and (two := crosswise(own)):
+        yield _in_one_order(two)
+    if awaits in _OF_A_LOCK and (own_place := held_by_parent(evidence.tasks)):
+        words = {"outer": w.spot(own_place.outer), "since": own_place.since, "what": own_place.what}
+        words |= {"taken_at": w.spot(own_place.inner)}
+        yield Remedy("leave the place", words)
+    if awaits == "an event or condition" and (told := lost_notice(frame)):
+        yield Remedy("wait for what is told", {"spot": w.spot(frame), "what": told.what, "holds": told.holds})
+    holder = s.case.ranks.get(-1 if (rank := holder_of(s, late)) is None else rank)
+    if holder is not None and holder.main_stack and (block := kept_block(holder.main_stack.frames, frame)):
+        words = {"stands": w.spot(block[0]), "since": block[1], "what": block[2], "holder": holder.identity.rank}
+        yield Remedy("leave the lock first", words)
+
+
+def _in_one_order(two: Crosswise) -> Remedy:
+    """The thread that may change at the least cost: one that has no more to do with its first lock, or that can name both."""
+    sides = (two, two.turned)
+    one = next((x for x in sides if x.may_leave_first), None)
+    name = "leave the first lock" if one else "one order of locks"
+    one = one or next((x for x in reversed(sides) if x.has_both_names), two)
+    words = {"stands": w.spot(one.mine.at), "since": one.mine.since, "first": one.mine.text, "want": one.want}
+    words |= {"function": one.mine.at.function, "wants": w.spot(one.wants), "theirs": w.spot(one.their_wants)}
+    return Remedy(
+        name, {**words, "taken": f"{w.base_name(one.mine.at.file)}:{one.mine.since}", "their": one.their_want}
+    )
 
 
 def _with_threads(decorator: str) -> str:

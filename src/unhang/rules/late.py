@@ -12,7 +12,7 @@ from unhang.analyze.hosts import others_of
 from unhang.analyze.pasted import RANK_ZERO_FIRST
 from unhang.analyze.sides import kept_by_condition
 from unhang.analyze.situation import LateRank, Situation
-from unhang.analyze.source import Condition, around, surroundings
+from unhang.analyze.source import Condition, Surroundings, around, surroundings
 from unhang.model import CollectiveCall, EvidenceLine, Frame, ProcessGroup, RankEvidence, ThreadStack, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found
@@ -114,13 +114,23 @@ def waits_idly(s: Situation, late: LateRank) -> bool:
 
 def works_alone(s: Situation, late: LateRank) -> str:
     """The condition that lets only rank 0 do what this rank does, or an empty string."""
-    evidence = s.case.ranks.get(late.rank)
-    places = [surroundings(f.file, f.line) for f in user_frames(evidence.main_frames if evidence else ())]
-    if late.activity.kind == "data":  # the loop has to stand under the condition, not what it goes over
-        places = places[next((i for i, place in enumerate(places) if i and place.fetches_next), 0) :]
-    found = (place for place in places if place.only_on_rank_zero and late.rank == 0)
+    found = _of_its_own(s, late)
     first = works_first(s, late)
-    return next((place.tests[-1] for place in found), first.test if first else "")
+    return found[1].tests[-1] if found else first.test if first else ""
+
+
+def block_of_its_own(s: Situation, late: LateRank) -> Frame | None:
+    """The line of the call in the block that only rank 0 enters, from which its work goes on."""
+    found = _of_its_own(s, late)
+    return found[0] if found else None
+
+
+def _of_its_own(s: Situation, late: LateRank) -> tuple[Frame, Surroundings] | None:
+    evidence = s.case.ranks.get(late.rank)
+    places = [(f, surroundings(f.file, f.line)) for f in user_frames(evidence.main_frames if evidence else ())]
+    if late.activity.kind == "data":  # the loop has to stand under the condition, not what it goes over
+        places = places[next((i for i, (_, place) in enumerate(places) if i and place.fetches_next), 0) :]
+    return next((x for x in places if x[1].only_on_rank_zero), None) if late.rank == 0 else None
 
 
 class WorksFirst(NamedTuple):

@@ -75,6 +75,30 @@ _BARRIER_OF_0 = {0: ["barrier@main:8 !"], 1: ["all_reduce[8]@main:9 !"]}
 
 _LAYERS = ["all_reduce[2]@main:9", "all_reduce[7]@main:9", "all_reduce[3]@main:9", "all_reduce[5]@main:9"]
 
+_EXPERTS = """\
+def main(model):
+    for x in batches:
+        loss(x).backward()
+        average(model)
+
+def average(model):
+    for p in model.parameters():
+        if p.grad is not None:
+            dist.all_reduce(p.grad)
+"""
+
+_SHOWS = """\
+def main(rank):
+    for step in range(9):
+        loss = forward(batch)
+        loss.backward()
+        if rank == 0:
+            show(model)
+
+def show(model):
+    model(batch)
+"""
+
 CASES = {
     "rank-dependent-collective": (
         Fires(make_case({0: [*_STEP, "barrier@main:11 !"], **{r: [*_STEP, _OPEN] for r in (1, 2, 3)}}), (0,), 11),
@@ -167,6 +191,27 @@ CASES = {
                 source=_BUDGET,
             ),
             (2,),
+            6,
+        ),
+        Fires(  # several calls of a round left out: the next round, with which the rank goes on, looks the same
+            make_case(
+                {r: [*_LAYERS * 3, *_LAYERS[:2], f"all_reduce[{2 if r == 3 else 3}]@main:9 !"] for r in range(4)},
+                source=_EXPERTS,
+            ),
+            (3,),
+            9,
+        ),
+        Fires(  # a call that all others have made on other ways only; one of these replaced it each time before
+            make_case(
+                {
+                    0: [*["all_reduce[8]@main:4", "all_reduce[8]@main:6>show:9"] * 3, "all_reduce[8]@main:6>show:9 !"],
+                    **{r: ["all_reduce[8]@main:4"] * 6 for r in (1, 2)},
+                },
+                world=3,
+                source=_SHOWS,
+                exits={r: ended("exit", 0) for r in (1, 2)},
+            ),
+            (0,),
             6,
         ),
         Quiet(make_case({r: [*_STEP, _OPEN] for r in range(3)} | {3: _STEP}), "a rank that is late has not diverged"),

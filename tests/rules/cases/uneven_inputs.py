@@ -257,6 +257,46 @@ def _two(source: str) -> Later:
     return make_case({1: [*_LOOP, "barrier@main:8 !"], 0: [*_LOOP, "all_reduce[8]@main:4 !"]}, world=2, source=source)
 
 
+# Line 4 makes the call of a batch, line 5 that of an epoch, under no condition or under one on the data.
+_EPOCH_OF = """def main(rank, world):
+    for epoch in range(4):
+        for batch in DataLoader(Shards(rank, world)):
+            dist.all_reduce(x)
+        dist.all_reduce(total)
+"""
+
+
+_FOUND = """def main(rank, world):
+    for epoch in range(4):
+        if found(rank):
+            for batch in DataLoader(Shards(rank, world)):
+                dist.all_reduce(x)
+        dist.all_reduce(total)
+"""
+
+
+def _no_round(source: str, at: int = 4) -> Later:
+    """Rank 2 has no batch at all in an epoch that the others have begun."""
+    batch, epoch = f"all_reduce[8]@main:{at}", f"all_reduce[1]@main:{at + 1}"
+    calls = {2: [*[batch] * 3, epoch, f"{epoch} !"], **{r: [*[batch] * 3, epoch, f"{batch} !"] for r in range(2)}}
+    return make_case(calls, world=3, source=source)
+
+
+# What the loop of all roles goes over is set by one line, for each of them.
+_BY_ROLE = """def main(batch, rank):
+    size = 4
+    parts = batch.split(size) if rank == 0 else [None] * 4
+    first = True
+
+    count = 0
+    for part in parts:
+        if rank == 0:
+            dist.send(forward(part), 1)
+        else:
+            dist.recv(buffer, 0)
+    dist.barrier()
+"""
+
 _RETURNS = """def main(rank, world):
     for phase in PHASES:
         mine = files_for(phase, rank, world)
@@ -345,6 +385,9 @@ CASES = {
         Fires(_stages("main:8"), (1,), 6),
         Fires(_resumed(mine=2, theirs=0), (2,), 2, cause="code-divergence"),
         Fires(_resumed(mine=0, theirs=0), (2,), 4),
+        Fires(_no_round(_EPOCH_OF), (2,), 3),
+        Fires(_pipe(*["main:11"] * 3, source=_BY_ROLE, first=9), (1,), 3, cause="code-divergence"),
+        Quiet(_no_round(_FOUND, at=5), "a condition on the data leads past what the others go over"),
         Quiet(
             make_case(
                 {r: [*_LOOP, "barrier@main:5"] for r in range(4)},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.rules.notation import Later, make_case
 from unhang.model import PendingCall
 from unhang.testing import Fires, Quiet, pending
@@ -20,6 +22,21 @@ def _exchanges(*pairs: tuple[int, int]) -> Later:
     return make_case(
         {}, world=len(pairs), pending=dict(zip(ranks, begun, strict=True)), stacks=dict.fromkeys(ranks, "main:6>~comm")
     )
+
+
+def _tagged(*tags: int, peer: int, kind: str, done: int) -> list[PendingCall]:
+    """Transfers with tags, of which the first `done` have ended."""
+    made = [pending(kind, peer=peer, done=i < done, where="main:5") for i in range(len(tags))]
+    return [replace(call, tag=tag) for call, tag in zip(made, tags, strict=True)]
+
+
+def _tags(sent: tuple[int, ...], received: tuple[int, ...], done: int) -> Later:
+    """Rank 0 sends to rank 1; the tags of the last transfer differ."""
+    calls = {
+        0: _tagged(*sent, peer=1, kind="send", done=done),
+        1: _tagged(*received, peer=0, kind="recv", done=done),
+    }
+    return make_case({}, world=2, pending=calls, stacks=dict.fromkeys(range(2), "main:5>~comm"))
 
 
 CASES = {
@@ -48,6 +65,9 @@ CASES = {
             7,
         ),
         Fires(_exchanges((1, 1), (2, 2), (0, 0)), (), 5),
+        Fires(_tags((4, 8, 12, 16, 20, 28), (4, 8, 12, 16, 20, 24), 5), (0,), 5),
+        Fires(_tags((7, 3), (7, 9), 1), (), 5),
+        Quiet(_tags((1, 2, 1), (1, 2, 2), 2), "tags that both have used before came in two orders"),
         Quiet(
             _exchanges((1, 2), (2, 0), (0, 1)),
             "a ring in which each sends to the next and receives from the one before",

@@ -11,15 +11,16 @@ from unhang.analyze.host_waits import (
     ended_task,
     forked_lock,
     full_queue,
-    held_over_call,
-    held_twice,
     not_released,
+    own_pool,
     puts,
     queue_at,
     read_later,
     unanswered,
+    unread_errors,
     writes_to_child,
 )
+from unhang.analyze.locks import held_over_call, held_twice
 from unhang.model import Frame, ThreadStack
 from unhang.model.frames import WaitingTask
 
@@ -332,3 +333,36 @@ class Cache:
 def test_where_a_lock_is_made_that_a_fork_hands_on(made: str, line: int | None, tmp_path: Path) -> None:
     found = forked_lock(frame(program(tmp_path, _CACHE.format(made=made)), "waits"))
     assert (found.at.line if found else None) == line
+
+
+_NESTED = """
+class Fetcher:
+    def item(self, parts):
+        futures = [self.{inner}.submit(self.part, p) for p in parts]
+        return [f.result() for f in futures]  # waits
+    def batch(self, items):
+        return [self.pool.submit(self.item, parts) for parts in items]
+"""
+
+
+@pytest.mark.parametrize(("inner", "is_told"), [("pool", True), ("other", False)])
+def test_a_pool_whose_threads_wait_for_work_in_it(inner: str, is_told: bool, tmp_path: Path) -> None:
+    at = frame(program(tmp_path, _NESTED.format(inner=inner)), "waits")
+    found = own_pool([ThreadStack("ThreadPoolExecutor-0_1", (at,), is_main=False), thread(at)])
+    assert (found is not None) is is_told
+    assert found is None or (found.submits.line, found.function, found.pool) == (4, "item", "self.pool")
+
+
+_TOOL = """
+tool = Popen(["tool"], stdout=PIPE,
+             stderr={where})
+{reads}
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "reads", "line"),
+    [("subprocess.PIPE", "", 3), ("DEVNULL", "", 0), ("PIPE", "Thread(target=tool.stderr.read).start()", 0)],
+)
+def test_a_pipe_of_errors_that_nobody_reads(where: str, reads: str, line: int, tmp_path: Path) -> None:
+    assert unread_errors(str(program(tmp_path, _TOOL.format(where=where, reads=reads)))) == line

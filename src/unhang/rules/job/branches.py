@@ -22,6 +22,8 @@ from unhang.analyze.order import (
     is_dispatch_race,
     is_of_size_alone,
     is_thread_race,
+    left_out_of_round,
+    most_suspicion,
     shift_at,
 )
 from unhang.analyze.overtaking import line_passed
@@ -44,7 +46,7 @@ from unhang.rules.advice import (
     say_the_condition,
 )
 from unhang.rules.base import Found, rule
-from unhang.rules.framework_advice import of_stop_apart
+from unhang.rules.framework_advice import of_apart
 
 _FORWARD = ("_pre_forward", "_sync_buffers", "forward")
 
@@ -121,6 +123,9 @@ def _as_skip(s: Situation, d: Divergence) -> Divergence:
         return d
     if not line_text(d.fork.left.file, d.fork.left.line):
         return d
+    theirs, mine = (most_suspicion(p[d.fork.depth :]) for p in (d.reference_path, d.odd_path))
+    if theirs < mine and d.fork.right.line < d.fork.left.line:
+        return d  # in another round: what a rank makes by its own data is more likely one more than what all make is left out
     return replace(d, skipped=line_passed(d.reference_path, d.odd_path, _met(s, d)) is not None)
 
 
@@ -140,11 +145,12 @@ def _left_out_inside(s: Situation, d: Divergence) -> Frame | None:
     return d.reference_path[-1] if is_inside else None
 
 
-def _left_out_below(s: Situation, d: Divergence) -> Frame | None:
-    """The line of the call left out, where nothing decides whether a rank goes to the function that makes it, but a test within does."""
-    if not d.skipped or d.fork is None or d.location != d.fork.left or list(_own_conditions(s, d, d.location)):
+def _below(s: Situation, d: Divergence) -> Frame | None:
+    """The line of the call left out, or made, where nothing decides whether a rank goes to the function that makes it, but a test within does."""
+    side, path = (d.fork.left, d.reference_path) if d.skipped and d.fork else (d.fork and d.fork.right, d.odd_path)
+    if d.fork is None or d.location != side or list(_own_conditions(s, d, d.location)):
         return None
-    below = d.reference_path[d.fork.depth + 1 :]
+    below = path[d.fork.depth + 1 :]
     return next((f for f in below if any(c.suspicion > 0 for c in _own_conditions(s, d, f))), None)
 
 
@@ -165,13 +171,14 @@ def _hidden_forward(d: Divergence) -> Frame | None:
 
 def _parted(s: Situation, d: Divergence) -> Found:
     hidden = _hidden_forward(d) if d.is_decided else None
-    frame = hidden or _left_out_inside(s, d) or _left_out_below(s, d) or d.location
-    decisive = d.by_condition.condition if d.by_condition else deciding(_own_conditions(s, d, frame))
+    frame = hidden or _left_out_inside(s, d) or _below(s, d) or d.location
+    own = _own_conditions(s, d, frame) or left_out_of_round(s, d, frame)
+    decisive = d.by_condition.condition if d.by_condition else deciding(own)
     inside = d.in_library if d.is_decided and not hidden else None
     odd = tuple(sorted({*d.odd, *_odd_in_like_groups(s, d)}))
     made = (d.reference_call.frames if d.skipped else d.odd_call.frames if decisive else ()) or ()
     fixes: Sequence[str | Fix] = (
-        ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd), made, of_stop_apart(d))
+        ("no wrapper",) if hidden else fixes_of(frame, decisive, w.name_ranks(d.odd), made, of_apart(d))
     )
     if finalizer := next((f for f in d.odd_path if f.function == "__del__"), None):
         fixes, decisive = (not_in_finalizer(finalizer),), None

@@ -14,6 +14,7 @@ from unhang.analyze.pasted import RANK_ZERO_FIRST, doings_of, is_ray_driver
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.slow_work import slower_at_work
 from unhang.analyze.told_apart import lacks_data
+from unhang.analyze.too_late import too_late
 from unhang.model import EvidenceLine, LogEvent, ThreadStack, user_frames
 from unhang.read.ras import reports_in, silent_ranks
 from unhang.rules import wording as w
@@ -27,6 +28,7 @@ from unhang.rules.failure import (
 )
 from unhang.rules.host_waits import bound_item, fresh_lock, remedy_of
 from unhang.rules.late import (
+    block_of_its_own,
     found_late,
     has_loader,
     holder_of,
@@ -152,6 +154,7 @@ def _worker_line(rank: int, stack: ThreadStack) -> EvidenceLine:
 def slow_rank0_work(s: Situation) -> Iterator[Found]:
     """Rank 0 late inside a block of its own, live or by what the others' errors say."""
     yield from _waited_for_rank0(s)
+    yield from _came_too_late(s)
     for late in s.late if s.judges_waits else ():
         test = works_alone(s, late)
         is_at_work = late.activity.kind in _AT_WORK or (late.activity.kind == "data" and not has_loader(s, late))
@@ -159,11 +162,16 @@ def slow_rank0_work(s: Situation) -> Iterator[Found]:
             first = works_first(s, late)
             words = {
                 "test": test,
+                "work": f"the block of `{test}`",
                 "victims": w.name_ranks(late.victims),
                 **({"at": w.at(first.frame)} if first else {}),
             }
+            block = first.frame if first else block_of_its_own(s, late)
+            words["work"] = f"the block of `{test}`{w.at(block)}" if block else words["work"]
+            if block is not None and block != late.activity.frame:
+                words |= {"at": f"{w.at(block)}, now{w.at(late.activity.frame)},"} if not first else {}
             found = found_late(s, late, 0.92, words, say="first" if first else "late")
-            yield replace(found, location=w.location_of(first.frame)) if first else found
+            yield replace(found, location=w.location_of(block)) if block else found
 
 
 def _waited_for_rank0(s: Situation) -> Iterator[Found]:
@@ -179,9 +187,35 @@ def _waited_for_rank0(s: Situation) -> Iterator[Found]:
         if first
         else next(f.function for f in stacks[0].frames if RANK_ZERO_FIRST.search(f.function))
     )
-    words = {"function": function, "victims": "the other ranks"}
+    words = {"function": function, "victims": "the other ranks", "work": "what rank 0 does first"}
     evidence = (*quote(first), *map(w.stack_of, stacks[:3]))
     yield Found(0.82, (0,), evidence, words, say="log", victims=tuple(sorted(ranks)))
+
+
+def _came_too_late(s: Situation) -> Iterator[Found]:
+    """Ranks that came to the call in the end, behind the limit of those that waited there."""
+    late = too_late(s)
+    if late is None:
+        return
+    frame = late.work or next(iter(user_frames(late.call.frames or ())), None)
+    words = {
+        "who": w.name_ranks(late.ranks), "victims": w.name_ranks(late.waiting), "at": w.at(late.work), "seconds": f"{late.waited_s:.0f}",
+        "call": f"{w.name_call(late.call)} #{late.call.seq} of {late.call.group}",
+        "test": f" (`if {late.condition.text}`)" if late.condition else "", "work": f"that{w.at(late.work)}",
+    }  # fmt: skip
+    seen = EvidenceLine(f"rank {late.ranks[0]} calls", f"{words['call']}, when the others had given it up")
+    evidence = (seen, *w.code_line(frame, f"rank {late.ranks[0]} source"))
+    yield Found(
+        0.9 if late.work else 0.8,
+        late.ranks,
+        evidence,
+        words,
+        "too late",
+        victims=late.waiting,
+        location=w.location_of(frame),
+        group=w.group_of(late.call.group),
+        collective=w.collective_of(late.call, late.call.seq),
+    )
 
 
 def _holds(error: SeenError, event: LogEvent) -> bool:

@@ -23,8 +23,8 @@ from unhang.analyze.leaving import (
 )
 from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import Situation
-from unhang.analyze.source import around
-from unhang.model import EvidenceLine, Fix, PendingCall, RankEvidence, WaitEdge, user_frames
+from unhang.analyze.source import Condition, around, handles_signal
+from unhang.model import EvidenceLine, Fix, PendingCall, ProcessExit, RankEvidence, WaitEdge, user_frames
 from unhang.read.logs.attempts import killed_at_work
 from unhang.rules import wording as w
 from unhang.rules.advice import decided_together, deciding, gate_of, said_plainly
@@ -63,8 +63,22 @@ def rank_exited_early(s: Situation) -> Found | None:
     is_end, code = end.kind == "exit", "" if end.code is None else str(end.code)
     how = f"came to the end of its program{code and f' (exit code {code})'}" if is_end else f"called {end.kind}({code})"
     is_sure = lead_of_waiting(s, leaver) > 0
-    found = found_at_failures(s, (failure,), 0.94 if is_sure else 0.6, {"how": how, "missed": ""}, say="left")
-    return found if before is None else _with_the_call(found, before, is_sure)
+    found = found_at_failures(
+        s, (failure,), 0.94 if is_sure else 0.6, {"how": how, "missed": ""}, say="left", fixes=("together", "transfers")
+    )
+    if before is not None:
+        found = _with_the_call(found, before, is_sure)
+    gate = _gate_of(s, end)
+    return replace(found, condition=gate_of(gate)) if gate is not None else found
+
+
+def _gate_of(s: Situation, end: ProcessExit) -> Condition | None:
+    """What decides that the rank ends, where the main way of the program asks it: no thread, and no handler of a signal."""
+    place = next(iter(user_frames(end.frames)), None)
+    if place is None or handles_signal(place) or any(f.file.endswith("/threading.py") for f in end.frames):
+        return None
+    gate = deciding(around(place, started_ns(s.case)).conditions)
+    return gate if gate is not None and gate.suspicion else None
 
 
 def _ended_well(s: Situation) -> bool:

@@ -64,6 +64,7 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         "leavers": w.name_ranks(loop.leavers),
         "stayers": w.name_ranks(loop.stayers),
         "are": w.verb(loop.stayers, "is", "are"),
+        "have": w.verb(loop.leavers, "has", "have"),
         "loop": w.place(loop.frame),
         "header": loop.header,
         "before": d.seq - 1,
@@ -84,6 +85,8 @@ def _left_loop(s: Situation, d: Divergence) -> Found:
         w.group_of(d.group),
         w.collective_of(d.reference_call, d.seq),
     )
+    if loop.has_none:
+        return replace(found, say="no round")
     if (start := other_start(s.case, d)) is not None:
         return _began_elsewhere(found, d, start)
     if (bound := changed_bound(loop.frame, loop.header)) is not None:
@@ -280,17 +283,25 @@ def _left_transfers(s: Situation, gone: LeftTransfers) -> Found:
     way = None if gone.are_own or gone.other else _way_out_of_transfers(s, gone)
     if way is not None:
         return _by_way_out(found, way, not is_even, how)
-    name, lines = set_by_role(gone.frame.file, gone.loop.header) if not (gone.other or gone.is_collective) else ("", ())
-    if lines:
-        return _by_role(found, name, [replace(header, line=n) for n in lines])
+    if not (gone.other or gone.is_collective) and (by_role := _by_role(found, header)):
+        return by_role
     if rounds_of(gone.frame, gone.loop.header) == SAME:  # not the data: it makes as many rounds on all ranks
         found = replace(found, cause="code-divergence", fixes=("together", "agree"))
     return found if gone.other is None else _of_another_count(s, found, gone, gone.other)
 
 
-def _by_role(found: Found, name: str, lines: Sequence[Frame]) -> Found:
+def _lines_of(frames: Sequence[Frame]) -> str:
+    numbers = w.listed([str(f.line) for f in frames])
+    return f"line{'s' if len(frames) > 1 else ''} {numbers}"
+
+
+def _by_role(found: Found, header: Frame) -> Found | None:
     """One loop of all roles goes over what each of them sets for itself: these are not as many."""
-    words = {**found.words, "name": name, "set": w.listed([str(f.line) for f in lines]), "src": 0}
+    name, numbers = set_by_role(header.file, header.line)
+    lines = [replace(header, line=n) for n in numbers]
+    if not lines:
+        return None
+    words = {**found.words, "name": name, "set": _lines_of(lines), "src": 0}
     words |= {"head": found.location.line if found.location else 0}
     return replace(
         found, cause="code-divergence", words=words, say="set by role/set by role", location=w.location_of(lines[0]),
@@ -314,6 +325,8 @@ def _of_another_count(s: Situation, found: Found, gone: LeftTransfers, other: Ot
     }  # fmt: skip
     found = replace(found, words=words, say="other count/other count", confidence=0.88)
     if way is None:
+        if by_role := _by_role(found, replace(gone.frame, line=gone.loop.header)):
+            return by_role
         apart = counted_apart(gone.frame, gone.loop.header, stack_path(s.case, _across(gone, other)) or ())
         return found if apart is None else _by_both_counts(found, apart, other)
     frame = replace(gone.frame, line=way.line)

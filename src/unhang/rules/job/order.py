@@ -8,8 +8,8 @@ from unhang.analyze.callpath import Path, user_path
 from unhang.analyze.divergence import Divergence
 from unhang.analyze.first_errors import errors_of
 from unhang.analyze.going_on import not_come
-from unhang.analyze.host_waits import HeldOverCall, held_over_call
 from unhang.analyze.left_transfers import left_transfers
+from unhang.analyze.locks import HeldOverCall, held_over_call
 from unhang.analyze.logged_calls import lines_of
 from unhang.analyze.order import (
     MadeAlone,
@@ -19,13 +19,12 @@ from unhang.analyze.order import (
     left_out,
     made_alone,
     out_of_order,
-    partners_apart,
     receive_first,
-    with_new_transfer,
-    wrong_peers,
 )
+from unhang.analyze.partners import partners_apart, tags_apart, with_new_transfer, wrong_peers
 from unhang.analyze.set_order import SortedApart, loop_sorted_apart
 from unhang.analyze.situation import Situation
+from unhang.analyze.source import surroundings
 from unhang.analyze.streams import stack_path
 from unhang.analyze.waits_for import edges_on
 from unhang.model import EvidenceLine, Fix, Frame, WaitEdge, user_frames
@@ -45,7 +44,7 @@ def collective_order_race(s: Situation) -> Iterator[Found]:
     if d is not None and (is_thread_race(s, d) or (is_dispatch_race(d) and not d.left_loop)):
         yield _race(s, d)
     elif d is None and s.judges_waits:
-        is_of_partners = bool(s.waits.cycles) and bool(partners_apart(s) or wrong_peers(s))
+        is_of_partners = bool(s.waits.cycles) and bool(partners_apart(s) or tags_apart(s) or wrong_peers(s))
         for cycle in s.waits.cycles:
             is_explained = _is_of_another_kind(s, cycle) or is_of_partners or left_out(s, cycle) or left_transfers(s)
             is_of_stacks = s.standing is not None and any(
@@ -95,7 +94,15 @@ def _race(s: Situation, d: Divergence) -> Found:
 
 
 def _went_well_before(s: Situation, d: Divergence) -> bool:
-    """Whether both sides have used the group from two threads before this call: then who comes first now is chance, and nobody is odd."""
+    """Whether both sides use the group from two threads: then who comes first is chance, and nobody is odd.
+
+    They have done so before this call, or one of the others has a thread in the loop of the function from which it came.
+    """
+    begins = {(p[0].file, p[0].function) for p in (d.odd_path, d.reference_path) if p}
+    beside = [t for r in d.reference if r in s.case.ranks for t in s.case.ranks[r].stacks if not t.is_main]
+    lowest = [f for t in beside for f in user_frames(t.frames)[-1:] if (f.file, f.function) in begins]
+    if len(begins) == 2 and any(surroundings(f.file, f.line).loops for f in lowest):
+        return True
     table, group = s.case.calls, s.case.calls.groups.index(d.group)
     for rank in (d.odd[0], d.reference[0]):
         rows = table.rows(rank=rank, group=group)

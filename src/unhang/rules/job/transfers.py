@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from unhang.analyze.callpath import user_path
-from unhang.analyze.order import partners_apart, wrong_peers
+from unhang.analyze.partners import TagsApart, partners_apart, tags_apart, wrong_peers
 from unhang.analyze.situation import Situation
 from unhang.analyze.waits_for import SENDS
 from unhang.model import CallState, CollectiveCall, CollectiveTable, EvidenceLine, PendingCall, user_frames
@@ -20,6 +20,9 @@ def wrong_peer(s: Situation) -> Iterator[Found]:
         return
     if apart := partners_apart(s):
         yield _apart(s, apart)
+        return
+    if tags := tags_apart(s):
+        yield _other_tags(s, tags)
         return
     for rank, call, waiter in wrong_peers(s):
         if rank in s.proven:
@@ -60,6 +63,30 @@ def _apart(s: Situation, partners: Mapping[int, PendingCall]) -> Found:
         "apart/apart",
         ("one draw",),
         location=w.location_of(frame),
+    )
+
+
+def _other_tags(s: Situation, tags: TagsApart) -> Found:
+    """The tags are what keeps the two sides apart, not their order."""
+    mine, theirs = (next(iter(user_frames(c.frames)), None) for c in (tags.send, tags.receive))
+    where = theirs if tags.odd == (tags.receiver,) else mine
+    words = {
+        "sender": tags.sender, "receiver": tags.receiver, "tag": tags.send.tag, "wanted": tags.receive.tag,
+        "send_at": w.place(mine), "receive_at": w.place(theirs),
+        "odd": f" The tags of rank {tags.odd[0]} went up by the same number each time before, and did not here." if tags.odd else "",
+    }  # fmt: skip
+    edges = [e for r in (tags.sender, tags.receiver) for e in s.waits.edges_of(r)]
+    return Found(
+        0.92 if tags.odd else 0.85,
+        tags.odd,
+        (*map(w.waiting_line, edges[:4]), *w.code_line(mine, "send"), *w.code_line(theirs, "receive")),
+        words,
+        "tags/tags",
+        ("one tag",),
+        s.others(tags.odd) if tags.odd else (),
+        location=w.location_of(where),
+        group=w.group_named(tags.send.group),
+        collective={"op": tags.send.kind, "seq": tags.send.index},
     )
 
 
