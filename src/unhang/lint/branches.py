@@ -30,7 +30,9 @@ from unhang.lint.values import (
     DATA,
     DIFFERS,
     DOUBT,
+    FILLED,
     LOCAL,
+    LOSS,
     MAYBE,
     MAYBE_NONE,
     OWN_BATCH,
@@ -54,7 +56,7 @@ class Exit:
     """A way out that not every rank takes. `made`: what its branch did before; `rest`: what the others do after it.
 
     `depth`: how many conditions stand around the one that parts the ranks. `needs`: what names are where it is taken.
-    `is_in_while`: the loop around it goes on as long as there is something to do.
+    `is_in_while`: the loop around it goes on as long as there is something to do. `loops`: how many are around it.
     `is_replaced`: somebody whom nobody knows does instead what the others do after it. `is_first`: nothing was made before it in this round of a `while` loop.
     """
 
@@ -69,6 +71,7 @@ class Exit:
     is_replaced: bool = False
     is_first: bool = False
     is_in_while: bool = False
+    loops: int = 0
 
 
 @dataclass(eq=False)
@@ -344,7 +347,7 @@ class Branches(Calls):
                     doubt=DOUBT * is_served,
                 )  # fmt: skip
                 self._report(found, missed[0], True)
-            elif extra and not way_out.rest and (way_out.kind == "return" or not way_out.cause.value.dep & RANK):
+            elif extra and (way_out.kind == "return" or (not way_out.rest and not way_out.cause.value.dep & RANK)):
                 self._report(finding_of(way_out.cause, extra[0], self.path), extra[0], True)
 
 
@@ -362,8 +365,8 @@ def worst_first(effects: list[Effect]) -> list[Effect]:
 
 def as_condition(v: Value) -> Value:
     """A value where it decides: whether there is an output at all is the same on all ranks."""
-    if v.sort == COLLECTED:
-        return Value(OWN_BATCH)
+    if v.sort in (COLLECTED, FILLED):
+        return Value(OWN_BATCH if v.sort == COLLECTED else LOSS)
     if v.dep & UNEVEN:  # whether this rank has anything at all
         v = v._replace(dep=v.dep | RANK)
     return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.sort is not None and v.sort[0] in ("out", "of") else v

@@ -23,7 +23,9 @@ from unhang.lint.values import (
     FAILED,
     HELD,
     LOCAL,
+    LOSS,
     MAYBE_NONE,
+    NONE_BY_BATCH,
     OWN_BATCH,
     PLAIN,
     RANK,
@@ -54,6 +56,8 @@ def comparison(frame: Expressions, op: str, parts: list[Expr]) -> Value:
         return Value(0, b.params if a.sort == LENGTH else a.params)
     if op in ("is", "is not") and None in (a.const, b.const):
         tested = a if b.const is None else b
+        if tested.dep & NONE_BY_BATCH:
+            return Value(LOSS, sort=TEST)
         if tested.sort == BATCH:
             return Value(OWN_BATCH, sort=TEST)
         if tested.dep & FAILED:
@@ -79,4 +83,5 @@ def comparison(frame: Expressions, op: str, parts: list[Expr]) -> Value:
         is_zero = number.const in (0, "0") or (isinstance(number.const, tuple) and 0 in number.const)
         if is_zero and not joined.dep & OF_DATA:
             joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
-    return joined._replace(sort=TEST) if is_of_data(joined) or joined.dep == LOCAL else joined
+    is_open = joined.params and not joined.dep  # what the caller gives decides
+    return joined._replace(sort=TEST) if is_open or is_of_data(joined) or joined.dep == LOCAL else joined

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known
-from unhang.lint.ir import Call, Const, Do, Expr, Function, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Do, Expr, Function, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With, nodes_in
 from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import DATA, DIFFERS, HELD, RANK, Needs, Value, Wanted
 
@@ -79,7 +79,7 @@ def tells(test: Expr, v: Value) -> bool:
 
     Who has the work of a queue is told by whoever fills it: on all ranks alike, perhaps. All ranks mostly have gradients of the same parameters.
     """
-    names = paths_in(test)
+    names = paths_in(test) | {n.name for n in nodes_in(test) if isinstance(n, Attr)}
     if v.dep & DIFFERS == HELD:
         return False
     if v.dep & RANK and not v.dep & DATA:

@@ -41,11 +41,14 @@ from unhang.lint.values import (
     AGREED,
     DATA,
     DIFFERS,
+    FILLED,
     HELD,
     LOCAL,
     LONGEST,
+    LOSS,
     MAYBE_NONE,
     NO_PARAMS,
+    NONE_BY_BATCH,
     OWN_BATCH,
     PLAIN,
     RANK,
@@ -204,12 +207,13 @@ class Expressions:
             return self._bool(op, parts)
         if op == "not":
             v = self.value(parts[0])
-            v = as_test(parts[0], v) if v.dep == LOCAL else v
+            v = as_test(parts[0], v) if v.dep == LOCAL or v.dep & NONE_BY_BATCH else v
             const = UNKNOWN if v.const is UNKNOWN else not v.const
             if is_defined(parts[0], v) and name_of(parts[0]) not in self.env:
                 return Value(const=False, sort=CERTAIN)
-            if v.sort in (COLLECTED, PICKED):
-                return Value(OWN_BATCH if v.sort == COLLECTED else HELD, sort=TEST)
+            if v.sort in (COLLECTED, PICKED, FILLED):
+                by = {COLLECTED: OWN_BATCH, PICKED: HELD, FILLED: LOSS}
+                return Value(by[v.sort], sort=TEST)
             return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
         if op == "[]":
             return self._item(parts[0], parts[1])
@@ -350,13 +354,15 @@ class Expressions:
             if over.sort == ("share", "range") and over.dep & DATA:  # as many as its batch says
                 dep, sort = dep | UNEVEN, over.sort
             for condition in loop.parts[2:]:
-                dep |= UNEVEN if self.value(condition).dep & RANK else 0
+                asked = self.value(condition).dep
+                dep |= UNEVEN if asked & RANK else 0
+                sort = FILLED if asked & DATA and sort is None else sort
                 if is_held(condition, loop.parts[0]):
                     sort = PICKED
         made = self.value(parts[0])
         self.env.clear()
         self.env.update(before)
-        if sort is not None and (sort[0] in ("picked", "share") or not made.sort):
+        if sort is not None and (sort[0] in ("picked", "share", "filled") or not made.sort):
             return Value(made.dep | dep, made.params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
         return Value(made.dep | dep, made.params, ("many", made.sort) if made.sort else None)
 

@@ -23,6 +23,7 @@ from unhang.lint.single import (
 from unhang.lint.special import (
     COLLECTED,
     ENDS,
+    OF_DATA,
     PADDED,
     PICKED,
     TEST,
@@ -41,9 +42,11 @@ from unhang.lint.values import (
     DATA,
     DIFFERS,
     FAILED,
+    FILLED,
     LOCAL,
     MAYBE_NONE,
     MOST_EFFECTS,
+    NONE_BY_BATCH,
     PLAIN,
     RAISED,
     RANK,
@@ -84,7 +87,7 @@ class Frame(Loops):
         self._exits: list[Exit] = []
         self._pending: list[Pending] = []
         self._returned: list[Value] = []
-        self._none_returned: list[tuple[bool, bool]] = []
+        self._none_returned: list[tuple[bool, int]] = []
         self._ends_unevenly = False
         self._unsure, self._no_exits = 0, 0
         self._endless, self._uneven_loops, self._round = 0, 0, -1
@@ -98,6 +101,7 @@ class Frame(Loops):
         self._passes_on: list[int] = []
         self._stops: list[tuple[str, int, list[Cause]]] = []
         self._implied: list[int] = []
+        self._stayed: list[Cause] = []
         self.needs: Needs = frozenset()
         self.uniform: set[str] = set()
         for i, name in enumerate(self.function.parameters):
@@ -129,10 +133,10 @@ class Frame(Loops):
         returned = PLAIN
         for n, value in enumerate(self._returned):
             returned = value if n == 0 else either(returned, value)
-        if len({is_none for is_none, _ in self._none_returned}) > 1 and any(
-            by_rank for _, by_rank in self._none_returned
-        ):
-            returned = returned._replace(dep=returned.dep | MAYBE_NONE)
+        if len({is_none for is_none, _ in self._none_returned}) > 1:
+            for is_none, by in self._none_returned:
+                none_by = NONE_BY_BATCH if is_none and by & OF_DATA and not by & RANK else 0
+                returned = returned._replace(dep=returned.dep | none_by | (MAYBE_NONE if by & RANK else 0))
         if self.function.is_generator:
             passed = ("passes", self._passes_on[0]) if self._passes_on else None
             returned = Value(UNEVEN, sort=("share", "generator")) if self._ends_unevenly else Value(sort=passed)
@@ -174,8 +178,14 @@ class Frame(Loops):
                 self.env[path[:-7]] = Value(sort=PADDED)
             case Call(func=Ref(path=path)) if path.endswith(".append") and path[:-7] in self._empty and self.loops:
                 is_held = any(_HELD.fullmatch(c.text) for c, *_ in self.conditions)
-                self.env[path[:-7]] = Value(sort=PICKED if is_held else None)
+                self.env[path[:-7]] = Value(sort=PICKED if is_held else FILLED if self._is_by_batch() else None)
         return "exit" if ends_process(s.value) else ""
+
+    def _is_by_batch(self) -> bool:
+        """Whether this line of a loop is left out in rounds in which the rank's own batch is no good."""
+        inside = [c for c, _, depth in self.conditions if depth >= self.loops]
+        left = [e.cause for e in self._exits if e.kind == "continue" and e.loops == self.loops]
+        return any(c.value.dep & DATA and not c.value.dep & RANK for c in (*inside, *left))
 
     def _set(self, s: Set) -> str:
         self._line = s.line
@@ -252,7 +262,7 @@ class Frame(Loops):
 
     def _under_conditions(self, value: Value) -> Value:
         """What is bound where not every rank comes."""
-        for cause, *_ in self.conditions:
+        for cause in [*(c for c, *_ in self.conditions), *self._stayed]:
             is_told = value.sort == AGREED and cause.value.zero is False and not cause.value.dep & ~RANK
             if cause.value.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
                 zero = cause.value.zero if value.const is True else None
@@ -287,14 +297,15 @@ class Frame(Loops):
             if c.value.dep & DIFFERS and depth >= inside
         ]
         if s.kind == "return":
-            self._none_returned.append((value.const is None, any(c.value.dep & RANK for c, *_ in differing)))
+            self._none_returned.append((value.const is None, mixed(*(c.value for c, *_ in differing)).dep))
             for cause, *_ in differing:
                 zero = cause.value.zero if value.const is True else None
                 if value.const is False:
                     zero = not (cause.value.zero or False)
                 dep = cause.value.dep & DIFFERS
                 dep &= -1 if dep & RAISED else ~FAILED  # what is not to be had is so on all ranks, perhaps
-                sort = TEST if value.sort is None and value.const is not UNKNOWN else value.sort
+                is_gone = value.const is None and dep & OF_DATA and not dep & RANK  # else it is what the other ways give
+                sort = TEST if value.sort is None and value.const is not UNKNOWN and not is_gone else value.sort
                 value = value._replace(dep=value.dep | dep, sort=sort, zero=zero, const=UNKNOWN)
             is_empty = isinstance(s.value, Op) and s.value.op in ("dict", "seq") and not s.value.parts
             if is_empty and any(c.value.dep & RANK for c, *_ in differing):
@@ -304,11 +315,15 @@ class Frame(Loops):
                 self._ends_unevenly = True
         if s.kind == "raise":  # it ends well: the launcher leaves the others alone
             differing = [d for d in differing if d[0].value.dep & (LOCAL | RANK) == LOCAL]
+        if s.kind == "return" and not self.loops and len(self.conditions) == 1 and differing and by_rank:
+            zero = differing[0][0].value.zero
+            stayed = differing[0][0].value._replace(zero=None if zero is None else not zero)
+            self._stayed.append(differing[0][0]._replace(value=stayed))
         if differing and not self._unsure and not self._no_exits:
             alone = [d for d in differing if d[0].value.dep & RANK and d[0].value.zero]
             cause, mark, depth = (alone or differing[-1:])[0]
             way_out = Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth, self.needs)
-            way_out.is_in_while = self._round >= 0
+            way_out.is_in_while, way_out.loops = self._round >= 0, self.loops
             way_out.is_first = s.kind == "continue" and len(self.effects) == self._round
             self._exits.append(way_out)
         return s.kind
@@ -342,6 +357,8 @@ class Frame(Loops):
             is_split = name == "split_between_processes" and isinstance(item, Call)
             if is_split and target is not None and item.given("apply_padding", 1) != Const(True):  # type: ignore[union-attr]
                 self.assign(target, Value(UNEVEN, sort=("share", "split")), is_certain=True)
+            if name == "state_dict_type" and isinstance(item, Call) and item.args and isinstance(item.args[0], Ref):
+                self.wrap_in_place(item.args[0].path, Value(sort=("wrap", "fsdp")))  # who asks so has a sharded one
             no_sync += name in ("no_sync", "accumulate", "no_backward_sync")
             uneven += name in ("Join", "join")
         self.no_sync += no_sync

@@ -17,6 +17,7 @@ from unhang.lint.values import (
     DATA,
     DIFFERS,
     DOUBT,
+    FILLED,
     HELD,
     LOCAL,
     LOSS,
@@ -24,6 +25,7 @@ from unhang.lint.values import (
     MAYBE_NONE,
     MOST_WAY,
     NO_PARAMS,
+    NONE_BY_BATCH,
     PLAIN,
     RANK,
     UNEVEN,
@@ -40,7 +42,7 @@ from unhang.lint.values import (
 
 _PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
-_CARRIED = {"out", "share", "test", "picked", "rank", "local rank"}
+_CARRIED = {"out", "share", "test", "picked", "filled", "rank", "local rank"}
 
 
 def plain_length(v: Value) -> Value:
@@ -153,7 +155,7 @@ class Passing(Expressions):
             if (
                 is_plain
                 and not by_rank
-                and (v.sort == PICKED or v.dep & _PARTS_RANKS)
+                and (v.sort in (PICKED, FILLED) or v.dep & _PARTS_RANKS)
                 and (v.sort is None or v.sort[0] in _CARRIED)
             ):
                 out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
@@ -253,4 +255,5 @@ class Passing(Expressions):
         if dep & MAYBE:  # it is what a given module made of this rank's batch
             sorts = {v.sort[0] for _, v in given.values() if v.sort is not None}
             dep = dep & ~MAYBE | (LOSS if "wrap" in sorts else MAYBE if "param" in sorts else 0)
+            dep &= -1 if dep & DIFFERS else ~NONE_BY_BATCH
         return Value(dep | (joined.dep & DIFFERS), joined.params, sort, r.zero, r.group, r.const)

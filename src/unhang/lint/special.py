@@ -8,14 +8,16 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set
+from unhang.lint.ir import Attr, Call, Const, Expr, Leave, Op, Ref, Set, nodes_in
 from unhang.lint.values import (
     AGREED,
     DATA,
     DIFFERS,
     LOCAL,
+    LOSS,
     MAYBE,
     NO_PARAMS,
+    NONE_BY_BATCH,
     OWN_BATCH,
     PLAIN,
     RANK,
@@ -84,6 +86,8 @@ def is_in_flight(name: str) -> bool:
 
 def as_test(e: Expr, v: Value) -> Value:
     """A value where it decides. A plain one that was made of the batch, the clock or a path, and compared with nothing, is there on all ranks or on none."""
+    if v.dep & NONE_BY_BATCH:
+        return Value(LOSS, NO_PARAMS, TEST)
     if not isinstance(e, Ref | Call) or v.sort is not None:
         return v
     if v.dep & DIFFERS == LOCAL:
@@ -131,7 +135,7 @@ def element(v: Value) -> Value:
     if sort is None:
         return Value(v.dep & ~(RANK | UNEVEN | LOCAL), v.params) if v.dep or v.params else PLAIN
     if sort[0] == "many":
-        return Value(v.dep & OF_DATA | (OWN_BATCH if sort[1] == BATCH else 0), v.params, sort[1])
+        return Value(v.dep & (OF_DATA | NONE_BY_BATCH) | (OWN_BATCH if sort[1] == BATCH else 0), v.params, sort[1])
     if sort[0] == "zip":
         return Value(v.dep & OF_DATA, v.params, ("tuple", sort[1]))
     if sort[0] == "tuple":
@@ -312,7 +316,13 @@ def items_of(frame: Expressions, v: Value) -> int:
 
 def _loader(frame: Expressions, node: Call, args: list[Value]) -> Value:
     is_uneven = bool(args) and (items_of(frame, args[0]) or args[0].dep & UNEVEN)
-    return Value(UNEVEN, sort=("share", "loader")) if is_uneven else Value(sort=("many", BATCH))
+    if is_uneven:
+        return Value(UNEVEN, sort=("share", "loader"))
+    collate = node.given("collate_fn")
+    by = frame.value(collate).sort if isinstance(collate, Ref) else None
+    ends = nodes_in(frame.link.project.function(*by[1:3]).body) if by is not None and by[0] in ("fn", "bound") else ()
+    is_gone = any(isinstance(n, Leave) and n.kind == "return" and n.value == Const(None) for n in ends)
+    return Value(NONE_BY_BATCH if is_gone else 0, sort=("many", BATCH))
 
 
 def _subset(frame: Expressions, node: Call, args: list[Value]) -> Value:

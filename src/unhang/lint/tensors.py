@@ -10,6 +10,7 @@ from unhang.lint.special import COLLECTED, LENGTH, MULTIPLE, OF_DATA, PADDED, PI
 from unhang.lint.values import (
     AGREED,
     DATA,
+    FILLED,
     HELD,
     LOCAL,
     LONGEST,
@@ -154,6 +155,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
             return Value(DATA, sort=TEST)
         if first.sort == PICKED:
             return Value(HELD, NO_PARAMS, LENGTH)
+        if first.sort == FILLED:
+            return Value(LOSS, NO_PARAMS, LENGTH)
         if first.sort == COLLECTED:
             return Value(DATA, NO_PARAMS, LENGTH)
         if first.dep & (DATA | LOCAL):
