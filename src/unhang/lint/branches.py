@@ -36,6 +36,7 @@ from unhang.lint.values import (
     MAYBE,
     MAYBE_NONE,
     OWN_BATCH,
+    OWN_KEYS,
     PLAIN,
     RANK,
     RAW,
@@ -365,7 +366,7 @@ def worst_first(effects: list[Effect]) -> list[Effect]:
 
 def as_condition(v: Value) -> Value:
     """A value where it decides: whether there is an output at all is the same on all ranks."""
-    if v.sort in (COLLECTED, FILLED):
+    if v.sort in (COLLECTED, FILLED, OWN_KEYS):
         return Value(OWN_BATCH if v.sort == COLLECTED else LOSS)
     if v.dep & UNEVEN:  # whether this rank has anything at all
         v = v._replace(dep=v.dep | RANK)

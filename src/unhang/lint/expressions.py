@@ -50,6 +50,7 @@ from unhang.lint.values import (
     NO_PARAMS,
     NONE_BY_BATCH,
     OWN_BATCH,
+    OWN_KEYS,
     PLAIN,
     RANK,
     RAW,
@@ -211,8 +212,8 @@ class Expressions:
             const = UNKNOWN if v.const is UNKNOWN else not v.const
             if is_defined(parts[0], v) and name_of(parts[0]) not in self.env:
                 return Value(const=False, sort=CERTAIN)
-            if v.sort in (COLLECTED, PICKED, FILLED):
-                by = {COLLECTED: OWN_BATCH, PICKED: HELD, FILLED: LOSS}
+            if v.sort in (COLLECTED, PICKED, FILLED, OWN_KEYS):
+                by = {COLLECTED: OWN_BATCH, PICKED: HELD, FILLED: LOSS, OWN_KEYS: LOSS}
                 return Value(by[v.sort], sort=TEST)
             return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
         if op == "[]":
@@ -312,6 +313,8 @@ class Expressions:
         at = self.value(index)
         if isinstance(base, Ref) and _OWN_GROUP.fullmatch(base.path.rpartition(".")[2]) and "." in base.path:
             return Value(RANK)  # a rank of the group that this one is in
+        if v.sort == OWN_KEYS:
+            return PLAIN
         if v.sort == ("parts",):
             return Value(UNEVEN, sort=("share", "part")) if at.dep & RANK else PLAIN
         if v.sort is not None and v.sort[0] == "many":

@@ -10,6 +10,7 @@ from unhang.lint import known
 from unhang.lint.arguments import found_in_environment, found_in_rest, parameter_value
 from unhang.lint.branches import Exit, Pending
 from unhang.lint.divergence import Cause
+from unhang.lint.filling import fill, place_of
 from unhang.lint.gates import is_gate, is_one_rank
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.keeping import keep
@@ -171,6 +172,8 @@ class Frame(Loops):
 
     def _do(self, s: Do) -> str:
         self.value(s.value)
+        if (place := place_of(s.value)) is not None:
+            fill(self, place)
         match s.value:
             case Call(func=Ref(path=path)) if (
                 path.endswith((".append", ".extend")) and self.ref(path[:-7]).dep & UNEVEN
@@ -178,10 +181,10 @@ class Frame(Loops):
                 self.env[path[:-7]] = Value(sort=PADDED)
             case Call(func=Ref(path=path)) if path.endswith(".append") and path[:-7] in self._empty and self.loops:
                 is_held = any(_HELD.fullmatch(c.text) for c, *_ in self.conditions)
-                self.env[path[:-7]] = Value(sort=PICKED if is_held else FILLED if self._is_by_batch() else None)
+                self.env[path[:-7]] = Value(sort=PICKED if is_held else FILLED if self.is_by_batch() else None)
         return "exit" if ends_process(s.value) else ""
 
-    def _is_by_batch(self) -> bool:
+    def is_by_batch(self) -> bool:
         """Whether this line of a loop is left out in rounds in which the rank's own batch is no good."""
         inside = [c for c, _, depth in self.conditions if depth >= self.loops]
         left = [e.cause for e in self._exits if e.kind == "continue" and e.loops == self.loops]
@@ -220,6 +223,7 @@ class Frame(Loops):
             if base.endswith("environ") and isinstance(target.parts[1], Const):
                 found_in_environment(self, target.parts[1].value, value, self._line)
             self._filled.add(base)
+            fill(self, target)
             is_part = isinstance(target.parts[1], Const) and isinstance(target.parts[1].value, str)  # no word of others
             dep = (0 if is_part else value.dep & DATA) | (UNEVEN if self._uneven_loops else 0)
             if dep and base in self.env:

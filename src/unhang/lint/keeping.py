@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unhang.lint.filling import note_keys
 from unhang.lint.ir import Expr
 from unhang.lint.special import LENGTH, TEST
-from unhang.lint.values import LOSS, MAYBE, NO_PARAMS, UNKNOWN, Value, either, mixed
+from unhang.lint.values import LOSS, MAYBE, NO_PARAMS, OWN_BATCH, OWN_KEYS, UNEVEN, UNKNOWN, Value, either, mixed
 
 if TYPE_CHECKING:
     from unhang.lint.flow import Frame
@@ -28,6 +29,14 @@ def keep(frame: Frame, name: str, value: Value) -> Value:
 def take_over(frame: Passing, owner: str, keeps: dict[str, Value], given: dict[int, tuple[Expr, Value]]) -> None:
     """After a call of a method, its object keeps what differs between ranks, if it was given that."""
     for name, kept in keeps.items():
+        if kept.sort == OWN_KEYS:
+            by = mixed(*(given[i][1] for i in kept.params if i in given))
+            if by.dep & OWN_BATCH:
+                frame.env[f"{owner}.{name}"] = Value(UNEVEN, sort=OWN_KEYS)
+                note_keys(frame, owner, name)
+            elif owner == "self" and by.params:
+                frame.keeps[name] = Value(0, by.params, OWN_KEYS)
+            continue
         values = [given[i][1] for i in kept.params if i in given]
         by = mixed(*(v if v.sort != LENGTH else Value(0, v.params) for v in values))
         if owner == "self" and by.params:

@@ -12,7 +12,7 @@ from unhang.lint.buffers import Buffers
 from unhang.lint.divergence import GROUPS
 from unhang.lint.ir import Expr, File, Found, Ref, Set, nodes_in
 from unhang.lint.project import Project, Symbol
-from unhang.lint.values import FAILED, LOCAL, NO_PARAMS, PLAIN, RAISED, Effect, Summary, Value, either
+from unhang.lint.values import FAILED, LOCAL, NO_PARAMS, OWN_KEYS, PLAIN, RAISED, UNEVEN, Effect, Summary, Value, either
 
 _DEEPEST = 40
 _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
@@ -38,6 +38,7 @@ class Link:
         self.threads: list[tuple[str, int, tuple[Any, ...], list[Effect], Found, bool]] = []
         self.handlers: list[Value] = []
         self.flags: set[str] = set()
+        self.keyed: set[tuple[int, str, str]] = set()  # attributes of objects that have other keys on each rank
         self.global_flags: set[tuple[int, str]] = set()
         self.wrapped: dict[tuple[int, str], Value] = {}
         self.without_limit: dict[tuple[str, int], Found] = {}
@@ -84,7 +85,7 @@ class Link:
         if self.flags or self.global_flags:
             return set(range(len(self.project.files)))
         built = {of[0] for of, given in self.built.items() if any(v.sort is not None for v in given.values())}
-        stale = built | {file for file, _ in self.wrapped} | (self.asks_grads if self.skips_layers else set())
+        stale = built | {file for file, *_ in self.keyed} | {file for file, _ in self.wrapped} | (self.asks_grads if self.skips_layers else set())
         todo = list(stale)
         while todo:
             more = self._used.get(todo.pop(), set()) - stale
@@ -260,6 +261,8 @@ class Link:
                 if any(d.endswith("property") for d in function.decorators):
                     return self.summary(f, at).returns
                 return Value(sort=("bound", f, at))
+            if (f, c, name) in self.keyed:
+                return Value(UNEVEN, sort=OWN_KEYS)
             if kind == "obj" and (value := self.attributes(f, c).get(name)) is not None:
                 return value
         return None

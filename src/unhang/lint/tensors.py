@@ -17,6 +17,7 @@ from unhang.lint.values import (
     LOSS,
     NO_PARAMS,
     OWN_BATCH,
+    OWN_KEYS,
     PLAIN,
     RANK,
     RAW,
@@ -145,7 +146,7 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     if name in known.COUNTS and (is_ragged or (in_forward and not args and name in ("any", "item"))):
         return Value(LOSS if is_ragged and name == "numel" else OWN_BATCH, sort=TEST)
     if name in ("items", "keys", "values") and base.dep & UNEVEN:
-        return Value(UNEVEN)
+        return Value(UNEVEN, sort=OWN_KEYS if base.sort == OWN_KEYS else None)
     if full in ("torch.is_floating_point", "torch.is_complex", "torch.is_tensor"):
         return PLAIN
     if name == "shard" and any(a.dep & RANK for a in args):  # the first shards may have one item more
@@ -155,7 +156,7 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
             return Value(DATA, sort=TEST)
         if first.sort == PICKED:
             return Value(HELD, NO_PARAMS, LENGTH)
-        if first.sort == FILLED:
+        if first.sort in (FILLED, OWN_KEYS):
             return Value(LOSS, NO_PARAMS, LENGTH)
         if first.sort == COLLECTED:
             return Value(DATA, NO_PARAMS, LENGTH)
@@ -170,7 +171,7 @@ def of_builtin(full: str, plain: int, args: list[Value], joined: Value) -> Value
     """What a function gives that differs as its arguments do. `plain`: how many of them have no name."""
     many = args[0].sort if args and full != "len" else None
     many = None if many is not None and many[0] in ("param", "wrap", "obj") else many
-    dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all") else joined.dep
+    dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all", "sum") else joined.dep
     keep = joined._replace(dep=dep)
     if full == "sorted":
         many = None if many == ("set",) else many

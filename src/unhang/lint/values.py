@@ -63,6 +63,7 @@ NO_PARAMS: frozenset[int] = frozenset()
 PLAIN = Value()
 RAW = ("raw",)  # the module inside a wrapper
 FILLED = ("filled",)  # empty at first, and what is put in depends on the rank's own batch: perhaps nothing is
+OWN_KEYS = ("own keys",)  # a dictionary whose keys are words of the rank's own batches
 AGREED = ("agreed",)  # broadcast or reduced: the same on all ranks
 
 
@@ -91,7 +92,9 @@ def either(a: Value, b: Value) -> Value:
         return a if b.sort != AGREED or (a.sort == AGREED and not a.dep) else b
     const = a.const if a.const is not UNKNOWN and a.const == b.const else UNKNOWN
     sorts = [v.sort for v in (a, b) if v.sort is not None]
-    sort = FILLED if FILLED in sorts else sorts[0] if sorts and sorts[0] == sorts[-1] else None
+    sort = next((s for s in (FILLED, OWN_KEYS) if s in sorts), None) or (
+        sorts[0] if sorts and sorts[0] == sorts[-1] else None
+    )
     if len(sorts) == 2 and sorts[0][0] == sorts[1][0] == "tuple" and len(sorts[0][1]) == len(sorts[1][1]):
         sort = ("tuple", tuple(either(x, y) for x, y in zip(sorts[0][1], sorts[1][1], strict=True)))
     if sort is None and sorts and RAW not in sorts:
