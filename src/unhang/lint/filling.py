@@ -1,0 +1,73 @@
+"""What a collection that was empty at first holds in the end: what the batches of this rank had in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set, nodes_in
+from unhang.lint.special import name_of
+from unhang.lint.values import DATA, OWN_KEYS, RANK, UNEVEN, Value
+
+if TYPE_CHECKING:
+    from unhang.lint.flow import Frame
+    from unhang.lint.passing import Passing
+
+_PUTS_IN = {"append", "extend", "add", "update"}
+
+
+def is_empty_dictionary(e: Expr) -> bool:
+    """Whether a dictionary begins here: `{}`, `dict()`, `defaultdict(list)`."""
+    match e:
+        case Op(op="dict", parts=[]):
+            return True
+        case Call(args=args):
+            name = name_of(e)
+            return name == "defaultdict" or (name in ("dict", "OrderedDict", "Counter") and not args)
+    return False
+
+
+def place_of(e: Expr) -> Op | None:
+    """`kept[key]` in `kept[key].append(x)`; None: something else is done."""
+    match e:
+        case Call(func=Attr(base=Op(op="[]") as place, name=name)) if name in _PUTS_IN:
+            return place
+    return None
+
+
+def fill(frame: Frame, place: Op) -> None:
+    """Something is put into `kept[key]`: where the key is a word of the batch, each rank has keys of its own."""
+    base, key = place.parts
+    if not isinstance(base, Ref):
+        return
+    v = frame.value(key) if isinstance(key, Ref | Op) else Value()
+    head, _, name = base.path.partition(".")
+    if v.dep & RANK or v.sort not in (None, ("param", *v.params)) or not (v.dep & DATA or v.params or frame.is_by_batch()):
+        return
+    if not _is_dictionary(frame, base.path):
+        return
+    if not v.dep & DATA and v.params:
+        if head == "self" and name and not frame.is_special:
+            frame.keeps[name] = Value(0, v.params, OWN_KEYS)
+        return
+    frame.env[base.path] = Value(UNEVEN, sort=OWN_KEYS)
+    if name:
+        note_keys(frame, head, name)
+
+
+def note_keys(frame: Passing, owner: str, name: str) -> None:
+    """An attribute of an object of the project has other keys on each rank."""
+    me = frame.ref(owner).sort
+    if me is not None and me[0] == "obj":
+        frame.link.keyed.add((me[1], me[2], name))
+
+
+def _is_dictionary(frame: Frame, path: str) -> bool:
+    """Whether a name of this function, or an attribute of its object, begins as an empty dictionary."""
+    functions = [frame.function]
+    if path.startswith("self."):
+        functions = [f for f in frame.link.project.files[frame.file].functions if f.owner == frame.function.owner]
+    target = Ref(path)
+    return any(
+        isinstance(n, Set) and target in n.targets and is_empty_dictionary(n.value)
+        for f in functions for n in nodes_in(f.body)
+    )  # fmt: skip
