@@ -25,7 +25,7 @@ from unhang.lint.link import Link
 from unhang.lint.single import (
     close_handler,
 )
-from unhang.lint.special import COLLECTED, as_test, paths_in
+from unhang.lint.special import COLLECTED, COUNT, TEST, as_test, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
@@ -368,6 +368,8 @@ def as_condition(v: Value) -> Value:
     """A value where it decides: whether there is an output at all is the same on all ranks."""
     if v.sort in (COLLECTED, FILLED, OWN_KEYS):
         return Value(OWN_BATCH if v.sort == COLLECTED else LOSS)
+    if v.sort == COUNT and v.dep & OWN_BATCH:
+        return v._replace(dep=v.dep | LOSS, sort=TEST)
     if v.dep & UNEVEN:  # whether this rank has anything at all
         v = v._replace(dep=v.dep | RANK)
     return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.sort is not None and v.sort[0] in ("out", "of") else v

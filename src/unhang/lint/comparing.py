@@ -9,6 +9,7 @@ from unhang.lint.ir import Expr, Ref
 from unhang.lint.special import (
     BATCH,
     CERTAIN,
+    COUNT,
     LENGTH,
     OF_DATA,
     RANKS,
@@ -54,6 +55,8 @@ def comparison(frame: Expressions, op: str, parts: list[Expr]) -> Value:
         return Value(params=b.params)  # a process asks for its own number in a table of its own
     if LENGTH in (a.sort, b.sort) and not is_empty_test(op, b.const if a.sort == LENGTH else a.const):
         return Value(0, b.params if a.sort == LENGTH else a.params)
+    if COUNT in (a.sort, b.sort) and is_empty_test(op, b.const if a.sort == COUNT else a.const):
+        return Value(a.dep | b.dep | LOSS, a.params | b.params, TEST)
     if op in ("is", "is not") and None in (a.const, b.const):
         tested = a if b.const is None else b
         if tested.dep & NONE_BY_BATCH:

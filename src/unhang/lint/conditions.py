@@ -83,7 +83,8 @@ def tells(test: Expr, v: Value) -> bool:
     if v.dep & DIFFERS == HELD:
         return False
     if v.dep & RANK and not v.dep & DATA:
-        return any(known.rank_kind(n.rpartition(".")[2]) in _OF_THE_JOB for n in names)
+        is_first = v.zero is not None and not v.group  # `self.enabled = rank == 0`, before
+        return is_first or any(known.rank_kind(n.rpartition(".")[2]) in _OF_THE_JOB for n in names)
     return not any(known.QUEUE.search(part) for n in names for part in n.lower().split("."))
 
 

@@ -105,7 +105,7 @@ def finding_of(
     first, last = effect.way[0], effect.way[-1]
     line, column = (exit_at[1], exit_at[2]) if exit_at else (first.line, first.column)
     words = {
-        "condition": cause.text, "call": f"{first.text}()" if not first.text.endswith(")") else first.text,
+        "condition": cause.text, "caught": cause.text, "call": f"{first.text}()" if not first.text.endswith(")") else first.text,
         "collective": last.text, "line": str(first.line), "op": effect.op, "hidden": effect.hidden, "kind": kind,
         "at": str(cause.line), "other": other.way[-1].text if other else "", "other_line": str(other.way[0].line) if other else "",
     }  # fmt: skip
@@ -145,6 +145,8 @@ def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: boo
     if dep & DATA and cause.value.zero is None:  # a loss that also depends on the rank is a loss
         dep &= ~RANK
     if not dep & RANK and dep & FAILED:
+        if kind == "continue" and cause.text in ("except", "except Exception"):
+            return "LNT203"
         return "LNT209" if dep & RAISED else "LNT210"
     if not dep & RANK and dep & LOCAL:
         return "LNT106"

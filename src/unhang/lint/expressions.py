@@ -19,6 +19,7 @@ from unhang.lint.special import (
     CERTAIN,
     COLLECTED,
     COMPARISONS,
+    COUNT,
     LENGTH,
     PICKED,
     TEST,
@@ -215,6 +216,8 @@ class Expressions:
             if v.sort in (COLLECTED, PICKED, FILLED, OWN_KEYS):
                 by = {COLLECTED: OWN_BATCH, PICKED: HELD, FILLED: LOSS, OWN_KEYS: LOSS}
                 return Value(by[v.sort], sort=TEST)
+            if v.sort == COUNT and v.dep & OWN_BATCH:
+                return v._replace(dep=v.dep | LOSS, sort=TEST)
             return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
         if op == "[]":
             return self._item(parts[0], parts[1])

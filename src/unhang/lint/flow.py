@@ -16,6 +16,7 @@ from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set,
 from unhang.lint.keeping import keep
 from unhang.lint.link import Link
 from unhang.lint.loops import Loops
+from unhang.lint.samplers import found_in_shares
 from unhang.lint.single import (
     found_in_call,
     found_in_function,
@@ -143,6 +144,7 @@ class Frame(Loops):
             returned = Value(UNEVEN, sort=("share", "generator")) if self._ends_unevenly else Value(sort=passed)
         summary.returns = returned
         found_in_function(self, summary)
+        found_in_shares(self, summary)
         found_in_rest(self)
 
     def _branch(self, cause: Cause, body: Sequence[Stmt]) -> None:

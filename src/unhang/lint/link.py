@@ -106,6 +106,7 @@ class Link:
                 k
                 for k, f in todo.items()
                 if f.is_generator
+                or f.name == "__iter__"
                 or not words.isdisjoint(f.words)
                 or ((self.wraps or self.trains) and f.name == "forward" and not known.FILTERS.isdisjoint(f.words))
             ]

@@ -37,6 +37,7 @@ LOCAL_RANK = ("local rank",)
 RANKS = (("rank",), LOCAL_RANK)
 BATCH = ("batch",)  # what a loader gave
 CERTAIN = ("certain",)  # a constant, whatever is asked beside it
+COUNT = ("count",)  # how many there are of something in the batch, or whether there are any
 TEST = ("test",)  # the result of a comparison
 PICKED = ("picked",)  # those of this rank's parameters that have something: whether there are any is its own affair
 MULTIPLE = ("multiple",)  # a number that the ranks divide evenly
@@ -315,7 +316,9 @@ def items_of(frame: Expressions, v: Value) -> int:
 
 
 def _loader(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    is_uneven = bool(args) and (items_of(frame, args[0]) or args[0].dep & UNEVEN)
+    by_sampler = [node.given(n) for n in ("sampler", "batch_sampler")]
+    sources = [*args[:1], *(frame.value(e) for e in by_sampler if isinstance(e, Ref))]
+    is_uneven = any(items_of(frame, v) or v.dep & UNEVEN for v in sources)
     if is_uneven:
         return Value(UNEVEN, sort=("share", "loader"))
     collate = node.given("collate_fn")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, Set, nodes_in
-from unhang.lint.special import COLLECTED, LENGTH, MULTIPLE, OF_DATA, PADDED, PICKED, TEST, element, is_agreed
+from unhang.lint.special import BATCH, COLLECTED, COUNT, LENGTH, MULTIPLE, OF_DATA, PADDED, PICKED, TEST, element, is_agreed
 from unhang.lint.values import (
     AGREED,
     DATA,
@@ -33,6 +33,7 @@ _RAGGED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere
 _KEEPS_SHAPE = {
     *("float", "to", "cuda", "half", "long", "int", "detach", "cpu", "squeeze", "unsqueeze", "flatten", "double", "type"),
 }  # fmt: skip
+_COUNTS = {"any", "sum", "count_nonzero"}
 _TESTS = {
     "any",
     "all",
@@ -134,6 +135,8 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
     if not outs and (name.startswith("pad") or (base.sort == PADDED and name in _PARTS)):
         return Value(joined.dep, joined.params, PADDED)
     if name in _TESTS and joined.dep & DATA and (not full or full.startswith(_NUMBERS)):
+        if (name in _COUNTS and base.sort != BATCH) or (base.sort == COUNT and name == "item"):
+            return Value(joined.dep & OF_DATA, joined.params, COUNT)
         return Value(joined.dep & OF_DATA, joined.params, TEST)
     numeric = full.startswith(_NUMBERS) or (not full and base.dep & OF_DATA)
     return Value(joined.dep & OF_DATA if numeric else 0, NO_PARAMS)
@@ -149,7 +152,7 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         return Value(UNEVEN, sort=OWN_KEYS if base.sort == OWN_KEYS else None)
     if full in ("torch.is_floating_point", "torch.is_complex", "torch.is_tensor"):
         return PLAIN
-    if name == "shard" and any(a.dep & RANK for a in args):  # the first shards may have one item more
+    if (name == "shard" or full.endswith(".split_dataset_by_node")) and any(a.dep & RANK for a in args):  # the first shards may have one item more
         return Value(UNEVEN, sort=("share", "shard"))
     if full == "len":
         if first.sort is not None and first.sort[0] == "ragged":
