@@ -108,6 +108,7 @@ class Branches(Calls):
     _unsure: int
     _no_exits: int
     is_special: bool
+    of_first: set[str]
     _given: dict[str, Value]
 
     def block(self, body: Iterable[Stmt]) -> str:
@@ -137,6 +138,12 @@ class Branches(Calls):
             if not way_out.is_replaced:
                 way_out.rest.append(effect)
 
+    def _is_of_first(self, test: Expr, v: Value) -> bool:
+        """Whether a condition asks for what the first rank alone has set, in this function or as a flag of its object."""
+        names = paths_in(test)
+        of_object = any((self.file, n) in self.link.of_first for n in names)
+        return bool(v.dep & RANK) and not v.group and (of_object or not self.of_first.isdisjoint(names))
+
     def conditional_part(self, condition: Value, line: int, mark: int) -> None:
         """Effects from `mark` on are made only where a part of an expression is true."""
         self._part(Cause(condition, line, BEFORE_IT, self.path, is_told=False), self._cut(mark), [])
@@ -162,7 +169,7 @@ class Branches(Calls):
         uniform = frozenset(self.uniform)
         if condition.const is not UNKNOWN:
             return self.block(s.body if condition.const else s.orelse)
-        cause = Cause(condition, s.line, s.text, self.path, uniform, is_told=tells(s.test, condition))
+        cause = Cause(condition, s.line, s.text, self.path, uniform, is_told=tells(s.test, condition) or self._is_of_first(s.test, condition))
         opposite = cause._replace(value=condition._replace(zero=None if condition.zero is None else not condition.zero))
         is_asked_before = any(c.uniform and c.uniform & paths_in(s.test) for c, *_ in self.conditions)
         is_single = asks_for_others(s.test) or is_never_a_rank(s.test)

@@ -343,7 +343,8 @@ class Expressions:
             return Value(v.dep, v.params, ("odd", "strided"))
         if is_share(at):
             return Value(UNEVEN, sort=at.sort)
-        if (isinstance(index, Op) and index.op in COMPARISONS) or is_mask(index):
+        is_test = isinstance(index, Ref) and at.sort == TEST and (at.dep & DATA or (at.params and not at.dep))
+        if (isinstance(index, Op) and index.op in COMPARISONS) or is_mask(index) or is_test:
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
         return Value(dep, v.params) if dep or v.params else PLAIN

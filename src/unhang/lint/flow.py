@@ -103,7 +103,8 @@ class Frame(Loops):
         self._passes_on: list[int] = []
         self._stops: list[tuple[str, int, list[Cause]]] = []
         self._implied: list[int] = []
-        self._stayed: list[Cause] = []
+        self._stayed: list[Value] = []
+        self.of_first: set[str] = set()
         self.needs: Needs = frozenset()
         self.uniform: set[str] = set()
         for i, name in enumerate(self.function.parameters):
@@ -236,7 +237,8 @@ class Frame(Loops):
         last = target.path.rpartition(".")[2]
         if self._is_empty and is_collected(last):
             value = Value(sort=COLLECTED)
-        value = self._under_conditions(value)
+        value = self._under_conditions(value, "." in target.path)
+        self._note_first(target.path, value)
         if last in known.STOPS and "." in target.path and value.const is True and self._line:
             self._stops.append(
                 (
@@ -266,15 +268,25 @@ class Frame(Loops):
         ):
             self.link.set_attribute(me.sort[1], me.sort[2], name, value)
 
-    def _under_conditions(self, value: Value) -> Value:
+    def _note_first(self, path: str, value: Value) -> None:
+        """Remembers what is bound where the first rank alone comes, or where it does not."""
+        causes = [c.value for c, *_ in self.conditions] + (self._stayed if "." in path else [])
+        if not any(v.dep & RANK and v.zero is not None and not v.group for v in causes):
+            self.of_first.discard(path)
+        elif "." not in path:
+            self.of_first.add(path)
+        elif isinstance(value.const, bool) or value.sort == TEST:
+            self.link.of_first.add((self.file, path))
+
+    def _under_conditions(self, value: Value, is_kept: bool = True) -> Value:
         """What is bound where not every rank comes."""
-        for cause in [*(c for c, *_ in self.conditions), *self._stayed]:
-            is_told = value.sort == AGREED and cause.value.zero is False and not cause.value.dep & ~RANK
-            if cause.value.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
-                zero = cause.value.zero if value.const is True else None
+        for of in [*(c.value for c, *_ in self.conditions), *(self._stayed if is_kept else ())]:
+            is_told = value.sort == AGREED and of.zero is False and not of.dep & ~RANK
+            if of.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
+                zero = of.zero if value.const is True else None
                 sort = TEST if value.sort is None and value.const is not UNKNOWN else value.sort
                 value = value._replace(
-                    dep=value.dep | cause.value.dep & DIFFERS, sort=sort, group=cause.value.group, zero=zero
+                    dep=value.dep | of.dep & DIFFERS, sort=sort, group=of.group, zero=zero
                 )
         for dep in self._implied:
             value = value._replace(dep=value.dep | dep)
@@ -323,8 +335,7 @@ class Frame(Loops):
             differing = [d for d in differing if d[0].value.dep & (LOCAL | RANK) == LOCAL]
         if s.kind == "return" and not self.loops and len(self.conditions) == 1 and differing and by_rank:
             zero = differing[0][0].value.zero
-            stayed = differing[0][0].value._replace(zero=None if zero is None else not zero)
-            self._stayed.append(differing[0][0]._replace(value=stayed))
+            self._stayed.append(differing[0][0].value._replace(zero=None if zero is None else not zero))
         if differing and not self._unsure and not self._no_exits:
             alone = [d for d in differing if d[0].value.dep & RANK and d[0].value.zero]
             cause, mark, depth = (alone or differing[-1:])[0]

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import msgspec
 
-VERSION = 5
+VERSION = 6
 
 
 class Node(msgspec.Struct, array_like=True, gc=False, tag_field="t"):
@@ -227,6 +227,13 @@ def nodes_in(part: object, left_out: type[Node] = Fn) -> Iterator[Node]:
             yield one
             if not isinstance(one, Ref | Const | Fn | left_out):
                 todo += [getattr(one, name) for name in one.__struct_fields__]
+
+
+def each_of(given: Leave) -> Loop:
+    """`yield from items` is a loop that yields each of them."""
+    one = Ref("each")
+    assert given.value is not None
+    return Loop(one, given.value, [Leave("yield", one, given.line, given.column)], [], given.line, "each")
 
 
 def packed(body: list[Stmt]) -> msgspec.Raw:

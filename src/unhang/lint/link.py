@@ -38,6 +38,7 @@ class Link:
         self.threads: list[tuple[str, int, tuple[Any, ...], list[Effect], Found, bool]] = []
         self.handlers: list[Value] = []
         self.flags: set[str] = set()
+        self.of_first: set[tuple[int, str]] = set()  # flags of objects that the first rank alone sets
         self.keyed: set[tuple[int, str, str]] = set()  # attributes of objects that have other keys on each rank
         self.global_flags: set[tuple[int, str]] = set()
         self.wrapped: dict[tuple[int, str], Value] = {}

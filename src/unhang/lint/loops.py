@@ -6,7 +6,7 @@ from unhang.lint.branches import joined_env, worst_first
 from unhang.lint.divergence import Cause, compared, finding_of
 from unhang.lint.doubts import as_orders
 from unhang.lint.handlers import Handlers
-from unhang.lint.ir import Leave, Loop
+from unhang.lint.ir import Loop
 from unhang.lint.single import found_in_endless_loop, found_in_order
 from unhang.lint.special import called_name, element, items_of
 from unhang.lint.values import DATA, DIFFERS, OWN_BATCH, RANK, UNEVEN, UNKNOWN, Effect, Value, either
@@ -67,7 +67,7 @@ class Loops(Handlers):
         over = over._replace(dep=over.dep | OWN_BATCH) if is_for and is_ragged else over
         uneven = is_ragged or over.dep & UNEVEN if is_for else over.dep & DIFFERS
         self.env = joined_env(before, self.env)
-        if not is_for and over.const is True and len(s.body) == 1 and isinstance(s.body[0], Leave):
+        if not is_for and over.const is True and len(s.body) == 1 and isinstance(s.body[0], Loop):
             found_in_endless_loop(self, s.body[0], s.line)
         if is_for:
             found_in_order(self, s, over, made)

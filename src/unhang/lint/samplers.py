@@ -12,8 +12,8 @@ from unhang.lint.values import UNEVEN, Summary
 
 if TYPE_CHECKING:
     from unhang.lint.flow import Frame
+    from unhang.lint.project import Project
 
-_GIVES_SHARES = "Sampler"
 _IS_ASKED = re.compile(r"eval|val(?:id|$|_)|test|infer|predict|sequential|export|dump|bench|debug")
 _COUNTED = re.compile(r"pad|total_(?:size|num)|drop|even(?:ly|$|_)|trunc|repeat|cycle|infinite|num_samples|wrap|fill|resample|replacement")
 _WORLD = re.compile(r"world(?:_size)?|num_replicas|num_ranks|n_ranks|(?:dp|data_parallel)(?:_world)?_size|num_shards|nranks|num_processes")
@@ -24,20 +24,26 @@ def found_in_shares(frame: Frame, summary: Summary) -> None:
     function = frame.function
     if function.name != "__iter__" or not summary.returns.dep & UNEVEN or not function.owner:
         return
-    project = frame.link.project
-    bases = project.base_names(frame.file, function.owner)
-    if not any(b.rpartition(".")[2].endswith(_GIVES_SHARES) for b in bases):
-        return
     if _IS_ASKED.search(function.owner.lower()) or _IS_ASKED.search(frame.path.rpartition("/")[2].lower()):
         return
-    own = [
-        project.function(f, at) for f, c in project.bases(frame.file, function.owner)
-        for name, at in project.methods_of(f, c).items() if name != "__len__"
-    ]  # fmt: skip
-    if any(_counts(f) for f in own):
+    project = frame.link.project
+    if not _is_sampler(project, frame.file, function.owner) or is_counted(project, frame.file, function.owner):
         return
     words = {"sampler": function.owner}
     frame.link.report(frame.path, Found("LNT110", function.line, 1, words, [], [], False, "sampler"))
+
+
+def _is_sampler(project: Project, file: int, cls: str) -> bool:
+    return any(b.rpartition(".")[2].endswith("Sampler") for b in project.base_names(file, cls))
+
+
+def is_counted(project: Project, file: int, cls: str) -> bool:
+    """Whether a sampler pads, drops or counts what it gives each rank, as it reads."""
+    own = [
+        project.function(f, at) for f, c in project.bases(file, cls)
+        for name, at in project.methods_of(f, c).items() if name != "__len__"
+    ]  # fmt: skip
+    return _is_sampler(project, file, cls) and any(map(_counts, own))
 
 
 def _counts(function: Function) -> bool:

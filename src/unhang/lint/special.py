@@ -267,7 +267,7 @@ def prepared(node: Call) -> Value:
 
 def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
     start, stop = (args[0], args[1]) if len(args) > 1 else (PLAIN, args[0] if args else PLAIN)
-    if stop.sort == MULTIPLE and len(args) == 1:
+    if stop.sort == MULTIPLE:
         return Value(0, stop.params, PADDED)
     if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN:
         return Value(UNEVEN, sort=("share", "range"))
@@ -312,7 +312,11 @@ def _getattr(frame: Expressions, node: Call, args: list[Value]) -> Value:
 def items_of(frame: Expressions, v: Value) -> int:
     """UNEVEN, if an object of the project gives each rank another number of items."""
     target = frame.link.project.method(v.sort[1], v.sort[2], "__iter__") if v.sort and v.sort[0] == "obj" else None
-    return frame.link.summary(*target).returns.dep & UNEVEN if target is not None else 0
+    if target is None or not frame.link.summary(*target).returns.dep & UNEVEN:
+        return 0
+    from unhang.lint.samplers import is_counted  # it asks this module
+
+    return 0 if v.sort is not None and is_counted(frame.link.project, v.sort[1], v.sort[2]) else UNEVEN
 
 
 def _loader(frame: Expressions, node: Call, args: list[Value]) -> Value:

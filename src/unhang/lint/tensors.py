@@ -33,6 +33,9 @@ _RAGGED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere
 _KEEPS_SHAPE = {
     *("float", "to", "cuda", "half", "long", "int", "detach", "cpu", "squeeze", "unsqueeze", "flatten", "double", "type"),
 }  # fmt: skip
+_OF_LISTS = {"torch.cat", "torch.stack", "torch.tensor", "torch.as_tensor", "torch.FloatTensor", "torch.LongTensor"}
+_OF_BYTES = {"torch.ByteTensor", "torch.tensor", "torch.frombuffer", "numpy.frombuffer", "torch.from_numpy", "bytearray"}
+_PICKLED = ("ragged", "pickle.dumps")
 _COUNTS = {"any", "sum", "count_nonzero"}
 _TESTS = {
     "any",
@@ -109,6 +112,11 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         return Value(base.dep, base.params, ("odd", _STRIDED[name]))
     if (name in _RAGGED and (not full or full.startswith("torch."))) or (full == "torch.where" and len(args) == 1):
         return Value(joined.dep, joined.params, ("ragged", name))
+    first = args[0].sort if args else None
+    if full in _OF_LISTS and first in (FILLED, OWN_KEYS):
+        return Value(joined.dep & ~UNEVEN, joined.params, ("ragged", "a list of what this rank has met"))
+    if full == "pickle.dumps" or (full in _OF_BYTES and first == _PICKLED):
+        return Value(0, NO_PARAMS, _PICKLED)
     if base.sort is not None and base.sort[0] in ("odd", "ragged"):
         is_copied = name == "flatten" and base.sort[1] in ("transposed", "permuted", "expanded")
         keeps = (name in _KEEPS_SHAPE and not is_copied) or (
@@ -157,6 +165,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     if full == "len":
         if first.sort is not None and first.sort[0] == "ragged":
             return Value(DATA, sort=TEST)
+        if first.sort == PADDED:
+            return Value(sort=MULTIPLE)
         if first.sort == PICKED:
             return Value(HELD, NO_PARAMS, LENGTH)
         if first.sort in (FILLED, OWN_KEYS):
