@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from unhang.lint.calls import Calls
 from unhang.lint.conditions import (
+    asked_for_itself,
     asks_for_others,
     asks_for_parts,
     contradicts,
@@ -141,7 +142,7 @@ class Branches(Calls):
     def _is_of_first(self, test: Expr, v: Value) -> bool:
         """Whether a condition asks for what the first rank alone has set, in this function or as a flag of its object."""
         names = paths_in(test)
-        of_object = any((self.file, n) in self.link.of_first for n in names)
+        of_object = any((self.file, n) in self.link.of_first for n in asked_for_itself(test))
         return bool(v.dep & RANK) and not v.group and (of_object or not self.of_first.isdisjoint(names))
 
     def conditional_part(self, condition: Value, line: int, mark: int) -> None:

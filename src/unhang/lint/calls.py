@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from unhang.lint import known
@@ -47,6 +48,7 @@ _PURE = {
     *("copy.deepcopy", "torch.tensor", "torch.as_tensor", "tqdm.tqdm", "tqdm.auto.tqdm", "itertools.islice"),
 }  # fmt: skip
 _SAME_OBJECT = {"to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16", "double", "requires_grad_", "compile", "apply"}  # fmt: skip
+_IS_PLAIN = re.compile(r"act|drop|pool|loss|crit|softmax|sigmoid|func|fn$|transform|process|sampl|sched|metric|log|hook|callback|token|generat|^_|^get_")
 _PROCESSES = {"Process", "spawn", "start_processes"}
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
@@ -61,6 +63,7 @@ class Calls(Passing):
     """The part of a frame that makes calls."""
 
     function: Function
+    last_given: list[Value]  # what the call was given that was followed last
 
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""
@@ -86,7 +89,9 @@ class Calls(Passing):
         args = [self.value(a) for a in node.args]
         full = self.link.full_of(callee)
         self.found_in_call(name, full, node, args)
-        return self._called(node, callee, full, owner, base, name, args)
+        given = self._called(node, callee, full, owner, base, name, args)
+        self.last_given = args
+        return given
 
     def _called(
         self, node: Call, callee: Value, full: str, owner: str, base: Value, name: str, args: list[Value]
@@ -208,6 +213,9 @@ class Calls(Passing):
         self, node: Call, callee: Value, full: str, owner: str, base: Value, name: str, args: list[Value]
     ) -> Value:
         """A call of which only the name is known. It may call what it is given."""
+        if owner == "self" and not callee.sort and self._in_forward() and _IS_PLAIN.search(name) is None:
+            if self.link.project.is_module(self.file, self.function.owner):  # a layer that was given to it
+                self._layer(node, name, name)
         by_rank = name.startswith("register_") and any(
             c.value.dep & RANK for c, *_ in self.conditions
         )  # a hook of some ranks

@@ -88,6 +88,16 @@ def tells(test: Expr, v: Value) -> bool:
     return not any(known.QUEUE.search(part) for n in names for part in n.lower().split("."))
 
 
+def asked_for_itself(test: Expr) -> set[str]:
+    """Names of which a condition asks whether they are true, or there: not what is compared with something."""
+    match test:
+        case Ref(path=path) | Op(op="is" | "is not", parts=[Ref(path=path), Const(value=None)]):
+            return {path}
+        case Op(op="not" | "and" | "or", parts=parts):
+            return set().union(*map(asked_for_itself, parts))
+    return set()
+
+
 def is_never_a_rank(test: Expr) -> bool:
     """`local_rank == -1`: there is one process only."""
     match test:

@@ -21,7 +21,9 @@ from unhang.lint.special import (
     COMPARISONS,
     COUNT,
     LENGTH,
+    PADDED,
     PICKED,
+    REST,
     TEST,
     as_test,
     element,
@@ -144,6 +146,8 @@ class Expressions:
             return found
         head, dot, rest = path.partition(".")
         value = env.get(head) or self._from_outside(head) or self.link.top(self.file, head)
+        if path.endswith(("args.should_save", "args.should_log")):  # of the arguments of transformers
+            return Value(RANK, zero=True)
         if not dot or path.lower().endswith("lora.rank"):  # of a matrix
             return value if not dot else PLAIN
         prefix = head
@@ -192,7 +196,8 @@ class Expressions:
                 return self.link.wrapped.get((self.file, name)) or Value(v.dep & DATA, v.params)
         if name in _TENSOR_FACTS:
             if name == "shape" and (v.dep & DATA or v.params) and (sort is None or sort[0] not in ("out", "of")):
-                return Value(v.dep & DATA, v.params, LENGTH if sort is None or sort[0] != "ragged" else None)
+                part = LOSS if sort is None and v.dep & OWN_BATCH and not v.params else 0
+                return Value(v.dep & DATA | part, v.params, LENGTH if sort is None or sort[0] != "ragged" else None)
             return Value(0, v.params) if v.params else PLAIN
         if name == "T":
             return Value(v.dep, v.params, ("odd", "transposed"))
@@ -302,9 +307,14 @@ class Expressions:
         self.needs = needs
         both = either(a, b)
         differs = a.const is UNKNOWN or a.const != b.const
+        is_none = any(isinstance(p, Op) and p.op in ("seq", "dict") and not p.parts for p in parts[1:])
         dep = test.dep & DIFFERS if differs else 0
+        if dep & RANK and is_none:
+            dep |= UNEVEN
         if dep & RANK and (a.const is None) != (b.const is None):
             dep |= MAYBE_NONE
+        if dep & RANK and any(name_of(p) == "len" for p in parts[1:]):
+            return Value(RANK, sort=REST)
         is_flag = (a.const is True and b.const is False) or (dep & MAYBE_NONE and b.const is None)
         params = both.params | (test.params if differs else NO_PARAMS)
         return both._replace(dep=both.dep | dep, params=params, zero=test.zero if is_flag else both.zero)
@@ -327,14 +337,16 @@ class Expressions:
                 return v.sort[1][at.const]  # type: ignore[no-any-return]
             sorts = {x.sort for x in v.sort[1]}
             return v._replace(sort=sorts.pop() if len(sorts) == 1 else None)
-        if v.sort == LENGTH and at.const is not UNKNOWN and at.const != 0:  # columns: as many everywhere
-            return PLAIN
+        if v.sort == LENGTH and at.const is not UNKNOWN:  # columns: as many everywhere
+            return PLAIN if at.const != 0 else v
         if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length"):
             return v if keeps_length(index) else v._replace(dep=v.dep & ~LONGEST)
         if isinstance(index, Op) and index.op == ":":
             lower, upper, step = (self.value(p) for p in index.parts)
             if lower.dep & RANK and not upper.dep & RANK and is_step(step) and v.sort != ("padded",):
                 return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
+            if lower.dep & RANK and upper.sort == REST and v.sort != PADDED:
+                return Value(UNEVEN, sort=("share", "rest"))
             if lower.dep & RANK and upper.dep & RANK:
                 return Value(v.dep, v.params, ("share", "block"))
             if (part := special.sort_of_slice(upper, step)) is not None:

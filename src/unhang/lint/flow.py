@@ -28,6 +28,7 @@ from unhang.lint.special import (
     OF_DATA,
     PADDED,
     PICKED,
+    REST,
     TEST,
     called_name,
     empty_lists,
@@ -46,6 +47,7 @@ from unhang.lint.values import (
     FAILED,
     FILLED,
     LOCAL,
+    LOSS,
     MAYBE_NONE,
     MOST_EFFECTS,
     NONE_BY_BATCH,
@@ -183,8 +185,9 @@ class Frame(Loops):
             ):
                 self.env[path[:-7]] = Value(sort=PADDED)
             case Call(func=Ref(path=path)) if path.endswith(".append") and path[:-7] in self._empty and self.loops:
+                given = self.last_given[0].dep & LOSS if s.value.args else 0
                 is_held = any(_HELD.fullmatch(c.text) for c, *_ in self.conditions)
-                self.env[path[:-7]] = Value(sort=PICKED if is_held else FILLED if self.is_by_batch() else None)
+                self.env[path[:-7]] = Value(sort=PICKED if is_held else FILLED if self.is_by_batch() else None, dep=given)
         return "exit" if ends_process(s.value) else ""
 
     def is_by_batch(self) -> bool:
@@ -200,6 +203,8 @@ class Frame(Loops):
         value = self.value(s.value)
         if isinstance(s.value, Ref) and value is PLAIN and known.is_method(s.value.path):
             value = Value(sort=("lib", s.value.path))  # another name for a method of a library
+        if name_of(s.value) == "len" and any(c.value.dep & RANK for c, *_ in self.conditions):
+            value = value._replace(sort=REST)
         if s.adds:
             old = self.value(s.targets[0])
             is_filled = old.dep & UNEVEN and not is_share(value)  # what a rank has too few of is added
@@ -275,7 +280,7 @@ class Frame(Loops):
             self.of_first.discard(path)
         elif "." not in path:
             self.of_first.add(path)
-        elif isinstance(value.const, bool) or value.sort == TEST:
+        else:
             self.link.of_first.add((self.file, path))
 
     def _under_conditions(self, value: Value, is_kept: bool = True) -> Value:

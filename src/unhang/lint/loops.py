@@ -9,7 +9,7 @@ from unhang.lint.handlers import Handlers
 from unhang.lint.ir import Loop
 from unhang.lint.single import found_in_endless_loop, found_in_order
 from unhang.lint.special import called_name, element, items_of
-from unhang.lint.values import DATA, DIFFERS, OWN_BATCH, RANK, UNEVEN, UNKNOWN, Effect, Value, either
+from unhang.lint.values import DATA, DIFFERS, FILLED, LOSS, OWN_BATCH, RANK, UNEVEN, UNKNOWN, Effect, Value, either
 
 
 class Loops(Handlers):
@@ -71,7 +71,9 @@ class Loops(Handlers):
             found_in_endless_loop(self, s.body[0], s.line)
         if is_for:
             found_in_order(self, s, over, made)
-        uneven = uneven or (is_for and over.dep & DATA and over.sort == ("share", "range"))
+        if is_for and over.sort == FILLED:
+            over = over._replace(dep=LOSS)
+        uneven = uneven or (is_for and over.dep & DATA and over.sort in (FILLED, ("share", "range")))
         if uneven and made and not self.uneven_is_fine and not (is_for and together):
             self._uneven(s, over, made, mark)
         self.effects[mark:] = [e._replace(is_often=True) for e in self.effects[mark:]]

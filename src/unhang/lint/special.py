@@ -41,6 +41,7 @@ COUNT = ("count",)  # how many there are of something in the batch, or whether t
 TEST = ("test",)  # the result of a comparison
 PICKED = ("picked",)  # those of this rank's parameters that have something: whether there are any is its own affair
 MULTIPLE = ("multiple",)  # a number that the ranks divide evenly
+REST = ("rest",)  # where the share of the last rank ends: it may be shorter, or longer
 PADDED = ("padded",)  # to a length that divides evenly, perhaps
 LENGTH = ("length",)  # how long it is: of interest where it may be 0
 _LOADER = re.compile(
@@ -269,7 +270,7 @@ def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
     start, stop = (args[0], args[1]) if len(args) > 1 else (PLAIN, args[0] if args else PLAIN)
     if stop.sort == MULTIPLE:
         return Value(0, stop.params, PADDED)
-    if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN:
+    if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN or (start.dep & RANK and stop.sort == REST):
         return Value(UNEVEN, sort=("share", "range"))
     if stop.dep & DATA and stop.sort != LENGTH and len(args) == 1:  # as many times as the batch says
         return Value(OWN_BATCH, sort=("share", "range"))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, Set, nodes_in
-from unhang.lint.special import BATCH, COLLECTED, COUNT, LENGTH, MULTIPLE, OF_DATA, PADDED, PICKED, TEST, element, is_agreed
+from unhang.lint.special import BATCH, COLLECTED, COUNT, LENGTH, MULTIPLE, OF_DATA, PADDED, PICKED, REST, TEST, element, is_agreed
 from unhang.lint.values import (
     AGREED,
     DATA,
@@ -36,6 +36,7 @@ _KEEPS_SHAPE = {
 _OF_LISTS = {"torch.cat", "torch.stack", "torch.tensor", "torch.as_tensor", "torch.FloatTensor", "torch.LongTensor"}
 _OF_BYTES = {"torch.ByteTensor", "torch.tensor", "torch.frombuffer", "numpy.frombuffer", "torch.from_numpy", "bytearray"}
 _PICKLED = ("ragged", "pickle.dumps")
+_CUTS = {"chunk", "array_split", "tensor_split"}
 _COUNTS = {"any", "sum", "count_nonzero"}
 _TESTS = {
     "any",
@@ -138,6 +139,9 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         keeps_graph = name not in known.NAN_TESTS and name not in ("item", "detach", "tolist", "numpy", "cpu")
         longest = base.dep & LONGEST if name in _KEEPS_SHAPE or name in ("log_softmax", "softmax") else 0
         return Value(joined.dep & OF_DATA | longest, joined.params, outs[0] if keeps_graph else TEST)
+    counts = args[0] if args and not full else args[1] if len(args) > 1 else Value()
+    if name in _CUTS and counts.dep & DATA and counts.sort in (None, COUNT, TEST) and not counts.params:
+        return Value(OWN_BATCH | LOSS, NO_PARAMS, ("share", "range"))
     if name == "tensor_split" and any(a.sort == MULTIPLE for a in args):
         return Value(joined.dep, joined.params, PADDED)
     if not outs and (name.startswith("pad") or (base.sort == PADDED and name in _PARTS)):
@@ -173,6 +177,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
             return Value(LOSS, NO_PARAMS, LENGTH)
         if first.sort == COLLECTED:
             return Value(DATA, NO_PARAMS, LENGTH)
+        if first.dep & OWN_BATCH and first.sort is None:  # a part of the batch
+            return Value(first.dep & (DATA | LOCAL) | LOSS, first.params, LENGTH)
         if first.dep & (DATA | LOCAL):
             return Value(first.dep & (DATA | LOCAL), first.params, LENGTH)
     if not full and base.dep & DATA and name in FACTS:
@@ -182,6 +188,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
 
 def of_builtin(full: str, plain: int, args: list[Value], joined: Value) -> Value:
     """What a function gives that differs as its arguments do. `plain`: how many of them have no name."""
+    if full == "min" and plain == 2 and joined.dep & RANK and (args[0].dep ^ args[1].dep) & RANK:
+        return joined._replace(sort=REST)
     many = args[0].sort if args and full != "len" else None
     many = None if many is not None and many[0] in ("param", "wrap", "obj") else many
     dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all", "sum") else joined.dep
