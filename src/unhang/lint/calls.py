@@ -49,6 +49,8 @@ _PURE = {
 }  # fmt: skip
 _SAME_OBJECT = {"to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16", "double", "requires_grad_", "compile", "apply"}  # fmt: skip
 _IS_PLAIN = re.compile(r"act|drop|pool|loss|crit|softmax|sigmoid|func|fn$|transform|process|sampl|sched|metric|log|hook|callback|token|generat|^_|^get_")
+_REGISTERED = re.compile(r"_?(?:cb|callback|hook|plugin|observer|listener|extension)")
+_MOST_REGISTERED = 12
 _PROCESSES = {"Process", "spawn", "start_processes"}
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
@@ -162,7 +164,9 @@ class Calls(Passing):
 
     def _guessed(self, node: Call, target: tuple[int, int], args: list[Value], name: str) -> Value:
         """A call of a method whose class was told by names alone: a doubt, unless nobody else would give that name, or it is one of a collective."""
-        is_doubtful = name not in known.NAMES and self.link.project.by_name(name) is None
+        owner = node.func.path.rpartition(".")[0] if isinstance(node.func, Ref) else ""
+        is_told = name in known.NAMES or _REGISTERED.fullmatch(owner) is not None
+        is_doubtful = not is_told and self.link.project.by_name(name) is None
         self.guesses += is_doubtful
         result = self._function(node, ("bound", *target), args, name)
         self.guesses -= is_doubtful
@@ -173,7 +177,15 @@ class Calls(Passing):
         if not owner or (sort is not None and sort[0] != "param"):
             return None
         by_receiver = self.link.project.by_receiver(owner, name) if sort is None else None
-        return by_receiver or self.link.project.by_name(name)
+        return by_receiver or self.link.project.by_name(name) or self._of_registered(owner, name)
+
+    def _of_registered(self, owner: str, name: str) -> tuple[int, int] | None:
+        """`for callback in self.callbacks: callback.on_epoch_end()`: the one method of this name that makes collectives."""
+        if _REGISTERED.fullmatch(owner) is None or not self.loops:
+            return None
+        methods = self.link.project.methods_called(name)
+        makers = [at for _, *at in methods if self.link.summary(*at).effects] if len(methods) <= _MOST_REGISTERED else []
+        return (makers[0][0], makers[0][1]) if len(makers) == 1 else None
 
     def _metric(self, node: Call) -> Value:
         is_alone = node.given("sync_on_compute") == Const(False) or not self.link.is_parallel

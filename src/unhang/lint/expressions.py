@@ -32,6 +32,7 @@ from unhang.lint.special import (
     is_held,
     is_in_flight,
     is_mask,
+    is_part_of,
     is_share,
     is_step,
     keeps_length,
@@ -196,7 +197,7 @@ class Expressions:
                 return self.link.wrapped.get((self.file, name)) or Value(v.dep & DATA, v.params)
         if name in _TENSOR_FACTS:
             if name == "shape" and (v.dep & DATA or v.params) and (sort is None or sort[0] not in ("out", "of")):
-                part = LOSS if sort is None and v.dep & OWN_BATCH and not v.params else 0
+                part = LOSS if sort is None and v.dep & OWN_BATCH else 0
                 return Value(v.dep & DATA | part, v.params, LENGTH if sort is None or sort[0] != "ragged" else None)
             return Value(0, v.params) if v.params else PLAIN
         if name == "T":
@@ -248,6 +249,8 @@ class Expressions:
         joined = mixed(*values)
         if is_agreed(values):
             return Value(sort=AGREED)
+        if op == "+" and isinstance(parts[0], Ref) and is_part_of(parts[1], parts[0]):  # filled up with its first items
+            return joined._replace(sort=PADDED)
         if op in ("+", "-") and any(v.sort == ("set",) for v in values):
             return joined._replace(sort=("set",))
         outs = [v.sort for v in values if v.sort is not None and v.sort[0] in ("out", "of")]

@@ -24,6 +24,7 @@ from unhang.lint.single import (
 )
 from unhang.lint.special import (
     COLLECTED,
+    ENDLESS,
     ENDS,
     OF_DATA,
     PADDED,
@@ -92,7 +93,7 @@ class Frame(Loops):
         self._pending: list[Pending] = []
         self._returned: list[Value] = []
         self._none_returned: list[tuple[bool, int]] = []
-        self._ends_unevenly = False
+        self._ends_unevenly = self._never_ends = False
         self._unsure, self._no_exits = 0, 0
         self._endless, self._uneven_loops, self._round = 0, 0, -1
         self._line, self._is_empty = 0, False
@@ -143,7 +144,7 @@ class Frame(Loops):
                 none_by = NONE_BY_BATCH if is_none and by & OF_DATA and not by & RANK else 0
                 returned = returned._replace(dep=returned.dep | none_by | (MAYBE_NONE if by & RANK else 0))
         if self.function.is_generator:
-            passed = ("passes", self._passes_on[0]) if self._passes_on else None
+            passed = ("passes", self._passes_on[0]) if self._passes_on else ENDLESS if self._never_ends else None
             returned = Value(UNEVEN, sort=("share", "generator")) if self._ends_unevenly else Value(sort=passed)
         summary.returns = returned
         found_in_function(self, summary)
@@ -306,6 +307,7 @@ class Frame(Loops):
         if s.kind == "yield" and not self._endless:
             self._passes_on += self._over_parameters[-1:]
         if s.kind == "yield":
+            self._never_ends |= self._endless > 0
             return ""
         if s.kind == "raise" and not (s.value is not None and self._ends_well(s.value)):
             why = mixed(*(c.value for c, *_ in self.conditions))

@@ -41,6 +41,7 @@ COUNT = ("count",)  # how many there are of something in the batch, or whether t
 TEST = ("test",)  # the result of a comparison
 PICKED = ("picked",)  # those of this rank's parameters that have something: whether there are any is its own affair
 MULTIPLE = ("multiple",)  # a number that the ranks divide evenly
+ENDLESS = ("endless",)  # a generator that never ends
 REST = ("rest",)  # where the share of the last rank ends: it may be shorter, or longer
 PADDED = ("padded",)  # to a length that divides evenly, perhaps
 LENGTH = ("length",)  # how long it is: of interest where it may be 0
@@ -213,6 +214,11 @@ def keeps_length(index: Expr) -> bool:
     return all(isinstance(p, Op) and p.op == ":" for p in parts)
 
 
+def is_part_of(e: Expr, whole: Expr) -> bool:
+    """`items[:n]`, of `items`."""
+    return isinstance(e, Op) and e.op == "[]" and e.parts[0] == whole and isinstance(e.parts[1], Op) and e.parts[1].op == ":"
+
+
 def is_held(condition: Expr, of: Expr) -> bool:
     """`p.grad is not None`, for each `p`: what this rank has."""
     match condition, of:
@@ -280,6 +286,8 @@ def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
 
 
 def _islice(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    if len(args) > 1 and args[0].sort == ENDLESS:
+        return args[0]
     if len(args) > 1 and args[1].dep & RANK and not (len(args) > 2 and args[2].dep & RANK):
         return Value(UNEVEN, sort=("share", "islice"))
     return args[0] if args else PLAIN

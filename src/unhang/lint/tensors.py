@@ -188,7 +188,7 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
 
 def of_builtin(full: str, plain: int, args: list[Value], joined: Value) -> Value:
     """What a function gives that differs as its arguments do. `plain`: how many of them have no name."""
-    if full == "min" and plain == 2 and joined.dep & RANK and (args[0].dep ^ args[1].dep) & RANK:
+    if full == "min" and plain == 2 and joined.dep & RANK and MULTIPLE not in (args[0].sort, args[1].sort) and (args[0].dep ^ args[1].dep) & RANK:
         return joined._replace(sort=REST)
     many = args[0].sort if args and full != "len" else None
     many = None if many is not None and many[0] in ("param", "wrap", "obj") else many

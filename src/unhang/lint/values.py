@@ -95,6 +95,8 @@ def either(a: Value, b: Value) -> Value:
     sort = next((s for s in (FILLED, OWN_KEYS) if s in sorts), None) or (
         sorts[0] if sorts and sorts[0] == sorts[-1] else None
     )
+    if sort is not None and sort[0] == "ragged" and len(sorts) < 2:  # padded in one of the branches
+        sort = None
     if len(sorts) == 2 and sorts[0][0] == sorts[1][0] == "tuple" and len(sorts[0][1]) == len(sorts[1][1]):
         sort = ("tuple", tuple(either(x, y) for x, y in zip(sorts[0][1], sorts[1][1], strict=True)))
     if sort is None and sorts and RAW not in sorts:
