@@ -65,6 +65,7 @@ class Calls(Passing):
     """The part of a frame that makes calls."""
 
     function: Function
+    line_now: int  # of the statement that is followed
     last_given: list[Value]  # what the call was given that was followed last
 
     def call(self, node: Call) -> Value:
@@ -336,6 +337,13 @@ class Calls(Passing):
         if isinstance(e, Ref):
             return "" if e.path.endswith(("group.WORLD", "GroupMember.WORLD")) else e.path
         return f"{e.func.path}()" if isinstance(e, Call) and isinstance(e.func, Ref) else "?"
+
+    def ask(self, at: tuple[int, int], name: str) -> None:
+        """A property of an object is asked for, which makes collectives."""
+        for e in self.link.summary(*at).effects:
+            if e.param < 0 and not e.needs:
+                way = (Place(self.path, self.line_now, 0, name), *e.way)[:MOST_WAY]
+                self.emit(e._replace(way=way, ifs=e.ifs + e.ifs_here))
 
     def place(self, node: Call, name: str) -> Place:
         """Where a call stands."""

@@ -29,6 +29,7 @@ from unhang.lint.values import (
 _SAME_BATCH = re.compile(
     r"tensor|model|(?:^|[_.:])(?:tp|mp|pp|cp|sp|ep)(?=[_.(]|$|group)|pipe|seq|context|ring|ulysses|head|embed|expert"
 )
+_GOES_ON = re.compile(r"except(?: Exception)?|\w+ is None|not \w+")
 GROUPS = ("new_group", "device_mesh")
 BEFORE_IT = "the condition before it"  # of a part of an expression, which has no text of its own
 
@@ -145,7 +146,7 @@ def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: boo
     if dep & DATA and cause.value.zero is None:  # a loss that also depends on the rank is a loss
         dep &= ~RANK
     if not dep & RANK and dep & FAILED:
-        if kind == "continue" and cause.text in ("except", "except Exception"):
+        if kind == "continue" and _GOES_ON.fullmatch(cause.text):
             return "LNT203"
         return "LNT209" if dep & RAISED else "LNT210"
     if not dep & RANK and dep & LOCAL:

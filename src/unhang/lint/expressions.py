@@ -110,6 +110,10 @@ class Expressions:
         """A collective is made here."""
         raise NotImplementedError
 
+    def ask(self, at: tuple[int, int], name: str) -> None:
+        """A property of an object is asked for, which makes collectives."""
+        raise NotImplementedError
+
     def conditional_part(self, condition: Value, line: int, mark: int) -> None:
         """Effects from `mark` on are made only where a part of an expression is true."""
         raise NotImplementedError
@@ -185,6 +189,8 @@ class Expressions:
             if kind == "mod":
                 return self.link.of_module(sort[1], name)
             if kind in ("obj", "super", "class"):
+                if name in self.link.meeting_properties and (at := self.link.property_of(sort, name)) is not None:
+                    self.ask(at, name)
                 found = self.link.attribute(sort, name)
                 if found is not None:
                     if name in _TENSOR_FACTS:

@@ -35,6 +35,7 @@ from unhang.lint.special import (
     empty_lists,
     ends_process,
     is_collected,
+    is_part_of,
     is_share,
     name_of,
     of_parameters,
@@ -96,6 +97,7 @@ class Frame(Loops):
         self._ends_unevenly = self._never_ends = False
         self._unsure, self._no_exits = 0, 0
         self._endless, self._uneven_loops, self._round = 0, 0, -1
+        self.line_now = 0
         self._line, self._is_empty = 0, False
         self._empty: set[str] = set()
         self.is_leaving = self.guesses = self.forwards = 0
@@ -169,6 +171,7 @@ class Frame(Loops):
         """Follows statements; how they end: return, break, continue, raise, exit, or empty where they go on."""
         needs = self.needs
         for s in body:
+            self.line_now = s.line
             end = _STATEMENTS[type(s)](self, s)
             if end:
                 self.needs = needs
@@ -206,7 +209,9 @@ class Frame(Loops):
             value = Value(sort=("lib", s.value.path))  # another name for a method of a library
         if name_of(s.value) == "len" and any(c.value.dep & RANK for c, *_ in self.conditions):
             value = value._replace(sort=REST)
-        if s.adds:
+        if s.adds and is_part_of(s.value, s.targets[0]):
+            value = Value(sort=PADDED)
+        elif s.adds:
             old = self.value(s.targets[0])
             is_filled = old.dep & UNEVEN and not is_share(value)  # what a rank has too few of is added
             value = Value(sort=PADDED) if is_filled else either(old, value)
@@ -215,6 +220,8 @@ class Frame(Loops):
             self.handles.append((kept, s.value))
         for target in s.targets:
             self.assign(target, value, is_certain=not isinstance(s.value, Call | Ref))
+            if isinstance(s.value, Op) and s.value.op == "if" and value.dep & RANK and isinstance(target, Ref):
+                self.of_first.add(target.path)  # `role = "writer" if rank == 0 else "reader"`
         self._is_empty = False
         return ""
 
@@ -328,7 +335,7 @@ class Frame(Loops):
                 if value.const is False:
                     zero = not (cause.value.zero or False)
                 dep = cause.value.dep & DIFFERS
-                dep &= -1 if dep & RAISED else ~FAILED  # what is not to be had is so on all ranks, perhaps
+                dep &= -1 if dep & RAISED or value.const is None else ~FAILED  # what is not to be had is so on all ranks, perhaps
                 is_gone = value.const is None and dep & OF_DATA and not dep & RANK  # else it is what the other ways give
                 sort = TEST if value.sort is None and value.const is not UNKNOWN and not is_gone else value.sort
                 value = value._replace(dep=value.dep | dep, sort=sort, zero=zero, const=UNKNOWN)

@@ -269,6 +269,20 @@ class Link:
                 return value
         return None
 
+    @cached_property
+    def meeting_properties(self) -> set[str]:
+        """Names of properties that make collectives themselves."""
+        functions = (f for of in self.project.files for f in of.functions if f.decorators and f.owner)
+        return {
+            f.name for f in functions
+            if any(d.endswith("property") for d in f.decorators) and not known.MEETS.isdisjoint(f.words)
+        }  # fmt: skip
+
+    def property_of(self, sort: tuple[Any, ...], name: str) -> tuple[int, int] | None:
+        """The function of such a property of an object."""
+        found = self.project.method(sort[1], sort[2], name)
+        return found if found and any(d.endswith("property") for d in self.project.function(*found).decorators) else None
+
     def attributes(self, file: int, cls: str) -> dict[str, Value]:
         """What the methods of a class set on `self`."""
         self._asked(file)

@@ -36,6 +36,7 @@ _KEEPS_SHAPE = {
 _OF_LISTS = {"torch.cat", "torch.stack", "torch.tensor", "torch.as_tensor", "torch.FloatTensor", "torch.LongTensor"}
 _OF_BYTES = {"torch.ByteTensor", "torch.tensor", "torch.frombuffer", "numpy.frombuffer", "torch.from_numpy", "bytearray"}
 _PICKLED = ("ragged", "pickle.dumps")
+_SPREADS = {"std", "var", "mean", "norm"}
 _CUTS = {"chunk", "array_split", "tensor_split"}
 _COUNTS = {"any", "sum", "count_nonzero"}
 _TESTS = {
@@ -150,6 +151,8 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         if (name in _COUNTS and base.sort != BATCH) or (base.sort == COUNT and name == "item"):
             return Value(joined.dep & OF_DATA, joined.params, COUNT)
         return Value(joined.dep & OF_DATA, joined.params, TEST)
+    if name in _SPREADS and joined.dep & OWN_BATCH and (not full or full.startswith(_NUMBERS)):
+        return Value(joined.dep & OF_DATA | LOSS, NO_PARAMS)
     numeric = full.startswith(_NUMBERS) or (not full and base.dep & OF_DATA)
     return Value(joined.dep & OF_DATA if numeric else 0, NO_PARAMS)
 
