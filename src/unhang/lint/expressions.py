@@ -339,7 +339,8 @@ class Expressions:
             return PLAIN
         if v.sort == ("parts",):
             return Value(UNEVEN, sort=("share", "part")) if at.dep & RANK else PLAIN
-        if v.sort is not None and v.sort[0] == "many":
+        is_slice = isinstance(index, Op) and index.op == ":"
+        if v.sort is not None and v.sort[0] == "many" and not is_slice:
             return v._replace(sort=v.sort[1])
         if v.sort is not None and v.sort[0] == "tuple":
             if isinstance(at.const, int) and -len(v.sort[1]) <= at.const < len(v.sort[1]):
@@ -360,6 +361,8 @@ class Expressions:
                 return Value(v.dep, v.params, ("share", "block"))
             if (part := special.sort_of_slice(upper, step)) is not None:
                 return Value(v.dep, v.params, part)
+            if v.sort is not None and v.sort[0] == "many":
+                return v
         if isinstance(index, Op) and index.op == "seq" and special.is_column(index):
             return Value(v.dep, v.params, ("odd", "strided"))
         if is_share(at):

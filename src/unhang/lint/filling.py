@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set, nodes_in
@@ -68,6 +69,14 @@ def _is_dictionary(frame: Frame, path: str) -> bool:
         functions = [f for f in frame.link.project.files[frame.file].functions if f.owner == frame.function.owner]
     target = Ref(path)
     return any(
-        isinstance(n, Set) and target in n.targets and is_empty_dictionary(n.value)
-        for f in functions for n in nodes_in(f.body)
+        target == t and is_empty_dictionary(v)
+        for f in functions for n in nodes_in(f.body) if isinstance(n, Set) for t, v in pairs_of(n)
     )  # fmt: skip
+
+
+def pairs_of(s: Set) -> Iterator[tuple[Expr, Expr]]:
+    """What an assignment binds to what: `a, b = {}, {}` binds both."""
+    for target in s.targets:
+        yield target, s.value
+        if isinstance(target, Op) and isinstance(s.value, Op) and len(target.parts) == len(s.value.parts):
+            yield from zip(target.parts, s.value.parts, strict=True)

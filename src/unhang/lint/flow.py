@@ -50,6 +50,7 @@ from unhang.lint.values import (
     FILLED,
     LOCAL,
     LOSS,
+    MAYBE,
     MAYBE_NONE,
     MOST_EFFECTS,
     NONE_BY_BATCH,
@@ -189,7 +190,7 @@ class Frame(Loops):
             ):
                 self.env[path[:-7]] = Value(sort=PADDED)
             case Call(func=Ref(path=path)) if path.endswith(".append") and path[:-7] in self._empty and self.loops:
-                given = self.last_given[0].dep & LOSS if s.value.args else 0
+                given = self.last_given[0].dep & (LOSS | MAYBE) if s.value.args else 0
                 is_held = any(_HELD.fullmatch(c.text) for c, *_ in self.conditions)
                 self.env[path[:-7]] = Value(sort=PICKED if is_held else FILLED if self.is_by_batch() else None, dep=given)
         return "exit" if ends_process(s.value) else ""

@@ -329,8 +329,9 @@ def items_of(frame: Expressions, v: Value) -> int:
 
 
 def _loader(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    by_sampler = [node.given(n) for n in ("sampler", "batch_sampler")]
-    sources = [*args[:1], *(frame.value(e) for e in by_sampler if isinstance(e, Ref))]
+    plain = len(node.args) - len(node.names)
+    of_sampler = [v for n, v in zip(node.names, args[plain:], strict=True) if n in ("sampler", "batch_sampler")]
+    sources = [*args[:1], *of_sampler]
     is_uneven = any(items_of(frame, v) or v.dep & UNEVEN for v in sources)
     if is_uneven:
         return Value(UNEVEN, sort=("share", "loader"))
