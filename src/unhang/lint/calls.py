@@ -48,7 +48,9 @@ _PURE = {
     *("copy.deepcopy", "torch.tensor", "torch.as_tensor", "tqdm.tqdm", "tqdm.auto.tqdm", "itertools.islice"),
 }  # fmt: skip
 _SAME_OBJECT = {"to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16", "double", "requires_grad_", "compile", "apply"}  # fmt: skip
-_IS_PLAIN = re.compile(r"act|drop|pool|loss|crit|softmax|sigmoid|func|fn$|transform|process|sampl|sched|metric|log|hook|callback|token|generat|^_|^get_")
+_IS_PLAIN = re.compile(
+    r"act|drop|pool|loss|crit|softmax|sigmoid|func|fn$|transform|process|sampl|sched|metric|log|hook|callback|token|generat|^_|^get_"
+)
 _REGISTERED = re.compile(r"_?(?:cb|callback|hook|plugin|observer|listener|extension)")
 _MOST_REGISTERED = 12
 _PROCESSES = {"Process", "spawn", "start_processes"}
@@ -185,7 +187,9 @@ class Calls(Passing):
         if _REGISTERED.fullmatch(owner) is None or not self.loops:
             return None
         methods = self.link.project.methods_called(name)
-        makers = [at for _, *at in methods if self.link.summary(*at).effects] if len(methods) <= _MOST_REGISTERED else []
+        makers = (
+            [at for _, *at in methods if self.link.summary(*at).effects] if len(methods) <= _MOST_REGISTERED else []
+        )
         return (makers[0][0], makers[0][1]) if len(makers) == 1 else None
 
     def _metric(self, node: Call) -> Value:

@@ -7,7 +7,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Do, Expr, Function, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With, nodes_in
+from unhang.lint.ir import (
+    Attr,
+    Call,
+    Const,
+    Do,
+    Expr,
+    Function,
+    If,
+    Leave,
+    Loop,
+    Op,
+    Ref,
+    Set,
+    Stmt,
+    Try,
+    With,
+    nodes_in,
+)
 from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import DATA, DIFFERS, HELD, RANK, Needs, Value, Wanted
 

@@ -192,7 +192,9 @@ class Frame(Loops):
             case Call(func=Ref(path=path)) if path.endswith(".append") and path[:-7] in self._empty and self.loops:
                 given = self.last_given[0].dep & (LOSS | MAYBE) if s.value.args else 0
                 is_held = any(_HELD.fullmatch(c.text) for c, *_ in self.conditions)
-                self.env[path[:-7]] = Value(sort=PICKED if is_held else FILLED if self.is_by_batch() else None, dep=given)
+                self.env[path[:-7]] = Value(
+                    sort=PICKED if is_held else FILLED if self.is_by_batch() else None, dep=given
+                )
         return "exit" if ends_process(s.value) else ""
 
     def is_by_batch(self) -> bool:
@@ -299,9 +301,7 @@ class Frame(Loops):
             if of.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
                 zero = of.zero if value.const is True else None
                 sort = TEST if value.sort is None and value.const is not UNKNOWN else value.sort
-                value = value._replace(
-                    dep=value.dep | of.dep & DIFFERS, sort=sort, group=of.group, zero=zero
-                )
+                value = value._replace(dep=value.dep | of.dep & DIFFERS, sort=sort, group=of.group, zero=zero)
         for dep in self._implied:
             value = value._replace(dep=value.dep | dep)
         return value
@@ -336,8 +336,12 @@ class Frame(Loops):
                 if value.const is False:
                     zero = not (cause.value.zero or False)
                 dep = cause.value.dep & DIFFERS
-                dep &= -1 if dep & RAISED or value.const is None else ~FAILED  # what is not to be had is so on all ranks, perhaps
-                is_gone = value.const is None and dep & OF_DATA and not dep & RANK  # else it is what the other ways give
+                dep &= (
+                    -1 if dep & RAISED or value.const is None else ~FAILED
+                )  # what is not to be had is so on all ranks, perhaps
+                is_gone = (
+                    value.const is None and dep & OF_DATA and not dep & RANK
+                )  # else it is what the other ways give
                 sort = TEST if value.sort is None and value.const is not UNKNOWN and not is_gone else value.sort
                 value = value._replace(dep=value.dep | dep, sort=sort, zero=zero, const=UNKNOWN)
             is_empty = isinstance(s.value, Op) and s.value.op in ("dict", "seq") and not s.value.parts

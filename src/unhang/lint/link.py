@@ -86,7 +86,12 @@ class Link:
         if self.flags or self.global_flags:
             return set(range(len(self.project.files)))
         built = {of[0] for of, given in self.built.items() if any(v.sort is not None for v in given.values())}
-        stale = built | {file for file, *_ in self.keyed} | {file for file, _ in self.wrapped} | (self.asks_grads if self.skips_layers else set())
+        stale = (
+            built
+            | {file for file, *_ in self.keyed}
+            | {file for file, _ in self.wrapped}
+            | (self.asks_grads if self.skips_layers else set())
+        )
         todo = list(stale)
         while todo:
             more = self._used.get(todo.pop(), set()) - stale
@@ -281,7 +286,9 @@ class Link:
     def property_of(self, sort: tuple[Any, ...], name: str) -> tuple[int, int] | None:
         """The function of such a property of an object."""
         found = self.project.method(sort[1], sort[2], name)
-        return found if found and any(d.endswith("property") for d in self.project.function(*found).decorators) else None
+        return (
+            found if found and any(d.endswith("property") for d in self.project.function(*found).decorators) else None
+        )
 
     def attributes(self, file: int, cls: str) -> dict[str, Value]:
         """What the methods of a class set on `self`."""

@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from unhang.lint.project import Project
 
 _IS_ASKED = re.compile(r"eval|val(?:id|$|_)|test|infer|predict|sequential|export|dump|bench|debug")
-_COUNTED = re.compile(r"pad|total_(?:size|num)|drop|even(?:ly|$|_)|trunc|repeat|cycle|infinite|num_samples|wrap|fill|resample|replacement")
-_WORLD = re.compile(r"world(?:_size)?|num_replicas|num_ranks|n_ranks|(?:dp|data_parallel)(?:_world)?_size|num_shards|nranks|num_processes")
+_COUNTED = re.compile(
+    r"pad|total_(?:size|num)|drop|even(?:ly|$|_)|trunc|repeat|cycle|infinite|num_samples|wrap|fill|resample|replacement"
+)
+_WORLD = re.compile(
+    r"world(?:_size)?|num_replicas|num_ranks|n_ranks|(?:dp|data_parallel)(?:_world)?_size|num_shards|nranks|num_processes"
+)
 
 
 def found_in_shares(frame: Frame, summary: Summary) -> None:
@@ -66,4 +70,9 @@ def _is_world(e: Expr) -> bool:
 def _is_pick(function: Function, rest: Node) -> bool:
     """`i % world == rank`."""
     compared = (n for n in nodes_in(function.body) if isinstance(n, Op) and n.op in ("==", "!=") and rest in n.parts)
-    return any(known.rank_kind(name_of(p)) is not None for n in compared for p in n.parts if p != rest and not isinstance(p, Const))
+    return any(
+        known.rank_kind(name_of(p)) is not None
+        for n in compared
+        for p in n.parts
+        if p != rest and not isinstance(p, Const)
+    )

@@ -6,7 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from unhang.lint.ir import Expr, Found
 from unhang.lint.special import LENGTH, PICKED
-from unhang.lint.values import DATA, DIFFERS, DOUBT, FILLED, HELD, LOCAL, LOSS, MAYBE_NONE, RANK, Conditional, Place, Value
+from unhang.lint.values import (
+    DATA,
+    DIFFERS,
+    DOUBT,
+    FILLED,
+    HELD,
+    LOCAL,
+    LOSS,
+    MAYBE_NONE,
+    RANK,
+    Conditional,
+    Place,
+    Value,
+)
 
 if TYPE_CHECKING:
     from unhang.lint.link import Link

@@ -216,7 +216,13 @@ def keeps_length(index: Expr) -> bool:
 
 def is_part_of(e: Expr, whole: Expr) -> bool:
     """`items[:n]`, of `items`."""
-    return isinstance(e, Op) and e.op == "[]" and e.parts[0] == whole and isinstance(e.parts[1], Op) and e.parts[1].op == ":"
+    return (
+        isinstance(e, Op)
+        and e.op == "[]"
+        and e.parts[0] == whole
+        and isinstance(e.parts[1], Op)
+        and e.parts[1].op == ":"
+    )
 
 
 def is_held(condition: Expr, of: Expr) -> bool:

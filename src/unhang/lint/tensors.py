@@ -6,7 +6,20 @@ from collections.abc import Iterable
 
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, Set, nodes_in
-from unhang.lint.special import BATCH, COLLECTED, COUNT, LENGTH, MULTIPLE, OF_DATA, PADDED, PICKED, REST, TEST, element, is_agreed
+from unhang.lint.special import (
+    BATCH,
+    COLLECTED,
+    COUNT,
+    LENGTH,
+    MULTIPLE,
+    OF_DATA,
+    PADDED,
+    PICKED,
+    REST,
+    TEST,
+    element,
+    is_agreed,
+)
 from unhang.lint.values import (
     AGREED,
     DATA,
@@ -34,7 +47,14 @@ _KEEPS_SHAPE = {
     *("float", "to", "cuda", "half", "long", "int", "detach", "cpu", "squeeze", "unsqueeze", "flatten", "double", "type"),
 }  # fmt: skip
 _OF_LISTS = {"torch.cat", "torch.stack", "torch.tensor", "torch.as_tensor", "torch.FloatTensor", "torch.LongTensor"}
-_OF_BYTES = {"torch.ByteTensor", "torch.tensor", "torch.frombuffer", "numpy.frombuffer", "torch.from_numpy", "bytearray"}
+_OF_BYTES = {
+    "torch.ByteTensor",
+    "torch.tensor",
+    "torch.frombuffer",
+    "numpy.frombuffer",
+    "torch.from_numpy",
+    "bytearray",
+}
 _PICKLED = ("ragged", "pickle.dumps")
 _SPREADS = {"std", "var", "mean", "norm"}
 _CUTS = {"chunk", "array_split", "tensor_split"}
@@ -167,7 +187,9 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         return Value(UNEVEN, sort=OWN_KEYS if base.sort == OWN_KEYS else None)
     if full in ("torch.is_floating_point", "torch.is_complex", "torch.is_tensor"):
         return PLAIN
-    if (name == "shard" or full.endswith(".split_dataset_by_node")) and any(a.dep & RANK for a in args):  # the first shards may have one item more
+    if (name == "shard" or full.endswith(".split_dataset_by_node")) and any(
+        a.dep & RANK for a in args
+    ):  # the first shards may have one item more
         return Value(UNEVEN, sort=("share", "shard"))
     if full == "len":
         if first.sort is not None and first.sort[0] == "ragged":
@@ -191,7 +213,13 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
 
 def of_builtin(full: str, plain: int, args: list[Value], joined: Value) -> Value:
     """What a function gives that differs as its arguments do. `plain`: how many of them have no name."""
-    if full == "min" and plain == 2 and joined.dep & RANK and MULTIPLE not in (args[0].sort, args[1].sort) and (args[0].dep ^ args[1].dep) & RANK:
+    if (
+        full == "min"
+        and plain == 2
+        and joined.dep & RANK
+        and MULTIPLE not in (args[0].sort, args[1].sort)
+        and (args[0].dep ^ args[1].dep) & RANK
+    ):
         return joined._replace(sort=REST)
     many = args[0].sort if args and full != "len" else None
     many = None if many is not None and many[0] in ("param", "wrap", "obj") else many
