@@ -190,7 +190,7 @@ class Calls(Passing):
         makers = (
             [at for _, *at in methods if self.link.summary(*at).effects] if len(methods) <= _MOST_REGISTERED else []
         )
-        return (makers[0][0], makers[0][1]) if len(makers) == 1 else None
+        return makers[0] if len(makers) == 1 else None
 
     def _metric(self, node: Call) -> Value:
         is_alone = node.given("sync_on_compute") == Const(False) or not self.link.is_parallel
@@ -230,9 +230,9 @@ class Calls(Passing):
         self, node: Call, callee: Value, full: str, owner: str, base: Value, name: str, args: list[Value]
     ) -> Value:
         """A call of which only the name is known. It may call what it is given."""
-        if owner == "self" and not callee.sort and self._in_forward() and _IS_PLAIN.search(name) is None:
-            if self.link.project.is_module(self.file, self.function.owner):  # a layer that was given to it
-                self._layer(node, name, name)
+        is_given = owner == "self" and not callee.sort and self._in_forward() and _IS_PLAIN.search(name) is None
+        if is_given and self.link.project.is_module(self.file, self.function.owner):
+            self._layer(node, name, name)
         by_rank = name.startswith("register_") and any(
             c.value.dep & RANK for c, *_ in self.conditions
         )  # a hook of some ranks

@@ -146,7 +146,7 @@ def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: boo
     if dep & DATA and cause.value.zero is None:  # a loss that also depends on the rank is a loss
         dep &= ~RANK
     if not dep & RANK and dep & FAILED:
-        if kind == "continue" and _GOES_ON.fullmatch(cause.text):
+        if kind == "continue" and effect.op not in GROUPS and _GOES_ON.fullmatch(cause.text):
             return "LNT203"
         return "LNT209" if dep & RAISED else "LNT210"
     if not dep & RANK and dep & LOCAL:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from unhang.lint.ir import Attr, Call, Expr, Op, Ref, Set, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set, nodes_in
 from unhang.lint.special import name_of
 from unhang.lint.values import DATA, OWN_KEYS, RANK, UNEVEN, Value
 
@@ -42,11 +42,8 @@ def fill(frame: Frame, place: Op) -> None:
         return
     v = frame.value(key) if isinstance(key, Ref | Op) else Value()
     head, _, name = base.path.partition(".")
-    if (
-        v.dep & RANK
-        or v.sort not in (None, ("param", *v.params))
-        or not (v.dep & DATA or v.params or frame.is_by_batch())
-    ):
+    is_told = v.dep & DATA or v.params or (isinstance(key, Const) and frame.is_by_batch())
+    if v.dep & RANK or not is_told or v.sort not in (None, ("param", *v.params)):
         return
     if not _is_dictionary(frame, base.path):
         return

@@ -54,6 +54,7 @@ from unhang.lint.values import (
     MAYBE_NONE,
     MOST_EFFECTS,
     NONE_BY_BATCH,
+    OWN_BATCH,
     PLAIN,
     RAISED,
     RANK,
@@ -201,7 +202,7 @@ class Frame(Loops):
         """Whether this line of a loop is left out in rounds in which the rank's own batch is no good."""
         inside = [c for c, _, depth in self.conditions if depth >= self.loops]
         left = [e.cause for e in self._exits if e.kind == "continue" and e.loops == self.loops]
-        return any(c.value.dep & DATA and not c.value.dep & RANK for c in (*inside, *left))
+        return any(c.value.dep & (LOSS | OWN_BATCH) and not c.value.dep & RANK for c in (*inside, *left))
 
     def _set(self, s: Set) -> str:
         self._line = s.line

@@ -43,7 +43,11 @@ class Handlers(Branches):
         at, exits, text = len(self.effects), list(self._exits), f"except {', '.join(handler.names)}".rstrip()
         is_known, is_broad = is_feature_test(handler), is_broad_handler(handler)
         dep = 0
-        if not is_known and not is_broad and (runs or any(e.hidden for e in made)):  # a batch that one rank cannot use
+        if (
+            not is_known
+            and not is_broad
+            and (runs or any(e.hidden and e.op in ("forward", "backward", "step") for e in made))
+        ):  # a batch that one rank cannot use
             dep = LOSS
         elif (
             is_broad
