@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from unhang.lint.calls import Calls
 from unhang.lint.conditions import (
-    asked_for_itself,
+    as_condition,
     asks_for_others,
     asks_for_parts,
     contradicts,
@@ -15,6 +15,7 @@ from unhang.lint.conditions import (
     is_for_one_process,
     is_kept,
     is_never_a_rank,
+    is_of_first,
     is_once,
     is_refusal,
     tells,
@@ -26,18 +27,12 @@ from unhang.lint.link import Link
 from unhang.lint.single import (
     close_handler,
 )
-from unhang.lint.special import COLLECTED, COUNT, TEST, as_test, paths_in
+from unhang.lint.special import as_test, paths_in
 from unhang.lint.values import (
-    DATA,
     DIFFERS,
     DOUBT,
-    FILLED,
     LOCAL,
-    LOSS,
-    MAYBE,
     MAYBE_NONE,
-    OWN_BATCH,
-    OWN_KEYS,
     PLAIN,
     RANK,
     RAW,
@@ -103,7 +98,7 @@ class Branches(Calls):
     function: Function
     conditions: list[tuple[Cause, int, int]]
     needs: Needs
-    _exits: list[Exit]
+    ways_out: list[Exit]
     _filled: set[str]
     _pending: list[Pending]
     _unsure: int
@@ -135,15 +130,9 @@ class Branches(Calls):
         doubt = DOUBT if self.guesses else effect.doubt
         effect = effect._replace(ifs_here=len(self.conditions) - self._no_exits, doubt=doubt)
         self.effects.append(effect)
-        for way_out in self._exits:
+        for way_out in self.ways_out:
             if not way_out.is_replaced:
                 way_out.rest.append(effect)
-
-    def _is_of_first(self, test: Expr, v: Value) -> bool:
-        """Whether a condition asks for what the first rank alone has set, in this function or as a flag of its object."""
-        names = paths_in(test)
-        of_object = any((self.file, n) in self.link.of_first for n in asked_for_itself(test))
-        return bool(v.dep & RANK) and not v.group and (of_object or not self.of_first.isdisjoint(names))
 
     def conditional_part(self, condition: Value, line: int, mark: int) -> None:
         """Effects from `mark` on are made only where a part of an expression is true."""
@@ -176,31 +165,31 @@ class Branches(Calls):
             s.text,
             self.path,
             uniform,
-            is_told=tells(s.test, condition) or self._is_of_first(s.test, condition),
+            is_told=tells(s.test, condition) or is_of_first(self, s.test, condition),
         )
         opposite = cause._replace(value=condition._replace(zero=None if condition.zero is None else not condition.zero))
         is_asked_before = any(c.uniform and c.uniform & paths_in(s.test) for c, *_ in self.conditions)
         is_single = asks_for_others(s.test) or is_never_a_rank(s.test)
         self._unsure += is_asked_before
         self._no_exits += is_single
-        before, exits, mark, needs = self.env, self._exits, len(self.effects), self.needs
+        before, exits, mark, needs = self.env, self.ways_out, len(self.effects), self.needs
         rests = [len(e.rest) for e in exits]
         ways: list[Way] = []
         fills: list[set[str]] = []
         says = implied(self, s.test)
         for body, why, needed, other in zip((s.body, s.orelse), (cause, opposite), says, says[::-1], strict=True):
-            self.env, self._exits, self.needs = dict(before), list(exits), needs | needed
+            self.env, self.ways_out, self.needs = dict(before), list(exits), needs | needed
             if body is s.orelse and (bare := asked_for_wrapper(s.test)):
                 self.env[bare] = Value(sort=RAW)
             why = why._replace(needed=other)
             end, filled = self._way(body, why)
             fills.append(filled)
-            ways.append(Way(end, self.env, self._cut(mark), [e for e in self._exits if e not in exits], why, needed))
+            ways.append(Way(end, self.env, self._cut(mark), [e for e in self.ways_out if e not in exits], why, needed))
         if condition.dep & RANK and not condition.group:
             self._mark_filled(fills[0] ^ fills[1])
         self._unsure -= is_asked_before
         self._no_exits -= is_single
-        self._exits, self.needs = exits + self._meet(*ways), needs
+        self.ways_out, self.needs = exits + self._meet(*ways), needs
         here, there = ways
         self._doubt(s.test, condition, ways)
         if here.end or there.end:
@@ -377,17 +366,6 @@ def waits_for_orders(way_out: Exit, missed: list[Effect]) -> bool:
 def worst_first(effects: list[Effect]) -> list[Effect]:
     """What is certain before what a parameter decides; leaving the group at the end is no collective of its own here."""
     return sorted((e for e in effects if e.op != "destroy"), key=lambda e: e.param >= 0)
-
-
-def as_condition(v: Value) -> Value:
-    """A value where it decides: whether there is an output at all is the same on all ranks."""
-    if v.sort in (COLLECTED, FILLED, OWN_KEYS):
-        return Value(OWN_BATCH if v.sort == COLLECTED else LOSS)
-    if v.sort == COUNT and v.dep & OWN_BATCH:
-        return v._replace(dep=v.dep | LOSS, sort=TEST)
-    if v.dep & UNEVEN:  # whether this rank has anything at all
-        v = v._replace(dep=v.dep | RANK)
-    return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.sort is not None and v.sort[0] in ("out", "of") else v
 
 
 def joined_env(a: dict[str, Value], b: dict[str, Value]) -> dict[str, Value]:

@@ -186,10 +186,8 @@ class Calls(Passing):
         """`for callback in self.callbacks: callback.on_epoch_end()`: the one method of this name that makes collectives."""
         if _REGISTERED.fullmatch(owner) is None or not self.loops:
             return None
-        methods = self.link.project.methods_called(name)
-        makers = (
-            [at for _, *at in methods if self.link.summary(*at).effects] if len(methods) <= _MOST_REGISTERED else []
-        )
+        methods = [(file, at) for _, file, at in self.link.project.methods_called(name)][: _MOST_REGISTERED + 1]
+        makers = [m for m in methods if len(methods) <= _MOST_REGISTERED and self.link.summary(*m).effects]
         return makers[0] if len(makers) == 1 else None
 
     def _metric(self, node: Call) -> Value:
@@ -342,9 +340,10 @@ class Calls(Passing):
             return "" if e.path.endswith(("group.WORLD", "GroupMember.WORLD")) else e.path
         return f"{e.func.path}()" if isinstance(e, Call) and isinstance(e.func, Ref) else "?"
 
-    def ask(self, at: tuple[int, int], name: str) -> None:
-        """A property of an object is asked for, which makes collectives."""
-        for e in self.link.summary(*at).effects:
+    def ask(self, sort: tuple[Any, ...], name: str) -> None:
+        """A property of an object is asked for, which makes collectives, perhaps."""
+        at = self.link.property_of(sort, name)
+        for e in self.link.summary(*at).effects if at is not None else ():
             if e.param < 0 and not e.needs:
                 way = (Place(self.path, self.line_now, 0, name), *e.way)[:MOST_WAY]
                 self.emit(e._replace(way=way, ifs=e.ifs + e.ifs_here))

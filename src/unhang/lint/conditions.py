@@ -25,10 +25,25 @@ from unhang.lint.ir import (
     With,
     nodes_in,
 )
-from unhang.lint.special import name_of, paths_in
-from unhang.lint.values import DATA, DIFFERS, HELD, RANK, Needs, Value, Wanted
+from unhang.lint.special import COLLECTED, COUNT, TEST, name_of, paths_in
+from unhang.lint.values import (
+    DATA,
+    DIFFERS,
+    FILLED,
+    HELD,
+    LOSS,
+    MAYBE,
+    OWN_BATCH,
+    OWN_KEYS,
+    RANK,
+    UNEVEN,
+    Needs,
+    Value,
+    Wanted,
+)
 
 if TYPE_CHECKING:
+    from unhang.lint.branches import Branches
     from unhang.lint.expressions import Expressions
 
 
@@ -113,6 +128,23 @@ def asked_for_itself(test: Expr) -> set[str]:
         case Op(op="not" | "and" | "or", parts=parts):
             return set().union(*map(asked_for_itself, parts))
     return set()
+
+
+def as_condition(v: Value) -> Value:
+    """A value where it decides: whether there is an output at all is the same on all ranks."""
+    if v.sort in (COLLECTED, FILLED, OWN_KEYS):
+        return Value(OWN_BATCH if v.sort == COLLECTED else LOSS)
+    if v.sort == COUNT and v.dep & OWN_BATCH:
+        return v._replace(dep=v.dep | LOSS, sort=TEST)
+    if v.dep & UNEVEN:  # whether this rank has anything at all
+        v = v._replace(dep=v.dep | RANK)
+    return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.sort is not None and v.sort[0] in ("out", "of") else v
+
+
+def is_of_first(frame: Branches, test: Expr, v: Value) -> bool:
+    """Whether a condition asks for what the first rank alone has set, in this function or as a flag of its object."""
+    of_object = any((frame.file, n) in frame.link.of_first for n in asked_for_itself(test))
+    return bool(v.dep & RANK) and not v.group and (of_object or not frame.of_first.isdisjoint(paths_in(test)))
 
 
 def is_never_a_rank(test: Expr) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, special
 from unhang.lint.comparing import comparison
@@ -15,6 +15,7 @@ from unhang.lint.conditions import (
     is_never_a_rank,
 )
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
+from unhang.lint.samplers import is_part_of
 from unhang.lint.special import (
     CERTAIN,
     COLLECTED,
@@ -32,7 +33,6 @@ from unhang.lint.special import (
     is_held,
     is_in_flight,
     is_mask,
-    is_part_of,
     is_share,
     is_step,
     keeps_length,
@@ -110,8 +110,8 @@ class Expressions:
         """A collective is made here."""
         raise NotImplementedError
 
-    def ask(self, at: tuple[int, int], name: str) -> None:
-        """A property of an object is asked for, which makes collectives."""
+    def ask(self, sort: tuple[Any, ...], name: str) -> None:
+        """A property of an object is asked for."""
         raise NotImplementedError
 
     def conditional_part(self, condition: Value, line: int, mark: int) -> None:
@@ -189,8 +189,8 @@ class Expressions:
             if kind == "mod":
                 return self.link.of_module(sort[1], name)
             if kind in ("obj", "super", "class"):
-                if name in self.link.meeting_properties and (at := self.link.property_of(sort, name)) is not None:
-                    self.ask(at, name)
+                if name in self.link.meeting_properties:
+                    self.ask(sort, name)
                 found = self.link.attribute(sort, name)
                 if found is not None:
                     if name in _TENSOR_FACTS:
@@ -318,8 +318,7 @@ class Expressions:
         differs = a.const is UNKNOWN or a.const != b.const
         is_none = any(isinstance(p, Op) and p.op in ("seq", "dict") and not p.parts for p in parts[1:])
         dep = test.dep & DIFFERS if differs else 0
-        if dep & RANK and is_none:
-            dep |= UNEVEN
+        dep |= UNEVEN if dep & RANK and is_none else 0
         if dep & RANK and (a.const is None) != (b.const is None):
             dep |= MAYBE_NONE
         if dep & RANK and any(name_of(p) == "len" for p in parts[1:]):
@@ -367,8 +366,8 @@ class Expressions:
             return Value(v.dep, v.params, ("odd", "strided"))
         if is_share(at):
             return Value(UNEVEN, sort=at.sort)
-        is_test = isinstance(index, Ref) and at.sort == TEST and (at.dep & DATA or (at.params and not at.dep))
-        if (isinstance(index, Op) and index.op in COMPARISONS) or is_mask(index) or is_test:
+        is_test = isinstance(index, Ref) and at.sort == TEST and (at.dep & DATA or at.params)
+        if is_test or (isinstance(index, Op) and index.op in COMPARISONS) or is_mask(index):
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
         return Value(dep, v.params) if dep or v.params else PLAIN

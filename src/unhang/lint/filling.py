@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set, nodes_in
 from unhang.lint.special import name_of
-from unhang.lint.values import DATA, OWN_KEYS, RANK, UNEVEN, Value
+from unhang.lint.values import DATA, LOSS, OWN_BATCH, OWN_KEYS, RANK, UNEVEN, Value
 
 if TYPE_CHECKING:
     from unhang.lint.flow import Frame
@@ -35,6 +35,13 @@ def place_of(e: Expr) -> Op | None:
     return None
 
 
+def is_by_batch(frame: Frame) -> bool:
+    """Whether this line of a loop is left out in rounds in which the rank's own batch is no good."""
+    inside = [c for c, _, depth in frame.conditions if depth >= frame.loops]
+    left = [e.cause for e in frame.ways_out if e.kind == "continue" and e.loops == frame.loops]
+    return any(c.value.dep & (LOSS | OWN_BATCH) and not c.value.dep & RANK for c in (*inside, *left))
+
+
 def fill(frame: Frame, place: Op) -> None:
     """Something is put into `kept[key]`: where the key is a word of the batch, each rank has keys of its own."""
     base, key = place.parts
@@ -42,7 +49,7 @@ def fill(frame: Frame, place: Op) -> None:
         return
     v = frame.value(key) if isinstance(key, Ref | Op) else Value()
     head, _, name = base.path.partition(".")
-    is_told = v.dep & DATA or v.params or (isinstance(key, Const) and frame.is_by_batch())
+    is_told = v.dep & DATA or v.params or (isinstance(key, Const) and is_by_batch(frame))
     if v.dep & RANK or not is_told or v.sort not in (None, ("param", *v.params)):
         return
     if not _is_dictionary(frame, base.path):

@@ -10,13 +10,13 @@ from unhang.lint import known
 from unhang.lint.arguments import found_in_environment, found_in_rest, parameter_value
 from unhang.lint.branches import Exit, Pending
 from unhang.lint.divergence import Cause
-from unhang.lint.filling import fill, place_of
+from unhang.lint.filling import fill, is_by_batch, place_of
 from unhang.lint.gates import is_gate, is_one_rank
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
-from unhang.lint.keeping import keep
+from unhang.lint.keeping import keep, note_first
 from unhang.lint.link import Link
 from unhang.lint.loops import Loops
-from unhang.lint.samplers import found_in_shares
+from unhang.lint.samplers import found_in_shares, is_part_of
 from unhang.lint.single import (
     found_in_call,
     found_in_function,
@@ -35,7 +35,6 @@ from unhang.lint.special import (
     empty_lists,
     ends_process,
     is_collected,
-    is_part_of,
     is_share,
     name_of,
     of_parameters,
@@ -54,7 +53,6 @@ from unhang.lint.values import (
     MAYBE_NONE,
     MOST_EFFECTS,
     NONE_BY_BATCH,
-    OWN_BATCH,
     PLAIN,
     RAISED,
     RANK,
@@ -92,7 +90,7 @@ class Frame(Loops):
         self.later: list[Conditional] = []
         self.has_limit = False
         self.handles: list[tuple[str, Call]] = []
-        self._exits: list[Exit] = []
+        self.ways_out: list[Exit] = []
         self._pending: list[Pending] = []
         self._returned: list[Value] = []
         self._none_returned: list[tuple[bool, int]] = []
@@ -110,7 +108,7 @@ class Frame(Loops):
         self._passes_on: list[int] = []
         self._stops: list[tuple[str, int, list[Cause]]] = []
         self._implied: list[int] = []
-        self._stayed: list[Value] = []
+        self.stayed: list[Value] = []
         self.of_first: set[str] = set()
         self.needs: Needs = frozenset()
         self.uniform: set[str] = set()
@@ -131,8 +129,8 @@ class Frame(Loops):
         else:
             self.block(self.function.body)
         summary.raises = frozenset(self.raises)
-        summary.leaves = [e.cause for e in self._exits if e.kind == "raise" and not e.cause.value.params]
-        self._close(self._exits)
+        summary.leaves = [e.cause for e in self.ways_out if e.kind == "raise" and not e.cause.value.params]
+        self._close(self.ways_out)
         self._close_pending()
         for path, line, causes in self._stops:
             if causes and self.env.get(path, PLAIN).sort != AGREED:
@@ -194,15 +192,9 @@ class Frame(Loops):
                 given = self.last_given[0].dep & (LOSS | MAYBE) if s.value.args else 0
                 is_held = any(_HELD.fullmatch(c.text) for c, *_ in self.conditions)
                 self.env[path[:-7]] = Value(
-                    sort=PICKED if is_held else FILLED if self.is_by_batch() else None, dep=given
+                    sort=PICKED if is_held else FILLED if is_by_batch(self) else None, dep=given
                 )
         return "exit" if ends_process(s.value) else ""
-
-    def is_by_batch(self) -> bool:
-        """Whether this line of a loop is left out in rounds in which the rank's own batch is no good."""
-        inside = [c for c, _, depth in self.conditions if depth >= self.loops]
-        left = [e.cause for e in self._exits if e.kind == "continue" and e.loops == self.loops]
-        return any(c.value.dep & (LOSS | OWN_BATCH) and not c.value.dep & RANK for c in (*inside, *left))
 
     def _set(self, s: Set) -> str:
         self._line = s.line
@@ -255,7 +247,7 @@ class Frame(Loops):
         if self._is_empty and is_collected(last):
             value = Value(sort=COLLECTED)
         value = self._under_conditions(value, "." in target.path)
-        self._note_first(target.path, value)
+        note_first(self, target.path)
         if last in known.STOPS and "." in target.path and value.const is True and self._line:
             self._stops.append(
                 (
@@ -285,19 +277,9 @@ class Frame(Loops):
         ):
             self.link.set_attribute(me.sort[1], me.sort[2], name, value)
 
-    def _note_first(self, path: str, value: Value) -> None:
-        """Remembers what is bound where the first rank alone comes, or where it does not."""
-        causes = [c.value for c, *_ in self.conditions] + (self._stayed if "." in path else [])
-        if not any(v.dep & RANK and v.zero is not None and not v.group for v in causes):
-            self.of_first.discard(path)
-        elif "." not in path:
-            self.of_first.add(path)
-        else:
-            self.link.of_first.add((self.file, path))
-
     def _under_conditions(self, value: Value, is_kept: bool = True) -> Value:
         """What is bound where not every rank comes."""
-        for of in [*(c.value for c, *_ in self.conditions), *(self._stayed if is_kept else ())]:
+        for of in [*(c.value for c, *_ in self.conditions), *(self.stayed if is_kept else ())]:
             is_told = value.sort == AGREED and of.zero is False and not of.dep & ~RANK
             if of.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
                 zero = of.zero if value.const is True else None
@@ -355,14 +337,14 @@ class Frame(Loops):
             differing = [d for d in differing if d[0].value.dep & (LOCAL | RANK) == LOCAL]
         if s.kind == "return" and not self.loops and len(self.conditions) == 1 and differing and by_rank:
             zero = differing[0][0].value.zero
-            self._stayed.append(differing[0][0].value._replace(zero=None if zero is None else not zero))
+            self.stayed.append(differing[0][0].value._replace(zero=None if zero is None else not zero))
         if differing and not self._unsure and not self._no_exits:
             alone = [d for d in differing if d[0].value.dep & RANK and d[0].value.zero]
             cause, mark, depth = (alone or differing[-1:])[0]
             way_out = Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth, self.needs)
             way_out.is_in_while, way_out.loops = self._round >= 0, self.loops
             way_out.is_first = s.kind == "continue" and len(self.effects) == self._round
-            self._exits.append(way_out)
+            self.ways_out.append(way_out)
         return s.kind
 
     def _ends_well(self, raised: Expr) -> bool:
@@ -382,7 +364,7 @@ class Frame(Loops):
     def leave_with(self, causes: Sequence[Cause], node: Call) -> None:
         """A function that is called here may raise: the rank that leaves by it is compared with those that go on."""
         for cause in causes if not (self._unsure or self._no_exits) else ():
-            self._exits.append(Exit("raise", cause, node.line, node.column, [], len(self.conditions), self.needs))
+            self.ways_out.append(Exit("raise", cause, node.line, node.column, [], len(self.conditions), self.needs))
 
     def _with(self, s: With) -> str:
         no_sync = uneven = 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from unhang.lint.filling import note_keys
 from unhang.lint.ir import Expr
 from unhang.lint.special import LENGTH, TEST
-from unhang.lint.values import LOSS, MAYBE, NO_PARAMS, OWN_BATCH, OWN_KEYS, UNEVEN, UNKNOWN, Value, either, mixed
+from unhang.lint.values import LOSS, MAYBE, NO_PARAMS, OWN_BATCH, OWN_KEYS, RANK, UNEVEN, UNKNOWN, Value, either, mixed
 
 if TYPE_CHECKING:
     from unhang.lint.flow import Frame
@@ -24,6 +24,17 @@ def keep(frame: Frame, name: str, value: Value) -> Value:
     old = frame.keeps.get(name)
     frame.keeps[name] = kept if old is None else either(old, kept)._replace(sort=TEST if is_flag else old.sort)
     return value._replace(params=value.params | params, const=UNKNOWN, sort=TEST if is_flag else value.sort)
+
+
+def note_first(frame: Frame, path: str) -> None:
+    """Remembers what is bound where the first rank alone comes, or where it does not."""
+    causes = [c.value for c, *_ in frame.conditions] + (frame.stayed if "." in path else [])
+    if not any(v.dep & RANK and v.zero is not None and not v.group for v in causes):
+        frame.of_first.discard(path)
+    elif "." not in path:
+        frame.of_first.add(path)
+    else:
+        frame.link.of_first.add((frame.file, path))
 
 
 def take_over(frame: Passing, owner: str, keeps: dict[str, Value], given: dict[int, tuple[Expr, Value]]) -> None:

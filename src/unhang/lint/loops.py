@@ -26,7 +26,7 @@ class Loops(Handlers):
     def loop(self, s: Loop) -> str:
         """Follows a loop, and says how it ends."""
         over = self.value(s.over)
-        mark, exits = len(self.effects), list(self._exits)
+        mark, exits = len(self.effects), list(self.ways_out)
         is_for = s.target is not None
         if s.target is not None:
             self.assign(s.target, element(over), is_certain=True)
@@ -55,12 +55,12 @@ class Loops(Handlers):
         self._endless -= endless
         self._uneven_loops -= is_uneven
         made = self.effects[mark:] = self.effects[mark:] if is_for else as_orders(self.effects[mark:])
-        mine = [e for e in self._exits if e not in exits]
+        mine = [e for e in self.ways_out if e not in exits]
         for way_out in mine:
             if way_out.kind in ("break", "return", "raise") and not way_out.is_replaced:
                 way_out.rest += [e for e in made if e not in way_out.rest]
         self._close([e for e in mine if e.kind in ("break", "continue")])
-        self._exits = exits + [e for e in mine if e.kind not in ("break", "continue")]
+        self.ways_out = exits + [e for e in mine if e.kind not in ("break", "continue")]
         if not is_for and over.const is UNKNOWN:
             over = either(over, self.value(s.over))
         is_ragged = over.sort is not None and over.sort[0] == "ragged"

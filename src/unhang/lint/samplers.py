@@ -1,4 +1,4 @@
-"""Samplers that give the ranks unequal shares."""
+"""Samplers that give the ranks unequal shares, and lists that are filled up."""
 
 from __future__ import annotations
 
@@ -21,6 +21,17 @@ _COUNTED = re.compile(
 _WORLD = re.compile(
     r"world(?:_size)?|num_replicas|num_ranks|n_ranks|(?:dp|data_parallel)(?:_world)?_size|num_shards|nranks|num_processes"
 )
+
+
+def is_part_of(e: Expr, whole: Expr) -> bool:
+    """`items[:n]`, of `items`."""
+    return (
+        isinstance(e, Op)
+        and e.op == "[]"
+        and e.parts[0] == whole
+        and isinstance(e.parts[1], Op)
+        and e.parts[1].op == ":"
+    )
 
 
 def found_in_shares(frame: Frame, summary: Summary) -> None:

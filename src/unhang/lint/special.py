@@ -214,17 +214,6 @@ def keeps_length(index: Expr) -> bool:
     return all(isinstance(p, Op) and p.op == ":" for p in parts)
 
 
-def is_part_of(e: Expr, whole: Expr) -> bool:
-    """`items[:n]`, of `items`."""
-    return (
-        isinstance(e, Op)
-        and e.op == "[]"
-        and e.parts[0] == whole
-        and isinstance(e.parts[1], Op)
-        and e.parts[1].op == ":"
-    )
-
-
 def is_held(condition: Expr, of: Expr) -> bool:
     """`p.grad is not None`, for each `p`: what this rank has."""
     match condition, of:
