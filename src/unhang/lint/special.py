@@ -162,7 +162,8 @@ def value_of_name(name: str) -> Value:
         return Value(sort=("many", BATCH)) if _LOADER.fullmatch(name.lower().lstrip("_")) else PLAIN
     if kind in ("zero", "local zero"):
         return Value(RANK, zero=True)
-    return Value(RANK, NO_PARAMS, LOCAL_RANK if kind == "local" else ("rank",), False, "")
+    group = "smaller" if kind == "other" else ""
+    return Value(RANK, NO_PARAMS, LOCAL_RANK if kind == "local" else ("rank",), False, group)
 
 
 def is_none(e: Expr | None) -> bool:
