@@ -52,6 +52,7 @@ from unhang.lint.values import (
     MAYBE,
     MAYBE_NONE,
     MOST_EFFECTS,
+    NO_PARAMS,
     NONE_BY_BATCH,
     PLAIN,
     RAISED,
@@ -93,6 +94,7 @@ class Frame(Loops):
         self.ways_out: list[Exit] = []
         self._pending: list[Pending] = []
         self._returned: list[Value] = []
+        self._told_by = NO_PARAMS
         self._none_returned: list[tuple[bool, int]] = []
         self._ends_unevenly = self._never_ends = False
         self._unsure, self._no_exits = 0, 0
@@ -141,6 +143,10 @@ class Frame(Loops):
         returned = PLAIN
         for n, value in enumerate(self._returned):
             returned = value if n == 0 else either(returned, value)
+        if (
+            self._told_by and returned.const is UNKNOWN and returned.sort in (None, TEST)
+        ):  # true or false, by what is given
+            returned = returned._replace(params=returned.params | self._told_by, sort=TEST)
         if len({is_none for is_none, _ in self._none_returned}) > 1:
             for is_none, by in self._none_returned:
                 none_by = NONE_BY_BATCH if is_none and by & OF_DATA and not by & RANK else 0
@@ -313,6 +319,8 @@ class Frame(Loops):
             if c.value.dep & DIFFERS and depth >= inside
         ]
         if s.kind == "return":
+            if isinstance(value.const, bool):
+                self._told_by = self._told_by.union(*(c.value.params for c, *_ in self.conditions))
             self._none_returned.append((value.const is None, mixed(*(c.value for c, *_ in differing)).dep))
             for cause, *_ in differing:
                 zero = cause.value.zero if value.const is True else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,6 +41,7 @@ from unhang.lint.values import (
     mixed,
 )  # fmt: skip
 
+_IN_PARTS = re.compile(r"^(?!.*(?:even|equal|pad|balance|tensor)).*(?:split|chunk|partition|divide)")
 _PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
 _CARRIED = {"out", "share", "test", "picked", "filled", "rank", "local rank"}
@@ -133,6 +135,8 @@ class Passing(Expressions):
                 self.env[expr.path] = Value(sort=AGREED)
         if not summary.returns.dep and makes_batches(function.name) and any(is_share(v) for _, v in given.values()):
             return Value(UNEVEN, sort=("share", "batches"))
+        if _IN_PARTS.search(function.name) and not summary.returns.dep:
+            return Value(sort=("parts",))
         if "single_device" in function.name:  # what it wraps makes no collectives
             return PLAIN
         return Value(sort=AGREED) if agrees else self._result(summary, given)

@@ -316,12 +316,18 @@ def _getattr(frame: Expressions, node: Call, args: list[Value]) -> Value:
 
 def items_of(frame: Expressions, v: Value) -> int:
     """UNEVEN, if an object of the project gives each rank another number of items."""
-    target = frame.link.project.method(v.sort[1], v.sort[2], "__iter__") if v.sort and v.sort[0] == "obj" else None
+    project = frame.link.project
+    of = (
+        (project.method(v.sort[1], v.sort[2], name) for name in ("__iter__", "__len__"))
+        if v.sort and v.sort[0] == "obj"
+        else ()
+    )
+    target = next((m for m in of if m is not None), None)
     if target is None or not frame.link.summary(*target).returns.dep & UNEVEN:
         return 0
     from unhang.lint.samplers import is_counted  # it asks this module
 
-    return 0 if v.sort is not None and is_counted(frame.link.project, v.sort[1], v.sort[2]) else UNEVEN
+    return 0 if v.sort is not None and is_counted(project, v.sort[1], v.sort[2]) else UNEVEN
 
 
 def _loader(frame: Expressions, node: Call, args: list[Value]) -> Value:

@@ -171,6 +171,8 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         if (name in _COUNTS and base.sort != BATCH) or (base.sort == COUNT and name == "item"):
             return Value(joined.dep & OF_DATA, joined.params, COUNT)
         return Value(joined.dep & OF_DATA, joined.params, TEST)
+    if name in _TESTS and joined.params and not joined.dep and (not full or full.startswith(_NUMBERS)):
+        return Value(0, joined.params, TEST)
     if name in _SPREADS and joined.dep & OWN_BATCH and (not full or full.startswith(_NUMBERS)):
         return Value(joined.dep & OF_DATA | LOSS, NO_PARAMS)
     numeric = full.startswith(_NUMBERS) or (not full and base.dep & OF_DATA)
