@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 
 _TENSOR_FACTS = {"shape", "dtype", "device", "ndim", "requires_grad", "size", "dim", "training", "is_cuda"}
 _OWN_GROUP = re.compile(r"(?:pp|tp|dp|mp|ep|cp|sp|pipe|pipeline|model|data|tensor|slice)(?:_parallel)?_(?:group|ranks)")
+_NO_ITEMS, _NO_WORDS = Op("seq", []), Op("dict", [])
 _OF_TOKENS = {"logits", "hidden_states", "last_hidden_state"}  # of an output: as long as the longest sequence
 
 
@@ -316,9 +317,8 @@ class Expressions:
         self.needs = needs
         both = either(a, b)
         differs = a.const is UNKNOWN or a.const != b.const
-        is_none = any(isinstance(p, Op) and p.op in ("seq", "dict") and not p.parts for p in parts[1:])
         dep = test.dep & DIFFERS if differs else 0
-        dep |= UNEVEN if dep & RANK and is_none else 0
+        dep |= UNEVEN if dep & RANK and any(p in (_NO_ITEMS, _NO_WORDS) for p in parts[1:]) else 0
         if dep & RANK and (a.const is None) != (b.const is None):
             dep |= MAYBE_NONE
         if dep & RANK and any(name_of(p) == "len" for p in parts[1:]):
@@ -366,8 +366,8 @@ class Expressions:
             return Value(v.dep, v.params, ("odd", "strided"))
         if is_share(at):
             return Value(UNEVEN, sort=at.sort)
-        is_test = isinstance(index, Ref) and at.sort == TEST and (at.dep & DATA or at.params)
-        if is_test or (isinstance(index, Op) and index.op in COMPARISONS) or is_mask(index):
+        is_test = at.sort == TEST and bool(at.dep & DATA or at.params) if isinstance(index, Ref) else False
+        if is_test or is_mask(index) or (isinstance(index, Op) and index.op in COMPARISONS):
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
         return Value(dep, v.params) if dep or v.params else PLAIN

@@ -143,9 +143,7 @@ class Frame(Loops):
         returned = PLAIN
         for n, value in enumerate(self._returned):
             returned = value if n == 0 else either(returned, value)
-        if (
-            self._told_by and returned.const is UNKNOWN and returned.sort in (None, TEST)
-        ):  # true or false, by what is given
+        if self._told_by and returned.const is UNKNOWN and returned.sort in (None, TEST):  # by what is given
             returned = returned._replace(params=returned.params | self._told_by, sort=TEST)
         if len({is_none for is_none, _ in self._none_returned}) > 1:
             for is_none, by in self._none_returned:
