@@ -293,8 +293,7 @@ class Expressions:
         zeros = {v.zero for v in joined if v.dep & RANK}
         asked = next((v.sort[1] for v in joined if v.sort is not None and v.sort[0] == "param"), None)
         sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None
-        if all(v.sort == ("none test",) for v in joined):
-            sort = ("none test",)
+        sort = ("none test",) if all(v.sort == ("none test",) for v in joined) else sort
         if sort is None and any(v.dep & (DATA | LOCAL) for v in joined):
             sort = TEST
         return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None, sort=sort)
@@ -350,7 +349,7 @@ class Expressions:
             return PLAIN if at.const != 0 else v
         if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length"):
             return v if keeps_length(index) else v._replace(dep=v.dep & ~LONGEST)
-        if isinstance(index, Op) and index.op == ":":
+        if is_slice and isinstance(index, Op):
             lower, upper, step = (self.value(p) for p in index.parts)
             if lower.dep & RANK and not upper.dep & RANK and is_step(step) and v.sort != ("padded",):
                 return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
