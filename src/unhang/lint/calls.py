@@ -229,6 +229,7 @@ class Calls(Passing):
     ) -> Value:
         """A call of which only the name is known. It may call what it is given."""
         is_given = owner == "self" and not callee.sort and self._in_forward() and _IS_PLAIN.search(name) is None
+        is_given = is_given and (self.file, self.function.owner, name) in self.link.given
         if is_given and self.link.project.is_module(self.file, self.function.owner):
             self._layer(node, name, name)
         by_rank = name.startswith("register_") and any(

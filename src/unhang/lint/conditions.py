@@ -30,7 +30,6 @@ from unhang.lint.values import (
     DATA,
     DIFFERS,
     FILLED,
-    HELD,
     LOSS,
     MAYBE,
     OWN_BATCH,
@@ -112,8 +111,6 @@ def tells(test: Expr, v: Value) -> bool:
     Who has the work of a queue is told by whoever fills it: on all ranks alike, perhaps. All ranks mostly have gradients of the same parameters.
     """
     names = paths_in(test) | {n.name for n in nodes_in(test) if isinstance(n, Attr)}
-    if v.dep & DIFFERS == HELD:
-        return False
     if v.dep & RANK and not v.dep & DATA:
         is_first = v.zero is not None and not v.group  # `self.enabled = rank == 0`, before
         return is_first or any(known.rank_kind(n.rpartition(".")[2]) in _OF_THE_JOB for n in names)

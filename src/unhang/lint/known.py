@@ -333,7 +333,7 @@ def has_parameters(layer: str) -> bool:
 
 MEETS = frozenset({*_OPS, *METHODS, *(full.rpartition(".")[2] for full in OF_LIBRARIES)}) - {"save", "report"}
 # A test that catches what fails, plays ranks with threads, or is one node.
-_NOT_IN_TESTS = {"LNT106", "LNT113", "LNT203", "LNT206", "LNT405", "LNT415", "LNT416"}
+_NOT_IN_TESTS = {"LNT106", "LNT111", "LNT113", "LNT203", "LNT206", "LNT405", "LNT415", "LNT416"}
 _TEST = re.compile(r"(?:.*/)?(?:test_[^/]*|[^/]*_test\.py|conftest\.py)")
 NAMES = frozenset({*_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS})
 _RANKS = ("get_rank", "get_node_local_rank", "get_local_rank", "get_global_rank", "get_coordinate")

@@ -38,6 +38,7 @@ class Link:
         self.threads: list[tuple[str, int, tuple[Any, ...], list[Effect], Found, bool]] = []
         self.handlers: list[Value] = []
         self.flags: set[str] = set()
+        self.given: set[tuple[int, str, str]] = set()  # attributes of objects that are what somebody gave
         self.of_first: set[tuple[int, str]] = set()  # flags of objects that the first rank alone sets
         self.keyed: set[tuple[int, str, str]] = set()  # attributes of objects that have other keys on each rank
         self.global_flags: set[tuple[int, str]] = set()
@@ -278,10 +279,8 @@ class Link:
     def meeting_properties(self) -> set[str]:
         """Names of properties that make collectives themselves."""
         functions = (f for of in self.project.files for f in of.functions if f.decorators and f.owner)
-        return {
-            f.name for f in functions
-            if any(d.endswith("property") for d in f.decorators) and not known.MEETS.isdisjoint(f.words)
-        }  # fmt: skip
+        asked = (f for f in functions if any(d.endswith("property") for d in f.decorators))
+        return {f.name for f in asked if not known.MEETS.isdisjoint(f.words)}
 
     def property_of(self, sort: tuple[Any, ...], name: str) -> tuple[int, int] | None:
         """The function of such a property of an object."""
@@ -306,6 +305,8 @@ class Link:
         """A method sets an attribute of `self`."""
         values = self._attributes.setdefault((file, cls), {})
         sort = value.sort
+        if sort is not None and sort[0] == "param":
+            self.given.add((file, cls, name))
         if sort is not None and sort[0] in ("param", "of", "sized"):
             value = value._replace(sort=None)
         value = value._replace(params=NO_PARAMS, dep=value.dep & (-1 if value.dep & RAISED else ~FAILED))

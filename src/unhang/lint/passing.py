@@ -11,7 +11,7 @@ from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.keeping import take_over
 from unhang.lint.settling import settle
-from unhang.lint.special import LENGTH, PICKED, given_of, is_share, makes_batches, value_of_name
+from unhang.lint.special import BATCH, LENGTH, PICKED, given_of, is_share, makes_batches, value_of_name
 from unhang.lint.tensors import AGREEING, agrees_by_name
 from unhang.lint.values import (
     AGREED,
@@ -42,6 +42,7 @@ from unhang.lint.values import (
 )  # fmt: skip
 
 _IN_PARTS = re.compile(r"^(?!.*(?:even|equal|pad|balance|tensor)).*(?:split|chunk|partition|divide)")
+_LOADED = ("many", BATCH)
 _PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
 _CARRIED = {"out", "share", "test", "picked", "filled", "rank", "local rank"}
@@ -112,7 +113,8 @@ class Passing(Expressions):
             if effect.group.startswith("self.") and owner not in ("", "self"):
                 effect = effect._replace(group=owner + effect.group[4:])
             self._take_over(effect, given, place, summary, function.defaults, len(function.parameters))
-        for conditional in general.conditional if not self.is_special else ():
+        more = [c for c in summary.conditional if c.found.code == "LNT110" and c not in general.conditional]
+        for conditional in (*general.conditional, *more) if not self.is_special else ():
             settle(self, conditional, given, place)
         for i, wrapped in summary.wraps.items():
             expr = given[i][0] if i in given else None
@@ -155,7 +157,9 @@ class Passing(Expressions):
             v = given[i][1] if i in given else PLAIN
             default = defaults[i - count + len(defaults)] if i not in given and i >= count - len(defaults) else None
             const = v.const if i in given else default.value if isinstance(default, Const) else UNKNOWN
-            is_plain = value_of_name(name) is PLAIN and name[0] != "*"
+            is_plain = name[0] != "*" and (
+                value_of_name(name) is PLAIN or (is_share(v) and value_of_name(name).sort == _LOADED)
+            )
             if (
                 is_plain
                 and not by_rank

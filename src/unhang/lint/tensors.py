@@ -161,7 +161,7 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         longest = base.dep & LONGEST if name in _KEEPS_SHAPE or name in ("log_softmax", "softmax") else 0
         return Value(joined.dep & OF_DATA | longest, joined.params, outs[0] if keeps_graph else TEST)
     counts = args[0] if args and not full else args[1] if len(args) > 1 else Value()
-    if name in _CUTS and counts.dep & DATA and counts.sort in (None, COUNT, TEST) and not counts.params:
+    if name in _CUTS and counts.dep & DATA and counts.sort in (None, COUNT, TEST):
         return Value(OWN_BATCH | LOSS, NO_PARAMS, ("share", "range"))
     if name == "tensor_split" and any(a.sort == MULTIPLE for a in args):
         return Value(joined.dep, joined.params, PADDED)

@@ -133,3 +133,49 @@ def trains(net, urls, optimizer):
             continue  # LNT203
         model(image).mean().backward()
         optimizer.step()
+
+
+def is_bad(loss):
+    if torch.isnan(loss).any():
+        return True
+    return False
+
+
+def is_bad_anywhere(loss):
+    bad = torch.isnan(loss).any().float()
+    dist.all_reduce(bad)
+    return bad.item() > 0
+
+
+def skips_the_bad(net, loader):
+    model = DistributedDataParallel(net)
+    for batch in loader:
+        loss = model(batch).mean()
+        if is_bad_anywhere(loss):
+            continue
+        if is_bad(loss):
+            continue  # LNT107
+        loss.backward()
+
+
+def without_spread(net, batch):
+    model = DistributedDataParallel(net)
+    if batch["rewards"].std() < 1e-8:
+        return None  # LNT108
+    if len(batch["boxes"]) == 0:
+        return None  # LNT108
+    return model(batch).backward()
+
+
+def by_tokens(net, batch):
+    model = DistributedDataParallel(net)
+    for part in batch["ids"].chunk(batch["mask"].sum().item() // 4096 + 1):
+        model(part).mean().backward()  # LNT107
+
+
+def by_most_tokens(net, batch):
+    model = DistributedDataParallel(net)
+    count = torch.tensor(batch["mask"].sum().item() // 4096 + 1)
+    dist.all_reduce(count, op=dist.ReduceOp.MAX)
+    for part in batch["ids"].chunk(int(count.item())):
+        model(part).mean().backward()

@@ -103,3 +103,51 @@ def all_the_same(items, model, rank, world_size):
     per = len(items) // world_size
     for item in items[rank * per : (rank + 1) * per]:
         dist.all_reduce(model(item))
+
+
+def one_epoch(model, loader, optimizer):
+    for batch in loader:
+        model(batch).mean().backward()  # LNT110
+        optimizer.step()
+
+
+def some_steps(model, loader, optimizer, steps):
+    batches = iter(loader)
+    for _ in range(steps):
+        model(next(batches)).mean().backward()
+        optimizer.step()
+
+
+def many_epochs(net, data, optimizer):
+    model = DistributedDataParallel(net)
+    loader = DataLoader(data[dist.get_rank() :: dist.get_world_size()])
+    one_epoch(model, loader, optimizer)
+    some_steps(model, loader, optimizer, 10)
+
+
+class Files(torch.utils.data.Dataset):
+    def __init__(self, names):
+        self.names = names[dist.get_rank() :: dist.get_world_size()]
+
+    def __len__(self):
+        return len(self.names)
+
+
+def of_files(net, names):
+    model = DistributedDataParallel(net)
+    for batch in DataLoader(Files(names)):
+        model(batch)  # LNT110
+
+
+def in_parts(items, n):
+    size = len(items) // n
+    return [items[i * size : (i + 1) * size] for i in range(n - 1)] + [items[(n - 1) * size :]]
+
+
+def split_in_parts(items, n):
+    return in_parts(items, n)
+
+
+def own_part(items, model, rank, world_size):
+    for item in split_in_parts(items, world_size)[rank]:
+        dist.all_reduce(model(item))  # LNT110
