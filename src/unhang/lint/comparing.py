@@ -40,12 +40,17 @@ if TYPE_CHECKING:
     from unhang.lint.expressions import Expressions
 
 
+def is_fixed(frame: Expressions, e: Expr) -> bool:
+    """Whether it is a parameter for which a caller has given this constant."""
+    return isinstance(e, Ref) and e.path in frame.fixed
+
+
 def comparison(frame: Expressions, op: str, parts: list[Expr]) -> Value:
     """What a comparison is worth: a condition on the rank, on the batch, or nothing that differs."""
     a, b = frame.value(parts[0]), frame.value(parts[1])
     if is_defined(parts[0], a) and name_of(parts[0]) not in frame.env and isinstance(b.const, str):
         return Value(const=op == "!=", sort=CERTAIN)  # a function is no text
-    if a.const is not UNKNOWN and b.const is not UNKNOWN and not frame.is_fixed(parts[0]):
+    if a.const is not UNKNOWN and b.const is not UNKNOWN and not is_fixed(frame, parts[0]):
         return PLAIN
     if is_agreed([a, b]):
         return Value(sort=AGREED)
@@ -65,7 +70,7 @@ def comparison(frame: Expressions, op: str, parts: list[Expr]) -> Value:
             return Value(OWN_BATCH, sort=TEST)
         if tested.dep & FAILED:
             return Value(FAILED)
-        if tested.const is None and frame.is_fixed(parts[0]):
+        if tested.const is None and is_fixed(frame, parts[0]):
             return Value(const=op == "is")
         if isinstance(parts[0], Ref) and parts[0].path.endswith(".grad"):
             frame.link.asks_grads.add(frame.file)

@@ -298,10 +298,6 @@ class Expressions:
             sort = TEST
         return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None, sort=sort)
 
-    def is_fixed(self, e: Expr) -> bool:
-        """Whether it is a parameter for which a caller has given this constant."""
-        return isinstance(e, Ref) and e.path in self.fixed
-
     def _either(self, parts: list[Expr]) -> Value:
         test = self.value(parts[0])
         if test.const is not UNKNOWN:
@@ -315,6 +311,8 @@ class Expressions:
         b = self.value(parts[2])
         self.needs = needs
         both = either(a, b)
+        if (a.dep ^ b.dep) & UNEVEN and test.sort is not None and test.sort[0] == "param":  # of the caller's choice
+            both = Value(both.dep & ~UNEVEN, both.params)
         differs = a.const is UNKNOWN or a.const != b.const
         dep = test.dep & DIFFERS if differs else 0
         dep |= UNEVEN if dep & RANK and any(p in (_NO_ITEMS, _NO_WORDS) for p in parts[1:]) else 0
