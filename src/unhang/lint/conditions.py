@@ -108,12 +108,14 @@ def asks_for_others(test: Expr) -> bool:
 def tells(test: Expr, v: Value) -> bool:
     """Whether a condition names itself what makes it differ.
 
-    Who has the work of a queue is told by whoever fills it: on all ranks alike, perhaps. All ranks mostly have gradients of the same parameters.
+    Who has the work of a queue is told by whoever fills it: on all ranks alike, perhaps.
     """
-    names = paths_in(test) | {n.name for n in nodes_in(test) if isinstance(n, Attr)}
+    if not v.dep & DIFFERS or (v.dep & RANK and not v.dep & DATA and v.zero is not None and not v.group):
+        return True  # `self.enabled = rank == 0`, before
+    names = paths_in(test)
     if v.dep & RANK and not v.dep & DATA:
-        is_first = v.zero is not None and not v.group  # `self.enabled = rank == 0`, before
-        return is_first or any(known.rank_kind(n.rpartition(".")[2]) in _OF_THE_JOB for n in names)
+        names |= {n.name for n in nodes_in(test) if isinstance(n, Attr)}
+        return any(known.rank_kind(n.rpartition(".")[2]) in _OF_THE_JOB for n in names)
     return not any(known.QUEUE.search(part) for n in names for part in n.lower().split("."))
 
 

@@ -72,14 +72,17 @@ def note_keys(frame: Passing, owner: str, name: str) -> None:
 
 def _is_dictionary(frame: Frame, path: str) -> bool:
     """Whether a name of this function, or an attribute of its object, begins as an empty dictionary."""
-    functions = [frame.function]
-    if path.startswith("self."):
-        functions = [f for f in frame.link.project.files[frame.file].functions if f.owner == frame.function.owner]
-    target = Ref(path)
-    return any(
-        target == t and is_empty_dictionary(v)
-        for f in functions for n in nodes_in(f.body) if isinstance(n, Set) for t, v in pairs_of(n)
-    )  # fmt: skip
+    of_object = path.startswith("self.")
+    key = (frame.file, -1, frame.function.owner) if of_object else (frame.file, frame.at, "")
+    known = frame.link.dictionaries.get(key)
+    if known is None:
+        functions = [frame.function]
+        if of_object:
+            functions = [f for f in frame.link.project.files[frame.file].functions if f.owner == frame.function.owner]
+        bound = (pair for f in functions for n in nodes_in(f.body) if isinstance(n, Set) for pair in pairs_of(n))
+        known = {t.path for t, v in bound if isinstance(t, Ref) and is_empty_dictionary(v)}
+        frame.link.dictionaries[key] = known
+    return path in known
 
 
 def pairs_of(s: Set) -> Iterator[tuple[Expr, Expr]]:

@@ -207,7 +207,7 @@ class Frame(Loops):
         value = self.value(s.value)
         if isinstance(s.value, Ref) and value is PLAIN and known.is_method(s.value.path):
             value = Value(sort=("lib", s.value.path))  # another name for a method of a library
-        if name_of(s.value) == "len" and any(c.value.dep & RANK for c, *_ in self.conditions):
+        if self.conditions and name_of(s.value) == "len" and any(c.value.dep & RANK for c, *_ in self.conditions):
             value = value._replace(sort=REST)
         if s.adds and is_part_of(s.value, s.targets[0]):
             value = Value(sort=PADDED)
@@ -250,16 +250,13 @@ class Frame(Loops):
         last = target.path.rpartition(".")[2]
         if self._is_empty and is_collected(last):
             value = Value(sort=COLLECTED)
-        value = self._under_conditions(value, "." in target.path)
-        note_first(self, target.path)
+        if self.conditions or self.stayed or self._implied:
+            value = self._under_conditions(value, "." in target.path)
+            note_first(self, target.path)
+        self.of_first.discard("" if self.conditions else target.path)
         if last in known.STOPS and "." in target.path and value.const is True and self._line:
-            self._stops.append(
-                (
-                    target.path,
-                    self._line,
-                    [c for c, *_ in self.conditions if c.value.dep & RANK or c.value.dep & DIFFERS == LOCAL],
-                )
-            )
+            causes = [c for c, *_ in self.conditions if c.value.dep & RANK or c.value.dep & DIFFERS == LOCAL]
+            self._stops.append((target.path, self._line, causes))
         if not is_certain and not value.dep and value.const is UNKNOWN:
             by_name = value_of_name(last)
             if by_name.dep or (by_name.sort is not None and value is PLAIN):

@@ -40,6 +40,7 @@ class Link:
         self.flags: set[str] = set()
         self.given: set[tuple[int, str, str]] = set()  # attributes of objects that are what somebody gave
         self.of_first: set[tuple[int, str]] = set()  # flags of objects that the first rank alone sets
+        self.dictionaries: dict[tuple[int, int, str], set[str]] = {}  # names that begin as empty dictionaries
         self.keyed: set[tuple[int, str, str]] = set()  # attributes of objects that have other keys on each rank
         self.global_flags: set[tuple[int, str]] = set()
         self.wrapped: dict[tuple[int, str], Value] = {}
