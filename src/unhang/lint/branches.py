@@ -159,14 +159,8 @@ class Branches(Calls):
         uniform = frozenset(self.uniform)
         if condition.const is not UNKNOWN:
             return self.block(s.body if condition.const else s.orelse)
-        cause = Cause(
-            condition,
-            s.line,
-            s.text,
-            self.path,
-            uniform,
-            is_told=tells(s.test, condition) or is_of_first(self, s.test, condition),
-        )
+        is_told = tells(s.test, condition) or is_of_first(self, s.test, condition)
+        cause = Cause(condition, s.line, s.text, self.path, uniform, is_told=is_told)
         opposite = cause._replace(value=condition._replace(zero=None if condition.zero is None else not condition.zero))
         is_asked_before = any(c.uniform and c.uniform & paths_in(s.test) for c, *_ in self.conditions)
         is_single = asks_for_others(s.test) or is_never_a_rank(s.test)

@@ -253,7 +253,8 @@ class Frame(Loops):
         if self.conditions or self.stayed or self._implied:
             value = self._under_conditions(value, "." in target.path)
             note_first(self, target.path)
-        self.of_first.discard("" if self.conditions else target.path)
+        elif self.of_first:
+            self.of_first.discard(target.path)
         if last in known.STOPS and "." in target.path and value.const is True and self._line:
             causes = [c for c, *_ in self.conditions if c.value.dep & RANK or c.value.dep & DIFFERS == LOCAL]
             self._stops.append((target.path, self._line, causes))
