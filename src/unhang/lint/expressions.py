@@ -294,7 +294,7 @@ class Expressions:
         asked = next((v.sort[1] for v in joined if v.sort is not None and v.sort[0] == "param"), None)
         sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None
         sort = ("none test",) if all(v.sort == ("none test",) for v in joined) else sort
-        if sort is None and any(v.dep & (DATA | LOCAL) for v in joined):
+        if sort is None and (any(v.dep & (DATA | LOCAL) for v in joined) or all(v.sort == TEST for v in joined)):
             sort = TEST
         return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None, sort=sort)
 
