@@ -251,6 +251,8 @@ class Calls(Passing):
             return Value(OWN_BATCH, NO_PARAMS, ("ragged", "generate"))
         if full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper() and full not in LISTS:
             return Value(sort=("layer", full)) if known.has_parameters(full) else PLAIN
+        if full == "next" and len(args) == 1 and is_share(args[0]):
+            self.raises.add(("StopIteration", RANK, NO_PARAMS))
         fact = fact_of(full, base, name, args, self._in_forward())
         if fact is not None:
             return fact

@@ -15,8 +15,9 @@ from unhang.lint.single import (
     is_feature_test,
 )
 from unhang.lint.special import ends_process
-from unhang.lint.values import FAILED, LOSS, PLAIN, RAISED, Effect, Raised, Value
+from unhang.lint.values import FAILED, LOSS, PLAIN, RAISED, RANK, Effect, Raised, Value
 
+_ENDS_UNEVENLY: Raised = ("StopIteration", RANK, frozenset())
 _ALL = {"Exception", "BaseException"}
 
 
@@ -64,6 +65,9 @@ class Handlers(Branches):
             if dep
         ):
             dep = FAILED | RAISED
+        last = handler.body[-1] if handler.body else None
+        if _ENDS_UNEVENLY in raised and "StopIteration" in handler.names and isinstance(last, Leave):
+            dep = RANK  # a share has one item less
         if dep:
             self.conditions.append((Cause(Value(dep), handler.line, text, self.path), at, self.loops))
         is_leaving = bool(handler.body) and is_end(handler.body[-1])

@@ -151,3 +151,27 @@ def split_in_parts(items, n):
 def own_part(items, model, rank, world_size):
     for item in split_in_parts(items, world_size)[rank]:
         dist.all_reduce(model(item))  # LNT110
+
+
+def until_it_ends(net, data):
+    model = DistributedDataParallel(net)
+    items = iter(DataLoader(data[dist.get_rank() :: dist.get_world_size()]))
+    while True:
+        try:
+            batch = next(items)
+        except StopIteration:
+            break  # LNT102
+        model(batch).mean().backward()
+
+
+def over_and_over(net, data, steps):
+    model = DistributedDataParallel(net)
+    loader = DataLoader(data[dist.get_rank() :: dist.get_world_size()])
+    items = iter(loader)
+    for _ in range(steps):
+        try:
+            batch = next(items)
+        except StopIteration:
+            items = iter(loader)
+            batch = next(items)
+        model(batch).mean().backward()
