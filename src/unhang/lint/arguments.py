@@ -19,6 +19,7 @@ _STARTS_RANKS = {"spawn", "Popen", "start_processes", "Process", "run", "launch"
 _SHARDS = re.compile(r"shard|fsdp|ddp|parallel")
 _HERE = re.compile(r"localhost|127\.0\.0\.1")
 _WHOLE_RANKS = ("global_rank", "world_rank", "dist_rank")
+_CALLBACK = "transformers.TrainerCallback"
 _SOURCE_AT = {
     "broadcast": 1, "broadcast_object_list": 1, "reduce": 1, "gather": 2, "gather_object": 2, "scatter": 2, "scatter_object_list": 2,
 }  # fmt: skip
@@ -178,6 +179,8 @@ def parameter_value(link: Link, file: int, function: Function, i: int, name: str
     wrapper = known.WRAPPERS.get(link.project.resolved(file, function.annotated.get(name, "")))
     if wrapper is not None:
         return Value(sort=("wrap", wrapper))
+    if name == "model" and function.owner and _CALLBACK in link.project.base_names(file, function.owner):
+        return Value(sort=("wrap", "hf model"))
     by_name = value_of_name("rank" if i == 0 and function.is_spawned else name)
     if by_name.zero and link.project.is_flag(function.name, name, i - function.is_method):
         return Value(0, frozenset((i,)), ("param", i))

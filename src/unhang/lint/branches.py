@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from unhang.lint.calls import Calls
 from unhang.lint.conditions import (
+    as_condition,
     asks_for_others,
     asks_for_parts,
     contradicts,
@@ -14,6 +15,7 @@ from unhang.lint.conditions import (
     is_for_one_process,
     is_kept,
     is_never_a_rank,
+    is_of_first,
     is_once,
     is_refusal,
     tells,
@@ -25,15 +27,12 @@ from unhang.lint.link import Link
 from unhang.lint.single import (
     close_handler,
 )
-from unhang.lint.special import COLLECTED, as_test, paths_in
+from unhang.lint.special import as_test, paths_in
 from unhang.lint.values import (
-    DATA,
     DIFFERS,
     DOUBT,
     LOCAL,
-    MAYBE,
     MAYBE_NONE,
-    OWN_BATCH,
     PLAIN,
     RANK,
     RAW,
@@ -54,7 +53,7 @@ class Exit:
     """A way out that not every rank takes. `made`: what its branch did before; `rest`: what the others do after it.
 
     `depth`: how many conditions stand around the one that parts the ranks. `needs`: what names are where it is taken.
-    `is_in_while`: the loop around it goes on as long as there is something to do.
+    `is_in_while`: the loop around it goes on as long as there is something to do. `loops`: how many are around it.
     `is_replaced`: somebody whom nobody knows does instead what the others do after it. `is_first`: nothing was made before it in this round of a `while` loop.
     """
 
@@ -69,6 +68,7 @@ class Exit:
     is_replaced: bool = False
     is_first: bool = False
     is_in_while: bool = False
+    loops: int = 0
 
 
 @dataclass(eq=False)
@@ -98,12 +98,13 @@ class Branches(Calls):
     function: Function
     conditions: list[tuple[Cause, int, int]]
     needs: Needs
-    _exits: list[Exit]
+    ways_out: list[Exit]
     _filled: set[str]
     _pending: list[Pending]
     _unsure: int
     _no_exits: int
     is_special: bool
+    of_first: set[str]
     _given: dict[str, Value]
 
     def block(self, body: Iterable[Stmt]) -> str:
@@ -129,7 +130,7 @@ class Branches(Calls):
         doubt = DOUBT if self.guesses else effect.doubt
         effect = effect._replace(ifs_here=len(self.conditions) - self._no_exits, doubt=doubt)
         self.effects.append(effect)
-        for way_out in self._exits:
+        for way_out in self.ways_out:
             if not way_out.is_replaced:
                 way_out.rest.append(effect)
 
@@ -158,30 +159,31 @@ class Branches(Calls):
         uniform = frozenset(self.uniform)
         if condition.const is not UNKNOWN:
             return self.block(s.body if condition.const else s.orelse)
-        cause = Cause(condition, s.line, s.text, self.path, uniform, is_told=tells(s.test, condition))
+        is_told = tells(s.test, condition) or is_of_first(self, s.test, condition)
+        cause = Cause(condition, s.line, s.text, self.path, uniform, is_told=is_told)
         opposite = cause._replace(value=condition._replace(zero=None if condition.zero is None else not condition.zero))
         is_asked_before = any(c.uniform and c.uniform & paths_in(s.test) for c, *_ in self.conditions)
         is_single = asks_for_others(s.test) or is_never_a_rank(s.test)
         self._unsure += is_asked_before
         self._no_exits += is_single
-        before, exits, mark, needs = self.env, self._exits, len(self.effects), self.needs
+        before, exits, mark, needs = self.env, self.ways_out, len(self.effects), self.needs
         rests = [len(e.rest) for e in exits]
         ways: list[Way] = []
         fills: list[set[str]] = []
         says = implied(self, s.test)
         for body, why, needed, other in zip((s.body, s.orelse), (cause, opposite), says, says[::-1], strict=True):
-            self.env, self._exits, self.needs = dict(before), list(exits), needs | needed
+            self.env, self.ways_out, self.needs = dict(before), list(exits), needs | needed
             if body is s.orelse and (bare := asked_for_wrapper(s.test)):
                 self.env[bare] = Value(sort=RAW)
             why = why._replace(needed=other)
             end, filled = self._way(body, why)
             fills.append(filled)
-            ways.append(Way(end, self.env, self._cut(mark), [e for e in self._exits if e not in exits], why, needed))
+            ways.append(Way(end, self.env, self._cut(mark), [e for e in self.ways_out if e not in exits], why, needed))
         if condition.dep & RANK and not condition.group:
             self._mark_filled(fills[0] ^ fills[1])
         self._unsure -= is_asked_before
         self._no_exits -= is_single
-        self._exits, self.needs = exits + self._meet(*ways), needs
+        self.ways_out, self.needs = exits + self._meet(*ways), needs
         here, there = ways
         self._doubt(s.test, condition, ways)
         if here.end or there.end:
@@ -344,7 +346,7 @@ class Branches(Calls):
                     doubt=DOUBT * is_served,
                 )  # fmt: skip
                 self._report(found, missed[0], True)
-            elif extra and not way_out.rest and (way_out.kind == "return" or not way_out.cause.value.dep & RANK):
+            elif extra and (way_out.kind == "return" or (not way_out.rest and not way_out.cause.value.dep & RANK)):
                 self._report(finding_of(way_out.cause, extra[0], self.path), extra[0], True)
 
 
@@ -358,15 +360,6 @@ def waits_for_orders(way_out: Exit, missed: list[Effect]) -> bool:
 def worst_first(effects: list[Effect]) -> list[Effect]:
     """What is certain before what a parameter decides; leaving the group at the end is no collective of its own here."""
     return sorted((e for e in effects if e.op != "destroy"), key=lambda e: e.param >= 0)
-
-
-def as_condition(v: Value) -> Value:
-    """A value where it decides: whether there is an output at all is the same on all ranks."""
-    if v.sort == COLLECTED:
-        return Value(OWN_BATCH)
-    if v.dep & UNEVEN:  # whether this rank has anything at all
-        v = v._replace(dep=v.dep | RANK)
-    return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.sort is not None and v.sort[0] in ("out", "of") else v
 
 
 def joined_env(a: dict[str, Value], b: dict[str, Value]) -> dict[str, Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from unhang.lint import known
@@ -47,6 +48,11 @@ _PURE = {
     *("copy.deepcopy", "torch.tensor", "torch.as_tensor", "tqdm.tqdm", "tqdm.auto.tqdm", "itertools.islice"),
 }  # fmt: skip
 _SAME_OBJECT = {"to", "cuda", "cpu", "train", "eval", "half", "float", "bfloat16", "double", "requires_grad_", "compile", "apply"}  # fmt: skip
+_IS_PLAIN = re.compile(
+    r"act|drop|pool|loss|crit|softmax|sigmoid|func|fn$|transform|process|sampl|sched|metric|log|hook|callback|token|generat|^_|^get_"
+)
+_REGISTERED = re.compile(r"_?(?:cb|callback|hook|plugin|observer|listener|extension)")
+_MOST_REGISTERED = 12
 _PROCESSES = {"Process", "spawn", "start_processes"}
 _PATHS = {"pathlib.Path", "os.path.join", "os.path.abspath", "str", "os.fspath", "os.path.dirname", "os.path.basename"}
 _OF_A_PATH = {"joinpath", "with_suffix", "format", "strftime", "isoformat", "resolve", "replace"}
@@ -61,6 +67,8 @@ class Calls(Passing):
     """The part of a frame that makes calls."""
 
     function: Function
+    line_now: int  # of the statement that is followed
+    last_given: list[Value]  # what the call was given that was followed last
 
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""
@@ -86,7 +94,9 @@ class Calls(Passing):
         args = [self.value(a) for a in node.args]
         full = self.link.full_of(callee)
         self.found_in_call(name, full, node, args)
-        return self._called(node, callee, full, owner, base, name, args)
+        given = self._called(node, callee, full, owner, base, name, args)
+        self.last_given = args
+        return given
 
     def _called(
         self, node: Call, callee: Value, full: str, owner: str, base: Value, name: str, args: list[Value]
@@ -157,7 +167,9 @@ class Calls(Passing):
 
     def _guessed(self, node: Call, target: tuple[int, int], args: list[Value], name: str) -> Value:
         """A call of a method whose class was told by names alone: a doubt, unless nobody else would give that name, or it is one of a collective."""
-        is_doubtful = name not in known.NAMES and self.link.project.by_name(name) is None
+        owner = node.func.path.rpartition(".")[0] if isinstance(node.func, Ref) else ""
+        is_told = name in known.NAMES or _REGISTERED.fullmatch(owner) is not None
+        is_doubtful = not is_told and self.link.project.by_name(name) is None
         self.guesses += is_doubtful
         result = self._function(node, ("bound", *target), args, name)
         self.guesses -= is_doubtful
@@ -168,7 +180,15 @@ class Calls(Passing):
         if not owner or (sort is not None and sort[0] != "param"):
             return None
         by_receiver = self.link.project.by_receiver(owner, name) if sort is None else None
-        return by_receiver or self.link.project.by_name(name)
+        return by_receiver or self.link.project.by_name(name) or self._of_registered(owner, name)
+
+    def _of_registered(self, owner: str, name: str) -> tuple[int, int] | None:
+        """`for callback in self.callbacks: callback.on_epoch_end()`: the one method of this name that makes collectives."""
+        if _REGISTERED.fullmatch(owner) is None or not self.loops:
+            return None
+        methods = [(file, at) for _, file, at in self.link.project.methods_called(name)][: _MOST_REGISTERED + 1]
+        makers = [m for m in methods if len(methods) <= _MOST_REGISTERED and self.link.summary(*m).effects]
+        return makers[0] if len(makers) == 1 else None
 
     def _metric(self, node: Call) -> Value:
         is_alone = node.given("sync_on_compute") == Const(False) or not self.link.is_parallel
@@ -208,6 +228,10 @@ class Calls(Passing):
         self, node: Call, callee: Value, full: str, owner: str, base: Value, name: str, args: list[Value]
     ) -> Value:
         """A call of which only the name is known. It may call what it is given."""
+        is_given = owner == "self" and not callee.sort and self._in_forward() and _IS_PLAIN.search(name) is None
+        is_given = is_given and (self.file, self.function.owner, name) in self.link.given
+        if is_given and self.link.project.is_module(self.file, self.function.owner):
+            self._layer(node, name, name)
         by_rank = name.startswith("register_") and any(
             c.value.dep & RANK for c, *_ in self.conditions
         )  # a hook of some ranks
@@ -227,6 +251,8 @@ class Calls(Passing):
             return Value(OWN_BATCH, NO_PARAMS, ("ragged", "generate"))
         if full.startswith("torch.nn.") and full.rpartition(".")[2][:1].isupper() and full not in LISTS:
             return Value(sort=("layer", full)) if known.has_parameters(full) else PLAIN
+        if full == "next" and len(args) == 1 and is_share(args[0]):
+            self.raises.add(("StopIteration", RANK, NO_PARAMS))
         fact = fact_of(full, base, name, args, self._in_forward())
         if fact is not None:
             return fact
@@ -316,6 +342,14 @@ class Calls(Passing):
         if isinstance(e, Ref):
             return "" if e.path.endswith(("group.WORLD", "GroupMember.WORLD")) else e.path
         return f"{e.func.path}()" if isinstance(e, Call) and isinstance(e.func, Ref) else "?"
+
+    def ask(self, sort: tuple[Any, ...], name: str) -> None:
+        """A property of an object is asked for, which makes collectives, perhaps."""
+        at = self.link.property_of(sort, name)
+        for e in self.link.summary(*at).effects if at is not None else ():
+            if e.param < 0 and not e.needs:
+                way = (Place(self.path, self.line_now, 0, name), *e.way)[:MOST_WAY]
+                self.emit(e._replace(way=way, ifs=e.ifs + e.ifs_here))
 
     def place(self, node: Call, name: str) -> Place:
         """Where a call stands."""

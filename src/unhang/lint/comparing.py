@@ -9,6 +9,7 @@ from unhang.lint.ir import Expr, Ref
 from unhang.lint.special import (
     BATCH,
     CERTAIN,
+    COUNT,
     LENGTH,
     OF_DATA,
     RANKS,
@@ -23,7 +24,9 @@ from unhang.lint.values import (
     FAILED,
     HELD,
     LOCAL,
+    LOSS,
     MAYBE_NONE,
+    NONE_BY_BATCH,
     OWN_BATCH,
     PLAIN,
     RANK,
@@ -37,12 +40,17 @@ if TYPE_CHECKING:
     from unhang.lint.expressions import Expressions
 
 
+def is_fixed(frame: Expressions, e: Expr) -> bool:
+    """Whether it is a parameter for which a caller has given this constant."""
+    return isinstance(e, Ref) and e.path in frame.fixed
+
+
 def comparison(frame: Expressions, op: str, parts: list[Expr]) -> Value:
     """What a comparison is worth: a condition on the rank, on the batch, or nothing that differs."""
     a, b = frame.value(parts[0]), frame.value(parts[1])
     if is_defined(parts[0], a) and name_of(parts[0]) not in frame.env and isinstance(b.const, str):
         return Value(const=op == "!=", sort=CERTAIN)  # a function is no text
-    if a.const is not UNKNOWN and b.const is not UNKNOWN and not frame.is_fixed(parts[0]):
+    if a.const is not UNKNOWN and b.const is not UNKNOWN and not is_fixed(frame, parts[0]):
         return PLAIN
     if is_agreed([a, b]):
         return Value(sort=AGREED)
@@ -52,13 +60,17 @@ def comparison(frame: Expressions, op: str, parts: list[Expr]) -> Value:
         return Value(params=b.params)  # a process asks for its own number in a table of its own
     if LENGTH in (a.sort, b.sort) and not is_empty_test(op, b.const if a.sort == LENGTH else a.const):
         return Value(0, b.params if a.sort == LENGTH else a.params)
+    if COUNT in (a.sort, b.sort) and is_empty_test(op, b.const if a.sort == COUNT else a.const):
+        return Value(a.dep | b.dep | LOSS, a.params | b.params, TEST)
     if op in ("is", "is not") and None in (a.const, b.const):
         tested = a if b.const is None else b
+        if tested.dep & NONE_BY_BATCH:
+            return Value(LOSS, sort=TEST)
         if tested.sort == BATCH:
             return Value(OWN_BATCH, sort=TEST)
         if tested.dep & FAILED:
             return Value(FAILED)
-        if tested.const is None and frame.is_fixed(parts[0]):
+        if tested.const is None and is_fixed(frame, parts[0]):
             return Value(const=op == "is")
         if isinstance(parts[0], Ref) and parts[0].path.endswith(".grad"):
             frame.link.asks_grads.add((frame.file, frame.at))
@@ -79,4 +91,5 @@ def comparison(frame: Expressions, op: str, parts: list[Expr]) -> Value:
         is_zero = number.const in (0, "0") or (isinstance(number.const, tuple) and 0 in number.const)
         if is_zero and not joined.dep & OF_DATA:
             joined = joined._replace(zero=op in ("==", "in", "<=", "is"))
-    return joined._replace(sort=TEST) if is_of_data(joined) or joined.dep == LOCAL else joined
+    is_open = joined.params and not joined.dep  # what the caller gives decides
+    return joined._replace(sort=TEST) if is_open or is_of_data(joined) or joined.dep == LOCAL else joined

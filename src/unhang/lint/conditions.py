@@ -7,11 +7,41 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known
-from unhang.lint.ir import Call, Const, Do, Expr, Function, If, Leave, Loop, Op, Ref, Stmt, Try, With, nodes_in
-from unhang.lint.special import name_of, paths_in
-from unhang.lint.values import DATA, DIFFERS, HELD, RANK, Needs, Value, Wanted
+from unhang.lint.ir import (
+    Attr,
+    Call,
+    Const,
+    Do,
+    Expr,
+    Function,
+    If,
+    Leave,
+    Loop,
+    Op,
+    Ref,
+    Stmt,
+    Try,
+    With,
+    nodes_in,
+)
+from unhang.lint.special import COLLECTED, COUNT, TEST, name_of, paths_in
+from unhang.lint.values import (
+    DATA,
+    DIFFERS,
+    FILLED,
+    LOSS,
+    MAYBE,
+    OWN_BATCH,
+    OWN_KEYS,
+    RANK,
+    UNEVEN,
+    Needs,
+    Value,
+    Wanted,
+)
 
 if TYPE_CHECKING:
+    from unhang.lint.branches import Branches
     from unhang.lint.expressions import Expressions
 
 
@@ -77,14 +107,43 @@ def asks_for_others(test: Expr) -> bool:
 def tells(test: Expr, v: Value) -> bool:
     """Whether a condition names itself what makes it differ.
 
-    Who has the work of a queue is told by whoever fills it: on all ranks alike, perhaps. All ranks mostly have gradients of the same parameters.
+    Who has the work of a queue is told by whoever fills it: on all ranks alike, perhaps.
     """
-    if v.dep & DIFFERS == HELD:
-        return False
+    if not v.dep & DIFFERS or (v.dep & RANK and not v.dep & DATA and v.zero is not None and not v.group):
+        return True  # `self.enabled = rank == 0`, before
+    names = paths_in(test)
     names = paths_in(test)
     if v.dep & RANK and not v.dep & DATA:
+        names |= {n.name for n in nodes_in(test) if isinstance(n, Attr)}
         return any(known.rank_kind(n.rpartition(".")[2]) in _OF_THE_JOB for n in names)
     return not any(known.QUEUE.search(part) for n in names for part in n.lower().split("."))
+
+
+def asked_for_itself(test: Expr) -> set[str]:
+    """Names of which a condition asks whether they are true, or there: not what is compared with something."""
+    match test:
+        case Ref(path=path) | Op(op="is" | "is not", parts=[Ref(path=path), Const(value=None)]):
+            return {path}
+        case Op(op="not" | "and" | "or", parts=parts):
+            return set().union(*map(asked_for_itself, parts))
+    return set()
+
+
+def as_condition(v: Value) -> Value:
+    """A value where it decides: whether there is an output at all is the same on all ranks."""
+    if v.sort in (COLLECTED, FILLED, OWN_KEYS):
+        return Value(OWN_BATCH if v.sort == COLLECTED else LOSS)
+    if v.sort == COUNT and v.dep & OWN_BATCH:
+        return v._replace(dep=v.dep | LOSS, sort=TEST)
+    if v.dep & UNEVEN:  # whether this rank has anything at all
+        v = v._replace(dep=v.dep | RANK)
+    return v._replace(dep=v.dep & ~(DATA | MAYBE)) if v.sort is not None and v.sort[0] in ("out", "of") else v
+
+
+def is_of_first(frame: Branches, test: Expr, v: Value) -> bool:
+    """Whether a condition asks for what the first rank alone has set, in this function or as a flag of its object."""
+    of_object = any((frame.file, n) in frame.link.of_first for n in asked_for_itself(test))
+    return bool(v.dep & RANK) and not v.group and (of_object or not frame.of_first.isdisjoint(paths_in(test)))
 
 
 def is_never_a_rank(test: Expr) -> bool:

@@ -29,6 +29,7 @@ from unhang.lint.values import (
 _SAME_BATCH = re.compile(
     r"tensor|model|(?:^|[_.:])(?:tp|mp|pp|cp|sp|ep)(?=[_.(]|$|group)|pipe|seq|context|ring|ulysses|head|embed|expert"
 )
+_GOES_ON = re.compile(r"except(?: Exception)?|\w+ is None|not \w+")
 GROUPS = ("new_group", "device_mesh")
 BEFORE_IT = "the condition before it"  # of a part of an expression, which has no text of its own
 
@@ -105,7 +106,7 @@ def finding_of(
     first, last = effect.way[0], effect.way[-1]
     line, column = (exit_at[1], exit_at[2]) if exit_at else (first.line, first.column)
     words = {
-        "condition": cause.text, "call": f"{first.text}()" if not first.text.endswith(")") else first.text,
+        "condition": cause.text, "caught": cause.text, "call": f"{first.text}()" if not first.text.endswith(")") else first.text,
         "collective": last.text, "line": str(first.line), "op": effect.op, "hidden": effect.hidden, "kind": kind,
         "at": str(cause.line), "other": other.way[-1].text if other else "", "other_line": str(other.way[0].line) if other else "",
     }  # fmt: skip
@@ -145,6 +146,8 @@ def _code(cause: Cause, effect: Effect, has_other: bool, kind: str, is_loop: boo
     if dep & DATA and cause.value.zero is None:  # a loss that also depends on the rank is a loss
         dep &= ~RANK
     if not dep & RANK and dep & FAILED:
+        if kind == "continue" and effect.op not in GROUPS and _GOES_ON.fullmatch(cause.text):
+            return "LNT203"
         return "LNT209" if dep & RAISED else "LNT210"
     if not dep & RANK and dep & LOCAL:
         return "LNT106"

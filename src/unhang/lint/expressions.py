@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known, special
 from unhang.lint.comparing import comparison
-from unhang.lint.conditions import (
-    asks_for_others,
-    implied,
-    is_choice,
-    is_defined,
-    is_never_a_rank,
-)
+from unhang.lint.conditions import asks_for_others, implied, is_choice, is_defined, is_never_a_rank
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
+from unhang.lint.samplers import is_part_of
 from unhang.lint.special import (
     CERTAIN,
     COLLECTED,
     COMPARISONS,
+    COUNT,
     LENGTH,
+    PADDED,
     PICKED,
+    REST,
     TEST,
     as_test,
     element,
@@ -41,12 +39,16 @@ from unhang.lint.values import (
     AGREED,
     DATA,
     DIFFERS,
+    FILLED,
     HELD,
     LOCAL,
     LONGEST,
+    LOSS,
     MAYBE_NONE,
     NO_PARAMS,
+    NONE_BY_BATCH,
     OWN_BATCH,
+    OWN_KEYS,
     PLAIN,
     RANK,
     RAW,
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
 
 _TENSOR_FACTS = {"shape", "dtype", "device", "ndim", "requires_grad", "size", "dim", "training", "is_cuda"}
 _OWN_GROUP = re.compile(r"(?:pp|tp|dp|mp|ep|cp|sp|pipe|pipeline|model|data|tensor|slice)(?:_parallel)?_(?:group|ranks)")
+_NO_ITEMS, _NO_WORDS = Op("seq", []), Op("dict", [])
 _OF_TOKENS = {"logits", "hidden_states", "last_hidden_state"}  # of an output: as long as the longest sequence
 
 
@@ -100,6 +103,10 @@ class Expressions:
 
     def emit(self, effect: Effect) -> None:
         """A collective is made here."""
+        raise NotImplementedError
+
+    def ask(self, sort: tuple[Any, ...], name: str) -> None:
+        """A property of an object is asked for."""
         raise NotImplementedError
 
     def conditional_part(self, condition: Value, line: int, mark: int) -> None:
@@ -139,6 +146,8 @@ class Expressions:
             return found
         head, dot, rest = path.partition(".")
         value = env.get(head) or self._from_outside(head) or self.link.top(self.file, head)
+        if path.endswith(("args.should_save", "args.should_log")):  # of the arguments of transformers
+            return Value(RANK, zero=True)
         if not dot or path.lower().endswith("lora.rank"):  # of a matrix
             return value if not dot else PLAIN
         prefix = head
@@ -175,6 +184,8 @@ class Expressions:
             if kind == "mod":
                 return self.link.of_module(sort[1], name)
             if kind in ("obj", "super", "class"):
+                if name in self.link.meeting_properties:
+                    self.ask(sort, name)
                 found = self.link.attribute(sort, name)
                 if found is not None:
                     if name in _TENSOR_FACTS:
@@ -187,7 +198,8 @@ class Expressions:
                 return self.link.wrapper_of(self.file, name) or Value(v.dep & DATA, v.params)
         if name in _TENSOR_FACTS:
             if name == "shape" and (v.dep & DATA or v.params) and (sort is None or sort[0] not in ("out", "of")):
-                return Value(v.dep & DATA, v.params, LENGTH if sort is None or sort[0] != "ragged" else None)
+                part = LOSS if sort is None and v.dep & OWN_BATCH else 0
+                return Value(v.dep & DATA | part, v.params, LENGTH if sort is None or sort[0] != "ragged" else None)
             return Value(0, v.params) if v.params else PLAIN
         if name == "T":
             return Value(v.dep, v.params, ("odd", "transposed"))
@@ -208,12 +220,15 @@ class Expressions:
             return self._bool(op, parts)
         if op == "not":
             v = self.value(parts[0])
-            v = as_test(parts[0], v) if v.dep == LOCAL else v
+            v = as_test(parts[0], v) if v.dep == LOCAL or v.dep & NONE_BY_BATCH else v
             const = UNKNOWN if v.const is UNKNOWN else not v.const
             if is_defined(parts[0], v) and name_of(parts[0]) not in self.env:
                 return Value(const=False, sort=CERTAIN)
-            if v.sort in (COLLECTED, PICKED):
-                return Value(OWN_BATCH if v.sort == COLLECTED else HELD, sort=TEST)
+            if v.sort in (COLLECTED, PICKED, FILLED, OWN_KEYS):
+                by = {COLLECTED: OWN_BATCH, PICKED: HELD, FILLED: LOSS, OWN_KEYS: LOSS}
+                return Value(by[v.sort], sort=TEST)
+            if v.sort == COUNT and v.dep & OWN_BATCH:
+                return v._replace(dep=v.dep | LOSS, sort=TEST)
             return v._replace(sort=None, zero=None if v.zero is None else not v.zero, const=const)
         if op == "[]":
             return self._item(parts[0], parts[1])
@@ -239,6 +254,8 @@ class Expressions:
         joined = mixed(*values)
         if is_agreed(values):
             return Value(sort=AGREED)
+        if op == "+" and isinstance(parts[0], Ref) and is_part_of(parts[1], parts[0]):  # filled up with its first items
+            return joined._replace(sort=PADDED)
         if op in ("+", "-") and any(v.sort == ("set",) for v in values):
             return joined._replace(sort=("set",))
         outs = [v.sort for v in values if v.sort is not None and v.sort[0] in ("out", "of")]
@@ -274,15 +291,10 @@ class Expressions:
         zeros = {v.zero for v in joined if v.dep & RANK}
         asked = next((v.sort[1] for v in joined if v.sort is not None and v.sort[0] == "param"), None)
         sort: tuple[object, ...] | None = ("with", asked) if op == "and" and asked is not None else None
-        if all(v.sort == ("none test",) for v in joined):
-            sort = ("none test",)
-        if sort is None and any(v.dep & (DATA | LOCAL) for v in joined):
+        sort = ("none test",) if all(v.sort == ("none test",) for v in joined) else sort
+        if sort is None and (any(v.dep & (DATA | LOCAL) for v in joined) or all(v.sort == TEST for v in joined)):
             sort = TEST
         return mixed(*joined)._replace(zero=zeros.pop() if len(zeros) == 1 else None, sort=sort)
-
-    def is_fixed(self, e: Expr) -> bool:
-        """Whether it is a parameter for which a caller has given this constant."""
-        return isinstance(e, Ref) and e.path in self.fixed
 
     def _either(self, parts: list[Expr]) -> Value:
         test = self.value(parts[0])
@@ -297,10 +309,15 @@ class Expressions:
         b = self.value(parts[2])
         self.needs = needs
         both = either(a, b)
+        if (a.dep ^ b.dep) & UNEVEN and test.sort is not None and test.sort[0] == "param":  # of the caller's choice
+            both = Value(both.dep & ~UNEVEN, both.params)
         differs = a.const is UNKNOWN or a.const != b.const
         dep = test.dep & DIFFERS if differs else 0
+        dep |= UNEVEN if dep & RANK and any(p in (_NO_ITEMS, _NO_WORDS) for p in parts[1:]) else 0
         if dep & RANK and (a.const is None) != (b.const is None):
             dep |= MAYBE_NONE
+        if dep & RANK and any(name_of(p) == "len" for p in parts[1:]):
+            return Value(RANK, sort=REST)
         is_flag = (a.const is True and b.const is False) or (dep & MAYBE_NONE and b.const is None)
         params = both.params | (test.params if differs else NO_PARAMS)
         return both._replace(dep=both.dep | dep, params=params, zero=test.zero if is_flag else both.zero)
@@ -312,32 +329,40 @@ class Expressions:
         at = self.value(index)
         if isinstance(base, Ref) and _OWN_GROUP.fullmatch(base.path.rpartition(".")[2]) and "." in base.path:
             return Value(RANK)  # a rank of the group that this one is in
+        if v.sort == OWN_KEYS:
+            return PLAIN
         if v.sort == ("parts",):
             return Value(UNEVEN, sort=("share", "part")) if at.dep & RANK else PLAIN
-        if v.sort is not None and v.sort[0] == "many":
+        is_slice = isinstance(index, Op) and index.op == ":"
+        if v.sort is not None and v.sort[0] == "many" and not is_slice:
             return v._replace(sort=v.sort[1])
         if v.sort is not None and v.sort[0] == "tuple":
             if isinstance(at.const, int) and -len(v.sort[1]) <= at.const < len(v.sort[1]):
                 return v.sort[1][at.const]  # type: ignore[no-any-return]
             sorts = {x.sort for x in v.sort[1]}
             return v._replace(sort=sorts.pop() if len(sorts) == 1 else None)
-        if v.sort == LENGTH and at.const is not UNKNOWN and at.const != 0:  # columns: as many everywhere
-            return PLAIN
+        if v.sort == LENGTH and at.const is not UNKNOWN:  # columns: as many everywhere
+            return PLAIN if at.const != 0 else v
         if v.sort is not None and v.sort[0] in ("out", "of", "agreed", "length"):
             return v if keeps_length(index) else v._replace(dep=v.dep & ~LONGEST)
-        if isinstance(index, Op) and index.op == ":":
+        if is_slice and isinstance(index, Op):
             lower, upper, step = (self.value(p) for p in index.parts)
             if lower.dep & RANK and not upper.dep & RANK and is_step(step) and v.sort != ("padded",):
                 return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
+            if lower.dep & RANK and upper.sort == REST and v.sort != PADDED:
+                return Value(UNEVEN, sort=("share", "rest"))
             if lower.dep & RANK and upper.dep & RANK:
                 return Value(v.dep, v.params, ("share", "block"))
             if (part := special.sort_of_slice(upper, step)) is not None:
                 return Value(v.dep, v.params, part)
+            if v.sort is not None and v.sort[0] == "many":
+                return v
         if isinstance(index, Op) and index.op == "seq" and special.is_column(index):
             return Value(v.dep, v.params, ("odd", "strided"))
         if is_share(at):
             return Value(UNEVEN, sort=at.sort)
-        if (isinstance(index, Op) and index.op in COMPARISONS) or is_mask(index):
+        is_test = at.sort == TEST and bool(at.dep & DATA or at.params) if isinstance(index, Ref) else False
+        if is_test or is_mask(index) or (isinstance(index, Op) and index.op in COMPARISONS):
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
         return Value(dep, v.params) if dep or v.params else PLAIN
@@ -354,13 +379,15 @@ class Expressions:
             if over.sort == ("share", "range") and over.dep & DATA:  # as many as its batch says
                 dep, sort = dep | UNEVEN, over.sort
             for condition in loop.parts[2:]:
-                dep |= UNEVEN if self.value(condition).dep & RANK else 0
+                asked = self.value(condition).dep
+                dep |= UNEVEN if asked & RANK else 0
+                sort = FILLED if asked & DATA and sort is None else sort
                 if is_held(condition, loop.parts[0]):
                     sort = PICKED
         made = self.value(parts[0])
         self.env.clear()
         self.env.update(before)
-        if sort is not None and (sort[0] in ("picked", "share") or not made.sort):
+        if sort is not None and (sort[0] in ("picked", "share", "filled") or not made.sort):
             return Value(made.dep | dep, made.params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
         return Value(made.dep | dep, made.params, ("many", made.sort) if made.sort else None)
 

@@ -10,11 +10,13 @@ from unhang.lint import known
 from unhang.lint.arguments import found_in_environment, found_in_rest, parameter_value
 from unhang.lint.branches import Exit, Pending
 from unhang.lint.divergence import Cause
+from unhang.lint.filling import fill, is_by_batch, place_of
 from unhang.lint.gates import is_gate, is_one_rank
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
-from unhang.lint.keeping import keep
+from unhang.lint.keeping import keep, note_first
 from unhang.lint.link import Link
 from unhang.lint.loops import Loops
+from unhang.lint.samplers import found_in_shares, is_part_of
 from unhang.lint.single import (
     found_in_call,
     found_in_function,
@@ -22,9 +24,12 @@ from unhang.lint.single import (
 )
 from unhang.lint.special import (
     COLLECTED,
+    ENDLESS,
     ENDS,
+    OF_DATA,
     PADDED,
     PICKED,
+    REST,
     TEST,
     called_name,
     empty_lists,
@@ -41,9 +46,14 @@ from unhang.lint.values import (
     DATA,
     DIFFERS,
     FAILED,
+    FILLED,
     LOCAL,
+    LOSS,
+    MAYBE,
     MAYBE_NONE,
     MOST_EFFECTS,
+    NO_PARAMS,
+    NONE_BY_BATCH,
     PLAIN,
     RAISED,
     RANK,
@@ -81,13 +91,15 @@ class Frame(Loops):
         self.later: list[Conditional] = []
         self.has_limit = False
         self.handles: list[tuple[str, Call]] = []
-        self._exits: list[Exit] = []
+        self.ways_out: list[Exit] = []
         self._pending: list[Pending] = []
         self._returned: list[Value] = []
-        self._none_returned: list[tuple[bool, bool]] = []
-        self._ends_unevenly = False
+        self._told_by = NO_PARAMS
+        self._none_returned: list[tuple[bool, int]] = []
+        self._ends_unevenly = self._never_ends = False
         self._unsure, self._no_exits = 0, 0
         self._endless, self._uneven_loops, self._round = 0, 0, -1
+        self.line_now = 0
         self._line, self._is_empty = 0, False
         self._empty: set[str] = set()
         self.is_leaving = self.guesses = self.forwards = 0
@@ -98,6 +110,8 @@ class Frame(Loops):
         self._passes_on: list[int] = []
         self._stops: list[tuple[str, int, list[Cause]]] = []
         self._implied: list[int] = []
+        self.stayed: list[Value] = []
+        self.of_first: set[str] = set()
         self.needs: Needs = frozenset()
         self.uniform: set[str] = set()
         for i, name in enumerate(self.function.parameters):
@@ -117,8 +131,8 @@ class Frame(Loops):
         else:
             self.block(self.function.body)
         summary.raises = frozenset(self.raises)
-        summary.leaves = [e.cause for e in self._exits if e.kind == "raise" and not e.cause.value.params]
-        self._close(self._exits)
+        summary.leaves = [e.cause for e in self.ways_out if e.kind == "raise" and not e.cause.value.params]
+        self._close(self.ways_out)
         self._close_pending()
         for path, line, causes in self._stops:
             if causes and self.env.get(path, PLAIN).sort != AGREED:
@@ -129,15 +143,18 @@ class Frame(Loops):
         returned = PLAIN
         for n, value in enumerate(self._returned):
             returned = value if n == 0 else either(returned, value)
-        if len({is_none for is_none, _ in self._none_returned}) > 1 and any(
-            by_rank for _, by_rank in self._none_returned
-        ):
-            returned = returned._replace(dep=returned.dep | MAYBE_NONE)
+        if self._told_by and returned.const is UNKNOWN and returned.sort in (None, TEST):  # by what is given
+            returned = returned._replace(params=returned.params | self._told_by, sort=TEST)
+        if len({is_none for is_none, _ in self._none_returned}) > 1:
+            for is_none, by in self._none_returned:
+                none_by = NONE_BY_BATCH if is_none and by & OF_DATA and not by & RANK else 0
+                returned = returned._replace(dep=returned.dep | none_by | (MAYBE_NONE if by & RANK else 0))
         if self.function.is_generator:
-            passed = ("passes", self._passes_on[0]) if self._passes_on else None
+            passed = ("passes", self._passes_on[0]) if self._passes_on else ENDLESS if self._never_ends else None
             returned = Value(UNEVEN, sort=("share", "generator")) if self._ends_unevenly else Value(sort=passed)
         summary.returns = returned
         found_in_function(self, summary)
+        found_in_shares(self, summary)
         found_in_rest(self)
 
     def _branch(self, cause: Cause, body: Sequence[Stmt]) -> None:
@@ -158,6 +175,7 @@ class Frame(Loops):
         """Follows statements; how they end: return, break, continue, raise, exit, or empty where they go on."""
         needs = self.needs
         for s in body:
+            self.line_now = s.line
             end = _STATEMENTS[type(s)](self, s)
             if end:
                 self.needs = needs
@@ -167,14 +185,19 @@ class Frame(Loops):
 
     def _do(self, s: Do) -> str:
         self.value(s.value)
+        if (place := place_of(s.value)) is not None:
+            fill(self, place)
         match s.value:
             case Call(func=Ref(path=path)) if (
                 path.endswith((".append", ".extend")) and self.ref(path[:-7]).dep & UNEVEN
             ):
                 self.env[path[:-7]] = Value(sort=PADDED)
             case Call(func=Ref(path=path)) if path.endswith(".append") and path[:-7] in self._empty and self.loops:
+                given = self.last_given[0].dep & (LOSS | MAYBE) if s.value.args else 0
                 is_held = any(_HELD.fullmatch(c.text) for c, *_ in self.conditions)
-                self.env[path[:-7]] = Value(sort=PICKED if is_held else None)
+                self.env[path[:-7]] = Value(
+                    sort=PICKED if is_held else FILLED if is_by_batch(self) else None, dep=given
+                )
         return "exit" if ends_process(s.value) else ""
 
     def _set(self, s: Set) -> str:
@@ -184,7 +207,11 @@ class Frame(Loops):
         value = self.value(s.value)
         if isinstance(s.value, Ref) and value is PLAIN and known.is_method(s.value.path):
             value = Value(sort=("lib", s.value.path))  # another name for a method of a library
-        if s.adds:
+        if self.conditions and name_of(s.value) == "len" and any(c.value.dep & RANK for c, *_ in self.conditions):
+            value = value._replace(sort=REST)
+        if s.adds and is_part_of(s.value, s.targets[0]):
+            value = Value(sort=PADDED)
+        elif s.adds:
             old = self.value(s.targets[0])
             is_filled = old.dep & UNEVEN and not is_share(value)  # what a rank has too few of is added
             value = Value(sort=PADDED) if is_filled else either(old, value)
@@ -193,6 +220,8 @@ class Frame(Loops):
             self.handles.append((kept, s.value))
         for target in s.targets:
             self.assign(target, value, is_certain=not isinstance(s.value, Call | Ref))
+            if isinstance(s.value, Op) and s.value.op == "if" and value.dep & RANK and isinstance(target, Ref):
+                self.of_first.add(target.path)  # `role = "writer" if rank == 0 else "reader"`
         self._is_empty = False
         return ""
 
@@ -210,6 +239,7 @@ class Frame(Loops):
             if base.endswith("environ") and isinstance(target.parts[1], Const):
                 found_in_environment(self, target.parts[1].value, value, self._line)
             self._filled.add(base)
+            fill(self, target)
             is_part = isinstance(target.parts[1], Const) and isinstance(target.parts[1].value, str)  # no word of others
             dep = (0 if is_part else value.dep & DATA) | (UNEVEN if self._uneven_loops else 0)
             if dep and base in self.env:
@@ -220,15 +250,14 @@ class Frame(Loops):
         last = target.path.rpartition(".")[2]
         if self._is_empty and is_collected(last):
             value = Value(sort=COLLECTED)
-        value = self._under_conditions(value)
+        if self.conditions or self.stayed or self._implied:
+            value = self._under_conditions(value, "." in target.path)
+            note_first(self, target.path)
+        elif self.of_first:
+            self.of_first.discard(target.path)
         if last in known.STOPS and "." in target.path and value.const is True and self._line:
-            self._stops.append(
-                (
-                    target.path,
-                    self._line,
-                    [c for c, *_ in self.conditions if c.value.dep & RANK or c.value.dep & DIFFERS == LOCAL],
-                )
-            )
+            causes = [c for c, *_ in self.conditions if c.value.dep & RANK or c.value.dep & DIFFERS == LOCAL]
+            self._stops.append((target.path, self._line, causes))
         if not is_certain and not value.dep and value.const is UNKNOWN:
             by_name = value_of_name(last)
             if by_name.dep or (by_name.sort is not None and value is PLAIN):
@@ -250,16 +279,14 @@ class Frame(Loops):
         ):
             self.link.set_attribute(me.sort[1], me.sort[2], name, value)
 
-    def _under_conditions(self, value: Value) -> Value:
+    def _under_conditions(self, value: Value, is_kept: bool = True) -> Value:
         """What is bound where not every rank comes."""
-        for cause, *_ in self.conditions:
-            is_told = value.sort == AGREED and cause.value.zero is False and not cause.value.dep & ~RANK
-            if cause.value.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
-                zero = cause.value.zero if value.const is True else None
+        for of in [*(c.value for c, *_ in self.conditions), *(self.stayed if is_kept else ())]:
+            is_told = value.sort == AGREED and of.zero is False and not of.dep & ~RANK
+            if of.dep & DIFFERS and not is_told:  # what all but the first rank take over from it
+                zero = of.zero if value.const is True else None
                 sort = TEST if value.sort is None and value.const is not UNKNOWN else value.sort
-                value = value._replace(
-                    dep=value.dep | cause.value.dep & DIFFERS, sort=sort, group=cause.value.group, zero=zero
-                )
+                value = value._replace(dep=value.dep | of.dep & DIFFERS, sort=sort, group=of.group, zero=zero)
         for dep in self._implied:
             value = value._replace(dep=value.dep | dep)
         return value
@@ -273,6 +300,7 @@ class Frame(Loops):
         if s.kind == "yield" and not self._endless:
             self._passes_on += self._over_parameters[-1:]
         if s.kind == "yield":
+            self._never_ends |= self._endless > 0
             return ""
         if s.kind == "raise" and not (s.value is not None and self._ends_well(s.value)):
             why = mixed(*(c.value for c, *_ in self.conditions))
@@ -287,14 +315,21 @@ class Frame(Loops):
             if c.value.dep & DIFFERS and depth >= inside
         ]
         if s.kind == "return":
-            self._none_returned.append((value.const is None, any(c.value.dep & RANK for c, *_ in differing)))
+            if isinstance(value.const, bool):
+                self._told_by = self._told_by.union(*(c.value.params for c, *_ in self.conditions))
+            self._none_returned.append((value.const is None, mixed(*(c.value for c, *_ in differing)).dep))
             for cause, *_ in differing:
                 zero = cause.value.zero if value.const is True else None
                 if value.const is False:
                     zero = not (cause.value.zero or False)
                 dep = cause.value.dep & DIFFERS
-                dep &= -1 if dep & RAISED else ~FAILED  # what is not to be had is so on all ranks, perhaps
-                sort = TEST if value.sort is None and value.const is not UNKNOWN else value.sort
+                dep &= (
+                    -1 if dep & RAISED or value.const is None else ~FAILED
+                )  # what is not to be had is so on all ranks, perhaps
+                is_gone = (
+                    value.const is None and dep & OF_DATA and not dep & RANK
+                )  # else it is what the other ways give
+                sort = TEST if value.sort is None and value.const is not UNKNOWN and not is_gone else value.sort
                 value = value._replace(dep=value.dep | dep, sort=sort, zero=zero, const=UNKNOWN)
             is_empty = isinstance(s.value, Op) and s.value.op in ("dict", "seq") and not s.value.parts
             if is_empty and any(c.value.dep & RANK for c, *_ in differing):
@@ -304,13 +339,16 @@ class Frame(Loops):
                 self._ends_unevenly = True
         if s.kind == "raise":  # it ends well: the launcher leaves the others alone
             differing = [d for d in differing if d[0].value.dep & (LOCAL | RANK) == LOCAL]
+        if s.kind == "return" and not self.loops and len(self.conditions) == 1 and differing and by_rank:
+            zero = differing[0][0].value.zero
+            self.stayed.append(differing[0][0].value._replace(zero=None if zero is None else not zero))
         if differing and not self._unsure and not self._no_exits:
             alone = [d for d in differing if d[0].value.dep & RANK and d[0].value.zero]
             cause, mark, depth = (alone or differing[-1:])[0]
             way_out = Exit(s.kind, cause, s.line, s.column, self.effects[mark:], depth, self.needs)
-            way_out.is_in_while = self._round >= 0
+            way_out.is_in_while, way_out.loops = self._round >= 0, self.loops
             way_out.is_first = s.kind == "continue" and len(self.effects) == self._round
-            self._exits.append(way_out)
+            self.ways_out.append(way_out)
         return s.kind
 
     def _ends_well(self, raised: Expr) -> bool:
@@ -330,7 +368,7 @@ class Frame(Loops):
     def leave_with(self, causes: Sequence[Cause], node: Call) -> None:
         """A function that is called here may raise: the rank that leaves by it is compared with those that go on."""
         for cause in causes if not (self._unsure or self._no_exits) else ():
-            self._exits.append(Exit("raise", cause, node.line, node.column, [], len(self.conditions), self.needs))
+            self.ways_out.append(Exit("raise", cause, node.line, node.column, [], len(self.conditions), self.needs))
 
     def _with(self, s: With) -> str:
         no_sync = uneven = 0
@@ -342,6 +380,8 @@ class Frame(Loops):
             is_split = name == "split_between_processes" and isinstance(item, Call)
             if is_split and target is not None and item.given("apply_padding", 1) != Const(True):  # type: ignore[union-attr]
                 self.assign(target, Value(UNEVEN, sort=("share", "split")), is_certain=True)
+            if name == "state_dict_type" and isinstance(item, Call) and item.args and isinstance(item.args[0], Ref):
+                self.wrap_in_place(item.args[0].path, Value(sort=("wrap", "fsdp")))  # who asks so has a sharded one
             no_sync += name in ("no_sync", "accumulate", "no_backward_sync")
             uneven += name in ("Join", "join")
         self.no_sync += no_sync

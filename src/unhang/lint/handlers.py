@@ -15,8 +15,9 @@ from unhang.lint.single import (
     is_feature_test,
 )
 from unhang.lint.special import ends_process
-from unhang.lint.values import FAILED, LOSS, PLAIN, RAISED, Effect, Raised, Value
+from unhang.lint.values import FAILED, LOSS, PLAIN, RAISED, RANK, Effect, Raised, Value
 
+_ENDS_UNEVENLY: Raised = ("StopIteration", RANK, frozenset())
 _ALL = {"Exception", "BaseException"}
 
 
@@ -40,10 +41,14 @@ class Handlers(Branches):
         self, s: Try, handler: Handler, made: list[Effect], is_fallback: bool, raised: set[Raised], runs: bool
     ) -> str:
         """What a rank does that comes to a handler, while the others do not."""
-        at, exits, text = len(self.effects), list(self._exits), f"except {', '.join(handler.names)}".rstrip()
+        at, exits, text = len(self.effects), list(self.ways_out), f"except {', '.join(handler.names)}".rstrip()
         is_known, is_broad = is_feature_test(handler), is_broad_handler(handler)
         dep = 0
-        if not is_known and not is_broad and (runs or any(e.hidden for e in made)):  # a batch that one rank cannot use
+        if (
+            not is_known
+            and not is_broad
+            and (runs or any(e.hidden and e.op in ("forward", "backward", "step") for e in made))
+        ):  # a batch that one rank cannot use
             dep = LOSS
         elif (
             is_broad
@@ -60,6 +65,9 @@ class Handlers(Branches):
             if dep
         ):
             dep = FAILED | RAISED
+        last = handler.body[-1] if handler.body else None
+        if _ENDS_UNEVENLY in raised and "StopIteration" in handler.names and isinstance(last, Leave):
+            dep = RANK  # a share has one item less
         if dep:
             self.conditions.append((Cause(Value(dep), handler.line, text, self.path), at, self.loops))
         is_leaving = bool(handler.body) and is_end(handler.body[-1])
@@ -68,7 +76,7 @@ class Handlers(Branches):
         self.is_leaving -= is_leaving
         if dep:
             self.conditions.pop()
-        mine = [e for e in self._exits if e not in exits and (e.rest or dep)]
+        mine = [e for e in self.ways_out if e not in exits and (e.rest or dep)]
         own = self._cut(at)
         is_again = bool(own) and {e.key for e in made} <= {e.key for e in own}
         if found_in_handler(self, handler, end, made, own, is_fallback or is_again):
@@ -77,13 +85,13 @@ class Handlers(Branches):
             if way_out.cause.value.dep & FAILED and way_out.depth == len(self.conditions):
                 way_out.rest[:0] = after_failure(s.body, made)
                 way_out.is_replaced = hands_over(self, handler.body)
-        self._exits = exits + mine
+        self.ways_out = exits + mine
         if own and not is_fallback and not is_known:
             cause = Cause(PLAIN, handler.line, text, self.path)
             if end in ("", "break", "continue"):
                 close_handler(self, own, made, text)
             else:
-                self._exits.append(Exit("except", cause, handler.line, 0, own, len(self.conditions), rest=list(made)))
+                self.ways_out.append(Exit("except", cause, handler.line, 0, own, len(self.conditions), rest=list(made)))
         return end
 
     def _try(self, s: Try) -> str:

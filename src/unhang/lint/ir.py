@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-VERSION = 5
+VERSION = 6
 
 
 class Node(msgspec.Struct, array_like=True, gc=False, tag_field="t"):
@@ -248,6 +248,13 @@ def nodes_in(part: object, left_out: type[Node] = Fn) -> Iterator[Node]:
             if kind is not left_out:
                 for name in parts:
                     todo.append(getattr(one, name))
+
+
+def each_of(given: Leave) -> Loop:
+    """`yield from items` is a loop that yields each of them."""
+    one = Ref("each")
+    assert given.value is not None
+    return Loop(one, given.value, [Leave("yield", one, given.line, given.column)], [], given.line, "each")
 
 
 def packed(body: list[Stmt]) -> msgspec.Raw:

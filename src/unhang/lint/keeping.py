@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from unhang.lint.filling import note_keys
 from unhang.lint.ir import Expr
 from unhang.lint.special import LENGTH, TEST
-from unhang.lint.values import LOSS, MAYBE, NO_PARAMS, UNKNOWN, Value, either, mixed
+from unhang.lint.values import LOSS, MAYBE, NO_PARAMS, OWN_BATCH, OWN_KEYS, RANK, UNEVEN, UNKNOWN, Value, either, mixed
 
 if TYPE_CHECKING:
     from unhang.lint.flow import Frame
@@ -25,9 +26,28 @@ def keep(frame: Frame, name: str, value: Value) -> Value:
     return value._replace(params=value.params | params, const=UNKNOWN, sort=TEST if is_flag else value.sort)
 
 
+def note_first(frame: Frame, path: str) -> None:
+    """Remembers what is bound where the first rank alone comes, or where it does not."""
+    causes = [c.value for c, *_ in frame.conditions] + (frame.stayed if "." in path else [])
+    if not any(v.dep & RANK and v.zero is not None and not v.group for v in causes):
+        frame.of_first.discard(path)
+    elif "." not in path:
+        frame.of_first.add(path)
+    else:
+        frame.link.of_first.add((frame.file, path))
+
+
 def take_over(frame: Passing, owner: str, keeps: dict[str, Value], given: dict[int, tuple[Expr, Value]]) -> None:
     """After a call of a method, its object keeps what differs between ranks, if it was given that."""
     for name, kept in keeps.items():
+        if kept.sort == OWN_KEYS:
+            by = mixed(*(given[i][1] for i in kept.params if i in given))
+            if by.dep & OWN_BATCH:
+                frame.env[f"{owner}.{name}"] = Value(UNEVEN, sort=OWN_KEYS)
+                note_keys(frame, owner, name)
+            elif owner == "self" and by.params:
+                frame.keeps[name] = Value(0, by.params, OWN_KEYS)
+            continue
         values = [given[i][1] for i in kept.params if i in given]
         by = mixed(*(v if v.sort != LENGTH else Value(0, v.params) for v in values))
         if owner == "self" and by.params:

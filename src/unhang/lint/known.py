@@ -104,7 +104,11 @@ _ON: Mapping[str, Mapping[str, Collective]] = {
         "load": Collective("load"),
     },
     "engine": {"save_checkpoint": Collective("save"), "load_checkpoint": Collective("load")},
-}
+    "mpi": {
+        **{f"{first}{op[1:]}": Collective(op, -1, (), op != "barrier") for op in ("allreduce", "allgather", "barrier") for first in (op[0], op[0].upper())},
+        "bcast": Collective("broadcast", -1, (), True), "Bcast": Collective("broadcast", -1, (0,)),
+    },
+}  # fmt: skip
 _NAMED_SO = {
     "accelerator": ("accelerator", "_accelerator", "acc"),
     "strategy": ("strategy", "_strategy"),
@@ -113,6 +117,7 @@ _NAMED_SO = {
     "engine": ("model_engine", "ds_engine", "deepspeed_engine"),
     "module": ("self", "pl_module", "lightning_module"),
     "booster": ("booster",),
+    "mpi": ("comm", "_comm", "mpi_comm", "COMM_WORLD"),
 }
 
 # A call of these gives an object that makes collectives of its own. Value: its sort.
@@ -164,6 +169,7 @@ HIDDEN: Mapping[str, Mapping[str, str]] = {
         "save_16bit_model": "save",
     },
     "accelerator": {},
+    "hf model": {"()": "forward", "forward": "forward", "generate": "forward"},  # sharded, where the trainer shards it
     "hf trainer": {"train": "fit", "evaluate": "fit", "predict": "fit", "save_model": "save"},
     "metric": {"compute": "all_gather", "sync": "all_gather"},
     "fabric": {},
@@ -234,6 +240,8 @@ def collective(name: str) -> Collective | None:
         return _FUNCTIONAL.get(last) or _OPS.get(last)
     if module in ("horovod.torch", "horovod.tensorflow", "horovod.keras", "horovod.tensorflow.keras"):
         return _ON["hvd"].get(last)
+    if module == "mpi4py.MPI.COMM_WORLD":
+        return _ON["mpi"].get(last)
     if name in CHECKPOINTS:
         return Collective(CHECKPOINTS[name])
     if name in OF_LIBRARIES:
@@ -260,6 +268,7 @@ _MODULES = {
     f"{_DIST}.distributed_c10d",
     "deepspeed.comm",
     "deepspeed.comm.comm",
+    "composer.utils.dist",
     "mmengine.dist",
     "mmengine.dist.dist",
 }
@@ -322,9 +331,9 @@ def has_parameters(layer: str) -> bool:
     return _WITHOUT_PARAMETERS.fullmatch(layer) is None
 
 
-MEETS = frozenset({*_OPS, *METHODS, *(full.rpartition(".")[2] for full in OF_LIBRARIES)})
+MEETS = frozenset({*_OPS, *METHODS, *(full.rpartition(".")[2] for full in OF_LIBRARIES)}) - {"save", "report"}
 # A test that catches what fails, plays ranks with threads, or is one node.
-_NOT_IN_TESTS = {"LNT106", "LNT113", "LNT203", "LNT206", "LNT405", "LNT415", "LNT416"}
+_NOT_IN_TESTS = {"LNT106", "LNT111", "LNT113", "LNT203", "LNT206", "LNT405", "LNT415", "LNT416"}
 _TEST = re.compile(r"(?:.*/)?(?:test_[^/]*|[^/]*_test\.py|conftest\.py)")
 NAMES = frozenset({*_OPS, *_MAKES_GROUPS, *_FUNCTIONAL, *METHODS})
 _RANKS = ("get_rank", "get_node_local_rank", "get_local_rank", "get_global_rank", "get_coordinate")
@@ -342,6 +351,6 @@ WORDS = frozenset({
 
 # A file without any of these in it, and which calls nobody that has, cannot make a finding.
 HINTS = (
-    rb"[Dd]istributed|accelerat|lightning|deepspeed|[Ff]abric|FSDP|DDP|fully_shard|all_reduce|all_gather|barrier"
-    rb"|horovod|torch_xla|torchmetrics|detectron2|is_main_process|is_world_process_zero|is_global_zero|experts\[|self\.experts\b|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist|should_training_stop|signal\.signal\("
+    rb"[Dd]istributed|num_replicas|accelerat|lightning|deepspeed|[Ff]abric|FSDP|DDP|fully_shard|all_reduce|all_gather|barrier"
+    rb"|horovod|mpi4py|ignite|composer\.|ray\.train|ray\.air|torch_xla|torchmetrics|detectron2|is_main_process|is_world_process_zero|is_global_zero|experts\[|self\.experts\b|NCCL_|TORCH_NCCL|GLOO_|CUDA_VISIBLE|retain_graph|detect_anomaly|process_group|wait_for_everyone|sync_dist|should_training_stop|signal\.signal\("
 )

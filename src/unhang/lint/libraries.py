@@ -39,9 +39,19 @@ OF_LIBRARIES: Mapping[str, Collective] = {
     "detectron2.utils.comm.reduce_dict": Collective("reduce"),
     "detectron2.utils.comm.shared_random_seed": Collective("all_gather", -1, (), True),
     "torch_xla.core.xla_model.rendezvous": Collective("barrier"),
+    "torch_xla.core.xla_model.save": Collective("barrier"),  # all ranks meet in it, whoever writes
     "torch_xla.core.xla_model.all_reduce": Collective("all_reduce", -1, (1,), True),
     "torch_xla.core.xla_model.all_gather": Collective("all_gather", -1, (), True),
     "torch_xla.core.xla_model.mesh_reduce": Collective("all_gather", -1, (), True),
+    **{
+        f"ignite.distributed{where}.{name}": Collective(name, -1, (), name != "barrier")
+        for where in ("", ".utils") for name in ("all_reduce", "all_gather", "broadcast", "barrier")
+    },
+    **dict.fromkeys(
+        ("ray.train.report", "ray.train.session.report", "ray.air.session.report", "ray.train.torch.report"), Collective("report")
+    ),
+    "ray.train.collective.barrier": Collective("barrier"),
+    "ray.train.collective.broadcast_from_rank_zero": Collective("broadcast", -1, (), True),
     **{
         f"vllm.distributed{where}.tensor_model_parallel_{op}": Collective(op, -1, (), op != "gather", "tp")
         for where in ("", ".communication_op", ".parallel_state") for op in ("all_reduce", "all_gather", "gather")
@@ -70,6 +80,8 @@ PARALLEL = (
     "ignite",
     "torchrun",
     "ray",
+    "mpi4py",
+    "composer",
 )
 # A loader over one of these agrees on a seed with the loaders of the other ranks whenever it is iterated over.
 PIPES = ("torchdata.datapipes", "torch.utils.data.datapipes")

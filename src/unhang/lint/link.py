@@ -17,8 +17,10 @@ from unhang.lint.values import (
     LOCAL,
     MAYBE,
     NO_PARAMS,
+    OWN_KEYS,
     PLAIN,
     RAISED,
+    UNEVEN,
     Asked,
     Effect,
     Outside,
@@ -45,6 +47,10 @@ class Link:
         self.threads: list[Thread] = []
         self.handlers: list[Value] = []
         self.flags: set[str] = set()
+        self.given: set[tuple[int, str, str]] = set()  # attributes of objects that are what somebody gave
+        self.of_first: set[tuple[int, str]] = set()  # flags of objects that the first rank alone sets
+        self.dictionaries: dict[tuple[int, int, str], set[str]] = {}  # names that begin as empty dictionaries
+        self.keyed: set[tuple[int, str, str]] = set()  # attributes of objects that have other keys on each rank
         self.global_flags: set[tuple[int, str]] = set()
         self.wrapped: dict[tuple[int, str], Value] = {}
         self.without_limit: dict[tuple[str, int], Found] = {}
@@ -75,24 +81,6 @@ class Link:
         told = {i for i, f in enumerate(files) for x in f.functions if not _GATHERED_WHOLE.isdisjoint(x.words)}
         return {full.rpartition(".")[2] for i in told for full in files[i].names.values()}
 
-    def _stale(self) -> set[Asked]:
-        """Functions of which more is known now than when they were followed, and what asked something of them."""
-        if self.flags or self.global_flags:
-            return {*self.project.all_functions(), *((file, "attributes", cls) for file, cls in self._attributes)}
-        stale: set[Asked] = {(file, "built", cls) for (file, cls), given in self.built.items() if given}
-        stale |= {(file, "wrapped", name) for file, name in self.wrapped}
-        stale |= {(one.file, "attribute", one.cls, one.name) for one in self.pending if self._is_news(one)}
-        stale |= self.asks_grads if self.skips_layers else set()
-        todo = list(stale)
-        while todo:
-            one = todo.pop()
-            more = self._used.get(one, set()) - stale
-            if len(one) == 3 and one[1] == "attributes":  # it is put together anew
-                more |= self._setters.get((one[0], one[2]), set()) - stale
-            stale |= more
-            todo += more
-        return stale
-
     def _asked(self, *what: Any) -> None:
         if self._following:
             self._used.setdefault(what, set()).add(self._following[-1])
@@ -106,6 +94,7 @@ class Link:
                 k
                 for k, f in todo.items()
                 if f.is_generator
+                or f.name == "__iter__"
                 or not words.isdisjoint(f.words)
                 or ((self.wraps or self.trains) and f.name == "forward" and not known.FILTERS.isdisjoint(f.words))
             ]
@@ -134,27 +123,6 @@ class Link:
             words |= {f.name for f in found} - {"<module>", "__init__", "__call__", "forward", "main"}
             todo = [f for f in todo if words.isdisjoint(f.words)]
         return words
-
-    def forget_stale(self) -> bool:
-        """Forgets what functions gave before more was known; whether there are any."""
-        stale = self._stale()
-        self.closures = {
-            (file, at): env for (file, at), env in self.closures.items()
-            if (file, self.project.function(file, at).inside) not in stale
-        }  # fmt: skip
-        self._summaries = {key: summary for key, summary in self._summaries.items() if key[:2] not in stale}
-        self._tops = {key: top for key, top in self._tops.items() if (top[1], 0) not in stale}
-        self._attributes = {
-            key: v for key, v in self._attributes.items() if (key[0], "attributes", key[1]) not in stale
-        }
-        self._modules = {file: values for file, values in self._modules.items() if (file, 0) not in stale}
-        self.threads = [t for t in self.threads if t.by not in stale]
-        for key, report in list(self.findings.items()):
-            report.by.difference_update(stale)
-            if not report.by:
-                del self.findings[key]
-        self.causes = {cause: key for cause, key in self.causes.items() if key in self.findings}
-        return bool(stale)
 
     def report(self, path: str, found: Found) -> None:
         """Something is found in a function that is being followed."""
@@ -272,9 +240,25 @@ class Link:
                 return Value(sort=("bound", f, at))
             if kind == "obj":
                 self._asked(f, "attribute", c, name)
-                if (value := self.attributes(f, c).get(name)) is not None:
-                    return value
+            if (f, c, name) in self.keyed:
+                return Value(UNEVEN, sort=OWN_KEYS)
+            if kind == "obj" and (value := self.attributes(f, c).get(name)) is not None:
+                return value
         return None
+
+    @cached_property
+    def meeting_properties(self) -> set[str]:
+        """Names of properties that make collectives themselves."""
+        functions = (f for of in self.project.files for f in of.functions if f.decorators and f.owner)
+        asked = (f for f in functions if any(d.endswith("property") for d in f.decorators))
+        return {f.name for f in asked if not known.MEETS.isdisjoint(f.words)}
+
+    def property_of(self, sort: tuple[Any, ...], name: str) -> tuple[int, int] | None:
+        """The function of such a property of an object."""
+        found = self.project.method(sort[1], sort[2], name)
+        return (
+            found if found and any(d.endswith("property") for d in self.project.function(*found).decorators) else None
+        )
 
     def attributes(self, file: int, cls: str) -> dict[str, Value]:
         """What the methods of a class set on `self`."""
@@ -295,6 +279,8 @@ class Link:
             self._used.setdefault(self._following[-1], set()).add((file, "attributes", cls))
         values = self._attributes.setdefault((file, cls), {})
         sort = value.sort
+        if sort is not None and sort[0] == "param":
+            self.given.add((file, cls, name))
         if sort is not None and sort[0] in ("param", "of", "sized"):
             value = value._replace(sort=None)
         value = value._replace(params=NO_PARAMS, dep=value.dep & (-1 if value.dep & RAISED else ~FAILED))

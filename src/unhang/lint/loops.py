@@ -6,10 +6,10 @@ from unhang.lint.branches import joined_env, worst_first
 from unhang.lint.divergence import Cause, compared, finding_of
 from unhang.lint.doubts import as_orders
 from unhang.lint.handlers import Handlers
-from unhang.lint.ir import Leave, Loop
+from unhang.lint.ir import Loop
 from unhang.lint.single import found_in_endless_loop, found_in_order
 from unhang.lint.special import called_name, element, items_of
-from unhang.lint.values import DATA, DIFFERS, OWN_BATCH, RANK, UNEVEN, UNKNOWN, Effect, Value, either
+from unhang.lint.values import DATA, DIFFERS, FILLED, LOSS, OWN_BATCH, RANK, UNEVEN, UNKNOWN, Effect, Value, either
 
 
 class Loops(Handlers):
@@ -26,7 +26,7 @@ class Loops(Handlers):
     def loop(self, s: Loop) -> str:
         """Follows a loop, and says how it ends."""
         over = self.value(s.over)
-        mark, exits = len(self.effects), list(self._exits)
+        mark, exits = len(self.effects), list(self.ways_out)
         is_for = s.target is not None
         if s.target is not None:
             self.assign(s.target, element(over), is_certain=True)
@@ -55,23 +55,25 @@ class Loops(Handlers):
         self._endless -= endless
         self._uneven_loops -= is_uneven
         made = self.effects[mark:] = self.effects[mark:] if is_for else as_orders(self.effects[mark:])
-        mine = [e for e in self._exits if e not in exits]
+        mine = [e for e in self.ways_out if e not in exits]
         for way_out in mine:
             if way_out.kind in ("break", "return", "raise") and not way_out.is_replaced:
                 way_out.rest += [e for e in made if e not in way_out.rest]
         self._close([e for e in mine if e.kind in ("break", "continue")])
-        self._exits = exits + [e for e in mine if e.kind not in ("break", "continue")]
+        self.ways_out = exits + [e for e in mine if e.kind not in ("break", "continue")]
         if not is_for and over.const is UNKNOWN:
             over = either(over, self.value(s.over))
         is_ragged = over.sort is not None and over.sort[0] == "ragged"
         over = over._replace(dep=over.dep | OWN_BATCH) if is_for and is_ragged else over
         uneven = is_ragged or over.dep & UNEVEN if is_for else over.dep & DIFFERS
         self.env = joined_env(before, self.env)
-        if not is_for and over.const is True and len(s.body) == 1 and isinstance(s.body[0], Leave):
+        if not is_for and over.const is True and len(s.body) == 1 and isinstance(s.body[0], Loop):
             found_in_endless_loop(self, s.body[0], s.line)
         if is_for:
             found_in_order(self, s, over, made)
-        uneven = uneven or (is_for and over.dep & DATA and over.sort == ("share", "range"))
+        if is_for and over.sort == FILLED:
+            over = over._replace(dep=LOSS)
+        uneven = uneven or (is_for and over.dep & DATA and over.sort in (FILLED, ("share", "range")))
         if uneven and made and not self.uneven_is_fine and not (is_for and together):
             self._uneven(s, over, made, mark)
         self.effects[mark:] = [e._replace(is_often=True) for e in self.effects[mark:]]

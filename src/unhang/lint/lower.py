@@ -24,6 +24,7 @@ from unhang.lint.ir import (
     Stmt,
     Try,
     With,
+    each_of,
     packed,
 )
 from unhang.lint.known import STOPS, WRAPPERS
@@ -95,13 +96,9 @@ class Lowering:
         if isinstance(node, ast.Lambda):
             body = node.body
             return self._function(
-                "<lambda>",
-                node.lineno,
-                parameters,
-                defaults,
-                [],
+                "<lambda>", node.lineno, parameters, defaults, [],
                 lambda: [Leave("return", self._expr(body), node.lineno, node.col_offset)],
-            )
+            )  # fmt: skip
         decorators = [d for d in (dotted(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list) if d]
         if a.vararg:
             parameters.append("*" + a.vararg.arg)
@@ -151,7 +148,8 @@ class Lowering:
             self._yields |= not isinstance(value, ast.Await)
             value = value.value
             if not isinstance(node.value, ast.Await):
-                out.append(Leave("yield", self._expr(value), node.lineno, node.col_offset))
+                given = Leave("yield", self._expr(value), node.lineno, node.col_offset)
+                out.append(given if isinstance(node.value, ast.Yield) else each_of(given))
                 return
         if isinstance(value, ast.Yield):
             self._yields = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,13 +11,14 @@ from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.keeping import take_over
 from unhang.lint.settling import settle
-from unhang.lint.special import LENGTH, PICKED, given_of, is_share, makes_batches, value_of_name
+from unhang.lint.special import BATCH, LENGTH, PICKED, given_of, is_share, makes_batches, value_of_name
 from unhang.lint.tensors import AGREEING, agrees_by_name
 from unhang.lint.values import (
     AGREED,
     DATA,
     DIFFERS,
     DOUBT,
+    FILLED,
     HELD,
     LOCAL,
     LOSS,
@@ -24,6 +26,7 @@ from unhang.lint.values import (
     MAYBE_NONE,
     MOST_WAY,
     NO_PARAMS,
+    NONE_BY_BATCH,
     PLAIN,
     RANK,
     UNEVEN,
@@ -38,9 +41,11 @@ from unhang.lint.values import (
     mixed,
 )  # fmt: skip
 
+_IN_PARTS = re.compile(r"^(?!.*(?:even|equal|pad|balance|tensor)).*(?:split|chunk|partition|divide)")
+_LOADED = ("many", BATCH)
 _PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
-_CARRIED = {"out", "share", "test", "picked", "rank", "local rank"}
+_CARRIED = {"out", "share", "test", "picked", "filled", "rank", "local rank"}
 
 
 def plain_length(v: Value) -> Value:
@@ -108,7 +113,8 @@ class Passing(Expressions):
             if effect.group.startswith("self.") and owner not in ("", "self"):
                 effect = effect._replace(group=owner + effect.group[4:])
             self._take_over(effect, given, place, summary, function.defaults, len(function.parameters))
-        for conditional in general.conditional if not self.is_special else ():
+        more = [c for c in summary.conditional if c.found.code == "LNT110" and c not in general.conditional]
+        for conditional in (*general.conditional, *more) if not self.is_special else ():
             settle(self, conditional, given, place)
         for i, wrapped in summary.wraps.items():
             expr = given[i][0] if i in given else None
@@ -131,6 +137,8 @@ class Passing(Expressions):
                 self.env[expr.path] = Value(sort=AGREED)
         if not summary.returns.dep and makes_batches(function.name) and any(is_share(v) for _, v in given.values()):
             return Value(UNEVEN, sort=("share", "batches"))
+        if _IN_PARTS.search(function.name) and not summary.returns.dep:
+            return Value(sort=("parts",))
         if "single_device" in function.name:  # what it wraps makes no collectives
             return PLAIN
         return Value(sort=AGREED) if agrees else self._result(summary, given)
@@ -149,11 +157,13 @@ class Passing(Expressions):
             v = given[i][1] if i in given else PLAIN
             default = defaults[i - count + len(defaults)] if i not in given and i >= count - len(defaults) else None
             const = v.const if i in given else default.value if isinstance(default, Const) else UNKNOWN
-            is_plain = value_of_name(name) is PLAIN and name[0] != "*"
+            is_plain = name[0] != "*" and (
+                value_of_name(name) is PLAIN or (is_share(v) and value_of_name(name).sort == _LOADED)
+            )
             if (
                 is_plain
                 and not by_rank
-                and (v.sort == PICKED or v.dep & _PARTS_RANKS)
+                and (v.sort in (PICKED, FILLED) or v.dep & _PARTS_RANKS)
                 and (v.sort is None or v.sort[0] in _CARRIED)
             ):
                 out[i] = v._replace(params=NO_PARAMS, const=UNKNOWN)
@@ -253,4 +263,5 @@ class Passing(Expressions):
         if dep & MAYBE:  # it is what a given module made of this rank's batch
             sorts = {v.sort[0] for _, v in given.values() if v.sort is not None}
             dep = dep & ~MAYBE | (LOSS if "wrap" in sorts else MAYBE if "param" in sorts else 0)
+            dep &= -1 if dep & DIFFERS else ~NONE_BY_BATCH
         return Value(dep | (joined.dep & DIFFERS), joined.params, sort, r.zero, r.group, r.const)

@@ -186,7 +186,7 @@ class Project:
         word = last.replace("_", "").lower()
         if len(word) < _LEAST_WORD or name.startswith("__"):
             return None
-        methods = self._methods_called(name)
+        methods = self.methods_called(name)
         end = last.rpartition("_")[2] if name in known.NAMES else word
         alike = [c for c in methods if c[0].endswith(word)] or [c for c in methods if c[0].endswith(end or word)]
         if len(alike) > 1:  # one that does nothing is for a single process, or abstract
@@ -197,14 +197,14 @@ class Project:
         """The one method of the project of this name, if it is a name that nobody else would give: `format_for_prediction`."""
         if name in known.WORDS or _DISTINCT.fullmatch(name) is None:
             return None
-        methods = self._methods_called(name)
+        methods = self.methods_called(name)
         return methods[0][1:] if len(methods) == 1 else None
 
     def is_method(self, name: str) -> bool:
         """Whether a class of the project has a method or a property of this name."""
-        return bool(self._methods_called(name))
+        return bool(self.methods_called(name))
 
-    def _methods_called(self, name: str) -> list[tuple[str, int, int]]:
+    def methods_called(self, name: str) -> list[tuple[str, int, int]]:
         """Every method of this name: its class in small letters, file, number."""
         if self._by_name is None:
             self._by_name = {}
@@ -236,7 +236,7 @@ class Project:
             return file, at
         if any(not isinstance(s, Leave) or s.kind != "raise" for s in function.body):
             return file, at
-        others = [c for c in self._methods_called(function.name) if c[1:] != (file, at)]
+        others = [c for c in self.methods_called(function.name) if c[1:] != (file, at)]
         if len(others) > _MOST_LIKE:
             return file, at
         own = (file, function.owner)

@@ -53,7 +53,7 @@ def may_help(data: bytes) -> bool:
     """Whether what is in a file may be of use to others that make collectives."""
     return (
         b"arly_stop" in data or b"arlyStop" in data or b"patience" in data or b"AverageMeter" in data
-        or (b"rank" in data and (b"yield" in data or b"_size" in data))
+        or b"isnan(" in data or b"isfinite(" in data or (b"rank" in data and (b"yield" in data or b"_size" in data))
     )  # fmt: skip
 
 

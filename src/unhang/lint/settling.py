@@ -6,7 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from unhang.lint.ir import Expr, Found
 from unhang.lint.special import LENGTH, PICKED
-from unhang.lint.values import DATA, DIFFERS, DOUBT, HELD, LOCAL, LOSS, MAYBE_NONE, RANK, Conditional, Place, Value
+from unhang.lint.values import (
+    DATA,
+    DIFFERS,
+    DOUBT,
+    FILLED,
+    HELD,
+    LOCAL,
+    LOSS,
+    MAYBE_NONE,
+    RANK,
+    Conditional,
+    Place,
+    Value,
+)
 
 if TYPE_CHECKING:
     from unhang.lint.link import Link
@@ -46,8 +59,8 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
             link.report(conditional.path, Found(**{**_fields(found), "words": words}))
     elif v.dep & (DATA if found.code == "LNT111" else DIFFERS) and v.sort != LENGTH:
         _report_given(link, conditional, place, v)
-    elif v.sort == PICKED:
-        _report_given(link, conditional, place, Value(HELD))
+    elif v.sort in (PICKED, FILLED):
+        _report_given(link, conditional, place, Value(HELD if v.sort == PICKED else LOSS))
     elif v.sort is not None and v.sort[0] == "param":
         frame.later.append(conditional._replace(param=v.sort[1]))
 

@@ -14,7 +14,7 @@ from typing import Any
 from unhang.lint.divergence import GROUPS
 from unhang.lint.ir import Found
 from unhang.lint.link import Link
-from unhang.lint.values import Learned
+from unhang.lint.values import Asked, Learned
 
 _FEW = 3_000  # functions that one process follows sooner than another one is of use
 _MOST = 4  # processes: each holds much of the project
@@ -91,14 +91,55 @@ def _follow(link: Link, share: Roots, turn: int) -> None:
 
 def _follow_again(link: Link, share: Roots) -> None:
     """After more is known."""
-    if link.forget_stale():
+    if _forget_stale(link):
         _follow(link, share, 1)
+
+
+def _forget_stale(link: Link) -> bool:
+    """Forgets what functions gave before more was known; whether there are any."""
+    stale = _stale(link)
+    link.closures = {
+        (file, at): env for (file, at), env in link.closures.items()
+        if (file, link.project.function(file, at).inside) not in stale
+    }  # fmt: skip
+    link._summaries = {key: summary for key, summary in link._summaries.items() if key[:2] not in stale}
+    link._tops = {key: top for key, top in link._tops.items() if (top[1], 0) not in stale}
+    link._attributes = {key: v for key, v in link._attributes.items() if (key[0], "attributes", key[1]) not in stale}
+    link._modules = {file: values for file, values in link._modules.items() if (file, 0) not in stale}
+    link.threads = [t for t in link.threads if t.by not in stale]
+    for key, report in list(link.findings.items()):
+        report.by.difference_update(stale)
+        if not report.by:
+            del link.findings[key]
+    link.causes = {cause: key for cause, key in link.causes.items() if key in link.findings}
+    return bool(stale)
+
+
+def _stale(link: Link) -> set[Asked]:
+    """Functions of which more is known now than when they were followed, and what asked something of them."""
+    if link.flags or link.global_flags:
+        return {*link.project.all_functions(), *((file, "attributes", cls) for file, cls in link._attributes)}
+    stale: set[Asked] = {(file, "built", cls) for (file, cls), given in link.built.items() if given}
+    stale |= {(file, "wrapped", name) for file, name in link.wrapped}
+    stale |= {(one.file, "attribute", one.cls, one.name) for one in link.pending if link._is_news(one)}
+    stale |= {(file, "attribute", cls, name) for file, cls, name in link.keyed}
+    stale |= link.asks_grads if link.skips_layers else set()
+    todo = list(stale)
+    while todo:
+        one = todo.pop()
+        more = link._used.get(one, set()) - stale
+        if len(one) == 3 and one[1] == "attributes":  # it is put together anew
+            more |= link._setters.get((one[0], one[2]), set()) - stale
+        stale |= more
+        todo += more
+    return stale
 
 
 def _learned(link: Link) -> Learned:
     """What is known here so far."""
     outside = [one for of in link.outside.values() for one in of] + link.pending
-    return Learned(link.wrapped, link.built, link.handlers, link.flags, link.global_flags, link.skips_layers, outside)
+    flags = link.flags, link.global_flags, link.skips_layers
+    return Learned(link.wrapped, link.built, link.handlers, *flags, link.keyed, outside)
 
 
 def _learn(link: Link, of: Learned, own: Roots) -> None:
@@ -110,6 +151,7 @@ def _learn(link: Link, of: Learned, own: Roots) -> None:
     link.flags |= of.flags
     link.global_flags |= of.global_flags
     link.skips_layers |= of.skips_layers
+    link.keyed |= of.keyed
     ours = {n for n, _ in own}
     link.pending += [one for one in of.outside if one.root not in ours]
 

@@ -241,9 +241,10 @@ def _text(node: Call) -> str:
     return node.func.path if isinstance(node.func, Ref) else node.func.name if isinstance(node.func, Attr) else "call"
 
 
-def found_in_endless_loop(frame: Branches, s: Leave, line: int) -> None:
+def found_in_endless_loop(frame: Branches, s: Loop, line: int) -> None:
     """`while True: yield from items[rank::world]`: without an item it never ends."""
-    value = frame.value(s.value) if s.kind == "yield" and isinstance(s.value, Op) else None
+    is_each = len(s.body) == 1 and isinstance(s.body[0], Leave) and s.body[0].kind == "yield"
+    value = frame.value(s.over) if is_each and isinstance(s.over, Op) else None
     if value is not None and value.sort == ("share", "slice"):
         frame.link.report(frame.path, Found("LNT307", line, 1))
 

@@ -8,14 +8,16 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set
+from unhang.lint.ir import Attr, Call, Const, Expr, Leave, Op, Ref, Set, nodes_in
 from unhang.lint.values import (
     AGREED,
     DATA,
     DIFFERS,
     LOCAL,
+    LOSS,
     MAYBE,
     NO_PARAMS,
+    NONE_BY_BATCH,
     OWN_BATCH,
     PLAIN,
     RANK,
@@ -35,9 +37,12 @@ LOCAL_RANK = ("local rank",)
 RANKS = (("rank",), LOCAL_RANK)
 BATCH = ("batch",)  # what a loader gave
 CERTAIN = ("certain",)  # a constant, whatever is asked beside it
+COUNT = ("count",)  # how many there are of something in the batch, or whether there are any
 TEST = ("test",)  # the result of a comparison
 PICKED = ("picked",)  # those of this rank's parameters that have something: whether there are any is its own affair
 MULTIPLE = ("multiple",)  # a number that the ranks divide evenly
+ENDLESS = ("endless",)  # a generator that never ends
+REST = ("rest",)  # where the share of the last rank ends: it may be shorter, or longer
 PADDED = ("padded",)  # to a length that divides evenly, perhaps
 LENGTH = ("length",)  # how long it is: of interest where it may be 0
 _LOADER = re.compile(
@@ -84,6 +89,8 @@ def is_in_flight(name: str) -> bool:
 
 def as_test(e: Expr, v: Value) -> Value:
     """A value where it decides. A plain one that was made of the batch, the clock or a path, and compared with nothing, is there on all ranks or on none."""
+    if v.dep & NONE_BY_BATCH:
+        return Value(LOSS, NO_PARAMS, TEST)
     if not isinstance(e, Ref | Call) or v.sort is not None:
         return v
     if v.dep & DIFFERS == LOCAL:
@@ -131,7 +138,7 @@ def element(v: Value) -> Value:
     if sort is None:
         return Value(v.dep & ~(RANK | UNEVEN | LOCAL), v.params) if v.dep or v.params else PLAIN
     if sort[0] == "many":
-        return Value(v.dep & OF_DATA | (OWN_BATCH if sort[1] == BATCH else 0), v.params, sort[1])
+        return Value(v.dep & (OF_DATA | NONE_BY_BATCH) | (OWN_BATCH if sort[1] == BATCH else 0), v.params, sort[1])
     if sort[0] == "zip":
         return Value(v.dep & OF_DATA, v.params, ("tuple", sort[1]))
     if sort[0] == "tuple":
@@ -155,7 +162,8 @@ def value_of_name(name: str) -> Value:
         return Value(sort=("many", BATCH)) if _LOADER.fullmatch(name.lower().lstrip("_")) else PLAIN
     if kind in ("zero", "local zero"):
         return Value(RANK, zero=True)
-    return Value(RANK, NO_PARAMS, LOCAL_RANK if kind == "local" else ("rank",), False, "")
+    group = "smaller" if kind == "other" else ""
+    return Value(RANK, NO_PARAMS, LOCAL_RANK if kind == "local" else ("rank",), False, group)
 
 
 def is_none(e: Expr | None) -> bool:
@@ -262,9 +270,9 @@ def prepared(node: Call) -> Value:
 
 def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
     start, stop = (args[0], args[1]) if len(args) > 1 else (PLAIN, args[0] if args else PLAIN)
-    if stop.sort == MULTIPLE and len(args) == 1:
+    if stop.sort == MULTIPLE:
         return Value(0, stop.params, PADDED)
-    if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN:
+    if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN or (start.dep & RANK and stop.sort == REST):
         return Value(UNEVEN, sort=("share", "range"))
     if stop.dep & DATA and stop.sort != LENGTH and len(args) == 1:  # as many times as the batch says
         return Value(OWN_BATCH, sort=("share", "range"))
@@ -274,6 +282,8 @@ def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
 
 
 def _islice(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    if len(args) > 1 and args[0].sort == ENDLESS:
+        return args[0]
     if len(args) > 1 and args[1].dep & RANK and not (len(args) > 2 and args[2].dep & RANK):
         return Value(UNEVEN, sort=("share", "islice"))
     return args[0] if args else PLAIN
@@ -306,13 +316,32 @@ def _getattr(frame: Expressions, node: Call, args: list[Value]) -> Value:
 
 def items_of(frame: Expressions, v: Value) -> int:
     """UNEVEN, if an object of the project gives each rank another number of items."""
-    target = frame.link.project.method(v.sort[1], v.sort[2], "__iter__") if v.sort and v.sort[0] == "obj" else None
-    return frame.link.summary(*target).returns.dep & UNEVEN if target is not None else 0
+    project = frame.link.project
+    of = (
+        (project.method(v.sort[1], v.sort[2], name) for name in ("__iter__", "__len__"))
+        if v.sort and v.sort[0] == "obj"
+        else ()
+    )
+    target = next((m for m in of if m is not None), None)
+    if target is None or not frame.link.summary(*target).returns.dep & UNEVEN:
+        return 0
+    from unhang.lint.samplers import is_counted  # it asks this module
+
+    return 0 if v.sort is not None and is_counted(project, v.sort[1], v.sort[2]) else UNEVEN
 
 
 def _loader(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    is_uneven = bool(args) and (items_of(frame, args[0]) or args[0].dep & UNEVEN)
-    return Value(UNEVEN, sort=("share", "loader")) if is_uneven else Value(sort=("many", BATCH))
+    plain = len(node.args) - len(node.names)
+    of_sampler = [v for n, v in zip(node.names, args[plain:], strict=True) if n in ("sampler", "batch_sampler")]
+    sources = [*args[:1], *of_sampler]
+    is_uneven = any(items_of(frame, v) or v.dep & UNEVEN for v in sources)
+    if is_uneven:
+        return Value(UNEVEN, sort=("share", "loader"))
+    collate = node.given("collate_fn")
+    by = frame.value(collate).sort if isinstance(collate, Ref) else None
+    ends = nodes_in(frame.link.project.function(*by[1:3]).body) if by is not None and by[0] in ("fn", "bound") else ()
+    is_gone = any(isinstance(n, Leave) and n.kind == "return" and n.value == Const(None) for n in ends)
+    return Value(NONE_BY_BATCH if is_gone else 0, sort=("many", BATCH))
 
 
 def _subset(frame: Expressions, node: Call, args: list[Value]) -> Value:

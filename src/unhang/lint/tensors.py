@@ -7,16 +7,31 @@ from functools import cache
 
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Op, Ref, nodes_in
-from unhang.lint.special import COLLECTED, LENGTH, MULTIPLE, OF_DATA, PADDED, PICKED, TEST, element, is_agreed
+from unhang.lint.special import (
+    BATCH,
+    COLLECTED,
+    COUNT,
+    LENGTH,
+    MULTIPLE,
+    OF_DATA,
+    PADDED,
+    PICKED,
+    REST,
+    TEST,
+    element,
+    is_agreed,
+)
 from unhang.lint.values import (
     AGREED,
     DATA,
+    FILLED,
     HELD,
     LOCAL,
     LONGEST,
     LOSS,
     NO_PARAMS,
     OWN_BATCH,
+    OWN_KEYS,
     PLAIN,
     RANK,
     RAW,
@@ -32,6 +47,19 @@ _RAGGED = {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere
 _KEEPS_SHAPE = {
     *("float", "to", "cuda", "half", "long", "int", "detach", "cpu", "squeeze", "unsqueeze", "flatten", "double", "type"),
 }  # fmt: skip
+_OF_LISTS = {"torch.cat", "torch.stack", "torch.tensor", "torch.as_tensor", "torch.FloatTensor", "torch.LongTensor"}
+_OF_BYTES = {
+    "torch.ByteTensor",
+    "torch.tensor",
+    "torch.frombuffer",
+    "numpy.frombuffer",
+    "torch.from_numpy",
+    "bytearray",
+}
+_PICKLED = ("ragged", "pickle.dumps")
+_SPREADS = {"std", "var", "mean", "norm"}
+_CUTS = {"chunk", "array_split", "tensor_split"}
+_COUNTS = {"any", "sum", "count_nonzero"}
 _TESTS = {
     "any",
     "all",
@@ -108,6 +136,11 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         return Value(base.dep, base.params, ("odd", _STRIDED[name]))
     if (name in _RAGGED and (not full or full.startswith("torch."))) or (full == "torch.where" and len(args) == 1):
         return Value(joined.dep, joined.params, ("ragged", name))
+    first = args[0].sort if args else None
+    if full in _OF_LISTS and first in (FILLED, OWN_KEYS):
+        return Value(joined.dep & ~UNEVEN, joined.params, ("ragged", "a list of what this rank has met"))
+    if full == "pickle.dumps" or (full in _OF_BYTES and first == _PICKLED):
+        return Value(0, NO_PARAMS, _PICKLED)
     if base.sort is not None and base.sort[0] in ("odd", "ragged"):
         is_copied = name == "flatten" and base.sort[1] in ("transposed", "permuted", "expanded")
         keeps = (name in _KEEPS_SHAPE and not is_copied) or (
@@ -129,12 +162,21 @@ def tensor_method(full: str, base: Value, name: str, args: list[Value], joined: 
         keeps_graph = name not in known.NAN_TESTS and name not in ("item", "detach", "tolist", "numpy", "cpu")
         longest = base.dep & LONGEST if name in _KEEPS_SHAPE or name in ("log_softmax", "softmax") else 0
         return Value(joined.dep & OF_DATA | longest, joined.params, outs[0] if keeps_graph else TEST)
+    counts = args[0] if args and not full else args[1] if len(args) > 1 else Value()
+    if name in _CUTS and counts.dep & DATA and counts.sort in (None, COUNT, TEST):
+        return Value(OWN_BATCH | LOSS, NO_PARAMS, ("share", "range"))
     if name == "tensor_split" and any(a.sort == MULTIPLE for a in args):
         return Value(joined.dep, joined.params, PADDED)
     if not outs and (name.startswith("pad") or (base.sort == PADDED and name in _PARTS)):
         return Value(joined.dep, joined.params, PADDED)
     if name in _TESTS and joined.dep & DATA and (not full or full.startswith(_NUMBERS)):
+        if (name in _COUNTS and base.sort != BATCH) or (base.sort == COUNT and name == "item"):
+            return Value(joined.dep & OF_DATA, joined.params, COUNT)
         return Value(joined.dep & OF_DATA, joined.params, TEST)
+    if name in _TESTS and joined.params and not joined.dep and (not full or full.startswith(_NUMBERS)):
+        return Value(0, joined.params, TEST)
+    if name in _SPREADS and joined.dep & OWN_BATCH and (not full or full.startswith(_NUMBERS)):
+        return Value(joined.dep & OF_DATA | LOSS, NO_PARAMS)
     numeric = full.startswith(_NUMBERS) or (not full and base.dep & OF_DATA)
     return Value(joined.dep & OF_DATA if numeric else 0, NO_PARAMS)
 
@@ -146,18 +188,26 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     if name in known.COUNTS and (is_ragged or (in_forward and not args and name in ("any", "item"))):
         return Value(LOSS if is_ragged and name == "numel" else OWN_BATCH, sort=TEST)
     if name in ("items", "keys", "values") and base.dep & UNEVEN:
-        return Value(UNEVEN)
+        return Value(UNEVEN, sort=OWN_KEYS if base.sort == OWN_KEYS else None)
     if full in ("torch.is_floating_point", "torch.is_complex", "torch.is_tensor"):
         return PLAIN
-    if name == "shard" and any(a.dep & RANK for a in args):  # the first shards may have one item more
+    if (name == "shard" or full.endswith(".split_dataset_by_node")) and any(
+        a.dep & RANK for a in args
+    ):  # the first shards may have one item more
         return Value(UNEVEN, sort=("share", "shard"))
     if full == "len":
         if first.sort is not None and first.sort[0] == "ragged":
             return Value(DATA, sort=TEST)
+        if first.sort == PADDED:
+            return Value(sort=MULTIPLE)
         if first.sort == PICKED:
             return Value(HELD, NO_PARAMS, LENGTH)
+        if first.sort in (FILLED, OWN_KEYS):
+            return Value(LOSS, NO_PARAMS, LENGTH)
         if first.sort == COLLECTED:
             return Value(DATA, NO_PARAMS, LENGTH)
+        if first.dep & OWN_BATCH and first.sort is None:  # a part of the batch
+            return Value(first.dep & (DATA | LOCAL) | LOSS, first.params, LENGTH)
         if first.dep & (DATA | LOCAL):
             return Value(first.dep & (DATA | LOCAL), first.params, LENGTH)
     if not full and base.dep & DATA and name in FACTS:
@@ -167,9 +217,17 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
 
 def of_builtin(full: str, plain: int, args: list[Value], joined: Value) -> Value:
     """What a function gives that differs as its arguments do. `plain`: how many of them have no name."""
+    if (
+        full == "min"
+        and plain == 2
+        and joined.dep & RANK
+        and MULTIPLE not in (args[0].sort, args[1].sort)
+        and (args[0].dep ^ args[1].dep) & RANK
+    ):
+        return joined._replace(sort=REST)
     many = args[0].sort if args and full != "len" else None
     many = None if many is not None and many[0] in ("param", "wrap", "obj") else many
-    dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all") else joined.dep
+    dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all", "sum") else joined.dep
     keep = joined._replace(dep=dep)
     if full == "sorted":
         many = None if many == ("set",) else many

@@ -19,9 +19,10 @@ MAYBE = 16  # by the rank's own batch, if the parameter that made it is a module
 MAYBE_NONE = 32  # it is None on some ranks, and not on others
 FAILED = 64  # by an exception that one rank alone has met
 LONGEST = 512  # as long as the longest sequence of this rank's batch
+NONE_BY_BATCH = 2048  # it is None where the rank's own batch is no good
 RAISED = 1024  # by an exception whose `raise` is in sight, under a condition that differs
 DIFFERS = RANK | LOCAL | DATA | MAYBE | FAILED | RAISED
-COMPUTED = ~(MAYBE_NONE | LONGEST)  # what is left of it in what is computed from a value
+COMPUTED = ~(MAYBE_NONE | LONGEST | NONE_BY_BATCH)  # what is left of it in what is computed from a value
 
 
 class _Unknown:
@@ -64,6 +65,8 @@ class Value(NamedTuple):
 NO_PARAMS: frozenset[int] = frozenset()
 PLAIN = Value()
 RAW = ("raw",)  # the module inside a wrapper
+FILLED = ("filled",)  # empty at first, and what is put in depends on the rank's own batch: perhaps nothing is
+OWN_KEYS = ("own keys",)  # a dictionary whose keys are words of the rank's own batches
 AGREED = ("agreed",)  # broadcast or reduced: the same on all ranks
 
 
@@ -92,7 +95,11 @@ def either(a: Value, b: Value) -> Value:
         return a if b.sort != AGREED or (a.sort == AGREED and not a.dep) else b
     const = a.const if a.const is not UNKNOWN and a.const == b.const else UNKNOWN
     sorts = [v.sort for v in (a, b) if v.sort is not None]
-    sort = sorts[0] if sorts and sorts[0] == sorts[-1] else None
+    sort = next((s for s in (FILLED, OWN_KEYS) if s in sorts), None) or (
+        sorts[0] if sorts and sorts[0] == sorts[-1] else None
+    )
+    if sort is not None and sort[0] == "ragged" and len(sorts) < 2:  # padded in one of the branches
+        sort = None
     if len(sorts) == 2 and sorts[0][0] == sorts[1][0] == "tuple" and len(sorts[0][1]) == len(sorts[1][1]):
         sort = ("tuple", tuple(either(x, y) for x, y in zip(sorts[0][1], sorts[1][1], strict=True)))
     if sort is None and sorts and RAW not in sorts:
@@ -237,4 +244,5 @@ class Learned(NamedTuple):
     flags: set[str]
     global_flags: set[tuple[int, str]]
     skips_layers: bool
+    keyed: set[tuple[int, str, str]]
     outside: list[Outside]

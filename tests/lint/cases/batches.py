@@ -14,7 +14,7 @@ class Trainer:
     def without_a_token(self):
         for batch in self.train_loader:
             if (batch["labels"] != -100).sum() == 0:
-                continue  # LNT115
+                continue  # LNT107
             self.model(batch).backward()
 
     def of_another_length(self):
@@ -45,7 +45,7 @@ def of_a_part_of_the_model(batch, x, tp_group):
 
 def of_a_data_group(batch, x, dp_group):
     if batch["mask"].sum() == 0:
-        return  # LNT115
+        return  # LNT108
     dist.all_reduce(x, group=dp_group)
 
 

@@ -1,0 +1,89 @@
+"""Samplers that give the ranks unequal shares, and lists that are filled up."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from unhang.lint import known
+from unhang.lint.ir import Const, Expr, Found, Function, Node, Op, nodes_in
+from unhang.lint.special import name_of, paths_in
+from unhang.lint.values import UNEVEN, Summary
+
+if TYPE_CHECKING:
+    from unhang.lint.flow import Frame
+    from unhang.lint.project import Project
+
+_IS_ASKED = re.compile(r"eval|val(?:id|$|_)|test|infer|predict|sequential|export|dump|bench|debug")
+_COUNTED = re.compile(
+    r"pad|total_(?:size|num)|drop|even(?:ly|$|_)|trunc|repeat|cycle|infinite|num_samples|wrap|fill|resample|replacement"
+)
+_WORLD = re.compile(
+    r"world(?:_size)?|num_replicas|num_ranks|n_ranks|(?:dp|data_parallel)(?:_world)?_size|num_shards|nranks|num_processes"
+)
+
+
+def is_part_of(e: Expr, whole: Expr) -> bool:
+    """`items[:n]`, of `items`."""
+    return (
+        isinstance(e, Op)
+        and e.op == "[]"
+        and e.parts[0] == whole
+        and isinstance(e.parts[1], Op)
+        and e.parts[1].op == ":"
+    )
+
+
+def found_in_shares(frame: Frame, summary: Summary) -> None:
+    """`yield from items[rank::world]` of a sampler: with a rest some ranks have one item more, unless they are counted somewhere."""
+    function = frame.function
+    if function.name != "__iter__" or not summary.returns.dep & UNEVEN or not function.owner:
+        return
+    if _IS_ASKED.search(function.owner.lower()) or _IS_ASKED.search(frame.path.rpartition("/")[2].lower()):
+        return
+    project = frame.link.project
+    if not _is_sampler(project, frame.file, function.owner) or is_counted(project, frame.file, function.owner):
+        return
+    words = {"sampler": function.owner}
+    frame.link.report(frame.path, Found("LNT110", function.line, 1, words, [], [], False, "sampler"))
+
+
+def _is_sampler(project: Project, file: int, cls: str) -> bool:
+    return any(b.rpartition(".")[2].endswith("Sampler") for b in project.base_names(file, cls))
+
+
+def is_counted(project: Project, file: int, cls: str) -> bool:
+    """Whether a sampler pads, drops or counts what it gives each rank, as it reads."""
+    own = [
+        project.function(f, at) for f, c in project.bases(file, cls)
+        for name, at in project.methods_of(f, c).items() if name != "__len__"
+    ]  # fmt: skip
+    return _is_sampler(project, file, cls) and any(map(_counts, own))
+
+
+def _counts(function: Function) -> bool:
+    """Whether it counts items by the number of ranks, other than to pick its own."""
+    for n in nodes_in(function.body):
+        names = [n.path] if hasattr(n, "path") else []
+        if any(_COUNTED.search(name.rpartition(".")[2].lower()) for name in names):
+            return True
+        if isinstance(n, Op) and n.op in ("//", "*", "/") and any(map(_is_world, n.parts)):
+            return True
+        if isinstance(n, Op) and n.op == "%" and _is_world(n.parts[1]) and not _is_pick(function, n):
+            return True
+    return False
+
+
+def _is_world(e: Expr) -> bool:
+    return any(_WORLD.fullmatch(p.rpartition(".")[2].lower().lstrip("_").removeprefix("get_")) for p in paths_in(e))
+
+
+def _is_pick(function: Function, rest: Node) -> bool:
+    """`i % world == rank`."""
+    compared = (n for n in nodes_in(function.body) if isinstance(n, Op) and n.op in ("==", "!=") and rest in n.parts)
+    return any(
+        known.rank_kind(name_of(p)) is not None
+        for n in compared
+        for p in n.parts
+        if p != rest and not isinstance(p, Const)
+    )

@@ -1,0 +1,177 @@
+"""Samplers that give the ranks unequal shares, and some that do not."""
+
+import itertools
+import math
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, IterableDataset, Sampler
+
+
+class Uneven(Sampler):
+    def __init__(self, batches, num_replicas, rank):
+        self.batches, self.num_replicas, self.rank = batches, num_replicas, rank
+
+    def __iter__(self):  # LNT110
+        return iter(self.batches[self.rank :: self.num_replicas])
+
+    def __len__(self):
+        return len(self.batches) // self.num_replicas
+
+
+class Cut(Uneven):
+    def __iter__(self):
+        most = len(self.batches) - len(self.batches) % self.num_replicas
+        yield from self.batches[:most][self.rank :: self.num_replicas]
+
+
+class Padded(Sampler):
+    def __init__(self, data, num_replicas, rank):
+        self.data, self.num_replicas, self.rank = data, num_replicas, rank
+        self.total_size = math.ceil(len(data) / num_replicas) * num_replicas
+
+    def __iter__(self):
+        picked = list(range(len(self.data)))
+        picked += picked[: self.total_size - len(picked)]
+        return iter(picked[self.rank : self.total_size : self.num_replicas])
+
+
+class EvaluationSampler(Uneven):
+    def __iter__(self):
+        yield from range(self.rank, len(self.batches), self.num_replicas)
+
+
+class Endless(Sampler):
+    def __init__(self, size, rank, world_size):
+        self.size, self.rank, self.world_size = size, rank, world_size
+
+    def __iter__(self):
+        yield from itertools.islice(self._picked(), self.rank, None, self.world_size)
+
+    def _picked(self):
+        while True:
+            yield from torch.randperm(self.size).tolist()
+
+
+class Lines(IterableDataset):
+    def __iter__(self):
+        with open("lines.txt") as file:
+            yield from itertools.islice(file, dist.get_rank(), None, dist.get_world_size())
+
+
+def trains(net, optimizer):
+    model = DistributedDataParallel(net)
+    for batch in DataLoader(Lines()):
+        model(batch).mean().backward()  # LNT110
+        optimizer.step()
+
+
+def trains_with(net, batches, rank, world_size):
+    model = DistributedDataParallel(net)
+    for batch in DataLoader(batches, batch_sampler=Uneven(batches, world_size, rank)):
+        model(batch)  # LNT110
+    loader = DataLoader(batches, batch_sampler=Cut(batches, world_size, rank))
+    for batch in loader:
+        model(batch).mean().backward()
+
+
+def last_has_the_rest(items, model, rank, world_size):
+    per = len(items) // world_size
+    start = rank * per
+    end = start + per if rank < world_size - 1 else len(items)
+    for item in items[start:end]:
+        dist.all_reduce(model(item))  # LNT110
+
+
+def last_has_less(items, model, rank, world_size):
+    per = math.ceil(len(items) / world_size)
+    for i in range(rank * per, min(rank * per + per, len(items))):
+        dist.all_reduce(model(items[i]))  # LNT110
+
+
+def filled_up(items, model, rank, world_size):
+    per = math.ceil(len(items) / world_size)
+    items = items + items[: per * world_size - len(items)]
+    start = rank * per
+    for item in items[start : min(start + per, len(items))]:
+        dist.all_reduce(model(item))
+
+
+def all_the_same(items, model, rank, world_size):
+    per = len(items) // world_size
+    for item in items[rank * per : (rank + 1) * per]:
+        dist.all_reduce(model(item))
+
+
+def one_epoch(model, loader, optimizer):
+    for batch in loader:
+        model(batch).mean().backward()  # LNT110
+        optimizer.step()
+
+
+def some_steps(model, loader, optimizer, steps):
+    batches = iter(loader)
+    for _ in range(steps):
+        model(next(batches)).mean().backward()
+        optimizer.step()
+
+
+def many_epochs(net, data, optimizer):
+    model = DistributedDataParallel(net)
+    loader = DataLoader(data[dist.get_rank() :: dist.get_world_size()])
+    one_epoch(model, loader, optimizer)
+    some_steps(model, loader, optimizer, 10)
+
+
+class Files(torch.utils.data.Dataset):
+    def __init__(self, names):
+        self.names = names[dist.get_rank() :: dist.get_world_size()]
+
+    def __len__(self):
+        return len(self.names)
+
+
+def of_files(net, names):
+    model = DistributedDataParallel(net)
+    for batch in DataLoader(Files(names)):
+        model(batch)  # LNT110
+
+
+def in_parts(items, n):
+    size = len(items) // n
+    return [items[i * size : (i + 1) * size] for i in range(n - 1)] + [items[(n - 1) * size :]]
+
+
+def split_in_parts(items, n):
+    return in_parts(items, n)
+
+
+def own_part(items, model, rank, world_size):
+    for item in split_in_parts(items, world_size)[rank]:
+        dist.all_reduce(model(item))  # LNT110
+
+
+def until_it_ends(net, data):
+    model = DistributedDataParallel(net)
+    items = iter(DataLoader(data[dist.get_rank() :: dist.get_world_size()]))
+    while True:
+        try:
+            batch = next(items)
+        except StopIteration:
+            break  # LNT102
+        model(batch).mean().backward()
+
+
+def over_and_over(net, data, steps):
+    model = DistributedDataParallel(net)
+    loader = DataLoader(data[dist.get_rank() :: dist.get_world_size()])
+    items = iter(loader)
+    for _ in range(steps):
+        try:
+            batch = next(items)
+        except StopIteration:
+            items = iter(loader)
+            batch = next(items)
+        model(batch).mean().backward()
