@@ -11,7 +11,7 @@ from unhang.lint.arguments import found_in_environment, found_in_rest, parameter
 from unhang.lint.branches import Exit, Pending
 from unhang.lint.divergence import Cause
 from unhang.lint.filling import fill, is_by_batch, place_of
-from unhang.lint.gates import is_gate, is_one_rank
+from unhang.lint.gates import is_gate, is_one_rank, take_over_decorators
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
 from unhang.lint.keeping import keep, note_first
 from unhang.lint.link import Link
@@ -128,7 +128,8 @@ class Frame(Loops):
         name = next(gates, None)
         if name is not None:
             self._branch(Cause(Value(RANK, zero=True), self.function.line, f"@{name}", self.path), self.function.body)
-        else:
+        agreed = None if name is not None else take_over_decorators(self)
+        if name is None:
             self.block(self.function.body)
         summary.raises = frozenset(self.raises)
         summary.leaves = [e.cause for e in self.ways_out if e.kind == "raise" and not e.cause.value.params]
@@ -152,7 +153,7 @@ class Frame(Loops):
         if self.function.is_generator:
             passed = ("passes", self._passes_on[0]) if self._passes_on else ENDLESS if self._never_ends else None
             returned = Value(UNEVEN, sort=("share", "generator")) if self._ends_unevenly else Value(sort=passed)
-        summary.returns = returned
+        summary.returns = agreed or returned
         found_in_function(self, summary)
         found_in_shares(self, summary)
         found_in_rest(self)
