@@ -24,6 +24,7 @@ from unhang.analyze.waits_for import blocked_by, edges_on, main_waits_in_store, 
 from unhang.model import Case, Frame, LogEvent, Outcome, RankEvidence, WaitEdge, WaitsFor
 from unhang.read.logs.events import events_of_errors
 from unhang.read.ras import Crossing, crossing_in, reports_in
+from unhang.read.restarts import ANOTHER_WITH_ITS_RANK
 
 MOST_DIVERGENCES, _MOST_SILENT = 32, 8
 _LEAST_QUIET_S, _MOST_USUAL = 5.0, 3.0
@@ -151,7 +152,9 @@ class Situation:
 
     @cached_property
     def divergences(self) -> tuple[Divergence, ...]:
-        """Where the programs part, oldest first."""
+        """Where the programs part, oldest first. In a job that ended well, not where processes handed ranks on to each other: their calls are mixed."""
+        if self.has_ended_well and any(a.reason == ANOTHER_WITH_ITS_RANK for a in self.case.absent):
+            return ()
         differing = [s for s in self.stuck if s.is_mismatch][:MOST_DIVERGENCES]
         fronts = self.recorded.fronts
         # Many waits share one tuple of targets.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Processes = dict[int, RankRecord]
 """The processes of one attempt, by rank."""
 
+ANOTHER_WITH_ITS_RANK = "another process of this rank started while it ran"
 _LEFT_OUT = b"... unhang: output left out here ..."
 _NOTICED_LATE_NS = 1_000_000_000  # an end is noted a little after it
 _OF_AN_END = ("elastic.worker_failed", "elastic.closing_signal")
@@ -61,7 +62,7 @@ def _one_after_another(rank: int, records: Sequence[RankRecord], absent: list[Un
             is_same = old.identity == record.identity
             if not is_same and _lived_together(old, record):
                 record.twins = (*old.twins, old.identity.pid or 0)
-            reason = "it was given twice" if is_same else "another process of this rank started while it ran"
+            reason = "it was given twice" if is_same else ANOTHER_WITH_ITS_RANK
             absent.append(Unavailable(f"process {old.identity.pid} of rank {rank}", reason))
         found.append(record)
     return found

@@ -247,6 +247,23 @@ def beyond_their_world(s: Situation) -> list[LogEvent]:
     return [said[0], *above] if above and s.is_crash else []
 
 
+def other_sizes(s: Situation) -> list[str]:
+    """The numbers of processes per node that launchers print, where they differ."""
+    sizes = {e["value"] for e in s.events.of("elastic.launch_config") if e["name"] == "nproc_per_node"}
+    return sorted(sizes) if len(sizes) > 1 else []
+
+
+_LOOPBACK = ("127.", "localhost", "::1", "[::1]")
+
+
+def own_loopback(s: Situation) -> list[LogEvent]:
+    """Where a job of several nodes was told to meet, where that is on each of them its own loopback address."""
+    told = list(s.events.of("launchers.endpoint"))
+    nodes = [e.number("nodes") for e in s.events.of("launchers.nodes")]
+    is_loopback = bool(told) and all(e["endpoint"].startswith(_LOOPBACK) for e in told)
+    return told[:2] if is_loopback and nodes and all(n is not None and n > 1 for n in nodes) else []
+
+
 def started_bare(s: Situation) -> list[LogEvent]:
     """The lines that show a batch script which starts one process itself, where Slurm was to start all of them: no more ranks came."""
     started, members = s.events.of("launchers.started"), s.events.of("launchers.member")

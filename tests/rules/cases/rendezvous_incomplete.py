@@ -16,8 +16,12 @@ _MEMBER = "initializing ddp: GLOBAL_RANK: {}, MEMBER: {}/4"
 
 _INIT = {r: [pending("init_process_group", where="main:3")] for r in (0, 1, 2)}
 
+_OWN = "+ torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint={}:29500 train.py\ntorch.distributed.elastic.rendezvous.api.RendezvousTimeoutError\n"
+
 CASES = {
     "rendezvous-incomplete": (
+        Fires(log_case(_OWN.format("127.0.0.1")), (), cause="rendezvous-endpoint"),
+        Fires(log_case(_OWN.format("node-0")), (), cause="rendezvous-incomplete"),
         Fires(make_case({}, hang="suspected", pending=_INIT, absent=(3,)), (3,)),
         Fires(
             make_case({}, hang="suspected", pending=_INIT, stacks={3: "main:2"}, more={3: {"initialized": False}}),

@@ -179,7 +179,7 @@ def network_interface(s: Situation) -> Found | None:
     """Lines that name it, and failed connections that are not the echo of a death; the clearest line decides."""
     failed = s.events.of(*_FAILED)
     if somebody_died(s, failed):  # a dead process does not take the route away
-        failed = tuple(e for e in failed if e["error"] in _UNREACHABLE or _is_unreachable(e))
+        failed = tuple(e for e in failed if e["error"] in _UNREACHABLE or _is_unreachable(e) or _is_loopback(e))
     retries = [e for e in s.events.of("fabric.connect_retry") if _is_nearly_last(e)]
     if s.case.attempt and any("Connection refused" in e["reason"] for e in failed):
         return None

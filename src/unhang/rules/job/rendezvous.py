@@ -13,6 +13,8 @@ from unhang.rules.log_lines import (
     found_in,
     has_other_error,
     numbered_twice,
+    other_sizes,
+    own_loopback,
     started_bare,
     still_starting,
     sure_beside,
@@ -30,7 +32,7 @@ _ERRORS = (
 )
 _NAMES = ("store.host_not_found", "elastic.bad_endpoint", "gloo.unresolved")
 _ENDPOINT_REACHED = ("watchdog.timeout", "store.barrier_done", "elastic.rendezvous_done")
-_MOST_LAST_LINES = 5
+_MOST_LAST_LINES, _ENDPOINT = 5, "rendezvous-endpoint"
 # Connection timed out, no route to host, network is unreachable: unlike a refusal no sign of a server that is yet to start.
 _UNREACHABLE = (101, 110, 113)
 _RENDEZVOUS = "/torch/distributed/rendezvous.py"
@@ -134,11 +136,13 @@ def rendezvous_incomplete(s: Situation) -> Iterator[Found]:
         return
     if not (events := _incomplete(s)) or started_bare(s):
         return
-    sizes, say = _other_sizes(s), "store"
+    if own := own_loopback(s):
+        yield found_in(s, [*own, *events], 0.93, (), words=own[0].fields, say="own", cause=_ENDPOINT, fixes=("name",))
+        return
+    sizes, is_later = other_sizes(s), all(e.kind.startswith("store.barrier") and not _is_default(e) for e in events)
+    say = "later" if is_later else "store"
     if all(e.kind == "launchers.node_unreachable" for e in events):
         say = "login"
-    elif all(e.kind.startswith("store.barrier") and not _is_default(e) for e in events):
-        say = "later"
     uneven = f" The nodes start {' and '.join(sizes)} processes: a static rendezvous needs the same number on each."
     words = {"what": _who_came(events), "uneven": uneven if sizes else ""}
     fixes = ("login",) if say == "login" else ("numbers", "first")
@@ -295,12 +299,6 @@ def _of_the_other_node(s: Situation, events: Sequence[LogEvent]) -> tuple[int, .
     if node not in (0, 1) or not each or each > _MAX_NAMED_WORLD:
         return ()
     return tuple(range((1 - node) * each, (2 - node) * each))
-
-
-def _other_sizes(s: Situation) -> list[str]:
-    """The numbers of processes per node that launchers print, where they differ."""
-    sizes = {e["value"] for e in s.events.of("elastic.launch_config") if e["name"] == "nproc_per_node"}
-    return sorted(sizes) if len(sizes) > 1 else []
 
 
 _MISUSES = (
