@@ -181,9 +181,9 @@ def raised(text: str, at_s: float = 10.0, **more: Any) -> RaisedError:
     return RaisedError(kind, message, _START_NS + int(at_s * _SECOND_NS), path(where), **more)
 
 
-def ended(kind: str, code: int | None = 0, at_s: float = 10.0, where: str = "") -> ProcessExit:
-    """The end of a process."""
-    return ProcessExit(kind, code, _START_NS + int(at_s * _SECOND_NS), path(where))
+def ended(kind: str, code: int | None = 0, at_s: float = 10.0, where: str = "", text: str = "") -> ProcessExit:
+    """The end of a process. `text`: how it is known."""
+    return ProcessExit(kind, code, _START_NS + int(at_s * _SECOND_NS), path(where), text)
 
 
 def pending(

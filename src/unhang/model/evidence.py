@@ -77,6 +77,7 @@ class RaisedError:
 
 
 SEEN_BY_LAUNCHER = "seen by the launcher"  # the text of an end that only the launcher tells
+SENT_BY_ITSELF = "sent by itself"  # of a signal that the rank sent to itself, or to its process group
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from unhang.model import PendingCall, ProcessExit, ProcessState, RaisedError, RankEvidence, ThreadStack, user_frames
-from unhang.model.evidence import SEEN_BY_LAUNCHER, Look
+from unhang.model.evidence import SEEN_BY_LAUNCHER, SENT_BY_ITSELF, Look
 from unhang.model.frames import KernelWait, ThreadWait, WaitingTask
 from unhang.read.fields import frame_triples, real, text, texts, whole
 from unhang.read.launchers import RankExit
 from unhang.read.rank_folder import RankRecord
 
 _MOST_WAITS = 64
+_AT_ONCE_NS = 5_000_000_000
 
 
 def evidence_of(
@@ -177,7 +178,7 @@ def exit_of(record: RankRecord, summary: RankExit | None = None) -> ProcessExit 
         _by_signal(record, summary)
         or (_recorded(record, "os._exit") if own == "os._exit" else None)
         or _by_code(record, summary)
-        or (_recorded(record, "exit") if own else None)
+        or (_recorded(record, "exit") if own and own != "kill" else None)
         or _without_witness(record)
     )
 
@@ -194,11 +195,22 @@ def _by_signal(record: RankRecord, summary: RankExit | None) -> ProcessExit | No
         frames = current.frames if current else ()
         known = -number if number else (code if code is not None and code < 0 else None)
         return ProcessExit("signal", known, _died_ns(record), frames, fatal.reason or "")
+    seen = code if code is not None or summary is None else summary.code
+    if seen is not None and seen < 0 and (sent := _sent_by_itself(record, seen)) is not None:
+        return sent
     if code is not None and code < 0:
         return ProcessExit("signal", code, _died_ns(record))
     if code is None and summary is not None and summary.code is not None and summary.code < 0:
         return ProcessExit("signal", summary.code, _died_ns(record) or summary.time_ns, text=SEEN_BY_LAUNCHER)
     return None
+
+
+def _sent_by_itself(record: RankRecord, code: int) -> ProcessExit | None:
+    """The signal that ended it, where it sent that itself just before."""
+    fields, died_ns = record.exit_fields, _died_ns(record)
+    sent_ns = whole(fields, "time_ns") or 0
+    is_it = text(fields, "kind") == "kill" and whole(fields, "code") == code and died_ns - sent_ns < _AT_ONCE_NS
+    return ProcessExit("signal", code, died_ns or sent_ns, frame_triples(fields), SENT_BY_ITSELF) if is_it else None
 
 
 def _by_code(record: RankRecord, summary: RankExit | None) -> ProcessExit | None:

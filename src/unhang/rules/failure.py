@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -169,6 +170,14 @@ def _words(ranks: Sequence[int], frame: Frame | None, first: str, after: str) ->
 def name_or(ranks: Sequence[int], nobody: str) -> str:
     """The ranks by name, or what is said where they are not known."""
     return w.name_ranks(ranks) if ranks else nobody
+
+
+def died_of_own_memory(s: Situation) -> bool:
+    """Whether the first crash is a bus error at a line of the program itself: it touched mapped memory behind which no file was left."""
+    failure = first_crash(s)
+    frames = failure.exit.frames if failure is not None and failure.exit is not None else ()
+    is_bus = failure is not None and failure.exit is not None and failure.exit.code == -signal.SIGBUS
+    return is_bus and bool(frames) and tuple(user_frames(frames))[:1] == tuple(frames[:1])
 
 
 def first_crash(s: Situation) -> Failure | None:

@@ -47,6 +47,14 @@ _WATCHDOG_OF_AN_ERROR = """\
 
 CASES = {
     "rank-crashed": (
+        Fires(
+            make_case(
+                {}, exits={2: ended("signal", -9, where="main:7", text="sent by itself")}, hang=None, exit_code=1
+            ),
+            (2,),
+            7,
+        ),
+        Fires(make_case({}, exits={1: ended("signal", -7, where="main:5")}, hang=None, exit_code=1), (1,), 5),
         Fires(log_case(_LOG), (2,)),
         Fires(log_case(_SEGFAULT), (3,)),
         Quiet(log_case(_ABORTED), "the watchdog aborts a process that has waited too long"),

@@ -63,3 +63,36 @@ def test_torch_that_cannot_be_imported(tmp_path: Path, run_dir: Path) -> None:
     ended = python("-c", "import torch; print(torch.VERSION)", env=env)
     assert (ended.stdout, ended.stderr, ended.code) == ("a stand-in\n", "", 0)
     assert not (run_dir / "ranks").exists()
+
+
+RAY = """
+def init(address=None, **given):
+    return given.get("runtime_env")
+"""
+
+
+def test_workers_of_ray_with_a_path_of_their_own_are_led_here(tmp_path: Path, run_dir: Path) -> None:
+    write(tmp_path, "ray.py", RAY)
+    env = environment(run_dir)
+    env["PYTHONPATH"] = f"{BOOTSTRAP}:{tmp_path}"
+    code = """
+import ray
+given = {"env_vars": {"PYTHONPATH": "/libs", "A": "1"}, "pip": ["x"]}
+for one in (given, {"env_vars": {"A": "1"}}, {"env_vars": None}, None, "env.yaml"):
+    print(ray.init(runtime_env=one))
+print(ray.init("auto"), given["env_vars"]["PYTHONPATH"], ray.init.__name__)
+"""
+    ended = python("-c", code, env=env)
+    led = {"env_vars": {"PYTHONPATH": f"{BOOTSTRAP}:/libs", "A": "1"}, "pip": ["x"]}
+    others = ({"env_vars": {"A": "1"}}, {"env_vars": None}, None)
+    expected = [*map(str, (led, *others)), "env.yaml", "None /libs init"]
+    assert (ended.stdout.splitlines(), ended.stderr, ended.code) == (expected, "", 0)
+
+
+def test_a_ray_that_is_none_or_fails_is_left_alone(tmp_path: Path, run_dir: Path) -> None:
+    env = environment(run_dir)
+    env["PYTHONPATH"] = f"{BOOTSTRAP}:{tmp_path}"
+    write(tmp_path, "ray.py", "NAME = 'another ray'\n")
+    assert python("-c", "import ray; print(ray.NAME)", env=env).stdout == "another ray\n"
+    write(tmp_path, "ray.py", "raise RuntimeError('broken')\n")
+    assert "RuntimeError: broken" in python("-c", "import ray", env=env).stderr

@@ -96,6 +96,32 @@ def test_rank_given_to_init_is_the_truth(tmp_path: Path, run_dir: Path) -> None:
     assert [g["pg_name"] for g in read_lines(folder / "groups.jsonl")] == ["0", "0"]
 
 
+KILLS = """
+import os, signal, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+def end(how):
+    if how == "group": os.killpg(os.getpgrp(), signal.SIGKILL)
+    if how == "own": os.kill(os.getpid(), signal.SIGKILL)
+    if how == "asks": os.kill(os.getpid(), 0)
+    if how == "handled":
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        os.kill(os.getpid(), signal.SIGTERM)
+end(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "code"),
+    [("group", "kill", -9), ("own", "kill", -9), ("asks", "exit", None), ("handled", "exit", None)],
+)
+def test_a_signal_to_itself_is_noted(tmp_path: Path, run_dir: Path, how: str, kind: str, code: int | None) -> None:
+    ended = python(write(tmp_path, "kills.py", KILLS), how, env=environment(run_dir))
+    assert ended.code == (code or 0)
+    left = read_json(rank_folder(run_dir, 0) / "exit.json")
+    assert (left["kind"], left["code"]) == (kind, code)
+    assert [frame[2] for frame in left["frames"]] == (["end", "<module>"] if kind == "kill" else [])
+
+
 def test_error_in_a_thread_and_a_replaced_hook(tmp_path: Path, run_dir: Path) -> None:
     script = """
     import os, sys, threading, torch

@@ -1,4 +1,4 @@
-"""How the program ends: fatal signals, os._exit, sys.exit, or its end; exit.json says which, and from which line."""
+"""How the program ends: fatal signals, also those that it sends to itself, os._exit, sys.exit, or its end; exit.json says which, and from which line."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ def watch(stop_thread: Callable[[], None]) -> None:
     if not hasattr(os._exit, "_unhang"):
         os._exit = _watched(os._exit, _before_os_exit)
         sys.exit = _watched(sys.exit, _before_sys_exit)
+        os.kill = _watched_kill(os.kill, lambda: (os.getpid(), 0, -1, -os.getpgrp()))
+        os.killpg = _watched_kill(os.killpg, lambda: (os.getpgrp(), 0))
     atexit.register(_at_end, os.getpid(), stop_thread)
 
 
@@ -42,6 +44,24 @@ def _watched(original: Callable[..., Any], before: Callable[[Recording, Any], No
 
     leave._unhang = True  # type: ignore[attr-defined]
     return leave
+
+
+def _watched_kill(original: Callable[[int, int], None], reach_us: Callable[[], Sequence[int]]) -> Callable[..., None]:
+    """Of os.kill or os.killpg: a signal that reaches the rank itself is noted before it is sent."""
+
+    @functools.wraps(original)
+    def kill(target: int, number: int, /) -> None:
+        rec = recording.current
+        if rec is not None and rec.pid == os.getpid() and number and target in reach_us():
+            attempt("exit.json", _before_kill, rec, number)
+        return original(target, number)
+
+    return kill
+
+
+def _before_kill(rec: Recording, number: int) -> None:
+    if signal.getsignal(number) in (signal.SIG_DFL, None):  # SIGKILL among them
+        _write(rec, "kill", -int(number))
 
 
 def _write(rec: Recording, kind: str, code: int | None, limit: int = 6) -> None:

@@ -22,6 +22,8 @@ from unhang.model import EvidenceLine, Frame, RaisedError, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 
+_HOST_WAITS = ("lock", "outside", "data", "gil", "device")
+
 
 @rule("swallowed-exception")
 def swallowed_exception(s: Situation) -> Found | None:
@@ -37,13 +39,24 @@ def swallowed_exception(s: Situation) -> Found | None:
     error = swallowed_by(s, ranks)
     if error is None:
         return None
-    if s.divergence is not None or _in_its_handler(s, ranks[0]):
+    if s.divergence is not None or (_in_its_handler(s, ranks[0]) and not _stands_on_its_host(s, ranks[0])):
         return _went_on(s, ranks, error, 0.95)
     return _went_on(s, ranks, error, 0.85) if _left_after(s, ranks[0], error) else None
 
 
 def _in_its_handler(s: Situation, rank: int) -> bool:
     return any(surroundings(f.file, f.line).in_handler for f in stack_path(s.case, rank) or ())
+
+
+def _stands_on_its_host(s: Situation, rank: int) -> bool:
+    """Whether a late rank waits for a lock, a process or the like: then that keeps it, in a handler or not."""
+    found = next((late.activity for late in s.late if late.rank == rank), None)
+    if found is None:
+        return False
+    enters = found.frame is not None and line_text(found.frame.file, found.frame.line).startswith(
+        ("with", "async with")
+    )
+    return found.kind in _HOST_WAITS or (found.kind == "user" and enters)
 
 
 def _left_after(s: Situation, rank: int, error: RaisedError) -> bool:

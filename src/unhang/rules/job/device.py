@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent
 from unhang.rules.base import Found, Names, rule
-from unhang.rules.failure import in_trouble, somebody_died
+from unhang.rules.failure import died_of_own_memory, in_trouble, somebody_died
 from unhang.rules.log_lines import failed_alone, found_in, in_order, on_nodes, ranks_in
 
 _SPINS, _MOVED_S = 95.0, 1.0
@@ -229,7 +229,7 @@ def shm_too_small(s: Situation) -> Found | None:
     cuda = [e.order for e in s.events.of("nccl.cuda_failure")]
     failed = [e for e in s.events.of(*_SHM_FAILED) if not any(0 <= e.order - c <= _BESIDE for c in cuda)]
     found = (*s.events.of(*_SHM_NAMED, *_SHM_SIGNALS), *failed, *_semaphores(s))
-    if not found:
+    if not found or ({e.kind for e in found} <= set(_SHM_SIGNALS) and died_of_own_memory(s)):
         return None
     events = in_order(found, s.events.of("shm.default_limit"))
     kinds = {e.kind for e in events}

@@ -12,11 +12,13 @@ from unhang.analyze.leaving import cannot_end
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent, ProcessExit, RankEvidence, ThreadStack, user_frames
+from unhang.model.evidence import SENT_BY_ITSELF
 from unhang.model.lazy_pattern import lazy_pattern
 from unhang.rules import wording as w
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import (
     WORKER_DIED,
+    died_of_own_memory,
     first_crash,
     first_exception,
     found_at_failures,
@@ -74,9 +76,11 @@ def rank_crashed(s: Situation) -> Found | None:
         return _crash_in_log(s)
     if killed_for_memory(s, failure):
         return None
-    by_signal = failure.kind == "signal" and failure.exit
-    name = signal_name(-(failure.exit.code or 0)) if by_signal and failure.exit else ""
-    return found_at_failures(s, (failure,), 0.85, {"signal": name}, say="signal" if by_signal else "vanished")
+    end = failure.exit if failure.kind == "signal" else None
+    name, is_own = (signal_name(-(end.code or 0)), end.text == SENT_BY_ITSELF) if end else ("", False)
+    say = "itself" if is_own else "mapped" if died_of_own_memory(s) else "signal" if end else "vanished"
+    fixes = {"itself": ("own group",), "mapped": ("whole file", "sender")}.get(say, ("sender",))
+    return found_at_failures(s, (failure,), 0.85, {"signal": name}, say=say, fixes=fixes)
 
 
 def _crash_in_log(s: Situation) -> Found | None:

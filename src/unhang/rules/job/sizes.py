@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from unhang.analyze.align import StuckCollective, calls_at, majority, members_of
@@ -12,7 +13,7 @@ from unhang.analyze.positions import bare_op, numels
 from unhang.analyze.set_order import loop_over_set
 from unhang.analyze.situation import Situation
 from unhang.analyze.streams import stack_path
-from unhang.model import CallState, CollectiveCall, EvidenceLine, Frame
+from unhang.model import CallState, CollectiveCall, EvidenceLine, Frame, Location, user_frames
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
 from unhang.rules.log_lines import found_in, quote
@@ -145,7 +146,9 @@ def gloo_sizes(s: Situation) -> Found | None:
     """Gloo's failed check: by the log alone, or in the last call of all ranks, whose parts each rank sizes itself. It does not tell which rank is wrong."""
     events = s.events.of("gloo.size_mismatch")
     if not events or not len(s.case.calls):
-        return found_in(s, events, 0.8, (), say="log", fixes=("pad", "see")) if events else None
+        return (
+            found_in(s, events, 0.8, (), say="log", fixes=("pad", "see"), location=_aborted_at(s)) if events else None
+        )
     call = _last_of_all(s) if s.divergence is None else None
     if call is None or not bare_op(call.op).startswith(_OF_PARTS):
         return None
@@ -158,6 +161,13 @@ def gloo_sizes(s: Situation) -> Found | None:
     return Found(
         0.85, (), lines, words, "call", fixes, location=where, group=group, collective=w.collective_of(call, call.seq)
     )
+
+
+def _aborted_at(s: Situation) -> Location | None:
+    """The line of the one rank that gloo aborted, where its stack was written: there it got what it did not expect."""
+    ends = [e.exit for e in s.case.ranks.values() if e.exit is not None and e.exit.code == -signal.SIGABRT]
+    frames = user_frames(ends[0].frames) if len(ends) == 1 else ()
+    return w.location_of(frames[0]) if frames else None
 
 
 def _last_of_all(s: Situation) -> CollectiveCall | None:

@@ -162,7 +162,7 @@ def _apart(s: Situation, found: Mapping[int, Stand], is_whole: bool = False) -> 
         say,
         fixes=fixes_of(where, gate, w.name_ranks(culprits)) if by else None,
         victims=s.others(culprits) if culprits else (),
-        location=w.location_of(where) if culprits else None,
+        location=w.location_of(where),
         condition=gate_of(gate),
     )
 

@@ -10,6 +10,8 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = "_unhang_inside"
@@ -47,6 +49,48 @@ class _TorchImport:
             return
 
 
+class _RayImport:
+    """Notices that ray is about to be imported: what its job gives to workers as their PYTHONPATH shall lead here, too."""
+
+    def find_spec(self, name: str, path: "Sequence[str] | None" = None, target: object = None) -> "ModuleSpec | None":
+        if name != "ray":
+            return None
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        from importlib.util import find_spec
+
+        spec = find_spec("ray")
+        loader = spec.loader if spec is not None else None
+        if loader is not None:
+            load = loader.exec_module
+
+            def load_and_lead(module: "ModuleType") -> None:
+                load(module)
+                _lead_workers_here(module)
+
+            loader.exec_module = load_and_lead  # type: ignore[method-assign]
+        return spec
+
+
+def _lead_workers_here(ray: "ModuleType") -> None:
+    from functools import wraps
+
+    original = getattr(ray, "init", None)
+    if original is None:
+        return
+
+    @wraps(original)
+    def init(*args: object, **kwargs: object) -> object:
+        given = kwargs.get("runtime_env")
+        variables = given.get("env_vars") if isinstance(given, dict) else None
+        path = variables.get("PYTHONPATH") if isinstance(variables, dict) else None
+        if isinstance(given, dict) and isinstance(path, str) and _HERE not in path.split(os.pathsep):
+            led = {**variables, "PYTHONPATH": os.pathsep.join((_HERE, path))}  # type: ignore[dict-item]
+            kwargs["runtime_env"] = {**given, "env_vars": led}
+        return original(*args, **kwargs)
+
+    ray.init = init  # type: ignore[attr-defined]
+
+
 def _hand_over() -> None:
     """Import the sitecustomize that would have been found without us; what it raises is reported by `site`, as always.
 
@@ -59,5 +103,5 @@ def _hand_over() -> None:
 
 if __name__ == "sitecustomize":
     if os.environ.get("UNHANG_RUN_DIR"):
-        sys.meta_path.insert(0, _TorchImport())
+        sys.meta_path[:0] = [_TorchImport(), _RayImport()]
     _hand_over()
