@@ -23,6 +23,7 @@ _SKIPPED = {"__pycache__", "node_modules", "venv", "env", "site-packages", "buil
 _LARGEST = 20_000_000  # bytes; a larger file is data
 _ALONE = 300_000  # bytes that one process reads faster than several could be started
 _GIVEN = re.compile(rb"\b(?:import|,|\()[ \t]*(\w+)")  # what may be imported here
+_ROUNDS = 3  # files that lead to a collective by way of other such files
 _CHUNK = 1_500_000  # bytes for one process at a time
 
 
@@ -117,11 +118,15 @@ def _judged(contents: dict[str, bytes], digests: dict[str, bytes], cache: Cache 
         files[file.path], encoded[file.path] = file, packed
     link = Link([files[p] for p in sorted(files)], contents)
     wanted = _callers(link, files, contents) | _helpers(link, files, contents)
-    if wanted:
+    is_more = bool(missing or wanted)
+    for _ in range(_ROUNDS if wanted else 0):
         for file, packed in _read_all(wanted, jobs, True):
             files[file.path], encoded[file.path] = file, packed
         link = Link([files[p] for p in sorted(files)], contents)
-    if (cache and missing) or (wanted and cache):
+        wanted = _callers(link, files, contents)  # of those that call by way of them
+        if not wanted:
+            break
+    if cache and is_more:
         cache.keep_files(digests, encoded)
     out = {
         p: File(p, f.module, f.lines, f.is_parsed, f.reason, found=list(f.found), quiet=f.quiet)

@@ -96,6 +96,7 @@ class Link:
                 if f.is_generator
                 or f.name == "__iter__"
                 or not words.isdisjoint(f.words)
+                or any(d.rpartition(".")[2] in words for d in f.decorators)
                 or ((self.wraps or self.trains) and f.name == "forward" and not known.FILTERS.isdisjoint(f.words))
             ]
             if not found:

@@ -79,7 +79,7 @@ class Lowering:
         owner = self._owner
         function = Function(name, line, owner, self._at, parameters, defaults, decorators, [], [], False, packed([]))
         self.functions.append(function)
-        self._at, self._words, self._sets, self._yields = at, {d.rpartition(".")[2] for d in decorators}, set(), False
+        self._at, self._words, self._sets, self._yields = at, set(), set(), False
         function.raw = packed(body())
         function.words, function.sets = sorted(self._words), sorted(self._sets)
         function.is_generator = self._yields
