@@ -109,9 +109,9 @@ def errors_of(s: Situation) -> tuple[SeenError, ...]:
 def first_error(s: Situation) -> SeenError | None:
     """The first exception that is no echo of another and after which nobody went on as before; one that says something, if any does.
 
-    One that was handled when another was raised is part of that other one.
+    One that was handled when another was raised is part of that other one; a pool of processes raises its worker's again, as it was.
     """
-    handled = {_key(b) for e in errors_of(s) for b in e.error.before}
+    handled = {_key(b) for e in errors_of(s) for b in e.error.before if _key(b) != _key(e.error)}
     found = [e for e in errors_of(s) if e.kind == "primary" and _key(e.error) not in handled and not went_on(s, e)]
     return next((e for e in found if e.error.message.strip() or e.error.type != "Exception"), next(iter(found), None))
 

@@ -1,4 +1,4 @@
-"""Values that a training prints of its model: replicas that are not equal, evaluations that never change."""
+"""Values that a training prints of itself: replicas that are not equal, evaluations that never change, epochs without a step."""
 
 from __future__ import annotations
 
@@ -97,3 +97,17 @@ def same_evaluations(s: Situation) -> list[LogLine]:
         if len(said) >= _LEAST_EVALUATIONS and len({values for *_, values in said}) == 1 and len(trained) > len(said):
             return [line for _, line, _ in said]
     return []
+
+
+_EMPTY_PASS = lazy_pattern(r"\b[Ee]poch\s*[\[#:=]?\s*(?P<epoch>\d{1,6})\b.{0,40}?\b(?P<rounds>\d+)it \[")
+
+
+def empty_epochs(s: Situation) -> list[LogLine]:
+    """The bars of all epochs, where there are several and none of them ever counted a round."""
+    found: dict[str, LogLine] = {}
+    for line in s.case.log:
+        for match in _EMPTY_PASS.finditer(line.text[: _MOST_CHARS * 4]):
+            if match["rounds"] != "0":
+                return []
+            found.setdefault(match["epoch"], line)
+    return list(found.values()) if len(found) >= _LEAST_EVALUATIONS and not s.events.has("learn.loss_finite") else []

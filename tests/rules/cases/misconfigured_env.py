@@ -86,6 +86,12 @@ CASES = {
             "an old name still works",
         ),
         Fires(log_case(_SHORT.format(limit=1)), ()),
+        Fires(
+            log_case(
+                "RuntimeError: [enforce fail at device.cc:84] ifa != nullptr. Unable to find address for: 10.21.4.17"
+            ),
+            (),
+        ),
         Quiet(log_case(_SHORT.format(limit=5000)), "a limit of some seconds is one that somebody may want"),
     ),
 }

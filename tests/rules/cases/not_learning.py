@@ -33,6 +33,7 @@ CASES = {
         Fires(log_case(_losses(["2.1", "1.9", *["nan"] * 20])), ()),
         Fires(log_case("".join(f"step {n} loss: 11.931 grad_norm: 0.0000\n" for n in range(12))), ()),
         Fires(log_case(_evaluated(*["3.388214"] * 5)), ()),
+        Fires(log_case("".join(f"Epoch {n}: 0it [00:00, ?it/s]\n" for n in range(5))), ()),
         Quiet(
             log_case("".join(f"step {n} loss: {9 - n / 9} grad_norm: 0.0000\n" for n in range(12))),
             "no gradient norm is printed, and the loss falls",
@@ -71,5 +72,9 @@ CASES = {
         Quiet(log_case("".join(f"epoch {i} val_loss: nan\n" for i in range(9))), "an evaluation without data"),
         Quiet(log_case(_losses(["2.1", "nan", "1.9", "1.8", "1.7", "1.6"])), "one bad batch"),
         Quiet(log_case(_evaluated("3.388214", "3.388214", "3.388190")), "evaluations that change"),
+        Quiet(
+            log_case("".join(f"Epoch {n}: 0it [00:00, ?it/s]\nEpoch {n}: 40it [00:09, 4.4it/s]\n" for n in range(5))),
+            "a bar that begins at zero",
+        ),
     ),
 }

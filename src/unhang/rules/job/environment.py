@@ -36,6 +36,7 @@ MUST_AGREE = frozenset(
         "NCCL_MAX_P2P_NCHANNELS", "NCCL_CHUNK_SIZE",
     }
 )  # fmt: skip
+_IS_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9a-f]*:[0-9a-f:]+")
 _LEAST_LIMIT_MS = 1000  # the first collective alone takes longer, as it connects the ranks
 # Of each kind of line that decides: how sure it is, and its fixes.
 _DECIDING = {
@@ -68,6 +69,11 @@ def misconfigured_env(s: Situation) -> Iterator[Found]:
         culprits = None if say == "refused" else ()
         events = [e for e in deciding if e.kind == first.kind]
         yield found_in(s, events, confidence, culprits, words=words, say=say, fixes=fixes)
+        return
+    addresses = [e for e in s.events.of("gloo.no_interface") if _IS_ADDRESS.fullmatch(e["interface"])]
+    if addresses:
+        words = {"name": "GLOO_SOCKET_IFNAME", "value": addresses[0]["interface"]}
+        yield found_in(s, addresses, 0.97, (), words=words, say="address", fixes=("right-name",))
         return
     if named := named_interface(s):
         words = {"name": named[0]["name"], "value": named[0]["value"].strip().rstrip(".")}

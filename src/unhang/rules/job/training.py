@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from unhang.analyze.log_progress import slow_starts, slower, starved
-from unhang.analyze.printed_values import parted_replicas, same_evaluations
+from unhang.analyze.printed_values import empty_epochs, parted_replicas, same_evaluations
 from unhang.analyze.program_facts import (
     facts_of,
     handed_out,
@@ -97,6 +97,9 @@ def not_learning(s: Situation) -> Iterator[Found]:
         if same := same_evaluations(s):
             lines = [EvidenceLine("log", x.text.strip()[:200], x.source.line) for x in (*same[:2], same[-1])]
             yield Found(_beside_a_failure(s, 0.8), (), lines, {"count": len(same)}, "same", ("whose weights",))
+        elif empty := empty_epochs(s):
+            lines = [EvidenceLine("log", x.text.strip()[:200], x.source.line) for x in empty[:3]]
+            yield Found(_beside_a_failure(s, 0.85), (), lines, {"count": len(empty)}, "empty", ("a batch for each",))
 
 
 def _skipped_on_all(s: Situation) -> int:
