@@ -114,6 +114,8 @@ def tells(test: Expr, v: Value) -> bool:
     names = paths_in(test)
     names = paths_in(test)
     if v.dep & RANK and not v.dep & DATA:
+        if any(n.endswith(".n") for n in names):
+            return True  # of a progress bar that most ranks disable
         names |= {n.name for n in nodes_in(test) if isinstance(n, Attr)}
         return any(known.rank_kind(n.rpartition(".")[2]) in _OF_THE_JOB for n in names)
     return not any(known.QUEUE.search(part) for n in names for part in n.lower().split("."))

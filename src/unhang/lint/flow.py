@@ -13,7 +13,7 @@ from unhang.lint.divergence import Cause
 from unhang.lint.filling import fill, is_by_batch, place_of
 from unhang.lint.gates import is_gate, is_one_rank, take_over_decorators
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
-from unhang.lint.keeping import keep, note_first
+from unhang.lint.keeping import keep, note_bar, note_first
 from unhang.lint.link import Link
 from unhang.lint.loops import Loops
 from unhang.lint.samplers import found_in_shares, is_part_of
@@ -223,6 +223,7 @@ class Frame(Loops):
             self.assign(target, value, is_certain=not isinstance(s.value, Call | Ref))
             if isinstance(s.value, Op) and s.value.op == "if" and value.dep & RANK and isinstance(target, Ref):
                 self.of_first.add(target.path)  # `role = "writer" if rank == 0 else "reader"`
+            note_bar(self, target, s.value)
         self._is_empty = False
         return ""
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from unhang.lint.filling import note_keys
-from unhang.lint.ir import Expr
-from unhang.lint.special import LENGTH, TEST
+from unhang.lint.ir import Call, Expr, Ref
+from unhang.lint.special import LENGTH, TEST, name_of
 from unhang.lint.values import LOSS, MAYBE, NO_PARAMS, OWN_BATCH, OWN_KEYS, RANK, UNEVEN, UNKNOWN, Value, either, mixed
 
 if TYPE_CHECKING:
     from unhang.lint.flow import Frame
     from unhang.lint.passing import Passing
+
+_BARS = {"tqdm", "trange", "ProgressBar"}
 
 
 def keep(frame: Frame, name: str, value: Value) -> Value:
@@ -35,6 +37,15 @@ def note_first(frame: Frame, path: str) -> None:
         frame.of_first.add(path)
     else:
         frame.link.of_first.add((frame.file, path))
+
+
+def note_bar(frame: Frame, bar: Expr, made: Expr) -> None:
+    """A progress bar that most ranks disable counts on the others only: `tqdm(..., disable=rank != 0)`, and then `bar.n`."""
+    off = made.given("disable") if isinstance(made, Call) and name_of(made) in _BARS else None
+    if off is not None and isinstance(bar, Ref):
+        by = frame.value(off)
+        if by.dep & RANK:
+            frame.env[f"{bar.path}.n"] = Value(RANK, zero=by.zero)
 
 
 def take_over(frame: Passing, owner: str, keeps: dict[str, Value], given: dict[int, tuple[Expr, Value]]) -> None:
