@@ -93,6 +93,8 @@ class _Judge:
         return self._whether(node, scopes) if isinstance(node, ast.Name | ast.Attribute) else self.of(node, scopes)
 
     def _whether(self, node: ast.expr, scopes: Scopes) -> int:
+        if isinstance(node, ast.Attribute) and node.attr == "grad":
+            return OWN  # of a parameter that a rank has not used, or has frozen
         self._only_asks_whether = True
         found = self.of(node, scopes)
         self._only_asks_whether = False
