@@ -26,6 +26,8 @@ _REPORTS = lazy_pattern(
     r"\bProcess \d+ (?:exited|terminated) with (?:error|exit) code\b"
 )
 _ASKED_TO_END = lazy_pattern(r"^(?:[\w.]*\.)?(?:KeyboardInterrupt|SystemExit|SignalException|SignalInterrupt)\b")
+# A rank that lost a peer prints a step or so that it had made before.
+_FURTHER, _MINUTES_NS = 2, 120_000_000_000
 _FATAL = (
     "ending.",
     "elastic.",
@@ -163,14 +165,25 @@ def _may_have_raised(end: ProcessExit) -> bool:
 
 def has_fatal_end(s: Situation) -> bool:
     """Whether anything but exceptions says that the job failed or hung."""
-    job = s.case.job
-    if (
-        job.exit_code not in (0, None)
-        or s.case.hang is not None
-        or any(e.exit and e.exit.code for e in s.case.ranks.values())
-    ):
+    if s.case.job.exit_code not in (0, None) or s.case.hang is not None:
         return True
-    return any(e.says for e in s.events.of(*_FATAL)) or any(e.says == "hang" for e in s.events)
+    if any(e.says == "hang" for e in s.events):
+        return True
+    ends = [e for e in s.events.of(*_FATAL) if e.says]
+    is_seen = any(e.exit and e.exit.code for e in s.case.ranks.values())
+    return (bool(ends) or is_seen) and not (ends and is_log_only(s) and went_further(s.events, ends[-1]))
+
+
+def went_further(events: Iterable[LogEvent], end: LogEvent) -> bool:
+    """Whether the training came further after the end of a process, as it does when that is replaced: later steps, or steps minutes later."""
+    moves = [e for e in events if e.is_progress]
+    steps = [(e.order, e.number("step")) for e in moves if e.kind == "progress.step"]
+    before = [n for order, n in steps if n is not None and order < end.order]
+    after = [n for order, n in steps if n is not None and order > end.order]
+    if before and after and max(after) - max(before) >= _FURTHER:
+        return True
+    later = [e.time_ns for e in moves if e.order > end.order and e.time_ns is not None]
+    return end.time_ns is not None and sum(t > end.time_ns + _MINUTES_NS for t in later) >= _FURTHER
 
 
 def is_log_only(s: Situation) -> bool:

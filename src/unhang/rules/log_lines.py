@@ -264,6 +264,17 @@ def own_loopback(s: Situation) -> list[LogEvent]:
     return told[:2] if is_loopback and nodes and all(n is not None and n > 1 for n in nodes) else []
 
 
+def other_ports(s: Situation, *over: str) -> list[LogEvent]:
+    """A line of each port at which the processes of one start look for each other, where these are several and one stood there; `over`: as in `still_starting`."""
+    told = {e["port"]: e for e in reversed(s.events.of("launchers.port"))}
+    waits = [e.order for e in s.events.of("elastic.launcher_frame") if "/torch/distributed/rendezvous.py" in e.text]
+    lines = sorted(told.values(), key=lambda e: e.order)
+    if len(lines) < 2 or not waits or lines[-1].order > min(waits):
+        return []
+    began_again = any(lines[0].order < e.order < lines[-1].order for e in s.events.of("launchers.started"))
+    return [] if began_again else still_starting(s, lines, *over)
+
+
 def started_bare(s: Situation) -> list[LogEvent]:
     """The lines that show a batch script which starts one process itself, where Slurm was to start all of them: no more ranks came."""
     started, members = s.events.of("launchers.started"), s.events.of("launchers.member")

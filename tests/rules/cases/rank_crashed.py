@@ -45,6 +45,11 @@ _WATCHDOG_OF_AN_ERROR = """\
 [node7:00571] Signal: Aborted (6)
 """
 
+_STEP, _ACTOR = (
+    "step {} loss 2.13",
+    "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.",
+)
+
 CASES = {
     "rank-crashed": (
         Fires(
@@ -140,6 +145,11 @@ CASES = {
                 {}, errors={1: "ValueError: x@main:3"}, exits={2: ended("signal", -15, at_s=12)}, hang=None, exit_code=1
             ),
             "the launcher's SIGTERM",
+        ),
+        Fires(log_case("\n".join((_STEP.format(7), _ACTOR, _STEP.format(8)))), (), cause="unknown"),
+        Quiet(
+            log_case("\n".join((_STEP.format(7), _ACTOR, *map(_STEP.format, (8, 9, 10))))),
+            "a worker that was replaced: the training came further",
         ),
     ),
 }

@@ -12,6 +12,12 @@ _GAI = "[W socket.cpp:601] [c10d] The IPv6 network addresses of (node-a, 53821) 
 
 _REFUSED = "[W socket.cpp:663] [c10d] The client socket has failed to connect to [node-a]:29500 (errno: 111 - Connection refused)."
 
+_PORTS = (
+    "MASTER_PORT='37493'",
+    "MASTER_PORT='45017'",
+    '  File "/opt/env/lib/python3.10/site-packages/torch/distributed/rendezvous.py", line 179, in _env_rendezvous_handler',
+)
+
 _RENDEZVOUS = "/torch/distributed/rendezvous.py"
 
 _C10D = "/site-packages/torch/distributed/distributed_c10d.py"
@@ -78,5 +84,7 @@ CASES = {
             ),
             "an agent that lost the store of another agent, which ended before it",
         ),
+        Fires(log_case("\n".join(_PORTS)), ()),
+        Quiet(log_case("\n".join((_PORTS[0], "$ python train.py", *_PORTS[1:]))), "a second start on another port"),
     ),
 }

@@ -133,17 +133,19 @@ def of_the_wait(
     """The stacks that tell where a rank waits.
 
     What a person pasted does. A stack that the process printed, as a healthy one does that dumps itself every few minutes,
-    does where the job hung or its own timer printed it, if it is the rank's last and nothing moved after it; or if it is all that there is.
+    does where the job hung, if it is the rank's last and nothing moved after it; or if it is all that there is. Where the
+    job is not seen to hang, one by its own timer does so too, unless the timer also printed while the job moved.
     """
     last = {(s.line.source.path, s.ranks) if s.is_printed and s.ranks else s.order: s for s in stacks}
     moves, alone = [e for e in events if e.is_progress], _alone(stacks, lines)
+    is_beat = any(s.by_timer and went_on(moves, s.order, s.line.source.path) for s in stacks)
     return [
         stack
         for stack in last.values()
         if not stack.is_printed
         or (stack in alone and not moves and not stack.fatal)
         or (
-            (is_hang or stack.by_timer)
+            (is_hang or (stack.by_timer and not is_beat))
             and stack.fatal in _BY_OTHERS
             and not went_on(moves, stack.order, stack.line.source.path)
         )

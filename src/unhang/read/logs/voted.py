@@ -15,7 +15,8 @@ MAX_LABEL, MAX_LABELS = 80, 8
 _LABEL_SHARE = 0.6
 
 _ROLE_RANK = re.compile(r"\[[a-z][a-z_-]{0,30}?(\d{1,5})\]:")
-_SRUN = re.compile(r" {0,6}(\d{1,7}): ")
+# With nothing but a list behind it, it is Horovod's of the tensors that a rank misses.
+_SRUN = re.compile(r" {0,6}(\d{1,7}): (?!\[[^\[\]]*\]?\s*$)")
 _HYDRA = re.compile(r"\[(\d{1,6})\] ")
 _BARE_LOCAL = re.compile(r"\[(\d{1,5})\]:(?=.)")
 _TORCHX = re.compile(r"[a-z]\w{0,30}/(\d{1,5}) ")

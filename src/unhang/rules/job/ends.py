@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from unhang.analyze.failures import is_communication_error
-from unhang.analyze.first_errors import errors_of, first_error, is_log_only
+from unhang.analyze.first_errors import errors_of, first_error, is_log_only, went_further
 from unhang.analyze.leaving import cannot_end
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
@@ -96,10 +96,10 @@ def _crash_in_log(s: Situation) -> Found | None:
     rank, end = _crashed(s)
     waited = next((e.order for e in s.events if e.says == "hang" or e.kind in _THROWN_BY_NCCL), None)
     lines = [e for e in s.events.of(*_CRASH_LINES) if _is_crash(e) and not _is_end_of_wait(e, waited)]
-    if end is None and not lines:
+    if (end is None and not lines) or (lines and went_further(s.events, lines[-1])):
         return None
     ranks = (rank,) if rank is not None else ranks_in(lines) or rank_of_actor(s)
-    seen = [] if end is None else [EvidenceLine(f"rank {rank} exit", f"code {end.code}, seen by the launcher")]
+    seen = [EvidenceLine(f"rank {rank} exit", f"code {end.code}, seen by the launcher", end.line)] if end else []
     is_felt = s.events.has(*_PEER_LOST) or any(is_communication_error(e.error) for e in errors_of(s))
     return Found(
         0.8 if end is not None and (end.code or 0) in _OF_ITS_OWN else 0.65,

@@ -13,6 +13,7 @@ from unhang.rules.log_lines import (
     found_in,
     has_other_error,
     numbered_twice,
+    other_ports,
     other_sizes,
     own_loopback,
     started_bare,
@@ -36,6 +37,8 @@ _MOST_LAST_LINES, _ENDPOINT = 5, "rendezvous-endpoint"
 # Connection timed out, no route to host, network is unreachable: unlike a refusal no sign of a server that is yet to start.
 _UNREACHABLE = (101, 110, 113)
 _RENDEZVOUS = "/torch/distributed/rendezvous.py"
+_NO_IPV6 = " Lines with errno 97 only say that the host has no IPv6."
+_REACH = ("reach", "one machine", "no timeout")
 _INIT = {"op": "init_process_group", "seq": None}
 
 
@@ -43,8 +46,7 @@ _INIT = {"op": "init_process_group", "seq": None}
 def rendezvous_endpoint(s: Situation) -> Iterator[Found]:
     """What the lines say; else ranks of a hung start that do not reach the store, which others have reached."""
     events = _endpoint_errors(s)
-    if events:
-        kinds = {e.kind for e in events}
+    if kinds := {e.kind for e in events}:
         place = next((f"{e['host']}:{e['port']}" for e in events if e["host"] and e["port"]), "")
         endpoint = next((e["endpoint"] for e in events if e["endpoint"]), "")
         is_name = bool(kinds & {"store.unresolved", "store.host_not_found", "store.gaierror", "gloo.unresolved"})
@@ -53,19 +55,20 @@ def rendezvous_endpoint(s: Situation) -> Iterator[Found]:
             "endpoint": repr(endpoint),
             "host": f" ({place})" if place else "",
             "place": f" {place}" if place else "",
-            "ipv6": " Lines with errno 97 only say that the host has no IPv6."
-            if s.events.has("store.ipv6_off")
-            else "",
+            "ipv6": _NO_IPV6 if s.events.has("store.ipv6_off") else "",
         }
-        yield found_in(s, events, sure_beside(s, _of_endpoint(s, events, kinds)), (), words=words, say=say)
+        sure = sure_beside(s, _of_endpoint(s, events, kinds))
+        yield found_in(s, events, sure, (), words=words, say=say, fixes=_REACH)
         return
-    ranks = _not_connected(s) if s.case.hang is not None else ()
-    if ranks:
+    if told := other_ports(s, *_ENDPOINT_REACHED):
+        words = {"ports": ", ".join(e["port"] for e in told)}
+        yield found_in(s, told, 0.9, (), words=words, say="ports", fixes=("once",))
+        return
+    if ranks := _not_connected(s) if s.case.hang is not None else ():
         frame, others = s.activities[ranks[0]].frame, s.others(ranks)
         lines = [line for r in (*ranks[:2], *others[:1]) for line in w.stack_lines(s.case.ranks[r], 2)]
         words = {"ranks": w.name_ranks(ranks), "place": w.place(frame)}
-        where = w.location_of(frame)
-        yield Found(0.9, ranks, lines, words, "apart", victims=others, location=where, collective=_INIT)
+        yield Found(0.9, ranks, lines, words, "apart", _REACH, others, w.location_of(frame), None, _INIT)
 
 
 def _endpoint_errors(s: Situation) -> Sequence[LogEvent]:
@@ -393,6 +396,5 @@ def _is_outside(event: LogEvent) -> bool:
 
 
 def _wrong_rank(event: LogEvent) -> int | None:
-    if event.kind in BARRIERS:
-        return event.rank
-    return event.number("wrong_rank") if event["wrong_rank"] else event.number("told_rank")
+    said = "wrong_rank" if event["wrong_rank"] else "told_rank"
+    return event.rank if event.kind in BARRIERS else event.number(said)
