@@ -14,21 +14,14 @@ from typing import Any
 from unhang.watch.agent_process import ENDING, FORWARDED, Agent, joint_line, signals_kept_for_us
 from unhang.watch.folders import ended_well_before, forget_nodes, withdraw_verdict, write_job_file
 from unhang.watch.options import RunOptions, chain_bootstrap, job_environment
-from unhang.watch.process_tree import (
-    Hold,
-    JobTree,
-    Process,
-    become_subreaper,
-    descendants_of,
-    end,
-    identify,
-    rank_pids,
-)
+from unhang.watch.process_tree import Hold, JobTree, Process, become_subreaper, descendants_of, end, identify, rank_pids
 from unhang.watch.relay import LOG_INCOMPLETE, Relay, start_relay
 
 HUNG_EXIT_CODE, _SI_KERNEL = 124, 128
 TICK_S, OUTPUT_WAIT_S, MOST_WATCHERS = 0.1, 1.0, 3
 AGENT_WAIT_S, JOINED_WAIT_S = 3.0, 9.0  # joined: it hears why the others failed
+# Who sends a signal again sees that the job has not had it: `pkill -f "unhang run"` reaches us and the watcher alone.
+AGAIN_NS = 1_000_000_000
 SECOND_INTERRUPT_S = (0.2, 10.0)  # sooner is the same key press seen twice, later is a new wish
 
 
@@ -180,13 +173,14 @@ class Supervisor:
             self.signal_job(info.si_signo)  # again: the first time it may have seen the old size
             return
         was_interrupted, is_second = self.interrupted_by is not None, self.note_interruption(info.si_signo)
+        is_again = was_interrupted and time.time_ns() - self.job_file.get("interrupted_ns", 0) > AGAIN_NS
         hold = self._hold if was_interrupted or self.interrupted_by is None else self.hold()
         if is_second:
             self.interrupted_twice = True
             say("interrupted twice: all processes of the job are ended")
             self.release()
             self.end_job()
-        elif info.si_code != _SI_KERNEL and not (self.agent and self.agent.saw(info.si_signo)):
+        elif info.si_code != _SI_KERNEL and (is_again or not (self.agent and self.agent.saw(info.si_signo))):
             if hold is None:
                 self.signal_job(info.si_signo)
             else:

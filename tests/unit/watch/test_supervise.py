@@ -166,6 +166,22 @@ def test_a_signal_sent_to_the_group_reaches_the_job_once(jobs: Jobs, name: str) 
     assert process.wait(20) == 137
 
 
+def test_a_signal_sent_by_name_reaches_the_job_when_it_is_sent_again(jobs: Jobs) -> None:
+    """`pkill -f "unhang run"` finds us and the watcher, but not the job, and looks like a signal to the group."""
+    process = jobs.start(python(NOISY, jobs.file("pid")))
+    seen = read_until(process, b"ready")
+    watcher = jobs.agent_pid()
+    for _ in range(2):
+        for pid in (watcher, process.pid):
+            os.kill(pid, signal.SIGTERM)
+        time.sleep(1.5)
+    seen = read_until(process, b">", seen)
+    os.kill(process.pid, signal.SIGUSR1)
+    assert read_until(process, b"<SIGUSR1>", seen) == b"ready<SIGTERM><SIGUSR1>"
+    os.kill(jobs.pid_in("pid"), signal.SIGKILL)
+    assert process.wait(20) == 137
+
+
 def test_a_job_that_ends_at_sigterm_ends_us(jobs: Jobs) -> None:
     process = jobs.start(["sleep", "60"])
     jobs.agent_pid()
