@@ -15,7 +15,7 @@ from typing import NamedTuple
 from unhang.analyze.bindings import last_name
 from unhang.analyze.locks import FUNCTION as _FUNCTION
 from unhang.analyze.locks import blocks_at, held_by, scope_of
-from unhang.analyze.source import loop_at, nodes_around, surroundings
+from unhang.analyze.source import function_at, loop_at, nodes_around, surroundings
 from unhang.analyze.trees import covers, tree_of
 from unhang.analyze.ways_out import WayOut, ways_past
 from unhang.model import Frame, ThreadStack, user_frames
@@ -87,7 +87,7 @@ class OwnPool(NamedTuple):
 def own_pool(threads: Iterable[ThreadStack]) -> OwnPool | None:
     """Of the threads of a process: the first of a pool that waits for a result, where its function is given to the pool to which it submits."""
     for frame in (f for t in threads if t.name.startswith("ThreadPoolExecutor") for f in user_frames(t.frames)):
-        function = next((n for n in reversed(nodes_around(frame.file, frame.line)) if isinstance(n, _FUNCTION)), None)
+        function = function_at(frame.file, frame.line)
         for call in _submitted(function):
             pool = _receiver(call)
             given = [c.args[0] for c in _submitted(scope_of(frame, pool)) if _receiver(c) == pool and c.args]
@@ -185,7 +185,7 @@ class ReadLater(NamedTuple):
 
 def read_later(join: Frame) -> ReadLater | None:
     """Of a parent's line that waits for processes: what it takes out of a queue further down in the function."""
-    function = next((n for n in reversed(nodes_around(join.file, join.line)) if isinstance(n, _FUNCTION)), None)
+    function = function_at(join.file, join.line)
     calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function is not None else []
     here = [c for c in calls if covers(c, join.line) and last_name(c.func) in ("spawn", "start_processes", "join")]
     gets = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == "get" and c.lineno > join.line]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from unhang.analyze.activity import in_communication
 from unhang.analyze.bindings import last_name, parameters_of
-from unhang.analyze.source import nodes_around
+from unhang.analyze.source import function_at, nodes_around
 from unhang.analyze.trees import covers, imports_beside, tree_of
 from unhang.model import Frame, ThreadStack, user_frames
 from unhang.model.frames import WaitingTask
@@ -45,18 +45,21 @@ def held_twice(ways: Iterable[Sequence[Frame]]) -> HeldTwice | None:
     """The first of these stacks (innermost first) that waits at a `with` for what a caller of its own holds by a `with`."""
     for way in ways:
         frames = user_frames(tuple(way))
-        heads = {ast.unparse(i.context_expr) for b in blocks_at(frames[0]) for i in b.items} if frames else ()
-        for what in heads:
-            scope = scope_of(frames[0], what)
-            for outer in frames[1:]:
-                since = next((b.lineno for b in blocks_around(outer) if what in held_by(b)), 0)
-                if (
-                    since
-                    and scope is not None
-                    and scope is scope_of(outer, what)
-                    and not may_be_held_twice(scope, what)
-                ):
-                    return HeldTwice(frames[0], outer, since, what)
+        if frames and (found := _held_above(frames[0], frames[1:])):
+            return found
+    return None
+
+
+def _held_above(inner: Frame, above: Sequence[Frame]) -> HeldTwice | None:
+    """What a line waits for at a `with`, and the first of the frames above it that holds that by a `with`."""
+    for what in dict.fromkeys(ast.unparse(i.context_expr) for b in blocks_at(inner) for i in b.items):
+        scope = scope_of(inner, what)
+        if scope is None or may_be_held_twice(scope, what):
+            continue
+        for outer in above:
+            since = next((b.lineno for b in blocks_around(outer) if what in held_by(b)), 0)
+            if since and scope is scope_of(outer, what):
+                return HeldTwice(inner, outer, since, what)
     return None
 
 
@@ -182,9 +185,8 @@ def _waits_at(frame: Frame) -> Iterator[tuple[Lock, str]]:
 def _held_in(frames: Sequence[Frame]) -> Iterator[Held]:
     """The locks that the functions of a stack have at the lines at which they stand."""
     for frame in frames:
-        for node in nodes_around(frame.file, frame.line):
-            if isinstance(node, _BLOCK) and any(covers(s, frame.line) for s in node.body):
-                yield from (h for i in node.items for h in _of_item(frame, node, i.context_expr))
+        for block in blocks_around(frame):
+            yield from (h for i in block.items for h in _of_item(frame, block, i.context_expr))
         for call in _calls_of(frame, "acquire"):
             what = call.func.value if isinstance(call.func, ast.Attribute) else call
             back = [
@@ -202,16 +204,15 @@ def _of_item(frame: Frame, block: ast.With | ast.AsyncWith, node: ast.expr) -> I
         return
     for path, function in _functions_named(frame.file, last_name(node.func)):
         gives = next((n for n in ast.walk(function) if isinstance(n, ast.Yield)), None)
-        for inner in nodes_around(path, gives.lineno) if gives is not None else ():
-            if isinstance(inner, _BLOCK) and any(covers(s, gives.lineno) for s in inner.body):  # type: ignore[union-attr]
-                at = Frame(path, inner.lineno, function.name)
-                locks = (_kept_at(at, i.context_expr) for i in inner.items)
-                yield from (Held(x, frame, block.lineno, ast.unparse(node), True) for x in locks if x)
+        for inner in blocks_around(Frame(path, gives.lineno, function.name)) if gives is not None else ():
+            at = Frame(path, inner.lineno, function.name)
+            locks = (_kept_at(at, i.context_expr) for i in inner.items)
+            yield from (Held(x, frame, block.lineno, ast.unparse(node), True) for x in locks if x)
 
 
 def _calls_of(frame: Frame, name: str) -> list[ast.Call]:
     """The calls of a method of that name in the function of a line."""
-    function = next((n for n in reversed(nodes_around(frame.file, frame.line)) if isinstance(n, FUNCTION)), None)
+    function = function_at(frame.file, frame.line)
     calls = [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function is not None else []
     return [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == name]
 
@@ -294,17 +295,9 @@ def held_by_parent(tasks: Sequence[WaitingTask]) -> HeldTwice | None:
             parents.setdefault(name, []).append(task)
     for task in tasks:
         frames = user_frames(task.frames)
-        for what in {w for b in blocks_at(frames[0]) for w in held_by(b)} if frames else ():
-            scope = scope_of(frames[0], what)
-            for outer in (f for p in _above(task, parents) for f in user_frames(p.frames)):
-                since = next((b.lineno for b in blocks_around(outer) if what in held_by(b)), 0)
-                if (
-                    since
-                    and scope is not None
-                    and scope is scope_of(outer, what)
-                    and not may_be_held_twice(scope, what)
-                ):
-                    return HeldTwice(frames[0], outer, since, what)
+        above = [f for p in _above(task, parents) for f in user_frames(p.frames)] if frames else []
+        if frames and (found := _held_above(frames[0], above)):
+            return found
     return None
 
 
@@ -337,7 +330,7 @@ def lost_notice(frame: Frame) -> LostNotice | None:
             continue
         tellers = [n for n in ast.walk(scope) if isinstance(n, _BLOCK) and what in held_by(n) and _notifies(n, what)]
         holds = {h for b in tellers for s in b.body if (h := _told_by(s))}
-        if len(tellers) > 0 and len(holds) == 1:
+        if len(holds) == 1:
             return LostNotice(what, holds.pop())
     return None
 
@@ -361,8 +354,9 @@ def _told_by(statement: ast.stmt) -> str:
 
 def kept_block(frames: Sequence[Frame], taken: Frame) -> tuple[Frame, int, str] | None:
     """(where a stack stands in it, its line, its head) of the `with` that has the lock on a file which another process takes at `taken`."""
-    nodes = nodes_around(taken.file, taken.line)
-    owner = next((n.name for n in reversed(nodes) if isinstance(n, ast.ClassDef)), "") if _is_enter(nodes) else ""
+    function, nodes = function_at(taken.file, taken.line), nodes_around(taken.file, taken.line)
+    is_enter = function is not None and function.name in ("__enter__", "acquire")
+    owner = next((n.name for n in reversed(nodes) if isinstance(n, ast.ClassDef)), "") if is_enter else ""
     for frame in user_frames(tuple(frames)):
         for block in reversed(blocks_around(frame)):
             for item in (i.context_expr for i in block.items):
@@ -370,8 +364,3 @@ def kept_block(frames: Sequence[Frame], taken: Frame) -> tuple[Frame, int, str] 
                 if called and (called == owner or "lock" in called.lower()):
                     return frame, block.lineno, ast.unparse(item)
     return None
-
-
-def _is_enter(nodes: Sequence[ast.AST]) -> bool:
-    function = next((n for n in reversed(nodes) if isinstance(n, FUNCTION)), None)
-    return function is not None and function.name in ("__enter__", "acquire")

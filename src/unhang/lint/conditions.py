@@ -112,7 +112,6 @@ def tells(test: Expr, v: Value) -> bool:
     if not v.dep & DIFFERS or (v.dep & RANK and not v.dep & DATA and v.zero is not None and not v.group):
         return True  # `self.enabled = rank == 0`, before
     names = paths_in(test)
-    names = paths_in(test)
     if v.dep & RANK and not v.dep & DATA:
         if any(n.endswith(".n") for n in names):
             return True  # of a progress bar that most ranks disable

@@ -20,7 +20,7 @@ from unhang.analyze.host_waits import (
     unread_errors,
     writes_to_child,
 )
-from unhang.analyze.locks import Crosswise, crosswise, held_by_parent, held_twice, kept_block, lost_notice
+from unhang.analyze.locks import Crosswise, HeldTwice, crosswise, held_by_parent, held_twice, kept_block, lost_notice
 from unhang.analyze.polling import name_by_hash
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import endless_loop
@@ -101,28 +101,25 @@ def _of_locks(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence
     ways = [t.frames for t in evidence.tasks] if evidence.tasks else [stack.frames] if stack else []
     words: dict[str, object]
     if awaits in _OF_A_LOCK and (twice := held_twice(ways)):
-        words = {
-            "taken_at": w.spot(twice.inner),
-            "outer": w.spot(twice.outer),
-            "since": twice.since,
-            "what": twice.what,
-        }
         keyword = "async with" if evidence.tasks else "with"
-        words |= {"function": twice.inner.function, "keyword": keyword, "signal": evidence.in_handler}
+        words = {"function": twice.inner.function, "keyword": keyword, "signal": evidence.in_handler, **_held(twice)}
         yield Remedy("take none in a handler" if evidence.in_handler else "take it once", words)
     own = [t for t in evidence.stacks if t.process_id in (None, evidence.identity.pid)]
     if awaits in _OF_A_LOCK and (two := crosswise(own)):
         yield _in_one_order(two)
     if awaits in _OF_A_LOCK and (own_place := held_by_parent(evidence.tasks)):
-        words = {"outer": w.spot(own_place.outer), "since": own_place.since, "what": own_place.what}
-        words |= {"taken_at": w.spot(own_place.inner)}
-        yield Remedy("leave the place", words)
+        yield Remedy("leave the place", _held(own_place))
     if awaits == "an event or condition" and (told := lost_notice(frame)):
         yield Remedy("wait for what is told", {"spot": w.spot(frame), "what": told.what, "holds": told.holds})
     holder = s.case.ranks.get(-1 if (rank := holder_of(s, late)) is None else rank)
     if holder is not None and holder.main_stack and (block := kept_block(holder.main_stack.frames, frame)):
         words = {"stands": w.spot(block[0]), "since": block[1], "what": block[2], "holder": holder.identity.rank}
         yield Remedy("leave the lock first", words)
+
+
+def _held(held: HeldTwice) -> dict[str, object]:
+    """The words on what is held by who waits for it."""
+    return {"taken_at": w.spot(held.inner), "outer": w.spot(held.outer), "since": held.since, "what": held.what}
 
 
 def _in_one_order(two: Crosswise) -> Remedy:

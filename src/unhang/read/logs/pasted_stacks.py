@@ -96,7 +96,7 @@ def pasted_stacks(lines: Sequence[LogLine]) -> tuple[PastedStack, ...]:
         if who is None and of_collective is not None and _COLLECTIVE_FRAME.match(text):
             who = of_collective
         current = opened.setdefault(who, _Open())
-        if heading := _heading(line) or _fatal(line) or _timer(line):
+        if heading := _heading(line) or _by_faulthandler(line):
             _finish(current, found)
             opened[who] = heading
             of_collective = line.rank if text.rstrip().endswith(_OF_COLLECTIVE) else None
@@ -166,18 +166,14 @@ def _alone(stacks: Sequence[PastedStack], lines: Sequence[LogLine]) -> list[Past
     return [s for s in stacks if counts[s.line.source.path] == 1 and is_faulthandler(texts.get(s.line.source.path, ()))]
 
 
-def _fatal(line: LogLine) -> _Open | None:
-    if not line.text.startswith(_FATAL):
+def _by_faulthandler(line: LogLine) -> _Open | None:
+    """What faulthandler says before its stacks: an error of Python, or that a timer ran out."""
+    is_fatal, by_timer = line.text.startswith(_FATAL), _TIMER.match(line.text.strip()) is not None
+    if not (is_fatal or by_timer):
         return None
     ranks = () if line.rank is None else (line.rank,)
-    return _Open(f"rank {line.rank}" if ranks else "", ranks, line.text.removeprefix(_FATAL).strip())
-
-
-def _timer(line: LogLine) -> _Open | None:
-    if not _TIMER.match(line.text.strip()):
-        return None
-    ranks = () if line.rank is None else (line.rank,)
-    return _Open(f"rank {line.rank}" if ranks else "", ranks, by_timer=True)
+    fatal = line.text.removeprefix(_FATAL).strip() if is_fatal else ""
+    return _Open(f"rank {line.rank}" if ranks else "", ranks, fatal, by_timer=by_timer)
 
 
 def _heading(line: LogLine) -> _Open | None:

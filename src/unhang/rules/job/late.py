@@ -160,16 +160,12 @@ def slow_rank0_work(s: Situation) -> Iterator[Found]:
         is_at_work = late.activity.kind in _AT_WORK or (late.activity.kind == "data" and not has_loader(s, late))
         if test and is_at_work and s.divergence is None and not waits_idly(s, late) and destroyed_before(s) is None:
             first = works_first(s, late)
-            words = {
-                "test": test,
-                "work": f"the block of `{test}`",
-                "victims": w.name_ranks(late.victims),
-                **({"at": w.at(first.frame)} if first else {}),
-            }
             block = first.frame if first else block_of_its_own(s, late)
-            words["work"] = f"the block of `{test}`{w.at(block)}" if block else words["work"]
-            if block is not None and block != late.activity.frame:
-                words |= {"at": f"{w.at(block)}, now{w.at(late.activity.frame)},"} if not first else {}
+            words = {"test": test, "work": f"the block of `{test}`{w.at(block)}", "victims": w.name_ranks(late.victims)}
+            if first:
+                words["at"] = w.at(first.frame)
+            elif block is not None and block != late.activity.frame:
+                words["at"] = f"{w.at(block)}, now{w.at(late.activity.frame)},"
             found = found_late(s, late, 0.92, words, say="first" if first else "late")
             yield replace(found, location=w.location_of(block)) if block else found
 

@@ -36,8 +36,8 @@ from unhang.rules.log_lines import found_in
 _CLOSED = re.compile(r"Connection closed by peer|Connection reset by peer|Socket closed")
 _TRANSFERS = ("recv", "send", "irecv", "isend", "recv_object_list", "send_object_list", "batch_isend_irecv")
 _PEER = re.compile(r"\b(?:i?recv|i?send)\([^,()]+,\s*(?:(?:src|dst|source|dest)\s*=\s*)?(?P<peer>\d{1,6})\b")
-# What says that a process failed, or that the job was ended: then a closed connection is its echo.
 _LONG_NS = 60 * 1_000_000_000
+# What says that a process failed, or that the job was ended: then a closed connection is its echo.
 _ENDS = ("ending.", "elastic.", "oom.", "cuda.", "python.fatal", "loader.", "watchdog.")
 
 
