@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from unhang.analyze.polling import polled_by_test, polled_for
+from unhang.analyze.polling import asks_database, polled_by_test, polled_for
 from unhang.analyze.source import surroundings
 from unhang.analyze.trees import line_text
 from unhang.model import Frame, RankEvidence, ThreadStack, user_frames
@@ -56,7 +56,9 @@ _WITHIN = {
     ("synchronize.py", "wait"): "an event or condition",
     ("synchronize.py", "acquire"): "a lock of several processes",
 }
-TASK_OF_RAY = "a task of Ray"
+TASK_OF_RAY, RESULT_OF_RAY = "a task of Ray", "a result of Ray"
+PAUSE = "the end of a pause that a server asked for"
+DATABASE = "the lock of a database"
 _OUTSIDE = {
     ("process.py", "join"): "a child process",
     ("subprocess.py", "wait"): "a child process",
@@ -70,6 +72,8 @@ _OUTSIDE = {
     ("ssl.py", "read"): "a socket",
     ("__init__.py", "synchronize"): "its device",
     ("worker.py", "main_loop"): TASK_OF_RAY,
+    ("worker.py", "get_objects"): RESULT_OF_RAY,
+    ("retry.py", "sleep_for_retry"): PAUSE,
 }
 _NAMED = {**_WITHIN, **_OUTSIDE}
 _DIRECTORIES = {
@@ -79,11 +83,12 @@ _DIRECTORIES = {
     "process.py": "multiprocessing/",
     "__init__.py": "torch/cuda/",
     "worker.py": "ray/_private/",
+    "retry.py": "urllib3/",
 }
 _ASYNCIO = "/asyncio/base_events.py"
 _OF_A_FILE = ("read", "recvfrom", "recvmsg", "poll")
 _TO_A_FILE = ("write", "sendto", "sendmsg")
-_MOST_LIBRARY_FRAMES = 12
+_MOST_LIBRARY_FRAMES = 20
 _SHUTDOWN = {
     "_shutdown",
     "_exit_function",
@@ -191,12 +196,19 @@ def _named_wait(stack: ThreadStack) -> tuple[str, str]:
     top = stack.frames[0] if stack.frames else None
     if top is not None and top.is_user and _TAKES_A_LOCK.search(line_text(top.file, top.line)) and _is_asleep(stack):
         return "lock", "a lock"
+    if top is not None and top.is_user and _sleeps(stack) and asks_database(top.file, top.line):
+        return "outside", DATABASE
     return "", ""
 
 
 def _is_asleep(stack: ThreadStack) -> bool:
     """Whether the thread may wait for a lock: the kernel, where it is asked, says so."""
     return stack.is_active is not True and (stack.kernel is None or stack.kernel.call == "futex")
+
+
+def _sleeps(stack: ThreadStack) -> bool:
+    """Whether the thread may be in a sleep of C code."""
+    return stack.is_active is not True and (stack.kernel is None or "sleep" in stack.kernel.call)
 
 
 def goes_through_loader(frames: tuple[Frame, ...]) -> bool:

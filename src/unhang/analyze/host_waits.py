@@ -86,7 +86,8 @@ class OwnPool(NamedTuple):
 
 def own_pool(threads: Iterable[ThreadStack]) -> OwnPool | None:
     """Of the threads of a process: the first of a pool that waits for a result, where its function is given to the pool to which it submits."""
-    for frame in (f for t in threads if t.name.startswith("ThreadPoolExecutor") for f in user_frames(t.frames)):
+    of_pools = (t for t in threads if any(f.file.endswith("/concurrent/futures/thread.py") for f in t.frames))
+    for frame in (f for t in of_pools for f in user_frames(t.frames)):
         function = function_at(frame.file, frame.line)
         for call in _submitted(function):
             pool = _receiver(call)
@@ -156,10 +157,12 @@ def _takes_from(tree: ast.AST | None, name: str, queue: str) -> bool:
 
 
 def unread_errors(path: str) -> int:
-    """The line at which a file starts a process with a pipe for its errors, where the file reads them nowhere; else 0."""
+    """The line at which a file starts a process with a pipe for its errors, where the file reads them nowhere, but to say why it ended; else 0."""
     tree = tree_of(path)
     nodes = [*ast.walk(tree)] if tree is not None else []
-    reads = any(isinstance(n, ast.Attribute) and n.attr in ("stderr", "communicate") for n in nodes)
+    at_the_end = {id(n) for r in nodes if isinstance(r, ast.Raise) for n in ast.walk(r)}
+    named = (n for n in nodes if isinstance(n, ast.Attribute) and id(n) not in at_the_end)
+    reads = any(n.attr in ("stderr", "communicate") for n in named)
     starts = [n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) == "Popen"]
     piped = [c for c in starts if any(k.arg == "stderr" and last_name(k.value) == "PIPE" for k in c.keywords)]
     lines = {k.value.lineno for c in piped for k in c.keywords if k.arg == "stderr"}

@@ -13,6 +13,7 @@ from unhang.analyze.ways_out import is_counted
 from unhang.model import Frame
 
 _MOST_TEXT, _LONGEST_SLEEP_S = 60, 120
+_OF_A_DATABASE = ("execute", "executemany", "executescript", "commit")
 _SAYS = ("sleep", "print", "debug", "info", "warning", "log", "write", "flush")
 
 
@@ -53,6 +54,19 @@ def asks_store(path: str, line: int) -> bool:
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in called]
     calls = (n for part in (loop, *functions) for n in ast.walk(part) if isinstance(n, ast.Call))
     return any(isinstance(c.func, ast.Attribute) and "store" in last_name(c.func.value).lower() for c in calls)
+
+
+@lru_cache(maxsize=256)
+def asks_database(path: str, line: int) -> str:
+    """What a line runs a statement of SQLite on, or tells to commit: there SQLite itself sleeps and looks again for the lock of the file."""
+    tree = tree_of(path)
+    nodes = [*ast.walk(tree)] if tree is not None else []
+    modules = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
+    if "sqlite3" not in modules and not any(isinstance(n, ast.ImportFrom) and n.module == "sqlite3" for n in nodes):
+        return ""
+    calls = (n.func for n in nodes if isinstance(n, ast.Call) and covers(n, line))
+    asked = (f for f in calls if isinstance(f, ast.Attribute) and f.attr in _OF_A_DATABASE)
+    return next((ast.unparse(f.value) for f in asked), "")
 
 
 def _asked(loop: ast.While) -> set[str]:

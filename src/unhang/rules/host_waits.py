@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from unhang.analyze.activity import DATABASE, PAUSE, RESULT_OF_RAY
 from unhang.analyze.host_waits import (
     actor_circle,
     ended_task,
@@ -21,12 +22,27 @@ from unhang.analyze.host_waits import (
     writes_to_child,
 )
 from unhang.analyze.locks import Crosswise, HeldTwice, crosswise, held_by_parent, held_twice, kept_block, lost_notice
-from unhang.analyze.polling import name_by_hash
+from unhang.analyze.outside_waits import (
+    asks_at,
+    asks_for_pauses,
+    forked_torch,
+    left_barrier,
+    left_stream,
+    lost_worker,
+    open_transaction,
+    opens_fifo,
+    timer_left_on,
+    tries_for_ever,
+    unbounded,
+    uncommitted,
+)
+from unhang.analyze.polling import asks_database, name_by_hash
 from unhang.analyze.situation import LateRank, Situation
 from unhang.analyze.source import endless_loop
-from unhang.model import Frame, RankEvidence, user_frames
+from unhang.analyze.trees import line_text
+from unhang.model import Frame, RankEvidence, ThreadStack, user_frames
 from unhang.rules import wording as w
-from unhang.rules.late import OF_A_PROCESS, driver, holder_of
+from unhang.rules.late import OF_A_PROCESS, children_of, driver, holder_of
 
 _ASYNC = "its tasks"
 _OF_A_LOCK = ("a lock", "a lock file", "an event or condition", _ASYNC)
@@ -50,6 +66,7 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
         return
     words: dict[str, object]
     yield from _of_locks(s, late, frame, evidence)
+    yield from _of_outside(s, late, frame, evidence)
     others = [t for t in evidence.stacks if not t.is_main and t.process_id in (None, evidence.identity.pid)]
     if awaits == "a thread that does not end" and (full := full_queue(frame, others)):
         words = {"join": w.spot(full.join), "put": w.spot(full.put), "thread": full.thread, "queue": full.queue}
@@ -64,6 +81,9 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
     if awaits == "a child process" and is_of_input and writes_to_child(frame.file):
         yield Remedy("end of input", {"spot": w.spot(frame)})
     is_full = evidence.state is not None and evidence.state.child_writes
+    beside = [t for r, e in s.case.ranks.items() if r != late.rank for t in children_of(e)]
+    if awaits == "a pipe" and (question := asks_at(children_of(evidence), beside)):
+        yield Remedy("no question", {"asks": w.spot(question), "spot": w.spot(frame)})
     if awaits == "a pipe" and is_full and (line := unread_errors(frame.file)):
         yield Remedy("no pipe for errors", {"starts": f"{w.base_name(frame.file)}:{line}"})
     if awaits == "a child process" and is_full and any(map(feeds, evidence.stacks)) and (later := read_later(frame)):
@@ -81,8 +101,7 @@ def _remedies(s: Situation, late: LateRank) -> Iterator[Remedy]:
         work = "\n".join(f"    {line}" for line in kept.work.splitlines())
         words = {"spot": f"{w.base_name(kept.path)}:{kept.released}", "what": kept.what, "work": work}
         yield Remedy("release always", {**words, "since": kept.taken})
-    children = [t for t in evidence.stacks if t.process_id not in (None, evidence.identity.pid)]
-    if awaits in OF_A_PROCESS and (silent := unanswered([*s.case.launcher_stacks, *children])):
+    if awaits in OF_A_PROCESS and (silent := unanswered([*s.case.launcher_stacks, *children_of(evidence)])):
         spot = f"{w.base_name(silent.head.file)}:{silent.way.leaves_at}"
         yield Remedy("answer each", {"spot": spot, "test": silent.way.text, "answer": silent.answer})
     if named := name_by_hash(frame):
@@ -115,6 +134,58 @@ def _of_locks(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence
     if holder is not None and holder.main_stack and (block := kept_block(holder.main_stack.frames, frame)):
         words = {"stands": w.spot(block[0]), "since": block[1], "what": block[2], "holder": holder.identity.rank}
         yield Remedy("leave the lock first", words)
+
+
+def _of_outside(s: Situation, late: LateRank, frame: Frame, evidence: RankEvidence) -> Iterator[Remedy]:
+    """Of a wait for what other processes have or do."""
+    awaits, spot, children = late.activity.awaits, w.spot(frame), children_of(evidence)
+    words: dict[str, object]
+    if awaits == DATABASE:
+        yield from _of_database(s, late, frame)
+    if awaits == "the other end of a FIFO" and (fifo := opens_fifo(frame)):
+        words = {"spot": spot, "path": fifo.path, "how": f", {fifo.how}" if fifo.how else "", "name": fifo.name}
+        yield Remedy("no wait for a reader", {**words, "as": f"with {fifo.name}:" if fifo.is_block else ""})
+    stack = late.doer.stacks[-1] if late.doer else evidence.main_stack
+    if child := forked_torch(children):
+        yield Remedy("one thread in the child", {"child": w.spot(child)})
+    if stack is not None and (pool := lost_worker(stack, children)):
+        yield Remedy("a pool that notices", {"spot": spot, "call": pool.call})
+    if awaits == RESULT_OF_RAY and (left := left_stream(frame)):
+        words = {"leaves": f"{w.base_name(frame.file)}:{left.leaves}", "stream": left.stream, "loop": left.loop}
+        yield Remedy("read the stream", {**words, "actor": left.actor, "spot": spot})
+    if awaits == RESULT_OF_RAY and (endless := tries_for_ever(frame)):
+        decorator = endless.decorator.replace("max_task_retries=-1", "max_task_retries=2")
+        words = {"class_at": f"{w.base_name(endless.path)}:{endless.at}", "actor": endless.actor, "spot": spot}
+        yield Remedy("limit the tries", {**words, "decorator": decorator})
+    if awaits == PAUSE and (policy := asks_for_pauses(frame.file)):
+        yield Remedy("a pause of its own", {"policy": f"{w.base_name(policy[0])}:{policy[1]}", "spot": spot})
+    if awaits == "an event or condition" and _is_barrier(stack) and (gone := left_barrier(frame)):
+        words = {
+            "leaves": f"{w.base_name(frame.file)}:{gone.leaves}",
+            "function": gone.function,
+            "barrier": gone.barrier,
+        }
+        yield Remedy("stay at the barrier", {**words, "meetings": "; ".join(gone.meetings)})
+    if late.activity.kind == "spinning" and (loop := unbounded(frame)):
+        words = {"loop_at": f"{w.base_name(frame.file)}:{loop.line}", "was": loop.was, "head": loop.head}
+        yield Remedy("bound the rounds", {**words, "after": f"\n{loop.after}" if loop.after else ""})
+
+
+def _is_barrier(stack: ThreadStack | None) -> bool:
+    return stack is not None and any(f.function == "_wait" and f.file.endswith("/threading.py") for f in stack.frames)
+
+
+def _of_database(s: Situation, late: LateRank, frame: Frame) -> Iterator[Remedy]:
+    """Of a wait for the lock of a database: who may have it, one that waits for this rank."""
+    words: dict[str, object]
+    for rank in late.victims:
+        evidence = s.case.ranks.get(rank)
+        if evidence is not None and (held := open_transaction(evidence.main_frames, frame)):
+            words = {"stands": w.spot(held.stands), "since": held.since, "what": held.what, "holder": rank}
+            yield Remedy("a short transaction", words)
+    if lines := uncommitted(frame.file):
+        spots = ", ".join(f"{w.base_name(frame.file)}:{line}" for line in lines[:3])
+        yield Remedy("commit at once", {"writes": spots, "base": asks_database(frame.file, frame.line)})
 
 
 def _held(held: HeldTwice) -> dict[str, object]:
@@ -160,3 +231,17 @@ def bound_item(place: Frame | None) -> Mapping[str, object]:
     if place is None or loop is None:
         return {}
     return {"loop_at": f"{w.base_name(place.file)}:{loop.lineno}", "item_of": place.function}
+
+
+def no_pipe(place: Frame | None) -> Mapping[str, object]:
+    """The words of the fix for a loader's worker that reads from a process whose errors nobody reads; nothing where it does not."""
+    line = unread_errors(place.file) if place is not None and "stdout" in line_text(place.file, place.line) else 0
+    return {"starts": f"{w.base_name(place.file)}:{line}"} if place is not None and line else {}
+
+
+def timer_off(s: Situation) -> Mapping[str, object]:
+    """The words of the fix for a timer of the program's own that runs on when its handler is gone; nothing where the source shows none."""
+    stacks = (frames for e in s.case.ranks.values() for frames in (e.main_frames, e.error.frames if e.error else ()))
+    files = {f.file: None for frames in stacks for f in user_frames(frames)}
+    found = next((t for path in files if (t := timer_left_on(path))), None)
+    return {"restores": f"{w.base_name(found[0])}:{found[1]}", "off": found[2]} if found else {}

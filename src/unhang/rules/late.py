@@ -73,10 +73,14 @@ def holder_of(s: Situation, late: LateRank) -> int | None:
 OF_A_PROCESS = ("a pipe", "a socket", "a child process")
 
 
+def children_of(evidence: RankEvidence) -> list[ThreadStack]:
+    """The stacks of the processes that the rank started."""
+    return [t for t in evidence.stacks if t.process_id not in (None, evidence.identity.pid)]
+
+
 def child_at(evidence: RankEvidence) -> Frame | None:
     """The line of the user's code in which a process stands that the rank started."""
-    others = (t for t in evidence.stacks if t.process_id not in (None, evidence.identity.pid))
-    return next((f for t in others for f in user_frames(t.frames)[:1]), None)
+    return next((f for t in children_of(evidence) for f in user_frames(t.frames)[:1]), None)
 
 
 def stands_in_group(s: Situation) -> bool:

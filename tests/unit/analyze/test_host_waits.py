@@ -27,6 +27,7 @@ from unhang.model.frames import WaitingTask
 _LIB = "/usr/lib/python3.11/"
 _PUT = Frame(f"{_LIB}queue.py", 140, "put")
 _RECV = Frame(f"{_LIB}socket.py", 706, "readinto")
+_OF_A_POOL = Frame(f"{_LIB}concurrent/futures/thread.py", 58, "run")
 _CALL = Frame("/site-packages/torch/distributed/distributed_c10d.py", 3252, "all_reduce")
 
 
@@ -348,7 +349,8 @@ class Fetcher:
 @pytest.mark.parametrize(("inner", "is_told"), [("pool", True), ("other", False)])
 def test_a_pool_whose_threads_wait_for_work_in_it(inner: str, is_told: bool, tmp_path: Path) -> None:
     at = frame(program(tmp_path, _NESTED.format(inner=inner)), "waits")
-    found = own_pool([ThreadStack("ThreadPoolExecutor-0_1", (at,), is_main=False), thread(at)])
+    assert own_pool([thread(at)]) is None, "no thread of a pool"
+    found = own_pool([thread(at, _OF_A_POOL)])
     assert (found is not None) is is_told
     assert found is None or (found.submits.line, found.function, found.pool) == (4, "item", "self.pool")
 
@@ -362,7 +364,12 @@ tool = Popen(["tool"], stdout=PIPE,
 
 @pytest.mark.parametrize(
     ("where", "reads", "line"),
-    [("subprocess.PIPE", "", 3), ("DEVNULL", "", 0), ("PIPE", "Thread(target=tool.stderr.read).start()", 0)],
+    [
+        ("subprocess.PIPE", "", 3),
+        ("PIPE", "if tool.poll(): raise OSError(tool.stderr.read())", 3),
+        ("DEVNULL", "", 0),
+        ("PIPE", "Thread(target=tool.stderr.read).start()", 0),
+    ],
 )
 def test_a_pipe_of_errors_that_nobody_reads(where: str, reads: str, line: int, tmp_path: Path) -> None:
     assert unread_errors(str(program(tmp_path, _TOOL.format(where=where, reads=reads)))) == line

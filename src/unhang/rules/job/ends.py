@@ -26,6 +26,7 @@ from unhang.rules.failure import (
     killed_for_memory,
     name_or,
 )
+from unhang.rules.host_waits import timer_off
 from unhang.rules.late import driver
 from unhang.rules.log_lines import found_in, quote, rank_of_actor, ranks_in, seconds_between, stood_before
 
@@ -40,13 +41,8 @@ _CRASH_CODES = ("-4", "-8", "-9", "-11", "132", "136", "137", "139")
 _CRASH_SIGNALS = ("SIGSEGV", "SIGILL", "SIGFPE", "SIGKILL")
 _SIGNALS = ("ending.death_signal", "ending.got_signal", "launchers.death_signal", "elastic.death_signal")
 _PEER_LOST = (
-    "gloo.peer_closed",
-    "gloo.reset",
-    "nccl.echo_",
-    "store.gone",
-    "fabric.connection_reset",
-    "store.wait_for_input",
-)
+    "gloo.peer_closed", "gloo.reset", "nccl.echo_", "store.gone", "fabric.connection_reset", "store.wait_for_input",
+)  # fmt: skip
 _ABORTED = ("Aborted", "SIGABRT", "6")
 # What says that a process failed, or that somebody waited in vain, before the signal came.
 _FAILED = (
@@ -55,7 +51,7 @@ _FAILED = (
 )  # fmt: skip
 _NEAR_FRAMES = 40
 _OF_TIME = lazy_pattern(r"(?i)time")
-_HAS_BEGUN = 5  # lines before it; of fewer nothing tells whether the job moved
+_HAS_BEGUN = 5  # lines before it; fewer do not tell whether the job moved
 _END_TAKES_S = 240.0  # writers of checkpoints and trackers may take minutes
 _END_CALLS = ("destroy_process_group", "_shutdown", "_exit_function", "_python_exit", "_run_exitfuncs")
 
@@ -79,8 +75,10 @@ def rank_crashed(s: Situation) -> Found | None:
     end = failure.exit if failure.kind == "signal" else None
     name, is_own = (signal_name(-(end.code or 0)), end.text == SENT_BY_ITSELF) if end else ("", False)
     say = "itself" if is_own else "mapped" if died_of_own_memory(s) else "signal" if end else "vanished"
-    fixes = {"itself": ("own group",), "mapped": ("whole file", "sender")}.get(say, ("sender",))
-    return found_at_failures(s, (failure,), 0.85, {"signal": name}, say=say, fixes=fixes)
+    timer = timer_off(s) if name == "SIGALRM" and say == "signal" else {}
+    usual = ("timer off", "sender") if timer else ("sender",)
+    fixes = {"itself": ("own group",), "mapped": ("whole file", "sender")}.get(say, usual)
+    return found_at_failures(s, (failure,), 0.85, {"signal": name, **timer}, say=say, fixes=fixes)
 
 
 def _crash_in_log(s: Situation) -> Found | None:

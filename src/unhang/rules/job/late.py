@@ -26,9 +26,10 @@ from unhang.rules.failure import (
     found_at_first,
     name_or,
 )
-from unhang.rules.host_waits import bound_item, fresh_lock, remedy_of
+from unhang.rules.host_waits import bound_item, fresh_lock, no_pipe, remedy_of
 from unhang.rules.late import (
     block_of_its_own,
+    children_of,
     found_late,
     has_loader,
     holder_of,
@@ -74,8 +75,8 @@ def dataloader_hang(s: Situation) -> Iterator[Found]:
             is_start = _starts_workers(s, late)
             workers = _workers(s, late)
             place = next((user_frames(t.frames)[0] for t in workers if user_frames(t.frames)), None)
-            more = {} if is_start else fresh_lock(place) or bound_item(place or late.activity.frame)
-            helps = "fresh lock" if "renew" in more else "bound the item" if more else "no fork"
+            more = {} if is_start else fresh_lock(place) or bound_item(place or late.activity.frame) or no_pipe(place)
+            helps = next((name for word, name in _HELPS.items() if word in more), "no fork")
             fixes = _STARTS_FIXES if is_start else (helps, "fail first")
             words = {
                 "worker": f", whose worker stands{w.at(place)}," if place is not None and not is_start else "",
@@ -97,6 +98,7 @@ def _told_to_lack(s: Situation) -> Sequence[Found]:
     return [Found(0.82, apart.ranks, evidence, words, victims=victims, say="told", fixes=_LOADER_FIXES)]
 
 
+_HELPS = {"renew": "fresh lock", "loop_at": "bound the item", "starts": "no pipe for errors"}
 _LOADER_FIXES, _STARTS_FIXES = ("no fork", "fail first"), ("open there", "start once", "no loader timeout")
 
 
@@ -139,9 +141,7 @@ def _starts_workers(s: Situation, late: LateRank) -> bool:
 def _workers(s: Situation, late: LateRank) -> Sequence[ThreadStack]:
     """The stacks of the rank's worker processes, those that stand in the program's own code first."""
     evidence = s.case.ranks.get(late.rank)
-    own = evidence.identity.pid if evidence else None
-    others = [t for t in (evidence.stacks if evidence else ()) if t.process_id not in (None, own)]
-    return sorted(others, key=lambda t: not user_frames(t.frames))
+    return sorted(children_of(evidence) if evidence else (), key=lambda t: not user_frames(t.frames))
 
 
 def _worker_line(rank: int, stack: ThreadStack) -> EvidenceLine:
@@ -232,13 +232,14 @@ def rank_stuck_in_user_code(s: Situation) -> Iterator[Found]:
         never_came = late.edge.kind in ("rendezvous", "new_group") and late.rank not in s.case.ranks
         if never_came or late.rank in silent or late.edge.kind == "rendezvous" or late.activity.kind not in _AT_WORK:
             continue
-        if (not works_alone(s, late) or waits_idly(s, late)) and not swallowed_by(s, (late.rank,)):
-            kind = late.activity.kind
+        if not works_alone(s, late) or waits_idly(s, late):
+            kind, told = late.activity.kind, remedy_of(s, late)
+            if told is None and swallowed_by(s, (late.rank,)):
+                continue
             if (meeting := meets_alone(s, late)) is not None:
                 fixes = fixes_of(late.activity.frame, meeting.condition, f"rank {late.rank}")
                 yield found_late(s, late, 0.9, meeting.words, say="meets", fixes=fixes, cause="code-divergence")
                 continue
-            told = remedy_of(s, late)
             words = {"awaits": _awaits(s, late), "taken": w.place(late.activity.frame), "holder": holder_of(s, late)}
             names = (told.name,) if told else remedies(s, late)
             given = {**words, **(told.words if told else {})}

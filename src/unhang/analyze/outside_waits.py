@@ -1,0 +1,350 @@
+"""Waits for what is outside of the program's own threads and cannot come: a database's lock, a FIFO, a pool's worker, an actor, a server's pause.
+
+Each is told by the line in which the rank stands, by what its peers and its children do, and by what the program does around it. Where that
+does not show it nothing is said.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from unhang.analyze.bindings import last_name
+from unhang.analyze.locks import FUNCTION, blocks_around
+from unhang.analyze.source import function_at, loop_around, negated, nodes_around
+from unhang.analyze.trees import covers, imports_beside, tree_of
+from unhang.analyze.ways_out import is_counted
+from unhang.model import Frame, ThreadStack, user_frames
+
+_POOL = "multiprocessing/pool.py"
+_FORKS = "/multiprocessing/popen_fork.py"
+_MOST_FILES = 40
+
+
+def program_files(path: str) -> list[str]:
+    """A file of the program, and those beside it that it imports, also by way of each other."""
+    found = [path]
+    for one in found:
+        found += [p for p in imports_beside(one).values() if p not in found][: _MOST_FILES - len(found)]
+    return found
+
+
+def _calls(node: ast.AST | None) -> Iterator[ast.Call]:
+    return (n for n in ast.walk(node) if isinstance(n, ast.Call)) if node is not None else iter(())
+
+
+def _calls_on(path: str, line: int) -> list[ast.Call]:
+    return [c for c in _calls(tree_of(path)) if covers(c, line)]
+
+
+def _imports(path: str, module: str) -> bool:
+    tree = tree_of(path)
+    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)] if tree is not None else []
+    named = [*(a.name for n in nodes if isinstance(n, ast.Import) for a in n.names)]
+    named += [n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)]
+    return any(name.partition(".")[0] == module for name in named)
+
+
+class OpenTransaction(NamedTuple):
+    """A rank stands at `stands` in another call, in the block that began a transaction at line `since`, as `what`."""
+
+    stands: Frame
+    since: int
+    what: str
+
+
+def open_transaction(frames: Sequence[Frame], waits: Frame) -> OpenTransaction | None:
+    """Of the stack of a rank that waits for its peers: the block in which it stands that has the database for which the line waits."""
+    begins = _begins_of(waits.file)
+    for frame in user_frames(tuple(frames)):
+        for block in reversed(blocks_around(frame)):
+            for item in block.items:
+                named = {last_name(c.func) for c in _calls(_made_of(frame, item.context_expr))}
+                if named & begins:
+                    return OpenTransaction(frame, block.lineno, ast.unparse(item.context_expr))
+    return None
+
+
+def _begins_of(path: str) -> set[str]:
+    """The functions of a file that begin a transaction and let their caller work in it."""
+    tree = tree_of(path)
+    functions = [n for n in ast.walk(tree) if isinstance(n, FUNCTION)] if tree is not None else []
+    yielding = [f for f in functions if any(isinstance(n, ast.Yield) for n in ast.walk(f)) or f.name == "__enter__"]
+    return {f.name for f in yielding if any(_says(n, "BEGIN") for n in ast.walk(f))}
+
+
+def _says(node: ast.AST, word: str) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and word in node.value.upper().split()
+
+
+def _made_of(frame: Frame, value: ast.expr) -> ast.expr:
+    """What a name of the function is set to, where that is done once; else the value itself."""
+    function = function_at(frame.file, frame.line)
+    sets = [n for n in ast.walk(function) if isinstance(n, ast.Assign)] if function is not None else []
+    found = [n.value for n in sets if ast.unparse(value) in map(ast.unparse, n.targets)]
+    return found[0] if isinstance(value, ast.Name) and len(found) == 1 else value
+
+
+def uncommitted(path: str) -> list[int]:
+    """The lines of a file that change a database, in functions that neither commit in every case nor stand in a block that does."""
+    tree, found = tree_of(path), []
+    for function in (n for n in ast.walk(tree) if isinstance(n, FUNCTION)) if tree is not None else ():
+        writes = [
+            c.lineno
+            for c in _calls(function)
+            if last_name(c.func) in ("execute", "executemany") and c.args and _is_change(c.args[0])
+        ]
+        at_once = [s for s in function.body if isinstance(s, ast.Expr) and _commits(s.value, function.name)]
+        found += [line for line in writes if not at_once and not blocks_around(Frame(path, line, function.name))]
+    return found
+
+
+def _is_change(statement: ast.expr) -> bool:
+    words = statement.value.split() if isinstance(statement, ast.Constant) and isinstance(statement.value, str) else []
+    return bool(words) and words[0].upper() in ("INSERT", "UPDATE", "DELETE", "REPLACE")
+
+
+def _commits(value: ast.expr, function: str) -> bool:
+    """Whether a call commits, or may: by the name of what it calls."""
+    name = last_name(value.func) if isinstance(value, ast.Call) else ""
+    return name in ("commit", "flush", "save") and name != function
+
+
+class OpensFifo(NamedTuple):
+    """`open` as a line has it, and how it reads where it does not wait for a reader. `name`: what the file becomes; `is_block`: by a `with`."""
+
+    path: str
+    how: str
+    name: str
+    is_block: bool
+
+
+def opens_fifo(frame: Frame) -> OpensFifo | None:
+    """Of a line that waits for the other end of a FIFO: how it opens it to write; None where it is to read."""
+    opens = [c for c in _calls_on(frame.file, frame.line) if isinstance(c.func, ast.Name) and c.func.id == "open"]
+    if len(opens) != 1 or not opens[0].args:
+        return None
+    call = opens[0]
+    mode = call.args[1] if len(call.args) > 1 else next((k.value for k in call.keywords if k.arg == "mode"), None)
+    if not isinstance(mode, ast.Constant) or str(mode.value)[:1] not in ("w", "a"):
+        return None
+    more = [ast.unparse(a) for a in call.args[1:]] + [f"{k.arg}={ast.unparse(k.value)}" for k in call.keywords]
+    for node in reversed(nodes_around(frame.file, frame.line)):
+        match node:
+            case ast.With(items=[ast.withitem(optional_vars=ast.expr() as name)]):
+                return OpensFifo(ast.unparse(call.args[0]), ", ".join(more), ast.unparse(name), True)
+            case ast.Assign(targets=[name], value=value) if value is call:
+                return OpensFifo(ast.unparse(call.args[0]), ", ".join(more), ast.unparse(name), False)
+    return None
+
+
+class OfAPool(NamedTuple):
+    """`call` gives work to processes of multiprocessing; `at`: where one of them stands, None where none has any work left."""
+
+    call: str
+    at: Frame | None
+
+
+def lost_worker(stack: ThreadStack, children: Sequence[ThreadStack]) -> OfAPool | None:
+    """Of a rank that waits for a pool of processes all of which are idle: the work went with a process that died."""
+    workers = [t for t in children if any(f.file.endswith(_POOL) and f.function == "worker" for f in t.frames)]
+    is_at_work = any(user_frames(_above_pool(t)) for t in workers)
+    call = _asked_of_pool(stack)
+    return OfAPool(call, None) if call and workers and not is_at_work else None
+
+
+def _above_pool(thread: ThreadStack) -> tuple[Frame, ...]:
+    at = next((i for i, f in enumerate(thread.frames) if f.file.endswith(_POOL)), len(thread.frames))
+    return thread.frames[:at]
+
+
+def _asked_of_pool(stack: ThreadStack) -> str:
+    """The call by which a thread gave work to a pool of processes, and waits."""
+    mine = next((i for i, f in enumerate(stack.frames) if f.is_user), 0)
+    if not any(f.file.endswith(_POOL) and f.function in ("get", "wait", "next") for f in stack.frames[:mine]):
+        return ""
+    frame = stack.frames[mine]
+    calls = [ast.unparse(c.func) for c in _calls_on(frame.file, frame.line) if isinstance(c.func, ast.Attribute)]
+    return next((c for c in calls if c.rpartition(".")[2].startswith(("map", "imap", "starmap", "apply", "get"))), "")
+
+
+def forked_torch(children: Iterable[ThreadStack]) -> Frame | None:
+    """Where a forked process waits for threads that it does not have: in an operation of torch, which ran on several in its parent."""
+    for thread in children:
+        is_forked = any(f.file.endswith(_FORKS) for f in thread.frames) or any(
+            f.file.endswith(_POOL) and f.function == "worker" for f in thread.frames
+        )
+        is_asleep = thread.kernel is not None and thread.kernel.call == "futex"
+        top = thread.frames[0] if thread.frames else None
+        is_spawned = any("multiprocessing/spawn.py" in f.file or "forkserver.py" in f.file for f in thread.frames)
+        if top is not None and is_forked and is_asleep and not is_spawned and (top.is_user or "/torch/" in top.file):
+            mine = user_frames(thread.frames)
+            if mine and any(_imports(f.file, "torch") for f in mine):
+                return mine[0]
+    return None
+
+
+def asks_at(children: Iterable[ThreadStack], beside: Iterable[ThreadStack]) -> Frame | None:
+    """Where a process that a rank started reads its input elsewhere than those of the same program that other ranks started: it has a question."""
+    usual = {(f.file, f.line) for t in beside for f in user_frames(t.frames)[:1]}
+    for thread in children:
+        top = next(iter(user_frames(thread.frames)), None)
+        reads = thread.kernel is not None and thread.kernel.call == "read" and thread.kernel.file.startswith("pipe")
+        if (
+            top is not None
+            and reads
+            and any(file == top.file for file, _ in usual)
+            and (top.file, top.line) not in usual
+        ):
+            return top
+    return None
+
+
+class LeftStream(NamedTuple):
+    """The loop at line `loop` of `function` leaves a stream of `actor` at line `leaves` before its end; `stream` is its name."""
+
+    loop: int
+    leaves: int
+    function: str
+    actor: str
+    stream: str
+
+
+def left_stream(frame: Frame) -> LeftStream | None:
+    """Of a line that waits for an actor of Ray: where the same file stops to read what that actor yields."""
+    actors = {ast.unparse(actor) for c in _calls_on(frame.file, frame.line) if (actor := _actor_of(c)) is not None}
+    tree = tree_of(frame.file)
+    for function in (n for n in ast.walk(tree) if isinstance(n, FUNCTION)) if tree is not None else ():
+        streams = {
+            ast.unparse(t): streaming
+            for n in ast.walk(function)
+            if isinstance(n, ast.Assign) and (streaming := _streams(n.value)) in actors
+            for t in n.targets
+        }
+        for loop in (n for n in ast.walk(function) if isinstance(n, ast.For) and ast.unparse(n.iter) in streams):
+            leaves = [n.lineno for n in ast.walk(loop) if isinstance(n, ast.Break | ast.Return)]
+            if leaves:
+                stream = ast.unparse(loop.iter)
+                return LeftStream(loop.lineno, leaves[0], function.name, streams[stream], stream)
+    return None
+
+
+def _actor_of(call: ast.Call) -> ast.expr | None:
+    """`actor` of `actor.method.remote(...)`."""
+    match call.func:
+        case ast.Attribute(attr="remote", value=ast.Attribute(value=actor)):
+            return actor
+    return None
+
+
+def _streams(value: ast.expr) -> str:
+    """The actor of `actor.method.options(num_returns="streaming").remote()`."""
+    match value:
+        case ast.Call(
+            func=ast.Attribute(
+                attr="remote",
+                value=ast.Call(func=ast.Attribute(attr="options", value=ast.Attribute(value=actor)), keywords=words),
+            )
+        ):
+            is_stream = any(k.arg == "num_returns" and "streaming" in ast.unparse(k.value) for k in words)
+            return ast.unparse(actor) if is_stream else ""
+    return ""
+
+
+def _classes(path: str) -> Iterator[ast.ClassDef]:
+    tree = tree_of(path)
+    return (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef)) if tree is not None else iter(())
+
+
+class TriesForEver(NamedTuple):
+    """A class of actors at line `at` of `path` whose calls Ray makes again and again: `decorator`, and what it should be."""
+
+    path: str
+    at: int
+    actor: str
+    decorator: str
+
+
+def tries_for_ever(frame: Frame) -> TriesForEver | None:
+    """Of a line that waits for a result of Ray: the one class of the program whose calls Ray makes again without end."""
+    found = [
+        TriesForEver(path, d.lineno, node.name, ast.unparse(d))
+        for path in program_files(frame.file)
+        for node in _classes(path)
+        for d in node.decorator_list
+        if isinstance(d, ast.Call)
+        and any(k.arg == "max_task_retries" and ast.unparse(k.value) == "-1" for k in d.keywords)
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def asks_for_pauses(path: str) -> tuple[str, int] | None:
+    """(file, line) at which a program says how requests are tried again, where it lets the server say how long to wait."""
+    for one in program_files(path):
+        calls = [c for c in _calls(tree_of(one)) if last_name(c.func) == "Retry"]
+        asked = [c.lineno for c in calls if not any(k.arg == "respect_retry_after_header" for k in c.keywords)]
+        if len(asked) == 1:
+            return one, asked[0]
+    return None
+
+
+class LeftBarrier(NamedTuple):
+    """A thread leaves at line `leaves` the loop in which it met the others; `meetings`: where it does, one after the other."""
+
+    leaves: int
+    function: str
+    meetings: tuple[str, ...]
+    barrier: str
+
+
+def left_barrier(frame: Frame) -> LeftBarrier | None:
+    """Of a line that waits at a barrier of threads: the function of the same class or file whose threads meet there in a loop, and may return."""
+    waits = [c for c in _calls_on(frame.file, frame.line) if last_name(c.func) == "wait"]
+    names = {ast.unparse(c.func) for c in waits}
+    here, tree = function_at(frame.file, frame.line), tree_of(frame.file)
+    for function in (n for n in ast.walk(tree) if isinstance(n, FUNCTION)) if tree is not None else ():
+        for loop in (n for n in ast.walk(function) if isinstance(n, ast.While | ast.For) and function is not here):
+            met = [s.value for s in loop.body if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call)]
+            meetings = [ast.unparse(c) for c in met if last_name(c.func) == "wait"]
+            leaves = [n.lineno for n in ast.walk(loop) if isinstance(n, ast.Return | ast.Break)]
+            if names & {m.partition("(")[0] for m in meetings} and len(leaves) == 1:
+                barrier = min(names).rpartition(".")[0]
+                return LeftBarrier(leaves[0], function.name, tuple(meetings), barrier)
+    return None
+
+
+def timer_left_on(path: str) -> tuple[str, int, str] | None:
+    """(file, line, how to turn it off) of a `finally` that gives SIGALRM its old handler back and leaves the timer running."""
+    for one in program_files(path):
+        tree = tree_of(one)
+        for node in (n for n in ast.walk(tree) if isinstance(n, ast.Try)) if tree is not None else ():
+            last = [c for s in node.finalbody for c in _calls(s)]
+            back = [c for c in last if last_name(c.func) == "signal" and c.args and "SIGALRM" in ast.unparse(c.args[0])]
+            sets = [c for c in _calls(function_at(one, node.lineno)) if last_name(c.func) in ("setitimer", "alarm")]
+            if back and sets and not any(last_name(c.func) in ("setitimer", "alarm") for c in last):
+                first = sets[0]
+                off = [ast.unparse(a) for a in first.args[:-1]] + ["0"]
+                return one, back[0].lineno, f"{ast.unparse(first.func)}({', '.join(off)})"
+    return None
+
+
+class Unbounded(NamedTuple):
+    """The loop at line `line` that only its own test ends: `head` counts its rounds, and `after` is what to do when they are over."""
+
+    line: int
+    was: str
+    head: str
+    after: str
+
+
+def unbounded(frame: Frame) -> Unbounded | None:
+    """The innermost loop around a line in its function, where it is a `while` that nothing counts."""
+    loop = loop_around(frame.file, frame.line)
+    if not isinstance(loop, ast.While) or is_counted(loop.test):
+        return None
+    head, was = "for _ in range(1000):", f"while {ast.unparse(loop.test)}:"
+    if not isinstance(loop.test, ast.Constant):
+        return Unbounded(loop.lineno, was, f"{head}\n    if {ast.unparse(negated(loop.test))}: break", "")
+    ways = [n for n in ast.walk(loop) if isinstance(n, ast.Return)]
+    return Unbounded(loop.lineno, was, head, ast.unparse(ways[0]) if len(ways) == 1 else "")
