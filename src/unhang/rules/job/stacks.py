@@ -67,6 +67,33 @@ def stacks_disagree(s: Situation) -> Found | None:
     )
 
 
+@rule("rpc-threads-taken", needs=("stacks",))
+def rpc_threads_taken(s: Situation) -> Found | None:
+    """The one rank that answers calls of torch.distributed.rpc: all its threads for that wait at one line, and more ranks call than it has."""
+    threads = {r: [t for t in e.stacks if _is_in_rpc(t.frames, "_run_function")] for r, e in s.case.ranks.items()}
+    answering = [r for r, found in threads.items() if found]
+    if len(answering) != 1 or not s.is_hang:
+        return None
+    rank, answers = answering[0], threads[answering[0]]
+    callers = tuple(r for r, e in s.case.ranks.items() if r != rank and _is_in_rpc(e.main_frames, "rpc_sync"))
+    is_at_work = any(t.is_active or t.frames[:1] == user_frames(t.frames)[:1] for t in answers)
+    places = {user_frames(t.frames)[:1] for t in answers}
+    place = next(iter(places), ())
+    if is_at_work or len(places) != 1 or not place or len(callers) <= len(answers):
+        return None
+    words = {"rank": rank, "at": w.at(place[0]), "spot": w.spot(place[0]), "callers": w.name_ranks(callers)}
+    words |= {"threads": len(answers), "least": len(callers) + 1}
+    seen = [
+        EvidenceLine(f"rank {rank} thread {t.name}", " < ".join(map(str, user_frames(t.frames)[:3]))) for t in answers
+    ]
+    seen += [line for r in callers[:3] for line in w.stack_lines(s.case.ranks[r], 4)]
+    return Found(0.9, (rank,), seen, words, victims=callers, location=w.location_of(place[0]))
+
+
+def _is_in_rpc(frames: Sequence[Frame], function: str) -> bool:
+    return any(f.function == function and "torch/distributed/rpc/" in f.file for f in frames)
+
+
 def _nobodys(s: Situation, found: Sequence[Doing]) -> Found | None:
     """The stacks of all processes of a job, of which nothing tells whose they are, where they end in different collectives."""
     if len(found) < 2 or len(found) != s.case.job.world_size or any(d.kind != "collective" for d in found):
