@@ -15,7 +15,7 @@ from unhang.analyze.failures import early_leavers, is_communication_error
 from unhang.analyze.framework_loops import left_framework
 from unhang.analyze.left_transfers import left_transfers
 from unhang.analyze.order import is_dispatch_race, is_thread_race
-from unhang.analyze.polling import asks_store
+from unhang.analyze.polling import asks_store, meets_by_files
 from unhang.analyze.rounds import guards_in, loop_that_differs
 from unhang.analyze.sides import ByCondition, Side, decided_by_condition, differing
 from unhang.analyze.situation import Situation
@@ -83,7 +83,8 @@ def cannot_end(s: Situation) -> tuple[int, ...]:
 
     These stand alone, all others having ended well, and each of their threads waits for another one of the same process: a queue
     whose workers have nothing to do, an event that nobody is left to set. Or the main thread sleeps and looks, again and again,
-    whether something has come true. All ranks do where each of them asks a store so: nobody is left to write there.
+    whether something has come true. All ranks do where each of them asks a store so, or looks for files of which each has made its own:
+    nobody is left to write there.
     """
     if any(e.targets for e in s.waits.edges):
         return ()
@@ -94,9 +95,17 @@ def cannot_end(s: Situation) -> tuple[int, ...]:
     alone = tuple(r for r in sorted(s.case.ranks) if r not in ended)
     if ending or not alone or not ended.union(alone).issuperset(s.case.world):
         return ending
-    if not ended and not (len(alone) > 1 and all(_asks_store(s, r) for r in alone)):
+    if not ended and not (len(alone) > 1 and (all(_asks_store(s, r) for r in alone) or all_meet_by_files(s))):
         return ()
     return alone if all(_waits_for_itself(s.case.ranks[r]) for r in alone) else ()
+
+
+def all_meet_by_files(s: Situation) -> bool:
+    """Whether every rank looks, again and again, for the files of the others, and has left its own."""
+    polled = {r: a.frame for r, a in s.activities.items() if a.is_polled}
+    return polled.keys() == set(s.case.world) and all(
+        f is not None and meets_by_files(f.file, f.line) for f in polled.values()
+    )
 
 
 def _asks_store(s: Situation, rank: int) -> bool:

@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from unhang.analyze.bindings import last_name
-from unhang.analyze.source import loop_around, negated, surroundings
+from unhang.analyze.source import function_at, loop_around, negated, surroundings
 from unhang.analyze.trees import covers, tree_of
 from unhang.analyze.ways_out import is_counted
 from unhang.model import Frame
 
 _MOST_TEXT, _LONGEST_SLEEP_S = 60, 120
 _OF_A_DATABASE = ("execute", "executemany", "executescript", "commit")
+_LOOKS_FOR_FILES = ("exists", "isfile", "is_file", "listdir", "scandir", "iterdir", "glob", "iglob", "rglob")
+_MAKES_FILES = ("touch", "write_text", "write_bytes", "mkdir", "symlink", "symlink_to")
 _SAYS = ("sleep", "print", "debug", "info", "warning", "log", "write", "flush")
 
 
@@ -54,6 +56,27 @@ def asks_store(path: str, line: int) -> bool:
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in called]
     calls = (n for part in (loop, *functions) for n in ast.walk(part) if isinstance(n, ast.Call))
     return any(isinstance(c.func, ast.Attribute) and "store" in last_name(c.func.value).lower() for c in calls)
+
+
+@lru_cache(maxsize=256)
+def meets_by_files(path: str, line: int) -> bool:
+    """Whether the loop around a line looks for files, and its function has left one before it, as every rank does: no other process will make them."""
+    loop, function = loop_around(path, line), function_at(path, line)
+    calls = (
+        [n for n in ast.walk(function) if isinstance(n, ast.Call)] if function is not None and loop is not None else []
+    )
+    looks = any(covers(loop, c.lineno) and last_name(c.func) in _LOOKS_FOR_FILES for c in calls) if loop else False
+    return looks and any(loop is not None and c.lineno < loop.lineno and _makes_file(c) for c in calls)
+
+
+def _makes_file(call: ast.Call) -> bool:
+    name = last_name(call.func)
+    modes = [
+        a.value
+        for a in (*call.args[1:2], *(k.value for k in call.keywords if k.arg == "mode"))
+        if isinstance(a, ast.Constant)
+    ]
+    return name in _MAKES_FILES or (name == "open" and any(str(mode)[:1] in ("w", "a", "x") for mode in modes))
 
 
 @lru_cache(maxsize=256)

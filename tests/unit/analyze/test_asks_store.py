@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from unhang.analyze.polling import asks_store, polled_by_test
+from unhang.analyze.polling import asks_store, meets_by_files, polled_by_test
 
 PROGRAM = """\
 def here(self):
@@ -27,3 +27,21 @@ def test_a_loop_that_asks_a_store(tmp_path: Path, line: int, asks: bool, awaits:
     program.write_text(PROGRAM)
     assert asks_store(str(program), line + 1) is asks
     assert polled_by_test(str(program), line) == awaits
+
+
+_MARKS = """\
+def meet(folder, name):
+    {makes}
+    while len([f for f in os.listdir(folder) if f.startswith(name)]) < 2:
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("makes", "meets"),
+    [("open(name, 'w').close()", True), ("(folder / name).touch()", True), ("log(name)", False), ("open(name)", False)],
+)
+def test_a_loop_that_looks_for_files_of_which_the_rank_has_left_one(makes: str, meets: bool, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(_MARKS.format(makes=makes))
+    assert meets_by_files(str(program), 4) is meets

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from unhang.analyze.failures import is_communication_error
 from unhang.analyze.first_errors import errors_of, first_error, is_log_only, went_further
-from unhang.analyze.leaving import cannot_end
+from unhang.analyze.leaving import all_meet_by_files, cannot_end
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import EvidenceLine, LogEvent, ProcessExit, RankEvidence, ThreadStack, user_frames
@@ -290,7 +290,7 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
     is_polling = s.activities[ranks[0]].is_polled
     say = "live" if s.activities[ranks[0]].kind == "shutdown" else "polls" if is_polling else "alone"
     if is_polling and len(ranks) == len(s.case.world):
-        say = "all poll"
+        say = "by files" if all_meet_by_files(s) else "all poll"
     threads = [(t, user_frames(t.frames)[0]) for t in evidence.stacks if not t.is_main and user_frames(t.frames)]
     joins = evidence.main_stack is not None and any(f.function == "_shutdown" for f in evidence.main_stack.frames)
     if threads and (joins or frame is None):
@@ -306,15 +306,18 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
     lines = [EvidenceLine(f"rank {ranks[0]} thread {t.name}", str(f), f.line) for t, f in threads[:4]]
     yield Found(
         0.9,
-        () if say == "all poll" else ranks,
+        () if say in ("all poll", "by files") else ranks,
         (*w.stack_lines(evidence), *lines),
         words,
         say=say,
-        fixes={"alone": ("wait",), "polls": ("look once",), "all poll": ("look once",)}.get(say, ("order", "threads")),
+        fixes=_END_FIXES.get(say, ("order", "threads")),
         cause="rank-stuck-in-user-code" if is_polling else "",
         victims=s.others(ranks),
         location=w.location_of(frame),
     )
+
+
+_END_FIXES = {"alone": ("wait",), "polls": ("look once",), "all poll": ("look once",), "by files": ("one name",)}
 
 
 def _write_to_a_queue(s: Situation, ranks: Iterable[int]) -> dict[int, ThreadStack]:
