@@ -9,6 +9,7 @@ import pytest
 
 from unhang.diagnosis import diagnose
 from unhang.read.logs.catalogue import example_of, weighed_rows
+from unhang.testing import judge, log_case
 
 HEAD = ["[W] torch/distributed/run.py:793] Setting OMP_NUM_THREADS environment variable", "epoch 0 step 100 loss 2.31"]
 END = "E0718 10:12:55.410000 8372 torch/distributed/elastic/multiprocessing/api.py:882] failed (exitcode: 1) local_rank: 3 (pid: 8401) of binary: python"
@@ -86,3 +87,28 @@ def test_what_the_catalogue_knows_of_an_exception_is_said_of_it(tmp_path: Path) 
             other.append((template, row.cause, cause))
     assert silent == []
     assert len(other) <= 0.02 * len(raised), other
+
+
+_OF_A_TASK = """\
+(Learner pid=4711) step 7: [Rank 1] loss 0.25
+(Learner pid=4710) step 7: [Rank 0] loss 0.25
+Traceback (most recent call last):
+  File "/app/train.py", line 36, in main
+    ray.get([x.fit.remote() for x in learners])
+ray.exceptions.RayTaskError(ValueError): ray::Learner.fit() (pid={pid}, ip=10.0.0.2, repr=<learner.Learner object at 0x7f4a81c87850>)
+  File "/app/learner.py", line 60, in fit
+    loss = self.loss(again)
+ValueError: no batch is left
+Traceback (most recent call last):
+  File "/app/train.py", line 42, in <module>
+    main()
+SystemExit: 1
+"""
+
+
+@pytest.mark.parametrize(("pid", "ranks"), [(4711, (1,)), (4712, ())], ids=["of a rank", "of another process"])
+def test_what_a_driver_of_ray_tells_is_of_the_process_that_it_names(pid: int, ranks: tuple[int, ...]) -> None:
+    found = judge(log_case(_OF_A_TASK.format(pid=pid))).findings[0]
+    assert (found.cause, found.culprit_ranks) == ("user-exception", ranks)
+    assert found.location is not None
+    assert found.location.line == 60

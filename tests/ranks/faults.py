@@ -121,6 +121,7 @@ HANGS = [
     _hang("sends_one_less", "code-divergence", (3,), "proven"),
     _hang("permits_kept", "rank-stuck-in-user-code", (2,), "suspected"),
     _hang("polls_alone", "rank-stuck-in-user-code", (3,), "suspected"),
+    _hang("meets_by_files", "rank-stuck-in-user-code", EVERY_RANK, "suspected"),
     _restarted(
         "hangs",
         "--own-stores",

@@ -17,7 +17,7 @@ from unhang.read.logs.clock import FileClock, Stamp, read_stamp, resolve
 from unhang.read.logs.decode import TROUBLE, Wrapped, joined, lines_of, numbered_lines, unwrap
 from unhang.read.logs.prefix import Head, PrefixReader, split_glued
 from unhang.read.logs.whose import RankBook, pass_on_columns, pass_on_processes, pass_on_tags
-from unhang.read.stack_texts import Traceback, TracebackReader, is_part
+from unhang.read.stack_texts import START, Traceback, TracebackReader, is_part
 
 __all__ = ["OutputLog", "lines_of", "parse_lines", "parse_output"]
 
@@ -30,6 +30,7 @@ Where = Callable[[int], Source]
 """Where the line of a number stands."""
 
 _SPAWN_RANK = re.compile(r"-- Process (\d{1,7}) terminated with the following error:")
+_RAY_TASK = re.compile(r"RayTaskError(?:\([\w.]+\))?: .*\(pid=(\d{1,9})\b")
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def parse_lines(
     pieces: list[_Piece] = []
     parts = parts_of([head.body for _, head in heads], lambda i: _place(heads[i][1]))
     for part in parts:
-        piece = _Piece()
+        piece = _Piece(book)
         for (number, head), time_ns in zip(heads[part.first : part.stop], times[part.first : part.stop], strict=True):
             who, shown = book.rank(head), head.body[:MAX_LINE_CHARS]
             piece.marked.append(piece.parts.take(who, book.writer(head), head.body, number) or is_part(head.body))
@@ -142,10 +143,10 @@ def _place(head: Head) -> Hashable:
 class _Piece:
     """What one start of a launcher left in a log."""
 
-    def __init__(self) -> None:
+    def __init__(self, book: RankBook) -> None:
         self.lines: list[LogLine] = []
         self.marked: list[bool] = []
-        self.parts = _Parts()
+        self.parts = _Parts(book)
 
 
 def _chosen(
@@ -232,8 +233,10 @@ def _unglued(head: Head, reader: PrefixReader) -> Iterator[Head]:
 class _Parts:
     """Picks tracebacks, one reader for each writer because ranks write at the same time, and the launcher's summary."""
 
-    def __init__(self) -> None:
+    def __init__(self, book: RankBook) -> None:
         self.summary = SummaryReader()
+        self._book = book
+        self._tasks: set[Hashable] = set()  # the writers that told last what a task of Ray raised
         self._readers: dict[Hashable, TracebackReader] = {}
 
     def take(self, rank: int | None, writer: Hashable, line: str, number: int) -> bool:
@@ -245,6 +248,13 @@ class _Parts:
             reader = self._readers[writer] = TracebackReader(many_lines=writer is not None, owner=rank)
         if spawned := _SPAWN_RANK.search(line):
             reader.owner = int(spawned[1])
+        elif rank is None and "RayTaskError" in line:  # what follows was raised in the process that it names
+            asked = _RAY_TASK.search(line)
+            reader.owner = self._book.rank_of_pid(int(asked[1])) if asked else None
+            self._tasks.add(writer)
+        elif writer in self._tasks and line.startswith(START):
+            reader.owner = rank
+            self._tasks.remove(writer)
         return reader.take(line, number)
 
     def errors(self, at: Where) -> tuple[tuple[int | None, RaisedError], ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from unhang.analyze.leaving import all_in_unknown_calls, cannot_end
+from unhang.analyze.leaving import all_in_unknown_calls, all_meet_by_files, cannot_end
 from unhang.analyze.positions import bare_op
 from unhang.analyze.situation import Situation
 from unhang.watch.options import RunOptions
@@ -64,6 +64,8 @@ def reason(s: Situation) -> str:
     if edge is None and s.on_device:
         stuck = s.on_device[0]
         return f"all ranks of {stuck.group} are in {bare_op(stuck.calls[stuck.waiting[0]].op)} #{stuck.seq}, which does not complete"
+    if edge is None and all_meet_by_files(s):
+        return "each rank looks for files of the others, and none makes one"
     if edge is None and all_in_init(s):
         return "all ranks are in init_process_group, and it does not end"
     return f"rank {edge.waiter} waits in {edge.what}" if edge else "a process does not end"

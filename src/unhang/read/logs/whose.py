@@ -15,10 +15,11 @@ _MANY_A_TASK = re.compile(
     r"\(local_rank: [1-9]|--nproc[-_]per[-_]node[= ](?!1\b)\w"
 )  # a launcher in a task holds several ranks
 
-# How a process, whose lines bear its number, tells its rank in the first of them.
+# How a process, whose lines bear its number, tells its rank in some of them.
 _SAID_RANK = re.compile(
     r"\bworld_size[=: ]{1,2}\d{1,7},? rank[=: ]{1,2}(\d{1,7})\b|\b[Rr]ank[ =:]{1,2}(\d{1,7}) ?(?:/|of|out of|in world size) ?\d"
     r"|\bGLOBAL_RANK: (\d{1,7}), MEMBER|\brank[=: ]{1,2}(\d{1,7})[\])]?,? world[_ ]size[=: ]{1,2}\d"
+    r"| \[[Rr]ank[ :=]?(\d{1,7})\] "
 )
 _SPY_HEAD = re.compile(r"^\s*Process (\d{1,9}): \S")
 _SPY_PART = re.compile(r"^(?:\s*$|\s+\S|Python v\d|Thread )")
@@ -73,6 +74,8 @@ class RankBook:
 
     def rank_of_pid(self, pid: int) -> int | None:
         """The rank of a process, whatever its host; None where two hosts have one of this number."""
+        if pid in self._given_pids:
+            return self._given_pids[pid]
         known = ((key, rank) for key, rank in (*self._pids.items(), *self._said.items()) if isinstance(key, tuple))
         ranks = {rank for key, rank in known if key[1] == pid}
         return next(iter(ranks)) if len(ranks) == 1 else None

@@ -33,8 +33,8 @@ from unhang.rules.log_lines import found_in, quote, rank_of_actor, ranks_in, sec
 # Signals that say what went wrong in the process itself; SIGABRT is how gloo and the watchdog end a process, too.
 _OF_ITS_OWN = (-4, -8, -11)
 _CRASH_LINES = (
-    "python.fatal", "ending.fatal_signal", "ending.lightning_child", "loader.worker_killed", "loader.worker_exited",
-    "ending.ray_worker", "ending.deepspeed", "ending.called_process",
+    "python.fatal", "ending.fatal_signal", "ending.lightning_child", "loader.worker_killed", "loader.worker_exited", "ending.ray_worker",
+    "ending.deepspeed", "ending.called_process",
 )  # fmt: skip
 _THROWN_BY_NCCL = ("nccl.error", "nccl.result")
 _CRASH_CODES = ("-4", "-8", "-9", "-11", "132", "136", "137", "139")
@@ -51,8 +51,7 @@ _FAILED = (
 )  # fmt: skip
 _NEAR_FRAMES = 40
 _OF_TIME = lazy_pattern(r"(?i)time")
-_HAS_BEGUN = 5  # lines before it; fewer do not tell whether the job moved
-_END_TAKES_S = 240.0  # writers of checkpoints and trackers may take minutes
+_HAS_BEGUN, _END_TAKES_S = 5, 240.0  # lines before which nothing tells whether the job moved; writers of checkpoints may take minutes
 _END_CALLS = ("destroy_process_group", "_shutdown", "_exit_function", "_python_exit", "_run_exitfuncs")
 
 
@@ -286,11 +285,11 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
     if writers := _write_to_a_queue(s, ranks):
         yield _unread_queue(s, writers)
         return
-    evidence, frame = s.case.ranks[ranks[0]], s.activities[ranks[0]].frame
-    is_polling = s.activities[ranks[0]].is_polled
-    say = "live" if s.activities[ranks[0]].kind == "shutdown" else "polls" if is_polling else "alone"
-    if is_polling and len(ranks) == len(s.case.world):
-        say = "by files" if all_meet_by_files(s) else "all poll"
+    evidence, activity = s.case.ranks[ranks[0]], s.activities[ranks[0]]
+    frame, is_polling = activity.frame, activity.is_polled
+    is_of_all = is_polling and len(ranks) == len(s.case.world)
+    say = "live" if activity.kind == "shutdown" else "polls" if is_polling else "alone"
+    say = "by files" if is_of_all and all_meet_by_files(s) else "all poll" if is_of_all else say
     threads = [(t, user_frames(t.frames)[0]) for t in evidence.stacks if not t.is_main and user_frames(t.frames)]
     joins = evidence.main_stack is not None and any(f.function == "_shutdown" for f in evidence.main_stack.frames)
     if threads and (joins or frame is None):
@@ -301,12 +300,12 @@ def shutdown_hang(s: Situation) -> Iterator[Found]:
         "at": f": {w.place(frame)}" if frame else "",
         "thread": f" and waits for the thread {threads[0][0].name!r}." if threads else ".",
         "waits": w.verb(ranks, "waits", "wait"),
-        "awaits": s.activities[ranks[0]].awaits,
+        "awaits": activity.awaits,
     }
     lines = [EvidenceLine(f"rank {ranks[0]} thread {t.name}", str(f), f.line) for t, f in threads[:4]]
     yield Found(
         0.9,
-        () if say in ("all poll", "by files") else ranks,
+        () if say == "all poll" else ranks,
         (*w.stack_lines(evidence), *lines),
         words,
         say=say,
