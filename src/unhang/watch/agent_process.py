@@ -52,8 +52,9 @@ def joint_line(message: Mapping[str, Any]) -> str:
 class Agent:
     """The watcher's process, as the supervisor sees it.
 
-    It is in the job's process group and reports every signal number that reaches it (`signal_pipe`): that is how a signal
-    sent to the whole group, which the job already has, is distinguished from one sent only to us.
+    It is in the job's process group, bears the command line of the job, and reports every signal number that reaches it
+    (`signal_pipe`): that is how a signal sent to the whole group, or by `pkill -f` to all of that name, which the job already
+    has, is distinguished from one sent only to us.
     """
 
     def __init__(self, options: RunOptions, run_dir: Path, root_pid: int) -> None:
@@ -75,7 +76,9 @@ class Agent:
             watch(options, run_dir, root_pid, to_us, from_us)
 
         try:
-            self.pid = fork_worker("unhang-watcher", body, {to_us, from_us, signal_seen}, run_dir / "agent.log")
+            self.pid = fork_worker(
+                "unhang-watcher", body, {to_us, from_us, signal_seen}, run_dir / "agent.log", like=root_pid
+            )
         finally:
             for descriptor in (to_us, from_us, signal_seen):
                 os.close(descriptor)

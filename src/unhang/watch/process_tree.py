@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NAME = 15
+_ARG_START, _MOST_ARGUMENTS = 45, 1 << 21  # the place in /proc/PID/stat behind the name
 TERM_GRACE_S = 3.0
 KILL_WAIT_S = 5.0
 HOLD_S = 2.0
@@ -171,10 +172,13 @@ def _keep_only(keep: Collection[int]) -> None:
                 os.close(int(entry))
 
 
-def fork_worker(name: str, body: Callable[[], None], keep: Collection[int], errors_to: Path | None) -> int:
+def fork_worker(
+    name: str, body: Callable[[], None], keep: Collection[int], errors_to: Path | None, like: int | None = None
+) -> int:
     """Forks a process that does `body` and ends; of our descriptors it has only `keep`. Returns its pid.
 
-    What is not in `keep` of stdin, stdout and stderr becomes /dev/null; with `errors_to`, stderr becomes that file.
+    `like`: a process whose command line it shows as its own, so that `pkill -f` finds both or neither. What is not in `keep` of stdin,
+    stdout and stderr becomes /dev/null; with `errors_to`, stderr becomes that file.
 
     Raises:
         OSError: no process could be had.
@@ -185,8 +189,7 @@ def fork_worker(name: str, body: Callable[[], None], keep: Collection[int], erro
     code = 1
     try:
         _prctl(_PR_SET_NAME, name.encode())
-        with suppress(ImportError):  # where it is installed, ps shows the name for the whole command line
-            importlib.import_module("setproctitle").setproctitle(name)
+        _show(name, like)
         _keep_only(keep)
         for number in (0, 1, 2):
             if number not in keep:
@@ -202,6 +205,20 @@ def fork_worker(name: str, body: Callable[[], None], keep: Collection[int], erro
             os.write(2, traceback.format_exc().encode())
     finally:
         os._exit(code)
+
+
+def _show(name: str, like: int | None) -> None:
+    """Lets ps show the name for the whole command line, where setproctitle is installed; or the command of the process `like`."""
+    with suppress(OSError, ImportError):
+        command = Path(f"/proc/{like}/cmdline").read_bytes() if like else b""
+        if like is None:
+            importlib.import_module("setproctitle").setproctitle(name)
+        elif command:
+            fields = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
+            start, end = int(fields[_ARG_START]), int(fields[_ARG_START + 1])
+            room = end - start - 1
+            if 0 < room < _MOST_ARGUMENTS:  # where our own arguments stand; what of the command is too long for it is cut in front
+                ctypes.memmove(start, command[-room:].ljust(room + 1, b"\0"), room + 1)
 
 
 def rank_pids(run_dir: Path) -> set[int]:

@@ -166,8 +166,18 @@ def test_a_signal_sent_to_the_group_reaches_the_job_once(jobs: Jobs, name: str) 
     assert process.wait(20) == 137
 
 
+def test_the_watcher_bears_the_command_of_the_job(jobs: Jobs) -> None:
+    """So `pkill -f "unhang run"` does not find it, and `pkill -f train.py` finds it beside the job: the one is passed on, the other not."""
+    job, elsewhere = jobs.start(["sleep", "61.75"]), b"sleep\0" + b"61.75"
+    command = Path(f"/proc/{jobs.agent_pid()}/cmdline").read_bytes()
+    assert command.rstrip(b"\0") == elsewhere
+    assert elsewhere not in Path(f"/proc/{os.getpid()}/cmdline").read_bytes(), "it is of this process alone"
+    job.terminate()
+    assert job.wait(20) == 143
+
+
 def test_a_signal_sent_by_name_reaches_the_job_when_it_is_sent_again(jobs: Jobs) -> None:
-    """`pkill -f "unhang run"` finds us and the watcher, but not the job, and looks like a signal to the group."""
+    """`pkill unhang` finds us and the watcher, but not the job, and looks like a signal to the group."""
     process = jobs.start(python(NOISY, jobs.file("pid")))
     seen = read_until(process, b"ready")
     watcher = jobs.agent_pid()
