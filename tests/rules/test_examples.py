@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from unhang.model import CAUSES, Diagnosis, Finding
@@ -73,6 +74,21 @@ def wrong_among_all(rule: Rule, example: Fires) -> list[str]:
 def test_among_all_rules_its_finding_is_the_first() -> None:
     wrong = {name: wrong_among_all(rule, example) for name, rule, example in examples(Fires)}
     assert {name: why for name, why in wrong.items() if why} == {}
+
+
+_IN_CODE = {"shared-file": {"path", "rank"}}  # braces of the advice itself
+
+
+def test_no_word_of_a_card_is_left_open() -> None:
+    shown = {
+        rule.id: " ".join(
+            [f.title, f.because, *(part for fix in f.fixes for part in (fix.title, fix.advice, fix.command))]
+        )
+        for _, rule, example in examples(Fires)
+        for f in judge(example.case, [rule]).findings
+    }
+    left = {rule: set(re.findall(r"\{([a-z_]+)\}", text)) - _IN_CODE.get(rule, set()) for rule, text in shown.items()}
+    assert {rule: words for rule, words in left.items() if words} == {}
 
 
 def spoken(rule: Rule, example: Quiet) -> str:

@@ -103,7 +103,8 @@ def _crash_in_log(s: Situation) -> Found | None:
         ranks,
         (*seen, *quote(lines or s.events.of("ending."))),
         {"who": name_or(ranks, "a process"), "how": "crashed" if end is None else _how(end)},
-        say="log" if ranks and is_felt else "alone",
+        "log" if ranks and is_felt else "alone",
+        ("sender",),
         cause="" if ranks and is_felt else "unknown",
         victims=s.others(ranks) if ranks else (),
     )

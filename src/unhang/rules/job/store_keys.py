@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from unhang.analyze.align import StuckCollective
+from unhang.analyze.bindings import last_name
 from unhang.analyze.callpath import Path, fork_of, user_path
 from unhang.analyze.order import predicted, tokens_of
+from unhang.analyze.outside_waits import program_files
 from unhang.analyze.sides import started_ns
 from unhang.analyze.situation import LateRank, Situation
-from unhang.analyze.source import Condition, around
+from unhang.analyze.source import Condition, around, surroundings
 from unhang.analyze.streams import Streams, stack_path
-from unhang.analyze.trees import line_text
+from unhang.analyze.trees import line_text, tree_of
 from unhang.analyze.waits_for import setter_of
 from unhang.analyze.ways_out import only_way_past
 from unhang.model import Case, CollectiveCall, EvidenceLine, Fix, Frame, PendingCall
@@ -42,7 +45,26 @@ def waits_for_store(s: Situation) -> Iterator[Found]:
         if (found := _never_set(s, late, lines)) is not None:
             yield found
             return
-        yield found_late(s, late, 0.85, {"key": keys[0].removesuffix(" of the store")}, say="waits", evidence=lines)
+        words: dict[str, object] = {"key": keys[0].removesuffix(" of the store")}
+        deleted = _deleted_at(s, late)
+        words |= {"deleted": w.spot(deleted)} if deleted else {}
+        fixes = ("keep the key",) if deleted else _USUAL
+        yield found_late(s, late, 0.85, words, say="waits", evidence=lines, fixes=fixes)
+
+
+_USUAL = ("always", "one protocol")
+
+
+def _deleted_at(s: Situation, late: LateRank) -> Frame | None:
+    """The one line by which the program deletes keys of a store, in the files of the line that waits for one."""
+    frame = late.activity.frame
+    found = [
+        Frame(path, n.lineno, surroundings(path, n.lineno).function)
+        for path in (program_files(frame.file) if frame else ())
+        for n in ast.walk(tree_of(path) or ast.Module([], []))
+        if isinstance(n, ast.Call) and last_name(n.func) == "delete_key"
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _never_set(s: Situation, late: LateRank, lines: Sequence[EvidenceLine]) -> Found | None:
@@ -55,7 +77,7 @@ def _never_set(s: Situation, late: LateRank, lines: Sequence[EvidenceLine]) -> F
     frame = next(iter(last.frames), None)
     words = {"key": wait.detail, "times": last.index, "last": last.detail, "line": w.place(frame)}
     evidence = [*lines, EvidenceLine(f"rank {late.rank} last set", repr(last.detail), frame.line if frame else None)]
-    found = found_late(s, late, 0.85, words, say="never_set", evidence=evidence)
+    found = found_late(s, late, 0.85, words, say="never_set", evidence=evidence, fixes=_USUAL)
     return replace(found, location=w.location_of(frame) or found.location)
 
 
@@ -180,6 +202,7 @@ def _of_few(
         (w.path_line(call.rank, f"#{call.seq} {name} (waits)", path), *more),
         {"few": w.name_ranks(few), "others": w.name_ranks(others), "call": name, "at": w.at_end_of(path), **words},
         say,
+        ("one protocol",),
         victims=s.others(few),
         location=w.location_of(path[-1] if path else None),
         group=w.group_of(call.group),
