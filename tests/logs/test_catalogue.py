@@ -149,11 +149,55 @@ def test_echoes_of_the_tables_of_lines_name_no_cause() -> None:
         ("NCCL WARN Connect to 10.0.0.2<4000> failed : Connection refused", None),
         ("my_out_of_memory_counter = 3", None),
         ("the word exit code 1270 is no code", None),
+        ("AssertionError: rollout world_size: 3 is not divisible by infer_tp: 2", "launcher-misuse"),
+        ("ValueError: vllm_tensor_parallel_size (2) must divide world size (3) evenly.", "launcher-misuse"),
+        ("ValueError: embedding_dim (1023) must be divisible by world_size (3)", None),
+        ("ValueError: length of the list must have length equal to the world size", None),
+        ("RuntimeError: Requested 8 GPUs but only 2 available (total=2, allocated=0)", "device-mapping"),
+        ("AssertionError: local_world_size (16) must be less than or equal to the number of visible devices (8).", None),
+        ("OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install root.", "misconfigured-env"),
+        ("RuntimeError: the environment variable DATA_ROOT points to an empty folder", None),
+        ("ImportError: tokenizers>=0.14,<0.19 is required for a normal functioning of this module, but found tokenizers==0.19.1.", "version-mismatch"),
+        ("RuntimeError: Megatron-FSDP requires PyTorch >= 2.9", "version-mismatch"),
+        ("ImportError: GatedDeltaNet requires flash-linear-attention>=0.3.2", "version-mismatch"),
+        ("ValueError: the sampler requires temperature>=0.1", None),
+        ("ValueError: page_size must be >= 1, got 0", None),
+        ("ImportError: cannot import name 'DeviceMesh' from 'torch.distributed' (/env/lib/python3.11/site-packages/torch/distributed/__init__.py)", "version-mismatch"),
+        ("ImportError: cannot import name 'build' from 'models' (/work/train/models/__init__.py)", "user-exception"),
+        ("ImportError: cannot import name 'a' from partially initialized module 'b' (most likely due to a circular import) (/env/lib/site-packages/b.py)", "user-exception"),
+        ("ModuleNotFoundError: No module named 'torch._six'", "version-mismatch"),
+        ("ModuleNotFoundError: No module named 'torch.nn'; 'torch' is not a package", "user-exception"),
+        ("ModuleNotFoundError: No module named 'transformers'", "user-exception"),
+        ("/usr/bin/python3: No module named pybind11", None),
     ],
 )  # fmt: skip
 def test_causes_of_lines(line: str, cause: str | None) -> None:
     row = best_cause(line)
     assert (row.cause if row else None) == cause
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_quoted"),
+    [
+        (["ERROR: the folder of tokens is empty"], True),
+        (["[rank1]: 2026-01-02 03:04:05 - CRITICAL - the folder of tokens is empty", "leaving"], True),
+        (
+            ["Error in call to target 'train.Data':", "ValueError('the folder of tokens is empty')", "full_key: data"],
+            True,
+        ),
+        (["ERROR: the folder of tokens is empty", "step 7 loss: 2.1"], False),
+        (["ERROR: the folder of tokens is empty, connection reset by peer: Connection reset by peer"], False),
+        (["E0000 00:00:1735711445.1 77 cuda_dnn.cc:8310] the folder of tokens is empty"], False),
+        (["the word error says nothing of the folder of tokens is empty"], False),
+    ],
+)
+def test_the_last_words_of_a_program_that_leaves_are_quoted(lines: list[str], is_quoted: bool, tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    end = "failed (exitcode: 1) local_rank: 0 (pid: 4242) of binary: /usr/bin/python"
+    log.write_text("\n".join([*lines, end, ""]))
+    (found,) = diagnose(log).findings
+    assert found.rule == "unexplained-failure"
+    assert ("the folder of tokens is empty" in found.title) == is_quoted
 
 
 @pytest.mark.parametrize(

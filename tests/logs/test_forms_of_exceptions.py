@@ -58,12 +58,59 @@ def in_one_line(message: str) -> list[str]:
     return [f"2026-01-07 10:11:12,345 ERROR trainer.py:44 rank 3 failed: {message}"]
 
 
+def in_the_summary(message: str) -> list[str]:
+    """What torchrun quotes of a main function with `@record`, where the output of the rank went to a file of its own."""
+    first, *rest = plain(message)
+    return [
+        END,
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
+        "=" * 60,
+        "train.py FAILED",
+        "-" * 60,
+        "Failures:",
+        "  <NO_OTHER_FAILURES>",
+        "-" * 60,
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  time      : 2026-07-18_10:12:55",
+        "  host      : node-a",
+        "  rank      : 3 (local_rank: 3)",
+        "  exitcode  : 1 (pid: 8401)",
+        "  error_file: /tmp/torchelastic_k2m1/none_v0x/attempt_0/3/error.json",
+        f"  traceback : {first}",
+        *(f"  {line}" for line in rest),
+        "  ",
+        "=" * 60,
+    ]
+
+
 @pytest.mark.parametrize("cause", MESSAGES)
-@pytest.mark.parametrize("form", [plain, in_a_group, of_ray, of_a_server, in_one_line])
+@pytest.mark.parametrize("form", [plain, in_a_group, of_ray, of_a_server, in_one_line, in_the_summary])
 def test_it_names_its_cause(form: Form, cause: str, tmp_path: Path) -> None:
     log = tmp_path / "job.log"
     log.write_text("\n".join([*HEAD, *form(MESSAGES[cause]), END]) + "\n")
     assert diagnose(log).findings[0].cause == cause
+
+
+@pytest.mark.parametrize(
+    ("between", "cause"),
+    [
+        ("The above exception was the direct cause of the following exception:", "launcher-misuse"),
+        ("During handling of the above exception, another exception occurred:", "user-exception"),
+    ],
+)
+def test_what_it_was_raised_from_names_its_cause(between: str, cause: str, tmp_path: Path) -> None:
+    """What was only being handled may be of another way that the program had tried before."""
+    log = tmp_path / "job.log"
+    last = plain("hydra.errors.InstantiationException: Error in call to target 'train.Trainer'")
+    log.write_text("\n".join([*HEAD, *plain(MESSAGES["launcher-misuse"]), "", between, "", *last, END]) + "\n")
+    assert diagnose(log).findings[0].cause == cause
+
+
+def test_the_summary_tells_whose_exception_it_is(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("\n".join([*HEAD, *in_the_summary(MESSAGES["user-exception"])]) + "\n")
+    assert diagnose(log).findings[0].culprit_ranks == (3,)
 
 
 def test_a_group_alone_is_an_exception(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class RaisedError:
 
     `handler` is the frame that printed or logged a handled exception, or that holds one which is still on its way.
     `file`: what it could not read, of so many `file_bytes`, last written at `file_written_ns`; "" where that is not known.
-    `before`: those in whose handling it was raised, as far as a log shows them, first ones first.
+    `before`: those in whose handling it was raised, as far as a log shows them, first ones first. `is_cause`: the next one was raised from it.
     """
 
     type: str
@@ -69,6 +69,7 @@ class RaisedError:
     file_bytes: int = 0
     file_written_ns: int = 0
     before: tuple[RaisedError, ...] = ()
+    is_cause: bool = False
 
     @property
     def text(self) -> str:

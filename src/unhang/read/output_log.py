@@ -230,6 +230,9 @@ def _unglued(head: Head, reader: PrefixReader) -> Iterator[Head]:
     yield inner
 
 
+_QUOTES = "traceback : "
+
+
 class _Parts:
     """Picks tracebacks, one reader for each writer because ranks write at the same time, and the launcher's summary."""
 
@@ -237,11 +240,13 @@ class _Parts:
         self.summary = SummaryReader()
         self._book = book
         self._tasks: set[Hashable] = set()  # the writers that told last what a task of Ray raised
+        self._quoted = TracebackReader(many_lines=False)
         self._readers: dict[Hashable, TracebackReader] = {}
 
     def take(self, rank: int | None, writer: Hashable, line: str, number: int) -> bool:
         """Takes one line; returns whether it belongs to a traceback or to the summary."""
         if self.summary.take(line, number):
+            self._take_quoted(line, number)
             return True
         reader = self._readers.get(writer)
         if reader is None:
@@ -257,9 +262,20 @@ class _Parts:
             self._tasks.remove(writer)
         return reader.take(line, number)
 
+    def _take_quoted(self, line: str, number: int) -> None:
+        """A line of the summary, which quotes the traceback of a main function with `@record`, two columns to the right."""
+        head, _, quoted = line.partition(_QUOTES)
+        if quoted and not head.strip() and self.summary.exits:
+            self._quoted.owner = self.summary.exits[-1].rank
+        self._quoted.take(quoted or line.removeprefix("  "), number)
+
     def errors(self, at: Where) -> tuple[tuple[int | None, RaisedError], ...]:
-        """All exceptions in the order printed."""
+        """All exceptions in the order printed, and the one that only the launcher's summary holds, if it calls it the first."""
         found = [tb for reader in self._readers.values() for tb in reader.found]
+        printed = {(tb.type, tb.text.split("\n", 1)[0]) for tb in found}
+        roots = {exit_.rank for exit_ in self.summary.exits if exit_.is_root}
+        first = {(tb.type, tb.text) for tb in self._quoted.found if tb.owner in roots} - printed
+        found += [tb for tb in self._quoted.found if (tb.type, tb.text) in first]
         found.sort(key=lambda tb: tb.first_line)
         inner = {i for i, tb in enumerate(found) if not tb.type.endswith("ExceptionGroup")}
         shown = [tb for i, tb in enumerate(found) if i in inner or i + 1 not in inner]  # a group is what stands in it
@@ -277,4 +293,5 @@ def _bounded(lines: list[LogLine], marked: list[bool]) -> tuple[LogLine, ...]:
 
 def _raised(tb: Traceback, at: Where) -> RaisedError:
     before = tuple(_raised(earlier, at) for earlier in tb.before)
-    return RaisedError(tb.type, tb.text, 0, tuple(reversed(tb.frames)), source=at(tb.first_line), before=before)
+    frames, source = tuple(reversed(tb.frames)), at(tb.first_line)
+    return RaisedError(tb.type, tb.text, 0, frames, source=source, before=before, is_cause=tb.is_cause)

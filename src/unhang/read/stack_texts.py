@@ -39,8 +39,8 @@ _BOX_LINE = lazy_pattern(r"^[│|╰└+]")
 class Traceback:
     """One exception. `frames` are outermost first, as in the text. `owner`: the rank that raised it, where known.
 
-    `before`: those that it followed in a chain, the first ones. `has_head`: the text began with the line that every traceback begins with. `is_ignored`: Python printed it for an
-    exception that it could not raise.
+    `before`: those that it followed in a chain, the first ones. `is_cause`: the next one was raised from it. `has_head`: the text began with the
+    line that every traceback begins with. `is_ignored`: Python printed it for an exception that it could not raise.
     """
 
     type: str = ""
@@ -49,6 +49,7 @@ class Traceback:
     first_line: int = 0
     owner: int | None = None
     before: list[Traceback] = field(default_factory=list)
+    is_cause: bool = False
     has_head: bool = True
     is_ignored: bool = False
     in_box: bool = False
@@ -80,6 +81,8 @@ class TracebackReader:
             return True
         if bare in CHAINED:
             self._open, self._chained = None, bool(self.found)
+            if self.found:
+                self.found[-1].is_cause = bare == CHAINED[0]
             return True
         self._ignored = bare.startswith(SWALLOWED)
         if self._open is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import PurePath
 from typing import Any
 
@@ -166,6 +166,12 @@ def row_of_exception(text: str) -> Row | None:
     """The message that an exception is, given as `Type: message`, if that names a cause which is not just that it was raised."""
     row = best_cause(text)
     return row if row is not None and row.cause != USER else None
+
+
+def known_of(error: RaisedError) -> tuple[Row, RaisedError] | None:
+    """The same of an exception or, where its own words name no cause, of one that it was raised from; with the exception."""
+    chain_of_causes = (error, *takewhile(lambda e: e.is_cause, reversed(error.before)))
+    return next(((row, e) for e in chain_of_causes if (row := row_of_exception(e.text)) is not None), None)
 
 
 def is_not_of_the_program(text: str) -> bool:

@@ -41,6 +41,19 @@ CASES = {
             (3,),
             cause="misconfigured-env",
         ),
+        Fires(
+            log_case(
+                f"[rank1]: 2026-01-02 - ERROR - failed to train: World size 3 must be divisible by tp * pp\n{_FAILED}"
+            ),
+            (1,),
+            cause="launcher-misuse",
+        ),
+        Quiet(
+            log_case(
+                f"[rank1]: 2026-01-02 - ERROR - failed to train: World size 3 must be divisible by tp * pp\n{_STEPS}{_FAILED}"
+            ),
+            "the training went on after it",
+        ),
         Quiet(
             log_case(f"kernel: nf_conntrack: nf_conntrack: table full, dropping packet\n{_STEPS}"),
             "the training went on after it",

@@ -15,6 +15,13 @@ CASES = {
             ),
             (),
         ),
+        Fires(
+            log_case(
+                "ERROR: the folder /data/tokens is empty, leaving\n"
+                "failed (exitcode: 1) local_rank: 0 (pid: 4242) of binary: /usr/bin/python\n"
+            ),
+            (),
+        ),
         Quiet(log_case("0: train.py: loaded\n1: train.py: loaded\n"), "no failure"),
     ),
 }

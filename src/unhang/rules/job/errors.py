@@ -46,6 +46,7 @@ from unhang.rules.log_lines import (
     GENERAL_TYPE,
     found_in,
     is_not_of_the_program,
+    known_of,
     only_rank,
     quote,
     rank_of_actor,
@@ -275,7 +276,7 @@ def user_exception(s: Situation) -> Found | None:
         return _unhandled(s)
     if any(p.search(first.text) for p in SPECIAL) or is_file_race(s, first) or is_not_of_the_program(first.text):
         return None
-    if is_of_objects(first) or _is_of_plumbing(first):
+    if is_of_objects(first) or _is_of_plumbing(first) or known_of(first.error) is not None:
         return None
     confidence = _confidence(s, first)
     if comes_late(s, first):

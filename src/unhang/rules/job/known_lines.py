@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, islice
@@ -13,7 +14,7 @@ from unhang.model import Fix, LogEvent, ProcessExit
 from unhang.read.logs.catalogue import LAYERS, Row, best_cause, emitter_of, weighed
 from unhang.rules.base import Found, Names, rule
 from unhang.rules.failure import comes_late, first_exception, found_at_first, in_trouble
-from unhang.rules.log_lines import found_in, row_of_exception
+from unhang.rules.log_lines import found_in, known_of, row_of_exception
 from unhang.rules.wording import name_ranks
 
 _TERMINATED = -15  # by the launcher, after another had failed
@@ -25,6 +26,20 @@ _SAY_THEMSELVES = ("scheduler", "launcher")  # such a line is printed where some
 _BETWEEN_RANKS = ("code-divergence", "uneven-inputs", "size-mismatch", "collective-order-race", "version-mismatch")
 _BELOW = ("kernel", "driver", "device")
 _MOST_AFTER, _MOST_AFTER_FATAL = 2, 40
+_MOST_LAST_WORDS = 30
+_SEEN_TO_LEAVE = (
+    "ending.torchrun",
+    "ending.srun_task",
+    "ending.spawned",
+    "ending.deepspeed",
+    "ending.mpirun_exit",
+    "ending.child_failed",
+)
+# A level of a logger where such levels stand, the word with which programs begin what they say at their end, or an exception as Python writes it in code.
+_OF_AN_ERROR = re.compile(
+    r"(?:^|[\s\[|:(-])(?:ERROR|CRITICAL|FATAL|[Ff]atal|[Ee]rror)(?:[\]):|]| {2}| [-|]) {0,8}\S|^[EF](?:0[1-9]|1[0-2])\d\d \d\d:\d\d:"
+    r"|^(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\(['\"]"
+)
 _PROBLEM = (
     "failure.",
     "nccl.error",
@@ -54,13 +69,16 @@ def known_message(s: Situation) -> Found | None:
     """The first line of the lowest layer that names a cause by itself, or the first exception, in a job that went no further."""
     best = min(_known_lines(s), key=lambda t: t.depth, default=None)
     first = first_exception(s)
-    row = row_of_exception(first.text) if first is not None else None
-    if first is not None and row is not None and not (best and best.depth[0] < LAYERS.index(row.layer)):
+    known = known_of(first.error) if first is not None else None
+    if first is not None and known is not None and not (best and best.depth[0] < LAYERS.index(known[0].layer)):
+        row, error = known
+        if error is not first.error:
+            first = replace(first, error=error, failures=())
         sure = 0.72 if first.failures else 0.5 if comes_late(s, first) else 0.68
         found = found_at_first(s, first, sure, _words(row), cause=row.cause, say="raised", fixes=_fixes(row))
         return replace(found, culprits=(), victims=()) if row.cause in _BETWEEN_RANKS else found
     if best is None:
-        return None
+        return _last_word_that_names_a_cause(s) if first is None else None
     row, event = best
     same = [e for e in s.events if e.text == event.text or best_cause(e.text) == row][:_MOST_LINES]
     sure = 0.74 if row.layer in _BELOW else 0.7
@@ -70,6 +88,17 @@ def known_message(s: Situation) -> Found | None:
         sure = 0.5  # it may be what became of a wait that had run out
     whose = () if row.cause in _BETWEEN_RANKS else None
     return found_in(s, same, sure, whose, words={**_words(row), "who": _who(event)}, cause=row.cause, fixes=_fixes(row))
+
+
+def _last_word_that_names_a_cause(s: Situation) -> Found | None:
+    """A program that says on a line of its own what an exception would say, and ends."""
+    found = ((row, event) for event in _last_words(s) if (row := row_of_exception(event.text)) is not None)
+    if (known := next(found, None)) is None:
+        return None
+    row, event = known
+    whose = () if row.cause in _BETWEEN_RANKS else None
+    words = {**_words(row), "who": _who(event)}
+    return found_in(s, [event], 0.6, whose, words=words, say="last", cause=row.cause, fixes=_fixes(row))
 
 
 def _words(row: Row) -> dict[str, object]:
@@ -154,7 +183,25 @@ def _own_words(s: Situation) -> LogEvent | None:
     by_layer = [(emitter_of(e.text).layer in _SAY_THEMSELVES, e) for e in words]
     below, above = ([e for is_above, e in by_layer if is_above is wanted] for wanted in (False, True))
     problems = (e for e in proving if e.kind.startswith(_PROBLEM))
-    return next(chain(own, below, raised, above, problems, proving), None)
+    return next(chain(own, below, _last_words(s), raised, above, problems, proving), None)
+
+
+def _last_words(s: Situation) -> Iterator[LogEvent]:
+    """The lines that call themselves errors right before a launcher saw a process leave with an exit code, the last one first.
+
+    Not those of launchers, nor of a peer that is gone, nor from before the last move.
+    """
+    ends = s.events.of(*_SEEN_TO_LEAVE)
+    end = ends[0].order if ends else 0
+    if not end or (ends[0].number("code") or 1) < 0 or any(e.order < end for e in errors_of(s)):
+        return
+    moved = max((e.order for e in s.events if e.is_progress and e.order < end), default=-1)
+    for order in range(end - 1, max(moved, end - _MOST_LAST_WORDS - 1), -1):
+        line = s.case.log[order]
+        if not _OF_AN_ERROR.search(line.text) or emitter_of(line.text).layer in _SAY_THEMSELVES:
+            continue
+        if all(row.role != "echo" for row in weighed().rows_of(line.text)[:1]):
+            yield LogEvent("failure.last_word", line.text, line.source, order, line.rank, line.host, line.time_ns)
 
 
 def _line_of(s: Situation, error: SeenError) -> Iterator[LogEvent]:

@@ -12,6 +12,7 @@ from unhang.analyze.first_errors import errors_of, first_error
 from unhang.analyze.pasted import doings_of
 from unhang.analyze.situation import Situation
 from unhang.model import Case, LogEvent, RankEvidence
+from unhang.read.logs.events import kinds_in
 from unhang.read.stack_texts import START as TRACEBACK
 from unhang.rules import wording as w
 from unhang.rules.base import Found, rule
@@ -193,9 +194,8 @@ def _without_device(s: Situation, events: Sequence[LogEvent]) -> tuple[int, ...]
         if len({e["device"] for e in refused}) == 1:
             found |= {e.rank for e in refused if e.rank is not None}
     if not found and any(e.kind == "device.invalid_ordinal" for e in events):
-        found = {
-            r for r, x in s.case.ranks.items() if x.error is None and x.exit is not None and (x.exit.code or 0) > 0
-        }
+        ended = {r: x.error for r, x in s.case.ranks.items() if x.exit is not None and (x.exit.code or 0) > 0}
+        found = {r for r, error in ended.items() if error is None or "device.invalid_ordinal" in kinds_in(error.text)}
     return tuple(sorted(found))
 
 

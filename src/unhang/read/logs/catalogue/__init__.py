@@ -29,8 +29,15 @@ LAYERS = (
 )
 ROLES = ("root", "witness", "echo", "notice")
 _NOTHING = "-"
-_HOLES = {"%s": ".{0,300}?", "%d": r"[-+]?\d[\d.]*", "%x": r"(?:0x)?[0-9A-Fa-f]+", "%%": "%"}
-_HOLE = re.compile(r"%[sdx%]")
+_HOLES = {
+    "%s": ".{0,300}?",
+    "%d": r"[-+]?\d[\d.]*",
+    "%x": r"(?:0x)?[0-9A-Fa-f]+",
+    "%w": r"[A-Za-z_][\w.-]*",
+    "%v": r"v?\d+\.\d+(?:\.\w+)+",
+    "%%": "%",
+}
+_HOLE = re.compile(r"%[sdxwv%]")
 _ALTERNATIVE, _FIX = "= ", "-> "
 
 
@@ -44,7 +51,8 @@ class Row(NamedTuple):
             a peer, the network or the store went away, "notice" else.
         cause: the cause that the line establishes whatever else is in the log; "" for most.
         versions: of the emitter, `2.12-`, `-2.9` or `2.3-2.9`; "" where it is not known.
-        templates: the message as it is printed, with %s for a text, %d for a number, %x for a hexadecimal one; other wordings follow.
+        templates: the message as it is printed, with %s for a text, %d for a number, %x for a hexadecimal one, %w for a name, %v for a version
+            of three parts; other wordings follow.
         meaning: in words of ours; "" where the message says it itself.
         fix: what to do first; "" where it depends.
         is_raised: it is the text of an exception, which is read without being searched for.
@@ -141,7 +149,14 @@ def literals(template: str) -> list[str]:
 
 def example_of(template: str, word: str = "some-1") -> str:
     """A line with this message."""
-    return template.replace("%s", word).replace("%d", "7").replace("%x", "0x7f").replace("%%", "%")
+    return (
+        template.replace("%s", word)
+        .replace("%d", "7")
+        .replace("%x", "0x7f")
+        .replace("%w", "name")
+        .replace("%v", "2.7.1")
+        .replace("%%", "%")
+    )
 
 
 def anchor_of(template: str) -> str:
