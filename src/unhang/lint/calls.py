@@ -13,7 +13,6 @@ from unhang.lint.libraries import Collective
 from unhang.lint.passing import Passing
 from unhang.lint.special import (
     OF_DATA,
-    SPECIAL,
     TEST,
     is_none,
     is_plain_method,
@@ -40,6 +39,7 @@ from unhang.lint.values import (
     Value,
     mixed,
 )  # fmt: skip
+from unhang.lint.wellknown import SPECIAL
 
 # What these give differs as their arguments differ.
 _PURE = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known
@@ -24,13 +24,15 @@ from unhang.lint.ir import (
     With,
     nodes_in,
 )
-from unhang.lint.special import COLLECTED, COUNT, TEST, name_of, paths_in
+from unhang.lint.special import COLLECTED, COUNT, OF_DATA, TEST, name_of, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
     FILLED,
     LOSS,
     MAYBE,
+    MAYBE_NONE,
+    NONE_BY_BATCH,
     OWN_BATCH,
     OWN_KEYS,
     RANK,
@@ -268,3 +270,20 @@ def _ends(call: Call) -> bool:
     return name in known.ENDS_PROCESS or any(
         w in last for w in ("exit", "abort", "fail", "kill", "raise", "shutdown", "stop", "error_handler", "terminate")
     )
+
+
+def one_side(values: Iterable[Value]) -> bool | None:
+    """Whether it is the first rank that comes under these conditions, or the others; None: that is not said."""
+    zeros = {v.zero for v in values if v.dep & RANK}
+    return zeros.pop() if len(zeros) == 1 else None
+
+
+def none_on_some(returned: Value, told: Iterable[tuple[bool, Value]]) -> Value:
+    """What is returned, where it is None on some ways: by the batch, or on some ranks; which ones, if all ways say so."""
+    dep, zeros = returned.dep, set()
+    for is_none, by in told:
+        dep |= NONE_BY_BATCH if is_none and by.dep & OF_DATA and not by.dep & RANK else 0
+        if by.dep & RANK:
+            dep |= MAYBE_NONE
+            zeros.add(None if by.zero is None or by.group else by.zero != is_none)
+    return returned._replace(dep=dep, zero=zeros.pop() if len(zeros) == 1 else returned.zero)

@@ -9,6 +9,7 @@ from typing import Any
 from unhang.lint import known
 from unhang.lint.arguments import found_in_environment, found_in_rest, parameter_value
 from unhang.lint.branches import Exit, Pending
+from unhang.lint.conditions import none_on_some, one_side
 from unhang.lint.divergence import Cause
 from unhang.lint.filling import fill, is_by_batch, place_of
 from unhang.lint.gates import is_gate, is_one_rank, take_over_decorators
@@ -50,10 +51,8 @@ from unhang.lint.values import (
     LOCAL,
     LOSS,
     MAYBE,
-    MAYBE_NONE,
     MOST_EFFECTS,
     NO_PARAMS,
-    NONE_BY_BATCH,
     PLAIN,
     RAISED,
     RANK,
@@ -95,7 +94,7 @@ class Frame(Loops):
         self._pending: list[Pending] = []
         self._returned: list[Value] = []
         self._told_by = NO_PARAMS
-        self._none_returned: list[tuple[bool, int]] = []
+        self._none_returned: list[tuple[bool, Value]] = []
         self._ends_unevenly = self._never_ends = False
         self._unsure, self._no_exits = 0, 0
         self._endless, self._uneven_loops, self._round = 0, 0, -1
@@ -147,9 +146,7 @@ class Frame(Loops):
         if self._told_by and returned.const is UNKNOWN and returned.sort in (None, TEST):  # by what is given
             returned = returned._replace(params=returned.params | self._told_by, sort=TEST)
         if len({is_none for is_none, _ in self._none_returned}) > 1:
-            for is_none, by in self._none_returned:
-                none_by = NONE_BY_BATCH if is_none and by & OF_DATA and not by & RANK else 0
-                returned = returned._replace(dep=returned.dep | none_by | (MAYBE_NONE if by & RANK else 0))
+            returned = none_on_some(returned, self._none_returned)
         if self.function.is_generator:
             passed = ("passes", self._passes_on[0]) if self._passes_on else ENDLESS if self._never_ends else None
             returned = Value(UNEVEN, sort=("share", "generator")) if self._ends_unevenly else Value(sort=passed)
@@ -319,7 +316,10 @@ class Frame(Loops):
         if s.kind == "return":
             if isinstance(value.const, bool):
                 self._told_by = self._told_by.union(*(c.value.params for c, *_ in self.conditions))
-            self._none_returned.append((value.const is None, mixed(*(c.value for c, *_ in differing)).dep))
+            by = mixed(*(c.value for c, *_ in differing))
+            self._none_returned.append(
+                (value.const is None, by._replace(zero=one_side(c.value for c, *_ in differing)))
+            )
             for cause, *_ in differing:
                 zero = cause.value.zero if value.const is True else None
                 if value.const is False:

@@ -8,8 +8,9 @@ from unhang.lint.doubts import as_orders
 from unhang.lint.handlers import Handlers
 from unhang.lint.ir import Loop
 from unhang.lint.single import found_in_endless_loop, found_in_order
-from unhang.lint.special import called_name, element, items_of
+from unhang.lint.special import called_name, element
 from unhang.lint.values import DATA, DIFFERS, FILLED, LOSS, OWN_BATCH, RANK, UNEVEN, UNKNOWN, Effect, Value, either
+from unhang.lint.wellknown import items_of
 
 
 class Loops(Handlers):

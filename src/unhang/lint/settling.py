@@ -47,7 +47,8 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
             frame.later.append(conditional._replace(param=v.sort[1]))
     elif conditional.method == "is None":
         if v.dep & MAYBE_NONE:
-            _report_given(link, conditional, place)
+            is_told = v.zero is not None and not v.group  # it is there on the first rank, or on the others
+            _report_given(link, conditional, place, doubt=DOUBT * (not is_told))
         elif v.sort is not None and v.sort[0] == "param":
             frame.later.append(conditional._replace(param=v.sort[1]))
     elif conditional.method:
@@ -65,7 +66,7 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
         frame.later.append(conditional._replace(param=v.sort[1]))
 
 
-def _report_given(link: Link, conditional: Conditional, place: Place, v: Value = _ONE_RANK) -> None:
+def _report_given(link: Link, conditional: Conditional, place: Place, v: Value = _ONE_RANK, doubt: int = DOUBT) -> None:
     """The caller decides, and decides by rank or by what else differs."""
     found = conditional.found
     code = (
@@ -78,7 +79,7 @@ def _report_given(link: Link, conditional: Conditional, place: Place, v: Value =
         else "LNT106"
     )
     way = [(place.path, place.line, f"{place.text} is given a value that differs between ranks"), *found.way]
-    link.report(place.path, Found(code, place.line, place.column + 1, found.words, way, calls=found.calls + DOUBT))
+    link.report(place.path, Found(code, place.line, place.column + 1, found.words, way, calls=found.calls + doubt))
 
 
 def _fields(found: Found) -> dict[str, Any]:
