@@ -278,12 +278,13 @@ def one_side(values: Iterable[Value]) -> bool | None:
     return zeros.pop() if len(zeros) == 1 else None
 
 
-def none_on_some(returned: Value, told: Iterable[tuple[bool, Value]]) -> Value:
-    """What is returned, where it is None on some ways: by the batch, or on some ranks; which ones, if all ways say so."""
+def none_on_some(returned: Value, told: Sequence[tuple[bool, Value]]) -> Value:
+    """What is returned, where it is None on some ways: by the batch, or on some ranks; which ones, if all that comes after says so."""
     dep, zeros = returned.dep, set()
-    for is_none, by in told:
+    for n, (is_none, by) in enumerate(told):
         dep |= NONE_BY_BATCH if is_none and by.dep & OF_DATA and not by.dep & RANK else 0
-        if by.dep & RANK:
+        others = {later for later, _ in told[n + 1 :]}
+        if by.dep & RANK and (not is_none) in others:
             dep |= MAYBE_NONE
-            zeros.add(None if by.zero is None or by.group else by.zero != is_none)
+            zeros.add(None if by.zero is None or by.group or is_none in others else by.zero != is_none)
     return returned._replace(dep=dep, zero=zeros.pop() if len(zeros) == 1 else returned.zero)

@@ -380,7 +380,8 @@ class Expressions:
                 dep, sort = dep | UNEVEN, over.sort
             for condition in loop.parts[2:]:
                 asked = self.value(condition).dep
-                dep |= UNEVEN if asked & RANK else 0
+                if asked & RANK:  # those of this rank
+                    dep, sort = dep | UNEVEN, sort or ("share", "picked")
                 sort = FILLED if asked & DATA and sort is None else sort
                 if is_held(condition, loop.parts[0]):
                     sort = PICKED

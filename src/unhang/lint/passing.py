@@ -10,6 +10,7 @@ from unhang.lint.divergence import Cause
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.keeping import take_over
+from unhang.lint.samplers import holds_items
 from unhang.lint.settling import settle
 from unhang.lint.special import BATCH, LENGTH, PICKED, given_of, is_share, makes_batches, value_of_name
 from unhang.lint.tensors import AGREEING, agrees_by_name
@@ -88,7 +89,8 @@ class Passing(Expressions):
             plain = len(node.args) - len(node.names)
             for keyword, value in zip(node.names, args[plain:], strict=True):
                 self.link.set_attribute(sort[1], sort[2], keyword, value)
-        return Value(sort=("obj", sort[1], sort[2]))
+        held = UNEVEN if any(is_share(v) for v in args) and holds_items(self.link.project, sort[1], sort[2]) else 0
+        return Value(held, sort=("obj", sort[1], sort[2]))
 
     def _function(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
         """A call of a function of the project: its effects are the caller's."""

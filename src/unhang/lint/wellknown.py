@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from unhang.lint.ir import Call, Const, Leave, Ref, nodes_in
 from unhang.lint.samplers import is_counted
 from unhang.lint.special import BATCH, ENDLESS, LENGTH, LOCAL_RANK, MULTIPLE, PADDED, REST, value_of_name
+from unhang.lint.tensors import of_builtin
 from unhang.lint.values import (
     DATA,
     NO_PARAMS,
@@ -102,6 +103,15 @@ def _loader(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return Value(NONE_BY_BATCH if is_gone else 0, sort=("many", BATCH))
 
 
+def _len(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    """How many there are; an object of the project says so itself."""
+    sort = args[0].sort if args else None
+    target = frame.link.project.method(sort[1], sort[2], "__len__") if sort is not None and sort[0] == "obj" else None
+    if target is None:
+        return of_builtin("len", len(node.args), args, mixed(*args))
+    return Value(frame.link.summary(*target).returns.dep & UNEVEN)
+
+
 def _subset(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return Value(UNEVEN, sort=("share", "subset")) if len(args) > 1 and args[1].dep & UNEVEN else PLAIN
 
@@ -127,7 +137,7 @@ def _members(frame: Expressions, node: Call, args: list[Value]) -> Value:
 
 
 SPECIAL: dict[str, Callable[[Expressions, Call, list[Value]], Value]] = {
-    "range": _range, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
+    "range": _range, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
     "functools.partial": _partial, "super": _super, "getattr": _getattr, "torch.compile": _same, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
     "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": _device, "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
     "numpy.array_split": _parts, "torch.nn.DataParallel": _same, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
