@@ -175,7 +175,8 @@ class Expressions:
         if name in self.link.flags and not self.link.project.is_method(name):
             return Value(LOCAL, sort=TEST)
         if name == "module" and (sort is None or sort[0] in ("wrap", "param", "raw", "obj")):
-            return Value(sort=RAW)
+            kept = self.link.attribute(sort, name) if sort is not None and sort[0] == "obj" else None
+            return kept if kept is not None and kept.sort is not None and kept.sort[0] == "wrap" else Value(sort=RAW)
         if sort is not None:
             kind = sort[0]
             if kind == "ext":

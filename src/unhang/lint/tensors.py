@@ -225,6 +225,8 @@ def of_builtin(full: str, plain: int, args: list[Value], joined: Value) -> Value
         and (args[0].dep ^ args[1].dep) & RANK
     ):
         return joined._replace(sort=REST)
+    if full in ("min", "max") and is_agreed([Value(0, a.params) if a.sort == LENGTH else a for a in args]):
+        return Value(sort=AGREED)
     many = args[0].sort if args and full != "len" else None
     many = None if many is not None and many[0] in ("param", "wrap", "obj") else many
     dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all", "sum") else joined.dep
