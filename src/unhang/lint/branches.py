@@ -21,7 +21,7 @@ from unhang.lint.conditions import (
     tells,
 )
 from unhang.lint.divergence import BEFORE_IT, GROUPS, Cause, compared, conditional_of, either_way, finding_of
-from unhang.lint.doubts import asked_for_wrapper, is_of_caller, takes_orders
+from unhang.lint.doubts import asked_for_wrapper, is_of_caller, takes_orders, works
 from unhang.lint.ir import Expr, Found, Function, If, Op, Stmt
 from unhang.lint.link import Link
 from unhang.lint.single import (
@@ -105,6 +105,7 @@ class Branches(Calls):
     _no_exits: int
     is_special: bool
     of_first: set[str]
+    alone_before: str  # the condition under which some ranks alone have read or written something
     _given: dict[str, Value]
 
     def block(self, body: Iterable[Stmt]) -> str:
@@ -128,7 +129,9 @@ class Branches(Calls):
         if self.needs or self._unsure:
             effect = effect._replace(needs=effect.needs | self.needs, is_sure=effect.is_sure and not self._unsure)
         doubt = DOUBT if self.guesses else effect.doubt
-        effect = effect._replace(ifs_here=len(self.conditions) - self._no_exits, doubt=doubt)
+        effect = effect._replace(
+            ifs_here=len(self.conditions) - self._no_exits, doubt=doubt, after=effect.after or self.alone_before
+        )
         self.effects.append(effect)
         for way_out in self.ways_out:
             if not way_out.is_replaced:
@@ -181,6 +184,8 @@ class Branches(Calls):
             ways.append(Way(end, self.env, self._cut(mark), [e for e in self.ways_out if e not in exits], why, needed))
         if condition.dep & RANK and not condition.group:
             self._mark_filled(fills[0] ^ fills[1])
+        if condition.dep & RANK and condition.zero is not None and works(s.body) != works(s.orelse):
+            self.alone_before = s.text
         self._unsure -= is_asked_before
         self._no_exits -= is_single
         self.ways_out, self.needs = exits + self._meet(*ways), needs

@@ -183,11 +183,13 @@ class Calls(Passing):
         return by_receiver or self.link.project.by_name(name) or self._of_registered(owner, name)
 
     def _of_registered(self, owner: str, name: str) -> tuple[int, int] | None:
-        """`for callback in self.callbacks: callback.on_epoch_end()`: the one method of this name that makes collectives."""
+        """`for callback in self.callbacks: callback.on_epoch_end()`: the one method of this name that makes collectives, or else the one that sets something there."""
         if _REGISTERED.fullmatch(owner) is None or not self.loops:
             return None
         methods = [(file, at) for _, file, at in self.link.project.methods_called(name)][: _MOST_REGISTERED + 1]
         makers = [m for m in methods if len(methods) <= _MOST_REGISTERED and self.link.summary(*m).effects]
+        if not makers and len(methods) <= _MOST_REGISTERED:
+            makers = [m for m in methods if self.link.summary(*m).marks]
         return makers[0] if len(makers) == 1 else None
 
     def _metric(self, node: Call) -> Value:

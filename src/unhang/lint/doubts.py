@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Function, If, Loop, Op, Ref, Set, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, If, Loop, Op, Ref, Set, Stmt, Try, nodes_in
 from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import Effect
 
@@ -19,6 +19,9 @@ _SETTINGS = re.compile(
     r"(?:\w+_)?(?:args?|cfg|conf|config|configs|opts?|options|hparams|params|settings|flags|self|cls|rank|world_size)"
 )
 _STOP_FILE = re.compile(r"(?:^|_)(?:stop|shutdown|abort|kill|halt|quit|exit|interrupt|preempt\w*|pause)(?:_|$)")
+_WORKS = re.compile(
+    r"(?:^|_)(?:open|save|load|write|read|dump|download|upload|fetch|request|urlopen|post|copy\w*|move|rmtree|rename|export|push|convert|merge)(?:_|$|s$|\d)"
+)
 
 
 def is_in_race(function: Function, path: str, line: int, in_loop: bool, meets: Collection[str]) -> bool:
@@ -50,6 +53,12 @@ def _is_at(e: Expr, path: str) -> bool:
 def is_stop_file(path: str) -> bool:
     """Whether somebody makes a file to stop a job, by its name: each rank looks for it at a time of its own."""
     return any(_STOP_FILE.search(p.lower()) for p in path.split("."))
+
+
+def works(body: Sequence[Stmt]) -> bool:
+    """Whether statements read or write something, or ask somebody for it, and leave it to others what happens if that fails."""
+    calls = (n for n in nodes_in(body, Try) if isinstance(n, Call))
+    return any(_WORKS.search(name_of(n)) and name_of(n) not in known.NAMES for n in calls)
 
 
 def takes_orders(effects: Sequence[Effect]) -> bool:

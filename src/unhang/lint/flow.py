@@ -14,7 +14,7 @@ from unhang.lint.divergence import Cause
 from unhang.lint.filling import fill, is_by_batch, place_of
 from unhang.lint.gates import is_gate, is_one_rank, take_over_decorators
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
-from unhang.lint.keeping import keep, note_bar, note_first
+from unhang.lint.keeping import by_conditions, keep, marks_of, note_bar, note_first
 from unhang.lint.link import Link
 from unhang.lint.loops import Loops
 from unhang.lint.samplers import found_in_shares, is_part_of
@@ -87,6 +87,7 @@ class Frame(Loops):
         self.unified: set[int] = set()
         self.wraps: dict[int, Value] = {}
         self.keeps: dict[str, Value] = {}
+        self.marked: set[str] = set()
         self.later: list[Conditional] = []
         self.has_limit = False
         self.handles: list[tuple[str, Call]] = []
@@ -99,7 +100,7 @@ class Frame(Loops):
         self._unsure, self._no_exits = 0, 0
         self._endless, self._uneven_loops, self._round = 0, 0, -1
         self.line_now = 0
-        self._line, self._is_empty = 0, False
+        self._line, self._is_empty, self.alone_before = 0, False, ""
         self._empty: set[str] = set()
         self.is_leaving = self.guesses = self.forwards = 0
         self.raises: set[Raised] = set()
@@ -140,6 +141,7 @@ class Frame(Loops):
         summary.effects = [of_parameters(e) for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
         summary.unifies, summary.wraps, summary.keeps = frozenset(self.unified), self.wraps, self.keeps
+        summary.marks = marks_of(self) if self.marked else {}
         returned = PLAIN
         for n, value in enumerate(self._returned):
             returned = value if n == 0 else either(returned, value)
@@ -264,6 +266,9 @@ class Frame(Loops):
         head, _, name = target.path.partition(".")
         if head == "self" and name and "." not in name and not self.is_special:
             value = keep(self, name, value)
+        elif head in self.function.parameters and name and "." not in name:
+            value = by_conditions(self, value)
+            self.marked.add(name)
         self.env[target.path] = value
         me = self.env.get(head)
         if name and value.sort in _WRAPPED:

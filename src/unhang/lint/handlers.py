@@ -98,7 +98,9 @@ class Handlers(Branches):
         mark, forwards = len(self.effects), self.forwards
         before = dict(self.env)
         before_it, self.raises = self.raises, set()
+        alone, self.alone_before = self.alone_before, ""
         end = self.block(s.body)
+        self.alone_before = alone if s.handlers else alone or self.alone_before
         raised, self.raises = self.raises, before_it | (set() if s.handlers else self.raises)
         made, runs = self.effects[mark:], self.forwards > forwards
         if not end:

@@ -89,6 +89,10 @@ class Link:
         """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
         words = set(known.WORDS)
         todo = self.project.all_functions()
+        for file, of in enumerate(self.project.files):
+            if "main" in of.functions[0].words:
+                todo.pop((file, 0))
+                yield file, 0
         while True:
             found = [
                 k

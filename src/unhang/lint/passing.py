@@ -9,7 +9,7 @@ from typing import Any
 from unhang.lint.divergence import Cause
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
-from unhang.lint.keeping import take_over
+from unhang.lint.keeping import mark, take_over
 from unhang.lint.samplers import holds_items
 from unhang.lint.settling import settle
 from unhang.lint.special import BATCH, LENGTH, PICKED, given_of, is_share, makes_batches, value_of_name
@@ -125,6 +125,8 @@ class Passing(Expressions):
         called = node.func.path if function.name == "__call__" and isinstance(node.func, Ref) else owner
         if called and summary.keeps and not self.is_special:
             take_over(self, called, summary.keeps, given)
+        if summary.marks:
+            mark(self, summary.marks, given)
         self.leave_with(summary.leaves, node)
         for raised, dep, params in summary.raises:
             by = mixed(*(plain_length(given[i][1]) for i in params if i in given))

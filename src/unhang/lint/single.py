@@ -67,6 +67,7 @@ _SAME_FOR_ALL = {
     *("set_device", "synchronize"),
     *known.NAMES,
 }  # fmt: skip
+_LAST = {"main", "<module>", "cli"}  # what fails in it is the end of the process
 _NUMBERED = re.compile(r"rank|size|dim|index|indices|ids?\b|layers?\b|range\(|group")
 _READS_ALL = {"all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter", "gather"}
 
@@ -287,6 +288,8 @@ def found_in_handler(
         return False
     if is_feature_test(handler) or (is_fallback and inside) or frame.is_leaving or frame.is_alone():
         return False
+    if _alone_before(frame, handler, end, made, own):
+        return True
     is_broad = is_broad_handler(handler)
     hidden = [e for e in made if e.hidden or (e.param >= 0 and e.method in ("()", "backward"))]
     collective = [e for e in made if e.param < 0]
@@ -306,6 +309,20 @@ def found_in_handler(
         frame.later.append(Conditional(backward[0].param, "backward", found, frame.path))
     else:
         return False
+    return True
+
+
+def _alone_before(frame: Handlers, handler: Handler, end: str, made: Sequence[Effect], own: Sequence[Effect]) -> bool:
+    """Finds a handler that goes on after what one rank alone reads or writes has failed, before the others wait for it."""
+    waits = [e for e in made if e.after and e.param < 0 and not e.is_order]
+    goes_on = end not in ("raise", "exit") and not gives_up(handler.body) and frame.function.name not in _LAST
+    if not waits or own or not goes_on or not is_broad_handler(handler) or is_told_after(frame, handler):
+        return False
+    words = {"caught": _caught(handler), "collective": waits[0].way[-1].text, "condition": waits[0].after}
+    frame.link.report(
+        frame.path,
+        Found("LNT203", handler.line, 1, words, _way(waits[0]), [], False, "alone", waits[0].calls),
+    )
     return True
 
 
