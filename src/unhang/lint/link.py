@@ -60,6 +60,7 @@ class Link:
         self._modules: dict[int, dict[str, Value]] = {}
         self._begun: dict[int, Any] = {}  # frames of the modules whose lines are being followed
         self._attributes: dict[tuple[int, str], dict[str, Value]] = {}
+        self.whole_classes: set[tuple[int, str]] = set()  # classes all of whose methods have said what they set
         self.causes: dict[tuple[str, str, str, str], tuple[str, str, int, int]] = {}
         self.when = 0, 0  # the turn, and the place of the root that is being followed
         self._following: list[Asked] = []  # the functions that are being followed now
@@ -269,8 +270,9 @@ class Link:
         """What the methods of a class set on `self`."""
         self._asked(file, "attributes", cls)
         key = (file, cls)
-        if key not in self._attributes:
-            self._attributes[key] = {}
+        if key not in self.whole_classes:
+            self.whole_classes.add(key)
+            self._attributes.setdefault(key, {})
             methods = self.project.methods_of(file, cls)
             for name in sorted(methods, key=lambda m: m != "__init__"):
                 if self.project.function(file, methods[name]).sets:

@@ -105,6 +105,7 @@ def _forget_stale(link: Link) -> bool:
     link._summaries = {key: summary for key, summary in link._summaries.items() if key[:2] not in stale}
     link._tops = {key: top for key, top in link._tops.items() if (top[1], 0) not in stale}
     link._attributes = {key: v for key, v in link._attributes.items() if (key[0], "attributes", key[1]) not in stale}
+    link.whole_classes &= link._attributes.keys()
     link._modules = {file: values for file, values in link._modules.items() if (file, 0) not in stale}
     link.threads = [t for t in link.threads if t.by not in stale]
     for key, report in list(link.findings.items()):
