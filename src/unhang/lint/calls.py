@@ -385,6 +385,13 @@ class Calls(Passing):
         if self._in_forward() and self.function.owner not in self.link.whole:
             self.emit(Effect("module", "", (self.place(node, name),), "module", -1, layer))
 
+    def layers(self, v: Value, method: str) -> list[Effect]:
+        """A layer that runs, where one is given to a function that calls it."""
+        if v.sort is None or method != "()" or not self._in_forward() or self.function.owner in self.link.whole:
+            return []
+        is_layer = v.sort[0] == "layer" or (v.sort[0] == "obj" and self.link.project.is_module(v.sort[1], v.sort[2]))
+        return [Effect("module", "", (), "module", -1, str(v.sort[-1]))] if is_layer else []
+
     def _backward(self, node: Call, sort: tuple[Any, ...]) -> Value:
         if not self.no_sync:
             place = self.place(node, "backward")

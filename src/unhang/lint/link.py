@@ -32,6 +32,7 @@ from unhang.lint.values import (
 )
 
 _DEEPEST = 40
+_WRAPPED_BY = {"DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"}
 _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
 
 
@@ -72,6 +73,7 @@ class Link:
         self.trains = any(n.startswith("torch.distributed") for f in files for n in f.names.values())
         self.is_parallel = any(n.startswith(libraries.PARALLEL) for f in files for n in f.names.values())
         self.wraps = any(n in known.WRAPPERS or n == "deepspeed" for f in files for n in f.names.values())
+        self.wraps |= any(not _WRAPPED_BY.isdisjoint(x.words) for f in files for x in f.functions)
         self.skips_layers = False  # a module of the project runs its layers by what is in the batch
         self.asks_grads: set[Asked] = set()  # functions that ask which gradients there are
         self.has_pipes = any(n.startswith(libraries.PIPES) for f in files for n in f.names.values())
@@ -90,8 +92,12 @@ class Link:
         """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
         words = set(known.WORDS)
         todo = self.project.all_functions()
+        filters = known.FILTERS | {  # functions that call what they are given: a layer, perhaps
+            f.name for f in todo.values() if not f.owner and f.inside == 0 and not set(f.parameters).isdisjoint(f.words)
+        }
         for file, of in enumerate(self.project.files):
-            if "main" in of.functions[0].words:
+            own = {f.name for f in of.functions if not f.inside and not f.owner}
+            if not own.isdisjoint(of.functions[0].words):
                 todo.pop((file, 0))
                 yield file, 0
         while True:
@@ -102,7 +108,7 @@ class Link:
                 or f.name == "__iter__"
                 or not words.isdisjoint(f.words)
                 or any(d.rpartition(".")[2] in words for d in f.decorators)
-                or ((self.wraps or self.trains) and f.name == "forward" and not known.FILTERS.isdisjoint(f.words))
+                or ((self.wraps or self.trains) and f.name == "forward" and not filters.isdisjoint(f.words))
             ]
             if not found:
                 return

@@ -72,6 +72,10 @@ class Passing(Expressions):
         """A function that is called here may raise."""
         raise NotImplementedError
 
+    def layers(self, v: Value, method: str) -> list[Effect]:
+        """A layer that runs, where one is given to a function that calls it."""
+        raise NotImplementedError
+
     def wrap_in_place(self, path: str, wrapped: Value) -> None:
         """A module is wrapped where it is: whoever gave it to us has a wrapped one from here on."""
         old = self.ref(path)
@@ -205,7 +209,7 @@ class Passing(Expressions):
         if effect.param not in given:
             return
         v = given[effect.param][1]
-        for made in self.link.made_by(v, effect.method):
+        for made in (*self.link.made_by(v, effect.method), *self.layers(v, effect.method)):
             self.emit(made._replace(way=(*way, *made.way)[:MOST_WAY]))
 
     def _says_all(self, needs: Needs, given: dict[int, tuple[Expr, Value]]) -> bool:

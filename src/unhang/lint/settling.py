@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from unhang.lint.link import Link
     from unhang.lint.passing import Passing
 
+_BY_BATCH = ("LNT107", "LNT108", "LNT115")
 _ONE_RANK = Value(RANK, zero=True)
 
 
@@ -55,6 +56,9 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
         made = list(link.made_by(v, conditional.method))
         if made and made[0].param >= 0:
             frame.later.append(conditional._replace(param=made[0].param))
+        elif not made and found.code in _BY_BATCH and (layer := frame.layers(v, conditional.method)):
+            words = {**found.words, "op": layer[0].op, "hidden": layer[0].hidden}
+            link.report(conditional.path, Found("LNT111", found.line, found.column, words, found.way, calls=found.calls))
         elif made:
             words = {**found.words, "hidden": made[0].hidden, "op": made[0].op}
             link.report(conditional.path, Found(**{**_fields(found), "words": words}))
