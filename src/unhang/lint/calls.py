@@ -149,6 +149,8 @@ class Calls(Passing):
                     return prepared(node)
                 if name in _SAME_OBJECT:
                     return base
+            if bsort[0] == "obj" and name in _SAME_OBJECT:  # `Net().to(device)`
+                return base
             if bsort[0] == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
                 self._of_param(node, bsort[1], name, args, name)
             if bsort[0] in ("out", "of") and name == "backward":

@@ -27,6 +27,7 @@ from unhang.lint.special import (
     is_held,
     is_in_flight,
     is_mask,
+    is_numbered,
     is_share,
     is_step,
     keeps_length,
@@ -377,6 +378,10 @@ class Expressions:
             self.assign(loop.parts[0], element(over), is_certain=True)
             if over.sort is not None and (over.sort[0] == "sized" or over.sort == PICKED):
                 sort = over.sort
+            if over.sort == ("set",) and not is_numbered(
+                " ".join(paths_in(loop.parts[1]))
+            ):  # it comes in the order of the set
+                sort = over.sort
             if over.sort == ("share", "range") and over.dep & DATA:  # as many as its batch says
                 dep, sort = dep | UNEVEN, over.sort
             for condition in loop.parts[2:]:
@@ -389,7 +394,7 @@ class Expressions:
         made = self.value(parts[0])
         self.env.clear()
         self.env.update(before)
-        if sort is not None and (sort[0] in ("picked", "share", "filled") or not made.sort):
+        if sort is not None and (sort[0] in ("picked", "share", "filled", "set") or not made.sort):
             return Value(made.dep | dep, made.params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
         return Value(made.dep | dep, made.params, ("many", made.sort) if made.sort else None)
 

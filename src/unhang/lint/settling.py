@@ -58,7 +58,9 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
             frame.later.append(conditional._replace(param=made[0].param))
         elif not made and found.code in _BY_BATCH and (layer := frame.layers(v, conditional.method)):
             words = {**found.words, "op": layer[0].op, "hidden": layer[0].hidden}
-            link.report(conditional.path, Found("LNT111", found.line, found.column, words, found.way, calls=found.calls))
+            link.report(
+                conditional.path, Found("LNT111", found.line, found.column, words, found.way, calls=found.calls)
+            )
         elif made:
             words = {**found.words, "hidden": made[0].hidden, "op": made[0].op}
             link.report(conditional.path, Found(**{**_fields(found), "words": words}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from unhang.lint.ir import (
     nodes_in,
 )
 from unhang.lint.libraries import Collective
-from unhang.lint.special import paths_in
+from unhang.lint.special import is_numbered, paths_in
 from unhang.lint.tensors import agrees_by_name, is_padded_alone, is_padded_to_a_length
 from unhang.lint.values import (
     DOUBT,
@@ -68,7 +67,6 @@ _SAME_FOR_ALL = {
     *known.NAMES,
 }  # fmt: skip
 _LAST = {"main", "<module>", "cli"}  # what fails in it is the end of the process
-_NUMBERED = re.compile(r"rank|size|dim|index|indices|ids?\b|layers?\b|range\(|group")
 _READS_ALL = {"all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter", "gather"}
 
 
@@ -254,7 +252,7 @@ def found_in_order(frame: Branches, s: Loop, over: Value, made: list[Effect]) ->
     """A loop over a set: texts and objects come in the order of their hashes, which each process has for itself."""
     own = [e for e in made if e.param < 0 and e.is_sure and e.hidden != "module"]
     is_param = over.sort is not None and over.sort[0] == "param"
-    if not own or not (is_param or over.sort == ("set",)) or _NUMBERED.search(s.text):
+    if not own or not (is_param or over.sort == ("set",)) or is_numbered(s.text):
         return
     words = {"collective": own[0].way[-1].text, "over": s.text}
     found = Found("LNT113", s.line, 1, words, _way(own[0]))

@@ -58,8 +58,14 @@ _BATCH = re.compile(
     r"(?!(?:is|has|use|num|n|no|drop|should)_)"
     r"(?:\w+_)?(?:mini_?|micro_?)?batch|(?:gt_|\w+_)?(?:labels|targets)|(?:\w+_)?masks?|input_ids|samples"
 )
+_NUMBERED = re.compile(r"rank|size|dim|index|indices|ids?\b|layers?\b|range\(|group")
 _RANKS_IN_ALL = {"world_size", "get_world_size", "num_processes", "num_replicas", "_world_size"}
 COMPARISONS = {"==", "!=", "<", "<=", ">", ">=", "in"} | {"is", "is not", "not in"}
+
+
+def is_numbered(text: str) -> bool:
+    """Whether a set holds numbers, by what it is called: these come in the same order everywhere."""
+    return _NUMBERED.search(text) is not None
 
 
 def is_share(v: Value) -> bool:

@@ -189,6 +189,13 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
         return Value(LOSS if is_ragged and name == "numel" else OWN_BATCH, sort=TEST)
     if name in ("items", "keys", "values") and base.dep & UNEVEN:
         return Value(UNEVEN, sort=OWN_KEYS if base.sort == OWN_KEYS else None)
+    if (
+        name in ("items", "keys", "values")
+        and base.sort is not None
+        and base.sort[0] in ("set", "param")
+        and not base.dep
+    ):
+        return base
     if full in ("torch.is_floating_point", "torch.is_complex", "torch.is_tensor"):
         return PLAIN
     if (name == "shard" or full.endswith(".split_dataset_by_node")) and any(
