@@ -7,7 +7,7 @@ from typing import Any
 
 from unhang.lint import known
 from unhang.lint.arguments import is_sharded_later, name_at
-from unhang.lint.doubts import is_in_race, is_stop_file
+from unhang.lint.doubts import changes
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.passing import Passing
@@ -274,7 +274,7 @@ class Calls(Passing):
             return by_name._replace(group=self.group_of(group) if group is not None and "rank" in name else "")
         if name in known.IS_THERE:
             at = owner if owner and not full else name_at(node)
-            if mixed(base, *args).dep & LOCAL or self._changes(at, node.line):
+            if mixed(base, *args).dep & LOCAL or changes(self, at, node.line):
                 return Value(LOCAL, sort=TEST)
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))
@@ -292,13 +292,6 @@ class Calls(Passing):
             word in name for word in ("step", "train", "forward", "loss")
         ):
             self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))
-
-    def _changes(self, path: str, line: int) -> bool:
-        """Whether what is at a path may be there for one rank, and not for another one that looks at the same line."""
-        in_loop = self.loops > 0
-        return bool(path) and (
-            (in_loop and is_stop_file(path)) or is_in_race(self.function, path, line, in_loop, self.link.meets)
-        )
 
     def _collective(self, node: Call, made: Collective, args: list[Value], name: str, is_of_tpu: bool = False) -> Value:
         group = made.group

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, If, Loop, Op, Ref, Set, Stmt, Try, nodes_in
 from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import Effect
+
+if TYPE_CHECKING:
+    from unhang.lint.calls import Calls
 
 # What is given a path and has no use for what is there. Who reads alone may be the only one that has it.
 _READS = re.compile(
@@ -41,6 +45,43 @@ def is_in_race(function: Function, path: str, line: int, in_loop: bool, meets: C
                 is_met = any(first < n < last for n in lines)
                 if not is_met or (in_loop and all(first <= n <= last for n in lines)):
                     return True
+    return False
+
+
+def changes(frame: Calls, path: str, line: int) -> bool:
+    """Whether what is at a path may be there for one rank, and not for another one that looks at the same line."""
+    in_loop, function = frame.loops > 0, frame.function
+    return bool(path) and (
+        (in_loop and is_stop_file(path))
+        or is_in_race(function, path, line, in_loop, frame.link.meets)
+        or _is_made_after(frame, path, line)
+    )
+
+
+def _is_made_after(frame: Calls, path: str, line: int) -> bool:
+    """Whether the next call after this line in which ranks meet is of a function in which one rank alone makes what is at a path."""
+    calls = (n for n in nodes_in(frame.function.body) if isinstance(n, Call) and n.line > line)
+    node = min((n for n in calls if name_of(n) in frame.link.meets), key=lambda n: n.line, default=None)
+    sort = frame.ref(node.func.path).sort if node is not None and isinstance(node.func, Ref) else None
+    if node is None or sort is None or sort[0] not in ("fn", "bound") or Ref(path) not in node.args:
+        return False
+    function = frame.link.project.function(sort[1], sort[2])
+    at = node.args.index(Ref(path)) + (sort[0] == "bound" and function.is_method)
+    return bool(function.parameters) and _makes_alone(function, min(at, len(function.parameters) - 1))
+
+
+def _makes_alone(function: Function, at: int) -> bool:
+    """Whether one rank alone writes in a function to what parameter `at` says, or calls another parameter, that does so perhaps."""
+    name = function.parameters[at].lstrip("*")
+    for node in nodes_in(function.body):
+        match node:
+            case If(test=test, body=made) | Op(op="if", parts=[test, made, _]):
+                if any(known.rank_kind(p.rpartition(".")[2]) for p in paths_in(test)):
+                    calls = [n for n in nodes_in(made) if isinstance(n, Call)]
+                    if any(isinstance(n.func, Ref) and n.func.path in function.parameters for n in calls):
+                        return True
+                    if any(not _READS.search(name_of(n)) and any(_is_at(e, name) for e in n.args) for n in calls):
+                        return True
     return False
 
 
