@@ -74,3 +74,41 @@ def stops_without_peers(model, batches, synced):
         done = model.generate(next(batches)).max() == 0
         if done and not synced:
             break
+
+
+def in_bins(lengths, count):
+    bins = [[] for _ in range(count)]
+    for n in range(len(lengths)):
+        bins[n % count].append(n)
+    return [sorted(b) for b in bins if b]
+
+
+def by_length(batch, most, group=None):
+    lengths = batch["mask"].sum(dim=1).tolist()
+    count = max(1, -(-int(sum(lengths)) // most))
+    if group is not None:
+        agreed = torch.tensor([count])
+        dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=group)
+        count = int(agreed.item())
+    count = min(count, len(lengths))
+    return [{k: v[rows] for k, v in batch.items()} for rows in in_bins(lengths, count)]
+
+
+class Policy:
+    def __init__(self, module):
+        self.module = module
+
+    def log_probs(self, part):
+        return self.module(part["tokens"]).log_softmax(-1)
+
+    def in_parts_of_its_own(self, batch):
+        for part in by_length(batch, 1024):
+            self.log_probs(part).sum().backward()  # LNT110
+
+    def in_as_many_parts(self, batch, group):
+        for part in by_length(batch, 1024, group):
+            self.log_probs(part).sum().backward()
+
+
+def policies(net):
+    return Policy(DDP(net))
