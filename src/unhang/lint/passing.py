@@ -12,7 +12,7 @@ from unhang.lint.ir import Call, Const, Expr, Function, Ref
 from unhang.lint.keeping import mark, take_over
 from unhang.lint.samplers import holds_items
 from unhang.lint.settling import settle
-from unhang.lint.special import BATCH, LENGTH, PICKED, given_of, is_share, makes_batches, value_of_name
+from unhang.lint.special import BATCH, LENGTH, PADDED, PICKED, given_of, is_share, makes_batches, value_of_name
 from unhang.lint.tensors import AGREEING, agrees_by_name
 from unhang.lint.values import (
     AGREED,
@@ -43,6 +43,7 @@ from unhang.lint.values import (
 )  # fmt: skip
 
 _IN_PARTS = re.compile(r"^(?!.*(?:even|equal|pad|balance|tensor)).*(?:split|chunk|partition|divide)")
+_EVENS = re.compile(r"pad_|even|divisible|equali[sz]e")
 _LOADED = ("many", BATCH)
 _PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
@@ -101,8 +102,9 @@ class Passing(Expressions):
         file, at = self.link.project.implementation(sort[1], sort[2])
         function = self.link.project.function(file, at)
         summary = self.link.summary(file, at)
+        fills = PADDED if _EVENS.search(function.name) else None  # as its name says
         if summary.is_empty():
-            return PLAIN
+            return Value(sort=fills)
         offset = 1 if sort[0] == "bound" and function.is_method else 0
         given = given_of(node, function.parameters, offset, args)
         place = self.place(node, name)._replace(text=f"{name or function.name}()")
@@ -147,6 +149,8 @@ class Passing(Expressions):
             return Value(UNEVEN, sort=("share", "batches"))
         if _IN_PARTS.search(function.name) and not summary.returns.dep:
             return Value(sort=("parts",))
+        if fills and not agrees and not summary.returns.dep:
+            return Value(sort=fills)
         if "single_device" in function.name:  # what it wraps makes no collectives
             return PLAIN
         return Value(sort=AGREED) if agrees else self._result(summary, given)

@@ -283,7 +283,7 @@ def shared_sort(value: Value, i: int) -> tuple[object, ...] | None:
     """What a part of a returned tuple is: outputs of a module stay outputs; `initialize` gives the engine first."""
     if value.sort is None:
         return None
-    if value.sort[0] in ("out", "of", "ragged", "length", "agreed"):
+    if value.sort[0] in ("out", "of", "ragged", "length", "agreed", "padded"):
         return value.sort
     return value.sort if value.sort == ("wrap", "engine") and i == 0 else None
 

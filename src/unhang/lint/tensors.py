@@ -201,6 +201,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     if (name == "shard" or full.endswith(".split_dataset_by_node")) and any(
         a.dep & RANK for a in args
     ):  # the first shards may have one item more
+        if PADDED in (base.sort, first.sort):
+            return Value(sort=PADDED)
         return Value(UNEVEN, sort=("share", "shard"))
     if full == "len":
         if first.sort is not None and first.sort[0] == "ragged":

@@ -4,6 +4,7 @@ import numpy
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from datasets.distributed import split_dataset_by_node
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -214,3 +215,22 @@ def reads_years(x, paths, rank, world_size):
 def reads_even_years(x, paths, rank, world_size):
     for year in EvenYears(paths, rank, world_size):
         dist.all_reduce(x[year])
+
+
+def filled_to_divide(items, world):
+    return items + items[:1] * (-len(items) % world), world
+
+
+def measures_filled(net, items, rank, world):
+    filled, _ = filled_to_divide_evenly(items, world)
+    for x in split_dataset_by_node(filled, rank=rank, world_size=world):
+        dist.all_reduce(net(x))
+
+
+def filled_to_divide_evenly(items, world):
+    return filled_to_divide(items, world)
+
+
+def measures_split(net, items, rank, world):
+    for x in split_dataset_by_node(items, rank=rank, world_size=world):
+        dist.all_reduce(net(x))  # LNT110
