@@ -10,6 +10,7 @@ from unhang.lint.conditions import (
     as_condition,
     asks_for_others,
     asks_for_parts,
+    asks_for_rank,
     contradicts,
     implied,
     is_for_one_process,
@@ -105,7 +106,6 @@ class Branches(Calls):
     _no_exits: int
     is_special: bool
     of_first: set[str]
-    alone_before: str  # the condition under which some ranks alone have read or written something
     _given: dict[str, Value]
 
     def block(self, body: Iterable[Stmt]) -> str:
@@ -162,7 +162,7 @@ class Branches(Calls):
         uniform = frozenset(self.uniform)
         if condition.const is not UNKNOWN:
             return self.block(s.body if condition.const else s.orelse)
-        is_told = tells(s.test, condition) or is_of_first(self, s.test, condition)
+        is_told = tells(s.test, condition) or is_of_first(self, s.test, condition) or asks_for_rank(self, s.test)
         cause = Cause(condition, s.line, s.text, self.path, uniform, is_told=is_told)
         opposite = cause._replace(value=condition._replace(zero=None if condition.zero is None else not condition.zero))
         is_asked_before = any(c.uniform and c.uniform & paths_in(s.test) for c, *_ in self.conditions)

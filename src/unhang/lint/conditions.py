@@ -122,6 +122,11 @@ def tells(test: Expr, v: Value) -> bool:
     return not any(known.QUEUE.search(part) for n in names for part in n.lower().split("."))
 
 
+def asks_for_rank(frame: Branches, test: Expr) -> bool:
+    """Whether a condition names what is the number of the rank, however it is called: `r in ranks`."""
+    return any(frame.ref(p).sort == ("rank",) and not frame.ref(p).group for p in paths_in(test))
+
+
 def asked_for_itself(test: Expr) -> set[str]:
     """Names of which a condition asks whether they are true, or there: not what is compared with something."""
     match test:

@@ -96,9 +96,9 @@ def is_stop_file(path: str) -> bool:
     return any(_STOP_FILE.search(p.lower()) for p in path.split("."))
 
 
-def works(body: Sequence[Stmt]) -> bool:
-    """Whether statements read or write something, or ask somebody for it, and leave it to others what happens if that fails."""
-    calls = (n for n in nodes_in(body, Try) if isinstance(n, Call))
+def works(body: Sequence[Stmt | Expr]) -> bool:
+    """Whether statements or expressions read or write something, or ask somebody for it, and leave it to others what happens if that fails."""
+    calls = (n for n in nodes_in(list(body), Try) if isinstance(n, Call))
     return any(_WORKS.search(name_of(n)) and name_of(n) not in known.NAMES for n in calls)
 
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from unhang.lint import known, special
 from unhang.lint.comparing import comparison
 from unhang.lint.conditions import asks_for_others, implied, is_choice, is_defined, is_never_a_rank
+from unhang.lint.doubts import works
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.samplers import is_part_of
 from unhang.lint.special import (
+    BATCH,
     CERTAIN,
     COLLECTED,
     COMPARISONS,
@@ -96,6 +98,7 @@ class Expressions:
     keeps: dict[str, Value]
     uniform: set[str]
     fixed: set[str]
+    alone_before: str  # the condition under which some ranks alone have read or written something
     raises: set[Raised]
 
     def parameter(self, name: str) -> int:
@@ -310,6 +313,8 @@ class Expressions:
         self.needs = needs | says[1]
         b = self.value(parts[2])
         self.needs = needs
+        if test.dep & RANK and test.zero is not None and works(parts[1:2]) != works(parts[2:3]):
+            self.alone_before = min(paths_in(parts[0]), default="")
         both = either(a, b)
         if (a.dep ^ b.dep) & UNEVEN and test.sort is not None and test.sort[0] == "param":  # of the caller's choice
             both = Value(both.dep & ~UNEVEN, both.params)
@@ -320,6 +325,8 @@ class Expressions:
             dep |= MAYBE_NONE
         if dep & RANK and any(name_of(p) == "len" for p in parts[1:]):
             return Value(RANK, sort=REST)
+        if dep & UNEVEN and both.sort in (None, ("many", BATCH)):
+            both = both._replace(sort=("share", "side"))
         is_flag = (a.const is True and b.const is False) or (dep & MAYBE_NONE and b.const is None)
         params = both.params | (test.params if differs else NO_PARAMS)
         return both._replace(dep=both.dep | dep, params=params, zero=test.zero if is_flag else both.zero)

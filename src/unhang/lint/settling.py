@@ -65,7 +65,10 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
             words = {**found.words, "hidden": made[0].hidden, "op": made[0].op}
             link.report(conditional.path, Found(**{**_fields(found), "words": words}))
     elif v.dep & (DATA if found.code == "LNT111" else DIFFERS) and v.sort != LENGTH:
-        _report_given(link, conditional, place, v)
+        is_told = (
+            v.zero is not None and not v.group and not v.dep & ~(RANK | MAYBE_NONE)
+        )  # what asks for the first rank
+        _report_given(link, conditional, place, v, DOUBT * (not is_told))
     elif v.sort in (PICKED, FILLED):
         _report_given(link, conditional, place, Value(HELD if v.sort == PICKED else LOSS))
     elif v.sort is not None and v.sort[0] == "param":
