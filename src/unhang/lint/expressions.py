@@ -10,7 +10,7 @@ from unhang.lint.comparing import comparison
 from unhang.lint.conditions import asks_for_others, implied, is_choice, is_defined, is_never_a_rank
 from unhang.lint.doubts import works
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
-from unhang.lint.samplers import is_part_of
+from unhang.lint.samplers import is_part_of, is_rounded_up
 from unhang.lint.special import (
     BATCH,
     CERTAIN,
@@ -21,6 +21,7 @@ from unhang.lint.special import (
     PADDED,
     PICKED,
     REST,
+    ROUNDED_UP,
     TEST,
     as_test,
     element,
@@ -270,6 +271,8 @@ class Expressions:
             joined = joined._replace(dep=joined.dep & ~RANK)
         if op == "%" and joined.dep & RANK and values[1].const is UNKNOWN:
             return Value(RANK, joined.params, ("modulo",))
+        if is_rounded_up(op, parts) or (op in ("+", "*") and any(v.sort == ROUNDED_UP for v in values)):
+            return joined._replace(sort=ROUNDED_UP)
         return joined._replace(sort=outs[0]) if outs else special.as_multiple(op, parts, joined)
 
     def _bool(self, op: str, parts: list[Expr]) -> Value:
@@ -359,6 +362,8 @@ class Expressions:
             if lower.dep & RANK and not upper.dep & RANK and is_step(step) and v.sort != ("padded",):
                 return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
             if lower.dep & RANK and upper.sort == REST and v.sort != PADDED:
+                return Value(UNEVEN, sort=("share", "rest"))
+            if lower.dep & RANK and upper.dep & RANK and lower.sort == upper.sort == ROUNDED_UP and v.sort != PADDED:
                 return Value(UNEVEN, sort=("share", "rest"))
             if lower.dep & RANK and upper.dep & RANK:
                 return Value(v.dep, v.params, ("share", "block"))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set, nodes_in
-from unhang.lint.special import name_of
+from unhang.lint.special import SAMPLE, name_of
 from unhang.lint.values import DATA, LOSS, OWN_BATCH, OWN_KEYS, RANK, UNEVEN, Value
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def fill(frame: Frame, place: Op) -> None:
     v = frame.value(key) if isinstance(key, Ref | Op) else Value()
     head, _, name = base.path.partition(".")
     is_told = v.dep & DATA or v.params or (isinstance(key, Const) and is_by_batch(frame))
-    if v.dep & RANK or not is_told or v.sort not in (None, ("param", *v.params)):
+    if v.dep & RANK or not is_told or v.sort not in (None, SAMPLE, ("param", *v.params)):
         return
     if not _is_dictionary(frame, base.path):
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -95,6 +96,8 @@ class Link:
         filters = known.FILTERS | {  # functions that call what they are given: a layer, perhaps
             f.name for f in todo.values() if not f.owner and f.inside == 0 and not set(f.parameters).isdisjoint(f.words)
         }
+        asked = re.compile(rb"\.(?:%s)(?![a-z_])" % "|".join(sorted(self.meeting_properties)).encode())
+        asking = {k for k, f in todo.items() if self.meeting_properties and f.owner and asked.search(bytes(f.raw))}
         for file, of in enumerate(self.project.files):
             own = {f.name for f in of.functions if not f.inside and not f.owner}
             if not own.isdisjoint(of.functions[0].words):
@@ -107,6 +110,7 @@ class Link:
                 if f.is_generator
                 or f.name == "__iter__"
                 or not words.isdisjoint(f.words)
+                or k in asking
                 or any(d.rpartition(".")[2] in words for d in f.decorators)
                 or ((self.wraps or self.trains) and f.name == "forward" and not filters.isdisjoint(f.words))
             ]

@@ -34,6 +34,13 @@ def is_part_of(e: Expr, whole: Expr) -> bool:
     )
 
 
+def is_rounded_up(op: str, parts: list[Expr]) -> bool:
+    """`(len(items) + world - 1) // world`: how many each rank has, but the last."""
+    if op != "//" or not _is_world(parts[1]) or not isinstance(parts[0], Op) or parts[0].op not in ("+", "-"):
+        return False
+    return paths_in(parts[1]) <= paths_in(parts[0])
+
+
 def found_in_shares(frame: Frame, summary: Summary) -> None:
     """`yield from items[rank::world]` of a sampler: with a rest some ranks have one item more, unless they are counted somewhere."""
     function = frame.function

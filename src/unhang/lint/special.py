@@ -42,6 +42,8 @@ MULTIPLE = ("multiple",)  # a number that the ranks divide evenly
 ENDLESS = ("endless",)  # a generator that never ends
 REST = ("rest",)  # where the share of the last rank ends: it may be shorter, or longer
 PADDED = ("padded",)  # to a length that divides evenly, perhaps
+ROUNDED_UP = ("rounded up",)  # how many items each rank has, but the last
+SAMPLE = ("sample",)  # one of the samples of a batch, as long as it happens to be
 LENGTH = ("length",)  # how long it is: of interest where it may be 0
 _LOADER = re.compile(
     r"(?:\w+_)?(?:data_?)?loader|(?:\w+_)?dl|(?:train|val|valid|eval|test|data|batch|loader)_?iter(?:ator)?|(?:\w+_)?(?:mini_?|micro_?)?batches"
@@ -151,6 +153,12 @@ def element(v: Value) -> Value:
     if sort[0] in ("out", "of"):
         return v
     return Value(v.dep & DATA, v.params if sort[0] == "sized" else NO_PARAMS)
+
+
+def sample(v: Value) -> Value:
+    """An element of what is iterated over by a loop: one of the samples, where that is a part of a batch."""
+    one = element(v)
+    return one._replace(sort=SAMPLE) if v.sort is None and one.dep == OWN_BATCH else one
 
 
 def is_agreed(values: list[Value]) -> bool:

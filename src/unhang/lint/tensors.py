@@ -17,6 +17,7 @@ from unhang.lint.special import (
     PADDED,
     PICKED,
     REST,
+    SAMPLE,
     TEST,
     element,
     is_agreed,
@@ -187,6 +188,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     is_ragged = base.sort is not None and base.sort[0] == "ragged"
     if name in known.COUNTS and (is_ragged or (in_forward and not args and name in ("any", "item"))):
         return Value(LOSS if is_ragged and name == "numel" else OWN_BATCH, sort=TEST)
+    if in_forward and name == "sum" and not args and not full and base.sort in (None, TEST):
+        return Value(OWN_BATCH, base.params, COUNT)
     if name in ("items", "keys", "values") and base.dep & UNEVEN:
         return Value(UNEVEN, sort=OWN_KEYS if base.sort == OWN_KEYS else None)
     if (
@@ -215,6 +218,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
             return Value(LOSS, NO_PARAMS, LENGTH)
         if first.sort == COLLECTED:
             return Value(DATA, NO_PARAMS, LENGTH)
+        if first.sort == SAMPLE:
+            return Value(OWN_BATCH, first.params, COUNT)
         if first.dep & OWN_BATCH and first.sort is None:  # a part of the batch
             return Value(first.dep & (DATA | LOCAL) | LOSS, first.params, LENGTH)
         if first.dep & (DATA | LOCAL):

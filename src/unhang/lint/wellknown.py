@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from unhang.lint.ir import Call, Const, Leave, Ref, nodes_in
-from unhang.lint.samplers import is_counted
-from unhang.lint.special import BATCH, ENDLESS, LENGTH, LOCAL_RANK, MULTIPLE, PADDED, REST, value_of_name
+from unhang.lint.ir import Call, Const, Leave, Op, Ref, nodes_in
+from unhang.lint.samplers import is_counted, is_rounded_up
+from unhang.lint.special import BATCH, ENDLESS, LENGTH, LOCAL_RANK, MULTIPLE, PADDED, REST, ROUNDED_UP, value_of_name
 from unhang.lint.tensors import of_builtin
 from unhang.lint.values import (
     DATA,
@@ -112,6 +112,13 @@ def _len(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return Value(frame.link.summary(*target).returns.dep & UNEVEN)
 
 
+def _ceil(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    match node.args:
+        case [Op(op="/", parts=[of, by])] if is_rounded_up("//", [Op("+", [of, by]), by]):
+            return mixed(*args)._replace(sort=ROUNDED_UP)
+    return mixed(*args)
+
+
 def _subset(frame: Expressions, node: Call, args: list[Value]) -> Value:
     return Value(UNEVEN, sort=("share", "subset")) if len(args) > 1 and args[1].dep & UNEVEN else PLAIN
 
@@ -137,7 +144,7 @@ def _members(frame: Expressions, node: Call, args: list[Value]) -> Value:
 
 
 SPECIAL: dict[str, Callable[[Expressions, Call, list[Value]], Value]] = {
-    "range": _range, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
+    "range": _range, "math.ceil": _ceil, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
     "functools.partial": _partial, "super": _super, "getattr": _getattr, "torch.compile": _same, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
     "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": _device, "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
     "numpy.array_split": _parts, "torch.nn.DataParallel": _same, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
