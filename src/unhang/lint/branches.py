@@ -23,6 +23,7 @@ from unhang.lint.conditions import (
 )
 from unhang.lint.divergence import BEFORE_IT, GROUPS, Cause, compared, conditional_of, either_way, finding_of
 from unhang.lint.doubts import asked_for_wrapper, is_of_caller, takes_orders, works
+from unhang.lint.filling import is_dictionary
 from unhang.lint.ir import Expr, Found, Function, If, Op, Stmt
 from unhang.lint.link import Link
 from unhang.lint.single import (
@@ -34,6 +35,7 @@ from unhang.lint.values import (
     DOUBT,
     LOCAL,
     MAYBE_NONE,
+    OWN_KEYS,
     PLAIN,
     RANK,
     RAW,
@@ -182,8 +184,6 @@ class Branches(Calls):
             end, filled = self._way(body, why)
             fills.append(filled)
             ways.append(Way(end, self.env, self._cut(mark), [e for e in self.ways_out if e not in exits], why, needed))
-        if condition.dep & RANK and not condition.group:
-            self._mark_filled(fills[0] ^ fills[1])
         if condition.dep & RANK and condition.zero is not None and works(s.body) != works(s.orelse):
             self.alone_before = s.text
         self._unsure -= is_asked_before
@@ -199,6 +199,8 @@ class Branches(Calls):
             self.env = joined_env(here.env, there.env)
             if condition.dep & RANK and not (self.loops and isinstance(s.test, Op) and s.test.op == "in"):
                 _mark_none(self.env, here, there, before)
+        if condition.dep & RANK and not condition.group:
+            self._mark_filled(fills[0] ^ fills[1])
         gone = [way.end in ("raise", "exit") for way in ways]
         if any(gone):
             self.effects += [] if all(gone) else there.made if gone[0] else here.made
@@ -233,6 +235,8 @@ class Branches(Calls):
         for path in paths:
             head, _, name = path.partition(".")
             me = self.env.get(head)
+            if not name and is_dictionary(self, path):
+                self.env[path] = Value(UNEVEN, sort=OWN_KEYS)
             if name and "." not in name and me is not None and me.sort is not None and me.sort[0] == "obj":
                 self.link.set_attribute(me.sort[1], me.sort[2], name, Value(UNEVEN))
 

@@ -30,6 +30,7 @@ from unhang.lint.values import (
     MAYBE,
     MOST_WAY,
     NO_PARAMS,
+    NONE_BY_BATCH,
     OWN_BATCH,
     PLAIN,
     RANK,
@@ -249,6 +250,8 @@ class Calls(Passing):
         is_own = "." not in owner and "Queue" in self.function.words  # no other thread fills it, perhaps
         if name == "empty" and not args and known.QUEUE.search(owner.lower()) and not is_own:
             return Value(LOCAL, sort=TEST)
+        if name == "is_set" and self.link.is_flag(self.file, owner):
+            return Value(LOCAL, sort=TEST)
         if (name in known.PROGRESS and not args) or (name or full.rpartition(".")[2]) in known.FREE_PORTS:
             return Value(LOCAL, sort=TEST)
         if name == "generate" and not full:  # each rank stops when its own texts have come to their ends
@@ -257,6 +260,8 @@ class Calls(Passing):
             return Value(sort=("layer", full)) if known.has_parameters(full) else PLAIN
         if full == "next" and len(args) == 1 and is_share(args[0]):
             self.raises.add(("StopIteration", RANK, NO_PARAMS))
+        if full == "next" and len(args) == 2 and is_share(args[0]) and args[1].const is None:
+            return Value(NONE_BY_BATCH)
         fact = fact_of(full, base, name, args, self._in_forward())
         if fact is not None:
             return fact

@@ -10,16 +10,17 @@ from unhang.lint.special import SAMPLE, name_of
 from unhang.lint.values import DATA, LOSS, OWN_BATCH, OWN_KEYS, RANK, UNEVEN, Value
 
 if TYPE_CHECKING:
+    from unhang.lint.branches import Branches
     from unhang.lint.flow import Frame
     from unhang.lint.passing import Passing
 
 _PUTS_IN = {"append", "extend", "add", "update"}
 
 
-def is_empty_dictionary(e: Expr) -> bool:
-    """Whether a dictionary begins here: `{}`, `dict()`, `defaultdict(list)`."""
+def is_new_dictionary(e: Expr) -> bool:
+    """Whether a dictionary begins here: `{}`, `{"loss": x}`, `dict()`, `defaultdict(list)`."""
     match e:
-        case Op(op="dict", parts=[]):
+        case Op(op="dict"):
             return True
         case Call(args=args):
             name = name_of(e)
@@ -52,7 +53,7 @@ def fill(frame: Frame, place: Op) -> None:
     is_told = v.dep & DATA or v.params or (isinstance(key, Const) and is_by_batch(frame))
     if v.dep & RANK or not is_told or v.sort not in (None, SAMPLE, ("param", *v.params)):
         return
-    if not _is_dictionary(frame, base.path):
+    if not is_dictionary(frame, base.path):
         return
     if not v.dep & DATA and v.params:
         if head == "self" and name and not frame.is_special:
@@ -70,7 +71,7 @@ def note_keys(frame: Passing, owner: str, name: str) -> None:
         frame.link.keyed.add((me[1], me[2], name))
 
 
-def _is_dictionary(frame: Frame, path: str) -> bool:
+def is_dictionary(frame: Branches | Frame, path: str) -> bool:
     """Whether a name of this function, or an attribute of its object, begins as an empty dictionary."""
     of_object = path.startswith("self.")
     key = (frame.file, -1, frame.function.owner) if of_object else (frame.file, frame.at, "")
@@ -80,7 +81,7 @@ def _is_dictionary(frame: Frame, path: str) -> bool:
         if of_object:
             functions = [f for f in frame.link.project.files[frame.file].functions if f.owner == frame.function.owner]
         bound = (pair for f in functions for n in nodes_in(f.body) if isinstance(n, Set) for pair in pairs_of(n))
-        known = {t.path for t, v in bound if isinstance(t, Ref) and is_empty_dictionary(v)}
+        known = {t.path for t, v in bound if isinstance(t, Ref) and is_new_dictionary(v)}
         frame.link.dictionaries[key] = known
     return path in known
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from unhang.lint import known, libraries
 from unhang.lint.buffers import Buffers
-from unhang.lint.ir import Expr, File, Found, Ref, Set, nodes_in
+from unhang.lint.ir import Call, Expr, File, Found, Ref, Set, nodes_in
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
     DIFFERS,
@@ -321,7 +321,15 @@ class Link:
                 self.flags |= set(function.sets)
                 targets = (t for n in nodes_in(function.body) if isinstance(n, Set) for t in n.targets)
                 names = {t.path for t in targets if isinstance(t, Ref)}
+                calls = (n.func for n in nodes_in(function.body) if isinstance(n, Call) and not n.args)
+                events = {f.path[:-4] for f in calls if isinstance(f, Ref) and f.path.endswith(".set")}  # `stop.set()`
+                self.flags |= {e.removeprefix("self.") for e in events if e.startswith("self.")}
+                names |= events
                 self.global_flags |= {(file, name) for name in names & self.module_values(file).keys()}
+
+    def is_flag(self, file: int, path: str) -> bool:
+        """Whether the handler of a signal sets what is at a path."""
+        return (file, path) in self.global_flags or (path.startswith("self.") and path[5:] in self.flags)
 
     def note_constructor(self, sort: tuple[Any, ...], given: dict[int, tuple[Expr, Value]]) -> None:
         """With what an object is made."""

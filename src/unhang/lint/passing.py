@@ -47,7 +47,7 @@ _EVENS = re.compile(r"pad_|even|divisible|equali[sz]e")
 _LOADED = ("many", BATCH)
 _PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
-_CARRIED = {"out", "share", "test", "picked", "filled", "rank", "local rank"}
+_CARRIED = {"own keys", "out", "share", "test", "picked", "filled", "rank", "local rank"}
 
 
 def plain_length(v: Value) -> Value:

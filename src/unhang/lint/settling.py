@@ -46,6 +46,12 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
             link.report(conditional.path, found)
         elif v.sort is not None and v.sort[0] == "param":
             frame.later.append(conditional._replace(param=v.sort[1]))
+    elif conditional.method == "is ragged":
+        if v.sort is not None and v.sort[0] == "ragged":
+            words = {**found.words, "how": str(v.sort[1])}
+            link.report(place.path, Found(found.code, place.line, place.column + 1, words))
+        elif v.sort is not None and v.sort[0] == "param":
+            frame.later.append(conditional._replace(param=v.sort[1]))
     elif conditional.method == "is None":
         if v.dep & MAYBE_NONE:
             is_told = v.zero is not None and not v.group  # it is there on the first rank, or on the others

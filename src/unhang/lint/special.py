@@ -83,6 +83,8 @@ def makes_batches(name: str) -> bool:
 
 def is_mask(index: Expr) -> bool:
     """Whether a boolean mask picks elements, by its name."""
+    if isinstance(index, Call) and name_of(index) == "bool":
+        return True
     names = (name for p in paths_in(index) for name in p.lower().split("."))
     return any(n.rstrip("s").endswith("mask") or n.startswith("mask_") for n in names)
 
