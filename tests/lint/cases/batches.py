@@ -112,3 +112,36 @@ class Policy:
 
 def policies(net):
     return Policy(DDP(net))
+
+
+def packed(batch, most):
+    part, parts, total = [], [], 0
+    for text in batch["texts"]:
+        if total + len(text) > most:
+            parts.append(part)
+            part, total = [], 0
+        part.append(text)
+        total += len(text)
+    return parts
+
+
+def in_pairs(batch):
+    part, parts = [], []
+    for n, text in enumerate(batch["texts"]):
+        if n % 2 == 0:
+            parts.append(part)
+            part = []
+        part.append(text)
+    return parts
+
+
+def by_what_fits(net, batch):
+    model = DDP(net)
+    for part in packed(batch, 1024):
+        model(part).sum().backward()  # LNT107
+
+
+def by_twos(net, batch):
+    model = DDP(net)
+    for part in in_pairs(batch):
+        model(part).sum().backward()

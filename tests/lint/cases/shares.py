@@ -234,3 +234,43 @@ def filled_to_divide_evenly(items, world):
 def measures_split(net, items, rank, world):
     for x in split_dataset_by_node(items, rank=rank, world_size=world):
         dist.all_reduce(net(x))  # LNT110
+
+
+def trains_on_its_part(net, items):
+    model = DDP(net)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    per = (len(items) + world - 1) // world
+    for x in items[rank * per : (rank + 1) * per]:
+        model(x).sum().backward()  # LNT110
+
+
+def trains_on_its_even_part(net, items):
+    model = DDP(net)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    per = len(items) // world
+    for x in items[rank * per : (rank + 1) * per]:
+        model(x).sum().backward()
+
+
+def trains_on_its_filled_part(net, items):
+    model = DDP(net)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    per = (len(items) + world - 1) // world
+    items = items + items[: per * world - len(items)]
+    for x in items[rank * per : (rank + 1) * per]:
+        model(x).sum().backward()
+
+
+def until_there_is_none(net, items):
+    model = DDP(net)
+    mine = iter(items[dist.get_rank() :: dist.get_world_size()])
+    while True:
+        x = next(mine, None)
+        if x is None:
+            break  # LNT108
+        model(x).sum().backward()
+
+
+def of_the_first(net, items):
+    for x in items if dist.get_rank() == 0 else []:
+        dist.all_reduce(net(x))  # LNT110
