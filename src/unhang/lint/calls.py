@@ -20,25 +20,10 @@ from unhang.lint.special import (
     makes_batches,
     prepared,
     value_of_name,
-)
+)  # fmt: skip
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
-    AGREED,
-    DOUBT,
-    LOCAL,
-    LOSS,
-    MAYBE,
-    MOST_WAY,
-    NO_PARAMS,
-    NONE_BY_BATCH,
-    OWN_BATCH,
-    PLAIN,
-    RANK,
-    UNEVEN,
-    Effect,
-    Place,
-    Value,
-    mixed,
+    AGREED, DOUBT, LOCAL, LOSS, MAYBE, MOST_WAY, NO_PARAMS, NONE_BY_BATCH, OWN_BATCH, PLAIN, RANK, UNEVEN, Effect, Place, Value, mixed,
 )  # fmt: skip
 from unhang.lint.wellknown import SPECIAL
 

@@ -7,12 +7,14 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Function, If, Loop, Op, Ref, Set, Stmt, Try, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, Handler, If, Loop, Op, Ref, Set, Stmt, Try, nodes_in
 from unhang.lint.special import name_of, paths_in
+from unhang.lint.tensors import agrees_by_name
 from unhang.lint.values import Effect
 
 if TYPE_CHECKING:
     from unhang.lint.calls import Calls
+    from unhang.lint.handlers import Handlers
 
 # What is given a path and has no use for what is there. Who reads alone may be the only one that has it.
 _READS = re.compile(
@@ -100,6 +102,22 @@ def works(body: Sequence[Stmt | Expr]) -> bool:
     """Whether statements or expressions read or write something, or ask somebody for it, and leave it to others what happens if that fails."""
     calls = (n for n in nodes_in(list(body), Try) if isinstance(n, Call))
     return any(_WORKS.search(name_of(n)) and name_of(n) not in known.NAMES for n in calls)
+
+
+def is_told_after(frame: Handlers, handler: Handler) -> bool:
+    """Whether what the handler notes is reduced or broadcast after it: the ranks skip together what one of them skips."""
+    noted = {t.path for n in nodes_in(handler.body) if isinstance(n, Set) for t in n.targets if isinstance(t, Ref)}
+    later = (
+        [n for n in nodes_in(frame.function.body) if isinstance(n, Set | Call) and n.line > handler.line]
+        if noted
+        else []
+    )
+    for n in sorted(later, key=lambda n: (n.line, isinstance(n, Call))):
+        if isinstance(n, Set) and noted & paths_in(n.value):
+            noted |= {t.path for t in n.targets if isinstance(t, Ref)}
+        elif isinstance(n, Call) and agrees_by_name(name_of(n)) and any(noted & paths_in(a) for a in n.args):
+            return True
+    return False
 
 
 def takes_orders(effects: Sequence[Effect]) -> bool:

@@ -9,6 +9,7 @@ from unhang.lint import known, special
 from unhang.lint.comparing import comparison
 from unhang.lint.conditions import asks_for_others, implied, is_choice, is_defined, is_never_a_rank
 from unhang.lint.doubts import works
+from unhang.lint.filling import comprehension
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
 from unhang.lint.samplers import is_part_of, is_rounded_up
 from unhang.lint.special import (
@@ -24,13 +25,10 @@ from unhang.lint.special import (
     ROUNDED_UP,
     TEST,
     as_test,
-    element,
     is_a_rank,
     is_agreed,
-    is_held,
     is_in_flight,
     is_mask,
-    is_numbered,
     is_share,
     is_step,
     keeps_length,
@@ -247,7 +245,7 @@ class Expressions:
             const = UNKNOWN if any(c is UNKNOWN for c in consts) or not consts else tuple(consts)
             return joined._replace(sort=sort, const=const)
         if op == "comp":
-            return self._comprehension(parts)
+            return comprehension(self, parts)
         if op == "if":
             return self._either(parts)
         if op == ":=":
@@ -380,35 +378,6 @@ class Expressions:
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
         return Value(dep, v.params) if dep or v.params else PLAIN
-
-    def _comprehension(self, parts: list[Expr]) -> Value:
-        before, dep, sort = dict(self.env), 0, None
-        for loop in parts[1:]:
-            assert isinstance(loop, Op)
-            over = self.value(loop.parts[1])
-            dep |= over.dep & UNEVEN
-            self.assign(loop.parts[0], element(over), is_certain=True)
-            if over.sort is not None and (over.sort[0] == "sized" or over.sort == PICKED):
-                sort = over.sort
-            if over.sort == ("set",) and not is_numbered(
-                " ".join(paths_in(loop.parts[1]))
-            ):  # it comes in the order of the set
-                sort = over.sort
-            if over.sort == ("share", "range") and over.dep & DATA:  # as many as its batch says
-                dep, sort = dep | UNEVEN, over.sort
-            for condition in loop.parts[2:]:
-                asked = self.value(condition).dep
-                if asked & RANK:  # those of this rank
-                    dep, sort = dep | UNEVEN, sort or ("share", "picked")
-                sort = FILLED if asked & DATA and sort is None else sort
-                if is_held(condition, loop.parts[0]):
-                    sort = PICKED
-        made = self.value(parts[0])
-        self.env.clear()
-        self.env.update(before)
-        if sort is not None and (sort[0] in ("picked", "share", "filled", "set") or not made.sort):
-            return Value(made.dep | dep, made.params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
-        return Value(made.dep | dep, made.params, ("many", made.sort) if made.sort else None)
 
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set, nodes_in
-from unhang.lint.special import SAMPLE, name_of
-from unhang.lint.values import DATA, LOSS, OWN_BATCH, OWN_KEYS, RANK, UNEVEN, Value
+from unhang.lint.special import PICKED, SAMPLE, element, is_held, is_numbered, name_of, paths_in
+from unhang.lint.values import DATA, FILLED, LOSS, NO_PARAMS, OWN_BATCH, OWN_KEYS, RANK, UNEVEN, Value
 
 if TYPE_CHECKING:
     from unhang.lint.branches import Branches
+    from unhang.lint.expressions import Expressions
     from unhang.lint.flow import Frame
     from unhang.lint.passing import Passing
 
@@ -92,3 +93,34 @@ def pairs_of(s: Set) -> Iterator[tuple[Expr, Expr]]:
         yield target, s.value
         if isinstance(target, Op) and isinstance(s.value, Op) and len(target.parts) == len(s.value.parts):
             yield from zip(target.parts, s.value.parts, strict=True)
+
+
+def comprehension(frame: Expressions, parts: list[Expr]) -> Value:
+    """What is gathered by `[made for each of over if it is good]`."""
+    before, dep, sort = dict(frame.env), 0, None
+    for loop in parts[1:]:
+        assert isinstance(loop, Op)
+        over = frame.value(loop.parts[1])
+        dep |= over.dep & UNEVEN
+        frame.assign(loop.parts[0], element(over), is_certain=True)
+        if over.sort is not None and (over.sort[0] == "sized" or over.sort == PICKED):
+            sort = over.sort
+        if over.sort == ("set",) and not is_numbered(
+            " ".join(paths_in(loop.parts[1]))
+        ):  # it comes in the order of the set
+            sort = over.sort
+        if over.sort == ("share", "range") and over.dep & DATA:  # as many as its batch says
+            dep, sort = dep | UNEVEN, over.sort
+        for condition in loop.parts[2:]:
+            asked = frame.value(condition).dep
+            if asked & RANK:  # those of this rank
+                dep, sort = dep | UNEVEN, sort or ("share", "picked")
+            sort = FILLED if asked & DATA and sort is None else sort
+            if is_held(condition, loop.parts[0]):
+                sort = PICKED
+    made = frame.value(parts[0])
+    frame.env.clear()
+    frame.env.update(before)
+    if sort is not None and (sort[0] in ("picked", "share", "filled", "set") or not made.sort):
+        return Value(made.dep | dep, made.params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
+    return Value(made.dep | dep, made.params, ("many", made.sort) if made.sort else None)

@@ -18,11 +18,7 @@ from unhang.lint.keeping import by_conditions, keep, marks_of, note_bar, note_fi
 from unhang.lint.link import Link
 from unhang.lint.loops import Loops
 from unhang.lint.samplers import found_in_shares, is_part_of
-from unhang.lint.single import (
-    found_in_call,
-    found_in_function,
-    found_in_stop,
-)
+from unhang.lint.single import found_in_call, found_in_function, found_in_stop
 from unhang.lint.special import (
     COLLECTED,
     ENDLESS,

@@ -10,7 +10,7 @@ from typing import Any
 
 from unhang.lint import known, libraries
 from unhang.lint.buffers import Buffers
-from unhang.lint.ir import Call, Expr, File, Found, Ref, Set, nodes_in
+from unhang.lint.ir import Expr, File, Found
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
     DIFFERS,
@@ -312,20 +312,6 @@ class Link:
         """Whether an attribute is another one than was known here."""
         own = self._attributes.get((one.file, one.cls), {}).get(one.name)
         return own is None or either(own, one.value) != own
-
-    def note_signals(self) -> None:
-        """What handlers of signals set is the process's own."""
-        for handler in self.handlers:
-            if handler.sort is not None and handler.sort[0] in ("fn", "bound"):
-                file, function = handler.sort[1], self.project.function(handler.sort[1], handler.sort[2])
-                self.flags |= set(function.sets)
-                targets = (t for n in nodes_in(function.body) if isinstance(n, Set) for t in n.targets)
-                names = {t.path for t in targets if isinstance(t, Ref)}
-                calls = (n.func for n in nodes_in(function.body) if isinstance(n, Call) and not n.args)
-                events = {f.path[:-4] for f in calls if isinstance(f, Ref) and f.path.endswith(".set")}  # `stop.set()`
-                self.flags |= {e.removeprefix("self.") for e in events if e.startswith("self.")}
-                names |= events
-                self.global_flags |= {(file, name) for name in names & self.module_values(file).keys()}
 
     def is_flag(self, file: int, path: str) -> bool:
         """Whether the handler of a signal sets what is at a path."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from unhang.lint.divergence import Cause
@@ -48,6 +49,12 @@ _LOADED = ("many", BATCH)
 _PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
 _CARRIED = {"own keys", "out", "share", "test", "picked", "filled", "rank", "local rank"}
+
+
+@cache
+def divides_evenly(name: str) -> bool:
+    """Whether a function fills up or cuts what it is given, by its name."""
+    return _EVENS.search(name) is not None
 
 
 def plain_length(v: Value) -> Value:
@@ -102,7 +109,7 @@ class Passing(Expressions):
         file, at = self.link.project.implementation(sort[1], sort[2])
         function = self.link.project.function(file, at)
         summary = self.link.summary(file, at)
-        fills = PADDED if _EVENS.search(function.name) else None  # as its name says
+        fills = PADDED if divides_evenly(function.name) else None
         if summary.is_empty():
             return Value(sort=fills)
         offset = 1 if sort[0] == "bound" and function.is_method else 0

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from unhang.lint.divergence import GROUPS
-from unhang.lint.ir import Found
+from unhang.lint.ir import Call, Found, Ref, Set, nodes_in
 from unhang.lint.link import Link
 from unhang.lint.values import Asked, Learned
 
@@ -67,7 +67,7 @@ def _together(link: Link, own: Roots, helpers: Sequence[Helper]) -> None:
         else:  # it has come to an end, for want of memory perhaps
             _follow(link, helper.share, 0)
             own += helper.share
-    link.note_signals()
+    _note_signals(link)
     for helper in helpers:
         helper.tell(_learned(link))
     _follow_again(link, own)
@@ -77,6 +77,21 @@ def _together(link: Link, own: Roots, helpers: Sequence[Helper]) -> None:
             _take(link, found)
         elif helper.share[0] not in own:
             _follow(link, helper.share, 1)
+
+
+def _note_signals(link: Link) -> None:
+    """What handlers of signals set is the process's own."""
+    for handler in link.handlers:
+        if handler.sort is not None and handler.sort[0] in ("fn", "bound"):
+            file, function = handler.sort[1], link.project.function(handler.sort[1], handler.sort[2])
+            link.flags |= set(function.sets)
+            targets = (t for n in nodes_in(function.body) if isinstance(n, Set) for t in n.targets)
+            names = {t.path for t in targets if isinstance(t, Ref)}
+            calls = (n.func for n in nodes_in(function.body) if isinstance(n, Call) and not n.args)
+            events = {f.path[:-4] for f in calls if isinstance(f, Ref) and f.path.endswith(".set")}  # `stop.set()`
+            link.flags |= {e.removeprefix("self.") for e in events if e.startswith("self.")}
+            names |= events
+            link.global_flags |= {(file, name) for name in names & link.module_values(file).keys()}
 
 
 def _follow(link: Link, share: Roots, turn: int) -> None:

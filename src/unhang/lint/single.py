@@ -9,6 +9,7 @@ from unhang.lint import known
 from unhang.lint.arguments import ARGUMENTS
 from unhang.lint.conditions import gives_up
 from unhang.lint.divergence import GROUPS
+from unhang.lint.doubts import is_told_after
 from unhang.lint.ir import (
     Attr,
     Call,
@@ -20,13 +21,12 @@ from unhang.lint.ir import (
     Loop,
     Op,
     Ref,
-    Set,
     Stmt,
     nodes_in,
 )
 from unhang.lint.libraries import Collective
-from unhang.lint.special import is_numbered, paths_in
-from unhang.lint.tensors import agrees_by_name, is_padded_alone, is_padded_to_a_length
+from unhang.lint.special import is_numbered
+from unhang.lint.tensors import is_padded_alone, is_padded_to_a_length
 from unhang.lint.values import (
     DOUBT,
     LONGEST,
@@ -325,22 +325,6 @@ def _alone_before(frame: Handlers, handler: Handler, end: str, made: Sequence[Ef
         Found("LNT203", handler.line, 1, words, _way(waits[0]), [], False, "alone", waits[0].calls),
     )
     return True
-
-
-def is_told_after(frame: Handlers, handler: Handler) -> bool:
-    """Whether what the handler notes is reduced or broadcast after it: the ranks skip together what one of them skips."""
-    noted = {t.path for n in nodes_in(handler.body) if isinstance(n, Set) for t in n.targets if isinstance(t, Ref)}
-    later = (
-        [n for n in nodes_in(frame.function.body) if isinstance(n, Set | Call) and n.line > handler.line]
-        if noted
-        else []
-    )
-    for n in sorted(later, key=lambda n: (n.line, isinstance(n, Call))):
-        if isinstance(n, Set) and noted & paths_in(n.value):
-            noted |= {t.path for t in n.targets if isinstance(t, Ref)}
-        elif isinstance(n, Call) and agrees_by_name(_text(n)) and any(noted & paths_in(a) for a in n.args):
-            return True
-    return False
 
 
 def fails_at(body: Sequence[Stmt]) -> int:
