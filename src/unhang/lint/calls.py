@@ -23,7 +23,22 @@ from unhang.lint.special import (
 )  # fmt: skip
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
-    AGREED, DOUBT, LOCAL, LOSS, MAYBE, MOST_WAY, NO_PARAMS, NONE_BY_BATCH, OWN_BATCH, PLAIN, RANK, UNEVEN, Effect, Place, Value, mixed,
+    AGREED,
+    DOUBT,
+    LOCAL,
+    LOSS,
+    MAYBE,
+    MOST_WAY,
+    NO_PARAMS,
+    NONE_BY_BATCH,
+    OWN_BATCH,
+    PLAIN,
+    RANK,
+    UNEVEN,
+    Effect,
+    Place,
+    Value,
+    mixed,
 )  # fmt: skip
 from unhang.lint.wellknown import SPECIAL
 
@@ -133,9 +148,7 @@ class Calls(Passing):
                     return self._collective(node, made, args, name)
                 if name == "prepare" or (bsort[1] == "fabric" and name.startswith("setup")):
                     return prepared(node)
-                if name in _SAME_OBJECT:
-                    return base
-            if bsort[0] == "obj" and name in _SAME_OBJECT:  # `Net().to(device)`
+            if bsort[0] in ("wrap", "obj") and name in _SAME_OBJECT:  # `Net().to(device)`
                 return base
             if bsort[0] == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
                 self._of_param(node, bsort[1], name, args, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from unhang.lint import known
@@ -40,6 +40,7 @@ from unhang.lint.values import (
     Needs,
     Value,
     Wanted,
+    mixed,
 )
 
 if TYPE_CHECKING:
@@ -277,10 +278,10 @@ def _ends(call: Call) -> bool:
     )
 
 
-def one_side(values: Iterable[Value]) -> bool | None:
-    """Whether it is the first rank that comes under these conditions, or the others; None: that is not said."""
+def all_of(values: Sequence[Value]) -> Value:
+    """What it takes to come under all of these conditions; `zero`: whether it is the first rank that does, or the others."""
     zeros = {v.zero for v in values if v.dep & RANK}
-    return zeros.pop() if len(zeros) == 1 else None
+    return mixed(*values)._replace(zero=zeros.pop() if len(zeros) == 1 else None)
 
 
 def none_on_some(returned: Value, told: Sequence[tuple[bool, Value]]) -> Value:

@@ -9,7 +9,7 @@ from typing import Any
 from unhang.lint import known
 from unhang.lint.arguments import found_in_environment, found_in_rest, parameter_value
 from unhang.lint.branches import Exit, Pending
-from unhang.lint.conditions import none_on_some, one_side
+from unhang.lint.conditions import all_of, none_on_some
 from unhang.lint.divergence import Cause
 from unhang.lint.filling import fill, is_by_batch, place_of
 from unhang.lint.gates import is_gate, is_one_rank, take_over_decorators
@@ -317,10 +317,7 @@ class Frame(Loops):
         if s.kind == "return":
             if isinstance(value.const, bool):
                 self._told_by = self._told_by.union(*(c.value.params for c, *_ in self.conditions))
-            by = mixed(*(c.value for c, *_ in differing))
-            self._none_returned.append(
-                (value.const is None, by._replace(zero=one_side(c.value for c, *_ in differing)))
-            )
+            self._none_returned.append((value.const is None, all_of([c.value for c, *_ in differing])))
             for cause, *_ in differing:
                 zero = cause.value.zero if value.const is True else None
                 if value.const is False:
