@@ -228,7 +228,14 @@ _CALLS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
 def _tensors(frame: Frame, made: Collective, node: Call, args: list[Value], copies: bool = False) -> None:
     """A tensor whose memory a collective cannot use as it is, or whose size each rank has for itself. `copies`: the library makes dense ones."""
     for e, v in zip(node.args, args, strict=True):
-        if v.sort is not None and v.sort[0] == "param" and not copies and made.op in ("all_gather", "all_reduce"):
+        is_given = isinstance(e, Ref) and frame.parameter(e.path) >= 0 and not frame.effects  # it asks no sizes before
+        if (
+            is_given
+            and v.sort is not None
+            and v.sort[0] == "param"
+            and not copies
+            and made.op in ("all_gather", "all_reduce")
+        ):
             found = Found("LNT303", node.line, node.column + 1, {"how": "", "call": _text(node)})
             frame.later.append(Conditional(v.sort[1], "is ragged", found, frame.path))
         if v.sort is None or v.sort[0] not in ("odd", "ragged") or isinstance(e, Const):
