@@ -105,10 +105,8 @@ def comprehension(frame: Expressions, parts: list[Expr]) -> Value:
         frame.assign(loop.parts[0], element(over), is_certain=True)
         if over.sort is not None and (over.sort[0] == "sized" or over.sort == PICKED):
             sort = over.sort
-        if over.sort == ("set",) and not is_numbered(
-            " ".join(paths_in(loop.parts[1]))
-        ):  # it comes in the order of the set
-            sort = over.sort
+        if over.sort == ("set",) and not is_numbered(" ".join(paths_in(loop.parts[1]))):
+            sort = over.sort  # it comes in the order of the set
         if over.sort == ("share", "range") and over.dep & DATA:  # as many as its batch says
             dep, sort = dep | UNEVEN, over.sort
         for condition in loop.parts[2:]:

@@ -44,7 +44,7 @@ from unhang.lint.values import (
 )  # fmt: skip
 
 _IN_PARTS = re.compile(r"^(?!.*(?:even|equal|pad|balance|tensor)).*(?:split|chunk|partition|divide)")
-_EVENS = re.compile(r"pad_|even|divisible|equali[sz]e")
+_EVENS = re.compile(r"(?:^|_)(?:pad|even|evenly|divisible|equal|equali[sz]ed?)(?:_|$)")
 _LOADED = ("many", BATCH)
 _PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
@@ -111,7 +111,7 @@ class Passing(Expressions):
         summary = self.link.summary(file, at)
         fills = PADDED if divides_evenly(function.name) else None
         if summary.is_empty():
-            return Value(sort=fills)
+            return Value(sort=fills) if fills else PLAIN
         offset = 1 if sort[0] == "bound" and function.is_method else 0
         given = given_of(node, function.parameters, offset, args)
         place = self.place(node, name)._replace(text=f"{name or function.name}()")

@@ -71,9 +71,8 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
             words = {**found.words, "hidden": made[0].hidden, "op": made[0].op}
             link.report(conditional.path, Found(**{**_fields(found), "words": words}))
     elif v.dep & (DATA if found.code == "LNT111" else DIFFERS) and v.sort != LENGTH:
-        is_told = (
-            v.zero is not None and not v.group and not v.dep & ~(RANK | MAYBE_NONE)
-        )  # what asks for the first rank
+        is_first = v.zero is not None and not v.dep & ~(RANK | MAYBE_NONE)
+        is_told = is_first and not v.group
         _report_given(link, conditional, place, v, DOUBT * (not is_told))
     elif v.sort in (PICKED, FILLED):
         _report_given(link, conditional, place, Value(HELD if v.sort == PICKED else LOSS))

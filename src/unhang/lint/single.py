@@ -327,10 +327,8 @@ def _alone_before(frame: Handlers, handler: Handler, end: str, made: Sequence[Ef
     if not waits or own or not goes_on or not is_broad_handler(handler) or is_told_after(frame, handler):
         return False
     words = {"caught": _caught(handler), "collective": waits[0].way[-1].text, "condition": waits[0].after}
-    frame.link.report(
-        frame.path,
-        Found("LNT203", handler.line, 1, words, _way(waits[0]), [], False, "alone", waits[0].calls),
-    )
+    found = Found("LNT203", handler.line, 1, words, _way(waits[0]), [], False, "alone", waits[0].calls)
+    frame.link.report(frame.path, found)
     return True
 
 

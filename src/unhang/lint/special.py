@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from typing import TYPE_CHECKING
 
 from unhang.lint import known
 from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set
@@ -26,9 +25,6 @@ from unhang.lint.values import (
     Value,
     is_of_data,
 )
-
-if TYPE_CHECKING:
-    pass
 
 OF_DATA = DATA | MAYBE
 LOCAL_RANK = ("local rank",)
