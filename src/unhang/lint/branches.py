@@ -10,6 +10,7 @@ from unhang.lint.conditions import (
     as_condition,
     asks_for_others,
     asks_for_parts,
+    asks_for_rank,
     contradicts,
     implied,
     is_for_one_process,
@@ -21,7 +22,8 @@ from unhang.lint.conditions import (
     tells,
 )
 from unhang.lint.divergence import BEFORE_IT, GROUPS, Cause, compared, conditional_of, either_way, finding_of
-from unhang.lint.doubts import asked_for_wrapper, is_of_caller, takes_orders
+from unhang.lint.doubts import asked_for_wrapper, is_of_caller, takes_orders, works
+from unhang.lint.filling import is_dictionary
 from unhang.lint.ir import Expr, Found, Function, If, Op, Stmt
 from unhang.lint.link import Link
 from unhang.lint.single import (
@@ -33,6 +35,7 @@ from unhang.lint.values import (
     DOUBT,
     LOCAL,
     MAYBE_NONE,
+    OWN_KEYS,
     PLAIN,
     RANK,
     RAW,
@@ -128,7 +131,9 @@ class Branches(Calls):
         if self.needs or self._unsure:
             effect = effect._replace(needs=effect.needs | self.needs, is_sure=effect.is_sure and not self._unsure)
         doubt = DOUBT if self.guesses else effect.doubt
-        effect = effect._replace(ifs_here=len(self.conditions) - self._no_exits, doubt=doubt)
+        effect = effect._replace(
+            ifs_here=len(self.conditions) - self._no_exits, doubt=doubt, after=effect.after or self.alone_before
+        )
         self.effects.append(effect)
         for way_out in self.ways_out:
             if not way_out.is_replaced:
@@ -159,7 +164,7 @@ class Branches(Calls):
         uniform = frozenset(self.uniform)
         if condition.const is not UNKNOWN:
             return self.block(s.body if condition.const else s.orelse)
-        is_told = tells(s.test, condition) or is_of_first(self, s.test, condition)
+        is_told = tells(s.test, condition) or is_of_first(self, s.test, condition) or asks_for_rank(self, s.test)
         cause = Cause(condition, s.line, s.text, self.path, uniform, is_told=is_told)
         opposite = cause._replace(value=condition._replace(zero=None if condition.zero is None else not condition.zero))
         is_asked_before = any(c.uniform and c.uniform & paths_in(s.test) for c, *_ in self.conditions)
@@ -179,8 +184,8 @@ class Branches(Calls):
             end, filled = self._way(body, why)
             fills.append(filled)
             ways.append(Way(end, self.env, self._cut(mark), [e for e in self.ways_out if e not in exits], why, needed))
-        if condition.dep & RANK and not condition.group:
-            self._mark_filled(fills[0] ^ fills[1])
+        if condition.dep & RANK and condition.zero is not None and works(s.body) != works(s.orelse):
+            self.alone_before = s.text
         self._unsure -= is_asked_before
         self._no_exits -= is_single
         self.ways_out, self.needs = exits + self._meet(*ways), needs
@@ -194,6 +199,8 @@ class Branches(Calls):
             self.env = joined_env(here.env, there.env)
             if condition.dep & RANK and not (self.loops and isinstance(s.test, Op) and s.test.op == "in"):
                 _mark_none(self.env, here, there, before)
+        if condition.dep & RANK and not condition.group:
+            self._mark_filled(fills[0] ^ fills[1])
         gone = [way.end in ("raise", "exit") for way in ways]
         if any(gone):
             self.effects += [] if all(gone) else there.made if gone[0] else here.made
@@ -228,6 +235,8 @@ class Branches(Calls):
         for path in paths:
             head, _, name = path.partition(".")
             me = self.env.get(head)
+            if not name and is_dictionary(self, path):
+                self.env[path] = Value(UNEVEN, sort=OWN_KEYS)
             if name and "." not in name and me is not None and me.sort is not None and me.sort[0] == "obj":
                 self.link.set_attribute(me.sort[1], me.sort[2], name, Value(UNEVEN))
 

@@ -7,13 +7,12 @@ from typing import Any
 
 from unhang.lint import known
 from unhang.lint.arguments import is_sharded_later, name_at
-from unhang.lint.doubts import is_in_race, is_stop_file
+from unhang.lint.doubts import changes
 from unhang.lint.ir import Attr, Call, Const, Expr, Function, Ref
 from unhang.lint.libraries import Collective
 from unhang.lint.passing import Passing
 from unhang.lint.special import (
     OF_DATA,
-    SPECIAL,
     TEST,
     is_none,
     is_plain_method,
@@ -21,7 +20,7 @@ from unhang.lint.special import (
     makes_batches,
     prepared,
     value_of_name,
-)
+)  # fmt: skip
 from unhang.lint.tensors import LISTS, fact_of, of_builtin, tensor_method
 from unhang.lint.values import (
     AGREED,
@@ -31,6 +30,7 @@ from unhang.lint.values import (
     MAYBE,
     MOST_WAY,
     NO_PARAMS,
+    NONE_BY_BATCH,
     OWN_BATCH,
     PLAIN,
     RANK,
@@ -40,6 +40,7 @@ from unhang.lint.values import (
     Value,
     mixed,
 )  # fmt: skip
+from unhang.lint.wellknown import SPECIAL
 
 # What these give differs as their arguments differ.
 _PURE = {
@@ -147,8 +148,8 @@ class Calls(Passing):
                     return self._collective(node, made, args, name)
                 if name == "prepare" or (bsort[1] == "fabric" and name.startswith("setup")):
                     return prepared(node)
-                if name in _SAME_OBJECT:
-                    return base
+            if bsort[0] in ("wrap", "obj") and name in _SAME_OBJECT:  # `Net().to(device)`
+                return base
             if bsort[0] == "param" and name not in _SAME_OBJECT and not is_plain_method(name):
                 self._of_param(node, bsort[1], name, args, name)
             if bsort[0] in ("out", "of") and name == "backward":
@@ -183,11 +184,13 @@ class Calls(Passing):
         return by_receiver or self.link.project.by_name(name) or self._of_registered(owner, name)
 
     def _of_registered(self, owner: str, name: str) -> tuple[int, int] | None:
-        """`for callback in self.callbacks: callback.on_epoch_end()`: the one method of this name that makes collectives."""
+        """`for callback in self.callbacks: callback.on_epoch_end()`: the one method of this name that makes collectives, or else the one that sets something there."""
         if _REGISTERED.fullmatch(owner) is None or not self.loops:
             return None
         methods = [(file, at) for _, file, at in self.link.project.methods_called(name)][: _MOST_REGISTERED + 1]
         makers = [m for m in methods if len(methods) <= _MOST_REGISTERED and self.link.summary(*m).effects]
+        if not makers and len(methods) <= _MOST_REGISTERED:
+            makers = [m for m in methods if self.link.summary(*m).marks]
         return makers[0] if len(makers) == 1 else None
 
     def _metric(self, node: Call) -> Value:
@@ -245,6 +248,8 @@ class Calls(Passing):
         is_own = "." not in owner and "Queue" in self.function.words  # no other thread fills it, perhaps
         if name == "empty" and not args and known.QUEUE.search(owner.lower()) and not is_own:
             return Value(LOCAL, sort=TEST)
+        if name == "is_set" and self.link.is_flag(self.file, owner):
+            return Value(LOCAL, sort=TEST)
         if (name in known.PROGRESS and not args) or (name or full.rpartition(".")[2]) in known.FREE_PORTS:
             return Value(LOCAL, sort=TEST)
         if name == "generate" and not full:  # each rank stops when its own texts have come to their ends
@@ -253,6 +258,8 @@ class Calls(Passing):
             return Value(sort=("layer", full)) if known.has_parameters(full) else PLAIN
         if full == "next" and len(args) == 1 and is_share(args[0]):
             self.raises.add(("StopIteration", RANK, NO_PARAMS))
+        if full == "next" and len(args) == 2 and is_share(args[0]) and args[1].const is None:
+            return Value(NONE_BY_BATCH)
         fact = fact_of(full, base, name, args, self._in_forward())
         if fact is not None:
             return fact
@@ -270,7 +277,7 @@ class Calls(Passing):
             return by_name._replace(group=self.group_of(group) if group is not None and "rank" in name else "")
         if name in known.IS_THERE:
             at = owner if owner and not full else name_at(node)
-            if mixed(base, *args).dep & LOCAL or self._changes(at, node.line):
+            if mixed(base, *args).dep & LOCAL or changes(self, at, node.line):
                 return Value(LOCAL, sort=TEST)
         if any(is_share(a) for a in args) and makes_batches(name or full):
             return Value(UNEVEN, sort=("share", "batches"))
@@ -288,13 +295,6 @@ class Calls(Passing):
             word in name for word in ("step", "train", "forward", "loss")
         ):
             self.emit(Effect("backward", "", (self.place(node, name),), wraps[0], is_sure=False))
-
-    def _changes(self, path: str, line: int) -> bool:
-        """Whether what is at a path may be there for one rank, and not for another one that looks at the same line."""
-        in_loop = self.loops > 0
-        return bool(path) and (
-            (in_loop and is_stop_file(path)) or is_in_race(self.function, path, line, in_loop, self.link.meets)
-        )
 
     def _collective(self, node: Call, made: Collective, args: list[Value], name: str, is_of_tpu: bool = False) -> Value:
         group = made.group
@@ -382,6 +382,13 @@ class Calls(Passing):
         """A layer runs in the forward of a module: sharded or not, its parameters take part in collectives."""
         if self._in_forward() and self.function.owner not in self.link.whole:
             self.emit(Effect("module", "", (self.place(node, name),), "module", -1, layer))
+
+    def layers(self, v: Value, method: str) -> list[Effect]:
+        """A layer that runs, where one is given to a function that calls it."""
+        if v.sort is None or method != "()" or not self._in_forward() or self.function.owner in self.link.whole:
+            return []
+        is_layer = v.sort[0] == "layer" or (v.sort[0] == "obj" and self.link.project.is_module(v.sort[1], v.sort[2]))
+        return [Effect("module", "", (), "module", -1, str(v.sort[-1]))] if is_layer else []
 
     def _backward(self, node: Call, sort: tuple[Any, ...]) -> Value:
         if not self.no_sync:

@@ -24,6 +24,7 @@ _LARGEST = 20_000_000  # bytes; a larger file is data
 _ALONE = 300_000  # bytes that one process reads faster than several could be started
 _GIVEN = re.compile(rb"\b(?:import|,|\()[ \t]*(\w+)")  # what may be imported here
 _ROUNDS = 3  # files that lead to a collective by way of other such files
+_SMALL = 1_000_000  # bytes beside what is worth a look anyway: so few are read as well
 _CHUNK = 1_500_000  # bytes for one process at a time
 
 
@@ -117,7 +118,9 @@ def _judged(contents: dict[str, bytes], digests: dict[str, bytes], cache: Cache 
     for file, packed in _read_all(missing, jobs, False):
         files[file.path], encoded[file.path] = file, packed
     link = Link([files[p] for p in sorted(files)], contents)
-    wanted = _callers(link, files, contents) | _helpers(link, files, contents)
+    rest = {p: contents[p] for p, f in files.items() if not f.is_parsed and not f.reason}
+    is_small = link.project.files and sum(map(len, rest.values())) < _SMALL
+    wanted = rest if is_small else _callers(link, files, contents) | _helpers(link, files, contents)
     is_more = bool(missing or wanted)
     for _ in range(_ROUNDS if wanted else 0):
         for file, packed in _read_all(wanted, jobs, True):

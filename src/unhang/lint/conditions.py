@@ -24,13 +24,15 @@ from unhang.lint.ir import (
     With,
     nodes_in,
 )
-from unhang.lint.special import COLLECTED, COUNT, TEST, name_of, paths_in
+from unhang.lint.special import COLLECTED, COUNT, OF_DATA, TEST, name_of, paths_in
 from unhang.lint.values import (
     DATA,
     DIFFERS,
     FILLED,
     LOSS,
     MAYBE,
+    MAYBE_NONE,
+    NONE_BY_BATCH,
     OWN_BATCH,
     OWN_KEYS,
     RANK,
@@ -38,6 +40,7 @@ from unhang.lint.values import (
     Needs,
     Value,
     Wanted,
+    mixed,
 )
 
 if TYPE_CHECKING:
@@ -118,6 +121,11 @@ def tells(test: Expr, v: Value) -> bool:
         names |= {n.name for n in nodes_in(test) if isinstance(n, Attr)}
         return any(known.rank_kind(n.rpartition(".")[2]) in _OF_THE_JOB for n in names)
     return not any(known.QUEUE.search(part) for n in names for part in n.lower().split("."))
+
+
+def asks_for_rank(frame: Branches, test: Expr) -> bool:
+    """Whether a condition names what is the number of the rank, however it is called: `r in ranks`."""
+    return any(frame.ref(p).sort == ("rank",) and not frame.ref(p).group for p in paths_in(test))
 
 
 def asked_for_itself(test: Expr) -> set[str]:
@@ -268,3 +276,21 @@ def _ends(call: Call) -> bool:
     return name in known.ENDS_PROCESS or any(
         w in last for w in ("exit", "abort", "fail", "kill", "raise", "shutdown", "stop", "error_handler", "terminate")
     )
+
+
+def all_of(values: Sequence[Value]) -> Value:
+    """What it takes to come under all of these conditions; `zero`: whether it is the first rank that does, or the others."""
+    zeros = {v.zero for v in values if v.dep & RANK}
+    return mixed(*values)._replace(zero=zeros.pop() if len(zeros) == 1 else None)
+
+
+def none_on_some(returned: Value, told: Sequence[tuple[bool, Value]]) -> Value:
+    """What is returned, where it is None on some ways: by the batch, or on some ranks; which ones, if all that comes after says so."""
+    dep, zeros = returned.dep, set()
+    for n, (is_none, by) in enumerate(told):
+        dep |= NONE_BY_BATCH if is_none and by.dep & OF_DATA and not by.dep & RANK else 0
+        others = {later for later, _ in told[n + 1 :]}
+        if by.dep & RANK and (not is_none) in others:
+            dep |= MAYBE_NONE
+            zeros.add(None if by.zero is None or by.group or is_none in others else by.zero != is_none)
+    return returned._replace(dep=dep, zero=zeros.pop() if len(zeros) == 1 else returned.zero)

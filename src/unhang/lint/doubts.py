@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Function, If, Loop, Op, Ref, Set, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Expr, Function, Handler, If, Loop, Op, Ref, Set, Stmt, Try, nodes_in
 from unhang.lint.special import name_of, paths_in
+from unhang.lint.tensors import agrees_by_name
 from unhang.lint.values import Effect
+
+if TYPE_CHECKING:
+    from unhang.lint.calls import Calls
+    from unhang.lint.handlers import Handlers
 
 # What is given a path and has no use for what is there. Who reads alone may be the only one that has it.
 _READS = re.compile(
@@ -19,6 +25,9 @@ _SETTINGS = re.compile(
     r"(?:\w+_)?(?:args?|cfg|conf|config|configs|opts?|options|hparams|params|settings|flags|self|cls|rank|world_size)"
 )
 _STOP_FILE = re.compile(r"(?:^|_)(?:stop|shutdown|abort|kill|halt|quit|exit|interrupt|preempt\w*|pause)(?:_|$)")
+_WORKS = re.compile(
+    r"(?:^|_)(?:open|save|load|write|read|dump|download|upload|fetch|request|urlopen|post|copy\w*|move|rmtree|rename|export|push|convert|merge)(?:_|$|s$|\d)"
+)
 
 
 def is_in_race(function: Function, path: str, line: int, in_loop: bool, meets: Collection[str]) -> bool:
@@ -41,6 +50,43 @@ def is_in_race(function: Function, path: str, line: int, in_loop: bool, meets: C
     return False
 
 
+def changes(frame: Calls, path: str, line: int) -> bool:
+    """Whether what is at a path may be there for one rank, and not for another one that looks at the same line."""
+    in_loop, function = frame.loops > 0, frame.function
+    return bool(path) and (
+        (in_loop and is_stop_file(path))
+        or is_in_race(function, path, line, in_loop, frame.link.meets)
+        or _is_made_after(frame, path, line)
+    )
+
+
+def _is_made_after(frame: Calls, path: str, line: int) -> bool:
+    """Whether the next call after this line in which ranks meet is of a function in which one rank alone makes what is at a path."""
+    calls = (n for n in nodes_in(frame.function.body) if isinstance(n, Call) and n.line > line)
+    node = min((n for n in calls if name_of(n) in frame.link.meets), key=lambda n: n.line, default=None)
+    sort = frame.ref(node.func.path).sort if node is not None and isinstance(node.func, Ref) else None
+    if node is None or sort is None or sort[0] not in ("fn", "bound") or Ref(path) not in node.args:
+        return False
+    function = frame.link.project.function(sort[1], sort[2])
+    at = node.args.index(Ref(path)) + (sort[0] == "bound" and function.is_method)
+    return bool(function.parameters) and _makes_alone(function, min(at, len(function.parameters) - 1))
+
+
+def _makes_alone(function: Function, at: int) -> bool:
+    """Whether one rank alone writes in a function to what parameter `at` says, or calls another parameter, that does so perhaps."""
+    name = function.parameters[at].lstrip("*")
+    for node in nodes_in(function.body):
+        match node:
+            case If(test=test, body=made) | Op(op="if", parts=[test, made, _]):
+                if any(known.rank_kind(p.rpartition(".")[2]) for p in paths_in(test)):
+                    calls = [n for n in nodes_in(made) if isinstance(n, Call)]
+                    if any(isinstance(n.func, Ref) and n.func.path in function.parameters for n in calls):
+                        return True
+                    if any(not _READS.search(name_of(n)) and any(_is_at(e, name) for e in n.args) for n in calls):
+                        return True
+    return False
+
+
 def _is_at(e: Expr, path: str) -> bool:
     if isinstance(e, Attr):
         e = e.base
@@ -50,6 +96,28 @@ def _is_at(e: Expr, path: str) -> bool:
 def is_stop_file(path: str) -> bool:
     """Whether somebody makes a file to stop a job, by its name: each rank looks for it at a time of its own."""
     return any(_STOP_FILE.search(p.lower()) for p in path.split("."))
+
+
+def works(body: Sequence[Stmt | Expr]) -> bool:
+    """Whether statements or expressions read or write something, or ask somebody for it, and leave it to others what happens if that fails."""
+    calls = (n for n in nodes_in(list(body), Try) if isinstance(n, Call))
+    return any(_WORKS.search(name_of(n)) and name_of(n) not in known.NAMES for n in calls)
+
+
+def is_told_after(frame: Handlers, handler: Handler) -> bool:
+    """Whether what the handler notes is reduced or broadcast after it: the ranks skip together what one of them skips."""
+    noted = {t.path for n in nodes_in(handler.body) if isinstance(n, Set) for t in n.targets if isinstance(t, Ref)}
+    later = (
+        [n for n in nodes_in(frame.function.body) if isinstance(n, Set | Call) and n.line > handler.line]
+        if noted
+        else []
+    )
+    for n in sorted(later, key=lambda n: (n.line, isinstance(n, Call))):
+        if isinstance(n, Set) and noted & paths_in(n.value):
+            noted |= {t.path for t in n.targets if isinstance(t, Ref)}
+        elif isinstance(n, Call) and agrees_by_name(name_of(n)) and any(noted & paths_in(a) for a in n.args):
+            return True
+    return False
 
 
 def takes_orders(effects: Sequence[Effect]) -> bool:

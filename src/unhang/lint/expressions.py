@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any
 from unhang.lint import known, special
 from unhang.lint.comparing import comparison
 from unhang.lint.conditions import asks_for_others, implied, is_choice, is_defined, is_never_a_rank
+from unhang.lint.doubts import works
+from unhang.lint.filling import comprehension
 from unhang.lint.ir import Attr, Call, Const, Expr, Fn, Op, Ref
-from unhang.lint.samplers import is_part_of
+from unhang.lint.samplers import is_part_of, is_rounded_up
 from unhang.lint.special import (
+    BATCH,
     CERTAIN,
     COLLECTED,
     COMPARISONS,
@@ -19,12 +22,11 @@ from unhang.lint.special import (
     PADDED,
     PICKED,
     REST,
+    ROUNDED_UP,
     TEST,
     as_test,
-    element,
     is_a_rank,
     is_agreed,
-    is_held,
     is_in_flight,
     is_mask,
     is_share,
@@ -95,6 +97,7 @@ class Expressions:
     keeps: dict[str, Value]
     uniform: set[str]
     fixed: set[str]
+    alone_before: str  # the condition under which some ranks alone have read or written something
     raises: set[Raised]
 
     def parameter(self, name: str) -> int:
@@ -175,7 +178,8 @@ class Expressions:
         if name in self.link.flags and not self.link.project.is_method(name):
             return Value(LOCAL, sort=TEST)
         if name == "module" and (sort is None or sort[0] in ("wrap", "param", "raw", "obj")):
-            return Value(sort=RAW)
+            kept = self.link.attribute(sort, name) if sort is not None and sort[0] == "obj" else None
+            return kept if kept is not None and kept.sort is not None and kept.sort[0] == "wrap" else Value(sort=RAW)
         if sort is not None:
             kind = sort[0]
             if kind == "ext":
@@ -241,7 +245,7 @@ class Expressions:
             const = UNKNOWN if any(c is UNKNOWN for c in consts) or not consts else tuple(consts)
             return joined._replace(sort=sort, const=const)
         if op == "comp":
-            return self._comprehension(parts)
+            return comprehension(self, parts)
         if op == "if":
             return self._either(parts)
         if op == ":=":
@@ -265,6 +269,8 @@ class Expressions:
             joined = joined._replace(dep=joined.dep & ~RANK)
         if op == "%" and joined.dep & RANK and values[1].const is UNKNOWN:
             return Value(RANK, joined.params, ("modulo",))
+        if is_rounded_up(op, parts) or (op in ("+", "*") and any(v.sort == ROUNDED_UP for v in values)):
+            return joined._replace(sort=ROUNDED_UP)
         return joined._replace(sort=outs[0]) if outs else special.as_multiple(op, parts, joined)
 
     def _bool(self, op: str, parts: list[Expr]) -> Value:
@@ -308,6 +314,8 @@ class Expressions:
         self.needs = needs | says[1]
         b = self.value(parts[2])
         self.needs = needs
+        if test.dep & RANK and test.zero is not None and works(parts[1:2]) != works(parts[2:3]):
+            self.alone_before = min(paths_in(parts[0]), default="")
         both = either(a, b)
         if (a.dep ^ b.dep) & UNEVEN and test.sort is not None and test.sort[0] == "param":  # of the caller's choice
             both = Value(both.dep & ~UNEVEN, both.params)
@@ -318,6 +326,8 @@ class Expressions:
             dep |= MAYBE_NONE
         if dep & RANK and any(name_of(p) == "len" for p in parts[1:]):
             return Value(RANK, sort=REST)
+        if dep & UNEVEN and both.sort in (None, ("many", BATCH)):
+            both = both._replace(sort=("share", "side"))
         is_flag = (a.const is True and b.const is False) or (dep & MAYBE_NONE and b.const is None)
         params = both.params | (test.params if differs else NO_PARAMS)
         return both._replace(dep=both.dep | dep, params=params, zero=test.zero if is_flag else both.zero)
@@ -351,6 +361,8 @@ class Expressions:
                 return Value(UNEVEN, sort=("share", "slice")) if lower.sort != ("modulo",) else PLAIN
             if lower.dep & RANK and upper.sort == REST and v.sort != PADDED:
                 return Value(UNEVEN, sort=("share", "rest"))
+            if lower.dep & RANK and upper.dep & RANK and lower.sort == upper.sort == ROUNDED_UP and v.sort != PADDED:
+                return Value(UNEVEN, sort=("share", "rest"))
             if lower.dep & RANK and upper.dep & RANK:
                 return Value(v.dep, v.params, ("share", "block"))
             if (part := special.sort_of_slice(upper, step)) is not None:
@@ -366,30 +378,6 @@ class Expressions:
             return Value(v.dep, v.params, ("ragged", "a boolean mask"))
         dep = v.dep & ~LOCAL if isinstance(at.const, str) else v.dep  # another word of it may be the time
         return Value(dep, v.params) if dep or v.params else PLAIN
-
-    def _comprehension(self, parts: list[Expr]) -> Value:
-        before, dep, sort = dict(self.env), 0, None
-        for loop in parts[1:]:
-            assert isinstance(loop, Op)
-            over = self.value(loop.parts[1])
-            dep |= over.dep & UNEVEN
-            self.assign(loop.parts[0], element(over), is_certain=True)
-            if over.sort is not None and (over.sort[0] == "sized" or over.sort == PICKED):
-                sort = over.sort
-            if over.sort == ("share", "range") and over.dep & DATA:  # as many as its batch says
-                dep, sort = dep | UNEVEN, over.sort
-            for condition in loop.parts[2:]:
-                asked = self.value(condition).dep
-                dep |= UNEVEN if asked & RANK else 0
-                sort = FILLED if asked & DATA and sort is None else sort
-                if is_held(condition, loop.parts[0]):
-                    sort = PICKED
-        made = self.value(parts[0])
-        self.env.clear()
-        self.env.update(before)
-        if sort is not None and (sort[0] in ("picked", "share", "filled") or not made.sort):
-            return Value(made.dep | dep, made.params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
-        return Value(made.dep | dep, made.params, ("many", made.sort) if made.sort else None)
 
     def call(self, node: Call) -> Value:
         """What a call gives, after it has taken effect."""

@@ -6,20 +6,22 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set, nodes_in
-from unhang.lint.special import name_of
-from unhang.lint.values import DATA, LOSS, OWN_BATCH, OWN_KEYS, RANK, UNEVEN, Value
+from unhang.lint.special import PICKED, SAMPLE, element, is_held, is_numbered, name_of, paths_in
+from unhang.lint.values import DATA, FILLED, LOSS, NO_PARAMS, OWN_BATCH, OWN_KEYS, RANK, UNEVEN, Value
 
 if TYPE_CHECKING:
+    from unhang.lint.branches import Branches
+    from unhang.lint.expressions import Expressions
     from unhang.lint.flow import Frame
     from unhang.lint.passing import Passing
 
 _PUTS_IN = {"append", "extend", "add", "update"}
 
 
-def is_empty_dictionary(e: Expr) -> bool:
-    """Whether a dictionary begins here: `{}`, `dict()`, `defaultdict(list)`."""
+def is_new_dictionary(e: Expr) -> bool:
+    """Whether a dictionary begins here: `{}`, `{"loss": x}`, `dict()`, `defaultdict(list)`."""
     match e:
-        case Op(op="dict", parts=[]):
+        case Op(op="dict"):
             return True
         case Call(args=args):
             name = name_of(e)
@@ -50,9 +52,9 @@ def fill(frame: Frame, place: Op) -> None:
     v = frame.value(key) if isinstance(key, Ref | Op) else Value()
     head, _, name = base.path.partition(".")
     is_told = v.dep & DATA or v.params or (isinstance(key, Const) and is_by_batch(frame))
-    if v.dep & RANK or not is_told or v.sort not in (None, ("param", *v.params)):
+    if v.dep & RANK or not is_told or v.sort not in (None, SAMPLE, ("param", *v.params)):
         return
-    if not _is_dictionary(frame, base.path):
+    if not is_dictionary(frame, base.path):
         return
     if not v.dep & DATA and v.params:
         if head == "self" and name and not frame.is_special:
@@ -70,7 +72,7 @@ def note_keys(frame: Passing, owner: str, name: str) -> None:
         frame.link.keyed.add((me[1], me[2], name))
 
 
-def _is_dictionary(frame: Frame, path: str) -> bool:
+def is_dictionary(frame: Branches | Frame, path: str) -> bool:
     """Whether a name of this function, or an attribute of its object, begins as an empty dictionary."""
     of_object = path.startswith("self.")
     key = (frame.file, -1, frame.function.owner) if of_object else (frame.file, frame.at, "")
@@ -80,7 +82,7 @@ def _is_dictionary(frame: Frame, path: str) -> bool:
         if of_object:
             functions = [f for f in frame.link.project.files[frame.file].functions if f.owner == frame.function.owner]
         bound = (pair for f in functions for n in nodes_in(f.body) if isinstance(n, Set) for pair in pairs_of(n))
-        known = {t.path for t, v in bound if isinstance(t, Ref) and is_empty_dictionary(v)}
+        known = {t.path for t, v in bound if isinstance(t, Ref) and is_new_dictionary(v)}
         frame.link.dictionaries[key] = known
     return path in known
 
@@ -91,3 +93,32 @@ def pairs_of(s: Set) -> Iterator[tuple[Expr, Expr]]:
         yield target, s.value
         if isinstance(target, Op) and isinstance(s.value, Op) and len(target.parts) == len(s.value.parts):
             yield from zip(target.parts, s.value.parts, strict=True)
+
+
+def comprehension(frame: Expressions, parts: list[Expr]) -> Value:
+    """What is gathered by `[made for each of over if it is good]`."""
+    before, dep, sort = dict(frame.env), 0, None
+    for loop in parts[1:]:
+        assert isinstance(loop, Op)
+        over = frame.value(loop.parts[1])
+        dep |= over.dep & UNEVEN
+        frame.assign(loop.parts[0], element(over), is_certain=True)
+        if over.sort is not None and (over.sort[0] == "sized" or over.sort == PICKED):
+            sort = over.sort
+        if over.sort == ("set",) and not is_numbered(" ".join(paths_in(loop.parts[1]))):
+            sort = over.sort  # it comes in the order of the set
+        if over.sort == ("share", "range") and over.dep & DATA:  # as many as its batch says
+            dep, sort = dep | UNEVEN, over.sort
+        for condition in loop.parts[2:]:
+            asked = frame.value(condition).dep
+            if asked & RANK:  # those of this rank
+                dep, sort = dep | UNEVEN, sort or ("share", "picked")
+            sort = FILLED if asked & DATA and sort is None else sort
+            if is_held(condition, loop.parts[0]):
+                sort = PICKED
+    made = frame.value(parts[0])
+    frame.env.clear()
+    frame.env.update(before)
+    if sort is not None and (sort[0] in ("picked", "share", "filled", "set") or not made.sort):
+        return Value(made.dep | dep, made.params | (sort[1] if sort[0] == "sized" else NO_PARAMS), sort)
+    return Value(made.dep | dep, made.params, ("many", made.sort) if made.sort else None)

@@ -9,19 +9,16 @@ from typing import Any
 from unhang.lint import known
 from unhang.lint.arguments import found_in_environment, found_in_rest, parameter_value
 from unhang.lint.branches import Exit, Pending
+from unhang.lint.conditions import all_of, none_on_some
 from unhang.lint.divergence import Cause
 from unhang.lint.filling import fill, is_by_batch, place_of
 from unhang.lint.gates import is_gate, is_one_rank, take_over_decorators
 from unhang.lint.ir import Call, Const, Do, Expr, If, Leave, Loop, Op, Ref, Set, Stmt, Try, With
-from unhang.lint.keeping import keep, note_bar, note_first
+from unhang.lint.keeping import by_conditions, keep, marks_of, note_bar, note_first
 from unhang.lint.link import Link
 from unhang.lint.loops import Loops
 from unhang.lint.samplers import found_in_shares, is_part_of
-from unhang.lint.single import (
-    found_in_call,
-    found_in_function,
-    found_in_stop,
-)
+from unhang.lint.single import found_in_call, found_in_function, found_in_stop
 from unhang.lint.special import (
     COLLECTED,
     ENDLESS,
@@ -50,10 +47,8 @@ from unhang.lint.values import (
     LOCAL,
     LOSS,
     MAYBE,
-    MAYBE_NONE,
     MOST_EFFECTS,
     NO_PARAMS,
-    NONE_BY_BATCH,
     PLAIN,
     RAISED,
     RANK,
@@ -88,6 +83,7 @@ class Frame(Loops):
         self.unified: set[int] = set()
         self.wraps: dict[int, Value] = {}
         self.keeps: dict[str, Value] = {}
+        self.marked: set[str] = set()
         self.later: list[Conditional] = []
         self.has_limit = False
         self.handles: list[tuple[str, Call]] = []
@@ -95,12 +91,12 @@ class Frame(Loops):
         self._pending: list[Pending] = []
         self._returned: list[Value] = []
         self._told_by = NO_PARAMS
-        self._none_returned: list[tuple[bool, int]] = []
+        self._none_returned: list[tuple[bool, Value]] = []
         self._ends_unevenly = self._never_ends = False
         self._unsure, self._no_exits = 0, 0
         self._endless, self._uneven_loops, self._round = 0, 0, -1
         self.line_now = 0
-        self._line, self._is_empty = 0, False
+        self._line, self._is_empty, self.alone_before = 0, False, ""
         self._empty: set[str] = set()
         self.is_leaving = self.guesses = self.forwards = 0
         self.raises: set[Raised] = set()
@@ -141,15 +137,14 @@ class Frame(Loops):
         summary.effects = [of_parameters(e) for e in self.effects if e.hidden != "module"][:MOST_EFFECTS]
         summary.conditional = self.later[:MOST_EFFECTS]
         summary.unifies, summary.wraps, summary.keeps = frozenset(self.unified), self.wraps, self.keeps
+        summary.marks = marks_of(self) if self.marked else {}
         returned = PLAIN
         for n, value in enumerate(self._returned):
             returned = value if n == 0 else either(returned, value)
         if self._told_by and returned.const is UNKNOWN and returned.sort in (None, TEST):  # by what is given
             returned = returned._replace(params=returned.params | self._told_by, sort=TEST)
         if len({is_none for is_none, _ in self._none_returned}) > 1:
-            for is_none, by in self._none_returned:
-                none_by = NONE_BY_BATCH if is_none and by & OF_DATA and not by & RANK else 0
-                returned = returned._replace(dep=returned.dep | none_by | (MAYBE_NONE if by & RANK else 0))
+            returned = none_on_some(returned, self._none_returned)
         if self.function.is_generator:
             passed = ("passes", self._passes_on[0]) if self._passes_on else ENDLESS if self._never_ends else None
             returned = Value(UNEVEN, sort=("share", "generator")) if self._ends_unevenly else Value(sort=passed)
@@ -267,6 +262,9 @@ class Frame(Loops):
         head, _, name = target.path.partition(".")
         if head == "self" and name and "." not in name and not self.is_special:
             value = keep(self, name, value)
+        elif head in self.function.parameters and name and "." not in name:
+            value = by_conditions(self, value)
+            self.marked.add(name)
         self.env[target.path] = value
         me = self.env.get(head)
         if name and value.sort in _WRAPPED:
@@ -319,7 +317,7 @@ class Frame(Loops):
         if s.kind == "return":
             if isinstance(value.const, bool):
                 self._told_by = self._told_by.union(*(c.value.params for c, *_ in self.conditions))
-            self._none_returned.append((value.const is None, mixed(*(c.value for c, *_ in differing)).dep))
+            self._none_returned.append((value.const is None, all_of([c.value for c, *_ in differing])))
             for cause, *_ in differing:
                 zero = cause.value.zero if value.const is True else None
                 if value.const is False:

@@ -15,7 +15,7 @@ from unhang.lint.single import (
     is_feature_test,
 )
 from unhang.lint.special import ends_process
-from unhang.lint.values import FAILED, LOSS, PLAIN, RAISED, RANK, Effect, Raised, Value
+from unhang.lint.values import DATA, FAILED, LOSS, PLAIN, RAISED, RANK, Effect, Raised, Value
 
 _ENDS_UNEVENLY: Raised = ("StopIteration", RANK, frozenset())
 _ALL = {"Exception", "BaseException"}
@@ -59,7 +59,11 @@ class Handlers(Branches):
             and fails_at(s.body)
         ):
             dep = FAILED
-        if any(
+        by_batch = {n for n, by, _ in raised if by & DATA and not by & ~DATA}
+        is_of_batch = not by_batch.isdisjoint(handler.names) and not is_broad
+        if is_of_batch:
+            dep = LOSS  # as if it were asked here
+        elif any(
             name in handler.names or not _ALL.isdisjoint(handler.names) or not handler.names
             for name, dep, _ in raised
             if dep
@@ -82,7 +86,7 @@ class Handlers(Branches):
         if found_in_handler(self, handler, end, made, own, is_fallback or is_again):
             mine = []
         for way_out in mine:
-            if way_out.cause.value.dep & FAILED and way_out.depth == len(self.conditions):
+            if (way_out.cause.value.dep & FAILED or is_of_batch) and way_out.depth == len(self.conditions):
                 way_out.rest[:0] = after_failure(s.body, made)
                 way_out.is_replaced = hands_over(self, handler.body)
         self.ways_out = exits + mine
@@ -98,7 +102,9 @@ class Handlers(Branches):
         mark, forwards = len(self.effects), self.forwards
         before = dict(self.env)
         before_it, self.raises = self.raises, set()
+        alone, self.alone_before = self.alone_before, ""
         end = self.block(s.body)
+        self.alone_before = alone if s.handlers else alone or self.alone_before
         raised, self.raises = self.raises, before_it | (set() if s.handlers else self.raises)
         made, runs = self.effects[mark:], self.forwards > forwards
         if not end:

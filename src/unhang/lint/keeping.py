@@ -7,7 +7,21 @@ from typing import TYPE_CHECKING
 from unhang.lint.filling import note_keys
 from unhang.lint.ir import Call, Expr, Ref
 from unhang.lint.special import LENGTH, TEST, name_of
-from unhang.lint.values import LOSS, MAYBE, NO_PARAMS, OWN_BATCH, OWN_KEYS, RANK, UNEVEN, UNKNOWN, Value, either, mixed
+from unhang.lint.values import (
+    AGREED,
+    DIFFERS,
+    LOSS,
+    MAYBE,
+    NO_PARAMS,
+    OWN_BATCH,
+    OWN_KEYS,
+    RANK,
+    UNEVEN,
+    UNKNOWN,
+    Value,
+    either,
+    mixed,
+)
 
 if TYPE_CHECKING:
     from unhang.lint.flow import Frame
@@ -26,6 +40,36 @@ def keep(frame: Frame, name: str, value: Value) -> Value:
     old = frame.keeps.get(name)
     frame.keeps[name] = kept if old is None else either(old, kept)._replace(sort=TEST if is_flag else old.sort)
     return value._replace(params=value.params | params, const=UNKNOWN, sort=TEST if is_flag else value.sort)
+
+
+def by_conditions(frame: Frame, value: Value) -> Value:
+    """A flag that is set under conditions on what the function was given."""
+    params = NO_PARAMS.union(*(c.value.params for c, *_ in frame.conditions))
+    if not params or not isinstance(value.const, bool):
+        return value
+    return value._replace(params=value.params | params, const=UNKNOWN, sort=TEST)
+
+
+def marks_of(frame: Frame) -> dict[tuple[int, str], Value]:
+    """What a function sets on the objects that it is given, where that differs by what else it is given, or is agreed on."""
+    marks = {}
+    for at, parameter in enumerate(frame.function.parameters):
+        if at or not frame.function.is_method:
+            for path, v in frame.env.items():
+                head, _, name = path.partition(".")
+                if head == parameter and name in frame.marked and (v.dep & DIFFERS or v.params or v.sort == AGREED):
+                    marks[at, name] = v
+    return marks
+
+
+def mark(frame: Passing, marks: dict[tuple[int, str], Value], given: dict[int, tuple[Expr, Value]]) -> None:
+    """After a call, an object that was given to it has what was set there."""
+    for (at, name), v in marks.items():
+        of = given[at][0] if at in given else None
+        by = mixed(*(given[i][1] for i in v.params if i in given))
+        if isinstance(of, Ref) and (v.sort == AGREED or (v.dep | by.dep) & DIFFERS or by.params):
+            sort = v.sort if v.sort in (AGREED, TEST) else None
+            frame.assign(Ref(f"{of.path}.{name}"), Value((v.dep | by.dep) & DIFFERS, by.params, sort), True)
 
 
 def note_first(frame: Frame, path: str) -> None:

@@ -208,7 +208,7 @@ FREE_PORTS = {
 }
 CHANCE = {"random.randint", "random.randrange", "random.choice", "numpy.random.randint"}
 COUNTS = {"numel", "size", "any", "all", "item"}  # what a rank learns of its own tensor
-FILTERS = {"nonzero", "where", "numel", "any", "argwhere", "masked_select", "unique"}
+FILTERS = {"sum", "nonzero", "where", "numel", "any", "argwhere", "masked_select", "unique"}
 STOPS = {"should_stop", "should_training_stop", "should_epoch_stop"}
 NAN_TESTS = {"isnan", "isfinite", "isinf"}
 IS_THERE = {"exists", "is_file", "isfile", "is_dir", "isdir", "stat", "iterdir", "glob", "listdir"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -9,7 +10,7 @@ from typing import Any
 
 from unhang.lint import known, libraries
 from unhang.lint.buffers import Buffers
-from unhang.lint.ir import Expr, File, Found, Ref, Set, nodes_in
+from unhang.lint.ir import Expr, File, Found
 from unhang.lint.project import Project, Symbol
 from unhang.lint.values import (
     DIFFERS,
@@ -32,6 +33,7 @@ from unhang.lint.values import (
 )
 
 _DEEPEST = 40
+_WRAPPED_BY = {"DistributedDataParallel", "FullyShardedDataParallel", "fully_shard"}
 _GATHERED_WHOLE = {"set_z3_leaf_modules", "set_z3_leaf_module"}
 
 
@@ -60,6 +62,7 @@ class Link:
         self._modules: dict[int, dict[str, Value]] = {}
         self._begun: dict[int, Any] = {}  # frames of the modules whose lines are being followed
         self._attributes: dict[tuple[int, str], dict[str, Value]] = {}
+        self.whole_classes: set[tuple[int, str]] = set()  # classes all of whose methods have said what they set
         self.causes: dict[tuple[str, str, str, str], tuple[str, str, int, int]] = {}
         self.when = 0, 0  # the turn, and the place of the root that is being followed
         self._following: list[Asked] = []  # the functions that are being followed now
@@ -71,6 +74,7 @@ class Link:
         self.trains = any(n.startswith("torch.distributed") for f in files for n in f.names.values())
         self.is_parallel = any(n.startswith(libraries.PARALLEL) for f in files for n in f.names.values())
         self.wraps = any(n in known.WRAPPERS or n == "deepspeed" for f in files for n in f.names.values())
+        self.wraps |= any(not _WRAPPED_BY.isdisjoint(x.words) for f in files for x in f.functions)
         self.skips_layers = False  # a module of the project runs its layers by what is in the batch
         self.asks_grads: set[Asked] = set()  # functions that ask which gradients there are
         self.has_pipes = any(n.startswith(libraries.PIPES) for f in files for n in f.names.values())
@@ -89,6 +93,16 @@ class Link:
         """Functions that may come to a collective, by the names of what they call; all others are followed when they are asked for."""
         words = set(known.WORDS)
         todo = self.project.all_functions()
+        filters = known.FILTERS | {  # functions that call what they are given: a layer, perhaps
+            f.name for f in todo.values() if not f.owner and f.inside == 0 and not set(f.parameters).isdisjoint(f.words)
+        }
+        asked = re.compile(rb"\.(?:%s)(?![a-z_])" % "|".join(sorted(self.meeting_properties)).encode())
+        asking = {k for k, f in todo.items() if self.meeting_properties and f.owner and asked.search(bytes(f.raw))}
+        for file, of in enumerate(self.project.files):
+            own = {f.name for f in of.functions if not f.inside and not f.owner}
+            if not own.isdisjoint(of.functions[0].words):
+                todo.pop((file, 0))
+                yield file, 0
         while True:
             found = [
                 k
@@ -96,8 +110,9 @@ class Link:
                 if f.is_generator
                 or f.name == "__iter__"
                 or not words.isdisjoint(f.words)
+                or k in asking
                 or any(d.rpartition(".")[2] in words for d in f.decorators)
-                or ((self.wraps or self.trains) and f.name == "forward" and not known.FILTERS.isdisjoint(f.words))
+                or ((self.wraps or self.trains) and f.name == "forward" and not filters.isdisjoint(f.words))
             ]
             if not found:
                 return
@@ -265,8 +280,9 @@ class Link:
         """What the methods of a class set on `self`."""
         self._asked(file, "attributes", cls)
         key = (file, cls)
-        if key not in self._attributes:
-            self._attributes[key] = {}
+        if key not in self.whole_classes:
+            self.whole_classes.add(key)
+            self._attributes.setdefault(key, {})
             methods = self.project.methods_of(file, cls)
             for name in sorted(methods, key=lambda m: m != "__init__"):
                 if self.project.function(file, methods[name]).sets:
@@ -297,15 +313,9 @@ class Link:
         own = self._attributes.get((one.file, one.cls), {}).get(one.name)
         return own is None or either(own, one.value) != own
 
-    def note_signals(self) -> None:
-        """What handlers of signals set is the process's own."""
-        for handler in self.handlers:
-            if handler.sort is not None and handler.sort[0] in ("fn", "bound"):
-                file, function = handler.sort[1], self.project.function(handler.sort[1], handler.sort[2])
-                self.flags |= set(function.sets)
-                targets = (t for n in nodes_in(function.body) if isinstance(n, Set) for t in n.targets)
-                names = {t.path for t in targets if isinstance(t, Ref)}
-                self.global_flags |= {(file, name) for name in names & self.module_values(file).keys()}
+    def is_flag(self, file: int, path: str) -> bool:
+        """Whether the handler of a signal sets what is at a path."""
+        return (file, path) in self.global_flags or (path.startswith("self.") and path[5:] in self.flags)
 
     def note_constructor(self, sort: tuple[Any, ...], given: dict[int, tuple[Expr, Value]]) -> None:
         """With what an object is made."""

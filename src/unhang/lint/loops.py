@@ -8,8 +8,9 @@ from unhang.lint.doubts import as_orders
 from unhang.lint.handlers import Handlers
 from unhang.lint.ir import Loop
 from unhang.lint.single import found_in_endless_loop, found_in_order
-from unhang.lint.special import called_name, element, items_of
+from unhang.lint.special import called_name, sample
 from unhang.lint.values import DATA, DIFFERS, FILLED, LOSS, OWN_BATCH, RANK, UNEVEN, UNKNOWN, Effect, Value, either
+from unhang.lint.wellknown import items_of
 
 
 class Loops(Handlers):
@@ -29,7 +30,7 @@ class Loops(Handlers):
         mark, exits = len(self.effects), list(self.ways_out)
         is_for = s.target is not None
         if s.target is not None:
-            self.assign(s.target, element(over), is_certain=True)
+            self.assign(s.target, sample(over), is_certain=True)
         before = dict(self.env)
         if over.sort is not None and over.sort[0] == "obj" and is_for:
             over = over._replace(dep=over.dep | items_of(self, over))

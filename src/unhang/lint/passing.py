@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from unhang.lint.divergence import Cause
 from unhang.lint.expressions import Expressions
 from unhang.lint.ir import Call, Const, Expr, Function, Ref
-from unhang.lint.keeping import take_over
+from unhang.lint.keeping import mark, take_over
+from unhang.lint.samplers import holds_items
 from unhang.lint.settling import settle
-from unhang.lint.special import BATCH, LENGTH, PICKED, given_of, is_share, makes_batches, value_of_name
+from unhang.lint.special import BATCH, LENGTH, PADDED, PICKED, given_of, is_share, makes_batches, value_of_name
 from unhang.lint.tensors import AGREEING, agrees_by_name
 from unhang.lint.values import (
     AGREED,
@@ -42,10 +44,17 @@ from unhang.lint.values import (
 )  # fmt: skip
 
 _IN_PARTS = re.compile(r"^(?!.*(?:even|equal|pad|balance|tensor)).*(?:split|chunk|partition|divide)")
+_EVENS = re.compile(r"(?:^|_)(?:pad|even|evenly|divisible|equal|equali[sz]ed?)(?:_|$)")
 _LOADED = ("many", BATCH)
 _PARTS_RANKS = RANK | LOCAL | LOSS | HELD | UNEVEN
 _KEEP = {"cache", "lru_cache", "cached_property"}
-_CARRIED = {"out", "share", "test", "picked", "filled", "rank", "local rank"}
+_CARRIED = {"own keys", "out", "share", "test", "picked", "filled", "rank", "local rank"}
+
+
+@cache
+def divides_evenly(name: str) -> bool:
+    """Whether a function fills up or cuts what it is given, by its name."""
+    return _EVENS.search(name) is not None
 
 
 def plain_length(v: Value) -> Value:
@@ -71,6 +80,10 @@ class Passing(Expressions):
         """A function that is called here may raise."""
         raise NotImplementedError
 
+    def layers(self, v: Value, method: str) -> list[Effect]:
+        """A layer that runs, where one is given to a function that calls it."""
+        raise NotImplementedError
+
     def wrap_in_place(self, path: str, wrapped: Value) -> None:
         """A module is wrapped where it is: whoever gave it to us has a wrapped one from here on."""
         old = self.ref(path)
@@ -88,15 +101,17 @@ class Passing(Expressions):
             plain = len(node.args) - len(node.names)
             for keyword, value in zip(node.names, args[plain:], strict=True):
                 self.link.set_attribute(sort[1], sort[2], keyword, value)
-        return Value(sort=("obj", sort[1], sort[2]))
+        held = UNEVEN if any(is_share(v) for v in args) and holds_items(self.link.project, sort[1], sort[2]) else 0
+        return Value(held, sort=("obj", sort[1], sort[2]))
 
     def _function(self, node: Call, sort: tuple[Any, ...], args: list[Value], name: str) -> Value:
         """A call of a function of the project: its effects are the caller's."""
         file, at = self.link.project.implementation(sort[1], sort[2])
         function = self.link.project.function(file, at)
         summary = self.link.summary(file, at)
+        fills = PADDED if divides_evenly(function.name) else None
         if summary.is_empty():
-            return PLAIN
+            return Value(sort=fills) if fills else PLAIN
         offset = 1 if sort[0] == "bound" and function.is_method else 0
         given = given_of(node, function.parameters, offset, args)
         place = self.place(node, name)._replace(text=f"{name or function.name}()")
@@ -123,6 +138,8 @@ class Passing(Expressions):
         called = node.func.path if function.name == "__call__" and isinstance(node.func, Ref) else owner
         if called and summary.keeps and not self.is_special:
             take_over(self, called, summary.keeps, given)
+        if summary.marks:
+            mark(self, summary.marks, given)
         self.leave_with(summary.leaves, node)
         for raised, dep, params in summary.raises:
             by = mixed(*(plain_length(given[i][1]) for i in params if i in given))
@@ -139,6 +156,8 @@ class Passing(Expressions):
             return Value(UNEVEN, sort=("share", "batches"))
         if _IN_PARTS.search(function.name) and not summary.returns.dep:
             return Value(sort=("parts",))
+        if fills and not agrees and not summary.returns.dep:
+            return Value(sort=fills)
         if "single_device" in function.name:  # what it wraps makes no collectives
             return PLAIN
         return Value(sort=AGREED) if agrees else self._result(summary, given)
@@ -201,7 +220,7 @@ class Passing(Expressions):
         if effect.param not in given:
             return
         v = given[effect.param][1]
-        for made in self.link.made_by(v, effect.method):
+        for made in (*self.link.made_by(v, effect.method), *self.layers(v, effect.method)):
             self.emit(made._replace(way=(*way, *made.way)[:MOST_WAY]))
 
     def _says_all(self, needs: Needs, given: dict[int, tuple[Expr, Value]]) -> bool:

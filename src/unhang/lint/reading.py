@@ -20,6 +20,7 @@ from unhang.lint.lower import Lowering
 from unhang.lint.syntax import Syntax
 
 _HINTS = re.compile(HINTS)
+_GIVES_UP = re.compile(rb"== 0:\s+return\b")  # where there is nothing in the batch, perhaps
 _NOQA = re.compile(rb"#\s*noqa(?::\s*(?P<codes>[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*))?", re.IGNORECASE)
 _OURS = re.compile(rb"#\s*unhang:\s*ignore(?:\[(?P<codes>[A-Z0-9,\s]*)\])?")
 _DEEPEST = 5000  # calls within calls of our own; the parser itself gives up before
@@ -54,6 +55,7 @@ def may_help(data: bytes) -> bool:
     return (
         b"arly_stop" in data or b"arlyStop" in data or b"patience" in data or b"AverageMeter" in data
         or b"isnan(" in data or b"isfinite(" in data or (b"rank" in data and (b"yield" in data or b"_size" in data))
+        or _GIVES_UP.search(data) is not None
     )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Const, Expr, Found, Function, Node, Op, nodes_in
+from unhang.lint.ir import Const, Expr, Found, Function, Node, Op, Ref, nodes_in
 from unhang.lint.special import name_of, paths_in
 from unhang.lint.values import UNEVEN, Summary
 
@@ -34,6 +34,13 @@ def is_part_of(e: Expr, whole: Expr) -> bool:
     )
 
 
+def is_rounded_up(op: str, parts: list[Expr]) -> bool:
+    """`(len(items) + world - 1) // world`: how many each rank has, but the last."""
+    if op != "//" or not _is_world(parts[1]) or not isinstance(parts[0], Op) or parts[0].op not in ("+", "-"):
+        return False
+    return paths_in(parts[1]) <= paths_in(parts[0])
+
+
 def found_in_shares(frame: Frame, summary: Summary) -> None:
     """`yield from items[rank::world]` of a sampler: with a rest some ranks have one item more, unless they are counted somewhere."""
     function = frame.function
@@ -53,21 +60,32 @@ def _is_sampler(project: Project, file: int, cls: str) -> bool:
 
 
 def is_counted(project: Project, file: int, cls: str) -> bool:
-    """Whether a sampler pads, drops or counts what it gives each rank, as it reads."""
+    """Whether a sampler pads, drops or counts what it gives each rank, as it reads; others divide by the number of ranks."""
     own = [
         project.function(f, at) for f, c in project.bases(file, cls)
         for name, at in project.methods_of(f, c).items() if name != "__len__"
     ]  # fmt: skip
-    return _is_sampler(project, file, cls) and any(map(_counts, own))
+    return any(map(_counts if _is_sampler(project, file, cls) else _divides, own))
+
+
+def holds_items(project: Project, file: int, cls: str) -> bool:
+    """Whether a class is one of data, which has as many items as what it is made of says, and is filled up or cut nowhere."""
+    own = [project.function(f, at) for f, c in project.bases(file, cls) for at in project.methods_of(f, c).values()]
+    names = {f.name for f in own}
+    has_items = "__iter__" in names or {"__len__", "__getitem__"} <= names
+    return has_items and not any(map(_counts, own))
 
 
 def _counts(function: Function) -> bool:
-    """Whether it counts items by the number of ranks, other than to pick its own."""
+    """Whether it counts items by the number of ranks, other than to pick its own, or says so in its names."""
+    names = (n.path.rpartition(".")[2].lower() for n in nodes_in(function.body) if isinstance(n, Ref))
+    return any(_COUNTED.search(name) for name in names) or _divides(function, ("//", "*", "/"))
+
+
+def _divides(function: Function, ops: tuple[str, ...] = ("//",)) -> bool:
+    """Whether it divides something by the number of ranks."""
     for n in nodes_in(function.body):
-        names = [n.path] if hasattr(n, "path") else []
-        if any(_COUNTED.search(name.rpartition(".")[2].lower()) for name in names):
-            return True
-        if isinstance(n, Op) and n.op in ("//", "*", "/") and any(map(_is_world, n.parts)):
+        if isinstance(n, Op) and n.op in ops and any(map(_is_world, n.parts)):
             return True
         if isinstance(n, Op) and n.op == "%" and _is_world(n.parts[1]) and not _is_pick(function, n):
             return True

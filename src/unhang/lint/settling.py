@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from unhang.lint.link import Link
     from unhang.lint.passing import Passing
 
+_BY_BATCH = ("LNT107", "LNT108", "LNT115")
 _ONE_RANK = Value(RANK, zero=True)
 
 
@@ -45,27 +46,41 @@ def settle(frame: Passing, conditional: Conditional, given: dict[int, tuple[Expr
             link.report(conditional.path, found)
         elif v.sort is not None and v.sort[0] == "param":
             frame.later.append(conditional._replace(param=v.sort[1]))
+    elif conditional.method == "is ragged":
+        if v.sort is not None and v.sort[0] == "ragged":
+            words = {**found.words, "how": str(v.sort[1])}
+            link.report(place.path, Found(found.code, place.line, place.column + 1, words))
+        elif v.sort is not None and v.sort[0] == "param":
+            frame.later.append(conditional._replace(param=v.sort[1]))
     elif conditional.method == "is None":
         if v.dep & MAYBE_NONE:
-            _report_given(link, conditional, place)
+            is_told = v.zero is not None and not v.group  # it is there on the first rank, or on the others
+            _report_given(link, conditional, place, doubt=DOUBT * (not is_told))
         elif v.sort is not None and v.sort[0] == "param":
             frame.later.append(conditional._replace(param=v.sort[1]))
     elif conditional.method:
         made = list(link.made_by(v, conditional.method))
         if made and made[0].param >= 0:
             frame.later.append(conditional._replace(param=made[0].param))
+        elif not made and found.code in _BY_BATCH and (layer := frame.layers(v, conditional.method)):
+            words = {**found.words, "op": layer[0].op, "hidden": layer[0].hidden}
+            link.report(
+                conditional.path, Found("LNT111", found.line, found.column, words, found.way, calls=found.calls)
+            )
         elif made:
             words = {**found.words, "hidden": made[0].hidden, "op": made[0].op}
             link.report(conditional.path, Found(**{**_fields(found), "words": words}))
     elif v.dep & (DATA if found.code == "LNT111" else DIFFERS) and v.sort != LENGTH:
-        _report_given(link, conditional, place, v)
+        is_first = v.zero is not None and not v.dep & ~(RANK | MAYBE_NONE)
+        is_told = is_first and not v.group
+        _report_given(link, conditional, place, v, DOUBT * (not is_told))
     elif v.sort in (PICKED, FILLED):
         _report_given(link, conditional, place, Value(HELD if v.sort == PICKED else LOSS))
     elif v.sort is not None and v.sort[0] == "param":
         frame.later.append(conditional._replace(param=v.sort[1]))
 
 
-def _report_given(link: Link, conditional: Conditional, place: Place, v: Value = _ONE_RANK) -> None:
+def _report_given(link: Link, conditional: Conditional, place: Place, v: Value = _ONE_RANK, doubt: int = DOUBT) -> None:
     """The caller decides, and decides by rank or by what else differs."""
     found = conditional.found
     code = (
@@ -78,7 +93,7 @@ def _report_given(link: Link, conditional: Conditional, place: Place, v: Value =
         else "LNT106"
     )
     way = [(place.path, place.line, f"{place.text} is given a value that differs between ranks"), *found.way]
-    link.report(place.path, Found(code, place.line, place.column + 1, found.words, way, calls=found.calls + DOUBT))
+    link.report(place.path, Found(code, place.line, place.column + 1, found.words, way, calls=found.calls + doubt))
 
 
 def _fields(found: Found) -> dict[str, Any]:

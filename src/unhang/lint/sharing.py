@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from unhang.lint.divergence import GROUPS
-from unhang.lint.ir import Found
+from unhang.lint.ir import Call, Found, Ref, Set, nodes_in
 from unhang.lint.link import Link
 from unhang.lint.values import Asked, Learned
 
@@ -67,7 +67,7 @@ def _together(link: Link, own: Roots, helpers: Sequence[Helper]) -> None:
         else:  # it has come to an end, for want of memory perhaps
             _follow(link, helper.share, 0)
             own += helper.share
-    link.note_signals()
+    _note_signals(link)
     for helper in helpers:
         helper.tell(_learned(link))
     _follow_again(link, own)
@@ -77,6 +77,21 @@ def _together(link: Link, own: Roots, helpers: Sequence[Helper]) -> None:
             _take(link, found)
         elif helper.share[0] not in own:
             _follow(link, helper.share, 1)
+
+
+def _note_signals(link: Link) -> None:
+    """What handlers of signals set is the process's own."""
+    for handler in link.handlers:
+        if handler.sort is not None and handler.sort[0] in ("fn", "bound"):
+            file, function = handler.sort[1], link.project.function(handler.sort[1], handler.sort[2])
+            link.flags |= set(function.sets)
+            targets = (t for n in nodes_in(function.body) if isinstance(n, Set) for t in n.targets)
+            names = {t.path for t in targets if isinstance(t, Ref)}
+            calls = (n.func for n in nodes_in(function.body) if isinstance(n, Call) and not n.args)
+            events = {f.path[:-4] for f in calls if isinstance(f, Ref) and f.path.endswith(".set")}  # `stop.set()`
+            link.flags |= {e.removeprefix("self.") for e in events if e.startswith("self.")}
+            names |= events
+            link.global_flags |= {(file, name) for name in names & link.module_values(file).keys()}
 
 
 def _follow(link: Link, share: Roots, turn: int) -> None:
@@ -105,6 +120,7 @@ def _forget_stale(link: Link) -> bool:
     link._summaries = {key: summary for key, summary in link._summaries.items() if key[:2] not in stale}
     link._tops = {key: top for key, top in link._tops.items() if (top[1], 0) not in stale}
     link._attributes = {key: v for key, v in link._attributes.items() if (key[0], "attributes", key[1]) not in stale}
+    link.whole_classes &= link._attributes.keys()
     link._modules = {file: values for file, values in link._modules.items() if (file, 0) not in stale}
     link.threads = [t for t in link.threads if t.by not in stale]
     for key, report in list(link.findings.items()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from unhang.lint import known
 from unhang.lint.arguments import ARGUMENTS
 from unhang.lint.conditions import gives_up
 from unhang.lint.divergence import GROUPS
+from unhang.lint.doubts import is_told_after
 from unhang.lint.ir import (
     Attr,
     Call,
@@ -21,13 +21,12 @@ from unhang.lint.ir import (
     Loop,
     Op,
     Ref,
-    Set,
     Stmt,
     nodes_in,
 )
 from unhang.lint.libraries import Collective
-from unhang.lint.special import paths_in
-from unhang.lint.tensors import agrees_by_name, is_padded_alone, is_padded_to_a_length
+from unhang.lint.special import is_numbered
+from unhang.lint.tensors import is_padded_alone, is_padded_to_a_length
 from unhang.lint.values import (
     DOUBT,
     LONGEST,
@@ -67,7 +66,7 @@ _SAME_FOR_ALL = {
     *("set_device", "synchronize"),
     *known.NAMES,
 }  # fmt: skip
-_NUMBERED = re.compile(r"rank|size|dim|index|indices|ids?\b|layers?\b|range\(|group")
+_LAST = {"main", "<module>", "cli"}  # what fails in it is the end of the process
 _READS_ALL = {"all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter", "gather"}
 
 
@@ -229,6 +228,16 @@ _CALLS: dict[str, Callable[[Frame, str, Call, list[Value]], None]] = {
 def _tensors(frame: Frame, made: Collective, node: Call, args: list[Value], copies: bool = False) -> None:
     """A tensor whose memory a collective cannot use as it is, or whose size each rank has for itself. `copies`: the library makes dense ones."""
     for e, v in zip(node.args, args, strict=True):
+        is_given = isinstance(e, Ref) and frame.parameter(e.path) >= 0 and not frame.effects  # it asks no sizes before
+        if (
+            is_given
+            and v.sort is not None
+            and v.sort[0] == "param"
+            and not copies
+            and made.op in ("all_gather", "all_reduce")
+        ):
+            found = Found("LNT303", node.line, node.column + 1, {"how": "", "call": _text(node)})
+            frame.later.append(Conditional(v.sort[1], "is ragged", found, frame.path))
         if v.sort is None or v.sort[0] not in ("odd", "ragged") or isinstance(e, Const):
             continue
         if v.sort[0] == "odd" and not copies:
@@ -253,7 +262,7 @@ def found_in_order(frame: Branches, s: Loop, over: Value, made: list[Effect]) ->
     """A loop over a set: texts and objects come in the order of their hashes, which each process has for itself."""
     own = [e for e in made if e.param < 0 and e.is_sure and e.hidden != "module"]
     is_param = over.sort is not None and over.sort[0] == "param"
-    if not own or not (is_param or over.sort == ("set",)) or _NUMBERED.search(s.text):
+    if not own or not (is_param or over.sort == ("set",)) or is_numbered(s.text):
         return
     words = {"collective": own[0].way[-1].text, "over": s.text}
     found = Found("LNT113", s.line, 1, words, _way(own[0]))
@@ -287,6 +296,8 @@ def found_in_handler(
         return False
     if is_feature_test(handler) or (is_fallback and inside) or frame.is_leaving or frame.is_alone():
         return False
+    if _alone_before(frame, handler, end, made, own):
+        return True
     is_broad = is_broad_handler(handler)
     hidden = [e for e in made if e.hidden or (e.param >= 0 and e.method in ("()", "backward"))]
     collective = [e for e in made if e.param < 0]
@@ -309,20 +320,16 @@ def found_in_handler(
     return True
 
 
-def is_told_after(frame: Handlers, handler: Handler) -> bool:
-    """Whether what the handler notes is reduced or broadcast after it: the ranks skip together what one of them skips."""
-    noted = {t.path for n in nodes_in(handler.body) if isinstance(n, Set) for t in n.targets if isinstance(t, Ref)}
-    later = (
-        [n for n in nodes_in(frame.function.body) if isinstance(n, Set | Call) and n.line > handler.line]
-        if noted
-        else []
-    )
-    for n in sorted(later, key=lambda n: (n.line, isinstance(n, Call))):
-        if isinstance(n, Set) and noted & paths_in(n.value):
-            noted |= {t.path for t in n.targets if isinstance(t, Ref)}
-        elif isinstance(n, Call) and agrees_by_name(_text(n)) and any(noted & paths_in(a) for a in n.args):
-            return True
-    return False
+def _alone_before(frame: Handlers, handler: Handler, end: str, made: Sequence[Effect], own: Sequence[Effect]) -> bool:
+    """Finds a handler that goes on after what one rank alone reads or writes has failed, before the others wait for it."""
+    waits = [e for e in made if e.after and e.param < 0 and not e.is_order]
+    goes_on = end not in ("raise", "exit") and not gives_up(handler.body) and frame.function.name not in _LAST
+    if not waits or own or not goes_on or not is_broad_handler(handler) or is_told_after(frame, handler):
+        return False
+    words = {"caught": _caught(handler), "collective": waits[0].way[-1].text, "condition": waits[0].after}
+    found = Found("LNT203", handler.line, 1, words, _way(waits[0]), [], False, "alone", waits[0].calls)
+    frame.link.report(frame.path, found)
+    return True
 
 
 def fails_at(body: Sequence[Stmt]) -> int:

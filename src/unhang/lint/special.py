@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
 
 from unhang.lint import known
-from unhang.lint.ir import Attr, Call, Const, Expr, Leave, Op, Ref, Set, nodes_in
+from unhang.lint.ir import Attr, Call, Const, Expr, Op, Ref, Set
 from unhang.lint.values import (
     AGREED,
     DATA,
@@ -26,11 +24,7 @@ from unhang.lint.values import (
     Effect,
     Value,
     is_of_data,
-    mixed,
 )
-
-if TYPE_CHECKING:
-    from unhang.lint.expressions import Expressions
 
 OF_DATA = DATA | MAYBE
 LOCAL_RANK = ("local rank",)
@@ -44,6 +38,8 @@ MULTIPLE = ("multiple",)  # a number that the ranks divide evenly
 ENDLESS = ("endless",)  # a generator that never ends
 REST = ("rest",)  # where the share of the last rank ends: it may be shorter, or longer
 PADDED = ("padded",)  # to a length that divides evenly, perhaps
+ROUNDED_UP = ("rounded up",)  # how many items each rank has, but the last
+SAMPLE = ("sample",)  # one of the samples of a batch, as long as it happens to be
 LENGTH = ("length",)  # how long it is: of interest where it may be 0
 _LOADER = re.compile(
     r"(?:\w+_)?(?:data_?)?loader|(?:\w+_)?dl|(?:train|val|valid|eval|test|data|batch|loader)_?iter(?:ator)?|(?:\w+_)?(?:mini_?|micro_?)?batches"
@@ -60,8 +56,14 @@ _BATCH = re.compile(
     r"(?!(?:is|has|use|num|n|no|drop|should)_)"
     r"(?:\w+_)?(?:mini_?|micro_?)?batch|(?:gt_|\w+_)?(?:labels|targets)|(?:\w+_)?masks?|input_ids|samples"
 )
+_NUMBERED = re.compile(r"rank|size|dim|index|indices|ids?\b|layers?\b|range\(|group")
 _RANKS_IN_ALL = {"world_size", "get_world_size", "num_processes", "num_replicas", "_world_size"}
 COMPARISONS = {"==", "!=", "<", "<=", ">", ">=", "in"} | {"is", "is not", "not in"}
+
+
+def is_numbered(text: str) -> bool:
+    """Whether a set holds numbers, by what it is called: these come in the same order everywhere."""
+    return _NUMBERED.search(text) is not None
 
 
 def is_share(v: Value) -> bool:
@@ -77,6 +79,8 @@ def makes_batches(name: str) -> bool:
 
 def is_mask(index: Expr) -> bool:
     """Whether a boolean mask picks elements, by its name."""
+    if isinstance(index, Call) and name_of(index) == "bool":
+        return True
     names = (name for p in paths_in(index) for name in p.lower().split("."))
     return any(n.rstrip("s").endswith("mask") or n.startswith("mask_") for n in names)
 
@@ -147,6 +151,12 @@ def element(v: Value) -> Value:
     if sort[0] in ("out", "of"):
         return v
     return Value(v.dep & DATA, v.params if sort[0] == "sized" else NO_PARAMS)
+
+
+def sample(v: Value) -> Value:
+    """An element of what is iterated over by a loop: one of the samples, where that is a part of a batch."""
+    one = element(v)
+    return one._replace(sort=SAMPLE) if v.sort is None and one.dep == OWN_BATCH else one
 
 
 def is_agreed(values: list[Value]) -> bool:
@@ -268,98 +278,6 @@ def prepared(node: Call) -> Value:
     return Value(sort=("tuple", tuple(values)))
 
 
-def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    start, stop = (args[0], args[1]) if len(args) > 1 else (PLAIN, args[0] if args else PLAIN)
-    if stop.sort == MULTIPLE:
-        return Value(0, stop.params, PADDED)
-    if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN or (start.dep & RANK and stop.sort == REST):
-        return Value(UNEVEN, sort=("share", "range"))
-    if stop.dep & DATA and stop.sort != LENGTH and len(args) == 1:  # as many times as the batch says
-        return Value(OWN_BATCH, sort=("share", "range"))
-    if stop.params and len(args) == 1 and not stop.dep:  # as many as the caller says
-        return Value(0, stop.params, ("sized", stop.params))
-    return Value(0, mixed(*args).params, ("share", "block") if start.dep & stop.dep & RANK else None)
-
-
-def _islice(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    if len(args) > 1 and args[0].sort == ENDLESS:
-        return args[0]
-    if len(args) > 1 and args[1].dep & RANK and not (len(args) > 2 and args[2].dep & RANK):
-        return Value(UNEVEN, sort=("share", "islice"))
-    return args[0] if args else PLAIN
-
-
-def _environ(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    name = args[0].const if args else None
-    return value_of_name(name.lower()) if isinstance(name, str) else PLAIN
-
-
-def _partial(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    return args[0] if args else PLAIN
-
-
-def _super(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    me = frame.env.get("self")
-    return (
-        Value(sort=("super", *me.sort[1:])) if me is not None and me.sort is not None and me.sort[0] == "obj" else PLAIN
-    )
-
-
-def _getattr(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    if len(args) > 1 and isinstance(args[1].const, str):
-        found = frame.attribute(args[0], args[1].const)
-        if len(args) > 2 and found.sort is not None and found.sort[0] == "ext" and args[2].sort is not None:
-            return args[2]
-        return found
-    return PLAIN
-
-
-def items_of(frame: Expressions, v: Value) -> int:
-    """UNEVEN, if an object of the project gives each rank another number of items."""
-    project = frame.link.project
-    of = (
-        (project.method(v.sort[1], v.sort[2], name) for name in ("__iter__", "__len__"))
-        if v.sort and v.sort[0] == "obj"
-        else ()
-    )
-    target = next((m for m in of if m is not None), None)
-    if target is None or not frame.link.summary(*target).returns.dep & UNEVEN:
-        return 0
-    from unhang.lint.samplers import is_counted  # it asks this module
-
-    return 0 if v.sort is not None and is_counted(project, v.sort[1], v.sort[2]) else UNEVEN
-
-
-def _loader(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    plain = len(node.args) - len(node.names)
-    of_sampler = [v for n, v in zip(node.names, args[plain:], strict=True) if n in ("sampler", "batch_sampler")]
-    sources = [*args[:1], *of_sampler]
-    is_uneven = any(items_of(frame, v) or v.dep & UNEVEN for v in sources)
-    if is_uneven:
-        return Value(UNEVEN, sort=("share", "loader"))
-    collate = node.given("collate_fn")
-    by = frame.value(collate).sort if isinstance(collate, Ref) else None
-    ends = nodes_in(frame.link.project.function(*by[1:3]).body) if by is not None and by[0] in ("fn", "bound") else ()
-    is_gone = any(isinstance(n, Leave) and n.kind == "return" and n.value == Const(None) for n in ends)
-    return Value(NONE_BY_BATCH if is_gone else 0, sort=("many", BATCH))
-
-
-def _subset(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    return Value(UNEVEN, sort=("share", "subset")) if len(args) > 1 and args[1].dep & UNEVEN else PLAIN
-
-
-def _parts(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    return Value(sort=PADDED if len(args) > 1 and args[1].sort == MULTIPLE else ("parts",))
-
-
-def _same(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    return args[0]._replace(zero=args[0].zero) if args else PLAIN
-
-
-def _device(frame: Expressions, node: Call, args: list[Value]) -> Value:
-    return Value(RANK, NO_PARAMS, LOCAL_RANK, False)
-
-
 def of_parameters(effect: Effect) -> Effect:
     """What callers can know of its needs."""
     if all(isinstance(of, int) for of, _ in effect.needs):
@@ -371,7 +289,7 @@ def shared_sort(value: Value, i: int) -> tuple[object, ...] | None:
     """What a part of a returned tuple is: outputs of a module stay outputs; `initialize` gives the engine first."""
     if value.sort is None:
         return None
-    if value.sort[0] in ("out", "of", "ragged", "length", "agreed"):
+    if value.sort[0] in ("out", "of", "ragged", "length", "agreed", "padded"):
         return value.sort
     return value.sort if value.sort == ("wrap", "engine") and i == 0 else None
 
@@ -390,11 +308,3 @@ def name_of(e: Expr) -> str:
 def ends_process(e: Expr) -> bool:
     """Whether it ends the process."""
     return isinstance(e, Call) and isinstance(e.func, Ref) and e.func.path in known.ENDS_PROCESS
-
-
-SPECIAL: dict[str, Callable[[Expressions, Call, list[Value]], Value]] = {
-    "range": _range, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
-    "functools.partial": _partial, "super": _super, "getattr": _getattr, "torch.compile": _same, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
-    "torch.cuda.current_device": _device, "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
-    "numpy.array_split": _parts, "torch.nn.DataParallel": _same, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
-}  # fmt: skip

@@ -17,6 +17,7 @@ from unhang.lint.special import (
     PADDED,
     PICKED,
     REST,
+    SAMPLE,
     TEST,
     element,
     is_agreed,
@@ -187,13 +188,24 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
     is_ragged = base.sort is not None and base.sort[0] == "ragged"
     if name in known.COUNTS and (is_ragged or (in_forward and not args and name in ("any", "item"))):
         return Value(LOSS if is_ragged and name == "numel" else OWN_BATCH, sort=TEST)
+    if in_forward and name == "sum" and not args and not full and base.sort in (None, TEST):
+        return Value(OWN_BATCH, base.params, COUNT)
     if name in ("items", "keys", "values") and base.dep & UNEVEN:
         return Value(UNEVEN, sort=OWN_KEYS if base.sort == OWN_KEYS else None)
+    if (
+        name in ("items", "keys", "values")
+        and base.sort is not None
+        and base.sort[0] in ("set", "param")
+        and not base.dep
+    ):
+        return base
     if full in ("torch.is_floating_point", "torch.is_complex", "torch.is_tensor"):
         return PLAIN
     if (name == "shard" or full.endswith(".split_dataset_by_node")) and any(
         a.dep & RANK for a in args
     ):  # the first shards may have one item more
+        if PADDED in (base.sort, first.sort):
+            return Value(sort=PADDED)
         return Value(UNEVEN, sort=("share", "shard"))
     if full == "len":
         if first.sort is not None and first.sort[0] == "ragged":
@@ -206,6 +218,8 @@ def fact_of(full: str, base: Value, name: str, args: list[Value], in_forward: bo
             return Value(LOSS, NO_PARAMS, LENGTH)
         if first.sort == COLLECTED:
             return Value(DATA, NO_PARAMS, LENGTH)
+        if first.sort == SAMPLE:
+            return Value(OWN_BATCH, first.params, COUNT)
         if first.dep & OWN_BATCH and first.sort is None:  # a part of the batch
             return Value(first.dep & (DATA | LOCAL) | LOSS, first.params, LENGTH)
         if first.dep & (DATA | LOCAL):
@@ -225,6 +239,8 @@ def of_builtin(full: str, plain: int, args: list[Value], joined: Value) -> Value
         and (args[0].dep ^ args[1].dep) & RANK
     ):
         return joined._replace(sort=REST)
+    if full in ("min", "max") and is_agreed([Value(0, a.params) if a.sort == LENGTH else a for a in args]):
+        return Value(sort=AGREED)
     many = args[0].sort if args and full != "len" else None
     many = None if many is not None and many[0] in ("param", "wrap", "obj") else many
     dep = joined.dep & ~UNEVEN if full in ("min", "max", "bool", "any", "all", "sum") else joined.dep

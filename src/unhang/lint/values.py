@@ -129,6 +129,7 @@ class Effect(NamedTuple):
     `is_often`: it is made in a loop, and nobody knows how often. `ifs`: how many conditions stand around it in the functions on the way, `ifs_here`: in this one.
     `doubt`: what it is worth, in calls, that the class of an object on the way was told by its name alone.
     `is_sure`: else it may be made, by somebody who was given the function: it matches others, and is no finding. `is_order`: those who make it wait for orders.
+    `after`: the condition under which some ranks alone read or write something before it, in the function that makes it.
     """
 
     op: str
@@ -144,6 +145,7 @@ class Effect(NamedTuple):
     ifs_here: int = 0
     doubt: int = 0
     is_order: bool = False
+    after: str = ""
 
     @property
     def calls(self) -> int:
@@ -175,7 +177,7 @@ class Summary:
     """What a function does, as far as its callers care. `unifies`: parameters that are equal on all ranks afterwards.
 
     `wraps`: parameters that are wrapped where they are; `leaves`: conditions under which a rank ends by an exception that is no failure; `raises`: failures, by name, and how
-    what is asked before them differs between ranks. `keeps`: attributes of the object that it sets by what it is given.
+    what is asked before them differs between ranks. `keeps`: attributes of the object that it sets by what it is given; `marks`: attributes of what it is given.
     """
 
     effects: list[Effect] = field(default_factory=list)
@@ -186,13 +188,14 @@ class Summary:
     leaves: list[Any] = field(default_factory=list)
     raises: frozenset[Raised] = frozenset()
     keeps: dict[str, Value] = field(default_factory=dict)
+    marks: dict[tuple[int, str], Value] = field(default_factory=dict)
 
     def is_empty(self) -> bool:
         """Whether it does nothing that a caller would notice."""
         told = (
             self.effects or self.conditional or self.unifies or self.wraps or self.leaves or self.raises or self.keeps
         )
-        return not told and self.returns is PLAIN
+        return not told and not self.marks and self.returns is PLAIN
 
 
 MOST_EFFECTS = 24

@@ -52,3 +52,23 @@ def local_way(rank, ranks):
     if rank in ranks:
         return dist.new_group(ranks, use_local_synchronization=True)
     return None
+
+
+class Layout:
+    def __init__(self, pairs):
+        for ranks in pairs:
+            group = dist.new_group(ranks)
+            if dist.get_rank() in ranks:
+                self.pair_group = group
+
+    def members(self):
+        return dist.get_process_group_ranks(self.pair_group)
+
+    def twin_of_its_own(self):
+        return dist.new_group(self.members(), backend="gloo")  # LNT104
+
+    def twin_by_itself(self):
+        return dist.new_group(self.members(), use_local_synchronization=True)
+
+    def twin_of_all(self):
+        return dist.new_group(dist.get_process_group_ranks(dist.group.WORLD), backend="gloo")

@@ -53,3 +53,32 @@ def measured(x):
     dist.all_reduce(x)
     if time.time() - started > 1:
         print("slow")
+
+
+def on_the_first(make, *given):
+    made = [make(*given)] if dist.get_rank() == 0 else [None]
+    dist.broadcast_object_list(made, src=0)
+    return made[0]
+
+
+def written(path):
+    path.write_text("x")
+
+
+def is_missing(path):
+    return not os.path.isfile(path)
+
+
+def generated(path):
+    if not os.path.isfile(path):
+        on_the_first(written, path)  # LNT106
+
+
+def generated_together(path):
+    if on_the_first(is_missing, path):
+        on_the_first(written, path)
+
+
+def generated_by_all(path, x):
+    if not os.path.isfile(path):
+        dist.all_reduce(x)

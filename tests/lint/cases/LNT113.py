@@ -51,3 +51,27 @@ class InOrder:
 
     def finish(self):
         self.reduce(self.kept)
+
+
+class Outputs:
+    def __init__(self, names):
+        self.names = set(names)
+
+    def made(self, x):
+        return {name: x for name in self.names & set(x)}
+
+
+def in_the_order_of_a_set(outputs):
+    for value in outputs.values():  # LNT113
+        dist.all_reduce(value)
+
+
+def in_the_order_of_words(outputs):
+    for name in sorted(outputs):
+        dist.all_reduce(outputs[name])
+
+
+def both(x):
+    outputs = Outputs(["energy", "stress"]).made(x)
+    in_the_order_of_a_set(outputs)
+    in_the_order_of_words(outputs)

@@ -132,3 +132,59 @@ def in_its_own_process(context):
 
 def makes_groups():
     dist.barrier()
+
+
+def saved_by_the_first(x, path):
+    if dist.get_rank() == 0:
+        x.save(path)
+    dist.barrier()
+
+
+def kept_going(x, path):
+    try:
+        saved_by_the_first(x, path)
+    except Exception:  # LNT203
+        return False
+    return True
+
+
+def raised_again(x, path):
+    try:
+        saved_by_the_first(x, path)
+    except Exception as error:
+        print(error)
+        raise
+
+
+def told_to_all(x, path):
+    read = [None]
+    try:
+        if dist.get_rank() == 0:
+            read = [x.load(path)]
+    except OSError:
+        pass
+    dist.broadcast_object_list(read, src=0)
+
+
+def caught_by_the_first(x, path):
+    read = [None]
+    try:
+        if dist.get_rank() == 0:
+            try:
+                read = [x.load(path)]
+            except OSError:
+                read = [None]
+        dist.broadcast_object_list(read, src=0)
+    except RuntimeError:
+        return None
+    return read[0]
+
+
+def only_shown(x):
+    try:
+        if dist.get_rank() == 0:
+            print(x)
+        dist.barrier()
+    except Exception:
+        return False
+    return True

@@ -45,3 +45,34 @@ def shares_modulo(shard, rank, world):
     first = rank % len(shard)
     while True:
         yield from shard[first::world]
+
+
+def gathered(x):
+    parts = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x)
+    return parts
+
+
+def gathered_by_size(x):
+    count = torch.tensor([x.shape[0]])
+    counts = [torch.zeros_like(count) for _ in range(dist.get_world_size())]
+    dist.all_gather(counts, count)
+    most = int(torch.cat(counts).max())
+    full = x
+    if x.shape[0] < most:
+        full = torch.cat([x, torch.zeros(most - x.shape[0])])
+    parts = [torch.zeros_like(full) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, full)
+    return parts
+
+
+def what_is_left(x):
+    return gathered(x[x > 0.5])  # LNT303
+
+
+def what_is_left_by_size(x):
+    return gathered_by_size(x[x > 0.5])
+
+
+def the_first(x):
+    return gathered(x[:3])

@@ -74,3 +74,74 @@ def stops_without_peers(model, batches, synced):
         done = model.generate(next(batches)).max() == 0
         if done and not synced:
             break
+
+
+def in_bins(lengths, count):
+    bins = [[] for _ in range(count)]
+    for n in range(len(lengths)):
+        bins[n % count].append(n)
+    return [sorted(b) for b in bins if b]
+
+
+def by_length(batch, most, group=None):
+    lengths = batch["mask"].sum(dim=1).tolist()
+    count = max(1, -(-int(sum(lengths)) // most))
+    if group is not None:
+        agreed = torch.tensor([count])
+        dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=group)
+        count = int(agreed.item())
+    count = min(count, len(lengths))
+    return [{k: v[rows] for k, v in batch.items()} for rows in in_bins(lengths, count)]
+
+
+class Policy:
+    def __init__(self, module):
+        self.module = module
+
+    def log_probs(self, part):
+        return self.module(part["tokens"]).log_softmax(-1)
+
+    def in_parts_of_its_own(self, batch):
+        for part in by_length(batch, 1024):
+            self.log_probs(part).sum().backward()  # LNT110
+
+    def in_as_many_parts(self, batch, group):
+        for part in by_length(batch, 1024, group):
+            self.log_probs(part).sum().backward()
+
+
+def policies(net):
+    return Policy(DDP(net))
+
+
+def packed(batch, most):
+    part, parts, total = [], [], 0
+    for text in batch["texts"]:
+        if total + len(text) > most:
+            parts.append(part)
+            part, total = [], 0
+        part.append(text)
+        total += len(text)
+    return parts
+
+
+def in_pairs(batch):
+    part, parts = [], []
+    for n, text in enumerate(batch["texts"]):
+        if n % 2 == 0:
+            parts.append(part)
+            part = []
+        part.append(text)
+    return parts
+
+
+def by_what_fits(net, batch):
+    model = DDP(net)
+    for part in packed(batch, 1024):
+        model(part).sum().backward()  # LNT107
+
+
+def by_twos(net, batch):
+    model = DDP(net)
+    for part in in_pairs(batch):
+        model(part).sum().backward()

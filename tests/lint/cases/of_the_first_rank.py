@@ -146,3 +146,41 @@ def calls_back(callbacks, rank):
     if rank == 0:
         for callback in callbacks:
             callback.on_round_end()  # LNT101
+
+
+def run_folder(root):
+    if root is None:
+        return None
+    if dist.get_rank() != 0:
+        return None
+    return root / "run"
+
+
+def snapshot(x, folder):
+    if dist.get_rank() == 0:
+        x.save(folder)
+    dist.barrier()
+
+
+def rounds(x, folder):
+    for _ in range(3):
+        dist.all_reduce(x)
+        if folder is not None:
+            snapshot(x, folder)
+
+
+def begins(x, root):
+    rounds(x, run_folder(root))  # LNT101
+
+
+def cached(path):
+    if not path.exists():
+        return None
+    if dist.get_rank() != 0:
+        return []
+    return [path]
+
+
+def asks_for_it(x, path):
+    if cached(path) is not None:
+        dist.all_reduce(x)

@@ -99,3 +99,29 @@ def none_at_all(model, loader):
     if not seen:
         return None  # LNT108
     return dist.all_gather_object([None] * 8, seen)
+
+
+def reduced_by_key(values):
+    for value in values.values():
+        dist.all_reduce(value)  # LNT110
+
+
+def more_on_the_first(x):
+    values = {"loss": x}
+    if dist.get_rank() == 0:
+        values["rate"] = x.clone()
+    reduced_by_key(values)
+
+
+def as_many_on_all(x):
+    values = {"loss": x}
+    if dist.get_rank() == 0:
+        values["rate"] = x.clone()
+    else:
+        values["rate"] = x * 0
+    reduced_by_each_key(values)
+
+
+def reduced_by_each_key(values):
+    for value in values.values():
+        dist.all_reduce(value)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 
 import torch
 import torch.distributed as dist
@@ -77,3 +78,52 @@ def in_turns(path, rank, world):
             if turn == rank:
                 torch.load(path)
             dist.barrier()
+
+
+class Told:
+    def __init__(self):
+        self.rank, self.kept = dist.get_rank(), None
+
+    @property
+    def count(self):
+        if self.kept is None:
+            number = torch.tensor(1)
+            dist.all_reduce(number)
+            self.kept = number.item()
+        return self.kept
+
+    def show(self):
+        if self.rank == 0:
+            print(self.count)  # LNT101
+
+    def show_on_all(self):
+        count = self.count
+        if self.rank == 0:
+            print(count)
+
+
+over = threading.Event()
+
+
+def end(*_):
+    over.set()
+
+
+signal.signal(signal.SIGUSR1, end)
+
+
+def until_it_is_over(x, steps):
+    for _ in range(steps):
+        dist.all_reduce(x)
+        if over.is_set():
+            break  # LNT106
+
+
+begun = threading.Event()
+
+
+def until_it_has_begun(x, steps):
+    for _ in range(steps):
+        dist.all_reduce(x)
+        if begun.is_set():
+            break

@@ -1,8 +1,10 @@
 """A share of the data that goes through generators and batchers; tensors that each rank pads for itself."""
 
+import numpy
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from datasets.distributed import split_dataset_by_node
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -130,3 +132,145 @@ def samples_of_this_rank(files, count):
 def reads(files, count):
     for _ in samples_of_this_rank(files, count):
         dist.barrier()  # LNT110
+
+
+class Cases(torch.utils.data.Dataset):
+    def __init__(self, cases):
+        self.index = []
+        for number, depth in cases:
+            self.index += [(number, z) for z in range(depth)]
+
+    def __len__(self):
+        return len(self.index)
+
+    def __getitem__(self, item):
+        return self.index[item]
+
+
+class EvenCases(Cases):
+    def __init__(self, cases, world_size):
+        super().__init__(cases)
+        self.index = self.index[: len(self.index) // world_size * world_size]
+
+
+def cases_of(rank, world, listing):
+    return [case for n, case in enumerate(listing) if n % world == rank]
+
+
+def measures(net, listing):
+    mine = cases_of(dist.get_rank(), dist.get_world_size(), listing)
+    for x in torch.utils.data.DataLoader(Cases(mine)):
+        dist.all_reduce(net(x))  # LNT110
+
+
+def measures_all(net, listing):
+    for x in torch.utils.data.DataLoader(Cases(listing)):
+        dist.all_reduce(net(x))
+
+
+def measures_even(net, listing, world):
+    mine = cases_of(dist.get_rank(), world, listing)
+    for x in torch.utils.data.DataLoader(EvenCases(mine, world)):
+        dist.all_reduce(net(x))
+
+
+def measures_alone(net, listing):
+    mine = cases_of(dist.get_rank(), dist.get_world_size(), listing)
+    total = torch.zeros(())
+    for x in torch.utils.data.DataLoader(Cases(mine)):
+        total += net(x)
+    dist.all_reduce(total)
+
+
+class Years:
+    def __init__(self, paths, rank, world_size):
+        self.indices = numpy.array_split(numpy.arange(len(paths)), world_size)[rank]
+
+    def __len__(self):
+        return len(self.indices) // 8
+
+    def __iter__(self):
+        for n in range(len(self)):
+            yield self.indices[n * 8 : n * 8 + 8]
+
+
+class EvenYears:
+    def __init__(self, paths, rank, world_size):
+        paths = paths[: len(paths) // world_size * world_size]
+        self.indices = numpy.array_split(numpy.arange(len(paths)), world_size)[rank]
+
+    def __len__(self):
+        return len(self.indices) // 8
+
+    def __iter__(self):
+        for n in range(len(self)):
+            yield self.indices[n * 8 : n * 8 + 8]
+
+
+def reads_years(x, paths, rank, world_size):
+    for year in Years(paths, rank, world_size):
+        dist.all_reduce(x[year])  # LNT110
+
+
+def reads_even_years(x, paths, rank, world_size):
+    for year in EvenYears(paths, rank, world_size):
+        dist.all_reduce(x[year])
+
+
+def filled_to_divide(items, world):
+    return items + items[:1] * (-len(items) % world), world
+
+
+def measures_filled(net, items, rank, world):
+    filled, _ = filled_to_divide_evenly(items, world)
+    for x in split_dataset_by_node(filled, rank=rank, world_size=world):
+        dist.all_reduce(net(x))
+
+
+def filled_to_divide_evenly(items, world):
+    return filled_to_divide(items, world)
+
+
+def measures_split(net, items, rank, world):
+    for x in split_dataset_by_node(items, rank=rank, world_size=world):
+        dist.all_reduce(net(x))  # LNT110
+
+
+def trains_on_its_part(net, items):
+    model = DDP(net)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    per = (len(items) + world - 1) // world
+    for x in items[rank * per : (rank + 1) * per]:
+        model(x).sum().backward()  # LNT110
+
+
+def trains_on_its_even_part(net, items):
+    model = DDP(net)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    per = len(items) // world
+    for x in items[rank * per : (rank + 1) * per]:
+        model(x).sum().backward()
+
+
+def trains_on_its_filled_part(net, items):
+    model = DDP(net)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    per = (len(items) + world - 1) // world
+    items = items + items[: per * world - len(items)]
+    for x in items[rank * per : (rank + 1) * per]:
+        model(x).sum().backward()
+
+
+def until_there_is_none(net, items):
+    model = DDP(net)
+    mine = iter(items[dist.get_rank() :: dist.get_world_size()])
+    while True:
+        x = next(mine, None)
+        if x is None:
+            break  # LNT108
+        model(x).sum().backward()
+
+
+def of_the_first(net, items):
+    for x in items if dist.get_rank() == 0 else []:
+        dist.all_reduce(net(x))  # LNT110

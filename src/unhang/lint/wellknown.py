@@ -1,0 +1,151 @@
+"""Calls of Python and of libraries whose results are known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from unhang.lint.ir import Call, Const, Leave, Op, Ref, nodes_in
+from unhang.lint.samplers import is_counted, is_rounded_up
+from unhang.lint.special import BATCH, ENDLESS, LENGTH, LOCAL_RANK, MULTIPLE, PADDED, REST, ROUNDED_UP, value_of_name
+from unhang.lint.tensors import of_builtin
+from unhang.lint.values import (
+    DATA,
+    NO_PARAMS,
+    NONE_BY_BATCH,
+    OWN_BATCH,
+    PLAIN,
+    RANK,
+    UNEVEN,
+    UNKNOWN,
+    Value,
+    mixed,
+)
+
+if TYPE_CHECKING:
+    from unhang.lint.expressions import Expressions
+
+_OF_ALL = re.compile(r"world|global|default|whole")
+
+
+def _range(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    start, stop = (args[0], args[1]) if len(args) > 1 else (PLAIN, args[0] if args else PLAIN)
+    if stop.sort == MULTIPLE:
+        return Value(0, stop.params, PADDED)
+    if (start.dep ^ stop.dep) & RANK or stop.dep & UNEVEN or (start.dep & RANK and stop.sort == REST):
+        return Value(UNEVEN, sort=("share", "range"))
+    if stop.dep & DATA and stop.sort != LENGTH and len(args) == 1:  # as many times as the batch says
+        return Value(OWN_BATCH, sort=("share", "range"))
+    if stop.params and len(args) == 1 and not stop.dep:  # as many as the caller says
+        return Value(0, stop.params, ("sized", stop.params))
+    return Value(0, mixed(*args).params, ("share", "block") if start.dep & stop.dep & RANK else None)
+
+
+def _islice(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    if len(args) > 1 and args[0].sort == ENDLESS:
+        return args[0]
+    if len(args) > 1 and args[1].dep & RANK and not (len(args) > 2 and args[2].dep & RANK):
+        return Value(UNEVEN, sort=("share", "islice"))
+    return args[0] if args else PLAIN
+
+
+def _environ(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    name = args[0].const if args else None
+    return value_of_name(name.lower()) if isinstance(name, str) else PLAIN
+
+
+def _partial(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    return args[0] if args else PLAIN
+
+
+def _super(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    me = frame.env.get("self")
+    return (
+        Value(sort=("super", *me.sort[1:])) if me is not None and me.sort is not None and me.sort[0] == "obj" else PLAIN
+    )
+
+
+def _getattr(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    if len(args) > 1 and isinstance(args[1].const, str):
+        found = frame.attribute(args[0], args[1].const)
+        if len(args) > 2 and found.sort is not None and found.sort[0] == "ext" and args[2].sort is not None:
+            return args[2]
+        return found
+    return PLAIN
+
+
+def items_of(frame: Expressions, v: Value) -> int:
+    """UNEVEN, if an object of the project gives each rank another number of items."""
+    project = frame.link.project
+    of = (
+        (project.method(v.sort[1], v.sort[2], name) for name in ("__iter__", "__len__"))
+        if v.sort and v.sort[0] == "obj"
+        else ()
+    )
+    target = next((m for m in of if m is not None), None)
+    if target is None or not frame.link.summary(*target).returns.dep & UNEVEN:
+        return 0
+    return 0 if v.sort is not None and is_counted(project, v.sort[1], v.sort[2]) else UNEVEN
+
+
+def _loader(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    plain = len(node.args) - len(node.names)
+    of_sampler = [v for n, v in zip(node.names, args[plain:], strict=True) if n in ("sampler", "batch_sampler")]
+    sources = [*args[:1], *of_sampler]
+    is_uneven = any(items_of(frame, v) or v.dep & UNEVEN for v in sources)
+    if is_uneven:
+        return Value(UNEVEN, sort=("share", "loader"))
+    collate = node.given("collate_fn")
+    by = frame.value(collate).sort if isinstance(collate, Ref) else None
+    ends = nodes_in(frame.link.project.function(*by[1:3]).body) if by is not None and by[0] in ("fn", "bound") else ()
+    is_gone = any(isinstance(n, Leave) and n.kind == "return" and n.value == Const(None) for n in ends)
+    return Value(NONE_BY_BATCH if is_gone else 0, sort=("many", BATCH))
+
+
+def _len(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    """How many there are; an object of the project says so itself."""
+    sort = args[0].sort if args else None
+    target = frame.link.project.method(sort[1], sort[2], "__len__") if sort is not None and sort[0] == "obj" else None
+    if target is None:
+        return of_builtin("len", len(node.args), args, mixed(*args))
+    return Value(frame.link.summary(*target).returns.dep & UNEVEN)
+
+
+def _ceil(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    match node.args:
+        case [Op(op="/", parts=[of, by])] if is_rounded_up("//", [Op("+", [of, by]), by]):
+            return mixed(*args)._replace(sort=ROUNDED_UP)
+    return mixed(*args)
+
+
+def _subset(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    return Value(UNEVEN, sort=("share", "subset")) if len(args) > 1 and args[1].dep & UNEVEN else PLAIN
+
+
+def _parts(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    return Value(sort=PADDED if len(args) > 1 and args[1].sort == MULTIPLE else ("parts",))
+
+
+def _same(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    return args[0]._replace(zero=args[0].zero) if args else PLAIN
+
+
+def _device(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    return Value(RANK, NO_PARAMS, LOCAL_RANK, False)
+
+
+def _members(frame: Expressions, node: Call, args: list[Value]) -> Value:
+    """The ranks of a group that is kept, or asked for: each rank has those of its own."""
+    of = node.given("group", 0)
+    path = of.func.path if isinstance(of, Call) and isinstance(of.func, Ref) else of.path if isinstance(of, Ref) else ""
+    is_own = isinstance(of, Call) or "." in path
+    return Value(RANK) if is_own and args[0].const is UNKNOWN and _OF_ALL.search(path.lower()) is None else PLAIN
+
+
+SPECIAL: dict[str, Callable[[Expressions, Call, list[Value]], Value]] = {
+    "range": _range, "math.ceil": _ceil, "len": _len, "itertools.islice": _islice, "os.environ.get": _environ, "os.getenv": _environ, "os.environ.setdefault": _environ,
+    "functools.partial": _partial, "super": _super, "getattr": _getattr, "torch.compile": _same, "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
+    "torch.distributed.get_process_group_ranks": _members, "torch.cuda.current_device": _device, "torch.utils.data.DataLoader": _loader, "torch.utils.data.Subset": _subset,
+    "numpy.array_split": _parts, "torch.nn.DataParallel": _same, "typing.cast": lambda f, n, a: a[1] if len(a) > 1 else PLAIN,
+}  # fmt: skip
