@@ -8,6 +8,7 @@ import re
 from unhang.analyze.bindings import last_name
 from unhang.analyze.may_differ import OWN
 from unhang.analyze.source import surroundings
+from unhang.fix.direction import is_for_all_to_skip, runs_for_one
 from unhang.fix.program import NoDiff, Program, Said, binds, called, calls_in, dotted, takes_what_it_finds
 from unhang.model import Finding, Gate
 
@@ -53,11 +54,11 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
     _is_plain(program, node)
     test = _set_once(program, node)
     counter = "" if is_opposite else _counts_on_some(program, test)
-    is_enough = to_end or (is_opposite and not takes_what_it_finds(node)) or counter
+    line = finding.location.line if finding.location else gate.line
+    is_enough = to_end or counter or _is_one_enough(program, node, is_opposite, line)
     text, wanted = (ANY_RANK, "any_rank") if is_enough else (_AGREED, "agreed")
     name, group = put_helper(program, text, wanted, node, finding, backend)
     program.replace(test, f"{name}({program.text(test)}{group})")
-    line = finding.location.line if finding.location else gate.line
     if to_end:
         reached_by_all(program, node.lineno)
         return Said("decide together", f"All ranks end together, as soon as line {node.lineno} holds on one of them")
@@ -67,6 +68,13 @@ def agree_on(program: Program, gate: Gate, finding: Finding, backend: str, to_en
         )
         return Said("decide together", said)
     return Said("decide together", f"All ranks decide together whether line {line} runs")
+
+
+def _is_one_enough(program: Program, node: ast.If | ast.IfExp | ast.While, is_opposite: bool, line: int) -> bool:
+    """Whether all go the way of the test as soon as it holds on one rank."""
+    if is_opposite:
+        return not takes_what_it_finds(node) and not is_for_all_to_skip(program, node, line)
+    return runs_for_one(program, node, line)
 
 
 def _set_once(program: Program, node: ast.If | ast.IfExp | ast.While) -> ast.expr:

@@ -1,0 +1,156 @@
+"""Which way all ranks go by a condition: to the line as soon as one of them comes to it, or only if all of them do; and what has nothing to give gives nothing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+from unhang.analyze.bindings import last_name
+from unhang.fix.program import NoDiff, Program, called, calls_in, dotted
+
+_EXCHANGES = re.compile(
+    r"all_reduce|all_gather\w*|all_to_all\w*|reduce_scatter\w*|broadcast\w*|gather|gather_object|gather_for_metrics|barrier|reduce"
+)
+_TRAINS = ("backward", "step", "optimizer_step", "manual_backward")
+# Such a round is bad: no rank can use it.
+_IS_BAD = re.compile(r"nan|inf$|isinf|finite|bad|overflow|corrupt|invalid|error|fail|broken", re.IGNORECASE)
+# What takes a list without items.
+_TAKES_NONE = frozenset(
+    ("len", "list", "tuple", "set", "sum", "enumerate", "zip", "sorted", "reversed", "iter", "print", "str", "repr", "any", "all", "dict")
+)  # fmt: skip
+
+
+def is_for_all_to_skip(program: Program, node: ast.If | ast.IfExp | ast.While, line: int) -> bool:
+    """Whether the opposite of a test leads to an exchange that a rank skips as it has nothing to give: then it is to run as soon as one rank has.
+
+    Where a list without items is joined there, the join takes it from now on.
+
+    Raises:
+        NoDiff: what follows needs what only the other ranks have.
+    """
+    if not isinstance(node, ast.If) or node.orelse:
+        return False
+    skipped = _behind(program, node)
+    if not _holds_exchange(skipped, line) or _is_bad(node.test):
+        return False
+    return _can_give_nothing(program, node.test, skipped)
+
+
+def runs_for_one(program: Program, node: ast.If | ast.IfExp | ast.While, line: int) -> bool:
+    """Whether a test asks if a rank has something for the exchange in its block: all are to make it as soon as one rank has.
+
+    A parameter without a gradient gives zeros from now on.
+
+    Raises:
+        NoDiff: the block needs what only the ranks have that come to it.
+    """
+    if not isinstance(node, ast.If) or node.orelse or not _holds_exchange(node.body, line) or _is_bad(node.test):
+        return False
+    if (gradient := _is_there(node.test)) and gradient.endswith(".grad"):
+        _give_zeros(program, node.body[0], gradient)
+        return True
+    given = {name for s in node.body for c in _exchanges(s) for a in c.args for name in _names(a)}
+    return bool(_names(node.test) & given) and not _is_there(node.test) and _can_give_nothing(program, node.test, node.body)
+
+
+def _is_there(test: ast.expr) -> str:
+    """What a test asks to be there: `p.grad is not None`."""
+    match test:
+        case ast.Compare(left=left, ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
+            return dotted(left)
+    return ""
+
+
+def _give_zeros(program: Program, first: ast.stmt, gradient: str) -> None:
+    if first.lineno == getattr(program.parents[first], "lineno", 0):
+        raise NoDiff("the block stands on the line of its condition")
+    owner, indent = gradient.removesuffix(".grad"), program.indent(first)
+    program.insert_before(
+        first,
+        f"{indent}if {gradient} is None:{program.newline}{indent}    {gradient} = torch.zeros_like({owner}){program.newline}",
+    )
+
+
+def _behind(program: Program, node: ast.If) -> list[ast.stmt]:
+    """What does not run where a test leaves the function or the round."""
+    leave, found, at = node.body[-1], [], node
+    ways = {ast.Return: (ast.FunctionDef, ast.AsyncFunctionDef), ast.Continue: (ast.For, ast.While)}
+    until = ways.get(type(leave))
+    if until is None:
+        return []
+    for above in program.around(node):
+        block = program.block_of(at)
+        found += block[block.index(at) + 1 :]
+        if isinstance(above, until) or not isinstance(above, ast.stmt):
+            break
+        at = above
+    return found
+
+
+def _holds_exchange(statements: Sequence[ast.stmt], line: int) -> bool:
+    """Whether the line is an exchange in these statements, and they hold no step of the training."""
+    made = [c for s in statements for c in calls_in(s)]
+    if any(called(c) in _TRAINS for c in made):
+        return False
+    return any(c.lineno <= line <= (c.end_lineno or 0) for s in statements for c in _exchanges(s))
+
+
+def _exchanges(statement: ast.stmt) -> Iterator[ast.Call]:
+    return (c for c in calls_in(statement) if _EXCHANGES.fullmatch(called(c)))
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {name for n in ast.walk(node) if (name := dotted(n))} - {"self", "dist", "torch"}
+
+
+def _is_bad(test: ast.expr) -> bool:
+    words = (last_name(n) for n in ast.walk(test) if isinstance(n, ast.Name | ast.Attribute))
+    is_unlike_itself = isinstance(test, ast.Compare) and ast.dump(test.left) in map(ast.dump, test.comparators)
+    return is_unlike_itself or any(_IS_BAD.search(word) for word in words)
+
+
+def _emptied(test: ast.expr) -> str:
+    """What a test asks to have items: `not xs`, `len(xs) == 0`, `xs`; empty where it asks for something else."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return _emptied(operand)
+        case ast.Compare(left=left, ops=[ast.Eq() | ast.Gt() | ast.NotEq()], comparators=[ast.Constant(value=0)]):
+            return _emptied(left)
+        case ast.Call(func=ast.Name(id="len"), args=[of]):
+            return dotted(of)
+        case ast.Name() | ast.Attribute():
+            return dotted(test)
+    return ""
+
+
+def _can_give_nothing(program: Program, test: ast.expr, runs: Sequence[ast.stmt]) -> bool:
+    """Whether statements run as well on a rank that came to them only since another one did.
+
+    Raises:
+        NoDiff: they need items that this rank has not.
+    """
+    if any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for n in ast.walk(test) for op in getattr(n, "ops", ())):
+        return False
+    if not (name := _emptied(test)):
+        return bool(_asks_for_size(test))
+    for node in (n for s in runs for n in ast.walk(s) if dotted(n) == name and n in program.parents):
+        parent = program.parents[node]
+        while isinstance(parent, ast.GeneratorExp | ast.ListComp | ast.comprehension | ast.Starred):
+            node, parent = parent, program.parents[parent]
+        if isinstance(parent, ast.For) or (isinstance(parent, ast.Call) and called(parent) in _TAKES_NONE):
+            continue
+        if isinstance(node, ast.ListComp | ast.List | ast.Name) and _is_join(parent):
+            program.replace(node, f"[torch.zeros(0), *{program.text(node)}]")
+        elif not isinstance(parent, ast.Assign | ast.Expr | ast.Attribute):
+            raise NoDiff(f"line {parent.lineno if hasattr(parent, 'lineno') else test.lineno} needs items of {name}, and a rank that has none has to give zeros there")
+    return True
+
+
+def _is_join(parent: ast.AST) -> bool:
+    return isinstance(parent, ast.Call) and dotted(parent.func) == "torch.cat" and len(parent.args) == 1 and not parent.keywords
+
+
+def _asks_for_size(test: ast.expr) -> bool:
+    """Whether it compares a number: what is too small to be worth an exchange."""
+    return any(isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Lt | ast.LtE | ast.Gt | ast.GtE) for n in ast.walk(test))
